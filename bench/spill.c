@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/spill.h"
 
 #define MIB (1.0 / (1 << 20))

@@ -1,6 +1,6 @@
 /* build.c: what this build is made of: remat_build, for `remat info` and bug reports. */
 #include "engine/abi.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/host.h"
 #include "ops/recurrent/cell/kernels.h"
 #include "ops/math/gemm.h"

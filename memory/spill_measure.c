@@ -1,5 +1,5 @@
 /* spill_measure.c: how quick a spill file is (spill.h): its rates both ways, how long a transfer takes at least, and what of a
- * processor's time. Differs from engine/measure.c, which measures what transfers take from a computation. Main entry:
+ * processor's time. Differs from engine/times/measure.c, which measures what transfers take from a computation. Main entry:
  * rm_spill_measure. */
 #include <pthread.h>
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "tests/net.h"
 #include "tests/zeros.h"
 

@@ -19,7 +19,7 @@
 #include "engine/cuda/library.h"
 #include "engine/cuda/product.h"
 #include "engine/cuda/rnn.h"
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/recurrent/cudnn_cells.h"
 

@@ -19,7 +19,7 @@
 #define RM_CUDA_PRODUCT_H
 
 #include "engine/cuda/library.h"
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "ops/cuda/cuda_queue.h"
 
 /* A device's algorithms and descriptions: host memory, taken when a shape is first met. */

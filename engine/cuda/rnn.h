@@ -6,7 +6,7 @@
 #ifndef RM_CUDA_RNN_H
 #define RM_CUDA_RNN_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 typedef struct rm_cuda_rnns rm_cuda_rnns;
 

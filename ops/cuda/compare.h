@@ -1,6 +1,6 @@
 /* compare.h: is a state in a device's memory, which the host cannot read, still what it was? A hash of it is made there,
  * kept when the state is first made, and compared later; the first difference is left where the host finds it at the end of
- * the step. For engine/verify.c on the device cuda; where the host can read states, engine/hash.h does it.
+ * the step. For engine/session/verify.c on the device cuda; where the host can read states, engine/hash.h does it.
  *
  *   term(i) = mix(word[i] ^ (seed + (i + 1) g))        8 bytes a word; 4 bytes that are left over make one with zeros
  *   hash    = sum of term(i), modulo 2^64

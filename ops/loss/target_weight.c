@@ -1,6 +1,6 @@
 /* target_weight.c: what the targets of a weighted loss weigh together: how many there are but for those that are ignored, or the
  * sum of their classes' weights. The divisor of PyTorch's mean, over all timesteps: the graph makes it before the first tile
- * (engine/roles.c), so that every tile's share of the loss is divided by the same number. */
+ * (engine/chain/roles.c), so that every tile's share of the loss is divided by the same number. */
 #include "ops/real.h"
 
 #include "ops/loss/class_weight.h"

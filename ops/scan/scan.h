@@ -1,4 +1,4 @@
-/* scan.h: a recurrent layer whose timestep is a small graph of other ops (remat_scan; engine/scan.c writes it down as an rm_scan).
+/* scan.h: a recurrent layer whose timestep is a small graph of other ops (remat_scan; engine/graph/scan.c writes it down as an rm_scan).
  * Its kernels run the body's ops one by one, timestep after timestep: forward up, backward down.
  *
  * An rm_scan is the op's attributes: numbers alone. Values are numbered: 0 is none, then sequences, weights, states, and

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/rng.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 enum { IN_DOUBLE_BLOCKS = 4096 };
 typedef struct {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 static inline void *poisoned_claim(rm_block *block, uint64_t offset, uint64_t bytes) {
     return memset(rm_device_cpu.claim(block, offset, bytes), 0xFF, bytes);

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 #include "engine/rng.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/strategy.h"
 
 /* ---- A small generator of its own ----------------------------------------------------------------------------- */

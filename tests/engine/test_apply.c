@@ -3,7 +3,7 @@
  * by name for: an embedding is not folded into them. And descriptors, inputs and results that cannot work are refused. */
 #include <math.h>
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 #include "memory/host.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"

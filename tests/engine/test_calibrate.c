@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/calibrate.h"
-#include "engine/calibration_cache.h"
-#include "engine/contention.h"
+#include "engine/times/calibrate.h"
+#include "engine/times/calibration_cache.h"
+#include "engine/times/contention.h"
 #include "memory/host.h"
 #include "tests/net.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/processors.h"
 
 static remat_graph *graph;

@@ -9,7 +9,7 @@
 
 #include "engine/neutral.h"
 #include "engine/remat_op.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 static char folder[] = "/tmp/remat_locale_XXXXXX";
 

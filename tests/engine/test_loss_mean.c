@@ -5,7 +5,7 @@
 #include "tests/engine/team.h"
 
 #include "engine/rng.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "tests/golden/golden.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/arena.h"
 #include "memory/host.h"
 #include "tests/net.h"

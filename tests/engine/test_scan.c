@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 #include "engine/remat_op.h"
 #include "memory/host.h"
 #include "ops/scan/scan.h"

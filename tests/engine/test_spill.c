@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/family.h"
 #include "memory/host.h"
 #include "memory/spill.h"

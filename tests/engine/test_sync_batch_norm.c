@@ -3,7 +3,7 @@
 #include "tests/cases.h"
 #include "tests/engine/team.h"
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "tests/engine/random_net.h"
 
 enum { ROWS = 12, FEATURES = 5, LAYERS = 3 };

@@ -3,7 +3,7 @@
  * is a plan that a session can have. */
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "memory/host.h"
 #include "tests/net.h"
 #include "tests/zeros.h"
@@ -334,7 +334,7 @@ int main(void) {
     tcase_add_loop_test(tests, points_are_plans, 0, NETS);
     tcase_add_test(tests, off_is_off);
     tcase_add_test(tests, out_of_memory_is_an_answer);
-    Suite *suite = suite_create("engine/timeline");
+    Suite *suite = suite_create("engine/report/timeline");
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

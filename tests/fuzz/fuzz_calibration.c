@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/calibration_cache.h"
+#include "engine/times/calibration_cache.h"
 
 static const char good[] = "remat calibration 1\n"
                            "7c0c5ff6dd7e8a01 183250 forward drop, tau 128, batch 4: lstm\n"

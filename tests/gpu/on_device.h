@@ -7,7 +7,7 @@
 #ifndef RM_TEST_ON_DEVICE_H
 #define RM_TEST_ON_DEVICE_H
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 typedef struct {
     const rm_device_api *api;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 enum { SKIPPED = 77 }; /* ctest and run.sh know it */
 

@@ -3,7 +3,7 @@
 if(TARGET fake_gpus AND TARGET remat_ops_emulated)
   add_executable(remat_emulated ${CMAKE_SOURCE_DIR}/train/main.c ${CMAKE_CURRENT_SOURCE_DIR}/cuda/program.c
                  $<TARGET_OBJECTS:remat_ops_emulated> $<TARGET_OBJECTS:cuda_device>
-                 ${CMAKE_SOURCE_DIR}/engine/cuda/kernels.c ${CMAKE_SOURCE_DIR}/engine/devices.c ${CMAKE_SOURCE_DIR}/engine/build.c)
+                 ${CMAKE_SOURCE_DIR}/engine/cuda/kernels.c ${CMAKE_SOURCE_DIR}/engine/device/devices.c ${CMAKE_SOURCE_DIR}/engine/build.c)
   set_target_properties(remat_emulated PROPERTIES LINKER_LANGUAGE C)
   target_include_directories(remat_emulated PRIVATE ${CMAKE_SOURCE_DIR})
   target_include_directories(remat_emulated SYSTEM PRIVATE ${CUDART_INCLUDE_DIR} ${CUBLAS_INCLUDE_DIR})
@@ -14,7 +14,7 @@ if(TARGET fake_gpus AND TARGET remat_ops_emulated)
   foreach(name versions products ops plans nccl cells)
     add_executable(emulated_gpu_${name} gpu/test_${name}.c ${CMAKE_CURRENT_SOURCE_DIR}/cuda/program.c
                    $<TARGET_OBJECTS:remat_ops_emulated> $<TARGET_OBJECTS:cuda_device>
-                   ${CMAKE_SOURCE_DIR}/engine/cuda/kernels.c ${CMAKE_SOURCE_DIR}/engine/devices.c)
+                   ${CMAKE_SOURCE_DIR}/engine/cuda/kernels.c ${CMAKE_SOURCE_DIR}/engine/device/devices.c)
     set_target_properties(emulated_gpu_${name} PROPERTIES LINKER_LANGUAGE C)
     target_include_directories(emulated_gpu_${name} PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(emulated_gpu_${name} SYSTEM PRIVATE ${CUDART_INCLUDE_DIR} ${CUBLAS_INCLUDE_DIR})

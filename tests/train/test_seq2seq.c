@@ -7,7 +7,7 @@
 #include "train/data/loader.h"
 #include "train/run/model.h"
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "tests/cases.h"
 #include "tests/golden/golden.h"
 #include "tests/train/train_test.h"

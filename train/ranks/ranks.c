@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "train/ranks/ranks.h"
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "engine/hash.h"
 #include "memory/host.h"
 #include "memory/processors.h"

@@ -1,0 +1,231 @@
+/* buckets.c: see buckets.h. */
+#include "engine/chain/buckets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/chain/chain.h"
+#include "memory/host.h"
+
+enum { UNIT = RM_ALIGN / sizeof(float) }; /* what arrays begin on, in floats */
+
+static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* ---- Which parameters, and who reads them --------------------------------------------------------------------- */
+
+static remat_status list_parameters(const rm_chain *chain, rm_buckets *b) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t v = 1; v < graph->n_values; v++) b->n_params += graph->value[v].origin == RM_VALUE_PARAM;
+    size_t n = (size_t)b->n_params + 1;
+    b->param = rm_calloc(n, sizeof *b->param);
+    b->order = rm_calloc(n, sizeof *b->order);
+    b->item = rm_calloc(n, sizeof *b->item);
+    REQUIRE(b->param && b->order && b->item, MEMORY, "out of memory for the layout of %d parameters", b->n_params);
+    int32_t i = 0;
+    for (int32_t v = 1; v < graph->n_values; v++)
+        if (graph->value[v].origin == RM_VALUE_PARAM)
+            b->param[i++] = (rm_parameter){.value = v, .bucket = -1, .count = rm_desc_count(&graph->value[v].desc)};
+    return REMAT_OK;
+}
+
+/* ---- The order ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int64_t first_read; /* the first place in a forward pass that reads it: the last of a backward pass */
+    int32_t param;
+} reader;
+
+static int by_last_first(const void *a, const void *b) {
+    const reader *x = a, *y = b;
+    if (x->first_read != y->first_read) return x->first_read < y->first_read ? 1 : -1;
+    return x->param < y->param ? 1 : -1;
+}
+
+/* A node's input i in a forward pass over everything. Tables run before the chain, and backward after it. */
+static void note_reads(const rm_chain *chain, int32_t node, int64_t place, int64_t *first_read) {
+    const rm_node *n = &chain->graph->node[node];
+    for (int i = 0; i < RM_MAX_IN && chain->use[n->y] == RM_DIFFERENTIATED; i++) {
+        int64_t at = place * RM_MAX_IN + i;
+        if (n->x[i] && at < first_read[n->x[i]]) first_read[n->x[i]] = at;
+    }
+}
+
+static void sort_parameters(const rm_chain *chain, int64_t *first_read, reader *readers, rm_buckets *b) {
+    for (int32_t v = 0; v < chain->graph->n_values; v++) first_read[v] = INT64_MAX;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++)
+        if (chain->role[n] == RM_ROLE_TABLE) note_reads(chain, n, n - chain->graph->n_nodes, first_read);
+    for (int32_t i = 0; i < chain->n_order; i++) note_reads(chain, chain->order[i], i, first_read);
+    for (int32_t i = 0; i < b->n_params; i++) {
+        readers[i] = (reader){first_read[b->param[i].value], i};
+        b->param[i].used = chain->use[b->param[i].value] == RM_DIFFERENTIATED;
+    }
+    qsort(readers, (size_t)b->n_params, sizeof *readers, by_last_first);
+    for (int32_t i = 0; i < b->n_params; i++) b->order[i] = readers[i].param;
+}
+
+static remat_status find_order(const rm_chain *chain, rm_buckets *b) {
+    size_t values = (size_t)chain->graph->n_values;
+    int64_t *first_read = rm_calloc(values, sizeof *first_read);
+    reader *readers = rm_calloc((size_t)b->n_params + 1, sizeof *readers);
+    bool got = first_read && readers;
+    if (got) sort_parameters(chain, first_read, readers, b);
+    rm_free(first_read);
+    rm_free(readers);
+    REQUIRE(got, MEMORY, "out of memory for the order of %d parameters", b->n_params);
+    return REMAT_OK;
+}
+
+/* What rank 0 says is taken at its word, but not if it makes no sense here. */
+static remat_status check_order(const rm_buckets *b, uint8_t *seen) {
+    memset(seen, 0, (size_t)b->n_params);
+    for (int32_t i = 0; i < b->n_params; i++) {
+        bool fresh = b->order[i] >= 0 && b->order[i] < b->n_params && !seen[b->order[i]];
+        REQUIRE(fresh, PEER,
+                "rank 0 lays its parameters out in an order that is none of this rank's %d; do all ranks train the "
+                "same network?",
+                b->n_params);
+        seen[b->order[i]] = 1;
+    }
+    return REMAT_OK;
+}
+
+static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
+    if (!ranks->agree) return REMAT_OK;
+    uint8_t *used = rm_calloc((size_t)b->n_params + 1, 1);
+    REQUIRE(used, MEMORY, "out of memory for the order of %d parameters", b->n_params);
+    for (int32_t i = 0; i < b->n_params; i++) used[i] = b->param[i].used;
+    remat_status status = ranks->agree(ranks->context, b->order, used, b->n_params);
+    for (int32_t i = 0; i < b->n_params && !status; i++) b->param[i].used = used[i] != 0;
+    if (!status) status = check_order(b, used);
+    rm_free(used);
+    return status;
+}
+
+/* Frozen ones have no gradient, whatever other ranks say. */
+static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
+    for (int32_t i = 0; i < b->n_params; i++) {
+        rm_parameter *p = &b->param[b->order[i]];
+        bool trained = chain->graph->value[p->value].needs_gradient;
+        p->used &= trained;
+        if (trained) b->order[b->n_trained++] = b->order[i];
+    }
+}
+
+/* ---- The cut -------------------------------------------------------------------------------------------------- */
+
+/* PyTorch's rule (compute_bucket_assignment_by_size): a bucket that has reached its limit is closed, so it may be larger
+ * than its limit by almost one array. Sizes are those of the arrays, without what aligns them. */
+static void fill_buckets(rm_buckets *b, const remat_ranks *ranks) {
+    uint64_t first = ranks->first_bucket_bytes ? ranks->first_bucket_bytes : (uint64_t)1 << 20;
+    uint64_t later = ranks->bucket_bytes ? ranks->bucket_bytes : (uint64_t)25 << 20, held = 0;
+    for (int32_t i = 0; i < b->n_trained; i++) {
+        rm_parameter *p = &b->param[b->order[i]];
+        rm_bucket *bucket = &b->item[b->n];
+        if (!bucket->n_params++) *bucket = (rm_bucket){.at = b->count, .first_param = i, .n_params = 1};
+        p->bucket = b->n;
+        p->at = b->count;
+        b->count += round_up(p->count, UNIT);
+        held += (uint64_t)p->count * sizeof(float);
+        if (held < (b->n ? later : first) && i + 1 < b->n_trained) continue;
+        bucket->count = round_up(b->count - bucket->at, (int64_t)UNIT * ranks->size);
+        b->count = bucket->at + bucket->count;
+        b->n++;
+        held = 0;
+    }
+}
+
+/* The elements of each parameter that lie in this rank's part of its bucket. */
+static void share_out(rm_buckets *b) {
+    for (int32_t i = 0; i < b->n_params; i++) {
+        rm_parameter *p = &b->param[i];
+        if (p->bucket < 0) continue;
+        const rm_bucket *bucket = &b->item[p->bucket];
+        int64_t begin = bucket->at + rm_part_at(b, bucket), end = begin + rm_part_count(b, bucket);
+        int64_t from = p->at > begin ? p->at : begin, until = p->at + p->count < end ? p->at + p->count : end;
+        p->held = until > from ? until - from : 0;
+        p->first = p->held ? from - p->at : 0;
+    }
+}
+
+remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks) {
+    rm_buckets *b = &chain->at.buckets;
+    TRY(list_parameters(chain, b));
+    TRY(find_order(chain, b));
+    TRY(agree(ranks, b));
+    leave_out_frozen(chain, b);
+    b->rank = ranks->shard_optimizer ? ranks->rank : 0;
+    b->parts = ranks->shard_optimizer ? ranks->size : 1;
+    fill_buckets(b, ranks);
+    share_out(b);
+    return REMAT_OK;
+}
+
+void rm_buckets_free(rm_buckets *buckets) {
+    rm_free(buckets->param);
+    rm_free(buckets->order);
+    rm_free(buckets->item);
+}
+
+/* ---- When a bucket is final ----------------------------------------------------------------------------------- */
+
+/* The bucket whose gradients this operand lies among; NULL: none. */
+static rm_bucket *bucket_at(rm_residents *at, const rm_where *where) {
+    uint64_t begin = at->gradients_offset, end = begin + (uint64_t)at->buckets.count * sizeof(float);
+    if (where->space != RM_RESIDENT || where->offset < begin || where->offset >= end) return NULL;
+    int64_t place = (int64_t)((where->offset - begin) / sizeof(float));
+    int32_t low = 0, high = at->buckets.n - 1;
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
+        if (at->buckets.item[middle].at <= place)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &at->buckets.item[low];
+}
+
+static void note_write(rm_residents *at, const rm_where *where, int64_t stage, int option, int32_t number) {
+    rm_bucket *bucket = bucket_at(at, where);
+    if (!bucket) return;
+    if (bucket->stage != stage) memset(bucket->after, 0, sizeof bucket->after);
+    bucket->stage = stage;
+    bucket->after[option] = number + 1;
+}
+
+static void note_writes(rm_residents *at, const rm_program *program, int64_t stage, int option) {
+    for (int32_t n = 0; n < program->n; n++) {
+        rm_instruction item = rm_program_at(program, n);
+        for (int i = 0; i < RM_MAX_IN; i++) note_write(at, &item.dx[i], stage, option, n);
+        if (item.what != RM_DO_BACKWARD) note_write(at, &item.y, stage, option, n);
+    }
+}
+
+/* Buckets are announced in their order: one that is final sooner waits for those before it. */
+static void put_in_order(rm_buckets *b) {
+    for (int32_t i = 1; i < b->n; i++) {
+        const rm_bucket *before = &b->item[i - 1];
+        rm_bucket *bucket = &b->item[i];
+        if (bucket->stage > before->stage) {
+            bucket->stage = before->stage;
+            memcpy(bucket->after, before->after, sizeof bucket->after);
+        }
+        for (int k = 0; k < RM_MAX_OPTIONS && bucket->stage == before->stage; k++)
+            if (bucket->after[k] < before->after[k]) bucket->after[k] = before->after[k];
+    }
+}
+
+/* The programs, in the order in which a step runs them, whatever the plan: a later write overrides an earlier one. Of stages
+ * alike, which follow one another in a sweep, the first is differentiated last. */
+void rm_buckets_find_final(rm_chain *chain) {
+    rm_residents *at = &chain->at;
+    for (int32_t i = 0; i < at->buckets.n; i++) at->buckets.item[i].stage = chain->n_stages - 1;
+    for (int64_t s = chain->n_stages - 1; s >= 0; s--) {
+        const rm_class *class = rm_stage_class(chain, s);
+        const rm_sweep *sweep = rm_stage_sweep(chain, s);
+        int64_t first_alike = sweep->first + (sweep->head != sweep->inner);
+        if (class == &chain->class[sweep->inner] && !class->last) s = first_alike;
+        for (int k = 0; k < class->n_options; k++) note_writes(at, &class->option[k].backward, s, k);
+    }
+    note_writes(at, &chain->epilogue, -1, 0);
+    put_in_order(&at->buckets);
+}

@@ -1,0 +1,182 @@
+/* chain_lookup.c: questions about stages, once they are cut: chain.h lists them. */
+#include "engine/chain/chain.h"
+
+static int64_t default_tile(int64_t batch, int64_t rows) {
+    int64_t tile = rows / 2;
+    while (tile > 8 && tile * batch > rows) tile /= 2;
+    return tile;
+}
+
+int64_t rm_tile_of(int64_t asked, int64_t carry_after, int64_t timesteps, int64_t batch, rm_device_kind kernels) {
+    int64_t tile = asked ? asked : default_tile(batch, kernels == RM_DEVICE_CUDA ? 2048 : 512);
+    while (!asked && carry_after % tile) tile--;
+    return tile < timesteps ? tile : timesteps;
+}
+
+const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage) {
+    int32_t low = 0, high = chain->n_sweeps;
+    while (high - low > 1) {
+        int32_t middle = (low + high) / 2;
+        *(chain->sweep[middle].first <= stage ? &low : &high) = middle;
+    }
+    return &chain->sweep[low];
+}
+
+const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage) {
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    int64_t position = stage - sweep->first;
+    bool last = position == sweep->count - 1;
+    return &chain->class[last ? sweep->tail : position == 0 ? sweep->head : sweep->inner];
+}
+
+int64_t rm_stage_begin(const rm_chain *chain, int64_t stage) {
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    return sweep->timesteps ? rm_sweep_turn(sweep, stage - sweep->first) * sweep->tile : 0;
+}
+
+/* ---- Where things lie ------------------------------------------------------------------------------------------ */
+
+int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state) {
+    for (int32_t k = 0; k < chain->n_carried; k++)
+        if (chain->carried[k].node == node && chain->carried[k].state == state) return k;
+    return -1;
+}
+
+static const rm_sweep *sweep_of_carried(const rm_chain *chain, int32_t slot) {
+    return &chain->sweep[chain->sweep_of[chain->carried[slot].node]];
+}
+
+rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift) {
+    const rm_sweep *sweep = sweep_of_carried(chain, slot);
+    return (rm_where){.space = RM_AT_PIECE,
+                      .shift = (int8_t)shift,
+                      .slot = slot,
+                      .piece = (int32_t)(sweep->piece + sweep->n_crossing + slot - sweep->first_carried),
+                      .stride = sweep->pieces,
+                      .limit = (int32_t)sweep->count};
+}
+
+/* Nothing follows the last stage of a sweep, so there is none, unless another sweep begins with what it carries. */
+static bool comes_back(const rm_chain *chain, int32_t slot) {
+    const rm_carried *carried = &chain->carried[slot];
+    int32_t value = carried->state < 0 ? 0 : chain->graph->node[carried->node].final[carried->state];
+    return value && chain->cross[value] >= 0 && chain->crossing[chain->cross[value]].d_place >= 0;
+}
+
+rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
+    const rm_sweep *sweep = sweep_of_carried(chain, slot);
+    return (rm_where){.space = RM_AT_PIECE,
+                      .shift = (int8_t)shift,
+                      .slot = slot,
+                      .piece = (int32_t)(sweep->dpiece + sweep->n_gradients + slot - sweep->first_carried),
+                      .stride = sweep->dpieces,
+                      .limit = (int32_t)sweep->count - !comes_back(chain, slot)};
+}
+
+/* A piece of every stage of `maker`, counted from `first`, as the stages of `reader` find it. */
+static rm_where of_tile(const rm_sweep *maker, int64_t first, int32_t stride, const rm_sweep *reader, int64_t tile) {
+    rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)first, .limit = INT32_MAX};
+    if (tile >= 0) {
+        where.piece = (int32_t)(first + stride * rm_sweep_turn(maker, tile));
+        return where;
+    }
+    bool opposite = maker->down != reader->down;
+    where.stride = opposite ? -stride : stride;
+    if (opposite) where.piece = (int32_t)(first + stride * (maker->count - 1));
+    return where;
+}
+
+/* One piece, of which a reader along time takes its part, and others the whole. */
+static rm_where of_whole(const rm_chain *chain, int32_t value, int64_t piece, const rm_sweep *reader) {
+    const rm_value *v = &chain->graph->value[value];
+    rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)piece, .limit = INT32_MAX, .from_end = v->reversed};
+    if (v->sequence && reader->timesteps && !reader->whole)
+        where.per_time = rm_desc_bytes(&v->desc) / (uint64_t)reader->timesteps;
+    return where;
+}
+
+rm_where rm_crossing_where(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile) {
+    const rm_crossing *c = &chain->crossing[chain->cross[value]];
+    const rm_sweep *maker = &chain->sweep[c->sweep];
+    if (c->tiled) return of_tile(maker, maker->piece + c->place, maker->pieces, reader, tile);
+    return of_whole(chain, value, maker->piece + (maker->count - 1) * maker->pieces + c->place, reader);
+}
+
+rm_where rm_crossing_gradient(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile) {
+    const rm_crossing *c = &chain->crossing[chain->cross[value]];
+    const rm_sweep *maker = &chain->sweep[c->sweep];
+    if (c->d_place < 0) return (rm_where){0};
+    if (c->tiled) return of_tile(maker, maker->dpiece + c->d_place, maker->dpieces, reader, tile);
+    return of_whole(chain, value, maker->dpiece + (maker->count - 1) * maker->dpieces + c->d_place, reader);
+}
+
+/* ---- Others ---------------------------------------------------------------------------------------------------- */
+
+int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
+    int64_t bound = 0;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->role[n] == RM_ROLE_DEAD || !node->op->bound) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, 0, x, &y, state);
+        for (int i = 0; i < node->op->n_in; i++) {
+            int64_t limit = node->x[i] == value ? node->op->bound(x, node->attr, i) : 0;
+            if (limit && (!bound || limit < bound)) bound = limit;
+        }
+    }
+    return bound;
+}
+
+int64_t rm_chain_ignored(const rm_chain *chain, int32_t value) {
+    int64_t ignored = 0;
+    bool found = false;
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        for (int i = 0; chain->role[n] != RM_ROLE_DEAD && node->op->bound && i < node->op->n_in; i++) {
+            if (node->x[i] != value) continue;
+            int64_t mine = node->op->ignored ? node->op->ignored(node->attr, i) : 0;
+            if (found && mine != ignored) return 0;
+            ignored = mine;
+            found = true;
+        }
+    }
+    return ignored;
+}
+
+static bool is_among(const rm_chain *chain, int32_t n_outputs, int32_t value) {
+    for (int32_t i = 0; i < n_outputs; i++)
+        if (chain->outputs[i] == value) return true;
+    return false;
+}
+
+bool rm_chain_is_output(const rm_chain *chain, int32_t value) { return is_among(chain, chain->n_outputs, value); }
+bool rm_chain_is_differentiated_outside(const rm_chain *chain, int32_t value) {
+    return is_among(chain, chain->n_differentiated, value);
+}
+
+uint64_t rm_chain_once_ns(const rm_chain *chain) {
+    uint64_t sum = 0;
+    for (int64_t s = 0; s < chain->n_stages; s++) sum += rm_stage_class(chain, s)->drop.once_ns;
+    return sum;
+}
+
+int64_t rm_chain_state_pieces(const rm_chain *chain) {
+    const rm_sweep *last = &chain->sweep[chain->n_sweeps - 1];
+    return last->piece + last->count * last->pieces + last->n_tail_crossing;
+}
+
+rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece) {
+    int32_t w = chain->n_sweeps - 1;
+    while (w > 0 && chain->sweep[w].piece > piece) w--;
+    const rm_sweep *sweep = &chain->sweep[w];
+    int64_t within = piece - sweep->piece, position = sweep->pieces ? within / sweep->pieces : sweep->count;
+    if (position >= sweep->count) position = sweep->count - 1;
+    int64_t place = within - position * sweep->pieces;
+    rm_piece_origin origin = {.stage = sweep->first + position};
+    int64_t carried = place - sweep->n_crossing;
+    if (carried >= 0 && carried < sweep->n_carried)
+        origin.carried = &chain->carried[sweep->first_carried + carried];
+    else
+        origin.crossing = &chain->crossing[sweep->first_crossing + (carried < 0 ? place : place - sweep->n_carried)];
+    return origin;
+}

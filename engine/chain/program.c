@@ -1,0 +1,722 @@
+/* program.c: writes, for each class of stages, the list of kernel calls of each kind of run (chain.h), and decides where
+ * every operand lies. What lives only inside one run is given a place in the stage's scratch by the same placement that
+ * packs the arena (memory/place.h). What a stage saves is saved.c's. No policy here: which stages run, and how often, is
+ * the plan's business. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/chain/program.h"
+#include "memory/host.h"
+
+static const rm_where nowhere;
+
+/* ---- Scratch buffers and instructions ------------------------------------------------------------------------- */
+
+static remat_status new_buffer(builder *b, uint64_t bytes, rm_where *out) {
+    *out = nowhere;
+    if (!bytes) return REMAT_OK;
+    rm_lifetimes *buffers = &b->buffers;
+    REQUIRE(rm_grow(&buffers->item, &buffers->capacity, buffers->count + 1, sizeof *buffers->item), MEMORY,
+            "out of memory for a stage's program");
+    int64_t now = b->program->n;
+    buffers->item[buffers->count] = (rm_lifetime){.kind = RM_BUFFER_SCRATCH,
+                                                  .index = (int32_t)buffers->count,
+                                                  .first = now,
+                                                  .last = now,
+                                                  .bytes = rm_align_up(bytes)};
+    *out = (rm_where){.space = RM_AT_SCRATCH, .offset = (uint64_t)buffers->count++};
+    return REMAT_OK;
+}
+
+static void use(builder *b, const rm_where *where) {
+    if (where->space == RM_AT_SCRATCH) b->buffers.item[where->offset].last = b->program->n;
+}
+
+static remat_status emit(builder *b, rm_instruction instruction) {
+    rm_program *program = b->program;
+    REQUIRE(rm_grow(&b->item, &b->capacity, program->n + 1, sizeof *b->item), MEMORY,
+            "out of memory for a stage's program");
+    for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
+    instruction.once = b->once;
+    b->item[program->n++] = instruction;
+    program->n_once += b->once;
+    return REMAT_OK;
+}
+
+static void add_cost(builder *b, double flops, double moved_bytes) {
+    rm_program *program = b->program;
+    *(b->once ? &program->once_flops : &program->flops) += flops;
+    *(b->once ? &program->once_moved_bytes : &program->moved_bytes) += moved_bytes;
+}
+
+static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, uint64_t bytes) {
+    rm_instruction instruction = {.what = (uint8_t)what, .node = -1, .count = (int64_t)(bytes / 4), .y = y};
+    instruction.x[0] = x;
+    add_cost(b, 0, (what == RM_DO_ADD ? 3.0 : 2.0) * (double)bytes);
+    return emit(b, instruction);
+}
+
+/* Adds a call's cost to the program and reserves its scratch; `aux`: the call has one. */
+static remat_status account(builder *b, const rm_node *node, rm_pass pass, bool aux, rm_where *scratch) {
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
+    rm_cost cost = {0};
+    node->op->cost(x, &y, node->attr, pass, &cost);
+    add_cost(b, cost.flops, cost.moved_bytes);
+    const rm_op_device *on = &node->op->on[b->config->kernels];
+    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, node->attr, pass, aux);
+    return new_buffer(b, cost.scratch_bytes, scratch);
+}
+
+/* Arithmetic and traffic overlap, calls add up. */
+static uint64_t guess(double flops, double moved_bytes, int32_t calls, const rm_rates *rates) {
+    double arithmetic = flops / rates->flops_per_s, traffic = moved_bytes / rates->bytes_per_s;
+    double ns = 1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * calls;
+    return (uint64_t)fmin(ns, 0x1p50); /* 13 days: an op may claim any cost, and stages' times are added up */
+}
+
+void rm_program_guess(rm_program *p, const rm_rates *rates) {
+    p->time_ns = guess(p->flops, p->moved_bytes, p->n - p->n_once, rates);
+    p->once_ns = guess(p->once_flops, p->once_moved_bytes, p->n_once, rates);
+}
+
+static int count_operands(const rm_instruction *instruction) {
+    int n = 0;
+    for (int i = 0; i < RM_OPERANDS; i++) n += instruction->operand[i].space != RM_NOWHERE;
+    return n;
+}
+
+/* What was written, as small as it can be. */
+static remat_status pack(builder *b) {
+    rm_program *program = b->program;
+    int32_t n_where = 0;
+    for (int32_t n = 0; n < program->n; n++) n_where += count_operands(&b->item[n]);
+    program->item = rm_malloc((size_t)program->n * sizeof *program->item);
+    program->where = rm_malloc((size_t)n_where * sizeof *program->where);
+    REQUIRE(program->item && program->where, MEMORY, "out of memory for a stage's program");
+    for (int32_t n = 0; n < program->n; n++) {
+        const rm_instruction *from = &b->item[n];
+        rm_packed_instruction to = {.what = from->what,
+                                    .once = from->once,
+                                    .node = from->node,
+                                    .count = from->count,
+                                    .first = program->n_where};
+        for (int i = 0; i < RM_OPERANDS; i++) {
+            if (from->operand[i].space == RM_NOWHERE) continue;
+            to.there |= UINT32_C(1) << i;
+            program->where[program->n_where++] = from->operand[i];
+        }
+        program->item[n] = to;
+    }
+    return REMAT_OK;
+}
+
+rm_instruction rm_program_at(const rm_program *program, int32_t n) {
+    const rm_packed_instruction *from = &program->item[n];
+    const rm_where *where = program->where + from->first;
+    rm_instruction to = {.what = from->what, .once = from->once, .node = from->node, .count = from->count};
+    for (int i = 0; i < RM_OPERANDS; i++)
+        if (from->there >> i & 1) to.operand[i] = *where++;
+    return to;
+}
+
+/* Puts the buffers' offsets in. */
+static remat_status finish(builder *b) {
+    rm_placement placement = {0};
+    TRY(rm_place(&b->buffers, &placement));
+    rm_program *program = b->program;
+    for (int32_t n = 0; n < program->n; n++)
+        for (int i = 0; i < RM_OPERANDS; i++) {
+            rm_where *where = &b->item[n].operand[i];
+            if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset] + where->per_time;
+            if (where->space == RM_AT_SCRATCH) where->per_time = 0;
+        }
+    program->scratch_bytes = rm_align_up(placement.bytes);
+    rm_placement_free(&placement);
+    rm_program_guess(program, &b->config->rates);
+    return pack(b);
+}
+
+/* ---- Small questions ------------------------------------------------------------------------------------------ */
+
+static bool made_here(const builder *b, int32_t value) {
+    const rm_value *v = &b->chain->graph->value[value];
+    if (!value || v->origin != RM_VALUE_RESULT || !b->class || (v->state && !b->class->last)) return false;
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (node_at(b, i)->y == value || (v->state && index_of(b, node_at(b, i)) == v->node)) return true;
+    return false;
+}
+
+/* Where a stage finds a carried state. */
+static rm_where state_in(const builder *b, const rm_node *node, int k) {
+    int32_t initial = rm_initial(node, k);
+    if (b->class->first && initial) return b->value[initial];
+    return rm_carried_where(b->chain, rm_carried_slot(b->chain, index_of(b, node), k), -1);
+}
+
+/* Behind the last timestep, carried states are values. */
+static void find_final(builder *b, const rm_node *node) {
+    for (int k = 0; b->class && b->class->last && k < node->op->n_state; k++)
+        if (node->final[k])
+            b->value[node->final[k]] = rm_carried_where(b->chain, rm_carried_slot(b->chain, index_of(b, node), k), 0);
+}
+
+/* Along time a reduction to the last step makes nothing in earlier tiles. */
+static bool runs_here(const builder *b, const rm_node *node) {
+    return !b->class || !b->class->tau || b->class->last || node->op->time != RM_TIME_LAST;
+}
+
+/* A value that a stage of all timesteps reads and stages of a tile have made. */
+static bool is_in_tiles(const builder *b, int32_t value) {
+    int32_t i = b->class && sweep_of(b)->whole ? b->chain->cross[value] : -1;
+    return i >= 0 && b->chain->crossing[i].tiled;
+}
+
+/* ---- All tiles of a value, as one --------------------------------------------------------------------------------- */
+
+/* Of a value of all timesteps in scratch, the part that is this tile's. */
+static rm_where part_of(const builder *b, int32_t value, rm_where whole, int64_t tile, uint64_t *bytes) {
+    const rm_value *v = &b->chain->graph->value[value];
+    const rm_sweep *maker = &b->chain->sweep[b->chain->crossing[b->chain->cross[value]].sweep];
+    int64_t begin = tile * maker->tile, tau = maker->tile;
+    if (begin + tau > maker->timesteps) tau = maker->timesteps - begin;
+    if (v->reversed) begin = maker->timesteps - begin - tau;
+    uint64_t step = rm_desc_bytes(&v->desc) / (uint64_t)maker->timesteps;
+    *bytes = step * (uint64_t)tau;
+    whole.per_time = step * (uint64_t)begin;
+    return whole;
+}
+
+static int64_t n_tiles(const builder *b, int32_t value) {
+    return b->chain->sweep[b->chain->crossing[b->chain->cross[value]].sweep].count;
+}
+
+/* Where an operand is; what lies in tiles is put together first. */
+static remat_status gather(builder *b, int32_t value, rm_where *where) {
+    if (value && !b->value[value].space && is_in_tiles(b, value)) {
+        TRY(new_buffer(b, tile_bytes(b, value), &b->value[value]));
+        for (int64_t tile = 0; tile < n_tiles(b, value); tile++) {
+            uint64_t bytes;
+            rm_where part = part_of(b, value, b->value[value], tile, &bytes);
+            TRY(emit_simple(b, RM_DO_COPY, part, rm_crossing_where(b->chain, value, sweep_of(b), tile), bytes));
+        }
+    }
+    *where = value ? b->value[value] : nowhere;
+    return REMAT_OK;
+}
+
+/* A gradient of all timesteps goes to the tiles: COPY, ADD or ZERO. */
+static remat_status scatter(builder *b, int32_t value, rm_where whole, rm_do what) {
+    for (int64_t tile = 0; tile < n_tiles(b, value); tile++) {
+        uint64_t bytes;
+        rm_where part = part_of(b, value, whole, tile, &bytes);
+        rm_where target = rm_crossing_gradient(b->chain, value, sweep_of(b), tile);
+        TRY(emit_simple(b, what, target, what == RM_DO_ZERO ? nowhere : part, bytes));
+    }
+    return REMAT_OK;
+}
+
+/* ---- Forward -------------------------------------------------------------------------------------------------- */
+
+typedef enum { DROPPING, KEEPING, LEAF } forward_mode;
+
+static remat_status place_result(builder *b, const rm_node *node, forward_mode mode, rm_where *y) {
+    rm_chain *chain = b->chain;
+    if (node->y == chain->loss) {
+        *y = (rm_where){.space = RM_RESIDENT, .offset = chain->at.loss_offset, .per_stage = sizeof(float)};
+    } else if (!b->class) { /* a table */
+        *y = chain->at.value[node->y];
+    } else if (mode != LEAF && crosses_out(b, node->y) && !accumulates(b, node)) {
+        *y = rm_crossing_where(chain, node->y, sweep_of(b), -1);
+    } else if (mode == KEEPING && b->saved_value[node->y].space) {
+        *y = b->saved_value[node->y];
+    } else {
+        return new_buffer(b, tile_bytes(b, node->y), y);
+    }
+    return REMAT_OK;
+}
+
+static remat_status place_aux(builder *b, const rm_node *node, forward_mode mode, rm_where *aux) {
+    *aux = nowhere;
+    if (mode == DROPPING || !learns(b, node) || !node->op->aux_bytes) return REMAT_OK;
+    if (mode == KEEPING && b->class) {
+        *aux = b->saved_aux[index_of(b, node)];
+        return REMAT_OK;
+    }
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
+    return new_buffer(b, node->op->aux_bytes(x, node->attr), aux);
+}
+
+/* The tile's share of a sum over time is added to what earlier tiles carried here. The last stage hands the sum on. */
+static remat_status carry_sum(builder *b, const rm_node *node) {
+    int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
+    rm_where before = rm_carried_where(b->chain, slot, -1), after = rm_carried_where(b->chain, slot, 0);
+    rm_where share = b->value[node->y];
+    uint64_t bytes = tile_bytes(b, node->y);
+    TRY(emit_simple(b, RM_DO_COPY, after, share, bytes));
+    TRY(emit_simple(b, RM_DO_ADD, after, before, bytes));
+    b->value[node->y] = after;
+    if (!crosses_out(b, node->y) || !b->class->last) return REMAT_OK;
+    return emit_simple(b, RM_DO_COPY, rm_crossing_where(b->chain, node->y, sweep_of(b), -1), after, bytes);
+}
+
+/* A fact is made once a step: when the node first runs. */
+static bool makes_fact(const builder *b, const rm_node *node, forward_mode mode) {
+    if (!node->op->fact_bytes) return false;
+    bool in_backward = b->class && is_leaf(b, node) && !b->early[index_of(b, node)];
+    return mode != LEAF || in_backward;
+}
+
+static remat_status emit_fact(builder *b, const rm_node *node, forward_mode mode, rm_instruction call) {
+    bool once = b->once;
+    call.what = RM_DO_FACT;
+    b->once = b->class && mode != LEAF && !b->evaluating;
+    remat_status status = account(b, node, RM_FACT, false, &call.scratch);
+    if (!status) status = emit(b, call);
+    b->once = once;
+    return status;
+}
+
+static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
+    if (!runs_here(b, node)) return REMAT_OK;
+    rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
+    for (int i = 0; i < node->op->n_in; i++) TRY(gather(b, node->x[i], &call.x[i]));
+    if (makes_fact(b, node, mode)) TRY(emit_fact(b, node, mode, call));
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->op->buffers >> i & 1) call.x[i] = nowhere;
+    for (int k = 0; k < node->op->n_state; k++) {
+        call.state_in[k] = state_in(b, node, k);
+        call.state_out[k] = rm_carried_where(b->chain, rm_carried_slot(b->chain, call.node, k), 0);
+    }
+    TRY(place_result(b, node, mode, &call.y));
+    TRY(place_aux(b, node, mode, &call.aux));
+    TRY(account(b, node, RM_FORWARD, call.aux.space != RM_NOWHERE, &call.scratch));
+    b->value[node->y] = call.y;
+    b->aux[call.node] = call.aux;
+    find_final(b, node);
+    TRY(emit(b, call));
+    return accumulates(b, node) && mode != LEAF ? carry_sum(b, node) : REMAT_OK;
+}
+
+/* ---- Backward ------------------------------------------------------------------------------------------------- */
+
+/* By the last stage of the class's sweep, if not by all, or but as what carried states begin with? */
+static bool is_read_by_the_last(const builder *b, int32_t value) {
+    for (int32_t i = 0; i < sweep_of(b)->n_nodes + sweep_of(b)->n_tail; i++) {
+        const rm_node *node = &b->chain->graph->node[b->chain->order[sweep_of(b)->first_node + i]];
+        for (int k = 0; k < node->op->n_in; k++)
+            if (node->x[k] == value && learns(b, node)) return true;
+    }
+    return false;
+}
+
+/* Has a later stage begun the gradient of a value from another sweep? Stages of the same one each have a part of their own, or
+ * share it all. */
+static bool is_begun(const builder *b, int32_t value) {
+    const rm_crossing *c = &b->chain->crossing[b->chain->cross[value]];
+    bool shared = !c->tiled && !b->chain->graph->value[value].sequence;
+    return c->last_reader > b->class->sweep || (shared && !b->class->last && is_read_by_the_last(b, value));
+}
+
+/* Where the gradient of input `value` is collected, and whether it holds a first term already. */
+static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool *contributed) {
+    rm_chain *chain = b->chain;
+    if (chain->at.gradient[value].space) { /* zeroed when the step begins, or begun from outside */
+        *where = chain->at.gradient[value];
+        *contributed = true;
+        return REMAT_OK;
+    }
+    if (!b->gradient[value].space) {
+        if (made_here(b, value)) {
+            TRY(new_buffer(b, tile_bytes(b, value), &b->gradient[value]));
+        } else {
+            b->gradient[value] = rm_crossing_gradient(chain, value, sweep_of(b), -1);
+            b->contributed[value] = is_begun(b, value);
+        }
+    }
+    *where = b->gradient[value];
+    *contributed = b->contributed[value];
+    return REMAT_OK;
+}
+
+/* dy of a node, or NOWHERE when nobody asks for its gradient and it carries none back through time. */
+static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
+    rm_chain *chain = b->chain;
+    if (node->y == chain->loss) {
+        *dy = (rm_where){.space = RM_RESIDENT, .offset = chain->at.one_offset};
+    } else if (chain->at.gradient[node->y].space) { /* a table's; an output's, to which its readers have added */
+        *dy = chain->at.gradient[node->y];
+    } else if (accumulates(b, node) && !b->class->last) {
+        *dy = rm_carried_gradient(chain, rm_carried_slot(chain, index_of(b, node), -1), 0);
+    } else if (b->contributed[node->y]) {
+        *dy = b->gradient[node->y];
+    } else if (node->op->n_state) {
+        TRY(new_buffer(b, tile_bytes(b, node->y), dy));
+        return emit_simple(b, RM_DO_ZERO, *dy, nowhere, tile_bytes(b, node->y));
+    } else {
+        *dy = nowhere;
+    }
+    return REMAT_OK;
+}
+
+/* What is to be done with a call's dx when it is there. */
+typedef struct {
+    rm_where add_to;
+    bool scatter, fresh;
+} rest;
+
+static remat_status place_scattered(builder *b, int32_t value, rm_where *dx, rest *rest) {
+    rest->scatter = true;
+    rest->fresh = !b->contributed[value] && !is_begun(b, value);
+    b->contributed[value] = 1;
+    return new_buffer(b, tile_bytes(b, value), dx);
+}
+
+/* Fills call->dx. Kernels overwrite, so a second term goes to a buffer of its own, and is added afterwards. */
+static remat_status place_input_gradients(builder *b, const rm_node *node, rm_instruction *call, rest *rest) {
+    for (int i = 0; i < node->op->n_in; i++) {
+        int32_t value = node->x[i];
+        if (!value || b->chain->use[value] != RM_DIFFERENTIATED || node->op->discrete >> i & 1) continue;
+        if (is_in_tiles(b, value) && !b->chain->at.gradient[value].space) {
+            TRY(place_scattered(b, value, &call->dx[i], &rest[i]));
+            continue;
+        }
+        rm_where target;
+        bool contributed;
+        TRY(gradient_of(b, value, &target, &contributed));
+        bool adds = node->op->weights >> i & 1;
+        if (adds && !contributed) TRY(emit_simple(b, RM_DO_ZERO, target, nowhere, tile_bytes(b, value)));
+        if (adds || !contributed) {
+            call->dx[i] = target;
+        } else {
+            TRY(new_buffer(b, tile_bytes(b, value), &call->dx[i]));
+            rest[i].add_to = target;
+        }
+        b->contributed[value] = 1;
+    }
+    return REMAT_OK;
+}
+
+static remat_status place_saves(builder *b, const rm_node *node, rm_instruction *call) {
+    for (int i = 0; i < node->op->n_in; i++)
+        if (backward_reads(b, node, i)) TRY(gather(b, node->x[i], &call->x[i]));
+    if (node->op->saves.out) call->y = b->value[node->y];
+    call->aux = b->aux[call->node];
+    for (int k = 0; k < node->op->n_state; k++) {
+        int32_t slot = rm_carried_slot(b->chain, call->node, k);
+        int32_t final = b->class->last ? node->final[k] : 0;
+        if (node->op->saves.state) call->state_in[k] = state_in(b, node, k);
+        call->dstate_in[k] = rm_carried_gradient(b->chain, slot, -1);
+        call->dstate_out[k] =
+            final && b->contributed[final] ? b->gradient[final] : rm_carried_gradient(b->chain, slot, 0);
+    }
+    return REMAT_OK;
+}
+
+/* The gradients of what carried states begin with, as of other inputs: a second term is added afterwards. */
+static remat_status place_initial_gradients(builder *b, const rm_node *node, rm_instruction *call, rest *rest) {
+    for (int k = 0; k < node->op->n_state && b->class->first; k++) {
+        int32_t value = rm_initial(node, k);
+        if (!value) continue;
+        rm_where target;
+        bool contributed;
+        call->dstate_in[k] = nowhere;
+        if (b->chain->use[value] != RM_DIFFERENTIATED) continue;
+        TRY(gradient_of(b, value, &target, &contributed));
+        if (contributed) {
+            TRY(new_buffer(b, tile_bytes(b, value), &call->dstate_in[k]));
+            rest[node->op->n_in + k].add_to = target;
+        } else {
+            call->dstate_in[k] = target;
+        }
+        b->contributed[value] = 1;
+    }
+    return REMAT_OK;
+}
+
+/* Makes a node's aux again, in scratch, from what backward may read and the weights. */
+static remat_status emit_rebuild(builder *b, const rm_node *node) {
+    rm_instruction call = {.what = RM_DO_REBUILD, .node = index_of(b, node), .y = b->value[node->y]};
+    for (int i = 0; i < node->op->n_in; i++)
+        if ((node->op->saves.in | node->op->weights) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
+    for (int k = 0; k < node->op->n_state; k++) call.state_in[k] = state_in(b, node, k);
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
+    TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
+    TRY(account(b, node, RM_REBUILD, true, &call.scratch));
+    b->aux[call.node] = call.aux;
+    return emit(b, call);
+}
+
+static remat_status emit_backward(builder *b, const rm_node *node) {
+    if (!runs_here(b, node) || !learns(b, node)) return REMAT_OK;
+    rm_instruction call = {.what = RM_DO_BACKWARD, .node = index_of(b, node)};
+    rest rest[RM_MAX_IN] = {0};
+    TRY(incoming(b, node, &call.dy));
+    if (!call.dy.space) return REMAT_OK;
+    if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
+    TRY(place_saves(b, node, &call));
+    TRY(place_input_gradients(b, node, &call, rest));
+    TRY(place_initial_gradients(b, node, &call, rest));
+    TRY(account(b, node, RM_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
+    TRY(emit(b, call));
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        if (rest[i].scatter) TRY(scatter(b, node->x[i], call.dx[i], rest[i].fresh ? RM_DO_COPY : RM_DO_ADD));
+        if (!rest[i].add_to.space) continue;
+        rm_where term = i < node->op->n_in ? call.dx[i] : call.dstate_in[i - node->op->n_in];
+        TRY(emit_simple(b, RM_DO_ADD, rest[i].add_to, term, tile_bytes(b, node->x[i])));
+    }
+    if (!accumulates(b, node)) return REMAT_OK; /* else: d(sum) is the same for every tile */
+    rm_where earlier = rm_carried_gradient(b->chain, rm_carried_slot(b->chain, call.node, -1), -1);
+    return emit_simple(b, RM_DO_COPY, earlier, call.dy, tile_bytes(b, node->y));
+}
+
+/* ---- The programs of one class -------------------------------------------------------------------------------- */
+
+/* Starts a program: only what comes from outside the stage is anywhere yet. */
+static void begin(builder *b, rm_program *program) {
+    const rm_chain *chain = b->chain;
+    size_t values = (size_t)chain->graph->n_values;
+    b->program = program;
+    b->buffers.count = 0;
+    memcpy(b->value, chain->at.value, values * sizeof *b->value);
+    memset(b->gradient, 0, values * sizeof *b->gradient);
+    memset(b->contributed, 0, values);
+    memset(b->aux, 0, (size_t)chain->graph->n_nodes * sizeof *b->aux);
+    for (int32_t i = 0; b->class && i < chain->n_crossing; i++) {
+        const rm_crossing *c = &chain->crossing[i];
+        if (c->sweep < b->class->sweep && !is_in_tiles(b, c->value))
+            b->value[c->value] = rm_crossing_where(chain, c->value, sweep_of(b), -1);
+    }
+}
+
+/* Nodes of which a program hands out results: of all in an evaluation; in training of those that are differentiated from outside
+ * when their stage is run for the first time, of others on the spine when it is run to keep, and of other leaves in its backward
+ * run, each of which happens once a step. */
+static bool is_any(const builder *b, const rm_node *node) { return (void)b, (void)node, true; }
+static bool is_differentiated_outside(const builder *b, const rm_node *node) {
+    return rm_chain_is_differentiated_outside(b->chain, node->y);
+}
+static bool is_other_on_spine(const builder *b, const rm_node *node) {
+    return is_on_spine(b, node) && !is_differentiated_outside(b, node);
+}
+static bool is_other_leaf(const builder *b, const rm_node *node) {
+    return is_leaf(b, node) && !is_differentiated_outside(b, node);
+}
+
+static bool makes(const rm_node *node, int32_t value) {
+    for (int k = 0; value && k < RM_MAX_STATE; k++)
+        if (node->final[k] == value) return true;
+    return node->y == value;
+}
+
+/* Outputs that these nodes of the stage have made are copied to their resident arrays. */
+static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *)) {
+    const rm_chain *chain = b->chain;
+    for (int32_t i = 0; i < chain->n_outputs; i++)
+        for (int32_t n = 0; n < b->class->n_nodes; n++) {
+            const rm_node *node = node_at(b, n);
+            const rm_value *value = &chain->graph->value[chain->outputs[i]];
+            bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
+            int32_t id = chain->outputs[i];
+            if (!makes(node, id) || !wanted(b, node) || !b->value[id].space || whole_too_early) continue;
+            TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
+        }
+    return REMAT_OK;
+}
+
+static remat_status write_once(builder *b) {
+    for (int32_t i = 0; i < b->class->n_nodes && b->chain->n_differentiated; i++)
+        if (b->early[index_of(b, node_at(b, i))] && !is_on_spine(b, node_at(b, i)))
+            TRY(emit_forward(b, node_at(b, i), DROPPING));
+    return hand_out(b, is_differentiated_outside);
+}
+
+/* The spine, and behind it what only the stage's first run makes. */
+static remat_status write_forward(builder *b, rm_program *program, forward_mode mode) {
+    begin(b, program);
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), mode));
+    if (mode == KEEPING) TRY(hand_out(b, is_other_on_spine));
+    b->once = true;
+    remat_status status = write_once(b);
+    b->once = false;
+    return status ? status : finish(b);
+}
+
+static remat_status write_evaluation(builder *b) {
+    begin(b, &b->class->evaluate);
+    b->evaluating = true;
+    for (int32_t i = 0; i < b->class->n_nodes; i++) TRY(emit_forward(b, node_at(b, i), DROPPING));
+    b->evaluating = false;
+    TRY(hand_out(b, is_any));
+    return finish(b);
+}
+
+/* Where later sweeps have left the gradient of what this stage hands on. */
+static void find_gradient(builder *b, int32_t value) {
+    if (!value || b->chain->cross[value] < 0) return;
+    b->gradient[value] = rm_crossing_gradient(b->chain, value, sweep_of(b), -1);
+    b->contributed[value] = b->gradient[value].space != RM_NOWHERE;
+}
+
+/* Where the forward run left what backward may read. */
+static void find_kept(builder *b, const rm_node *node) {
+    int32_t n = index_of(b, node);
+    if (accumulates(b, node))
+        b->value[node->y] = rm_carried_where(b->chain, rm_carried_slot(b->chain, n, -1), 0);
+    else if (crosses_out(b, node->y))
+        b->value[node->y] = rm_crossing_where(b->chain, node->y, sweep_of(b), -1);
+    else
+        b->value[node->y] = b->saved_value[node->y];
+    b->aux[n] = b->saved_aux[n];
+    find_final(b, node);
+    for (int k = 0; b->class->last && k < node->op->n_state; k++) find_gradient(b, node->final[k]);
+    bool by_the_last = crosses_out(b, node->y) && !b->chain->crossing[b->chain->cross[node->y]].tiled;
+    if (!crosses_out(b, node->y) || (by_the_last && !b->class->last)) return;
+    find_gradient(b, node->y);
+}
+
+/* Leaves that were handed out before. */
+static void find_handed_out(builder *b) {
+    const rm_chain *chain = b->chain;
+    for (int32_t i = 0; i < chain->n_differentiated; i++) {
+        const rm_node *node = &chain->graph->node[chain->graph->value[chain->outputs[i]].node];
+        if (made_here(b, node->y) && !is_on_spine(b, node)) b->value[node->y] = chain->at.output[i];
+    }
+}
+
+static bool reads_it(const builder *b, int32_t value) {
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        for (int k = 0; k < RM_MAX_IN; k++)
+            if (node_at(b, i)->x[k] == value && learns(b, node_at(b, i)) &&
+                (k < node_at(b, i)->op->n_in || b->class->first))
+                return true;
+    return false;
+}
+
+/* The gradients of what other sweeps made are begun by every stage that should, even where nothing came back to it: in front of a
+ * reduction to the last step. */
+static remat_status begin_the_rest(builder *b) {
+    for (int32_t i = 0; i < b->chain->n_crossing; i++) {
+        const rm_crossing *c = &b->chain->crossing[i];
+        if (c->last_reader != b->class->sweep || b->contributed[c->value] || is_begun(b, c->value)) continue;
+        if (!reads_it(b, c->value)) continue;
+        rm_where target = rm_crossing_gradient(b->chain, c->value, sweep_of(b), -1);
+        TRY(is_in_tiles(b, c->value) ? scatter(b, c->value, nowhere, RM_DO_ZERO)
+                                     : emit_simple(b, RM_DO_ZERO, target, nowhere, tile_bytes(b, c->value)));
+    }
+    return REMAT_OK;
+}
+
+static remat_status write_backward(builder *b, rm_class_option *option) {
+    begin(b, &option->backward);
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (is_on_spine(b, node_at(b, i))) find_kept(b, node_at(b, i));
+    find_handed_out(b);
+    for (int32_t i = 0; i < b->class->n_nodes; i++)
+        if (b->again[index_of(b, node_at(b, i))] == RUN_AGAIN) TRY(emit_forward(b, node_at(b, i), LEAF));
+    TRY(hand_out(b, is_other_leaf));
+    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
+    TRY(begin_the_rest(b));
+    return finish(b);
+}
+
+/* Each saves less than those before it, or is left out. */
+static remat_status write_option(builder *b, rm_leanness lean) {
+    static const char *const name[] = {[RM_ALL] = "all", [RM_LEAN] = "lean", [RM_LEANER] = "leaner"};
+    rm_class_option *option = &b->class->option[b->class->n_options];
+    rm_program_lay_out_saved(b, lean, option);
+    if (b->class->n_options && option->saved_bytes >= option[-1].saved_bytes) return REMAT_OK;
+    option->name = name[lean];
+    b->class->n_options++;
+    TRY(write_forward(b, &option->forward, KEEPING));
+    return write_backward(b, option);
+}
+
+static remat_status write_class(builder *b) {
+    rm_program_mark_spine(b);
+    rm_program_mark_early(b);
+    TRY(write_evaluation(b));
+    if (b->config->inference) return REMAT_OK;
+    TRY(write_forward(b, &b->class->drop, DROPPING));
+    TRY(write_option(b, RM_ALL));
+    for (rm_leanness lean = RM_LEAN; b->config->lean && lean <= RM_LEANER; lean++) TRY(write_option(b, lean));
+    return REMAT_OK;
+}
+
+/* ---- Tables: once a step -------------------------------------------------------------------------------------- */
+
+/* Outputs that tables are, too. */
+static remat_status hand_out_tables(builder *b) {
+    const rm_chain *chain = b->chain;
+    for (int32_t i = 0; i < chain->n_outputs; i++) {
+        int32_t id = chain->outputs[i];
+        if (chain->role[chain->graph->value[id].node] != RM_ROLE_TABLE) continue;
+        TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
+    }
+    return REMAT_OK;
+}
+
+static remat_status write_tables(builder *b) {
+    const rm_chain *chain = b->chain;
+    b->class = NULL;
+    begin(b, &b->chain->prologue);
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++)
+        if (chain->role[n] == RM_ROLE_TABLE) TRY(emit_forward(b, &chain->graph->node[n], DROPPING));
+    TRY(hand_out_tables(b));
+    TRY(finish(b));
+    if (b->config->inference) return REMAT_OK;
+    begin(b, &b->chain->epilogue); /* tables that save aux run forward again, now keeping it: they are few and small */
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++)
+        if (chain->role[n] == RM_ROLE_TABLE && chain->graph->node[n].op->aux_bytes)
+            TRY(emit_forward(b, &chain->graph->node[n], LEAF));
+    for (int32_t n = chain->graph->n_nodes - 1; n >= 0; n--)
+        if (chain->role[n] == RM_ROLE_TABLE) TRY(emit_backward(b, &chain->graph->node[n]));
+    return finish(b);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------ */
+
+static void free_builder(builder *b) {
+    rm_free(b->value);
+    rm_free(b->gradient);
+    rm_free(b->contributed);
+    rm_free(b->aux);
+    rm_free(b->saved_value);
+    rm_free(b->saved_aux);
+    rm_free(b->again);
+    rm_free(b->spine);
+    rm_free(b->early);
+    rm_lifetimes_free(&b->buffers);
+    rm_free(b->item);
+}
+
+static remat_status write_all(builder *b) {
+    for (int32_t c = 0; c < b->chain->n_classes; c++) {
+        b->class = &b->chain->class[c];
+        TRY(write_class(b));
+    }
+    return write_tables(b);
+}
+
+remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *config) {
+    size_t values = (size_t)chain->graph->n_values, nodes = (size_t)chain->graph->n_nodes + 1;
+    builder b = {.chain = chain,
+                 .config = config,
+                 .value = rm_calloc(values, sizeof(rm_where)),
+                 .gradient = rm_calloc(values, sizeof(rm_where)),
+                 .contributed = rm_calloc(values, 1),
+                 .aux = rm_calloc(nodes, sizeof(rm_where)),
+                 .saved_value = rm_calloc(values, sizeof(rm_where)),
+                 .saved_aux = rm_calloc(nodes, sizeof(rm_where)),
+                 .again = rm_calloc(nodes, 1),
+                 .spine = rm_calloc(nodes, 1),
+                 .early = rm_calloc(nodes, 1)};
+    bool got = b.value && b.gradient && b.contributed && b.aux && b.saved_value && b.saved_aux && b.again && b.spine &&
+               b.early;
+    remat_status status = got ? write_all(&b) : rm_fail(REMAT_MEMORY, "out of memory for the stages' programs");
+    free_builder(&b);
+    return status;
+}

@@ -1,0 +1,883 @@
+/* graph.c: the builders of remat.h: they infer shapes, remember the first mistake, and pass "no value" on. */
+#include "engine/graph/graph.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/abi.h"
+#include "engine/graph/scan.h"
+#include "memory/host.h"
+
+remat_status remat_graph_create(remat_graph **out) {
+    NEED(out, "a place for the graph");
+    remat_graph *graph = rm_calloc(1, sizeof *graph);
+    REQUIRE(graph, MEMORY, "out of memory for a graph");
+    if (!rm_grow(&graph->value, &graph->value_capacity, 1, sizeof *graph->value)) {
+        remat_graph_free(graph);
+        FAIL(MEMORY, "out of memory for a graph");
+    }
+    graph->value[graph->n_values++] = (rm_value){.name = NULL}; /* "no value" */
+    *out = graph;
+    return REMAT_OK;
+}
+
+void remat_graph_free(remat_graph *graph) {
+    if (!graph) return;
+    for (int32_t i = 0; graph->value && i < graph->n_values; i++) rm_free(graph->value[i].name);
+    for (int32_t i = 0; graph->node && i < graph->n_nodes; i++) {
+        rm_free(graph->node[i].own_op);
+        rm_free(graph->node[i].attr);
+    }
+    rm_free(graph->value);
+    rm_free(graph->node);
+    rm_free(graph);
+}
+
+remat_status remat_graph_check(const remat_graph *graph) {
+    NEED(graph, "a graph");
+    if (graph->status) return rm_fail(graph->status, "%s", graph->error);
+    return REMAT_OK;
+}
+
+/* ---- Growing, and the sticky error --------------------------------------------------------------------------- */
+
+int32_t rm_graph_mistake(remat_graph *graph, remat_status status) {
+    if (!graph->status) {
+        graph->status = status;
+        strncpy(graph->error, remat_last_error(), sizeof graph->error - 1);
+    }
+    return 0;
+}
+
+static remat_status grow(remat_graph *graph, int64_t n_values, int64_t n_nodes) {
+    REQUIRE(rm_grow(&graph->value, &graph->value_capacity, n_values, sizeof *graph->value) &&
+                rm_grow(&graph->node, &graph->node_capacity, n_nodes, sizeof *graph->node),
+            MEMORY, "out of memory for a graph of %lld values", (long long)n_values);
+    return REMAT_OK;
+}
+
+static remat_status add_value(remat_graph *graph, const char *name, rm_value value, int32_t *id) {
+    TRY(grow(graph, graph->n_values + 1, graph->n_nodes));
+    if (name) {
+        value.name = rm_strdup(name);
+        REQUIRE(value.name, MEMORY, "out of memory for the name %s", name);
+    }
+    *id = graph->n_values++;
+    graph->value[*id] = value;
+    return REMAT_OK;
+}
+
+/* ---- Leaves -------------------------------------------------------------------------------------------------- */
+
+static remat_status check_name(const remat_graph *graph, const char *name) {
+    REQUIRE(name && *name, INVALID, "an input or parameter needs a name");
+    for (int32_t i = 1; i < graph->n_values; i++)
+        REQUIRE(!graph->value[i].name || strcmp(graph->value[i].name, name), INVALID,
+                "the name %s is used twice; inputs and parameters need names of their own", name);
+    return REMAT_OK;
+}
+
+static remat_status check_dimensions(const char *name, int rank, const int64_t *dim) {
+    REQUIRE(dim || rank <= 0, INVALID, "%s has rank %d, but no dimensions were given", name, rank);
+    return REMAT_OK;
+}
+
+static remat_status check_sequence(const char *name, const rm_desc *desc) {
+    REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence, so it is (T,B) or (T,B,C); rank %d was given", name,
+            desc->rank);
+    return REMAT_OK;
+}
+
+static remat_status add_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
+                              const int64_t *dim, int32_t *id) {
+    TRY(check_name(graph, name));
+    TRY(check_dimensions(name, rank, dim));
+    REQUIRE(dtype == REMAT_F32 || dtype == REMAT_I32, INVALID, "input %s: only f32 and i32 inputs are supported", name);
+    rm_desc desc = rm_desc_make(dtype, rank, dim);
+    TRY(rm_desc_check(&desc, name));
+    if (axis == REMAT_SEQUENCE) TRY(check_sequence(name, &desc));
+    return add_value(graph, name,
+                     (rm_value){.origin = RM_VALUE_INPUT, .desc = desc, .sequence = axis == REMAT_SEQUENCE}, id);
+}
+
+remat_init remat_init_of(remat_init_kind kind, double scale) { return (remat_init){kind, scale}; }
+remat_init remat_init_zero(void) { return remat_init_of(REMAT_INIT_ZERO, 0); }
+remat_init remat_init_constant(double value) { return remat_init_of(REMAT_INIT_CONSTANT, value); }
+remat_init remat_init_normal(double deviation) { return remat_init_of(REMAT_INIT_NORMAL, deviation); }
+remat_init remat_init_uniform(double bound) { return remat_init_of(REMAT_INIT_UNIFORM, bound); }
+
+remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
+                        const int64_t *dim) {
+    int32_t id = 0;
+    if (!graph) return REMAT_NONE;
+    remat_status status = graph->status ? graph->status : add_input(graph, name, dtype, axis, rank, dim, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+}
+
+/* A deviation and a bound are lengths; and a parameter that starts as NaN never becomes anything else. */
+static remat_status check_init(const char *name, remat_init init) {
+    static const char *const what[] = {"zero", "constant", "deviation", "bound"};
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_UNIFORM, INVALID, "parameter %s: there is no way to start number %d",
+            name, (int)init.kind);
+    bool length = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
+    REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !length), INVALID,
+            "parameter %s: the %s that it starts from is %g; use a finite number%s", name, what[init.kind], init.scale,
+            length ? " of at least 0" : "");
+    return REMAT_OK;
+}
+
+/* Parameters and buffers: arrays that stay from step to step. */
+static remat_status add_stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
+                               remat_init init, int32_t *id) {
+    TRY(check_name(graph, name));
+    TRY(check_dimensions(name, rank, dim));
+    rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
+    TRY(rm_desc_check(&desc, name));
+    TRY(check_init(name, init));
+    return add_value(
+        graph, name,
+        (rm_value){.origin = origin, .desc = desc, .needs_gradient = origin == RM_VALUE_PARAM, .init = init}, id);
+}
+
+static remat_value stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
+                          remat_init init) {
+    int32_t id = 0;
+    if (!graph) return REMAT_NONE;
+    remat_status status = graph->status ? graph->status : add_stored(graph, origin, name, rank, dim, init, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+}
+
+remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
+    return stored(graph, RM_VALUE_PARAM, name, rank, dim, init);
+}
+
+remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init) {
+    return stored(graph, RM_VALUE_BUFFER, name, rank, dim, init);
+}
+
+static int32_t bytes_of(const remat_graph *graph, int32_t value) {
+    return graph->value[value].view_of ? graph->value[value].view_of : value;
+}
+
+/* What is made of a value depends on what it depends on. */
+static void pass_need_on(remat_graph *graph) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        bool *need = &graph->value[node->y].needs_gradient;
+        *need = false;
+        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[bytes_of(graph, node->x[i])].needs_gradient;
+        for (int k = 0; k < RM_MAX_STATE; k++)
+            if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
+    }
+    for (int32_t v = 1; v < graph->n_values; v++)
+        graph->value[v].needs_gradient = graph->value[bytes_of(graph, v)].needs_gradient;
+}
+
+/* What is made of it so far depends on it from now on, too. */
+static remat_status require_gradient(remat_graph *graph, int32_t input) {
+    REQUIRE(input >= 0 && input < graph->n_values, INVALID, "requires_grad: this is not a value of this graph");
+    rm_value *value = &graph->value[bytes_of(graph, input)];
+    REQUIRE(value->origin == RM_VALUE_INPUT, INVALID,
+            "requires_grad is for inputs: parameters have gradients anyway, results only on the way to one");
+    REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
+            value->name);
+    value->needs_gradient = true;
+    pass_need_on(graph);
+    return REMAT_OK;
+}
+
+/* Does a name begin like one of these, comma separated? */
+static bool begins_like_one(const char *name, const char *beginnings) {
+    for (const char *at = beginnings; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        if (length && !strncmp(name, at, length)) return true;
+        at += length;
+    }
+    return false;
+}
+
+static const char *first_parameter(const remat_graph *graph) {
+    for (int32_t v = 1; v < graph->n_values; v++)
+        if (graph->value[v].origin == RM_VALUE_PARAM) return graph->value[v].name;
+    return "";
+}
+
+static bool is_beginning(const remat_graph *graph, const char *beginning, size_t length) {
+    for (int32_t v = 1; v < graph->n_values && length; v++)
+        if (graph->value[v].origin == RM_VALUE_PARAM && !strncmp(graph->value[v].name, beginning, length)) return true;
+    return false;
+}
+
+remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
+    REQUIRE(*beginnings, INVALID, "train_only is empty; name the parameters to train by how their names begin");
+    for (const char *at = beginnings; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        REQUIRE(is_beginning(graph, at, length), INVALID,
+                "train_only names \"%.*s\", but no parameter's name begins so; the first is \"%s\"", (int)length, at,
+                first_parameter(graph));
+        at += length;
+    }
+    for (int32_t v = 1; v < graph->n_values; v++) {
+        rm_value *value = &graph->value[v];
+        if (value->origin == RM_VALUE_PARAM) value->needs_gradient = begins_like_one(value->name, beginnings);
+    }
+    pass_need_on(graph);
+    return REMAT_OK;
+}
+
+remat_value remat_requires_grad(remat_graph *graph, remat_value input) {
+    if (!graph || graph->status || !input.id) return REMAT_NONE;
+    remat_status status = require_gradient(graph, input.id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : input.id};
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------------------------- */
+
+rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
+    rm_desc desc = graph->value[value].desc;
+    if (tau && graph->value[value].sequence) desc.dim[0] = tau;
+    return desc;
+}
+
+static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x) {
+    for (int i = 0; i < RM_MAX_IN; i++)
+        x[i] =
+            node->x[i] ? rm_value_desc(graph, node->seen[i] ? node->seen[i] : node->x[i], tau) : (rm_desc){.rank = -1};
+}
+
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+    input_descs(graph, node, tau, x);
+    *y = rm_desc_make(REMAT_F32, 0, NULL);
+    memset(state, 0, RM_MAX_STATE * sizeof *state);
+    node->op->infer(x, node->attr, y, state); /* succeeded: for the whole in add_node, for tiles in rm_node_check */
+}
+
+static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+    const rm_op *op = node->op;
+    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    rm_desc x[RM_MAX_IN], y = rm_desc_make(REMAT_F32, 0, NULL), state[RM_MAX_STATE] = {{0}};
+    rm_desc part = rm_value_desc(graph, node->y, tau);
+    input_descs(graph, node, tau, x);
+    TRY(rm_op_infer(op, x, node->attr, &y, state));
+    REQUIRE(rm_desc_equal(&y, &part), INVALID, "its result would be %s, where a part of the whole is %s",
+            rm_desc_text(&y, text), rm_desc_text(&part, other));
+    return rm_op_check_demands(op, x, &y, node->attr, device);
+}
+
+remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+    remat_status status = check_node(graph, node, tau, device);
+    if (!status || !tau) return status;
+    return rm_fail_in(status, "%s, for tiles of %lld timestep%s", node->op->name, (long long)tau, tau == 1 ? "" : "s");
+}
+
+/* Which of the inputs have a time axis: all that are not shared weights, or none. */
+static remat_status check_axes(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *sequence) {
+    *sequence = graph->value[x[0]].sequence;
+    for (int i = 0; i < op->n_in; i++) {
+        if (!x[i]) continue;
+        bool is = graph->value[x[i]].sequence, weight = rm_op_shares(op, i);
+        REQUIRE(!(weight && is), INVALID, "%s: input %d is shared by all timesteps, so it cannot be a sequence",
+                op->name, i);
+        REQUIRE(weight || is == *sequence, INVALID,
+                "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
+                is ? "has" : "lacks", *sequence ? "has one" : "does not");
+    }
+    REQUIRE(!*sequence || op->time != RM_TIME_BEGIN, INVALID, "%s: its input is a sequence already", op->name);
+    REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
+            "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
+    return REMAT_OK;
+}
+
+/* What is written has one writer and no other reader: then it does not matter when in a step that is. */
+static remat_status check_buffers(const remat_graph *graph, const rm_op *op, const int32_t *x) {
+    for (int i = 0; i < op->n_in; i++) {
+        bool marked = op->buffers >> i & 1, is = graph->value[x[i]].origin == RM_VALUE_BUFFER;
+        REQUIRE(!x[i] || marked == is, INVALID, "%s: input %d %s", op->name, i,
+                marked ? "is what it writes, so it has to be a buffer; make it with remat_buffer"
+                       : "is a buffer, which ops that keep running statistics alone read");
+        for (int j = 0; is && j < i; j++)
+            REQUIRE(x[j] != x[i], INVALID, "%s: inputs %d and %d are one buffer; give it two", op->name, j, i);
+        for (int32_t n = 0; is && n < graph->n_nodes; n++)
+            for (int k = 0; k < RM_MAX_IN; k++)
+                REQUIRE(graph->node[n].x[k] != x[i], INVALID,
+                        "%s: the buffer %s is another layer's already; each has buffers of its own", op->name,
+                        graph->value[x[i]].name);
+    }
+    return REMAT_OK;
+}
+
+/* Layers that are given timesteps one by one, or tile by tile, are given those of all inputs. */
+static remat_status check_lengths(const remat_graph *graph, const rm_op *op, const int32_t *x) {
+    const rm_desc *first = &graph->value[x[0]].desc;
+    for (int i = 1; i < op->n_in && op->time != RM_TIME_WHOLE; i++) {
+        const rm_value *value = &graph->value[x[i]];
+        REQUIRE(!value->sequence || (value->desc.dim[0] == first->dim[0] && value->desc.dim[1] == first->dim[1]),
+                INVALID, "%s: input %d has T=%lld, B=%lld, but input 0 has T=%lld, B=%lld; they must agree", op->name,
+                i, (long long)value->desc.dim[0], (long long)value->desc.dim[1], (long long)first->dim[0],
+                (long long)first->dim[1]);
+    }
+    return REMAT_OK;
+}
+
+/* Which way time runs in the inputs that have it: one way. */
+static remat_status check_direction(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *reversed) {
+    *reversed = graph->value[x[0]].reversed;
+    for (int i = 0; i < op->n_in; i++)
+        REQUIRE(!graph->value[x[i]].sequence || graph->value[x[i]].reversed == *reversed, INVALID,
+                "%s: time runs %s in input %d, and %s in input 0; remat_reverse turns one of them round", op->name,
+                *reversed ? "forwards" : "backwards", i, *reversed ? "backwards" : "forwards");
+    return REMAT_OK;
+}
+
+/* What a tile of one timestep is made to is the whole's y, but for its length. */
+static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm_desc y, const rm_desc *state) {
+    char whole[RM_DESC_TEXT], tile[RM_DESC_TEXT];
+    rm_desc y_of_one = y, state_of_one[RM_MAX_STATE];
+    for (int i = 0; i < op->n_in; i++)
+        if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = 1;
+    memcpy(state_of_one, state, sizeof state_of_one);
+    TRY(rm_op_infer(op, x, attr, &y_of_one, state_of_one));
+    if (rm_op_keeps_time(op)) y.dim[0] = 1;
+    REQUIRE(rm_desc_equal(&y, &y_of_one), INVALID,
+            "%s: for one timestep its result would be %s, where a part of the whole is %s", op->name,
+            rm_desc_text(&y_of_one, tile), rm_desc_text(&y, whole));
+    for (int k = 0; k < op->n_state; k++)
+        REQUIRE(rm_desc_equal(&state[k], &state_of_one[k]), INVALID,
+                "%s: for one timestep state %d would be %s, and for all of them %s", op->name, k,
+                rm_desc_text(&state_of_one[k], tile), rm_desc_text(&state[k], whole));
+    return REMAT_OK;
+}
+
+/* The shapes that infer gave can be planned. `x` is changed. */
+static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, const void *attr, const rm_desc *y,
+                                 const rm_desc *state) {
+    char text[RM_DESC_TEXT];
+    TRY(rm_desc_check(y, op->name));
+    REQUIRE(y->dtype == REMAT_F32, INVALID, "%s: its result is %s; results are f32", op->name, rm_desc_text(y, text));
+    for (int k = 0; k < op->n_state; k++) {
+        TRY(rm_desc_check(&state[k], op->name));
+        REQUIRE(state[k].dtype == REMAT_F32, INVALID, "%s: its state %d is %s; states are f32", op->name, k,
+                rm_desc_text(&state[k], text));
+    }
+    REQUIRE(op->time != RM_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence begins with (T,B)",
+            op->name, rm_desc_text(y, text));
+    if (!sequence) return REMAT_OK;
+    REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == x[0].dim[0] && y->dim[1] == x[0].dim[1]), INVALID,
+            "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
+            rm_desc_text(y, text), (long long)x[0].dim[0], (long long)x[0].dim[1]);
+    return op->time == RM_TIME_WHOLE ? REMAT_OK : check_tile(op, x, attr, *y, state);
+}
+
+static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, int32_t *id) {
+    rm_desc descs[RM_MAX_IN], y = rm_desc_make(REMAT_F32, 0, NULL), state[RM_MAX_STATE] = {{0}};
+    bool needs_gradient = false, sequence, reversed;
+    for (int i = 0; i < RM_MAX_IN; i++) {
+        bool given = i < op->n_in && x[i];
+        REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
+        descs[i] = given ? graph->value[x[i]].desc : (rm_desc){.rank = -1};
+        needs_gradient |= given && graph->value[x[i]].needs_gradient;
+    }
+    TRY(check_axes(graph, op, x, &sequence));
+    TRY(check_buffers(graph, op, x));
+    if (sequence) TRY(check_lengths(graph, op, x));
+    TRY(check_direction(graph, op, x, &reversed));
+    TRY(rm_op_infer(op, descs, attr, &y, state));
+    TRY(rm_op_check_discrete(op, descs));
+    TRY(check_result(op, sequence, descs, attr, &y, state));
+    rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
+    memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
+    TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
+    if (node.attr_bytes) {
+        node.attr = rm_malloc(node.attr_bytes);
+        REQUIRE(node.attr, MEMORY, "out of memory for a node");
+        memcpy(node.attr, attr, node.attr_bytes);
+    }
+    bool keeps_time = op->time == RM_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
+    remat_status status = add_value(graph, NULL,
+                                    (rm_value){.origin = RM_VALUE_RESULT,
+                                               .desc = y,
+                                               .sequence = keeps_time,
+                                               .reversed = keeps_time && reversed != (op->time == RM_TIME_REVERSE),
+                                               .needs_gradient = needs_gradient,
+                                               .node = graph->n_nodes},
+                                    &node.y);
+    if (status) {
+        rm_free(node.attr);
+        return status;
+    }
+    graph->node[graph->n_nodes++] = node;
+    *id = node.y;
+    return REMAT_OK;
+}
+
+int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr) {
+    if (!graph || graph->status) return 0;
+    for (int i = 0; i < op->n_in; i++)
+        if (x[i] < 0 || x[i] >= graph->n_values)
+            return rm_graph_mistake(graph,
+                                    rm_fail(REMAT_INVALID, "%s: input %d is not a value of this graph", op->name, i));
+    int32_t id = 0;
+    remat_status status = add_node(graph, op, x, attr, &id);
+    return status ? rm_graph_mistake(graph, status) : id;
+}
+
+static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr) {
+    return (remat_value){rm_graph_add(graph, rm_op_find(op), x, attr)};
+}
+#define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL)
+#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr))
+
+/* The third and the fourth are optional to the op, and not to whoever lists them. */
+static remat_status check_concat(const remat_value *x, int n) {
+    REQUIRE(x && n >= 2 && n <= 4, INVALID, "concat: it was given %d values; it joins 2 to 4 of them", x ? n : 0);
+    for (int i = 0; i < n; i++) REQUIRE(x[i].id, INVALID, "concat: input %d is missing", i);
+    return REMAT_OK;
+}
+
+remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
+    return BUILD("embedding", tokens.id, weight.id);
+}
+remat_value remat_linear(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("linear", x.id, w.id, b.id);
+}
+remat_value remat_lstm(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                       remat_value b_hh) {
+    return BUILD("lstm", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_gru(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                      remat_value b_hh) {
+    return BUILD("gru", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                           remat_value b_hh) {
+    return BUILD("rnn_tanh", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, remat_value reset) {
+    return BUILD("linear_scan", a.id, b.id, reset.id);
+}
+remat_value remat_min_gru(remat_graph *graph, remat_value x) { return BUILD("min_gru", x.id); }
+remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("min_lstm", x.id); }
+remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("causal_conv", x.id, w.id, b.id);
+}
+remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
+                                 remat_value b_ih, remat_value b_hh, remat_value w_hr) {
+    return BUILD("lstm_projected", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id, w_hr.id);
+}
+/* ---- Where carried states begin and end ------------------------------------------------------------------------- */
+
+static remat_status find_layer(remat_graph *graph, int32_t y, int state, const char *what, int32_t *n) {
+    REQUIRE(y > 0 && y < graph->n_values, INVALID, "%s: this is not a value of this graph", what);
+    const rm_value *value = &graph->value[y];
+    REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID, "%s: y is not what a recurrent layer has made",
+            what);
+    const rm_op *op = graph->node[value->node].op;
+    REQUIRE(state >= 0 && state < op->n_state, INVALID, "%s: %s has %d carried states, so there is no number %d", what,
+            op->name, op->n_state, state);
+    *n = value->node;
+    return REMAT_OK;
+}
+
+static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_t initial) {
+    int32_t n = 0;
+    rm_desc x[RM_MAX_IN], result, states[RM_MAX_STATE];
+    char wanted[RM_DESC_TEXT], text[RM_DESC_TEXT];
+    TRY(find_layer(graph, y, state, "initial_state", &n));
+    REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
+    rm_node *node = &graph->node[n];
+    const rm_value *value = &graph->value[initial], *made = &graph->value[bytes_of(graph, initial)];
+    REQUIRE(value->origin != RM_VALUE_BUFFER, INVALID, "initial_state: the value is the buffer of another layer");
+    REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
+            "initial_state: the value is made after the layer; make it before");
+    rm_node_descs(graph, node, 0, x, &result, states);
+    REQUIRE(!value->sequence && rm_desc_equal(&value->desc, &states[state]), INVALID,
+            "initial_state: state %d of %s is %s, and the value is %s%s", state, node->op->name,
+            rm_desc_text(&states[state], wanted), rm_desc_text(&value->desc, text),
+            value->sequence ? ", a sequence" : "");
+    REQUIRE(node->op->n_in + node->op->n_state <= RM_MAX_IN, INVALID,
+            "initial_state: %s has %d inputs and %d states; with initial states they may be %d together",
+            node->op->name, node->op->n_in, node->op->n_state, RM_MAX_IN);
+    node->x[node->op->n_in + state] = initial;
+    pass_need_on(graph);
+    return REMAT_OK;
+}
+
+remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, remat_value initial) {
+    if (!graph || graph->status || !y.id || !initial.id) return REMAT_NONE;
+    remat_status status = set_initial(graph, y.id, state, initial.id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : y.id};
+}
+
+static remat_status add_final(remat_graph *graph, int32_t y, int state, int32_t *id) {
+    int32_t n = 0;
+    rm_desc x[RM_MAX_IN], result, states[RM_MAX_STATE];
+    TRY(find_layer(graph, y, state, "final_state", &n));
+    *id = graph->node[n].final[state];
+    if (*id) return REMAT_OK;
+    rm_node_descs(graph, &graph->node[n], 0, x, &result, states);
+    TRY(add_value(graph, NULL,
+                  (rm_value){.origin = RM_VALUE_RESULT,
+                             .desc = states[state],
+                             .needs_gradient = graph->value[y].needs_gradient,
+                             .node = n,
+                             .state = state + 1},
+                  id));
+    graph->node[n].final[state] = *id;
+    return REMAT_OK;
+}
+
+remat_value remat_final_state(remat_graph *graph, remat_value y, int state) {
+    int32_t id = 0;
+    if (!graph || graph->status || !y.id) return REMAT_NONE;
+    remat_status status = add_final(graph, y.id, state, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+}
+
+static remat_status set_reset(remat_graph *graph, int32_t y, int32_t reset) {
+    int32_t n = 0, x[RM_MAX_IN];
+    bool sequence, reversed;
+    rm_desc descs[RM_MAX_IN], result, states[RM_MAX_STATE];
+    TRY(find_layer(graph, y, 0, "reset_states", &n));
+    rm_node *node = &graph->node[n];
+    const rm_op *op = node->op;
+    REQUIRE(op->resets, INVALID, "reset_states: %s has no input that says where its states are reset", op->name);
+    REQUIRE(reset > 0 && reset < graph->n_values, INVALID, "reset_states: this is not a value of this graph");
+    const rm_value *made = &graph->value[bytes_of(graph, reset)];
+    REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
+            "reset_states: the value is made after the layer; make it before");
+    int input = __builtin_ctz(op->resets);
+    rm_node_descs(graph, node, 0, descs, &result, states);
+    descs[input] = graph->value[reset].desc;
+    memcpy(x, node->x, sizeof x);
+    x[input] = reset;
+    TRY(check_axes(graph, op, x, &sequence));
+    TRY(check_buffers(graph, op, x));
+    TRY(check_direction(graph, op, x, &reversed));
+    TRY(rm_op_infer(op, descs, node->attr, &result, states));
+    node->x[input] = reset;
+    return REMAT_OK;
+}
+
+remat_value remat_reset_states(remat_graph *graph, remat_value y, remat_value reset) {
+    if (!graph || graph->status || !y.id || !reset.id) return REMAT_NONE;
+    remat_status status = set_reset(graph, y.id, reset.id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : y.id};
+}
+
+remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
+    rm_layer_norm_attr attr = {epsilon};
+    return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
+}
+remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
+    return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
+}
+remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, remat_value b, const int64_t stride[2],
+                         const int64_t padding[2], const int64_t dilation[2], int64_t groups) {
+    rm_conv_attr attr = {{1, 1}, {0, 0}, {1, 1}, groups};
+    for (int d = 0; d < 2; d++) {
+        if (stride) attr.stride[d] = stride[d];
+        if (padding) attr.padding[d] = padding[d];
+        if (dilation) attr.dilation[d] = dilation[d];
+    }
+    return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, remat_value b, int64_t stride,
+                         int64_t padding, int64_t dilation, int64_t groups) {
+    rm_conv_attr attr = {{1, stride}, {0, padding}, {1, dilation}, groups};
+    return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    rm_linear_attr attr = {1};
+    return BUILD_WITH(attr, "linear", x.id, w.id, b.id);
+}
+
+remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) { return BUILD("positions", x.id, w.id); }
+remat_value remat_rotary(remat_graph *graph, remat_value x, int64_t heads, double base) {
+    rm_rotary_attr attr = {base, heads};
+    return BUILD_WITH(attr, "rotary", x.id);
+}
+
+static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
+                            const int64_t stride[2], const int64_t padding[2]) {
+    rm_pool_attr attr = {{0, 0}, {0, 0}, {0, 0}}; /* no window: refused */
+    for (int d = 0; d < 2 && window; d++) {
+        attr.window[d] = window[d];
+        attr.stride[d] = stride ? stride[d] : window[d];
+        attr.padding[d] = padding ? padding[d] : 0;
+    }
+    return BUILD_WITH(attr, op, x.id);
+}
+remat_value remat_max_pool2d(remat_graph *graph, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]) {
+    return add_pool(graph, "max_pool", x, window, stride, padding);
+}
+remat_value remat_avg_pool2d(remat_graph *graph, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]) {
+    return add_pool(graph, "avg_pool", x, window, stride, padding);
+}
+remat_value remat_mean(remat_graph *graph, remat_value x, int axes) {
+    rm_mean_attr attr = {axes};
+    return BUILD_WITH(attr, "mean", x.id);
+}
+remat_value remat_upsample2d(remat_graph *graph, remat_value x, const int64_t scale[2], remat_upsample mode) {
+    rm_upsample_attr attr = {{scale ? scale[0] : 0, scale ? scale[1] : 0}, mode};
+    return BUILD_WITH(attr, "upsample", x.id);
+}
+remat_value remat_pad2d(remat_graph *graph, remat_value x, const int64_t before[2], const int64_t behind[2]) {
+    rm_pad_attr attr = {{before ? before[0] : 0, before ? before[1] : 0},
+                        {behind ? behind[0] : 0, behind ? behind[1] : 0}};
+    return BUILD_WITH(attr, "pad", x.id);
+}
+/* Axes are counted behind (T,B) of a sequence, as POINTWISE ops may see tiles of it. */
+remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other) {
+    rm_transpose_attr attr = {one < other ? one : other, one < other ? other : one};
+    if (graph && !graph->status && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence && attr.one < 2)
+        return (remat_value){rm_graph_mistake(
+            graph, rm_fail(REMAT_INVALID, "transpose: axes %d and %d of a sequence; time and batch, 0 and 1, stay", one,
+                           other))};
+    return BUILD_WITH(attr, "transpose", x.id);
+}
+remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
+                             double epsilon) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_group_norm_attr attr = {epsilon, groups, sequence ? 2 : 1};
+    return BUILD_WITH(attr, "group_norm", x.id, gain.id, bias.id);
+}
+remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
+    rm_rms_norm_attr attr = {epsilon};
+    return BUILD_WITH(attr, "rms_norm", x.id, gain.id);
+}
+remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                            bool causal) {
+    rm_attention_attr attr = {heads, causal};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
+}
+remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  remat_value padding) {
+    rm_attention_attr attr = {heads, false};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id);
+}
+remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
+    rm_dropout_attr attr = {probability};
+    return BUILD_WITH(attr, "dropout", x.id);
+}
+remat_value remat_scale(remat_graph *graph, remat_value x, double factor) {
+    rm_scale_attr attr = {factor};
+    return BUILD_WITH(attr, "scale", x.id);
+}
+remat_value remat_add(remat_graph *graph, remat_value a, remat_value b) { return BUILD("add", a.id, b.id); }
+remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b) { return BUILD("mul", a.id, b.id); }
+remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sigmoid", x.id); }
+remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
+remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
+remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
+remat_value remat_gelu_tanh(remat_graph *graph, remat_value x) { return BUILD("gelu_tanh", x.id); }
+remat_value remat_silu(remat_graph *graph, remat_value x) { return BUILD("silu", x.id); }
+remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
+    int32_t id[RM_MAX_IN] = {0};
+    if (!graph || graph->status) return REMAT_NONE;
+    remat_status status = check_concat(x, n);
+    for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
+    return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
+}
+static remat_status view(remat_graph *graph, int32_t x, int rank, const int64_t *dim, int32_t *id) {
+    char text[RM_DESC_TEXT];
+    REQUIRE(x > 0 && x < graph->n_values, INVALID, "reshape: this is not a value of this graph");
+    REQUIRE(rank >= 1 && rank <= REMAT_MAX_RANK && dim, INVALID, "reshape: the rank is %d; use 1 to %d, and dimensions",
+            rank, REMAT_MAX_RANK);
+    rm_value value = graph->value[x];
+    int64_t count = rm_desc_count(&value.desc), rest = count;
+    int unknown = -1;
+    value.desc.rank = rank;
+    for (int i = 0; i < REMAT_MAX_RANK; i++) value.desc.dim[i] = i < rank ? dim[i] : 1;
+    for (int i = 0; i < rank; i++) {
+        REQUIRE(dim[i] >= 1 || (dim[i] == -1 && unknown < 0), INVALID,
+                "reshape: dimension %d is %lld; use numbers above 0, and -1 once for what remains", i,
+                (long long)dim[i]);
+        if (dim[i] == -1) unknown = i;
+        if (dim[i] > 0) rest = rest % dim[i] ? 0 : rest / dim[i];
+    }
+    if (unknown >= 0) value.desc.dim[unknown] = rest ? rest : 1;
+    REQUIRE(rest && (unknown >= 0 || rest == 1), INVALID, "reshape: what has %lld elements cannot become %s",
+            (long long)count, rm_desc_text(&value.desc, text));
+    const int64_t *old = graph->value[x].desc.dim;
+    REQUIRE(!value.sequence || (rank >= 2 && value.desc.dim[0] == old[0] && value.desc.dim[1] == old[1]), INVALID,
+            "reshape: x is a sequence, whose (T,B) stay; %s does not begin with (%lld,%lld)",
+            rm_desc_text(&value.desc, text), (long long)old[0], (long long)old[1]);
+    REQUIRE(value.origin != RM_VALUE_BUFFER, INVALID, "reshape: x is a buffer, which a layer alone reads and writes");
+    value.name = NULL;
+    value.origin = RM_VALUE_VIEW;
+    value.view_of = bytes_of(graph, x);
+    return add_value(graph, NULL, value, id);
+}
+
+remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int64_t *dim) {
+    int32_t id = 0;
+    if (!graph || graph->status || !x.id) return REMAT_NONE;
+    remat_status status = view(graph, x.id, rank, dim, &id);
+    return (remat_value){status ? rm_graph_mistake(graph, status) : id};
+}
+remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
+    rm_slice_attr attr = {first, count};
+    return BUILD_WITH(attr, "slice", x.id);
+}
+remat_value remat_as_sequence(remat_graph *graph, remat_value x) { return BUILD("as_sequence", x.id); }
+remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
+remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
+remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index) {
+    return BUILD("step_at", x.id, index.id);
+}
+remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
+remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {
+    return BUILD("softmax_cross_entropy", logits.id, targets.id);
+}
+remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value logits, remat_value targets,
+                                                 double smoothing) {
+    rm_cross_entropy_attr attr = {.smoothing = smoothing};
+    return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id);
+}
+remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
+                                                 remat_value class_weights, int64_t ignored, double smoothing) {
+    if (!graph || graph->status || !logits.id) return REMAT_NONE;
+    bool there = logits.id > 0 && logits.id < graph->n_values; /* else the second layer says so */
+    rm_target_weight_attr sum = {there ? rm_desc_last(&graph->value[logits.id].desc) : 1, ignored};
+    rm_cross_entropy_attr attr = {smoothing, 1, ignored};
+    remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
+    return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
+}
+/* Rows that are no padding, counted before the first tile. */
+static remat_value real_rows(remat_graph *graph, remat_value padding) {
+    rm_target_weight_attr one = {2, 1}; /* of two classes, 0 and 1, the second is ignored */
+    return BUILD_WITH(one, "target_weight", padding.id);
+}
+remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
+remat_value remat_bce_with_logits(remat_graph *graph, remat_value logits, remat_value targets) {
+    return BUILD("bce_with_logits", logits.id, targets.id);
+}
+remat_value remat_mse_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding) {
+    return BUILD("mse", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_mae_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding) {
+    return BUILD("mae", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_huber_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding,
+                               double delta) {
+    rm_huber_attr attr = {delta};
+    return BUILD_WITH(attr, "huber", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_bce_with_logits_padded(remat_graph *graph, remat_value logits, remat_value targets,
+                                         remat_value padding) {
+    return BUILD("bce_with_logits", logits.id, targets.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_softmax(remat_graph *graph, remat_value x) { return BUILD("softmax", x.id); }
+remat_value remat_log_softmax(remat_graph *graph, remat_value x) { return BUILD("log_softmax", x.id); }
+remat_value remat_mae(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mae", x.id, target.id); }
+remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, double delta) {
+    rm_huber_attr attr = {delta};
+    return BUILD_WITH(attr, "huber", x.id, target.id);
+}
+remat_value remat_ctc(remat_graph *graph, remat_value logits, remat_value targets, remat_value input_lengths,
+                      remat_value target_lengths, int64_t blank, bool zero_infinity) {
+    rm_ctc_attr attr = {blank, zero_infinity};
+    remat_value y = BUILD_WITH(attr, "ctc", logits.id, targets.id, input_lengths.id, target_lengths.id);
+    return remat_mean(graph, remat_last_step(graph, y), 1);
+}
+
+/* ---- Ops from outside ---------------------------------------------------------------------------------------- */
+
+/* Measured times and carried states are kept under an op's name, and rewrites know ours by theirs. */
+static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
+    const rm_op *ours = rm_op_find(op->name);
+    REQUIRE(!ours || ours == op, INVALID, "%s: an op of Remat's has this name; give yours another", op->name);
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *node = &graph->node[n];
+        REQUIRE(node->op == op || node->given == op || strcmp(node->op->name, op->name), INVALID,
+                "%s: two different ops in this graph have this name; give one of them another", op->name);
+    }
+    return REMAT_OK;
+}
+
+/* A program's op stays where it is; of one that is shorter than ours the node has a copy. */
+static remat_status settle_op(rm_node *node, const rm_op *given) {
+    node->op = given;
+    if (given->struct_bytes >= sizeof *given) return REMAT_OK;
+    node->given = given;
+    return rm_node_own_op(node);
+}
+
+static remat_status apply(remat_graph *graph, const rm_op *given, const remat_value *inputs, int n_inputs,
+                          const void *attr, int32_t *id) {
+    int32_t x[RM_MAX_IN] = {0};
+    rm_op taken;
+    const rm_op *op = &taken;
+    TRY(rm_take(&taken, sizeof taken, given, given->struct_bytes, "remat_op"));
+    TRY(rm_op_check_descriptor(op));
+    TRY(check_op_name(graph, given));
+    REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: it was given %d inputs, and has 1 to %d", op->name,
+            n_inputs, op->n_in);
+    REQUIRE(!attr || op->attr_bytes, INVALID, "%s: it was given attributes, but its attr_bytes is 0", op->name);
+    for (int i = 0; i < n_inputs; i++) x[i] = inputs[i].id;
+    *id = rm_graph_add(graph, op, x, attr);
+    TRY(graph->status);
+    rm_node *node = &graph->node[graph->n_nodes - 1];
+    TRY(settle_op(node, given));
+    return rm_node_check(graph, node, 0, RM_DEVICE_CPU);
+}
+
+remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
+                         const void *attr, remat_value *results) {
+    const char *lacks = !graph     ? "a graph"
+                        : !op      ? "an op"
+                        : !inputs  ? "inputs"
+                        : !results ? "a place for the result"
+                                   : NULL;
+    int32_t id = 0;
+    remat_status status = lacks           ? rm_fail(REMAT_INVALID, "%s needs %s, and was given NULL", __func__, lacks)
+                          : graph->status ? graph->status
+                                          : apply(graph, op, inputs, n_inputs, attr, &id);
+    if (graph && status) rm_graph_mistake(graph, status);
+    if (results) results[0] = (remat_value){status ? 0 : id}; /* last: it may lie where an input did */
+    return lacks ? status : remat_graph_check(graph);
+}
+
+/* ---- Copy ---------------------------------------------------------------------------------------------------- */
+
+static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
+    TRY(grow(copy, graph->n_values, graph->n_nodes));
+    for (int32_t i = 1; i < graph->n_values; i++) {
+        int32_t id;
+        TRY(add_value(copy, graph->value[i].name, graph->value[i], &id));
+    }
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        rm_node node = graph->node[i];
+        node.attr = node.attr_bytes ? rm_malloc(node.attr_bytes) : NULL; /* none stays none: ops may ask */
+        REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
+        if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
+        node.own_op = NULL;
+        for (int k = 0; k < RM_MAX_IN; k++) {
+            if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
+            node.x[k] = bytes_of(graph, node.x[k]);
+        }
+        copy->node[copy->n_nodes++] = node;
+        if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out) {
+    TRY(remat_graph_check(graph));
+    remat_graph *copy;
+    TRY(remat_graph_create(&copy));
+    remat_status status = copy_into(graph, copy);
+    if (status) {
+        remat_graph_free(copy);
+        return status;
+    }
+    *out = copy;
+    return REMAT_OK;
+}

@@ -1,0 +1,53 @@
+/* variant.c: a device's own descriptors of ops (device.h, variant), before a graph is cut into stages: a graph rewrite like
+ * fold.c. Planner and executor see an op like any other. There are cuDNN's RNN (cuda/rnn.c), which a session asks for by
+ * remat_config.rnn_kernels, and the CPU's cells in bf16 (cpu.c), by remat_config.precision. */
+#include <string.h>
+
+#include "engine/chain/chain.h"
+#include "memory/host.h"
+
+remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device, const char *name, bool *cudnn) {
+    static const char *const names[] = {"auto", "remat", "cudnn"};
+    int which = 0;
+    while (name && which < 3 && strcmp(name, names[which])) which++;
+    REQUIRE(which < 3, INVALID, "rnn_kernels is \"%s\"; it can be auto, remat or cudnn", name);
+    *cudnn = which == 2;
+    if (!*cudnn) return REMAT_OK;
+    REQUIRE(api->use_cudnn, MISSING,
+            "cuDNN runs on GPUs, not on the device \"%s\": use the device cuda, or the recurrent kernels remat",
+            api->name);
+    return api->use_cudnn(device);
+}
+
+static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_api *api, rm_device *device,
+                           const int64_t *tau, int32_t *chosen) {
+    rm_variant variant = {.op = NULL};
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(graph, node, tau[0], x, &y, state);
+    TRY(api->variant(device, node->op, x, tau, &variant));
+    if (!variant.op) return REMAT_OK;
+    node->op = variant.op;
+    ++*chosen;
+    if (!variant.attr_bytes) return REMAT_OK;
+    void *attr = rm_malloc(variant.attr_bytes);
+    REQUIRE(attr, MEMORY, "out of memory for a node");
+    memcpy(attr, variant.attr, variant.attr_bytes);
+    rm_free(node->attr);
+    node->attr = attr;
+    node->attr_bytes = variant.attr_bytes;
+    return REMAT_OK;
+}
+
+remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
+                                      int64_t carry_after, int32_t *chosen) {
+    *chosen = 0;
+    for (int32_t n = 0; api->variant && n < graph->n_nodes; n++) {
+        const rm_value *x = &graph->value[graph->node[n].x[0]];
+        if (!x->sequence) continue;
+        int64_t timesteps = x->desc.dim[0],
+                full = rm_tile_of(tile, carry_after, timesteps, x->desc.dim[1], api->kernels);
+        const int64_t tau[2] = {full, timesteps - (timesteps - 1) / full * full};
+        TRY(choose(graph, &graph->node[n], api, device, tau, chosen));
+    }
+    return REMAT_OK;
+}

@@ -1,0 +1,324 @@
+/* arrays.c: the named arrays of a session: which there are, copying them in and out, and how parameters start. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/abi.h"
+#include "engine/rng.h"
+#include "engine/session/session.h"
+#include "memory/host.h"
+
+/* ---- The lists ------------------------------------------------------------------------------------------------ */
+
+static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, rm_desc desc,
+                              uint64_t offset) {
+    int64_t n = s->n_arrays[kind];
+    REQUIRE(rm_grow(&s->array[kind], &s->array_capacity[kind], n + 1, sizeof *s->array[kind]), MEMORY,
+            "out of memory for the list of arrays");
+    size_t length = strlen(name) + strlen(suffix) + 2;
+    char *text = rm_malloc(length);
+    REQUIRE(text, MEMORY, "out of memory for the name %s", name);
+    snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
+    s->array[kind][n] = (rm_array){.name = text, .desc = desc, .offset = offset, .held = rm_desc_count(&desc)};
+    s->n_arrays[kind]++;
+    return REMAT_OK;
+}
+
+static remat_status list_param(remat_session *s, const rm_parameter *p) {
+    int32_t v = p->value;
+    const rm_value *value = &s->graph->value[v];
+    const rm_residents *at = &s->chain.at;
+    TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, at->value[v].offset));
+    if (s->inference || p->bucket < 0) return REMAT_OK;
+    TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, at->gradient[v].offset));
+    for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
+        TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
+                      at->optimizer_state[v * RM_MAX_OPTIMIZER_STATE + i]));
+        rm_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
+        array->first = p->first;
+        array->held = p->held;
+    }
+    return REMAT_OK;
+}
+
+/* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
+static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
+    static const char *const usual[] = {"h", "c"};
+    const rm_op *op = graph->node[carried->node].op;
+    const char *own = op->state_name[carried->state];
+    int before = 0;
+    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op->name);
+    snprintf(name, 80, "%s.%d.%s", op->name, before, own ? own : usual[carried->state]);
+}
+
+static remat_status list_carried(remat_session *s) {
+    for (int k = 0; s->stateful && k < s->chain.n_carried; k++) {
+        const rm_carried *carried = &s->chain.carried[k];
+        if (carried->state < 0) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
+        char name[80];
+        name_state(s->graph, carried, name);
+        TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], s->chain.at.carried + carried->kept));
+    }
+    return REMAT_OK;
+}
+
+/* By a layer that runs: some that the graph has may be of no use to loss and outputs. */
+static bool is_read(const remat_session *s, int32_t value) {
+    for (int32_t n = 0; n < s->graph->n_nodes; n++)
+        for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < RM_MAX_IN; i++)
+            if (s->graph->node[n].x[i] == value) return true;
+    return false;
+}
+
+/* Of the array listed last. */
+static void note_lent(remat_session *s, remat_kind kind, const rm_where *where) {
+    if (where->space == RM_LENT) s->array[kind][s->n_arrays[kind] - 1].lent = where->slot + 1;
+}
+
+static remat_status list_input(remat_session *s, int32_t v) {
+    const rm_value *value = &s->graph->value[v];
+    TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
+    rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
+    array->bound = rm_chain_bound(&s->chain, v);
+    array->ignored = rm_chain_ignored(&s->chain, v);
+    array->missing = is_read(s, v) && s->chain.at.value[v].space != RM_LENT;
+    note_lent(s, REMAT_INPUT, &s->chain.at.value[v]);
+    const rm_where *gradient = &s->chain.at.gradient[v];
+    return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
+}
+
+static remat_status list_output(remat_session *s, int i) {
+    char name[64];
+    snprintf(name, sizeof name, "output.%d", i);
+    int32_t v = s->chain.outputs[i];
+    const rm_desc *desc = &s->graph->value[v].desc;
+    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i].offset));
+    note_lent(s, REMAT_OUTPUT, &s->chain.at.output[i]);
+    if (i >= s->chain.n_differentiated) return REMAT_OK;
+    return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, s->chain.at.gradient[v].offset);
+}
+
+remat_status rm_session_list_arrays(remat_session *s) {
+    for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) TRY(list_param(s, &s->chain.at.buckets.param[i]));
+    for (int32_t v = 1; v < s->graph->n_values; v++)
+        if (s->graph->value[v].origin == RM_VALUE_INPUT) TRY(list_input(s, v));
+    for (int32_t v = 1; v < s->graph->n_values; v++)
+        if (s->graph->value[v].origin == RM_VALUE_BUFFER)
+            TRY(add_array(s, REMAT_BUFFER, s->graph->value[v].name, "", s->graph->value[v].desc,
+                          s->chain.at.value[v].offset));
+    for (int i = 0; i < s->chain.n_outputs; i++) TRY(list_output(s, i));
+    return list_carried(s);
+}
+
+void rm_session_free_arrays(remat_session *s) {
+    for (int kind = 0; kind < RM_ARRAY_KINDS; kind++) {
+        for (int64_t i = 0; i < s->n_arrays[kind]; i++) rm_free(s->array[kind][i].name);
+        rm_free(s->array[kind]);
+    }
+}
+
+/* ---- Asking --------------------------------------------------------------------------------------------------- */
+
+int64_t remat_count(const remat_session *s, remat_kind kind) {
+    return s && (unsigned)kind < RM_ARRAY_KINDS ? s->n_arrays[kind] : 0;
+}
+
+static remat_status find_array(const remat_session *s, remat_kind kind, int64_t index, const rm_array **out) {
+    REQUIRE(index >= 0 && index < remat_count(s, kind), INVALID, "no array %lld of that kind; this session has %lld",
+            (long long)index, (long long)remat_count(s, kind));
+    *out = &s->array[kind][index];
+    return REMAT_OK;
+}
+
+static uint64_t held_bytes(const rm_array *array) { return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype); }
+
+remat_status remat_array_info_sized(const remat_session *s, remat_kind kind, int64_t index, remat_array *out,
+                                    size_t out_bytes) {
+    const rm_array *array = NULL;
+    NEED(s, "a session");
+    NEED(out, "a place for the result");
+    TRY(find_array(s, kind, index, &array));
+    remat_array info = {.name = array->name,
+                        .dtype = array->desc.dtype,
+                        .rank = array->desc.rank,
+                        .bytes = held_bytes(array),
+                        .first = array->first,
+                        .count = array->held};
+    memcpy(info.dim, array->desc.dim, sizeof info.dim);
+    rm_give(out, out_bytes, &info, sizeof info);
+    return REMAT_OK;
+}
+
+int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
+    for (int64_t i = 0; name && i < remat_count(s, kind); i++)
+        if (!strcmp(s->array[kind][i].name, name)) return i;
+    return -1;
+}
+
+/* ---- Copying -------------------------------------------------------------------------------------------------- */
+
+static remat_status check_whole(const remat_session *s, remat_kind kind, int64_t index, uint64_t bytes) {
+    const rm_array *array = NULL;
+    TRY(find_array(s, kind, index, &array));
+    REQUIRE(bytes == held_bytes(array), INVALID, "%s holds %llu bytes, but %llu were given", array->name,
+            (unsigned long long)held_bytes(array), (unsigned long long)bytes);
+    return REMAT_OK;
+}
+
+static remat_status check_part(const remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
+                               uint64_t bytes, const rm_array **array) {
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(find_array(s, kind, index, array));
+    uint64_t held = held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
+    REQUIRE(data || !bytes, INVALID, "%s: %llu bytes of it, and NULL was given", (*array)->name,
+            (unsigned long long)bytes);
+    REQUIRE(first <= held && bytes <= held - first, INVALID, "%s holds %llu bytes, not %llu from byte %llu on",
+            (*array)->name, (unsigned long long)held, (unsigned long long)bytes, (unsigned long long)first);
+    REQUIRE(first % element == 0 && bytes % element == 0, INVALID,
+            "%s: its elements are of %llu bytes, and copied whole", (*array)->name, (unsigned long long)element);
+    return REMAT_OK;
+}
+
+/* n elements, of which the first is the array's element `first`. */
+static remat_status check_range(const rm_array *array, const int32_t *data, uint64_t first, uint64_t n) {
+    for (uint64_t i = 0; array->bound && i < n; i++)
+        REQUIRE((data[i] >= 0 && data[i] < array->bound) || (array->ignored && data[i] == array->ignored), INVALID,
+                "%s: element %llu is %d; the layers that read it allow 0 to %lld", array->name,
+                (unsigned long long)(first + i), data[i], (long long)array->bound - 1);
+    return REMAT_OK;
+}
+
+static char *address_of(const remat_session *s, const rm_array *array) {
+    return array->lent ? s->runner.lent[array->lent - 1] : s->runner.resident + array->offset;
+}
+
+remat_status remat_lend(remat_session *s, remat_kind kind, int64_t index, void *memory) {
+    const rm_array *array = NULL;
+    NEED(s, "a session");
+    NEED(memory, "memory");
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(find_array(s, kind, index, &array));
+    REQUIRE(array->lent, INVALID, "%s lies in the arena: to lend memory for it, name it in the config's lent",
+            array->name);
+    s->runner.lent[array->lent - 1] = memory;
+    s->ran_forward = false;
+    return REMAT_OK;
+}
+
+remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
+                              uint64_t bytes) {
+    const rm_array *array = NULL;
+    NEED(s, "a session");
+    TRY(check_part(s, kind, index, first, data, bytes, &array));
+    if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
+    if (bytes) s->api->copy_in(s->runner.queue, address_of(s, array) + first, data, bytes);
+    s->packed_is_stale |= kind == REMAT_PARAM;
+    s->ran_forward &= kind == REMAT_GRADIENT || kind == REMAT_OUTPUT_GRADIENT || kind == REMAT_OPTIMIZER;
+    if (bytes) s->array[kind][index].missing = false;
+    return s->api->synchronize(s->runner.queue);
+}
+
+remat_status remat_write(remat_session *s, remat_kind kind, int64_t index, const void *data, uint64_t bytes) {
+    NEED(s, "a session");
+    TRY(check_whole(s, kind, index, bytes));
+    return remat_write_part(s, kind, index, 0, data, bytes);
+}
+
+remat_status remat_read(remat_session *s, remat_kind kind, int64_t index, void *data, uint64_t bytes) {
+    NEED(s, "a session");
+    TRY(check_whole(s, kind, index, bytes));
+    return remat_read_part(s, kind, index, 0, data, bytes);
+}
+
+static bool is_made(const remat_session *s, int64_t output) {
+    return s->evaluated || (s->handed_out && output < s->chain.n_differentiated) ||
+           (s->trained && s->chain.use[s->chain.outputs[output]] != RM_UNUSED);
+}
+
+remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, void *data,
+                             uint64_t bytes) {
+    const rm_array *array = NULL;
+    NEED(s, "a session");
+    TRY(check_part(s, kind, index, first, data, bytes, &array));
+    REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->chain.at.buckets.n_trained, INVALID,
+            "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
+            array->name);
+    REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,
+            "%s has not been made yet: call remat_evaluate, or, for what the loss depends on, a training step",
+            array->name);
+    if (bytes) s->api->copy_out(s->runner.queue, data, address_of(s, array) + first, bytes);
+    return s->api->synchronize(s->runner.queue);
+}
+
+/* A step on zeros would look like any other. The null device computes nothing, and has nothing to read. */
+remat_status rm_session_check_inputs(const remat_session *s) {
+    for (int64_t i = 0; rm_session_is_real(s) && i < s->n_arrays[REMAT_INPUT]; i++)
+        REQUIRE(!s->array[REMAT_INPUT][i].missing, INVALID,
+                "the input %s has never been written: call remat_write for it before the first pass",
+                s->array[REMAT_INPUT][i].name);
+    return REMAT_OK;
+}
+
+/* ---- How parameters and buffers start ------------------------------------------------------------------------------------- */
+
+enum {
+    DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
+    DRAW_BUFFERS = 1 << 30, /* their numbers begin there */
+    DRAW_AT_ONCE = 1 << 16  /* no room is taken that grows with a parameter: the budget has none for it */
+};
+
+/* Box-Muller on two uniforms; 1-u keeps the logarithm finite. */
+static double normal(uint32_t first, uint32_t second) {
+    double u = 1.0 - rm_uniform(first), v = rm_uniform(second);
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}
+
+/* Elements first to first + n. */
+static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t first, int64_t n, float *out) {
+    double scale = value->init.scale;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = first + i;
+        rm_philox r = rm_random4(seed, (uint64_t)DRAW_STEP << 32, number, (uint32_t)(at >> 32), (uint32_t)at);
+        switch (value->init.kind) {
+        case REMAT_INIT_ZERO:
+            out[i] = 0;
+            break;
+        case REMAT_INIT_CONSTANT:
+            out[i] = (float)scale;
+            break;
+        case REMAT_INIT_NORMAL:
+            out[i] = (float)(scale * normal(r.word[0], r.word[1]));
+            break;
+        case REMAT_INIT_UNIFORM:
+            out[i] = (float)(scale * (2.0 * rm_uniform(r.word[0]) - 1.0));
+            break;
+        }
+    }
+}
+
+static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value *value, int64_t index, float *room) {
+    uint32_t number = (uint32_t)index + (kind == REMAT_BUFFER ? DRAW_BUFFERS : 0);
+    int64_t n = rm_desc_count(&value->desc);
+    for (int64_t first = 0, some; first < n; first += some) {
+        some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
+        draw(value, s->runner.seed, number, first, some, room);
+        TRY(remat_write_part(s, kind, index, (uint64_t)first * sizeof *room, room, (uint64_t)some * sizeof *room));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_session_draw_parameters(remat_session *s) {
+    int64_t n_params = 0, n_buffers = 0;
+    remat_status status = REMAT_OK;
+    float *room = rm_malloc(DRAW_AT_ONCE * sizeof *room);
+    REQUIRE(room, MEMORY, "out of memory for drawing parameters (%zu bytes)", DRAW_AT_ONCE * sizeof *room);
+    for (int32_t v = 1; v < s->graph->n_values && !status; v++) {
+        const rm_value *value = &s->graph->value[v];
+        if (value->origin == RM_VALUE_PARAM) status = draw_array(s, REMAT_PARAM, value, n_params++, room);
+        if (value->origin == RM_VALUE_BUFFER) status = draw_array(s, REMAT_BUFFER, value, n_buffers++, room);
+    }
+    rm_free(room);
+    return status;
+}

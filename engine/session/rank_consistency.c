@@ -1,0 +1,148 @@
+/* rank_consistency.c: what ranks that train together must have alike, and how a session notices that they do not: in words
+ * before the first step (remat_settings_text, which dist/ddp/ddp_compare.c compares), and in numbers in every step, beside the
+ * losses, which are added up anyway (rm_session_fill_exchange, rm_session_check_exchange). Without either, ranks that update
+ * differently would drift apart and nobody would hear of it: only gradients travel. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/neutral.h"
+#include "engine/session/session.h"
+
+enum { NUMBER_BYTES = 32 };
+
+/* As few digits as say which number it is. */
+static const char *shortest(double value, char text[NUMBER_BYTES]) {
+    for (int digits = 6; digits <= 17; digits++) {
+        rm_snprintf(text, NUMBER_BYTES, "%.*g", digits, value);
+        if (rm_strtod(text, NULL) == value) break;
+    }
+    return text;
+}
+
+/* ---- In words ------------------------------------------------------------------------------------------------------ */
+
+static void write_number(FILE *out, const char *name, double value) {
+    char text[NUMBER_BYTES];
+    fprintf(out, "%s %s\n", name, shortest(value, text));
+}
+
+static void write_switch(FILE *out, const char *name, bool on) { fprintf(out, "%s %s\n", name, on ? "on" : "off"); }
+
+static void write_optimizer(FILE *out, const remat_session *s) {
+    const rm_update *u = &s->update;
+    fprintf(out, "optimizer %s\n", s->optimizer ? s->optimizer->name : "none");
+    write_number(out, "momentum", u->momentum);
+    write_switch(out, "nesterov", u->nesterov);
+    write_number(out, "beta1", u->beta1);
+    write_number(out, "beta2", u->beta2);
+    write_number(out, "epsilon", u->epsilon);
+    write_number(out, "weight_decay", u->weight_decay);
+    write_number(out, "alpha", u->alpha);
+    write_number(out, "clip_grad_norm", s->clip_grad_norm);
+    write_number(out, "clip_grad_value", u->gradient_limit);
+    write_number(out, "trust_coefficient", u->trust_coefficient);
+    write_switch(out, "momentum_correction", s->momentum_correction);
+    write_switch(out, "adapt_vectors", s->adapt_vectors);
+    write_switch(out, "decay_vectors", s->decay_vectors);
+    write_number(out, "norm_limit", u->norm_limit);
+}
+
+/* What train_only leaves; and what the loss of no rank depends on; and what groups have of their own. */
+static void write_trained(FILE *out, const remat_session *s) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
+    for (int32_t i = 0; i < buckets->n_params; i++) {
+        const rm_parameter *p = &buckets->param[i];
+        const char *name = s->graph->value[p->value].name;
+        if (!p->used) fprintf(out, "%s not trained\n", name);
+        if (p->lr_factor != 1) fprintf(out, "%s has the learning rate times %.17g\n", name, p->lr_factor);
+        if (p->weight_decay != rm_session_weight_decay(s, i))
+            fprintf(out, "%s has a weight_decay of %.17g\n", name, p->weight_decay);
+    }
+}
+
+/* Layers talk in the order of stages, and which have their turn in the backward pass depends on where stages are cut. */
+static void write_talk(FILE *out, const remat_session *s) {
+    bool talks = false;
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) {
+        const rm_node *node = &s->graph->node[n];
+        talks |= s->chain.role[n] != RM_ROLE_DEAD && node->op->talks && node->op->talks(node->attr);
+    }
+    if (talks) fprintf(out, "stages, whose layers talk to other ranks: %lld\n", (long long)s->chain.n_stages);
+}
+
+char *remat_settings_text(const remat_session *s) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = s ? open_memstream(&text, &bytes) : NULL;
+    if (!out) return NULL;
+    locale_t before = rm_neutral_begin();
+    write_optimizer(out, s);
+    fprintf(out, "precision %s\n", rm_precision_names[s->precision]);
+    if (s->cudnn) fprintf(out, "recurrent layers by cuDNN\n");
+    write_number(out, "micro_steps", s->micro_steps);
+    write_switch(out, "pairwise", s->pairwise);
+    fprintf(out, "loss_mean %s\n", s->mean_of_parts ? "parts" : s->weighs ? "batch" : "of equal parts");
+    write_switch(out, "stateful", s->stateful);
+    write_number(out, "updates made", (double)s->runner.updates);
+    write_number(out, "learning rate of the last update", s->last_lr);
+    write_talk(out, s);
+    write_trained(out, s);
+    rm_neutral_end(before);
+    const bool bad = ferror(out);
+    if (!fclose(out) && !bad) return text;
+    remat_text_free(text);
+    return NULL;
+}
+
+/* ---- In numbers ---------------------------------------------------------------------------------------------------- */
+
+/* A rank's words, each in a place of its own, so that a sum over ranks leaves all of them as they were said. */
+enum {
+    UPDATES,   /* made before these gradients, plus 1; 0: this rank's word has not come (a table that reaches nobody) */
+    LAST_LR,   /* of the newest of those */
+    COMING_LR, /* of the one that these gradients are for; -1: not known yet (remat_gradients, alone) */
+    WORDS
+};
+
+static int64_t losses(const remat_session *s) { return (int64_t)s->ranks.size * s->micro_steps; }
+
+int64_t rm_session_exchange_count(const remat_session *s) {
+    return losses(s) + (s->ranks.size > 1 ? (int64_t)s->ranks.size * WORDS : 0);
+}
+
+static double *words_of(const remat_session *s, int32_t rank) {
+    return s->shard_loss + losses(s) + (int64_t)rank * WORDS;
+}
+
+void rm_session_fill_exchange(remat_session *s) {
+    if (s->ranks.size == 1) return;
+    double *word = words_of(s, s->ranks.rank);
+    word[UPDATES] = (double)s->runner.updates + 1;
+    word[LAST_LR] = s->last_lr;
+    word[COMING_LR] = s->coming_lr;
+}
+
+static remat_status compare_words(const remat_session *s, int32_t rank) {
+    const double *first = words_of(s, 0), *other = words_of(s, rank);
+    char here[NUMBER_BYTES], there[NUMBER_BYTES];
+    if (first[UPDATES] == 0 || other[UPDATES] == 0) return REMAT_OK;
+    REQUIRE(other[UPDATES] == first[UPDATES], PEER,
+            "rank %d has made %.0f updates, rank 0 has made %.0f: all ranks must make the same ones, and where they "
+            "resume, all must be told how many there were (remat_set_step_count)",
+            rank, other[UPDATES] - 1, first[UPDATES] - 1);
+    REQUIRE(other[LAST_LR] == first[LAST_LR], PEER,
+            "rank %d has learning rate %s in update %.0f, rank 0 has %s: their parameters differ since then; give all "
+            "ranks the same rate",
+            rank, shortest(other[LAST_LR], there), other[UPDATES] - 1, shortest(first[LAST_LR], here));
+    const bool both = first[COMING_LR] >= 0 && other[COMING_LR] >= 0;
+    REQUIRE(!both || other[COMING_LR] == first[COMING_LR], PEER,
+            "rank %d has learning rate %s in update %.0f, rank 0 has %s: give all ranks the same rate", rank,
+            shortest(other[COMING_LR], there), other[UPDATES], shortest(first[COMING_LR], here));
+    return REMAT_OK;
+}
+
+remat_status rm_session_check_exchange(const remat_session *s) {
+    for (int32_t r = 1; r < s->ranks.size; r++) TRY(compare_words(s, r));
+    return REMAT_OK;
+}

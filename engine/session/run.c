@@ -1,0 +1,457 @@
+/* run.c: interprets a checked plan. See run.h. */
+#include "engine/session/run.h"
+
+#include <string.h>
+
+#include "engine/rng.h"
+
+/* The stage whose program runs, and what its addresses are relative to. stage < 0: tables. */
+typedef struct {
+    rm_runner *runner;
+    int64_t stage, tau, t0, position; /* position: in its sweep */
+    int64_t t0_from_end;              /* of reversed sequences */
+    int64_t gradients;                /* the first piece of one */
+    bool first;                       /* of the stage's forward runs in this step */
+    bool talks;                       /* kernels may talk to other ranks: a training step's plan is run */
+    bool behind;                      /* the sequences' end: nothing is computed */
+} frame;
+
+/* ---- Addresses ------------------------------------------------------------------------------------------------ */
+
+/* Is it a state that goes on from call to call? */
+static bool is_kept(const rm_runner *r, int32_t slot) { return r->stateful && r->chain->carried[slot].state >= 0; }
+
+/* A sweep begins with what a stateful session kept of the last call. */
+static void *in_piece(const frame *f, const rm_where *where) {
+    const rm_runner *r = f->runner;
+    int64_t piece = rm_piece_at(where, f->position);
+    if (piece >= 0) return r->piece[piece];
+    bool before = where->shift < 0 && f->position == 0 && where->piece < f->gradients;
+    if (!before || !is_kept(r, where->slot)) return NULL;
+    return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
+}
+
+static void *resolve(const frame *f, const rm_where *where) {
+    const rm_runner *r = f->runner;
+    uint64_t along = where->per_time * (uint64_t)(where->from_end ? f->t0_from_end : f->t0);
+    switch ((rm_space)where->space) {
+    case RM_RESIDENT:
+        return r->resident + where->offset + along + where->per_stage * (uint64_t)f->stage;
+    case RM_LENT:
+        return r->lent[where->slot] + along;
+    case RM_AT_PIECE: {
+        char *piece = in_piece(f, where);
+        return piece ? piece + along : NULL;
+    }
+    case RM_AT_SAVED:
+        return (char *)r->saved[f->stage] + where->offset;
+    case RM_AT_SCRATCH:
+        return (char *)r->scratch + where->offset;
+    case RM_NOWHERE:
+        break;
+    }
+    return NULL;
+}
+
+/* ---- Talk ------------------------------------------------------------------------------------------------------ */
+
+/* rm_talk.sum, chunk by chunk where the host does not reach the numbers. What fails is said when the program has ended. */
+static void sum_over_ranks(void *owner, double *values, int64_t count) {
+    rm_runner *r = owner;
+    enum { CHUNK = 256 };
+    double chunk[CHUNK];
+    if (r->api->reachable) {
+        if (!r->talk_status) r->talk_status = r->ranks->sum(r->ranks->context, values, count);
+        return;
+    }
+    for (int64_t i = 0, n; i < count && !r->talk_status; i += n) {
+        n = count - i < CHUNK ? count - i : CHUNK;
+        r->api->copy_out(r->queue, chunk, values + i, (uint64_t)n * sizeof *chunk);
+        r->talk_status = r->api->synchronize(r->queue);
+        if (!r->talk_status) r->talk_status = r->ranks->sum(r->ranks->context, chunk, n);
+        r->api->copy_in(r->queue, values + i, chunk, (uint64_t)n * sizeof *chunk);
+        remat_status status = r->api->synchronize(r->queue); /* the chunk is on this stack */
+        if (!r->talk_status) r->talk_status = status;
+    }
+}
+
+void rm_run_talks(rm_runner *r) { r->talk = (rm_talk){sum_over_ranks, r->ranks->sum ? r : NULL}; }
+
+/* ---- Calls ---------------------------------------------------------------------------------------------------- */
+
+/* NULL: it has none. Behind a reduction over time there is one. */
+static void *fact_of(const frame *f, int32_t node) {
+    const rm_chain *chain = f->runner->chain;
+    uint64_t bytes = chain->at.fact_bytes[node], n = chain->role[node] == RM_ROLE_CHAIN ? (uint64_t)f->position : 0;
+    return bytes ? f->runner->resident + chain->at.fact[node] + n * bytes : NULL;
+}
+
+static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
+    const rm_runner *r = f->runner;
+    const remat_graph *graph = r->chain->graph;
+    const rm_node *node = &graph->node[i->node];
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(graph, node, f->tau, x, &y, state);
+    const rm_value *first = &graph->value[node->x[0]];
+    bool timed = first->sequence;
+    uint64_t packed = r->chain->at.packed[i->node];
+    *call = (rm_call){.attr = node->attr,
+                      .y = {y, resolve(f, &i->y)},
+                      .dy = {y, resolve(f, &i->dy)},
+                      .aux = resolve(f, &i->aux),
+                      .scratch = resolve(f, &i->scratch),
+                      .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
+                      .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
+                      .fact = fact_of(f, i->node),
+                      .ranks = f->talks ? &r->talk : NULL,
+                      .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
+                      .t0 = !timed            ? 0
+                            : first->reversed ? f->t0_from_end
+                                              : f->t0,
+                      .t_total = timed ? first->desc.dim[0] : 1,
+                      .training = r->training};
+    for (int k = 0; k < RM_MAX_IN; k++) {
+        call->x[k] = (rm_tensor){x[k], resolve(f, &i->x[k])};
+        call->dx[k] = (rm_tensor){x[k], resolve(f, &i->dx[k])};
+    }
+    for (int k = 0; k < node->op->n_state; k++) {
+        call->state_in[k] = (rm_tensor){state[k], resolve(f, &i->state_in[k])};
+        call->state_out[k] = (rm_tensor){state[k], resolve(f, &i->state_out[k])};
+        call->dstate_in[k] = (rm_tensor){state[k], resolve(f, &i->dstate_in[k])};
+        call->dstate_out[k] = (rm_tensor){state[k], resolve(f, &i->dstate_out[k])};
+    }
+}
+
+void rm_run_add(const rm_runner *r, void *y, void *x, int64_t count) {
+    rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
+    rm_call call = {.y = {flat, y}, .x = {{flat, y}, {flat, x}}, .t_total = 1};
+    r->api->run(r->queue, rm_op_find("add"), RM_FORWARD, &call);
+}
+
+void rm_run_scale(const rm_runner *r, void *y, double factor, int64_t count) {
+    rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
+    rm_scale_attr attr = {factor};
+    rm_call call = {.attr = &attr, .y = {flat, y}, .x = {{flat, y}}, .t_total = 1};
+    r->api->run(r->queue, rm_op_find("scale"), RM_FORWARD, &call);
+}
+
+static void run_instruction(const frame *f, const rm_instruction *i) {
+    const rm_runner *r = f->runner;
+    if (i->node >= 0) {
+        static const rm_pass pass[] = {[RM_DO_FORWARD] = RM_FORWARD,
+                                       [RM_DO_BACKWARD] = RM_BACKWARD,
+                                       [RM_DO_REBUILD] = RM_REBUILD,
+                                       [RM_DO_FACT] = RM_FACT};
+        rm_call call;
+        build_call(f, i, &call);
+        r->api->run(r->queue, r->chain->graph->node[i->node].op, pass[i->what], &call);
+        return;
+    }
+    void *y = resolve(f, &i->y), *x = resolve(f, &i->x[0]);
+    uint64_t bytes = (uint64_t)i->count * 4;
+    if (i->what == RM_DO_ZERO && y) r->api->fill(r->queue, y, 0, bytes);
+    if (i->what == RM_DO_COPY && y && x) r->api->copy(r->queue, y, x, bytes);
+    if (i->what == RM_DO_ADD && y && x) rm_run_add(r, y, x, i->count);
+}
+
+static void run_part(const frame *f, const rm_program *program, int32_t from, int32_t until) {
+    if (f->behind) return;
+    for (int32_t n = from; n < until; n++)
+        if (f->first || !program->item[n].once) {
+            rm_instruction instruction = rm_program_at(program, n);
+            run_instruction(f, &instruction);
+        }
+}
+
+static void run_program(const frame *f, const rm_program *program) { run_part(f, program, 0, program->n); }
+
+/* In parts: one up to the last instruction that touches each bucket whose gradients become final in this stage. */
+static remat_status run_backward(const frame *f, const rm_program *program, int64_t stage, int option) {
+    rm_runner *r = f->runner;
+    const rm_buckets *buckets = &r->chain->at.buckets;
+    int32_t done = 0;
+    while (r->finished && r->n_finished < buckets->n && buckets->item[r->n_finished].stage == stage) {
+        int32_t until = buckets->item[r->n_finished].after[option];
+        run_part(f, program, done, until);
+        done = until;
+        TRY(r->finished(r->owner, r->n_finished++));
+    }
+    run_part(f, program, done, program->n);
+    return REMAT_OK;
+}
+
+void rm_run_tables(rm_runner *runner, const rm_program *program) {
+    frame f = {.runner = runner, .stage = 0};
+    runner->scratch = runner->resident + runner->chain->at.table_scratch;
+    run_program(&f, program);
+}
+
+remat_status rm_run_epilogue(rm_runner *runner) {
+    frame f = {.runner = runner, .stage = 0};
+    runner->scratch = runner->resident + runner->chain->at.table_scratch;
+    return run_backward(&f, &runner->chain->epilogue, -1, 0);
+}
+
+void rm_run_packing(rm_runner *runner, bool of_tables) {
+    const rm_chain *chain = runner->chain;
+    frame f = {.runner = runner, .stage = 0};
+    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
+        const rm_node *node = &chain->graph->node[n];
+        if (chain->at.packed[n] == UINT64_MAX || (chain->role[n] == RM_ROLE_TABLE) != of_tables) continue;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        rm_node_descs(chain->graph, node, 0, x, &y, state);
+        rm_call call = {.attr = node->attr, .t_total = 1};
+        for (int k = 0; k < RM_MAX_IN; k++) {
+            bool weight = node->op->weights >> k & 1;
+            call.x[k] = (rm_tensor){x[k], weight ? resolve(&f, &chain->at.value[node->x[k]]) : NULL};
+        }
+        runner->api->pack(runner->queue, node->op, &call, runner->resident + chain->at.packed[n]);
+    }
+}
+
+/* ---- The plan ------------------------------------------------------------------------------------------------- */
+
+/* Claims what begins to live at this step. Returns the next lifetime to look at. */
+static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int64_t next, int64_t step) {
+    for (; next < schedule->lifetimes.count && schedule->lifetimes.item[next].first == step; next++) {
+        const rm_lifetime *life = &schedule->lifetimes.item[next];
+        void *address =
+            runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
+        if (runner->trace) rm_trace_claim(runner->trace, (rm_buffer_kind)life->kind, life->index, life->bytes);
+        switch ((rm_buffer_kind)life->kind) {
+        case RM_BUFFER_PIECE:
+            runner->piece[life->index] = address;
+            break;
+        case RM_BUFFER_SAVED:
+            runner->saved[life->index] = address;
+            break;
+        case RM_BUFFER_SCRATCH:
+            runner->scratch = address;
+            break;
+        }
+    }
+    return next;
+}
+
+/* A stage is differentiated as it was kept. */
+static const rm_program *program_of(rm_runner *runner, const rm_class *class, const rm_step *step) {
+    if (!runner->training) return &class->evaluate;
+    if (step->verb == RM_RUN_BACKWARD) return &class->option[runner->kept[step->index]].backward;
+    if (step->option == RM_DROP) return &class->drop;
+    runner->kept[step->index] = step->option;
+    return &class->option[step->option].forward;
+}
+
+/* The carried states of a sweep's keeper are what a stateful session begins with next time. */
+static void keep_carried(const frame *f) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    if (f->position != sweep->keeper) return;
+    for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
+        if (!is_kept(r, k)) continue;
+        rm_where last = rm_carried_where(chain, k, 0);
+        r->api->copy(r->queue, r->resident + chain->at.carried_next + chain->carried[k].kept, in_piece(f, &last),
+                     chain->carried[k].bytes);
+    }
+}
+
+static frame frame_of(rm_runner *runner, int64_t stage) {
+    const rm_chain *chain = runner->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
+    frame f = {.runner = runner,
+               .stage = stage,
+               .position = stage - sweep->first,
+               .tau = rm_stage_class(chain, stage)->tau,
+               .t0 = rm_stage_begin(chain, stage),
+               .gradients = rm_chain_state_pieces(chain)};
+    if (f.tau) f.t0_from_end = sweep->timesteps - f.t0 - f.tau;
+    return f;
+}
+
+void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program) {
+    frame f = frame_of(runner, stage);
+    run_program(&f, program);
+}
+
+/* ---- Behind the end of the sequences -------------------------------------------------------------------------- */
+
+/* The value is a result of this stage's sweep. */
+static bool is_made_in_sweep(const frame *f, const rm_value *value) {
+    const rm_chain *chain = f->runner->chain;
+    int32_t sweep = value->origin == RM_VALUE_RESULT ? chain->sweep_of[value->node] : -1;
+    return sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage);
+}
+
+/* What follows a reduction over time, here or in a later sweep, and outputs without time, are the last stage's. */
+static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
+    const rm_chain *chain = f->runner->chain;
+    if (f->position < sweep->count - 1) return false;
+    for (int32_t i = 0; i < chain->n_outputs; i++) {
+        const rm_value *value = &chain->graph->value[chain->outputs[i]];
+        if (!value->sequence && is_made_in_sweep(f, value)) return true;
+    }
+    return sweep->n_tail || sweep->n_tail_crossing;
+}
+
+static bool is_behind(const frame *f) {
+    const rm_chain *chain = f->runner->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    return f->t0 >= f->runner->end[sweep - chain->sweep] && !is_last_needed(f, sweep);
+}
+
+static void hand_through(const frame *f, const rm_problem *problem, const rm_where *from, const rm_where *to,
+                         uint64_t bytes) {
+    const rm_runner *r = f->runner;
+    int64_t there = rm_piece_at(to, f->position), here = rm_piece_at(from, f->position);
+    if (there >= 0 && here >= 0 && problem->piece[there].bytes && problem->piece[here].bytes)
+        r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
+}
+
+/* The same where a sweep begins, of a state that begins with a value. */
+static void hand_initial_through(const frame *f, const rm_problem *problem, int32_t slot, bool forward) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    const rm_carried *carried = &chain->carried[slot];
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    int32_t value =
+        f->position || carried->state < 0 ? 0 : rm_initial(&chain->graph->node[carried->node], carried->state);
+    rm_where inside = forward ? rm_carried_where(chain, slot, 0) : rm_carried_gradient(chain, slot, 0);
+    rm_where outside = forward ? chain->at.value[value] : chain->at.gradient[value];
+    bool wanted = value && (forward || chain->use[value] == RM_DIFFERENTIATED);
+    if (!wanted || !problem->piece[rm_piece_at(&inside, 0)].bytes) return;
+    if (!outside.space) outside = (forward ? rm_crossing_where : rm_crossing_gradient)(chain, value, sweep, -1);
+    uint64_t bytes = rm_desc_bytes(&chain->graph->value[value].desc);
+    if (forward)
+        r->api->copy(r->queue, resolve(f, &inside), resolve(f, &outside), bytes);
+    else
+        rm_run_add(r, resolve(f, &outside), resolve(f, &inside), (int64_t)(bytes / sizeof(float)));
+}
+
+/* An output's timesteps that nobody computes, of those that this pass makes. */
+static void zero_outputs(const frame *f) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    for (int32_t i = 0; i < chain->n_outputs; i++) {
+        const rm_where *where = &chain->at.output[i];
+        const rm_value *value = &chain->graph->value[chain->outputs[i]];
+        bool made = !r->training || chain->use[chain->outputs[i]] != RM_UNUSED;
+        if (made && value->sequence && is_made_in_sweep(f, value))
+            r->api->fill(r->queue, resolve(f, where), 0, where->per_time * (uint64_t)f->tau);
+    }
+}
+
+/* This tile's part of gradients that lie in one piece, and begin in this sweep, tile by tile. */
+static void zero_parts(const frame *f, const rm_sweep *sweep) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    for (int32_t i = 0; i < chain->n_crossing; i++) {
+        const rm_crossing *c = &chain->crossing[i];
+        bool in_parts = chain->graph->value[c->value].sequence && !c->tiled;
+        if (!in_parts || c->last_reader != sweep - chain->sweep) continue;
+        rm_where where = rm_crossing_gradient(chain, c->value, sweep, -1);
+        r->api->fill(r->queue, resolve(f, &where), 0, where.per_time * (uint64_t)f->tau);
+    }
+}
+
+/* In place of a stage's program. What begins to live (the lifetimes from..until) is 0, but what is carried goes through. */
+static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule *schedule, bool forward, int64_t from,
+                    int64_t until) {
+    const rm_runner *r = f->runner;
+    const rm_chain *chain = r->chain;
+    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
+    for (int64_t i = from; i < until; i++) {
+        const rm_lifetime *life = &schedule->lifetimes.item[i];
+        if (life->kind == RM_BUFFER_PIECE) r->api->fill(r->queue, r->piece[life->index], 0, life->bytes);
+    }
+    for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
+        rm_where before = forward ? rm_carried_where(chain, k, -1) : rm_carried_gradient(chain, k, -1);
+        rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
+        hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
+        hand_initial_through(f, problem, k, forward);
+    }
+    if (forward)
+        zero_outputs(f);
+    else
+        zero_parts(f, sweep);
+}
+
+/* Between comparing what the program reads and what it made again. */
+static remat_status run_verified(const frame *f, const rm_program *program, const rm_step *step, int64_t number) {
+    rm_runner *r = f->runner;
+    rm_verify_run run = {
+        .program = program, .piece = r->piece, .step = *step, .position = f->position, .number = number};
+    bool verify = r->verify && r->training;
+    if (r->disturb) r->disturb(r, number, false);
+    if (verify) TRY(rm_verify_before(r->verify, &run));
+    if (step->verb == RM_RUN_BACKWARD)
+        TRY(run_backward(f, program, f->stage, r->kept[f->stage]));
+    else
+        run_program(f, program);
+    TRY(r->talk_status);
+    if (r->disturb) r->disturb(r, number, true);
+    return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
+}
+
+/* Stages run for the first time in their order. */
+static bool is_first(rm_runner *runner, const rm_step *step) {
+    bool first = step->verb == RM_RUN_FORWARD && step->index == runner->n_forward;
+    runner->n_forward += first;
+    return first;
+}
+
+/* From where the run stands to its end, or to its first backward run. */
+static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
+                             bool to_backward) {
+    for (; runner->line < schedule->plan.n_steps; runner->line++) {
+        int64_t s = runner->line;
+        const rm_step *step = &schedule->plan.step[s];
+        if (to_backward && step->verb == RM_RUN_BACKWARD) break;
+        if (runner->api->note) runner->api->note(runner->queue, s);
+        TRY(rm_run_wait(runner, schedule, s));
+        if (runner->trace) rm_trace_step(runner->trace, *step);
+        int64_t claimed = runner->lifetime;
+        runner->lifetime = claim_buffers(runner, schedule, runner->lifetime, s);
+        if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, *step);
+        if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
+        const rm_class *class = rm_stage_class(runner->chain, step->index);
+        frame f = frame_of(runner, step->index);
+        f.first = is_first(runner, step);
+        f.talks = runner->training && runner->talk.owner;
+        f.behind = is_behind(&f);
+        if (f.behind) pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
+        if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
+        TRY(run_verified(&f, program_of(runner, class, step), step, s));
+        if (step->verb == RM_RUN_FORWARD) keep_carried(&f);
+    }
+    return REMAT_OK;
+}
+
+static remat_status run_and_wait(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
+                                 bool to_backward) {
+    remat_status status = run_plan(runner, problem, schedule, to_backward), last = rm_run_wait_for_all(runner);
+    if (runner->api->note) runner->api->note(runner->queue, -1);
+    return last ? last : status;
+}
+
+static void begin_run(rm_runner *runner) {
+    runner->line = runner->lifetime = runner->n_forward = 0;
+    runner->n_finished = 0;
+    runner->talk_status = REMAT_OK;
+    if (runner->tier) runner->given_before = runner->api->tier_given(runner->tier);
+    if (runner->verify && runner->training) rm_verify_begin(runner->verify);
+}
+
+remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    begin_run(runner);
+    return run_and_wait(runner, problem, schedule, true);
+}
+
+remat_status rm_run_rest(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    return run_and_wait(runner, problem, schedule, false);
+}
+
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+    begin_run(runner);
+    return rm_run_rest(runner, problem, schedule);
+}

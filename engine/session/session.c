@@ -1,0 +1,365 @@
+/* session.c: describe -> plan -> check -> place, tied together: a session's life. remat_session_create does everything up to
+ * the first byte of the block; step.c and update.c only run. */
+#include "engine/abi.h"
+#include "engine/session/planning.h"
+
+#include "memory/host.h"
+
+/* ---- Describe: an own copy of the graph, folded and cut -------------------------------------------------------- */
+
+/* The outputs that are differentiated from outside. */
+static remat_status check_differentiated(const remat_graph *graph, int32_t loss, const remat_config *config) {
+    int n = config->n_differentiated;
+    REQUIRE(n >= 0 && n <= config->n_outputs, INVALID, "n_differentiated is %d; use 0 to n_outputs, which is %d", n,
+            config->n_outputs);
+    for (int i = 0; i < n && !config->inference; i++) {
+        int32_t id = config->outputs[i].id;
+        REQUIRE(graph->value[id].needs_gradient, INVALID,
+                "output %d is to be differentiated, but depends on no parameter and no input that requires a gradient",
+                i);
+        REQUIRE(id != loss, INVALID, "output %d is the loss, whose gradient is 1; differentiate other outputs", i);
+        for (int j = 0; j < i; j++)
+            REQUIRE(config->outputs[j].id != id, INVALID, "outputs %d and %d are one value; differentiate it once", j,
+                    i);
+    }
+    return REMAT_OK;
+}
+
+static remat_status check_ends(const remat_graph *graph, int32_t loss, const remat_config *config) {
+    REQUIRE(loss >= 0 && loss < graph->n_values, INVALID, "the loss is not a value of this graph");
+    REQUIRE(loss || config->inference || config->n_differentiated, INVALID,
+            "training needs a loss, or outputs to differentiate (n_differentiated); set inference to run without");
+    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape; what it is made of can be the loss");
+    REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
+            "the loss is not computed by any operation");
+    REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
+            "the loss is not a scalar; end the graph in softmax_cross_entropy, mse or an op of your own with a scalar "
+            "result, or differentiate outputs instead (n_differentiated)");
+    REQUIRE(!loss || config->inference || graph->value[loss].needs_gradient, INVALID,
+            "the loss depends on no parameter and no input that requires a gradient, so there is nothing to train");
+    REQUIRE(config->n_outputs >= 0, INVALID, "n_outputs is %d; use at least 0", config->n_outputs);
+    REQUIRE(config->outputs || !config->n_outputs, INVALID, "n_outputs is %d, but there are no outputs",
+            config->n_outputs);
+    for (int i = 0; i < config->n_outputs; i++) {
+        int32_t id = config->outputs[i].id;
+        REQUIRE(id <= 0 || id >= graph->n_values || !graph->value[id].view_of, INVALID,
+                "output %d is a reshape; what it is made of can be an output", i);
+        REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
+                "output %d is not the result of an operation of this graph", i);
+    }
+    return check_differentiated(graph, loss, config);
+}
+
+static remat_status check_lent(const remat_session *s, const remat_graph *graph, const remat_config *config) {
+    REQUIRE(config->n_lent >= 0 && (config->lent || !config->n_lent), INVALID, "n_lent is %d, but nothing is lent",
+            config->n_lent);
+    REQUIRE(
+        !config->n_lent || s->api->kernels == RM_DEVICE_CPU, MISSING,
+        "memory that is lent is the host's, and kernels on \"%s\" read none of that: use the device cpu, or lend none",
+        s->api->name);
+    for (int i = 0; i < config->n_lent; i++) {
+        int32_t id = config->lent[i].value.id;
+        REQUIRE(id > 0 && id < graph->n_values, INVALID, "lent %d is not a value of this graph", i);
+        bool is = graph->value[id].origin == RM_VALUE_INPUT;
+        for (int j = 0; j < config->n_outputs; j++) is |= config->outputs[j].id == id;
+        REQUIRE(is && graph->value[id].desc.dtype == REMAT_F32, INVALID,
+                "lent %d is neither an f32 input nor an output (integers are checked when they are written)", i);
+        REQUIRE(config->lent[i].memory || config->plan_only || !rm_session_is_real(s), INVALID, "lent %d has no memory",
+                i);
+        for (int j = 0; j < i; j++)
+            REQUIRE(config->lent[j].value.id != id, INVALID, "lent %d and %d are one value; lend for it once", j, i);
+    }
+    return REMAT_OK;
+}
+
+/* Of every op that is not dead. */
+static remat_status check_kernels(const remat_session *s) {
+    for (int32_t n = 0; n < s->graph->n_nodes && s->api->runs; n++) {
+        const rm_op *op = s->graph->node[n].op;
+        if (s->chain.role[n] == RM_ROLE_DEAD) continue;
+        bool runs = s->api->runs(op, RM_FORWARD) && (s->inference || s->api->runs(op, RM_BACKWARD));
+        REQUIRE(runs, MISSING, "the device \"%s\" has no kernel for %s yet; use the device cpu", s->api->name,
+                op->name);
+    }
+    return REMAT_OK;
+}
+
+/* The layer whose running statistics a batch norm keeps: "layer4.0.bn1" of "layer4.0.bn1.running_mean". */
+static int layer_name(const char *buffer) {
+    const char *dot = strrchr(buffer, '.');
+    return (int)(dot ? (size_t)(dot - buffer) : strlen(buffer));
+}
+
+/* One value per channel is its own mean: batch norm makes 0 of it, passes no gradient, and its running variance decays. Where ranks
+ * share their statistics there are two values at least. */
+static remat_status check_statistics(const remat_session *s) {
+    const rm_op *norm = rm_op_find("batch_norm");
+    for (int32_t n = 0; n < s->graph->n_nodes && !s->inference; n++) {
+        const rm_node *node = &s->graph->node[n];
+        if (node->op != norm || s->chain.role[n] == RM_ROLE_DEAD || s->chain.use[node->y] == RM_UNUSED) continue;
+        const rm_batch_norm_attr *attr = node->attr;
+        const char *buffer = s->graph->value[node->x[1]].name;
+        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        char shape[RM_DESC_TEXT];
+        rm_node_descs(s->graph, node, 0, x, &y, state);
+        bool several = rm_desc_count(x) > x->dim[attr->axis] || (attr->sync && s->ranks.size > 1);
+        REQUIRE(several, INVALID,
+                "the batch norm %.*s has one value per channel, x %s: training makes its output constant and passes no "
+                "gradient; use a larger batch or larger inputs",
+                layer_name(buffer), buffer, rm_desc_text(x, shape));
+    }
+    return REMAT_OK;
+}
+
+/* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
+static int gradient_sums(const remat_session *s) {
+    int n = 0;
+    while (s->pairwise && 1 << n < s->micro_steps) n++;
+    return n;
+}
+
+static bool keeps_states(const rm_chain *chain, const rm_sweep *sweep) {
+    bool keeps = false;
+    for (int32_t k = 0; k < sweep->n_carried; k++) keeps |= chain->carried[sweep->first_carried + k].state >= 0;
+    return keeps;
+}
+
+/* Of every sweep, the stage whose carried states are kept for the next call. */
+static remat_status find_keepers(remat_session *s, int64_t carry_after) {
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
+        rm_sweep *sweep = &s->chain.sweep[w];
+        sweep->keeper = sweep->count - 1;
+        if (!carry_after || !keeps_states(&s->chain, sweep) || carry_after == sweep->timesteps) continue;
+        REQUIRE(
+            !sweep->down, INVALID,
+            "carry_after is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
+            (long long)carry_after);
+        REQUIRE(carry_after < sweep->timesteps, INVALID,
+                "carry_after is %lld, and a layer has %lld timesteps: make it no more than these",
+                (long long)carry_after, (long long)sweep->timesteps);
+        int64_t fits = sweep->tile;
+        while (carry_after % fits) fits--;
+        REQUIRE(fits == sweep->tile, INVALID,
+                "carry_after is %lld, and that is no whole number of tiles of %lld timesteps: set tile = %lld",
+                (long long)carry_after, (long long)sweep->tile, (long long)fits);
+        sweep->keeper = carry_after / sweep->tile - 1;
+    }
+    return REMAT_OK;
+}
+
+/* keep: the outputs, then the loss. */
+static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
+    if (config->fold_embedding && !s->cudnn) /* which knows no tables */
+        TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
+    int32_t variants;
+    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_after, &variants));
+    REQUIRE(
+        s->precision == RM_FP32 || variants || !s->api->rounded, MISSING,
+        "precision %s on the device \"%s\" rounds products of %s alone, and this network has none: use precision fp32",
+        rm_precision_names[s->precision], s->api->name, s->api->rounded);
+    rm_chain_config chain = {.tile = config->tile,
+                             .carry_after = config->carry_after,
+                             .threads = s->threads,
+                             .n_differentiated = config->inference ? 0 : config->n_differentiated,
+                             .inference = config->inference,
+                             .hashes = s->verify_recompute && s->api->compare,
+                             .lean = s->recompute == RM_RECOMPUTE_AUTO,
+                             .kernels = s->api->kernels,
+                             .stateful = config->stateful,
+                             .lent = config->lent,
+                             .n_lent = config->n_lent,
+                             .ranks = &s->ranks,
+                             .gradient_sums = gradient_sums(s),
+                             .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
+                             .rates = rm_standard_rates()};
+    TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
+    TRY(find_keepers(s, config->carry_after));
+    TRY(check_statistics(s));
+    return check_kernels(s);
+}
+
+static remat_status cut(remat_session *s, int32_t loss, const remat_config *config) {
+    int32_t *keep = rm_calloc((size_t)config->n_outputs + 1, sizeof *keep);
+    REQUIRE(keep, MEMORY, "out of memory for %d outputs", config->n_outputs);
+    for (int i = 0; i < config->n_outputs; i++) keep[i] = config->outputs[i].id;
+    keep[config->n_outputs] = loss;
+    remat_status status = cut_keeping(s, keep, loss, config);
+    rm_free(keep);
+    return status;
+}
+
+/* ---- The block ------------------------------------------------------------------------------------------------ */
+
+static remat_status allocate_tables(remat_session *s) {
+    rm_runner *r = &s->runner;
+    size_t stages = (size_t)s->chain.n_stages, params = (size_t)s->chain.at.buckets.n_params + 1;
+    r->piece = rm_calloc((size_t)s->chain.problem.n_pieces + 1, sizeof *r->piece);
+    r->saved = rm_calloc(stages + 1, sizeof *r->saved);
+    r->kept = rm_calloc(stages, sizeof *r->kept);
+    r->end = rm_calloc((size_t)s->chain.n_sweeps, sizeof *r->end);
+    s->loss = rm_calloc(stages, sizeof *s->loss);
+    s->shard_loss = rm_calloc((size_t)rm_session_exchange_count(s), sizeof *s->shard_loss);
+    s->shard_count = rm_calloc((size_t)s->ranks.size * (size_t)s->micro_steps, sizeof *s->shard_count);
+    s->squares = rm_calloc(params, sizeof *s->squares);
+    s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
+    REQUIRE(r->piece && r->saved && r->kept && r->end && s->loss && s->shard_loss && s->shard_count && s->squares && s->sums,
+            MEMORY,
+            "out of memory for the executor's tables");
+    for (int32_t w = 0; w < s->chain.n_sweeps; w++) r->end[w] = INT64_MAX;
+    return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
+}
+
+/* The pages that other ranks may read, before anything is written there. */
+static remat_status share_pages(remat_session *s) {
+    const remat_ranks *ranks = &s->ranks;
+    const rm_residents *at = &s->chain.at;
+    if (!ranks->map || !at->section_pages_bytes) return REMAT_OK;
+    TRY(ranks->map(ranks->context, s->runner.resident + at->gradients_offset, at->section_pages_bytes));
+    s->n_mapped++;
+    if (!ranks->shard_optimizer) return REMAT_OK;
+    TRY(ranks->map(ranks->context, s->runner.resident + at->parameters_offset, at->section_pages_bytes));
+    s->n_mapped++;
+    return REMAT_OK;
+}
+
+/* What else is needed to send them, so that no step allocates. */
+static remat_status prepare_buckets(const remat_session *s) {
+    for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++) {
+        remat_bucket bucket = remat_bucket_info(s, i);
+        TRY(s->ranks.prepare(s->ranks.context, &bucket));
+    }
+    return REMAT_OK;
+}
+
+static remat_status make_events(remat_session *s) {
+    int64_t n = remat_bucket_count(s);
+    if (!s->ranks.reduce || !s->ranks.heeds_events || !s->api->hand_over) return REMAT_OK;
+    s->ready = rm_calloc((size_t)n + 1, sizeof *s->ready);
+    REQUIRE(s->ready, MEMORY, "out of memory for the events of %lld buckets", (long long)n);
+    for (int64_t i = 0; i < n; i++) TRY(s->api->event_create(s->device, &s->ready[i]));
+    return REMAT_OK;
+}
+
+static void free_events(remat_session *s) {
+    for (int64_t i = 0; s->ready && i < remat_bucket_count(s); i++) s->api->event_free(s->ready[i]);
+    rm_free(s->ready);
+}
+
+static void unshare_pages(remat_session *s) {
+    const rm_residents *at = &s->chain.at;
+    if (!s->ranks.unmap) return;
+    if (s->n_mapped > 0) s->ranks.unmap(s->ranks.context, s->runner.resident + at->gradients_offset);
+    if (s->n_mapped > 1) s->ranks.unmap(s->ranks.context, s->runner.resident + at->parameters_offset);
+}
+
+static remat_status allocate(remat_session *s, uint64_t seed) {
+    rm_runner *r = &s->runner;
+    *r = (rm_runner){.api = s->api,
+                     .chain = &s->chain,
+                     .arena_offset = s->chain.at.bytes,
+                     .seed = seed,
+                     .stateful = s->stateful,
+                     .ranks = &s->ranks,
+                     .owner = s,
+                     .lent = r->lent,
+                     .tier = r->tier};
+    rm_run_talks(r);
+    s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
+    if (s->plan_only) return REMAT_OK;
+    TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
+    TRY(s->api->queue_create(s->device, &r->queue));
+    r->resident = rm_resident_begin(s->api->claim(r->block, 0, s->chain.at.bytes));
+    TRY(share_pages(s));
+    TRY(prepare_buckets(s));
+    TRY(make_events(s));
+    TRY(allocate_tables(s));
+    float share = (float)rm_session_loss_share(s);
+    s->api->copy_in(r->queue, r->resident + s->chain.at.one_offset, &share, sizeof share);
+    TRY(s->api->synchronize(r->queue));
+    return rm_session_draw_parameters(s);
+}
+
+static remat_status borrow(remat_session *s, const remat_config *config) {
+    s->runner.lent = rm_calloc((size_t)config->n_lent + 1, sizeof *s->runner.lent);
+    REQUIRE(s->runner.lent, MEMORY, "out of memory for what is lent");
+    for (int i = 0; i < config->n_lent; i++) s->runner.lent[i] = config->lent[i].memory;
+    return REMAT_OK;
+}
+
+/* What is left to train is on the way to what is differentiated. */
+static remat_status freeze(remat_graph *graph, int32_t loss, const remat_config *config) {
+    if (!config->train_only || config->inference) return REMAT_OK;
+    TRY(rm_graph_train_only(graph, config->train_only));
+    bool any = graph->value[loss].needs_gradient;
+    for (int i = 0; i < config->n_differentiated; i++) any |= graph->value[config->outputs[i].id].needs_gradient;
+    REQUIRE(any, INVALID,
+            "train_only is \"%s\", but nothing that is differentiated depends on these parameters; name some that it "
+            "depends on",
+            config->train_only);
+    return REMAT_OK;
+}
+
+static remat_status create(remat_session *s, const remat_graph *graph, int32_t loss, const remat_config *config) {
+    TRY(remat_graph_check(graph));
+    TRY(rm_session_configure(s, config));
+    TRY(check_ends(graph, loss, config));
+    TRY(check_lent(s, graph, config));
+    TRY(borrow(s, config));
+    TRY(rm_graph_copy(graph, &s->graph));
+    TRY(freeze(s->graph, loss, config));
+    TRY(cut(s, loss, config));
+    TRY(rm_session_choose_mean(s, loss, config));
+    TRY(rm_session_choose_groups(s, config->groups));
+    TRY(rm_session_open_tier(s, config));
+    TRY(rm_session_make_plans(s, config));
+    TRY(rm_session_settle_tier(s));
+    TRY(rm_session_list_arrays(s));
+    rm_host_trim(); /* what planning took for a moment, before the block is there as well */
+    return allocate(s, config->seed);
+}
+
+remat_status remat_session_create_sized(const remat_graph *graph, remat_value loss, const remat_config *config,
+                                        size_t config_bytes, remat_session **out) {
+    remat_config ours;
+    NEED(graph, "a graph");
+    NEED(config, "a config");
+    NEED(out, "a place for the session");
+    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_config"));
+    remat_session *s = rm_calloc(1, sizeof *s);
+    REQUIRE(s, MEMORY, "out of memory for a session");
+    remat_status status = create(s, graph, loss.id, &ours);
+    if (status) {
+        remat_session_free(s);
+        return status;
+    }
+    *out = s;
+    return REMAT_OK;
+}
+
+void remat_session_free(remat_session *s) {
+    if (!s) return;
+    rm_session_free_arrays(s);
+    rm_trace_free(s->trace);
+    rm_free(s->loss);
+    rm_free(s->shard_loss);
+    rm_free(s->shard_count);
+    rm_free(s->squares);
+    rm_free(s->sums);
+    rm_free(s->runner.piece);
+    rm_free(s->runner.saved);
+    rm_free(s->runner.kept);
+    rm_free(s->runner.end);
+    rm_free(s->runner.lent);
+    rm_verify_free(s->runner.verify);
+    if (s->runner.tier) s->api->tier_close(s->runner.tier);
+    if (s->runner.queue) s->api->queue_free(s->runner.queue);
+    if (s->runner.block) unshare_pages(s);
+    free_events(s); /* nobody waits for them any more */
+    if (s->runner.block) s->api->block_free(s->runner.block);
+    rm_schedule_free(&s->training);
+    rm_schedule_free(&s->evaluation);
+    rm_chain_free(&s->chain);
+    remat_graph_free(s->graph);
+    if (s->device) s->api->close(s->device);
+    rm_free(s);
+}

@@ -1,0 +1,42 @@
+/* transfer.c: the executor's SAVE and LOAD, and the waits between them and everything else. run.c runs the stages; where
+ * copies lie and which steps wait was decided beforehand (memory/transfers.h). */
+#include "engine/session/run.h"
+
+static uint64_t object_bytes(const rm_runner *runner, const rm_problem *problem, rm_step step) {
+    if (step.object == RM_STATE) return rm_state_bytes(problem, step.index);
+    return rm_align_up(problem->stage[step.index].option[runner->kept[step.index]].saved_bytes);
+}
+
+/* The next part of the transfer. */
+static void give(const rm_runner *runner, rm_verb verb, void *address, uint64_t bytes, rm_part *part) {
+    part->address = address;
+    part->bytes = bytes;
+    (verb == RM_SAVE ? runner->api->tier_save : runner->api->tier_load)(runner->queue, runner->tier, part);
+    part->at += bytes;
+    part->left -= bytes;
+}
+
+void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, rm_step step) {
+    const rm_transfers *transfers = &schedule->transfers;
+    uint64_t bytes = object_bytes(runner, problem, step);
+    bool state = step.object == RM_STATE;
+    rm_part part = {.at = (state ? transfers->state_at : transfers->saved_at)[step.index], .left = bytes};
+    if (!bytes) {
+        give(runner, step.verb, NULL, 0, &part); /* it counts as a transfer all the same */
+    } else if (!state) {
+        give(runner, step.verb, runner->saved[step.index], bytes, &part);
+    } else {
+        for (int64_t k = problem->state[step.index]; k < problem->state[step.index + 1]; k++)
+            if (problem->piece[k].bytes) give(runner, step.verb, runner->piece[k], problem->piece[k].bytes, &part);
+    }
+}
+
+remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number) {
+    int32_t wait = schedule->transfers.count ? schedule->transfers.wait[number] : 0;
+    return wait ? runner->api->tier_wait(runner->queue, runner->tier, runner->given_before + (uint64_t)wait) : REMAT_OK;
+}
+
+remat_status rm_run_wait_for_all(const rm_runner *runner) {
+    if (!runner->tier) return REMAT_OK;
+    return runner->api->tier_wait(runner->queue, runner->tier, runner->api->tier_given(runner->tier));
+}

@@ -1,0 +1,212 @@
+/* update.c: what follows the last gradient: waiting for other ranks' share of each bucket, the norm, the optimizer, and, where
+ * its state is sharded, the parameters of the other ranks' parts. Main entry: remat_update; step.c calls the rest when buckets
+ * are updated as they arrive. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/abi.h"
+#include "engine/session/session.h"
+#include "memory/host.h"
+
+static bool is_sharded(const remat_session *s) { return s->chain.at.buckets.parts > 1; }
+
+/* ---- Buckets -------------------------------------------------------------------------------------------------- */
+
+int64_t remat_bucket_count(const remat_session *s) { return s ? s->chain.at.buckets.n : 0; }
+
+remat_bucket rm_session_bucket(const remat_session *s, int64_t index) {
+    const rm_residents *at = &s->chain.at;
+    const rm_bucket *bucket = &at->buckets.item[index];
+    const rm_parameter *first = &at->buckets.param[at->buckets.order[bucket->first_param]];
+    float *parameters = (float *)(s->runner.resident + at->parameters_offset);
+    float *gradients = (float *)(s->runner.resident + at->gradients_offset);
+    return (remat_bucket){.index = (int32_t)index,
+                          .parameters = s->runner.resident ? parameters + bucket->at : NULL,
+                          .gradients = s->runner.resident && !s->inference ? gradients + bucket->at : NULL,
+                          .count = bucket->count,
+                          .first = s->graph->value[first->value].name};
+}
+
+void remat_bucket_info_sized(const remat_session *s, int64_t index, remat_bucket *out, size_t out_bytes) {
+    bool there = index >= 0 && index < remat_bucket_count(s);
+    remat_bucket bucket = there ? rm_session_bucket(s, index) : (remat_bucket){.index = -1};
+    rm_give(out, out_bytes, &bucket, sizeof bucket);
+}
+
+void remat_parameters_changed(remat_session *s) {
+    if (!s) return;
+    s->packed_is_stale = true;
+    s->ran_forward = false;
+}
+
+remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_bucket *bucket) {
+    *bucket = rm_session_bucket(s, index);
+    if (!s->ready) return s->api->synchronize(s->runner.queue);
+    return s->api->hand_over(s->runner.queue, s->ready[index], &bucket->ready);
+}
+
+uint64_t rm_session_sums_bytes(const remat_session *s) {
+    uint64_t params = (uint64_t)s->chain.at.buckets.n_params;
+    return (uint64_t)rm_session_exchange_count(s) * sizeof *s->shard_loss +
+           (uint64_t)s->ranks.size * (uint64_t)s->micro_steps * sizeof *s->shard_count +
+           params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
+}
+
+/* ---- What an optimizer is given ------------------------------------------------------------------------------- */
+
+/* This rank's part of a parameter. */
+typedef struct {
+    float *parameter;
+    float *gradient;
+    float *state[RM_MAX_OPTIMIZER_STATE];
+    int64_t count;
+} held;
+
+static held held_of(const remat_session *s, int32_t param) {
+    const rm_residents *at = &s->chain.at;
+    const rm_parameter *p = &at->buckets.param[param];
+    char *resident = s->runner.resident;
+    held h = {.parameter = (float *)(resident + at->value[p->value].offset) + p->first,
+              .gradient = (float *)(resident + at->gradient[p->value].offset) + p->first,
+              .count = p->held};
+    int n_state = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
+    for (int k = 0; k < n_state; k++)
+        h.state[k] = (float *)(resident + at->optimizer_state[p->value * RM_MAX_OPTIMIZER_STATE + k]);
+    return h;
+}
+
+static rm_update update_of(const remat_session *s, int32_t param) {
+    rm_update update = s->update;
+    int32_t rank = s->graph->value[s->chain.at.buckets.param[param].value].desc.rank;
+    update.lr *= s->chain.at.buckets.param[param].lr_factor;
+    update.weight_decay = s->chain.at.buckets.param[param].weight_decay;
+    update.adapt = rank >= 2 || s->adapt_vectors;
+    for (int k = 0; k < RM_MAX_OPTIMIZER_SUMS; k++) update.sum[k] = s->sums[param * RM_MAX_OPTIMIZER_SUMS + k];
+    return update;
+}
+
+static void measure(remat_session *s, int32_t param) {
+    double *sum = &s->sums[param * RM_MAX_OPTIMIZER_SUMS];
+    for (int k = 0; k < RM_MAX_OPTIMIZER_SUMS; k++) sum[k] = 0;
+    if (!s->chain.at.buckets.param[param].used) return;
+    held h = held_of(s, param);
+    rm_update update = update_of(s, param);
+    s->api->measure(s->runner.queue, s->optimizer, &update, h.count, h.parameter, h.gradient, h.state, sum);
+}
+
+static remat_status measure_all(remat_session *s) {
+    int32_t n = s->chain.at.buckets.n_params;
+    for (int32_t i = 0; i < n; i++) measure(s, i);
+    return is_sharded(s) ? s->ranks.sum(s->ranks.context, s->sums, (int64_t)n * RM_MAX_OPTIMIZER_SUMS) : REMAT_OK;
+}
+
+/* ---- Bucket by bucket ----------------------------------------------------------------------------------------- */
+
+remat_status rm_session_take_bucket(remat_session *s, int32_t index) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
+    const rm_bucket *bucket = &buckets->item[index];
+    remat_bucket shown = rm_session_bucket(s, index);
+    if (s->ranks.wait) TRY(s->ranks.wait(s->ranks.context, &shown));
+    for (int32_t k = 0; k < bucket->n_params; k++) {
+        int32_t param = buckets->order[bucket->first_param + k];
+        held h = held_of(s, param);
+        bool counts = buckets->param[param].used;
+        if (s->weighs && s->correction != 1) rm_run_scale(&s->runner, h.gradient, s->correction, h.count);
+        s->squares[param] = counts ? s->api->sum_of_squares(s->runner.queue, h.gradient, h.count) : 0;
+    }
+    return REMAT_OK;
+}
+
+/* Parameters in order of definition, each summed in an order of its own length alone. */
+remat_status rm_session_gradient_norm(remat_session *s) {
+    double sum = 0;
+    for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) sum += s->squares[i];
+    if (is_sharded(s)) TRY(s->ranks.sum(s->ranks.context, &sum, 1));
+    s->grad_norm = sqrt(sum);
+    return REMAT_OK;
+}
+
+void rm_session_measure_bucket(remat_session *s, int32_t index) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
+    const rm_bucket *bucket = &buckets->item[index];
+    for (int32_t k = 0; k < bucket->n_params && s->optimizer->measure; k++)
+        measure(s, buckets->order[bucket->first_param + k]);
+}
+
+remat_status rm_session_update_bucket(remat_session *s, int32_t index) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
+    const rm_bucket *bucket = &buckets->item[index];
+    for (int32_t k = 0; k < bucket->n_params; k++) {
+        int32_t param = buckets->order[bucket->first_param + k];
+        if (!buckets->param[param].used) continue;
+        held h = held_of(s, param);
+        rm_update update = update_of(s, param);
+        s->api->update(s->runner.queue, s->optimizer, &update, h.count, h.parameter, h.gradient, h.state);
+    }
+    if (!is_sharded(s)) return REMAT_OK;
+    remat_bucket shown;
+    TRY(rm_session_hand_over(s, index, &shown));
+    return s->ranks.gather(s->ranks.context, &shown);
+}
+
+static remat_status wait_for_parts(remat_session *s) {
+    for (int32_t b = 0; b < s->chain.at.buckets.n && is_sharded(s); b++) {
+        remat_bucket shown = rm_session_bucket(s, b);
+        TRY(s->ranks.gathered(s->ranks.context, &shown));
+    }
+    return REMAT_OK;
+}
+
+/* ---- One update ----------------------------------------------------------------------------------------------- */
+
+/* Clipping needs the norm of all gradients, and a sharded optimizer that measures the sums of all parts, before the first
+ * update: then there is nothing to gain. */
+bool rm_session_is_fused(const remat_session *s) {
+    return s->ranks.fused_update && s->clip_grad_norm == 0 && s->micro_steps == 1 &&
+           !(s->optimizer->measure && is_sharded(s));
+}
+
+/* The scale is that of PyTorch's clip_grad_norm_; a NaN norm stays visible. */
+void rm_session_begin_update(remat_session *s, double lr) {
+    double scale = s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1;
+    s->update.gradient_scale = scale < 1 ? scale : 1;
+    if (isnan(scale)) s->update.gradient_scale = scale;
+    s->update.lr = lr;
+    s->update.step = (int64_t)s->runner.updates + 1;
+    s->update.momentum_factor = s->momentum_correction && s->last_lr > 0 ? lr / s->last_lr : 1;
+}
+
+remat_status rm_session_end_update(remat_session *s, double lr) {
+    TRY(wait_for_parts(s));
+    TRY(s->api->synchronize(s->runner.queue));
+    s->packed_is_stale = true;
+    s->ran_forward = false;
+    s->last_lr = lr;
+    s->runner.updates++;
+    return REMAT_OK;
+}
+
+static remat_status update_all(remat_session *s, double lr) {
+    rm_session_begin_update(s, lr);
+    if (s->optimizer->measure) TRY(measure_all(s));
+    for (int32_t b = 0; b < s->chain.at.buckets.n; b++) TRY(rm_session_update_bucket(s, b));
+    return rm_session_end_update(s, lr);
+}
+
+/* Of the result it fills the norm alone, which every result has room for. */
+remat_status remat_update_sized(remat_session *s, double lr, remat_step_result *result, size_t result_bytes) {
+    (void)result_bytes;
+    NEED(s, "a session");
+    REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
+    REQUIRE(rm_session_has_gradients(s) || s->micro_steps > 1, INVALID,
+            "there are no gradients yet; call %s before remat_update", rm_session_pass_text(s));
+    REQUIRE(rm_session_has_gradients(s), INVALID,
+            "%d of %d micro steps were made; call %s %d more times before remat_update", s->n_made, s->micro_steps,
+            rm_session_pass_text(s), s->micro_steps - s->n_made);
+    REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
+    s->n_made = 0;
+    TRY(update_all(s, lr));
+    if (result) result->grad_norm = s->grad_norm;
+    return REMAT_OK;
+}

@@ -1,0 +1,206 @@
+/* verify.c: see verify.h. Which pieces a run reads and makes is read off its program's operands: a forward run makes
+ * those that are its stage's own and reads the others; a backward run reads both and makes neither.
+ *
+ * Where the host reads states, it waits for the queue and hashes them (hash.h). Where the device does (compare), checks
+ * are work for the queue like any other, and the first difference is read at the end of the step. */
+#include "engine/session/verify.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/hash.h"
+#include "memory/host.h"
+
+struct rm_verify {
+    const rm_chain *chain; /* borrowed, as are the next two */
+    const rm_device_api *api;
+    rm_queue *queue;
+    uint64_t *kept;       /* on a device that checks: by piece; NULL: the host does */
+    rm_difference *first; /* there, too */
+    uint64_t *hash;       /* by piece; 0: not made yet in this step; where the device checks, 1: made */
+    int64_t n_hashes, comparisons;
+};
+
+/* ---- Life ----------------------------------------------------------------------------------------------------- */
+
+static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
+    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    rm_node_descs(chain->graph, &chain->graph->node[carried->node], 0, x, &y, state);
+    return carried->state < 0 ? y : state[carried->state];
+}
+
+uint64_t rm_verify_bytes(const rm_chain *chain) { return (uint64_t)rm_chain_state_pieces(chain) * sizeof(uint64_t); }
+
+remat_status rm_verify_create(const rm_chain *chain, const rm_device_api *api, rm_queue *queue, char *resident,
+                              rm_verify **out) {
+    rm_verify *v = rm_calloc(1, sizeof *v);
+    REQUIRE(v, MEMORY, "out of memory for verifying recomputation");
+    v->chain = chain;
+    v->api = api;
+    v->queue = queue;
+    if (chain->at.hashes_bytes) {
+        v->first = (rm_difference *)(resident + chain->at.hashes_offset);
+        v->kept = (uint64_t *)(v->first + 1);
+    }
+    v->n_hashes = rm_chain_state_pieces(chain);
+    v->hash = rm_calloc((size_t)v->n_hashes + 1, sizeof *v->hash);
+    if (!v->hash) {
+        rm_verify_free(v);
+        FAIL(MEMORY, "out of memory for the hashes of %" PRId64 " pieces of states", rm_chain_state_pieces(chain));
+    }
+    *out = v;
+    return REMAT_OK;
+}
+
+void rm_verify_free(rm_verify *v) {
+    if (!v) return;
+    rm_free(v->hash);
+    rm_free(v);
+}
+
+void rm_verify_begin(rm_verify *v) {
+    memset(v->hash, 0, (size_t)v->n_hashes * sizeof *v->hash);
+    if (v->kept) v->api->fill(v->queue, v->first, 0, sizeof *v->first);
+}
+
+int64_t rm_verify_comparisons(const rm_verify *v) { return v->comparisons; }
+
+/* ---- The sentence --------------------------------------------------------------------------------------------- */
+
+/* "h of lstm rnn.weight_hh_l0": the layer by its op and the last of its parameters that has two dimensions. */
+static void name_tensor(const rm_verify *v, int64_t piece, char *text, size_t size) {
+    const remat_graph *graph = v->chain->graph;
+    rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
+    const rm_carried *carried = origin.carried;
+    const rm_node *node = &graph->node[carried ? carried->node : graph->value[origin.crossing->value].node];
+    const char *weight = "";
+    for (int i = 0; i < node->op->n_in; i++) {
+        const rm_value *value = &graph->value[node->x[i]];
+        if (node->x[i] && value->origin == RM_VALUE_PARAM && value->desc.rank == 2) weight = value->name;
+    }
+    static const char *const states[] = {"h", "c"};
+    const char *what = !carried ? "result" : carried->state < 0 ? "running sum" : states[carried->state];
+    snprintf(text, size, "%s of %s%s%s (node %d)", what, node->op->name, *weight ? " " : "", weight,
+             (int)(node - graph->node));
+}
+
+static void name_stage(const rm_verify *v, int64_t piece, char *text, size_t size) {
+    const rm_chain *chain = v->chain;
+    int64_t stage = rm_chain_piece_origin(chain, piece).stage, begin = rm_stage_begin(chain, stage);
+    const rm_class *class = rm_stage_class(chain, stage);
+    if (class->tau)
+        snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, begin,
+                 begin + class->tau - 1);
+    else
+        snprintf(text, size, "stage %" PRId64, stage);
+}
+
+static remat_status refuse(const rm_verify *v, const rm_difference *d, rm_step step) {
+    char tensor[200], stage[96], line[RM_STEP_TEXT];
+    name_tensor(v, d->piece, tensor, sizeof tensor);
+    name_stage(v, d->piece, stage, sizeof stage);
+    rm_step_text(&v->chain->problem, step, line);
+    if (d->again)
+        FAIL(
+            DEVICE,
+            "%s: %s, made again by step %" PRId64 " of the plan (%s), has hash %016" PRIx64 ", and had %016" PRIx64
+            " when it was first made: recomputation on this machine is not repeatable (bad memory, or a kernel that is "
+            "not deterministic); this step's gradients are not to be used",
+            stage, tensor, d->line, line, d->now, d->before);
+    FAIL(DEVICE,
+         "%s: %s, as step %" PRId64 " of the plan (%s) reads it, has hash %016" PRIx64 ", and had %016" PRIx64
+         " when it was made: it changed where it was kept (bad memory or storage, or something wrote over it); this "
+         "step's gradients are not to be used",
+         stage, tensor, d->line, line, d->now, d->before);
+}
+
+/* ---- Comparing ------------------------------------------------------------------------------------------------ */
+
+/* A small memory of what this run has compared already: the same piece is an operand of several calls. */
+typedef struct {
+    int n;
+    int32_t piece[32];
+} seen;
+
+static bool seen_before(seen *s, int32_t piece) {
+    for (int i = 0; i < s->n; i++)
+        if (s->piece[i] == piece) return true;
+    if (s->n < (int)(sizeof s->piece / sizeof *s->piece)) s->piece[s->n++] = piece;
+    return false;
+}
+
+/* The piece of a state that an operand is, or -1. */
+static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where) {
+    int64_t piece = where->space == RM_AT_PIECE ? rm_piece_at(where, run->position) : -1;
+    return piece < v->n_hashes ? (int32_t)piece : -1;
+}
+
+static bool is_own(const rm_verify *v, const rm_verify_run *run, int32_t piece) {
+    const rm_problem *p = &v->chain->problem;
+    int64_t s = run->step.index;
+    return piece >= p->state[p->made[s]] && piece < p->state[p->made[s + 1]];
+}
+
+/* Without the padding, which nobody writes. */
+static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
+    rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
+    if (!origin.crossing) {
+        rm_desc desc = carried_desc(v->chain, origin.carried);
+        return rm_desc_bytes(&desc);
+    }
+    rm_desc desc = rm_value_desc(v->chain->graph, origin.crossing->value, rm_stage_class(v->chain, origin.stage)->tau);
+    return rm_desc_bytes(&desc);
+}
+
+/* By the device, when its queue gets there. */
+static void give_check(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
+    rm_comparison check = {.state = run->piece[piece],
+                           .bytes = bytes_of(v, piece),
+                           .seed = (uint64_t)piece,
+                           .kept = &v->kept[piece],
+                           .first = v->first,
+                           .line = run->number,
+                           .piece = piece,
+                           .again = again,
+                           .keeps = !v->hash[piece]};
+    v->hash[piece] = 1;
+    v->api->compare(v->queue, &check);
+}
+
+static remat_status compare(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
+    v->comparisons++;
+    if (v->kept) {
+        give_check(v, run, piece, again);
+        return REMAT_OK;
+    }
+    uint64_t now = rm_hash(run->piece[piece], bytes_of(v, piece), (uint64_t)piece);
+    if (!now) now = 1;
+    if (!v->hash[piece]) v->hash[piece] = now;
+    rm_difference d = {.now = now, .before = v->hash[piece], .line = run->number, .piece = piece, .again = again};
+    return d.now == d.before ? REMAT_OK : refuse(v, &d, run->step);
+}
+
+static remat_status compare_operands(rm_verify *v, const rm_verify_run *run, bool made) {
+    bool forward = run->step.verb == RM_RUN_FORWARD;
+    seen s = {0};
+    if (made && !forward) return REMAT_OK;
+    if (!v->kept) TRY(v->api->synchronize(v->queue)); /* the host reads what is there now */
+    for (int32_t i = 0; i < run->program->n_where; i++) {
+        int32_t piece = piece_of(v, run, &run->program->where[i]);
+        if (piece < 0 || (forward && is_own(v, run, piece) != made) || seen_before(&s, piece)) continue;
+        TRY(compare(v, run, piece, made));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_verify_before(rm_verify *v, const rm_verify_run *run) { return compare_operands(v, run, false); }
+remat_status rm_verify_after(rm_verify *v, const rm_verify_run *run) { return compare_operands(v, run, true); }
+
+remat_status rm_verify_end(rm_verify *v, const rm_plan *plan) {
+    rm_difference found;
+    if (!v->kept) return REMAT_OK;
+    v->api->copy_out(v->queue, &found, v->first, sizeof found);
+    TRY(v->api->synchronize(v->queue));
+    return found.found ? refuse(v, &found, plan->step[found.line]) : REMAT_OK;
+}
