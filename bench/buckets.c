@@ -100,9 +100,9 @@ static remat_value lstm(remat_graph *g) {
 /* Eight linear layers of 1024 with relu between, 64 rows. */
 static remat_value deep(remat_graph *g) {
     enum { B = 64, C = 1024 };
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C});
     for (int i = 0; i < 8; i++) x = remat_relu(g, remat_linear(g, x, matrix(g, i, "weight", C, C), REMAT_NONE));
-    return remat_mse(g, x, remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C}));
+    return remat_mse(g, x, remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C}));
 }
 
 int main(int argc, char **argv) {

@@ -17,7 +17,7 @@
 #include "ops/op.h"
 
 typedef struct {
-    const rm_op *op;
+    const remat_op *op;
     int64_t batch, hidden, steps, in, gates, tau;
 } shape;
 
@@ -39,8 +39,9 @@ enum { SPINS = 100000, CHAINS = 12 };
 #define SPIN(name, i) "vfmadd231ps %%" name "12, %%" name "12, %%" name #i "\n"
 #define SPIN_ALL(name)                                                                                                 \
     SPIN(name, 0)                                                                                                      \
-    SPIN(name, 1) SPIN(name, 2) SPIN(name, 3) SPIN(name, 4) SPIN(name, 5) SPIN(name, 6) SPIN(name, 7) SPIN(name, 8)    \
-        SPIN(name, 9) SPIN(name, 10) SPIN(name, 11)
+    SPIN(name, 1)                                                                                                      \
+    SPIN(name, 2) SPIN(name, 3) SPIN(name, 4) SPIN(name, 5) SPIN(name, 6) SPIN(name, 7) SPIN(name, 8) SPIN(name, 9)    \
+        SPIN(name, 10) SPIN(name, 11)
 #define SPINNER(name, set)                                                                                             \
     __attribute__((target(set), noinline)) static void spin_##name(void) {                                             \
         __asm__ volatile("vxorps %%xmm12, %%xmm12, %%xmm12" ::: "xmm12");                                              \
@@ -81,15 +82,15 @@ static float *fill(int64_t count, float bound) {
     return x;
 }
 
-static rm_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, int64_t b, int64_t c) {
-    return (rm_tensor){{dtype, rank, {a, b, c, 1}}, data};
+static remat_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, int64_t b, int64_t c) {
+    return (remat_tensor){{dtype, rank, {a, b, c, 1}}, data};
 }
 
 /* Everything of one shape: a call per tile, with its own y, aux and states, as when all is kept. */
 typedef struct {
     shape s;
     int64_t n_tiles;
-    rm_call *tile;
+    remat_call *tile;
     void *packed;
 } work;
 
@@ -98,9 +99,9 @@ static int64_t tile_of(const shape *s) {
     return tau < 8 ? 8 : tau > 256 ? 256 : tau;
 }
 
-static void add_tile(work *w, int64_t i, const rm_call *weights) {
+static void add_tile(work *w, int64_t i, const remat_call *weights) {
     const shape *s = &w->s;
-    rm_call *c = &w->tile[i];
+    remat_call *c = &w->tile[i];
     int64_t rows = s->tau * s->batch, state = s->batch * s->hidden;
     *c = *weights;
     if (s->in) {
@@ -113,8 +114,8 @@ static void add_tile(work *w, int64_t i, const rm_call *weights) {
     }
     c->y = tensor(REMAT_F32, fill(rows * s->hidden, 1), 3, s->tau, s->batch, s->hidden);
     c->dy = tensor(REMAT_F32, fill(rows * s->hidden, 0.01f), 3, s->tau, s->batch, s->hidden);
-    rm_desc x[RM_MAX_IN];
-    for (int j = 0; j < RM_MAX_IN; j++) x[j] = c->x[j].desc;
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int j = 0; j < REMAT_MAX_INPUTS; j++) x[j] = c->x[j].desc;
     c->aux = s->op->aux_bytes ? fill((int64_t)s->op->aux_bytes(x, NULL) / 4, 1) : NULL;
     for (int j = 0; j < s->op->n_state; j++) {
         if (i > 0) c->state_in[j] = w->tile[i - 1].state_out[j];
@@ -124,11 +125,11 @@ static void add_tile(work *w, int64_t i, const rm_call *weights) {
     }
 }
 
-static void make_weights(const shape *s, rm_call *c) {
+static void make_weights(const shape *s, remat_call *c) {
     int64_t wide = s->gates * s->hidden, rows = s->in ? wide : 256, columns = s->in ? s->in : wide;
     float bound = 1 / sqrtf((float)s->hidden);
     for (int twice = 0; twice < 2; twice++) {
-        rm_tensor *x = twice ? c->dx : c->x;
+        remat_tensor *x = twice ? c->dx : c->x;
         x[1] = tensor(REMAT_F32, fill(rows * columns, bound), 2, rows, columns, 1);
         x[2] = tensor(REMAT_F32, fill(wide * s->hidden, bound), 2, wide, s->hidden, 1);
         x[3] = tensor(REMAT_F32, fill(wide, bound), 1, wide, 1, 1);
@@ -142,15 +143,15 @@ static work make_work(shape s) {
     work w = {.s = s, .n_tiles = s.steps / s.tau};
     if (w.n_tiles < 1) w.n_tiles = 1;
     w.tile = calloc((size_t)w.n_tiles, sizeof *w.tile);
-    rm_call weights = {.t_total = s.steps, .training = true};
+    remat_call weights = {.t_total = s.steps, .training = true};
     make_weights(&s, &weights);
     for (int64_t i = 0; i < w.n_tiles; i++) add_tile(&w, i, &weights);
-    rm_desc x[RM_MAX_IN];
-    rm_cost forward, backward;
-    for (int j = 0; j < RM_MAX_IN; j++) x[j] = w.tile[0].x[j].desc;
-    s.op->cost(x, &w.tile[0].y.desc, NULL, RM_FORWARD, &forward);
-    s.op->cost(x, &w.tile[0].y.desc, NULL, RM_BACKWARD, &backward);
-    w.packed = fill((int64_t)s.op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, 1) / 4, 0);
+    remat_desc x[REMAT_MAX_INPUTS];
+    remat_cost forward, backward;
+    for (int j = 0; j < REMAT_MAX_INPUTS; j++) x[j] = w.tile[0].x[j].desc;
+    s.op->cost(x, &w.tile[0].y.desc, NULL, REMAT_FORWARD, &forward);
+    s.op->cost(x, &w.tile[0].y.desc, NULL, REMAT_BACKWARD, &backward);
+    w.packed = fill((int64_t)s.op->on[REMAT_ON_CPU].packed_bytes(x, NULL, 1) / 4, 0);
     void *scratch = fill((int64_t)(forward.scratch_bytes + backward.scratch_bytes) / 4, 0);
     for (int64_t i = 0; i < w.n_tiles; i++) w.tile[i].scratch = scratch, w.tile[i].packed = w.packed;
     return w;
@@ -160,12 +161,12 @@ static work make_work(shape s) {
 static double forward_pass(work *w, int threads, bool only_forward) {
     double start = now();
     w->tile[0].threads = threads;
-    w->s.op->on[RM_DEVICE_CPU].pack(&w->tile[0], w->packed);
+    w->s.op->on[REMAT_ON_CPU].pack(&w->tile[0], w->packed);
     for (int64_t i = 0; i < w->n_tiles; i++) {
-        rm_call call = w->tile[i];
+        remat_call call = w->tile[i];
         call.threads = threads;
         if (only_forward) call.aux = NULL;
-        w->s.op->on[RM_DEVICE_CPU].forward(&call);
+        w->s.op->on[REMAT_ON_CPU].forward(&call);
     }
     return now() - start;
 }
@@ -174,7 +175,7 @@ static double backward_pass(work *w, int threads) {
     double start = now();
     for (int64_t i = w->n_tiles - 1; i >= 0; i--) {
         w->tile[i].threads = threads;
-        w->s.op->on[RM_DEVICE_CPU].backward(&w->tile[i]);
+        w->s.op->on[REMAT_ON_CPU].backward(&w->tile[i]);
     }
     return now() - start;
 }
@@ -184,13 +185,13 @@ static double lean_backward_pass(work *w, int threads, double *rebuild) {
     double start = now();
     *rebuild = 0;
     for (int64_t i = w->n_tiles - 1; i >= 0; i--) {
-        rm_call call = w->tile[i];
+        remat_call call = w->tile[i];
         call.threads = threads;
         call.aux = w->tile[0].aux;
         double before = now();
-        w->s.op->on[RM_DEVICE_CPU].rebuild(&call);
+        w->s.op->on[REMAT_ON_CPU].rebuild(&call);
         *rebuild += now() - before;
-        w->s.op->on[RM_DEVICE_CPU].backward(&call);
+        w->s.op->on[REMAT_ON_CPU].backward(&call);
     }
     return now() - start;
 }
@@ -208,7 +209,7 @@ static timing measure(work *w, int threads, int repetitions) {
         best.forward = fmin(best.forward, forward_pass(w, threads, false));
         best.backward = fmin(best.backward, backward_pass(w, threads));
         best.drop = fmin(best.drop, forward_pass(w, threads, true));
-        if (!w->s.op->on[RM_DEVICE_CPU].rebuild) continue;
+        if (!w->s.op->on[REMAT_ON_CPU].rebuild) continue;
         best.lean_backward = fmin(best.lean_backward, lean_backward_pass(w, threads, &rebuild));
         best.rebuild = fmin(best.rebuild, rebuild);
     }
@@ -236,7 +237,7 @@ static void report(const shape *s, double peak) {
 
 static shape shape_of(const char *cell, int64_t batch, int64_t hidden, int64_t steps, int64_t in) {
     shape s = {rm_op_find(cell), batch, hidden, steps, in, 4, 0};
-    if (!s.op || !s.op->on[RM_DEVICE_CPU].packed_bytes)
+    if (!s.op || !s.op->on[REMAT_ON_CPU].packed_bytes)
         fprintf(stderr, "no such cell: %s (lstm, gru or rnn_tanh)\n", cell), exit(2);
     s.gates = !strcmp(cell, "lstm") ? 4 : !strcmp(cell, "gru") ? 3 : 1;
     return s;

@@ -48,20 +48,20 @@ static float *fill(int64_t count) {
     return x;
 }
 
-static rm_tensor tensor(rm_desc desc) { return (rm_tensor){desc, fill(rm_desc_count(&desc))}; }
+static remat_tensor tensor(remat_desc desc) { return (remat_tensor){desc, fill(rm_desc_count(&desc))}; }
 
 /* ---- Remat ----------------------------------------------------------------------------------------------------------- */
 
-static rm_call describe(const shape *s, const rm_conv_attr *attr) {
-    const rm_op *op = rm_op_find("conv");
-    rm_call call = {.attr = attr, .t_total = 1, .training = true, .threads = omp_get_max_threads()};
+static remat_call describe(const shape *s, const rm_conv_attr *attr) {
+    const remat_op *op = rm_op_find("conv");
+    remat_call call = {.attr = attr, .t_total = 1, .training = true, .threads = omp_get_max_threads()};
     call.x[0] = tensor(rm_desc_make(REMAT_F32, 4, (int64_t[]){s->batch, s->channels, s->side, s->side}));
     call.x[1] = tensor(rm_desc_make(REMAT_F32, 4, (int64_t[]){s->outputs, s->channels, s->filter, s->filter}));
     call.x[2] = tensor(rm_desc_make(REMAT_F32, 1, (int64_t[]){s->outputs}));
-    rm_desc x[REMAT_MAX_INPUTS] = {call.x[0].desc, call.x[1].desc, call.x[2].desc}, y, state[REMAT_MAX_STATES];
-    rm_cost forward, backward;
+    remat_desc x[REMAT_MAX_INPUTS] = {call.x[0].desc, call.x[1].desc, call.x[2].desc}, y, state[REMAT_MAX_STATES];
+    remat_cost forward, backward;
     if (op->infer(x, attr, &y, state)) exit(1);
-    op->cost(x, &y, attr, RM_FORWARD, &forward), op->cost(x, &y, attr, RM_BACKWARD, &backward);
+    op->cost(x, &y, attr, REMAT_FORWARD, &forward), op->cost(x, &y, attr, REMAT_BACKWARD, &backward);
     call.y = tensor(y), call.dy = tensor(y);
     for (int i = 0; i < 3; i++) call.dx[i] = tensor(x[i]);
     uint64_t scratch = forward.scratch_bytes > backward.scratch_bytes ? forward.scratch_bytes : backward.scratch_bytes;
@@ -69,7 +69,7 @@ static rm_call describe(const shape *s, const rm_conv_attr *attr) {
     return call;
 }
 
-static void release(rm_call *call) {
+static void release(remat_call *call) {
     for (int i = 0; i < 3; i++) free(call->x[i].data), free(call->dx[i].data);
     free(call->y.data), free(call->dy.data), free(call->scratch);
 }
@@ -217,8 +217,8 @@ static double took(double *best, double start) {
 
 static void measure(const shape *s, int rounds, bool numbers) {
     const rm_conv_attr attr = {{s->stride, s->stride}, {s->padding, s->padding}, {1, 1}, 1};
-    const rm_op *op = rm_op_find("conv");
-    rm_call call = describe(s, &attr);
+    const remat_op *op = rm_op_find("conv");
+    remat_call call = describe(s, &attr);
     double best[CONTENDERS][2];
     for (int i = 0; i < CONTENDERS; i++) best[i][0] = best[i][1] = INFINITY;
 #ifdef RM_BENCH_DNNL
@@ -227,8 +227,8 @@ static void measure(const shape *s, int rounds, bool numbers) {
 #endif
     for (int round = 0; round < rounds; round++) {
         double start = now();
-        op->on[RM_DEVICE_CPU].forward(&call), start = took(&best[REMAT][0], start);
-        op->on[RM_DEVICE_CPU].backward(&call), took(&best[REMAT][1], start);
+        op->on[REMAT_ON_CPU].forward(&call), start = took(&best[REMAT][0], start);
+        op->on[REMAT_ON_CPU].backward(&call), took(&best[REMAT][1], start);
 #ifdef RM_BENCH_DNNL
         for (int i = 1; i < CONTENDERS && !numbers; i++)
             for (int pass = 0; pass < 2; pass++) start = now(), run(&p[i][pass]), took(&best[i][pass], start);

@@ -56,11 +56,11 @@ static remat_value long_lstm(remat_graph *g) { return lstm(g, 512); }
 
 static remat_value mlp(remat_graph *g) {
     enum { B = 64, H = 1024, LAYERS = 6 };
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, H});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, H});
     for (int l = 0; l < LAYERS; l++)
         x = remat_gelu(g,
                        remat_linear(g, x, weight(g, "layer", l, "weight", H, H), weight(g, "layer", l, "bias", H, 0)));
-    return remat_mse(g, x, remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, H}));
+    return remat_mse(g, x, remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, H}));
 }
 
 typedef struct {

@@ -45,8 +45,8 @@ static remat_value convolved(remat_graph *g, remat_value x, int layer, int64_t i
 }
 
 static remat_value network(remat_graph *g, int blocks) {
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){BATCH, 3, SIDE, SIDE});
-    remat_value label = remat_input(g, "label", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){BATCH});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){BATCH, 3, SIDE, SIDE});
+    remat_value label = remat_input(g, "label", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){BATCH});
     remat_value y = remat_relu(g, convolved(g, x, 0, 3));
     for (int b = 0; b < blocks; b++) {
         remat_value inner = remat_relu(g, convolved(g, y, 2 * b + 1, WIDTH));

@@ -32,20 +32,20 @@ static float *fill(int64_t count) {
 static double picoseconds(double seconds, double elements) { return seconds / elements * 1e12; }
 
 /* The forward of an op whose further inputs are of x's shape, or vectors. */
-static double forward_time(const rm_op *op, const void *attr, bool vectors) {
-    rm_desc whole = rm_desc_make(REMAT_F32, 3, (int64_t[]){STEPS, ROWS, WIDTH});
-    rm_call call = {.attr = attr, .t_total = STEPS, .training = true, .threads = 1, .key = {1, 2, 3}};
+static double forward_time(const remat_op *op, const void *attr, bool vectors) {
+    remat_desc whole = rm_desc_make(REMAT_F32, 3, (int64_t[]){STEPS, ROWS, WIDTH});
+    remat_call call = {.attr = attr, .t_total = STEPS, .training = true, .threads = 1, .key = {1, 2, 3}};
     for (int i = 0; i < op->n_in; i++) {
         bool vector = vectors && i > 0;
-        call.x[i] =
-            (rm_tensor){vector ? rm_desc_make(REMAT_F32, 1, (int64_t[]){WIDTH}) : whole, fill(vector ? WIDTH : COUNT)};
+        call.x[i] = (remat_tensor){vector ? rm_desc_make(REMAT_F32, 1, (int64_t[]){WIDTH}) : whole,
+                                   fill(vector ? WIDTH : COUNT)};
     }
-    call.y = (rm_tensor){whole, fill(COUNT)};
+    call.y = (remat_tensor){whole, fill(COUNT)};
     call.aux = fill(COUNT);
     double best = INFINITY;
     for (int pass = 0; pass < 30; pass++) {
         double start = now();
-        op->on[RM_DEVICE_CPU].forward(&call);
+        op->on[REMAT_ON_CPU].forward(&call);
         best = fmin(best, now() - start);
     }
     for (int i = 0; i < op->n_in; i++) free(call.x[i].data);
@@ -84,7 +84,7 @@ int main(void) {
     };
     printf("| op | forward, ps | cheap |\n|---|--:|---|\n");
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        const rm_op *op = rm_op_find(ops[i].name);
+        const remat_op *op = rm_op_find(ops[i].name);
         printf("| %s | %.0f | %s |\n", op->name, forward_time(op, ops[i].attr, ops[i].vectors),
                op->cheap ? "yes" : "no");
         fflush(stdout);

@@ -59,7 +59,7 @@ static remat_status connect_sessions(remat_job *job, const remat_job_config *c, 
                          .first_bucket_bytes = c->first_bucket_bytes,
                          .bucket_bytes = c->bucket_bytes,
                          .compress = compress,
-                         .pairwise = c->pairwise,
+                         .deterministic_world = c->deterministic_world,
                          .shard_optimizer = c->shard_optimizer,
                          .fused_update = c->fused_update,
                          .rows = c->rows ? c->rows : 1};

@@ -9,7 +9,7 @@
 /* ---- What may not change, ever: these are passed by value, or lie in arrays and in other structs of programs. ---------- */
 
 _Static_assert(sizeof(remat_value) == 4 && sizeof(remat_init) == 16, "passed by value");
-_Static_assert(sizeof(remat_lent) == 16, "lies in arrays");
+_Static_assert(sizeof(remat_external) == 16, "lies in arrays");
 _Static_assert(sizeof(remat_desc) == 72 && sizeof(remat_tensor) == 80 && sizeof(remat_key) == 24, "lie in arrays");
 _Static_assert(sizeof(remat_sample) == 16 + REMAT_MAX_INPUTS * sizeof(remat_desc) + sizeof(void *), "lies in arrays");
 _Static_assert(sizeof(remat_op_device) == 8 * sizeof(void *) && REMAT_DEVICE_KINDS == 2, "lies amid remat_op");

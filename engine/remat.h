@@ -94,13 +94,14 @@ typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
 /* Whether the first axis of a value is time. Time is what Remat cuts into tiles: a SEQUENCE input is
  * (T,B) or (T,B,C); a WHOLE one has no time axis, e.g. labels (B) or features (B,C). Sequences may differ
  * in T and B: layers join only what agrees. */
-typedef enum { REMAT_WHOLE, REMAT_SEQUENCE } remat_axis;
+typedef enum { REMAT_STATIC, REMAT_SEQUENCE } remat_axis;
 
 /* How a parameter starts. Drawn from (seed, parameter, element): the same on any machine. */
 typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, the last two not below 0 */
+    double
+        scale; /* the constant; the standard deviation; the bound of [-scale, scale]: finite, the last two not below 0 */
 } remat_init;
 remat_init remat_init_of(remat_init_kind, double scale);
 remat_init remat_init_zero(void);
@@ -195,7 +196,8 @@ remat_value remat_reset_states(remat_graph *, remat_value y, remat_value reset);
 remat_value remat_layer_norm(remat_graph *, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *, remat_value x, remat_value gain, double epsilon); /* PyTorch's RMSNorm */
 /* PyTorch's GroupNorm: the channels of x (N,C,..), or of a sequence (T,B,C,..), in so many groups; gain, bias (C). */
-remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat_value gain, remat_value bias, double epsilon);
+remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat_value gain, remat_value bias,
+                             double epsilon);
 /* Batch normalisation (Ioffe, Szegedy 2015), as PyTorch defines it: each channel of x (N,C,..), or of a sequence (T,B,C,..), is brought
  * to mean 0 and variance 1 over all else, then scaled and shifted. In training by the batch's own statistics, which are made once a
  * step and never again, and of which the running ones take `momentum`: running = (1 - momentum) running + momentum batch's (the
@@ -203,7 +205,8 @@ remat_value remat_group_norm(remat_graph *, remat_value x, int64_t groups, remat
  * (C), of remat_buffer, which begin at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). A session that
  * trains is refused where a channel has one value: its variance is 0, and no gradient would pass. */
 remat_value remat_batch_norm(remat_graph *, remat_value x, remat_value gain /*[b]*/, remat_value bias /*[b]*/,
-                             remat_value running_mean, remat_value running_var, double momentum, double epsilon, bool sync);
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync);
 /* Scaled dot-product attention, heads side by side along C: y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads),
  * causal: over s <= t alone. q, k and v are sequences (T,B,C); k and v may have fewer heads of as many features, each of which serves
  * heads/theirs neighbours of q's (PyTorch's enable_gqa). Layers q = linear(x, ..) and so on before it are the caller's. */
@@ -212,8 +215,8 @@ remat_value remat_attention(remat_graph *, remat_value q, remat_value k, remat_v
  * `padding`, i32 (S,B), is 1 are left out (PyTorch's key_padding_mask); where all are, y is 0. */
 remat_value remat_cross_attention(remat_graph *, remat_value q, remat_value k, remat_value v, int64_t heads,
                                   remat_value padding /*[b]*/);
-remat_value remat_softmax(remat_graph *, remat_value x);     /* along the last axis */
-remat_value remat_log_softmax(remat_graph *, remat_value x); /* its logarithm       */
+remat_value remat_softmax(remat_graph *, remat_value x);                     /* along the last axis */
+remat_value remat_log_softmax(remat_graph *, remat_value x);                 /* its logarithm       */
 remat_value remat_dropout(remat_graph *, remat_value x, double probability); /* identity in evaluation */
 remat_value remat_add(remat_graph *, remat_value a, remat_value b);          /* same shape             */
 remat_value remat_mul(remat_graph *, remat_value a, remat_value b);          /* same shape             */
@@ -221,9 +224,9 @@ remat_value remat_scale(remat_graph *, remat_value x, double factor);
 remat_value remat_sigmoid(remat_graph *, remat_value x);
 remat_value remat_tanh(remat_graph *, remat_value x);
 remat_value remat_relu(remat_graph *, remat_value x);
-remat_value remat_gelu(remat_graph *, remat_value x);           /* the exact one, x Phi(x), PyTorch's default */
-remat_value remat_gelu_tanh(remat_graph *, remat_value x);      /* by a tanh: GPT-2's gelu_new               */
-remat_value remat_silu(remat_graph *, remat_value x);           /* x sigmoid(x)                              */
+remat_value remat_gelu(remat_graph *, remat_value x);                 /* the exact one, x Phi(x), PyTorch's default */
+remat_value remat_gelu_tanh(remat_graph *, remat_value x);            /* by a tanh: GPT-2's gelu_new               */
+remat_value remat_silu(remat_graph *, remat_value x);                 /* x sigmoid(x)                              */
 remat_value remat_concat(remat_graph *, const remat_value *x, int n); /* 2 to 4: (..,C1),(..,C2),.. -> (..,C1+C2+..) */
 remat_value remat_slice(remat_graph *, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* A value without a time axis, (T,B,..), as a sequence of T timesteps: what is made of it is cut into tiles. So the rows of a batch
@@ -236,8 +239,9 @@ remat_value remat_reshape(remat_graph *, remat_value x, int rank, const int64_t 
 /* x with time reversed: y[t] = x[T-1-t]. What is made of it runs backwards, too; two sequences that meet in a layer or a loss
  * run the same way, so one is turned round again. The last step of a reversed sequence is the first timestep. */
 remat_value remat_reverse(remat_graph *, remat_value x);
-remat_value remat_last_step(remat_graph *, remat_value x);      /* (T,B,C) -> (B,C), step T-1       */
-remat_value remat_step_at(remat_graph *, remat_value x, remat_value index); /* (T,B,C),(B) i32 -> (B,C), row b's step index[b] */
+remat_value remat_last_step(remat_graph *, remat_value x); /* (T,B,C) -> (B,C), step T-1       */
+remat_value remat_step_at(remat_graph *, remat_value x,
+                          remat_value index);                   /* (T,B,C),(B) i32 -> (B,C), row b's step index[b] */
 remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B,C)                 */
 
 /* A recurrent layer of one's own (examples/10_your_own_cell.c). `body` is a graph that describes one timestep: its leaves are f32
@@ -246,7 +250,7 @@ remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B
  * layers in it: linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and slice; at most 64. There is one
  * output; remat_concat joins several, and more than two states alike. */
 typedef struct {
-    const char *name;          /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
+    const char *name; /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
     const remat_graph *body;
     const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 9 in all */
     int n_inputs;
@@ -305,8 +309,9 @@ remat_value remat_ctc(remat_graph *, remat_value logits, remat_value targets, re
  * copied. On the device "cpu" (planned on "null"). */
 typedef struct {
     remat_value value;
-    void *memory; /* as long as the value; there until the session is freed, or remat_lend gives it another; plan_only: NULL */
-} remat_lent;
+    void *
+        memory; /* as long as the value; there until the session is freed, or remat_set_external gives it another; plan_only: NULL */
+} remat_external;
 
 typedef struct {
     const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; or "null": computes nothing, counts everything */
@@ -342,11 +347,11 @@ typedef struct {
                                 the device's rates. Borrowed                                              */
     double assume_flops, assume_bandwidth; /* device "null": operations and bytes a second of the machine that
                                 is planned for; 0: some                                                   */
-    int64_t tile;         /* timesteps in a tile; 0: from the shapes and the kind of device (docs/plans.md) */
-    bool fold_embedding;  /* rewrite embedding -> recurrent input projection into one table where smaller */
-    bool plan_only;       /* allocate nothing: the plan can be read, nothing can run                      */
-    bool inference;       /* no gradients and no optimizer: only remat_evaluate                           */
-    bool stateful;        /* carried states continue from call to call instead of starting at zero. Where a session
+    int64_t tile;        /* timesteps in a tile; 0: from the shapes and the kind of device (docs/plans.md) */
+    bool fold_embedding; /* rewrite embedding -> recurrent input projection into one table where smaller */
+    bool plan_only;      /* allocate nothing: the plan can be read, nothing can run                      */
+    bool inference;      /* no gradients and no optimizer: only remat_evaluate                           */
+    bool stateful;       /* carried states continue from call to call instead of starting at zero. Where a session
                              trains, remat_evaluate begins with them and leaves them as they are          */
     const remat_value *outputs; /* borrowed during create: values that remat_evaluate keeps whole, for
                                    remat_read(REMAT_OUTPUT); training steps keep what the loss depends on  */
@@ -354,8 +359,8 @@ typedef struct {
     int n_differentiated; /* so many outputs, from the first on, are differentiated by gradients that the program
                              writes: a loss of its own, beside `loss` or in its place (remat_forward); where
                              `inference` is set, none                                                      */
-    const remat_lent *lent; /* borrowed during create: inputs and outputs that the arena has no room for */
-    int n_lent;
+    const remat_external *external; /* borrowed during create: inputs and outputs that the arena has no room for */
+    int n_external;
     const char *optimizer;        /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only,
                                      remat_step refuses                                                   */
     double momentum;              /* sgd, rmsprop, lars                                                           */
@@ -370,23 +375,26 @@ typedef struct {
     bool momentum_correction;     /* lars: momentum is also multiplied by lr / the last update's lr       */
     bool adapt_vectors;           /* lars, lamb: scale biases and gains by their norms too, not only what has two
                                      dimensions or more                                                   */
-    bool decay_vectors;           /* lars, lamb: weight decay for biases and gains, too: else they have what a group gives them */
-    double norm_limit;            /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
-    const char *train_only;       /* beginnings of names, comma separated: these parameters alone are trained. The others
+    bool decay_vectors; /* lars, lamb: weight decay for biases and gains, too: else they have what a group gives them */
+    double norm_limit;  /* lamb: a larger norm of a parameter counts as this much; 0: no limit  */
+    const char *train_only;   /* beginnings of names, comma separated: these parameters alone are trained. The others
                                      are frozen, PyTorch's requires_grad_(False): no gradient, no optimizer state, no
                                      place in a bucket. Borrowed during create; NULL: all                 */
-    int micro_steps;                 /* parts that the batch of one update comes in, each with a call of
+    int micro_steps;          /* parts that the batch of one update comes in, each with a call of
                                      remat_gradients of its own; 0: 1                                     */
-    bool pairwise;                   /* micro steps and ranks are summed as one balanced tree, so that their product
+    bool deterministic_world; /* micro steps and ranks are summed as one balanced tree, so that their product
                                      alone decides the bits; both must be powers of two (docs/distributed.md) */
     const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied; NULL: there are none */
-    const char *groups; /* parameters with a rate (a factor of the step's) or a weight decay of their own, by words in their
+    const char
+        *groups; /* parameters with a rate (a factor of the step's) or a weight decay of their own, by words in their
                            names; the first group with such a word counts: "bias,norm:weight_decay=0;wte:lr=0.1".
                            Borrowed during create; NULL: none                                            */
-    int64_t carry_after; /* stateful sessions keep states for the next call as they are after so many timesteps, whole tiles
-                            (with tile 0 one is chosen that fits): windows that overlap, every `carry_after` timesteps one;
+    int64_t
+        carry_stride; /* stateful sessions keep states for the next call as they are after so many timesteps, whole tiles
+                            (with tile 0 one is chosen that fits): windows that overlap, every `carry_stride` timesteps one;
                             0: after all                                                                  */
-    const char *loss_mean; /* of losses that leave targets out or weigh classes, where an update has several micro steps or
+    const char
+        *loss_mean; /* of losses that leave targets out or weigh classes, where an update has several micro steps or
                               ranks. "batch", NULL: the mean over all that counts in the update, as of one batch; "parts":
                               each has a mean of its own, and those are averaged, as under PyTorch's DDP (docs/large_batch.md) */
 } remat_config;
@@ -517,7 +525,7 @@ static inline remat_status remat_traced_timeline(const remat_session *, remat_li
  * called the session, and only where the comment says; a plan_only or inference session calls none. Of agree, map, unmap,
  * prepare and poll any may be NULL; gather and gathered are for where it shards. */
 typedef struct {
-    int32_t index;               /* from 0 */
+    int32_t index;                 /* from 0 */
     float *parameters, *gradients; /* its `count` of each, in the session's block: device memory, on a GPU. Who writes
                                       parameters here says so: remat_parameters_changed                      */
     int64_t count;
@@ -526,11 +534,12 @@ typedef struct {
 } remat_bucket;
 
 typedef struct remat_ranks {
-    size_t struct_bytes; /* sizeof(remat_ranks), for whoever fills this in; to be set anew in a copy of a library's table */
+    size_t
+        struct_bytes; /* sizeof(remat_ranks), for whoever fills this in; to be set anew in a copy of a library's table */
     void *context;
     int rank, size;
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
-    double weight;        /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1. Where parts of
+    double weight; /* this rank's share of the batch times `size`: 1 when all have as many rows; 0: 1. Where parts of
                              a batch weigh by what counts in them (remat_config.loss_mean), it is not used   */
     bool shard_optimizer; /* ZeRO stage 1: a rank keeps the optimizer's state of its part of each bucket alone */
     bool fused_update;    /* remat_step updates a bucket when it arrives, not after the last (without clipping) */
@@ -583,10 +592,10 @@ static inline remat_bucket remat_bucket_info(const remat_session *, int64_t inde
 void remat_parameters_changed(remat_session *);
 
 /* Of the size * micro_steps shards that the batch of an update is cut into, the t-th call of remat_gradients on rank r
- * computes shard r + size * j. j is t, or, pairwise, t with its log2(micro_steps) bits in reverse: so neighbouring calls are
+ * computes shard r + size * j. j is t, or, deterministic_world, t with its log2(micro_steps) bits in reverse: so neighbouring calls are
  * what the tree adds first, and few sums wait at any time. Dropout is drawn by shard: shard 0 of a job of any size drops what
  * a session without ranks would. */
-int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise); /* j */
+int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool deterministic_world); /* j */
 
 /* ---- A job: who the other ranks are -------------------------------------------------------------------- */
 
@@ -612,10 +621,10 @@ typedef struct {
     int world_size, rank;      /* 0, 0: as the launcher's variables say                                            */
     int64_t timeout_ms;        /* for a rank that lives and does not come; 0: ten minutes                          */
     const char *grad_compress; /* "fp16", "bf16": gradients travel as these; NULL or "none": as they are         */
-    bool pairwise;             /* as in remat_config: for both, or for neither                                   */
+    bool deterministic_world;  /* as in remat_config: for both, or for neither                                   */
     bool shard_optimizer, fused_update; /* as in remat_ranks, and                                                */
     uint64_t first_bucket_bytes, bucket_bytes; /* these too                                                      */
-    int64_t join_timeout_ms;   /* for ranks that remat_join waits for; 0: timeout_ms, and if that is 0, five minutes */
+    int64_t join_timeout_ms; /* for ranks that remat_join waits for; 0: timeout_ms, and if that is 0, five minutes */
 } remat_job_config;
 
 /* Collective, that is, to be called by all ranks: returns when all are there. INVALID, MISSING: what cannot work, or is not in
@@ -683,7 +692,8 @@ typedef struct {
     int rank;
     int64_t dim[REMAT_MAX_RANK];
     uint64_t bytes; /* of what this session holds: all of it, unless it is sharded */
-    int64_t first, count; /* elements of it that this session holds, in row-major order: 0 and all; OPTIMIZER arrays of a
+    int64_t first,
+        count; /* elements of it that this session holds, in row-major order: 0 and all; OPTIMIZER arrays of a
                              session that shards them: the part of this rank, which may be none */
 } remat_array;
 
@@ -700,10 +710,10 @@ remat_status remat_write_part(remat_session *, remat_kind, int64_t index, uint64
                               uint64_t bytes);
 remat_status remat_read_part(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
 
-/* Other memory for an INPUT or OUTPUT of config.lent, from the next pass on: two buffers in turn, say. Inputs in it count as
+/* Other memory for an INPUT or OUTPUT of config.external, from the next pass on: two buffers in turn, say. Inputs in it count as
  * written; they are left alone during passes, and between remat_forward and remat_backward, as are outputs that are
  * differentiated. */
-remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory);
+remat_status remat_set_external(remat_session *, remat_kind, int64_t index, void *memory);
 
 /* From the next pass on, of sequences of `timesteps` timesteps tiles that begin at `end` or later are not computed, but for a last one
  * that something without time follows: for a batch whose rows all end there or earlier (docs/stateful.md, rows that begin and end);
@@ -714,12 +724,13 @@ remat_status remat_lend(remat_session *, remat_kind, int64_t index, void *memory
 remat_status remat_set_sequence_end(remat_session *, int64_t timesteps, int64_t end);
 
 typedef struct {
-    double loss;      /* a float's value; mean over all that counts (of all ranks), in the units of the loss. Before the last
+    double loss; /* a float's value; mean over all that counts (of all ranks), in the units of the loss. Before the last
                          micro step: over those so far, of this rank; of remat_evaluate: of this rank     */
-    double grad_norm; /* global 2-norm before clipping; of the last micro step, else 0                    */
+    double grad_norm;          /* global 2-norm before clipping; of the last micro step, else 0                    */
     uint64_t arena_peak_bytes; /* counted as it runs: the furthest byte of the arena claimed by any step   */
     uint64_t recomputed_stages;
-    double counted; /* what `loss` is a mean over: targets that count, or the sum of their classes' weights; 0: the loss has no
+    double
+        counted; /* what `loss` is a mean over: targets that count, or the sum of their classes' weights; 0: the loss has no
                        such count, or it is a mean of several ones                                        */
 } remat_step_result;
 
@@ -799,8 +810,8 @@ static inline remat_config remat_config_init(void) {
     return config;
 }
 
-remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *, size_t config_bytes,
-                                        remat_session **out);
+remat_status remat_session_create_sized(const remat_graph *, remat_value loss, const remat_config *,
+                                        size_t config_bytes, remat_session **out);
 static inline remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                                 remat_session **out) {
     return remat_session_create_sized(graph, loss, config, sizeof(remat_config), out);
@@ -827,18 +838,24 @@ static inline remat_recordings remat_session_recordings(const remat_session *ses
     return recordings;
 }
 
-remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points, int64_t *count) {
+remat_status remat_plan_pareto_sized(const remat_session *, remat_pareto_point **points, size_t point_bytes,
+                                     int64_t *count);
+static inline remat_status remat_plan_pareto(const remat_session *session, remat_pareto_point **points,
+                                             int64_t *count) {
     return remat_plan_pareto_sized(session, points, sizeof(remat_pareto_point), count);
 }
 
-remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+remat_status remat_plan_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes,
+                                       int64_t *count);
+static inline remat_status remat_plan_timeline(const remat_session *session, remat_live_point **points,
+                                               int64_t *count) {
     return remat_plan_timeline_sized(session, points, sizeof(remat_live_point), count);
 }
 
-remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points, int64_t *count) {
+remat_status remat_traced_timeline_sized(const remat_session *, remat_live_point **points, size_t point_bytes,
+                                         int64_t *count);
+static inline remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points,
+                                                 int64_t *count) {
     return remat_traced_timeline_sized(session, points, sizeof(remat_live_point), count);
 }
 
@@ -859,7 +876,8 @@ static inline remat_status remat_sampler_create(const remat_sampler_config *conf
     return remat_sampler_create_sized(config, sizeof(remat_sampler_config), out);
 }
 
-remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out, size_t out_bytes);
+remat_status remat_array_info_sized(const remat_session *, remat_kind, int64_t index, remat_array *out,
+                                    size_t out_bytes);
 static inline remat_status remat_array_info(const remat_session *session, remat_kind kind, int64_t index,
                                             remat_array *out) {
     return remat_array_info_sized(session, kind, index, out, sizeof(remat_array));

@@ -14,15 +14,15 @@
  *   - SAVED lives from forward to backward; SCRATCH dies with the call.
  *   - Backward is handed data = NULL for every input and output that the op did not declare in `saves`.
  *   - Kernels overwrite y, state_out, aux, dx and dstate_in, in full; the graph adds. The exceptions are inputs marked in
- *     `weights`: those are the same for every tile, and backward ADDS its tile's gradient to dx (their sum over tiles is always
+ *     `shared`: those are the same for every tile, and backward ADDS its tile's gradient to dx (their sum over tiles is always
  *     made in the same order: that is what makes every plan's bits equal).
  *   - dx[i].data == NULL means "not wanted": skip that work. The same goes for dstate_in. dy is never NULL.
  *   - The same call gives the same bits, however often it is made and wherever its buffers lie. It depends on nothing but the
  *     call: no static variables, no clock. Randomness is remat_random. What is added up by several threads is added in an order
  *     that does not depend on which of them was faster: blocks of a fixed size, then the blocks' sums in order.
  *   - Kernels allocate nothing, and cannot fail: what can be wrong is refused by infer.
- *   - A FACT is a small result that must be made once a step, however often a plan runs the stage again: statistics of a batch, a
- *     choice that was drawn. The kernel `fact` makes it, before the node's first forward run; all runs of forward and backward
+ *   - A ONCE result is small and must be made once a step, however often a plan runs the stage again: statistics of a batch, a
+ *     choice that was drawn. The kernel `once` makes it, before the node's first forward run; all runs of forward and backward
  *     read it. It alone writes BUFFERS (running statistics), in training steps, and may talk to other ranks.
  *   - Saving less. A stage may be kept LEAN: then it saves no aux of an op that has `rebuild`, which makes aux again, bit
  *     for bit, just before the op's backward; and neither y nor aux of an op marked `cheap`, whose forward is run again.
@@ -59,13 +59,13 @@ typedef struct {
     void *data; /* borrowed; NULL: not there, or not wanted */
 } remat_tensor;
 
-int64_t remat_desc_count(const remat_desc *);  /* elements; a scalar has 1 */
+int64_t remat_desc_count(const remat_desc *); /* elements; a scalar has 1 */
 uint64_t remat_desc_bytes(const remat_desc *);
 /* "f32 (331,4,64)", into a buffer of at least REMAT_DESC_TEXT bytes, which is returned. */
 #define REMAT_DESC_TEXT 192
 const char *remat_desc_text(const remat_desc *, char *buffer);
 
-typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD, REMAT_FACT } remat_pass;
+typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD, REMAT_ONCE } remat_pass;
 typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_kind;
 
 /* How an op behaves along time, when its first input is a sequence. Shapes below are a tile's: tau timesteps. */
@@ -78,7 +78,7 @@ typedef enum {
     REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
     REMAT_TIME_REVERSE,   /* y is x with time reversed. A call sees one tile and reverses it; the graph takes the
                              tiles in reverse order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
-    REMAT_TIME_WHOLE,     /* x and y have a time axis, and a call is given all of it: never cut into tiles. On WHOLE
+    REMAT_TIME_FULL,      /* x and y have a time axis, and a call is given all of it: never cut into tiles. On WHOLE
                              inputs: anything                                                                   */
     REMAT_TIME_BEGIN,     /* x has no time axis, and y has: it is a sequence (T,B,..), made whole              */
 } remat_time;
@@ -97,23 +97,24 @@ typedef struct {
     const void *attr;                 /* the op's own attributes, or NULL                                        */
     remat_tensor x[REMAT_MAX_INPUTS]; /* inputs; desc.rank == -1: optional and not given                         */
     remat_tensor y;                   /* forward: to fill; backward: if declared in saves                        */
-    remat_tensor state_in[REMAT_MAX_STATES];  /* carried; data NULL: zeros. Backward: if declared in saves        */
-    remat_tensor state_out[REMAT_MAX_STATES]; /* forward: to fill; not there in backward                         */
-    remat_tensor dy, dx[REMAT_MAX_INPUTS];    /* backward                                                        */
+    remat_tensor state_in[REMAT_MAX_STATES];   /* carried; data NULL: zeros. Backward: if declared in saves        */
+    remat_tensor state_out[REMAT_MAX_STATES];  /* forward: to fill; not there in backward                         */
+    remat_tensor dy, dx[REMAT_MAX_INPUTS];     /* backward                                                        */
     remat_tensor dstate_out[REMAT_MAX_STATES]; /* backward, in: gradient of state_out; NULL: zeros               */
-    remat_tensor dstate_in[REMAT_MAX_STATES]; /* backward, to fill; NULL: not wanted                             */
+    remat_tensor dstate_in[REMAT_MAX_STATES];  /* backward, to fill; NULL: not wanted                             */
     void *aux;          /* aux_bytes of the op's own saved data. Forward fills it, unless NULL: a forward-only
                            pass. Backward reads it and may overwrite it.                                     */
     void *scratch;      /* scratch_bytes, uninitialised                                                      */
     void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
     const void *packed; /* packed_bytes derived from the weights by `pack`, anew before passes where they changed */
-    void *fact;         /* fact_bytes. `fact` fills it; the others read it. It lies there until the step's end */
+    void *once;         /* once_bytes. `once` fills it; the others read it. It lies there until the step's end */
     const void *ranks;  /* for remat_sum_over_ranks */
     remat_key key;
     int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
     bool training;       /* false: evaluation, where dropout is the identity                                 */
     int threads;
-    void *queue; /* on CUDA: for remat_cuda_stream; NULL on the CPU. There, all data above lies in the device's memory; attr
+    void *
+        queue; /* on CUDA: for remat_cuda_stream; NULL on the CPU. There, all data above lies in the device's memory; attr
                     and the call itself in the host's                                                        */
 } remat_call;
 
@@ -123,8 +124,8 @@ typedef void remat_kernel(const remat_call *call);
 void *remat_cuda_stream(const remat_call *);
 
 /* Adds up `count` numbers over all ranks that train together, in place (on CUDA, in the device's memory): the same bits on all.
- * Each rank makes the same such calls in the same order, so they are for what every plan runs once: `fact`, and `backward`, of an
- * op marked `talks`. Without other ranks, and in an evaluation, the numbers stay as they are. A rank that fails ends the step. */
+ * Each rank makes the same such calls in the same order, so they are for what every plan runs once: `once`, and `backward`, of an
+ * op that is `collective`. Without other ranks, and in an evaluation, the numbers stay as they are. A rank that fails ends the step. */
 void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count);
 
 /* Numbers that are finite and not negative. No kind of memory that an op asks for is more than 2^60 bytes. */
@@ -151,23 +152,26 @@ typedef struct {
      * touches nothing else that differs from tile to tile can be recorded once for all. NULL: none. */
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
-    void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `weights`, which have to be there before
+    void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `shared`, which have to be there before
                                                             the first stage; NULL exactly if packed_bytes is */
-    remat_kernel *fact; /* NULL exactly if the op's fact_bytes is */
+    remat_kernel *once;                                 /* NULL exactly if the op's once_bytes is */
 } remat_op_device;
 
 typedef struct {
     size_t struct_bytes;    /* sizeof(remat_op): an op may be compiled apart from the program, with another header */
     const char *name, *doc; /* doc: one line for readers, or NULL. name: at most 40 bytes; sentences, measured times and
                                carried states ("NAME.0.h") are called by it */
-    int n_in, n_state;      /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
+    int n_in,
+        n_state; /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
     const char *state_name[REMAT_MAX_STATES]; /* what carried states are called behind "NAME.0."; NULL: "h" and "c" */
     uint32_t optional; /* bit i: input i may be absent                                                       */
-    uint32_t weights;  /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
+    uint32_t shared;   /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
-    uint32_t buffers;  /* bit i: input i is a buffer (remat_buffer), which `fact` reads and, where call->training, writes;
+    uint32_t
+        buffers; /* bit i: input i is a buffer (remat_buffer), which `once` reads and, where call->training, writes;
                           other kernels are handed NULL. A buffer that is written is an input of one node alone     */
-    uint32_t resets;   /* the bit of one optional input, F32 (T,B), of a RECURRENT op: where it is above 0, the op takes its states
+    uint32_t
+        resets; /* the bit of one optional input, F32 (T,B), of a RECURRENT op: where it is above 0, the op takes its states
                           before that timestep as zeros (remat_reset_states). 0: it has none                 */
     size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
                           attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
@@ -184,27 +188,32 @@ typedef struct {
      * length may be refused: then remat_session_create says for which tiles. */
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
-    uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);          /* NULL: none */
-    uint64_t (*fact_bytes)(const remat_desc *x, const void *attr);         /* NULL: none; of a tile, where there are tiles */
-    bool (*talks)(const void *attr); /* it calls remat_sum_over_ranks; NULL: never */
+    uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);  /* NULL: none */
+    uint64_t (*once_bytes)(const remat_desc *x, const void *attr); /* NULL: none; of a tile, where there are tiles */
+    bool (*collective)(const void *attr);                          /* it calls remat_sum_over_ranks; NULL: never */
     int64_t (*bound)(const remat_desc *x, const void *attr, int input); /* exclusive upper limit of a
                                                                            discrete input; NULL: none */
-    int64_t (*ignored)(const void *attr, int input); /* a value outside [0, bound) that a discrete input may have, too, if all
+    int64_t (*ignored)(const void *attr,
+                       int input); /* a value outside [0, bound) that a discrete input may have, too, if all
                                                         that read it say so; NULL, or one inside: none */
     remat_op_device on[REMAT_DEVICE_KINDS];
     /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are that. */
-    remat_kernel *define_forward, *define_backward, *define_rebuild, *define_fact;
+    remat_kernel *define_forward, *define_backward, *define_rebuild, *define_once;
     /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
-     * (x of saves.in, y, state_in), the inputs marked in `weights`, and `packed`; its cost is that of pass REMAT_REBUILD.
+     * (x of saves.in, y, state_in), the inputs marked in `shared`, and `packed`; its cost is that of pass REMAT_REBUILD.
      * NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
-    bool (*rebuilds)(const remat_desc *x, const void *attr); /* shapes for which the bits are the same; NULL: all of them */
-    bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE and REVERSE
+    bool (*rebuilds)(const remat_desc *x,
+                     const void *attr); /* shapes for which the bits are the same; NULL: all of them */
+    bool
+        cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE and REVERSE
                    ops alone */
     int n_samples;
     const remat_sample *samples; /* two to five small ones, for remat_op_check */
-    uint64_t first_for; /* bit i: backward reads x[0] for the gradient of input i. Where none of these is wanted, x[0] is not saved,
+    uint64_t
+        first_for; /* bit i: backward reads x[0] for the gradient of input i. Where none of these is wanted, x[0] is not saved,
                            and backward is handed NULL. 0: it reads x[0] for any gradient */
-    uint64_t denominator; /* the bit of one scalar input, marked in `weights`, of a SUM: y is a sum divided by it, the number of targets
+    uint64_t
+        denominator; /* the bit of one scalar input, marked in `shared`, of a SUM: y is a sum divided by it, the number of targets
                              that count. Micro steps and ranks weigh such a loss by it (remat_config.loss_mean). 0: none */
 } remat_op;
 

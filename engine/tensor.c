@@ -5,37 +5,37 @@
 
 #include "engine/status.h"
 
-rm_desc rm_desc_make(remat_dtype dtype, int rank, const int64_t *dim) {
-    rm_desc desc = {.dtype = dtype, .rank = rank};
+remat_desc rm_desc_make(remat_dtype dtype, int rank, const int64_t *dim) {
+    remat_desc desc = {.dtype = dtype, .rank = rank};
     for (int i = 0; i < REMAT_MAX_RANK; i++) desc.dim[i] = i < rank ? dim[i] : 1;
     return desc;
 }
 
-int64_t rm_desc_count(const rm_desc *desc) {
+int64_t rm_desc_count(const remat_desc *desc) {
     int64_t count = 1;
     for (int i = 0; i < desc->rank; i++) count *= desc->dim[i];
     return count;
 }
 
-uint64_t rm_desc_bytes(const rm_desc *desc) { return (uint64_t)rm_desc_count(desc) * rm_dtype_bytes(desc->dtype); }
+uint64_t rm_desc_bytes(const remat_desc *desc) { return (uint64_t)rm_desc_count(desc) * rm_dtype_bytes(desc->dtype); }
 
-bool rm_desc_equal(const rm_desc *a, const rm_desc *b) {
+bool rm_desc_equal(const remat_desc *a, const remat_desc *b) {
     if (a->dtype != b->dtype || a->rank != b->rank) return false;
     for (int i = 0; i < a->rank; i++)
         if (a->dim[i] != b->dim[i]) return false;
     return true;
 }
 
-int64_t rm_desc_last(const rm_desc *desc) { return desc->rank > 0 ? desc->dim[desc->rank - 1] : 1; }
-int64_t rm_desc_rows(const rm_desc *desc) { return rm_desc_count(desc) / rm_desc_last(desc); }
+int64_t rm_desc_last(const remat_desc *desc) { return desc->rank > 0 ? desc->dim[desc->rank - 1] : 1; }
+int64_t rm_desc_rows(const remat_desc *desc) { return rm_desc_count(desc) / rm_desc_last(desc); }
 
-const char *rm_desc_text(const rm_desc *desc, char *buffer) {
+const char *rm_desc_text(const remat_desc *desc, char *buffer) {
     static const char *const name[] = {"f32", "f64", "i32"};
     const char *dtype = (unsigned)desc->dtype < sizeof name / sizeof *name ? name[desc->dtype] : "no dtype";
-    int n = snprintf(buffer, RM_DESC_TEXT, "%s (", dtype);
+    int n = snprintf(buffer, REMAT_DESC_TEXT, "%s (", dtype);
     for (int i = 0; i < desc->rank && i < REMAT_MAX_RANK; i++)
-        n += snprintf(buffer + n, RM_DESC_TEXT - (size_t)n, i ? ",%lld" : "%lld", (long long)desc->dim[i]);
-    snprintf(buffer + n, RM_DESC_TEXT - (size_t)n, ")");
+        n += snprintf(buffer + n, REMAT_DESC_TEXT - (size_t)n, i ? ",%lld" : "%lld", (long long)desc->dim[i]);
+    snprintf(buffer + n, REMAT_DESC_TEXT - (size_t)n, ")");
     return buffer;
 }
 
@@ -45,7 +45,7 @@ const char *remat_desc_text(const remat_desc *desc, char *buffer) {
     return desc && buffer ? rm_desc_text(desc, buffer) : NULL;
 }
 
-remat_status rm_desc_check(const rm_desc *desc, const char *what) {
+remat_status rm_desc_check(const remat_desc *desc, const char *what) {
     REQUIRE(desc->rank >= 0 && desc->rank <= REMAT_MAX_RANK, INVALID, "%s has rank %d; ranks go from 0 to %d", what,
             desc->rank, REMAT_MAX_RANK);
     REQUIRE((unsigned)desc->dtype <= REMAT_I32, INVALID, "%s has dtype number %d; there is none", what,

@@ -19,8 +19,8 @@ int main(void) {
     /* Describe. Builders return values; a mistake is remembered by the graph and reported when it is used. */
     remat_graph *g;
     check(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){POINTS, 2});
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){POINTS, 1});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){POINTS, 2});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){POINTS, 1});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){1, 2}, remat_init_uniform(1));
     remat_value b = remat_param(g, "b", 1, (int64_t[]){1}, remat_init_zero());
     remat_value loss = remat_mse(g, remat_linear(g, x, w, b), y);

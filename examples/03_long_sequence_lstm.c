@@ -13,7 +13,7 @@ enum { TIMESTEPS = 4000, BATCH = 8, HIDDEN = 32, STEPS = 3 };
 
 static remat_value adding_network(remat_graph *g) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){TIMESTEPS, BATCH, 2});
-    remat_value sum = remat_input(g, "sum", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){BATCH, 1});
+    remat_value sum = remat_input(g, "sum", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){BATCH, 1});
     remat_init small = remat_init_uniform(0.17);
     remat_value w_ih = remat_param(g, "w_ih", 2, (int64_t[]){4 * HIDDEN, 2}, small);
     remat_value w_hh = remat_param(g, "w_hh", 2, (int64_t[]){4 * HIDDEN, HIDDEN}, small);

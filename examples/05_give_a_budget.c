@@ -10,7 +10,7 @@ enum { TIMESTEPS = 100000, BATCH = 8, FEATURES = 16, HIDDEN = 256 };
 static remat_value network(remat_graph *g) {
     remat_init small = remat_init_uniform(0.06);
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){TIMESTEPS, BATCH, FEATURES});
-    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){BATCH, HIDDEN});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){BATCH, HIDDEN});
     remat_value w_ih = remat_param(g, "w_ih", 2, (int64_t[]){4 * HIDDEN, FEATURES}, small);
     remat_value w_hh = remat_param(g, "w_hh", 2, (int64_t[]){4 * HIDDEN, HIDDEN}, small);
     remat_value h = remat_lstm(g, x, w_ih, w_hh, REMAT_NONE, REMAT_NONE);

@@ -42,8 +42,8 @@ static remat_session *create_session(int64_t rows, const remat_ranks *ranks) {
     remat_graph *g;
     remat_session *s;
     check(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, 2});
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, 1});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, 2});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, 1});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){1, 2}, remat_init_uniform(1));
     remat_value b = remat_param(g, "b", 1, (int64_t[]){1}, remat_init_zero());
     remat_config config = REMAT_CONFIG_INIT;

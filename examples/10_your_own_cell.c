@@ -21,10 +21,10 @@ static remat_value gated_unit(remat_graph *g, remat_value sequence) {
     remat_graph *b;
     remat_value in[WEIGHTS], weights[WEIGHTS];
     check(remat_graph_create(&b));
-    remat_value x = remat_input(b, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){BATCH, 1});
-    remat_value h = remat_input(b, "h", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){BATCH, HIDDEN});
+    remat_value x = remat_input(b, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){BATCH, 1});
+    remat_value h = remat_input(b, "h", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){BATCH, HIDDEN});
     for (int i = 0; i < WEIGHTS; i++) {
-        in[i] = remat_input(b, weight_name[i], REMAT_F32, REMAT_WHOLE, weight_rank[i], weight_dim[i]);
+        in[i] = remat_input(b, weight_name[i], REMAT_F32, REMAT_STATIC, weight_rank[i], weight_dim[i]);
         weights[i] = remat_param(g, weight_name[i], weight_rank[i], weight_dim[i], remat_init_uniform(0.25));
     }
     remat_value of_x = remat_linear(b, x, in[W_F], in[B_F]), of_h = remat_linear(b, h, in[U_F], REMAT_NONE);

@@ -95,8 +95,8 @@ static remat_value residual(remat_graph *g, remat_value x, int block) {
 
 static remat_value network(remat_graph *g, const int64_t picture[3], int64_t classes) {
     remat_value x =
-        remat_input(g, "pictures", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){BATCH, picture[0], picture[1], picture[2]});
-    remat_value label = remat_input(g, "labels", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){BATCH});
+        remat_input(g, "pictures", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){BATCH, picture[0], picture[1], picture[2]});
+    remat_value label = remat_input(g, "labels", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){BATCH});
     remat_value y = remat_relu(g, convolved(g, x, 0, 's', picture[0], WIDTH, 2));
     for (int block = 0; block < BLOCKS; block++) y = residual(g, y, block);
     remat_value w = remat_param(g, "head.w", 2, (int64_t[]){classes, WIDTH}, remat_init_normal(0.3));

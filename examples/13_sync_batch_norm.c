@@ -33,8 +33,8 @@ static remat_value normalise(remat_graph *g, remat_value x, int layer) {
 
 /* Is a point of a square inside a ring? */
 static remat_value describe(remat_graph *g, int64_t rows) {
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, 2});
-    remat_value inside = remat_input(g, "inside", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){rows});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, 2});
+    remat_value inside = remat_input(g, "inside", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){rows});
     for (int layer = 0; layer < LAYERS; layer++) {
         int64_t in = layer ? WIDTH : 2;
         remat_value w = parameter(g, "linear", layer, WIDTH, in, remat_init_normal(1 / sqrt((double)in)));

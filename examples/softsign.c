@@ -77,7 +77,7 @@ static const remat_sample samples[] = {
 #define DESCRIPTOR(its_backward)                                                                                       \
     {                                                                                                                  \
         .struct_bytes = sizeof(remat_op), .name = "softsign",                                                          \
-        .doc = "y = u / (1 + |u|), u = x slope; x (..,C), slope (C)", .n_in = INPUTS, .weights = 1u << SLOPE,          \
+        .doc = "y = u / (1 + |u|), u = x slope; x (..,C), slope (C)", .n_in = INPUTS, .shared = 1u << SLOPE,           \
         .time = REMAT_TIME_POINTWISE, .saves = {.in = 1u << X | 1u << SLOPE}, .infer = infer, .cost = cost,            \
         .on[REMAT_ON_CPU] = {.forward = forward, .backward = its_backward}, .cheap = true, .samples = samples,         \
         .n_samples = sizeof samples / sizeof *samples                                                                  \

@@ -14,7 +14,7 @@ typedef struct {
 /* Of a point, what matters to those that it is a part of. */
 typedef struct {
     uint64_t peak_bytes, time_ns;
-} rm_cost;
+} remat_cost;
 
 /* Forward over the left part, dropping; the right part beside a held state; the left part. */
 typedef struct {
@@ -24,9 +24,10 @@ typedef struct {
 } rm_sweep;
 
 /* Each writes points to `out` (room for n_right + n_left, for n_right, for n_a + n_b) and answers how many. */
-int rm_frontier_split(const rm_cost *right, int n_right, const rm_cost *left, int n_left, rm_sweep sweep, int move,
+int rm_frontier_split(const remat_cost *right, int n_right, const remat_cost *left, int n_left, rm_sweep sweep,
+                      int move, rm_point *out);
+int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const remat_cost *right, int n_right, int move,
                       rm_point *out);
-int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_cost *right, int n_right, int move, rm_point *out);
 int rm_frontier_merge(const rm_point *a, int n_a, const rm_point *b, int n_b, rm_point *out);
 
 /* In place: the ends, and of the others at most most-2, evenly spaced along the curve where both axes are logarithmic and

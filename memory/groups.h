@@ -82,9 +82,9 @@ typedef struct {
     rm_cuts *cuts;  /* ... and where they split it */
     /* The pool, in pages of page_points each, which never move; an interval's points share a page. */
     struct rm_solver_page {
-        rm_cost *cost;
+        remat_cost *cost;
         rm_how *how;
-    } *page;
+    } * page;
     int64_t n_pages, page_capacity;
     int32_t page_points, used;
     rm_point *scratch;

@@ -281,7 +281,7 @@ static void end_lists(reader *r) {
     }
 }
 
-static remat_status read_fact(reader *r) {
+static remat_status read_once(reader *r) {
     static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage",
                                         "tier",    "states",   "state",  "dstate", NULL};
     remat_status status = REMAT_OK;
@@ -357,7 +357,7 @@ remat_status rm_problem_read(rm_problem *problem, const char *text, size_t lengt
                 .n_stages = -1,
                 .n_states = -1};
     remat_status status = REMAT_OK;
-    while (!status && rm_scan_line(&r.scan)) status = read_fact(&r);
+    while (!status && rm_scan_line(&r.scan)) status = read_once(&r);
     if (!status) status = finish(&r);
     if (status) rm_problem_free(problem);
     return status;

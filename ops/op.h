@@ -1,5 +1,5 @@
 /* op.h: what an op is, for this repository's own ops and for whoever runs them. An op is one file that ends in one `const
- * rm_op`. What an author needs is in engine/remat_op.h, the same for ops from here and from outside: read that first.
+ * remat_op`. What an author needs is in engine/remat_op.h, the same for ops from here and from outside: read that first.
  *
  * Two precisions. An op file is compiled twice: as float (rm_op_gelu) and, for the tests' finite
  * differences, as double (rm_op_gelu_f64). Its code says `real`. `define_*` is the readable definition, plain
@@ -11,59 +11,33 @@
 #include "engine/status.h"
 #include "engine/tensor.h"
 
-/* The types of remat_op.h, as they are called in here. */
-#define RM_MAX_IN REMAT_MAX_INPUTS
-#define RM_MAX_STATE REMAT_MAX_STATES
-typedef remat_pass rm_pass;
-#define RM_FORWARD REMAT_FORWARD
-#define RM_BACKWARD REMAT_BACKWARD
-#define RM_REBUILD REMAT_REBUILD
-#define RM_FACT REMAT_FACT
-typedef remat_device_kind rm_device_kind;
-#define RM_DEVICE_CPU REMAT_ON_CPU
-#define RM_DEVICE_CUDA REMAT_ON_CUDA
-#define RM_DEVICE_KINDS REMAT_DEVICE_KINDS
-typedef remat_time rm_time;
-#define RM_TIME_POINTWISE REMAT_TIME_POINTWISE
-#define RM_TIME_RECURRENT REMAT_TIME_RECURRENT
-#define RM_TIME_SUM REMAT_TIME_SUM
-#define RM_TIME_LAST REMAT_TIME_LAST
-#define RM_TIME_REVERSE REMAT_TIME_REVERSE
-#define RM_TIME_WHOLE REMAT_TIME_WHOLE
-#define RM_TIME_BEGIN REMAT_TIME_BEGIN
-typedef remat_key rm_key;
-typedef remat_call rm_call;
-typedef remat_kernel rm_kernel;
-typedef remat_cost rm_cost;
-typedef remat_sample rm_sample;
-typedef remat_op_device rm_op_device;
-typedef remat_op rm_op;
-
 /* INVALID where a descriptor cannot work whatever its inputs: the sentence names the op and the member. */
-remat_status rm_op_check_descriptor(const rm_op *op); /* descriptor.c */
+remat_status rm_op_check_descriptor(const remat_op *op); /* descriptor.c */
 
 /* infer, which may be a stranger's: a refusal always has a sentence. Success leaves the last error as it was. */
-remat_status rm_op_infer(const rm_op *op, const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state);
+remat_status rm_op_infer(const remat_op *op, const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
 /* INVALID where an input marked `discrete` is not I32: its gradient would be dropped without a word. */
-remat_status rm_op_check_discrete(const rm_op *op, const rm_desc *x);
+remat_status rm_op_check_discrete(const remat_op *op, const remat_desc *x);
 /* INVALID where costs are negative or no finite numbers, or bytes of aux, scratch or fixed exceed 2^60. */
-remat_status rm_op_check_demands(const rm_op *op, const rm_desc *x, const rm_desc *y, const void *attr,
-                                 rm_device_kind device);
+remat_status rm_op_check_demands(const remat_op *op, const remat_desc *x, const remat_desc *y, const void *attr,
+                                 remat_device_kind device);
 
 /* Of a sequence it makes a sequence. */
-static inline bool rm_op_keeps_time(const rm_op *op) { return op->time != RM_TIME_SUM && op->time != RM_TIME_LAST; }
+static inline bool rm_op_keeps_time(const remat_op *op) {
+    return op->time != REMAT_TIME_SUM && op->time != REMAT_TIME_LAST;
+}
 /* Its input must be a sequence. */
-static inline bool rm_op_needs_time(const rm_op *op) {
-    return op->time == RM_TIME_RECURRENT || op->time == RM_TIME_LAST || op->time == RM_TIME_REVERSE;
+static inline bool rm_op_needs_time(const remat_op *op) {
+    return op->time == REMAT_TIME_RECURRENT || op->time == REMAT_TIME_LAST || op->time == REMAT_TIME_REVERSE;
 }
 
 /* Inputs without a time axis, the same for all tiles. */
-static inline bool rm_op_shares(const rm_op *op, int input) { return (op->weights | op->buffers) >> input & 1; }
+static inline bool rm_op_shares(const remat_op *op, int input) { return (op->shared | op->buffers) >> input & 1; }
 
 /* NULL: this device lacks it. */
-static inline rm_kernel *rm_op_kernel(const rm_op *op, rm_device_kind device, rm_pass pass) {
-    const rm_op_device *on = &op->on[device];
-    rm_kernel *const kernel[] = {on->forward, on->backward, on->rebuild, on->fact};
+static inline remat_kernel *rm_op_kernel(const remat_op *op, remat_device_kind device, remat_pass pass) {
+    const remat_op_device *on = &op->on[device];
+    remat_kernel *const kernel[] = {on->forward, on->backward, on->rebuild, on->once};
     return kernel[pass];
 }
 
@@ -74,18 +48,18 @@ typedef struct {
 } rm_talk;
 
 /* The list, in the order of ops.def. */
-extern const rm_op *const rm_ops[];
+extern const remat_op *const rm_ops[];
 extern const int rm_n_ops;
-const rm_op *rm_op_find(const char *name);     /* NULL: no such op */
-const rm_op *rm_op_find_f64(const char *name); /* the same in double precision; tests only */
-const rm_op *rm_op_at(int32_t i);              /* number i of the list */
-const rm_op *rm_op_at_f64(int32_t i);
+const remat_op *rm_op_find(const char *name);     /* NULL: no such op */
+const remat_op *rm_op_find_f64(const char *name); /* the same in double precision; tests only */
+const remat_op *rm_op_at(int32_t i);              /* number i of the list */
+const remat_op *rm_op_at_f64(int32_t i);
 
 /* The CUDA column of a descriptor, RM_CUDA(mul, forward): the launcher in ops/elementwise/mul.cu, or NULL in a build without. */
 #if (defined REMAT_HAVE_CUDA || defined RM_CUDA_EMULATED) && !defined RM_REAL_DOUBLE
 #define OP(folder, name)                                                                                               \
-    extern rm_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda,                    \
-        rm_##name##_fact_cuda;
+    extern remat_kernel rm_##name##_forward_cuda, rm_##name##_backward_cuda, rm_##name##_rebuild_cuda,                 \
+        rm_##name##_once_cuda;
 #include "ops/ops.def"
 #undef OP
 #define RM_CUDA(name, pass) rm_##name##_##pass##_cuda
@@ -159,7 +133,7 @@ typedef struct {
 } rm_huber_attr; /* no attribute: 1 */
 typedef struct {
     int64_t blank, zero_infinity; /* zero_infinity: 0 or 1 */
-} rm_ctc_attr; /* no attribute: 0 */
+} rm_ctc_attr;                    /* no attribute: 0 */
 
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).

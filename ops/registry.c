@@ -7,42 +7,42 @@
 #include "ops/op.h"
 #include "ops/optimizers/optimizer.h"
 
-#define OP(folder, name) extern const rm_op RM_OP(name);
+#define OP(folder, name) extern const remat_op RM_OP(name);
 #include "ops/ops.def"
 #undef OP
 
 #ifdef RM_REAL_DOUBLE
 
-static const rm_op *const ops_f64[] = {
+static const remat_op *const ops_f64[] = {
 #define OP(folder, name) &RM_OP(name),
 #include "ops/ops.def"
 #undef OP
 };
 
-const rm_op *rm_op_find_f64(const char *name) {
+const remat_op *rm_op_find_f64(const char *name) {
     for (size_t i = 0; i < sizeof ops_f64 / sizeof *ops_f64; i++)
         if (!strcmp(ops_f64[i]->name, name)) return ops_f64[i];
     return NULL;
 }
 
-const rm_op *rm_op_at_f64(int32_t i) { return ops_f64[i]; }
+const remat_op *rm_op_at_f64(int32_t i) { return ops_f64[i]; }
 
 #else
 
-const rm_op *const rm_ops[] = {
+const remat_op *const rm_ops[] = {
 #define OP(folder, name) &RM_OP(name),
 #include "ops/ops.def"
 #undef OP
 };
 const int rm_n_ops = sizeof rm_ops / sizeof *rm_ops;
 
-const rm_op *rm_op_find(const char *name) {
+const remat_op *rm_op_find(const char *name) {
     for (int i = 0; i < rm_n_ops; i++)
         if (!strcmp(rm_ops[i]->name, name)) return rm_ops[i];
     return NULL;
 }
 
-const rm_op *rm_op_at(int32_t i) { return rm_ops[i]; }
+const remat_op *rm_op_at(int32_t i) { return rm_ops[i]; }
 
 #define OPTIMIZER(name) extern const rm_optimizer rm_optimizer_##name;
 #include "ops/optimizers/optimizers.def"

@@ -41,46 +41,46 @@ enum { RM_PARALLEL_MIN = 1 << 16, RM_PARALLEL_MIN_HEAVY = 1 << 14 /* an exp or m
 
 /* ---- Refusals: INVALID, and the sentence ---------------------------------------------------------- */
 
-static inline remat_status rm_want_real(const char *op, const char *input, const rm_desc *x) {
-    char text[RM_DESC_TEXT];
+static inline remat_status rm_want_real(const char *op, const char *input, const remat_desc *x) {
+    char text[REMAT_DESC_TEXT];
     REQUIRE(x->dtype == RM_REAL, INVALID, "%s: %s is %s; it must be real numbers of the graph's precision, not %s", op,
             input, rm_desc_text(x, text), x->dtype == REMAT_I32 ? "integers" : "another one");
     return REMAT_OK;
 }
 
-static inline remat_status rm_want_integer(const char *op, const char *input, const rm_desc *x) {
-    char text[RM_DESC_TEXT];
+static inline remat_status rm_want_integer(const char *op, const char *input, const remat_desc *x) {
+    char text[REMAT_DESC_TEXT];
     REQUIRE(x->dtype == REMAT_I32, INVALID, "%s: %s is %s; it must be integers (i32)", op, input,
             rm_desc_text(x, text));
     return REMAT_OK;
 }
 
-static inline remat_status rm_want_rank(const char *op, const char *input, const rm_desc *x, int least, int most) {
-    char text[RM_DESC_TEXT];
+static inline remat_status rm_want_rank(const char *op, const char *input, const remat_desc *x, int least, int most) {
+    char text[REMAT_DESC_TEXT];
     REQUIRE(x->rank >= least && x->rank <= most, INVALID, "%s: %s is %s, of rank %d; it must have rank %d to %d", op,
             input, rm_desc_text(x, text), x->rank, least, most);
     return REMAT_OK;
 }
 
-static inline remat_status rm_want_same(const char *op, const char *a_is, const rm_desc *a, const char *b_is,
-                                        const rm_desc *b) {
-    char a_text[RM_DESC_TEXT], b_text[RM_DESC_TEXT];
+static inline remat_status rm_want_same(const char *op, const char *a_is, const remat_desc *a, const char *b_is,
+                                        const remat_desc *b) {
+    char a_text[REMAT_DESC_TEXT], b_text[REMAT_DESC_TEXT];
     REQUIRE(rm_desc_equal(a, b), INVALID, "%s: %s is %s and %s is %s; they must have the same shape", op, a_is,
             rm_desc_text(a, a_text), b_is, rm_desc_text(b, b_text));
     return REMAT_OK;
 }
 
 /* A vector of `size` reals, such as a bias. */
-static inline remat_status rm_want_vector(const char *op, const char *input, const rm_desc *x, int64_t size) {
-    char text[RM_DESC_TEXT];
+static inline remat_status rm_want_vector(const char *op, const char *input, const remat_desc *x, int64_t size) {
+    char text[REMAT_DESC_TEXT];
     REQUIRE(x->dtype == RM_REAL && x->rank == 1 && x->dim[0] == size, INVALID,
             "%s: %s is %s; it must be a real vector of %lld", op, input, rm_desc_text(x, text), (long long)size);
     return REMAT_OK;
 }
 
 /* Where rows of a sequence (T,B,..) begin anew. */
-static inline remat_status rm_want_reset(const char *op, const rm_desc *reset, const rm_desc *x) {
-    char text[RM_DESC_TEXT];
+static inline remat_status rm_want_reset(const char *op, const remat_desc *reset, const remat_desc *x) {
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real(op, "reset", reset));
     REQUIRE(reset->rank == 2 && reset->dim[0] == x->dim[0] && reset->dim[1] == x->dim[1], INVALID,
             "%s: reset is %s; it must be (T,B) = (%lld,%lld)", op, rm_desc_text(reset, text), (long long)x->dim[0],
@@ -91,9 +91,9 @@ static inline remat_status rm_want_reset(const char *op, const rm_desc *reset, c
 /* ---- Costs ---------------------------------------------------------------------------------------- */
 
 /* Every element of y costs `flops` and goes through `streams` arrays (x, y, dy, dx: each read or written once). */
-static inline rm_cost rm_cost_streaming(const rm_desc *y, double flops, double streams) {
+static inline remat_cost rm_cost_streaming(const remat_desc *y, double flops, double streams) {
     double n = (double)rm_desc_count(y);
-    return (rm_cost){.flops = flops * n, .moved_bytes = streams * n * sizeof(real)};
+    return (remat_cost){.flops = flops * n, .moved_bytes = streams * n * sizeof(real)};
 }
 
 #endif

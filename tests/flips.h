@@ -165,8 +165,8 @@ static void flip_by_depth(const char *device, int seed) {
     int64_t batch = 1 + draw(4), width = 1 + draw(9), layers = 4 + draw(8);
     remat_graph *graph;
     CHECKED(remat_graph_create(&graph));
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){batch, width});
-    remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){batch, width});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, width});
+    remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, width});
     for (int64_t i = 0; i < layers; i++)
         x = remat_gelu(graph,
                        remat_linear(graph, x, net_param(graph, "w", "", (int)i, 2, width, width, 0.5), REMAT_NONE));

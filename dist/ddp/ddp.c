@@ -140,7 +140,7 @@ static rm_collective reduction_of(const rm_ddp *ddp, const remat_bucket *bucket,
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = wire, .tag = (uint32_t)bucket->index, .count = bucket->count};
     what.in = what.out = data;
     what.after = bucket->ready;
-    what.reduction = ddp->config.compress ? RM_SUM : ddp->config.pairwise ? RM_TREE : RM_MEAN;
+    what.reduction = ddp->config.compress ? RM_SUM : ddp->config.deterministic_world ? RM_TREE : RM_MEAN;
     if (!ddp->config.shard_optimizer) return what;
     what.kind = RM_REDUCE_SCATTER;
     what.count = part_of(ddp, bucket);
@@ -191,7 +191,7 @@ static remat_status reduce(void *context, const remat_bucket *bucket) {
         data = own->half;
         wire = half_wire(ddp);
         rm_narrow(wire, ddp->share, bucket->gradients, own->half, bucket->count);
-    } else if (ddp->config.pairwise) {
+    } else if (ddp->config.deterministic_world) {
         rm_scale(wire, ddp->share, data, data, bucket->count);
     }
     rm_collective what = reduction_of(ddp, bucket, wire, data);
@@ -282,7 +282,7 @@ static remat_status sum(void *context, double *values, int64_t count) {
     rm_ddp *ddp = context;
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_F64, .tag = RM_TAG_SUM, .count = count};
     what.in = what.out = values;
-    what.reduction = ddp->config.pairwise ? RM_TREE : RM_SUM;
+    what.reduction = ddp->config.deterministic_world ? RM_TREE : RM_SUM;
     const uint64_t start = rm_now_ns(); /* the loss comes after the last bucket, and waits for all of them */
     remat_status status = rm_ddp_run(ddp, what);
     ddp->cost.waited_ns += rm_now_ns() - start;
@@ -306,7 +306,7 @@ static remat_status compare_config(rm_ddp *ddp) {
              "first bucket: %llu bytes\nother buckets: %llu bytes\ngradient compression: %s\ndeterministic world: %s\n"
              "sharded optimizer: %s\nfused update: %s\n",
              (unsigned long long)c->first_bucket_bytes, (unsigned long long)c->bucket_bytes,
-             (unsigned)c->compress < 3 ? compress[c->compress] : "?", c->pairwise ? "yes" : "no",
+             (unsigned)c->compress < 3 ? compress[c->compress] : "?", c->deterministic_world ? "yes" : "no",
              c->shard_optimizer ? "yes" : "no", c->fused_update ? "yes" : "no");
     return rm_ddp_compare(ddp, "how gradients travel", text);
 }
@@ -317,13 +317,13 @@ static remat_status check_config(const rm_ddp *ddp) {
     const int32_t size = ddp->ranks.size;
     REQUIRE((unsigned)c->compress <= RM_COMPRESS_BF16, INVALID, "there is no gradient compression number %d",
             (int)c->compress);
-    REQUIRE(!c->gpus || (!c->compress && !c->pairwise), MISSING,
+    REQUIRE(!c->gpus || (!c->compress && !c->deterministic_world), MISSING,
             "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "
             "--device=cuda lie on GPUs: leave them out, or use --device=cpu");
-    REQUIRE(!c->pairwise || !c->compress, INVALID,
+    REQUIRE(!c->deterministic_world || !c->compress, INVALID,
             "gradients that are rounded on the way have bits that depend on the number of ranks: with "
             "--deterministic-world, use --grad-compress=none");
-    REQUIRE(!c->pairwise || !(size & (size - 1)), INVALID,
+    REQUIRE(!c->deterministic_world || !(size & (size - 1)), INVALID,
             "--deterministic-world adds up ranks in pairs: their number must be a power of two, and is %d", size);
     return REMAT_OK;
 }

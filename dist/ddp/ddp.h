@@ -14,7 +14,7 @@
  *   mean           sum over r of fl32(g_r * fl32(1/W)), as PyTorch's DDP does it; ranks with other numbers of rows weigh
  *                  accordingly (the session scales its loss: remat_ranks.weight)
  *   compressed     fl16(g_r * fl32(1/W)) is what travels, and what is added up (dist/group/group.h); back to float after
- *   pairwise       the tree sum (RM_TREE) of fl32(g_r * fl32(1/W)), W a power of two: exact, so that bits do not depend on W
+ *   deterministic_world       the tree sum (RM_TREE) of fl32(g_r * fl32(1/W)), W a power of two: exact, so that bits do not depend on W
  *   sharded        a reduce_scatter instead of an all_reduce; parameters come back by an all_gather
  *
  * A bucket's collective is issued by `reduce`, on the group's own thread, and runs beside what is left of the backward
@@ -35,8 +35,8 @@ typedef struct {
                                                   parameters travel by it, all else by `group`; borrowed; NULL: none */
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */
     rm_compress compress;
-    bool pairwise, shard_optimizer, fused_update; /* as in remat_config and remat_ranks */
-    int64_t rows;                                 /* of this rank's batch: decides its weight */
+    bool deterministic_world, shard_optimizer, fused_update; /* as in remat_config and remat_ranks */
+    int64_t rows;                                            /* of this rank's batch: decides its weight */
 } rm_ddp_config;
 
 typedef struct rm_ddp rm_ddp;

@@ -201,10 +201,10 @@ static remat_status compare_parameters(rm_ddp *ddp, const remat_session *session
 
 /* Alike on all ranks by now, and so is what follows from them. */
 static remat_status check_settings(const rm_ddp *ddp, const char *settings) {
-    const bool pairwise = strstr(settings, "\npairwise on\n") != NULL;
-    REQUIRE(pairwise == ddp->config.pairwise, INVALID,
-            "pairwise is %s for the session, and %s among its ranks: set it for both, or for neither",
-            pairwise ? "on" : "off", ddp->config.pairwise ? "on" : "off");
+    const bool deterministic_world = strstr(settings, "\ndeterministic_world on\n") != NULL;
+    REQUIRE(deterministic_world == ddp->config.deterministic_world, INVALID,
+            "deterministic_world is %s for the session, and %s among its ranks: set it for both, or for neither",
+            deterministic_world ? "on" : "off", ddp->config.deterministic_world ? "on" : "off");
     return REMAT_OK;
 }
 

@@ -44,8 +44,8 @@ static int by_last_first(const void *a, const void *b) {
 /* A node's input i in a forward pass over everything. Tables run before the chain, and backward after it. */
 static void note_reads(const rm_chain *chain, int32_t node, int64_t place, int64_t *first_read) {
     const rm_node *n = &chain->graph->node[node];
-    for (int i = 0; i < RM_MAX_IN && chain->use[n->y] == RM_DIFFERENTIATED; i++) {
-        int64_t at = place * RM_MAX_IN + i;
+    for (int i = 0; i < REMAT_MAX_INPUTS && chain->use[n->y] == RM_DIFFERENTIATED; i++) {
+        int64_t at = place * REMAT_MAX_INPUTS + i;
         if (n->x[i] && at < first_read[n->x[i]]) first_read[n->x[i]] = at;
     }
 }
@@ -195,7 +195,7 @@ static void note_write(rm_residents *at, const rm_where *where, int64_t stage, i
 static void note_writes(rm_residents *at, const rm_program *program, int64_t stage, int option) {
     for (int32_t n = 0; n < program->n; n++) {
         rm_instruction item = rm_program_at(program, n);
-        for (int i = 0; i < RM_MAX_IN; i++) note_write(at, &item.dx[i], stage, option, n);
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++) note_write(at, &item.dx[i], stage, option, n);
         if (item.what != RM_DO_BACKWARD) note_write(at, &item.y, stage, option, n);
     }
 }
@@ -220,7 +220,7 @@ void rm_buckets_find_final(rm_chain *chain) {
     rm_residents *at = &chain->at;
     for (int32_t i = 0; i < at->buckets.n; i++) at->buckets.item[i].stage = chain->n_stages - 1;
     for (int64_t s = chain->n_stages - 1; s >= 0; s--) {
-        const rm_class *class = rm_stage_class(chain, s);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
         const rm_sweep *sweep = rm_stage_sweep(chain, s);
         int64_t first_alike = sweep->first + (sweep->head != sweep->inner);
         if (class == &chain->class[sweep->inner] && !class->last) s = first_alike;

@@ -12,7 +12,7 @@
 static bool is_read_by(const rm_chain *chain, int32_t value, rm_use use) {
     for (int32_t i = 0; i < chain->n_order; i++) {
         const rm_node *reader = &chain->graph->node[chain->order[i]];
-        for (int k = 0; k < RM_MAX_IN; k++)
+        for (int k = 0; k < REMAT_MAX_INPUTS; k++)
             if (reader->x[k] == value && chain->use[reader->y] >= use) return true;
     }
     return false;
@@ -30,10 +30,10 @@ static remat_status add_carried(rm_chain *chain, int32_t node, int state, uint64
 
 static remat_status find_carried_of(rm_chain *chain, int32_t n) {
     const rm_node *node = &chain->graph->node[n];
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(chain->graph, node, 0, x, &y, state);
     for (int k = 0; k < node->op->n_state; k++) TRY(add_carried(chain, n, k, rm_desc_bytes(&state[k])));
-    bool sums = node->op->time == RM_TIME_SUM;
+    bool sums = node->op->time == REMAT_TIME_SUM;
     if (!sums || !(is_read_by(chain, node->y, RM_UNUSED) || rm_chain_is_output(chain, node->y))) return REMAT_OK;
     return add_carried(chain, n, -1, rm_desc_bytes(&y));
 }
@@ -53,12 +53,12 @@ static remat_status find_carried(rm_chain *chain) {
 
 static int32_t add_class(rm_chain *chain, int32_t w, int64_t tau, bool first, bool last) {
     const rm_sweep *sweep = &chain->sweep[w];
-    chain->class[chain->n_classes] = (rm_class){.tau = tau,
-                                                .sweep = w,
-                                                .first_node = sweep->first_node,
-                                                .n_nodes = sweep->n_nodes + (last ? sweep->n_tail : 0),
-                                                .first = first,
-                                                .last = last};
+    chain->class[chain->n_classes] = (rm_stage_kind){.tau = tau,
+                                                     .sweep = w,
+                                                     .first_node = sweep->first_node,
+                                                     .n_nodes = sweep->n_nodes + (last ? sweep->n_tail : 0),
+                                                     .first = first,
+                                                     .last = last};
     return chain->n_classes++;
 }
 
@@ -137,7 +137,7 @@ static void find_readers(const rm_chain *chain, rm_crossing *c, bool *read) {
     for (int32_t i = 0; i < chain->n_order; i++) {
         const rm_node *node = &graph->node[chain->order[i]];
         int32_t w = chain->sweep_of[chain->order[i]];
-        for (int k = 0; k < RM_MAX_IN && w > c->sweep; k++) {
+        for (int k = 0; k < REMAT_MAX_INPUTS && w > c->sweep; k++) {
             if (node->x[k] != c->value) continue;
             *read = true;
             bool adds = chain->use[node->y] == RM_DIFFERENTIATED && chain->use[c->value] == RM_DIFFERENTIATED;
@@ -319,7 +319,7 @@ static uint64_t program_bytes(const rm_program *program) {
 uint64_t rm_chain_program_bytes(const rm_chain *chain) {
     uint64_t bytes = program_bytes(&chain->prologue) + program_bytes(&chain->epilogue);
     for (int32_t c = 0; c < chain->n_classes; c++) {
-        const rm_class *class = &chain->class[c];
+        const rm_stage_kind *class = &chain->class[c];
         int64_t touched = class->reads.n + class->keeps.n + class->adds.n + class->evaluation_reads.n;
         bytes += sizeof *class + (uint64_t)touched * sizeof(rm_where);
         bytes += program_bytes(&class->drop) + program_bytes(&class->evaluate);
@@ -331,7 +331,7 @@ uint64_t rm_chain_program_bytes(const rm_chain *chain) {
 
 void rm_chain_free(rm_chain *chain) {
     for (int32_t c = 0; chain->class && c < chain->n_classes; c++) {
-        rm_class *class = &chain->class[c];
+        rm_stage_kind *class = &chain->class[c];
         free_program(&class->drop);
         free_program(&class->evaluate);
         for (int k = 0; k < RM_MAX_OPTIONS; k++) {
@@ -358,8 +358,8 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->at.value);
     rm_free(chain->at.gradient);
     rm_free(chain->at.packed);
-    rm_free(chain->at.fact);
-    rm_free(chain->at.fact_bytes);
+    rm_free(chain->at.once);
+    rm_free(chain->at.once_bytes);
     rm_free(chain->at.output);
     rm_free(chain->at.optimizer_state);
     rm_buckets_free(&chain->at.buckets);

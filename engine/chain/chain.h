@@ -57,7 +57,7 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
 
 /* ---- Where things are ----------------------------------------------------------------------------------------- */
 
-typedef enum { RM_NOWHERE, RM_RESIDENT, RM_LENT, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
+typedef enum { RM_NOWHERE, RM_RESIDENT, RM_EXTERNAL, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
 
 /* An address the executor can resolve for any stage of a class. AT_PIECE: piece + stride * (the stage's position in its sweep
  * + shift); where the sum in brackets is not within [0,limit), nothing: before the first tile there is no carried state. */
@@ -75,43 +75,45 @@ typedef struct {
 
 /* Offsets of everything that stays. Filled by resident.c. */
 typedef struct {
-    rm_where *value;    /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
-    rm_where *gradient; /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
-    uint64_t *packed;   /* by node: offset of its packed weights; UINT64_MAX: none */
-    bool packs_inputs;        /* some of them are made of inputs, which may be other ones in every pass */
-    rm_where *output;   /* by position in `outputs` */
-    uint64_t fixed, fixed_bytes; /* what every call's `fixed` is; no bytes: NULL */
-    uint64_t *fact, *fact_bytes; /* by node: offset, and of each of its stages; no bytes: none */
-    uint64_t *optimizer_state; /* by value id * RM_MAX_OPTIMIZER_STATE + i */
+    rm_where *value; /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
+    rm_where
+        *gradient;    /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
+    uint64_t *packed; /* by node: offset of its packed weights; UINT64_MAX: none */
+    bool packs_inputs;              /* some of them are made of inputs, which may be other ones in every pass */
+    rm_where *output;               /* by position in `outputs` */
+    uint64_t fixed, fixed_bytes;    /* what every call's `fixed` is; no bytes: NULL */
+    uint64_t *once, *once_bytes;    /* by node: offset, and of each of its stages; no bytes: none */
+    uint64_t *optimizer_state;      /* by value id * RM_MAX_OPTIMIZER_STATE + i */
     uint64_t carried, carried_next; /* stateful sessions: the states between calls */
-    rm_buckets buckets;         /* of the parameters and their gradients */
+    rm_buckets buckets;             /* of the parameters and their gradients */
     /* Parameters and their gradients, laid out alike; both begin on a page and own all of their last page, once the block's
      * first resident byte lies on one. */
     uint64_t parameters_offset, gradients_offset, section_bytes, section_pages_bytes;
     uint64_t table_gradients_offset, table_gradients_bytes; /* and inputs' */
-    uint64_t sums_offset; /* pairwise micro steps: n_sums sections of gradients that wait for their other half */
-    uint64_t loss_offset, loss_bytes;           /* one float a stage */
-    uint64_t one_offset;                        /* one float: the loss's own gradient, 1 unless the batch is shared */
-    uint64_t table_scratch;                     /* the prologue's and epilogue's scratch */
-    uint64_t hashes_offset, hashes_bytes;       /* rm_chain_config.hashes: a rm_difference, then 8 bytes a piece */
-    uint64_t bytes;                             /* of everything above */
+    uint64_t
+        sums_offset; /* deterministic_world micro steps: n_sums sections of gradients that wait for their other half */
+    uint64_t loss_offset, loss_bytes;     /* one float a stage */
+    uint64_t one_offset;                  /* one float: the loss's own gradient, 1 unless the batch is shared */
+    uint64_t table_scratch;               /* the prologue's and epilogue's scratch */
+    uint64_t hashes_offset, hashes_bytes; /* rm_chain_config.hashes: a rm_difference, then 8 bytes a piece */
+    uint64_t bytes;                       /* of everything above */
 } rm_residents;
 
 /* ---- Programs ------------------------------------------------------------------------------------------------- */
 
-typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_FACT, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
+typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ONCE, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
 
-enum { RM_OPERANDS = 2 * RM_MAX_IN + 4 * RM_MAX_STATE + 4 };
+enum { RM_OPERANDS = 2 * REMAT_MAX_INPUTS + 4 * REMAT_MAX_STATES + 4 };
 
 typedef struct {
-    uint8_t what;  /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
-    bool once;     /* for the stage's first forward run in a step alone */
+    uint8_t what; /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
+    bool once;    /* for the stage's first forward run in a step alone */
     int32_t node;
     int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
     union {
         struct {
-            rm_where x[RM_MAX_IN], y, state_in[RM_MAX_STATE], state_out[RM_MAX_STATE];
-            rm_where dy, dx[RM_MAX_IN], dstate_out[RM_MAX_STATE], dstate_in[RM_MAX_STATE];
+            rm_where x[REMAT_MAX_INPUTS], y, state_in[REMAT_MAX_STATES], state_out[REMAT_MAX_STATES];
+            rm_where dy, dx[REMAT_MAX_INPUTS], dstate_out[REMAT_MAX_STATES], dstate_in[REMAT_MAX_STATES];
             rm_where aux, scratch;
         };
         rm_where operand[RM_OPERANDS]; /* the same, for whoever looks at all of them */
@@ -149,7 +151,7 @@ typedef struct {
     const char *name; /* of rm_option_names */
     uint64_t saved_bytes;
     rm_program forward, backward;
-} rm_class_option;
+} rm_kind_option;
 
 /* Operands in states and their gradients that the programs of a class share: what the problem's lists are made of. */
 typedef struct {
@@ -159,15 +161,15 @@ typedef struct {
 
 /* Stages alike in shape and place share a class: all full tiles of a sweep but the last stage are one. */
 typedef struct {
-    int64_t tau;                  /* timesteps; 0: no time, or all of it */
+    int64_t tau; /* timesteps; 0: no time, or all of it */
     int32_t sweep;
-    int32_t first_node, n_nodes;  /* in chain->order */
-    bool first, last;             /* of its sweep; first is known only where that is a class of its own */
+    int32_t first_node, n_nodes; /* in chain->order */
+    bool first, last;            /* of its sweep; first is known only where that is a class of its own */
     rm_program drop, evaluate;
-    int n_options;                /* 0 for inference */
-    rm_class_option option[RM_MAX_OPTIONS];
+    int n_options; /* 0 for inference */
+    rm_kind_option option[RM_MAX_OPTIONS];
     rm_touched reads, keeps, adds, evaluation_reads; /* as in rm_problem; each once */
-} rm_class;
+} rm_stage_kind;
 
 /* A run of stages along time, or one stage. */
 typedef struct {
@@ -179,10 +181,10 @@ typedef struct {
     int32_t n_tail;                 /* ... and as many behind them in the last stage, too */
     int32_t head, inner, tail;      /* classes of the first, the middle and the last stage */
     int32_t first_carried, n_carried;
-    int64_t keeper;                 /* of a stateful session: from this stage, counted in the sweep, states go to the next call */
+    int64_t carry_stage; /* of a stateful session: from this stage, counted in the sweep, states go to the next call */
     int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: handed on by every stage; by the last */
     int32_t n_gradients, n_tail_gradients;               /* those that have one */
-    bool hands_on;                  /* gradients come back to what the last stage carries: others begin with it */
+    bool hands_on; /* gradients come back to what the last stage carries: others begin with it */
     /* Of the first stage; the others follow in even steps: states, pieces, and pieces of gradients. A stage's pieces are
      * those of what crosses, of what is carried, and, of the last stage, of what it alone hands on; of gradients likewise,
      * but for what the last stage carries, which nothing follows. */
@@ -202,50 +204,51 @@ typedef struct {
  * stage carries. */
 typedef struct {
     int32_t value, sweep;
-    int32_t last_reader; /* the last sweep where its gradient is added to; -1: it has none there */
-    bool trained;        /* training makes it */
-    bool tiled;          /* a piece of every stage of its sweep; else one, of the last */
+    int32_t last_reader;    /* the last sweep where its gradient is added to; -1: it has none there */
+    bool trained;           /* training makes it */
+    bool tiled;             /* a piece of every stage of its sweep; else one, of the last */
     int32_t place, d_place; /* among the stage's pieces, and those of gradients */
 } rm_crossing;
 
 typedef struct rm_chain {
     const remat_graph *graph; /* borrowed */
     uint8_t *role;
-    uint8_t *use;             /* by value id: rm_use */
-    int32_t *order;           /* CHAIN and POST nodes: n_order of them, sweep by sweep */
-    int32_t *sweep_of;        /* by node; -1: none */
+    uint8_t *use;      /* by value id: rm_use */
+    int32_t *order;    /* CHAIN and POST nodes: n_order of them, sweep by sweep */
+    int32_t *sweep_of; /* by node; -1: none */
     int32_t n_order;
-    int64_t timesteps, batch, tile, n_stages; /* the first three: of the first sweep along time; 1, 0, 1 if there is none */
-    bool timed;               /* some sweep is along time */
-    int32_t loss;             /* value id; 0: none */
-    int32_t *outputs;         /* value ids: n_outputs of them, then the loss */
+    int64_t timesteps, batch, tile,
+        n_stages;     /* the first three: of the first sweep along time; 1, 0, 1 if there is none */
+    bool timed;       /* some sweep is along time */
+    int32_t loss;     /* value id; 0: none */
+    int32_t *outputs; /* value ids: n_outputs of them, then the loss */
     int32_t n_outputs, n_differentiated, n_carried; /* outputs: the first so many are differentiated from outside */
     int64_t carried_capacity;
-    rm_carried *carried;      /* sweep by sweep */
+    rm_carried *carried; /* sweep by sweep */
     int32_t n_crossing;
-    rm_crossing *crossing;    /* sweep by sweep */
-    int32_t *cross;           /* by value id: where in `crossing`, or -1 */
+    rm_crossing *crossing; /* sweep by sweep */
+    int32_t *cross;        /* by value id: where in `crossing`, or -1 */
     int32_t n_sweeps;
     rm_sweep *sweep;
     int32_t n_classes;
-    rm_class *class;
+    rm_stage_kind *class;
     rm_program prologue, epilogue; /* the TABLE nodes */
     rm_residents at;
     rm_problem problem, evaluation;
 } rm_chain;
 
 typedef struct {
-    int64_t tile;        /* as asked; 0: rm_tile_of */
-    int64_t carry_after; /* remat_config */
+    int64_t tile;         /* as asked; 0: rm_tile_of */
+    int64_t carry_stride; /* remat_config */
     int threads, n_differentiated;
     bool inference, stateful;
-    const remat_lent *lent;   /* what lies in the program's memory */
-    int n_lent;
-    const remat_ranks *ranks; /* size 1 and no slots where there are none */
-    int gradient_sums;       /* sections of gradients for pairwise micro steps */
-    bool hashes;             /* the device keeps hashes of states (device.h, compare) */
-    bool lean;               /* offer the options "lean" and "leaner" where they save something */
-    rm_device_kind kernels;  /* the column of the ops' kernel tables that will run */
+    const remat_external *external; /* what lies in the program's memory */
+    int n_external;
+    const remat_ranks *ranks;  /* size 1 and no slots where there are none */
+    int gradient_sums;         /* sections of gradients for deterministic_world micro steps */
+    bool hashes;               /* the device keeps hashes of states (device.h, compare) */
+    bool lean;                 /* offer the options "lean" and "leaner" where they save something */
+    remat_device_kind kernels; /* the column of the ops' kernel tables that will run */
     int optimizer_states;
     rm_rates rates;
 } rm_chain_config;
@@ -253,7 +256,7 @@ typedef struct {
 /* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
  * tiles of a layer are run by the same kernels, whatever is kept of them. *chosen: how many nodes that is. */
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
-                                     int64_t carry_after, int32_t *chosen);
+                                      int64_t carry_stride, int32_t *chosen);
 
 /* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
  * a failure left, too. */
@@ -267,9 +270,9 @@ char *rm_resident_begin(void *block);
 
 /* The first steps of rm_chain_build, in order. */
 remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config); /* sweeps.c */
-remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);  /* resident.c */
-remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *); /* program.c  */
-void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config);     /* resident.c: known after the programs */
+remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);     /* resident.c */
+remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);    /* program.c  */
+void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config); /* resident.c: known after the programs */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); /* chain_problem.c */
 
 /* Instruction n, unpacked. */
@@ -287,11 +290,11 @@ void rm_chain_take_times(rm_chain *chain);
 /* ---- Questions about a chain that is cut: chain_lookup.c -------------------------------------------------------- */
 
 /* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
- * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md); carry_after > 0: or fewer, that divide it. */
-int64_t rm_tile_of(int64_t asked, int64_t carry_after, int64_t timesteps, int64_t batch, rm_device_kind kernels);
+ * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md); carry_stride > 0: or fewer, that divide it. */
+int64_t rm_tile_of(int64_t asked, int64_t carry_stride, int64_t timesteps, int64_t batch, remat_device_kind kernels);
 
 const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage);
-const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage);
+const rm_stage_kind *rm_stage_kind_of(const rm_chain *chain, int64_t stage);
 
 /* The tile of a stage of a sweep, and the sweep's stage of a tile: along time, the same question. */
 static inline int64_t rm_sweep_turn(const rm_sweep *sweep, int64_t position) {

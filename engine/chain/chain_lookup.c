@@ -7,9 +7,9 @@ static int64_t default_tile(int64_t batch, int64_t rows) {
     return tile;
 }
 
-int64_t rm_tile_of(int64_t asked, int64_t carry_after, int64_t timesteps, int64_t batch, rm_device_kind kernels) {
-    int64_t tile = asked ? asked : default_tile(batch, kernels == RM_DEVICE_CUDA ? 2048 : 512);
-    while (!asked && carry_after % tile) tile--;
+int64_t rm_tile_of(int64_t asked, int64_t carry_stride, int64_t timesteps, int64_t batch, remat_device_kind kernels) {
+    int64_t tile = asked ? asked : default_tile(batch, kernels == REMAT_ON_CUDA ? 2048 : 512);
+    while (!asked && carry_stride % tile) tile--;
     return tile < timesteps ? tile : timesteps;
 }
 
@@ -22,7 +22,7 @@ const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage) {
     return &chain->sweep[low];
 }
 
-const rm_class *rm_stage_class(const rm_chain *chain, int64_t stage) {
+const rm_stage_kind *rm_stage_kind_of(const rm_chain *chain, int64_t stage) {
     const rm_sweep *sweep = rm_stage_sweep(chain, stage);
     int64_t position = stage - sweep->first;
     bool last = position == sweep->count - 1;
@@ -117,7 +117,7 @@ int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
         if (chain->role[n] == RM_ROLE_DEAD || !node->op->bound) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         for (int i = 0; i < node->op->n_in; i++) {
             int64_t limit = node->x[i] == value ? node->op->bound(x, node->attr, i) : 0;
@@ -156,7 +156,7 @@ bool rm_chain_is_differentiated_outside(const rm_chain *chain, int32_t value) {
 
 uint64_t rm_chain_once_ns(const rm_chain *chain) {
     uint64_t sum = 0;
-    for (int64_t s = 0; s < chain->n_stages; s++) sum += rm_stage_class(chain, s)->drop.once_ns;
+    for (int64_t s = 0; s < chain->n_stages; s++) sum += rm_stage_kind_of(chain, s)->drop.once_ns;
     return sum;
 }
 

@@ -38,7 +38,7 @@ static remat_status touch(rm_touched *touched, const rm_where *where) {
 }
 
 /* Does a stage of the class itself make this piece of a state, or the state that this is the gradient of? */
-static bool is_own(const rm_chain *chain, const rm_class *class, const rm_where *where) {
+static bool is_own(const rm_chain *chain, const rm_stage_kind *class, const rm_where *where) {
     const rm_sweep *sweep = &chain->sweep[class->sweep];
     bool gradient = where->piece >= rm_chain_state_pieces(chain);
     int64_t begin = gradient ? sweep->dpiece : sweep->piece, each = gradient ? sweep->dpieces : sweep->pieces;
@@ -47,7 +47,7 @@ static bool is_own(const rm_chain *chain, const rm_class *class, const rm_where 
 }
 
 /* Of one program: states into `states`, and gradients that others' stages begin with into `gradients`; NULL: not wanted. */
-static remat_status touch_all(const rm_chain *chain, const rm_class *class, const rm_program *program, bool own,
+static remat_status touch_all(const rm_chain *chain, const rm_stage_kind *class, const rm_program *program, bool own,
                               rm_touched *states, rm_touched *gradients) {
     int64_t n_states = rm_chain_state_pieces(chain);
     for (int32_t i = 0; i < program->n_where; i++) {
@@ -60,7 +60,7 @@ static remat_status touch_all(const rm_chain *chain, const rm_class *class, cons
     return REMAT_OK;
 }
 
-static remat_status find_touched(const rm_chain *chain, rm_class *class) {
+static remat_status find_touched(const rm_chain *chain, rm_stage_kind *class) {
     TRY(touch_all(chain, class, &class->evaluate, false, &class->evaluation_reads, NULL));
     TRY(touch_all(chain, class, &class->drop, false, &class->reads, NULL));
     for (int k = 0; k < class->n_options; k++) {
@@ -165,7 +165,7 @@ static void fill_lists(const rm_chain *chain, bool evaluation, rm_problem *probl
     for (int32_t w = 0; w < chain->n_sweeps; w++)
         for (int64_t position = 0; position < chain->sweep[w].count; position++) {
             int64_t s = chain->sweep[w].first + position;
-            const rm_class *class = rm_stage_class(chain, s);
+            const rm_stage_kind *class = rm_stage_kind_of(chain, s);
             const rm_touched *reads = evaluation ? &class->evaluation_reads : &class->reads;
             list(problem, problem->state, reads, s, position, &problem->reads);
             list(problem, problem->state, evaluation ? &nothing : &class->keeps, s, position, &problem->keeps);
@@ -199,7 +199,7 @@ static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
                          sweep->n_tail_gradients - (sweep->hands_on ? 0 : sweep->n_carried);
     }
     for (int64_t s = 0; s < chain->n_stages; s++) {
-        const rm_class *class = rm_stage_class(chain, s);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
         extent.reads += evaluation ? class->evaluation_reads.n : class->reads.n;
         extent.keeps += evaluation ? 0 : class->keeps.n;
         extent.adds += evaluation ? 0 : class->adds.n;
@@ -208,7 +208,7 @@ static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
 }
 
 /* An inference has no options; its stages are never kept, but a problem names one. */
-static rm_option option_of(const rm_class_option *option) {
+static rm_option option_of(const rm_kind_option *option) {
     return (rm_option){.name = option->name ? option->name : "all",
                        .saved_bytes = option->saved_bytes,
                        .forward = work_of(&option->forward),
@@ -221,7 +221,7 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
     fill_lists(chain, evaluation, problem);
     TRY(leave_out_gradients(problem));
     for (int64_t s = 0; s < chain->n_stages; s++) {
-        const rm_class *class = rm_stage_class(chain, s);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
         rm_stage *stage = &problem->stage[s];
         *stage = (rm_stage){.drop = work_of(evaluation ? &class->evaluate : &class->drop)};
         stage->n_options = evaluation || !class->n_options ? 1 : class->n_options;
@@ -245,7 +245,7 @@ remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *con
 
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates) {
     for (int32_t c = 0; c < chain->n_classes; c++) {
-        rm_class *class = &chain->class[c];
+        rm_stage_kind *class = &chain->class[c];
         rm_program_guess(&class->drop, rates);
         rm_program_guess(&class->evaluate, rates);
         for (int k = 0; k < class->n_options; k++) {
@@ -260,7 +260,7 @@ void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates) {
 
 void rm_chain_take_times(rm_chain *chain) {
     for (int64_t s = 0; s < chain->n_stages; s++) {
-        const rm_class *class = rm_stage_class(chain, s);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
         rm_stage *stage = &chain->problem.stage[s];
         stage->drop.time_ns = class->drop.time_ns;
         for (int k = 0; k < class->n_options; k++) {

@@ -57,13 +57,13 @@ static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, 
 }
 
 /* Adds a call's cost to the program and reserves its scratch; `aux`: the call has one. */
-static remat_status account(builder *b, const rm_node *node, rm_pass pass, bool aux, rm_where *scratch) {
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+static remat_status account(builder *b, const rm_node *node, remat_pass pass, bool aux, rm_where *scratch) {
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
-    rm_cost cost = {0};
+    remat_cost cost = {0};
     node->op->cost(x, &y, node->attr, pass, &cost);
     add_cost(b, cost.flops, cost.moved_bytes);
-    const rm_op_device *on = &node->op->on[b->config->kernels];
+    const remat_op_device *on = &node->op->on[b->config->kernels];
     if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, node->attr, pass, aux);
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
@@ -163,7 +163,7 @@ static void find_final(builder *b, const rm_node *node) {
 
 /* Along time a reduction to the last step makes nothing in earlier tiles. */
 static bool runs_here(const builder *b, const rm_node *node) {
-    return !b->class || !b->class->tau || b->class->last || node->op->time != RM_TIME_LAST;
+    return !b->class || !b->class->tau || b->class->last || node->op->time != REMAT_TIME_LAST;
 }
 
 /* A value that a stage of all timesteps reads and stages of a tile have made. */
@@ -243,7 +243,7 @@ static remat_status place_aux(builder *b, const rm_node *node, forward_mode mode
         *aux = b->saved_aux[index_of(b, node)];
         return REMAT_OK;
     }
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
     return new_buffer(b, node->op->aux_bytes(x, node->attr), aux);
 }
@@ -261,18 +261,18 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
     return emit_simple(b, RM_DO_COPY, rm_crossing_where(b->chain, node->y, sweep_of(b), -1), after, bytes);
 }
 
-/* A fact is made once a step: when the node first runs. */
-static bool makes_fact(const builder *b, const rm_node *node, forward_mode mode) {
-    if (!node->op->fact_bytes) return false;
+/* `once` runs once a step: when the node first runs. */
+static bool makes_once(const builder *b, const rm_node *node, forward_mode mode) {
+    if (!node->op->once_bytes) return false;
     bool in_backward = b->class && is_leaf(b, node) && !b->early[index_of(b, node)];
     return mode != LEAF || in_backward;
 }
 
-static remat_status emit_fact(builder *b, const rm_node *node, forward_mode mode, rm_instruction call) {
+static remat_status emit_once(builder *b, const rm_node *node, forward_mode mode, rm_instruction call) {
     bool once = b->once;
-    call.what = RM_DO_FACT;
+    call.what = RM_DO_ONCE;
     b->once = b->class && mode != LEAF && !b->evaluating;
-    remat_status status = account(b, node, RM_FACT, false, &call.scratch);
+    remat_status status = account(b, node, REMAT_ONCE, false, &call.scratch);
     if (!status) status = emit(b, call);
     b->once = once;
     return status;
@@ -282,7 +282,7 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
     if (!runs_here(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
     for (int i = 0; i < node->op->n_in; i++) TRY(gather(b, node->x[i], &call.x[i]));
-    if (makes_fact(b, node, mode)) TRY(emit_fact(b, node, mode, call));
+    if (makes_once(b, node, mode)) TRY(emit_once(b, node, mode, call));
     for (int i = 0; i < node->op->n_in; i++)
         if (node->op->buffers >> i & 1) call.x[i] = nowhere;
     for (int k = 0; k < node->op->n_state; k++) {
@@ -291,7 +291,7 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
     }
     TRY(place_result(b, node, mode, &call.y));
     TRY(place_aux(b, node, mode, &call.aux));
-    TRY(account(b, node, RM_FORWARD, call.aux.space != RM_NOWHERE, &call.scratch));
+    TRY(account(b, node, REMAT_FORWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     b->value[node->y] = call.y;
     b->aux[call.node] = call.aux;
     find_final(b, node);
@@ -385,7 +385,7 @@ static remat_status place_input_gradients(builder *b, const rm_node *node, rm_in
         rm_where target;
         bool contributed;
         TRY(gradient_of(b, value, &target, &contributed));
-        bool adds = node->op->weights >> i & 1;
+        bool adds = node->op->shared >> i & 1;
         if (adds && !contributed) TRY(emit_simple(b, RM_DO_ZERO, target, nowhere, tile_bytes(b, value)));
         if (adds || !contributed) {
             call->dx[i] = target;
@@ -439,12 +439,12 @@ static remat_status place_initial_gradients(builder *b, const rm_node *node, rm_
 static remat_status emit_rebuild(builder *b, const rm_node *node) {
     rm_instruction call = {.what = RM_DO_REBUILD, .node = index_of(b, node), .y = b->value[node->y]};
     for (int i = 0; i < node->op->n_in; i++)
-        if ((node->op->saves.in | node->op->weights) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
+        if ((node->op->saves.in | node->op->shared) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
     for (int k = 0; k < node->op->n_state; k++) call.state_in[k] = state_in(b, node, k);
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
-    TRY(account(b, node, RM_REBUILD, true, &call.scratch));
+    TRY(account(b, node, REMAT_REBUILD, true, &call.scratch));
     b->aux[call.node] = call.aux;
     return emit(b, call);
 }
@@ -452,16 +452,16 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
 static remat_status emit_backward(builder *b, const rm_node *node) {
     if (!runs_here(b, node) || !learns(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_BACKWARD, .node = index_of(b, node)};
-    rest rest[RM_MAX_IN] = {0};
+    rest rest[REMAT_MAX_INPUTS] = {0};
     TRY(incoming(b, node, &call.dy));
     if (!call.dy.space) return REMAT_OK;
     if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
     TRY(place_saves(b, node, &call));
     TRY(place_input_gradients(b, node, &call, rest));
     TRY(place_initial_gradients(b, node, &call, rest));
-    TRY(account(b, node, RM_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
+    TRY(account(b, node, REMAT_BACKWARD, call.aux.space != RM_NOWHERE, &call.scratch));
     TRY(emit(b, call));
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         if (rest[i].scatter) TRY(scatter(b, node->x[i], call.dx[i], rest[i].fresh ? RM_DO_COPY : RM_DO_ADD));
         if (!rest[i].add_to.space) continue;
         rm_where term = i < node->op->n_in ? call.dx[i] : call.dstate_in[i - node->op->n_in];
@@ -506,7 +506,7 @@ static bool is_other_leaf(const builder *b, const rm_node *node) {
 }
 
 static bool makes(const rm_node *node, int32_t value) {
-    for (int k = 0; value && k < RM_MAX_STATE; k++)
+    for (int k = 0; value && k < REMAT_MAX_STATES; k++)
         if (node->final[k] == value) return true;
     return node->y == value;
 }
@@ -589,7 +589,7 @@ static void find_handed_out(builder *b) {
 
 static bool reads_it(const builder *b, int32_t value) {
     for (int32_t i = 0; i < b->class->n_nodes; i++)
-        for (int k = 0; k < RM_MAX_IN; k++)
+        for (int k = 0; k < REMAT_MAX_INPUTS; k++)
             if (node_at(b, i)->x[k] == value && learns(b, node_at(b, i)) &&
                 (k < node_at(b, i)->op->n_in || b->class->first))
                 return true;
@@ -610,7 +610,7 @@ static remat_status begin_the_rest(builder *b) {
     return REMAT_OK;
 }
 
-static remat_status write_backward(builder *b, rm_class_option *option) {
+static remat_status write_backward(builder *b, rm_kind_option *option) {
     begin(b, &option->backward);
     for (int32_t i = 0; i < b->class->n_nodes; i++)
         if (is_on_spine(b, node_at(b, i))) find_kept(b, node_at(b, i));
@@ -626,7 +626,7 @@ static remat_status write_backward(builder *b, rm_class_option *option) {
 /* Each saves less than those before it, or is left out. */
 static remat_status write_option(builder *b, rm_leanness lean) {
     static const char *const name[] = {[RM_ALL] = "all", [RM_LEAN] = "lean", [RM_LEANER] = "leaner"};
-    rm_class_option *option = &b->class->option[b->class->n_options];
+    rm_kind_option *option = &b->class->option[b->class->n_options];
     rm_program_lay_out_saved(b, lean, option);
     if (b->class->n_options && option->saved_bytes >= option[-1].saved_bytes) return REMAT_OK;
     option->name = name[lean];

@@ -10,7 +10,7 @@
  * offsets are put in. */
 typedef struct {
     rm_chain *chain;
-    rm_class *class;
+    rm_stage_kind *class;
     rm_program *program;
     const rm_chain_config *config;
     rm_lifetimes buffers;
@@ -26,8 +26,9 @@ typedef struct {
     uint8_t *spine;        /* by node, of the class */
     uint8_t *early;        /* by node, of the class: an output that is differentiated from outside depends on it */
     bool evaluating;       /* the program is an evaluation's */
-    double worth_a_byte;   /* of the option: ops that need no more arithmetic than this for a byte are run again, cheap or not */
-    bool once;             /* what is written now is for a stage's first forward run alone */
+    double
+        worth_a_byte; /* of the option: ops that need no more arithmetic than this for a byte are run again, cheap or not */
+    bool once;        /* what is written now is for a stage's first forward run alone */
 } builder;
 
 /* In `again`. */
@@ -41,7 +42,7 @@ static inline int32_t index_of(const builder *b, const rm_node *node) {
 }
 
 static inline uint64_t tile_bytes(const builder *b, int32_t value) {
-    rm_desc desc = rm_value_desc(b->chain->graph, value, b->class ? b->class->tau : 0);
+    remat_desc desc = rm_value_desc(b->chain->graph, value, b->class ? b->class->tau : 0);
     return rm_desc_bytes(&desc);
 }
 
@@ -82,6 +83,6 @@ void rm_program_mark_early(builder *b);
 /* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not; the leaner one is laid
  * out behind the lean. */
 typedef enum { RM_ALL, RM_LEAN, RM_LEANER } rm_leanness;
-void rm_program_lay_out_saved(builder *b, rm_leanness, rm_class_option *option);
+void rm_program_lay_out_saved(builder *b, rm_leanness, rm_kind_option *option);
 
 #endif

@@ -92,8 +92,8 @@ static rm_where reserve_value(rm_chain *chain, int32_t v) {
 
 /* The same, or in memory of the program's. */
 static rm_where reserve_or_borrow(rm_chain *chain, const rm_chain_config *config, int32_t v) {
-    for (int i = 0; i < config->n_lent; i++)
-        if (config->lent[i].value.id == v) return along_time(chain, v, (rm_where){.space = RM_LENT, .slot = i});
+    for (int i = 0; i < config->n_external; i++)
+        if (config->external[i].value.id == v) return along_time(chain, v, (rm_where){.space = RM_EXTERNAL, .slot = i});
     return reserve_value(chain, v);
 }
 
@@ -141,7 +141,7 @@ static remat_status check_packed(rm_chain *chain, int32_t n) {
     const rm_node *node = &chain->graph->node[n];
     for (int k = 0; k < node->op->n_in; k++) {
         const rm_value *value = &chain->graph->value[node->x[k]];
-        if (!(node->op->weights >> k & 1) || !node->x[k]) continue;
+        if (!(node->op->shared >> k & 1) || !node->x[k]) continue;
         bool there =
             value->origin != RM_VALUE_RESULT || (is_table(chain, node->x[k]) && chain->role[n] != RM_ROLE_TABLE);
         REQUIRE(there, INVALID,
@@ -157,10 +157,10 @@ static remat_status lay_out_packed(rm_chain *chain, const rm_chain_config *confi
     uint64_t start = chain->at.bytes;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        const rm_op_device *on = &node->op->on[config->kernels];
+        const remat_op_device *on = &node->op->on[config->kernels];
         chain->at.packed[n] = UINT64_MAX;
         if (chain->role[n] == RM_ROLE_DEAD || !on->packed_bytes) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         uint64_t bytes = on->packed_bytes(x, node->attr, config->threads);
         if (!bytes) continue;
@@ -176,9 +176,9 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        const rm_op_device *on = &node->op->on[config->kernels];
+        const remat_op_device *on = &node->op->on[config->kernels];
         if (chain->role[n] == RM_ROLE_DEAD || !on->fixed_bytes) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         uint64_t bytes = on->fixed_bytes(x, node->attr);
         if (bytes > at->fixed_bytes) at->fixed_bytes = bytes;
@@ -187,23 +187,23 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "one timestep", at->fixed);
 }
 
-/* Buffers; and facts, one for each stage of the node's sweep, or, of nodes that run once, one. */
-static void lay_out_facts(rm_chain *chain) {
+/* Buffers; and once results, one for each stage of the node's sweep, or, of nodes that run once, one. */
+static void lay_out_once(rm_chain *chain) {
     rm_residents *at = &chain->at;
     uint64_t start = at->bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
         if (chain->graph->value[v].origin == RM_VALUE_BUFFER) at->value[v] = reserve_value(chain, v);
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        if (chain->role[n] == RM_ROLE_DEAD || !node->op->fact_bytes) continue;
+        if (chain->role[n] == RM_ROLE_DEAD || !node->op->once_bytes) continue;
         const rm_sweep *sweep = chain->role[n] == RM_ROLE_CHAIN ? &chain->sweep[chain->sweep_of[n]] : NULL;
         bool tiles = sweep && !sweep->whole;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, tiles ? sweep->tile : 0, x, &y, state);
-        at->fact_bytes[n] = rm_align_up(node->op->fact_bytes(x, node->attr));
-        at->fact[n] = reserve(&at->bytes, at->fact_bytes[n] * (uint64_t)(sweep ? sweep->count : 1));
+        at->once_bytes[n] = rm_align_up(node->op->once_bytes(x, node->attr));
+        at->once[n] = reserve(&at->bytes, at->once_bytes[n] * (uint64_t)(sweep ? sweep->count : 1));
     }
-    close_section(chain, "buffers and facts", start);
+    close_section(chain, "buffers and once results", start);
 }
 
 static void lay_out_inputs(rm_chain *chain, const rm_chain_config *config) {
@@ -246,11 +246,11 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     at->value = rm_calloc(values, sizeof *at->value);
     at->gradient = rm_calloc(values, sizeof *at->gradient);
     at->packed = rm_calloc(nodes, sizeof *at->packed);
-    at->fact = rm_calloc(nodes, sizeof *at->fact);
-    at->fact_bytes = rm_calloc(nodes, sizeof *at->fact_bytes);
+    at->once = rm_calloc(nodes, sizeof *at->once);
+    at->once_bytes = rm_calloc(nodes, sizeof *at->once_bytes);
     at->output = rm_calloc((size_t)chain->n_outputs + 1, sizeof *at->output);
     at->optimizer_state = rm_calloc(values * RM_MAX_OPTIMIZER_STATE, sizeof *at->optimizer_state);
-    REQUIRE(at->value && at->gradient && at->packed && at->fact && at->fact_bytes && at->output && at->optimizer_state,
+    REQUIRE(at->value && at->gradient && at->packed && at->once && at->once_bytes && at->output && at->optimizer_state,
             MEMORY, "out of memory for the layout of %zu values", values);
     TRY(rm_buckets_cut(chain, config->ranks));
     lay_out_params(chain, config);
@@ -260,7 +260,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_sums(chain, config);
     TRY(lay_out_packed(chain, config));
     lay_out_fixed(chain, config);
-    lay_out_facts(chain);
+    lay_out_once(chain);
     lay_out_inputs(chain, config);
     lay_out_small(chain, config);
     return REMAT_OK;

@@ -5,8 +5,8 @@
 static void mark_live(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *live) {
     for (int i = 0; i < n_keep; i++) live[keep[i]] = 1;
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--) { /* a rewrite may append an unread node: it is never live */
-        for (int k = 0; k < RM_MAX_STATE; k++) live[graph->node[n].y] |= live[graph->node[n].final[k]];
-        for (int i = 0; live[graph->node[n].y] && i < RM_MAX_IN; i++) live[graph->node[n].x[i]] = 1;
+        for (int k = 0; k < REMAT_MAX_STATES; k++) live[graph->node[n].y] |= live[graph->node[n].final[k]];
+        for (int i = 0; live[graph->node[n].y] && i < REMAT_MAX_INPUTS; i++) live[graph->node[n].x[i]] = 1;
         live[0] = 0;
     }
 }
@@ -21,10 +21,10 @@ static void mark_origins(const remat_graph *graph, uint8_t *on) {
         on[v] = graph->value[v].origin != RM_VALUE_INPUT ? 0 : graph->value[v].sequence ? ON_A_SEQUENCE : ON_DATA;
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
-        for (int i = 0; i < RM_MAX_IN; i++)
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++)
             if (node->x[i]) on[node->y] |= on[node->x[i]];
         if (graph->value[node->y].sequence) on[node->y] |= ON_A_SEQUENCE | ON_DATA;
-        for (int k = 0; k < RM_MAX_STATE; k++) on[node->final[k]] = on[node->y];
+        for (int k = 0; k < REMAT_MAX_STATES; k++) on[node->final[k]] = on[node->y];
     }
 }
 
@@ -34,7 +34,7 @@ static void assign(const remat_graph *graph, const uint8_t *live, uint8_t *role)
         any_time |= live[graph->node[n].y] && runs_along_time(graph, &graph->node[n]);
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
-        bool along = !any_time || runs_along_time(graph, node) || node->op->time == RM_TIME_BEGIN;
+        bool along = !any_time || runs_along_time(graph, node) || node->op->time == REMAT_TIME_BEGIN;
         role[n] = !live[node->y] ? RM_ROLE_DEAD : along ? RM_ROLE_CHAIN : RM_ROLE_POST;
     }
 }
@@ -44,8 +44,8 @@ static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *o
     const rm_node *node = &graph->node[n];
     const rm_value *symbols = &graph->value[node->x[0]];
     bool counts =
-        node->op->time == RM_TIME_SUM && symbols->origin == RM_VALUE_INPUT && symbols->desc.dtype == REMAT_I32;
-    for (int i = 1; i < RM_MAX_IN; i++) {
+        node->op->time == REMAT_TIME_SUM && symbols->origin == RM_VALUE_INPUT && symbols->desc.dtype == REMAT_I32;
+    for (int i = 1; i < REMAT_MAX_INPUTS; i++) {
         int32_t x = node->x[i];
         counts = counts && (!x || on[x] == 0 || (graph->value[x].origin == RM_VALUE_INPUT && on[x] == ON_DATA));
     }
@@ -65,7 +65,7 @@ static void find_denominators(const remat_graph *graph, const uint8_t *on, uint8
  * parameters alone, as a TABLE; of data, cut by depth. So does, as a TABLE, what counts an input's symbols. */
 static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t *role) {
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--)
-        for (int i = 0; (role[n] == RM_ROLE_CHAIN || role[n] == RM_ROLE_TABLE) && i < RM_MAX_IN; i++) {
+        for (int i = 0; (role[n] == RM_ROLE_CHAIN || role[n] == RM_ROLE_TABLE) && i < REMAT_MAX_INPUTS; i++) {
             int32_t x = graph->node[n].x[i];
             if (!x || graph->value[x].origin != RM_VALUE_RESULT) continue;
             int32_t maker = graph->value[x].node;
@@ -81,7 +81,7 @@ static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t
 static remat_status check_sequences(const remat_graph *graph, const uint8_t *on, const uint8_t *role) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
-        for (int i = 0; i < RM_MAX_IN && node->op->time == RM_TIME_BEGIN && role[n] != RM_ROLE_DEAD; i++) {
+        for (int i = 0; i < REMAT_MAX_INPUTS && node->op->time == REMAT_TIME_BEGIN && role[n] != RM_ROLE_DEAD; i++) {
             const rm_value *value = &graph->value[node->x[i]];
             bool made_later = node->x[i] && on[node->x[i]] & ON_A_SEQUENCE && value->origin == RM_VALUE_RESULT &&
                               role[value->node] != RM_ROLE_TABLE;
@@ -98,8 +98,8 @@ static remat_status check_sequences(const remat_graph *graph, const uint8_t *on,
 static remat_status check_talk(const remat_graph *graph, const uint8_t *role) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
-        bool talks = node->op->talks && node->op->talks(node->attr);
-        REQUIRE(!talks || role[n] != RM_ROLE_TABLE, INVALID,
+        bool collective = node->op->collective && node->op->collective(node->attr);
+        REQUIRE(!collective || role[n] != RM_ROLE_TABLE, INVALID,
                 "%s: it sums over ranks, and what it reads is made of parameters alone, the same on all of them; do "
                 "without "
                 "`sync`",
@@ -128,9 +128,9 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
         const rm_node *node = &graph->node[n];
         uint8_t *y = &use[node->y];
         if (stateful && role[n] == RM_ROLE_CHAIN && node->op->n_state && *y == RM_UNUSED) *y = RM_MADE;
-        for (int k = 0; k < RM_MAX_STATE; k++)
+        for (int k = 0; k < REMAT_MAX_STATES; k++)
             if (node->final[k] && use[node->final[k]] > *y) *y = use[node->final[k]];
-        for (int i = 0; i < RM_MAX_IN; i++)
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++)
             if (node->x[i] && use[node->x[i]] < *y) use[node->x[i]] = *y;
     }
     for (int32_t v = 1; v < graph->n_values; v++)

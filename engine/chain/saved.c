@@ -11,7 +11,7 @@ void rm_program_mark_spine(builder *b) {
         const rm_node *node = node_at(b, i);
         bool needed = crosses_out(b, node->y) || node->op->n_state || accumulates(b, node);
         for (int32_t j = i + 1; !needed && j < b->class->n_nodes; j++)
-            for (int k = 0; k < RM_MAX_IN; k++)
+            for (int k = 0; k < REMAT_MAX_INPUTS; k++)
                 needed |= node_at(b, j)->x[k] == node->y && b->spine[index_of(b, node_at(b, j))];
         b->spine[node - graph->node] = needed && b->chain->use[node->y] != RM_UNUSED;
     }
@@ -22,7 +22,7 @@ void rm_program_mark_early(builder *b) {
         const rm_node *node = node_at(b, i);
         bool early = rm_chain_is_differentiated_outside(b->chain, node->y);
         for (int32_t j = i + 1; !early && j < b->class->n_nodes; j++)
-            for (int k = 0; k < RM_MAX_IN; k++)
+            for (int k = 0; k < REMAT_MAX_INPUTS; k++)
                 early |= node_at(b, j)->x[k] == node->y && b->early[index_of(b, node_at(b, j))];
         b->early[index_of(b, node)] = early;
     }
@@ -46,7 +46,7 @@ static bool lies_outside(const builder *b, const rm_node *node) {
     return crosses_out(b, node->y) || accumulates(b, node);
 }
 
-static uint64_t aux_bytes(const builder *b, const rm_node *node, const rm_desc *x) {
+static uint64_t aux_bytes(const builder *b, const rm_node *node, const remat_desc *x) {
     return learns(b, node) && node->op->aux_bytes ? node->op->aux_bytes(x, node->attr) : 0;
 }
 
@@ -59,10 +59,10 @@ static const rm_node *maker_of(const builder *b, int32_t value) {
 
 /* Arithmetic of a node's forward for each byte that it makes. */
 static double operations_a_byte(const builder *b, const rm_node *node) {
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
-    rm_cost cost = {0};
-    node->op->cost(x, &y, node->attr, RM_FORWARD, &cost);
+    remat_cost cost = {0};
+    node->op->cost(x, &y, node->attr, REMAT_FORWARD, &cost);
     return cost.flops / (double)(rm_desc_bytes(&y) + aux_bytes(b, node, x));
 }
 
@@ -71,7 +71,7 @@ static bool could_run_again(const builder *b, const rm_node *node) {
 }
 
 static bool is_worth_it(const builder *b, const rm_node *node) {
-    bool of_its_inputs = node->op->time == RM_TIME_POINTWISE || node->op->time == RM_TIME_WHOLE;
+    bool of_its_inputs = node->op->time == REMAT_TIME_POINTWISE || node->op->time == REMAT_TIME_FULL;
     return node->op->cheap || (of_its_inputs && operations_a_byte(b, node) <= b->worth_a_byte);
 }
 
@@ -92,8 +92,8 @@ static uint64_t price_of(const builder *b, int32_t value, int depth) {
 }
 
 /* How a lean stage does without a node's aux, or without its y too. */
-static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x) {
-    const rm_op *op = node->op;
+static uint8_t how_again(const builder *b, const rm_node *node, const remat_desc *x) {
+    const remat_op *op = node->op;
     uint64_t aux = aux_bytes(b, node, x), spared = aux + (read_in_backward(b, node) ? tile_bytes(b, node->y) : 0);
     if (may_run_again(b, node)) {
         uint64_t price = 0;
@@ -107,7 +107,7 @@ static uint8_t how_again(const builder *b, const rm_node *node, const rm_desc *x
 /* A leaf runs in the backward run. One that ran before only if it must again: what was handed out lies there, and what that
  * alone was made of may have no other reader. */
 static bool leaf_runs(const builder *b, const rm_node *node) {
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     if (!b->early[index_of(b, node)]) return true;
     rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
     if (aux_bytes(b, node, x)) return true;
@@ -142,7 +142,7 @@ static double worth_of_the_leaner(const builder *b) {
 }
 
 /* From the last node to the first, so that whoever reads a node's result has been decided about. */
-void rm_program_lay_out_saved(builder *b, rm_leanness lean, rm_class_option *option) {
+void rm_program_lay_out_saved(builder *b, rm_leanness lean, rm_kind_option *option) {
     const remat_graph *graph = b->chain->graph;
     uint64_t cursor = 0;
     b->worth_a_byte = lean == RM_LEANER ? worth_of_the_leaner(b) : 0;
@@ -153,7 +153,7 @@ void rm_program_lay_out_saved(builder *b, rm_leanness lean, rm_class_option *opt
     for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) {
         const rm_node *node = node_at(b, i);
         if (!is_on_spine(b, node)) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(graph, node, b->class->tau, x, &y, state);
         uint8_t again = lean != RM_ALL ? how_again(b, node, x) : NOT_AGAIN;
         b->again[index_of(b, node)] = again;

@@ -33,8 +33,8 @@ static const rm_value *first_input(const rm_chain *chain, int32_t n) {
 
 /* What is carried, or is there last, has a direction; a sum over time has none. */
 static direction wanted(const rm_chain *chain, int32_t n) {
-    rm_time time = chain->graph->node[n].op->time;
-    if (time != RM_TIME_RECURRENT && time != RM_TIME_LAST) return ANY;
+    remat_time time = chain->graph->node[n].op->time;
+    if (time != REMAT_TIME_RECURRENT && time != REMAT_TIME_LAST) return ANY;
     return first_input(chain, n)->reversed ? DOWN : UP;
 }
 
@@ -55,7 +55,7 @@ static bool is_by_depth(const rm_chain *chain, int32_t n) {
 static int32_t earliest(const finder *f, int32_t n) {
     const remat_graph *graph = f->chain->graph;
     int32_t first = 0;
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         int32_t x = graph->node[n].x[i], made = maker(f->chain, x);
         if (made < 0) continue;
         bool by_tiles = graph->value[x].sequence && f->candidate[made].timesteps && !f->candidate[made].whole;
@@ -78,7 +78,7 @@ static remat_status add_candidate(finder *f, candidate c) {
 
 static remat_status join(finder *f, int32_t n) {
     const rm_value *x = first_input(f->chain, n);
-    bool whole = f->chain->graph->node[n].op->time == RM_TIME_WHOLE;
+    bool whole = f->chain->graph->node[n].op->time == REMAT_TIME_FULL;
     direction direction = wanted(f->chain, n);
     int32_t i = whole ? f->count : earliest(f, n);
     while (i < f->count && !may_join(&f->candidate[i], x, direction)) i++;
@@ -91,7 +91,7 @@ static remat_status join(finder *f, int32_t n) {
 
 /* Behind a reduction over time: with the last of what it reads. */
 static void follow(finder *f, int32_t n) {
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         int32_t made = maker(f->chain, f->chain->graph->node[n].x[i]);
         if (made > f->chain->sweep_of[n]) f->chain->sweep_of[n] = made;
     }
@@ -104,13 +104,13 @@ static int32_t first_reader(const finder *f, int32_t n) {
     const remat_graph *graph = f->chain->graph;
     int32_t first = f->count;
     for (int32_t r = n + 1; r < graph->n_nodes; r++)
-        for (int i = 0; i < RM_MAX_IN && f->chain->sweep_of[r] >= 0; i++)
+        for (int i = 0; i < REMAT_MAX_INPUTS && f->chain->sweep_of[r] >= 0; i++)
             if (graph->node[r].x[i] == graph->node[n].y && f->chain->sweep_of[r] < first) first = f->chain->sweep_of[r];
     return first;
 }
 
 static bool reads_resident(const rm_chain *chain, int32_t n) {
-    for (int i = 0; i < RM_MAX_IN; i++)
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++)
         if (maker(chain, chain->graph->node[n].x[i]) >= 0) return false;
     return true;
 }
@@ -122,8 +122,8 @@ static void put_off(finder *f, int32_t n) {
         if (f->chain->sweep_of[n] < 0) f->chain->sweep_of[n] = reader < f->count ? reader : f->count - 1;
         return;
     }
-    rm_time time = f->chain->graph->node[n].op->time;
-    bool copies = time == RM_TIME_REVERSE || (time == RM_TIME_POINTWISE && reads_resident(f->chain, n));
+    remat_time time = f->chain->graph->node[n].op->time;
+    bool copies = time == REMAT_TIME_REVERSE || (time == REMAT_TIME_POINTWISE && reads_resident(f->chain, n));
     if (!copies || reader >= f->count) return;
     if (may_join(&f->candidate[reader], first_input(f->chain, n), ANY)) f->chain->sweep_of[n] = reader;
 }
@@ -143,7 +143,7 @@ static remat_status settle(finder *f, const rm_chain_config *config) {
         if (!c->n_nodes) continue;
         bool whole = c->whole || !c->timesteps;
         int64_t tile = whole ? c->timesteps
-                             : rm_tile_of(config->tile, config->carry_after, c->timesteps, c->batch, config->kernels);
+                             : rm_tile_of(config->tile, config->carry_stride, c->timesteps, c->batch, config->kernels);
         chain->sweep[chain->n_sweeps] = (rm_sweep){.timesteps = c->timesteps,
                                                    .batch = c->batch,
                                                    .tile = tile,
@@ -181,7 +181,7 @@ static remat_status place_by_depth(finder *f, const rm_chain_config *config) {
     int64_t i = 0, tile = chain->timed ? 0 : config->tile;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         if (!is_by_depth(chain, n)) continue;
-        bool begins = tile ? i % tile == 0 : chain->graph->node[n].op->weights != 0;
+        bool begins = tile ? i % tile == 0 : chain->graph->node[n].op->shared != 0;
         if (i++ == 0 || begins) TRY(add_candidate(f, (candidate){.direction = UP}));
         chain->sweep_of[n] = f->count - 1;
     }

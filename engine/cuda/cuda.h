@@ -28,17 +28,17 @@ enum { RM_CUDA_SENTENCE = 480 };
 struct rm_device {
     const rm_cuda_library *lib;
     int number;
-    int major, minor;     /* compute capability: 8 is Ampere */
-    uint64_t blas_bytes;  /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
-    uint64_t graph_bytes; /* that graphs may take, as cuda.h says below */
+    int major, minor;        /* compute capability: 8 is Ampere */
+    uint64_t blas_bytes;     /* cuBLAS's workspace: fixed, so that its results repeat and nothing is allocated later */
+    uint64_t graph_bytes;    /* that graphs may take, as cuda.h says below */
     uint64_t overhead_bytes; /* of the GPU's memory, beside blocks: measured when the device was opened; and what graphs
                                 may take */
     rm_cuda_products *products;
-    rm_cuda_rnns *rnns;  /* NULL: cuDNN was not asked for */
-    bool in_context;     /* it has begun to use the GPU (context.c) */
-    rm_queue *spare;     /* made when the device is opened, and measured there; NULL while it is in use */
-    rm_second_tier *tier;     /* that is open; NULL: none */
-    remat_status failed; /* the first failure that nobody has been told of yet, and its sentence */
+    rm_cuda_rnns *rnns;   /* NULL: cuDNN was not asked for */
+    bool in_context;      /* it has begun to use the GPU (context.c) */
+    rm_queue *spare;      /* made when the device is opened, and measured there; NULL while it is in use */
+    rm_second_tier *tier; /* that is open; NULL: none */
+    remat_status failed;  /* the first failure that nobody has been told of yet, and its sentence */
     char sentence[RM_CUDA_SENTENCE];
     int64_t step;      /* of the plan, that is being given to a queue; -1: outside of it */
     const char *doing; /* what was given last: an op's name */
@@ -137,8 +137,8 @@ void rm_cuda_copy_in(rm_queue *queue, void *device, const void *host, uint64_t b
 void rm_cuda_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes);
 void rm_cuda_copy(rm_queue *queue, void *to, const void *from, uint64_t bytes);
 void rm_cuda_fill(rm_queue *queue, void *device, int byte, uint64_t bytes);
-void rm_cuda_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call);
-void rm_cuda_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed);
+void rm_cuda_run(rm_queue *queue, const remat_op *op, remat_pass pass, const remat_call *call);
+void rm_cuda_pack(rm_queue *queue, const remat_op *op, const remat_call *call, void *packed);
 void rm_cuda_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
                     float *parameter, const float *gradient, float *const *state);
 void rm_cuda_measure(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
@@ -159,7 +159,7 @@ uint64_t rm_cuda_tier_given(const rm_second_tier *tier);
 /* kernels.c: the launchers; NULL: there is none. Tests have their own file in its place, whose "launchers" let the
  * CPU's kernels run when a recording stream gets there. */
 typedef struct {
-    rm_kernel *(*kernel)(const rm_op *op, rm_pass pass);
+    remat_kernel *(*kernel)(const remat_op *op, remat_pass pass);
     __typeof__(((rm_optimizer *)0)->update_cuda) (*update)(const rm_optimizer *optimizer);
     __typeof__(((rm_optimizer *)0)->measure_cuda) (*measure)(const rm_optimizer *optimizer);
     __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;

@@ -140,7 +140,7 @@ static uint64_t cuda_free_bytes(rm_device *device) {
 static int cuda_number(const rm_device *device) { return device->number; }
 static uint64_t cuda_overhead_bytes(rm_device *device) { return device->overhead_bytes; }
 
-static bool cuda_runs(const rm_op *op, rm_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
+static bool cuda_runs(const remat_op *op, remat_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
 
 /* What the speed of kernels depends on. What cannot be asked for counts as 0. */
 static uint64_t cuda_identity(rm_device *device) {
@@ -309,7 +309,7 @@ static remat_status cuda_rates(rm_device *device, rm_rates *out) {
 const rm_device_api rm_device_cuda = {
     .name = "cuda",
     .doc = "one NVIDIA GPU",
-    .kernels = RM_DEVICE_CUDA,
+    .kernels = REMAT_ON_CUDA,
     .open = cuda_open,
     .close = cuda_close,
     .free_bytes = cuda_free_bytes,

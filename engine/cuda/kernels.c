@@ -1,7 +1,7 @@
 /* kernels.c: which launcher an op or optimizer has on the CUDA device: the column of its descriptor. */
 #include "engine/cuda/cuda.h"
 
-static rm_kernel *kernel(const rm_op *op, rm_pass pass) { return rm_op_kernel(op, RM_DEVICE_CUDA, pass); }
+static remat_kernel *kernel(const remat_op *op, remat_pass pass) { return rm_op_kernel(op, REMAT_ON_CUDA, pass); }
 static __typeof__(((rm_optimizer *)0)->update_cuda) update(const rm_optimizer *optimizer) {
     return optimizer->update_cuda;
 }

@@ -124,8 +124,8 @@ static remat_status create_event(rm_device *device, unsigned flags, rm_event **o
     rm_event *event = rm_calloc(1, sizeof *event);
     REQUIRE(event, MEMORY, "out of host memory for an event");
     event->device = device;
-    remat_status status = rm_cuda_status(device->lib, device->lib->cudaEventCreateWithFlags(&event->event, flags),
-                                         "making an event");
+    remat_status status =
+        rm_cuda_status(device->lib, device->lib->cudaEventCreateWithFlags(&event->event, flags), "making an event");
     if (status) rm_free(event);
     *out = status ? NULL : event;
     return status;
@@ -261,21 +261,21 @@ static bool there(rm_queue *q, const char *name, const void *what, uint64_t pass
     return false;
 }
 
-void rm_cuda_run(rm_queue *q, const rm_op *op, rm_pass pass, const rm_call *call) {
-    rm_kernel *kernel = rm_cuda_kernels_built.kernel(op, pass);
+void rm_cuda_run(rm_queue *q, const remat_op *op, remat_pass pass, const remat_call *call) {
+    remat_kernel *kernel = rm_cuda_kernels_built.kernel(op, pass);
     if (!there(q, op->name, op, pass, kernel)) return;
-    rm_call with_queue = *call;
+    remat_call with_queue = *call;
     with_queue.queue = &q->shown;
     with_queue.threads = 1;
     kernel(&with_queue);
     launched(q);
 }
 
-void rm_cuda_pack(rm_queue *q, const rm_op *op, const rm_call *call, void *packed) {
-    if (!there(q, op->name, op, RM_FORWARD, op->on[RM_DEVICE_CUDA].pack)) return;
-    rm_call with_queue = *call;
+void rm_cuda_pack(rm_queue *q, const remat_op *op, const remat_call *call, void *packed) {
+    if (!there(q, op->name, op, REMAT_FORWARD, op->on[REMAT_ON_CUDA].pack)) return;
+    remat_call with_queue = *call;
     with_queue.queue = &q->shown;
-    op->on[RM_DEVICE_CUDA].pack(&with_queue, packed);
+    op->on[REMAT_ON_CUDA].pack(&with_queue, packed);
     launched(q);
 }
 

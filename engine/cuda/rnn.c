@@ -69,34 +69,34 @@ struct rm_cuda_rnns {
     cudnnHandle_t handle;
     cudnnDropoutDescriptor_t no_dropout;
     layer *layers;
-    rm_op op[CELLS];
+    remat_op op[CELLS];
 };
 
 /* ---- Sizes, as who plans asks for them ---------------------------------------------------------------------------- */
 
-static int which_tile(const shape *s, const rm_desc *x) { return x[X].dim[0] == s->tau[0] ? 0 : 1; }
+static int which_tile(const shape *s, const remat_desc *x) { return x[X].dim[0] == s->tau[0] ? 0 : 1; }
 
 static uint64_t round_up(uint64_t bytes) { return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN; }
 static char *space_in(const void *buffer) { return (char *)(uintptr_t)round_up((uintptr_t)buffer); }
 
-static uint64_t dx_bytes(const shape *s, const rm_desc *x) {
+static uint64_t dx_bytes(const shape *s, const remat_desc *x) {
     return round_up((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     const shape *s = attr;
     return s->reserve_bytes[which_tile(s, x)] + SPACE_MORE;
 }
 
-static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     const shape *s = attr;
     int tile = which_tile(s, x);
     uint64_t bytes = SPACE_MORE + round_up(s->work_bytes[tile]);
-    if (pass == RM_FORWARD) return bytes + (aux ? 0 : s->reserve_bytes[tile]);
+    if (pass == REMAT_FORWARD) return bytes + (aux ? 0 : s->reserve_bytes[tile]);
     return bytes + dx_bytes(s, x);
 }
 
-static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
+static uint64_t packed_bytes(const remat_desc *x, const void *attr, int threads) {
     (void)x, (void)threads;
     const shape *s = attr;
     return round_up(s->weight_bytes) + s->weight_bytes + SPACE_MORE;
@@ -105,7 +105,7 @@ static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {
 /* ---- A call ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const rm_call *call;
+    const remat_call *call;
     rm_queue *q;
     rm_cuda_rnns *rnns;
     layer *layer;
@@ -125,7 +125,7 @@ static layer *layer_of(const rm_cuda_rnns *rnns, const shape *s) {
 static int gates_of(const shape *s) { return cells[s->mode].gates; }
 
 /* False: cuDNN cannot be given anything; the device knows why. */
-static bool begin(const rm_call *call, tile_call *t) {
+static bool begin(const remat_call *call, tile_call *t) {
     t->call = call;
     t->q = (rm_queue *)(uintptr_t)call->queue;
     t->rnns = t->q->device->rnns;
@@ -195,7 +195,7 @@ static char *find_reserve(const tile_call *t) {
 
 /* ---- Forward ------------------------------------------------------------------------------------------------------ */
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     tile_call t;
     if (!begin(call, &t)) return;
     char *reserve = place_reserve(&t);
@@ -212,7 +212,7 @@ static void forward(const rm_call *call) {
 
 /* ---- Gradients ---------------------------------------------------------------------------------------------------- */
 
-static void add_piece(rm_cuda_pieces *pieces, const char *space, uint64_t at, const rm_tensor *to, int64_t part,
+static void add_piece(rm_cuda_pieces *pieces, const char *space, uint64_t at, const remat_tensor *to, int64_t part,
                       int64_t count) {
     if (!to->data) return;
     pieces->piece[pieces->n++] = (rm_cuda_piece){(const float *)(space + at), (float *)to->data + part * count, count};
@@ -222,7 +222,7 @@ static void add_piece(rm_cuda_pieces *pieces, const char *space, uint64_t at, co
 static void add_gradients(const tile_call *t) {
     const char *space = t->gradients;
     const layer *l = t->layer;
-    const rm_tensor *dx = t->call->dx;
+    const remat_tensor *dx = t->call->dx;
     int gates = gates_of(t->shape);
     int64_t hidden = t->shape->hidden;
     rm_cuda_pieces pieces = {0};
@@ -240,7 +240,7 @@ static void add_gradients(const tile_call *t) {
 static void weight_gradients(const tile_call *t, char *reserve) {
     const shape *s = t->shape;
     const layer *l = t->layer;
-    const rm_call *call = t->call;
+    const remat_call *call = t->call;
     if (call->t0 + s->tau[t->tile] == call->t_total) rm_cuda_fill(t->q, t->gradients, 0, s->weight_bytes);
     cudnnStatus_t error = t->rnns->lib->cudnnRNNBackwardWeights_v8(
         t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL, l->x[t->tile], call->x[X].data, l->state,
@@ -250,7 +250,7 @@ static void weight_gradients(const tile_call *t, char *reserve) {
         add_gradients(t);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     tile_call t;
     if (!begin(call, &t)) return;
     const shape *s = t.shape;
@@ -305,13 +305,13 @@ static cudnnStatus_t locate(const rm_cuda_rnns *rnns, layer *l, void *space) {
     return error;
 }
 
-static void pack_piece(rm_queue *q, char *space, uint64_t at, const rm_tensor *from, int64_t part, int64_t count) {
+static void pack_piece(rm_queue *q, char *space, uint64_t at, const remat_tensor *from, int64_t part, int64_t count) {
     const float *start = from->desc.rank < 0 ? NULL : from->data;
     if (start) rm_cuda_copy(q, space + at, start + part * count, (uint64_t)count * sizeof(float));
 }
 
 /* Biases that are not given are zeros. */
-static void pack(const rm_call *call, void *buffer) {
+static void pack(const remat_call *call, void *buffer) {
     char *packed = space_in(buffer);
     rm_queue *q = (rm_queue *)(uintptr_t)call->queue;
     const shape *s = call->attr;
@@ -426,7 +426,7 @@ static remat_status check_sizes(const char *name, const shape *s) {
     return REMAT_OK;
 }
 
-remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out) {
     rm_cuda_rnns *rnns = device->rnns;
     int cell = 0;
@@ -446,16 +446,16 @@ remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_de
 /* ---- Life --------------------------------------------------------------------------------------------------------- */
 
 /* It keeps what the op says of shapes and of itself, and replaces whatever runs. */
-static void make_descriptor(rm_op *op, int cell) {
+static void make_descriptor(remat_op *op, int cell) {
     *op = *rm_op_find(cells[cell].op);
     op->name = cells[cell].name;
     op->aux_bytes = aux_bytes;
     memset(op->on, 0, sizeof op->on);
-    op->on[RM_DEVICE_CUDA] = (rm_op_device){.forward = forward,
-                                            .backward = backward,
-                                            .scratch_bytes = scratch_bytes,
-                                            .packed_bytes = packed_bytes,
-                                            .pack = pack};
+    op->on[REMAT_ON_CUDA] = (remat_op_device){.forward = forward,
+                                              .backward = backward,
+                                              .scratch_bytes = scratch_bytes,
+                                              .packed_bytes = packed_bytes,
+                                              .pack = pack};
     op->define_rebuild = NULL;
     op->rebuilds = NULL;
 }
@@ -524,7 +524,7 @@ remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns) { (void)rnns; }
 uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return (void)rnns, 0; }
 const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status) { return (void)rnns, (void)status, ""; }
-remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out) {
     (void)device, (void)op, (void)x, (void)tau;
     out->op = NULL;

@@ -17,7 +17,7 @@ uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns);              /* NULL: 0
 const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status); /* cuDNN's own for it */
 
 /* The slot of rm_device_api: lstm, gru and rnn_tanh on real inputs get a descriptor, once cuDNN is used. */
-remat_status rm_cuda_rnn_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out);
 
 #endif

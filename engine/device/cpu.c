@@ -16,7 +16,7 @@
 struct rm_device {
     int threads;
     bool bf16;
-    rm_op in_bf16[RM_CELLS]; /* if so */
+    remat_op in_bf16[RM_CELLS]; /* if so */
 };
 struct rm_queue {
     int threads;
@@ -41,7 +41,7 @@ static remat_status cpu_set_precision(rm_device *device, rm_precision precision)
     return REMAT_OK;
 }
 
-static remat_status cpu_variant(rm_device *device, const rm_op *op, const rm_desc *x, const int64_t tau[2],
+static remat_status cpu_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                 rm_variant *out) {
     (void)x, (void)tau;
     for (int i = 0; device->bf16 && i < RM_CELLS; i++)
@@ -133,15 +133,15 @@ static void cpu_fill(rm_queue *queue, void *device, int byte, uint64_t bytes) {
     memset(device, byte, bytes);
 }
 
-static void cpu_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
-    rm_call threaded = *call;
+static void cpu_run(rm_queue *queue, const remat_op *op, remat_pass pass, const remat_call *call) {
+    remat_call threaded = *call;
     threaded.threads = queue->threads;
-    rm_op_kernel(op, RM_DEVICE_CPU, pass)(&threaded);
+    rm_op_kernel(op, REMAT_ON_CPU, pass)(&threaded);
 }
-static void cpu_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
-    rm_call threaded = *call;
+static void cpu_pack(rm_queue *queue, const remat_op *op, const remat_call *call, void *packed) {
+    remat_call threaded = *call;
     threaded.threads = queue->threads;
-    op->on[RM_DEVICE_CPU].pack(&threaded, packed);
+    op->on[REMAT_ON_CPU].pack(&threaded, packed);
 }
 static void cpu_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
                        float *parameter, const float *gradient, float *const *state) {
@@ -187,7 +187,7 @@ static uint64_t cpu_tier_given(const rm_second_tier *tier) { return rm_spill_giv
 const rm_device_api rm_device_cpu = {
     .name = "cpu",
     .doc = "this machine's processors, through OpenMP",
-    .kernels = RM_DEVICE_CPU,
+    .kernels = REMAT_ON_CPU,
     .reachable = true,
     .open = cpu_open,
     .close = cpu_close,

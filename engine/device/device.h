@@ -58,30 +58,30 @@ typedef struct {
  * place of the node's, holds numbers alone, no addresses: it is part of the key under which times are kept. attr_bytes 0: the node
  * keeps its own. */
 typedef struct {
-    const rm_op *op; /* the device's, alive as long as it is; NULL: the op is run as it is */
+    const remat_op *op; /* the device's, alive as long as it is; NULL: the op is run as it is */
     uint64_t attr[16];
     size_t attr_bytes;
 } rm_variant;
 
 typedef struct rm_device_api {
     const char *name, *doc;
-    rm_device_kind kernels; /* which column of an op's kernel table it runs */
-    bool reachable;         /* the host reads and writes its block directly: ranks of the host need that */
+    remat_device_kind kernels; /* which column of an op's kernel table it runs */
+    bool reachable;            /* the host reads and writes its block directly: ranks of the host need that */
 
     remat_status (*open)(int threads, rm_device **out);
-    void (*close)(rm_device *);              /* NULL allowed */
-    uint64_t (*free_bytes)(rm_device *);     /* that a block could have; 0: unknown */
-    uint64_t (*overhead_bytes)(rm_device *); /* taken when it was opened; NULL: nothing worth counting */
-    int (*number)(const rm_device *);        /* of the GPU, as CUDA counts here; NULL: it is none */
-    bool (*runs)(const rm_op *, rm_pass);    /* NULL: all of them */
-    uint64_t (*identity)(rm_device *);       /* another for other hardware, or libraries; NULL: the host's */
+    void (*close)(rm_device *);                 /* NULL allowed */
+    uint64_t (*free_bytes)(rm_device *);        /* that a block could have; 0: unknown */
+    uint64_t (*overhead_bytes)(rm_device *);    /* taken when it was opened; NULL: nothing worth counting */
+    int (*number)(const rm_device *);           /* of the GPU, as CUDA counts here; NULL: it is none */
+    bool (*runs)(const remat_op *, remat_pass); /* NULL: all of them */
+    uint64_t (*identity)(rm_device *);          /* another for other hardware, or libraries; NULL: the host's */
     remat_status (*set_precision)(rm_device *, rm_precision); /* before anything runs; MISSING: it lacks it */
     void (*products)(rm_device *, rm_products *out);          /* NULL: nothing is chosen */
     void (*recordings)(const rm_queue *, rm_recordings *out); /* NULL: nothing is recorded */
     remat_status (*use_cudnn)(rm_device *);                   /* after set_precision; NULL: it has none */
     /* What a node with these inputs is to be run by; it is called for tiles of tau[0] and tau[1] timesteps. Asked once a
      * node, before a chain is built. NULL: every op is run as it is. */
-    remat_status (*variant)(rm_device *, const rm_op *, const rm_desc *x, const int64_t tau[2], rm_variant *out);
+    remat_status (*variant)(rm_device *, const remat_op *, const remat_desc *x, const int64_t tau[2], rm_variant *out);
     const char *rounded; /* layers whose products another precision than fp32 rounds, by variants; NULL: all products */
     remat_status (*rates)(rm_device *, rm_rates *out); /* measured once, in milliseconds */
 
@@ -109,8 +109,8 @@ typedef struct rm_device_api {
     void (*copy_out)(rm_queue *, void *host, const void *device, uint64_t bytes);
     void (*copy)(rm_queue *, void *to, const void *from, uint64_t bytes); /* within the device */
     void (*fill)(rm_queue *, void *device, int byte, uint64_t bytes);
-    void (*run)(rm_queue *, const rm_op *, rm_pass, const rm_call *);
-    void (*pack)(rm_queue *, const rm_op *, const rm_call *,
+    void (*run)(rm_queue *, const remat_op *, remat_pass, const remat_call *);
+    void (*pack)(rm_queue *, const remat_op *, const remat_call *,
                  void *packed); /* NULL: its kernels read no packed weights */
     void (*update)(rm_queue *, const rm_optimizer *, const rm_update *, int64_t n, float *parameter,
                    const float *gradient, float *const *state);

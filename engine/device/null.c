@@ -78,10 +78,10 @@ static void null_copy_out(rm_queue *queue, void *host, const void *device, uint6
 static void null_fill(rm_queue *queue, void *device, int byte, uint64_t bytes) {
     (void)queue, (void)device, (void)byte, (void)bytes;
 }
-static void null_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
+static void null_run(rm_queue *queue, const remat_op *op, remat_pass pass, const remat_call *call) {
     (void)queue, (void)op, (void)pass, (void)call;
 }
-static void null_pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
+static void null_pack(rm_queue *queue, const remat_op *op, const remat_call *call, void *packed) {
     (void)queue, (void)op, (void)call, (void)packed;
 }
 static void null_update(rm_queue *queue, const rm_optimizer *optimizer, const rm_update *update, int64_t n,
@@ -128,7 +128,7 @@ static uint64_t null_tier_given(const rm_second_tier *tier) { return tier->given
 const rm_device_api rm_device_null = {
     .name = "null",
     .doc = "computes nothing, counts everything",
-    .kernels = RM_DEVICE_CPU,
+    .kernels = REMAT_ON_CPU,
     .open = null_open,
     .close = null_close,
     .free_bytes = null_free_bytes,

@@ -26,16 +26,16 @@ static int count_readers(const remat_graph *graph, int32_t value) {
 static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_t *keep, int n_keep) {
     const rm_node *layer = &graph->node[n];
     const rm_value *x = &graph->value[layer->x[0]];
-    if (layer->op->time != RM_TIME_RECURRENT || x->origin != RM_VALUE_RESULT) return NULL;
+    if (layer->op->time != REMAT_TIME_RECURRENT || x->origin != RM_VALUE_RESULT) return NULL;
     if (rm_op_find(layer->op->name) != layer->op) return NULL; /* from outside: it knows no tables */
-    if (!layer->op->bound) return NULL;                            /* nor does one that takes no tokens */
+    if (!layer->op->bound) return NULL;                        /* nor does one that takes no tokens */
     const rm_node *embedding = &graph->node[x->node];
     if (layer->seen[0] || layer->seen[1] || embedding->seen[0] || embedding->seen[1]) return NULL; /* other shapes */
     if (strcmp(embedding->op->name, "embedding") || !graph->value[embedding->x[0]].sequence) return NULL;
     if (graph->value[layer->x[1]].origin != RM_VALUE_PARAM) return NULL;
     if (count_readers(graph, layer->x[0]) != 1 || is_kept(keep, n_keep, layer->x[0])) return NULL;
     int64_t vocabulary = graph->value[embedding->x[1]].desc.dim[0];
-    const rm_desc *tokens = &graph->value[embedding->x[0]].desc;
+    const remat_desc *tokens = &graph->value[embedding->x[0]].desc;
     return vocabulary < tokens->dim[0] * tokens->dim[1] ? embedding : NULL;
 }
 
@@ -45,8 +45,8 @@ remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, i
         const rm_node *embedding = foldable(graph, n, keep, n_keep);
         if (!embedding) continue;
         int32_t tokens = embedding->x[0], slot = graph->value[graph->node[n].x[0]].node;
-        int32_t table =
-            rm_graph_add(graph, rm_op_find("linear"), (int32_t[RM_MAX_IN]){embedding->x[1], graph->node[n].x[1]}, NULL);
+        int32_t table = rm_graph_add(graph, rm_op_find("linear"),
+                                     (int32_t[REMAT_MAX_INPUTS]){embedding->x[1], graph->node[n].x[1]}, NULL);
         if (!table) return remat_graph_check(graph);
         /* The table's node takes the embedding's place in the order; the embedding's moves to the end, unread. */
         rm_node made = graph->node[graph->n_nodes - 1], removed = graph->node[slot];

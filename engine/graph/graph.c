@@ -83,7 +83,7 @@ static remat_status check_dimensions(const char *name, int rank, const int64_t *
     return REMAT_OK;
 }
 
-static remat_status check_sequence(const char *name, const rm_desc *desc) {
+static remat_status check_sequence(const char *name, const remat_desc *desc) {
     REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence, so it is (T,B) or (T,B,C); rank %d was given", name,
             desc->rank);
     return REMAT_OK;
@@ -94,7 +94,7 @@ static remat_status add_input(remat_graph *graph, const char *name, remat_dtype 
     TRY(check_name(graph, name));
     TRY(check_dimensions(name, rank, dim));
     REQUIRE(dtype == REMAT_F32 || dtype == REMAT_I32, INVALID, "input %s: only f32 and i32 inputs are supported", name);
-    rm_desc desc = rm_desc_make(dtype, rank, dim);
+    remat_desc desc = rm_desc_make(dtype, rank, dim);
     TRY(rm_desc_check(&desc, name));
     if (axis == REMAT_SEQUENCE) TRY(check_sequence(name, &desc));
     return add_value(graph, name,
@@ -132,7 +132,7 @@ static remat_status add_stored(remat_graph *graph, rm_origin origin, const char 
                                remat_init init, int32_t *id) {
     TRY(check_name(graph, name));
     TRY(check_dimensions(name, rank, dim));
-    rm_desc desc = rm_desc_make(REMAT_F32, rank, dim);
+    remat_desc desc = rm_desc_make(REMAT_F32, rank, dim);
     TRY(rm_desc_check(&desc, name));
     TRY(check_init(name, init));
     return add_value(
@@ -166,8 +166,8 @@ static void pass_need_on(remat_graph *graph) {
         const rm_node *node = &graph->node[n];
         bool *need = &graph->value[node->y].needs_gradient;
         *need = false;
-        for (int i = 0; i < RM_MAX_IN; i++) *need |= graph->value[bytes_of(graph, node->x[i])].needs_gradient;
-        for (int k = 0; k < RM_MAX_STATE; k++)
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++) *need |= graph->value[bytes_of(graph, node->x[i])].needs_gradient;
+        for (int k = 0; k < REMAT_MAX_STATES; k++)
             if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
     }
     for (int32_t v = 1; v < graph->n_values; v++)
@@ -234,30 +234,31 @@ remat_value remat_requires_grad(remat_graph *graph, remat_value input) {
 
 /* ---- Nodes --------------------------------------------------------------------------------------------------- */
 
-rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
-    rm_desc desc = graph->value[value].desc;
+remat_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau) {
+    remat_desc desc = graph->value[value].desc;
     if (tau && graph->value[value].sequence) desc.dim[0] = tau;
     return desc;
 }
 
-static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x) {
-    for (int i = 0; i < RM_MAX_IN; i++)
-        x[i] =
-            node->x[i] ? rm_value_desc(graph, node->seen[i] ? node->seen[i] : node->x[i], tau) : (rm_desc){.rank = -1};
+static void input_descs(const remat_graph *graph, const rm_node *node, int64_t tau, remat_desc *x) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++)
+        x[i] = node->x[i] ? rm_value_desc(graph, node->seen[i] ? node->seen[i] : node->x[i], tau)
+                          : (remat_desc){.rank = -1};
 }
 
-void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state) {
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, remat_desc *x, remat_desc *y,
+                   remat_desc *state) {
     input_descs(graph, node, tau, x);
     *y = rm_desc_make(REMAT_F32, 0, NULL);
-    memset(state, 0, RM_MAX_STATE * sizeof *state);
+    memset(state, 0, REMAT_MAX_STATES * sizeof *state);
     node->op->infer(x, node->attr, y, state); /* succeeded: for the whole in add_node, for tiles in rm_node_check */
 }
 
-static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
-    const rm_op *op = node->op;
-    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
-    rm_desc x[RM_MAX_IN], y = rm_desc_make(REMAT_F32, 0, NULL), state[RM_MAX_STATE] = {{0}};
-    rm_desc part = rm_value_desc(graph, node->y, tau);
+static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, remat_device_kind device) {
+    const remat_op *op = node->op;
+    char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
+    remat_desc x[REMAT_MAX_INPUTS], y = rm_desc_make(REMAT_F32, 0, NULL), state[REMAT_MAX_STATES] = {{0}};
+    remat_desc part = rm_value_desc(graph, node->y, tau);
     input_descs(graph, node, tau, x);
     TRY(rm_op_infer(op, x, node->attr, &y, state));
     REQUIRE(rm_desc_equal(&y, &part), INVALID, "its result would be %s, where a part of the whole is %s",
@@ -265,14 +266,14 @@ static remat_status check_node(const remat_graph *graph, const rm_node *node, in
     return rm_op_check_demands(op, x, &y, node->attr, device);
 }
 
-remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device) {
+remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, remat_device_kind device) {
     remat_status status = check_node(graph, node, tau, device);
     if (!status || !tau) return status;
     return rm_fail_in(status, "%s, for tiles of %lld timestep%s", node->op->name, (long long)tau, tau == 1 ? "" : "s");
 }
 
 /* Which of the inputs have a time axis: all that are not shared weights, or none. */
-static remat_status check_axes(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *sequence) {
+static remat_status check_axes(const remat_graph *graph, const remat_op *op, const int32_t *x, bool *sequence) {
     *sequence = graph->value[x[0]].sequence;
     for (int i = 0; i < op->n_in; i++) {
         if (!x[i]) continue;
@@ -283,14 +284,14 @@ static remat_status check_axes(const remat_graph *graph, const rm_op *op, const 
                 "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
                 is ? "has" : "lacks", *sequence ? "has one" : "does not");
     }
-    REQUIRE(!*sequence || op->time != RM_TIME_BEGIN, INVALID, "%s: its input is a sequence already", op->name);
+    REQUIRE(!*sequence || op->time != REMAT_TIME_BEGIN, INVALID, "%s: its input is a sequence already", op->name);
     REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
             "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
     return REMAT_OK;
 }
 
 /* What is written has one writer and no other reader: then it does not matter when in a step that is. */
-static remat_status check_buffers(const remat_graph *graph, const rm_op *op, const int32_t *x) {
+static remat_status check_buffers(const remat_graph *graph, const remat_op *op, const int32_t *x) {
     for (int i = 0; i < op->n_in; i++) {
         bool marked = op->buffers >> i & 1, is = graph->value[x[i]].origin == RM_VALUE_BUFFER;
         REQUIRE(!x[i] || marked == is, INVALID, "%s: input %d %s", op->name, i,
@@ -299,7 +300,7 @@ static remat_status check_buffers(const remat_graph *graph, const rm_op *op, con
         for (int j = 0; is && j < i; j++)
             REQUIRE(x[j] != x[i], INVALID, "%s: inputs %d and %d are one buffer; give it two", op->name, j, i);
         for (int32_t n = 0; is && n < graph->n_nodes; n++)
-            for (int k = 0; k < RM_MAX_IN; k++)
+            for (int k = 0; k < REMAT_MAX_INPUTS; k++)
                 REQUIRE(graph->node[n].x[k] != x[i], INVALID,
                         "%s: the buffer %s is another layer's already; each has buffers of its own", op->name,
                         graph->value[x[i]].name);
@@ -308,9 +309,9 @@ static remat_status check_buffers(const remat_graph *graph, const rm_op *op, con
 }
 
 /* Layers that are given timesteps one by one, or tile by tile, are given those of all inputs. */
-static remat_status check_lengths(const remat_graph *graph, const rm_op *op, const int32_t *x) {
-    const rm_desc *first = &graph->value[x[0]].desc;
-    for (int i = 1; i < op->n_in && op->time != RM_TIME_WHOLE; i++) {
+static remat_status check_lengths(const remat_graph *graph, const remat_op *op, const int32_t *x) {
+    const remat_desc *first = &graph->value[x[0]].desc;
+    for (int i = 1; i < op->n_in && op->time != REMAT_TIME_FULL; i++) {
         const rm_value *value = &graph->value[x[i]];
         REQUIRE(!value->sequence || (value->desc.dim[0] == first->dim[0] && value->desc.dim[1] == first->dim[1]),
                 INVALID, "%s: input %d has T=%lld, B=%lld, but input 0 has T=%lld, B=%lld; they must agree", op->name,
@@ -321,7 +322,7 @@ static remat_status check_lengths(const remat_graph *graph, const rm_op *op, con
 }
 
 /* Which way time runs in the inputs that have it: one way. */
-static remat_status check_direction(const remat_graph *graph, const rm_op *op, const int32_t *x, bool *reversed) {
+static remat_status check_direction(const remat_graph *graph, const remat_op *op, const int32_t *x, bool *reversed) {
     *reversed = graph->value[x[0]].reversed;
     for (int i = 0; i < op->n_in; i++)
         REQUIRE(!graph->value[x[i]].sequence || graph->value[x[i]].reversed == *reversed, INVALID,
@@ -331,9 +332,10 @@ static remat_status check_direction(const remat_graph *graph, const rm_op *op, c
 }
 
 /* What a tile of one timestep is made to is the whole's y, but for its length. */
-static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm_desc y, const rm_desc *state) {
-    char whole[RM_DESC_TEXT], tile[RM_DESC_TEXT];
-    rm_desc y_of_one = y, state_of_one[RM_MAX_STATE];
+static remat_status check_tile(const remat_op *op, remat_desc *x, const void *attr, remat_desc y,
+                               const remat_desc *state) {
+    char whole[REMAT_DESC_TEXT], tile[REMAT_DESC_TEXT];
+    remat_desc y_of_one = y, state_of_one[REMAT_MAX_STATES];
     for (int i = 0; i < op->n_in; i++)
         if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = 1;
     memcpy(state_of_one, state, sizeof state_of_one);
@@ -350,9 +352,9 @@ static remat_status check_tile(const rm_op *op, rm_desc *x, const void *attr, rm
 }
 
 /* The shapes that infer gave can be planned. `x` is changed. */
-static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, const void *attr, const rm_desc *y,
-                                 const rm_desc *state) {
-    char text[RM_DESC_TEXT];
+static remat_status check_result(const remat_op *op, bool sequence, remat_desc *x, const void *attr,
+                                 const remat_desc *y, const remat_desc *state) {
+    char text[REMAT_DESC_TEXT];
     TRY(rm_desc_check(y, op->name));
     REQUIRE(y->dtype == REMAT_F32, INVALID, "%s: its result is %s; results are f32", op->name, rm_desc_text(y, text));
     for (int k = 0; k < op->n_state; k++) {
@@ -360,22 +362,22 @@ static remat_status check_result(const rm_op *op, bool sequence, rm_desc *x, con
         REQUIRE(state[k].dtype == REMAT_F32, INVALID, "%s: its state %d is %s; states are f32", op->name, k,
                 rm_desc_text(&state[k], text));
     }
-    REQUIRE(op->time != RM_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence begins with (T,B)",
+    REQUIRE(op->time != REMAT_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence begins with (T,B)",
             op->name, rm_desc_text(y, text));
     if (!sequence) return REMAT_OK;
     REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == x[0].dim[0] && y->dim[1] == x[0].dim[1]), INVALID,
             "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
             rm_desc_text(y, text), (long long)x[0].dim[0], (long long)x[0].dim[1]);
-    return op->time == RM_TIME_WHOLE ? REMAT_OK : check_tile(op, x, attr, *y, state);
+    return op->time == REMAT_TIME_FULL ? REMAT_OK : check_tile(op, x, attr, *y, state);
 }
 
-static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr, int32_t *id) {
-    rm_desc descs[RM_MAX_IN], y = rm_desc_make(REMAT_F32, 0, NULL), state[RM_MAX_STATE] = {{0}};
+static remat_status add_node(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr, int32_t *id) {
+    remat_desc descs[REMAT_MAX_INPUTS], y = rm_desc_make(REMAT_F32, 0, NULL), state[REMAT_MAX_STATES] = {{0}};
     bool needs_gradient = false, sequence, reversed;
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         bool given = i < op->n_in && x[i];
         REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
-        descs[i] = given ? graph->value[x[i]].desc : (rm_desc){.rank = -1};
+        descs[i] = given ? graph->value[x[i]].desc : (remat_desc){.rank = -1};
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
     }
     TRY(check_axes(graph, op, x, &sequence));
@@ -393,12 +395,12 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
         REQUIRE(node.attr, MEMORY, "out of memory for a node");
         memcpy(node.attr, attr, node.attr_bytes);
     }
-    bool keeps_time = op->time == RM_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
+    bool keeps_time = op->time == REMAT_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
     remat_status status = add_value(graph, NULL,
                                     (rm_value){.origin = RM_VALUE_RESULT,
                                                .desc = y,
                                                .sequence = keeps_time,
-                                               .reversed = keeps_time && reversed != (op->time == RM_TIME_REVERSE),
+                                               .reversed = keeps_time && reversed != (op->time == REMAT_TIME_REVERSE),
                                                .needs_gradient = needs_gradient,
                                                .node = graph->n_nodes},
                                     &node.y);
@@ -411,7 +413,7 @@ static remat_status add_node(remat_graph *graph, const rm_op *op, const int32_t 
     return REMAT_OK;
 }
 
-int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr) {
+int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr) {
     if (!graph || graph->status) return 0;
     for (int i = 0; i < op->n_in; i++)
         if (x[i] < 0 || x[i] >= graph->n_values)
@@ -425,8 +427,8 @@ int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, cons
 static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr) {
     return (remat_value){rm_graph_add(graph, rm_op_find(op), x, attr)};
 }
-#define BUILD(op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, NULL)
-#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[RM_MAX_IN]){__VA_ARGS__}, &(attr))
+#define BUILD(op, ...) build(graph, op, (int32_t[REMAT_MAX_INPUTS]){__VA_ARGS__}, NULL)
+#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[REMAT_MAX_INPUTS]){__VA_ARGS__}, &(attr))
 
 /* The third and the fourth are optional to the op, and not to whoever lists them. */
 static remat_status check_concat(const remat_value *x, int n) {
@@ -472,7 +474,7 @@ static remat_status find_layer(remat_graph *graph, int32_t y, int state, const c
     const rm_value *value = &graph->value[y];
     REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID, "%s: y is not what a recurrent layer has made",
             what);
-    const rm_op *op = graph->node[value->node].op;
+    const remat_op *op = graph->node[value->node].op;
     REQUIRE(state >= 0 && state < op->n_state, INVALID, "%s: %s has %d carried states, so there is no number %d", what,
             op->name, op->n_state, state);
     *n = value->node;
@@ -481,8 +483,8 @@ static remat_status find_layer(remat_graph *graph, int32_t y, int state, const c
 
 static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_t initial) {
     int32_t n = 0;
-    rm_desc x[RM_MAX_IN], result, states[RM_MAX_STATE];
-    char wanted[RM_DESC_TEXT], text[RM_DESC_TEXT];
+    remat_desc x[REMAT_MAX_INPUTS], result, states[REMAT_MAX_STATES];
+    char wanted[REMAT_DESC_TEXT], text[REMAT_DESC_TEXT];
     TRY(find_layer(graph, y, state, "initial_state", &n));
     REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
     rm_node *node = &graph->node[n];
@@ -495,9 +497,9 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
             "initial_state: state %d of %s is %s, and the value is %s%s", state, node->op->name,
             rm_desc_text(&states[state], wanted), rm_desc_text(&value->desc, text),
             value->sequence ? ", a sequence" : "");
-    REQUIRE(node->op->n_in + node->op->n_state <= RM_MAX_IN, INVALID,
+    REQUIRE(node->op->n_in + node->op->n_state <= REMAT_MAX_INPUTS, INVALID,
             "initial_state: %s has %d inputs and %d states; with initial states they may be %d together",
-            node->op->name, node->op->n_in, node->op->n_state, RM_MAX_IN);
+            node->op->name, node->op->n_in, node->op->n_state, REMAT_MAX_INPUTS);
     node->x[node->op->n_in + state] = initial;
     pass_need_on(graph);
     return REMAT_OK;
@@ -511,7 +513,7 @@ remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, re
 
 static remat_status add_final(remat_graph *graph, int32_t y, int state, int32_t *id) {
     int32_t n = 0;
-    rm_desc x[RM_MAX_IN], result, states[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], result, states[REMAT_MAX_STATES];
     TRY(find_layer(graph, y, state, "final_state", &n));
     *id = graph->node[n].final[state];
     if (*id) return REMAT_OK;
@@ -535,12 +537,12 @@ remat_value remat_final_state(remat_graph *graph, remat_value y, int state) {
 }
 
 static remat_status set_reset(remat_graph *graph, int32_t y, int32_t reset) {
-    int32_t n = 0, x[RM_MAX_IN];
+    int32_t n = 0, x[REMAT_MAX_INPUTS];
     bool sequence, reversed;
-    rm_desc descs[RM_MAX_IN], result, states[RM_MAX_STATE];
+    remat_desc descs[REMAT_MAX_INPUTS], result, states[REMAT_MAX_STATES];
     TRY(find_layer(graph, y, 0, "reset_states", &n));
     rm_node *node = &graph->node[n];
-    const rm_op *op = node->op;
+    const remat_op *op = node->op;
     REQUIRE(op->resets, INVALID, "reset_states: %s has no input that says where its states are reset", op->name);
     REQUIRE(reset > 0 && reset < graph->n_values, INVALID, "reset_states: this is not a value of this graph");
     const rm_value *made = &graph->value[bytes_of(graph, reset)];
@@ -679,14 +681,14 @@ remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu",
 remat_value remat_gelu_tanh(remat_graph *graph, remat_value x) { return BUILD("gelu_tanh", x.id); }
 remat_value remat_silu(remat_graph *graph, remat_value x) { return BUILD("silu", x.id); }
 remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
-    int32_t id[RM_MAX_IN] = {0};
+    int32_t id[REMAT_MAX_INPUTS] = {0};
     if (!graph || graph->status) return REMAT_NONE;
     remat_status status = check_concat(x, n);
     for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
     return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
 }
 static remat_status view(remat_graph *graph, int32_t x, int rank, const int64_t *dim, int32_t *id) {
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     REQUIRE(x > 0 && x < graph->n_values, INVALID, "reshape: this is not a value of this graph");
     REQUIRE(rank >= 1 && rank <= REMAT_MAX_RANK && dim, INVALID, "reshape: the rank is %d; use 1 to %d, and dimensions",
             rank, REMAT_MAX_RANK);
@@ -791,8 +793,8 @@ remat_value remat_ctc(remat_graph *graph, remat_value logits, remat_value target
 /* ---- Ops from outside ---------------------------------------------------------------------------------------- */
 
 /* Measured times and carried states are kept under an op's name, and rewrites know ours by theirs. */
-static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
-    const rm_op *ours = rm_op_find(op->name);
+static remat_status check_op_name(const remat_graph *graph, const remat_op *op) {
+    const remat_op *ours = rm_op_find(op->name);
     REQUIRE(!ours || ours == op, INVALID, "%s: an op of Remat's has this name; give yours another", op->name);
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
@@ -803,18 +805,18 @@ static remat_status check_op_name(const remat_graph *graph, const rm_op *op) {
 }
 
 /* A program's op stays where it is; of one that is shorter than ours the node has a copy. */
-static remat_status settle_op(rm_node *node, const rm_op *given) {
+static remat_status settle_op(rm_node *node, const remat_op *given) {
     node->op = given;
     if (given->struct_bytes >= sizeof *given) return REMAT_OK;
     node->given = given;
     return rm_node_own_op(node);
 }
 
-static remat_status apply(remat_graph *graph, const rm_op *given, const remat_value *inputs, int n_inputs,
+static remat_status apply(remat_graph *graph, const remat_op *given, const remat_value *inputs, int n_inputs,
                           const void *attr, int32_t *id) {
-    int32_t x[RM_MAX_IN] = {0};
-    rm_op taken;
-    const rm_op *op = &taken;
+    int32_t x[REMAT_MAX_INPUTS] = {0};
+    remat_op taken;
+    const remat_op *op = &taken;
     TRY(rm_take(&taken, sizeof taken, given, given->struct_bytes, "remat_op"));
     TRY(rm_op_check_descriptor(op));
     TRY(check_op_name(graph, given));
@@ -826,7 +828,7 @@ static remat_status apply(remat_graph *graph, const rm_op *given, const remat_va
     TRY(graph->status);
     rm_node *node = &graph->node[graph->n_nodes - 1];
     TRY(settle_op(node, given));
-    return rm_node_check(graph, node, 0, RM_DEVICE_CPU);
+    return rm_node_check(graph, node, 0, REMAT_ON_CPU);
 }
 
 remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
@@ -859,7 +861,7 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
         REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
         if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         node.own_op = NULL;
-        for (int k = 0; k < RM_MAX_IN; k++) {
+        for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
             if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
             node.x[k] = bytes_of(graph, node.x[k]);
         }

@@ -10,28 +10,29 @@ typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_BUFFER, RM_VALUE_RESULT,
 
 typedef struct {
     rm_origin origin;
-    char *name;         /* NULL for results */
-    rm_desc desc;       /* of the whole value: (T,B,..) for a sequence */
-    bool sequence;      /* the first axis is time */
-    bool reversed;      /* ... and runs from the last timestep to the first */
+    char *name;          /* NULL for results */
+    remat_desc desc;     /* of the whole value: (T,B,..) for a sequence */
+    bool sequence;       /* the first axis is time */
+    bool reversed;       /* ... and runs from the last timestep to the first */
     bool needs_gradient; /* of parameters: unless they are frozen */
-    remat_init init;    /* parameters and buffers */
-    int32_t node;       /* results: who makes it ... */
-    int32_t view_of;    /* views: the value whose bytes these are, in this shape; else 0 */
-    int state;          /* ... and as what: 0: its y; k+1: its carried state k as it is after the last timestep */
+    remat_init init;     /* parameters and buffers */
+    int32_t node;        /* results: who makes it ... */
+    int32_t view_of;     /* views: the value whose bytes these are, in this shape; else 0 */
+    int state;           /* ... and as what: 0: its y; k+1: its carried state k as it is after the last timestep */
 } rm_value;
 
 typedef struct {
-    const rm_op *op;
-    rm_op *own_op;         /* op, where it was made for this node alone: a scan's (scan.c), or a copy of ... */
-    const rm_op *given;    /* ... a program's op that is shorter than ours (abi.h); else NULL */
+    const remat_op *op;
+    remat_op *own_op;      /* op, where it was made for this node alone: a scan's (scan.c), or a copy of ... */
+    const remat_op *given; /* ... a program's op that is shorter than ours (abi.h); else NULL */
     void *attr;            /* owned copy, or NULL */
     size_t attr_bytes;
-    int32_t x[RM_MAX_IN];  /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
-    int32_t seen[RM_MAX_IN]; /* as which view of x[i], in a copy, where x[i] is never a view; 0: as it is */
+    int32_t
+        x[REMAT_MAX_INPUTS]; /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
+    int32_t seen[REMAT_MAX_INPUTS]; /* as which view of x[i], in a copy, where x[i] is never a view; 0: as it is */
     int32_t y;
-    int32_t final[RM_MAX_STATE]; /* value ids: the carried states after the last timestep; 0: nobody asked */
-    uint32_t key;          /* for randomness: the node's number in the graph as described, kept by rewrites */
+    int32_t final[REMAT_MAX_STATES]; /* value ids: the carried states after the last timestep; 0: nobody asked */
+    uint32_t key;                    /* for randomness: the node's number in the graph as described, kept by rewrites */
 } rm_node;
 
 struct remat_graph {
@@ -40,7 +41,7 @@ struct remat_graph {
     rm_node *node;
     int32_t n_nodes;
     int64_t value_capacity, node_capacity;
-    remat_status status;      /* of the first mistake */
+    remat_status status; /* of the first mistake */
     char error[512];
 };
 
@@ -68,15 +69,16 @@ remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings);
 
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
-int32_t rm_graph_add(remat_graph *graph, const rm_op *op, const int32_t *x, const void *attr);
+int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr);
 /* Keeps the last error as the graph's, if it is its first. Returns 0, "no value". */
 int32_t rm_graph_mistake(remat_graph *graph, remat_status status);
 
 /* The inputs' and the result's shapes as an op sees them for `tau` timesteps (tau = 0: as they are). */
-void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, rm_desc *x, rm_desc *y, rm_desc *state);
+void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, remat_desc *x, remat_desc *y,
+                   remat_desc *state);
 /* The node's op accepts tiles of `tau` timesteps (0: the whole), and asks for what can be planned. */
-remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, rm_device_kind device);
-rm_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau);
+remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, remat_device_kind device);
+remat_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau);
 
 /* Rewrites embedding -> recurrent layer into one table (V,G*H) = weight w_ih^T that the layer reads by token, wherever
  * the vocabulary is smaller than the number of rows T*B and nobody else reads the embedding (fold.c). `loss` and

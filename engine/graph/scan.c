@@ -40,13 +40,13 @@ static remat_status check_name(const remat_graph *graph, const char *name) {
 }
 
 static remat_status check_counts(const remat_cell *c) {
-    REQUIRE(c->n_inputs >= 1 && c->n_weights >= 0 && c->n_inputs <= RM_MAX_IN - c->n_weights, INVALID,
+    REQUIRE(c->n_inputs >= 1 && c->n_weights >= 0 && c->n_inputs <= REMAT_MAX_INPUTS - c->n_weights, INVALID,
             "%s: it has %d inputs and %d weights; use at least 1 input, and at most %d of both", c->name, c->n_inputs,
-            c->n_weights, RM_MAX_IN);
+            c->n_weights, REMAT_MAX_INPUTS);
     REQUIRE(
-        c->n_states >= 1 && c->n_states <= RM_MAX_STATE, INVALID,
+        c->n_states >= 1 && c->n_states <= REMAT_MAX_STATES, INVALID,
         "%s: it carries %d states; use 1 to %d: more are joined by remat_concat, and what carries none needs no scan",
-        c->name, c->n_states, RM_MAX_STATE);
+        c->name, c->n_states, REMAT_MAX_STATES);
     REQUIRE(c->inputs && (c->weights || !c->n_weights) && c->states && c->next_states, INVALID,
             "%s: a list of inputs, weights, states or next states is NULL", c->name);
     return REMAT_OK;
@@ -55,7 +55,7 @@ static remat_status check_counts(const remat_cell *c) {
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
 static rm_scan_value shape_of(const remat_graph *graph, int32_t v) {
-    const rm_desc *desc = &graph->value[v].desc;
+    const remat_desc *desc = &graph->value[v].desc;
     rm_scan_value value = {.rank = desc->rank};
     for (int i = 0; i < REMAT_MAX_RANK; i++) value.dim[i] = desc->dim[i];
     return value;
@@ -68,7 +68,7 @@ static remat_status list_leaf(writer *w, const char *what, int i, remat_value le
     REQUIRE(value->origin == RM_VALUE_INPUT, INVALID, "%s: %s %d is not an input of its body; make it with remat_input",
             cell, what, i);
     REQUIRE(value->desc.dtype == REMAT_F32 && !value->sequence, INVALID,
-            "%s: the body's input %s is %s; a body describes one timestep of f32: use REMAT_F32 and REMAT_WHOLE", cell,
+            "%s: the body's input %s is %s; a body describes one timestep of f32: use REMAT_F32 and REMAT_STATIC", cell,
             value->name, value->sequence ? "a sequence" : "integers");
     REQUIRE(!w->number[leaf.id], INVALID, "%s: the body's input %s is listed twice", cell, value->name);
     w->number[leaf.id] = w->scan->n_values;
@@ -78,8 +78,8 @@ static remat_status list_leaf(writer *w, const char *what, int i, remat_value le
 
 /* All of them go along time together, row by row. */
 static remat_status check_rows(const writer *w, int32_t v, const char *what, int i) {
-    const rm_desc *desc = &w->body->value[v].desc, *first = &w->body->value[w->cell->inputs[0].id].desc;
-    char text[RM_DESC_TEXT];
+    const remat_desc *desc = &w->body->value[v].desc, *first = &w->body->value[w->cell->inputs[0].id].desc;
+    char text[REMAT_DESC_TEXT];
     REQUIRE(desc->rank >= 1 && desc->rank < REMAT_MAX_RANK && desc->dim[0] == first->dim[0], INVALID,
             "%s: %s %d is %s; it begins with the batch, %lld as input 0 has it, and has rank 1 to %d", w->cell->name,
             what, i, rm_desc_text(desc, text), (long long)first->dim[0], REMAT_MAX_RANK - 1);
@@ -108,12 +108,12 @@ static remat_status check_result(const writer *w, const char *what, int k, remat
 
 static remat_status check_ends(const writer *w) {
     const remat_cell *c = w->cell;
-    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
     TRY(check_result(w, "output", 0, c->output));
     for (int k = 0; k < c->n_states; k++) {
         TRY(check_result(w, "next state", k, c->next_states[k]));
-        const rm_desc *before = &w->body->value[c->states[k].id].desc;
-        const rm_desc *after = &w->body->value[c->next_states[k].id].desc;
+        const remat_desc *before = &w->body->value[c->states[k].id].desc;
+        const remat_desc *after = &w->body->value[c->next_states[k].id].desc;
         REQUIRE(rm_desc_equal(before, after), INVALID,
                 "%s: state %d is %s, but next state %d is %s; they are one shape", c->name, k,
                 rm_desc_text(before, text), k, rm_desc_text(after, other));
@@ -125,7 +125,8 @@ static void find_alive(writer *w) {
     w->alive[w->cell->output.id] = true;
     for (int k = 0; k < w->cell->n_states; k++) w->alive[w->cell->next_states[k].id] = true;
     for (int32_t n = w->body->n_nodes - 1; n >= 0; n--)
-        for (int i = 0; i < RM_MAX_IN && w->alive[w->body->node[n].y]; i++) w->alive[w->body->node[n].x[i]] = true;
+        for (int i = 0; i < REMAT_MAX_INPUTS && w->alive[w->body->node[n].y]; i++)
+            w->alive[w->body->node[n].x[i]] = true;
 }
 
 static remat_status check_leaves_alive(const writer *w) {
@@ -152,7 +153,7 @@ static remat_status check_leaves_alive(const writer *w) {
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
-static int32_t number_of_op(const rm_op *op) {
+static int32_t number_of_op(const remat_op *op) {
     for (int32_t i = 0; i < rm_n_ops; i++)
         if (rm_ops[i] == op) return i;
     return -1;
@@ -162,8 +163,8 @@ static remat_status write_node(writer *w, const rm_node *node) {
     rm_scan *scan = w->scan;
     const char *cell = w->cell->name, *op = node->op->name;
     int32_t number = number_of_op(node->op);
-    bool works = number >= 0 && node->op->time == RM_TIME_POINTWISE && !node->op->discrete &&
-                 !node->op->on[RM_DEVICE_CPU].pack && node->attr_bytes <= RM_SCAN_ATTR;
+    bool works = number >= 0 && node->op->time == REMAT_TIME_POINTWISE && !node->op->discrete &&
+                 !node->op->on[REMAT_ON_CPU].pack && node->attr_bytes <= RM_SCAN_ATTR;
     REQUIRE(
         works, INVALID,
         "%s: its body has a layer %s; a body is made of linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, "
@@ -173,7 +174,7 @@ static remat_status write_node(writer *w, const rm_node *node) {
             RM_SCAN_NODES);
     rm_scan_node *to = &scan->node[scan->n_nodes++];
     to->op = number;
-    for (int i = 0; i < RM_MAX_IN; i++) to->x[i] = w->number[node->x[i]];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) to->x[i] = w->number[node->x[i]];
     to->has_attr = node->attr != NULL;
     if (node->attr) memcpy(to->attr, node->attr, node->attr_bytes);
     w->number[node->y] = scan->n_values;
@@ -201,8 +202,8 @@ static remat_status write_cell(writer *w) {
 
 static remat_status add_scan(remat_graph *graph, const rm_scan *scan, const remat_value *sequences,
                              const remat_value *weights, int32_t *id) {
-    int32_t x[RM_MAX_IN] = {0};
-    rm_op op;
+    int32_t x[REMAT_MAX_INPUTS] = {0};
+    remat_op op;
     rm_scan_describe(scan, &op);
     for (int i = 0; i < scan->n_sequences; i++) x[i] = sequences[i].id;
     for (int i = 0; i < scan->n_weights; i++) x[scan->n_sequences + i] = weights[i].id;
@@ -211,7 +212,7 @@ static remat_status add_scan(remat_graph *graph, const rm_scan *scan, const rema
     TRY(graph->status);
     rm_node *node = &graph->node[graph->n_nodes - 1];
     TRY(rm_node_own_op(node));
-    return rm_node_check(graph, node, 0, RM_DEVICE_CPU);
+    return rm_node_check(graph, node, 0, REMAT_ON_CPU);
 }
 
 static remat_status scan_with(remat_graph *graph, writer *w, const remat_value *sequences, const remat_value *weights,

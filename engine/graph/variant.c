@@ -22,7 +22,7 @@ remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device,
 static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_api *api, rm_device *device,
                            const int64_t *tau, int32_t *chosen) {
     rm_variant variant = {.op = NULL};
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(graph, node, tau[0], x, &y, state);
     TRY(api->variant(device, node->op, x, tau, &variant));
     if (!variant.op) return REMAT_OK;
@@ -39,13 +39,13 @@ static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_ap
 }
 
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
-                                      int64_t carry_after, int32_t *chosen) {
+                                      int64_t carry_stride, int32_t *chosen) {
     *chosen = 0;
     for (int32_t n = 0; api->variant && n < graph->n_nodes; n++) {
         const rm_value *x = &graph->value[graph->node[n].x[0]];
         if (!x->sequence) continue;
         int64_t timesteps = x->desc.dim[0],
-                full = rm_tile_of(tile, carry_after, timesteps, x->desc.dim[1], api->kernels);
+                full = rm_tile_of(tile, carry_stride, timesteps, x->desc.dim[1], api->kernels);
         const int64_t tau[2] = {full, timesteps - (timesteps - 1) / full * full};
         TRY(choose(graph, &graph->node[n], api, device, tau, chosen));
     }

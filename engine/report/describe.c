@@ -310,7 +310,7 @@ static void write_stages(FILE *out, const remat_session *s) {
                 ", \"checkpoint\": %s, \"spilled\": %s, \"state_spilled\": %s, \"saved_bytes\": %" PRIu64
                 ", \"state_bytes\": %" PRIu64 "}",
                 i ? "," : "", i, rm_session_layer(s, i, i + 1, false, layer),
-                s->chain.timed ? rm_stage_begin(&s->chain, i) : i, rm_stage_class(&s->chain, i)->tau, f->forward_runs,
+                s->chain.timed ? rm_stage_begin(&s->chain, i) : i, rm_stage_kind_of(&s->chain, i)->tau, f->forward_runs,
                 yes_no(f->first != RM_DROP), option_name(s, i, s->inference ? RM_DROP : f->kept), yes_no(f->kept > 0),
                 yes_no(f->checkpoint), yes_no(f->spilled), yes_no(f->state_spilled), f->saved_bytes, f->state_bytes);
     }

@@ -10,7 +10,7 @@
 
 /* ---- The lists ------------------------------------------------------------------------------------------------ */
 
-static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, rm_desc desc,
+static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, remat_desc desc,
                               uint64_t offset) {
     int64_t n = s->n_arrays[kind];
     REQUIRE(rm_grow(&s->array[kind], &s->array_capacity[kind], n + 1, sizeof *s->array[kind]), MEMORY,
@@ -19,7 +19,7 @@ static remat_status add_array(remat_session *s, remat_kind kind, const char *nam
     char *text = rm_malloc(length);
     REQUIRE(text, MEMORY, "out of memory for the name %s", name);
     snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
-    s->array[kind][n] = (rm_array){.name = text, .desc = desc, .offset = offset, .held = rm_desc_count(&desc)};
+    s->array[kind][n] = (rm_session_array){.name = text, .desc = desc, .offset = offset, .held = rm_desc_count(&desc)};
     s->n_arrays[kind]++;
     return REMAT_OK;
 }
@@ -34,7 +34,7 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
         TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
                       at->optimizer_state[v * RM_MAX_OPTIMIZER_STATE + i]));
-        rm_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
+        rm_session_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
         array->first = p->first;
         array->held = p->held;
     }
@@ -44,7 +44,7 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
 /* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
 static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
     static const char *const usual[] = {"h", "c"};
-    const rm_op *op = graph->node[carried->node].op;
+    const remat_op *op = graph->node[carried->node].op;
     const char *own = op->state_name[carried->state];
     int before = 0;
     for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op->name);
@@ -55,7 +55,7 @@ static remat_status list_carried(remat_session *s) {
     for (int k = 0; s->stateful && k < s->chain.n_carried; k++) {
         const rm_carried *carried = &s->chain.carried[k];
         if (carried->state < 0) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
         char name[80];
         name_state(s->graph, carried, name);
@@ -67,24 +67,24 @@ static remat_status list_carried(remat_session *s) {
 /* By a layer that runs: some that the graph has may be of no use to loss and outputs. */
 static bool is_read(const remat_session *s, int32_t value) {
     for (int32_t n = 0; n < s->graph->n_nodes; n++)
-        for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < RM_MAX_IN; i++)
+        for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < REMAT_MAX_INPUTS; i++)
             if (s->graph->node[n].x[i] == value) return true;
     return false;
 }
 
 /* Of the array listed last. */
-static void note_lent(remat_session *s, remat_kind kind, const rm_where *where) {
-    if (where->space == RM_LENT) s->array[kind][s->n_arrays[kind] - 1].lent = where->slot + 1;
+static void note_external(remat_session *s, remat_kind kind, const rm_where *where) {
+    if (where->space == RM_EXTERNAL) s->array[kind][s->n_arrays[kind] - 1].external = where->slot + 1;
 }
 
 static remat_status list_input(remat_session *s, int32_t v) {
     const rm_value *value = &s->graph->value[v];
     TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
-    rm_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
+    rm_session_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
     array->ignored = rm_chain_ignored(&s->chain, v);
-    array->missing = is_read(s, v) && s->chain.at.value[v].space != RM_LENT;
-    note_lent(s, REMAT_INPUT, &s->chain.at.value[v]);
+    array->missing = is_read(s, v) && s->chain.at.value[v].space != RM_EXTERNAL;
+    note_external(s, REMAT_INPUT, &s->chain.at.value[v]);
     const rm_where *gradient = &s->chain.at.gradient[v];
     return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
 }
@@ -93,9 +93,9 @@ static remat_status list_output(remat_session *s, int i) {
     char name[64];
     snprintf(name, sizeof name, "output.%d", i);
     int32_t v = s->chain.outputs[i];
-    const rm_desc *desc = &s->graph->value[v].desc;
+    const remat_desc *desc = &s->graph->value[v].desc;
     TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i].offset));
-    note_lent(s, REMAT_OUTPUT, &s->chain.at.output[i]);
+    note_external(s, REMAT_OUTPUT, &s->chain.at.output[i]);
     if (i >= s->chain.n_differentiated) return REMAT_OK;
     return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, s->chain.at.gradient[v].offset);
 }
@@ -125,18 +125,20 @@ int64_t remat_count(const remat_session *s, remat_kind kind) {
     return s && (unsigned)kind < RM_ARRAY_KINDS ? s->n_arrays[kind] : 0;
 }
 
-static remat_status find_array(const remat_session *s, remat_kind kind, int64_t index, const rm_array **out) {
+static remat_status find_array(const remat_session *s, remat_kind kind, int64_t index, const rm_session_array **out) {
     REQUIRE(index >= 0 && index < remat_count(s, kind), INVALID, "no array %lld of that kind; this session has %lld",
             (long long)index, (long long)remat_count(s, kind));
     *out = &s->array[kind][index];
     return REMAT_OK;
 }
 
-static uint64_t held_bytes(const rm_array *array) { return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype); }
+static uint64_t held_bytes(const rm_session_array *array) {
+    return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype);
+}
 
 remat_status remat_array_info_sized(const remat_session *s, remat_kind kind, int64_t index, remat_array *out,
                                     size_t out_bytes) {
-    const rm_array *array = NULL;
+    const rm_session_array *array = NULL;
     NEED(s, "a session");
     NEED(out, "a place for the result");
     TRY(find_array(s, kind, index, &array));
@@ -160,7 +162,7 @@ int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
 /* ---- Copying -------------------------------------------------------------------------------------------------- */
 
 static remat_status check_whole(const remat_session *s, remat_kind kind, int64_t index, uint64_t bytes) {
-    const rm_array *array = NULL;
+    const rm_session_array *array = NULL;
     TRY(find_array(s, kind, index, &array));
     REQUIRE(bytes == held_bytes(array), INVALID, "%s holds %llu bytes, but %llu were given", array->name,
             (unsigned long long)held_bytes(array), (unsigned long long)bytes);
@@ -168,7 +170,7 @@ static remat_status check_whole(const remat_session *s, remat_kind kind, int64_t
 }
 
 static remat_status check_part(const remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
-                               uint64_t bytes, const rm_array **array) {
+                               uint64_t bytes, const rm_session_array **array) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, array));
     uint64_t held = held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
@@ -182,7 +184,7 @@ static remat_status check_part(const remat_session *s, remat_kind kind, int64_t 
 }
 
 /* n elements, of which the first is the array's element `first`. */
-static remat_status check_range(const rm_array *array, const int32_t *data, uint64_t first, uint64_t n) {
+static remat_status check_range(const rm_session_array *array, const int32_t *data, uint64_t first, uint64_t n) {
     for (uint64_t i = 0; array->bound && i < n; i++)
         REQUIRE((data[i] >= 0 && data[i] < array->bound) || (array->ignored && data[i] == array->ignored), INVALID,
                 "%s: element %llu is %d; the layers that read it allow 0 to %lld", array->name,
@@ -190,26 +192,26 @@ static remat_status check_range(const rm_array *array, const int32_t *data, uint
     return REMAT_OK;
 }
 
-static char *address_of(const remat_session *s, const rm_array *array) {
-    return array->lent ? s->runner.lent[array->lent - 1] : s->runner.resident + array->offset;
+static char *address_of(const remat_session *s, const rm_session_array *array) {
+    return array->external ? s->runner.external[array->external - 1] : s->runner.resident + array->offset;
 }
 
-remat_status remat_lend(remat_session *s, remat_kind kind, int64_t index, void *memory) {
-    const rm_array *array = NULL;
+remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index, void *memory) {
+    const rm_session_array *array = NULL;
     NEED(s, "a session");
     NEED(memory, "memory");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, &array));
-    REQUIRE(array->lent, INVALID, "%s lies in the arena: to lend memory for it, name it in the config's lent",
-            array->name);
-    s->runner.lent[array->lent - 1] = memory;
+    REQUIRE(array->external, INVALID,
+            "%s lies in the arena: to keep it in memory of your own, list it in config.external", array->name);
+    s->runner.external[array->external - 1] = memory;
     s->ran_forward = false;
     return REMAT_OK;
 }
 
 remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes) {
-    const rm_array *array = NULL;
+    const rm_session_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
@@ -239,7 +241,7 @@ static bool is_made(const remat_session *s, int64_t output) {
 
 remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, void *data,
                              uint64_t bytes) {
-    const rm_array *array = NULL;
+    const rm_session_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->chain.at.buckets.n_trained, INVALID,

@@ -45,9 +45,9 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     REQUIRE(s->strategy, INVALID, "there is no strategy \"%s\"; there are: %s", config->strategy, known);
     REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
             (long long)config->tile);
-    REQUIRE(config->carry_after >= 0 && (!config->carry_after || config->stateful), INVALID,
-            "carry_after is %lld, and must be 1 or more of a session that is stateful, and 0 of others",
-            (long long)config->carry_after);
+    REQUIRE(config->carry_stride >= 0 && (!config->carry_stride || config->stateful), INVALID,
+            "carry_stride is %lld, and must be 1 or more of a session that is stateful, and 0 of others",
+            (long long)config->carry_stride);
     static const char *const ways[] = {"auto", "exact-only", "off"};
     const char *way = config->recompute ? config->recompute : "auto";
     while (s->recompute <= RM_RECOMPUTE_OFF && strcmp(ways[s->recompute], way)) s->recompute++;
@@ -114,15 +114,17 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
 static bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
 static remat_status check_pairwise(const remat_session *s) {
-    if (!s->pairwise) return REMAT_OK;
+    if (!s->deterministic_world) return REMAT_OK;
     REQUIRE(power_of_two(s->ranks.size) && power_of_two(s->micro_steps), INVALID,
-            "pairwise sums need powers of two, but there are %d ranks and %d micro steps", s->ranks.size,
+            "deterministic_world sums need powers of two, but there are %d ranks and %d micro steps", s->ranks.size,
             s->micro_steps);
-    REQUIRE(s->ranks.weight == 1, INVALID,
-            "pairwise sums need batches of the same size on all ranks, but this rank's weighs %g of the mean",
-            s->ranks.weight);
+    REQUIRE(
+        s->ranks.weight == 1, INVALID,
+        "deterministic_world sums need batches of the same size on all ranks, but this rank's weighs %g of the mean",
+        s->ranks.weight);
     REQUIRE(!s->stateful || s->micro_steps == 1, INVALID,
-            "a stateful session carries its states on from one micro step to the next, which pairwise are different "
+            "a stateful session carries its states on from one micro step to the next, which deterministic_world are "
+            "different "
             "samples; use one micro step");
     return REMAT_OK;
 }
@@ -150,7 +152,7 @@ static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
     *r = (remat_ranks){.size = 1};
     if (config->ranks) TRY(rm_take(r, sizeof *r, config->ranks, config->ranks->struct_bytes, "remat_ranks"));
     if (r->weight == 0) r->weight = 1;
-    s->pairwise = config->pairwise;
+    s->deterministic_world = config->deterministic_world;
     s->micro_steps = config->micro_steps ? config->micro_steps : 1;
     REQUIRE(r->size >= 1 && r->rank >= 0 && r->rank < r->size, INVALID, "rank %d of %d: ranks are numbered from 0",
             r->rank, r->size);
@@ -182,10 +184,10 @@ void remat_config_init_sized(remat_config *out, size_t out_bytes) {
     rm_give(out, out_bytes, &config, sizeof config);
 }
 
-int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool pairwise) {
+int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool deterministic_world) {
     int64_t reversed = 0;
     for (int64_t bit = 1; bit < micro_steps; bit *= 2) reversed = reversed * 2 + ((t & bit) != 0);
-    return pairwise ? reversed : t;
+    return deterministic_world ? reversed : t;
 }
 
 remat_status rm_session_configure(remat_session *s, const remat_config *config) {

@@ -40,7 +40,7 @@ static rm_mean joined(const remat_graph *graph, rm_mean a, rm_mean b) {
 /* of: by value id, of what comes before the node. */
 static rm_mean mean_of(const remat_graph *graph, const rm_node *node, const rm_mean *of) {
     rm_mean any = {0};
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         const rm_mean *x = &of[node->x[i]];
         if (x->value) any = (rm_mean){x->value, true};
     }
@@ -56,7 +56,7 @@ remat_status rm_graph_mean(const remat_graph *graph, int32_t loss, rm_mean *out)
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         of[node->y] = mean_of(graph, node, of);
-        for (int k = 0; k < RM_MAX_STATE; k++)
+        for (int k = 0; k < REMAT_MAX_STATES; k++)
             if (node->final[k]) of[node->final[k]] = of[node->y];
     }
     *out = of[loss];
@@ -112,7 +112,7 @@ remat_status rm_session_choose_mean(remat_session *s, int32_t loss, const remat_
 }
 
 double rm_session_loss_share(const remat_session *s) {
-    double shards = (double)s->micro_steps * (s->pairwise ? s->ranks.size : 1);
+    double shards = (double)s->micro_steps * (s->deterministic_world ? s->ranks.size : 1);
     return s->ranks.weight / shards;
 }
 
@@ -141,7 +141,7 @@ void rm_session_begin_counting(remat_session *s) {
     if (!s->weighs) return;
     const rm_node *count = &s->graph->node[s->graph->value[s->counts].node];
     for (int64_t i = 0; i < parts_of(s); i++) s->shard_count[i] = 0;
-    s->first_divisor = s->pairwise ? (double)rm_desc_count(&s->graph->value[count->x[0]].desc) : s->divisor;
+    s->first_divisor = s->deterministic_world ? (double)rm_desc_count(&s->graph->value[count->x[0]].desc) : s->divisor;
     s->total_count = 0;
     s->correction = 1;
 }
@@ -162,14 +162,14 @@ remat_status rm_session_weigh_part(remat_session *s, int64_t shard) {
     s->shard_count[shard] = s->count;
     if (last) TRY(count_all(s));
     if (last) s->correction = weight_of(s->first_divisor, s->total_count, n);
-    if (last && !s->pairwise) {
+    if (last && !s->deterministic_world) {
         weight = weight_of(s->divisor, s->total_count, n);
         if (s->n_made && s->correction != 1)
             rm_run_scale(&s->runner, s->runner.resident + at->gradients_offset, s->correction,
                          (int64_t)(at->section_bytes / sizeof(float)));
         s->correction = 1;
     }
-    s->share = (float)(weight / (s->micro_steps * (s->pairwise ? (double)s->ranks.size : 1)));
+    s->share = (float)(weight / (s->micro_steps * (s->deterministic_world ? (double)s->ranks.size : 1)));
     s->api->copy_in(s->runner.queue, s->runner.resident + at->one_offset, &s->share, sizeof s->share);
     return REMAT_OK;
 }

@@ -63,12 +63,12 @@ static void write_trained(FILE *out, const remat_session *s) {
 
 /* Layers talk in the order of stages, and which have their turn in the backward pass depends on where stages are cut. */
 static void write_talk(FILE *out, const remat_session *s) {
-    bool talks = false;
+    bool collective = false;
     for (int32_t n = 0; n < s->graph->n_nodes; n++) {
         const rm_node *node = &s->graph->node[n];
-        talks |= s->chain.role[n] != RM_ROLE_DEAD && node->op->talks && node->op->talks(node->attr);
+        collective |= s->chain.role[n] != RM_ROLE_DEAD && node->op->collective && node->op->collective(node->attr);
     }
-    if (talks) fprintf(out, "stages, whose layers talk to other ranks: %lld\n", (long long)s->chain.n_stages);
+    if (collective) fprintf(out, "stages, whose layers talk to other ranks: %lld\n", (long long)s->chain.n_stages);
 }
 
 char *remat_settings_text(const remat_session *s) {
@@ -81,7 +81,7 @@ char *remat_settings_text(const remat_session *s) {
     fprintf(out, "precision %s\n", rm_precision_names[s->precision]);
     if (s->cudnn) fprintf(out, "recurrent layers by cuDNN\n");
     write_number(out, "micro_steps", s->micro_steps);
-    write_switch(out, "pairwise", s->pairwise);
+    write_switch(out, "deterministic_world", s->deterministic_world);
     fprintf(out, "loss_mean %s\n", s->mean_of_parts ? "parts" : s->weighs ? "batch" : "of equal parts");
     write_switch(out, "stateful", s->stateful);
     write_number(out, "updates made", (double)s->runner.updates);

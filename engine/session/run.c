@@ -12,7 +12,7 @@ typedef struct {
     int64_t t0_from_end;              /* of reversed sequences */
     int64_t gradients;                /* the first piece of one */
     bool first;                       /* of the stage's forward runs in this step */
-    bool talks;                       /* kernels may talk to other ranks: a training step's plan is run */
+    bool collective;                  /* kernels may talk to other ranks: a training step's plan is run */
     bool behind;                      /* the sequences' end: nothing is computed */
 } frame;
 
@@ -37,8 +37,8 @@ static void *resolve(const frame *f, const rm_where *where) {
     switch ((rm_space)where->space) {
     case RM_RESIDENT:
         return r->resident + where->offset + along + where->per_stage * (uint64_t)f->stage;
-    case RM_LENT:
-        return r->lent[where->slot] + along;
+    case RM_EXTERNAL:
+        return r->external[where->slot] + along;
     case RM_AT_PIECE: {
         char *piece = in_piece(f, where);
         return piece ? piece + along : NULL;
@@ -80,69 +80,69 @@ void rm_run_talks(rm_runner *r) { r->talk = (rm_talk){sum_over_ranks, r->ranks->
 /* ---- Calls ---------------------------------------------------------------------------------------------------- */
 
 /* NULL: it has none. Behind a reduction over time there is one. */
-static void *fact_of(const frame *f, int32_t node) {
+static void *once_of(const frame *f, int32_t node) {
     const rm_chain *chain = f->runner->chain;
-    uint64_t bytes = chain->at.fact_bytes[node], n = chain->role[node] == RM_ROLE_CHAIN ? (uint64_t)f->position : 0;
-    return bytes ? f->runner->resident + chain->at.fact[node] + n * bytes : NULL;
+    uint64_t bytes = chain->at.once_bytes[node], n = chain->role[node] == RM_ROLE_CHAIN ? (uint64_t)f->position : 0;
+    return bytes ? f->runner->resident + chain->at.once[node] + n * bytes : NULL;
 }
 
-static void build_call(const frame *f, const rm_instruction *i, rm_call *call) {
+static void build_call(const frame *f, const rm_instruction *i, remat_call *call) {
     const rm_runner *r = f->runner;
     const remat_graph *graph = r->chain->graph;
     const rm_node *node = &graph->node[i->node];
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(graph, node, f->tau, x, &y, state);
     const rm_value *first = &graph->value[node->x[0]];
     bool timed = first->sequence;
     uint64_t packed = r->chain->at.packed[i->node];
-    *call = (rm_call){.attr = node->attr,
-                      .y = {y, resolve(f, &i->y)},
-                      .dy = {y, resolve(f, &i->dy)},
-                      .aux = resolve(f, &i->aux),
-                      .scratch = resolve(f, &i->scratch),
-                      .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
-                      .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
-                      .fact = fact_of(f, i->node),
-                      .ranks = f->talks ? &r->talk : NULL,
-                      .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
-                      .t0 = !timed            ? 0
-                            : first->reversed ? f->t0_from_end
-                                              : f->t0,
-                      .t_total = timed ? first->desc.dim[0] : 1,
-                      .training = r->training};
-    for (int k = 0; k < RM_MAX_IN; k++) {
-        call->x[k] = (rm_tensor){x[k], resolve(f, &i->x[k])};
-        call->dx[k] = (rm_tensor){x[k], resolve(f, &i->dx[k])};
+    *call = (remat_call){.attr = node->attr,
+                         .y = {y, resolve(f, &i->y)},
+                         .dy = {y, resolve(f, &i->dy)},
+                         .aux = resolve(f, &i->aux),
+                         .scratch = resolve(f, &i->scratch),
+                         .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
+                         .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
+                         .once = once_of(f, i->node),
+                         .ranks = f->collective ? &r->talk : NULL,
+                         .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
+                         .t0 = !timed            ? 0
+                               : first->reversed ? f->t0_from_end
+                                                 : f->t0,
+                         .t_total = timed ? first->desc.dim[0] : 1,
+                         .training = r->training};
+    for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
+        call->x[k] = (remat_tensor){x[k], resolve(f, &i->x[k])};
+        call->dx[k] = (remat_tensor){x[k], resolve(f, &i->dx[k])};
     }
     for (int k = 0; k < node->op->n_state; k++) {
-        call->state_in[k] = (rm_tensor){state[k], resolve(f, &i->state_in[k])};
-        call->state_out[k] = (rm_tensor){state[k], resolve(f, &i->state_out[k])};
-        call->dstate_in[k] = (rm_tensor){state[k], resolve(f, &i->dstate_in[k])};
-        call->dstate_out[k] = (rm_tensor){state[k], resolve(f, &i->dstate_out[k])};
+        call->state_in[k] = (remat_tensor){state[k], resolve(f, &i->state_in[k])};
+        call->state_out[k] = (remat_tensor){state[k], resolve(f, &i->state_out[k])};
+        call->dstate_in[k] = (remat_tensor){state[k], resolve(f, &i->dstate_in[k])};
+        call->dstate_out[k] = (remat_tensor){state[k], resolve(f, &i->dstate_out[k])};
     }
 }
 
 void rm_run_add(const rm_runner *r, void *y, void *x, int64_t count) {
-    rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
-    rm_call call = {.y = {flat, y}, .x = {{flat, y}, {flat, x}}, .t_total = 1};
-    r->api->run(r->queue, rm_op_find("add"), RM_FORWARD, &call);
+    remat_desc flat = rm_desc_make(REMAT_F32, 1, &count);
+    remat_call call = {.y = {flat, y}, .x = {{flat, y}, {flat, x}}, .t_total = 1};
+    r->api->run(r->queue, rm_op_find("add"), REMAT_FORWARD, &call);
 }
 
 void rm_run_scale(const rm_runner *r, void *y, double factor, int64_t count) {
-    rm_desc flat = rm_desc_make(REMAT_F32, 1, &count);
+    remat_desc flat = rm_desc_make(REMAT_F32, 1, &count);
     rm_scale_attr attr = {factor};
-    rm_call call = {.attr = &attr, .y = {flat, y}, .x = {{flat, y}}, .t_total = 1};
-    r->api->run(r->queue, rm_op_find("scale"), RM_FORWARD, &call);
+    remat_call call = {.attr = &attr, .y = {flat, y}, .x = {{flat, y}}, .t_total = 1};
+    r->api->run(r->queue, rm_op_find("scale"), REMAT_FORWARD, &call);
 }
 
 static void run_instruction(const frame *f, const rm_instruction *i) {
     const rm_runner *r = f->runner;
     if (i->node >= 0) {
-        static const rm_pass pass[] = {[RM_DO_FORWARD] = RM_FORWARD,
-                                       [RM_DO_BACKWARD] = RM_BACKWARD,
-                                       [RM_DO_REBUILD] = RM_REBUILD,
-                                       [RM_DO_FACT] = RM_FACT};
-        rm_call call;
+        static const remat_pass pass[] = {[RM_DO_FORWARD] = REMAT_FORWARD,
+                                          [RM_DO_BACKWARD] = REMAT_BACKWARD,
+                                          [RM_DO_REBUILD] = REMAT_REBUILD,
+                                          [RM_DO_ONCE] = REMAT_ONCE};
+        remat_call call;
         build_call(f, i, &call);
         r->api->run(r->queue, r->chain->graph->node[i->node].op, pass[i->what], &call);
         return;
@@ -198,12 +198,12 @@ void rm_run_packing(rm_runner *runner, bool of_tables) {
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
         if (chain->at.packed[n] == UINT64_MAX || (chain->role[n] == RM_ROLE_TABLE) != of_tables) continue;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
-        rm_call call = {.attr = node->attr, .t_total = 1};
-        for (int k = 0; k < RM_MAX_IN; k++) {
-            bool weight = node->op->weights >> k & 1;
-            call.x[k] = (rm_tensor){x[k], weight ? resolve(&f, &chain->at.value[node->x[k]]) : NULL};
+        remat_call call = {.attr = node->attr, .t_total = 1};
+        for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
+            bool weight = node->op->shared >> k & 1;
+            call.x[k] = (remat_tensor){x[k], weight ? resolve(&f, &chain->at.value[node->x[k]]) : NULL};
         }
         runner->api->pack(runner->queue, node->op, &call, runner->resident + chain->at.packed[n]);
     }
@@ -234,7 +234,7 @@ static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int
 }
 
 /* A stage is differentiated as it was kept. */
-static const rm_program *program_of(rm_runner *runner, const rm_class *class, const rm_step *step) {
+static const rm_program *program_of(rm_runner *runner, const rm_stage_kind *class, const rm_step *step) {
     if (!runner->training) return &class->evaluate;
     if (step->verb == RM_RUN_BACKWARD) return &class->option[runner->kept[step->index]].backward;
     if (step->option == RM_DROP) return &class->drop;
@@ -242,12 +242,12 @@ static const rm_program *program_of(rm_runner *runner, const rm_class *class, co
     return &class->option[step->option].forward;
 }
 
-/* The carried states of a sweep's keeper are what a stateful session begins with next time. */
+/* The carried states of a sweep's carry_stage are what a stateful session begins with next time. */
 static void keep_carried(const frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
-    if (f->position != sweep->keeper) return;
+    if (f->position != sweep->carry_stage) return;
     for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
         if (!is_kept(r, k)) continue;
         rm_where last = rm_carried_where(chain, k, 0);
@@ -262,7 +262,7 @@ static frame frame_of(rm_runner *runner, int64_t stage) {
     frame f = {.runner = runner,
                .stage = stage,
                .position = stage - sweep->first,
-               .tau = rm_stage_class(chain, stage)->tau,
+               .tau = rm_stage_kind_of(chain, stage)->tau,
                .t0 = rm_stage_begin(chain, stage),
                .gradients = rm_chain_state_pieces(chain)};
     if (f.tau) f.t0_from_end = sweep->timesteps - f.t0 - f.tau;
@@ -414,10 +414,10 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         runner->lifetime = claim_buffers(runner, schedule, runner->lifetime, s);
         if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, *step);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
-        const rm_class *class = rm_stage_class(runner->chain, step->index);
+        const rm_stage_kind *class = rm_stage_kind_of(runner->chain, step->index);
         frame f = frame_of(runner, step->index);
         f.first = is_first(runner, step);
-        f.talks = runner->training && runner->talk.owner;
+        f.collective = runner->training && runner->talk.owner;
         f.behind = is_behind(&f);
         if (f.behind) pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));

@@ -13,16 +13,16 @@ typedef struct rm_runner {
     rm_block *block;
     rm_queue *queue;
     const rm_chain *chain;
-    char *resident;          /* address of the block's first byte */
-    uint64_t arena_offset;   /* where activations begin in the block */
-    char **lent;             /* the program's own memory, by slot (chain.h) */
-    void **piece;            /* by piece: its address while it is alive */
-    void **saved;            /* by stage: its private block */
-    int8_t *kept;            /* by stage: the option it was last kept in */
-    void *scratch;           /* of the step that is running */
-    int64_t *end;            /* by sweep: tiles that begin there or later are not computed, remat_set_sequence_end */
+    char *resident;        /* address of the block's first byte */
+    uint64_t arena_offset; /* where activations begin in the block */
+    char **external;       /* the program's own memory, by slot (chain.h) */
+    void **piece;          /* by piece: its address while it is alive */
+    void **saved;          /* by stage: its private block */
+    int8_t *kept;          /* by stage: the option it was last kept in */
+    void *scratch;         /* of the step that is running */
+    int64_t *end;          /* by sweep: tiles that begin there or later are not computed, remat_set_sequence_end */
     uint64_t seed, updates;
-    uint32_t shard;          /* of the batch: draws its own dropout */
+    uint32_t shard;           /* of the batch: draws its own dropout */
     const remat_ranks *ranks; /* asked before each run of a stage whether all are there (poll) */
     rm_talk talk;             /* what kernels talk to other ranks by; owner NULL: there are none */
     remat_status talk_status; /* of this run's talk */
@@ -30,14 +30,14 @@ typedef struct rm_runner {
      * fails with fails the run. NULL: this run's gradients are not the last. */
     remat_status (*finished)(void *owner, int32_t bucket);
     void *owner;
-    int32_t n_finished;      /* buckets, since the run began */
-    int64_t line, lifetime;  /* of the plan's lines, and of its lifetimes: where the run goes on */
-    int64_t n_forward;       /* stages that have been run forward at least once, since it began */
+    int32_t n_finished;     /* buckets, since the run began */
+    int64_t line, lifetime; /* of the plan's lines, and of its lifetimes: where the run goes on */
+    int64_t n_forward;      /* stages that have been run forward at least once, since it began */
     bool training, stateful;
-    rm_second_tier *tier;         /* the second tier; NULL: no plan uses it */
-    uint64_t given_before;   /* transfers it was given before this run of the plan */
-    rm_trace *trace;         /* writes down what is alive; NULL: nobody asked */
-    rm_verify *verify;       /* compares states as they are made again and read; NULL: nothing is compared */
+    rm_second_tier *tier;  /* the second tier; NULL: no plan uses it */
+    uint64_t given_before; /* transfers it was given before this run of the plan */
+    rm_trace *trace;       /* writes down what is alive; NULL: nobody asked */
+    rm_verify *verify;     /* compares states as they are made again and read; NULL: nothing is compared */
     /* For tests: called before and after the program of every RUN (before what it made is compared); NULL: not. */
     void (*disturb)(struct rm_runner *, int64_t plan_step, bool after);
     void *disturber;

@@ -50,24 +50,23 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     return check_differentiated(graph, loss, config);
 }
 
-static remat_status check_lent(const remat_session *s, const remat_graph *graph, const remat_config *config) {
-    REQUIRE(config->n_lent >= 0 && (config->lent || !config->n_lent), INVALID, "n_lent is %d, but nothing is lent",
-            config->n_lent);
-    REQUIRE(
-        !config->n_lent || s->api->kernels == RM_DEVICE_CPU, MISSING,
-        "memory that is lent is the host's, and kernels on \"%s\" read none of that: use the device cpu, or lend none",
-        s->api->name);
-    for (int i = 0; i < config->n_lent; i++) {
-        int32_t id = config->lent[i].value.id;
-        REQUIRE(id > 0 && id < graph->n_values, INVALID, "lent %d is not a value of this graph", i);
+static remat_status check_external(const remat_session *s, const remat_graph *graph, const remat_config *config) {
+    REQUIRE(config->n_external >= 0 && (config->external || !config->n_external), INVALID,
+            "n_external is %d, but external is NULL", config->n_external);
+    REQUIRE(!config->n_external || s->api->kernels == REMAT_ON_CPU, MISSING,
+            "the %s device cannot read host memory: use the device cpu, or pass no external memory", s->api->name);
+    for (int i = 0; i < config->n_external; i++) {
+        int32_t id = config->external[i].value.id;
+        REQUIRE(id > 0 && id < graph->n_values, INVALID, "external[%d] is not a value of this graph", i);
         bool is = graph->value[id].origin == RM_VALUE_INPUT;
         for (int j = 0; j < config->n_outputs; j++) is |= config->outputs[j].id == id;
         REQUIRE(is && graph->value[id].desc.dtype == REMAT_F32, INVALID,
-                "lent %d is neither an f32 input nor an output (integers are checked when they are written)", i);
-        REQUIRE(config->lent[i].memory || config->plan_only || !rm_session_is_real(s), INVALID, "lent %d has no memory",
-                i);
+                "external[%d] must be an f32 input or an output (integers are checked when they are written)", i);
+        REQUIRE(config->external[i].memory || config->plan_only || !rm_session_is_real(s), INVALID,
+                "external[%d].memory is NULL", i);
         for (int j = 0; j < i; j++)
-            REQUIRE(config->lent[j].value.id != id, INVALID, "lent %d and %d are one value; lend for it once", j, i);
+            REQUIRE(config->external[j].value.id != id, INVALID,
+                    "external[%d] and external[%d] are one value: list it once", j, i);
     }
     return REMAT_OK;
 }
@@ -75,9 +74,9 @@ static remat_status check_lent(const remat_session *s, const remat_graph *graph,
 /* Of every op that is not dead. */
 static remat_status check_kernels(const remat_session *s) {
     for (int32_t n = 0; n < s->graph->n_nodes && s->api->runs; n++) {
-        const rm_op *op = s->graph->node[n].op;
+        const remat_op *op = s->graph->node[n].op;
         if (s->chain.role[n] == RM_ROLE_DEAD) continue;
-        bool runs = s->api->runs(op, RM_FORWARD) && (s->inference || s->api->runs(op, RM_BACKWARD));
+        bool runs = s->api->runs(op, REMAT_FORWARD) && (s->inference || s->api->runs(op, REMAT_BACKWARD));
         REQUIRE(runs, MISSING, "the device \"%s\" has no kernel for %s yet; use the device cpu", s->api->name,
                 op->name);
     }
@@ -93,14 +92,14 @@ static int layer_name(const char *buffer) {
 /* One value per channel is its own mean: batch norm makes 0 of it, passes no gradient, and its running variance decays. Where ranks
  * share their statistics there are two values at least. */
 static remat_status check_statistics(const remat_session *s) {
-    const rm_op *norm = rm_op_find("batch_norm");
+    const remat_op *norm = rm_op_find("batch_norm");
     for (int32_t n = 0; n < s->graph->n_nodes && !s->inference; n++) {
         const rm_node *node = &s->graph->node[n];
         if (node->op != norm || s->chain.role[n] == RM_ROLE_DEAD || s->chain.use[node->y] == RM_UNUSED) continue;
         const rm_batch_norm_attr *attr = node->attr;
         const char *buffer = s->graph->value[node->x[1]].name;
-        rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-        char shape[RM_DESC_TEXT];
+        remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
+        char shape[REMAT_DESC_TEXT];
         rm_node_descs(s->graph, node, 0, x, &y, state);
         bool several = rm_desc_count(x) > x->dim[attr->axis] || (attr->sync && s->ranks.size > 1);
         REQUIRE(several, INVALID,
@@ -114,7 +113,7 @@ static remat_status check_statistics(const remat_session *s) {
 /* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
 static int gradient_sums(const remat_session *s) {
     int n = 0;
-    while (s->pairwise && 1 << n < s->micro_steps) n++;
+    while (s->deterministic_world && 1 << n < s->micro_steps) n++;
     return n;
 }
 
@@ -125,24 +124,24 @@ static bool keeps_states(const rm_chain *chain, const rm_sweep *sweep) {
 }
 
 /* Of every sweep, the stage whose carried states are kept for the next call. */
-static remat_status find_keepers(remat_session *s, int64_t carry_after) {
+static remat_status find_carry_stages(remat_session *s, int64_t carry_stride) {
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
         rm_sweep *sweep = &s->chain.sweep[w];
-        sweep->keeper = sweep->count - 1;
-        if (!carry_after || !keeps_states(&s->chain, sweep) || carry_after == sweep->timesteps) continue;
+        sweep->carry_stage = sweep->count - 1;
+        if (!carry_stride || !keeps_states(&s->chain, sweep) || carry_stride == sweep->timesteps) continue;
         REQUIRE(
             !sweep->down, INVALID,
-            "carry_after is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
-            (long long)carry_after);
-        REQUIRE(carry_after < sweep->timesteps, INVALID,
-                "carry_after is %lld, and a layer has %lld timesteps: make it no more than these",
-                (long long)carry_after, (long long)sweep->timesteps);
+            "carry_stride is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
+            (long long)carry_stride);
+        REQUIRE(carry_stride < sweep->timesteps, INVALID,
+                "carry_stride is %lld, and a layer has %lld timesteps: make it no more than these",
+                (long long)carry_stride, (long long)sweep->timesteps);
         int64_t fits = sweep->tile;
-        while (carry_after % fits) fits--;
+        while (carry_stride % fits) fits--;
         REQUIRE(fits == sweep->tile, INVALID,
-                "carry_after is %lld, and that is no whole number of tiles of %lld timesteps: set tile = %lld",
-                (long long)carry_after, (long long)sweep->tile, (long long)fits);
-        sweep->keeper = carry_after / sweep->tile - 1;
+                "carry_stride is %lld, and that is no whole number of tiles of %lld timesteps: set tile = %lld",
+                (long long)carry_stride, (long long)sweep->tile, (long long)fits);
+        sweep->carry_stage = carry_stride / sweep->tile - 1;
     }
     return REMAT_OK;
 }
@@ -152,13 +151,13 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
     if (config->fold_embedding && !s->cudnn) /* which knows no tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
     int32_t variants;
-    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_after, &variants));
+    TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_stride, &variants));
     REQUIRE(
         s->precision == RM_FP32 || variants || !s->api->rounded, MISSING,
         "precision %s on the device \"%s\" rounds products of %s alone, and this network has none: use precision fp32",
         rm_precision_names[s->precision], s->api->name, s->api->rounded);
     rm_chain_config chain = {.tile = config->tile,
-                             .carry_after = config->carry_after,
+                             .carry_stride = config->carry_stride,
                              .threads = s->threads,
                              .n_differentiated = config->inference ? 0 : config->n_differentiated,
                              .inference = config->inference,
@@ -166,14 +165,14 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .lean = s->recompute == RM_RECOMPUTE_AUTO,
                              .kernels = s->api->kernels,
                              .stateful = config->stateful,
-                             .lent = config->lent,
-                             .n_lent = config->n_lent,
+                             .external = config->external,
+                             .n_external = config->n_external,
                              .ranks = &s->ranks,
                              .gradient_sums = gradient_sums(s),
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                              .rates = rm_standard_rates()};
     TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
-    TRY(find_keepers(s, config->carry_after));
+    TRY(find_carry_stages(s, config->carry_stride));
     TRY(check_statistics(s));
     return check_kernels(s);
 }
@@ -202,9 +201,9 @@ static remat_status allocate_tables(remat_session *s) {
     s->shard_count = rm_calloc((size_t)s->ranks.size * (size_t)s->micro_steps, sizeof *s->shard_count);
     s->squares = rm_calloc(params, sizeof *s->squares);
     s->sums = rm_calloc(params * RM_MAX_OPTIMIZER_SUMS, sizeof *s->sums);
-    REQUIRE(r->piece && r->saved && r->kept && r->end && s->loss && s->shard_loss && s->shard_count && s->squares && s->sums,
-            MEMORY,
-            "out of memory for the executor's tables");
+    REQUIRE(r->piece && r->saved && r->kept && r->end && s->loss && s->shard_loss && s->shard_count && s->squares &&
+                s->sums,
+            MEMORY, "out of memory for the executor's tables");
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) r->end[w] = INT64_MAX;
     return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
 }
@@ -261,7 +260,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .stateful = s->stateful,
                      .ranks = &s->ranks,
                      .owner = s,
-                     .lent = r->lent,
+                     .external = r->external,
                      .tier = r->tier};
     rm_run_talks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
@@ -280,9 +279,9 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
 }
 
 static remat_status borrow(remat_session *s, const remat_config *config) {
-    s->runner.lent = rm_calloc((size_t)config->n_lent + 1, sizeof *s->runner.lent);
-    REQUIRE(s->runner.lent, MEMORY, "out of memory for what is lent");
-    for (int i = 0; i < config->n_lent; i++) s->runner.lent[i] = config->lent[i].memory;
+    s->runner.external = rm_calloc((size_t)config->n_external + 1, sizeof *s->runner.external);
+    REQUIRE(s->runner.external, MEMORY, "out of memory for external arrays");
+    for (int i = 0; i < config->n_external; i++) s->runner.external[i] = config->external[i].memory;
     return REMAT_OK;
 }
 
@@ -303,7 +302,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(remat_graph_check(graph));
     TRY(rm_session_configure(s, config));
     TRY(check_ends(graph, loss, config));
-    TRY(check_lent(s, graph, config));
+    TRY(check_external(s, graph, config));
     TRY(borrow(s, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(freeze(s->graph, loss, config));
@@ -349,7 +348,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.saved);
     rm_free(s->runner.kept);
     rm_free(s->runner.end);
-    rm_free(s->runner.lent);
+    rm_free(s->runner.external);
     rm_verify_free(s->runner.verify);
     if (s->runner.tier) s->api->tier_close(s->runner.tier);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);

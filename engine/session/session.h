@@ -11,15 +11,15 @@
 
 typedef struct {
     char *name;
-    rm_desc desc;
+    remat_desc desc;
     uint64_t offset;     /* in the block */
     int64_t first, held; /* elements that this session holds: all, unless it shards them */
     int64_t bound;       /* inputs of integers: exclusive upper limit; 0: none */
     int64_t ignored;     /* ... and a value beyond it that is allowed; 0: none */
-    int32_t lent;        /* 1 + which of the program's pieces of memory; 0: none */
+    int32_t external;    /* 1 + which of the program's pieces of memory; 0: none */
     bool missing;        /* an input that some layer reads, and that nobody has written yet; of an output's gradient,
                             since the last forward pass */
-} rm_array;
+} rm_session_array;
 
 enum { RM_ARRAY_KINDS = REMAT_BUFFER + 1 };
 
@@ -51,26 +51,29 @@ struct remat_session {
     double coming_lr; /* of the update that gradients are being made for; -1: not known yet */
     bool packed_is_stale;
     bool evaluated, trained, handed_out; /* such a pass, or half of one, has been made: outputs hold something */
-    bool ran_forward; /* and nothing has come between: remat_backward can go on */
+    bool ran_forward;                    /* and nothing has come between: remat_backward can go on */
     remat_ranks ranks; /* own copy; size 1 and no slots where there are none, and where nothing runs */
     int n_mapped;      /* sections of the block that ranks.map was called for */
     rm_event **ready;  /* by bucket; NULL: ranks are given what the device is done with */
-    bool pairwise;
+    bool deterministic_world;
     int micro_steps, n_made; /* ... of them since gradients were last begun anew */
-    double *shard_loss;     /* by shard, of this update: those of other ranks are 0; then ranks' words (rank_consistency.c) */
-    int32_t counts;         /* what the loss divides by: a table; 0: by nothing that is counted */
+    double
+        *shard_loss; /* by shard, of this update: those of other ranks are 0; then ranks' words (rank_consistency.c) */
+    int32_t counts;  /* what the loss divides by: a table; 0: by nothing that is counted */
     bool weighs, mean_of_parts; /* parts of an update weigh by what counts in them; the loss counts, and they do not */
-    float count, divisor, share; /* of the last pass; what its loss was divided by; of the loss's gradient, what backward takes */
-    double *shard_count;    /* weighs: by shard, of this update */
-    double first_divisor, total_count, correction; /* loss_mean.c. correction: pairwise, of gradients when all are added up */
-    double *squares;        /* by parameter: sum of squares of this rank's part of its gradient */
-    double *sums;           /* by parameter: what an optimizer with a `measure` adds up */
+    float count, divisor,
+        share; /* of the last pass; what its loss was divided by; of the loss's gradient, what backward takes */
+    double *shard_count; /* weighs: by shard, of this update */
+    double first_divisor, total_count,
+        correction;  /* loss_mean.c. correction: deterministic_world, of gradients when all are added up */
+    double *squares; /* by parameter: sum of squares of this rank's part of its gradient */
+    double *sums;    /* by parameter: what an optimizer with a `measure` adds up */
     uint64_t arena_bytes;
     bool measured_times; /* of the programs; guessed from the device's rates before */
     bool measured_busy;  /* ... while other programs took the processors */
     uint64_t fixed_ns;   /* predicted: what a step does beside its plan */
     float *loss;         /* one a stage, on the host */
-    rm_array *array[RM_ARRAY_KINDS];
+    rm_session_array *array[RM_ARRAY_KINDS];
     int64_t n_arrays[RM_ARRAY_KINDS], array_capacity[RM_ARRAY_KINDS];
 };
 
@@ -87,10 +90,11 @@ static inline bool rm_session_is_real(const remat_session *session) { return ses
 
 int rm_default_threads(void); /* where the user says 0; configure.c */
 remat_status rm_session_configure(remat_session *session, const remat_config *config); /* configure.c */
-remat_status rm_session_list_arrays(remat_session *session);       /* arrays.c */
-void rm_session_free_arrays(remat_session *session);               /* arrays.c */
-remat_status rm_session_draw_parameters(remat_session *session);   /* arrays.c */
-remat_status rm_session_check_inputs(const remat_session *session); /* arrays.c; INVALID names the first that is missing */
+remat_status rm_session_list_arrays(remat_session *session);                           /* arrays.c */
+void rm_session_free_arrays(remat_session *session);                                   /* arrays.c */
+remat_status rm_session_draw_parameters(remat_session *session);                       /* arrays.c */
+remat_status
+rm_session_check_inputs(const remat_session *session); /* arrays.c; INVALID names the first that is missing */
 
 /* loss_mean.c. Whether the loss counts, and parts of an update weigh by it; when the graph is cut. */
 remat_status rm_session_choose_mean(remat_session *session, int32_t loss, const remat_config *config);

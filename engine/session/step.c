@@ -83,8 +83,8 @@ static void set_aside(const remat_session *s) {
 static remat_status finish_bucket(void *session, int32_t index) {
     remat_session *s = session;
     const rm_bucket *bucket = &s->chain.at.buckets.item[index];
-    if (s->pairwise) add_waiting(s, bucket);
-    if (s->pairwise && s->ranks.size > 1)
+    if (s->deterministic_world) add_waiting(s, bucket);
+    if (s->deterministic_world && s->ranks.size > 1)
         rm_run_scale(&s->runner, bucket_in(s, s->chain.at.gradients_offset, bucket), s->ranks.size, bucket->count);
     if (!s->ranks.reduce) return REMAT_OK;
     remat_bucket shown;
@@ -93,7 +93,7 @@ static remat_status finish_bucket(void *session, int32_t index) {
 }
 
 static int64_t own_shard(const remat_session *s, int64_t t) {
-    return s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->pairwise);
+    return s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->deterministic_world);
 }
 
 /* Of the micro step that comes next: after the last one, the first. */
@@ -121,7 +121,7 @@ static remat_status run_rest(remat_session *s) {
 static void take_share(const remat_session *s) {
     double share = rm_session_loss_share(s);
     for (int i = 0; i < s->chain.n_differentiated && share != 1; i++) {
-        const rm_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
+        const rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
         rm_run_scale(&s->runner, s->runner.resident + array->offset, share, array->held);
     }
 }
@@ -131,7 +131,7 @@ static void take_share(const remat_session *s) {
 static void finish_inputs(const remat_session *s) {
     const rm_residents *at = &s->chain.at;
     double scale = s->ranks.size * (s->weighs ? s->correction : 1);
-    if (s->pairwise && scale != 1)
+    if (s->deterministic_world && scale != 1)
         rm_run_scale(&s->runner, s->runner.resident + at->table_gradients_offset, scale,
                      (int64_t)(at->table_gradients_bytes / sizeof(float)));
 }
@@ -143,7 +143,7 @@ static remat_status run_backward(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     bool last = s->n_made + 1 == s->micro_steps;
     if (last) s->runner.finished = finish_bucket;
-    if (s->n_made == 0 || s->pairwise)
+    if (s->n_made == 0 || s->deterministic_world)
         s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
     s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
     take_share(s);
@@ -151,7 +151,7 @@ static remat_status run_backward(remat_session *s, remat_step_result *result) {
     TRY(run_rest(s));
     TRY(rm_run_epilogue(&s->runner));
     finish_inputs(s);
-    if (s->pairwise && !last) set_aside(s);
+    if (s->deterministic_world && !last) set_aside(s);
     if (s->runner.verify) TRY(rm_verify_end(s->runner.verify, &s->training.plan));
     TRY(end_pass(s, result));
     s->trained = true;
@@ -257,7 +257,7 @@ remat_status remat_gradients_sized(remat_session *s, remat_step_result *result, 
 /* Zeros, until the program writes them, whole or in parts: the last pass's would pass for this one's. */
 static void begin_output_gradients(const remat_session *s) {
     for (int i = 0; i < s->chain.n_differentiated; i++) {
-        rm_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
+        rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
         s->api->fill(s->runner.queue, s->runner.resident + array->offset, 0, (uint64_t)array->held * sizeof(float));
         array->missing = true;
     }
@@ -345,11 +345,11 @@ remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, s
 
 /* ---- The end of sequences ------------------------------------------------------------------------------------- */
 
-static bool talks(const remat_session *s, int32_t sweep) {
+static bool collective(const remat_session *s, int32_t sweep) {
     const rm_chain *chain = &s->chain;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        if (chain->sweep_of[n] == sweep && node->op->talks && node->op->talks(node->attr)) return true;
+        if (chain->sweep_of[n] == sweep && node->op->collective && node->op->collective(node->attr)) return true;
     }
     return false;
 }
@@ -363,7 +363,7 @@ remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t
     bool found = false;
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
         if (s->chain.sweep[w].timesteps != timesteps) continue;
-        REQUIRE(!talks(s, w), INVALID,
+        REQUIRE(!collective(s, w), INVALID,
                 "a layer of these sequences talks to other ranks at every tile: all must be run");
         found = true;
     }

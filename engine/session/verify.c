@@ -24,8 +24,8 @@ struct rm_verify {
 
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
 
-static rm_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+static remat_desc carried_desc(const rm_chain *chain, const rm_carried *carried) {
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(chain->graph, &chain->graph->node[carried->node], 0, x, &y, state);
     return carried->state < 0 ? y : state[carried->state];
 }
@@ -88,7 +88,7 @@ static void name_tensor(const rm_verify *v, int64_t piece, char *text, size_t si
 static void name_stage(const rm_verify *v, int64_t piece, char *text, size_t size) {
     const rm_chain *chain = v->chain;
     int64_t stage = rm_chain_piece_origin(chain, piece).stage, begin = rm_stage_begin(chain, stage);
-    const rm_class *class = rm_stage_class(chain, stage);
+    const rm_stage_kind *class = rm_stage_kind_of(chain, stage);
     if (class->tau)
         snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, begin,
                  begin + class->tau - 1);
@@ -146,10 +146,11 @@ static bool is_own(const rm_verify *v, const rm_verify_run *run, int32_t piece) 
 static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
     rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
     if (!origin.crossing) {
-        rm_desc desc = carried_desc(v->chain, origin.carried);
+        remat_desc desc = carried_desc(v->chain, origin.carried);
         return rm_desc_bytes(&desc);
     }
-    rm_desc desc = rm_value_desc(v->chain->graph, origin.crossing->value, rm_stage_class(v->chain, origin.stage)->tau);
+    remat_desc desc =
+        rm_value_desc(v->chain->graph, origin.crossing->value, rm_stage_kind_of(v->chain, origin.stage)->tau);
     return rm_desc_bytes(&desc);
 }
 

@@ -48,7 +48,7 @@ static uint64_t hash_machine(const remat_session *s) {
     return hash_number(s->threads, hash);
 }
 
-static uint64_t hash_desc(const rm_desc *desc, uint64_t hash) {
+static uint64_t hash_desc(const remat_desc *desc, uint64_t hash) {
     hash = hash_number(desc->dtype, hash_number(desc->rank, hash));
     for (int i = 0; i < desc->rank; i++) hash = hash_number(desc->dim[i], hash);
     return hash;
@@ -60,7 +60,7 @@ static uint64_t hash_instruction(const rm_chain *chain, const rm_instruction *it
     for (int i = 0; i < RM_OPERANDS; i++) hash = hash_number(item->operand[i].space, hash);
     if (item->node < 0) return hash;
     const rm_node *node = &chain->graph->node[item->node];
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(chain->graph, node, tau, x, &y, state);
     hash = hash_text(node->op->name, hash);
     if (node->attr) hash = rm_hash(node->attr, node->attr_bytes, hash);
@@ -90,7 +90,7 @@ static uint64_t key_of_fixed(const remat_session *s, uint64_t hash) {
 static uint64_t key_of_beside(const remat_session *s, uint64_t hash, const char *directory) {
     struct stat about = {0};
     if (!directory || stat(directory, &about)) return 0;
-    const rm_class *class = rm_stage_class(&s->chain, 0);
+    const rm_stage_kind *class = rm_stage_kind_of(&s->chain, 0);
     hash = hash_number((int64_t)about.st_ino, hash_number((int64_t)about.st_dev, hash));
     hash = key_of(&s->chain, &class->option[0].forward, class->tau, hash);
     return key_of(&s->chain, &class->option[0].backward, class->tau, hash);
@@ -108,7 +108,7 @@ typedef struct {
 
 /* Those of class c, and where their times are in *times. */
 static int list_programs(const remat_session *s, uint64_t machine, int32_t c, rm_stage_times *times, entry *out) {
-    rm_class *class = &s->chain.class[c];
+    rm_stage_kind *class = &s->chain.class[c];
     int n = 0;
     out[n++] = (entry){&class->drop, "drop", "forward", 0, &times->drop};
     for (int k = 0; k < class->n_options; k++) {
@@ -120,7 +120,7 @@ static int list_programs(const remat_session *s, uint64_t machine, int32_t c, rm
 }
 
 static void write_note(const remat_session *s, int32_t c, const entry *e, char *note, size_t size) {
-    const rm_class *class = &s->chain.class[c];
+    const rm_stage_kind *class = &s->chain.class[c];
     int at = snprintf(note, size, "%s %s, tau %lld, batch %lld:", e->direction, e->option, (long long)class->tau,
                       (long long)s->chain.batch);
     for (int32_t i = 0; i < class->n_nodes && at < (int)size; i++) {
@@ -130,20 +130,20 @@ static void write_note(const remat_session *s, int32_t c, const entry *e, char *
 }
 
 static int32_t class_of(const rm_chain *chain, int64_t stage) {
-    return (int32_t)(rm_stage_class(chain, stage) - chain->class);
+    return (int32_t)(rm_stage_kind_of(chain, stage) - chain->class);
 }
 
 /* ---- Which stages are measured -------------------------------------------------------------------------------- */
 
 typedef struct {
-    rm_window *item;
+    rm_measured_window *item;
     int64_t count, capacity;
 } windows;
 
 /* Along time: the last stage of a sweep, and eight before it, but not the first, whose state is all zeros; from the first
  * only if the full tiles did not fit beside the last one. By depth: as many neighbours as fit, for every weight matrix must
  * have been out of the nearest cache as long as it is in a step. */
-static rm_window window_at(const rm_chain *chain, int64_t stage) {
+static rm_measured_window window_at(const rm_chain *chain, int64_t stage) {
     const rm_sweep *sweep = rm_stage_sweep(chain, stage);
     int64_t most = chain->timed ? 9 : RM_WINDOW_MOST, first = stage, end;
     if (chain->timed && sweep->head != sweep->inner && stage == sweep->first) {
@@ -155,7 +155,7 @@ static rm_window window_at(const rm_chain *chain, int64_t stage) {
     } else {
         end = stage + most < chain->n_stages ? stage + most : chain->n_stages;
     }
-    return (rm_window){.first = first, .count = end - first, .options = ALL_OPTIONS};
+    return (rm_measured_window){.first = first, .count = end - first, .options = ALL_OPTIONS};
 }
 
 /* The drop, and both directions of these options. */
@@ -169,7 +169,8 @@ static bool is_covered(const remat_session *s, uint64_t machine, int64_t stage, 
     return true;
 }
 
-static remat_status cover(const remat_session *s, uint64_t machine, const rm_window *window, rm_times *covered) {
+static remat_status cover(const remat_session *s, uint64_t machine, const rm_measured_window *window,
+                          rm_times *covered) {
     for (int64_t stage = window->first; stage < window->first + window->count; stage++) {
         rm_stage_times times;
         entry e[MOST_PROGRAMS];
@@ -186,7 +187,7 @@ static remat_status choose(const remat_session *s, uint64_t machine, const rm_me
         const rm_sweep *sweep = &chain->sweep[i / 3];
         if (i % 3 >= sweep->count) continue;
         int64_t stage = i % 3 ? sweep->first + i % 3 - 1 : sweep->first + sweep->count - 1;
-        rm_window window = window_at(chain, stage);
+        rm_measured_window window = window_at(chain, stage);
         if (!rm_window_fit(config, &window) || is_covered(s, machine, stage, window.options, covered)) continue;
         REQUIRE(rm_grow(&out->item, &out->capacity, out->count + 1, sizeof *out->item), MEMORY,
                 "out of memory for the stages to measure");
@@ -204,7 +205,7 @@ typedef struct {
     char note[RM_TIME_NOTE];
 } tally;
 
-static int add_up(const remat_session *s, uint64_t machine, const rm_window *window, rm_stage_times *times,
+static int add_up(const remat_session *s, uint64_t machine, const rm_measured_window *window, rm_stage_times *times,
                   tally *tallies) {
     int n_tallies = 0;
     for (int64_t i = 0; i < window->count; i++) {
@@ -223,8 +224,8 @@ static int add_up(const remat_session *s, uint64_t machine, const rm_window *win
     return n_tallies;
 }
 
-static remat_status put_window(const remat_session *s, uint64_t machine, const rm_window *window, rm_stage_times *times,
-                               rm_times *known) {
+static remat_status put_window(const remat_session *s, uint64_t machine, const rm_measured_window *window,
+                               rm_stage_times *times, rm_times *known) {
     tally *tallies = rm_calloc(RM_WINDOW_MOST * MOST_PROGRAMS, sizeof *tallies);
     REQUIRE(tallies, MEMORY, "out of memory for the measured times");
     int n = add_up(s, machine, window, times, tallies);
@@ -236,10 +237,10 @@ static remat_status put_window(const remat_session *s, uint64_t machine, const r
 }
 
 /* As guessed: for sharing the time out. */
-static double guessed_pass(const rm_chain *chain, const rm_window *window) {
+static double guessed_pass(const rm_chain *chain, const rm_measured_window *window) {
     double sum = 1;
     for (int64_t i = 0; i < window->count; i++) {
-        const rm_class *class = rm_stage_class(chain, window->first + i);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, window->first + i);
         sum += (double)class->drop.time_ns;
         for (int k = 0; k < class->n_options; k++)
             if (window->options >> k & 1)
@@ -271,7 +272,7 @@ static remat_status measure_all(const remat_session *s, uint64_t machine, const 
 static remat_status measure_beside(const remat_session *s, uint64_t key, const rm_measure_config *config,
                                    rm_times *known) {
     const rm_chain *chain = &s->chain;
-    rm_window window = window_at(chain, chain->timed && chain->n_stages > 1 ? 0 : chain->n_stages - 1);
+    rm_measured_window window = window_at(chain, chain->timed && chain->n_stages > 1 ? 0 : chain->n_stages - 1);
     rm_measure *measure = NULL;
     uint64_t cost = 0;
     if (!rm_window_fit(config, &window)) return REMAT_OK;
@@ -341,7 +342,7 @@ remat_status rm_session_calibrate_from_file(remat_session *s, const remat_config
 }
 
 /* By the clock, that is. A thread alone has its processor time taken (measure.c), and a GPU timers of its own. */
-static bool is_waited_for(const remat_session *s) { return s->threads > 1 && s->api->kernels == RM_DEVICE_CPU; }
+static bool is_waited_for(const remat_session *s) { return s->threads > 1 && s->api->kernels == REMAT_ON_CPU; }
 
 static remat_status calibrate(remat_session *s, const remat_config *wanted, const rm_measure_config *config,
                               rm_times *known, rm_times *covered, windows *w) {
@@ -361,20 +362,20 @@ static remat_status calibrate(remat_session *s, const remat_config *wanted, cons
     return REMAT_OK;
 }
 
-/* Programs are measured on what is lent. A session that only plans may have been given none: it has room for that while it measures. */
+/* Programs are measured on external memory. A session that only plans may have none; then it allocates some while it measures. */
 static remat_status make_room(remat_session *s, const remat_config *wanted, char **room) {
-    for (int i = 0; i < wanted->n_lent; i++) {
-        uint64_t bytes = rm_desc_bytes(&s->graph->value[wanted->lent[i].value.id].desc);
-        if (s->runner.lent[i]) continue;
-        room[i] = s->runner.lent[i] = rm_calloc((size_t)bytes, 1);
-        REQUIRE(room[i], MEMORY, "out of memory for measuring what is lent (%llu bytes)", (unsigned long long)bytes);
+    for (int i = 0; i < wanted->n_external; i++) {
+        uint64_t bytes = rm_desc_bytes(&s->graph->value[wanted->external[i].value.id].desc);
+        if (s->runner.external[i]) continue;
+        room[i] = s->runner.external[i] = rm_calloc((size_t)bytes, 1);
+        REQUIRE(room[i], MEMORY, "out of memory for measuring external arrays (%llu bytes)", (unsigned long long)bytes);
     }
     return REMAT_OK;
 }
 
 static void free_room(remat_session *s, const remat_config *wanted, char **room) {
-    for (int i = 0; i < wanted->n_lent; i++) {
-        if (room[i]) s->runner.lent[i] = NULL;
+    for (int i = 0; i < wanted->n_external; i++) {
+        if (room[i]) s->runner.external[i] = NULL;
         rm_free(room[i]);
     }
     rm_free(room);
@@ -384,7 +385,7 @@ remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, 
     rm_measure_config config = {.api = s->api,
                                 .device = s->device,
                                 .chain = &s->chain,
-                                .lent = s->runner.lent,
+                                .external = s->runner.external,
                                 .optimizer = s->optimizer,
                                 .update = &s->update,
                                 .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
@@ -392,8 +393,8 @@ remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, 
                                 .block_bytes = block_bytes};
     rm_times known = {0}, covered = {0};
     windows w = {0};
-    char **room = rm_calloc((size_t)wanted->n_lent + 1, sizeof *room);
-    REQUIRE(room, MEMORY, "out of memory for what is lent");
+    char **room = rm_calloc((size_t)wanted->n_external + 1, sizeof *room);
+    REQUIRE(room, MEMORY, "out of memory for external arrays");
     remat_status status = make_room(s, wanted, room);
     if (!status) status = calibrate(s, wanted, &config, &known, &covered, &w);
     free_room(s, wanted, room);

@@ -31,7 +31,8 @@ static remat_status set_up(rm_measure *m, uint64_t bytes) {
     return m->config.api->synchronize(r->queue);
 }
 
-remat_status rm_measure_create(const rm_measure_config *config, const rm_window *window, int64_t n, rm_measure **out) {
+remat_status rm_measure_create(const rm_measure_config *config, const rm_measured_window *window, int64_t n,
+                               rm_measure **out) {
     rm_measure *m = rm_calloc(1, sizeof *m);
     REQUIRE(m, MEMORY, "out of memory for measuring");
     m->config = *config;
@@ -39,7 +40,7 @@ remat_status rm_measure_create(const rm_measure_config *config, const rm_window 
     m->runner = (rm_runner){.api = config->api,
                             .chain = config->chain,
                             .arena_offset = config->chain->at.bytes,
-                            .lent = config->lent,
+                            .external = config->external,
                             .training = true};
     uint64_t bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes = rm_larger(bytes, rm_window_bytes(config->chain, &window[i]));
@@ -83,7 +84,7 @@ static uint64_t run_and_wait(rm_measure *m, int64_t stage, const rm_program *pro
     all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
     if (all >= enough * (uint64_t)m->config.threads) return LEVELS * took + UNDISTURBED;
     if (own >= enough) return LEVELS * took + PARTLY;
-    bool alone = m->config.threads == 1 && m->config.api->kernels == RM_DEVICE_CPU;
+    bool alone = m->config.threads == 1 && m->config.api->kernels == REMAT_ON_CPU;
     return LEVELS * (alone ? own : took) + DISTURBED;
 }
 
@@ -109,23 +110,23 @@ static void read_timers(rm_measure *m) {
 }
 
 /* The stages first .. first+n-1 of the window: all forward, keeping, then all backward. */
-static void run_segment(rm_measure *m, const rm_window *window, int64_t first, int64_t n, int k,
+static void run_segment(rm_measure *m, const rm_measured_window *window, int64_t first, int64_t n, int k,
                         rm_stage_times *times) {
     const rm_chain *chain = m->config.chain;
     for (int64_t i = first; i < first + n; i++) {
-        const rm_class *class = rm_stage_class(chain, window->first + i);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, window->first + i);
         if (k < class->n_options) timed_run(m, window->first + i, &class->option[k].forward, &times[i].forward[k]);
     }
     for (int64_t i = first + n - 1; i >= first; i--) {
-        const rm_class *class = rm_stage_class(chain, window->first + i);
+        const rm_stage_kind *class = rm_stage_kind_of(chain, window->first + i);
         if (k < class->n_options) timed_run(m, window->first + i, &class->option[k].backward, &times[i].backward[k]);
     }
 }
 
-static void run_pass(rm_measure *m, const rm_window *window, rm_stage_times *times) {
+static void run_pass(rm_measure *m, const rm_measured_window *window, rm_stage_times *times) {
     const rm_chain *chain = m->config.chain;
     for (int64_t i = 0; i < window->count; i++)
-        timed_run(m, window->first + i, &rm_stage_class(chain, window->first + i)->drop, &times[i].drop);
+        timed_run(m, window->first + i, &rm_stage_kind_of(chain, window->first + i)->drop, &times[i].drop);
     for (int k = 0; k < RM_MAX_OPTIONS; k++)
         for (int64_t end = window->count; end > 0 && (window->options >> k & 1); end -= SEGMENT)
             run_segment(m, window, end > SEGMENT ? end - SEGMENT : 0, end > SEGMENT ? SEGMENT : end, k, times);
@@ -154,7 +155,7 @@ static uint64_t median_undisturbed(const uint64_t *sample, int n) {
 
 /* The first pass warms up, and counts only where there is no time for another. So does the second where the device has
  * timers: it then records what later passes launch (engine/cuda/graph.c), and the host's time for it lies between them. */
-static int collect(rm_measure *m, const rm_window *window, double seconds, samples *sample) {
+static int collect(rm_measure *m, const rm_measured_window *window, double seconds, samples *sample) {
     uint64_t start = rm_now_ns();
     int n = 0, uncounted = m->timer[0] ? 2 : 1;
     for (int pass = 0; pass < MOST_PASSES + uncounted && !m->failed; pass++) {
@@ -169,7 +170,7 @@ static int collect(rm_measure *m, const rm_window *window, double seconds, sampl
     return n;
 }
 
-remat_status rm_measure_window(rm_measure *m, const rm_window *window, double seconds, rm_stage_times *times) {
+remat_status rm_measure_window(rm_measure *m, const rm_measured_window *window, double seconds, rm_stage_times *times) {
     samples *sample = rm_calloc((size_t)window->count, sizeof *sample);
     REQUIRE(sample, MEMORY, "out of memory for the measurements");
     rm_measure_enter(m, window);
@@ -193,7 +194,7 @@ typedef struct {
 } moving_pass;
 
 static void give_block(rm_measure *m, moving_pass *pass, int64_t stage, bool save) {
-    const rm_class *class = rm_stage_class(m->config.chain, stage);
+    const rm_stage_kind *class = rm_stage_kind_of(m->config.chain, stage);
     if (!pass->tier || pass->option >= class->n_options || !class->option[pass->option].saved_bytes) return;
     uint64_t bytes = rm_align_up(class->option[pass->option].saved_bytes);
     rm_part part = {.address = m->runner.saved[stage], .bytes = bytes, .left = bytes};
@@ -213,17 +214,17 @@ static remat_status wait_for_blocks(rm_measure *m, moving_pass *pass) {
 
 /* One thread that does all of the work knows how much time it had, whatever else runs. */
 static uint64_t computing_ns(const rm_measure *m) {
-    bool alone = m->config.threads == 1 && m->config.api->kernels == RM_DEVICE_CPU;
+    bool alone = m->config.threads == 1 && m->config.api->kernels == REMAT_ON_CPU;
     return rm_clock_ns(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC);
 }
 
-static const rm_class_option *option_of(const rm_measure *m, const moving_pass *pass, int64_t stage) {
-    const rm_class *class = rm_stage_class(m->config.chain, stage);
+static const rm_kind_option *option_of(const rm_measure *m, const moving_pass *pass, int64_t stage) {
+    const rm_stage_kind *class = rm_stage_kind_of(m->config.chain, stage);
     return &class->option[pass->option < class->n_options ? pass->option : 0];
 }
 
 /* A block goes out while later stages run forward, and nobody writes to it; it comes back when it has been used. */
-static remat_status run_moving_pass(rm_measure *m, const rm_window *window, moving_pass *pass) {
+static remat_status run_moving_pass(rm_measure *m, const rm_measured_window *window, moving_pass *pass) {
     int64_t end = window->first + window->count;
     uint64_t start = computing_ns(m);
     for (int64_t s = window->first; s < end; s++) {
@@ -260,8 +261,8 @@ static double difference(uint64_t *with, uint64_t *without, int n) {
     return more > 2 * noise ? more : 0;
 }
 
-static remat_status compare_passes(rm_measure *m, const rm_window *window, moving_pass moving, const rm_tier *tier,
-                                   double seconds, double *cost) {
+static remat_status compare_passes(rm_measure *m, const rm_measured_window *window, moving_pass moving,
+                                   const rm_tier *tier, double seconds, double *cost) {
     uint64_t with[MOST_PASSES], without[MOST_PASSES], begin = rm_now_ns();
     double mib = 0;
     int n = 0;
@@ -280,8 +281,8 @@ static remat_status compare_passes(rm_measure *m, const rm_window *window, movin
     return REMAT_OK;
 }
 
-remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_second_tier *tier, const rm_tier *rates,
-                               double seconds, uint64_t *cost_ns_per_mib) {
+remat_status rm_measure_beside(rm_measure *m, const rm_measured_window *window, rm_second_tier *tier,
+                               const rm_tier *rates, double seconds, uint64_t *cost_ns_per_mib) {
     moving_pass moving = {.tier = tier};
     double cost = 0;
     *cost_ns_per_mib = 0;
@@ -289,7 +290,7 @@ remat_status rm_measure_beside(rm_measure *m, const rm_window *window, rm_second
     if (moving.option == RM_MAX_OPTIONS) return REMAT_OK;
     for (int64_t s = window->first; s < window->first + window->count; s++) {
         uint64_t saved, own;
-        rm_stage_needs(rm_stage_class(m->config.chain, s), window->options, &saved, &own);
+        rm_stage_needs(rm_stage_kind_of(m->config.chain, s), window->options, &saved, &own);
         moving.stride =
             rm_larger(moving.stride, (saved + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN);
     }

@@ -6,8 +6,8 @@
 /* ---- How much a window needs ---------------------------------------------------------------------------------- */
 
 /* Calls visit for each piece, of states and of their gradients, that stages first..end-1 read or make; for some twice. */
-static void each_piece(const rm_problem *p, const rm_window *window, void (*visit)(void *context, int64_t piece),
-                       void *context) {
+static void each_piece(const rm_problem *p, const rm_measured_window *window,
+                       void (*visit)(void *context, int64_t piece), void *context) {
     int64_t end = window->first + window->count;
     const rm_lists *lists[] = {&p->reads, &p->keeps, &p->adds};
     for (int64_t k = p->state[p->made[window->first]]; k < p->state[p->made[end]]; k++) visit(context, k);
@@ -29,26 +29,26 @@ static void add_bytes(void *context, int64_t piece) {
     all->bytes += all->problem->piece[piece].bytes;
 }
 
-void rm_stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, uint64_t *scratch) {
+void rm_stage_needs(const rm_stage_kind *class, uint32_t options, uint64_t *saved, uint64_t *scratch) {
     *saved = 0;
     *scratch = class->drop.scratch_bytes;
     for (int k = 0; k < class->n_options; k++) {
         if (!(options >> k & 1)) continue;
-        const rm_class_option *option = &class->option[k];
+        const rm_kind_option *option = &class->option[k];
         *saved = rm_larger(*saved, rm_align_up(option->saved_bytes));
         *scratch = rm_larger(*scratch, rm_larger(option->forward.scratch_bytes, option->backward.scratch_bytes));
     }
     *scratch = rm_align_up(*scratch);
 }
 
-uint64_t rm_window_bytes(const rm_chain *chain, const rm_window *window) {
+uint64_t rm_window_bytes(const rm_chain *chain, const rm_measured_window *window) {
     int64_t last = window->first + window->count;
     sum all = {.problem = &chain->problem};
     uint64_t scratch = 0;
     each_piece(&chain->problem, window, add_bytes, &all);
     for (int64_t s = window->first; s < last; s++) {
         uint64_t saved, own;
-        rm_stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
+        rm_stage_needs(rm_stage_kind_of(chain, s), window->options, &saved, &own);
         all.bytes += saved;
         scratch = rm_larger(scratch, own);
     }
@@ -56,7 +56,7 @@ uint64_t rm_window_bytes(const rm_chain *chain, const rm_window *window) {
 }
 
 /* Leaves out the option that saves most, of those that the class has; without any, all. */
-static void drop_largest_option(const rm_class *class, rm_window *window) {
+static void drop_largest_option(const rm_stage_kind *class, rm_measured_window *window) {
     int largest = -1;
     for (int k = 0; k < class->n_options; k++)
         if (window->options >> k & 1)
@@ -64,7 +64,7 @@ static void drop_largest_option(const rm_class *class, rm_window *window) {
     window->options = largest < 0 ? 0 : window->options & ~(1u << largest);
 }
 
-bool rm_window_fit(const rm_measure_config *config, rm_window *window) {
+bool rm_window_fit(const rm_measure_config *config, rm_measured_window *window) {
     uint64_t resident = config->chain->at.bytes;
     if (config->block_bytes <= resident) return false;
     uint64_t room = config->block_bytes - resident;
@@ -74,7 +74,7 @@ bool rm_window_fit(const rm_measure_config *config, rm_window *window) {
         window->count = fewer;
     }
     while (window->options && rm_window_bytes(config->chain, window) > room)
-        drop_largest_option(rm_stage_class(config->chain, window->first), window);
+        drop_largest_option(rm_stage_kind_of(config->chain, window->first), window);
     return rm_window_bytes(config->chain, window) <= room;
 }
 
@@ -128,7 +128,7 @@ void rm_measure_fill_parameters(rm_measure *m) {
 }
 
 /* Of sequences, the timesteps of the window alone: nothing else is touched, so nothing else takes memory. */
-static void fill_inputs(rm_measure *m, const rm_window *window) {
+static void fill_inputs(rm_measure *m, const rm_measured_window *window) {
     const rm_chain *chain = m->config.chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, window->first);
     int64_t one = rm_stage_begin(chain, window->first);
@@ -168,14 +168,14 @@ static void place_piece(void *context, int64_t k) {
     if (!*piece) *piece = claim(p->measure, &p->cursor, p->measure->config.chain->problem.piece[k].bytes);
 }
 
-static void place_window(rm_measure *m, const rm_window *window) {
+static void place_window(rm_measure *m, const rm_measured_window *window) {
     const rm_chain *chain = m->config.chain;
     placer p = {.measure = m, .cursor = chain->at.bytes};
     uint64_t scratch = 0;
     each_piece(&chain->problem, window, place_piece, &p);
     for (int64_t s = window->first; s < window->first + window->count; s++) {
         uint64_t saved, own;
-        rm_stage_needs(rm_stage_class(chain, s), window->options, &saved, &own);
+        rm_stage_needs(rm_stage_kind_of(chain, s), window->options, &saved, &own);
         m->runner.saved[s] = claim(m, &p.cursor, saved);
         scratch = rm_larger(scratch, own);
     }
@@ -188,7 +188,7 @@ static void fill_state(rm_measure *m, int64_t from, int64_t to, double bound) {
 }
 
 /* What comes into the window from outside it: states that stages before it make, gradients that stages behind it begin. */
-static void fill_ends(rm_measure *m, const rm_window *window) {
+static void fill_ends(rm_measure *m, const rm_measured_window *window) {
     const rm_problem *p = &m->config.chain->problem;
     int64_t end = window->first + window->count, own = p->made[window->first];
     const rm_lists *lists[] = {&p->reads, &p->keeps};
@@ -200,7 +200,7 @@ static void fill_ends(rm_measure *m, const rm_window *window) {
     fill_state(m, p->dstate[own], p->dstate[p->made[end]], 1e-3);
 }
 
-void rm_measure_enter(rm_measure *m, const rm_window *window) {
+void rm_measure_enter(rm_measure *m, const rm_measured_window *window) {
     place_window(m, window);
     fill_inputs(m, window);
     fill_ends(m, window);
@@ -208,6 +208,6 @@ void rm_measure_enter(rm_measure *m, const rm_window *window) {
 
 static void forget(void *context, int64_t piece) { ((rm_measure *)context)->runner.piece[piece] = NULL; }
 
-void rm_measure_leave(rm_measure *m, const rm_window *window) {
+void rm_measure_leave(rm_measure *m, const rm_measured_window *window) {
     each_piece(&m->config.chain->problem, window, forget, m);
 }

@@ -22,14 +22,14 @@ struct rm_measure {
 };
 
 /* Of a stage in the largest of these options. */
-void rm_stage_needs(const rm_class *class, uint32_t options, uint64_t *saved, uint64_t *scratch);
-uint64_t rm_window_bytes(const rm_chain *chain, const rm_window *window); /* beside what is resident */
+void rm_stage_needs(const rm_stage_kind *class, uint32_t options, uint64_t *saved, uint64_t *scratch);
+uint64_t rm_window_bytes(const rm_chain *chain, const rm_measured_window *window); /* beside what is resident */
 
 void rm_measure_fill_parameters(rm_measure *measure);
 
 /* Gives everything in the window its place, and fills what it reads from outside. Leaving it forgets the places. */
-void rm_measure_enter(rm_measure *measure, const rm_window *window);
-void rm_measure_leave(rm_measure *measure, const rm_window *window);
+void rm_measure_enter(rm_measure *measure, const rm_measured_window *window);
+void rm_measure_leave(rm_measure *measure, const rm_measured_window *window);
 
 /* Waits for the queue, and remembers what failed. */
 void rm_measure_settle(rm_measure *measure);

@@ -27,7 +27,7 @@ __attribute__((format(printf, 1, 2))) static const char *complain(const char *fo
 
 /* One sample of one op, and what the checks of it share. */
 typedef struct {
-    const rm_op *op, *op_f64;
+    const remat_op *op, *op_f64;
     int sample;
     bool with_states;
     uint32_t needed; /* bit i of x[i], RM_OP_OUT, RM_OP_STATE: the declared save was seen to matter */
@@ -51,16 +51,16 @@ typedef struct {
     const char *name;
     rm_op_array *array;
 } named;
-enum { OUTPUTS = 1 + RM_MAX_STATE + 2 * RM_MAX_IN + RM_MAX_STATE };
+enum { OUTPUTS = 1 + REMAT_MAX_STATES + 2 * REMAT_MAX_INPUTS + REMAT_MAX_STATES };
 
 static void list_outputs(rm_op_outputs *out, named *list) {
     static const char *const state_name[] = {"state_out[0]", "state_out[1]"};
     static const char *const dstate_name[] = {"dstate_in[0]", "dstate_in[1]"};
     *list++ = (named){"y", &out->y};
-    for (int j = 0; j < RM_MAX_STATE; j++) *list++ = (named){state_name[j], &out->state[j]};
-    for (int i = 0; i < RM_MAX_IN; i++) *list++ = (named){rm_op_dx_name[i], &out->dx[i]};
-    for (int i = 0; i < RM_MAX_IN; i++) *list++ = (named){rm_op_x_name[i], &out->buffer[i]};
-    for (int j = 0; j < RM_MAX_STATE; j++) *list++ = (named){dstate_name[j], &out->dstate[j]};
+    for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){state_name[j], &out->state[j]};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) *list++ = (named){rm_op_dx_name[i], &out->dx[i]};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) *list++ = (named){rm_op_x_name[i], &out->buffer[i]};
+    for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){dstate_name[j], &out->dstate[j]};
 }
 
 /* The name of the first output whose bits differ, or NULL. Outputs that only one of them has are passed over. */
@@ -95,8 +95,8 @@ static double distance(const rm_op_array *a, const rm_op_array *b) {
 /* ---- Promise: infer refuses what cannot work, in a sentence that names the op ------------------------- */
 
 static const char *check_refusals(subject *s) {
-    const rm_sample *sample = &s->op->samples[s->sample];
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    const remat_sample *sample = &s->op->samples[s->sample];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     memcpy(x, sample->x, sizeof x);
     if (rm_op_infer(s->op, x, sample->attr, &y, state)) return complain("infer refuses it: %s", remat_last_error());
     x[0].dtype = x[0].dtype == REMAT_I32 ? REMAT_F32 : REMAT_I32;
@@ -114,14 +114,14 @@ static const char *check_refusals(subject *s) {
 
 /* ---- Promise: shapes follow the timesteps ------------------------------------------------------------------ */
 
-static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtype real) {
-    const rm_sample *sample = &op->samples[s->sample];
+static const char *check_shapes_of(const subject *s, const remat_op *op, remat_dtype real) {
+    const remat_sample *sample = &op->samples[s->sample];
     bool keeps_time = rm_op_keeps_time(op);
     int64_t steps = sample->sequence ? sample->x[0].dim[0] : 1;
-    rm_desc whole = {0}, states[RM_MAX_STATE] = {{0}};
-    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
-    for (int64_t tau = steps; tau >= (op->time == RM_TIME_WHOLE ? steps : 1); tau--) {
-        rm_desc x[RM_MAX_IN], y = {0}, state[RM_MAX_STATE] = {{0}};
+    remat_desc whole = {0}, states[REMAT_MAX_STATES] = {{0}};
+    char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
+    for (int64_t tau = steps; tau >= (op->time == REMAT_TIME_FULL ? steps : 1); tau--) {
+        remat_desc x[REMAT_MAX_INPUTS], y = {0}, state[REMAT_MAX_STATES] = {{0}};
         memcpy(x, sample->x, sizeof x);
         for (int i = 0; sample->sequence && i < op->n_in; i++)
             if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = tau;
@@ -132,7 +132,7 @@ static const char *check_shapes_of(const subject *s, const rm_op *op, remat_dtyp
             if (rm_desc_check(&y, "y") || y.dtype != real)
                 return complain("infer's y is no shape of real numbers of the inputs' precision");
         }
-        rm_desc expected = whole;
+        remat_desc expected = whole;
         if (sample->sequence && keeps_time) expected.dim[0] = tau;
         if (sample->sequence && keeps_time && whole.rank < 2)
             return complain("infer's y is %s; it goes along time as x does, so it begins with (T,B)",
@@ -156,37 +156,37 @@ static const char *check_shapes(subject *s) {
 
 /* ---- Promise: costs are plausible ------------------------------------------------------------------- */
 
-static rm_cost cost_of(const subject *s, int64_t times, rm_pass pass) {
-    const rm_sample *sample = &s->op->samples[s->sample];
-    rm_desc x[RM_MAX_IN], y = {0}, state[RM_MAX_STATE];
+static remat_cost cost_of(const subject *s, int64_t times, remat_pass pass) {
+    const remat_sample *sample = &s->op->samples[s->sample];
+    remat_desc x[REMAT_MAX_INPUTS], y = {0}, state[REMAT_MAX_STATES];
     memcpy(x, sample->x, sizeof x);
     for (int i = 0; i < s->op->n_in; i++)
         if (x[i].rank >= 0 && !rm_op_shares(s->op, i)) x[i].dim[0] *= times;
-    rm_cost cost = {0};
+    remat_cost cost = {0};
     if (!rm_op_infer(s->op, x, sample->attr, &y, state)) s->op->cost(x, &y, sample->attr, pass, &cost);
     return cost;
 }
 
 static remat_status check_demands(const subject *s) {
-    const rm_sample *sample = &s->op->samples[s->sample];
-    rm_desc y = {0}, state[RM_MAX_STATE];
+    const remat_sample *sample = &s->op->samples[s->sample];
+    remat_desc y = {0}, state[REMAT_MAX_STATES];
     TRY(rm_op_infer(s->op, sample->x, sample->attr, &y, state));
-    return rm_op_check_demands(s->op, sample->x, &y, sample->attr, RM_DEVICE_CPU);
+    return rm_op_check_demands(s->op, sample->x, &y, sample->attr, REMAT_ON_CPU);
 }
 
 /* Ten times the timesteps: ten times the work, or more where all are seen at once; the fixed part (reading the weights) may be
  * most of the bytes. */
 static const char *check_costs(subject *s) {
-    const rm_sample *sample = &s->op->samples[s->sample];
-    int last = s->op->on[RM_DEVICE_CPU].rebuild ? RM_REBUILD : RM_BACKWARD;
-    double most = s->op->time == RM_TIME_WHOLE ? DBL_MAX : 13;
+    const remat_sample *sample = &s->op->samples[s->sample];
+    int last = s->op->on[REMAT_ON_CPU].rebuild ? REMAT_REBUILD : REMAT_BACKWARD;
+    double most = s->op->time == REMAT_TIME_FULL ? DBL_MAX : 13;
     if (check_demands(s)) return complain("%s", remat_last_error());
-    for (int pass = RM_FORWARD; pass <= last; pass++) {
+    for (int pass = REMAT_FORWARD; pass <= last; pass++) {
         static const char *const pass_name[] = {"forward", "backward", "rebuild"};
         const char *name = pass_name[pass];
-        rm_cost one = cost_of(s, 1, (rm_pass)pass), ten = cost_of(s, 10, (rm_pass)pass);
+        remat_cost one = cost_of(s, 1, (remat_pass)pass), ten = cost_of(s, 10, (remat_pass)pass);
         if (!(one.moved_bytes > 0)) return complain("%s claims to move no bytes", name);
-        if (s->op->weights & ~s->op->discrete && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
+        if (s->op->shared & ~s->op->discrete && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
             return complain("%s has weights, and claims to compute nothing", name);
         if (sample->sequence && !(ten.flops >= 7 * one.flops && ten.flops <= most * one.flops))
             return complain("%s claims %g FLOPs, and %g for ten times the timesteps", name, one.flops, ten.flops);
@@ -293,7 +293,7 @@ static const char *note_needed(subject *s) {
     return wrong;
 }
 
-static const char *check_needed(const rm_op *op, uint32_t needed) {
+static const char *check_needed(const remat_op *op, uint32_t needed) {
     uint32_t declared =
         op->saves.in | (op->saves.out ? 1u << RM_OP_OUT : 0) | (op->saves.state ? 1u << RM_OP_STATE : 0);
     uint32_t idle = declared & ~needed;
@@ -324,8 +324,8 @@ static const char *check_denominator(subject *s) {
     rm_op_inputs in;
     if (!s->op->denominator) return NULL;
     int i = __builtin_ctzll(s->op->denominator);
-    const rm_desc *x = &s->op->samples[s->sample].x[i];
-    char text[RM_DESC_TEXT];
+    const remat_desc *x = &s->op->samples[s->sample].x[i];
+    char text[REMAT_DESC_TEXT];
     if (x->rank < 0) return NULL;
     if (x->rank > 0) return complain("x[%d] is %s, and its denominator: it must be a scalar", i, rm_desc_text(x, text));
     setup.forward_only = true;
@@ -410,7 +410,7 @@ static const char *float_bounds(const subject *s, rm_op_outputs *reference, doub
         rm_op_inputs_make(&setup, 5, &in);
         for (int i = 0; i < setup.op->n_in; i++)
             if (setup.op->samples[s->sample].x[i].dtype != REMAT_I32) nudge(&in.x[i], &seed);
-        for (int j = 0; j < RM_MAX_STATE; j++) nudge(&in.state[j], &seed), nudge(&in.dstate[j], &seed);
+        for (int j = 0; j < REMAT_MAX_STATES; j++) nudge(&in.state[j], &seed), nudge(&in.dstate[j], &seed);
         nudge(&in.dy, &seed);
         wrong = rm_op_run(&setup, &in, &out);
         list_outputs(&out, moved);
@@ -578,7 +578,7 @@ static const char *check_gradients(subject *s) {
     rm_op_outputs out;
     rm_op_inputs_make(&setup, 6, &in);
     if (!s->with_states) /* so that rm_op_objective counts only what backward was told of */
-        for (int j = 0; j < RM_MAX_STATE; j++) in.dstate[j].count = 0;
+        for (int j = 0; j < REMAT_MAX_STATES; j++) in.dstate[j].count = 0;
     const char *wrong = check_gradients_of(setup, &in, &out, &s->report->gradient_error);
     rm_op_outputs_free(&out);
     rm_op_inputs_free(&in);
@@ -595,7 +595,7 @@ static const char *check_unwanted(subject *s) {
     rm_op_inputs_make(&setup, 7, &in);
     const char *wrong = rm_op_run(&setup, &in, &all), *name = NULL;
     setup.trick = RM_OP_UNWANTED;
-    for (setup.which = 0; setup.which < RM_MAX_IN + s->op->n_state && !wrong && !name; setup.which++) {
+    for (setup.which = 0; setup.which < REMAT_MAX_INPUTS + s->op->n_state && !wrong && !name; setup.which++) {
         rm_op_outputs some;
         wrong = rm_op_run(&setup, &in, &some);
         if (!wrong) name = different_bits(&all, &some);
@@ -613,8 +613,8 @@ static const char *check_adds_of(const rm_op_setup *setup, const rm_op_inputs *i
     rm_op_setup onto = *setup;
     onto.trick = RM_OP_ONTO;
     const char *wrong = rm_op_run(setup, in, &from_0), *wrong_onto = rm_op_run(&onto, in, &from_3);
-    for (int i = 0; i < RM_MAX_IN && !wrong && !wrong_onto; i++) {
-        if (!(setup->op->weights >> i & 1)) continue;
+    for (int i = 0; i < REMAT_MAX_INPUTS && !wrong && !wrong_onto; i++) {
+        if (!(setup->op->shared >> i & 1)) continue;
         double bound = 100 * epsilon * (3 + largest(&from_0.dx[i]));
         for (int64_t k = 0; k < from_0.dx[i].count && !wrong; k++)
             if (!(fabs(from_3.dx[i].value[k] - from_0.dx[i].value[k] - 3) <= bound))
@@ -691,7 +691,7 @@ static const char *check_lean_of(rm_op_setup setup, const rm_op_inputs *in) {
 
 static const char *check_lean(subject *s) {
     const char *wrong = NULL;
-    if (!s->op->on[RM_DEVICE_CPU].rebuild && !s->op->cheap) return NULL;
+    if (!s->op->on[REMAT_ON_CPU].rebuild && !s->op->cheap) return NULL;
     rm_op_setup setup = setup_f32(s), f64 = setup_f64(s);
     rm_op_inputs in;
     rm_op_inputs_make(&setup, 11, &in);
@@ -707,9 +707,9 @@ static const char *check_lean(subject *s) {
 
 /* ---- Before anything runs: descriptors and samples ---------------------------------------------------------- */
 
-static remat_status check_operand(const rm_op *op, const rm_sample *sample, int i, remat_dtype real) {
-    const rm_desc *x = &sample->x[i];
-    char text[RM_DESC_TEXT];
+static remat_status check_operand(const remat_op *op, const remat_sample *sample, int i, remat_dtype real) {
+    const remat_desc *x = &sample->x[i];
+    char text[REMAT_DESC_TEXT];
     if (x->rank < 0) {
         REQUIRE(op->optional >> i & 1, INVALID, "%s, sample \"%s\": x[%d] is not given, and is not optional", op->name,
                 sample->name, i);
@@ -720,19 +720,19 @@ static remat_status check_operand(const rm_op *op, const rm_sample *sample, int 
     REQUIRE(x->dtype == real || (x->dtype == REMAT_I32 && op->bound), INVALID,
             "%s, sample \"%s\": x[%d] is %s; it must be %s, or integers of which bound says how large they are",
             op->name, sample->name, i, rm_desc_text(x, text), real == REMAT_F32 ? "f32" : "f64 in the op in double");
-    bool any_length = !sample->sequence || rm_op_shares(op, i) || op->time == RM_TIME_WHOLE;
+    bool any_length = !sample->sequence || rm_op_shares(op, i) || op->time == REMAT_TIME_FULL;
     REQUIRE(any_length || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
             "%s, sample \"%s\": x[%d] is %s; in a sequence it begins with (T,B), T as x[0] has it", op->name,
             sample->name, i, rm_desc_text(x, text));
     return REMAT_OK;
 }
 
-static remat_status check_samples(const rm_op *op, remat_dtype real) {
+static remat_status check_samples(const remat_op *op, remat_dtype real) {
     bool along_time = rm_op_needs_time(op);
     TRY(rm_op_check_descriptor(op));
     REQUIRE(op->samples && op->n_samples > 0, INVALID, "%s has no samples", op->name);
     for (int k = 0; k < op->n_samples; k++) {
-        const rm_sample *sample = &op->samples[k];
+        const remat_sample *sample = &op->samples[k];
         REQUIRE(sample->name, INVALID, "%s: sample %d has no name", op->name, k);
         REQUIRE(sample->sequence || !along_time, INVALID,
                 "%s, sample \"%s\": it works along time, and this is no sequence", op->name, sample->name);
@@ -745,11 +745,11 @@ static remat_status check_samples(const rm_op *op, remat_dtype real) {
 }
 
 /* The two are one op: the same inputs, saves and samples, but for the precision. */
-static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
+static remat_status check_twins(const remat_op *op, const remat_op *op_f64) {
     TRY(check_samples(op, REMAT_F32));
     TRY(check_samples(op_f64, REMAT_F64));
     bool same = op->n_in == op_f64->n_in && op->n_state == op_f64->n_state && op->time == op_f64->time &&
-                op->weights == op_f64->weights && op->buffers == op_f64->buffers && op->optional == op_f64->optional &&
+                op->shared == op_f64->shared && op->buffers == op_f64->buffers && op->optional == op_f64->optional &&
                 op->discrete == op_f64->discrete && op->attr_bytes == op_f64->attr_bytes &&
                 op->saves.in == op_f64->saves.in && op->first_for == op_f64->first_for &&
                 op->denominator == op_f64->denominator && op->saves.out == op_f64->saves.out &&
@@ -757,7 +757,7 @@ static remat_status check_twins(const rm_op *op, const rm_op *op_f64) {
     for (int k = 0; same && k < op->n_samples; k++) {
         same &= op->samples[k].sequence == op_f64->samples[k].sequence;
         for (int i = 0; i < op->n_in; i++) {
-            rm_desc x = op->samples[k].x[i], x_f64 = op_f64->samples[k].x[i];
+            remat_desc x = op->samples[k].x[i], x_f64 = op_f64->samples[k].x[i];
             if (x.dtype == REMAT_F32) x.dtype = REMAT_F64;
             same &= x.rank < 0 ? x_f64.rank < 0 : rm_desc_equal(&x, &x_f64);
         }
@@ -796,9 +796,9 @@ static const char *check_promises(subject *s) {
 }
 
 /* The op on samples whose attributes are exactly attr_bytes long: what reads on finds NaN. */
-static rm_op fence_attributes(const rm_op *op, rm_guard_set *memory) {
-    rm_op fenced = *op;
-    rm_sample *sample = rm_guard_alloc(memory, (size_t)op->n_samples * sizeof *sample, "the samples");
+static remat_op fence_attributes(const remat_op *op, rm_guard_set *memory) {
+    remat_op fenced = *op;
+    remat_sample *sample = rm_guard_alloc(memory, (size_t)op->n_samples * sizeof *sample, "the samples");
     for (int k = 0; sample && k < op->n_samples; k++) {
         sample[k] = op->samples[k];
         if (!sample[k].attr) continue;
@@ -811,9 +811,9 @@ static rm_op fence_attributes(const rm_op *op, rm_guard_set *memory) {
     return fenced;
 }
 
-static const char *check_fenced(const rm_op *op, const rm_op *op_f64, remat_op_report *report) {
+static const char *check_fenced(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
     rm_guard_set memory = {0};
-    rm_op fenced = fence_attributes(op, &memory), fenced_f64 = fence_attributes(op_f64, &memory);
+    remat_op fenced = fence_attributes(op, &memory), fenced_f64 = fence_attributes(op_f64, &memory);
     subject s = {.op = &fenced, .op_f64 = &fenced_f64, .report = report};
     rm_op_starved = memory.starved;
     const char *wrong = rm_op_starved ? NULL : check_promises(&s);
@@ -824,7 +824,7 @@ static const char *check_fenced(const rm_op *op, const rm_op *op_f64, remat_op_r
     return wrong;
 }
 
-static remat_status check(const rm_op *op, const rm_op *op_f64, remat_op_report *report) {
+static remat_status check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
     char before[1024]; /* infer's refusals, which are asked for, are nobody's last error */
     snprintf(before, sizeof before, "%s", remat_last_error());
     TRY(check_twins(op, op_f64));
@@ -840,7 +840,7 @@ static remat_status check(const rm_op *op, const rm_op *op_f64, remat_op_report 
 remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
                                   size_t report_bytes) {
     remat_op_report made = {.same_across_threads = true};
-    rm_op ours, ours_f64;
+    remat_op ours, ours_f64;
     NEED(op, "an op");
     NEED(op_f64, "the op in double");
     TRY(rm_take(&ours, sizeof ours, op, op->struct_bytes, "remat_op"));

@@ -10,7 +10,7 @@
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
 
-static const rm_sample *sample_of(const rm_op_setup *s) { return &s->op->samples[s->sample]; }
+static const remat_sample *sample_of(const rm_op_setup *s) { return &s->op->samples[s->sample]; }
 
 static bool given(const rm_op_setup *s, int i) { return i < s->op->n_in && sample_of(s)->x[i].rank >= 0; }
 
@@ -19,12 +19,12 @@ static bool has_time(const rm_op_setup *s, int i) { return sample_of(s)->sequenc
 static bool is_buffer(const rm_op_setup *s, int i) { return s->op->buffers >> i & 1; }
 
 int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
-int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == RM_TIME_WHOLE ? 1 : rm_op_steps(s); }
+int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == REMAT_TIME_FULL ? 1 : rm_op_steps(s); }
 
 /* The inputs' shapes when x has so many timesteps. Those of another length, which WHOLE ops may have, keep theirs. */
-static void shapes_of(const rm_op_setup *s, int64_t steps, rm_desc *x) {
-    for (int i = 0; i < RM_MAX_IN; i++) {
-        x[i] = i < s->op->n_in ? sample_of(s)->x[i] : (rm_desc){.rank = -1};
+static void shapes_of(const rm_op_setup *s, int64_t steps, remat_desc *x) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        x[i] = i < s->op->n_in ? sample_of(s)->x[i] : (remat_desc){.rank = -1};
         if (given(s, i) && has_time(s, i) && x[i].dim[0] == rm_op_steps(s)) x[i].dim[0] = steps;
     }
 }
@@ -76,7 +76,7 @@ static rm_op_array integers(int64_t count, int64_t bound, uint64_t *seed) {
 
 void rm_op_inputs_make(const rm_op_setup *s, uint64_t seed, rm_op_inputs *out) {
     *out = (rm_op_inputs){0};
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     shapes_of(s, rm_op_steps(s), x);
     for (int i = 0; i < s->op->n_in; i++) {
         if (!given(s, i)) continue;
@@ -95,14 +95,14 @@ void rm_op_inputs_make(const rm_op_setup *s, uint64_t seed, rm_op_inputs *out) {
 }
 
 void rm_op_inputs_free(rm_op_inputs *in) {
-    for (int i = 0; i < RM_MAX_IN; i++) array_free(&in->x[i]);
-    for (int k = 0; k < RM_MAX_STATE; k++) array_free(&in->state[k]), array_free(&in->dstate[k]);
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) array_free(&in->x[i]);
+    for (int k = 0; k < REMAT_MAX_STATES; k++) array_free(&in->state[k]), array_free(&in->dstate[k]);
     array_free(&in->dy);
 }
 
 void rm_op_outputs_free(rm_op_outputs *out) {
-    for (int i = 0; i < RM_MAX_IN; i++) array_free(&out->dx[i]), array_free(&out->buffer[i]);
-    for (int k = 0; k < RM_MAX_STATE; k++) array_free(&out->state[k]), array_free(&out->dstate[k]);
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) array_free(&out->dx[i]), array_free(&out->buffer[i]);
+    for (int k = 0; k < REMAT_MAX_STATES; k++) array_free(&out->state[k]), array_free(&out->dstate[k]);
     array_free(&out->y);
 }
 
@@ -114,13 +114,13 @@ static double dot(const rm_op_array *a, const rm_op_array *b) {
 
 double rm_op_objective(const rm_op_inputs *in, const rm_op_outputs *out) {
     double sum = dot(&in->dy, &out->y);
-    for (int k = 0; k < RM_MAX_STATE; k++) sum += dot(&in->dstate[k], &out->state[k]);
+    for (int k = 0; k < REMAT_MAX_STATES; k++) sum += dot(&in->dstate[k], &out->state[k]);
     return sum;
 }
 
 /* ---- Between doubles and tensors ------------------------------------------------------------------ */
 
-static void put(const rm_tensor *to, const double *from) {
+static void put(const remat_tensor *to, const double *from) {
     int64_t n = to->data && from ? rm_desc_count(&to->desc) : 0;
     for (int64_t i = 0; i < n; i++) switch (to->desc.dtype) {
         case REMAT_F32:
@@ -135,7 +135,7 @@ static void put(const rm_tensor *to, const double *from) {
         }
 }
 
-static double get(const rm_tensor *from, int64_t i) {
+static double get(const remat_tensor *from, int64_t i) {
     switch (from->desc.dtype) {
     case REMAT_F32:
         return ((const float *)from->data)[i];
@@ -148,7 +148,7 @@ static double get(const rm_tensor *from, int64_t i) {
 }
 
 /* Copies (or adds) a tensor to an array, from element `at` on. */
-static void collect(const rm_tensor *from, rm_op_array *to, int64_t at, bool add) {
+static void collect(const remat_tensor *from, rm_op_array *to, int64_t at, bool add) {
     int64_t n = from->data && to->value ? rm_desc_count(&from->desc) : 0;
     for (int64_t i = 0; i < n; i++) to->value[at + i] = get(from, i) + (add ? to->value[at + i] : 0);
 }
@@ -157,7 +157,7 @@ static void collect(const rm_tensor *from, rm_op_array *to, int64_t at, bool add
 
 typedef struct {
     int64_t t0, steps;
-    rm_call call; /* forward's; backward's is made from it */
+    remat_call call; /* forward's; backward's is made from it */
 } tile;
 
 typedef struct {
@@ -167,22 +167,22 @@ typedef struct {
     rm_guard_set memory;
     int64_t n_tiles;
     tile *tiles;
-    rm_desc y, state[RM_MAX_STATE];                  /* of the whole sequence */
-    rm_tensor weight[RM_MAX_IN], dweight[RM_MAX_IN]; /* shared by the tiles   */
+    remat_desc y, state[REMAT_MAX_STATES];                            /* of the whole sequence */
+    remat_tensor weight[REMAT_MAX_INPUTS], dweight[REMAT_MAX_INPUTS]; /* shared by the tiles   */
     void *packed;
 } runner;
 
 const void *rm_op_queue;
 
-_Static_assert(RM_MAX_IN == 9, "a name for each input, and no more");
+_Static_assert(REMAT_MAX_INPUTS == 9, "a name for each input, and no more");
 const char *const rm_op_x_name[] = {"x[0]", "x[1]", "x[2]", "x[3]", "x[4]", "x[5]", "x[6]", "x[7]", "x[8]"};
 const char *const rm_op_dx_name[] = {"dx[0]", "dx[1]", "dx[2]", "dx[3]", "dx[4]", "dx[5]", "dx[6]", "dx[7]", "dx[8]"};
 
 static _Thread_local char sentence[512];
 
 /* A new tensor, filled from `values` if there are any. */
-static rm_tensor tensor_make(runner *r, rm_desc desc, const double *values, const char *what) {
-    rm_tensor t = {desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&desc), what)};
+static remat_tensor tensor_make(runner *r, remat_desc desc, const double *values, const char *what) {
+    remat_tensor t = {desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&desc), what)};
     if (values) {
         put(&t, values);
         rm_guard_seal(&r->memory, t.data);
@@ -197,11 +197,11 @@ static bool is_ready(const runner *r) { return !rm_op_starved && !r->memory.star
 static bool is_defined(const rm_op_setup *s) { return s->define && s->op->define_forward; }
 
 /* False: there was no memory, and nothing has run. */
-static bool run_kernel(runner *r, const rm_call *call, rm_pass pass) {
-    const rm_op *op = r->s->op;
-    rm_kernel *const defined[] = {op->define_forward, op->define_backward, op->define_rebuild, op->define_fact};
+static bool run_kernel(runner *r, const remat_call *call, remat_pass pass) {
+    const remat_op *op = r->s->op;
+    remat_kernel *const defined[] = {op->define_forward, op->define_backward, op->define_rebuild, op->define_once};
     if (!is_ready(r)) return false;
-    (is_defined(r->s) ? defined[pass] : rm_op_kernel(op, RM_DEVICE_CPU, pass))(call);
+    (is_defined(r->s) ? defined[pass] : rm_op_kernel(op, REMAT_ON_CPU, pass))(call);
     return true;
 }
 
@@ -214,22 +214,22 @@ static const char *judge(runner *r, const char *pass) {
     return sentence;
 }
 
-static int64_t stride_of(const rm_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one timestep */
+static int64_t stride_of(const remat_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one timestep */
 
 static bool y_has_time(const runner *r) { return sample_of(r->s)->sequence && rm_op_keeps_time(r->s->op); }
 
 /* The first element of y, and of dy, that is the tile's. */
 static int64_t place_in_y(const runner *r, const tile *t) {
-    int64_t t0 = r->s->op->time == RM_TIME_REVERSE ? rm_op_steps(r->s) - t->t0 - t->steps : t->t0;
+    int64_t t0 = r->s->op->time == REMAT_TIME_REVERSE ? rm_op_steps(r->s) - t->t0 - t->steps : t->t0;
     return y_has_time(r) ? t0 * stride_of(&r->y) : 0;
 }
 
 /* x and the sizes that follow from it, for the tile's steps. */
 static void tile_inputs(runner *r, tile *t) {
-    rm_desc x[RM_MAX_IN];
+    remat_desc x[REMAT_MAX_INPUTS];
     shapes_of(r->s, t->steps, x);
-    for (int i = 0; i < RM_MAX_IN; i++) {
-        t->call.x[i] = (rm_tensor){x[i], NULL};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        t->call.x[i] = (remat_tensor){x[i], NULL};
         if (!given(r->s, i)) continue;
         if (has_time(r->s, i))
             t->call.x[i] = tensor_make(r, x[i], r->in->x[i].value + t->t0 * stride_of(&x[i]), rm_op_x_name[i]);
@@ -238,16 +238,16 @@ static void tile_inputs(runner *r, tile *t) {
     }
 }
 
-static void tile_descs(const rm_call *call, rm_desc *x) {
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call->x[i].desc;
+static void tile_descs(const remat_call *call, remat_desc *x) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call->x[i].desc;
 }
 
-static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
-    rm_desc x[RM_MAX_IN];
-    rm_cost cost = {0};
+static void tile_scratch(runner *r, remat_call *call, remat_pass pass) {
+    remat_desc x[REMAT_MAX_INPUTS];
+    remat_cost cost = {0};
     tile_descs(call, x);
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
-    const rm_op_device *on = &r->s->op->on[RM_DEVICE_CPU];
+    const remat_op_device *on = &r->s->op->on[REMAT_ON_CPU];
     bool defined = is_defined(r->s);
     if (!defined && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux);
     call->scratch = rm_guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
@@ -256,47 +256,47 @@ static void tile_scratch(runner *r, rm_call *call, rm_pass pass) {
 }
 
 /* Once, before forward, which sees no buffers any more. */
-static const char *fact_of_tile(runner *r, rm_call *forward) {
-    const rm_op *op = r->s->op;
-    rm_desc x[RM_MAX_IN];
-    rm_call c = *forward;
-    if (!op->fact_bytes) return NULL;
+static const char *once_of_tile(runner *r, remat_call *forward) {
+    const remat_op *op = r->s->op;
+    remat_desc x[REMAT_MAX_INPUTS];
+    remat_call c = *forward;
+    if (!op->once_bytes) return NULL;
     tile_descs(forward, x);
     c.y.data = c.aux = NULL;
-    forward->fact = c.fact = rm_guard_alloc(&r->memory, op->fact_bytes(x, c.attr), "fact");
-    for (int i = 0; i < RM_MAX_IN; i++)
+    forward->once = c.once = rm_guard_alloc(&r->memory, op->once_bytes(x, c.attr), "once");
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++)
         if (is_buffer(r->s, i)) forward->x[i].data = NULL;
-    tile_scratch(r, &c, RM_FACT);
-    if (!run_kernel(r, &c, RM_FACT)) return no_memory;
-    rm_guard_seal(&r->memory, c.fact);
-    return judge(r, "fact");
+    tile_scratch(r, &c, REMAT_ONCE);
+    if (!run_kernel(r, &c, REMAT_ONCE)) return no_memory;
+    rm_guard_seal(&r->memory, c.once);
+    return judge(r, "once");
 }
 
 static const char *forward_tile(runner *r, int64_t k) {
     const rm_op_setup *s = r->s;
-    const rm_op *op = s->op;
+    const remat_op *op = s->op;
     tile *t = &r->tiles[k];
-    rm_call *c = &t->call;
-    *c = (rm_call){.attr = sample_of(s)->attr, .packed = r->packed, .key = {42, 7, 3}, .threads = s->threads};
+    remat_call *c = &t->call;
+    *c = (remat_call){.attr = sample_of(s)->attr, .packed = r->packed, .key = {42, 7, 3}, .threads = s->threads};
     c->queue = (void *)(uintptr_t)rm_op_queue;
     c->training = !s->evaluate;
     c->t0 = t->t0, c->t_total = rm_op_steps(s);
     tile_inputs(r, t);
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE] = {{0}};
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES] = {{0}};
     tile_descs(c, x);
     if (rm_op_infer(op, x, c->attr, &y, state)) return remat_last_error();
     c->y = tensor_make(r, y, NULL, "y");
     for (int j = 0; j < op->n_state; j++) {
-        c->state_in[j] = (rm_tensor){state[j], NULL};
+        c->state_in[j] = (remat_tensor){state[j], NULL};
         if (k > 0) c->state_in[j] = r->tiles[k - 1].call.state_out[j];
         if (k == 0 && s->with_states) c->state_in[j] = tensor_make(r, state[j], r->in->state[j].value, "state_in");
         c->state_out[j] = tensor_make(r, state[j], NULL, "state_out");
     }
     if (!s->no_aux) c->aux = rm_guard_alloc(&r->memory, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, "aux");
-    const char *wrong = fact_of_tile(r, c);
+    const char *wrong = once_of_tile(r, c);
     if (wrong) return wrong;
-    tile_scratch(r, c, RM_FORWARD);
-    if (!run_kernel(r, c, RM_FORWARD)) return no_memory;
+    tile_scratch(r, c, REMAT_FORWARD);
+    if (!run_kernel(r, c, REMAT_FORWARD)) return no_memory;
     rm_guard_seal(&r->memory, c->y.data);
     for (int j = 0; j < op->n_state; j++) rm_guard_seal(&r->memory, c->state_out[j].data);
     return judge(r, "forward");
@@ -305,14 +305,14 @@ static const char *forward_tile(runner *r, int64_t k) {
 /* ---- Tricks: what backward is shown ------------------------------------------------------------------ */
 
 /* Whether the pass may read it. Rebuild may read the weights as well, and no outgoing state. */
-static bool declared(const rm_op *op, rm_pass pass, int item) {
-    if (item < RM_MAX_IN && pass == RM_REBUILD && op->weights >> item & 1) return true;
+static bool declared(const remat_op *op, remat_pass pass, int item) {
+    if (item < REMAT_MAX_INPUTS && pass == REMAT_REBUILD && op->shared >> item & 1) return true;
     return item == RM_OP_OUT ? op->saves.out : item == RM_OP_STATE ? op->saves.state : op->saves.in >> item & 1;
 }
 
 /* The same shape, other numbers: still finite, still inside the bound of integers, often of the other sign. */
-static void *others(runner *r, const rm_tensor *t, int64_t bound, const char *what) {
-    rm_tensor other = {t->desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&t->desc), what)};
+static void *others(runner *r, const remat_tensor *t, int64_t bound, const char *what) {
+    remat_tensor other = {t->desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&t->desc), what)};
     int64_t n = rm_desc_count(&t->desc);
     double *value = array_make(n).value;
     for (int64_t i = 0; value && i < n; i++)
@@ -322,7 +322,7 @@ static void *others(runner *r, const rm_tensor *t, int64_t bound, const char *wh
     return other.data;
 }
 
-static void trick(runner *r, rm_tensor *t, bool is_declared, int item, int64_t bound) {
+static void trick(runner *r, remat_tensor *t, bool is_declared, int item, int64_t bound) {
     const rm_op_setup *s = r->s;
     if (!t->data) return;
     if (s->trick == RM_OP_DECLARED_OTHER && is_declared && s->which == item)
@@ -335,9 +335,9 @@ static void trick(runner *r, rm_tensor *t, bool is_declared, int item, int64_t b
         t->data = rm_guard_alloc(&r->memory, rm_desc_bytes(&t->desc), "a stand-in"); /* poisoned: NaN */
 }
 
-static void trick_all(runner *r, rm_call *c, rm_pass pass) {
-    const rm_op *op = r->s->op;
-    rm_desc x[RM_MAX_IN];
+static void trick_all(runner *r, remat_call *c, remat_pass pass) {
+    const remat_op *op = r->s->op;
+    remat_desc x[REMAT_MAX_INPUTS];
     tile_descs(c, x);
     for (int i = 0; i < op->n_in; i++) {
         bool integer = x[i].rank >= 0 && x[i].dtype == REMAT_I32;
@@ -362,17 +362,17 @@ static int64_t first_difference(const void *a, const void *b, uint64_t bytes) {
 }
 
 /* Rebuilds *aux of forward's call, where the op says that the bits are the same: then they must be. */
-static const char *rebuild_tile(runner *r, const rm_call *forward, void **aux) {
+static const char *rebuild_tile(runner *r, const remat_call *forward, void **aux) {
     const rm_op_setup *s = r->s;
-    rm_desc x[RM_MAX_IN];
+    remat_desc x[REMAT_MAX_INPUTS];
     tile_descs(forward, x);
     if (s->op->rebuilds && !s->op->rebuilds(x, forward->attr)) return NULL;
-    rm_call c = *forward;
+    remat_call c = *forward;
     uint64_t bytes = s->op->aux_bytes(x, forward->attr);
     c.aux = rm_guard_alloc(&r->memory, bytes, "aux");
-    tile_scratch(r, &c, RM_REBUILD);
-    trick_all(r, &c, RM_REBUILD);
-    if (!run_kernel(r, &c, RM_REBUILD)) return no_memory;
+    tile_scratch(r, &c, REMAT_REBUILD);
+    trick_all(r, &c, REMAT_REBUILD);
+    if (!run_kernel(r, &c, REMAT_REBUILD)) return no_memory;
     const char *wrong = judge(r, "rebuild");
     int64_t at = first_difference(c.aux, forward->aux, bytes);
     *aux = c.aux;
@@ -383,16 +383,16 @@ static const char *rebuild_tile(runner *r, const rm_call *forward, void **aux) {
 }
 
 /* Runs forward again into new buffers, which backward will read. */
-static const char *repeat_tile(runner *r, const rm_call *forward, rm_call *backward) {
+static const char *repeat_tile(runner *r, const remat_call *forward, remat_call *backward) {
     const rm_op_setup *s = r->s;
-    rm_desc x[RM_MAX_IN];
+    remat_desc x[REMAT_MAX_INPUTS];
     tile_descs(forward, x);
-    rm_call c = *forward;
+    remat_call c = *forward;
     uint64_t bytes = rm_desc_bytes(&c.y.desc), aux_bytes = s->op->aux_bytes ? s->op->aux_bytes(x, c.attr) : 0;
     c.y.data = rm_guard_alloc(&r->memory, bytes, "y");
     c.aux = rm_guard_alloc(&r->memory, aux_bytes, "aux");
-    tile_scratch(r, &c, RM_FORWARD);
-    if (!run_kernel(r, &c, RM_FORWARD)) return no_memory;
+    tile_scratch(r, &c, REMAT_FORWARD);
+    if (!run_kernel(r, &c, REMAT_FORWARD)) return no_memory;
     const char *wrong = judge(r, "forward, run again,");
     backward->y.data = c.y.data, backward->aux = c.aux;
     if (wrong) return wrong;
@@ -405,26 +405,26 @@ static bool wanted(const runner *r, int which) { return !(r->s->trick == RM_OP_U
 
 /* ---- Backward --------------------------------------------------------------------------------------- */
 
-static void ask_for_gradients(runner *r, int64_t k, rm_call *c) {
+static void ask_for_gradients(runner *r, int64_t k, remat_call *c) {
     const rm_op_setup *s = r->s;
-    for (int i = 0; i < RM_MAX_IN; i++) {
-        c->dx[i] = (rm_tensor){c->x[i].desc, NULL};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        c->dx[i] = (remat_tensor){c->x[i].desc, NULL};
         if (!given(s, i) || is_buffer(s, i) || c->x[i].desc.dtype == REMAT_I32 || !wanted(r, i)) continue;
-        c->dx[i] = s->op->weights >> i & 1 ? r->dweight[i] : tensor_make(r, c->x[i].desc, NULL, rm_op_dx_name[i]);
+        c->dx[i] = s->op->shared >> i & 1 ? r->dweight[i] : tensor_make(r, c->x[i].desc, NULL, rm_op_dx_name[i]);
     }
     for (int j = 0; j < s->op->n_state; j++) {
-        rm_desc desc = c->state_out[j].desc;
+        remat_desc desc = c->state_out[j].desc;
         bool last = k == r->n_tiles - 1;
-        c->dstate_in[j] = c->dstate_out[j] = (rm_tensor){desc, NULL};
+        c->dstate_in[j] = c->dstate_out[j] = (remat_tensor){desc, NULL};
         if (!last) c->dstate_out[j] = r->tiles[k + 1].call.dstate_in[j];
         if (last && s->with_states) c->dstate_out[j] = tensor_make(r, desc, r->in->dstate[j].value, "dstate_out");
-        if (k > 0 || (s->with_states && wanted(r, RM_MAX_IN + j)))
+        if (k > 0 || (s->with_states && wanted(r, REMAT_MAX_INPUTS + j)))
             c->dstate_in[j] = tensor_make(r, desc, NULL, "dstate_in");
     }
 }
 
 /* Of the gradients that op->first_for names, some are asked for; or x[0] is read for any. */
-static bool reads_first(const rm_op *op, const rm_call *c) {
+static bool reads_first(const remat_op *op, const remat_call *c) {
     bool reads = !op->first_for;
     for (int i = 0; i < op->n_in; i++) reads |= op->first_for >> i & 1 && c->dx[i].data;
     return reads;
@@ -433,19 +433,19 @@ static bool reads_first(const rm_op *op, const rm_call *c) {
 static const char *backward_tile(runner *r, int64_t k) {
     const rm_op_setup *s = r->s;
     tile *t = &r->tiles[k];
-    rm_call c = t->call;
+    remat_call c = t->call;
     ask_for_gradients(r, k, &c);
     if (!reads_first(s->op, &c))
         c.x[0].data = rm_guard_alloc(&r->memory, rm_desc_bytes(&c.x[0].desc), "a stand-in"); /* NaN */
     c.dy = tensor_make(r, c.y.desc, r->in->dy.value + place_in_y(r, t), "dy");
     const char *wrong = NULL;
-    if (s->lean && s->op->on[RM_DEVICE_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);
+    if (s->lean && s->op->on[REMAT_ON_CPU].rebuild) wrong = rebuild_tile(r, &t->call, &c.aux);
     if (s->lean && s->op->cheap) wrong = repeat_tile(r, &t->call, &c);
     if (wrong) return wrong;
-    tile_scratch(r, &c, RM_BACKWARD);
-    trick_all(r, &c, RM_BACKWARD);
-    if (!run_kernel(r, &c, RM_BACKWARD)) return no_memory;
-    for (int i = 0; i < RM_MAX_IN; i++) t->call.dx[i] = c.dx[i];
+    tile_scratch(r, &c, REMAT_BACKWARD);
+    trick_all(r, &c, REMAT_BACKWARD);
+    if (!run_kernel(r, &c, REMAT_BACKWARD)) return no_memory;
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) t->call.dx[i] = c.dx[i];
     for (int j = 0; j < s->op->n_state; j++) {
         t->call.dstate_in[j] = c.dstate_in[j];
         rm_guard_seal(&r->memory, c.dstate_in[j].data);
@@ -458,25 +458,25 @@ static const char *backward_tile(runner *r, int64_t k) {
 /* Weights, their gradients, what is packed from them, and the tiles. */
 static const char *prepare(runner *r) {
     const rm_op_setup *s = r->s;
-    rm_desc x[RM_MAX_IN];
+    remat_desc x[REMAT_MAX_INPUTS];
     int64_t steps = rm_op_steps(s), tau = s->tau > 0 && s->tau < rm_op_tiles(s) ? s->tau : steps;
     shapes_of(s, steps, x);
     if (rm_op_infer(s->op, x, sample_of(s)->attr, &r->y, r->state)) return remat_last_error();
-    rm_call call = {.attr = sample_of(s)->attr, .threads = s->threads};
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    remat_call call = {.attr = sample_of(s)->attr, .threads = s->threads};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         call.x[i].desc = x[i];
         if (!given(s, i) || has_time(s, i)) continue;
         bool written = is_buffer(s, i) && !s->evaluate;
         call.x[i] = r->weight[i] = tensor_make(r, x[i], written ? NULL : r->in->x[i].value, rm_op_x_name[i]);
         if (written) put(&r->weight[i], r->in->x[i].value);
-        if (x[i].dtype == REMAT_I32 || !(s->op->weights >> i & 1)) continue;
+        if (x[i].dtype == REMAT_I32 || !(s->op->shared >> i & 1)) continue;
         rm_op_array start = array_make(rm_desc_count(&x[i]));
         for (int64_t j = 0; j < start.count; j++) start.value[j] = s->trick == RM_OP_ONTO ? 3 : 0;
-        r->dweight[i] = (rm_tensor){x[i], rm_guard_alloc(&r->memory, rm_desc_bytes(&x[i]), rm_op_dx_name[i])};
+        r->dweight[i] = (remat_tensor){x[i], rm_guard_alloc(&r->memory, rm_desc_bytes(&x[i]), rm_op_dx_name[i])};
         put(&r->dweight[i], start.value);
         array_free(&start);
     }
-    const rm_op_device *on = &s->op->on[RM_DEVICE_CPU];
+    const remat_op_device *on = &s->op->on[REMAT_ON_CPU];
     if (on->pack) {
         r->packed = rm_guard_alloc(&r->memory, on->packed_bytes(x, call.attr, s->threads), "packed");
         if (!is_ready(r)) return no_memory;
@@ -502,7 +502,7 @@ static void collect_forward(runner *r) {
         tile *t = &r->tiles[k];
         if (y_has_time(r))
             collect(&t->call.y, &out->y, place_in_y(r, t), false);
-        else if (r->s->op->time == RM_TIME_LAST)
+        else if (r->s->op->time == REMAT_TIME_LAST)
             collect(&t->call.y, &out->y, 0, false); /* the last one stays */
         else
             collect(&t->call.y, &out->y, 0, true);
@@ -524,7 +524,7 @@ static void collect_backward(runner *r) {
         if (!given(r->s, i) || is_buffer(r->s, i) || sample_of(r->s)->x[i].dtype == REMAT_I32 || !wanted(r, i))
             continue;
         out->dx[i] = array_make(rm_desc_count(&sample_of(r->s)->x[i]));
-        if (r->s->op->weights >> i & 1)
+        if (r->s->op->shared >> i & 1)
             collect(&r->dweight[i], &out->dx[i], 0, false);
         else
             for (int64_t k = 0; k < r->n_tiles; k++)
@@ -544,7 +544,7 @@ static const char *run_tiles(runner *r) {
     if (wrong) return wrong;
     collect_forward(r);
     if (r->s->forward_only || r->s->no_aux) return NULL;
-    int64_t first = r->s->op->time == RM_TIME_LAST ? r->n_tiles - 1 : 0; /* only the last tile is differentiated */
+    int64_t first = r->s->op->time == REMAT_TIME_LAST ? r->n_tiles - 1 : 0; /* only the last tile is differentiated */
     for (int64_t k = r->n_tiles - 1; k >= first && !wrong; k--) wrong = backward_tile(r, k);
     if (!wrong) collect_backward(r);
     return wrong;

@@ -6,7 +6,7 @@
 
 #include "ops/op.h"
 
-enum { RM_OP_MAX_ARRAYS = 2 * RM_MAX_IN + 1 + 3 * RM_MAX_STATE };
+enum { RM_OP_MAX_ARRAYS = 2 * REMAT_MAX_INPUTS + 1 + 3 * REMAT_MAX_STATES };
 
 typedef struct {
     int64_t count; /* 0: not there */
@@ -15,30 +15,30 @@ typedef struct {
 
 /* What goes in: for the whole sequence, whatever the tile. Reals are floats exactly. */
 typedef struct {
-    rm_op_array x[RM_MAX_IN], state[RM_MAX_STATE], dy, dstate[RM_MAX_STATE];
+    rm_op_array x[REMAT_MAX_INPUTS], state[REMAT_MAX_STATES], dy, dstate[REMAT_MAX_STATES];
 } rm_op_inputs;
 
 /* What comes out. y and dx are for the whole sequence, state is what the last tile carries on, dstate the gradient of
  * what the first one was given. */
 typedef struct {
-    rm_op_array y, state[RM_MAX_STATE], dx[RM_MAX_IN], dstate[RM_MAX_STATE];
-    rm_op_array buffer[RM_MAX_IN]; /* what is left in inputs that are buffers */
+    rm_op_array y, state[REMAT_MAX_STATES], dx[REMAT_MAX_INPUTS], dstate[REMAT_MAX_STATES];
+    rm_op_array buffer[REMAT_MAX_INPUTS]; /* what is left in inputs that are buffers */
 } rm_op_outputs;
 
 /* Things backward, and rebuild before it, may be tricked with. Numbers of inputs, RM_OP_OUT and RM_OP_STATE name what is or is not declared in `saves`. */
-enum { RM_OP_OUT = RM_MAX_IN, RM_OP_STATE, RM_OP_SAVEABLE };
+enum { RM_OP_OUT = REMAT_MAX_INPUTS, RM_OP_STATE, RM_OP_SAVEABLE };
 typedef enum {
     RM_OP_PLAIN,             /* everything is readable                                             */
     RM_OP_UNDECLARED_NAN,    /* what is not declared is NaN (integers: other integers)             */
     RM_OP_UNDECLARED_OTHER,  /* what is not declared has other values                              */
     RM_OP_UNDECLARED_ABSENT, /* what is not declared is NULL: the contract                         */
     RM_OP_DECLARED_OTHER,    /* `which`, which is declared, has other values                       */
-    RM_OP_UNWANTED,          /* dx[which] is NULL; from RM_MAX_IN on, dstate_in[which - RM_MAX_IN] */
+    RM_OP_UNWANTED,          /* dx[which] is NULL; from REMAT_MAX_INPUTS on, dstate_in[which - REMAT_MAX_INPUTS] */
     RM_OP_ONTO,              /* weight gradients are added to 3, not to 0                          */
 } rm_op_trick;
 
 typedef struct {
-    const rm_op *op; /* of either precision */
+    const remat_op *op; /* of either precision */
     int sample;
     bool define;      /* the definitions, where there are any, not the device's kernels               */
     bool with_states; /* the first tile is given states and the last one their gradients; else NULL */
@@ -52,7 +52,7 @@ typedef struct {
     int which;
 } rm_op_setup;
 
-extern const char *const rm_op_x_name[RM_MAX_IN], *const rm_op_dx_name[RM_MAX_IN]; /* for sentences */
+extern const char *const rm_op_x_name[REMAT_MAX_INPUTS], *const rm_op_dx_name[REMAT_MAX_INPUTS]; /* for sentences */
 
 /* What calls get as their queue: NULL, unless a test of another device's kernels says otherwise. */
 extern const void *rm_op_queue;

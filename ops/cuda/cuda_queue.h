@@ -1,4 +1,4 @@
-/* cuda_queue.h: what rm_call.queue points to on a CUDA device: what the launchers in ops/NAME.cu (ops/cuda/kernel.cuh) need of a
+/* cuda_queue.h: what remat_call.queue points to on a CUDA device: what the launchers in ops/NAME.cu (ops/cuda/kernel.cuh) need of a
  * queue that engine/cuda/device.c owns. No CUDA type is named here, so that C files which know no toolkit can read it. */
 #ifndef RM_CUDA_QUEUE_H
 #define RM_CUDA_QUEUE_H
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct rm_cuda_queue {
     void *stream;    /* cudaStream_t: launches go here, in order */
     double *partial; /* RM_CUDA_PARTIALS doubles of device memory, for work on this queue alone */
-    int clusters;    /* of 16 blocks (cluster.cuh), each with a multiprocessor to itself: how many run at once; 0: launchers
+    int clusters; /* of 16 blocks (cluster.cuh), each with a multiprocessor to itself: how many run at once; 0: launchers
                         take another way */
 
     /* By cuBLAS, or in the tests by plain loops. The same call gives the same bits. */

@@ -7,13 +7,13 @@
 #include "ops/recurrent/cell/kernels.h"
 #include "ops/shape.h"
 
-static remat_status infer(const char *op, const rm_desc *x, rm_desc *y) {
+static remat_status infer(const char *op, const remat_desc *x, remat_desc *y) {
     TRY(rm_want_real(op, "x", &x[0]));
     *y = x[0];
     return REMAT_OK;
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
     {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 11)}},
     {.name = "one element", .x = {RM_SHAPE1(RM_REAL, 1)}},
@@ -36,14 +36,14 @@ enum { BLOCK = 1 << 12 };
         loop;                                                                                                          \
     })
 
-static void run_forward(const rm_call *call, rm_activation which) {
+static void run_forward(const remat_call *call, rm_activation which) {
     const rm_activation_loops *loops = &rm_cell_kernels_get()->activation[which];
     const float *x = call->x[0].data;
     float *y = call->y.data;
     IN_BLOCKS(call, rm_desc_count(&call->y.desc), loops->forward(x + i, y + i, count));
 }
 
-static void run_backward(const rm_call *call, rm_activation which, const float *kept) {
+static void run_backward(const remat_call *call, rm_activation which, const float *kept) {
     const rm_activation_loops *loops = &rm_cell_kernels_get()->activation[which];
     const float *dy = call->dy.data;
     float *dx = call->dx[0].data;
@@ -51,8 +51,8 @@ static void run_backward(const rm_call *call, rm_activation which, const float *
 }
 
 #define ACTIVATION(op, formula, reads, derivative, ...)                                                                \
-    static void run_forward_##op(const rm_call *call) { run_forward(call, RM_ACTIVATION_##op); }                       \
-    static void run_backward_##op(const rm_call *call) { run_backward(call, RM_ACTIVATION_##op, KEPT_##reads); }
+    static void run_forward_##op(const remat_call *call) { run_forward(call, RM_ACTIVATION_##op); }                    \
+    static void run_backward_##op(const remat_call *call) { run_backward(call, RM_ACTIVATION_##op, KEPT_##reads); }
 #include "ops/elementwise/activations.def"
 #undef ACTIVATION
 #define KERNELS(op)                                                                                                    \
@@ -60,21 +60,23 @@ static void run_backward(const rm_call *call, rm_activation which, const float *
 #endif
 
 #define ACTIVATION(op, formula, reads, derivative, forward_flops, backward_flops, is_cheap, text)                      \
-    static remat_status infer_##op(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {                   \
+    static remat_status infer_##op(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {          \
         (void)attr, (void)state;                                                                                       \
         return infer(#op, x, y);                                                                                       \
     }                                                                                                                  \
-    static void cost_##op(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {          \
+    static void cost_##op(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass,                 \
+                          remat_cost *out) {                                                                           \
         (void)x, (void)attr;                                                                                           \
-        *out = pass == RM_BACKWARD ? rm_cost_streaming(y, backward_flops, 3) : rm_cost_streaming(y, forward_flops, 2); \
+        *out =                                                                                                         \
+            pass == REMAT_BACKWARD ? rm_cost_streaming(y, backward_flops, 3) : rm_cost_streaming(y, forward_flops, 2); \
     }                                                                                                                  \
-    static void forward_##op(const rm_call *call) {                                                                    \
+    static void forward_##op(const remat_call *call) {                                                                 \
         const real *x = call->x[0].data;                                                                               \
         real *y = call->y.data;                                                                                        \
         int64_t n = rm_desc_count(&call->y.desc);                                                                      \
         RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = rm_##op(x[i]););    \
     }                                                                                                                  \
-    static void backward_##op(const rm_call *call) {                                                                   \
+    static void backward_##op(const remat_call *call) {                                                                \
         const real *kept = KEPT_##reads, *dy = call->dy.data;                                                          \
         real *dx = call->dx[0].data;                                                                                   \
         int64_t n = rm_desc_count(&call->dy.desc);                                                                     \
@@ -82,12 +84,12 @@ static void run_backward(const rm_call *call, rm_activation which, const float *
         RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,                                                            \
                         for (int64_t i = 0; i < n; i++) dx[i] = rm_##op##_backward(dy[i], kept[i]););                  \
     }                                                                                                                  \
-    const rm_op RM_OP(op) = {                                                                                          \
-        .struct_bytes = sizeof(rm_op),                                                                                 \
+    const remat_op RM_OP(op) = {                                                                                       \
+        .struct_bytes = sizeof(remat_op),                                                                              \
         .name = #op,                                                                                                   \
         .doc = text,                                                                                                   \
         .n_in = 1,                                                                                                     \
-        .time = RM_TIME_POINTWISE,                                                                                     \
+        .time = REMAT_TIME_POINTWISE,                                                                                  \
         .saves = {SAVES_##reads},                                                                                      \
         .infer = infer_##op,                                                                                           \
         .cost = cost_##op,                                                                                             \

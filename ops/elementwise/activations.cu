@@ -12,11 +12,11 @@
     static __global__ void backward_##op(int64_t n, const float *dy, const float *kept, float *dx) {                   \
         RM_EACH(i, n) dx[i] = rm_##op##_backward(dy[i], kept[i]);                                                      \
     }                                                                                                                  \
-    void rm_##op##_forward_cuda(const rm_call *call) {                                                                 \
+    void rm_##op##_forward_cuda(const remat_call *call) {                                                                 \
         int64_t n = rm_desc_count(&call->y.desc);                                                                      \
         RM_LAUNCH_EACH(forward_##op, n, call->queue, n, (const float *)call->x[0].data, (float *)call->y.data);        \
     }                                                                                                                  \
-    void rm_##op##_backward_cuda(const rm_call *call) {                                                                \
+    void rm_##op##_backward_cuda(const remat_call *call) {                                                                \
         int64_t n = rm_desc_count(&call->dy.desc);                                                                     \
         if (!call->dx[0].data) return;                                                                                 \
         RM_LAUNCH_EACH(backward_##op, n, call->queue, n, (const float *)call->dy.data, (const float *)KEPT_##reads,    \

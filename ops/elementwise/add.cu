@@ -12,13 +12,13 @@ static __global__ void backward(int64_t n, const float *dy, float *da, float *db
     }
 }
 
-void rm_add_forward_cuda(const rm_call *call) {
+void rm_add_forward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(forward, n, call->queue, n, (const float *)call->x[0].data, (const float *)call->x[1].data,
                    (float *)call->y.data);
 }
 
-void rm_add_backward_cuda(const rm_call *call) {
+void rm_add_backward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->dy.desc);
     RM_LAUNCH_EACH(backward, n, call->queue, n, (const float *)call->dy.data, (float *)call->dx[0].data,
                    (float *)call->dx[1].data);

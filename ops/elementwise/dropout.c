@@ -9,7 +9,7 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_dropout_attr *a = attr;
     TRY(rm_want_real("dropout", "x", &x[0]));
@@ -19,13 +19,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 25, 2); /* ten rounds for four elements */
 }
 
 /* out = in / (1 - p) where the draw is >= p, else 0. Forward and backward are the same map. */
-static void define_map(const rm_call *call, const rm_desc *shape, const real *in, real *out) {
+static void define_map(const remat_call *call, const remat_desc *shape, const real *in, real *out) {
     const rm_dropout_attr *a = call->attr;
     int64_t steps = rm_call_steps(call, shape), width = rm_desc_count(shape) / steps;
     for (int64_t t = 0; t < steps; t++)
@@ -38,9 +38,9 @@ static void define_map(const rm_call *call, const rm_desc *shape, const real *in
         }
 }
 
-static void define_forward(const rm_call *call) { define_map(call, &call->y.desc, call->x[0].data, call->y.data); }
+static void define_forward(const remat_call *call) { define_map(call, &call->y.desc, call->x[0].data, call->y.data); }
 
-static void define_backward(const rm_call *call) { /* y = x mask / (1 - p) */
+static void define_backward(const remat_call *call) { /* y = x mask / (1 - p) */
     if (call->dx[0].data) define_map(call, &call->dy.desc, call->dy.data, call->dx[0].data);
 }
 
@@ -49,14 +49,14 @@ static void define_backward(const rm_call *call) { /* y = x mask / (1 - p) */
 enum { COUNTERS = 32, GROUP = 4 * COUNTERS /* elements */ };
 
 typedef struct {
-    const rm_call *call;
+    const remat_call *call;
     uint32_t threshold; /* keep when the upper 24 bits are at least this: the same as uniform >= p */
     real scale;
 } map;
 
 /* The draws of elements 4 first .. 4 first + GROUP - 1, in order: rm_random4 with the rounds outside and the counters
  * inside, where the loop is one that compilers turn into vector code. */
-static void draw(const rm_key *key, uint32_t timestep, uint32_t first, uint32_t *word) {
+static void draw(const remat_key *key, uint32_t timestep, uint32_t first, uint32_t *word) {
     uint32_t c0[COUNTERS], c1[COUNTERS], c2[COUNTERS], c3[COUNTERS];
     uint32_t key0 = (uint32_t)key->seed, key1 = (uint32_t)(key->seed >> 32) ^ key->node;
     for (uint32_t i = 0; i < COUNTERS; i++) {
@@ -93,7 +93,7 @@ static void map_group(const map *m, uint32_t timestep, int64_t from, int64_t n, 
     for (int64_t i = 0; i < n; i++) out[i] = rm_dropout(in[i], word[i], threshold, scale);
 }
 
-static void run(const rm_call *call, const rm_desc *shape, const real *in, real *out) {
+static void run(const remat_call *call, const remat_desc *shape, const real *in, real *out) {
     double p = ((const rm_dropout_attr *)call->attr)->probability;
     int64_t count = rm_desc_count(shape), steps = rm_call_steps(call, shape), width = count / steps;
     if (!call->training) {
@@ -110,13 +110,13 @@ static void run(const rm_call *call, const rm_desc *shape, const real *in, real 
         });
 }
 
-static void forward(const rm_call *call) { run(call, &call->y.desc, call->x[0].data, call->y.data); }
+static void forward(const remat_call *call) { run(call, &call->y.desc, call->x[0].data, call->y.data); }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     if (call->dx[0].data) run(call, &call->dy.desc, call->dy.data, call->dx[0].data);
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 7, 3, 5)}, .attr = &(rm_dropout_attr){0.25}},
     {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 50)}, .attr = &(rm_dropout_attr){0.5}},
     {.name = "keeps everything", .x = {RM_SHAPE2(RM_REAL, 2, 9)}, .attr = &(rm_dropout_attr){0}},
@@ -126,13 +126,13 @@ static const rm_sample samples[] = {
      .attr = &(rm_dropout_attr){0.1}},
 };
 
-const rm_op RM_OP(dropout) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(dropout) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "dropout",
     .doc = "y = x mask / (1 - p), mask 0 with probability p; y = x in evaluation; any shape",
     .n_in = 1,
     .attr_bytes = sizeof(rm_dropout_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = define_forward,

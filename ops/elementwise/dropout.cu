@@ -7,7 +7,7 @@
 
 /* Where the tile lies, and what to do: steps of `width` elements, `quads` counters each. */
 typedef struct {
-    rm_key key;
+    remat_key key;
     int64_t t0, width, quads;
     uint32_t threshold;
     float scale;
@@ -25,7 +25,7 @@ static __global__ void drop(int64_t n, map m, const float *in, float *out) {
 
 static __global__ void copy(int64_t n, const float *in, float *out) { RM_EACH(i, n) out[i] = in[i]; }
 
-static void launch(const rm_call *call, const rm_desc *shape, const void *in, void *out) {
+static void launch(const remat_call *call, const remat_desc *shape, const void *in, void *out) {
     double p = ((const rm_dropout_attr *)call->attr)->probability;
     int64_t count = rm_desc_count(shape), steps = rm_call_steps(call, shape), width = count / steps;
     if (!out) return;
@@ -38,5 +38,5 @@ static void launch(const rm_call *call, const rm_desc *shape, const void *in, vo
     RM_LAUNCH_EACH(drop, jobs, call->queue, jobs, m, (const float *)in, (float *)out);
 }
 
-void rm_dropout_forward_cuda(const rm_call *call) { launch(call, &call->y.desc, call->x[0].data, call->y.data); }
-void rm_dropout_backward_cuda(const rm_call *call) { launch(call, &call->dy.desc, call->dy.data, call->dx[0].data); }
+void rm_dropout_forward_cuda(const remat_call *call) { launch(call, &call->y.desc, call->x[0].data, call->y.data); }
+void rm_dropout_backward_cuda(const remat_call *call) { launch(call, &call->dy.desc, call->dy.data, call->dx[0].data); }

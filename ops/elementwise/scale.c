@@ -4,7 +4,7 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     TRY(rm_want_real("scale", "x", &x[0]));
     const rm_scale_attr *a = attr;
@@ -14,13 +14,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr;
     *out = rm_cost_streaming(y, 1, 2);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 1, 2);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 1, 2);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     real factor = (real)((const rm_scale_attr *)call->attr)->factor;
@@ -28,7 +28,7 @@ static void forward(const rm_call *call) {
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
     real factor = (real)((const rm_scale_attr *)call->attr)->factor;
@@ -38,18 +38,18 @@ static void backward(const rm_call *call) {
                     for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * factor;); /* y = factor x */
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}, .attr = &(rm_scale_attr){-1.5}},
     {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 11)}, .attr = &(rm_scale_attr){0.1}},
 };
 
-const rm_op RM_OP(scale) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(scale) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "scale",
     .doc = "y = factor x; any shape",
     .n_in = 1,
     .attr_bytes = sizeof(rm_scale_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

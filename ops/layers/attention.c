@@ -21,8 +21,8 @@ enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, PADDING = RM_
 typedef rm_attention_shape shape;
 
 /* Padding, and who may be as long as another. */
-static remat_status want_lengths(const rm_desc *x, bool causal) {
-    char text[RM_DESC_TEXT], other[RM_DESC_TEXT];
+static remat_status want_lengths(const remat_desc *x, bool causal) {
+    char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
     REQUIRE(!causal || x[K].dim[0] == x[Q].dim[0], INVALID,
             "attention: q is %s and k is %s; causal, they must have the same timesteps", rm_desc_text(&x[Q], text),
             rm_desc_text(&x[K], other));
@@ -34,9 +34,9 @@ static remat_status want_lengths(const rm_desc *x, bool causal) {
     return REMAT_OK;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
-    char text[RM_DESC_TEXT], k_text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT], k_text[REMAT_DESC_TEXT];
     const rm_attention_attr *a = attr;
     TRY(rm_want_real("attention", "q", &x[Q]));
     TRY(rm_want_rank("attention", "q", &x[Q], 3, 3));
@@ -58,22 +58,22 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static uint64_t scratch_bytes(const rm_desc *x, int64_t most_rows, rm_pass pass) {
+static uint64_t scratch_bytes(const remat_desc *x, int64_t most_rows, remat_pass pass) {
     int64_t steps = x[Q].dim[0], rows = steps < most_rows ? steps : most_rows;
-    return (uint64_t)(rows * x[K].dim[0]) * sizeof(real) * (pass == RM_BACKWARD ? 2 : 1);
+    return (uint64_t)(rows * x[K].dim[0]) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
 }
 
-static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     (void)attr, (void)aux;
     return scratch_bytes(x, RM_ATTENTION_ROWS_CUDA, pass);
 }
 
 /* A product is 2 D operations for each pair of timesteps: two of them forward, five backward. */
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const shape s = rm_attention_shape_of(x, attr);
     double steps = (double)s.steps, keys = s.causal ? (steps + 1) / 2 : (double)s.keys;
     double pairs = (double)(s.batch * s.heads) * steps * keys;
-    double products = pass == RM_BACKWARD ? 5 : 2, streams = pass == RM_BACKWARD ? 7 : 4;
+    double products = pass == REMAT_BACKWARD ? 5 : 2, streams = pass == REMAT_BACKWARD ? 7 : 4;
     *out = rm_cost_streaming(y, 0, streams / 2);
     out->moved_bytes += rm_cost_streaming(&x[K], 0, streams / 2).moved_bytes;
     out->flops = pairs * (products * 2 * (double)s.width + 20); /* an exp is some 16 operations */
@@ -81,26 +81,26 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
 }
 
 /* 0: a key; 1: padding. */
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)x, (void)attr;
     return input == PADDING ? 2 : 0;
 }
 
-static shape shape_of(const rm_call *call) {
-    const rm_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
+static shape shape_of(const remat_call *call) {
+    const remat_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
     return rm_attention_shape_of(x, call->attr);
 }
 
 /* ---- The definition ---------------------------------------------------------------------------------------------- */
 
 /* Of the keys of a head's row of the batch, what is padding, `batch` apart; NULL: nothing. */
-static const int32_t *padding_of(const rm_call *call, const shape *s, int64_t head) {
+static const int32_t *padding_of(const remat_call *call, const shape *s, int64_t head) {
     const int32_t *padding = call->x[PADDING].data;
     return padding ? padding + head / s->heads : NULL;
 }
 
 /* p[s] of timestep t, for the keys that it looks at; how many these are. */
-static int64_t define_row(const rm_call *call, const shape *s, int64_t head, int64_t t, real *p) {
+static int64_t define_row(const remat_call *call, const shape *s, int64_t head, int64_t t, real *p) {
     const real *q = (const real *)call->x[Q].data + head * s->width;
     const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
     const int32_t *padding = padding_of(call, s, head);
@@ -118,7 +118,7 @@ static int64_t define_row(const rm_call *call, const shape *s, int64_t head, int
     return n;
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     const shape s = shape_of(call);
     real *p = call->scratch; /* (S) */
     for (int64_t head = 0; head < s.batch * s.heads; head++) {
@@ -137,8 +137,8 @@ static void define_forward(const rm_call *call) {
 }
 
 /* One timestep's share: p and dp (n). */
-static void define_backward_row(const rm_call *call, const shape *s, int64_t head, int64_t t, int64_t n, const real *p,
-                                real *dp) {
+static void define_backward_row(const remat_call *call, const shape *s, int64_t head, int64_t t, int64_t n,
+                                const real *p, real *dp) {
     int64_t at = head * s->width, kv = rm_attention_kv_at(s, head);
     const real *q = (const real *)call->x[Q].data + at, *k = (const real *)call->x[K].data + kv;
     const real *v = (const real *)call->x[V].data + kv, *dy = (const real *)call->dy.data + at;
@@ -158,7 +158,7 @@ static void define_backward_row(const rm_call *call, const shape *s, int64_t hea
     }
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     const shape s = shape_of(call);
     real *p = call->scratch; /* (S), and dp behind it */
     for (int i = Q; i <= V; i++)
@@ -179,7 +179,7 @@ typedef struct {
     const int32_t *padding;           /* as above */
 } block;
 
-static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
+static block block_of(const remat_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t left = s->steps - from, rows = left < RM_ATTENTION_ROWS ? left : RM_ATTENTION_ROWS;
     const int32_t *padding = padding_of(call, s, head);
     int64_t keys = rm_attention_keys(s, from + rows);
@@ -213,7 +213,7 @@ static void softmax(real *x, int64_t n, int64_t keys) {
 }
 
 /* p (rows,keys). Forward and backward get the same bits. */
-static void probabilities(const rm_call *call, const shape *s, block b, real *p) {
+static void probabilities(const remat_call *call, const shape *s, block b, real *p) {
     const real *q = (const real *)call->x[Q].data + b.at + b.from * s->ld, *k = (const real *)call->x[K].data + b.kv;
     rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, (real)s->scale, q, s->ld, k, s->kv_ld, 0,
             p, b.keys);
@@ -228,7 +228,7 @@ static void probabilities(const rm_call *call, const shape *s, block b, real *p)
         });
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const shape s = shape_of(call);
     real *p = call->scratch;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
@@ -242,7 +242,7 @@ static void forward(const rm_call *call) {
 }
 
 /* Rows of a block up to the last with a gradient: behind the ends of a loss's targets there is none. */
-static int64_t rows_with_gradient(const rm_call *call, const shape *s, block b) {
+static int64_t rows_with_gradient(const remat_call *call, const shape *s, block b) {
     const real *dy = (const real *)call->dy.data + b.at + b.from * s->ld;
     for (int64_t r = b.rows; r > 0; r--)
         for (int64_t i = 0; i < s->width; i++)
@@ -256,7 +256,7 @@ static void clear(real *d, int64_t ld, int64_t width, int64_t from, int64_t end)
 }
 
 /* Of `rows` rows dp becomes the gradient of the products of q and k: p (dp - sum over the row of p dp) scale. */
-static void score_gradients(const rm_call *call, const shape *s, block b, int64_t rows, const real *p, real *dp) {
+static void score_gradients(const remat_call *call, const shape *s, block b, int64_t rows, const real *p, real *dp) {
     RM_PARALLEL_FOR(
         call->threads, rows * b.keys > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
             const real *row = p + r * b.keys;
@@ -273,7 +273,7 @@ static void score_gradients(const rm_call *call, const shape *s, block b, int64_
 
 /* What a block's first `rows` rows give, the others being without a gradient: all of its dq, and its share of dk and dv, which are
  * written or added to. */
-static void backward_block(const rm_call *call, const shape *s, block b, int64_t rows, bool writes) {
+static void backward_block(const remat_call *call, const shape *s, block b, int64_t rows, bool writes) {
     const int64_t here = b.at + b.from * s->ld, ld = s->ld, kv_ld = s->kv_ld;
     const real *q = (const real *)call->x[Q].data + here, *dy = (const real *)call->dy.data + here;
     const real *k = (const real *)call->x[K].data + b.kv, *v = (const real *)call->x[V].data + b.kv;
@@ -295,7 +295,7 @@ static void backward_block(const rm_call *call, const shape *s, block b, int64_t
                 kv_ld);
 }
 
-static void clear_keys(const rm_call *call, const shape *s, int64_t kv) {
+static void clear_keys(const remat_call *call, const shape *s, int64_t kv) {
     real *dk = call->dx[K].data, *dv = call->dx[V].data;
     clear(dk ? dk + kv : NULL, s->kv_ld, s->width, 0, s->keys);
     clear(dv ? dv + kv : NULL, s->kv_ld, s->width, 0, s->keys);
@@ -303,7 +303,7 @@ static void clear_keys(const rm_call *call, const shape *s, int64_t kv) {
 
 /* From the last block to the first: the last one looks at every key, so where it has gradients for all of them it writes dk and dv,
  * to which others add. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS * RM_ATTENTION_ROWS;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
@@ -320,7 +320,7 @@ static void backward(const rm_call *call) {
     { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_ABSENT }
 #define GROUPED(t, b, c, kv)                                                                                           \
     { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT }
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0}},
     {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1}},
     {.name = "four heads, two of k and v",
@@ -349,15 +349,15 @@ static const rm_sample samples[] = {
      .attr = &(rm_attention_attr){1, 0}},
 };
 
-const rm_op RM_OP(attention) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(attention) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "attention",
     .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C) or of fewer heads",
     .n_in = 4,
     .optional = 1u << PADDING,
     .discrete = 1u << PADDING,
     .attr_bytes = sizeof(rm_attention_attr),
-    .time = RM_TIME_WHOLE,
+    .time = REMAT_TIME_FULL,
     .saves = {.in = 1u << Q | 1u << K | 1u << V | 1u << PADDING},
     .infer = infer,
     .cost = cost,

@@ -54,8 +54,8 @@ static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, 
         dp[r * keys + i] = p[r * keys + i] * (dp[r * keys + i] - (float)sum) * scale;
 }
 
-static shape shape_of(const rm_call *call) {
-    const rm_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
+static shape shape_of(const remat_call *call) {
+    const remat_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
     return rm_attention_shape_of(x, call->attr);
 }
 
@@ -65,7 +65,7 @@ typedef struct {
     const int32_t *padding;           /* of its keys, as above */
 } block;
 
-static block block_of(const rm_call *call, const shape *s, int64_t head, int64_t from) {
+static block block_of(const remat_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t most = RM_ATTENTION_ROWS_CUDA, left = s->steps - from, rows = left < most ? left : most;
     const int32_t *padding = (const int32_t *)call->x[PADDING].data;
     block b = {head * s->width,
@@ -83,7 +83,7 @@ typedef struct {
 } matrix;
 
 /* c (m,n) = a b, both (.., k) by (k, ..) as they are stored, or transposed */
-static void multiply(const rm_call *call, int64_t m, int64_t n, int64_t k, matrix a, bool transpose_a, matrix b,
+static void multiply(const remat_call *call, int64_t m, int64_t n, int64_t k, matrix a, bool transpose_a, matrix b,
                      bool transpose_b, bool add, float *c, int64_t ldc) {
     const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
     rm_cuda_product product = {};
@@ -94,12 +94,12 @@ static void multiply(const rm_call *call, int64_t m, int64_t n, int64_t k, matri
     queue->multiply(queue, &product);
 }
 
-static matrix part(const rm_tensor *t, int64_t at, int64_t ld) {
+static matrix part(const remat_tensor *t, int64_t at, int64_t ld) {
     matrix m = {(const float *)t->data + at, ld};
     return m;
 }
 
-static void probabilities(const rm_call *call, const shape *s, block b, float *p) {
+static void probabilities(const remat_call *call, const shape *s, block b, float *p) {
     int64_t first = s->causal ? b.from + 1 : b.keys;
     matrix q = part(&call->x[Q], b.at + b.from * s->ld, s->ld), k = part(&call->x[K], b.kv, s->kv_ld);
     multiply(call, b.rows, b.keys, s->width, q, false, k, true, false, p, b.keys);
@@ -107,7 +107,7 @@ static void probabilities(const rm_call *call, const shape *s, block b, float *p
                        (float)s->scale, b.padding, s->batch, p);
 }
 
-void rm_attention_forward_cuda(const rm_call *call) {
+void rm_attention_forward_cuda(const remat_call *call) {
     const shape s = shape_of(call);
     float *p = (float *)call->scratch;
     for (int64_t head = 0; head < s.batch * s.heads; head++)
@@ -121,7 +121,7 @@ void rm_attention_forward_cuda(const rm_call *call) {
 }
 
 /* What one block of rows gives: all of its dq, and its share of dk and dv, of which the first block that comes writes all. */
-static void backward_block(const rm_call *call, const shape *s, block b, bool first) {
+static void backward_block(const remat_call *call, const shape *s, block b, bool first) {
     const int64_t here = b.at + b.from * s->ld;
     float *dq = (float *)call->dx[Q].data, *dk = (float *)call->dx[K].data, *dv = (float *)call->dx[V].data;
     float *p = (float *)call->scratch, *dp = p + b.rows * b.keys;
@@ -141,7 +141,7 @@ static void backward_block(const rm_call *call, const shape *s, block b, bool fi
 }
 
 /* From the last block to the first: the last one looks at every key. */
-void rm_attention_backward_cuda(const rm_call *call) {
+void rm_attention_backward_cuda(const remat_call *call) {
     const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS_CUDA * RM_ATTENTION_ROWS_CUDA;
     for (int64_t head = 0; head < s.batch * s.heads; head++)

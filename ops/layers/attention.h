@@ -18,9 +18,9 @@ typedef struct {
     bool causal;
 } rm_attention_shape;
 
-static inline rm_attention_shape rm_attention_shape_of(const rm_desc *x, const void *attr) {
+static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, const void *attr) {
     const rm_attention_attr *a = (const rm_attention_attr *)attr;
-    const rm_desc *q = &x[RM_ATTENTION_Q], *k = &x[RM_ATTENTION_K];
+    const remat_desc *q = &x[RM_ATTENTION_Q], *k = &x[RM_ATTENTION_K];
     rm_attention_shape s = {q->dim[0],
                             q->dim[1],
                             a->heads,

@@ -1,16 +1,16 @@
 /* avg_pool.c: the mean of every window of a plane, padding counted as zeros: PyTorch's AvgPool2d. */
 #include "ops/layers/pool.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     return rm_pool_infer("avg_pool", x, attr, y);
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)pass;
     const rm_pool_attr *a = attr;
     double bytes = (double)(rm_desc_count(x) + rm_desc_count(y)) * sizeof(real);
-    *out = (rm_cost){.flops = (double)(rm_desc_count(y) * a->window[0] * a->window[1]), .moved_bytes = bytes};
+    *out = (remat_cost){.flops = (double)(rm_desc_count(y) * a->window[0] * a->window[1]), .moved_bytes = bytes};
 }
 
 static void average(const rm_pool_shape *s, const real *from, real *to) {
@@ -36,7 +36,7 @@ static void spread(const rm_pool_shape *s, const real *above, real *to) {
         }
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     const real *x = call->x[0].data;
     real *y = call->y.data;
@@ -46,7 +46,7 @@ static void forward(const rm_call *call) {
                         average(&s, x + plane * pixels, y + plane * positions););
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
@@ -58,20 +58,20 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}}, overlapping = {{3, 2}, {2, 1}, {1, 1}};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "halves", .attr = &halves, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 7)}},
     {.name = "windows that overlap", .attr = &overlapping, .x = {RM_SHAPE3(RM_REAL, 2, 5, 6)}},
     {.name = "sequence", .sequence = true, .attr = &overlapping, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 4)}},
     {.name = "large enough for threads", .attr = &overlapping, .x = {RM_SHAPE4(RM_REAL, 2, 5, 83, 81)}},
 };
 
-const rm_op RM_OP(avg_pool) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(avg_pool) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "avg_pool",
     .doc = "y (..,H',W') = the mean of each window of x (..,H,W)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_pool_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

@@ -31,13 +31,13 @@ static __global__ void spread(rm_pool_shape s, int64_t count, const float *dy, f
     }
 }
 
-void rm_avg_pool_forward_cuda(const rm_call *call) {
+void rm_avg_pool_forward_cuda(const remat_call *call) {
     rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     int64_t count = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(average, count, call->queue, s, count, (const float *)call->x[0].data, (float *)call->y.data);
 }
 
-void rm_avg_pool_backward_cuda(const rm_call *call) {
+void rm_avg_pool_backward_cuda(const remat_call *call) {
     rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     int64_t count = rm_desc_count(&call->x[0].desc);
     if (!call->dx[0].data) return;

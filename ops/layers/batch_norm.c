@@ -1,5 +1,5 @@
 /* batch_norm.c: every channel of x brought to mean 0 and variance 1 over all else, then scaled and shifted; `sync`: over the batches
- * of all ranks. The statistics are a fact (remat_op.h): however often a plan runs a stage again, they are made once a step, and so
+ * of all ranks. The statistics are a once result (remat_op.h): however often a plan runs a stage again, they are made once a step, and so
  * are the running ones; runs after that only scale and shift.
  *
  * In memory x is (outer, channels, inner): (N,C,H,W) has outer N and inner H W; a sequence (T,B,C) has outer T B and inner 1. */
@@ -15,20 +15,20 @@ typedef struct {
     double
         count; /* elements of a channel that were measured, on all ranks that were asked; 0: the running statistics */
 } head;
-static real *means(void *fact) { return (real *)((head *)fact + 1); }
+static real *means(void *once) { return (real *)((head *)once + 1); }
 
 typedef struct {
     int64_t outer, channels, inner;
 } layout;
 
-static layout layout_of(const rm_desc *x, const rm_batch_norm_attr *a) {
+static layout layout_of(const remat_desc *x, const rm_batch_norm_attr *a) {
     layout l = {1, x->dim[a->axis], 1};
     for (int64_t d = 0; d < a->axis; d++) l.outer *= x->dim[d];
     for (int64_t d = a->axis + 1; d < x->rank; d++) l.inner *= x->dim[d];
     return l;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     static const char *const vector[] = {
         [RUNNING_MEAN] = "running_mean", [RUNNING_VAR] = "running_var", [GAIN] = "gain", [BIAS] = "bias"};
@@ -45,21 +45,22 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     *out = rm_cost_streaming(y, 3, 2);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 12, 5);
-    if (pass == RM_FACT) *out = rm_cost_streaming(y, 5, 2);
-    out->scratch_bytes = pass == RM_FORWARD ? 0 : (uint64_t)(2 * layout_of(&x[X], attr).channels + 1) * sizeof(double);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 12, 5);
+    if (pass == REMAT_ONCE) *out = rm_cost_streaming(y, 5, 2);
+    out->scratch_bytes =
+        pass == REMAT_FORWARD ? 0 : (uint64_t)(2 * layout_of(&x[X], attr).channels + 1) * sizeof(double);
 }
 
-static uint64_t fact_bytes(const rm_desc *x, const void *attr) {
+static uint64_t once_bytes(const remat_desc *x, const void *attr) {
     return sizeof(head) + 2 * (uint64_t)layout_of(&x[X], attr).channels * sizeof(real);
 }
 
-static bool talks(const void *attr) { return ((const rm_batch_norm_attr *)attr)->sync; }
+static bool collective(const void *attr) { return ((const rm_batch_norm_attr *)attr)->sync; }
 
-static void sum_over_ranks(const rm_call *call, double *values, int64_t count) {
-    if (talks(call->attr)) remat_sum_over_ranks(call, values, count);
+static void sum_over_ranks(const remat_call *call, double *values, int64_t count) {
+    if (collective(call->attr)) remat_sum_over_ranks(call, values, count);
 }
 
 /* ---- Sums of a channel, in double, in an order that no number of threads changes ----------------------------------- */
@@ -99,7 +100,7 @@ static double sum_of_products(const real *x, real mean, real rstd, const real *d
 
 /* What a loop over all rows of `inner` elements works on, and sums of a channel that it makes or reads. */
 typedef struct {
-    const rm_call *call;
+    const remat_call *call;
     layout l;
     const real *x, *dy, *gain, *bias, *mean, *rstd;
     real *y, *dx;
@@ -126,22 +127,22 @@ static void each_row(const loop *p, channels these, void (*row)(const loop *p, i
 }
 
 /* The next channels that are gone over twice: as many as stay in the cache between; or all, where ranks meet between. */
-static bool next_channels(const rm_call *call, layout l, channels *these) {
+static bool next_channels(const remat_call *call, layout l, channels *these) {
     enum { FLOATS = 1 << 16 };
     const int64_t width = width_of(l), each = l.outer * l.inner * width;
     int64_t together = call->threads * (1 + FLOATS / (each + 1)) * width;
-    if (talks(call->attr) || together > l.channels - these->to) together = l.channels - these->to;
+    if (collective(call->attr) || together > l.channels - these->to) together = l.channels - these->to;
     *these = (channels){these->to, these->to + together};
     return together > 0;
 }
 
-/* ---- Fact ------------------------------------------------------------------------------------------------------------ */
+/* ---- Once ------------------------------------------------------------------------------------------------------------ */
 
-static void from_running(const rm_call *call, layout l) {
+static void from_running(const remat_call *call, layout l) {
     const real *mean = call->x[RUNNING_MEAN].data, *var = call->x[RUNNING_VAR].data;
     double epsilon = ((const rm_batch_norm_attr *)call->attr)->epsilon;
-    real *m = means(call->fact), *rstd = m + l.channels;
-    *(head *)call->fact = (head){0};
+    real *m = means(call->once), *rstd = m + l.channels;
+    *(head *)call->once = (head){0};
     for (int64_t c = 0; c < l.channels; c++) m[c] = mean[c], rstd[c] = (real)(1 / sqrt(var[c] + epsilon));
 }
 
@@ -151,12 +152,12 @@ static void add_squares(const loop *p, int64_t c, int64_t at) {
 }
 
 /* Two passes: the difference of two large sums would lose the variance of a channel far from 0. */
-static void from_batch(const rm_call *call, layout l) {
+static void from_batch(const remat_call *call, layout l) {
     const rm_batch_norm_attr *a = call->attr;
     double *sums = call->scratch, *count = sums + l.channels, *squares = count + 1;
     loop p = {.call = call, .l = l, .x = call->x[X].data, .sum = sums, .other = squares};
     real *running_mean = call->x[RUNNING_MEAN].data, *running_var = call->x[RUNNING_VAR].data;
-    real *mean = means(call->fact), *rstd = mean + l.channels;
+    real *mean = means(call->once), *rstd = mean + l.channels;
     for (int64_t c = 0; c < l.channels; c++) sums[c] = squares[c] = 0;
     *count = (double)(l.outer * l.inner);
     for (channels these = {0}; next_channels(call, l, &these);) {
@@ -166,7 +167,7 @@ static void from_batch(const rm_call *call, layout l) {
         each_row(&p, these, add_squares);
         sum_over_ranks(call, squares, l.channels);
     }
-    const double n = ((head *)call->fact)->count = *count;
+    const double n = ((head *)call->once)->count = *count;
     for (int64_t c = 0; c < l.channels; c++) {
         double unbiased = squares[c] / (n > 1 ? n - 1 : 1);
         mean[c] = (real)sums[c];
@@ -176,7 +177,7 @@ static void from_batch(const rm_call *call, layout l) {
     }
 }
 
-static void fact(const rm_call *call) {
+static void once(const remat_call *call) {
     layout l = layout_of(&call->x[X].desc, call->attr);
     if (call->training)
         from_batch(call, l);
@@ -186,9 +187,9 @@ static void fact(const rm_call *call) {
 
 /* ---- Forward and backward -------------------------------------------------------------------------------------------- */
 
-static loop loop_of(const rm_call *call, const rm_desc *shape) {
+static loop loop_of(const remat_call *call, const remat_desc *shape) {
     layout l = layout_of(shape, call->attr);
-    const real *mean = means(call->fact);
+    const real *mean = means(call->once);
     return (loop){.call = call,
                   .l = l,
                   .x = call->x[X].data,
@@ -204,7 +205,7 @@ static void normalise(const loop *p, int64_t c, int64_t at) {
     for (int64_t i = 0; i < p->l.inner; i++) y[i] = (x[i] - mean) * scale + shift;
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     loop p = loop_of(call, &call->x[X].desc);
     p.bias = call->x[BIAS].data, p.y = call->y.data;
     each_row(&p, (channels){0, p.l.channels}, normalise);
@@ -225,10 +226,10 @@ static void differentiate(const loop *p, int64_t c, int64_t at) {
 
 /* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, of this rank. xhat depends on x also through the
  * statistics: dx = gain rstd (dy - sum(dy)/n - xhat sum(dy xhat)/n), with sums and n over all ranks; on running ones it does not. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     loop p = loop_of(call, &call->dy.desc);
     real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
-    double n = ((const head *)call->fact)->count;
+    double n = ((const head *)call->once)->count;
     p.dy = call->dy.data, p.dx = call->dx[X].data, p.share = n > 0 ? 1 / n : 0;
     p.sum = call->scratch, p.other = p.sum + p.l.channels;
     for (int64_t c = 0; c < 2 * p.l.channels; c++) p.sum[c] = 0;
@@ -245,7 +246,7 @@ static void backward(const rm_call *call) {
 
 static const rm_batch_norm_attr usual = {0.1, 1e-5, 1, 0}, of_sequence = {0.3, 1e-3, 2, 1};
 #define VECTORS(c) RM_SHAPE1(RM_REAL, c), RM_SHAPE1(RM_REAL, c)
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "images", .attr = &usual, .x = {RM_SHAPE4(RM_REAL, 3, 5, 4, 3), VECTORS(5), VECTORS(5)}},
     {.name = "rows, neither gain nor bias",
      .attr = &usual,
@@ -259,29 +260,29 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE4(RM_REAL, 5, 9, 40, 41), VECTORS(9), VECTORS(9)}},
 };
 
-const rm_op RM_OP(batch_norm) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(batch_norm) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "batch_norm",
     .doc =
         "x (..,C,..) to mean 0 and variance 1 a channel, scaled and shifted; gain, bias, running_mean, running_var (C)",
     .n_in = 5,
     .optional = 1u << GAIN | 1u << BIAS,
-    .weights = 1u << GAIN | 1u << BIAS,
+    .shared = 1u << GAIN | 1u << BIAS,
     .buffers = 1u << RUNNING_MEAN | 1u << RUNNING_VAR,
     .attr_bytes = sizeof(rm_batch_norm_attr),
-    .time = RM_TIME_WHOLE,
+    .time = REMAT_TIME_FULL,
     .saves = {.in = 1u << X | 1u << GAIN},
     .infer = infer,
     .cost = cost,
-    .fact_bytes = fact_bytes,
-    .talks = talks,
+    .once_bytes = once_bytes,
+    .collective = collective,
     .define_forward = forward,
     .define_backward = backward,
-    .define_fact = fact,
-    .on = {{.forward = forward, .backward = backward, .fact = fact},
+    .define_once = once,
+    .on = {{.forward = forward, .backward = backward, .once = once},
            {.forward = RM_CUDA(batch_norm, forward),
             .backward = RM_CUDA(batch_norm, backward),
-            .fact = RM_CUDA(batch_norm, fact)}},
+            .once = RM_CUDA(batch_norm, once)}},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

@@ -3,21 +3,21 @@
 
 enum { X, RUNNING_MEAN, RUNNING_VAR, GAIN, BIAS };
 
-/* What is in a fact: `channels` means and as many rstds behind the number of elements that were measured; 0: running statistics. */
+/* What is in a once: `channels` means and as many rstds behind the number of elements that were measured; 0: running statistics. */
 typedef struct {
     double *count;
     float *mean, *rstd;
-} fact_parts;
-static fact_parts parts_of(const rm_call *call, int64_t channels) {
-    float *mean = (float *)((double *)call->fact + 1);
-    return (fact_parts){(double *)call->fact, mean, mean + channels};
+} batch_statistics;
+static batch_statistics parts_of(const remat_call *call, int64_t channels) {
+    float *mean = (float *)((double *)call->once + 1);
+    return (batch_statistics){(double *)call->once, mean, mean + channels};
 }
 
 typedef struct {
     int64_t channels, inner, each; /* each: elements of a channel */
 } layout;
 
-static layout layout_of(const rm_desc *x, const void *attr) {
+static layout layout_of(const remat_desc *x, const void *attr) {
     const rm_batch_norm_attr *a = (const rm_batch_norm_attr *)attr;
     layout l = {x->dim[a->axis], 1, 0};
     for (int64_t d = a->axis + 1; d < x->rank; d++) l.inner *= x->dim[d];
@@ -31,11 +31,11 @@ static __device__ int64_t place(layout l, int64_t c, int64_t i) {
     return (outer * l.channels + c) * l.inner + i - outer * l.inner;
 }
 
-static void sum_over_ranks(const rm_call *call, double *values, int64_t count) {
+static void sum_over_ranks(const remat_call *call, double *values, int64_t count) {
     if (((const rm_batch_norm_attr *)call->attr)->sync) remat_sum_over_ranks(call, values, count);
 }
 
-/* ---- Fact -------------------------------------------------------------------------------------------------------------- */
+/* ---- Once -------------------------------------------------------------------------------------------------------------- */
 
 /* sums[c]; behind them, the number of a channel's elements. */
 static __global__ void add_sums(layout l, const float *x, double *sums) {
@@ -57,7 +57,7 @@ static __global__ void add_squares(layout l, const float *x, const double *sums,
 }
 
 static __global__ void conclude(int64_t channels, double momentum, double epsilon, const double *sums,
-                                const double *squares, fact_parts f, float *running_mean, float *running_var) {
+                                const double *squares, batch_statistics f, float *running_mean, float *running_var) {
     double n = sums[channels];
     RM_EACH(c, channels) {
         double mean = sums[c] / n, unbiased = squares[c] / (n > 1 ? n - 1 : 1);
@@ -70,7 +70,7 @@ static __global__ void conclude(int64_t channels, double momentum, double epsilo
 }
 
 static __global__ void take_running(int64_t channels, double epsilon, const float *mean, const float *var,
-                                    fact_parts f) {
+                                    batch_statistics f) {
     RM_EACH(c, channels) {
         f.mean[c] = mean[c];
         f.rstd[c] = (float)(1 / sqrt(var[c] + epsilon));
@@ -78,10 +78,10 @@ static __global__ void take_running(int64_t channels, double epsilon, const floa
     }
 }
 
-void rm_batch_norm_fact_cuda(const rm_call *call) {
+void rm_batch_norm_once_cuda(const remat_call *call) {
     const rm_batch_norm_attr *a = (const rm_batch_norm_attr *)call->attr;
     layout l = layout_of(&call->x[X].desc, a);
-    fact_parts f = parts_of(call, l.channels);
+    batch_statistics f = parts_of(call, l.channels);
     const float *x = (const float *)call->x[X].data;
     float *mean = (float *)call->x[RUNNING_MEAN].data, *var = (float *)call->x[RUNNING_VAR].data;
     double *sums = (double *)call->scratch, *squares = sums + l.channels + 1;
@@ -100,7 +100,7 @@ void rm_batch_norm_fact_cuda(const rm_call *call) {
 
 /* ---- Forward and backward ------------------------------------------------------------------------------------------------ */
 
-static __global__ void normalise(layout l, const float *x, fact_parts f, const float *gain, const float *bias,
+static __global__ void normalise(layout l, const float *x, batch_statistics f, const float *gain, const float *bias,
                                  float *y) {
     RM_EACH(i, l.each * l.channels) {
         int64_t row = rm_row_of(i, l.inner), c = row - rm_row_of(row, l.channels) * l.channels;
@@ -109,14 +109,14 @@ static __global__ void normalise(layout l, const float *x, fact_parts f, const f
     }
 }
 
-void rm_batch_norm_forward_cuda(const rm_call *call) {
+void rm_batch_norm_forward_cuda(const remat_call *call) {
     layout l = layout_of(&call->x[X].desc, call->attr);
     RM_LAUNCH_EACH(normalise, l.each * l.channels, call->queue, l, (const float *)call->x[X].data,
                    parts_of(call, l.channels), (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data,
                    (float *)call->y.data);
 }
 
-static __global__ void add_gradients(layout l, const float *x, const float *dy, fact_parts f, double *of_dy,
+static __global__ void add_gradients(layout l, const float *x, const float *dy, batch_statistics f, double *of_dy,
                                      double *of_products, float *dgain, float *dbias) {
     double sum = 0, products = 0;
     float mean = f.mean[blockIdx.x], rstd = f.rstd[blockIdx.x];
@@ -132,7 +132,7 @@ static __global__ void add_gradients(layout l, const float *x, const float *dy, 
     if (dbias) dbias[blockIdx.x] += (float)sum;
 }
 
-static __global__ void differentiate(layout l, const float *x, const float *dy, fact_parts f, const float *gain,
+static __global__ void differentiate(layout l, const float *x, const float *dy, batch_statistics f, const float *gain,
                                      const double *of_dy, const double *of_products, float *dx) {
     double share = *f.count > 0 ? 1 / *f.count : 0;
     RM_EACH(i, l.each * l.channels) {
@@ -143,9 +143,9 @@ static __global__ void differentiate(layout l, const float *x, const float *dy, 
     }
 }
 
-void rm_batch_norm_backward_cuda(const rm_call *call) {
+void rm_batch_norm_backward_cuda(const remat_call *call) {
     layout l = layout_of(&call->dy.desc, call->attr);
-    fact_parts f = parts_of(call, l.channels);
+    batch_statistics f = parts_of(call, l.channels);
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
     double *of_dy = (double *)call->scratch, *of_products = of_dy + l.channels;
     RM_LAUNCH_TOGETHER(add_gradients, l.channels, RM_SUM_THREADS, call->queue, l, x, dy, f, of_dy, of_products,

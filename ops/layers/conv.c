@@ -12,11 +12,11 @@
 
 enum { X, W, B };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     static const char *const axis[] = {"height", "width"};
     const rm_conv_attr *a = attr;
-    char x_text[RM_DESC_TEXT], w_text[RM_DESC_TEXT];
+    char x_text[REMAT_DESC_TEXT], w_text[REMAT_DESC_TEXT];
     TRY(rm_want_real("conv", "x", &x[X]));
     TRY(rm_want_real("conv", "w", &x[W]));
     TRY(rm_want_rank("conv", "w", &x[W], 3, 4));
@@ -62,9 +62,9 @@ static bool pixel_under(const rm_conv_shape *s, int64_t r, int64_t q, int64_t i,
 }
 
 /* Every product of the convolution: where its factors are, and its sum. */
-typedef void product(const rm_call *call, int64_t x, int64_t w, int64_t y);
+typedef void product(const remat_call *call, int64_t x, int64_t w, int64_t y);
 
-static void each_product(const rm_call *call, product *visit) {
+static void each_product(const remat_call *call, product *visit) {
     const rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     int64_t outputs = s.groups * s.outputs, pixel;
     for (int64_t n = 0; n < s.images; n++)
@@ -81,17 +81,17 @@ static void each_product(const rm_call *call, product *visit) {
                         }
 }
 
-static void add_forward(const rm_call *call, int64_t x, int64_t w, int64_t y) {
+static void add_forward(const remat_call *call, int64_t x, int64_t w, int64_t y) {
     ((real *)call->y.data)[y] += ((const real *)call->x[X].data)[x] * ((const real *)call->x[W].data)[w];
 }
 
-static void add_backward(const rm_call *call, int64_t x, int64_t w, int64_t y) {
+static void add_backward(const remat_call *call, int64_t x, int64_t w, int64_t y) {
     real dy = ((const real *)call->dy.data)[y], *dx = call->dx[X].data, *dw = call->dx[W].data;
     if (dx) dx[x] += dy * ((const real *)call->x[W].data)[w];
     if (dw) dw[w] += dy * ((const real *)call->x[X].data)[x];
 }
 
-static void begin_with_bias(const rm_call *call, const rm_conv_shape *s) {
+static void begin_with_bias(const remat_call *call, const rm_conv_shape *s) {
     const real *b = call->x[B].data;
     real *y = call->y.data;
     int64_t outputs = s->groups * s->outputs;
@@ -112,7 +112,7 @@ static double sum_of(const real *x, int64_t n) {
     return sum;
 }
 
-static void add_bias_gradient(const rm_call *call, const rm_conv_shape *s) {
+static void add_bias_gradient(const remat_call *call, const rm_conv_shape *s) {
     const real *dy = call->dy.data;
     real *db = call->dx[B].data;
     int64_t outputs = s->groups * s->outputs, all = s->images * outputs * s->positions;
@@ -125,13 +125,13 @@ static void add_bias_gradient(const rm_call *call, const rm_conv_shape *s) {
         });
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     const rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     begin_with_bias(call, &s);
     each_product(call, add_forward);
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     const rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     if (call->dx[X].data) memset(call->dx[X].data, 0, rm_desc_bytes(&call->x[X].desc));
     add_bias_gradient(call, &s);
@@ -140,12 +140,12 @@ static void define_backward(const rm_call *call) {
 
 /* ---- Fast -------------------------------------------------------------------------------------------------------------- */
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const rm_conv_shape s = rm_conv_shape_of(&x[X], &x[W], attr);
     double once = (double)(rm_desc_count(&x[X]) + rm_desc_count(&x[W]) + rm_desc_count(y)) * sizeof(real);
     double products = (double)rm_desc_count(y) * (double)(s.channels * s.filter[0] * s.filter[1]);
-    double times = pass == RM_BACKWARD ? 2 : 1;
-    *out = (rm_cost){.flops = 2 * times * products, .moved_bytes = 2 * times * once};
+    double times = pass == REMAT_BACKWARD ? 2 : 1;
+    *out = (remat_cost){.flops = 2 * times * products, .moved_bytes = 2 * times * once};
     out->scratch_bytes = (uint64_t)rm_convolve_scratch(&s, pass) * sizeof(real);
 }
 
@@ -153,13 +153,13 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
 #define FAST(pass) define_##pass
 #else
 #define FAST(pass) pass
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     rm_convolve_forward(&s, call->threads, call->x[X].data, call->x[W].data, call->x[B].data, call->y.data,
                         call->scratch);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     add_bias_gradient(call, &s);
     rm_convolve_backward(&s, call->threads, call->x[X].data, call->x[W].data, call->dy.data, call->dx[X].data,
@@ -174,7 +174,7 @@ static const rm_conv_attr plain = {{1, 1}, {0, 0}, {1, 1}, 1}, same = {{1, 1}, {
     {                                                                                                                  \
         RM_REAL, 5, { a, b, c, d, e, 1, 1, 1 }                                                                         \
     }
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "images",
      .attr = &same,
      .x = {RM_SHAPE4(RM_REAL, 2, 3, 5, 4), RM_SHAPE4(RM_REAL, 4, 3, 3, 3), RM_SHAPE1(RM_REAL, 4)}},
@@ -199,15 +199,15 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE4(RM_REAL, 1, 64, 21, 23), RM_SHAPE4(RM_REAL, 5, 64, 3, 3), RM_SHAPE1(RM_REAL, 5)}},
 };
 
-const rm_op RM_OP(conv) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(conv) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "conv",
     .doc = "y (N,O,H',W') = x (N,C,H,W) under filters w (O,C/groups,h,w), + b (O) optional; or (N,C,L), (O,C/groups,l)",
     .n_in = 3,
     .optional = 1u << B,
-    .weights = 1u << W | 1u << B,
+    .shared = 1u << W | 1u << B,
     .attr_bytes = sizeof(rm_conv_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1u << X | 1u << W},
     .infer = infer,
     .cost = cost,

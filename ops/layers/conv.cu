@@ -89,14 +89,14 @@ static __global__ void bias_gradient(rm_conv_shape s, const float *dy, float *db
     if (threadIdx.x == 0) db[blockIdx.x] += (float)sum;
 }
 
-void rm_conv_forward_cuda(const rm_call *call) {
+void rm_conv_forward_cuda(const remat_call *call) {
     rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     int64_t count = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(convolve, count, call->queue, s, count, (const float *)call->x[X].data,
                    (const float *)call->x[W].data, (const float *)call->x[B].data, (float *)call->y.data);
 }
 
-void rm_conv_backward_cuda(const rm_call *call) {
+void rm_conv_backward_cuda(const remat_call *call) {
     rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     const float *x = (const float *)call->x[X].data, *w = (const float *)call->x[W].data;
     const float *dy = (const float *)call->dy.data;

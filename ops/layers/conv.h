@@ -12,7 +12,7 @@ typedef struct {
 } rm_conv_shape;
 
 /* In one dimension the height is 1. */
-static inline rm_conv_shape rm_conv_shape_of(const rm_desc *x, const rm_desc *w, const void *attr) {
+static inline rm_conv_shape rm_conv_shape_of(const remat_desc *x, const remat_desc *w, const void *attr) {
     const rm_conv_attr *a = (const rm_conv_attr *)attr;
     int lead = x->rank - w->rank + 1, flat = w->rank == 3; /* axes of images; whether there is no height */
     rm_conv_shape s = {1,      a->groups, w->dim[1], w->dim[0] / a->groups, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0},

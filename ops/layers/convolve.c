@@ -449,9 +449,9 @@ static rm_conv_shape straightened(const rm_conv_shape *shape) {
     return s;
 }
 
-int64_t rm_convolve_scratch(const rm_conv_shape *shape, rm_pass pass) {
+int64_t rm_convolve_scratch(const rm_conv_shape *shape, remat_pass pass) {
     const rm_conv_shape s = straightened(shape);
-    if (pass == RM_FORWARD) return pixels_scratch(&s, false);
+    if (pass == REMAT_FORWARD) return pixels_scratch(&s, false);
     return most(pixels_scratch(&s, true), weights_scratch(&s));
 }
 

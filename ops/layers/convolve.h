@@ -5,7 +5,7 @@
 #include "ops/layers/conv.h"
 
 /* Floats of scratch that either pass wants, on any number of threads. */
-int64_t rm_convolve_scratch(const rm_conv_shape *s, rm_pass pass);
+int64_t rm_convolve_scratch(const rm_conv_shape *s, remat_pass pass);
 
 /* y and dx are overwritten, dw added to. b, dx, dw: NULL where there is none. An element's bits do not depend on `threads`, nor those of
  * y and dx on the images beside its own. dw is summed over 256 / positions images at a time, at least one: a batch that is cut

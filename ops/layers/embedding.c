@@ -8,7 +8,7 @@
 
 enum { TOKENS, WEIGHT };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_integer("embedding", "tokens", &x[TOKENS]));
     TRY(rm_want_rank("embedding", "tokens", &x[TOKENS], 1, REMAT_MAX_RANK - 1));
@@ -20,18 +20,18 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
-    *out = rm_cost_streaming(y, pass == RM_BACKWARD ? 1 : 0, pass == RM_BACKWARD ? 3 : 2);
+    *out = rm_cost_streaming(y, pass == REMAT_BACKWARD ? 1 : 0, pass == REMAT_BACKWARD ? 3 : 2);
     out->moved_bytes += (double)rm_desc_bytes(&x[TOKENS]);
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)attr;
     return input == TOKENS ? x[WEIGHT].dim[0] : 0;
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const int32_t *token = call->x[TOKENS].data; /* (rows)   */
     const real *weight = call->x[WEIGHT].data;   /* (V,C)    */
     real *y = call->y.data;                      /* (rows,C) */
@@ -41,7 +41,7 @@ static void forward(const rm_call *call) {
                         memcpy(y + r * c, weight + token[r] * c, (size_t)c * sizeof *y););
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     const int32_t *token = call->x[TOKENS].data;
     const real *dy = call->dy.data;
     real *dweight = call->dx[WEIGHT].data;
@@ -52,7 +52,7 @@ static void define_backward(const rm_call *call) {
 }
 
 /* A token may occur in many rows, so threads share out columns, not rows: every column is summed in row order. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const int32_t *token = call->x[TOKENS].data;
     const real *dy = call->dy.data;
     real *dweight = call->dx[WEIGHT].data;
@@ -67,21 +67,21 @@ static void backward(const rm_call *call) {
         });
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE2(REMAT_I32, 6, 3), RM_SHAPE2(RM_REAL, 5, 4)}},
     {.name = "more axes", .sequence = true, .x = {RM_SHAPE3(REMAT_I32, 5, 2, 3), RM_SHAPE2(RM_REAL, 4, 2)}},
     {.name = "whole", .x = {RM_SHAPE1(REMAT_I32, 4), RM_SHAPE2(RM_REAL, 3, 33)}},
     {.name = "one row", .x = {RM_SHAPE1(REMAT_I32, 1), RM_SHAPE2(RM_REAL, 1, 1)}},
 };
 
-const rm_op RM_OP(embedding) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(embedding) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "embedding",
     .doc = "y (..,C) = weight[tokens], weight (V,C)",
     .n_in = 2,
-    .weights = 1u << WEIGHT,
+    .shared = 1u << WEIGHT,
     .discrete = 1u << TOKENS,
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1u << TOKENS},
     .infer = infer,
     .cost = cost,

@@ -5,13 +5,13 @@ static __global__ void gather(int64_t n, int64_t c, const int32_t *token, const 
     RM_EACH(i, n) y[i] = weight[token[i / c] * c + i % c];
 }
 
-void rm_embedding_forward_cuda(const rm_call *call) {
+void rm_embedding_forward_cuda(const remat_call *call) {
     int64_t c = call->x[1].desc.dim[1], n = rm_desc_count(&call->x[0].desc) * c;
     RM_LAUNCH_EACH(gather, n, call->queue, n, c, (const int32_t *)call->x[0].data, (const float *)call->x[1].data,
                    (float *)call->y.data);
 }
 
-void rm_embedding_backward_cuda(const rm_call *call) {
+void rm_embedding_backward_cuda(const remat_call *call) {
     rm_scatter s;
     if (!call->dx[1].data) return;
     s.rows = rm_desc_count(&call->x[0].desc), s.v = call->x[1].desc.dim[0];

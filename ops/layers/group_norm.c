@@ -10,14 +10,14 @@ enum { X, GAIN, BIAS };
 /* Of a group of a sample, in aux. xhat[i] = (x[i] - mean) rstd. */
 typedef struct {
     real mean, rstd;
-} group_facts;
+} group_statistics;
 
 /* x is (samples,channels,inner), cut into samples * groups rows, each of `each` channels. */
 typedef struct {
     int64_t samples, channels, inner, groups, each;
 } shape;
 
-static shape shape_of(const rm_desc *x, const void *attr) {
+static shape shape_of(const remat_desc *x, const void *attr) {
     const rm_group_norm_attr *a = attr;
     shape s = {1, x->dim[a->axis], 1, a->groups, x->dim[a->axis] / a->groups};
     for (int d = 0; d < x->rank; d++)
@@ -25,10 +25,10 @@ static shape shape_of(const rm_desc *x, const void *attr) {
     return s;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_group_norm_attr *a = attr;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("group_norm", "x", &x[X]));
     TRY(rm_want_rank("group_norm", "x", &x[X], a ? (int)a->axis + 1 : 1, REMAT_MAX_RANK));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
@@ -42,39 +42,39 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr;
     *out = rm_cost_streaming(y, 7, 2);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 14, 3);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 14, 3);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     shape s = shape_of(&x[X], attr);
-    return (uint64_t)(s.samples * s.groups) * sizeof(group_facts);
+    return (uint64_t)(s.samples * s.groups) * sizeof(group_statistics);
 }
 
 /* Two passes, in double: the difference of two large sums would lose the variance of a group far from 0. */
-static group_facts measure(const real *x, int64_t n, double epsilon) {
+static group_statistics measure(const real *x, int64_t n, double epsilon) {
     double mean = 0, variance = 0;
     for (int64_t i = 0; i < n; i++) mean += x[i];
     mean /= (double)n;
     for (int64_t i = 0; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
-    return (group_facts){(real)mean, (real)(1 / sqrt(variance / (double)n + epsilon))};
+    return (group_statistics){(real)mean, (real)(1 / sqrt(variance / (double)n + epsilon))};
 }
 
 /* Of row r, channel by channel. */
-static void forward_row(const rm_call *call, const shape *s, int64_t r) {
+static void forward_row(const remat_call *call, const shape *s, int64_t r) {
     const int64_t n = s->each * s->inner, first = r % s->groups * s->each;
     const real *x = (const real *)call->x[X].data + r * n, *gain = call->x[GAIN].data, *bias = call->x[BIAS].data;
     real *y = (real *)call->y.data + r * n;
-    group_facts f = measure(x, n, ((const rm_group_norm_attr *)call->attr)->epsilon);
+    group_statistics f = measure(x, n, ((const rm_group_norm_attr *)call->attr)->epsilon);
     for (int64_t c = 0; c < s->each; c++)
         for (int64_t i = c * s->inner; i < (c + 1) * s->inner; i++)
             y[i] = (x[i] - f.mean) * f.rstd * gain[first + c] + bias[first + c];
-    if (call->aux) ((group_facts *)call->aux)[r] = f;
+    if (call->aux) ((group_statistics *)call->aux)[r] = f;
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     shape s = shape_of(&call->x[X].desc, call->attr);
     RM_PARALLEL_FOR(call->threads, rm_desc_count(&call->y.desc) > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t r = 0; r < s.samples * s.groups; r++) forward_row(call, &s, r););
@@ -82,12 +82,12 @@ static void forward(const rm_call *call) {
 
 /* xhat depends on x also through the group's mean and rstd; with g = dy gain,
  * dx = rstd (g - mean(g) - xhat mean(g xhat)). */
-static void backward_row(const rm_call *call, const shape *s, int64_t r) {
+static void backward_row(const remat_call *call, const shape *s, int64_t r) {
     const int64_t n = s->each * s->inner, first = r % s->groups * s->each;
     const real *x = (const real *)call->x[X].data + r * n, *gain = call->x[GAIN].data;
     const real *dy = (const real *)call->dy.data + r * n;
     real *dx = (real *)call->dx[X].data + r * n;
-    group_facts f = ((const group_facts *)call->aux)[r];
+    group_statistics f = ((const group_statistics *)call->aux)[r];
     double mean_g = 0, mean_gx = 0;
     for (int64_t i = 0; i < n; i++) {
         double g = dy[i] * gain[first + i / s->inner];
@@ -100,20 +100,20 @@ static void backward_row(const rm_call *call, const shape *s, int64_t r) {
 }
 
 /* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, samples in order. */
-static void backward_channel(const rm_call *call, const shape *s, int64_t c) {
+static void backward_channel(const remat_call *call, const shape *s, int64_t c) {
     real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
     double of_gain = 0, of_bias = 0;
     for (int64_t n = 0; n < s->samples; n++) {
         const int64_t at = (n * s->channels + c) * s->inner;
         const real *x = (const real *)call->x[X].data + at, *dy = (const real *)call->dy.data + at;
-        group_facts f = ((const group_facts *)call->aux)[n * s->groups + c / s->each];
+        group_statistics f = ((const group_statistics *)call->aux)[n * s->groups + c / s->each];
         for (int64_t i = 0; i < s->inner; i++) of_gain += dy[i] * ((x[i] - f.mean) * f.rstd), of_bias += dy[i];
     }
     if (dgain) dgain[c] += (real)of_gain;
     if (dbias) dbias[c] += (real)of_bias;
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     shape s = shape_of(&call->x[X].desc, call->attr);
     bool large = rm_desc_count(&call->dy.desc) > RM_PARALLEL_MIN_HEAVY,
          weights = call->dx[GAIN].data || call->dx[BIAS].data;
@@ -125,7 +125,7 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_group_norm_attr two = {1e-5, 2, 1}, timed = {1e-5, 3, 2}, all = {1e-3, 1, 1};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "pictures",
      .attr = &two,
      .x = {RM_SHAPE4(RM_REAL, 3, 4, 2, 5), RM_SHAPE1(RM_REAL, 4), RM_SHAPE1(RM_REAL, 4)}},
@@ -139,15 +139,15 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE4(RM_REAL, 3, 6, 31, 43), RM_SHAPE1(RM_REAL, 6), RM_SHAPE1(RM_REAL, 6)}},
 };
 
-const rm_op RM_OP(group_norm) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(group_norm) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "group_norm",
     .doc =
         "y = (x - mean) / sqrt(variance + epsilon) gain + bias, over groups of channels of (..,C,..); gain, bias (C)",
     .n_in = 3,
     .attr_bytes = sizeof(rm_group_norm_attr),
-    .weights = 1u << GAIN | 1u << BIAS,
-    .time = RM_TIME_POINTWISE,
+    .shared = 1u << GAIN | 1u << BIAS,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1u << X | 1u << GAIN},
     .infer = infer,
     .cost = cost,

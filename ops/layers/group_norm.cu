@@ -6,14 +6,14 @@ enum { X, GAIN, BIAS };
 /* Of a group of a sample, in aux. xhat[i] = (x[i] - mean) rstd. */
 typedef struct {
     float mean, rstd;
-} group_facts;
+} group_statistics;
 
 /* x is (samples,channels,inner), cut into samples * groups rows, each of `each` channels. */
 typedef struct {
     int64_t samples, channels, inner, groups, each;
 } shape;
 
-static shape shape_of(const rm_desc *x, const void *attr) {
+static shape shape_of(const remat_desc *x, const void *attr) {
     const rm_group_norm_attr *a = (const rm_group_norm_attr *)attr;
     shape s = {1, x->dim[a->axis], 1, a->groups, x->dim[a->axis] / a->groups};
     for (int d = 0; d < x->rank; d++)
@@ -23,7 +23,7 @@ static shape shape_of(const rm_desc *x, const void *attr) {
 }
 
 static __global__ void forward(shape s, double epsilon, const float *x, const float *gain, const float *bias, float *y,
-                               group_facts *facts) {
+                               group_statistics *facts) {
     const int64_t r = blockIdx.x, n = s.each * s.inner, first = r % s.groups * s.each;
     const float *row = x + r * n;
     double mean = 0, variance = 0; /* two passes: the difference of two large sums would lose the variance */
@@ -31,7 +31,7 @@ static __global__ void forward(shape s, double epsilon, const float *x, const fl
     mean = rm_block_sum_for_all(mean) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) variance += (row[i] - mean) * (row[i] - mean);
     variance = rm_block_sum_for_all(variance) / (double)n;
-    group_facts f = {(float)mean, (float)(1 / sqrt(variance + epsilon))};
+    group_statistics f = {(float)mean, (float)(1 / sqrt(variance + epsilon))};
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         int64_t c = first + rm_row_of(i, s.inner);
         y[r * n + i] = (row[i] - f.mean) * f.rstd * gain[c] + bias[c];
@@ -40,10 +40,10 @@ static __global__ void forward(shape s, double epsilon, const float *x, const fl
 }
 
 /* With g = dy gain, dx = rstd (g - mean(g) - xhat mean(g xhat)). */
-static __global__ void backward_row(shape s, const float *x, const float *gain, const float *dy, const group_facts *facts,
+static __global__ void backward_row(shape s, const float *x, const float *gain, const float *dy, const group_statistics *facts,
                                     float *dx) {
     const int64_t r = blockIdx.x, n = s.each * s.inner, first = r % s.groups * s.each;
-    group_facts f = facts[r];
+    group_statistics f = facts[r];
     double mean_g = 0, mean_gx = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
         double g = dy[r * n + i] * gain[first + rm_row_of(i, s.inner)];
@@ -59,13 +59,13 @@ static __global__ void backward_row(shape s, const float *x, const float *gain, 
 }
 
 /* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy. Either may be NULL. */
-static __global__ void backward_channel(shape s, const float *x, const float *dy, const group_facts *facts, float *dgain,
+static __global__ void backward_channel(shape s, const float *x, const float *dy, const group_statistics *facts, float *dgain,
                                         float *dbias) {
     const int64_t c = blockIdx.x, count = s.samples * s.inner;
     double of_gain = 0, of_bias = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
         int64_t n = rm_row_of(i, s.inner), at = (n * s.channels + c) * s.inner + i - n * s.inner;
-        group_facts f = facts[n * s.groups + c / s.each];
+        group_statistics f = facts[n * s.groups + c / s.each];
         of_gain += dy[at] * ((x[at] - f.mean) * f.rstd);
         of_bias += dy[at];
     }
@@ -76,18 +76,18 @@ static __global__ void backward_channel(shape s, const float *x, const float *dy
     if (dbias) dbias[c] += (float)of_bias;
 }
 
-void rm_group_norm_forward_cuda(const rm_call *call) {
+void rm_group_norm_forward_cuda(const remat_call *call) {
     shape s = shape_of(&call->x[X].desc, call->attr);
     RM_LAUNCH_TOGETHER(forward, s.samples * s.groups, RM_SUM_THREADS, call->queue, s,
                        ((const rm_group_norm_attr *)call->attr)->epsilon, (const float *)call->x[X].data,
                        (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data, (float *)call->y.data,
-                       (group_facts *)call->aux);
+                       (group_statistics *)call->aux);
 }
 
-void rm_group_norm_backward_cuda(const rm_call *call) {
+void rm_group_norm_backward_cuda(const remat_call *call) {
     shape s = shape_of(&call->x[X].desc, call->attr);
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
-    const group_facts *facts = (const group_facts *)call->aux;
+    const group_statistics *facts = (const group_statistics *)call->aux;
     float *dx = (float *)call->dx[X].data, *dgain = (float *)call->dx[GAIN].data, *dbias = (float *)call->dx[BIAS].data;
     if (dx)
         RM_LAUNCH_TOGETHER(backward_row, s.samples * s.groups, RM_SUM_THREADS, call->queue, s, x,

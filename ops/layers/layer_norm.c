@@ -12,7 +12,7 @@ typedef struct {
     real mean, rstd;
 } row_facts;
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_layer_norm_attr *a = attr;
     TRY(rm_want_real("layer_norm", "x", &x[X]));
@@ -25,13 +25,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr;
     *out = rm_cost_streaming(y, 7, 2);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 14, 3);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 14, 3);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     return (uint64_t)rm_desc_rows(&x[X]) * sizeof(row_facts);
 }
@@ -45,8 +45,8 @@ static row_facts measure(const real *x, int64_t c, double epsilon) {
     return (row_facts){(real)mean, (real)(1 / sqrt(variance / (double)c + epsilon))};
 }
 
-static void forward(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
+static void forward(const remat_call *call) {
+    const remat_desc *shape = &call->x[X].desc;
     const real *gain = call->x[GAIN].data, *bias = call->x[BIAS].data; /* (C) */
     row_facts *facts = call->aux;                                      /* (rows), or NULL */
     double epsilon = ((const rm_layer_norm_attr *)call->attr)->epsilon;
@@ -78,7 +78,7 @@ static void backward_row(const real *x, const real *gain, const real *dy, row_fa
 }
 
 /* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, over columns [from, to), rows in order. */
-static void backward_columns(const rm_call *call, int64_t rows, int64_t c, int64_t from, int64_t to) {
+static void backward_columns(const remat_call *call, int64_t rows, int64_t c, int64_t from, int64_t to) {
     const real *x = call->x[X].data, *dy = call->dy.data;
     const row_facts *facts = call->aux;
     real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
@@ -90,9 +90,9 @@ static void backward_columns(const rm_call *call, int64_t rows, int64_t c, int64
         }
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     enum { WIDTH = 64 };
-    const rm_desc *shape = &call->dy.desc;
+    const remat_desc *shape = &call->dy.desc;
     const real *x = call->x[X].data, *gain = call->x[GAIN].data, *dy = call->dy.data;
     const row_facts *facts = call->aux;
     real *dx = call->dx[X].data;
@@ -107,7 +107,7 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_layer_norm_attr usual = {1e-5};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence",
      .sequence = true,
      .attr = &usual,
@@ -119,14 +119,14 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 13, 6, 240), RM_SHAPE1(RM_REAL, 240), RM_SHAPE1(RM_REAL, 240)}},
 };
 
-const rm_op RM_OP(layer_norm) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(layer_norm) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "layer_norm",
     .doc = "y = (x - mean) / sqrt(variance + epsilon) gain + bias over the last axis; gain, bias (C)",
     .n_in = 3,
     .attr_bytes = sizeof(rm_layer_norm_attr),
-    .weights = 1u << GAIN | 1u << BIAS,
-    .time = RM_TIME_POINTWISE,
+    .shared = 1u << GAIN | 1u << BIAS,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1u << X | 1u << GAIN},
     .infer = infer,
     .cost = cost,

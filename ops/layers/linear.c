@@ -20,25 +20,25 @@ typedef struct {
     rm_orientation w_is, other; /* of (C,N), and of (N,C) */
 } shape;
 
-static shape shape_of(const rm_desc *x, const void *attr) {
+static shape shape_of(const remat_desc *x, const void *attr) {
     shape s = {rm_desc_rows(&x[X]), x[W].dim[1], x[W].dim[0], x[W].dim[1], 1, x[W].dim[1], RM_TRANSPOSED, RM_PLAIN};
     if (by_input(attr)) s = (shape){s.rows, s.n, s.c, 1, s.c, s.c, RM_PLAIN, RM_TRANSPOSED};
     return s;
 }
 
-static shape shape_of_call(const rm_call *call) {
-    rm_desc x[] = {call->x[X].desc, call->x[W].desc};
+static shape shape_of_call(const remat_call *call) {
+    remat_desc x[] = {call->x[X].desc, call->x[W].desc};
     return shape_of(x, call->attr);
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     TRY(rm_want_real("linear", "x", &x[X]));
     TRY(rm_want_rank("linear", "x", &x[X], 2, REMAT_MAX_RANK));
     TRY(rm_want_real("linear", "w", &x[W]));
     bool of_width_one = !by_input(attr) && x[W].rank == 3 && x[W].dim[2] == 1; /* as PyTorch's Conv1d(C, N, 1) has it */
     if (!of_width_one) TRY(rm_want_rank("linear", "w", &x[W], 2, 2));
-    char x_text[RM_DESC_TEXT], w_text[RM_DESC_TEXT];
+    char x_text[REMAT_DESC_TEXT], w_text[REMAT_DESC_TEXT];
     shape s = shape_of(x, attr);
     REQUIRE(rm_desc_last(&x[X]) == s.c, INVALID,
             by_input(attr) ? "linear: x is %s and w is %s; w must be (%lld,outputs), as many rows as x has features"
@@ -50,15 +50,15 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const shape s = shape_of(x, attr);
     double rows = (double)s.rows, c = (double)s.c, n = (double)s.n;
     double once = (double)(rm_desc_count(&x[X]) + rm_desc_count(&x[W]) + rm_desc_count(y)) * sizeof(real);
-    *out = (rm_cost){.flops = 2 * rows * c * n + rows * n, .moved_bytes = once};
-    if (pass == RM_BACKWARD) *out = (rm_cost){.flops = 4 * rows * c * n + rows * n, .moved_bytes = 2 * once};
+    *out = (remat_cost){.flops = 2 * rows * c * n + rows * n, .moved_bytes = once};
+    if (pass == REMAT_BACKWARD) *out = (remat_cost){.flops = 4 * rows * c * n + rows * n, .moved_bytes = 2 * once};
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     const real *x = call->x[X].data, *w = call->x[W].data, *b = call->x[B].data;
     real *y = call->y.data;
     const shape s = shape_of_call(call);
@@ -70,7 +70,7 @@ static void define_forward(const rm_call *call) {
         }
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     const real *x = call->x[X].data, *w = call->x[W].data, *dy = call->dy.data;
     real *dx = call->dx[X].data, *dw = call->dx[W].data, *db = call->dx[B].data;
     const shape s = shape_of_call(call);
@@ -87,7 +87,7 @@ static void define_backward(const rm_call *call) {
         }
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[X].data, *w = call->x[W].data, *b = call->x[B].data;
     real *y = call->y.data;
     const shape s = shape_of_call(call);
@@ -113,7 +113,7 @@ static void add_column_sums(int threads, int64_t rows, int64_t n, const real *dy
 }
 
 /* dw += dy^T x, (N,C), or x^T dy, (C,N) */
-static void add_weight_gradient(const rm_call *call, const shape *s) {
+static void add_weight_gradient(const remat_call *call, const shape *s) {
     const real *x = call->x[X].data, *dy = call->dy.data;
     real *dw = call->dx[W].data;
     if (by_input(call->attr))
@@ -123,7 +123,7 @@ static void add_weight_gradient(const rm_call *call, const shape *s) {
 }
 
 /* y = x w^T + b:  dx = dy w,  db += columns of dy */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *w = call->x[W].data, *dy = call->dy.data;
     real *dx = call->dx[X].data, *db = call->dx[B].data;
     const shape s = shape_of_call(call);
@@ -133,7 +133,7 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_linear_attr weights_by_input = {1};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 6), RM_SHAPE2(RM_REAL, 7, 6), RM_SHAPE1(RM_REAL, 7)}},
@@ -151,15 +151,15 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 16, 8, 160), RM_SHAPE2(RM_REAL, 131, 160), RM_SHAPE1(RM_REAL, 131)}},
 };
 
-const rm_op RM_OP(linear) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(linear) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "linear",
     .doc = "y (..,N) = x (..,C) w^T + b; w (N,C), b (N) optional; or x w + b, w (C,N)",
     .n_in = 3,
     .optional = 1u << B,
-    .weights = 1u << W | 1u << B,
+    .shared = 1u << W | 1u << B,
     .attr_bytes = sizeof(rm_linear_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1u << X | 1u << W},
     .infer = infer,
     .cost = cost,

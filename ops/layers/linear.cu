@@ -7,7 +7,7 @@ static __global__ void repeat_row(int64_t count, int64_t n, const float *row, fl
     RM_EACH(i, count) y[i] = row[i % n];
 }
 
-static void multiply(const rm_call *call, rm_cuda_product product) {
+static void multiply(const remat_call *call, rm_cuda_product product) {
     const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
     queue->multiply(queue, &product);
 }
@@ -18,14 +18,14 @@ typedef struct {
     bool by_input;
 } shape;
 
-static shape shape_of(const rm_call *call) {
+static shape shape_of(const remat_call *call) {
     const rm_linear_attr *a = (const rm_linear_attr *)call->attr;
     int64_t rows = rm_desc_rows(&call->x[X].desc), first = call->x[W].desc.dim[0], second = call->x[W].desc.dim[1];
     if (a && a->by_input) return shape{rows, first, second, second, true};
     return shape{rows, second, first, second, false};
 }
 
-void rm_linear_forward_cuda(const rm_call *call) {
+void rm_linear_forward_cuda(const remat_call *call) {
     const float *x = (const float *)call->x[X].data, *w = (const float *)call->x[W].data;
     const float *b = (const float *)call->x[B].data;
     float *y = (float *)call->y.data;
@@ -40,7 +40,7 @@ void rm_linear_forward_cuda(const rm_call *call) {
 }
 
 /* dx = dy w */
-static void input_gradient(const rm_call *call, const shape &s) {
+static void input_gradient(const remat_call *call, const shape &s) {
     rm_cuda_product product = {};
     product.a = (const float *)call->dy.data, product.b = (const float *)call->x[W].data;
     product.c = (float *)call->dx[X].data;
@@ -51,7 +51,7 @@ static void input_gradient(const rm_call *call, const shape &s) {
 }
 
 /* dw += dy^T x, or x^T dy */
-static void weight_gradient(const rm_call *call, const shape &s) {
+static void weight_gradient(const remat_call *call, const shape &s) {
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
     rm_cuda_product product = {};
     product.a = s.by_input ? x : dy, product.b = s.by_input ? dy : x;
@@ -62,7 +62,7 @@ static void weight_gradient(const rm_call *call, const shape &s) {
     multiply(call, product);
 }
 
-void rm_linear_backward_cuda(const rm_call *call) { /* y = x w^T + b */
+void rm_linear_backward_cuda(const remat_call *call) { /* y = x w^T + b */
     const shape s = shape_of(call);
     if (call->dx[X].data) input_gradient(call, s);
     if (call->dx[W].data) weight_gradient(call, s);

@@ -16,12 +16,12 @@ static void slope_row(const real *y, const real *dy, int64_t c, real *dx) {
     for (int64_t i = 0; i < c; i++) dx[i] = dy[i] - real_exp(y[i]) * (real)sum;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     return infer_rows("log_softmax", x, y);
 }
 
-const rm_op RM_OP(log_softmax) = {
+const remat_op RM_OP(log_softmax) = {
     RM_SOFTMAX_OP(log_softmax),
     .doc = "y = x - log of the sum of e^x, along the last axis",
 };

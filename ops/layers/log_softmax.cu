@@ -2,5 +2,5 @@
 #define LOGARITHM true
 #include "ops/layers/softmax.cuh"
 
-void rm_log_softmax_forward_cuda(const rm_call *call) { launch_forward(call); }
-void rm_log_softmax_backward_cuda(const rm_call *call) { launch_backward(call); }
+void rm_log_softmax_forward_cuda(const remat_call *call) { launch_forward(call); }
+void rm_log_softmax_backward_cuda(const remat_call *call) { launch_backward(call); }

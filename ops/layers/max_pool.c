@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     TRY(rm_pool_infer("max_pool", x, attr, y));
     REQUIRE(x->dim[x->rank - 2] <= INT32_MAX / x->dim[x->rank - 1], INVALID,
@@ -12,11 +12,11 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const rm_pool_attr *a = attr;
     double bytes = (double)(rm_desc_count(x) + rm_desc_count(y)) * sizeof(real);
-    *out = (rm_cost){.flops = (double)(rm_desc_count(y) * a->window[0] * a->window[1]), .moved_bytes = bytes};
-    if (pass == RM_BACKWARD) out->moved_bytes += bytes;
+    *out = (remat_cost){.flops = (double)(rm_desc_count(y) * a->window[0] * a->window[1]), .moved_bytes = bytes};
+    if (pass == REMAT_BACKWARD) out->moved_bytes += bytes;
 }
 
 /* ---- A row of windows at a time: the loops run along the row, so that compilers make vectors of them ------------------ */
@@ -66,7 +66,7 @@ static void find_largest(const rm_pool_shape *s, const real *plane, int64_t r, i
         }
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     const real *x = call->x[0].data;
     real *y = call->y.data;
@@ -82,7 +82,7 @@ static void forward(const rm_call *call) {
         });
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     const real *x = call->x[0].data, *dy = call->dy.data;
     real *dx = call->dx[0].data;
@@ -104,20 +104,20 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}}, overlapping = {{3, 2}, {2, 1}, {1, 1}};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "halves", .attr = &halves, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 7)}},
     {.name = "windows that overlap", .attr = &overlapping, .x = {RM_SHAPE3(RM_REAL, 2, 5, 6)}},
     {.name = "sequence", .sequence = true, .attr = &overlapping, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 4)}},
     {.name = "large enough for threads", .attr = &overlapping, .x = {RM_SHAPE4(RM_REAL, 2, 5, 83, 81)}},
 };
 
-const rm_op RM_OP(max_pool) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(max_pool) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "max_pool",
     .doc = "y (..,H',W') = the largest of each window of x (..,H,W)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_pool_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1},
     .infer = infer,
     .cost = cost,

@@ -4,10 +4,10 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_mean_attr *a = attr;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("mean", "x", x));
     REQUIRE(a && a->axes > 0 && a->axes <= x->rank, INVALID,
             "mean: x is %s, and the mean over its last %lld axes is asked for; it must be 1 to all of them",
@@ -18,12 +18,12 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y, (void)attr, (void)pass;
     *out = rm_cost_streaming(x, 1, 1);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t rows = rm_desc_count(&call->y.desc), n = rm_desc_count(&call->x[0].desc) / rows;
@@ -35,7 +35,7 @@ static void forward(const rm_call *call) {
         });
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
     int64_t rows = rm_desc_count(&call->dy.desc), n = rm_desc_count(&call->x[0].desc) / rows;
@@ -46,20 +46,20 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_mean_attr one = {1}, two = {2};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "planes", .attr = &two, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
     {.name = "rows", .attr = &one, .x = {RM_SHAPE2(RM_REAL, 3, 7)}},
     {.name = "sequence", .sequence = true, .attr = &two, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 5)}},
     {.name = "large enough for threads", .attr = &two, .x = {RM_SHAPE4(RM_REAL, 3, 7, 61, 57)}},
 };
 
-const rm_op RM_OP(mean) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(mean) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "mean",
     .doc = "the mean over the last axes: (..,H,W) -> (..)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_mean_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

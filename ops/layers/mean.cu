@@ -12,13 +12,13 @@ static __global__ void spread(int64_t count, int64_t n, const float *dy, float *
     RM_EACH(i, count) dx[i] = dy[rm_row_of(i, n)] / (float)n;
 }
 
-void rm_mean_forward_cuda(const rm_call *call) {
+void rm_mean_forward_cuda(const remat_call *call) {
     int64_t rows = rm_desc_count(&call->y.desc), n = rm_desc_count(&call->x[0].desc) / rows;
     RM_LAUNCH_TOGETHER(average, rows, RM_SUM_THREADS, call->queue, n, (const float *)call->x[0].data,
                        (float *)call->y.data);
 }
 
-void rm_mean_backward_cuda(const rm_call *call) {
+void rm_mean_backward_cuda(const remat_call *call) {
     int64_t count = rm_desc_count(&call->x[0].desc), n = count / rm_desc_count(&call->dy.desc);
     if (!call->dx[0].data) return;
     RM_LAUNCH_EACH(spread, count, call->queue, count, n, (const float *)call->dy.data, (float *)call->dx[0].data);

@@ -12,7 +12,7 @@ typedef struct {
 } rm_pool_shape;
 
 /* The last two axes of x are a plane. */
-static inline rm_pool_shape rm_pool_shape_of(const rm_desc *x, const void *attr) {
+static inline rm_pool_shape rm_pool_shape_of(const remat_desc *x, const void *attr) {
     const rm_pool_attr *a = (const rm_pool_attr *)attr;
     rm_pool_shape s = {1, {1, 1}, {0, 0}, {1, 1}, {1, 1}, {0, 0}};
     for (int d = 0; d < x->rank - 2; d++) s.planes *= x->dim[d];
@@ -48,7 +48,7 @@ RM_HD int64_t rm_pool_first_over(const rm_pool_shape *s, int axis, int64_t y) {
 #include "ops/shape.h"
 
 /* infer of both. */
-static inline remat_status rm_pool_infer(const char *op, const rm_desc *x, const void *attr, rm_desc *y) {
+static inline remat_status rm_pool_infer(const char *op, const remat_desc *x, const void *attr, remat_desc *y) {
     static const char *const axis[] = {"height", "width"};
     const rm_pool_attr *a = attr;
     TRY(rm_want_real(op, "x", x));

@@ -8,9 +8,9 @@
 
 enum { X, W };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
-    char x_text[RM_DESC_TEXT], w_text[RM_DESC_TEXT];
+    char x_text[REMAT_DESC_TEXT], w_text[REMAT_DESC_TEXT];
     TRY(rm_want_real("positions", "x", &x[X]));
     TRY(rm_want_rank("positions", "x", &x[X], 3, 3));
     TRY(rm_want_real("positions", "w", &x[W]));
@@ -22,12 +22,12 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 1, 3);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[X].data, *w = (const real *)call->x[W].data + call->t0 * call->x[W].desc.dim[1];
     real *y = call->y.data;
     int64_t steps = call->y.desc.dim[0], batch = call->y.desc.dim[1], c = call->y.desc.dim[2];
@@ -37,7 +37,7 @@ static void forward(const rm_call *call) {
             y[(t * batch + b) * c + i] = x[(t * batch + b) * c + i] + w[t * c + i];);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *dy = call->dy.data;
     real *dx = call->dx[X].data, *dw = call->dx[W].data;
     int64_t steps = call->dy.desc.dim[0], batch = call->dy.desc.dim[1], c = call->dy.desc.dim[2];
@@ -50,20 +50,20 @@ static void backward(const rm_call *call) {
                     dy[(t * batch + b) * c + i];);
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE2(RM_REAL, 60, 7)}},
     {.name = "large enough for threads",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 9, 81, 93), RM_SHAPE2(RM_REAL, 90, 93)}},
 };
 
-const rm_op RM_OP(positions) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(positions) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "positions",
     .doc = "y (T,B,C) = x (T,B,C) + row t of w (P,C) at every timestep t",
     .n_in = 2,
-    .weights = 1u << W,
-    .time = RM_TIME_POINTWISE,
+    .shared = 1u << W,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

@@ -24,14 +24,14 @@ static __global__ void add_gradients(int64_t count, int64_t batch, int64_t c, co
 
 static __global__ void copy(int64_t count, const float *dy, float *dx) { RM_EACH(i, count) dx[i] = dy[i]; }
 
-void rm_positions_forward_cuda(const rm_call *call) {
+void rm_positions_forward_cuda(const remat_call *call) {
     int64_t count = rm_desc_count(&call->y.desc), batch = call->y.desc.dim[1], c = call->y.desc.dim[2];
     const float *w = (const float *)call->x[W].data + call->t0 * c;
     RM_LAUNCH_EACH(add_rows, count, call->queue, count, batch, c, (const float *)call->x[X].data, w,
                    (float *)call->y.data);
 }
 
-void rm_positions_backward_cuda(const rm_call *call) {
+void rm_positions_backward_cuda(const remat_call *call) {
     int64_t steps = call->dy.desc.dim[0], batch = call->dy.desc.dim[1], c = call->dy.desc.dim[2];
     const float *dy = (const float *)call->dy.data;
     float *dx = (float *)call->dx[X].data, *dw = (float *)call->dx[W].data;

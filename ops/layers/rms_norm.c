@@ -7,7 +7,7 @@
 
 enum { X, GAIN, INPUTS };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_rms_norm_attr *a = attr;
     TRY(rm_want_real("rms_norm", "x", &x[X]));
@@ -19,13 +19,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr;
     *out = rm_cost_streaming(y, 4, 2);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 10, 3);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 10, 3);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     return (uint64_t)rm_desc_rows(&x[X]) * sizeof(real);
 }
@@ -40,8 +40,8 @@ static double dot(int64_t c, const real *a, const real *b) {
     return (part[0] + part[1]) + (part[2] + part[3]);
 }
 
-static void forward(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
+static void forward(const remat_call *call) {
+    const remat_desc *shape = &call->x[X].desc;
     const real *gain = call->x[GAIN].data;
     real *rstd = call->aux; /* (rows), or NULL */
     double epsilon = ((const rm_rms_norm_attr *)call->attr)->epsilon;
@@ -64,16 +64,16 @@ static void backward_row(int64_t c, const real *x, const real *gain, const real 
 }
 
 /* dgain += sum of dy xhat, over columns [from, to), rows in order. */
-static void backward_columns(const rm_call *call, int64_t rows, int64_t c, int64_t from, int64_t to) {
+static void backward_columns(const remat_call *call, int64_t rows, int64_t c, int64_t from, int64_t to) {
     const real *x = call->x[X].data, *dy = call->dy.data, *rstd = call->aux;
     real *dgain = call->dx[GAIN].data;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = from; i < to; i++) dgain[i] += dy[r * c + i] * (x[r * c + i] * rstd[r]);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     enum { WIDTH = 64 };
-    const rm_desc *shape = &call->dy.desc;
+    const remat_desc *shape = &call->dy.desc;
     const real *x = call->x[X].data, *gain = call->x[GAIN].data, *dy = call->dy.data, *rstd = call->aux;
     real *dx = call->dx[X].data;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
@@ -87,7 +87,7 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_rms_norm_attr usual = {1e-6};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .attr = &usual, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE1(RM_REAL, 7)}},
     {.name = "whole", .attr = &usual, .x = {RM_SHAPE2(RM_REAL, 3, 70), RM_SHAPE1(RM_REAL, 70)}},
     {.name = "large enough for threads",
@@ -96,14 +96,14 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 3, 25, 240), RM_SHAPE1(RM_REAL, 240)}},
 };
 
-const rm_op RM_OP(rms_norm) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(rms_norm) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "rms_norm",
     .doc = "y = x / sqrt(mean(x^2) + epsilon) gain over the last axis; gain (C)",
     .n_in = INPUTS,
     .attr_bytes = sizeof(rm_rms_norm_attr),
-    .weights = 1u << GAIN,
-    .time = RM_TIME_POINTWISE,
+    .shared = 1u << GAIN,
+    .time = REMAT_TIME_POINTWISE,
     .saves = {.in = 1u << X | 1u << GAIN},
     .infer = infer,
     .cost = cost,

@@ -42,16 +42,16 @@ static __global__ void backward_columns(int64_t rows, int64_t c, const float *x,
     dgain[i] += sum;
 }
 
-void rm_rms_norm_forward_cuda(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
+void rm_rms_norm_forward_cuda(const remat_call *call) {
+    const remat_desc *shape = &call->x[X].desc;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
     RM_LAUNCH_TOGETHER(forward, rm_blocks_of(rows, ROWS), ROWS * RM_WARP, call->queue, rows, c,
                        ((const rm_rms_norm_attr *)call->attr)->epsilon, (const float *)call->x[X].data,
                        (const float *)call->x[GAIN].data, (float *)call->y.data, (float *)call->aux);
 }
 
-void rm_rms_norm_backward_cuda(const rm_call *call) {
-    const rm_desc *shape = &call->dy.desc;
+void rm_rms_norm_backward_cuda(const remat_call *call) {
+    const remat_desc *shape = &call->dy.desc;
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
     const float *rstd = (const float *)call->aux;
     float *dx = (float *)call->dx[X].data, *dgain = (float *)call->dx[GAIN].data;

@@ -7,9 +7,9 @@
 #include "ops/real.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     const rm_rotary_attr *a = attr;
     TRY(rm_want_real("rotary", "x", x));
     TRY(rm_want_rank("rotary", "x", x, 3, 3));
@@ -22,11 +22,11 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static int64_t width_of(const rm_desc *x, const void *attr) {
+static int64_t width_of(const remat_desc *x, const void *attr) {
     return x->dim[2] / ((const rm_rotary_attr *)attr)->heads;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)pass;
     int64_t width = width_of(x, attr);
     *out = rm_cost_streaming(y, 3, 2);
@@ -35,7 +35,7 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
 }
 
 /* table (tau,D): cosines of the pairs' angles, then sines, `way` times. */
-static void angles(const rm_call *call, int64_t width, real way, real *table) {
+static void angles(const remat_call *call, int64_t width, real way, real *table) {
     double base = ((const rm_rotary_attr *)call->attr)->base;
     int64_t steps = call->x[0].desc.dim[0], half = width / 2, t0 = call->t0;
     RM_PARALLEL_FOR(
@@ -59,8 +59,8 @@ static void turn_row(int64_t features, int64_t width, const real *table, const r
         }
 }
 
-static void turn(const rm_call *call, real way, const real *x, real *y) {
-    const rm_desc *d = &call->x[0].desc;
+static void turn(const remat_call *call, real way, const real *x, real *y) {
+    const remat_desc *d = &call->x[0].desc;
     int64_t width = width_of(d, call->attr), rows = d->dim[0] * d->dim[1], batch = d->dim[1], features = d->dim[2];
     real *table = call->scratch;
     angles(call, width, way, table);
@@ -69,13 +69,13 @@ static void turn(const rm_call *call, real way, const real *x, real *y) {
                                                                       x + row * features, y + row * features););
 }
 
-static void forward(const rm_call *call) { turn(call, 1, call->x[0].data, call->y.data); }
+static void forward(const remat_call *call) { turn(call, 1, call->x[0].data, call->y.data); }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     if (call->dx[0].data) turn(call, -1, call->dy.data, call->dx[0].data);
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "two heads", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 7, 2, 8)}, .attr = &(rm_rotary_attr){10000, 2}},
     {.name = "one pair", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 3, 2)}, .attr = &(rm_rotary_attr){2, 1}},
     {.name = "large enough for threads",
@@ -84,13 +84,13 @@ static const rm_sample samples[] = {
      .attr = &(rm_rotary_attr){500, 1}},
 };
 
-const rm_op RM_OP(rotary) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(rotary) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "rotary",
     .doc = "y (T,B,C): features i and i + D/2 of each head of x, D = C/heads, turned by t base^(-2i/D)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_rotary_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

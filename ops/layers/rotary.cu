@@ -25,9 +25,9 @@ static __global__ void turn(int64_t count, int64_t pairs, int64_t half, const fl
     }
 }
 
-static void launch(const rm_call *call, float way, const void *x, void *y) {
+static void launch(const remat_call *call, float way, const void *x, void *y) {
     const rm_rotary_attr *a = (const rm_rotary_attr *)call->attr;
-    const rm_desc *d = &call->x[0].desc;
+    const remat_desc *d = &call->x[0].desc;
     int64_t half = d->dim[2] / a->heads / 2, pairs = d->dim[1] * d->dim[2] / 2;
     float *table = (float *)call->scratch;
     RM_LAUNCH_EACH(angles, d->dim[0] * half, call->queue, d->dim[0] * half, half, call->t0, a->base, way, table);
@@ -35,7 +35,7 @@ static void launch(const rm_call *call, float way, const void *x, void *y) {
                    (float *)y);
 }
 
-void rm_rotary_forward_cuda(const rm_call *call) { launch(call, 1, call->x[0].data, call->y.data); }
-void rm_rotary_backward_cuda(const rm_call *call) {
+void rm_rotary_forward_cuda(const remat_call *call) { launch(call, 1, call->x[0].data, call->y.data); }
+void rm_rotary_backward_cuda(const remat_call *call) {
     if (call->dx[0].data) launch(call, -1, call->dy.data, call->dx[0].data);
 }

@@ -38,12 +38,12 @@ static __global__ void slope_rows(int64_t c, const float *all_y, const float *al
         dx[blockIdx.x * c + i] = LOGARITHM ? dy[i] - expf(y[i]) * s : y[i] * (dy[i] - s);
 }
 
-static void launch_forward(const rm_call *call) {
+static void launch_forward(const remat_call *call) {
     RM_LAUNCH_TOGETHER(make_rows, rm_desc_rows(&call->y.desc), RM_SUM_THREADS, call->queue, rm_desc_last(&call->y.desc),
                        (const float *)call->x[0].data, (float *)call->y.data);
 }
 
-static void launch_backward(const rm_call *call) {
+static void launch_backward(const remat_call *call) {
     if (!call->dx[0].data) return;
     RM_LAUNCH_TOGETHER(slope_rows, rm_desc_rows(&call->dy.desc), RM_SUM_THREADS, call->queue, rm_desc_last(&call->dy.desc),
                        (const float *)call->y.data, (const float *)call->dy.data, (float *)call->dx[0].data);

@@ -9,19 +9,19 @@
 static void make_row(const real *x, int64_t c, real *y);
 static void slope_row(const real *y, const real *dy, int64_t c, real *dx);
 
-static remat_status infer_rows(const char *op, const rm_desc *x, rm_desc *y) {
+static remat_status infer_rows(const char *op, const remat_desc *x, remat_desc *y) {
     TRY(rm_want_real(op, "x", x));
     TRY(rm_want_rank(op, "x", x, 1, REMAT_MAX_RANK));
     *y = *x;
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr;
-    *out = pass == RM_BACKWARD ? rm_cost_streaming(y, 5, 3) : rm_cost_streaming(y, 20, 2);
+    *out = pass == REMAT_BACKWARD ? rm_cost_streaming(y, 5, 3) : rm_cost_streaming(y, 20, 2);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[0].data;
     real *y = call->y.data;
     int64_t rows = rm_desc_rows(&call->y.desc), c = rm_desc_last(&call->y.desc);
@@ -29,7 +29,7 @@ static void forward(const rm_call *call) {
                     for (int64_t r = 0; r < rows; r++) make_row(x + r * c, c, y + r * c););
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *y = call->y.data, *dy = call->dy.data;
     real *dx = call->dx[0].data;
     int64_t rows = rm_desc_rows(&call->dy.desc), c = rm_desc_last(&call->dy.desc);
@@ -38,7 +38,7 @@ static void backward(const rm_call *call) {
                     for (int64_t r = 0; r < rows; r++) slope_row(y + r * c, dy + r * c, c, dx + r * c););
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
     {.name = "one row", .x = {RM_SHAPE1(RM_REAL, 9)}},
     {.name = "one class", .x = {RM_SHAPE2(RM_REAL, 3, 1)}},
@@ -47,7 +47,7 @@ static const rm_sample samples[] = {
 
 /* The descriptor but for doc. */
 #define RM_SOFTMAX_OP(op)                                                                                              \
-    .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 1, .time = RM_TIME_POINTWISE, .saves = {.out = true},          \
+    .struct_bytes = sizeof(remat_op), .name = #op, .n_in = 1, .time = REMAT_TIME_POINTWISE, .saves = {.out = true},    \
     .infer = infer, .cost = cost, .define_forward = forward, .define_backward = backward,                              \
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)}, .samples = samples,                       \
     .n_samples = sizeof samples / sizeof *samples

@@ -3,7 +3,7 @@
 
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_upsample_attr *a = attr;
     TRY(rm_want_real("upsample", "x", x));
@@ -21,10 +21,10 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr, (void)pass;
     double bytes = (double)(rm_desc_count(x) + rm_desc_count(y)) * sizeof(real);
-    *out = (rm_cost){.flops = 8 * (double)rm_desc_count(y), .moved_bytes = bytes};
+    *out = (remat_cost){.flops = 8 * (double)rm_desc_count(y), .moved_bytes = bytes};
 }
 
 static void enlarge(const rm_upsample_shape *s, const real *from, real *to) {
@@ -56,7 +56,7 @@ static void gather(const rm_upsample_shape *s, const real *above, real *to) {
     }
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const rm_upsample_shape s = rm_upsample_shape_of(&call->x[0].desc, call->attr);
     const real *x = call->x[0].data;
     real *y = call->y.data;
@@ -66,7 +66,7 @@ static void forward(const rm_call *call) {
                         enlarge(&s, x + plane * pixels, y + plane * positions););
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const rm_upsample_shape s = rm_upsample_shape_of(&call->x[0].desc, call->attr);
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
@@ -79,7 +79,7 @@ static void backward(const rm_call *call) {
 
 static const rm_upsample_attr nearest = {{2, 3}, REMAT_NEAREST}, bilinear = {{3, 2}, REMAT_BILINEAR},
                               corners = {{2, 2}, REMAT_BILINEAR_CORNERS};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "nearest", .attr = &nearest, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
     {.name = "bilinear", .attr = &bilinear, .x = {RM_SHAPE3(RM_REAL, 2, 1, 6)}},
     {.name = "corners", .attr = &corners, .x = {RM_SHAPE4(RM_REAL, 2, 2, 4, 1)}},
@@ -87,13 +87,13 @@ static const rm_sample samples[] = {
     {.name = "large enough for threads", .attr = &bilinear, .x = {RM_SHAPE4(RM_REAL, 2, 5, 43, 41)}},
 };
 
-const rm_op RM_OP(upsample) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(upsample) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "upsample",
     .doc = "y (..,s H,s W) = x (..,H,W) enlarged, nearest or bilinear",
     .n_in = 1,
     .attr_bytes = sizeof(rm_upsample_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

@@ -33,13 +33,13 @@ static __global__ void gather(rm_upsample_shape s, int64_t count, const float *d
     }
 }
 
-void rm_upsample_forward_cuda(const rm_call *call) {
+void rm_upsample_forward_cuda(const remat_call *call) {
     rm_upsample_shape s = rm_upsample_shape_of(&call->x[0].desc, call->attr);
     int64_t count = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(enlarge, count, call->queue, s, count, (const float *)call->x[0].data, (float *)call->y.data);
 }
 
-void rm_upsample_backward_cuda(const rm_call *call) {
+void rm_upsample_backward_cuda(const remat_call *call) {
     rm_upsample_shape s = rm_upsample_shape_of(&call->x[0].desc, call->attr);
     int64_t count = rm_desc_count(&call->x[0].desc);
     if (!call->dx[0].data) return;

@@ -13,7 +13,7 @@ typedef struct {
 } rm_upsample_shape;
 
 /* The last two axes of x are a plane. */
-static inline rm_upsample_shape rm_upsample_shape_of(const rm_desc *x, const void *attr) {
+static inline rm_upsample_shape rm_upsample_shape_of(const remat_desc *x, const void *attr) {
     const rm_upsample_attr *a = (const rm_upsample_attr *)attr;
     rm_upsample_shape s = {1, {1, 1}, {1, 1}, {1, 1}, a->mode, {0, 0}};
     for (int d = 0; d < x->rank - 2; d++) s.planes *= x->dim[d];

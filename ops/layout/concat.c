@@ -9,9 +9,9 @@
 enum { MOST = 4 };
 
 /* The same shape as x[0], but for the last size. */
-static remat_status check_beside(const rm_desc *x, int i) {
-    char first[RM_DESC_TEXT], other[RM_DESC_TEXT];
-    rm_desc alike = x[i];
+static remat_status check_beside(const remat_desc *x, int i) {
+    char first[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
+    remat_desc alike = x[i];
     if (alike.rank > 0 && alike.rank == x[0].rank) alike.dim[alike.rank - 1] = rm_desc_last(&x[0]);
     REQUIRE(rm_desc_equal(&alike, &x[0]), INVALID,
             "concat: x[0] is %s and x[%d] is %s; they may differ in their last size alone", rm_desc_text(&x[0], first),
@@ -19,7 +19,7 @@ static remat_status check_beside(const rm_desc *x, int i) {
     return REMAT_OK;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("concat", "x[0]", &x[0]));
     TRY(rm_want_rank("concat", "x[0]", &x[0], 1, REMAT_MAX_RANK));
@@ -32,13 +32,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 0, 2);
 }
 
 /* y (rows,C1+C2+..), x[i] (rows,Ci) */
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t rows = rm_desc_rows(&call->y.desc), wide = rm_desc_last(&call->y.desc), at = 0;
     for (int i = 0; i < MOST; i++) {
         if (call->x[i].desc.rank < 0) continue;
@@ -53,7 +53,7 @@ static void forward(const rm_call *call) {
 }
 
 /* Each gradient is its columns of dy. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     int64_t rows = rm_desc_rows(&call->dy.desc), wide = rm_desc_last(&call->dy.desc), at = 0;
     for (int i = 0; i < MOST; i++) {
         if (call->x[i].desc.rank < 0) continue;
@@ -68,7 +68,7 @@ static void backward(const rm_call *call) {
     }
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE3(RM_REAL, 5, 2, 3), RM_ABSENT, RM_ABSENT}},
@@ -79,13 +79,13 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE2(RM_REAL, 270, 251), RM_SHAPE2(RM_REAL, 270, 2), RM_ABSENT, RM_ABSENT}},
 };
 
-const rm_op RM_OP(concat) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(concat) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "concat",
     .doc = "y (..,C1+C2+..) = 2 to 4 inputs (..,C1), (..,C2), .. side by side",
     .n_in = MOST,
     .optional = 1u << 2 | 1u << 3,
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

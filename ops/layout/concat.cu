@@ -11,7 +11,7 @@ static __global__ void copy(int64_t n, int64_t width, const float *from, int64_t
     }
 }
 
-void rm_concat_forward_cuda(const rm_call *call) {
+void rm_concat_forward_cuda(const remat_call *call) {
     int64_t rows = rm_desc_rows(&call->y.desc), wide = rm_desc_last(&call->y.desc), at = 0;
     for (int i = 0; i < MOST; i++) {
         if (call->x[i].desc.rank < 0) continue;
@@ -22,7 +22,7 @@ void rm_concat_forward_cuda(const rm_call *call) {
     }
 }
 
-void rm_concat_backward_cuda(const rm_call *call) {
+void rm_concat_backward_cuda(const remat_call *call) {
     int64_t rows = rm_desc_rows(&call->dy.desc), wide = rm_desc_last(&call->dy.desc), at = 0;
     for (int i = 0; i < MOST; i++) {
         if (call->x[i].desc.rank < 0) continue;

@@ -5,7 +5,7 @@
 
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_pad_attr *a = attr;
     TRY(rm_want_real("pad", "x", x));
@@ -21,12 +21,12 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 0, 2);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const rm_pad_shape s = rm_pad_shape_of(&call->x[0].desc, call->attr);
     const real *x = call->x[0].data;
     real *y = call->y.data;
@@ -41,7 +41,7 @@ static void forward(const rm_call *call) {
         });
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const rm_pad_shape s = rm_pad_shape_of(&call->x[0].desc, call->attr);
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
@@ -56,19 +56,19 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_pad_attr around = {{1, 2}, {3, 0}}, below = {{0, 0}, {1, 1}};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "planes", .attr = &around, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
     {.name = "sequence", .sequence = true, .attr = &below, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 5)}},
     {.name = "large enough for threads", .attr = &around, .x = {RM_SHAPE4(RM_REAL, 2, 5, 83, 81)}},
 };
 
-const rm_op RM_OP(pad) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(pad) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "pad",
     .doc = "y = zeros around each plane of x (..,H,W)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_pad_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

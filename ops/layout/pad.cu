@@ -22,13 +22,13 @@ static __global__ void cut_out(rm_pad_shape s, int64_t count, const float *dy, f
     }
 }
 
-void rm_pad_forward_cuda(const rm_call *call) {
+void rm_pad_forward_cuda(const remat_call *call) {
     int64_t count = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(surround, count, call->queue, rm_pad_shape_of(&call->x[0].desc, call->attr), count,
                    (const float *)call->x[0].data, (float *)call->y.data);
 }
 
-void rm_pad_backward_cuda(const rm_call *call) {
+void rm_pad_backward_cuda(const remat_call *call) {
     int64_t count = rm_desc_count(&call->x[0].desc);
     if (!call->dx[0].data) return;
     RM_LAUNCH_EACH(cut_out, count, call->queue, rm_pad_shape_of(&call->x[0].desc, call->attr), count,

@@ -10,7 +10,7 @@ typedef struct {
     int64_t planes, in[2], out[2], before[2]; /* over height, width */
 } rm_pad_shape;
 
-static inline rm_pad_shape rm_pad_shape_of(const rm_desc *x, const void *attr) {
+static inline rm_pad_shape rm_pad_shape_of(const remat_desc *x, const void *attr) {
     const rm_pad_attr *a = (const rm_pad_attr *)attr;
     rm_pad_shape s = {1, {0, 0}, {0, 0}, {a->before[0], a->before[1]}};
     for (int d = 0; d < x->rank - 2; d++) s.planes *= x->dim[d];

@@ -6,9 +6,9 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     const rm_slice_attr *a = attr;
     TRY(rm_want_real("slice", "x", &x[0]));
     TRY(rm_want_rank("slice", "x", &x[0], 1, REMAT_MAX_RANK));
@@ -23,13 +23,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
     *out = rm_cost_streaming(y, 0, 2);
-    if (pass == RM_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[0]) + rm_desc_bytes(y));
+    if (pass == REMAT_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[0]) + rm_desc_bytes(y));
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t first = ((const rm_slice_attr *)call->attr)->first, rows = rm_desc_rows(&call->y.desc);
     int64_t width = rm_desc_last(&call->x[0].desc), count = rm_desc_last(&call->y.desc);
     const real *x = (const real *)call->x[0].data + first; /* (rows,width) */
@@ -40,7 +40,7 @@ static void forward(const rm_call *call) {
 }
 
 /* dy in its columns, 0 in all others. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     int64_t first = ((const rm_slice_attr *)call->attr)->first, rows = rm_desc_rows(&call->dy.desc);
     int64_t width = rm_desc_last(&call->x[0].desc), count = rm_desc_last(&call->dy.desc);
     const real *dy = call->dy.data;
@@ -54,20 +54,20 @@ static void backward(const rm_call *call) {
         });
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}, .attr = &(rm_slice_attr){2, 3}},
     {.name = "whole, to the end", .x = {RM_SHAPE2(RM_REAL, 3, 11)}, .attr = &(rm_slice_attr){10, 1}},
     {.name = "all of a vector", .x = {RM_SHAPE1(RM_REAL, 4)}, .attr = &(rm_slice_attr){0, 4}},
     {.name = "large enough for threads", .x = {RM_SHAPE2(RM_REAL, 270, 251)}, .attr = &(rm_slice_attr){1, 249}},
 };
 
-const rm_op RM_OP(slice) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(slice) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "slice",
     .doc = "y (..,count) = columns first .. first + count - 1 of x (..,C)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_slice_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

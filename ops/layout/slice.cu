@@ -16,14 +16,14 @@ static __global__ void backward(int64_t n, int64_t width, int64_t first, int64_t
     }
 }
 
-void rm_slice_forward_cuda(const rm_call *call) {
+void rm_slice_forward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->y.desc), count = rm_desc_last(&call->y.desc);
     int64_t width = rm_desc_last(&call->x[0].desc), first = ((const rm_slice_attr *)call->attr)->first;
     RM_LAUNCH_EACH(forward, n, call->queue, n, width, first, count, (const float *)call->x[0].data,
                    (float *)call->y.data);
 }
 
-void rm_slice_backward_cuda(const rm_call *call) {
+void rm_slice_backward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[0].desc), count = rm_desc_last(&call->dy.desc);
     int64_t width = rm_desc_last(&call->x[0].desc), first = ((const rm_slice_attr *)call->attr)->first;
     if (!call->dx[0].data) return;

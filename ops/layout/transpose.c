@@ -3,10 +3,10 @@
 
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_transpose_attr *a = attr;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("transpose", "x", x));
     REQUIRE(a && a->one >= 0 && a->one < a->other && a->other < x->rank, INVALID,
             "transpose: x is %s, and axes %lld and %lld are to change places; they must be two of its axes, the first "
@@ -17,7 +17,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 0, 2);
 }
@@ -33,7 +33,7 @@ static void turn_block(const rm_transpose_shape *s, int64_t m, int64_t i, int64_
         }
 }
 
-static void turn(const rm_call *call, rm_transpose_shape s, const real *from, real *to) {
+static void turn(const remat_call *call, rm_transpose_shape s, const real *from, real *to) {
     int64_t size = s.one * s.middle * s.other * s.inner, strips = (s.one + BLOCK - 1) / BLOCK;
     RM_PARALLEL_FOR(
         call->threads, s.outer * size > RM_PARALLEL_MIN, for (int64_t n = 0; n < s.outer * strips; n++) {
@@ -44,17 +44,17 @@ static void turn(const rm_call *call, rm_transpose_shape s, const real *from, re
         });
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     turn(call, rm_transpose_shape_of(&call->x[0].desc, call->attr), call->x[0].data, call->y.data);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     if (call->dx[0].data)
         turn(call, rm_transpose_shape_of(&call->dy.desc, call->attr), call->dy.data, call->dx[0].data);
 }
 
 static const rm_transpose_attr first = {0, 1}, planes = {1, 3}, timed = {2, 3};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "matrix", .attr = &first, .x = {RM_SHAPE2(RM_REAL, 5, 21)}},
     {.name = "far apart", .attr = &planes, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
     {.name = "numbers behind", .attr = &first, .x = {RM_SHAPE3(RM_REAL, 4, 3, 6)}},
@@ -62,13 +62,13 @@ static const rm_sample samples[] = {
     {.name = "large enough for threads", .attr = &first, .x = {RM_SHAPE2(RM_REAL, 270, 251)}},
 };
 
-const rm_op RM_OP(transpose) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(transpose) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "transpose",
     .doc = "y = x with two axes in each other's place",
     .n_in = 1,
     .attr_bytes = sizeof(rm_transpose_attr),
-    .time = RM_TIME_POINTWISE,
+    .time = REMAT_TIME_POINTWISE,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

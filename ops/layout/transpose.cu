@@ -16,10 +16,10 @@ static __global__ void turn(rm_transpose_shape s, int64_t count, const float *fr
     }
 }
 
-static void launch(const rm_call *call, const rm_desc *desc, const void *from, void *to) {
+static void launch(const remat_call *call, const remat_desc *desc, const void *from, void *to) {
     int64_t count = rm_desc_count(desc);
     if (to) RM_LAUNCH_EACH(turn, count, call->queue, rm_transpose_shape_of(desc, call->attr), count, (const float *)from, (float *)to);
 }
 
-void rm_transpose_forward_cuda(const rm_call *call) { launch(call, &call->x[0].desc, call->x[0].data, call->y.data); }
-void rm_transpose_backward_cuda(const rm_call *call) { launch(call, &call->dy.desc, call->dy.data, call->dx[0].data); }
+void rm_transpose_forward_cuda(const remat_call *call) { launch(call, &call->x[0].desc, call->x[0].data, call->y.data); }
+void rm_transpose_backward_cuda(const remat_call *call) { launch(call, &call->dy.desc, call->dy.data, call->dx[0].data); }

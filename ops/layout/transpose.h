@@ -11,7 +11,7 @@ typedef struct {
     int64_t outer, one, middle, other, inner;
 } rm_transpose_shape;
 
-static inline rm_transpose_shape rm_transpose_shape_of(const rm_desc *x, const void *attr) {
+static inline rm_transpose_shape rm_transpose_shape_of(const remat_desc *x, const void *attr) {
     const rm_transpose_attr *a = (const rm_transpose_attr *)attr;
     rm_transpose_shape s = {1, x->dim[a->one], 1, x->dim[a->other], 1};
     for (int d = 0; d < x->rank; d++) {

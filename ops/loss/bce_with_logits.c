@@ -5,12 +5,12 @@
 #define TARGET_SLOPE rm_bce_target_slope
 #include "ops/loss/element_loss.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     return infer_elements("bce_with_logits", x, NULL, y);
 }
 
-const rm_op RM_OP(bce_with_logits) = {
+const remat_op RM_OP(bce_with_logits) = {
     RM_ELEMENT_LOSS(bce_with_logits),
     .doc = "y = mean over all elements of -t log p - (1 - t) log(1 - p), padded rows left out; "
            "p = sigmoid(x), t the target",

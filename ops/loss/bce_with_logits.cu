@@ -4,5 +4,5 @@
 #define TARGET_SLOPE rm_bce_target_slope
 #include "ops/loss/element_loss.cuh"
 
-void rm_bce_with_logits_forward_cuda(const rm_call *call) { launch_forward(call); }
-void rm_bce_with_logits_backward_cuda(const rm_call *call) { launch_backward(call); }
+void rm_bce_with_logits_forward_cuda(const remat_call *call) { launch_forward(call); }
+void rm_bce_with_logits_backward_cuda(const remat_call *call) { launch_backward(call); }

@@ -21,8 +21,8 @@
 
 enum { LOGITS = RM_CTC_LOGITS, TARGETS = RM_CTC_TARGETS };
 
-static remat_status want_lengths(const char *input, const rm_desc *x, int64_t batch) {
-    char text[RM_DESC_TEXT];
+static remat_status want_lengths(const char *input, const remat_desc *x, int64_t batch) {
+    char text[REMAT_DESC_TEXT];
     if (x->rank < 0) return REMAT_OK;
     TRY(rm_want_integer("ctc", input, x));
     REQUIRE(x->rank == 1 && x->dim[0] == batch, INVALID,
@@ -31,9 +31,9 @@ static remat_status want_lengths(const char *input, const rm_desc *x, int64_t ba
     return REMAT_OK;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     const rm_ctc_attr *a = attr;
-    char logits[RM_DESC_TEXT], targets[RM_DESC_TEXT];
+    char logits[REMAT_DESC_TEXT], targets[REMAT_DESC_TEXT];
     TRY(rm_want_real("ctc", "logits", &x[LOGITS]));
     TRY(rm_want_rank("ctc", "logits", &x[LOGITS], 3, 3));
     TRY(rm_want_integer("ctc", "targets", &x[TARGETS]));
@@ -51,32 +51,32 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static int64_t rows_of(const rm_desc *x) { return x[LOGITS].dim[0] * x[LOGITS].dim[1]; }
+static int64_t rows_of(const remat_desc *x) { return x[LOGITS].dim[0] * x[LOGITS].dim[1]; }
 
 /* Rows, then alpha (tau+1,B,width): what the tile begins with, and after each of its timesteps. */
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     uint64_t rows = (uint64_t)rows_of(x), batch = (uint64_t)x[LOGITS].dim[1];
     return rows * sizeof(rm_ctc_row) + (rows + batch) * (uint64_t)rm_ctc_width(x) * sizeof(real);
 }
 
 /* Of a forward-only call: what is aux elsewhere. Backward: two numbers a position, and one a sample. */
-static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
-    if (pass == RM_BACKWARD) return (uint64_t)(x[LOGITS].dim[1] * (2 * rm_ctc_width(x) + 1)) * sizeof(real);
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+    if (pass == REMAT_BACKWARD) return (uint64_t)(x[LOGITS].dim[1] * (2 * rm_ctc_width(x) + 1)) * sizeof(real);
     return aux ? 0 : aux_bytes(x, attr);
 }
 
 /* An exp is some 16 operations, and so is a logarithm; a position takes three and one, forward and backward. */
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y;
     double positions = (double)(rows_of(x) * rm_ctc_width(x));
-    *out = rm_cost_streaming(&x[LOGITS], 20, pass == RM_BACKWARD ? 2 : 1);
-    out->flops += positions * (pass == RM_BACKWARD ? 130 : 70);
-    out->moved_bytes += positions * sizeof(real) * (pass == RM_BACKWARD ? 3 : 2);
+    *out = rm_cost_streaming(&x[LOGITS], 20, pass == REMAT_BACKWARD ? 2 : 1);
+    out->flops += positions * (pass == REMAT_BACKWARD ? 130 : 70);
+    out->moved_bytes += positions * sizeof(real) * (pass == REMAT_BACKWARD ? 3 : 2);
     out->scratch_bytes = scratch_bytes(x, attr, pass, false);
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)attr;
     return input == TARGETS                ? x[LOGITS].dim[2]
            : input == RM_CTC_INPUT_LENGTHS ? x[LOGITS].dim[0] + 1
@@ -114,7 +114,7 @@ static real step(const rm_ctc *c, const int32_t *target, int64_t ends, const rea
     return most;
 }
 
-static void forward_sample(const rm_call *call, const rm_ctc *c, const rm_ctc_row *row, real *alpha, int64_t b) {
+static void forward_sample(const remat_call *call, const rm_ctc *c, const rm_ctc_row *row, real *alpha, int64_t b) {
     const int32_t *target = c->target + b * c->labels;
     const real *state = call->state_in[0].data;
     int64_t labels = rm_ctc_labels(c, b), ends = 2 * labels + 1, steps = rm_ctc_steps(c, b), ld = c->batch * c->width;
@@ -139,7 +139,7 @@ static void forward_sample(const rm_call *call, const rm_ctc *c, const rm_ctc_ro
 /* Positions cost an exp or more four times. */
 static bool large(const rm_ctc *c) { return 4 * c->tau * c->batch * c->width > RM_PARALLEL_MIN_HEAVY; }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const rm_ctc c = rm_ctc_of(call);
     int64_t rows = c.tau * c.batch;
     rm_ctc_row *row = call->aux ? call->aux : call->scratch;
@@ -174,7 +174,7 @@ static void unscale(const real *alpha, int64_t ends, real d_scale, real *d) {
 }
 
 /* Leaves in each alpha of the tile its gradient, and returns the scale's. d and arrived: (width), scratch. */
-static real backward_sample(const rm_call *call, const rm_ctc *c, real *alpha, real *d, real *arrived, int64_t b) {
+static real backward_sample(const remat_call *call, const rm_ctc *c, real *alpha, real *d, real *arrived, int64_t b) {
     const int32_t *target = c->target + b * c->labels;
     const real *d_out = call->dstate_out[0].data;
     real *d_in = call->dstate_in[0].data, d_scale = 0;
@@ -205,7 +205,7 @@ static void row_backward(const rm_ctc *c, int64_t r, rm_ctc_row row, const real 
     for (int64_t s = 0; s < ends; s++) dx[rm_ctc_class(c, target, s)] += d[s];
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const rm_ctc c = rm_ctc_of(call);
     int64_t rows = c.tau * c.batch;
     const rm_ctc_row *row = call->aux;
@@ -226,7 +226,7 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_ctc_attr zero_infinity = {.zero_infinity = 1}, last_is_blank = {.blank = 4};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "all labels",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 9, 3, 5), RM_SHAPE2(REMAT_I32, 3, 4), RM_ABSENT, RM_ABSENT}},
@@ -243,8 +243,8 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 31, 6, 89), RM_SHAPE2(REMAT_I32, 6, 11), RM_ABSENT, RM_ABSENT}},
 };
 
-const rm_op RM_OP(ctc) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(ctc) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "ctc",
     .doc = "y (T,B) = 0, at the last timestep each sample's -log of the probability of its labels, all alignments "
            "together, "
@@ -253,10 +253,10 @@ const rm_op RM_OP(ctc) = {
     .n_state = 1,
     .state_name = {"alpha"},
     .optional = 1u << RM_CTC_INPUT_LENGTHS | 1u << RM_CTC_TARGET_LENGTHS,
-    .weights = 1u << TARGETS | 1u << RM_CTC_INPUT_LENGTHS | 1u << RM_CTC_TARGET_LENGTHS,
+    .shared = 1u << TARGETS | 1u << RM_CTC_INPUT_LENGTHS | 1u << RM_CTC_TARGET_LENGTHS,
     .discrete = 1u << TARGETS | 1u << RM_CTC_INPUT_LENGTHS | 1u << RM_CTC_TARGET_LENGTHS,
     .attr_bytes = sizeof(rm_ctc_attr),
-    .time = RM_TIME_RECURRENT,
+    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = 1u << LOGITS | 1u << TARGETS | 1u << RM_CTC_INPUT_LENGTHS | 1u << RM_CTC_TARGET_LENGTHS},
     .infer = infer,
     .cost = cost,

@@ -143,7 +143,7 @@ static __global__ void rows_backward(rm_ctc c, const rm_ctc_row *row, const floa
         for (int64_t s = 0; s < ends; s++) dx[rm_ctc_class(&c, c.target + b * c.labels, s)] += d[s];
 }
 
-void rm_ctc_forward_cuda(const rm_call *call) {
+void rm_ctc_forward_cuda(const remat_call *call) {
     rm_ctc c = rm_ctc_of(call);
     int64_t rows = c.tau * c.batch;
     rm_ctc_row *row = (rm_ctc_row *)(call->aux ? call->aux : call->scratch);
@@ -152,7 +152,7 @@ void rm_ctc_forward_cuda(const rm_call *call) {
                        (const float *)call->state_in[0].data, (float *)call->y.data, (float *)call->state_out[0].data);
 }
 
-void rm_ctc_backward_cuda(const rm_call *call) {
+void rm_ctc_backward_cuda(const remat_call *call) {
     rm_ctc c = rm_ctc_of(call);
     int64_t rows = c.tau * c.batch;
     rm_ctc_row *row = (rm_ctc_row *)call->aux;

@@ -24,10 +24,10 @@ typedef struct {
     const int32_t *target, *input_length, *target_length; /* (B,S), (B), (B); the last two may be NULL */
 } rm_ctc;
 
-static inline int64_t rm_ctc_width(const rm_desc *x) { return 2 * x[RM_CTC_TARGETS].dim[1] + 1; }
+static inline int64_t rm_ctc_width(const remat_desc *x) { return 2 * x[RM_CTC_TARGETS].dim[1] + 1; }
 
-static inline rm_ctc rm_ctc_of(const rm_call *call) {
-    const rm_desc *x = &call->x[RM_CTC_LOGITS].desc;
+static inline rm_ctc rm_ctc_of(const remat_call *call) {
+    const remat_desc *x = &call->x[RM_CTC_LOGITS].desc;
     const rm_ctc_attr *a = (const rm_ctc_attr *)call->attr;
     rm_ctc c;
     c.t0 = call->t0, c.t_total = call->t_total;

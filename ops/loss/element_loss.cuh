@@ -50,15 +50,15 @@ static __global__ void total_gradient(int64_t n, counting c, double delta, const
     if (threadIdx.x == 0 && *c.total != 0) *dtotal -= (float)(divided(c, sum * *dy) / *c.total);
 }
 
-static double delta_of(const rm_call *call) { return call->attr ? ((const rm_huber_attr *)call->attr)->delta : 1; }
+static double delta_of(const remat_call *call) { return call->attr ? ((const rm_huber_attr *)call->attr)->delta : 1; }
 
-static counting counting_of(const rm_call *call) {
-    const rm_desc *shape = &call->x[X].desc;
+static counting counting_of(const remat_call *call) {
+    const remat_desc *shape = &call->x[X].desc;
     return {(const int32_t *)call->x[PADDING].data, (const float *)call->x[TOTAL].data, rm_desc_last(shape),
             rm_call_total(call, shape, rm_desc_count(shape))};
 }
 
-static void launch_forward(const rm_call *call) {
+static void launch_forward(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc), blocks = rm_blocks_of(n, BLOCK);
     double *partial = (double *)call->scratch; /* (blocks) */
     RM_LAUNCH_TOGETHER(forward, blocks, RM_SUM_THREADS, call->queue, n, counting_of(call), delta_of(call),
@@ -66,7 +66,7 @@ static void launch_forward(const rm_call *call) {
     RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, call->queue, partial, blocks, 1.0, (float *)call->y.data);
 }
 
-static void launch_backward(const rm_call *call) {
+static void launch_backward(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc);
     const float *x = (const float *)call->x[X].data, *target = (const float *)call->x[TARGET].data;
     const float *dy = (const float *)call->dy.data;

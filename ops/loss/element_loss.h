@@ -16,8 +16,8 @@ enum { X, TARGET, PADDING, TOTAL };
 
 static double delta_of(const void *attr) { return attr ? ((const rm_huber_attr *)attr)->delta : 1; }
 
-static remat_status infer_padding(const char *op, const rm_desc *x) {
-    char x_text[RM_DESC_TEXT], text[RM_DESC_TEXT];
+static remat_status infer_padding(const char *op, const remat_desc *x) {
+    char x_text[REMAT_DESC_TEXT], text[REMAT_DESC_TEXT];
     TRY(rm_want_integer(op, "padding", &x[PADDING]));
     bool fits = x[PADDING].rank == x[X].rank - 1;
     for (int i = 0; i < x[PADDING].rank; i++) fits = fits && x[PADDING].dim[i] == x[X].dim[i];
@@ -26,25 +26,25 @@ static remat_status infer_padding(const char *op, const rm_desc *x) {
     return REMAT_OK;
 }
 
-static remat_status infer_elements(const char *op, const rm_desc *x, const void *attr, rm_desc *y) {
+static remat_status infer_elements(const char *op, const remat_desc *x, const void *attr, remat_desc *y) {
     TRY(rm_want_real(op, "x", &x[X]));
     TRY(rm_want_same(op, "x", &x[X], "target", &x[TARGET]));
     REQUIRE(delta_of(attr) > 0, INVALID, "%s: delta is %g; it must be above 0", op, delta_of(attr));
     if (x[PADDING].rank >= 0) TRY(infer_padding(op, x));
     REQUIRE(x[TOTAL].rank == (x[PADDING].rank < 0 ? -1 : 0), INVALID,
             "%s: total goes with padding, and is a scalar: how many rows are none", op);
-    *y = (rm_desc)RM_SCALAR(RM_REAL);
+    *y = (remat_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)x, (void)attr;
     return input == PADDING ? 2 : 0;
 }
 
 /* By the elements of the whole sequence that count. */
-static double divided(const rm_call *call, double sum) {
-    const rm_desc *shape = &call->x[X].desc;
+static double divided(const remat_call *call, double sum) {
+    const remat_desc *shape = &call->x[X].desc;
     const real *rows = call->x[TOTAL].data;
     if (!rows) return sum / rm_call_total(call, shape, rm_desc_count(shape));
     return *rows != 0 ? sum / (*rows * (double)rm_desc_last(shape)) : 0;
@@ -54,14 +54,14 @@ static double divided(const rm_call *call, double sum) {
 enum { BLOCK = 4096 };
 static int64_t count_blocks(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y, (void)attr;
-    *out = rm_cost_streaming(&x[X], 3, pass == RM_BACKWARD ? 4 : 2);
-    if (pass == RM_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_count(&x[X])) * sizeof(double);
+    *out = rm_cost_streaming(&x[X], 3, pass == REMAT_BACKWARD ? 4 : 2);
+    if (pass == REMAT_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_count(&x[X])) * sizeof(double);
 }
 
 /* Of elements from .. to-1, which count. */
-static double stretch_sum(const rm_call *call, int64_t from, int64_t to) {
+static double stretch_sum(const remat_call *call, int64_t from, int64_t to) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     double sum = 0, delta = delta_of(call->attr);
     (void)delta;
@@ -69,19 +69,19 @@ static double stretch_sum(const rm_call *call, int64_t from, int64_t to) {
     return sum;
 }
 
-static bool counts(const rm_call *call, int64_t i) {
+static bool counts(const remat_call *call, int64_t i) {
     const int32_t *padding = call->x[PADDING].data; /* (rows) */
     return !padding || !padding[i / rm_desc_last(&call->x[X].desc)];
 }
 
 /* Where elements end that count as element i does: its row, or all up to `to`. */
-static int64_t stretch_end(const rm_call *call, int64_t i, int64_t to) {
+static int64_t stretch_end(const remat_call *call, int64_t i, int64_t to) {
     int64_t v = rm_desc_last(&call->x[X].desc), end = call->x[PADDING].data ? (i / v + 1) * v : to;
     return end < to ? end : to;
 }
 
 /* Of block b of n elements. */
-static double block_sum(const rm_call *call, int64_t b, int64_t n) {
+static double block_sum(const remat_call *call, int64_t b, int64_t n) {
     int64_t to = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
     double sum = 0;
     for (int64_t i = b * BLOCK, end; i < to; i = end) {
@@ -91,16 +91,16 @@ static double block_sum(const rm_call *call, int64_t b, int64_t n) {
     return sum;
 }
 
-static double sum_of(const rm_call *call) {
+static double sum_of(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc);
     double sum = 0;
     for (int64_t b = 0; b < count_blocks(n); b++) sum += block_sum(call, b, n);
     return sum;
 }
 
-static void define_forward(const rm_call *call) { *(real *)call->y.data = (real)divided(call, sum_of(call)); }
+static void define_forward(const remat_call *call) { *(real *)call->y.data = (real)divided(call, sum_of(call)); }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc), blocks = count_blocks(n);
     double *partial = call->scratch, sum = 0; /* (blocks) */
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
@@ -110,14 +110,14 @@ static void forward(const rm_call *call) {
 }
 
 /* What a graph hardly ever asks for. */
-static void total_gradient(const rm_call *call) {
+static void total_gradient(const remat_call *call) {
     real *dtotal = call->dx[TOTAL].data;
     const real *rows = call->x[TOTAL].data;
     if (dtotal && *rows != 0) *dtotal -= (real)(divided(call, sum_of(call) * *(const real *)call->dy.data) / *rows);
 }
 
 /* Of elements from .. to-1, which count. */
-static void stretch_slopes(const rm_call *call, int64_t from, int64_t to, real factor) {
+static void stretch_slopes(const remat_call *call, int64_t from, int64_t to, real factor) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data, delta = (real)delta_of(call->attr);
     (void)delta;
@@ -127,13 +127,13 @@ static void stretch_slopes(const rm_call *call, int64_t from, int64_t to, real f
     }
 }
 
-static void clear(const rm_call *call, int64_t from, int64_t to) {
+static void clear(const remat_call *call, int64_t from, int64_t to) {
     real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data;
     if (dx) memset(dx + from, 0, (size_t)(to - from) * sizeof *dx);
     if (dtarget) memset(dtarget + from, 0, (size_t)(to - from) * sizeof *dtarget);
 }
 
-static void block_slopes(const rm_call *call, int64_t b, int64_t n, real factor) {
+static void block_slopes(const remat_call *call, int64_t b, int64_t n, real factor) {
     int64_t to = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
     for (int64_t i = b * BLOCK, end; i < to; i = end) {
         end = stretch_end(call, i, to);
@@ -144,7 +144,7 @@ static void block_slopes(const rm_call *call, int64_t b, int64_t n, real factor)
     }
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[X].desc), blocks = count_blocks(n);
     real factor = (real)divided(call, *(const real *)call->dy.data);
     total_gradient(call);
@@ -153,7 +153,7 @@ static void backward(const rm_call *call) {
 }
 
 #define WITHOUT_PADDING RM_ABSENT, RM_ABSENT
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 3), RM_SHAPE3(RM_REAL, 5, 2, 3), WITHOUT_PADDING}},
@@ -171,8 +171,8 @@ static const rm_sample samples[] = {
 
 /* The descriptor but for doc and attributes. */
 #define RM_ELEMENT_LOSS(op)                                                                                            \
-    .struct_bytes = sizeof(rm_op), .name = #op, .n_in = 4, .optional = 1u << PADDING | 1u << TOTAL,                    \
-    .weights = 1u << TOTAL, .discrete = 1u << PADDING, .time = RM_TIME_SUM, .denominator = 1u << TOTAL,                \
+    .struct_bytes = sizeof(remat_op), .name = #op, .n_in = 4, .optional = 1u << PADDING | 1u << TOTAL,                 \
+    .shared = 1u << TOTAL, .discrete = 1u << PADDING, .time = REMAT_TIME_SUM, .denominator = 1u << TOTAL,              \
     .saves = {.in = 1u << X | 1u << TARGET | 1u << PADDING | 1u << TOTAL}, .infer = infer, .cost = cost,               \
     .bound = bound, .define_forward = define_forward, .define_backward = backward,                                     \
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(op)}, .samples = samples,                       \

@@ -4,12 +4,12 @@
 #define TARGET_SLOPE rm_huber_target_slope
 #include "ops/loss/element_loss.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     return infer_elements("huber", x, attr, y);
 }
 
-const rm_op RM_OP(huber) = {
+const remat_op RM_OP(huber) = {
     RM_ELEMENT_LOSS(huber),
     .doc = "y = mean over all elements of d^2/2 up to |d| = delta, delta (|d| - delta/2) beyond, padded rows "
            "left out; d = x - target",

@@ -4,5 +4,5 @@
 #define TARGET_SLOPE rm_huber_target_slope
 #include "ops/loss/element_loss.cuh"
 
-void rm_huber_forward_cuda(const rm_call *call) { launch_forward(call); }
-void rm_huber_backward_cuda(const rm_call *call) { launch_backward(call); }
+void rm_huber_forward_cuda(const remat_call *call) { launch_forward(call); }
+void rm_huber_backward_cuda(const remat_call *call) { launch_backward(call); }

@@ -4,12 +4,12 @@
 #define TARGET_SLOPE rm_mae_target_slope
 #include "ops/loss/element_loss.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     return infer_elements("mae", x, NULL, y);
 }
 
-const rm_op RM_OP(mae) = {
+const remat_op RM_OP(mae) = {
     RM_ELEMENT_LOSS(mae),
     .doc = "y = mean over all elements of |x - target|, padded rows left out",
 };

@@ -24,7 +24,7 @@ typedef struct {
     real largest, sum;
 } row_facts;
 
-static double smoothing_of(const rm_call *call) {
+static double smoothing_of(const remat_call *call) {
     const rm_cross_entropy_attr *a = call->attr;
     return a && call->training ? a->smoothing : 0;
 }
@@ -36,7 +36,7 @@ typedef struct {
     double to_target, to_each, sum;
 } weighing;
 
-static weighing weighing_of(const rm_call *call) {
+static weighing weighing_of(const remat_call *call) {
     const rm_cross_entropy_attr *a = call->attr;
     int64_t v = rm_desc_last(&call->x[LOGITS].desc);
     double e = smoothing_of(call);
@@ -55,14 +55,14 @@ static double to_probabilities(const weighing *w, int32_t target) {
 }
 
 /* By what the whole sequence's rows weigh. */
-static double divided(const rm_call *call, double sum) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+static double divided(const remat_call *call, double sum) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     const real *total = call->x[TOTAL].data;
     if (!total) return sum / rm_call_total(call, shape, rm_desc_rows(shape));
     return *total != 0 ? sum / *total : 0;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const char *op = "softmax_cross_entropy";
     TRY(rm_want_real(op, "logits", &x[LOGITS]));
@@ -70,7 +70,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     TRY(rm_want_integer(op, "targets", &x[TARGETS]));
     bool fits = x[TARGETS].rank == x[LOGITS].rank - 1;
     for (int i = 0; i < x[LOGITS].rank - 1; i++) fits = fits && x[TARGETS].dim[i] == x[LOGITS].dim[i];
-    char logits_text[RM_DESC_TEXT], targets_text[RM_DESC_TEXT];
+    char logits_text[REMAT_DESC_TEXT], targets_text[REMAT_DESC_TEXT];
     REQUIRE(fits, INVALID, "%s: logits is %s and targets is %s; targets must have one integer for each row of logits",
             op, rm_desc_text(&x[LOGITS], logits_text), rm_desc_text(&x[TARGETS], targets_text));
     const rm_cross_entropy_attr *a = attr;
@@ -79,7 +79,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     if (x[WEIGHTS].rank >= 0) TRY(rm_want_vector(op, "class_weights", &x[WEIGHTS], rm_desc_last(&x[LOGITS])));
     REQUIRE(x[TOTAL].rank <= 0, INVALID, "%s: total is %s; it must be a scalar", op,
             rm_desc_text(&x[TOTAL], logits_text));
-    *y = (rm_desc)RM_SCALAR(RM_REAL);
+    *y = (remat_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
 
@@ -87,18 +87,18 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
 enum { BLOCK = 16 };
 static int64_t count_blocks(int64_t rows) { return (rows + BLOCK - 1) / BLOCK; }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y, (void)attr;
-    *out = rm_cost_streaming(&x[LOGITS], 20, pass == RM_BACKWARD ? 2 : 1); /* an exp is some 16 operations */
-    if (pass == RM_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_rows(&x[LOGITS])) * sizeof(double);
+    *out = rm_cost_streaming(&x[LOGITS], 20, pass == REMAT_BACKWARD ? 2 : 1); /* an exp is some 16 operations */
+    if (pass == REMAT_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_rows(&x[LOGITS])) * sizeof(double);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     return (uint64_t)rm_desc_rows(&x[LOGITS]) * sizeof(row_facts);
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)attr;
     return input == TARGETS ? rm_desc_last(&x[LOGITS]) : 0;
 }
@@ -115,8 +115,8 @@ static double of_each(const weighing *w, const real *x, int64_t v, double log_su
     return sum;
 }
 
-static void define_forward(const rm_call *call) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+static void define_forward(const remat_call *call) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     const int32_t *target = call->x[TARGETS].data; /* (rows) */
     row_facts *facts = call->aux;                  /* (rows) */
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
@@ -137,7 +137,7 @@ static void define_forward(const rm_call *call) {
 }
 
 /* By total and by w: what a graph hardly ever asks for. */
-static void shared_gradients(const rm_call *call) {
+static void shared_gradients(const remat_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     real *dweight = call->dx[WEIGHTS].data, *dtotal = call->dx[TOTAL].data;
@@ -156,8 +156,8 @@ static void shared_gradients(const rm_call *call) {
     if (dtotal) *dtotal -= (real)divided(call, scale * sum);
 }
 
-static void define_backward(const rm_call *call) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+static void define_backward(const remat_call *call) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
@@ -206,7 +206,7 @@ static double sum_below(const real *x, const real *w, int64_t n, real largest) {
 }
 
 /* The loss of rows [from, to), in nats, not yet divided. */
-static double block_loss(const rm_call *call, const weighing *w, int64_t from, int64_t to) {
+static double block_loss(const remat_call *call, const weighing *w, int64_t from, int64_t to) {
     int64_t v = rm_desc_last(&call->x[LOGITS].desc);
     const int32_t *target = call->x[TARGETS].data;
     row_facts *facts = call->aux;
@@ -224,8 +224,8 @@ static double block_loss(const rm_call *call, const weighing *w, int64_t from, i
     return loss;
 }
 
-static void forward(const rm_call *call) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+static void forward(const remat_call *call) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), blocks = count_blocks(rows);
     double *partial = call->scratch, loss = 0; /* (blocks) */
     const weighing w = weighing_of(call);
@@ -247,8 +247,8 @@ static void row_backward(const weighing *w, const real *x, int64_t v, row_facts 
     dx[target] -= (real)(scale * w->to_target * weight_at(w, target));
 }
 
-static void backward(const rm_call *call) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+static void backward(const remat_call *call) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape);
@@ -267,7 +267,7 @@ static void backward(const rm_call *call) {
         });
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 3, 7), RM_SHAPE2(REMAT_I32, 5, 3), RM_ABSENT, RM_ABSENT}},
@@ -296,18 +296,18 @@ static const rm_sample samples[] = {
      .attr = &(rm_cross_entropy_attr){0.2, 1, 3}},
 };
 
-const rm_op RM_OP(softmax_cross_entropy) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(softmax_cross_entropy) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "softmax_cross_entropy",
     .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
            "target, by weight of the target's class if there are weights; logits (..,V), targets (..), class weights "
            "(V), what the targets weigh together",
     .n_in = 4,
     .optional = 1u << WEIGHTS | 1u << TOTAL,
-    .weights = 1u << WEIGHTS | 1u << TOTAL,
+    .shared = 1u << WEIGHTS | 1u << TOTAL,
     .attr_bytes = sizeof(rm_cross_entropy_attr),
     .discrete = 1u << TARGETS,
-    .time = RM_TIME_SUM,
+    .time = REMAT_TIME_SUM,
     .denominator = 1u << TOTAL,
     .saves = {.in = 1u << LOGITS | 1u << TARGETS | 1u << WEIGHTS | 1u << TOTAL},
     .infer = infer,

@@ -124,14 +124,14 @@ static __global__ void shared_gradients(int64_t rows, int64_t v, weighing w, con
     }
 }
 
-static double smoothing_of(const rm_call *call) {
+static double smoothing_of(const remat_call *call) {
     const rm_cross_entropy_attr *a = (const rm_cross_entropy_attr *)call->attr;
     return a && call->training ? a->smoothing : 0;
 }
 
-static weighing weighing_of(const rm_call *call) {
+static weighing weighing_of(const remat_call *call) {
     const rm_cross_entropy_attr *a = (const rm_cross_entropy_attr *)call->attr;
-    const rm_desc *shape = &call->x[LOGITS].desc;
+    const remat_desc *shape = &call->x[LOGITS].desc;
     double e = smoothing_of(call);
     return {{rm_desc_last(shape), a ? a->ignored : 0, a && a->ignores},
             (const float *)call->x[WEIGHTS].data,
@@ -141,8 +141,8 @@ static weighing weighing_of(const rm_call *call) {
             e / (double)rm_desc_last(shape)};
 }
 
-void rm_softmax_cross_entropy_forward_cuda(const rm_call *call) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+void rm_softmax_cross_entropy_forward_cuda(const remat_call *call) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape), blocks = rm_blocks_of(rows, BLOCK);
     double *partial = (double *)call->scratch; /* (blocks) */
     weighing w = weighing_of(call);
@@ -152,8 +152,8 @@ void rm_softmax_cross_entropy_forward_cuda(const rm_call *call) {
     RM_LAUNCH_TOGETHER(add_up, 1, RM_SUM_THREADS, call->queue, partial, blocks, w, (float *)call->y.data);
 }
 
-void rm_softmax_cross_entropy_backward_cuda(const rm_call *call) {
-    const rm_desc *shape = &call->x[LOGITS].desc;
+void rm_softmax_cross_entropy_backward_cuda(const remat_call *call) {
+    const remat_desc *shape = &call->x[LOGITS].desc;
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape), n = rows * v;
     weighing w = weighing_of(call);
     const float *x = (const float *)call->x[LOGITS].data, *dy = (const float *)call->dy.data;

@@ -15,13 +15,13 @@ static rm_counted counted(const void *attr) {
     return (rm_counted){classes_of(attr), ((const rm_target_weight_attr *)attr)->ignored, true};
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     const rm_target_weight_attr *a = attr;
     TRY(rm_want_integer("target_weight", "targets", &x[TARGETS]));
     REQUIRE(a && a->classes > 0, INVALID, "target_weight: it needs the number of classes");
     if (x[WEIGHTS].rank >= 0) TRY(rm_want_vector("target_weight", "class_weights", &x[WEIGHTS], a->classes));
-    *y = (rm_desc)RM_SCALAR(RM_REAL);
+    *y = (remat_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
 
@@ -29,15 +29,15 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
 enum { BLOCK = 4096 };
 static int64_t count_blocks(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y;
     double n = (double)rm_desc_count(&x[TARGETS]);
-    *out = (rm_cost){.flops = 3 * n, .moved_bytes = 4 * n};
-    int64_t numbers = pass == RM_FORWARD ? count_blocks(rm_desc_count(&x[TARGETS])) : classes_of(attr);
+    *out = (remat_cost){.flops = 3 * n, .moved_bytes = 4 * n};
+    int64_t numbers = pass == REMAT_FORWARD ? count_blocks(rm_desc_count(&x[TARGETS])) : classes_of(attr);
     out->scratch_bytes = (uint64_t)numbers * sizeof(double);
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)x;
     return input == TARGETS ? classes_of(attr) : 0;
 }
@@ -46,7 +46,7 @@ static int64_t ignored(const void *attr, int input) {
     return input == TARGETS ? ((const rm_target_weight_attr *)attr)->ignored : 0;
 }
 
-static double sum_of(const rm_call *call, int64_t from, int64_t to) {
+static double sum_of(const remat_call *call, int64_t from, int64_t to) {
     const int32_t *target = call->x[TARGETS].data;
     rm_counted c = counted(call->attr);
     double sum = 0;
@@ -54,11 +54,11 @@ static double sum_of(const rm_call *call, int64_t from, int64_t to) {
     return sum;
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     *(real *)call->y.data = (real)sum_of(call, 0, rm_desc_count(&call->x[TARGETS].desc));
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[TARGETS].desc), blocks = count_blocks(n);
     double *partial = call->scratch, sum = 0; /* (blocks) */
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
@@ -69,7 +69,7 @@ static void forward(const rm_call *call) {
 }
 
 /* y = sum over r of weight[target[r]] */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     real *dweight = call->dx[WEIGHTS].data, dy = *(const real *)call->dy.data;
     rm_counted c = counted(call->attr);
@@ -83,24 +83,24 @@ static void backward(const rm_call *call) {
 }
 
 static const rm_target_weight_attr third = {7, 2}, none = {5, -100};
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE2(REMAT_I32, 5, 3), RM_SHAPE1(RM_REAL, 7)}, .attr = &third},
     {.name = "without weights", .sequence = true, .x = {RM_SHAPE2(REMAT_I32, 6, 2), RM_ABSENT}, .attr = &third},
     {.name = "whole", .x = {RM_SHAPE1(REMAT_I32, 9), RM_SHAPE1(RM_REAL, 5)}, .attr = &none},
     {.name = "several blocks", .x = {RM_SHAPE2(REMAT_I32, 3, 3000), RM_SHAPE1(RM_REAL, 7)}, .attr = &third},
 };
 
-const rm_op RM_OP(target_weight) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(target_weight) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "target_weight",
     .doc =
         "y = how many targets are not ignored, or the sum of their classes' weights; targets (..), class weights (V)",
     .n_in = 2,
     .optional = 1u << WEIGHTS,
-    .weights = 1u << WEIGHTS,
+    .shared = 1u << WEIGHTS,
     .discrete = 1u << TARGETS,
     .attr_bytes = sizeof(rm_target_weight_attr),
-    .time = RM_TIME_SUM,
+    .time = REMAT_TIME_SUM,
     .saves = {.in = 1u << TARGETS},
     .infer = infer,
     .cost = cost,

@@ -23,12 +23,12 @@ static __global__ void backward(int64_t n, rm_counted c, const int32_t *target, 
     }
 }
 
-static rm_counted counted(const rm_call *call) {
+static rm_counted counted(const remat_call *call) {
     const rm_target_weight_attr *a = (const rm_target_weight_attr *)call->attr;
     return {a->classes, a->ignored, true};
 }
 
-void rm_target_weight_forward_cuda(const rm_call *call) {
+void rm_target_weight_forward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[TARGETS].desc), blocks = rm_blocks_of(n, BLOCK);
     double *partial = (double *)call->scratch; /* (blocks) */
     RM_LAUNCH_TOGETHER(forward, blocks, RM_SUM_THREADS, call->queue, n, counted(call),
@@ -36,7 +36,7 @@ void rm_target_weight_forward_cuda(const rm_call *call) {
     RM_LAUNCH_TOGETHER(rm_add_partials, 1, RM_SUM_THREADS, call->queue, partial, blocks, 1.0, (float *)call->y.data);
 }
 
-void rm_target_weight_backward_cuda(const rm_call *call) {
+void rm_target_weight_backward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->x[TARGETS].desc);
     rm_counted c = counted(call);
     if (!call->dx[WEIGHTS].data) return;

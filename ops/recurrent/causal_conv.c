@@ -17,9 +17,9 @@
 enum { X, W, BIAS, RESET, INPUTS };
 enum { SPAN = 64 /* features that a thread takes through the tile together */, MOST = 16 /* k */ };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("causal_conv", "x", &x[X]));
     TRY(rm_want_rank("causal_conv", "x", &x[X], 3, 3));
     TRY(rm_want_real("causal_conv", "w", &x[W]));
@@ -34,11 +34,11 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
     double k = (double)x[W].dim[2];
     *out = rm_cost_streaming(y, 2 * k, 2);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 4 * k, 3);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 4 * k, 3);
 }
 
 /* Features [from, from + n) of a tile; w[j] has those of all features. */
@@ -48,8 +48,8 @@ typedef struct {
     real w[MOST][SPAN];
 } span;
 
-static span span_of(const rm_call *call, int64_t from) {
-    const rm_desc *x = &call->x[X].desc;
+static span span_of(const remat_call *call, int64_t from) {
+    const remat_desc *x = &call->x[X].desc;
     int64_t c = x->dim[2], k = call->x[W].desc.dim[2];
     span s = {.tau = x->dim[0], .batch = x->dim[1], .channels = c, .k = k, .from = from};
     s.reset = call->x[RESET].data;
@@ -86,7 +86,7 @@ static void add_product(int64_t n, const real *a, const real *b, real *sum) {
 /* Of the state, row r: that is what the last y reads one tap later. */
 static bool is_handed_on(const span *s, int64_t r, int64_t b) { return r + 1 >= first_tap(s, s->tau - 1, b); }
 
-static void forward_span(const rm_call *call, int64_t from) {
+static void forward_span(const remat_call *call, int64_t from) {
     span s = span_of(call, from);
     const real *bias = call->x[BIAS].data;
     for (int64_t t = 0; t < s.tau; t++)
@@ -108,7 +108,7 @@ static void forward_span(const rm_call *call, int64_t from) {
 
 /* The gradient of row r: from later tiles' y what they have handed down, and then from this tile's, last to first, so that the
  * order is the same wherever time is cut. */
-static void row_gradient(const rm_call *call, const span *s, int64_t r, int64_t b, real *sum) {
+static void row_gradient(const remat_call *call, const span *s, int64_t r, int64_t b, real *sum) {
     const real *dy = call->dy.data, *later = call->dstate_out[0].data;
     bool handed = later && r >= s->tau && is_handed_on(s, r - s->tau, b);
     copy_row(s->n, handed ? later + (b * (s->k - 1) + r - s->tau) * s->channels + s->from : NULL, sum);
@@ -117,7 +117,7 @@ static void row_gradient(const rm_call *call, const span *s, int64_t r, int64_t 
             add_product(s->n, s->w[j], dy + ((r - j) * s->batch + b) * s->channels + s->from, sum);
 }
 
-static void backward_rows(const rm_call *call, const span *s) {
+static void backward_rows(const remat_call *call, const span *s) {
     int64_t halo = s->k - 1;
     real *dx = call->dx[X].data, *dstate = call->dstate_in[0].data, sum[SPAN];
     for (int64_t r = dstate ? 0 : halo; r < (dx ? s->tau + halo : halo); r++)
@@ -130,7 +130,7 @@ static void backward_rows(const rm_call *call, const span *s) {
 }
 
 /* dw[c,j] += sum of dy[t] row[t+j], dbias += sum of dy: timesteps in order, one by one. */
-static void backward_weights(const rm_call *call, const span *s) {
+static void backward_weights(const remat_call *call, const span *s) {
     real *dw = call->dx[W].data, *dbias = call->dx[BIAS].data, sum[MOST][SPAN], ones[SPAN];
     for (int64_t i = 0; i < SPAN; i++) ones[i] = 1;
     for (int64_t j = 0; dw && j < s->k; j++)
@@ -148,19 +148,19 @@ static void backward_weights(const rm_call *call, const span *s) {
         for (int64_t i = 0; i < s->n; i++) dw[(s->from + i) * s->k + j] = sum[j][i];
 }
 
-static void backward_span(const rm_call *call, int64_t from) {
+static void backward_span(const remat_call *call, int64_t from) {
     span s = span_of(call, from);
     backward_rows(call, &s);
     backward_weights(call, &s);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t c = call->x[X].desc.dim[2];
     RM_PARALLEL_FOR(call->threads, rm_desc_count(&call->x[X].desc) > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t from = 0; from < c; from += SPAN) forward_span(call, from););
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     int64_t c = call->dy.desc.dim[2];
     real *dreset = call->dx[RESET].data;
     for (int64_t i = 0; dreset && i < call->dy.desc.dim[0] * call->dy.desc.dim[1]; i++) dreset[i] = 0;
@@ -168,7 +168,7 @@ static void backward(const rm_call *call) {
                     for (int64_t from = 0; from < c; from += SPAN) backward_span(call, from););
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "bias",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 6, 2, 5), RM_SHAPE3(RM_REAL, 5, 1, 3), RM_SHAPE1(RM_REAL, 5), RM_ABSENT}},
@@ -183,8 +183,8 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 4, 25, 200), RM_SHAPE3(RM_REAL, 200, 1, 3), RM_SHAPE1(RM_REAL, 200), RM_ABSENT}},
 };
 
-const rm_op RM_OP(causal_conv) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(causal_conv) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "causal_conv",
     .doc =
         "y (T,B,C) = x convolved over time, each feature by itself: w (C,1,k), bias (C); y[t] reads x[t-k+1] to x[t]",
@@ -192,8 +192,8 @@ const rm_op RM_OP(causal_conv) = {
     .n_state = 1,
     .optional = 1u << BIAS | 1u << RESET,
     .resets = 1u << RESET,
-    .weights = 1u << W | 1u << BIAS,
-    .time = RM_TIME_RECURRENT,
+    .shared = 1u << W | 1u << BIAS,
+    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = 1u << X | 1u << W | 1u << RESET, .state = true},
     .infer = infer,
     .cost = cost,

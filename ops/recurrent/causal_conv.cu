@@ -9,8 +9,8 @@ typedef struct {
     const float *x, *w, *reset, *state;
 } conv;
 
-static conv conv_of(const rm_call *call) {
-    const rm_desc *x = &call->x[X].desc;
+static conv conv_of(const remat_call *call) {
+    const remat_desc *x = &call->x[X].desc;
     conv v = {x->dim[0],
               x->dim[1],
               x->dim[2],
@@ -92,14 +92,14 @@ static __global__ void backward_weights(conv v, const float *dy, float *dw, floa
 
 static __global__ void clear(int64_t n, float *to) { RM_EACH(i, n) to[i] = 0; }
 
-void rm_causal_conv_forward_cuda(const rm_call *call) {
+void rm_causal_conv_forward_cuda(const remat_call *call) {
     conv v = conv_of(call);
     RM_LAUNCH_EACH(forward, v.tau * v.batch * v.channels, call->queue, v, (const float *)call->x[BIAS].data,
                    (float *)call->y.data);
     RM_LAUNCH_EACH(hand_on, v.batch * (v.k - 1) * v.channels, call->queue, v, (float *)call->state_out[0].data);
 }
 
-void rm_causal_conv_backward_cuda(const rm_call *call) {
+void rm_causal_conv_backward_cuda(const remat_call *call) {
     conv v = conv_of(call);
     const float *dy = (const float *)call->dy.data, *dstate_out = (const float *)call->dstate_out[0].data;
     float *dx = (float *)call->dx[X].data, *dstate = (float *)call->dstate_in[0].data;

@@ -17,21 +17,21 @@ enum { R, Z, N, GATES };                  /* rows of the weights */
 enum { AUX_N, AUX_R, AUX_Z, AUX_Q, AUX }; /* columns of aux      */
 enum { STATE_H, STATES };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
     return rm_recurrent_infer("gru", GATES, STATES, x, y, state);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
     return (uint64_t)(rows * AUX * hidden) * sizeof(real);
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
-    double element_flops = pass == RM_BACKWARD ? 25 : pass == RM_REBUILD ? 72 : 75;
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
+    double element_flops = pass == REMAT_BACKWARD ? 25 : pass == REMAT_REBUILD ? 72 : 75;
     *out = rm_recurrent_cost(RM_CELL_GRU, x, pass, element_flops);
-    out->moved_bytes += (double)aux_bytes(x, attr) + (pass == RM_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
+    out->moved_bytes += (double)aux_bytes(x, attr) + (pass == REMAT_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
 /* One unit's four numbers in a row of aux. */
@@ -62,7 +62,7 @@ static void define_step(const rm_recurrent *rec, int64_t t, int64_t b, const rea
     for (int64_t j = 0; j < rec->hidden; j++) h[j] = rm_gru_h(get(aux + j, rec->hidden), h_prev ? h_prev[j] : 0);
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     real *y = call->y.data, *h_out = call->state_out[STATE_H].data;
@@ -76,7 +76,7 @@ static void define_forward(const rm_call *call) {
     for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
 }
 
-static void define_rebuild(const rm_call *call) {
+static void define_rebuild(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     for (int64_t t = 0; t < r.tau; t++)
         for (int64_t b = 0; b < r.batch; b++) {
@@ -92,7 +92,7 @@ static real define_unit_backward(real dh, real h_prev, real *unit, int64_t hidde
     return direct;
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     const real *dy = call->dy.data, *dh_out = call->dstate_out[STATE_H].data;
@@ -117,15 +117,15 @@ static void define_backward(const rm_call *call) {
 
 RM_RECURRENT_FUNCTIONS(RM_CELL_GRU)
 #ifndef RM_REAL_DOUBLE
-static void rebuild(const rm_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_GRU, call); }
+static void rebuild(const remat_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_GRU, call); }
 #endif
 
-const rm_op RM_OP(gru) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(gru) = {
+    .struct_bytes = sizeof(remat_op),
     RM_RECURRENT_MEMBERS(gru),
     .doc = "y (T,B,H) = h of a GRU over x (T,B,C); w_ih (3H,C), w_hh (3H,H), b_ih (3H), b_hh (3H); gates r z n",
     .aux_bytes = aux_bytes,
     .define_rebuild = define_rebuild,
-    .on[RM_DEVICE_CPU].rebuild = RM_FAST(rebuild, define_rebuild),
-    .on[RM_DEVICE_CUDA].rebuild = RM_CUDA(gru, rebuild),
+    .on[REMAT_ON_CPU].rebuild = RM_FAST(rebuild, define_rebuild),
+    .on[REMAT_ON_CUDA].rebuild = RM_CUDA(gru, rebuild),
 };

@@ -94,7 +94,7 @@ struct gru_cell {
     }
 };
 
-void rm_gru_forward_cuda(const rm_call *call) {
+void rm_gru_forward_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
     float *products = (float *)(call->aux ? call->aux : call->scratch);
     rm_cell_project(&r, products);
@@ -102,7 +102,7 @@ void rm_gru_forward_cuda(const rm_call *call) {
     else rm_cell_forward(&r, "gru>", false, products, (float *)call->aux, NULL, launch_step);
 }
 
-void rm_gru_rebuild_cuda(const rm_call *call) {
+void rm_gru_rebuild_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
     float *gates = (float *)call->aux;
     int64_t n = r.rows * r.hidden;
@@ -113,7 +113,7 @@ void rm_gru_rebuild_cuda(const rm_call *call) {
     RM_LAUNCH_CELL(activate, n, r.queue, n, rm_cell_sums_of(&r, gates, true), gates);
 }
 
-void rm_gru_backward_cuda(const rm_call *call) {
+void rm_gru_backward_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, SHIFT);
     float *gates = (float *)call->aux;
     if (rm_persistent_serves(&r)) rm_persistent_launch_backward<gru_cell>(&r, gates, NULL);

@@ -15,7 +15,7 @@
 enum { A, B, RESET, INPUTS };
 enum { SPAN = 64 /* columns that a thread takes through the tile together */ };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
     TRY(rm_want_real("linear_scan", "a", &x[A]));
     TRY(rm_want_rank("linear_scan", "a", &x[A], 2, REMAT_MAX_RANK));
@@ -26,11 +26,11 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr;
     *out = rm_cost_streaming(y, 2, 3);
-    if (pass == RM_BACKWARD) *out = rm_cost_streaming(y, 3, 5);
-    if (pass == RM_BACKWARD) out->scratch_bytes = rm_desc_bytes(y) / (uint64_t)y->dim[0];
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 3, 5);
+    if (pass == REMAT_BACKWARD) out->scratch_bytes = rm_desc_bytes(y) / (uint64_t)y->dim[0];
 }
 
 /* A tile: (tau, batch, width), and the columns [from, to) of (batch, width) that a loop is about. */
@@ -39,8 +39,8 @@ typedef struct {
     const real *reset;
 } shape;
 
-static shape shape_of(const rm_call *call) {
-    const rm_desc *y = &call->y.desc;
+static shape shape_of(const remat_call *call) {
+    const remat_desc *y = &call->y.desc;
     int64_t columns = rm_desc_count(y) / y->dim[0];
     return (shape){y->dim[0], columns, columns / y->dim[1], y->dim[1], call->x[RESET].data};
 }
@@ -55,7 +55,7 @@ static int64_t run_end(const shape *s, int64_t from, int64_t to) {
     return s->reset && row_end < to ? row_end : to;
 }
 
-static void forward_span(const rm_call *call, const shape *s, int64_t from, int64_t to) {
+static void forward_span(const remat_call *call, const shape *s, int64_t from, int64_t to) {
     const real *a = call->x[A].data, *b = call->x[B].data, *h = call->state_in[0].data;
     real *y = call->y.data, *h_out = call->state_out[0].data;
     for (int64_t t = 0; t < s->tau; t++, h = y, a += s->columns, b += s->columns, y += s->columns)
@@ -68,7 +68,7 @@ static void forward_span(const rm_call *call, const shape *s, int64_t from, int6
     for (int64_t i = from; i < to; i++) h_out[i] = h[i];
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     shape s = shape_of(call);
     RM_PARALLEL_FOR(call->threads, s.tau * s.columns > RM_PARALLEL_MIN_HEAVY,
                     for (int64_t from = 0; from < s.columns; from += SPAN)
@@ -76,7 +76,7 @@ static void forward(const rm_call *call) {
 }
 
 /* h' = a h + b:  db = dh', da = dh' h, dh = dh' a. `dh` is scratch; each of the outputs may be NULL. */
-static void backward_span(const rm_call *call, const shape *s, int64_t from, int64_t to) {
+static void backward_span(const remat_call *call, const shape *s, int64_t from, int64_t to) {
     const real *a = call->x[A].data, *y = call->y.data, *dy = call->dy.data, *h_in = call->state_in[0].data;
     const real *dh_out = call->dstate_out[0].data;
     real *dh = call->scratch, *da = call->dx[A].data, *db = call->dx[B].data, *dh_in = call->dstate_in[0].data;
@@ -96,7 +96,7 @@ static void backward_span(const rm_call *call, const shape *s, int64_t from, int
     for (int64_t i = from; dh_in && i < to; i++) dh_in[i] = dh[i];
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     shape s = shape_of(call);
     real *dreset = call->dx[RESET].data;
     if (dreset) memset(dreset, 0, (size_t)(s.tau * s.batch) * sizeof *dreset);
@@ -105,7 +105,7 @@ static void backward(const rm_call *call) {
                         backward_span(call, &s, from, from + SPAN < s.columns ? from + SPAN : s.columns););
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE3(RM_REAL, 5, 2, 7), RM_ABSENT}},
     {.name = "resets",
      .sequence = true,
@@ -118,15 +118,15 @@ static const rm_sample samples[] = {
      .x = {RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE3(RM_REAL, 4, 9, 480), RM_SHAPE2(RM_REAL, 4, 9)}},
 };
 
-const rm_op RM_OP(linear_scan) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(linear_scan) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "linear_scan",
     .doc = "y[t] = a[t] y[t-1] + b[t], element by element; where reset[t] (T,B) is above 0, y[t] = b[t]",
     .n_in = INPUTS,
     .n_state = 1,
     .optional = 1u << RESET,
     .resets = 1u << RESET,
-    .time = RM_TIME_RECURRENT,
+    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = 1u << A | 1u << RESET, .out = true, .state = true},
     .infer = infer,
     .cost = cost,

@@ -10,8 +10,8 @@ typedef struct {
     const float *reset;
 } scan;
 
-static scan scan_of(const rm_call *call) {
-    const rm_desc *y = &call->y.desc;
+static scan scan_of(const remat_call *call) {
+    const remat_desc *y = &call->y.desc;
     int64_t columns = rm_desc_count(y) / y->dim[0];
     scan s = {y->dim[0],
               columns,
@@ -63,13 +63,13 @@ static __global__ void backward(scan s, const float *dy, const float *dh_out, fl
     }
 }
 
-void rm_linear_scan_forward_cuda(const rm_call *call) {
+void rm_linear_scan_forward_cuda(const remat_call *call) {
     scan s = scan_of(call);
     RM_LAUNCH(forward, rm_blocks_within(s.columns, THREADS, RM_EACH_BLOCKS), THREADS, call->queue, s,
               (float *)call->y.data, (float *)call->state_out[0].data);
 }
 
-void rm_linear_scan_backward_cuda(const rm_call *call) {
+void rm_linear_scan_backward_cuda(const remat_call *call) {
     scan s = scan_of(call);
     RM_LAUNCH(backward, rm_blocks_within(s.columns, THREADS, RM_EACH_BLOCKS), THREADS, call->queue, s,
               (const float *)call->dy.data, (const float *)call->dstate_out[0].data, (float *)call->dx[A].data,

@@ -17,21 +17,21 @@
 enum { I, F, G, O, GATES };
 enum { STATE_H, STATE_C, STATES };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
     return rm_recurrent_infer("lstm", GATES, STATES, x, y, state);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
     return (uint64_t)(rows * 5 * hidden) * sizeof(real);
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
-    double element_flops = pass == RM_BACKWARD ? 50 : pass == RM_REBUILD ? 75 : 95;
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
+    double element_flops = pass == REMAT_BACKWARD ? 50 : pass == REMAT_REBUILD ? 75 : 95;
     *out = rm_recurrent_cost(RM_CELL_LSTM, x, pass, element_flops);
-    out->moved_bytes += (double)aux_bytes(x, attr) + (pass == RM_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
+    out->moved_bytes += (double)aux_bytes(x, attr) + (pass == REMAT_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
 /* One unit's four numbers in a row of gates. */
@@ -61,7 +61,7 @@ static void define_step(const rm_recurrent *r, int64_t t, int64_t b, const real 
     for (int64_t j = 0; j < r->hidden; j++) h[j] = rm_lstm_h(gates[O * r->hidden + j], c[j]);
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     real *y = call->y.data, *h_out = call->state_out[STATE_H].data, *c_out = call->state_out[STATE_C].data;
@@ -84,7 +84,7 @@ static void define_forward(const rm_call *call) {
 }
 
 /* Forward without its last line: h is known. */
-static void define_rebuild(const rm_call *call) {
+static void define_rebuild(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     real *gates = call->aux, *all_c = gates + r.tau * GATES * r.batch * r.hidden;
     for (int64_t t = 0; t < r.tau; t++)
@@ -101,7 +101,7 @@ static void define_unit_backward(real dh, real c, real c_prev, real *unit, int64
     put(unit, hidden, rm_lstm_backward(get(unit, hidden), c, c_prev, dh, dc));
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     const real *dy = call->dy.data, *dh_out = call->dstate_out[STATE_H].data, *dc_out = call->dstate_out[STATE_C].data;
@@ -132,15 +132,15 @@ static void define_backward(const rm_call *call) {
 
 RM_RECURRENT_FUNCTIONS(RM_CELL_LSTM)
 #ifndef RM_REAL_DOUBLE
-static void rebuild(const rm_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_LSTM, call); }
+static void rebuild(const remat_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_LSTM, call); }
 #endif
 
-const rm_op RM_OP(lstm) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(lstm) = {
+    .struct_bytes = sizeof(remat_op),
     RM_RECURRENT_MEMBERS(lstm),
     .doc = "y (T,B,H) = h of an LSTM over x (T,B,C); w_ih (4H,C), w_hh (4H,H), b_ih (4H), b_hh (4H); gates i f g o",
     .aux_bytes = aux_bytes,
     .define_rebuild = define_rebuild,
-    .on[RM_DEVICE_CPU].rebuild = RM_FAST(rebuild, define_rebuild),
-    .on[RM_DEVICE_CUDA].rebuild = RM_CUDA(lstm, rebuild),
+    .on[REMAT_ON_CPU].rebuild = RM_FAST(rebuild, define_rebuild),
+    .on[REMAT_ON_CUDA].rebuild = RM_CUDA(lstm, rebuild),
 };

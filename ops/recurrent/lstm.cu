@@ -110,7 +110,7 @@ static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, 
     RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, r->hidden, now);
 }
 
-void rm_lstm_forward_cuda(const rm_call *call) {
+void rm_lstm_forward_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, 0);
     float *products = (float *)(call->aux ? call->aux : call->scratch);
     rm_cell_project(&r, products);
@@ -118,7 +118,7 @@ void rm_lstm_forward_cuda(const rm_call *call) {
     else rm_cell_forward(&r, "lstm>", true, products, (float *)call->aux, c_of(&r), launch_step);
 }
 
-void rm_lstm_rebuild_cuda(const rm_call *call) {
+void rm_lstm_rebuild_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, 0);
     float *gates = (float *)call->aux;
     int64_t n = r.rows * r.hidden;
@@ -133,7 +133,7 @@ void rm_lstm_rebuild_cuda(const rm_call *call) {
                    r.reset, c_of(&r));
 }
 
-void rm_lstm_backward_cuda(const rm_call *call) {
+void rm_lstm_backward_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, COLUMNS, 0);
     float *gates = (float *)call->aux;
     if (rm_persistent_serves(&r)) rm_persistent_launch_backward<lstm_cell>(&r, gates, c_of(&r));

@@ -28,7 +28,7 @@ enum { STATE_H, STATE_C, STATES };
 
 /* ---- Shapes and costs ------------------------------------------------------------------------------ */
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
     static const int matrices[] = {W_IH, W_HH, W_HR};
     static const char *const name[] = {"w_ih", "w_hh", "w_hr"};
@@ -39,7 +39,7 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
         TRY(rm_want_rank("lstm_projected", name[i], &x[matrices[i]], 2, 2));
     }
     int64_t width = x[W_HR].dim[0], hidden = x[W_HR].dim[1], wide = GATES * hidden, features = x[X].dim[2];
-    char a[RM_DESC_TEXT], b[RM_DESC_TEXT];
+    char a[REMAT_DESC_TEXT], b[REMAT_DESC_TEXT];
     REQUIRE(x[W_HH].dim[0] == wide && x[W_HH].dim[1] == width, INVALID,
             "lstm_projected: w_hr is %s and w_hh is %s; of w_hr (P,H), w_hh must be (4H,P) = (%lld,%lld)",
             rm_desc_text(&x[W_HR], a), rm_desc_text(&x[W_HH], b), (long long)wide, (long long)width);
@@ -55,27 +55,27 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     return (uint64_t)(x[X].dim[0] * x[X].dim[1] * (GATES + 1) * x[W_HR].dim[1]) * sizeof(real);
 }
 
 /* Forward: the gates, where they are not kept, and a timestep's m. Backward: dh and m of all timesteps, a timestep's dm and dc.
  * Where rows begin anew, h before a timestep, with its zeros; backward that of all timesteps. */
-static uint64_t scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     (void)attr;
     int64_t batch = x[X].dim[1], rows = x[X].dim[0] * batch, width = x[W_HR].dim[0], hidden = x[W_HR].dim[1];
     int64_t before = x[RESET].rank < 0 ? 0 : width;
     int64_t forward = (aux ? 0 : rows * GATES * hidden) + batch * (hidden + before);
     int64_t backward = rows * (hidden + width + before) + 2 * batch * hidden;
-    return (uint64_t)(pass == RM_BACKWARD ? backward : forward) * sizeof(real);
+    return (uint64_t)(pass == REMAT_BACKWARD ? backward : forward) * sizeof(real);
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
-    double rows = (double)x[X].dim[0] * (double)x[X].dim[1], passes = pass == RM_BACKWARD ? 2 : 1;
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
+    double rows = (double)x[X].dim[0] * (double)x[X].dim[1], passes = pass == REMAT_BACKWARD ? 2 : 1;
     double weights = (double)(rm_desc_count(&x[W_IH]) + rm_desc_count(&x[W_HH]) + rm_desc_count(&x[W_HR]));
-    *out = (rm_cost){
-        .flops = passes * 2 * rows * weights + (pass == RM_BACKWARD ? 50 : 95) * rows * (double)x[W_HR].dim[1],
+    *out = (remat_cost){
+        .flops = passes * 2 * rows * weights + (pass == REMAT_BACKWARD ? 50 : 95) * rows * (double)x[W_HR].dim[1],
         .moved_bytes = passes * (weights * sizeof(real) + (double)rm_desc_bytes(&x[X])) + (double)aux_bytes(x, attr) +
                        2 * (double)rm_desc_bytes(y),
         .scratch_bytes = scratch_bytes(x, attr, pass, false),
@@ -85,15 +85,15 @@ static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass p
 /* ---- A tile ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const rm_call *call;
+    const remat_call *call;
     int64_t tau, batch, rows, in, width, hidden, wide; /* T, B, T B, C, P, H, 4H */
     const real *x, *w_ih, *w_hh, *w_hr, *reset;        /* reset: NULL or (rows) */
     real *gates, *c;                                   /* (rows,4H), (rows,H); c is NULL where nothing is kept */
     int64_t gates_step, c_step;                        /* floats of a timestep */
 } tile;
 
-static tile tile_of(const rm_call *call) {
-    const rm_desc *x = &call->x[X].desc, *w_hr = &call->x[W_HR].desc;
+static tile tile_of(const remat_call *call) {
+    const remat_desc *x = &call->x[X].desc, *w_hr = &call->x[W_HR].desc;
     tile r = {.call = call, .tau = x->dim[0], .batch = x->dim[1], .in = x->dim[2], .width = w_hr->dim[0]};
     r.hidden = w_hr->dim[1], r.wide = GATES * r.hidden, r.rows = r.tau * r.batch;
     r.x = call->x[X].data, r.w_ih = call->x[W_IH].data, r.w_hh = call->x[W_HH].data, r.w_hr = call->x[W_HR].data;
@@ -113,7 +113,7 @@ static void copy(real *to, const real *from, int64_t n) {
 static bool begins(const tile *r, int64_t t, int64_t b) { return r->reset && r->reset[t * r->batch + b] > 0; }
 
 /* Row b of the state before timestep t: of `sequence` at t - 1, or of state_in; NULL: zeros. */
-static const real *before(const real *sequence, const rm_tensor *state_in, int64_t width, const tile *r, int64_t t,
+static const real *before(const real *sequence, const remat_tensor *state_in, int64_t width, const tile *r, int64_t t,
                           int64_t b) {
     if (begins(r, t, b)) return NULL;
     if (t > 0) return sequence + ((t - 1) * r->batch + b) * width;
@@ -151,7 +151,7 @@ static void define_row(const tile *r, const real *x, const real *h, const real *
     for (int64_t p = 0; p < r->width; p++) h_next[p] = dot(m, r->w_hr + p * r->hidden, r->hidden);
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     const tile r = tile_of(call);
     real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
     real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide);
@@ -178,7 +178,7 @@ static void define_dh(const tile *r, const real *dgates, real *dh) {
 /* One row's dgates, dh and m: dx, and its part of the weights' gradients. */
 static void define_gradients(const tile *r, int64_t row, const real *h, const real *dgates, const real *dh,
                              const real *m) {
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     const real *x = r->x + row * r->in;
     real *dx = call->dx[X].data, *dw_ih = call->dx[W_IH].data, *dw_hh = call->dx[W_HH].data;
     real *db_ih = call->dx[B_IH].data, *db_hh = call->dx[B_HH].data, *dw_hr = call->dx[W_HR].data;
@@ -194,7 +194,7 @@ static void define_gradients(const tile *r, int64_t row, const real *h, const re
         for (int64_t j = 0; j < r->hidden; j++) dw_hr[p * r->hidden + j] += dh[p] * m[j];
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     const tile r = tile_of(call);
     real *m = call->scratch, *dm = m + r.hidden, *dc = dm + r.hidden, *all_dh = dc + r.c_step; /* dh: (B,P) */
     real *dh_in = call->dstate_in[STATE_H].data;
@@ -279,13 +279,13 @@ static void project_input(const tile *r) {
 
 /* h before timestep t, (B,P), or NULL: zeros. It is copied to `to` where rows may begin anew. */
 static const real *h_before(const tile *r, int64_t t, real *to) {
-    const rm_tensor *h_in = &r->call->state_in[STATE_H], *y = &r->call->y;
+    const remat_tensor *h_in = &r->call->state_in[STATE_H], *y = &r->call->y;
     if (!r->reset) return t ? (const real *)y->data + (t - 1) * r->batch * r->width : h_in->data;
     for (int64_t b = 0; b < r->batch; b++) copy(to + b * r->width, before(y->data, h_in, r->width, r, t, b), r->width);
     return to;
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const tile r = tile_of(call);
     real *y = call->y.data, *c_out = call->state_out[STATE_C].data;
     real *m = (real *)call->scratch + (call->aux ? 0 : r.rows * r.wide), *masked = m + r.c_step;
@@ -326,7 +326,7 @@ static void add_biases(const tile *r) {
 
 /* What follows from dgates, dh and m of the whole tile. masked (rows,P): for h before each timestep. */
 static void add_gradients(const tile *r, const real *dh, const real *m, real *masked) {
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     const int64_t h_step = r->batch * r->width;
     const real *h_in = h_before(r, 0, masked), *h = r->reset ? masked + h_step : call->y.data, *dgates = r->gates;
     for (int64_t t = 1; r->reset && t < r->tau; t++) h_before(r, t, masked + t * h_step);
@@ -361,7 +361,7 @@ static void gather_dh(const tile *r, int64_t t, real *dh) {
     restart(r, t + 1, r->width, dy, dh);
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const tile r = tile_of(call);
     real *all_m = call->scratch, *dm = all_m + r.rows * r.hidden, *dc = dm + r.c_step, *all_dh = dc + r.c_step;
     real *dh_in = call->dstate_in[STATE_H].data;
@@ -389,7 +389,7 @@ static void backward(const rm_call *call) {
 #endif
 
 #define WEIGHTS(C, H, P) RM_SHAPE2(RM_REAL, 4 * (H), C), RM_SHAPE2(RM_REAL, 4 * (H), P)
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "biases",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 5, 3, 4), WEIGHTS(4, 7, 3), RM_SHAPE1(RM_REAL, 28), RM_SHAPE1(RM_REAL, 28),
@@ -415,8 +415,8 @@ static const rm_sample samples[] = {
            RM_SHAPE2(RM_REAL, 60, 112), RM_SHAPE2(RM_REAL, 3, 40)}},
 };
 
-const rm_op RM_OP(lstm_projected) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(lstm_projected) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "lstm_projected",
     .doc =
         "y (T,B,P) = h of an LSTM with projection over x (T,B,C); w_ih (4H,C), w_hh (4H,P), b_ih (4H), b_hh (4H); w_hr "
@@ -425,8 +425,8 @@ const rm_op RM_OP(lstm_projected) = {
     .n_state = STATES,
     .optional = 1u << B_IH | 1u << B_HH | 1u << RESET,
     .resets = 1u << RESET,
-    .weights = 1u << W_IH | 1u << W_HH | 1u << B_IH | 1u << B_HH | 1u << W_HR,
-    .time = RM_TIME_RECURRENT,
+    .shared = 1u << W_IH | 1u << W_HH | 1u << B_IH | 1u << B_HH | 1u << W_HR,
+    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = 1u << X | 1u << W_IH | 1u << W_HH | 1u << W_HR | 1u << RESET, .out = true, .state = true},
     .infer = infer,
     .cost = cost,

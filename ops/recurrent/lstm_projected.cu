@@ -74,7 +74,7 @@ static __global__ void restart(int64_t n, int64_t width, const float *reset, con
 /* ---- A tile -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const rm_call *call;
+    const remat_call *call;
     const rm_cuda_queue *queue;
     int64_t tau, batch, rows, in, width, hidden, wide; /* T, B, T B, C, P, H, 4H */
     const float *x, *w_ih, *w_hh, *w_hr, *reset;       /* reset (rows), or NULL */
@@ -82,10 +82,10 @@ typedef struct {
     int64_t gates_step, c_step, y_step;                /* floats of a timestep */
 } tile;
 
-static const float *operand(const rm_call *call, int input) { return (const float *)call->x[input].data; }
+static const float *operand(const remat_call *call, int input) { return (const float *)call->x[input].data; }
 
-static tile tile_of(const rm_call *call) {
-    const rm_desc *x = &call->x[X].desc, *w_hr = &call->x[W_HR].desc;
+static tile tile_of(const remat_call *call) {
+    const remat_desc *x = &call->x[X].desc, *w_hr = &call->x[W_HR].desc;
     tile r;
     r.call = call, r.queue = (const rm_cuda_queue *)call->queue;
     r.tau = x->dim[0], r.batch = x->dim[1], r.in = x->dim[2], r.rows = r.tau * r.batch;
@@ -127,7 +127,7 @@ static const float *h_before(const tile *r, int64_t t, float *to) {
     return to;
 }
 
-void rm_lstm_projected_forward_cuda(const rm_call *call) {
+void rm_lstm_projected_forward_cuda(const remat_call *call) {
     const tile r = tile_of(call);
     float *y = (float *)call->y.data, *c_out = (float *)call->state_out[STATE_C].data;
     float *h_out = (float *)call->state_out[STATE_H].data;
@@ -152,7 +152,7 @@ void rm_lstm_projected_forward_cuda(const rm_call *call) {
 
 /* What follows from dgates, dh and m of the whole tile. masked (rows,P): for h before each timestep. */
 static void add_gradients(const tile *r, const float *dh, const float *m, float *masked) {
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     const float *h_in = h_before(r, 0, masked), *dgates = r->gates;
     const float *h = r->reset ? masked + r->y_step : (const float *)call->y.data;
     for (int64_t t = 1; r->reset && t < r->tau; t++) h_before(r, t, masked + t * r->y_step);
@@ -175,7 +175,7 @@ static void restart_rows(const tile *r, int64_t t, const float *anew, float *dh)
     RM_LAUNCH_EACH(restart, r->y_step, r->queue, r->y_step, r->width, reset_at(r, t), (const float *)dh, anew, dh);
 }
 
-void rm_lstm_projected_backward_cuda(const rm_call *call) {
+void rm_lstm_projected_backward_cuda(const remat_call *call) {
     const tile r = tile_of(call);
     float *all_m = (float *)call->scratch, *dm = all_m + r.rows * r.hidden, *dc = dm + r.c_step;
     float *all_dh = dc + r.c_step, *dh_in = (float *)call->dstate_in[STATE_H].data;

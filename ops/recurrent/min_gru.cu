@@ -8,5 +8,5 @@ struct min_gru {
     }
 };
 
-void rm_min_gru_forward_cuda(const rm_call *call) { rm_min_launch_forward<min_gru>(call); }
-void rm_min_gru_backward_cuda(const rm_call *call) { rm_min_launch_backward<min_gru>(call); }
+void rm_min_gru_forward_cuda(const remat_call *call) { rm_min_launch_forward<min_gru>(call); }
+void rm_min_gru_backward_cuda(const remat_call *call) { rm_min_launch_backward<min_gru>(call); }

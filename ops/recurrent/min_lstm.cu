@@ -8,5 +8,5 @@ struct min_lstm {
     }
 };
 
-void rm_min_lstm_forward_cuda(const rm_call *call) { rm_min_launch_forward<min_lstm>(call); }
-void rm_min_lstm_backward_cuda(const rm_call *call) { rm_min_launch_backward<min_lstm>(call); }
+void rm_min_lstm_forward_cuda(const remat_call *call) { rm_min_launch_forward<min_lstm>(call); }
+void rm_min_lstm_backward_cuda(const remat_call *call) { rm_min_launch_backward<min_lstm>(call); }

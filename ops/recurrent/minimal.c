@@ -21,8 +21,8 @@ static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
     rm_region_end(&region, 0);
 }
 
-static rm_cell_job job_of(const rm_call *call) {
-    const rm_desc *y = &call->y.desc;
+static rm_cell_job job_of(const remat_call *call) {
+    const remat_desc *y = &call->y.desc;
     return (rm_cell_job){
         .tau = y->dim[0],
         .batch = y->dim[1],
@@ -34,13 +34,13 @@ static rm_cell_job job_of(const rm_call *call) {
     };
 }
 
-void rm_min_forward(rm_min_cell cell, const rm_call *call) {
+void rm_min_forward(rm_min_cell cell, const remat_call *call) {
     rm_cell_job job = job_of(call);
     job.h_out = call->state_out[0].data;
     run(rm_cell_kernels_get()->min_forward[cell], &job, call->threads);
 }
 
-void rm_min_backward(rm_min_cell cell, const rm_call *call) {
+void rm_min_backward(rm_min_cell cell, const remat_call *call) {
     rm_cell_job job = job_of(call);
     job.dy = call->dy.data, job.dh_out = call->dstate_out[0].data;
     job.dx = call->dx[0].data, job.dh_in = call->dstate_in[0].data, job.carry = call->scratch;

@@ -16,8 +16,8 @@ typedef struct {
     const float *x, *reset, *y, *h_in;
 } rm_min_tile;
 
-static inline rm_min_tile rm_min_tile_of(const rm_call *call) {
-    const rm_desc *y = &call->y.desc;
+static inline rm_min_tile rm_min_tile_of(const remat_call *call) {
+    const remat_desc *y = &call->y.desc;
     rm_min_tile tile = {y->dim[0],
                         y->dim[1],
                         y->dim[1] * y->dim[2],
@@ -68,13 +68,13 @@ static __global__ void rm_min_backward(rm_min_tile tile, const float *dy, const 
     }
 }
 
-template <class cell> static void rm_min_launch_forward(const rm_call *call) {
+template <class cell> static void rm_min_launch_forward(const remat_call *call) {
     rm_min_tile tile = rm_min_tile_of(call);
     RM_LAUNCH(rm_min_forward<cell>, rm_blocks_within(tile.state, RM_MIN_THREADS, RM_EACH_BLOCKS), RM_MIN_THREADS,
               call->queue, tile, (float *)call->y.data, (float *)call->state_out[0].data);
 }
 
-template <class cell> static void rm_min_launch_backward(const rm_call *call) {
+template <class cell> static void rm_min_launch_backward(const remat_call *call) {
     rm_min_tile tile = rm_min_tile_of(call);
     RM_LAUNCH(rm_min_backward<cell>, rm_blocks_within(tile.state, RM_MIN_THREADS, RM_EACH_BLOCKS), RM_MIN_THREADS,
               call->queue, tile, (const float *)call->dy.data, (const float *)call->dstate_out[0].data,

@@ -17,9 +17,9 @@
 
 enum { RM_MIN_X, RM_MIN_RESET, RM_MIN_INPUTS };
 
-static inline remat_status rm_min_infer(const char *op, int64_t parts, const char *names, const rm_desc *x, rm_desc *y,
-                                        rm_desc *state) {
-    char text[RM_DESC_TEXT];
+static inline remat_status rm_min_infer(const char *op, int64_t parts, const char *names, const remat_desc *x,
+                                        remat_desc *y, remat_desc *state) {
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real(op, "x", x));
     REQUIRE(x->rank == 3 && x->dim[2] % parts == 0, INVALID, "%s: x is %s; it must be (T,B,%lldH): %s side by side", op,
             rm_desc_text(x, text), (long long)parts, names);
@@ -31,11 +31,11 @@ static inline remat_status rm_min_infer(const char *op, int64_t parts, const cha
 }
 
 /* element_flops: of the gates; exps count as in activations.def. Backward's scratch is dh (B,H). */
-static inline rm_cost rm_min_cost(const rm_desc *x, const rm_desc *y, rm_pass pass, double element_flops) {
-    rm_cost cost = rm_cost_streaming(y, element_flops + 3, 1);
+static inline remat_cost rm_min_cost(const remat_desc *x, const remat_desc *y, remat_pass pass, double element_flops) {
+    remat_cost cost = rm_cost_streaming(y, element_flops + 3, 1);
     double x_bytes = (double)rm_desc_bytes(x), y_bytes = (double)rm_desc_bytes(y);
-    cost.moved_bytes = pass == RM_BACKWARD ? 2 * x_bytes + 2 * y_bytes : x_bytes + y_bytes;
-    if (pass == RM_BACKWARD) {
+    cost.moved_bytes = pass == REMAT_BACKWARD ? 2 * x_bytes + 2 * y_bytes : x_bytes + y_bytes;
+    if (pass == REMAT_BACKWARD) {
         cost.flops += 12 * (double)rm_desc_count(y);
         cost.scratch_bytes = (uint64_t)(y->dim[1] * y->dim[2]) * sizeof(real);
     }
@@ -45,18 +45,18 @@ static inline rm_cost rm_min_cost(const rm_desc *x, const rm_desc *y, rm_pass pa
 /* Of unit j of the row that begins at x. */
 typedef rm_min_gates rm_min_gates_at(const real *x, int64_t hidden, int64_t j);
 
-static inline bool rm_min_begins(const rm_call *call, int64_t t, int64_t i) {
+static inline bool rm_min_begins(const remat_call *call, int64_t t, int64_t i) {
     const real *reset = call->x[RM_MIN_RESET].data;
     return reset && reset[t * call->y.desc.dim[1] + i / call->y.desc.dim[2]] > 0;
 }
 
-static inline real rm_min_previous(const rm_call *call, int64_t t, int64_t state, int64_t i) {
+static inline real rm_min_previous(const remat_call *call, int64_t t, int64_t state, int64_t i) {
     const real *y = call->y.data, *h_in = call->state_in[0].data;
     if (rm_min_begins(call, t, i)) return 0;
     return t ? y[(t - 1) * state + i] : h_in ? h_in[i] : 0;
 }
 
-static inline void rm_min_define_forward(const rm_call *call, int64_t parts, rm_min_gates_at *gates_at) {
+static inline void rm_min_define_forward(const remat_call *call, int64_t parts, rm_min_gates_at *gates_at) {
     int64_t tau = call->y.desc.dim[0], hidden = call->y.desc.dim[2], state = call->y.desc.dim[1] * hidden;
     const real *x = call->x[0].data;
     real *y = call->y.data, *h_out = call->state_out[0].data;
@@ -68,12 +68,12 @@ static inline void rm_min_define_forward(const rm_call *call, int64_t parts, rm_
     for (int64_t i = 0; i < state; i++) h_out[i] = y[(tau - 1) * state + i];
 }
 
-static inline void rm_min_clear_reset(const rm_call *call) {
+static inline void rm_min_clear_reset(const remat_call *call) {
     real *dreset = call->dx[RM_MIN_RESET].data;
     for (int64_t i = 0; dreset && i < call->y.desc.dim[0] * call->y.desc.dim[1]; i++) dreset[i] = 0;
 }
 
-static inline void rm_min_define_backward(const rm_call *call, int64_t parts, rm_min_gates_at *gates_at) {
+static inline void rm_min_define_backward(const remat_call *call, int64_t parts, rm_min_gates_at *gates_at) {
     int64_t tau = call->y.desc.dim[0], hidden = call->y.desc.dim[2], state = call->y.desc.dim[1] * hidden;
     const real *x = call->x[0].data, *dy = call->dy.data, *dh_out = call->dstate_out[0].data;
     real *dx = call->dx[0].data, *dh = call->scratch, *dh_in = call->dstate_in[0].data;
@@ -93,8 +93,8 @@ static inline void rm_min_define_backward(const rm_call *call, int64_t parts, rm
 }
 
 #ifndef RM_REAL_DOUBLE
-void rm_min_forward(rm_min_cell cell, const rm_call *call); /* minimal.c */
-void rm_min_backward(rm_min_cell cell, const rm_call *call);
+void rm_min_forward(rm_min_cell cell, const remat_call *call); /* minimal.c */
+void rm_min_backward(rm_min_cell cell, const remat_call *call);
 #endif
 
 /* Samples, for G parts. */

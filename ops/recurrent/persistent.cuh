@@ -596,7 +596,7 @@ static inline void rm_persistent_launch_forward(const rm_cell_tile *r, const flo
 template <class Cell> static inline void rm_persistent_launch_backward(const rm_cell_tile *r, float *gates, float *c) {
     static const rm_persistent_choice choices[2][4] = {RM_PERSISTENT_CHOICES(backward, 1),
                                                        RM_PERSISTENT_CHOICES(backward, 2)};
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     rm_persistent a = rm_persistent_of(r, Cell::HAS_C, gates, c);
     a.dy = (const float *)call->dy.data, a.dh_out = (const float *)call->dstate_out[0].data;
     a.dh_in = (float *)call->dstate_in[0].data;

@@ -4,8 +4,8 @@
 
 #include "ops/recurrent/recurrent.h"
 
-rm_recurrent rm_recurrent_of(const rm_call *call) {
-    const rm_desc *x = &call->x[RM_X].desc, *w_hh = &call->x[RM_W_HH].desc;
+rm_recurrent rm_recurrent_of(const remat_call *call) {
+    const remat_desc *x = &call->x[RM_X].desc, *w_hh = &call->x[RM_W_HH].desc;
     bool folded = x->dtype == REMAT_I32;
     return (rm_recurrent){
         .tau = x->dim[0],
@@ -25,17 +25,17 @@ rm_recurrent rm_recurrent_of(const rm_call *call) {
 
 /* ---- Shapes and costs ------------------------------------------------------------------------------ */
 
-static remat_status want_weight(const char *cell, const char *input, const rm_desc *w, int64_t rows, int64_t columns,
+static remat_status want_weight(const char *cell, const char *input, const remat_desc *w, int64_t rows, int64_t columns,
                                 const char *meaning) {
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     REQUIRE(w->dim[0] == rows && w->dim[1] == columns, INVALID, "%s: %s is %s; here it must be %s = (%lld,%lld)", cell,
             input, rm_desc_text(w, text), meaning, (long long)rows, (long long)columns);
     return REMAT_OK;
 }
 
-remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const rm_desc *x, rm_desc *y,
-                                rm_desc *state) {
-    const rm_desc *w_ih = &x[RM_W_IH], *w_hh = &x[RM_W_HH];
+remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const remat_desc *x, remat_desc *y,
+                                remat_desc *state) {
+    const remat_desc *w_ih = &x[RM_W_IH], *w_hh = &x[RM_W_HH];
     bool folded = x[RM_X].dtype == REMAT_I32;
     TRY(rm_want_rank(cell, "x", &x[RM_X], folded ? 2 : 3, folded ? 2 : 3));
     if (!folded) TRY(rm_want_real(cell, "x", &x[RM_X]));
@@ -59,42 +59,43 @@ remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const 
     return REMAT_OK;
 }
 
-int64_t rm_recurrent_bound(const rm_desc *x, const void *attr, int input) {
+int64_t rm_recurrent_bound(const remat_desc *x, const void *attr, int input) {
     (void)attr;
     return input == RM_X && x[RM_X].dtype == REMAT_I32 ? x[RM_W_IH].dim[0] : 0;
 }
 
-rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double element_flops) {
+remat_cost rm_recurrent_cost(rm_cell cell, const remat_desc *x, remat_pass pass, double element_flops) {
     bool folded = x[RM_X].dtype == REMAT_I32;
     double rows = (double)x[RM_X].dim[0] * (double)x[RM_X].dim[1];
     double wide = (double)x[RM_W_HH].dim[0], hidden = (double)x[RM_W_HH].dim[1];
     double in = folded ? 0 : (double)x[RM_X].dim[2];
-    double passes = pass == RM_BACKWARD ? 2 : 1; /* backward: the gradient of the weights and of the operand */
+    double passes = pass == REMAT_BACKWARD ? 2 : 1; /* backward: the gradient of the weights and of the operand */
     double weights = wide * hidden + (folded ? fmin(rows, (double)x[RM_W_IH].dim[0]) * wide : wide * in);
-    return (rm_cost){
+    return (remat_cost){
         .flops = passes * 2 * rows * wide * (in + hidden) + element_flops * rows * hidden,
         .moved_bytes = passes * (weights * sizeof(real) + (double)rm_desc_bytes(&x[RM_X])),
-        .scratch_bytes = pass == RM_REBUILD ? 0
-                                            : rm_cell_scratch_bytes(cell, pass == RM_BACKWARD, folded, x[RM_X].dim[0],
-                                                                    x[RM_X].dim[1], (int64_t)in, x[RM_W_HH].dim[1]) /
-                                                  sizeof(float) * sizeof(real),
+        .scratch_bytes = pass == REMAT_REBUILD
+                             ? 0
+                             : rm_cell_scratch_bytes(cell, pass == REMAT_BACKWARD, folded, x[RM_X].dim[0],
+                                                     x[RM_X].dim[1], (int64_t)in, x[RM_W_HH].dim[1]) /
+                                   sizeof(float) * sizeof(real),
     };
 }
 
 /* Forward that keeps no aux: x's parts of the tile's gates, made by one product; a plain RNN's wait in y, and where an embedding
  * is folded in they are read from the table. A plain RNN's backward: the gradients of its sums, which nothing else holds. Where rows
  * begin anew, also the states before each timestep, with their zeros. */
-uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux) {
+uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, remat_pass pass, bool aux) {
     bool folded = x[RM_X].dtype == REMAT_I32, plain = cell == RM_CELL_RNN_TANH;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
-    bool needed = pass == RM_FORWARD ? !aux && !folded && !plain : pass == RM_BACKWARD && plain;
+    bool needed = pass == REMAT_FORWARD ? !aux && !folded && !plain : pass == REMAT_BACKWARD && plain;
     uint64_t sums = needed ? (uint64_t)(rows * rm_cell_columns(cell) * hidden) * sizeof(real) : 0;
-    bool resets = pass == RM_BACKWARD && x[RM_RESET].rank >= 0;
+    bool resets = pass == REMAT_BACKWARD && x[RM_RESET].rank >= 0;
     return resets ? rm_align_up(sums) + (uint64_t)(rows * hidden) * sizeof(real) : sums;
 }
 
 /* A list of addresses; gates (B,columns*H); h, and an lstm's c, or their gradients, (B,H). */
-uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const rm_desc *x) {
+uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const remat_desc *x) {
     enum { ARRAYS = 256 };
     uint64_t state = (uint64_t)(x[RM_X].dim[1] * x[RM_W_HH].dim[1]) * sizeof(real);
     uint64_t states = cell == RM_CELL_LSTM ? 2 : 1;
@@ -121,7 +122,7 @@ bool rm_recurrent_begins(const rm_recurrent *r, int64_t t, int64_t b) {
     return r->reset && r->reset[t * r->batch + b] > 0;
 }
 
-const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const rm_tensor *state_in, int64_t t,
+const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const remat_tensor *state_in, int64_t t,
                                   int64_t b) {
     if (rm_recurrent_begins(r, t, b)) return NULL;
     if (t > 0) return sequence + ((t - 1) * r->batch + b) * r->hidden;
@@ -140,7 +141,7 @@ void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t
 }
 
 /* pre = x w_ih^T + b_ih: one row's gradient of pre, for gate unit u, goes to row u of dw_ih, to db_ih and to dx. */
-static void define_input_gradient(const rm_call *call, const rm_recurrent *r, int64_t row, int64_t u, real dpre) {
+static void define_input_gradient(const remat_call *call, const rm_recurrent *r, int64_t row, int64_t u, real dpre) {
     real *dw_ih = call->dx[RM_W_IH].data, *db_ih = call->dx[RM_B_IH].data, *dx = call->dx[RM_X].data;
     if (db_ih) db_ih[u] += dpre;
     if (dw_ih && r->token) dw_ih[r->token[row] * r->gates * r->hidden + u] += dpre;
@@ -149,13 +150,13 @@ static void define_input_gradient(const rm_call *call, const rm_recurrent *r, in
 }
 
 /* pre = h w_hh^T + b_hh */
-static void define_hidden_gradient(const rm_call *call, const rm_recurrent *r, const real *h, int64_t u, real dpre) {
+static void define_hidden_gradient(const remat_call *call, const rm_recurrent *r, const real *h, int64_t u, real dpre) {
     real *dw_hh = call->dx[RM_W_HH].data, *db_hh = call->dx[RM_B_HH].data;
     if (db_hh) db_hh[u] += dpre;
     for (int64_t k = 0; h && dw_hh && k < r->hidden; k++) dw_hh[u * r->hidden + k] += dpre * h[k];
 }
 
-void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, const rm_dgates *d) {
+void rm_recurrent_define_gradients(const remat_call *call, const rm_recurrent *r, const rm_dgates *d) {
     real *dx = call->dx[RM_X].data, *dreset = call->dx[RM_RESET].data;
     for (int64_t i = 0; dreset && i < r->tau * r->batch; i++) dreset[i] = 0;
     for (int64_t i = 0; dx && i < r->tau * r->batch * r->in; i++) dx[i] = 0;

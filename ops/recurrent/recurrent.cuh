@@ -33,7 +33,7 @@ enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RESET };
 /* ---- A call ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    const rm_call *call;
+    const remat_call *call;
     const rm_cuda_queue *queue;
     int gates, columns, shift;                          /* see above; rows of the weights are gates * hidden */
     int64_t tau, batch, in, hidden;                     /* of this tile; in is 0 when folded */
@@ -45,9 +45,9 @@ typedef struct {
     const float *h_in;                                  /* (B,H) or NULL: zeros */
 } rm_cell_tile;
 
-static inline rm_cell_tile rm_cell_tile_of(const rm_call *call, int columns, int shift) {
+static inline rm_cell_tile rm_cell_tile_of(const remat_call *call, int columns, int shift) {
     rm_cell_tile r;
-    const rm_desc *x = &call->x[RM_X].desc, *w_hh = &call->x[RM_W_HH].desc;
+    const remat_desc *x = &call->x[RM_X].desc, *w_hh = &call->x[RM_W_HH].desc;
     const float *w_ih = (const float *)call->x[RM_W_IH].data;
     bool folded = x->dtype == REMAT_I32;
     r.call = call, r.queue = (const rm_cuda_queue *)call->queue;
@@ -351,7 +351,7 @@ typedef void rm_cell_launcher(const rm_cell_tile *r, rm_cell_now now, int64_t k,
 /* All timesteps of a tile. `products`: where x's parts are, unless a table has them; `gates`, `c`: to be kept, or NULL. */
 static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool has_c, const float *products,
                                    float *gates, float *c, rm_cell_launcher *step) {
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     rm_cell_now now = rm_cell_now_of(r, has_c);
     rm_cell_arrays a = rm_cell_arrays_of(r, 0);
     a.products = r->table ? NULL : products, a.gates = gates, a.c = c;
@@ -374,7 +374,7 @@ static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool
 /* The same, going back. `gates` become their gradients; `add`: a step leaves a part of dh, to which the product's is added. */
 static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, bool has_c, float *gates, float *c,
                                     bool add, rm_cell_launcher *step) {
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     rm_cell_now now = rm_cell_now_of(r, has_c);
     rm_cell_arrays a = rm_cell_arrays_of(r, r->tau - 1);
     float *dh_in = (float *)call->dstate_in[0].data, *dc_in = has_c ? (float *)call->dstate_in[1].data : NULL;
@@ -457,7 +457,7 @@ static __global__ void rm_cell_clear(int64_t n, float *to) {
 
 /* All that follows from dgates (rows,width) once the timesteps are done. Weights' gradients are added to. */
 static inline void rm_cell_gradients(const rm_cell_tile *r, const float *dgates) {
-    const rm_call *c = r->call;
+    const remat_call *c = r->call;
     float *dw_ih = (float *)c->dx[RM_W_IH].data, *dw_hh = (float *)c->dx[RM_W_HH].data;
     float *db_ih = (float *)c->dx[RM_B_IH].data, *db_hh = (float *)c->dx[RM_B_HH].data;
     if (dw_hh) rm_cell_add_dw_hh(r, dgates, dw_hh);

@@ -45,19 +45,20 @@ typedef struct {
     const real *b_ih, *b_hh;        /* (G*H) or NULL */
     const real *reset;              /* (tau,B) or NULL */
 } rm_recurrent;
-rm_recurrent rm_recurrent_of(const rm_call *call);
+rm_recurrent rm_recurrent_of(const remat_call *call);
 
 /* INVALID names the op `cell` and the shapes that do not fit together. Every state is (B,H). */
-remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const rm_desc *x, rm_desc *y, rm_desc *state);
-int64_t rm_recurrent_bound(const rm_desc *x, const void *attr, int input);
+remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const remat_desc *x, remat_desc *y,
+                                remat_desc *state);
+int64_t rm_recurrent_bound(const remat_desc *x, const void *attr, int input);
 
 /* Of one tile: the products, with `element_flops` for each (t,b,unit); x and weights moved; scratch for both the
  * definition and the fast kernels. The cell adds what its aux moves. Rebuilding makes the products of forward. */
-rm_cost rm_recurrent_cost(rm_cell cell, const rm_desc *x, rm_pass pass, double element_flops);
+remat_cost rm_recurrent_cost(rm_cell cell, const remat_desc *x, remat_pass pass, double element_flops);
 
 /* Of a CUDA call (recurrent.cuh): its scratch, and the place of one timestep, where all tiles' timesteps are made. */
-uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const rm_desc *x, rm_pass pass, bool aux);
-uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const rm_desc *x);
+uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, remat_pass pass, bool aux);
+uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const remat_desc *x);
 
 /* ---- Readable definitions ------------------------------------------------------------------------- */
 
@@ -68,7 +69,7 @@ real rm_recurrent_hidden(const rm_recurrent *r, const real *h, int64_t u);
 /* Whether timestep t of row b begins anew. */
 bool rm_recurrent_begins(const rm_recurrent *r, int64_t t, int64_t b);
 /* Row b of the state before timestep t: of `sequence` (tau,B,H) at t-1, or of state_in at t = 0. NULL: zeros. */
-const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const rm_tensor *state_in, int64_t t,
+const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const remat_tensor *state_in, int64_t t,
                                   int64_t b);
 
 /* Where the gradients of the gates' pre-activations lie, once all timesteps are done: row (t,b) of `dgates` has
@@ -83,7 +84,7 @@ typedef struct {
 /* dh (B,H) += dgates[t] w_hh, but for rows that begin at t */
 void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t, real *dh);
 /* After the last timestep: dx, and the tile's share of dw_ih, dw_hh, db_ih, db_hh. */
-void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, const rm_dgates *d);
+void rm_recurrent_define_gradients(const remat_call *call, const rm_recurrent *r, const rm_dgates *d);
 
 /* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
 
@@ -92,18 +93,18 @@ void rm_recurrent_define_gradients(const rm_call *call, const rm_recurrent *r, c
 #define RM_FAST(fast, definition) definition
 #else
 #define RM_FAST(fast, definition) fast
-uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const rm_desc *x);
-void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call, void *packed);
+uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const remat_desc *x);
+void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call, void *packed);
 /* For tests, on this thread: at this meeting thread 0 sends the others away, as if it had waited too long; 0: only if it has. */
 void rm_recurrent_pretend_last(unsigned meeting);
-void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
+void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 /* aux as forward left it; not of rnn_tanh, which has none */
-void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
-void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call);
+void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
+void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 
 /* bf16.c. *out becomes a copy of the cell's descriptor whose CPU kernels round the operands of their products to bf16. False: this
  * processor does not multiply bf16, or the build has no such kernels. */
-bool rm_recurrent_in_bf16(rm_cell cell, rm_op *out);
+bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
 #endif
 
 /* ---- Samples: each cell lists the same ones, for its number of gates ------------------------------- */
@@ -143,42 +144,42 @@ bool rm_recurrent_in_bf16(rm_cell cell, rm_op *out);
 
 /* The functions of a descriptor that only pass the cell on; a cell without aux has no rebuild. */
 #ifdef RM_REAL_DOUBLE
-#define RM_RECURRENT_FUNCTIONS(CELL) static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
+#define RM_RECURRENT_FUNCTIONS(CELL) static const remat_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
 #else
 #define RM_RECURRENT_FUNCTIONS(CELL)                                                                                   \
-    static const rm_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                                  \
-    static uint64_t packed_bytes(const rm_desc *x, const void *attr, int threads) {                                    \
+    static const remat_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                               \
+    static uint64_t packed_bytes(const remat_desc *x, const void *attr, int threads) {                                 \
         (void)attr, (void)threads;                                                                                     \
         return rm_recurrent_packed_bytes(rm_cell_kernels_get(), CELL, x);                                              \
     }                                                                                                                  \
-    static uint64_t cuda_scratch_bytes(const rm_desc *x, const void *attr, rm_pass pass, bool aux) {                   \
+    static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {             \
         (void)attr;                                                                                                    \
         return rm_recurrent_cuda_scratch_bytes(CELL, x, pass, aux);                                                    \
     }                                                                                                                  \
-    static uint64_t cuda_fixed_bytes(const rm_desc *x, const void *attr) {                                             \
+    static uint64_t cuda_fixed_bytes(const remat_desc *x, const void *attr) {                                          \
         (void)attr;                                                                                                    \
         return rm_recurrent_cuda_fixed_bytes(CELL, x);                                                                 \
     }                                                                                                                  \
-    static void pack(const rm_call *call, void *packed) {                                                              \
+    static void pack(const remat_call *call, void *packed) {                                                           \
         rm_recurrent_pack(rm_cell_kernels_get(), CELL, call, packed);                                                  \
     }                                                                                                                  \
-    static void forward(const rm_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), CELL, call); }              \
-    static void backward(const rm_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), CELL, call); }
+    static void forward(const remat_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), CELL, call); }           \
+    static void backward(const remat_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), CELL, call); }
 #endif
 
 /* The members of a descriptor that are the same in all: `op` is its name, without quotes. */
 #define RM_RECURRENT_MEMBERS(op)                                                                                       \
     .name = #op, .n_in = RM_RECURRENT_INPUTS, .n_state = STATES,                                                       \
     .optional = 1u << RM_B_IH | 1u << RM_B_HH | 1u << RM_RESET, .resets = 1u << RM_RESET,                              \
-    .weights = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH, .time = RM_TIME_RECURRENT,               \
+    .shared = 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_B_IH | 1u << RM_B_HH, .time = REMAT_TIME_RECURRENT,             \
     .saves = {.in = 1u << RM_X | 1u << RM_W_IH | 1u << RM_W_HH | 1u << RM_RESET, .out = true, .state = true},          \
     .infer = infer, .cost = cost, .bound = rm_recurrent_bound, .define_forward = define_forward,                       \
-    .define_backward = define_backward, .on[RM_DEVICE_CPU].forward = RM_FAST(forward, define_forward),                 \
-    .on[RM_DEVICE_CPU].backward = RM_FAST(backward, define_backward),                                                  \
-    .on[RM_DEVICE_CPU].packed_bytes = RM_FAST(packed_bytes, NULL), .on[RM_DEVICE_CPU].pack = RM_FAST(pack, NULL),      \
-    .on[RM_DEVICE_CUDA].forward = RM_CUDA(op, forward), .on[RM_DEVICE_CUDA].backward = RM_CUDA(op, backward),          \
-    .on[RM_DEVICE_CUDA].scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),                                             \
-    .on[RM_DEVICE_CUDA].fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL), .samples = samples,                             \
+    .define_backward = define_backward, .on[REMAT_ON_CPU].forward = RM_FAST(forward, define_forward),                  \
+    .on[REMAT_ON_CPU].backward = RM_FAST(backward, define_backward),                                                   \
+    .on[REMAT_ON_CPU].packed_bytes = RM_FAST(packed_bytes, NULL), .on[REMAT_ON_CPU].pack = RM_FAST(pack, NULL),        \
+    .on[REMAT_ON_CUDA].forward = RM_CUDA(op, forward), .on[REMAT_ON_CUDA].backward = RM_CUDA(op, backward),            \
+    .on[REMAT_ON_CUDA].scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL),                                              \
+    .on[REMAT_ON_CUDA].fixed_bytes = RM_FAST(cuda_fixed_bytes, NULL), .samples = samples,                              \
     .n_samples = sizeof samples / sizeof *samples
 
 #endif

@@ -13,18 +13,18 @@
 enum { GATES = 1 };
 enum { STATE_H, STATES };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
     return rm_recurrent_infer("rnn_tanh", GATES, STATES, x, y, state);
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
-    *out = rm_recurrent_cost(RM_CELL_RNN_TANH, x, pass, pass == RM_BACKWARD ? 5 : 25);
+    *out = rm_recurrent_cost(RM_CELL_RNN_TANH, x, pass, pass == REMAT_BACKWARD ? 5 : 25);
     out->moved_bytes += 2.0 * (double)rm_desc_bytes(y);
 }
 
-static void define_forward(const rm_call *call) {
+static void define_forward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     real *y = call->y.data, *h_out = call->state_out[STATE_H].data;
@@ -38,7 +38,7 @@ static void define_forward(const rm_call *call) {
     for (int64_t i = 0; i < state; i++) h_out[i] = y[(r.tau - 1) * state + i];
 }
 
-static void define_backward(const rm_call *call) {
+static void define_backward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     const real *dy = call->dy.data, *y = call->y.data, *dh_out = call->dstate_out[STATE_H].data;
@@ -59,8 +59,8 @@ static void define_backward(const rm_call *call) {
 
 RM_RECURRENT_FUNCTIONS(RM_CELL_RNN_TANH)
 
-const rm_op RM_OP(rnn_tanh) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(rnn_tanh) = {
+    .struct_bytes = sizeof(remat_op),
     RM_RECURRENT_MEMBERS(rnn_tanh),
     .doc = "y (T,B,H) = h of a plain RNN over x (T,B,C); w_ih (H,C), w_hh (H,H), b_ih (H), b_hh (H); h = tanh(..)",
 };

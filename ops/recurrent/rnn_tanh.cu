@@ -47,7 +47,7 @@ struct tanh_cell {
     }
 };
 
-void rm_rnn_tanh_forward_cuda(const rm_call *call) {
+void rm_rnn_tanh_forward_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, 1, 0);
     rm_cell_project(&r, r.y);
     if (rm_persistent_serves(&r)) rm_persistent_launch_forward<tanh_cell>(&r, r.y, NULL, NULL);
@@ -55,7 +55,7 @@ void rm_rnn_tanh_forward_cuda(const rm_call *call) {
 }
 
 /* Scratch: dgates (tau,B,H). */
-void rm_rnn_tanh_backward_cuda(const rm_call *call) {
+void rm_rnn_tanh_backward_cuda(const remat_call *call) {
     rm_cell_tile r = rm_cell_tile_of(call, 1, 0);
     float *dgates = (float *)call->scratch;
     if (rm_persistent_serves(&r)) rm_persistent_launch_backward<tanh_cell>(&r, dgates, NULL);

@@ -10,9 +10,9 @@
 #define rm_scan_describe rm_scan_describe_f64
 #endif
 
-extern const rm_op RM_OP(linear);
+extern const remat_op RM_OP(linear);
 
-static const rm_op *op_of(const rm_scan *s, int32_t n) { return RM_OP(at)(s->node[n].op); }
+static const remat_op *op_of(const rm_scan *s, int32_t n) { return RM_OP(at)(s->node[n].op); }
 static const void *attr_of(const rm_scan_node *node) { return node->has_attr ? node->attr : NULL; }
 static int32_t result_of(const rm_scan *s, int32_t n) { return rm_scan_first_result(s) + n; }
 
@@ -26,19 +26,19 @@ static int32_t state_of(const rm_scan *s, int32_t v) {
 }
 
 /* As the body has it, of one timestep. */
-static rm_desc desc_of(const rm_scan *s, int32_t v) {
-    return v ? rm_desc_make(RM_REAL, (int32_t)s->value[v].rank, s->value[v].dim) : (rm_desc){.rank = -1};
+static remat_desc desc_of(const rm_scan *s, int32_t v) {
+    return v ? rm_desc_make(RM_REAL, (int32_t)s->value[v].rank, s->value[v].dim) : (remat_desc){.rank = -1};
 }
 static uint64_t bytes_of(const rm_scan *s, int32_t v) {
-    rm_desc desc = desc_of(s, v);
+    remat_desc desc = desc_of(s, v);
     return rm_desc_bytes(&desc);
 }
-static void descs_of(const rm_scan *s, int32_t n, rm_desc *x) {
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = desc_of(s, s->node[n].x[i]);
+static void descs_of(const rm_scan *s, int32_t n, remat_desc *x) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = desc_of(s, s->node[n].x[i]);
 }
 static uint64_t node_aux_bytes(const rm_scan *s, int32_t n) {
-    rm_desc x[RM_MAX_IN];
-    const rm_op *op = op_of(s, n);
+    remat_desc x[REMAT_MAX_INPUTS];
+    const remat_op *op = op_of(s, n);
     if (!op->aux_bytes) return 0;
     descs_of(s, n, x);
     return op->aux_bytes(x, attr_of(&s->node[n]));
@@ -49,7 +49,7 @@ static uint64_t node_aux_bytes(const rm_scan *s, int32_t n) {
 /* The body's ops want it, or will have it as the state before the next timestep. */
 static bool is_read(const rm_scan *s, int32_t v) {
     for (int32_t n = 0; n < s->n_nodes; n++) {
-        const rm_op *op = op_of(s, n);
+        const remat_op *op = op_of(s, n);
         if (op->saves.out && result_of(s, n) == v) return true;
         for (int i = 0; i < op->n_in; i++)
             if (s->node[n].x[i] == v && op->saves.in >> i & 1) return true;
@@ -70,7 +70,7 @@ static uint64_t aux_bytes_of_step(const rm_scan *s) {
     return bytes;
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)x[0].dim[0] * aux_bytes_of_step(attr);
 }
 
@@ -86,19 +86,19 @@ static bool is_early(const rm_scan *s, int32_t n) { return is_late(s, n) && s->n
 static bool is_early_alone(const rm_scan *s, int32_t n) {
     int readers = 0;
     for (int32_t m = 0; m < s->n_nodes; m++)
-        for (int i = 0; i < RM_MAX_IN; i++) readers += s->node[m].x[i] == s->node[n].x[0];
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++) readers += s->node[m].x[i] == s->node[n].x[0];
     return is_early(s, n) && readers == 1;
 }
 
 /* A gradient that an op of the body makes goes to its place directly, or is added to it from a place of its own: where the value
  * is read twice by the op, and where an op overwrites what should be added to, or adds to what is not there. */
 static bool reads_once(const rm_scan_node *node, int i) {
-    for (int j = 0; j < RM_MAX_IN; j++)
+    for (int j = 0; j < REMAT_MAX_INPUTS; j++)
         if (j != i && node->x[j] == node->x[i]) return false;
     return true;
 }
 static bool adds_directly(const rm_scan *s, int32_t n, int i) {
-    return op_of(s, n)->weights >> i & 1 && is_weight(s, s->node[n].x[i]) && reads_once(&s->node[n], i);
+    return op_of(s, n)->shared >> i & 1 && is_weight(s, s->node[n].x[i]) && reads_once(&s->node[n], i);
 }
 
 /* ---- Where things lie -------------------------------------------------------------------------------------------- */
@@ -111,13 +111,13 @@ typedef struct {
 
 typedef struct {
     const rm_scan *scan;
-    const rm_call *call;
+    const remat_call *call;
     int64_t tau;
     char *scratch; /* NULL: only counting */
     uint64_t used;
     series value[RM_SCAN_VALUES], aux[RM_SCAN_NODES], gradient[RM_SCAN_VALUES];
-    char *zeros, *now[RM_MAX_STATE]; /* states between timesteps, whose series is not kept */
-    char *part[RM_MAX_IN], *node_scratch;
+    char *zeros, *now[REMAT_MAX_STATES]; /* states between timesteps, whose series is not kept */
+    char *part[REMAT_MAX_INPUTS], *node_scratch;
     bool begun[RM_SCAN_VALUES]; /* the gradient has a first part */
 } runner;
 
@@ -130,11 +130,11 @@ static char *take(runner *r, uint64_t bytes) {
 static uint64_t most_node_scratch(const rm_scan *s) {
     uint64_t most = 0;
     for (int32_t n = 0; n < s->n_nodes; n++)
-        for (int pass = RM_FORWARD; pass <= RM_BACKWARD; pass++) {
-            rm_desc x[RM_MAX_IN], y = desc_of(s, result_of(s, n));
-            rm_cost cost = {0};
+        for (int pass = REMAT_FORWARD; pass <= REMAT_BACKWARD; pass++) {
+            remat_desc x[REMAT_MAX_INPUTS], y = desc_of(s, result_of(s, n));
+            remat_cost cost = {0};
             descs_of(s, n, x);
-            op_of(s, n)->cost(x, &y, attr_of(&s->node[n]), (rm_pass)pass, &cost);
+            op_of(s, n)->cost(x, &y, attr_of(&s->node[n]), (remat_pass)pass, &cost);
             if (cost.scratch_bytes > most) most = cost.scratch_bytes;
         }
     return most;
@@ -185,13 +185,13 @@ static void place_forward(runner *r) {
 
 static void place_parts(runner *r) {
     const rm_scan *s = r->scan;
-    uint64_t most[RM_MAX_IN] = {0};
+    uint64_t most[REMAT_MAX_INPUTS] = {0};
     for (int32_t n = 0; n < s->n_nodes; n++)
         for (int i = 0; i < op_of(s, n)->n_in; i++) {
             uint64_t bytes = s->node[n].x[i] && !adds_directly(s, n, i) ? bytes_of(s, s->node[n].x[i]) : 0;
             if (bytes > most[i]) most[i] = bytes;
         }
-    for (int i = 0; i < RM_MAX_IN; i++) r->part[i] = most[i] ? take(r, most[i]) : NULL;
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) r->part[i] = most[i] ? take(r, most[i]) : NULL;
 }
 
 static void place_backward(runner *r) {
@@ -205,9 +205,9 @@ static void place_backward(runner *r) {
     }
 }
 
-static uint64_t scratch_bytes(const rm_scan *s, int64_t tau, rm_pass pass) {
+static uint64_t scratch_bytes(const rm_scan *s, int64_t tau, remat_pass pass) {
     runner r = {.scan = s, .tau = tau};
-    if (pass == RM_BACKWARD)
+    if (pass == REMAT_BACKWARD)
         place_backward(&r);
     else
         place_forward(&r);
@@ -224,19 +224,19 @@ static void *value_at(const runner *r, int32_t v, int64_t t) {
     return next.step ? at(next, t - 1) : r->now[k];
 }
 
-static rm_call call_of(const runner *r, int32_t n, int64_t t) {
-    const rm_call *whole = r->call;
+static remat_call call_of(const runner *r, int32_t n, int64_t t) {
+    const remat_call *whole = r->call;
     const rm_scan *s = r->scan;
-    rm_call c = {.attr = attr_of(&s->node[n]),
-                 .aux = at(r->aux[n], t),
-                 .scratch = r->node_scratch,
-                 .key = whole->key,
-                 .t0 = whole->t0 + t,
-                 .t_total = whole->t0 + t + 1, /* no operand's first axis is taken for time */
-                 .training = whole->training,
-                 .threads = whole->threads};
+    remat_call c = {.attr = attr_of(&s->node[n]),
+                    .aux = at(r->aux[n], t),
+                    .scratch = r->node_scratch,
+                    .key = whole->key,
+                    .t0 = whole->t0 + t,
+                    .t_total = whole->t0 + t + 1, /* no operand's first axis is taken for time */
+                    .training = whole->training,
+                    .threads = whole->threads};
     c.key.node += (uint32_t)(n + 1) << 20; /* apart from nodes outside */
-    for (int i = 0; i < RM_MAX_IN; i++) c.x[i].desc = desc_of(s, s->node[n].x[i]);
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) c.x[i].desc = desc_of(s, s->node[n].x[i]);
     return c;
 }
 
@@ -244,22 +244,22 @@ static rm_call call_of(const runner *r, int32_t n, int64_t t) {
 
 static void forward_node(const runner *r, int32_t n, int64_t t) {
     const rm_scan *s = r->scan;
-    rm_call c = call_of(r, n, t);
-    for (int i = 0; i < RM_MAX_IN; i++)
+    remat_call c = call_of(r, n, t);
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++)
         if (s->node[n].x[i]) c.x[i].data = value_at(r, s->node[n].x[i], t);
-    c.y = (rm_tensor){desc_of(s, result_of(s, n)), value_at(r, result_of(s, n), t)};
-    op_of(s, n)->on[RM_DEVICE_CPU].forward(&c);
+    c.y = (remat_tensor){desc_of(s, result_of(s, n)), value_at(r, result_of(s, n), t)};
+    op_of(s, n)->on[REMAT_ON_CPU].forward(&c);
 }
 
 static void forward_early(const runner *r, int32_t n) {
     const rm_scan *s = r->scan;
-    rm_call c = call_of(r, n, 0);
-    for (int i = 0; i < RM_MAX_IN; i++)
+    remat_call c = call_of(r, n, 0);
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++)
         if (s->node[n].x[i]) c.x[i].data = value_at(r, s->node[n].x[i], 0);
-    c.y = (rm_tensor){desc_of(s, result_of(s, n)), value_at(r, result_of(s, n), 0)};
+    c.y = (remat_tensor){desc_of(s, result_of(s, n)), value_at(r, result_of(s, n), 0)};
     c.x[0].desc.dim[0] *= r->tau;
     c.y.desc.dim[0] *= r->tau;
-    op_of(s, n)->on[RM_DEVICE_CPU].forward(&c);
+    op_of(s, n)->on[REMAT_ON_CPU].forward(&c);
 }
 
 static void run_forward(runner *r) {
@@ -277,13 +277,13 @@ static void run_forward(runner *r) {
     }
 }
 
-static runner runner_of(const rm_call *call) {
+static runner runner_of(const remat_call *call) {
     runner r = {.scan = call->attr, .call = call, .tau = call->x[0].desc.dim[0], .scratch = call->scratch};
     place_saved(&r);
     return r;
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     runner r = runner_of(call);
     const rm_scan *s = r.scan;
     r.value[s->output] = (series){call->y.data, bytes_of(s, s->output)};
@@ -293,7 +293,7 @@ static void forward(const rm_call *call) {
 }
 
 /* Forward again; y goes nowhere. */
-static void rebuild(const rm_call *call) {
+static void rebuild(const remat_call *call) {
     runner r = runner_of(call);
     run_forward(&r);
 }
@@ -318,7 +318,7 @@ static void contribute(runner *r, int32_t v, int64_t t, const void *part) {
 static void *target(const runner *r, int32_t n, int i, int64_t t) {
     const rm_scan_node *node = &r->scan->node[n];
     int32_t v = node->x[i];
-    bool weight = op_of(r->scan, n)->weights >> i & 1;
+    bool weight = op_of(r->scan, n)->shared >> i & 1;
     bool late = i > 0 ? is_late(r->scan, n) : is_early_alone(r->scan, n);
     if (!v || late || !r->gradient[v].data) return NULL;
     if (weight ? adds_directly(r->scan, n, i) : !r->begun[v] && reads_once(node, i)) return at(r->gradient[v], t);
@@ -328,19 +328,19 @@ static void *target(const runner *r, int32_t n, int i, int64_t t) {
 
 static void backward_node(runner *r, int32_t n, int64_t t) {
     const rm_scan *s = r->scan;
-    const rm_op *op = op_of(s, n);
-    rm_call c = call_of(r, n, t);
+    const remat_op *op = op_of(s, n);
+    remat_call c = call_of(r, n, t);
     bool wanted = false;
     for (int i = 0; i < op->n_in; i++) {
         if (op->saves.in >> i & 1 && s->node[n].x[i]) c.x[i].data = value_at(r, s->node[n].x[i], t);
-        c.dx[i] = (rm_tensor){c.x[i].desc, target(r, n, i, t)};
+        c.dx[i] = (remat_tensor){c.x[i].desc, target(r, n, i, t)};
         wanted |= c.dx[i].data != NULL;
     }
     if (!wanted) return;
     int32_t y = result_of(s, n);
-    c.y = (rm_tensor){desc_of(s, y), op->saves.out ? value_at(r, y, t) : NULL};
-    c.dy = (rm_tensor){c.y.desc, at(r->gradient[y], t)};
-    op->on[RM_DEVICE_CPU].backward(&c);
+    c.y = (remat_tensor){desc_of(s, y), op->saves.out ? value_at(r, y, t) : NULL};
+    c.dy = (remat_tensor){c.y.desc, at(r->gradient[y], t)};
+    op->on[REMAT_ON_CPU].backward(&c);
     for (int i = 0; i < op->n_in; i++) {
         if (!c.dx[i].data) continue;
         if (c.dx[i].data == r->part[i]) contribute(r, s->node[n].x[i], t, r->part[i]);
@@ -351,7 +351,7 @@ static void backward_node(runner *r, int32_t n, int64_t t) {
 /* What is known of the results' gradients before the body is walked down: dy, and what the next timestep found for its states. */
 static void begin_step(runner *r, int64_t t) {
     const rm_scan *s = r->scan;
-    const rm_call *call = r->call;
+    const remat_call *call = r->call;
     memset(r->begun, 0, sizeof r->begun);
     for (int32_t v = rm_scan_first_weight(s); v < rm_scan_first_state(s); v++) r->begun[v] = true;
     contribute(r, s->output, t, (char *)call->dy.data + (uint64_t)t * bytes_of(s, s->output));
@@ -368,19 +368,19 @@ static void backward_step(runner *r, int64_t t) {
 
 /* `steps` timesteps from t on of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w, if it is left to this. */
 static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, void *x) {
-    rm_call c = call_of(r, n, t);
+    remat_call c = call_of(r, n, t);
     int32_t y = result_of(r->scan, n);
     c.x[0].data = x;
-    c.dy = (rm_tensor){desc_of(r->scan, y), at(r->gradient[y], t)};
+    c.dy = (remat_tensor){desc_of(r->scan, y), at(r->gradient[y], t)};
     c.x[0].desc.dim[0] *= steps;
     c.dy.desc.dim[0] *= steps;
     bool wanted = false;
     for (int i = is_early_alone(r->scan, n) ? 0 : 1; i < 3; i++) {
-        c.dx[i] = (rm_tensor){c.x[i].desc, r->scan->node[n].x[i] ? r->gradient[r->scan->node[n].x[i]].data : NULL};
+        c.dx[i] = (remat_tensor){c.x[i].desc, r->scan->node[n].x[i] ? r->gradient[r->scan->node[n].x[i]].data : NULL};
         wanted |= c.dx[i].data != NULL;
     }
     if (c.dx[0].data) c.x[1].data = r->value[r->scan->node[n].x[1]].data;
-    if (steps && wanted) RM_OP(linear).on[RM_DEVICE_CPU].backward(&c);
+    if (steps && wanted) RM_OP(linear).on[REMAT_ON_CPU].backward(&c);
 }
 
 /* A state before timesteps 0, 1, .. is state_in, and then the next state of 0, 1, .. */
@@ -394,7 +394,7 @@ static void backward_late(const runner *r, int32_t n) {
     }
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     runner r = runner_of(call);
     const rm_scan *s = r.scan;
     place_backward(&r);
@@ -413,20 +413,20 @@ static void backward(const rm_call *call) {
 
 /* ---- Shapes and costs -------------------------------------------------------------------------------------------- */
 
-static rm_desc along_time(rm_desc step, int64_t steps) {
+static remat_desc along_time(remat_desc step, int64_t steps) {
     memmove(step.dim + 1, step.dim, (REMAT_MAX_RANK - 1) * sizeof *step.dim);
     step.dim[0] = steps;
     step.rank++;
     return step;
 }
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     const rm_scan *s = attr;
-    char text[RM_DESC_TEXT], expected_text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT], expected_text[REMAT_DESC_TEXT];
     REQUIRE(s, INVALID, "a scan has a body; build it with remat_scan");
     int64_t steps = x[0].rank > 0 ? x[0].dim[0] : 1;
     for (int32_t v = 1; v < rm_scan_first_state(s); v++) {
-        rm_desc expected = desc_of(s, v);
+        remat_desc expected = desc_of(s, v);
         if (!is_weight(s, v)) expected = along_time(expected, steps);
         REQUIRE(rm_desc_equal(&x[v - 1], &expected), INVALID, "%s: %s %d is %s; by its body it is %s", s->name,
                 is_weight(s, v) ? "weight" : "sequence", is_weight(s, v) ? v - rm_scan_first_weight(s) : v - 1,
@@ -437,16 +437,16 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const rm_scan *s = attr;
     double steps = (double)x[0].dim[0];
     (void)y;
-    *out = (rm_cost){.scratch_bytes = scratch_bytes(s, x[0].dim[0], pass)};
+    *out = (remat_cost){.scratch_bytes = scratch_bytes(s, x[0].dim[0], pass)};
     for (int32_t n = 0; n < s->n_nodes; n++) {
-        rm_desc of_x[RM_MAX_IN], of_y = desc_of(s, result_of(s, n));
-        rm_cost one = {0};
+        remat_desc of_x[REMAT_MAX_INPUTS], of_y = desc_of(s, result_of(s, n));
+        remat_cost one = {0};
         descs_of(s, n, of_x);
-        op_of(s, n)->cost(of_x, &of_y, attr_of(&s->node[n]), pass == RM_REBUILD ? RM_FORWARD : pass, &one);
+        op_of(s, n)->cost(of_x, &of_y, attr_of(&s->node[n]), pass == REMAT_REBUILD ? REMAT_FORWARD : pass, &one);
         out->flops += steps * one.flops;
         out->moved_bytes += steps * one.moved_bytes;
     }
@@ -460,20 +460,20 @@ static bool is_rebuilt(const rm_scan *s) {
     return all && state;
 }
 
-void rm_scan_describe(const rm_scan *s, rm_op *op) {
-    *op = (rm_op){.struct_bytes = sizeof *op,
-                  .name = s->name,
-                  .doc = "y (T,B,..): a body of other ops, run on one timestep after the other",
-                  .n_in = s->n_sequences + s->n_weights,
-                  .n_state = s->n_states,
-                  .attr_bytes = sizeof *s,
-                  .time = RM_TIME_RECURRENT,
-                  .infer = infer,
-                  .cost = cost,
-                  .aux_bytes = aux_bytes_of_step(s) ? aux_bytes : NULL,
-                  .on = {{.forward = forward, .backward = backward, .rebuild = is_rebuilt(s) ? rebuild : NULL}}};
+void rm_scan_describe(const rm_scan *s, remat_op *op) {
+    *op = (remat_op){.struct_bytes = sizeof *op,
+                     .name = s->name,
+                     .doc = "y (T,B,..): a body of other ops, run on one timestep after the other",
+                     .n_in = s->n_sequences + s->n_weights,
+                     .n_state = s->n_states,
+                     .attr_bytes = sizeof *s,
+                     .time = REMAT_TIME_RECURRENT,
+                     .infer = infer,
+                     .cost = cost,
+                     .aux_bytes = aux_bytes_of_step(s) ? aux_bytes : NULL,
+                     .on = {{.forward = forward, .backward = backward, .rebuild = is_rebuilt(s) ? rebuild : NULL}}};
     for (int32_t v = 1; v < rm_scan_first_state(s); v++) {
-        if (is_weight(s, v)) op->weights |= 1u << (v - 1);
+        if (is_weight(s, v)) op->shared |= 1u << (v - 1);
         if (is_read(s, v)) op->saves.in |= 1u << (v - 1);
     }
     op->saves.out = is_read(s, s->output);

@@ -16,11 +16,11 @@
 
 enum {
     RM_SCAN_NODES = 64,
-    RM_SCAN_VALUES = 1 + RM_MAX_IN + RM_MAX_STATE + RM_SCAN_NODES,
+    RM_SCAN_VALUES = 1 + REMAT_MAX_INPUTS + REMAT_MAX_STATES + RM_SCAN_NODES,
     RM_SCAN_NAME = 40, /* bytes; with what ends it, and up to a multiple of 8: */
     RM_SCAN_NAME_ROOM = 48,
-    RM_SCAN_ATTR = 16,                   /* bytes that an op of the body may have as attributes */
-    RM_SCAN_X = (RM_MAX_IN + 1) / 2 * 2, /* an even number: attributes behind them lie on 8 bytes */
+    RM_SCAN_ATTR = 16,                          /* bytes that an op of the body may have as attributes */
+    RM_SCAN_X = (REMAT_MAX_INPUTS + 1) / 2 * 2, /* an even number: attributes behind them lie on 8 bytes */
 };
 
 typedef struct {
@@ -37,7 +37,7 @@ _Static_assert(offsetof(rm_scan_node, attr) % 8 == 0 && sizeof(rm_scan_node) % 8
 typedef struct {
     char name[RM_SCAN_NAME_ROOM];
     int32_t n_sequences, n_weights, n_states, n_nodes;
-    int32_t output, next[RM_MAX_STATE], n_values;
+    int32_t output, next[REMAT_MAX_STATES], n_values;
     rm_scan_value value[RM_SCAN_VALUES];
     rm_scan_node node[RM_SCAN_NODES];
 } rm_scan;
@@ -47,7 +47,7 @@ static inline int32_t rm_scan_first_state(const rm_scan *s) { return rm_scan_fir
 static inline int32_t rm_scan_first_result(const rm_scan *s) { return rm_scan_first_state(s) + s->n_states; }
 
 /* Fills in the op that runs it: its name is scan->name, so it is good for as long as `scan`. */
-void rm_scan_describe(const rm_scan *scan, rm_op *op);
-void rm_scan_describe_f64(const rm_scan *scan, rm_op *op); /* the same in double precision; tests only */
+void rm_scan_describe(const rm_scan *scan, remat_op *op);
+void rm_scan_describe_f64(const rm_scan *scan, remat_op *op); /* the same in double precision; tests only */
 
 #endif

@@ -6,7 +6,7 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("as_sequence", "x", &x[0]));
     TRY(rm_want_rank("as_sequence", "x", &x[0], 2, REMAT_MAX_RANK));
@@ -14,27 +14,27 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 0, 2);
 }
 
-static void forward(const rm_call *call) { memcpy(call->y.data, call->x[0].data, rm_desc_bytes(&call->y.desc)); }
-static void backward(const rm_call *call) {
+static void forward(const remat_call *call) { memcpy(call->y.data, call->x[0].data, rm_desc_bytes(&call->y.desc)); }
+static void backward(const remat_call *call) {
     if (call->dx[0].data) memcpy(call->dx[0].data, call->dy.data, rm_desc_bytes(&call->dy.desc));
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "rows", .x = {RM_SHAPE3(RM_REAL, 5, 1, 7)}},
     {.name = "no features", .x = {RM_SHAPE2(RM_REAL, 4, 3)}},
 };
 
-const rm_op RM_OP(as_sequence) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(as_sequence) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "as_sequence",
     .doc = "y = x, whose first axis becomes time",
     .n_in = 1,
-    .time = RM_TIME_BEGIN,
+    .time = REMAT_TIME_BEGIN,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

@@ -6,7 +6,7 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("last_step", "x", &x[0]));
     TRY(rm_want_rank("last_step", "x", &x[0], 2, REMAT_MAX_RANK));
@@ -14,19 +14,19 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
     *out = rm_cost_streaming(y, 0, 2);
-    if (pass == RM_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[0]) + rm_desc_bytes(y));
+    if (pass == REMAT_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[0]) + rm_desc_bytes(y));
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
     memcpy(call->y.data, (const real *)call->x[0].data + (steps - 1) * width, (size_t)width * sizeof(real));
 }
 
 /* y = x[T-1]: every other step, and every tile but the last, has gradient 0. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
     real *dx = call->dx[0].data;
     if (!dx) return;
@@ -34,18 +34,18 @@ static void backward(const rm_call *call) {
     if (call->t0 + steps == call->t_total) memcpy(dx + (steps - 1) * width, call->dy.data, (size_t)width * sizeof *dx);
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
     {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
     {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 4, 3)}},
 };
 
-const rm_op RM_OP(last_step) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(last_step) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "last_step",
     .doc = "y (B,..) = x[T-1], x (T,B,..)",
     .n_in = 1,
-    .time = RM_TIME_LAST,
+    .time = REMAT_TIME_LAST,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

@@ -8,13 +8,13 @@ static __global__ void backward(int64_t n, int64_t from, const float *dy, float 
     RM_EACH(i, n) dx[i] = i < from ? 0 : dy[i - from];
 }
 
-void rm_last_step_forward_cuda(const rm_call *call) {
+void rm_last_step_forward_cuda(const remat_call *call) {
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(copy, width, call->queue, width, (const float *)call->x[0].data + (steps - 1) * width,
                    (float *)call->y.data);
 }
 
-void rm_last_step_backward_cuda(const rm_call *call) {
+void rm_last_step_backward_cuda(const remat_call *call) {
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc), n = steps * width;
     int64_t from = call->t0 + steps == call->t_total ? n - width : n;
     if (!call->dx[0].data) return;

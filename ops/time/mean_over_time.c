@@ -4,7 +4,7 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("mean_over_time", "x", &x[0]));
     TRY(rm_want_rank("mean_over_time", "x", &x[0], 2, REMAT_MAX_RANK));
@@ -12,14 +12,14 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr, (void)pass;
     *out = rm_cost_streaming(&x[0], 1, 1);
     out->moved_bytes += (double)rm_desc_bytes(y);
 }
 
 /* Threads share out columns; each column is summed in the order of time. */
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     enum { WIDTH = 64 };
     const real *x = call->x[0].data; /* (tau,width) */
     real *y = call->y.data;          /* (width)     */
@@ -34,7 +34,7 @@ static void forward(const rm_call *call) {
         });
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
@@ -44,18 +44,18 @@ static void backward(const rm_call *call) {
                     for (int64_t i = 0; i < width; i++) dx[t * width + i] = dy[i] / (real)call->t_total;);
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
     {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
     {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 9, 70)}},
 };
 
-const rm_op RM_OP(mean_over_time) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(mean_over_time) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "mean_over_time",
     .doc = "y (B,..) = mean over t of x[t], x (T,B,..)",
     .n_in = 1,
-    .time = RM_TIME_SUM,
+    .time = REMAT_TIME_SUM,
     .infer = infer,
     .cost = cost,
     .define_forward = forward,

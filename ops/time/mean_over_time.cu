@@ -14,13 +14,13 @@ static __global__ void backward(int64_t n, int64_t width, float total, const flo
     RM_EACH(i, n) dx[i] = dy[i % width] / total; /* y = sum over t of x[t] / T */
 }
 
-void rm_mean_over_time_forward_cuda(const rm_call *call) {
+void rm_mean_over_time_forward_cuda(const remat_call *call) {
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
     RM_LAUNCH_EACH(forward, width, call->queue, width, steps, (float)call->t_total, (const float *)call->x[0].data,
                    (float *)call->y.data);
 }
 
-void rm_mean_over_time_backward_cuda(const rm_call *call) {
+void rm_mean_over_time_backward_cuda(const remat_call *call) {
     int64_t width = rm_desc_count(&call->dy.desc), n = call->x[0].desc.dim[0] * width;
     if (!call->dx[0].data) return;
     RM_LAUNCH_EACH(backward, n, call->queue, n, width, (float)call->t_total, (const float *)call->dy.data,

@@ -9,10 +9,10 @@ static __global__ void turn_round(int64_t n, int64_t steps, int64_t width, const
     }
 }
 
-static void launch(const rm_call *call, const void *from, void *to) {
+static void launch(const remat_call *call, const void *from, void *to) {
     int64_t steps = call->x[0].desc.dim[0], n = rm_desc_count(&call->x[0].desc);
     if (to) RM_LAUNCH_EACH(turn_round, n, call->queue, n, steps, n / steps, (const float *)from, (float *)to);
 }
 
-void rm_reverse_forward_cuda(const rm_call *call) { launch(call, call->x[0].data, call->y.data); }
-void rm_reverse_backward_cuda(const rm_call *call) { launch(call, call->dy.data, call->dx[0].data); }
+void rm_reverse_forward_cuda(const remat_call *call) { launch(call, call->x[0].data, call->y.data); }
+void rm_reverse_backward_cuda(const remat_call *call) { launch(call, call->dy.data, call->dx[0].data); }

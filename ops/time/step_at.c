@@ -9,9 +9,9 @@
 
 enum { X, INDEX };
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
-    char text[RM_DESC_TEXT];
+    char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("step_at", "x", &x[X]));
     TRY(rm_want_rank("step_at", "x", &x[X], 2, REMAT_MAX_RANK));
     TRY(rm_want_integer("step_at", "index", &x[INDEX]));
@@ -21,24 +21,24 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
     *out = rm_cost_streaming(y, 0, 2);
-    if (pass == RM_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[X]) + rm_desc_bytes(y));
+    if (pass == REMAT_BACKWARD) out->moved_bytes = (double)(rm_desc_bytes(&x[X]) + rm_desc_bytes(y));
 }
 
-static int64_t bound(const rm_desc *x, const void *attr, int input) {
+static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)attr;
     return input == INDEX ? x[X].dim[0] : 0;
 }
 
 /* Row b's timestep, counted from the tile's first; -1: another tile's. */
-static int64_t place_of(const rm_call *call, int64_t b) {
+static int64_t place_of(const remat_call *call, int64_t b) {
     int64_t t = ((const int32_t *)call->x[INDEX].data)[b] - call->t0;
     return t >= 0 && t < call->x[X].desc.dim[0] ? t : -1;
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     int64_t batch = call->y.desc.dim[0], width = rm_desc_count(&call->y.desc) / batch;
     real *y = call->y.data;
     for (int64_t b = 0; b < batch; b++) {
@@ -51,7 +51,7 @@ static void forward(const rm_call *call) {
 }
 
 /* y[b] = x[index[b], b]: every other timestep has gradient 0. */
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     int64_t batch = call->dy.desc.dim[0], n = rm_desc_count(&call->x[X].desc),
             width = rm_desc_count(&call->dy.desc) / batch;
     real *dx = call->dx[X].data;
@@ -64,20 +64,20 @@ static void backward(const rm_call *call) {
     }
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 4, 7), RM_SHAPE1(REMAT_I32, 4)}},
     {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2), RM_SHAPE1(REMAT_I32, 3)}},
     {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 4, 6), RM_SHAPE1(REMAT_I32, 6)}},
 };
 
-const rm_op RM_OP(step_at) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(step_at) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "step_at",
     .doc = "y (B,..) = x[index[b], b], x (T,B,..), index (B) integers",
     .n_in = 2,
-    .weights = 1u << INDEX,
+    .shared = 1u << INDEX,
     .discrete = 1u << INDEX,
-    .time = RM_TIME_SUM,
+    .time = REMAT_TIME_SUM,
     .saves = {.in = 1u << INDEX},
     .infer = infer,
     .cost = cost,

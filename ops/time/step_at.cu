@@ -20,13 +20,13 @@ static __global__ void backward(int64_t count, int64_t n, int64_t width, int64_t
     }
 }
 
-void rm_step_at_forward_cuda(const rm_call *call) {
+void rm_step_at_forward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->y.desc), width = n / call->y.desc.dim[0];
     RM_LAUNCH_EACH(forward, n, call->queue, n, width, call->t0, call->x[X].desc.dim[0], (const int32_t *)call->x[INDEX].data,
                    (const float *)call->x[X].data, (float *)call->y.data);
 }
 
-void rm_step_at_backward_cuda(const rm_call *call) {
+void rm_step_at_backward_cuda(const remat_call *call) {
     int64_t n = rm_desc_count(&call->dy.desc), width = n / call->dy.desc.dim[0], count = call->x[X].desc.dim[0] * n;
     if (!call->dx[X].data) return;
     RM_LAUNCH_EACH(backward, count, call->queue, count, n, width, call->t0, (const int32_t *)call->x[INDEX].data,

@@ -4,9 +4,9 @@
 
 #include "ops/op.h"
 
-static inline rm_op emulated(const rm_op *op) {
-    rm_op other = *op;
-    other.on[RM_DEVICE_CPU] = op->on[RM_DEVICE_CUDA];
+static inline remat_op emulated(const remat_op *op) {
+    remat_op other = *op;
+    other.on[REMAT_ON_CPU] = op->on[REMAT_ON_CUDA];
     return other;
 }
 

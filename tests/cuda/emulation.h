@@ -31,7 +31,7 @@ extern int rm_emulated_kernel_error;
 /* What a GPU answers that is asked how many clusters it runs at once (rm_clusters_cuda); 0 at first. */
 extern int rm_emulated_clusters;
 
-/* For rm_call.queue: launches are made at once, products in plain loops (product.c). The one is of a GPU that has no clusters,
+/* For remat_call.queue: launches are made at once, products in plain loops (product.c). The one is of a GPU that has no clusters,
  * the other of one that has two; copies may say any number. */
 extern const rm_cuda_queue rm_emulated_queue, rm_emulated_clusters_queue;
 

@@ -18,15 +18,14 @@
 #include "ops/check/op_run.h"
 
 START_TEST(every_op_has_kernels) {
-    const rm_op *op = rm_ops[_i];
-    ck_assert_msg(op->on[RM_DEVICE_CUDA].forward && op->on[RM_DEVICE_CUDA].backward, "%s lacks CUDA kernels", op->name);
-    ck_assert_msg(!op->on[RM_DEVICE_CUDA].rebuild == !op->on[RM_DEVICE_CPU].rebuild, "%s cannot be kept lean",
-                  op->name);
+    const remat_op *op = rm_ops[_i];
+    ck_assert_msg(op->on[REMAT_ON_CUDA].forward && op->on[REMAT_ON_CUDA].backward, "%s lacks CUDA kernels", op->name);
+    ck_assert_msg(!op->on[REMAT_ON_CUDA].rebuild == !op->on[REMAT_ON_CPU].rebuild, "%s cannot be kept lean", op->name);
 }
 END_TEST
 
 START_TEST(kernels_keep_the_promises_of_ops) {
-    rm_op op = emulated(rm_ops[_i]);
+    remat_op op = emulated(rm_ops[_i]);
     remat_op_report report;
     int64_t launches = rm_emulated_launches();
     ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), &report), "%s", remat_last_error());
@@ -46,13 +45,13 @@ static void compare_array(const rm_op_array *a, const rm_op_array *b, const char
 
 static void compare_outputs(const rm_op_outputs *a, const rm_op_outputs *b, const char *op) {
     compare_array(&a->y, &b->y, op, "y");
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         compare_array(&a->dx[i], &b->dx[i], op, "a gradient");
         compare_array(&a->buffer[i], &b->buffer[i], op, "a buffer");
     }
 }
 
-static void run(const rm_op *op, int sample, int64_t tau, rm_op_outputs *out) {
+static void run(const remat_op *op, int sample, int64_t tau, rm_op_outputs *out) {
     rm_op_setup setup = {.op = op, .sample = sample, .threads = 1, .tau = tau};
     rm_op_inputs in;
     rm_op_inputs_make(&setup, 21, &in);
@@ -62,7 +61,7 @@ static void run(const rm_op *op, int sample, int64_t tau, rm_op_outputs *out) {
 }
 
 START_TEST(the_order_of_threads_and_blocks_does_not_matter) {
-    rm_op op = emulated(rm_ops[_i]);
+    remat_op op = emulated(rm_ops[_i]);
     for (int sample = 0; sample < op.n_samples; sample++) {
         rm_op_outputs first, other;
         rm_emulate_in(RM_IN_ORDER);
@@ -81,16 +80,16 @@ END_TEST
 
 /* One shape of a cell, in tiles; kept lean or whole the gradients have the same bits, and aux is rebuilt (rm_op_run says so).
  * in 0: the embedding is folded in. Odd layers have resets. */
-static void try_shape(const rm_op *cell, int64_t gates, int64_t steps, int64_t batch, int64_t in, int64_t hidden) {
+static void try_shape(const remat_op *cell, int64_t gates, int64_t steps, int64_t batch, int64_t in, int64_t hidden) {
     int64_t wide = gates * hidden;
-    rm_op op = emulated(cell);
-    rm_sample sample = {.name = "a shape", .sequence = true};
+    remat_op op = emulated(cell);
+    remat_sample sample = {.name = "a shape", .sequence = true};
     sample.x[0] = in ? rm_desc_make(REMAT_F32, 3, (int64_t[]){steps, batch, in})
                      : rm_desc_make(REMAT_I32, 2, (int64_t[]){steps, batch});
     sample.x[1] = rm_desc_make(REMAT_F32, 2, in ? (int64_t[]){wide, in} : (int64_t[]){3, wide});
     sample.x[2] = rm_desc_make(REMAT_F32, 2, (int64_t[]){wide, hidden});
     sample.x[3] = sample.x[4] = rm_desc_make(REMAT_F32, 1, (int64_t[]){wide});
-    sample.x[5] = hidden % 2 ? rm_desc_make(REMAT_F32, 2, sample.x[0].dim) : (rm_desc){.rank = -1};
+    sample.x[5] = hidden % 2 ? rm_desc_make(REMAT_F32, 2, sample.x[0].dim) : (remat_desc){.rank = -1};
     op.samples = &sample, op.n_samples = 1;
     rm_op_setup setup = {.op = &op, .threads = 1, .tau = 5, .with_states = batch % 2};
     rm_op_inputs inputs;
@@ -120,10 +119,10 @@ END_TEST
 
 /* Where each element is computed alone, or summed in the CPU's order, the bits are the CPU's; dropout's mask above all. */
 START_TEST(some_ops_have_the_bits_of_the_cpu) {
-    static const char *const name[] = {"dropout",   "embedding",      "add",    "mul",   "scale",  "relu",
+    static const char *const name[] = {"dropout",   "embedding",      "add",    "mul",   "scale",   "relu",
                                        "last_step", "mean_over_time", "concat", "slice", "reverse", "step_at"};
-    const rm_op *cpu = rm_op_find(name[_i]);
-    rm_op cuda = emulated(cpu);
+    const remat_op *cpu = rm_op_find(name[_i]);
+    remat_op cuda = emulated(cpu);
     for (int sample = 0; sample < cpu->n_samples; sample++)
         for (int64_t tau = 0; tau < 3; tau++) {
             rm_op_outputs a, b;
@@ -141,10 +140,10 @@ START_TEST(rows_are_scattered_in_order) {
     static const int64_t shape[][4] = {
         {350, 3, 7, 5}, {512, 1, 3, 130}, {103, 5, 1000, 2}, {1, 1, 1, 1}, {32, 33, 2, 129}};
     const int64_t *d = shape[_i]; /* T, B, V, C */
-    rm_op cpu = *rm_op_find("embedding"), cuda = emulated(&cpu);
-    rm_sample sample = {.name = "a shape", .sequence = true};
+    remat_op cpu = *rm_op_find("embedding"), cuda = emulated(&cpu);
+    remat_sample sample = {.name = "a shape", .sequence = true};
     sample.x[0] = rm_desc_make(REMAT_I32, 2, d), sample.x[1] = rm_desc_make(REMAT_F32, 2, d + 2);
-    for (int i = 2; i < RM_MAX_IN; i++) sample.x[i].rank = -1;
+    for (int i = 2; i < REMAT_MAX_INPUTS; i++) sample.x[i].rank = -1;
     cpu.samples = cuda.samples = &sample, cpu.n_samples = cuda.n_samples = 1;
     rm_op_outputs a, b;
     run(&cpu, 0, 0, &a);
@@ -175,7 +174,7 @@ static void do_not(void *stream, void (*work)(void *), const void *context, size
 }
 static void do_not_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product) { (void)queue, (void)product; }
 
-static bool asks_alike(rm_kernel *kernel, const rm_call *a, const rm_call *b) {
+static bool asks_alike(remat_kernel *kernel, const remat_call *a, const remat_call *b) {
     unsigned char first[sizeof asked];
     kernel(a);
     size_t bytes = asked_bytes;
@@ -185,9 +184,9 @@ static bool asks_alike(rm_kernel *kernel, const rm_call *a, const rm_call *b) {
 }
 
 /* A cell's call; nothing of it is read. Every address is another. */
-static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
+static remat_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
     static char memory[64];
-    rm_call c = {
+    remat_call c = {
         .queue = (void *)(uintptr_t)queue, .t_total = 3, .aux = memory, .scratch = memory + 1, .fixed = memory + 17};
     int64_t wide = gates * 4;
     c.x[0].desc =
@@ -198,7 +197,7 @@ static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
     c.x[5].desc.rank = -1;
     for (int i = 0; i < 5; i++) c.x[i].data = memory + 2 + i;
     c.y.data = memory + 7, c.dy.data = memory + 8;
-    for (int k = 0; k < RM_MAX_STATE; k++) {
+    for (int k = 0; k < REMAT_MAX_STATES; k++) {
         c.state_in[k].data = memory + 9 + k, c.state_out[k].data = memory + 11 + k;
         c.dstate_in[k].data = memory + 13 + k, c.dstate_out[k].data = memory + 15 + k;
     }
@@ -210,29 +209,29 @@ static rm_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue) {
 START_TEST(recordings_are_known_by_all_they_depend_on) {
     static const char *const name[] = {"lstm", "gru", "rnn_tanh"};
     static const int64_t gates[] = {4, 3, 1};
-    static const size_t depends[] = {offsetof(rm_call, x[2].data),        offsetof(rm_call, x[3].data),
-                                     offsetof(rm_call, x[4].data),        offsetof(rm_call, fixed),
-                                     offsetof(rm_call, x[0].desc.dim[0]), offsetof(rm_call, x[0].desc.dim[1])};
-    static const size_t differs[] = {offsetof(rm_call, x[0].data),
-                                     offsetof(rm_call, y.data),
-                                     offsetof(rm_call, aux),
-                                     offsetof(rm_call, scratch),
-                                     offsetof(rm_call, state_in[0].data),
-                                     offsetof(rm_call, state_in[1].data),
-                                     offsetof(rm_call, state_out[0].data),
-                                     offsetof(rm_call, state_out[1].data),
-                                     offsetof(rm_call, dy.data),
-                                     offsetof(rm_call, dstate_in[0].data),
-                                     offsetof(rm_call, dstate_in[1].data),
-                                     offsetof(rm_call, dstate_out[0].data),
-                                     offsetof(rm_call, dstate_out[1].data),
-                                     offsetof(rm_call, t0),
-                                     offsetof(rm_call, key.step)};
+    static const size_t depends[] = {offsetof(remat_call, x[2].data),        offsetof(remat_call, x[3].data),
+                                     offsetof(remat_call, x[4].data),        offsetof(remat_call, fixed),
+                                     offsetof(remat_call, x[0].desc.dim[0]), offsetof(remat_call, x[0].desc.dim[1])};
+    static const size_t differs[] = {offsetof(remat_call, x[0].data),
+                                     offsetof(remat_call, y.data),
+                                     offsetof(remat_call, aux),
+                                     offsetof(remat_call, scratch),
+                                     offsetof(remat_call, state_in[0].data),
+                                     offsetof(remat_call, state_in[1].data),
+                                     offsetof(remat_call, state_out[0].data),
+                                     offsetof(remat_call, state_out[1].data),
+                                     offsetof(remat_call, dy.data),
+                                     offsetof(remat_call, dstate_in[0].data),
+                                     offsetof(remat_call, dstate_in[1].data),
+                                     offsetof(remat_call, dstate_out[0].data),
+                                     offsetof(remat_call, dstate_out[1].data),
+                                     offsetof(remat_call, t0),
+                                     offsetof(remat_call, key.step)};
     const rm_cuda_queue queue = {.multiply = do_not_multiply, .begin = keep_key};
-    const rm_op *op = rm_op_find(name[_i / 4]);
+    const remat_op *op = rm_op_find(name[_i / 4]);
     bool folded = _i % 2, back = _i / 2 % 2;
-    rm_kernel *kernel = rm_op_kernel(op, RM_DEVICE_CUDA, back ? RM_BACKWARD : RM_FORWARD);
-    rm_call call = call_of(gates[_i / 4], folded, &queue), other = call;
+    remat_kernel *kernel = rm_op_kernel(op, REMAT_ON_CUDA, back ? REMAT_BACKWARD : REMAT_FORWARD);
+    remat_call call = call_of(gates[_i / 4], folded, &queue), other = call;
     rm_emulate_by(do_not);
     for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
         other = call;
@@ -264,11 +263,7 @@ END_TEST
 static const rm_update configurations[] = {
     {.momentum_factor = 1, .trust_coefficient = 1e-3},
     {.momentum = 0.9, .weight_decay = 0.1, .adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 0.5},
-    {.momentum = 0.9,
-     .nesterov = true,
-     .weight_decay = 0.1,
-     .trust_coefficient = 1e-3,
-     .momentum_factor = 1},
+    {.momentum = 0.9, .nesterov = true, .weight_decay = 0.1, .trust_coefficient = 1e-3, .momentum_factor = 1},
     {.adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 1, .norm_limit = 2},
 };
 enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations, STEPS = 3 };
@@ -572,7 +567,7 @@ int main(void) {
     TCase *cells = tcase_create("no clusters");
     tcase_add_checked_fixture(cells, take_no_clusters, take_clusters);
     for (int i = 0; i < rm_n_ops; i++) {
-        if (rm_ops[i]->time != RM_TIME_RECURRENT) continue;
+        if (rm_ops[i]->time != REMAT_TIME_RECURRENT) continue;
         tcase_add_loop_test(cells, kernels_keep_the_promises_of_ops, i, i + 1);
         tcase_add_loop_test(cells, the_order_of_threads_and_blocks_does_not_matter, i, i + 1);
     }

@@ -42,9 +42,9 @@ static void take_clusters(int clusters) {
     rm_op_queue = &queue;
 }
 
-static rm_sample sample_of(const shape *s, int gates, remat_dtype real) {
+static remat_sample sample_of(const shape *s, int gates, remat_dtype real) {
     const int64_t wide = gates * s->hidden;
-    rm_sample sample = {.name = "a shape", .sequence = true};
+    remat_sample sample = {.name = "a shape", .sequence = true};
     sample.x[0] = s->in ? rm_desc_make(real, 3, (int64_t[]){s->steps, s->batch, s->in})
                         : rm_desc_make(REMAT_I32, 2, (int64_t[]){s->steps, s->batch});
     sample.x[1] = rm_desc_make(real, 2, s->in ? (int64_t[]){wide, s->in} : (int64_t[]){VOCABULARY, wide});
@@ -61,8 +61,8 @@ static rm_sample sample_of(const shape *s, int gates, remat_dtype real) {
 /* All that ops promise, where it takes two blocks and two clusters; and where rows begin anew, which these kernels leave to others. */
 START_TEST(several_blocks_keep_the_promises_of_ops) {
     static const shape s[] = {{3, 3, 2, 17, B_HH, 1}, {2, 1, 0, 18, B_IH, 1}};
-    rm_op op = emulated(rm_op_find(cell_name[_i])), op_f64 = *rm_op_find_f64(cell_name[_i]);
-    rm_sample sample[3], in_f64[3];
+    remat_op op = emulated(rm_op_find(cell_name[_i])), op_f64 = *rm_op_find_f64(cell_name[_i]);
+    remat_sample sample[3], in_f64[3];
     remat_op_report report;
     for (int i = 0; i < 2; i++) {
         sample[i] = sample_of(&s[i], cell_gates[_i], REMAT_F32);
@@ -77,14 +77,14 @@ START_TEST(several_blocks_keep_the_promises_of_ops) {
 }
 END_TEST
 
-enum { OUTPUTS = 1 + RM_MAX_STATE + RM_MAX_IN + RM_MAX_STATE };
+enum { OUTPUTS = 1 + REMAT_MAX_STATES + REMAT_MAX_INPUTS + REMAT_MAX_STATES };
 static const char *const output_name[OUTPUTS] = {"y",     "h_out", "c_out", "dx[0]", "dx[1]", "dx[2]", "dx[3]",
                                                  "dx[4]", "dx[5]", "dx[6]", "dx[7]", "dx[8]", "dh_in", "dc_in"};
 static void list(const rm_op_outputs *out, const rm_op_array **array) {
     *array++ = &out->y;
-    for (int i = 0; i < RM_MAX_STATE; i++) *array++ = &out->state[i];
-    for (int i = 0; i < RM_MAX_IN; i++) *array++ = &out->dx[i];
-    for (int i = 0; i < RM_MAX_STATE; i++) *array++ = &out->dstate[i];
+    for (int i = 0; i < REMAT_MAX_STATES; i++) *array++ = &out->state[i];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) *array++ = &out->dx[i];
+    for (int i = 0; i < REMAT_MAX_STATES; i++) *array++ = &out->dstate[i];
 }
 
 /* A number is a sum of some hundred products that are about as large: some tens of roundings, 2^-24 each. */
@@ -124,9 +124,9 @@ START_TEST(numbers_are_those_of_the_definition) {
     const shape *s = &shapes[_i];
     take_clusters(s->clusters);
     for (int cell = 0; cell < CELLS; cell++) {
-        rm_op op = emulated(rm_op_find(cell_name[cell])), op_f64 = *rm_op_find_f64(cell_name[cell]);
-        rm_sample sample = sample_of(s, cell_gates[cell], REMAT_F32),
-                  in_f64 = sample_of(s, cell_gates[cell], REMAT_F64);
+        remat_op op = emulated(rm_op_find(cell_name[cell])), op_f64 = *rm_op_find_f64(cell_name[cell]);
+        remat_sample sample = sample_of(s, cell_gates[cell], REMAT_F32),
+                     in_f64 = sample_of(s, cell_gates[cell], REMAT_F64);
         op.samples = &sample, op_f64.samples = &in_f64, op.n_samples = op_f64.n_samples = 1;
         rm_op_setup exact = {.op = &op_f64, .define = true, .with_states = s->given & STATES, .threads = 1},
                     setup = exact;
@@ -140,7 +140,7 @@ START_TEST(numbers_are_those_of_the_definition) {
         expect_near(&expected, &got, op.name);
         setup.lean = false, setup.trick = RM_OP_UNWANTED;
         for (int i = 0; i <= op.n_state && s->hidden <= WIDE; i++) {
-            setup.no_aux = i == op.n_state, setup.which = RM_MAX_IN + i;
+            setup.no_aux = i == op.n_state, setup.which = REMAT_MAX_INPUTS + i;
             rm_op_outputs other = outputs_of(&setup, &in);
             expect_alike(&got, &other, op.name, setup.no_aux ? "when nothing is kept" : "when one is not wanted");
             rm_op_outputs_free(&other);
@@ -156,7 +156,7 @@ END_TEST
 /* What goes in: (T,B,..) or (B,H) each. x has one feature, if any: products of one term have the same bits for any number of
  * rows, so that none but the kernels in question can differ. */
 typedef struct {
-    const rm_op *op;
+    const remat_op *op;
     shape s;
     int gates;
     int64_t width; /* of what is kept, and of its gradients: columns * H */
@@ -233,7 +233,7 @@ static float *part_of(const layer *l, const void *all, int64_t steps, int64_t wi
 typedef struct {
     const layer *l;
     int64_t n, t0, tau;
-    rm_call call;
+    remat_call call;
     float *x, *dy, *state[2], *dstate[2]; /* of these n sequences; x may be tokens */
     float *between[2][2];                 /* states, or their gradients, on their way from tile to tile */
     outcome *out;
@@ -249,17 +249,17 @@ static size_t bytes_of(const tile *t, int array) {
 }
 
 /* Calls `kernel`, with aux as it was kept if it is to be filled. Gives back aux, or scratch where a cell has no aux. */
-static float *call_tile(tile *t, rm_kernel *kernel, rm_pass pass, bool fill) {
+static float *call_tile(tile *t, remat_kernel *kernel, remat_pass pass, bool fill) {
     const layer *l = t->l;
-    rm_call *call = &t->call;
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call->x[i].desc;
+    remat_call *call = &t->call;
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call->x[i].desc;
     float *aux = l->op->aux_bytes ? room((int64_t)l->op->aux_bytes(x, NULL) / 4) : NULL;
     if (aux && fill) memcpy(aux, at(t, GATES), bytes_of(t, GATES));
     if (at(t, C) && fill) memcpy(aux + t->tau * t->n * l->width, at(t, C), bytes_of(t, C));
     call->aux = aux;
-    call->scratch = room((int64_t)l->op->on[RM_DEVICE_CUDA].scratch_bytes(x, NULL, pass, aux) / 4);
-    call->fixed = room((int64_t)l->op->on[RM_DEVICE_CUDA].fixed_bytes(x, NULL) / 4);
+    call->scratch = room((int64_t)l->op->on[REMAT_ON_CUDA].scratch_bytes(x, NULL, pass, aux) / 4);
+    call->fixed = room((int64_t)l->op->on[REMAT_ON_CUDA].fixed_bytes(x, NULL) / 4);
     kernel(call);
     free(call->fixed);
     if (!aux) return call->scratch;
@@ -284,13 +284,13 @@ static void forward_tile(tile *t, int64_t t0, int64_t tau) {
         t->call.state_in[i].data = t0 ? t->between[i][!odd] : l->s.given & STATES ? t->state[i] : NULL;
         t->call.state_out[i].data = last ? t->out->of[H_OUT + i] : t->between[i][odd];
     }
-    float *aux = call_tile(t, l->op->on[RM_DEVICE_CUDA].forward, RM_FORWARD, false);
+    float *aux = call_tile(t, l->op->on[REMAT_ON_CUDA].forward, REMAT_FORWARD, false);
     const int64_t c = t->tau * t->n * l->width; /* where it begins */
     if (at(t, GATES)) memcpy(at(t, GATES), aux, bytes_of(t, GATES));
     if (at(t, C)) memcpy(at(t, C), aux + c, bytes_of(t, C));
     free(aux);
-    if (!l->op->on[RM_DEVICE_CUDA].rebuild) return;
-    aux = call_tile(t, l->op->on[RM_DEVICE_CUDA].rebuild, RM_REBUILD, false);
+    if (!l->op->on[REMAT_ON_CUDA].rebuild) return;
+    aux = call_tile(t, l->op->on[REMAT_ON_CUDA].rebuild, REMAT_REBUILD, false);
     ck_assert_msg(!memcmp(aux, at(t, GATES), bytes_of(t, GATES)), "%s: other gates are rebuilt", l->op->name);
     ck_assert_msg(!at(t, C) || !memcmp(aux + c, at(t, C), bytes_of(t, C)), "%s: another c is rebuilt", l->op->name);
     free(aux);
@@ -306,7 +306,7 @@ static void backward_tile(tile *t, int64_t t0, int64_t tau) {
         t->call.dstate_out[i].data = last ? l->s.given & STATES ? t->dstate[i] : NULL : t->between[i][!odd];
         t->call.dstate_in[i].data = t0 ? t->between[i][odd] : t->out->of[DH_IN + i];
     }
-    float *d = call_tile(t, l->op->on[RM_DEVICE_CUDA].backward, RM_BACKWARD, true);
+    float *d = call_tile(t, l->op->on[REMAT_ON_CUDA].backward, REMAT_BACKWARD, true);
     memcpy(at(t, D), d, bytes_of(t, D));
     free(d);
 }
@@ -314,16 +314,16 @@ static void backward_tile(tile *t, int64_t t0, int64_t tau) {
 /* Sequences [first, first + n) forward and backward, in tiles of tau timesteps. */
 static outcome run(const layer *l, int64_t first, int64_t n, int64_t tau, int clusters) {
     const shape *s = &l->s;
-    const rm_sample sample = sample_of(s, l->gates, REMAT_F32);
+    const remat_sample sample = sample_of(s, l->gates, REMAT_F32);
     const void *data[] = {NULL, l->w_ih, l->w_hh, l->b_ih, l->b_hh};
     outcome o = {{NULL}};
     tile t = {.l = l, .n = n, .out = &o};
     for (int i = 0; i < ARRAYS; i++)
         if (there_is(l, i)) o.of[i] = room(steps_of(l, i) * n * width_of(l, i));
     take_clusters(clusters);
-    t.call = (rm_call){.queue = &queue, .threads = 1, .training = true, .t_total = s->steps};
+    t.call = (remat_call){.queue = &queue, .threads = 1, .training = true, .t_total = s->steps};
     for (int i = 0; i < (int)(sizeof data / sizeof *data); i++) {
-        t.call.x[i] = (rm_tensor){sample.x[i], (void *)(uintptr_t)data[i]};
+        t.call.x[i] = (remat_tensor){sample.x[i], (void *)(uintptr_t)data[i]};
         t.call.dx[i].desc = sample.x[i];
     }
     t.call.x[0].desc.dim[1] = n;

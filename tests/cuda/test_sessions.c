@@ -315,7 +315,7 @@ static double train_weighted(const way *w, bool together, double losses[3]) {
     CHECKED(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){WT, WB});
     remat_value y = remat_input(g, "y", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){WT, WB});
-    remat_value weights = remat_input(g, "weights", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){WV});
+    remat_value weights = remat_input(g, "weights", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){WV});
     remat_value table = remat_param(g, "embedding.weight", 2, (int64_t[]){WV, 4}, remat_init_normal(1));
     remat_value h = net_layer(g, &(net){.layers = 1, .embed = 4, .hidden = 5}, 0, remat_embedding(g, x, table));
     remat_value logits = remat_linear(g, h, net_param(g, "head.", "weight", -1, 2, WV, 5, 1), REMAT_NONE);
@@ -382,7 +382,7 @@ static void running_statistics(const char *device, float running[2][CHANNELS]) {
     remat_value mean = remat_buffer(g, "mean", 1, dim + 1, remat_init_zero());
     remat_value var = remat_buffer(g, "var", 1, dim + 1, remat_init_constant(1));
     remat_value gain = remat_param(g, "gain", 1, dim + 1, remat_init_constant(1));
-    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, dim);
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, dim);
     remat_value y = remat_batch_norm(g, in, gain, REMAT_NONE, mean, var, 0.1, 1e-5, true);
     remat_value w = remat_param(g, "w", 2, (int64_t[]){CHANNELS, CHANNELS}, remat_init_uniform(0.1));
     config.device = device;
@@ -419,7 +419,7 @@ START_TEST(one_value_per_channel_is_refused_in_training) {
     remat_value mean = remat_buffer(g, "bn.running_mean", 1, dim + 1, remat_init_zero());
     remat_value var = remat_buffer(g, "bn.running_var", 1, dim + 1, remat_init_constant(1));
     remat_value gain = remat_param(g, "bn.weight", 1, dim + 1, remat_init_constant(1));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, dim);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, dim);
     remat_value y = remat_batch_norm(g, x, gain, REMAT_NONE, mean, var, 0.1, 1e-5, false);
     remat_value loss = remat_mse(g, y, x);
     config.device = "cuda";

@@ -75,7 +75,7 @@ static float addend(const rm_ddp_config *c, int size, float g) {
 static float expected(const rm_ddp_config *c, int size, int step, int bucket, int64_t i) {
     volatile float t[MOST_RANKS];
     for (int r = 0; r < size; r++) t[r] = addend(c, size, gradient(step, bucket, r, i));
-    if (c->pairwise)
+    if (c->deterministic_world)
         for (int w = size / 2; w > 0; w /= 2)
             for (int r = 0; r < w; r++) t[r] = t[r] + t[r + w];
     else
@@ -112,7 +112,7 @@ static void need_same(rm_group *group, const float *data, int64_t count) {
 /* ---- Steps --------------------------------------------------------------------------------------------------------- */
 
 static void check_bucket(const rm_ddp_config *c, const remat_ranks *ranks, const remat_bucket *bucket, int step) {
-    const bool exact = c->compress || c->pairwise || !strcmp(rm_group_engine(c->group), "local");
+    const bool exact = c->compress || c->deterministic_world || !strcmp(rm_group_engine(c->group), "local");
     const int64_t part = bucket->count / ranks->size;
     const int64_t from = c->shard_optimizer ? part * ranks->rank : 0,
                   to = c->shard_optimizer ? from + part : bucket->count;
@@ -173,9 +173,9 @@ static void all_ways(rm_group *group) {
     for (int way = 0; way < 8; way++) {
         rm_ddp_config c = {.group = group, .rows = 4, .shard_optimizer = way % 2};
         c.compress = way / 2 == 1 ? RM_COMPRESS_FP16 : way / 2 == 2 ? RM_COMPRESS_BF16 : RM_COMPRESS_NONE;
-        c.pairwise = way / 2 == 3;
+        c.deterministic_world = way / 2 == 3;
         rm_ddp *ddp;
-        if (c.pairwise && size & (size - 1)) continue;
+        if (c.deterministic_world && size & (size - 1)) continue;
         need_ok(rm_ddp_open(&c, &ddp));
         const remat_ranks *ranks = rm_ddp_ranks(ddp);
         need(ranks->weight == 1 && ranks->size == size && ranks->shard_optimizer == c.shard_optimizer, "%g",
@@ -263,14 +263,14 @@ static void configs(rm_group *group) {
     need_peer(rm_ddp_open(&c, &ddp), "ranks 0 and 1 disagree about how gradients travel: 'other buckets: "
                                      "2097152 bytes' on rank 0, and 'other buckets: 1048576 bytes' on rank 1");
     need_same_sentence(group);
-    c = (rm_ddp_config){.group = group, .rows = 1, .compress = RM_COMPRESS_BF16, .pairwise = true};
+    c = (rm_ddp_config){.group = group, .rows = 1, .compress = RM_COMPRESS_BF16, .deterministic_world = true};
     need(rm_ddp_open(&c, &ddp) == REMAT_INVALID && strstr(remat_last_error(), "--grad-compress=none"), "%s",
          remat_last_error());
     c = (rm_ddp_config){.group = group, .rows = rank == 1 ? 0 : 3};
     need(rm_ddp_open(&c, &ddp) == REMAT_INVALID && strstr(remat_last_error(), "rank 1 has a batch of 0"), "%s",
          remat_last_error());
     need_same_sentence(group);
-    c = (rm_ddp_config){.group = group, .rows = 1, .pairwise = true};
+    c = (rm_ddp_config){.group = group, .rows = 1, .deterministic_world = true};
     remat_status status = rm_ddp_open(&c, &ddp);
     if (size & (size - 1))
         need(status == REMAT_INVALID && strstr(remat_last_error(), "power of two"), "%s", remat_last_error());

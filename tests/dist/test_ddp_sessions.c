@@ -143,7 +143,7 @@ static const variant variants[] = {
     {.what = "sharded and clipped", .ddp = {.shard_optimizer = true}, .clip = 0.05, .tolerance = 1e-5},
     {.what = "fused", .ddp = {.fused_update = true, .first_bucket_bytes = 100, .bucket_bytes = 300}, .tolerance = 1e-5},
     {.what = "micro steps", .micro_steps = 2, .tolerance = 1e-5},
-    {.what = "pairwise", .ddp = {.pairwise = true}, .micro_steps = 2, .tolerance = 1e-5},
+    {.what = "deterministic_world", .ddp = {.deterministic_world = true}, .micro_steps = 2, .tolerance = 1e-5},
     {.what = "unequal batches", .unequal = true, .tolerance = 1e-5},
     {.what = "fp16", .ddp = {.compress = RM_COMPRESS_FP16}, .tolerance = 2e-3},
     {.what = "frozen",
@@ -155,7 +155,11 @@ static const variant variants[] = {
      .ddp = {.shard_optimizer = true, .bucket_bytes = 64},
      .optimizer = "adam",
      .tolerance = 1e-4},
-    {.what = "frozen, pairwise", .train_only = "out.", .ddp = {.pairwise = true}, .micro_steps = 2, .tolerance = 1e-5},
+    {.what = "frozen, deterministic_world",
+     .train_only = "out.",
+     .ddp = {.deterministic_world = true},
+     .micro_steps = 2,
+     .tolerance = 1e-5},
     {.what = "bf16, sharded", .ddp = {.compress = RM_COMPRESS_BF16, .shard_optimizer = true}, .tolerance = 1e-2},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants, UPDATES = 5 };
@@ -176,7 +180,7 @@ static remat_step_result update_once(remat_session *s, const variant *v, int ste
     remat_step_result r;
     int micro = v->micro_steps ? v->micro_steps : 1;
     for (int t = 0; t < micro; t++) {
-        write_rows(s, step, T, first + all / micro * remat_micro_shard(t, micro, v->ddp.pairwise), rows);
+        write_rows(s, step, T, first + all / micro * remat_micro_shard(t, micro, v->ddp.deterministic_world), rows);
         if (micro == 1 && v->ddp.fused_update)
             need_ok(remat_step(s, 0.1, &r));
         else
@@ -241,7 +245,7 @@ static void train_together(int rank, int size, rm_kv *store, void *context) {
     remat_config config = config_of(v);
     config.ranks = rm_ddp_ranks(m.ddp);
     config.micro_steps = v->micro_steps;
-    config.pairwise = v->ddp.pairwise;
+    config.deterministic_world = v->ddp.deterministic_world;
     config.strategy = strategies[rank % 4]; /* to each its own plan */
     config.segments = 2;
     config.seed = rank ? 77 : 0; /* parameters are rank 0's */
@@ -268,7 +272,7 @@ static void train_together(int rank, int size, rm_kv *store, void *context) {
 
 START_TEST(many_ranks_do_what_one_does) {
     for (int size = 2; size <= 4; size++)
-        if (!variants[_i].ddp.pairwise || size != 3) run_ranks(size, train_together, (void *)&variants[_i]);
+        if (!variants[_i].ddp.deterministic_world || size != 3) run_ranks(size, train_together, (void *)&variants[_i]);
 }
 END_TEST
 
@@ -374,7 +378,8 @@ static void make_gradients(remat_session *s, uint64_t seed, const remat_config *
     remat_step_result r;
     int micro = config->micro_steps ? config->micro_steps : 1;
     for (int t = 0; t < micro; t++) {
-        fill_inputs(s, seed * 1000 + (uint64_t)(rank + size * remat_micro_shard(t, micro, config->pairwise)));
+        fill_inputs(s,
+                    seed * 1000 + (uint64_t)(rank + size * remat_micro_shard(t, micro, config->deterministic_world)));
         need_ok(remat_gradients(s, &r));
     }
     need(isfinite(r.loss), "loss %g", r.loss);
@@ -524,7 +529,7 @@ typedef struct {
 static void one_of_eight_shards(int rank, int size, rm_kv *store, void *context) {
     result *out = context;
     int64_t count;
-    rm_ddp_config ddp = {.rows = 2, .pairwise = true, .bucket_bytes = 1000};
+    rm_ddp_config ddp = {.rows = 2, .deterministic_world = true, .bucket_bytes = 1000};
     member m = join(rank, size, store, &ddp);
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1;
@@ -532,7 +537,7 @@ static void one_of_eight_shards(int rank, int size, rm_kv *store, void *context)
     config.optimizer = "adam";
     config.clip_grad_norm = 0.5;
     config.ranks = rm_ddp_ranks(m.ddp);
-    config.pairwise = true;
+    config.deterministic_world = true;
     config.micro_steps = SHARDS / size;
     m.session = open_lstm(&config, 2, T, H, true);
     for (int step = 0; step < 3; step++) {
@@ -669,11 +674,11 @@ static void another_setting(member *m, remat_config *config, bool odd) {
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
     remat_session_free(m->session);
     config->train_only = NULL;
-    config->pairwise = m->size != 3;
+    config->deterministic_world = m->size != 3;
     m->session = open_lstm(config, 2, T, H, false);
-    if (config->pairwise)
+    if (config->deterministic_world)
         need(rm_ddp_broadcast(m->ddp, m->session) == REMAT_INVALID &&
-                 strstr(remat_last_error(), "pairwise is on for the session, and off among its ranks"),
+                 strstr(remat_last_error(), "deterministic_world is on for the session, and off among its ranks"),
              "%s", remat_last_error());
     else
         need_ok(rm_ddp_broadcast(m->ddp, m->session));
@@ -803,8 +808,8 @@ static void get_parameters(int rank, int size, rm_kv *store, void *context) {
     remat_graph *g;
     (void)context;
     need_ok(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, width[0]});
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, width[LAYERS]});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, width[0]});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, width[LAYERS]});
     for (int i = 0; i < LAYERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", i);

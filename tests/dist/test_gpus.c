@@ -241,8 +241,8 @@ static void is_refused(int rank, int size, rm_kv *store, void *context) {
     need(rm_ddp_open(&config, &ddp) == REMAT_MISSING, "compressed gradients on GPUs are accepted");
     need(strstr(remat_last_error(), "lie on GPUs"), "%s", remat_last_error());
     config.compress = RM_COMPRESS_NONE;
-    config.pairwise = true;
-    need(rm_ddp_open(&config, &ddp) == REMAT_MISSING, "pairwise sums on GPUs are accepted");
+    config.deterministic_world = true;
+    need(rm_ddp_open(&config, &ddp) == REMAT_MISSING, "deterministic_world sums on GPUs are accepted");
     rm_group_close(m.gpus);
     rm_group_close(m.host);
     need_nothing_wrong();

@@ -8,17 +8,17 @@
 
 enum { ROWS = 3 };
 
-static remat_session *open_session(const remat_job *job, const char *optimizer, bool pairwise) {
+static remat_session *open_session(const remat_job *job, const char *optimizer, bool deterministic_world) {
     remat_graph *g;
     remat_session *s;
     need_ok(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, 2});
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, 1});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, 2});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, 1});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){1, 2}, remat_init_uniform(1));
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = optimizer;
     config.threads = 1;
-    config.pairwise = pairwise;
+    config.deterministic_world = deterministic_world;
     config.seed = (uint64_t)remat_job_rank(job); /* parameters are rank 0's */
     config.ranks = remat_job_ranks(job);
     need_ok(remat_session_create(g, remat_mse(g, remat_linear(g, x, w, REMAT_NONE), y), &config, &s));
@@ -92,8 +92,9 @@ static void differ(int rank, int size, rm_kv *store, void *context) {
     need_peer(remat_job_begin(job, s), "rank 1 has optimizer adam, rank 0 has optimizer adamw");
     remat_session_free(s);
     s = open_session(job, "adam", true);
-    need(remat_job_begin(job, s) == REMAT_INVALID && strstr(remat_last_error(), "pairwise is on for the session"), "%s",
-         remat_last_error());
+    need(remat_job_begin(job, s) == REMAT_INVALID &&
+             strstr(remat_last_error(), "deterministic_world is on for the session"),
+         "%s", remat_last_error());
     remat_session_free(s);
     remat_leave(job);
 }

@@ -17,7 +17,7 @@ typedef struct {
 } written_cell;
 
 static remat_value body_input(remat_graph *g, const char *name, int rank, int64_t rows, int64_t columns) {
-    return remat_input(g, name, REMAT_F32, REMAT_WHOLE, rank, (int64_t[]){rows, columns});
+    return remat_input(g, name, REMAT_F32, REMAT_STATIC, rank, (int64_t[]){rows, columns});
 }
 
 static void body_lstm(written_cell *w, remat_value gates, int64_t width) {

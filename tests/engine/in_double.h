@@ -17,7 +17,7 @@ typedef struct {
     remat_session *session;
     void **value;      /* by value id: doubles, or the integers of an input */
     double **gradient; /* by value id; NULL: nothing was added to it */
-    rm_call *call;     /* by node: forward's */
+    remat_call *call;  /* by node: forward's */
     void *block[IN_DOUBLE_BLOCKS];
     int n_blocks;
 } in_double;
@@ -27,13 +27,13 @@ static void *in_double_room(in_double *d, uint64_t bytes) {
     return d->block[d->n_blocks++] = calloc(1, bytes + 1);
 }
 
-static rm_desc in_double_desc(rm_desc desc) {
+static remat_desc in_double_desc(remat_desc desc) {
     if (desc.rank >= 0 && desc.dtype == REMAT_F32) desc.dtype = REMAT_F64;
     return desc;
 }
 
 static void in_double_load(in_double *d, remat_kind kind, int64_t index) {
-    const rm_array *array = &d->session->array[kind][index];
+    const rm_session_array *array = &d->session->array[kind][index];
     int32_t v = 1;
     while (!d->session->graph->value[v].name || strcmp(d->session->graph->value[v].name, array->name)) v++;
     int64_t n = rm_desc_count(&array->desc);
@@ -45,12 +45,12 @@ static void in_double_load(in_double *d, remat_kind kind, int64_t index) {
     for (int64_t i = 0; i < n; i++) value[i] = read[i];
 }
 
-static const rm_op *in_double_op(const rm_node *node) { return rm_op_find_f64(node->op->name); }
+static const remat_op *in_double_op(const rm_node *node) { return rm_op_find_f64(node->op->name); }
 
-static void in_double_scratch(in_double *d, const rm_node *node, rm_call *call, rm_pass pass) {
-    rm_desc x[RM_MAX_IN];
-    rm_cost cost = {0};
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call->x[i].desc;
+static void in_double_scratch(in_double *d, const rm_node *node, remat_call *call, remat_pass pass) {
+    remat_desc x[REMAT_MAX_INPUTS];
+    remat_cost cost = {0};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call->x[i].desc;
     in_double_op(node)->cost(x, &call->y.desc, call->attr, pass, &cost);
     call->scratch = in_double_room(d, cost.scratch_bytes);
 }
@@ -58,42 +58,42 @@ static void in_double_scratch(in_double *d, const rm_node *node, rm_call *call, 
 static void in_double_run_forward(in_double *d, int32_t n) {
     const remat_session *s = d->session;
     const rm_node *node = &s->graph->node[n];
-    const rm_op *op = in_double_op(node);
+    const remat_op *op = in_double_op(node);
     bool timed = s->graph->value[node->x[0]].sequence;
-    rm_call *call = &d->call[n];
-    rm_desc x[RM_MAX_IN], y, state[RM_MAX_STATE];
-    *call = (rm_call){.attr = node->attr,
-                      .key = {rm_seed_at(s->runner.seed, s->runner.updates),
-                              rm_step_at(s->runner.updates, s->runner.shard), node->key},
-                      .t_total = timed ? s->graph->value[node->x[0]].desc.dim[0] : 1,
-                      .training = true,
-                      .threads = 1};
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    remat_call *call = &d->call[n];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
+    *call = (remat_call){.attr = node->attr,
+                         .key = {rm_seed_at(s->runner.seed, s->runner.updates),
+                                 rm_step_at(s->runner.updates, s->runner.shard), node->key},
+                         .t_total = timed ? s->graph->value[node->x[0]].desc.dim[0] : 1,
+                         .training = true,
+                         .threads = 1};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         if (i >= op->n_in) {
-            x[i] = (rm_desc){.rank = -1};
+            x[i] = (remat_desc){.rank = -1};
             continue;
         }
         x[i] = node->x[i] ? in_double_desc(s->graph->value[node->seen[i] ? node->seen[i] : node->x[i]].desc)
-                          : (rm_desc){.rank = -1};
-        call->x[i] = (rm_tensor){x[i], node->x[i] ? d->value[node->x[i]] : NULL};
+                          : (remat_desc){.rank = -1};
+        call->x[i] = (remat_tensor){x[i], node->x[i] ? d->value[node->x[i]] : NULL};
     }
     ck_assert_int_eq(op->infer(x, node->attr, &y, state), REMAT_OK);
     d->value[node->y] = in_double_room(d, rm_desc_bytes(&y));
-    call->y = (rm_tensor){y, d->value[node->y]};
+    call->y = (remat_tensor){y, d->value[node->y]};
     for (int k = 0; k < op->n_state; k++) {
         int32_t initial = rm_initial(node, k);
-        call->state_in[k] = (rm_tensor){state[k], initial ? d->value[initial] : NULL};
-        call->state_out[k] = (rm_tensor){state[k], in_double_room(d, rm_desc_bytes(&state[k]))};
+        call->state_in[k] = (remat_tensor){state[k], initial ? d->value[initial] : NULL};
+        call->state_out[k] = (remat_tensor){state[k], in_double_room(d, rm_desc_bytes(&state[k]))};
         if (node->final[k]) d->value[node->final[k]] = call->state_out[k].data;
-        call->dstate_in[k] = call->dstate_out[k] = (rm_tensor){state[k], NULL};
+        call->dstate_in[k] = call->dstate_out[k] = (remat_tensor){state[k], NULL};
     }
     call->aux = in_double_room(d, op->aux_bytes ? op->aux_bytes(x, node->attr) : 0);
-    if (op->fact_bytes) {
-        call->fact = in_double_room(d, op->fact_bytes(x, node->attr));
-        in_double_scratch(d, node, call, RM_FACT);
-        op->define_fact(call);
+    if (op->once_bytes) {
+        call->once = in_double_room(d, op->once_bytes(x, node->attr));
+        in_double_scratch(d, node, call, REMAT_ONCE);
+        op->define_once(call);
     }
-    in_double_scratch(d, node, call, RM_FORWARD);
+    in_double_scratch(d, node, call, REMAT_FORWARD);
     op->define_forward(call);
 }
 
@@ -114,7 +114,7 @@ static in_double in_double_forward(remat_session *s) {
 
 /* The gradient of a value, to be added to. */
 static double *in_double_gradient(in_double *d, int32_t v) {
-    const rm_desc desc = in_double_desc(d->session->graph->value[v].desc);
+    const remat_desc desc = in_double_desc(d->session->graph->value[v].desc);
     if (!d->gradient[v]) d->gradient[v] = in_double_room(d, rm_desc_bytes(&desc));
     return d->gradient[v];
 }
@@ -122,7 +122,7 @@ static double *in_double_gradient(in_double *d, int32_t v) {
 static void in_double_run_backward(in_double *d, int32_t n) {
     const remat_graph *g = d->session->graph;
     const rm_node *node = &g->node[n];
-    rm_call call = d->call[n];
+    remat_call call = d->call[n];
     if (d->session->chain.role[n] == RM_ROLE_DEAD) return;
     for (int k = 0; k < node->op->n_state; k++) {
         int32_t initial = rm_initial(node, k), final = node->final[k];
@@ -132,15 +132,15 @@ static void in_double_run_backward(in_double *d, int32_t n) {
         call.dstate_in[k].data = wanted ? in_double_room(d, rm_desc_bytes(&call.dstate_in[k].desc)) : NULL;
     }
     if (!d->gradient[node->y]) return;
-    call.dy = (rm_tensor){call.y.desc, d->gradient[node->y]};
-    for (int i = 0; i < RM_MAX_IN; i++) {
-        call.dx[i] = (rm_tensor){call.x[i].desc, NULL};
+    call.dy = (remat_tensor){call.y.desc, d->gradient[node->y]};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        call.dx[i] = (remat_tensor){call.x[i].desc, NULL};
         if (i < node->op->n_in && node->x[i] && g->value[node->x[i]].needs_gradient && !(node->op->discrete >> i & 1))
             call.dx[i].data = in_double_room(d, rm_desc_bytes(&call.x[i].desc));
     }
-    in_double_scratch(d, node, &call, RM_BACKWARD);
+    in_double_scratch(d, node, &call, REMAT_BACKWARD);
     in_double_op(node)->define_backward(&call);
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         double *sum = call.dx[i].data ? in_double_gradient(d, node->x[i]) : NULL;
         for (int64_t k = 0; sum && k < rm_desc_count(&call.dx[i].desc); k++) sum[k] += ((double *)call.dx[i].data)[k];
     }
@@ -162,7 +162,7 @@ static void in_double_backward(in_double *d) {
 static double in_double_expect(const in_double *d, double tolerance, double scale, const char *what) {
     double worst = 0;
     for (int64_t i = 0; i < remat_count(d->session, REMAT_GRADIENT); i++) {
-        const rm_array *array = &d->session->array[REMAT_GRADIENT][i];
+        const rm_session_array *array = &d->session->array[REMAT_GRADIENT][i];
         int32_t v = 1;
         while (!d->session->graph->value[v].name || strcmp(d->session->graph->value[v].name, array->name)) v++;
         int64_t n = rm_desc_count(&array->desc);

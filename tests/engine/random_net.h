@@ -82,7 +82,7 @@ static remat_value reset_at(net *n, remat_value reset, remat_value y) {
 static remat_value step_somewhere(net *n, remat_value x) {
     char name[32];
     snprintf(name, sizeof name, "index.%d", n->graph->n_values);
-    return remat_step_at(n->graph, x, remat_input(n->graph, name, REMAT_I32, REMAT_WHOLE, 1, &n->batch));
+    return remat_step_at(n->graph, x, remat_input(n->graph, name, REMAT_I32, REMAT_STATIC, 1, &n->batch));
 }
 
 /* Where features are even in number, of two heads that share one of k and v, and know their places. */
@@ -164,7 +164,7 @@ static remat_value made_before(net *n) {
     int64_t c = n->width;
     char name[32];
     snprintf(name, sizeof name, "before.%d", g->n_values);
-    remat_value y = remat_input(g, name, REMAT_F32, REMAT_WHOLE, 3, (int64_t[]){n->steps, n->batch, c}), x = y;
+    remat_value y = remat_input(g, name, REMAT_F32, REMAT_STATIC, 3, (int64_t[]){n->steps, n->batch, c}), x = y;
     for (uint32_t i = draw(3); i; i--) y = remat_gelu(g, remat_linear(g, y, param(n, 2, c, c), REMAT_NONE));
     y = remat_as_sequence(g, draw(2) ? remat_add(g, x, y) : y);
     return draw(2) ? remat_reverse(g, remat_linear(g, remat_reverse(g, y), param(n, 2, c, c), REMAT_NONE)) : y;
@@ -353,7 +353,7 @@ static remat_value random_loss(net *n, bool timed) {
     if (head == 3) sum = remat_add(g, remat_mean_over_time(g, sum), remat_last_step(g, n->pool[0]));
     bool whole = !timed || head;
     if (head) sum = remat_gelu(g, remat_linear(g, sum, param(n, 2, n->width, n->width), REMAT_NONE));
-    n->target = remat_input(g, "target", REMAT_F32, whole ? REMAT_WHOLE : REMAT_SEQUENCE, whole ? 2 : 3,
+    n->target = remat_input(g, "target", REMAT_F32, whole ? REMAT_STATIC : REMAT_SEQUENCE, whole ? 2 : 3,
                             whole ? (int64_t[]){n->batch, n->width} : (int64_t[]){n->steps, n->batch, n->width});
     return n->loss = remat_mse(g, sum, n->target);
 }
@@ -394,7 +394,7 @@ static remat_value random_net_with(net *n, bool timed, bool odd) {
     ck_assert_int_eq(remat_graph_create(&n->graph), REMAT_OK);
     int64_t dim[] = {n->steps, n->batch, n->width};
     n->pool[n->n_pool++] = timed ? remat_input(n->graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, dim)
-                                 : remat_input(n->graph, "x", REMAT_F32, REMAT_WHOLE, 2, dim + 1);
+                                 : remat_input(n->graph, "x", REMAT_F32, REMAT_STATIC, 2, dim + 1);
     int layers = 2 + (int)draw(8);
     for (int i = 0; i < layers; i++) {
         n->pool[n->n_pool] = random_layer(n, timed);

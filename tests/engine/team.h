@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct team {
     int size;
-    bool pairwise, backwards; /* backwards: rank 0 wants the worst order of buckets */
+    bool deterministic_world, backwards; /* backwards: rank 0 wants the worst order of buckets */
     pthread_barrier_t barrier;
     const void *shown[TEAM_MOST];
     teammate mate[TEAM_MOST];
@@ -118,10 +118,10 @@ static float team_mean(const team *t, int64_t i) {
     volatile float term[TEAM_MOST]; /* volatile: rounded after every operation */
     float share = 1.0f / (float)t->size;
     for (int r = 0; r < t->size; r++) term[r] = ((const float *)t->shown[r])[i] * share;
-    if (t->pairwise)
+    if (t->deterministic_world)
         for (int w = t->size / 2; w; w /= 2)
             for (int r = 0; r < w; r++) term[r] += term[r + w];
-    for (int r = 1; r < t->size && !t->pairwise; r++) term[0] += term[r];
+    for (int r = 1; r < t->size && !t->deterministic_world; r++) term[0] += term[r];
     return term[0];
 }
 
@@ -194,7 +194,7 @@ static void *team_thread(void *mate) {
     return NULL;
 }
 
-/* Every rank runs `body` in a thread of its own, with its ranks table filled in like `like`; `how`: size and pairwise, and
+/* Every rank runs `body` in a thread of its own, with its ranks table filled in like `like`; `how`: size and deterministic_world, and
  * what else a test may want. */
 static void team_run(const team *how, const remat_ranks *like, void (*body)(teammate *), void *const *data) {
     static team t; /* large */

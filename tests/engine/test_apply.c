@@ -13,11 +13,11 @@
 /* ---- The same network from outside ------------------------------------------------------------------------------ */
 
 enum { MOST_OPS = 64 };
-static rm_op copies[MOST_OPS];
+static remat_op copies[MOST_OPS];
 static char names[MOST_OPS][48];
 
 /* Ours, as a stranger would bring it. */
-static const rm_op *copy_of(const rm_op *op) {
+static const remat_op *copy_of(const remat_op *op) {
     for (int i = 0; i < rm_n_ops && i < MOST_OPS; i++) {
         if (rm_ops[i] != op) continue;
         snprintf(names[i], sizeof names[i], "my_%s", op->name);
@@ -36,10 +36,10 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
     for (int32_t v = 1; v < graph->n_values; v++) {
         const rm_value *value = &graph->value[v];
         const rm_node *node = &graph->node[value->node];
-        remat_value made, inputs[RM_MAX_IN], y = {node->y};
-        for (int i = 0; i < RM_MAX_IN; i++) inputs[i] = (remat_value){node->x[i]};
+        remat_value made, inputs[REMAT_MAX_INPUTS], y = {node->y};
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++) inputs[i] = (remat_value){node->x[i]};
         if (value->origin == RM_VALUE_INPUT)
-            made = remat_input(mine, value->name, value->desc.dtype, value->sequence ? REMAT_SEQUENCE : REMAT_WHOLE,
+            made = remat_input(mine, value->name, value->desc.dtype, value->sequence ? REMAT_SEQUENCE : REMAT_STATIC,
                                value->desc.rank, value->desc.dim);
         else if (value->origin == RM_VALUE_PARAM)
             made = remat_param(mine, value->name, value->desc.rank, value->desc.dim, value->init);
@@ -219,7 +219,7 @@ START_TEST(carried_states_have_their_name) {
     ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.h"), 0);
     ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.c"), 1);
     remat_session_free(s);
-    rm_op *op = (rm_op *)(uintptr_t)mine.graph->node[1].op;
+    remat_op *op = (remat_op *)(uintptr_t)mine.graph->node[1].op;
     op->state_name[1] = "memory";
     s = open_lstm(&mine, config);
     ck_assert_int_eq(remat_find(s, REMAT_CARRIED, "my_lstm.0.memory"), 1);
@@ -248,7 +248,7 @@ START_TEST(attributes_are_copied) {
     CHECKED(remat_graph_create(&g));
     double factor = 3; /* rm_scale_attr */
     float x[2] = {1, 2}, y[2];
-    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){2}), out;
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){2}), out;
     CHECKED(remat_apply(g, copy_of(rm_op_find("scale")), &in, 1, &factor, &out));
     factor = 100;
     remat_config config = REMAT_CONFIG_INIT;
@@ -274,13 +274,14 @@ static remat_value sequence, whole, slope;
 static void set_up(void) {
     CHECKED(remat_graph_create(&graph));
     sequence = remat_input(graph, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
-    whole = remat_input(graph, "whole", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, H});
+    whole = remat_input(graph, "whole", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, H});
     slope = remat_param(graph, "slope", 1, (int64_t[]){H}, remat_init_constant(1));
 }
 static void tear_down(void) { remat_graph_free(graph); }
 
 /* By the call, and from then on by the graph; and no value comes of it. */
-static void expect_refused(const rm_op *op, const remat_value *inputs, int n, const void *attr, const char *because) {
+static void expect_refused(const remat_op *op, const remat_value *inputs, int n, const void *attr,
+                           const char *because) {
     remat_value y = {99}, later;
     ck_assert_int_eq(remat_apply(graph, op, inputs, n, attr, &y), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), because), "\"%s\" does not say \"%s\"", remat_last_error(), because);
@@ -298,20 +299,20 @@ static void expect_refused(const rm_op *op, const remat_value *inputs, int n, co
     X("tanh", op.name = "a name of more than forty letters, all of them", "needs a name")                              \
     X("tanh", op.name = "gelu", "an op of Remat's has this name")                                                      \
     X("tanh", op.n_in = 0, "n_in is 0")                                                                                \
-    X("tanh", op.n_in = RM_MAX_IN + 1, "n_in is 10")                                                                    \
+    X("tanh", op.n_in = REMAT_MAX_INPUTS + 1, "n_in is 10")                                                            \
     X("tanh", op.n_state = -1, "n_state -1")                                                                           \
     X("tanh", op.n_state = 1, "an op has states exactly if it is")                                                     \
-    X("tanh", op.time = (rm_time)7, "there is no time number 7")                                                       \
+    X("tanh", op.time = (remat_time)7, "there is no time number 7")                                                    \
     X("tanh", op.optional = 1, "always given")                                                                         \
     X("tanh", op.optional = 2, "behind its 1")                                                                         \
     X("tanh", op.saves.in = 2, "behind its 1")                                                                         \
     X("tanh", op.discrete = 1, "no bound for them")                                                                    \
     X("tanh", op.infer = NULL, "no infer or no cost")                                                                  \
     X("tanh", op.cost = NULL, "no infer or no cost")                                                                   \
-    X("tanh", op.on[RM_DEVICE_CPU].forward = NULL, "no forward or no backward")                                        \
-    X("tanh", op.on[RM_DEVICE_CPU].backward = NULL, "no forward or no backward")                                       \
+    X("tanh", op.on[REMAT_ON_CPU].forward = NULL, "no forward or no backward")                                         \
+    X("tanh", op.on[REMAT_ON_CPU].backward = NULL, "no forward or no backward")                                        \
     X("tanh", op.define_backward = NULL, "of define_forward and define_backward")                                      \
-    X("tanh", op.on[RM_DEVICE_CPU].rebuild = op.define_forward, "of rebuild and define_rebuild")                       \
+    X("tanh", op.on[REMAT_ON_CPU].rebuild = op.define_forward, "of rebuild and define_rebuild")                        \
     X("tanh", op.rebuilds = any_shape, "rebuilds, but no rebuild")                                                     \
     X("tanh", op.infer = shrinking_infer, "begins with (24,2)")                                                        \
     X("tanh", op.infer = stuck_infer, "for one timestep its result would be f32 (24,2,8)")                             \
@@ -325,67 +326,71 @@ static void expect_refused(const rm_op *op, const remat_value *inputs, int n, co
     X("tanh", op.cost = wrapping_cost, "cost's scratch_bytes asks for 18446744073709551615 bytes")                     \
     X("tanh", op.aux_bytes = wrapping_aux, "aux_bytes asks for 18446744073709551615 bytes")                            \
     X("tanh", (op.discrete = 1, op.bound = any_bound), "input 0 is f32 (24,2,8), and marked discrete")                 \
-    X("lstm", op.on[RM_DEVICE_CPU].pack = NULL, "of pack and packed_bytes")                                            \
+    X("lstm", op.on[REMAT_ON_CPU].pack = NULL, "of pack and packed_bytes")                                             \
     X("lstm", op.cheap = true, "one or the other")                                                                     \
     X("lstm", op.aux_bytes = NULL, "no aux to be rebuilt")                                                             \
     X("tanh", op.buffers = 1, "a buffer is x[0]")                                                                      \
-    X("linear", op.buffers = 4, "a buffer is x[0], or marked in weights")                                              \
-    X("tanh", op.talks = any_talk, "but no fact_bytes")                                                                \
-    X("tanh", op.fact_bytes = wrapping_aux, "of fact and fact_bytes")                                                  \
-    X("batch_norm", op.define_fact = NULL, "of fact and define_fact")                                                  \
+    X("linear", op.buffers = 4, "a buffer is x[0], or marked in shared")                                              \
+    X("tanh", op.collective = any_talk, "no once_bytes")                                                           \
+    X("tanh", op.once_bytes = wrapping_aux, "of once and once_bytes")                                                  \
+    X("batch_norm", op.define_once = NULL, "of once and define_once")                                                  \
     X("lstm", op.state_name[1] = "", "the name of state 1 is")                                                         \
     X("last_step", op.cheap = true, "needs more than x")
 
 static bool any_talk(const void *attr) { return (void)attr, true; }
-static bool any_shape(const rm_desc *x, const void *attr) { return (void)x, (void)attr, true; }
-static remat_status shrinking_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static bool any_shape(const remat_desc *x, const void *attr) { return (void)x, (void)attr, true; }
+static remat_status shrinking_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     *y = x[0];
     y->dim[0] = 1;
     return REMAT_OK;
 }
-static remat_status stuck_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status stuck_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     *y = x[0];
     y->dim[0] = T;
     return REMAT_OK;
 }
-static remat_status double_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status double_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     *y = x[0];
     y->dtype = REMAT_F64;
     return REMAT_OK;
 }
-static remat_status empty_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status empty_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     *y = x[0];
     y->dim[2] = 0;
     return REMAT_OK;
 }
-static remat_status untyped_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status untyped_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     *y = x[0];
     y->dtype = (remat_dtype)7;
     return REMAT_OK;
 }
-static remat_status silent_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status silent_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     return (void)x, (void)attr, (void)y, (void)state, REMAT_INVALID;
 }
-static void endless_cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void endless_cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)y, (void)attr, (void)pass;
     out->flops = NAN;
 }
-static void negative_cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void negative_cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass,
+                          remat_cost *out) {
     (void)x, (void)y, (void)attr, (void)pass;
     out->moved_bytes = -1;
 }
-static void wrapping_cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void wrapping_cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass,
+                          remat_cost *out) {
     (void)x, (void)y, (void)attr, (void)pass;
     out->scratch_bytes = UINT64_MAX;
 }
-static uint64_t wrapping_aux(const rm_desc *x, const void *attr) { return (void)x, (void)attr, UINT64_MAX; }
-static int64_t any_bound(const rm_desc *x, const void *attr, int input) { return (void)x, (void)attr, (void)input, 1; }
-static remat_status refusing_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static uint64_t wrapping_aux(const remat_desc *x, const void *attr) { return (void)x, (void)attr, UINT64_MAX; }
+static int64_t any_bound(const remat_desc *x, const void *attr, int input) {
+    return (void)x, (void)attr, (void)input, 1;
+}
+static remat_status refusing_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)y, (void)state;
     char text[REMAT_DESC_TEXT];
     return remat_refuse("my_tanh: nothing %s will do", remat_desc_text(&x[0], text) + strlen("f32 "));
@@ -393,7 +398,7 @@ static remat_status refusing_infer(const rm_desc *x, const void *attr, rm_desc *
 
 #define ONE(title, mistake, reason)                                                                                    \
     case __COUNTER__ - FIRST: {                                                                                        \
-        rm_op op = *copy_of(rm_op_find(title));                                                                        \
+        remat_op op = *copy_of(rm_op_find(title));                                                                     \
         mistake;                                                                                                       \
         expect_refused(&op, &sequence, 1, NULL, reason);                                                               \
         break;                                                                                                         \
@@ -411,8 +416,8 @@ START_TEST(descriptors_that_cannot_work_are_refused) {
 END_TEST
 
 START_TEST(inputs_that_do_not_fit_are_refused) {
-    const rm_op *mul = copy_of(rm_op_find("mul")), *norm = copy_of(rm_op_find("layer_norm"));
-    rm_op twin = *mul;
+    const remat_op *mul = copy_of(rm_op_find("mul")), *norm = copy_of(rm_op_find("layer_norm"));
+    remat_op twin = *mul;
     double attr = 0;
     remat_value y;
     switch (_i) {
@@ -457,13 +462,13 @@ END_TEST
 /* A result may take an input's place. */
 START_TEST(values_may_be_replaced) {
     remat_value h = sequence;
-    const rm_op *op = copy_of(rm_op_find("tanh"));
+    const remat_op *op = copy_of(rm_op_find("tanh"));
     for (int i = 0; i < 3; i++) CHECKED(remat_apply(graph, op, &h, 1, NULL, &h));
     ck_assert_int_eq(h.id, slope.id + 3);
 }
 END_TEST
 
-static remat_status even_infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status even_infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     if (x[0].dim[0] == 3) return remat_refuse("my_tanh: 3 is too odd");
     *y = x[0];
@@ -473,7 +478,7 @@ static remat_status even_infer(const rm_desc *x, const void *attr, rm_desc *y, r
 
 /* Which tiles there are is known to a session only. */
 static void expect_tiles_refused(int64_t tile, const char *because) {
-    rm_op op = *copy_of(rm_op_find("tanh"));
+    remat_op op = *copy_of(rm_op_find("tanh"));
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s = NULL;
     remat_value y;
@@ -493,11 +498,11 @@ START_TEST(tiles_may_be_refused) {
 }
 END_TEST
 
-static uint64_t most_aux(const rm_desc *x, const void *attr) { return (void)x, (void)attr, (uint64_t)1 << 60; }
+static uint64_t most_aux(const remat_desc *x, const void *attr) { return (void)x, (void)attr, (uint64_t)1 << 60; }
 
 /* Each op of a stage asks for what it may, and 16 times 2^60 is 0. */
 START_TEST(sums_of_sizes_do_not_wrap) {
-    rm_op op = *copy_of(rm_op_find("tanh"));
+    remat_op op = *copy_of(rm_op_find("tanh"));
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s = NULL;
     remat_value y = sequence, w = remat_param(graph, "w", 2, (int64_t[]){H, H}, remat_init_uniform(1));
@@ -525,7 +530,7 @@ START_TEST(memory_may_be_short) {
         double factor = 2;
         remat_value y;
         CHECKED(remat_graph_create(&g));
-        remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){2});
+        remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){2});
         CHECKED(remat_graph_check(g));
         rm_host_fail_at(n);
         remat_status status = remat_apply(g, copy_of(rm_op_find("scale")), &x, 1, &factor, &y);

@@ -258,7 +258,7 @@ START_TEST(what_does_not_fit_is_not_measured) {
     remat_graph *g;
     remat_session *s = NULL;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){512, 16}), y = x;
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){512, 16}), y = x;
     for (int i = 0; i < 4; i++) {
         char name[] = {'w', (char)('0' + i), 0};
         remat_value w = remat_param(g, name, 2, (int64_t[]){16, 16}, remat_init_uniform(1));
@@ -451,10 +451,10 @@ START_TEST(networks_by_depth) {
     make_folder();
     remat_graph *graph;
     CHECKED(remat_graph_create(&graph));
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 8});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){3, 8});
     for (int i = 0; i < 40; i++)
         x = remat_tanh(graph, remat_linear(graph, x, net_param(graph, "w", "", i, 2, 8, 8, 0.5), REMAT_NONE));
-    remat_value loss = remat_mse(graph, x, remat_input(graph, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 8}));
+    remat_value loss = remat_mse(graph, x, remat_input(graph, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){3, 8}));
     remat_config config = config_of("sqrt", path);
     config.tile = 0;
     remat_session *s;

@@ -16,7 +16,7 @@ typedef struct {
 } problem;
 
 static remat_value lengths(remat_graph *g, const char *name, const int32_t *length, int64_t batch) {
-    return length ? remat_input(g, name, REMAT_I32, REMAT_WHOLE, 1, &batch) : REMAT_NONE;
+    return length ? remat_input(g, name, REMAT_I32, REMAT_STATIC, 1, &batch) : REMAT_NONE;
 }
 
 static void feed(remat_session *s, const char *name, const void *data, size_t count) {
@@ -31,7 +31,7 @@ static double solve(const problem *p, int64_t tile, float *gradient) {
     size_t batch = (size_t)p->batch, count = (size_t)(p->steps * p->classes) * batch;
     remat_value logits = remat_requires_grad(
         g, remat_input(g, "logits", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){p->steps, p->batch, p->classes}));
-    remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){p->batch, p->labels});
+    remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){p->batch, p->labels});
     remat_value loss = remat_ctc(g, logits, targets, lengths(g, "input_lengths", p->input_length, p->batch),
                                  lengths(g, "target_lengths", p->target_length, p->batch), p->blank, p->zero_infinity);
     remat_config config = REMAT_CONFIG_INIT;
@@ -190,7 +190,7 @@ static remat_session *session_of(bool both, remat_config config) {
         h = remat_concat(g, (remat_value[]){h, remat_reverse(g, back)}, 2);
     }
     remat_value w = net_param(g, "head.", "weight", -1, 2, CLASSES, both ? 2 * H : H, 1);
-    remat_value target = remat_input(g, "labels", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){B, S});
+    remat_value target = remat_input(g, "labels", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){B, S});
     remat_value loss = remat_ctc(g, remat_linear(g, h, w, REMAT_NONE), target, REMAT_NONE, REMAT_NONE, 0, false);
     CHECKED(remat_graph_check(g));
     CHECKED(remat_session_create(g, loss, &config, &s));
@@ -262,8 +262,8 @@ START_TEST(mistakes_are_named) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
     remat_value logits = remat_input(g, "logits", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){5, 3, 4});
-    remat_value targets = remat_input(g, "t", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){mistakes[_i].batch, 2});
-    remat_value length = remat_input(g, "l", REMAT_I32, REMAT_WHOLE, 1, &mistakes[_i].lengths);
+    remat_value targets = remat_input(g, "t", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){mistakes[_i].batch, 2});
+    remat_value length = remat_input(g, "l", REMAT_I32, REMAT_STATIC, 1, &mistakes[_i].lengths);
     ck_assert_int_eq(remat_ctc(g, logits, targets, length, REMAT_NONE, mistakes[_i].blank, false).id, 0);
     ck_assert_ptr_nonnull(strstr(remat_last_error(), mistakes[_i].says));
     remat_graph_free(g);

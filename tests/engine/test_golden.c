@@ -27,7 +27,7 @@ static remat_value vector(remat_graph *g, const char *name, int64_t count) {
 /* make.py's Mixture. */
 static remat_value mixture(remat_graph *g) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E});
-    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, 2});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, 2});
     remat_value inner = remat_linear(g, x, matrix(g, "inner.weight", H, E), vector(g, "inner.bias", H));
     remat_value a =
         remat_layer_norm(g, remat_gelu(g, inner), vector(g, "norm.weight", H), vector(g, "norm.bias", H), 1e-5);
@@ -64,8 +64,8 @@ static remat_value tensor(remat_graph *g, const char *name, int rank, const int6
 /* make.py's Pictures. */
 static remat_value pictures(remat_graph *g) {
     const int64_t six[] = {6};
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){B, 2, 9, 8});
-    remat_value target = remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){B});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){B, 2, 9, 8});
+    remat_value target = remat_input(g, "target", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){B});
     remat_value w = tensor(g, "conv1.weight", 4, (int64_t[]){6, 2, 3, 2});
     remat_value y = remat_conv2d(g, x, w, REMAT_NONE, (int64_t[]){2, 1}, (int64_t[]){1, 2}, (int64_t[]){1, 2}, 1);
     remat_value mean = remat_buffer(g, "norm.running_mean", 1, six, remat_init_zero());
@@ -111,8 +111,8 @@ static remat_value turned(remat_graph *g) {
 /* make.py's Planes. A part of a plane's rows is a slice of the plane as one row. */
 static remat_value planes(remat_graph *g) {
     const int64_t two[] = {2, 2}, wide[] = {2, 3};
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){B, 2, 2, 3});
-    remat_value target = remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){B, 4 * 18});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){B, 2, 2, 3});
+    remat_value target = remat_input(g, "target", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){B, 4 * 18});
     remat_value w = tensor(g, "conv.weight", 4, (int64_t[]){6, 2, 3, 3});
     remat_value y = remat_conv2d(g, x, w, vector(g, "conv.bias", 6), NULL, (int64_t[]){1, 1}, NULL, 1);
     y = remat_group_norm(g, y, 3, vector(g, "norm.weight", 6), vector(g, "norm.bias", 6), 1e-5);
@@ -147,8 +147,8 @@ static remat_value one_way(remat_graph *g, int cell, remat_value x, int64_t widt
 /* make.py's Packed: padding comes first in reversed time, and states begin anew behind it. */
 static remat_value packed(remat_graph *g) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E}), there = x, back = x;
-    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, 2});
-    remat_value last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){B});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, 2});
+    remat_value last = remat_input(g, "last", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){B});
     remat_value ends = remat_reverse(g, remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){T, B}));
     for (int cell = 0; cell < NET_CELLS; cell++) {
         there = one_way(g, cell, x, cell ? 2 * H : E, REMAT_NONE);

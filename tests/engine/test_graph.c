@@ -65,7 +65,7 @@ START_TEST(sizes_that_overflow_are_refused) {
 END_TEST
 
 START_TEST(recurrent_layers_need_time) {
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, 3});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, 3});
     remat_rnn_tanh(graph, x, matrix("w", 4, 3), matrix("u", 4, 4), REMAT_NONE, REMAT_NONE);
     expect_mistake("time");
 }
@@ -132,7 +132,7 @@ START_TEST(ranks_go_to_eight) {
     y = remat_slice(graph, remat_concat(graph, (remat_value[]){x, y}, 2), 3, 4);
     y = remat_mul(graph, remat_mean_over_time(graph, y), remat_last_step(graph, y));
     y = remat_mul(graph, y, remat_param(graph, "all", 7, without_time, remat_init_uniform(1)));
-    remat_value loss = remat_mse(graph, y, remat_input(graph, "target", REMAT_F32, REMAT_WHOLE, 7, without_time));
+    remat_value loss = remat_mse(graph, y, remat_input(graph, "target", REMAT_F32, REMAT_STATIC, 7, without_time));
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s;
     remat_array info;
@@ -325,12 +325,12 @@ static bool backward_of(const remat_session *s, const char *weight, rm_instructi
 START_TEST(what_is_frozen_costs_nothing) {
     static const char *const name[] = {"a", "b", "c"};
     enum { WIDTH = 16, ROWS = 64 };
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, WIDTH});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDTH});
     for (int i = 0; i < 3; i++) {
         remat_value w = remat_param(graph, name[i], 2, (int64_t[]){WIDTH, WIDTH}, remat_init_uniform(0.5));
         x = remat_linear(graph, remat_gelu(graph, x), w, REMAT_NONE);
     }
-    remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, WIDTH});
+    remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDTH});
     remat_value loss = remat_mse(graph, x, target);
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "adam";
@@ -484,9 +484,9 @@ END_TEST
 
 /* A stage is named after its parameter, which a program may call anything: the JSON has one string of UTF-8 of it. */
 START_TEST(layers_of_any_name_are_json) {
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 4});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){3, 4});
     remat_value y = remat_linear(graph, x, matrix("a\", \\\n\xff\xe0\x80\x80.weight", 5, 4), REMAT_NONE);
-    remat_value t = remat_input(graph, "t", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 5});
+    remat_value t = remat_input(graph, "t", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){3, 5});
     remat_config config = REMAT_CONFIG_INIT;
     config.plan_only = true;
     remat_session *s;
@@ -523,13 +523,13 @@ END_TEST
 /* No two layers of a size, and the largest comes last: it is what is largest at the peak. */
 START_TEST(many_unlike_layers) {
     enum { LAYERS = 300, ROWS = 16 };
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, 1});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, 1});
     for (int k = 1; k <= LAYERS; k++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", k);
         x = remat_linear(graph, x, matrix(name, k + 1, k), REMAT_NONE);
     }
-    remat_value target = remat_input(graph, "t", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, LAYERS + 1});
+    remat_value target = remat_input(graph, "t", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, LAYERS + 1});
     remat_config config = REMAT_CONFIG_INIT;
     config.device = "null";
     config.plan_only = true;
@@ -644,14 +644,14 @@ static remat_status step_with(int kind, float (*weights)[4 * H * H], double loss
     ck_assert_int_eq(remat_graph_create(&g), REMAT_OK);
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, time), none = REMAT_NONE;
     remat_value w =
-        input ? remat_input(g, "w", REMAT_F32, REMAT_WHOLE, 2, dim) : remat_param(g, "w", 2, dim, remat_init_zero());
+        input ? remat_input(g, "w", REMAT_F32, REMAT_STATIC, 2, dim) : remat_param(g, "w", 2, dim, remat_init_zero());
     remat_value own = remat_param(g, "own", 2, (int64_t[]){H, H}, remat_init_zero());
     remat_value used = kind >= MADE ? remat_scale(g, w, 1) : w;
     remat_value y = remat_linear(g, remat_lstm(g, x, used, used, none, none), own, none);
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 7;
-    config.lent = &(remat_lent){w, weights[0]};
-    config.n_lent = kind == LENT;
+    config.external = &(remat_external){w, weights[0]};
+    config.n_external = kind == LENT;
     remat_status status = remat_session_create(g, remat_mse(g, y, x), &config, &s);
     remat_graph_free(g);
     if (status) return status;
@@ -664,7 +664,7 @@ static remat_status step_with(int kind, float (*weights)[4 * H * H], double loss
     for (int i = 0; i < 2; i++) {
         int64_t index = remat_find(s, where, "w");
         if (kind == LENT)
-            ck_assert_int_eq(remat_lend(s, REMAT_INPUT, index, weights[i]), REMAT_OK);
+            ck_assert_int_eq(remat_set_external(s, REMAT_INPUT, index, weights[i]), REMAT_OK);
         else
             ck_assert_int_eq(remat_write(s, where, index, weights[i], sizeof weights[i]), REMAT_OK);
         ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
@@ -712,7 +712,7 @@ END_TEST
 
 /* They are an evaluation's, the last one's. */
 START_TEST(outputs_are_read_after_a_pass) {
-    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){1, 1});
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){1, 1});
     remat_value y =
         remat_linear(graph, x, remat_param(graph, "w", 2, (int64_t[]){1, 1}, remat_init_constant(3)), REMAT_NONE);
     remat_config config = REMAT_CONFIG_INIT;

@@ -17,8 +17,8 @@ static remat_session *open_session(const remat_config *config, double smoothing)
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
-    remat_value t = remat_input(g, "t", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){B});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C});
+    remat_value t = remat_input(g, "t", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){B});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){K, C}, remat_init_uniform(0.5));
     remat_value b = remat_param(g, "b", 1, (int64_t[]){K}, remat_init_uniform(0.5));
     CHECKED(remat_session_create(g, remat_softmax_cross_entropy_smoothed(g, remat_linear(g, x, w, b), t, smoothing),
@@ -177,7 +177,7 @@ static void refused(remat_config config, const char *part) {
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){K, C}, remat_init_uniform(0.5));
     remat_value y = remat_linear(g, x, w, REMAT_NONE);
     ck_assert_int_eq(remat_session_create(g, remat_mae(g, y, remat_scale(g, y, 2)), &config, &s), REMAT_INVALID);

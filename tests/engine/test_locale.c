@@ -77,7 +77,7 @@ END_TEST
 START_TEST(sentences_have_points) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){3});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){3});
     (void)remat_dropout(g, x, 1.5);
     ck_assert_int_eq(remat_graph_check(g), REMAT_INVALID);
     ck_assert_ptr_nonnull(strstr(remat_last_error(), "1.5"));

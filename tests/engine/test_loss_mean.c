@@ -116,7 +116,7 @@ static remat_session *open_part(const problem *p, int64_t n, const remat_config 
         const field *f = &p->field[i];
         int64_t dim[4];
         for (int d = 0; d < f->rank; d++) dim[d] = d == f->along ? n : f->dim[d];
-        input[i] = remat_input(g, f->name, f->dtype, f->along == 1 ? REMAT_SEQUENCE : REMAT_WHOLE, f->rank, dim);
+        input[i] = remat_input(g, f->name, f->dtype, f->along == 1 ? REMAT_SEQUENCE : REMAT_STATIC, f->rank, dim);
     }
     for (int i = 0; i < 4; i++)
         w[i] = remat_param(g, parameter_name[i], i % 2 ? 1 : 2, parameter_dim[i], remat_init_zero());
@@ -166,7 +166,7 @@ static void train_part(teammate *mate) {
     remat_session *s = open_part(m->p, n, &config);
     for (int update = 0; update < m->updates; update++) {
         for (int64_t t = 0; t < steps; t++) {
-            int64_t shard = mate->rank + mate->ranks.size * remat_micro_shard(t, steps, config.pairwise);
+            int64_t shard = mate->rank + mate->ranks.size * remat_micro_shard(t, steps, config.deterministic_world);
             write_samples(m->p, s, shard * n, n);
             if (!mate->ranks.fused_update) CHECKED(remat_gradients(s, &r));
         }
@@ -185,7 +185,7 @@ static void train_part(teammate *mate) {
 
 typedef struct {
     int ranks, micro_steps, updates;
-    bool pairwise, zero, fused;
+    bool deterministic_world, zero, fused;
     const char *optimizer, *strategy, *loss_mean;
     int64_t tile, segments;
     double clip;
@@ -198,7 +198,7 @@ static outcome train(const problem *p, way how) {
         m[r] = (member){.p = p, .config = REMAT_CONFIG_INIT, .updates = how.updates ? how.updates : 1};
         remat_config *c = &m[r].config;
         c->micro_steps = how.micro_steps;
-        c->pairwise = how.pairwise;
+        c->deterministic_world = how.deterministic_world;
         c->optimizer = how.optimizer;
         if (how.strategy) c->strategy = how.strategy;
         c->segments = how.segments;
@@ -209,7 +209,7 @@ static outcome train(const problem *p, way how) {
     }
     remat_ranks like = {
         .first_bucket_bytes = 64, .bucket_bytes = 100, .shard_optimizer = how.zero, .fused_update = how.fused};
-    team_run(&(team){.size = how.ranks, .pairwise = how.pairwise}, &like, train_part, data);
+    team_run(&(team){.size = how.ranks, .deterministic_world = how.deterministic_world}, &like, train_part, data);
     for (int r = 1; r < how.ranks; r++) {
         ck_assert(m[r].out.loss == m[0].out.loss && m[r].out.counted == m[0].out.counted);
         ck_assert(!memcmp(m[r].out.parameter, m[0].out.parameter, sizeof m[r].out.parameter));
@@ -223,13 +223,14 @@ static void expect_near(const float *a, const float *b, double part, const char 
     for (int i = 0; i < NUMBERS; i++)
         ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= part * largest,
                       "%s: %s %d is %.9g on %d ranks in %d micro steps%s, and %.9g of one batch", kind_name[k], what, i,
-                      (double)a[i], how.ranks, how.micro_steps, how.pairwise ? ", pairwise" : "", (double)b[i]);
+                      (double)a[i], how.ranks, how.micro_steps, how.deterministic_world ? ", deterministic_world" : "",
+                      (double)b[i]);
 }
 
 /* ---- PyTorch's numbers -------------------------------------------------------------------------------------------- */
 
 #define WAY(r, k, tree)                                                                                                \
-    { .ranks = r, .micro_steps = k, .pairwise = tree }
+    { .ranks = r, .micro_steps = k, .deterministic_world = tree }
 static const way ways[] = {WAY(1, 1, false), WAY(1, 2, false), WAY(2, 1, false), WAY(1, 4, false), WAY(2, 2, false),
                            WAY(4, 1, false), WAY(1, 4, true),  WAY(2, 2, true),  WAY(4, 1, true)};
 
@@ -330,7 +331,7 @@ START_TEST(parts_are_one_batch) {
         how.tile = below(&s, T + 1);
         how.strategy = below(&s, 2) ? "segments" : "none";
         how.segments = 1 + below(&s, 4);
-        how.pairwise = below(&s, 2);
+        how.deterministic_world = below(&s, 2);
         const outcome o = train(&p, how);
         ck_assert_msg(fabs(o.loss - whole.loss) <= 1e-6 * (0.1 + fabs(whole.loss)),
                       "seed %d, %s: loss %.9g on %d ranks in %d micro steps, %.9g of one batch", _i, kind_name[p.kind],
@@ -358,7 +359,7 @@ START_TEST(shards_alone_decide_the_bits) {
                .micro_steps = 8,
                .updates = 3,
                .optimizer = "adam",
-               .pairwise = true,
+               .deterministic_world = true,
                .clip = below(&s, 2) ? 0.05 : 0};
     const outcome first = train(&p, how);
     for (int ranks = 2; ranks <= 8; ranks *= 2) {
@@ -397,7 +398,7 @@ START_TEST(parts_that_count_equally_have_the_bits_of_a_mean_of_means) {
         const outcome batch = train(&p, how);
         how.loss_mean = "parts";
         const outcome parts = train(&p, how);
-        if (how.pairwise && (p.kind == WEIGHTS || p.kind == SMOOTHED)) continue; /* a class counts 2 */
+        if (how.deterministic_world && (p.kind == WEIGHTS || p.kind == SMOOTHED)) continue; /* a class counts 2 */
         expect_bits(&batch, &parts, "means", p.kind);
         ck_assert(!memcmp(batch.gradient, parts.gradient, sizeof batch.gradient));
     }
@@ -494,7 +495,7 @@ static remat_status compose(composed c, int micro_steps, const char *loss_mean) 
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){2, 3, F});
     remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, rows);
     remat_value others = remat_input(g, "others", REMAT_I32, REMAT_SEQUENCE, 2, rows);
-    remat_value numbers = remat_input(g, "numbers", REMAT_F32, REMAT_WHOLE, 1, rows);
+    remat_value numbers = remat_input(g, "numbers", REMAT_F32, REMAT_STATIC, 1, rows);
     remat_value w = remat_param(g, "w", 2, (int64_t[]){K, F}, remat_init_uniform(1)), weights = REMAT_NONE;
     if (c == TRAINED_WEIGHTS) weights = remat_param(g, "weights", 1, (int64_t[]){K}, remat_init_constant(1));
     remat_value y = remat_linear(g, x, w, REMAT_NONE), plain = remat_softmax_cross_entropy(g, y, targets);

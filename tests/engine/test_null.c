@@ -90,8 +90,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_update(NULL, 0.1, NULL))                                                                                   \
     X(remat_step(NULL, 0.1, NULL))                                                                                     \
     X(remat_evaluate(NULL, NULL))                                                                                      \
-    X(remat_lend(NULL, REMAT_INPUT, 0, text))                                                                          \
-    X(remat_lend(session, REMAT_INPUT, 0, NULL))                                                                       \
+    X(remat_set_external(NULL, REMAT_INPUT, 0, text))                                                                  \
+    X(remat_set_external(session, REMAT_INPUT, 0, NULL))                                                               \
     X(remat_set_sequence_end(NULL, 8, 4))                                                                              \
     X(remat_device_check(NULL))                                                                                        \
     X(remat_refuse(NULL))                                                                                              \
@@ -129,7 +129,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_mean(NULL, none, 1).id == 0)                                                                               \
     X(remat_as_sequence(NULL, none).id == 0)                                                                           \
     X(remat_reshape(NULL, none, 1, dim).id == 0)                                                                       \
-    X(remat_reshape(graph, remat_input(graph, "z", REMAT_F32, REMAT_WHOLE, 1, dim), 1, NULL).id == 0)                  \
+    X(remat_reshape(graph, remat_input(graph, "z", REMAT_F32, REMAT_STATIC, 1, dim), 1, NULL).id == 0)                 \
     X(remat_linear_scan(NULL, none, none, none).id == 0)                                                               \
     X(remat_reset_states(NULL, none, none).id == 0)                                                                    \
     X(remat_step_at(NULL, none, none).id == 0)                                                                         \

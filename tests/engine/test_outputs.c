@@ -25,7 +25,7 @@ static remat_value layer(remat_value x, const char *name) {
 static remat_value input(const char *name, bool timed) {
     int64_t dim[] = {T, B, W};
     return timed ? remat_input(graph, name, REMAT_F32, REMAT_SEQUENCE, 3, dim)
-                 : remat_input(graph, name, REMAT_F32, REMAT_WHOLE, 2, dim + 1);
+                 : remat_input(graph, name, REMAT_F32, REMAT_STATIC, 2, dim + 1);
 }
 
 static void feed(remat_session *s, int64_t index, uint32_t seed) {
@@ -116,7 +116,7 @@ START_TEST(training_makes_only_what_the_loss_needs) {
     remat_value outputs[] = {remat_scale(graph, loss, 2), beside, remat_mean_over_time(graph, layer(h, "w5"))};
     remat_session *with = session_with(loss, outputs, 3, config), *without = session_with(loss, NULL, 0, config);
     for (int c = 0; c < 2; c++) {
-        const rm_class *a = &with->chain.class[c], *b = &without->chain.class[c];
+        const rm_stage_kind *a = &with->chain.class[c], *b = &without->chain.class[c];
         ck_assert_int_eq(a->drop.n, b->drop.n);
         for (int k = 0; k < b->n_options; k++) {
             ck_assert_int_eq(a->option[k].forward.n, b->option[k].forward.n);

@@ -178,7 +178,7 @@ END_TEST
 START_TEST(in_micro_steps) {
     remat_config config = configured();
     config.micro_steps = 4;
-    config.pairwise = _i;
+    config.deterministic_world = _i;
     compare_with_built_in(1, config);
 }
 END_TEST
@@ -193,24 +193,24 @@ END_TEST
 static void compare_on_a_rank(teammate *m) {
     remat_config config = configured();
     config.ranks = &m->ranks;
-    config.pairwise = m->team->pairwise;
+    config.deterministic_world = m->team->deterministic_world;
     config.micro_steps = 2;
     compare_with_built_in(0, config);
 }
 
 START_TEST(on_ranks) {
-    team_run(&(team){.size = 2, .pairwise = _i == 1}, &(remat_ranks){.weight = _i == 2 ? 0.5 : 1}, compare_on_a_rank,
-             NULL);
+    team_run(&(team){.size = 2, .deterministic_world = _i == 1}, &(remat_ranks){.weight = _i == 2 ? 0.5 : 1},
+             compare_on_a_rank, NULL);
 }
 END_TEST
 
 /* An input's gradient is of this rank's batch alone, however the ranks' sums are made. */
-static void read_input_gradient(const remat_ranks *ranks, bool pairwise, float *gradient) {
+static void read_input_gradient(const remat_ranks *ranks, bool deterministic_world, float *gradient) {
     tagger t = build(0, false);
     remat_config config = configured();
     remat_step_result r;
     config.ranks = ranks;
-    config.pairwise = pairwise;
+    config.deterministic_world = deterministic_world;
     remat_session *s = open_session(&t, config);
     feed(s, 0);
     CHECKED(own_gradients(s, 0, &r));
@@ -220,14 +220,14 @@ static void read_input_gradient(const remat_ranks *ranks, bool pairwise, float *
 
 static void compare_with_one_rank(teammate *m) {
     float here[T * B * C], alone[T * B * C];
-    read_input_gradient(&m->ranks, m->team->pairwise, here);
+    read_input_gradient(&m->ranks, m->team->deterministic_world, here);
     read_input_gradient(NULL, false, alone);
     ck_assert(m->rank || !memcmp(here, alone, sizeof here)); /* the other rank drops other elements */
 }
 
 START_TEST(inputs_on_ranks) {
-    team_run(&(team){.size = 2, .pairwise = _i == 1}, &(remat_ranks){.shard_optimizer = _i == 2}, compare_with_one_rank,
-             NULL);
+    team_run(&(team){.size = 2, .deterministic_world = _i == 1}, &(remat_ranks){.shard_optimizer = _i == 2},
+             compare_with_one_rank, NULL);
 }
 END_TEST
 
@@ -369,9 +369,9 @@ END_TEST
 static int forward_calls, backward_calls;
 static const char *counted_op;
 
-static void count_and_run(rm_queue *queue, const rm_op *op, rm_pass pass, const rm_call *call) {
-    forward_calls += pass == RM_FORWARD && !strcmp(op->name, counted_op);
-    backward_calls += pass == RM_BACKWARD && !strcmp(op->name, counted_op);
+static void count_and_run(rm_queue *queue, const remat_op *op, remat_pass pass, const remat_call *call) {
+    forward_calls += pass == REMAT_FORWARD && !strcmp(op->name, counted_op);
+    backward_calls += pass == REMAT_BACKWARD && !strcmp(op->name, counted_op);
     rm_device_cpu.run(queue, op, pass, call);
 }
 
@@ -514,7 +514,7 @@ START_TEST(a_gradient_from_outside_takes_no_other_place) {
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, H});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, H});
     remat_value h = remat_linear(g, x, matrix(g, "w0", H, H), REMAT_NONE);
     remat_value y = remat_linear(g, h, matrix(g, "w1", H, H), REMAT_NONE), outputs[] = {y, h};
     remat_config config = configured();
@@ -780,9 +780,9 @@ START_TEST(a_net_without_parameters) {
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){4});
-    remat_value y = remat_requires_grad(g, remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){4}));
-    remat_value unread = remat_requires_grad(g, remat_input(g, "unread", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){4}));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){4});
+    remat_value y = remat_requires_grad(g, remat_input(g, "y", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){4}));
+    remat_value unread = remat_requires_grad(g, remat_input(g, "unread", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){4}));
     remat_value loss = remat_mse(g, x, y);
     ck_assert_int_eq(remat_requires_grad(g, x).id, x.id);
     ck_assert_int_ne(unread.id, 0);

@@ -196,8 +196,8 @@ static void expect_no_idle_backward(const rm_program *program, const char *what)
     for (int32_t n = 0; n < program->n; n++) {
         rm_instruction item = rm_program_at(program, n);
         bool any = item.what != RM_DO_BACKWARD;
-        for (int i = 0; i < RM_MAX_IN; i++) any |= item.dx[i].space != RM_NOWHERE;
-        for (int k = 0; k < RM_MAX_STATE; k++) any |= item.dstate_in[k].space != RM_NOWHERE;
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++) any |= item.dx[i].space != RM_NOWHERE;
+        for (int k = 0; k < REMAT_MAX_STATES; k++) any |= item.dstate_in[k].space != RM_NOWHERE;
         ck_assert_msg(any, "%s: node %d is differentiated for nothing", what, item.node);
     }
 }

@@ -91,7 +91,7 @@ static remat_step_result make_gradients(remat_session *s, uint64_t seed, int ran
     remat_step_result r;
     int64_t steps = s->micro_steps;
     for (int64_t t = 0; t < steps; t++) {
-        fill_inputs(s, seed * 1000 + (uint64_t)(rank + size * remat_micro_shard(t, steps, s->pairwise)));
+        fill_inputs(s, seed * 1000 + (uint64_t)(rank + size * remat_micro_shard(t, steps, s->deterministic_world)));
         CHECKED(remat_gradients(s, &r));
     }
     return r;
@@ -227,8 +227,9 @@ static void make_outcome(teammate *mate) {
         int64_t n = s->micro_steps;
         for (int64_t t = 0; t < n; t++) {
             pthread_mutex_lock(&drawing);
-            fill_inputs(s, o->seed + (uint64_t)step * 64 +
-                               (uint64_t)(mate->rank + mate->team->size * remat_micro_shard(t, n, s->pairwise)));
+            fill_inputs(
+                s, o->seed + (uint64_t)step * 64 +
+                       (uint64_t)(mate->rank + mate->team->size * remat_micro_shard(t, n, s->deterministic_world)));
             pthread_mutex_unlock(&drawing);
             if (!o->by_step) CHECKED(remat_gradients(s, &r));
         }
@@ -258,7 +259,7 @@ static outcome run_job(const outcome *like, int size, const remat_ranks *ranks, 
         o[r].optimizer = shared;
         data[r] = &o[r];
     }
-    team_run(&(team){.size = size, .pairwise = like->config.pairwise}, ranks, make_outcome, data);
+    team_run(&(team){.size = size, .deterministic_world = like->config.deterministic_world}, ranks, make_outcome, data);
     for (int r = 0; r < size; r++) {
         expect_same(o[0].parameters, o[r].parameters, o[0].count, "parameters of ranks", like->seed);
         ck_assert(o[r].last_loss == o[0].last_loss);
@@ -285,7 +286,7 @@ static outcome job(uint64_t seed) {
 
 START_TEST(shards_alone_decide_the_bits) {
     outcome like = job((uint64_t)_i + 100), first = {0};
-    like.config.pairwise = true;
+    like.config.deterministic_world = true;
     for (int size = 1; size <= 8; size *= 2) {
         like.config.micro_steps = 8 / size;
         remat_ranks ranks = {.first_bucket_bytes = 64, .bucket_bytes = 200};
@@ -310,13 +311,13 @@ static void make_tiny_gradient(teammate *mate) {
     remat_step_result r;
     config.ranks = &mate->ranks;
     config.threads = 1;
-    config.pairwise = true;
+    config.deterministic_world = true;
     config.micro_steps = 8 / size;
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 5});
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){3, 4});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){3, 5});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){3, 4});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){4, 5}, remat_init_uniform(1));
     remat_value tiny = remat_scale(g, remat_scale(g, remat_linear(g, x, w, REMAT_NONE), 1e-20), 1e-20);
     CHECKED(remat_session_create(g, remat_mse(g, tiny, y), &config, &s));
@@ -335,7 +336,7 @@ START_TEST(shards_decide_the_smallest_bits) {
     float gradient[4][20];
     for (int i = 0; i < 4; i++) {
         void *data[TEAM_MOST] = {gradient[i]};
-        team_run(&(team){.size = 1 << i, .pairwise = true}, &(remat_ranks){0}, make_tiny_gradient, data);
+        team_run(&(team){.size = 1 << i, .deterministic_world = true}, &(remat_ranks){0}, make_tiny_gradient, data);
     }
     for (int k = 0; k < 20; k++) ck_assert(fabsf(gradient[0][k]) < 1e-38f);
     ck_assert(gradient[0][0] != 0);
@@ -446,7 +447,7 @@ START_TEST(measured_as_by_one_rank) {
     remat_ranks ranks;
     outcome like = measured_job(_i, &ranks);
     int size = _i / 2 % 2 ? 4 : 2;
-    like.config.pairwise = true;
+    like.config.deterministic_world = true;
     like.config.micro_steps = size;
     outcome one = run_job(&like, 1, &ranks, NULL);
     like.config.micro_steps = 1;
@@ -480,7 +481,7 @@ END_TEST
 START_TEST(buckets_are_pytorchs) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){2, 512});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){2, 512});
     for (int i = 0; i < 20; i++) {
         char name[32];
         snprintf(name, sizeof name, "%d.weight", i);
@@ -488,7 +489,7 @@ START_TEST(buckets_are_pytorchs) {
         snprintf(name, sizeof name, "%d.bias", i);
         x = remat_linear(g, x, w, remat_param(g, name, 1, (int64_t[]){512}, remat_init_zero()));
     }
-    remat_value loss = remat_mse(g, x, remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){2, 512}));
+    remat_value loss = remat_mse(g, x, remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){2, 512}));
     remat_config config = REMAT_CONFIG_INIT;
     config.plan_only = true;
     config.ranks = &(remat_ranks){.struct_bytes = sizeof(remat_ranks), .size = 2, .bucket_bytes = 4 << 20};
@@ -512,11 +513,11 @@ END_TEST
 
 /* y = x w, and a parameter that nobody reads. */
 static remat_value small_net(remat_graph *g, int64_t batch) {
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){batch, 3});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, 3});
     remat_param(g, "unused", 1, (int64_t[]){5}, remat_init_constant(1));
     remat_value w = remat_param(g, "w", 2, (int64_t[]){2, 3}, remat_init_uniform(0.5));
     remat_value y = remat_dropout(g, remat_linear(g, x, w, REMAT_NONE), 0.5);
-    return remat_mse(g, y, remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){batch, 2}));
+    return remat_mse(g, y, remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, 2}));
 }
 
 static remat_session *open_small(remat_config *config, int64_t batch) {
@@ -606,9 +607,9 @@ static void unequal(teammate *mate) {
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows[mate->rank], 2});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows[mate->rank], 2});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){1, 2}, remat_init_constant(0.5));
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows[mate->rank], 1});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows[mate->rank], 1});
     CHECKED(remat_session_create(g, remat_mse(g, remat_linear(g, x, w, REMAT_NONE), y), &config, &s));
     static const float all_x[] = {1, 2, 3, 4, 5, 6, 7, 8}, all_y[] = {1, -1, 2, 0.5f};
     CHECKED(remat_write(s, REMAT_INPUT, 0, all_x + mate->rank * 6, (uint64_t)rows[mate->rank] * 8));
@@ -710,12 +711,12 @@ START_TEST(what_cannot_work_is_refused) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_ranks ranks = alone_as(0, 3);
     config.ranks = &ranks;
-    config.pairwise = true;
+    config.deterministic_world = true;
     refuse_config(&config, "powers of two");
     ranks.size = 4;
     ranks.weight = 1.5;
     refuse_config(&config, "same size on all ranks");
-    config.pairwise = false;
+    config.deterministic_world = false;
     ranks.rank = 4;
     refuse_config(&config, "rank 4 of 4");
     ranks.rank = 1;
@@ -840,7 +841,7 @@ START_TEST(settings_are_told_in_words) {
     SETTING(decay_vectors = true, "decay_vectors on");
     SETTING(norm_limit = 10, "norm_limit 10");
     SETTING(micro_steps = 2, "micro_steps 2");
-    SETTING(pairwise = true, "pairwise on");
+    SETTING(deterministic_world = true, "deterministic_world on");
     SETTING(stateful = true, "stateful on");
     SETTING(groups = "used:lr=0.5", "unused has the learning rate times 0.5");
     SETTING(groups = "w:weight_decay=0.25", "w has a weight_decay of 0.25");

@@ -162,15 +162,15 @@ END_TEST
 /* The op of the graph's last node, in both precisions, on samples of its own: seven timesteps, and one. */
 static remat_status check_op(const remat_graph *graph, remat_op_report *report) {
     const rm_scan *scan = graph->node[graph->n_nodes - 1].attr;
-    rm_op op, op_f64;
-    rm_sample samples[2][2] = {{{.name = "seven timesteps"}, {.name = "one"}}};
+    remat_op op, op_f64;
+    remat_sample samples[2][2] = {{{.name = "seven timesteps"}, {.name = "one"}}};
     memcpy(samples[1], samples[0], sizeof samples[0]);
     for (int f64 = 0; f64 < 2; f64++)
         for (int k = 0; k < 2; k++) {
-            rm_sample *sample = &samples[f64][k];
+            remat_sample *sample = &samples[f64][k];
             sample->sequence = true;
             sample->attr = scan;
-            for (int i = 0; i < RM_MAX_IN; i++) sample->x[i].rank = -1;
+            for (int i = 0; i < REMAT_MAX_INPUTS; i++) sample->x[i].rank = -1;
             for (int i = 0; i < scan->n_sequences + scan->n_weights; i++) {
                 const rm_scan_value *v = &scan->value[1 + i];
                 int timed = i < scan->n_sequences;
@@ -382,14 +382,14 @@ START_TEST(wrong_bodies) {
     REFUSED("output 0 is f32 (8,8); it begins with the batch, 3",
             r.cell->output = remat_tanh(r.body, r.written.weight[1]));
     REFUSED("its body has a parameter, p", remat_param(r.body, "p", 1, (int64_t[]){H}, remat_init_zero()));
-    rm_op mine = *rm_op_find("tanh");
+    remat_op mine = *rm_op_find("tanh");
     mine.name = "mine";
     REFUSED("its body has a layer mine; a body is made of linear",
             CHECKED(remat_apply(r.body, &mine, &r.cell->output, 1, NULL, &r.cell->output)));
     REFUSED("the body's input t is a sequence; a body describes one timestep",
             r.written.x = remat_input(r.body, "t", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){B, 2, H}));
     REFUSED("the body's input t is integers",
-            r.written.x = remat_input(r.body, "t", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){B, 2}));
+            r.written.x = remat_input(r.body, "t", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){B, 2}));
     REFUSED("neither output nor next states depend on the body's input s", both[0] = r.written.x;
             both[1] = body_input(r.body, "s", 2, B, C); r.cell->inputs = both; r.cell->n_inputs = 2);
     REFUSED("the name x is used twice", body_input(r.body, "x", 2, B, C));
@@ -404,7 +404,7 @@ START_TEST(wrong_operands) {
     REFUSED("rnn of ops: sequence 0 is f32 (23,3,4); by its body it is f32 (23,3,5)",
             r.x = remat_input(r.g, "y", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C - 1}));
     REFUSED("rnn of ops works along time, but its input is not a sequence",
-            r.x = remat_input(r.g, "y", REMAT_F32, REMAT_WHOLE, 3, (int64_t[]){T, B, C}));
+            r.x = remat_input(r.g, "y", REMAT_F32, REMAT_STATIC, 3, (int64_t[]){T, B, C}));
     REFUSED("rnn of ops: input 2 is missing", r.w[1] = REMAT_NONE);
 }
 END_TEST

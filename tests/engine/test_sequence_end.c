@@ -41,9 +41,9 @@ static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_graph *g = n->graph;
     int64_t in = d->width;
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){d->T, d->B, in});
-    remat_value last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, &d->B);
+    remat_value last = remat_input(g, "last", REMAT_I32, REMAT_STATIC, 1, &d->B);
     remat_value ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){d->T, d->B});
-    remat_value target = remat_input(g, "target", REMAT_I32, d->every_step ? REMAT_SEQUENCE : REMAT_WHOLE,
+    remat_value target = remat_input(g, "target", REMAT_I32, d->every_step ? REMAT_SEQUENCE : REMAT_STATIC,
                                      d->every_step ? 2 : 1, d->every_step ? (int64_t[]){d->T, d->B} : &d->B);
     remat_value back = REMAT_NONE, there = REMAT_NONE;
     bool attends = draw(2); /* once */

@@ -72,7 +72,7 @@ END_TEST
 
 enum { AFTER = 8 };
 
-static remat_status open_windows(const net *n, int64_t tile, int64_t carry_after, const char *strategy,
+static remat_status open_windows(const net *n, int64_t tile, int64_t carry_stride, const char *strategy,
                                  remat_session **s) {
     remat_graph *g;
     remat_config config = REMAT_CONFIG_INIT;
@@ -80,7 +80,7 @@ static remat_status open_windows(const net *n, int64_t tile, int64_t carry_after
     remat_value loss = net_build(g, n);
     config.stateful = true;
     config.tile = tile;
-    config.carry_after = carry_after;
+    config.carry_stride = carry_stride;
     config.strategy = strategy;
     config.segments = 2;
     config.threads = 1;
@@ -132,7 +132,7 @@ START_TEST(a_mean_is_of_one_call) {
     remat_value sequence = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){C, C}, remat_init_uniform(1));
     remat_value y = remat_mean_over_time(g, remat_linear(g, sequence, w, REMAT_NONE));
-    remat_value t = remat_input(g, "t", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
+    remat_value t = remat_input(g, "t", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C});
     remat_config config = REMAT_CONFIG_INIT;
     config.stateful = true;
     config.inference = _i;

@@ -9,7 +9,7 @@ enum { T = 23, S = 17, B = 2, C = 5 };
 static remat_value input(net *n, const char *name, int64_t timesteps) {
     bool timed = timesteps > 0;
     int64_t dim[] = {timesteps, B, C};
-    return remat_input(n->graph, name, REMAT_F32, timed ? REMAT_SEQUENCE : REMAT_WHOLE, timed ? 3 : 2,
+    return remat_input(n->graph, name, REMAT_F32, timed ? REMAT_SEQUENCE : REMAT_STATIC, timed ? 3 : 2,
                        timed ? dim : dim + 1);
 }
 
@@ -114,7 +114,7 @@ static remat_value batch_norm_along_time(net *n) {
 /* The rows of a net without time go through its head some at a time. */
 static remat_value chunks_of_rows(net *n) {
     const int64_t rows = 23;
-    remat_value x = remat_input(n->graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, C}), y = x;
+    remat_value x = remat_input(n->graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, C}), y = x;
     for (int i = 0; i < 3; i++) y = remat_gelu(n->graph, remat_linear(n->graph, y, param(n, 2, C, C), REMAT_NONE));
     y = remat_add(n->graph, y, x);
     y = remat_as_sequence(n->graph, remat_reshape(n->graph, y, 3, (int64_t[]){rows, 1, -1}));
@@ -152,7 +152,7 @@ static remat_value convolved(net *n, remat_value x, int64_t in, const int64_t st
 static remat_value residual(net *n) {
     const int64_t two[] = {2, 2}, three[] = {3, 3};
     remat_graph *g = n->graph;
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, (int64_t[]){B, 3, 7, 5});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){B, 3, 7, 5});
     remat_value y =
         remat_max_pool2d(g, remat_relu(g, convolved(n, x, 3, NULL)), three, (int64_t[]){1, 1}, (int64_t[]){1, 1});
     for (int block = 0; block < 4; block++) {
@@ -478,8 +478,8 @@ START_TEST(shapes_that_cannot_be) {
         remat_graph *body;
         ck_assert(!remat_graph_create(&body));
         const int64_t row[] = {B, C};
-        remat_value in = remat_input(body, "in", REMAT_F32, REMAT_WHOLE, 2, row);
-        remat_value state = remat_input(body, "state", REMAT_F32, REMAT_WHOLE, 2, row);
+        remat_value in = remat_input(body, "in", REMAT_F32, REMAT_STATIC, 2, row);
+        remat_value state = remat_input(body, "state", REMAT_F32, REMAT_STATIC, 2, row);
         remat_value next = remat_tanh(body, remat_add(body, remat_reshape(body, in, 2, row), state));
         remat_cell cell = {.name = "cell",
                            .body = body,

@@ -12,7 +12,7 @@ enum { ROWS = 12, FEATURES = 5, LAYERS = 3 };
 static remat_value describe(net *n, int64_t rows, bool sync) {
     *n = (net){.width = FEATURES};
     CHECKED(remat_graph_create(&n->graph));
-    remat_value y = remat_input(n->graph, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, FEATURES});
+    remat_value y = remat_input(n->graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, FEATURES});
     for (int i = 0; i < LAYERS; i++) {
         char name[2][32];
         snprintf(name[0], sizeof name[0], "mean.%d", i);
@@ -24,7 +24,7 @@ static remat_value describe(net *n, int64_t rows, bool sync) {
                              remat_buffer(n->graph, name[1], 1, dim, remat_init_constant(1)), 0.1, 1e-5, sync);
         if (i + 1 < LAYERS) y = remat_gelu(n->graph, y); /* the last one is a leaf */
     }
-    return remat_mse(n->graph, y, remat_input(n->graph, "t", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){rows, FEATURES}));
+    return remat_mse(n->graph, y, remat_input(n->graph, "t", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, FEATURES}));
 }
 
 typedef struct {
@@ -176,7 +176,7 @@ static remat_status norm_alone(int64_t side, bool sync, bool inference, const re
     remat_config config = REMAT_CONFIG_INIT;
     const int64_t dim[] = {1, FEATURES, 1, side};
     CHECKED(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 4, dim);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, dim);
     remat_value gain = remat_param(g, "bn1.weight", 1, dim + 1, remat_init_constant(1));
     remat_value mean = remat_buffer(g, "layer4.0.bn1.running_mean", 1, dim + 1, remat_init_zero());
     remat_value var = remat_buffer(g, "layer4.0.bn1.running_var", 1, dim + 1, remat_init_constant(1));

@@ -132,8 +132,8 @@ END_TEST
 /* Cut by depth, with a skip connection over every layer: pieces that several objects hold. */
 static remat_value deep_net(remat_graph *g) {
     enum { LAYERS = 9, WIDTH = 24, ROWS = 6 };
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, WIDTH}), skipped = REMAT_NONE;
-    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){ROWS, WIDTH});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDTH}), skipped = REMAT_NONE;
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDTH});
     for (int i = 0; i < LAYERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", i);

@@ -13,7 +13,7 @@ typedef enum { PLAIN, IGNORING, WEIGHTED, BY_PARAMETER, SMOOTHED, KINDS } kind;
 static remat_value weights_of(remat_graph *g, kind k) {
     int64_t shape[] = {V};
     if (k == BY_PARAMETER) return remat_param(g, "class_weights", 1, shape, remat_init_constant(1.5));
-    return k == WEIGHTED || k == SMOOTHED ? remat_input(g, "class_weights", REMAT_F32, REMAT_WHOLE, 1, shape)
+    return k == WEIGHTED || k == SMOOTHED ? remat_input(g, "class_weights", REMAT_F32, REMAT_STATIC, 1, shape)
                                           : REMAT_NONE;
 }
 
@@ -259,7 +259,7 @@ START_TEST(of_the_last_step) {
     remat_step_result r;
     CHECKED(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, 4, V});
-    remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){4});
+    remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){4});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){V, V}, remat_init_normal(1));
     remat_value logits = remat_last_step(g, remat_linear(g, x, w, REMAT_NONE));
     remat_value loss = remat_softmax_cross_entropy_weighted(g, logits, targets, REMAT_NONE, 3, 0.1);
@@ -281,7 +281,7 @@ static void refused(double smoothing, bool weights, const char *part) {
     CHECKED(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, V});
     remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
-    remat_value w = weights ? remat_input(g, "w", REMAT_F32, REMAT_WHOLE, 1, (int64_t[]){V - 1}) : REMAT_NONE;
+    remat_value w = weights ? remat_input(g, "w", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){V - 1}) : REMAT_NONE;
     ck_assert_int_eq(remat_softmax_cross_entropy_weighted(g, x, targets, w, IGNORED, smoothing).id, 0);
     ck_assert_int_eq(remat_graph_check(g), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), part), "%s", remat_last_error());

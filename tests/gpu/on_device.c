@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REDZONE = 256, MOST_PIECES = 3 * RM_MAX_IN + 6 * RM_MAX_STATE, POISON = 0xFF, TEXT = 600 };
+enum { REDZONE = 256, MOST_PIECES = 3 * REMAT_MAX_INPUTS + 6 * REMAT_MAX_STATES, POISON = 0xFF, TEXT = 600 };
 
 static on_device_state now;
 static rm_block *block;
 static char *base, *staging; /* the block's memory, and as much of the host's */
 static uint64_t room;
-static const rm_op *current;
-static rm_op shown;
+static const remat_op *current;
+static remat_op shown;
 static char complaint[TEXT];
 
 /* One array of a call. */
@@ -24,7 +24,7 @@ typedef struct {
 } piece;
 
 typedef struct {
-    rm_call call; /* with addresses on the device */
+    remat_call call; /* with addresses on the device */
     piece piece[MOST_PIECES];
     int n_pieces;
     uint64_t end;
@@ -96,38 +96,38 @@ static void add_piece(image *im, void **data, uint64_t bytes, bool travels) {
     im->piece[im->n_pieces++] = (piece){data, travels ? *data : NULL, bytes, at};
     im->end = at + (bytes + RM_ALIGN - 1) / RM_ALIGN * RM_ALIGN;
 }
-static void add_tensor(image *im, rm_tensor *t) {
+static void add_tensor(image *im, remat_tensor *t) {
     if (t->data) add_piece(im, &t->data, rm_desc_bytes(&t->desc), true);
 }
 
-static uint64_t scratch_bytes(const rm_op *op, rm_pass pass, const rm_call *call, const rm_desc *x) {
-    rm_cost cost = {0};
-    const rm_op_device *on = &op->on[now.api->kernels];
+static uint64_t scratch_bytes(const remat_op *op, remat_pass pass, const remat_call *call, const remat_desc *x) {
+    remat_cost cost = {0};
+    const remat_op_device *on = &op->on[now.api->kernels];
     if (on->scratch_bytes) return on->scratch_bytes(x, call->attr, pass, call->aux != NULL);
     op->cost(x, &call->y.desc, call->attr, pass, &cost);
     return cost.scratch_bytes;
 }
 
 /* Packed weights go along where the device's kernels read some. */
-static void add_own(image *im, const rm_op *op, rm_pass pass) {
-    rm_call *c = &im->call;
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = c->x[i].desc;
+static void add_own(image *im, const remat_op *op, remat_pass pass) {
+    remat_call *c = &im->call;
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = c->x[i].desc;
     add_piece(im, &c->aux, op->aux_bytes ? op->aux_bytes(x, c->attr) : 0, true);
-    add_piece(im, &c->fact, op->fact_bytes ? op->fact_bytes(x, c->attr) : 0, true);
+    add_piece(im, &c->once, op->once_bytes ? op->once_bytes(x, c->attr) : 0, true);
     add_piece(im, &c->scratch, scratch_bytes(op, pass, c, x), false);
-    const rm_op_device *on = &op->on[now.api->kernels];
+    const remat_op_device *on = &op->on[now.api->kernels];
     c->fixed = on->fixed_bytes ? c : NULL; /* the harness has none: any address, until the piece has one */
     if (c->fixed) add_piece(im, &c->fixed, on->fixed_bytes(x, c->attr), false);
     if (!on->pack) c->packed = NULL;
     if (c->packed) add_piece(im, (void **)&c->packed, on->packed_bytes(x, c->attr, c->threads), true);
 }
 
-static void list_pieces(image *im, const rm_op *op, rm_pass pass) {
-    rm_call *c = &im->call;
+static void list_pieces(image *im, const remat_op *op, remat_pass pass) {
+    remat_call *c = &im->call;
     im->end = (uint64_t)(now.calls % 5) * RM_ALIGN;
-    for (int i = 0; i < RM_MAX_IN; i++) add_tensor(im, &c->x[i]), add_tensor(im, &c->dx[i]);
-    for (int j = 0; j < RM_MAX_STATE; j++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) add_tensor(im, &c->x[i]), add_tensor(im, &c->dx[i]);
+    for (int j = 0; j < REMAT_MAX_STATES; j++) {
         add_tensor(im, &c->state_in[j]), add_tensor(im, &c->state_out[j]);
         add_tensor(im, &c->dstate_out[j]), add_tensor(im, &c->dstate_in[j]);
     }
@@ -152,7 +152,7 @@ static void check_redzones(const image *im, const char *kernel) {
     }
 }
 
-static void run(const rm_call *call, rm_pass pass) {
+static void run(const remat_call *call, remat_pass pass) {
     const rm_device_api *api = now.api;
     image im = {.call = *call};
     now.calls++;
@@ -176,17 +176,17 @@ static void run(const rm_call *call, rm_pass pass) {
         if (im.piece[k].host) memcpy(im.piece[k].host, staging + im.piece[k].at, im.piece[k].bytes);
 }
 
-static void forward(const rm_call *call) { run(call, RM_FORWARD); }
-static void backward(const rm_call *call) { run(call, RM_BACKWARD); }
-static void rebuild(const rm_call *call) { run(call, RM_REBUILD); }
-static void fact(const rm_call *call) { run(call, RM_FACT); }
+static void forward(const remat_call *call) { run(call, REMAT_FORWARD); }
+static void backward(const remat_call *call) { run(call, REMAT_BACKWARD); }
+static void rebuild(const remat_call *call) { run(call, REMAT_REBUILD); }
+static void once(const remat_call *call) { run(call, REMAT_ONCE); }
 
-const rm_op *on_device(const rm_op *op) {
+const remat_op *on_device(const remat_op *op) {
     current = op;
     shown = *op;
-    shown.on[RM_DEVICE_CPU].forward = forward;
-    shown.on[RM_DEVICE_CPU].backward = backward;
-    shown.on[RM_DEVICE_CPU].rebuild = op->on[now.api->kernels].rebuild ? rebuild : NULL;
-    shown.on[RM_DEVICE_CPU].fact = op->fact_bytes ? fact : NULL;
+    shown.on[REMAT_ON_CPU].forward = forward;
+    shown.on[REMAT_ON_CPU].backward = backward;
+    shown.on[REMAT_ON_CPU].rebuild = op->on[now.api->kernels].rebuild ? rebuild : NULL;
+    shown.on[REMAT_ON_CPU].once = op->once_bytes ? once : NULL;
     return &shown;
 }

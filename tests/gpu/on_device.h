@@ -22,7 +22,7 @@ void on_device_close(void);
 const on_device_state *on_device_now(void);
 
 /* Valid until the next call of on_device; only the last one's kernels may be run. */
-const rm_op *on_device(const rm_op *op);
+const remat_op *on_device(const remat_op *op);
 /* What went wrong since the last time of asking: a kernel failed, or wrote beside its arrays; NULL: nothing. */
 const char *on_device_complaint(void);
 

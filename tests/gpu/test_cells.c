@@ -34,22 +34,22 @@ static void *take(uint64_t bytes) {
     at += (bytes + 255) / 256 * 256;
     return memory;
 }
-static rm_tensor tensor(rm_desc desc) { return (rm_tensor){desc, take(rm_desc_bytes(&desc))}; }
+static remat_tensor tensor(remat_desc desc) { return (remat_tensor){desc, take(rm_desc_bytes(&desc))}; }
 
-static rm_desc real(int rank, int64_t a, int64_t b, int64_t c) {
-    return (rm_desc){.dtype = REMAT_F32, .rank = rank, .dim = {a, b, c}};
+static remat_desc real(int rank, int64_t a, int64_t b, int64_t c) {
+    return (remat_desc){.dtype = REMAT_F32, .rank = rank, .dim = {a, b, c}};
 }
 
 /* A tile in the middle of a sequence, x given, as wide as h; everything is kept. */
-static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t hidden) {
-    rm_call c = {.t0 = tau, .t_total = 3 * tau, .training = true, .threads = 1};
-    const rm_desc state = real(2, batch, hidden, 0), y = real(3, tau, batch, hidden);
-    const rm_desc x[] = {y,
-                         real(2, gates * hidden, hidden, 0),
-                         real(2, gates * hidden, hidden, 0),
-                         real(1, gates * hidden, 0, 0),
-                         real(1, gates * hidden, 0, 0),
-                         {.rank = -1}};
+static remat_call make_call(const remat_op *op, int64_t gates, int64_t batch, int64_t hidden) {
+    remat_call c = {.t0 = tau, .t_total = 3 * tau, .training = true, .threads = 1};
+    const remat_desc state = real(2, batch, hidden, 0), y = real(3, tau, batch, hidden);
+    const remat_desc x[] = {y,
+                            real(2, gates * hidden, hidden, 0),
+                            real(2, gates * hidden, hidden, 0),
+                            real(1, gates * hidden, 0, 0),
+                            real(1, gates * hidden, 0, 0),
+                            {.rank = -1}};
     at = 0;
     for (int i = 0; i < INPUTS; i++) c.x[i] = tensor(x[i]), c.dx[i] = tensor(x[i]);
     c.x[RESET].desc = x[RESET];
@@ -59,8 +59,8 @@ static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t 
         c.dstate_out[k] = tensor(state), c.dstate_in[k] = tensor(state);
     }
     if (op->aux_bytes) c.aux = take(op->aux_bytes(x, c.attr));
-    c.scratch = take(op->on[RM_DEVICE_CUDA].scratch_bytes(x, c.attr, RM_BACKWARD, true) + 256);
-    c.fixed = take(op->on[RM_DEVICE_CUDA].fixed_bytes(x, c.attr));
+    c.scratch = take(op->on[REMAT_ON_CUDA].scratch_bytes(x, c.attr, REMAT_BACKWARD, true) + 256);
+    c.fixed = take(op->on[REMAT_ON_CUDA].fixed_bytes(x, c.attr));
     return c;
 }
 
@@ -69,7 +69,7 @@ static rm_call make_call(const rm_op *op, int64_t gates, int64_t batch, int64_t 
 static void nothing(const rm_cuda_queue *q, const rm_cuda_product *p) { (void)q, (void)p; }
 
 /* Microseconds a timestep of the quickest of some calls, the first two of which load and record. */
-static double time_of(const rm_op *op, rm_pass pass, const rm_call *call) {
+static double time_of(const remat_op *op, remat_pass pass, const remat_call *call) {
     double best = 1e30;
     for (int i = 0; i < TRIES + 2; i++) {
         api->event_record(queue, from);
@@ -82,7 +82,7 @@ static double time_of(const rm_op *op, rm_pass pass, const rm_call *call) {
 }
 
 /* A timestep's product forward, h w_hh^T, or backward, dgates w_hh, as often as a tile has timesteps. */
-static double time_of_products(const rm_call *call, int64_t gates, bool back) {
+static double time_of_products(const remat_call *call, int64_t gates, bool back) {
     const rm_cuda_queue *q = (const rm_cuda_queue *)queue;
     const int64_t batch = call->y.desc.dim[1], hidden = call->y.desc.dim[2], wide = gates * hidden;
     void *const made = call->aux ? call->aux : call->scratch;
@@ -114,7 +114,7 @@ enum { LINES = 4 };
 static rm_queue *used[LINES];
 static int n_used;
 
-static void time_line(const rm_op *op, const rm_call *call, const char *what, bool clusters, bool recorded,
+static void time_line(const remat_op *op, const remat_call *call, const char *what, bool clusters, bool recorded,
                       bool multiplies) {
     if (!recorded) setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
     rm_queue *first = queue;
@@ -125,8 +125,8 @@ static void time_line(const rm_op *op, const rm_call *call, const char *what, bo
     const int found = shown->clusters;
     if (!multiplies) shown->multiply = nothing;
     if (!clusters) shown->clusters = 0;
-    double forward = time_of(op, RM_FORWARD, call), backward = time_of(op, RM_BACKWARD, call), rebuild = 0;
-    if (op->on[RM_DEVICE_CUDA].rebuild) rebuild = time_of(op, RM_REBUILD, call);
+    double forward = time_of(op, REMAT_FORWARD, call), backward = time_of(op, REMAT_BACKWARD, call), rebuild = 0;
+    if (op->on[REMAT_ON_CUDA].rebuild) rebuild = time_of(op, REMAT_REBUILD, call);
     shown->multiply = multiply, shown->clusters = found;
     used[n_used++] = queue;
     queue = first;
@@ -134,10 +134,10 @@ static void time_line(const rm_op *op, const rm_call *call, const char *what, bo
     fflush(stdout);
 }
 
-static void time_cell(const rm_op *op, int64_t batch, int64_t hidden, const char *precision) {
+static void time_cell(const remat_op *op, int64_t batch, int64_t hidden, const char *precision) {
     const int64_t gates = !strcmp(op->name, "lstm") ? 4 : !strcmp(op->name, "gru") ? 3 : 1;
     rm_products known;
-    rm_call call = make_call(op, gates, batch, hidden);
+    remat_call call = make_call(op, gates, batch, hidden);
     check(api->block_create(device, at, &block)); /* zeros */
     call = make_call(op, gates, batch, hidden);
     printf("%s, batch %lld, hidden %lld, %s, a tile of %lld timesteps\n", op->name, (long long)batch, (long long)hidden,
@@ -173,13 +173,13 @@ int main(int argc, char **argv) {
     if (has_flag(argc, argv, "--list")) return list(has_flag(argc, argv, "--small"));
     const char *name = value_of(argc, argv, "--device=", "cuda"), *cell = value_of(argc, argv, "--cell=", "lstm");
     const char *precision = value_of(argc, argv, "--precision=", "fp32");
-    const rm_op *op = rm_op_find(cell);
+    const remat_op *op = rm_op_find(cell);
     rm_precision chosen;
-    if (!op || !op->on[RM_DEVICE_CUDA].fixed_bytes) printf("there is no recurrent cell %s\n", cell), exit(EXIT_FAILURE);
+    if (!op || !op->on[REMAT_ON_CUDA].fixed_bytes) printf("there is no recurrent cell %s\n", cell), exit(EXIT_FAILURE);
     tau = atoll(value_of(argc, argv, "--tile=", "64"));
     need_device(try_device(name));
     api = rm_device_find(name);
-    if (api->kernels != RM_DEVICE_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
+    if (api->kernels != REMAT_ON_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
     check(api->open(1, &device));
     need_device(rm_device_set_precision(api, device, precision, &chosen));
     check(api->queue_create(device, &queue));

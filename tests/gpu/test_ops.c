@@ -24,13 +24,13 @@ static void fail(const char *name, const char *wrong) {
 
 /* ---- Ops ------------------------------------------------------------------------------------------------------------ */
 
-static bool has_kernels(const rm_op *op) {
+static bool has_kernels(const remat_op *op) {
     const rm_device_api *api = on_device_now()->api;
     if (!api->runs) return true;
-    return api->runs(op, RM_FORWARD) && api->runs(op, RM_BACKWARD);
+    return api->runs(op, REMAT_FORWARD) && api->runs(op, REMAT_BACKWARD);
 }
 
-static void check_op(const rm_op *op) {
+static void check_op(const remat_op *op) {
     remat_op_report report;
     int64_t calls = on_device_now()->calls;
     remat_status status = remat_op_check(on_device(op), rm_op_find_f64(op->name), &report);
@@ -45,7 +45,7 @@ static void check_op(const rm_op *op) {
 }
 
 /* Forward and backward of each sample, whole and in tiles of two steps, rebuilt where the op knows how. */
-static void touch_op(const rm_op *op) {
+static void touch_op(const remat_op *op) {
     for (int sample = 0; sample < op->n_samples; sample++)
         for (int64_t tau = 0; tau <= 2; tau += 2) {
             rm_op_setup setup = {.op = on_device(op), .sample = sample, .threads = 1, .tau = tau, .lean = true};
@@ -64,11 +64,7 @@ static void touch_op(const rm_op *op) {
 static const rm_update configurations[] = {
     {.momentum_factor = 1, .trust_coefficient = 1e-3},
     {.momentum = 0.9, .weight_decay = 0.1, .adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 0.5},
-    {.momentum = 0.9,
-     .nesterov = true,
-     .weight_decay = 0.1,
-     .trust_coefficient = 1e-3,
-     .momentum_factor = 1},
+    {.momentum = 0.9, .nesterov = true, .weight_decay = 0.1, .trust_coefficient = 1e-3, .momentum_factor = 1},
     {.adapt = true, .trust_coefficient = 1e-3, .momentum_factor = 1, .norm_limit = 2},
 };
 enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations, STEPS = 3 };

@@ -179,7 +179,7 @@ int main(int argc, char **argv) {
     if (has_flag(argc, argv, "--list")) return EXIT_SUCCESS;
     need_device(try_device(name));
     api = rm_device_find(name);
-    if (api->kernels != RM_DEVICE_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
+    if (api->kernels != REMAT_ON_CUDA) printf("skipped: the device %s has no CUDA queue\n", name), exit(SKIPPED);
     check(api->open(1, &device));
     check(api->queue_create(device, &queue));
     for (rm_precision p = RM_FP32; p < RM_PRECISIONS; p++) {

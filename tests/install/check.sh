@@ -48,7 +48,7 @@ cat >header.cpp <<'END'
 remat_status describe(remat_graph *g, remat_session **s) {
     const int64_t shape[] = {4, 2};
     remat_config config = REMAT_CONFIG_INIT;
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, shape);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, shape);
     remat_value y = remat_linear(g, x, remat_param(g, "w", 2, shape, remat_init_uniform(1)), REMAT_NONE);
     remat_op op = remat_op();
     remat_apply(g, &op, &y, 1, NULL, &y);

@@ -5,8 +5,8 @@
 int main(void) {
     remat_graph *g;
     if (remat_graph_create(&g)) return 1;
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){4, 3});
-    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){4, 2});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){4, 3});
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){4, 2});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){2, 3}, remat_init_uniform(1));
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s;

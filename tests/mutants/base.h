@@ -44,7 +44,7 @@ enum { X, W };
 #define FLOPS 3
 #endif
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("mutant", "x", &x[X]));
     TRY(rm_want_rank("mutant", "x", &x[X], 2, 2));
@@ -54,13 +54,13 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
     *out = rm_cost_streaming(y, FLOPS, 2);
-    if (pass == RM_BACKWARD) out->scratch_bytes = (uint64_t)x[X].dim[1] * sizeof(real);
+    if (pass == REMAT_BACKWARD) out->scratch_bytes = (uint64_t)x[X].dim[1] * sizeof(real);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[X].data, *w = call->x[W].data;
     real *y = call->y.data;
     int64_t steps = call->y.desc.dim[0], c = call->y.desc.dim[1];
@@ -68,7 +68,7 @@ static void forward(const rm_call *call) {
         for (int64_t j = 0; j < c; j++) y[t * c + j] = VALUE(t * c + j) + (real)0.125 * (real)TIMESTEP;
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *x = call->x[X].data, *w = call->x[W].data, *y = call->y.data, *dy = call->dy.data;
     real *dx = call->dx[X].data, *dw = call->dx[W].data, *scratch = call->scratch;
     int64_t steps = call->dy.desc.dim[0], c = call->dy.desc.dim[1];
@@ -81,26 +81,26 @@ static void backward(const rm_call *call) {
         }
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5), RM_SHAPE1(RM_REAL, 5)}},
     {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 9), RM_SHAPE1(RM_REAL, 9)}},
 };
 
 #define MUTANT(title)                                                                                                  \
-    const rm_op RM_OP(title) = {                                                                                       \
-        .struct_bytes = sizeof(rm_op),                                                                                 \
+    const remat_op RM_OP(title) = {                                                                                    \
+        .struct_bytes = sizeof(remat_op),                                                                              \
         .name = "mutant",                                                                                              \
         .doc = #title,                                                                                                 \
         .n_in = 2,                                                                                                     \
-        .weights = 1u << W,                                                                                            \
-        .time = RM_TIME_POINTWISE,                                                                                     \
+        .shared = 1u << W,                                                                                             \
+        .time = REMAT_TIME_POINTWISE,                                                                                  \
         .saves = {.in = SAVED_INPUTS, .out = SAVES_OUTPUT},                                                            \
         .infer = infer,                                                                                                \
         .cost = cost,                                                                                                  \
         .define_forward = forward,                                                                                     \
         .define_backward = backward,                                                                                   \
-        .on[RM_DEVICE_CPU].forward = forward,                                                                          \
-        .on[RM_DEVICE_CPU].backward = backward,                                                                        \
+        .on[REMAT_ON_CPU].forward = forward,                                                                           \
+        .on[REMAT_ON_CPU].backward = backward,                                                                         \
         .samples = samples,                                                                                            \
         .n_samples = 2,                                                                                                \
         .first_for = FIRST_FOR,                                                                                        \

@@ -30,10 +30,10 @@ enum { X, W };
 #define REBUILDS NULL
 #endif
 #ifndef LEAN
-#define LEAN .define_rebuild = rebuild, .on[RM_DEVICE_CPU].rebuild = rebuild
+#define LEAN .define_rebuild = rebuild, .on[REMAT_ON_CPU].rebuild = rebuild
 #endif
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
     TRY(rm_want_real("mutant", "x", &x[X]));
     TRY(rm_want_rank("mutant", "x", &x[X], 2, 2));
@@ -42,18 +42,18 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
-    *out = rm_cost_streaming(y, pass == RM_REBUILD ? REBUILD_FLOPS : 3, 2);
-    if (pass == RM_REBUILD) out->scratch_bytes = (uint64_t)x[X].dim[1] * sizeof(real);
+    *out = rm_cost_streaming(y, pass == REMAT_REBUILD ? REBUILD_FLOPS : 3, 2);
+    if (pass == REMAT_REBUILD) out->scratch_bytes = (uint64_t)x[X].dim[1] * sizeof(real);
 }
 
-static uint64_t aux_bytes(const rm_desc *x, const void *attr) {
+static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     return rm_desc_bytes(&x[X]);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[X].data, *w = call->x[W].data;
     real *y = call->y.data, *aux = call->aux;
     int64_t steps = call->y.desc.dim[0], c = call->y.desc.dim[1];
@@ -64,7 +64,7 @@ static void forward(const rm_call *call) {
         }
 }
 
-__attribute__((unused)) static void rebuild(const rm_call *call) {
+__attribute__((unused)) static void rebuild(const remat_call *call) {
     real *x = call->x[X].data, *w = call->x[W].data, *y = call->y.data, *aux = call->aux, *scratch = call->scratch;
     int64_t steps = call->x[X].desc.dim[0], c = call->x[X].desc.dim[1];
     (void)y, (void)scratch;
@@ -73,7 +73,7 @@ __attribute__((unused)) static void rebuild(const rm_call *call) {
     REBUILD_ALSO;
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *x = call->x[X].data, *aux = call->aux, *dy = call->dy.data;
     real *dx = call->dx[X].data, *dw = call->dx[W].data;
     int64_t steps = call->dy.desc.dim[0], c = call->dy.desc.dim[1];
@@ -86,27 +86,27 @@ static void backward(const rm_call *call) {
     BACKWARD_ALSO;
 }
 
-static const rm_sample samples[] = {
+static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5), RM_SHAPE1(RM_REAL, 5)}},
     {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 9), RM_SHAPE1(RM_REAL, 9)}},
 };
 
 #define MUTANT(title)                                                                                                  \
-    const rm_op RM_OP(title) = {                                                                                       \
-        .struct_bytes = sizeof(rm_op),                                                                                 \
+    const remat_op RM_OP(title) = {                                                                                    \
+        .struct_bytes = sizeof(remat_op),                                                                              \
         .name = "mutant",                                                                                              \
         .doc = #title,                                                                                                 \
         .n_in = 2,                                                                                                     \
-        .weights = 1u << W,                                                                                            \
-        .time = RM_TIME_POINTWISE,                                                                                     \
+        .shared = 1u << W,                                                                                             \
+        .time = REMAT_TIME_POINTWISE,                                                                                  \
         .saves = {.in = 1u << X},                                                                                      \
         .infer = infer,                                                                                                \
         .cost = cost,                                                                                                  \
         .aux_bytes = aux_bytes,                                                                                        \
         .define_forward = forward,                                                                                     \
         .define_backward = backward,                                                                                   \
-        .on[RM_DEVICE_CPU].forward = forward,                                                                          \
-        .on[RM_DEVICE_CPU].backward = backward,                                                                        \
+        .on[REMAT_ON_CPU].forward = forward,                                                                           \
+        .on[REMAT_ON_CPU].backward = backward,                                                                         \
         LEAN,                                                                                                          \
         .rebuilds = REBUILDS,                                                                                          \
         .samples = samples,                                                                                            \

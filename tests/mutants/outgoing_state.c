@@ -4,7 +4,7 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_desc *state) {
+static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
     TRY(rm_want_real("mutant", "x", &x[0]));
     *y = x[0];
@@ -12,12 +12,12 @@ static remat_status infer(const rm_desc *x, const void *attr, rm_desc *y, rm_des
     return REMAT_OK;
 }
 
-static void cost(const rm_desc *x, const rm_desc *y, const void *attr, rm_pass pass, rm_cost *out) {
+static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
     *out = rm_cost_streaming(y, 2, 2);
 }
 
-static void forward(const rm_call *call) {
+static void forward(const remat_call *call) {
     const real *x = call->x[0].data, *before = call->state_in[0].data;
     real *y = call->y.data, *after = call->state_out[0].data;
     int64_t steps = call->y.desc.dim[0], b = call->y.desc.dim[1];
@@ -25,7 +25,7 @@ static void forward(const rm_call *call) {
     for (int64_t i = 0; i < b; i++) after[i] = y[(steps - 1) * b + i];
 }
 
-static void backward(const rm_call *call) {
+static void backward(const remat_call *call) {
     const real *dy = call->dy.data, *d_after = call->dstate_out[0].data, *after = call->state_out[0].data;
     real *dx = call->dx[0].data, *d_before = call->dstate_in[0].data;
     int64_t steps = call->dy.desc.dim[0], b = call->dy.desc.dim[1];
@@ -40,19 +40,19 @@ static void backward(const rm_call *call) {
     }
 }
 
-static const rm_sample samples[] = {{.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5)}}};
+static const remat_sample samples[] = {{.name = "sequence", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 7, 5)}}};
 
-const rm_op RM_OP(outgoing_state) = {
-    .struct_bytes = sizeof(rm_op),
+const remat_op RM_OP(outgoing_state) = {
+    .struct_bytes = sizeof(remat_op),
     .name = "mutant",
     .doc = "outgoing_state",
     .n_in = 1,
     .n_state = 1,
-    .time = RM_TIME_RECURRENT,
+    .time = REMAT_TIME_RECURRENT,
     .infer = infer,
     .cost = cost,
-    .on[RM_DEVICE_CPU].forward = forward,
-    .on[RM_DEVICE_CPU].backward = backward,
+    .on[REMAT_ON_CPU].forward = forward,
+    .on[REMAT_ON_CPU].backward = backward,
     .samples = samples,
     .n_samples = 1,
 };

@@ -1,5 +1,5 @@
 /* Wants to be rebuilt and to be run again. */
-#define LEAN .define_rebuild = rebuild, .on[RM_DEVICE_CPU].rebuild = rebuild, .cheap = true
+#define LEAN .define_rebuild = rebuild, .on[REMAT_ON_CPU].rebuild = rebuild, .cheap = true
 #include "tests/mutants/lean_base.h"
 
 MUTANT(rebuild_and_cheap);

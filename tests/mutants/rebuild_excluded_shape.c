@@ -4,7 +4,7 @@
     (c == 9 ? 2 * (x[i] * w[j]) * (1 + (sizeof(real) == 4 ? (real)0x1p-23 : (real)0x1p-52)) : 2 * x[i] * w[j])
 
 #include "ops/op.h"
-static bool rebuilds(const rm_desc *x, const void *attr) {
+static bool rebuilds(const remat_desc *x, const void *attr) {
     (void)attr;
     return x[0].dim[1] != 9;
 }

@@ -1,5 +1,5 @@
 /* Has rebuild, but no definition of it. */
-#define LEAN .on[RM_DEVICE_CPU].rebuild = rebuild
+#define LEAN .on[REMAT_ON_CPU].rebuild = rebuild
 #include "tests/mutants/lean_base.h"
 
 MUTANT(rebuild_half_declared);

@@ -1,5 +1,5 @@
 /* Turns its tile round, and does not say so. */
-#define TIME RM_TIME_POINTWISE
+#define TIME REMAT_TIME_POINTWISE
 #include "tests/mutants/reverse_base.h"
 
 MUTANT(reverse_pointwise);

@@ -22,7 +22,7 @@ static const char *const array_name[ARRAYS] = {"y",     "h_out", "c_out", "dx", 
 enum { VOCABULARY = 5 };
 
 typedef struct {
-    const rm_op *op;
+    const remat_op *op;
     int64_t gates, tau, batch, in, hidden;
     bool folded, bias_ih, bias_hh, state; /* state: non-zero incoming states and gradients of the outgoing ones */
     bool resets;                          /* about one row in four begins anew, at every timestep */
@@ -58,8 +58,8 @@ static int32_t *draw_tokens(int64_t count) {
     return token;
 }
 
-static rm_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, int64_t b, int64_t c) {
-    return (rm_tensor){{dtype, rank, {a, rank > 1 ? b : 1, rank > 2 ? c : 1, 1}}, data};
+static remat_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, int64_t b, int64_t c) {
+    return (remat_tensor){{dtype, rank, {a, rank > 1 ? b : 1, rank > 2 ? c : 1, 1}}, data};
 }
 
 static void result_free(result *r) {
@@ -67,17 +67,17 @@ static void result_free(result *r) {
 }
 
 /* Towards zero: to what is left of their first 16 bits. */
-static void shorten(rm_call *call) {
-    rm_tensor *t[] = {&call->x[0], &call->x[1], &call->x[2], &call->state_in[0]};
+static void shorten(remat_call *call) {
+    remat_tensor *t[] = {&call->x[0], &call->x[1], &call->x[2], &call->state_in[0]};
     for (int i = 0; i < 4; i++)
         for (int64_t j = 0; t[i]->data && t[i]->desc.dtype == REMAT_F32 && j < rm_desc_count(&t[i]->desc); j++)
             memset((float *)t[i]->data + j, 0, 2); /* on a little-endian machine, as all with these kernels are */
 }
 
-static rm_call make_inputs(const problem *p) {
+static remat_call make_inputs(const problem *p) {
     int64_t wide = p->gates * p->hidden;
     float bound = 1.5f / sqrtf((float)p->hidden);
-    rm_call call = {.t_total = p->tau, .training = true};
+    remat_call call = {.t_total = p->tau, .training = true};
     call.x[0] = p->folded ? tensor(REMAT_I32, draw_tokens(p->tau * p->batch), 2, p->tau, p->batch, 1)
                           : tensor(REMAT_F32, draw(p->tau * p->batch * p->in, 1, 1), 3, p->tau, p->batch, p->in);
     int64_t rows = p->folded ? VOCABULARY : wide, columns = p->folded ? wide : p->in;
@@ -98,14 +98,14 @@ static rm_call make_inputs(const problem *p) {
     return call;
 }
 
-static void free_inputs(rm_call *call) {
-    for (int i = 0; i < RM_MAX_IN; i++) free(call->x[i].data);
-    for (int i = 0; i < RM_MAX_STATE; i++) free(call->state_in[i].data), free(call->dstate_out[i].data);
+static void free_inputs(remat_call *call) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) free(call->x[i].data);
+    for (int i = 0; i < REMAT_MAX_STATES; i++) free(call->state_in[i].data), free(call->dstate_out[i].data);
     free(call->dy.data);
 }
 
 /* Gradients of weights start from numbers, not zeros: they are added to. */
-static result make_outputs(const problem *p, rm_call *call) {
+static result make_outputs(const problem *p, remat_call *call) {
     int64_t wide = p->gates * p->hidden, state = p->batch * p->hidden;
     int64_t count[ARRAYS] = {p->tau * state,
                              state,
@@ -128,21 +128,21 @@ static result make_outputs(const problem *p, rm_call *call) {
         call->state_out[i] = tensor(REMAT_F32, r.array[H_OUT + i], 2, p->batch, p->hidden, 1);
         call->dstate_in[i] = tensor(REMAT_F32, r.array[DH_IN + i], 2, p->batch, p->hidden, 1);
     }
-    for (int i = 0; i < 5; i++) call->dx[i] = (rm_tensor){call->x[i].desc, r.array[DX + i]};
+    for (int i = 0; i < 5; i++) call->dx[i] = (remat_tensor){call->x[i].desc, r.array[DX + i]};
     return r;
 }
 
-static void *scratch_for(const problem *p, const rm_call *call, rm_pass pass) {
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call->x[i].desc;
-    rm_cost cost;
+static void *scratch_for(const problem *p, const remat_call *call, remat_pass pass) {
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call->x[i].desc;
+    remat_cost cost;
     p->op->cost(x, &call->y.desc, NULL, pass, &cost);
     void *scratch = take((int64_t)cost.scratch_bytes);
     memset(scratch, 0xff, cost.scratch_bytes);
     return scratch;
 }
 
-static void run_kernel(const problem *p, rm_call *call, rm_kernel *kernel, rm_pass pass) {
+static void run_kernel(const problem *p, remat_call *call, remat_kernel *kernel, remat_pass pass) {
     call->scratch = scratch_for(p, call, pass);
     kernel(call);
     free(call->scratch);
@@ -151,24 +151,24 @@ static void run_kernel(const problem *p, rm_call *call, rm_kernel *kernel, rm_pa
 typedef enum { DEFINITION, FAST, FAST_FORWARD_ONLY } way;
 
 static result run_problem(const problem *p, way how, int threads) {
-    rm_call call = make_inputs(p);
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
-    rm_desc y, state[RM_MAX_STATE];
+    remat_call call = make_inputs(p);
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call.x[i].desc;
+    remat_desc y, state[REMAT_MAX_STATES];
     ck_assert_msg(p->op->infer(x, NULL, &y, state) == REMAT_OK, "%s", remat_last_error());
     result r = make_outputs(p, &call);
     call.threads = threads;
-    void *packed = take((int64_t)p->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, threads));
-    memset(packed, 0xff, p->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, threads));
-    p->op->on[RM_DEVICE_CPU].pack(&call, packed);
+    void *packed = take((int64_t)p->op->on[REMAT_ON_CPU].packed_bytes(x, NULL, threads));
+    memset(packed, 0xff, p->op->on[REMAT_ON_CPU].packed_bytes(x, NULL, threads));
+    p->op->on[REMAT_ON_CPU].pack(&call, packed);
     call.packed = packed;
     int64_t aux_bytes = p->op->aux_bytes ? (int64_t)p->op->aux_bytes(x, NULL) : 0;
     call.aux = how == FAST_FORWARD_ONLY || !aux_bytes ? NULL : take(aux_bytes);
     if (call.aux) memset(call.aux, 0xff, (size_t)aux_bytes);
-    run_kernel(p, &call, how == DEFINITION ? p->op->define_forward : p->op->on[RM_DEVICE_CPU].forward, RM_FORWARD);
+    run_kernel(p, &call, how == DEFINITION ? p->op->define_forward : p->op->on[REMAT_ON_CPU].forward, REMAT_FORWARD);
     if (how != FAST_FORWARD_ONLY)
-        run_kernel(p, &call, how == DEFINITION ? p->op->define_backward : p->op->on[RM_DEVICE_CPU].backward,
-                   RM_BACKWARD);
+        run_kernel(p, &call, how == DEFINITION ? p->op->define_backward : p->op->on[REMAT_ON_CPU].backward,
+                   REMAT_BACKWARD);
     free(call.aux);
     free(packed);
     free_inputs(&call);
@@ -221,16 +221,16 @@ static void same_bits(const problem *p, const result *a, const result *b, int fi
 
 /* y and the states of two tiles, cut at `cut`, against the one of the whole. */
 static void check_cut(const problem *p, const result *whole, int64_t cut) {
-    rm_call call = make_inputs(p);
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
-    void *packed = take((int64_t)p->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, 2));
+    remat_call call = make_inputs(p);
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call.x[i].desc;
+    void *packed = take((int64_t)p->op->on[REMAT_ON_CPU].packed_bytes(x, NULL, 2));
     call.threads = 2;
-    p->op->on[RM_DEVICE_CPU].pack(&call, packed);
+    p->op->on[REMAT_ON_CPU].pack(&call, packed);
     call.packed = packed;
     result r = make_outputs(p, &call);
     int64_t state = p->batch * p->hidden;
-    float *between[RM_MAX_STATE] = {take(state * 4), take(state * 4)};
+    float *between[REMAT_MAX_STATES] = {take(state * 4), take(state * 4)};
     float *all_x = call.x[0].data, *resets = call.x[5].data;
     problem part = *p;
     for (int half = 0; half < 2; half++) {
@@ -239,13 +239,13 @@ static void check_cut(const problem *p, const result *whole, int64_t cut) {
         call.x[5].data = resets ? resets + (half ? cut * p->batch : 0) : NULL;
         call.x[0].data = all_x + (half ? cut * p->batch * (p->folded ? 1 : p->in) : 0);
         call.y.data = r.array[Y] + (half ? cut * state : 0);
-        void *old[RM_MAX_STATE] = {call.state_in[0].data, call.state_in[1].data};
+        void *old[REMAT_MAX_STATES] = {call.state_in[0].data, call.state_in[1].data};
         for (int i = 0; i < p->op->n_state; i++) {
             if (half) call.state_in[i].data = between[i];
             call.state_out[i].data = half ? r.array[H_OUT + i] : between[i];
         }
-        run_kernel(&part, &call, p->op->on[RM_DEVICE_CPU].forward, RM_FORWARD);
-        for (int i = 0; half == 0 && i < RM_MAX_STATE; i++) free(old[i]);
+        run_kernel(&part, &call, p->op->on[REMAT_ON_CPU].forward, REMAT_FORWARD);
+        for (int i = 0; half == 0 && i < REMAT_MAX_STATES; i++) free(old[i]);
     }
     same_bits(p, &r, whole, Y, C_OUT, 2, "when the tile is cut in two");
     call.x[0].data = all_x, call.x[5].data = resets;
@@ -366,7 +366,7 @@ END_TEST
 
 /* What a device runs instead of an op is that op with these kernels. */
 START_TEST(bf16_is_an_op_of_its_own) {
-    rm_op in_bf16;
+    remat_op in_bf16;
     const rm_cell_kernels *kernels = rm_cell_kernels_list(RM_CELL_BF16);
     ck_assert_int_eq(rm_recurrent_in_bf16((rm_cell)_i, &in_bf16), kernels != NULL);
     if (!kernels) return;
@@ -388,18 +388,18 @@ END_TEST
 START_TEST(gradients_not_wanted) {
     problem p = {
         .op = rm_op_find(cells[_i].name), .gates = cells[_i].gates, .tau = 3, .batch = 2, .in = 3, .hidden = 5};
-    rm_call call = make_inputs(&p);
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
+    remat_call call = make_inputs(&p);
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call.x[i].desc;
     result all = run_problem(&p, FAST, 1), r = make_outputs(&p, &call);
-    void *packed = take((int64_t)p.op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, 1));
+    void *packed = take((int64_t)p.op->on[REMAT_ON_CPU].packed_bytes(x, NULL, 1));
     call.threads = 1;
-    p.op->on[RM_DEVICE_CPU].pack(&call, packed);
+    p.op->on[REMAT_ON_CPU].pack(&call, packed);
     call.packed = packed;
     call.aux = take(p.op->aux_bytes ? (int64_t)p.op->aux_bytes(x, NULL) : 0);
-    run_kernel(&p, &call, p.op->on[RM_DEVICE_CPU].forward, RM_FORWARD);
+    run_kernel(&p, &call, p.op->on[REMAT_ON_CPU].forward, REMAT_FORWARD);
     call.dx[0].data = call.dx[1].data = call.dstate_in[0].data = call.dstate_in[1].data = NULL;
-    run_kernel(&p, &call, p.op->on[RM_DEVICE_CPU].backward, RM_BACKWARD);
+    run_kernel(&p, &call, p.op->on[REMAT_ON_CPU].backward, REMAT_BACKWARD);
     same_bits(&p, &r, &all, DW_HH, DW_HH, 1, "when dx is not wanted");
     ck_assert(isnan(r.array[DX][0]) && isnan(r.array[DH_IN][0]));
     free(call.aux), free(packed);
@@ -409,14 +409,14 @@ START_TEST(gradients_not_wanted) {
 END_TEST
 
 START_TEST(shapes_are_refused) {
-    const rm_op *op = rm_op_find(cells[_i].name);
-    rm_desc y, state[RM_MAX_STATE], good[RM_MAX_IN];
+    const remat_op *op = rm_op_find(cells[_i].name);
+    remat_desc y, state[REMAT_MAX_STATES], good[REMAT_MAX_INPUTS];
     for (int i = 0; i < op->n_in; i++) good[i] = op->samples[0].x[i];
     ck_assert_int_eq(op->infer(good, NULL, &y, state), REMAT_OK);
     for (int i = 0; i < op->n_in; i++) {
-        rm_desc bad[RM_MAX_IN];
+        remat_desc bad[REMAT_MAX_INPUTS];
         memcpy(bad, good, sizeof bad);
-        if (bad[i].rank < 0) bad[i] = (rm_desc){REMAT_F32, 1, {3}};
+        if (bad[i].rank < 0) bad[i] = (remat_desc){REMAT_F32, 1, {3}};
         bad[i].dim[bad[i].rank - 1]++;
         ck_assert_int_eq(op->infer(bad, NULL, &y, state), REMAT_INVALID);
         ck_assert_ptr_nonnull(strstr(remat_last_error(), cells[_i].name));

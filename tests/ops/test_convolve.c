@@ -25,7 +25,7 @@ enum { X, W, B, ARRAYS };
 
 typedef struct {
     rm_conv_attr attr;
-    rm_desc in[REMAT_MAX_INPUTS], out; /* of doubles */
+    remat_desc in[REMAT_MAX_INPUTS], out; /* of doubles */
     rm_conv_shape shape;
     double *x[ARRAYS], *dy;           /* given */
     double *y, *dx[ARRAYS];           /* what is right */
@@ -53,13 +53,13 @@ static double *magnitudes(const double *x, int64_t count) {
 }
 
 static void define(example *e, double *const x[], double *y, double *dy, double *const dx[]) {
-    const rm_op *op = rm_op_find_f64("conv");
-    rm_call call = {.attr = &e->attr, .t_total = 1, .training = true, .threads = 1};
+    const remat_op *op = rm_op_find_f64("conv");
+    remat_call call = {.attr = &e->attr, .t_total = 1, .training = true, .threads = 1};
     for (int i = 0; i < ARRAYS; i++) {
-        call.x[i] = (rm_tensor){e->in[i], x[i]}, call.dx[i] = (rm_tensor){e->in[i], dx[i]};
+        call.x[i] = (remat_tensor){e->in[i], x[i]}, call.dx[i] = (remat_tensor){e->in[i], dx[i]};
         if (dx[i]) memset(dx[i], 0, rm_desc_bytes(&e->in[i]));
     }
-    call.y = (rm_tensor){e->out, y}, call.dy = (rm_tensor){e->out, dy};
+    call.y = (remat_tensor){e->out, y}, call.dy = (remat_tensor){e->out, dy};
     op->define_forward(&call), op->define_backward(&call);
 }
 
@@ -109,8 +109,8 @@ static bool random_shape(example *e) {
     int rank = flat ? 3 : 4;
     if (flat) dim[0][2] = dim[0][3], filter[2] = filter[3];
     e->in[X] = rm_desc_make(REMAT_F64, rank, dim[0]), e->in[W] = rm_desc_make(REMAT_F64, rank, filter);
-    e->in[B] = draw(2) ? rm_desc_make(REMAT_F64, 1, filter) : (rm_desc){.rank = -1};
-    rm_desc state_desc[REMAT_MAX_STATES];
+    e->in[B] = draw(2) ? rm_desc_make(REMAT_F64, 1, filter) : (remat_desc){.rank = -1};
+    remat_desc state_desc[REMAT_MAX_STATES];
     if (rm_op_infer(rm_op_find_f64("conv"), e->in, a, &e->out, state_desc)) return false;
     e->shape = rm_conv_shape_of(&e->in[X], &e->in[W], a);
     return (double)rm_desc_count(&e->out) * (double)(filter[1] * filter[2] * (flat ? 1 : filter[3])) < 3e6;
@@ -147,9 +147,9 @@ static void run(rm_conv_shape s, const floats *f, int threads, int64_t first, in
                 float *dw) {
     int64_t x_at = f->nx / s.images * first, y_at = f->ny / s.images * first;
     s.images = images;
-    float *scratch = take(rm_convolve_scratch(&s, RM_FORWARD), sizeof *scratch);
+    float *scratch = take(rm_convolve_scratch(&s, REMAT_FORWARD), sizeof *scratch);
     rm_convolve_forward(&s, threads, f->x + x_at, f->w, f->b, y + y_at, scratch);
-    free(scratch), scratch = take(rm_convolve_scratch(&s, RM_BACKWARD), sizeof *scratch);
+    free(scratch), scratch = take(rm_convolve_scratch(&s, REMAT_BACKWARD), sizeof *scratch);
     rm_convolve_backward(&s, threads, f->x + x_at, f->w, f->dy + y_at, dx + x_at, dw, scratch);
     free(scratch);
 }

@@ -47,11 +47,11 @@ START_TEST(the_largest_is_taken_and_gets_the_gradient) {
         a.window[d] = 1 + draw(5), a.stride[d] = 1 + draw(4), a.padding[d] = draw(a.window[d] / 2 + 1);
         if (in[d] + 2 * a.padding[d] < a.window[d]) a.window[d] = 1, a.padding[d] = 0;
     }
-    rm_call call = {.attr = &a,
-                    .threads = 1 + (int)draw(3),
-                    .t_total = 1,
-                    .x = {{.desc = RM_SHAPE3(REMAT_F32, planes, in[0], in[1])}}};
-    const rm_op *op = rm_op_find("max_pool");
+    remat_call call = {.attr = &a,
+                       .threads = 1 + (int)draw(3),
+                       .t_total = 1,
+                       .x = {{.desc = RM_SHAPE3(REMAT_F32, planes, in[0], in[1])}}};
+    const remat_op *op = rm_op_find("max_pool");
     ck_assert_int_eq(op->infer(&call.x[0].desc, &a, &call.y.desc, NULL), REMAT_OK);
     call.dx[0].desc = call.x[0].desc, call.dy.desc = call.y.desc;
     int64_t pixels = in[0] * in[1], rows = call.y.desc.dim[1], columns = call.y.desc.dim[2], windows = rows * columns;

@@ -40,7 +40,7 @@
     X(reverse_gradient_unturned, "the kernel in double, tile 1 of 7 timesteps: dx[0] is off")                          \
     X(reverse_pointwise, "tile 1 of 7 timesteps: y is off")
 
-#define DECLARE(name, reason) extern const rm_op rm_op_##name, rm_op_##name##_f64;
+#define DECLARE(name, reason) extern const remat_op rm_op_##name, rm_op_##name##_f64;
 MUTANTS(DECLARE)
 
 #define CONTROLS(X)                                                                                                    \
@@ -50,7 +50,7 @@ MUTANTS(DECLARE)
 CONTROLS(DECLARE)
 
 static const struct {
-    const rm_op *op, *op_f64;
+    const remat_op *op, *op_f64;
     const char *reason;
 } mutant[] = {
 #define ROW(name, reason) {&rm_op_##name, &rm_op_##name##_f64, reason},
@@ -65,7 +65,7 @@ START_TEST(mutant_is_caught) {
 END_TEST
 
 static const struct {
-    const rm_op *op, *op_f64;
+    const remat_op *op, *op_f64;
     const char *reason;
 } control[] = {CONTROLS(ROW)};
 

@@ -8,7 +8,7 @@
 #include "ops/op.h"
 
 START_TEST(op_keeps_its_promises) {
-    const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
+    const remat_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
     remat_op_report report;
     ck_assert_ptr_nonnull(op_f64);
     ck_assert_msg(!remat_op_check(op, op_f64, &report), "%s", remat_last_error());
@@ -21,8 +21,8 @@ END_TEST
 
 /* Above it was the best that this machine has. */
 START_TEST(cells_keep_their_promises_with_every_instruction_set) {
-    const rm_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
-    for (int isa = 0; op->time == RM_TIME_RECURRENT && isa < RM_CELL_BF16; isa++) {
+    const remat_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
+    for (int isa = 0; op->time == REMAT_TIME_RECURRENT && isa < RM_CELL_BF16; isa++) {
         if (!rm_cell_kernels_list(isa)) continue;
         rm_cell_kernels_use(rm_cell_kernels_list(isa));
         remat_status status = remat_op_check(op, op_f64, NULL);
@@ -45,30 +45,30 @@ END_TEST
 /* ---- Known answers, from definitions elsewhere (PyTorch 2 in double) ---------------------------------------- */
 
 /* y of a one-call op in double; x[i] are arrays of the shapes given. */
-static double y_of(const char *name, const void *attr, rm_tensor a, rm_tensor b, rm_tensor c, double *dx,
+static double y_of(const char *name, const void *attr, remat_tensor a, remat_tensor b, remat_tensor c, double *dx,
                    int64_t which) {
-    const rm_op *op = rm_op_find_f64(name);
-    rm_call call = {.attr = attr, .x = {a, b, c}, .t_total = 1, .threads = 1, .training = true};
-    rm_desc x[RM_MAX_IN] = {a.desc, b.desc, c.desc}, state[RM_MAX_STATE];
+    const remat_op *op = rm_op_find_f64(name);
+    remat_call call = {.attr = attr, .x = {a, b, c}, .t_total = 1, .threads = 1, .training = true};
+    remat_desc x[REMAT_MAX_INPUTS] = {a.desc, b.desc, c.desc}, state[REMAT_MAX_STATES];
     double y[64], dy[64], gradient[64], aux[64], scratch[64];
-    for (int i = 3; i < RM_MAX_IN; i++) x[i].rank = call.x[i].desc.rank = -1;
+    for (int i = 3; i < REMAT_MAX_INPUTS; i++) x[i].rank = call.x[i].desc.rank = -1;
     ck_assert_msg(!op->infer(x, attr, &call.y.desc, state), "%s", remat_last_error());
     call.dy.desc = call.y.desc;
     for (int i = 0; i < 64; i++) dy[i] = 1;
     call.y.data = y, call.dy.data = dy, call.aux = aux, call.scratch = scratch;
-    call.dx[0] = (rm_tensor){a.desc, gradient};
-    op->on[RM_DEVICE_CPU].forward(&call);
-    op->on[RM_DEVICE_CPU].backward(&call);
+    call.dx[0] = (remat_tensor){a.desc, gradient};
+    op->on[REMAT_ON_CPU].forward(&call);
+    op->on[REMAT_ON_CPU].backward(&call);
     *dx = gradient[which];
     return y[call.y.desc.rank ? which : 0];
 }
 
 #define CLOSE(got, expected) ck_assert_msg(fabs((got) - (expected)) <= 1e-14, "%.17g, not %.17g", got, expected)
-static const rm_tensor none = {.desc = {.rank = -1}};
+static const remat_tensor none = {.desc = {.rank = -1}};
 
 START_TEST(unary_ops_have_known_values) {
     double x[2] = {1, -0.5}, dx;
-    rm_tensor t = {rm_desc_make(REMAT_F64, 1, (int64_t[]){2}), x};
+    remat_tensor t = {rm_desc_make(REMAT_F64, 1, (int64_t[]){2}), x};
     CLOSE(y_of("gelu", NULL, t, none, none, &dx, 0), 0.841344746068543);
     CLOSE(dx, 1.0833154705876864);
     CLOSE(y_of("gelu", NULL, t, none, none, &dx, 1), -0.15426876936299349);
@@ -96,8 +96,8 @@ END_TEST
 
 START_TEST(columns_have_known_values) {
     double a[4] = {1, 2, 3, 4}, b[2] = {5, 6}, dx;
-    rm_tensor left = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 2}), a};
-    rm_tensor right = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 1}), b};
+    remat_tensor left = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 2}), a};
+    remat_tensor right = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 1}), b};
     static const double expected[6] = {1, 2, 5, 3, 4, 6};
     for (int i = 0; i < 4; i++) CLOSE(y_of("concat", NULL, left, right, none, &dx, i), expected[i]);
     CLOSE(dx, 1.0);
@@ -110,7 +110,7 @@ END_TEST
 
 START_TEST(time_is_reversed) {
     double x[6] = {1, 2, 3, 4, 5, 6}, dx;
-    rm_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){3, 2}), x};
+    remat_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){3, 2}), x};
     static const double expected[6] = {5, 6, 3, 4, 1, 2};
     for (int i = 0; i < 6; i++) CLOSE(y_of("reverse", NULL, t, none, none, &dx, i), expected[i]);
 }
@@ -119,28 +119,28 @@ END_TEST
 /* ---- Linear recurrences: of one call in double, y and the gradients of the sum of all y ------------------------ */
 
 typedef struct {
-    double y[64], dx[RM_MAX_IN][64], dh[64];
+    double y[64], dx[REMAT_MAX_INPUTS][64], dh[64];
 } swept;
 
-static swept sweep(const char *name, const rm_tensor *x, int n, const double *h_in) {
+static swept sweep(const char *name, const remat_tensor *x, int n, const double *h_in) {
     static swept out;
-    const rm_op *op = rm_op_find_f64(name);
+    const remat_op *op = rm_op_find_f64(name);
     double dy[64], h_out[64], scratch[64];
-    rm_desc desc[RM_MAX_IN], state[RM_MAX_STATE];
-    rm_call call = {.t_total = 3, .threads = 1, .training = true, .scratch = scratch};
+    remat_desc desc[REMAT_MAX_INPUTS], state[REMAT_MAX_STATES];
+    remat_call call = {.t_total = 3, .threads = 1, .training = true, .scratch = scratch};
     out = (swept){{0}, {{0}}, {0}};
-    for (int i = 0; i < RM_MAX_IN; i++) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         call.x[i] = i < n ? x[i] : none;
         desc[i] = call.x[i].desc;
-        if (i < n && desc[i].dtype == REMAT_F64) call.dx[i] = (rm_tensor){desc[i], out.dx[i]};
+        if (i < n && desc[i].dtype == REMAT_F64) call.dx[i] = (remat_tensor){desc[i], out.dx[i]};
     }
     ck_assert_msg(!op->infer(desc, NULL, &call.y.desc, state), "%s", remat_last_error());
     for (int i = 0; i < 64; i++) dy[i] = 1;
-    call.y.data = out.y, call.dy = (rm_tensor){call.y.desc, dy};
-    call.state_in[0] = (rm_tensor){state[0], (void *)(uintptr_t)h_in};
-    call.state_out[0] = (rm_tensor){state[0], h_out}, call.dstate_in[0] = (rm_tensor){state[0], out.dh};
-    op->on[RM_DEVICE_CPU].forward(&call);
-    op->on[RM_DEVICE_CPU].backward(&call);
+    call.y.data = out.y, call.dy = (remat_tensor){call.y.desc, dy};
+    call.state_in[0] = (remat_tensor){state[0], (void *)(uintptr_t)h_in};
+    call.state_out[0] = (remat_tensor){state[0], h_out}, call.dstate_in[0] = (remat_tensor){state[0], out.dh};
+    op->on[REMAT_ON_CPU].forward(&call);
+    op->on[REMAT_ON_CPU].backward(&call);
     return out;
 }
 
@@ -168,7 +168,7 @@ START_TEST(minimal_cells_have_known_values) {
          0.03562848684470274, 0.21056636484105434, -0.014108180814431074}};
     static const double dh[2][2] = {{0.24450107132371013, 0.606946278810034}, {0.8473411602820606, 1.6744198286611227}};
     int64_t parts = 2 + _i;
-    rm_tensor t = {rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2 * parts}), x[_i]};
+    remat_tensor t = {rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2 * parts}), x[_i]};
     swept got = sweep(_i ? "min_lstm" : "min_gru", &t, 1, h_in);
     all_close(got.y, y[_i], 6, "y");
     all_close(got.dx[0], dx[_i], (int)(6 * parts), "dx");
@@ -179,8 +179,8 @@ END_TEST
 START_TEST(a_linear_scan_has_known_values) {
     double a[6] = {2, 0.5, -1, 3, 0.5, 4}, b[6] = {1, 2, 3, -1, 5, 0.5}, h_in[2] = {10, 20};
     double reset[6] = {0, -1, 1, 0, 0, 0}; /* of the first row at t = 1 */
-    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), rows = rm_desc_make(REMAT_F64, 2, shape.dim);
-    rm_tensor x[3] = {{shape, a}, {shape, b}, {rows, reset}};
+    remat_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), rows = rm_desc_make(REMAT_F64, 2, shape.dim);
+    remat_tensor x[3] = {{shape, a}, {shape, b}, {rows, reset}};
     swept got = sweep("linear_scan", x, 3, h_in);
     all_close(got.y, (double[]){21, 12, 3, 35, 6.5, 140.5}, 6, "y");
     all_close(got.dx[0], (double[]){10, 320, 0, 60, 3, 35}, 6, "da");
@@ -192,9 +192,9 @@ END_TEST
 /* By PyTorch's Conv1d(2, 2, 3, groups=2) behind two zeros. */
 START_TEST(a_causal_convolution_has_known_values) {
     double x[6] = {1, -2, 0.5, 3, -1, 2}, w[6] = {1, 2, -1, 0.5, -0.25, 3}, bias[2] = {0.5, -1};
-    rm_tensor t[3] = {{rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2}), x},
-                      {rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 3}), w},
-                      {rm_desc_make(REMAT_F64, 1, (int64_t[]){2}), bias}};
+    remat_tensor t[3] = {{rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2}), x},
+                         {rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 3}), w},
+                         {rm_desc_make(REMAT_F64, 1, (int64_t[]){2}), bias}};
     swept got = sweep("causal_conv", t, 3, NULL);
     all_close(got.y, (double[]){-0.5, -7, 2, 8.5, 3.5, 3.25}, 6, "y");
     all_close(got.dx[1], (double[]){1, 1.5, 0.5, -2, 1, 3}, 6, "dw");
@@ -204,7 +204,7 @@ END_TEST
 
 START_TEST(rms_norm_has_known_values) {
     double x[4] = {1, 2, 4, -1}, gain[4] = {1, 2, 0.5, -1}, dx;
-    rm_tensor t = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), x}, g = {t.desc, gain};
+    remat_tensor t = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), x}, g = {t.desc, gain};
     static const double y[4] = {0.4264010450740834, 1.7056041802963335, 0.8528020901481668, 0.4264010450740834};
     static const double expected[4] = {0.27134640151013223, 0.5426928030202645, -0.4070180517187628,
                                        -0.27134640151013223};
@@ -223,15 +223,16 @@ START_TEST(minimal_gates_may_be_extreme) {
     for (int i = 0; i < 8; i++)
         for (int kind = 0; kind < 2; kind++) {
             float x[3] = {6.5f, gate[i][0], gate[i][1]}, h = 2, y, h_out, dy = 1, dx[3], dh, scratch;
-            rm_call call = {
+            remat_call call = {
                 .t_total = 1, .threads = 1, .x[0] = {rm_desc_make(REMAT_F32, 3, (int64_t[]){1, 1, 2 + kind}), x}};
-            rm_desc one = rm_desc_make(REMAT_F32, 3, (int64_t[]){1, 1, 1}), state = rm_desc_make(REMAT_F32, 2, one.dim);
-            call.y = (rm_tensor){one, &y}, call.dy = (rm_tensor){one, &dy}, call.scratch = &scratch;
-            call.state_in[0] = (rm_tensor){state, &h}, call.state_out[0] = (rm_tensor){state, &h_out};
-            call.dx[0] = (rm_tensor){call.x[0].desc, dx}, call.dstate_in[0] = (rm_tensor){state, &dh};
-            const rm_op *op = rm_op_find(kind ? "min_lstm" : "min_gru");
-            op->on[RM_DEVICE_CPU].forward(&call);
-            op->on[RM_DEVICE_CPU].backward(&call);
+            remat_desc one = rm_desc_make(REMAT_F32, 3, (int64_t[]){1, 1, 1}),
+                       state = rm_desc_make(REMAT_F32, 2, one.dim);
+            call.y = (remat_tensor){one, &y}, call.dy = (remat_tensor){one, &dy}, call.scratch = &scratch;
+            call.state_in[0] = (remat_tensor){state, &h}, call.state_out[0] = (remat_tensor){state, &h_out};
+            call.dx[0] = (remat_tensor){call.x[0].desc, dx}, call.dstate_in[0] = (remat_tensor){state, &dh};
+            const remat_op *op = rm_op_find(kind ? "min_lstm" : "min_gru");
+            op->on[REMAT_ON_CPU].forward(&call);
+            op->on[REMAT_ON_CPU].backward(&call);
             float expected = kind ? lstm[i] : gru[i];
             ck_assert_msg(fabsf(y - expected) <= 1e-5f, "%s, %d: %g, not %g", op->name, i, (double)y, (double)expected);
             for (int k = 0; k < 2 + kind; k++) ck_assert_msg(isfinite(dx[k]), "%s, %d: dx", op->name, i);
@@ -244,7 +245,7 @@ END_TEST
 START_TEST(attention_has_known_values) {
     double q[8] = {1, -2, 0.5, 0, 0, 1, -1, 2}, k[8] = {0.5, 1, 2, -1, -1, 0.25, 1, 1},
            v[8] = {1, 2, 3, 4, -1, 0, 0.5, 2}, dx;
-    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 4});
+    remat_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 4});
     static const double y[2][8] = {
         {0, 1, 1.9686975020990245, 3.1749580016792196, 0.25912019193928293, 1.259120191939283, 0.5707947963566142,
          2.0566358370852913},
@@ -256,7 +257,8 @@ START_TEST(attention_has_known_values) {
     for (int causal = 0; causal < 2; causal++)
         for (int i = 0; i < 8; i++) {
             rm_attention_attr attr = {2, causal};
-            CLOSE(y_of("attention", &attr, (rm_tensor){shape, q}, (rm_tensor){shape, k}, (rm_tensor){shape, v}, &dx, i),
+            CLOSE(y_of("attention", &attr, (remat_tensor){shape, q}, (remat_tensor){shape, k}, (remat_tensor){shape, v},
+                       &dx, i),
                   y[causal][i]);
             CLOSE(dx, dq[causal][i]);
         }
@@ -266,20 +268,20 @@ END_TEST
 /* Scores far apart: no exponential overflows. A NaN reaches the timesteps that look at it. */
 START_TEST(attention_of_extreme_scores) {
     float q[3] = {1e19f, 1e19f, 1}, k[3] = {1e19f, -1e19f, 2}, v[3] = {1, 2, 3}, y[3], p[9];
-    rm_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 1, 1});
-    rm_call call = {.attr = &(rm_attention_attr){1, 1},
-                    .x = {{shape, q}, {shape, k}, {shape, v}},
-                    .y = {shape, y},
-                    .scratch = p,
-                    .t_total = 3,
-                    .threads = 1};
-    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&call);
+    remat_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 1, 1});
+    remat_call call = {.attr = &(rm_attention_attr){1, 1},
+                       .x = {{shape, q}, {shape, k}, {shape, v}},
+                       .y = {shape, y},
+                       .scratch = p,
+                       .t_total = 3,
+                       .threads = 1};
+    rm_op_find("attention")->on[REMAT_ON_CPU].forward(&call);
     ck_assert(y[0] == 1 && y[1] == 1 && y[2] == 1);
     q[1] = NAN;
-    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&call);
+    rm_op_find("attention")->on[REMAT_ON_CPU].forward(&call);
     ck_assert(y[0] == 1 && isnan(y[1]) && y[2] == 1);
     k[2] = NAN;
-    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&call);
+    rm_op_find("attention")->on[REMAT_ON_CPU].forward(&call);
     ck_assert(y[0] == 1 && isnan(y[2]));
 }
 END_TEST
@@ -293,33 +295,33 @@ START_TEST(attention_leaves_padding_out) {
     double y[T * W], y_left[T * W], p[S];
     float qf[T * W], kf[S * W], vf[S * W], yf[T * W], pf[T * S];
     int32_t padding[S] = {1, 0, 1, 0};
-    rm_desc query = rm_desc_make(REMAT_F64, 3, (int64_t[]){T, 1, W}),
-            keys = rm_desc_make(REMAT_F64, 3, (int64_t[]){S, 1, W}),
-            left = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, W}),
-            marks = rm_desc_make(REMAT_I32, 2, (int64_t[]){S, 1});
+    remat_desc query = rm_desc_make(REMAT_F64, 3, (int64_t[]){T, 1, W}),
+               keys = rm_desc_make(REMAT_F64, 3, (int64_t[]){S, 1, W}),
+               left = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, W}),
+               marks = rm_desc_make(REMAT_I32, 2, (int64_t[]){S, 1});
     rm_attention_attr attr = {1, 0};
     for (int i = 0; i < T * W; i++) qf[i] = (float)q[i];
     for (int i = 0; i < S * W; i++) kf[i] = (float)k[i], vf[i] = (float)v[i];
-    rm_call whole = {.attr = &attr,
-                     .x = {{query, (void *)q}, {keys, (void *)k}, {keys, (void *)v}, {marks, padding}},
-                     .y = {query, y},
-                     .scratch = p,
-                     .t_total = T,
-                     .threads = 1};
-    rm_call part = whole, fast = whole;
-    part.x[1] = (rm_tensor){left, (void *)k_left}, part.x[2] = (rm_tensor){left, (void *)v_left};
-    part.x[3] = (rm_tensor){{.rank = -1}, NULL}, part.y.data = y_left;
+    remat_call whole = {.attr = &attr,
+                        .x = {{query, (void *)q}, {keys, (void *)k}, {keys, (void *)v}, {marks, padding}},
+                        .y = {query, y},
+                        .scratch = p,
+                        .t_total = T,
+                        .threads = 1};
+    remat_call part = whole, fast = whole;
+    part.x[1] = (remat_tensor){left, (void *)k_left}, part.x[2] = (remat_tensor){left, (void *)v_left};
+    part.x[3] = (remat_tensor){{.rank = -1}, NULL}, part.y.data = y_left;
     fast.x[0].data = qf, fast.x[1].data = kf, fast.x[2].data = vf, fast.y.data = yf, fast.scratch = pf;
     rm_op_find_f64("attention")->define_forward(&whole);
     rm_op_find_f64("attention")->define_forward(&part);
-    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&fast);
+    rm_op_find("attention")->on[REMAT_ON_CPU].forward(&fast);
     for (int i = 0; i < T * W; i++) {
         ck_assert(y[i] == y_left[i]);
         ck_assert_msg(fabs((double)yf[i] - y[i]) < 1e-6, "%g, not %g", (double)yf[i], y[i]);
     }
     padding[1] = padding[3] = 1;
     rm_op_find_f64("attention")->define_forward(&whole);
-    rm_op_find("attention")->on[RM_DEVICE_CPU].forward(&fast);
+    rm_op_find("attention")->on[REMAT_ON_CPU].forward(&fast);
     for (int i = 0; i < T * W; i++) ck_assert(y[i] == 0 && yf[i] == 0);
 }
 END_TEST
@@ -339,27 +341,27 @@ START_TEST(attention_ends_where_rows_do) {
     static float x[3][MOST * B * WIDTH], dy[MOST * B * WIDTH], dx[2][3][MOST * B * WIDTH], y[2][MOST * B * WIDTH],
         scratch[2 * 128 * MOST];
     static int32_t padding[MOST * B];
-    const rm_op *op = rm_op_find("attention");
+    const remat_op *op = rm_op_find("attention");
     for (size_t k = 0; k < sizeof steps / sizeof *steps; k++) {
         int64_t T = steps[k][0], S = steps[k][1], kv = steps[k][3] * 2;
-        rm_desc query = rm_desc_make(REMAT_F32, 3, (int64_t[]){T, B, WIDTH}),
-                keys = rm_desc_make(REMAT_F32, 3, (int64_t[]){S, B, kv});
+        remat_desc query = rm_desc_make(REMAT_F32, 3, (int64_t[]){T, B, WIDTH}),
+                   keys = rm_desc_make(REMAT_F32, 3, (int64_t[]){S, B, kv});
         fill_rows(x[0], T * B * WIDTH, B * WIDTH, T), fill_rows(x[1], S * B * kv, B * kv, S);
         fill_rows(x[2], S * B * kv, B * kv, S), fill_rows(dy, T * B * WIDTH, B * WIDTH, steps[k][2]);
         for (int64_t i = 0; i < S * B; i++) padding[i] = i / B >= S / (2 + i % B * 20) || i / B == 1;
         for (int fast = 0; fast < 2; fast++) {
-            rm_call call = {.attr = &(rm_attention_attr){2, T == 260},
-                            .x = {{query, x[0]}, {keys, x[1]}, {keys, x[2]}, {.desc.rank = -1}},
-                            .y = {query, y[fast]},
-                            .dy = {query, dy},
-                            .dx = {{query, dx[fast][0]}, {keys, dx[fast][1]}, {keys, dx[fast][2]}},
-                            .scratch = scratch,
-                            .t_total = T,
-                            .threads = 1};
-            if (T != 260) call.x[3] = (rm_tensor){rm_desc_make(REMAT_I32, 2, (int64_t[]){S, B}), padding};
+            remat_call call = {.attr = &(rm_attention_attr){2, T == 260},
+                               .x = {{query, x[0]}, {keys, x[1]}, {keys, x[2]}, {.desc.rank = -1}},
+                               .y = {query, y[fast]},
+                               .dy = {query, dy},
+                               .dx = {{query, dx[fast][0]}, {keys, dx[fast][1]}, {keys, dx[fast][2]}},
+                               .scratch = scratch,
+                               .t_total = T,
+                               .threads = 1};
+            if (T != 260) call.x[3] = (remat_tensor){rm_desc_make(REMAT_I32, 2, (int64_t[]){S, B}), padding};
             for (int64_t i = 0; i < MOST * B * WIDTH; i++) dx[fast][0][i] = dx[fast][1][i] = dx[fast][2][i] = NAN;
-            (fast ? op->on[RM_DEVICE_CPU].forward : op->define_forward)(&call);
-            (fast ? op->on[RM_DEVICE_CPU].backward : op->define_backward)(&call);
+            (fast ? op->on[REMAT_ON_CPU].forward : op->define_forward)(&call);
+            (fast ? op->on[REMAT_ON_CPU].backward : op->define_backward)(&call);
         }
         for (int64_t i = 0; i < T * B * WIDTH; i++) {
             ck_assert(fabsf(y[0][i] - y[1][i]) < 1e-4f);
@@ -374,10 +376,10 @@ START_TEST(attention_ends_where_rows_do) {
 END_TEST
 
 START_TEST(attention_refuses) {
-    rm_desc x[4] = {[3] = {.rank = -1}}, y;
+    remat_desc x[4] = {[3] = {.rank = -1}}, y;
     char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be dealt to 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
-    const rm_op *op = rm_op_find("attention");
+    const remat_op *op = rm_op_find("attention");
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){4, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), sentence), "%s", remat_last_error());
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){0, 0}, &y, NULL), REMAT_INVALID);
@@ -410,11 +412,11 @@ END_TEST
 START_TEST(rotary_has_known_values) {
     double x[4] = {3, 5, 2, 7}, y[4], table[4];
     rm_rotary_attr attr = {10000, 1};
-    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){1, 1, 4});
-    rm_call call = {.attr = &attr, .x = {{shape, x}}, .y = {shape, y}, .scratch = table, .threads = 1, .t_total = 1};
+    remat_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){1, 1, 4});
+    remat_call call = {.attr = &attr, .x = {{shape, x}}, .y = {shape, y}, .scratch = table, .threads = 1, .t_total = 1};
     for (int64_t t = 0; t < 3; t++) {
         call.t0 = t == 2 ? (int64_t)1 << 40 : t * 100;
-        rm_op_find_f64("rotary")->on[RM_DEVICE_CPU].forward(&call);
+        rm_op_find_f64("rotary")->on[REMAT_ON_CPU].forward(&call);
         double angle[2] = {(double)call.t0, (double)call.t0 / 100}; /* 10000^(-2/4) is a hundredth */
         for (int i = 0; i < 2; i++) {
             double error = 1e-14 + 1e-15 * angle[i];
@@ -426,8 +428,8 @@ START_TEST(rotary_has_known_values) {
 END_TEST
 
 START_TEST(rotary_refuses) {
-    rm_desc x[RM_MAX_IN] = {rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6})}, y;
-    const rm_op *op = rm_op_find("rotary");
+    remat_desc x[REMAT_MAX_INPUTS] = {rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6})}, y;
+    const remat_op *op = rm_op_find("rotary");
     static const rm_rotary_attr wrong[] = {{10000, 2}, {10000, 0}, {0, 1}, {NAN, 1}, {INFINITY, 1}};
     for (int i = 0; i < 5; i++) {
         ck_assert_msg(op->infer(x, &wrong[i], &y, NULL) == REMAT_INVALID, "%d", i);
@@ -441,33 +443,33 @@ END_TEST
 START_TEST(batch_norm_has_known_values) {
     double x[8] = {1, 2, 3, -4, 0.5, 6, -7, 8}, dy[8] = {1, 2, 3, 4, 5, 6, 7, 9}, gain[2] = {2, 0.5},
            bias[2] = {0.25, -1};
-    double mean[2] = {0}, var[2] = {1, 1}, y[8], dx[8], dgain[2] = {0}, dbias[2] = {0}, fact[5], scratch[5];
+    double mean[2] = {0}, var[2] = {1, 1}, y[8], dx[8], dgain[2] = {0}, dbias[2] = {0}, once[5], scratch[5];
     static const double trained[8] = {-1.022156707060009, -0.096951829198184, -0.744626741807269, -1.340497677590307,
                                       -1.484759145990921, 3.603867682249114,  -1.595870935783038, -0.319004644819385};
     static const double slope[8] = {-1.615389946714851, -1.197546703718271, -0.263699788854508, -0.109490886597531,
                                     2.339110382165069,  0.473826268268053,  0.175490007106371,  0.197700668345668};
     static const double evaluated[8] = {0.608692591954323,  1.856318998751970, -0.606094284142371, -1.525207621143506,
                                         -0.015120611444500, 6.846824625942559, -1.919113337001135, 0.050415242287011};
-    rm_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 2, 2}),
-            vector = rm_desc_make(REMAT_F64, 1, (int64_t[]){2});
-    const rm_op *op = rm_op_find_f64("batch_norm");
-    rm_call call = {.attr = &(rm_batch_norm_attr){0.3, 1e-3, 1, 0},
-                    .x = {{shape, x}, {vector, mean}, {vector, var}, {vector, gain}, {vector, bias}},
-                    .y = {shape, y},
-                    .dy = {shape, dy},
-                    .dx = {{shape, dx}, {vector, NULL}, {vector, NULL}, {vector, dgain}, {vector, dbias}},
-                    .fact = fact,
-                    .scratch = scratch,
-                    .training = true,
-                    .t_total = 1,
-                    .threads = 1};
-    ck_assert_uint_eq(op->fact_bytes((rm_desc[]){shape}, call.attr), sizeof fact);
+    remat_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 2, 2}),
+               vector = rm_desc_make(REMAT_F64, 1, (int64_t[]){2});
+    const remat_op *op = rm_op_find_f64("batch_norm");
+    remat_call call = {.attr = &(rm_batch_norm_attr){0.3, 1e-3, 1, 0},
+                       .x = {{shape, x}, {vector, mean}, {vector, var}, {vector, gain}, {vector, bias}},
+                       .y = {shape, y},
+                       .dy = {shape, dy},
+                       .dx = {{shape, dx}, {vector, NULL}, {vector, NULL}, {vector, dgain}, {vector, dbias}},
+                       .once = once,
+                       .scratch = scratch,
+                       .training = true,
+                       .t_total = 1,
+                       .threads = 1};
+    ck_assert_uint_eq(op->once_bytes((remat_desc[]){shape}, call.attr), sizeof once);
     for (int pass = 0; pass < 2; pass++, call.training = false) {
-        op->on[RM_DEVICE_CPU].fact(&call);
-        op->on[RM_DEVICE_CPU].forward(&call);
+        op->on[REMAT_ON_CPU].once(&call);
+        op->on[REMAT_ON_CPU].forward(&call);
         for (int i = 0; i < 8; i++) CLOSE(y[i], pass ? evaluated[i] : trained[i]);
         if (pass) break;
-        op->on[RM_DEVICE_CPU].backward(&call);
+        op->on[REMAT_ON_CPU].backward(&call);
         for (int i = 0; i < 8; i++) CLOSE(dx[i], slope[i]);
     }
     CLOSE(dgain[0], 4.741674999041851);
@@ -482,12 +484,12 @@ END_TEST
 START_TEST(losses_have_known_values) {
     double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
     int32_t targets[2] = {2, 0};
-    rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
-    rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
+    remat_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
+    remat_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
     CLOSE(y_of("softmax_cross_entropy", NULL, x, t, none, &dx, 3), 1.2558682848905545);
     CLOSE(dx, -0.4390241738451356);
     double other[6] = {0, 2, 1, 1, 0.5, -2};
-    rm_tensor o = {x.desc, other};
+    remat_tensor o = {x.desc, other};
     CLOSE(y_of("mse", NULL, x, o, none, &dx, 5), 13.0 / 6);
     CLOSE(dx, 2.0 / 3);
     CLOSE(y_of("mae", NULL, x, o, none, &dx, 3), 7.0 / 6);
@@ -509,17 +511,19 @@ START_TEST(padding_counts_nothing) {
     static const char *const names[] = {"mse", "mae", "huber", "bce_with_logits"};
     static const double mean[] = {5.0 / 3, 1, 2.0 / 3, -0.1704076499550209};
     for (int i = 0; i < 8; i++) {
-        const rm_op *op = rm_op_find_f64(names[i / 2]);
+        const remat_op *op = rm_op_find_f64(names[i / 2]);
         int32_t padding[2] = {i % 2, 1};
         double rows = 1 - i % 2;
-        rm_call call = {.t_total = 1, .threads = 1, .training = true, .scratch = scratch};
-        const rm_desc shape = rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), scalar = rm_desc_make(REMAT_F64, 0, NULL);
-        call.x[0] = (rm_tensor){shape, x}, call.x[1] = (rm_tensor){shape, target};
-        call.x[2] = (rm_tensor){rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), padding};
-        call.x[3] = (rm_tensor){scalar, &rows}, call.y = (rm_tensor){scalar, &y}, call.dy = (rm_tensor){scalar, &dy};
-        call.dx[0] = (rm_tensor){shape, dx};
-        op->on[RM_DEVICE_CPU].forward(&call);
-        op->on[RM_DEVICE_CPU].backward(&call);
+        remat_call call = {.t_total = 1, .threads = 1, .training = true, .scratch = scratch};
+        const remat_desc shape = rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}),
+                         scalar = rm_desc_make(REMAT_F64, 0, NULL);
+        call.x[0] = (remat_tensor){shape, x}, call.x[1] = (remat_tensor){shape, target};
+        call.x[2] = (remat_tensor){rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), padding};
+        call.x[3] = (remat_tensor){scalar, &rows}, call.y = (remat_tensor){scalar, &y},
+        call.dy = (remat_tensor){scalar, &dy};
+        call.dx[0] = (remat_tensor){shape, dx};
+        op->on[REMAT_ON_CPU].forward(&call);
+        op->on[REMAT_ON_CPU].backward(&call);
         CLOSE(y, i % 2 ? 0.0 : mean[i / 2]);
         for (int k = 3 - 3 * (i % 2); k < 6; k++) CLOSE(dx[k], 0.0);
         if (i == 0) CLOSE(dx[2], 4.0 / 3);
@@ -536,8 +540,8 @@ START_TEST(label_smoothing_is_pytorchs) {
                     {1, 1.3392016182238877, 0.16595381122074424, -0.10569084051180223}};
     double logits[6] = {1, 2, 3, -1, 0.5, 0}, dx;
     int32_t targets[2] = {2, 0};
-    rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
-    rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
+    remat_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 3}), logits};
+    remat_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rm_cross_entropy_attr attr = {.smoothing = expected[i].smoothing};
         CLOSE(y_of("softmax_cross_entropy", &attr, x, t, none, &dx, 2), expected[i].loss);
@@ -559,27 +563,27 @@ START_TEST(a_weighted_mean_is_pytorchs) {
                     {true, 0.1, 5.5, 1.2323771853905197, -0.0708055673097888, -0.003032733727412543}};
     double logits[12] = {1, 2, 3, -1, 0.5, 0, 0.25, -2, 1, 2, 0, -1}, weight[3] = {0.5, 2, 3}, total[1];
     int32_t targets[4] = {2, 0, -100, 1};
-    const rm_op *op = rm_op_find_f64("softmax_cross_entropy"), *sum = rm_op_find_f64("target_weight");
-    rm_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){4, 3}), logits};
-    rm_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){4}), targets};
-    rm_tensor w = {rm_desc_make(REMAT_F64, 1, (int64_t[]){3}), weight};
+    const remat_op *op = rm_op_find_f64("softmax_cross_entropy"), *sum = rm_op_find_f64("target_weight");
+    remat_tensor x = {rm_desc_make(REMAT_F64, 2, (int64_t[]){4, 3}), logits};
+    remat_tensor t = {rm_desc_make(REMAT_I32, 1, (int64_t[]){4}), targets};
+    remat_tensor w = {rm_desc_make(REMAT_F64, 1, (int64_t[]){3}), weight};
     for (int i = 0; i < 8; i++) {
         int k = i / 2;
         double y, dy = 1, dx[12], aux[8], scratch[1];
-        rm_call call = {.attr = &(rm_target_weight_attr){3, -100},
-                        .x = {t, expected[k].weighted ? w : none},
-                        .y.data = total,
-                        .scratch = scratch,
-                        .t_total = 1,
-                        .threads = 1};
-        (i % 2 ? sum->define_forward : sum->on[RM_DEVICE_CPU].forward)(&call);
+        remat_call call = {.attr = &(rm_target_weight_attr){3, -100},
+                           .x = {t, expected[k].weighted ? w : none},
+                           .y.data = total,
+                           .scratch = scratch,
+                           .t_total = 1,
+                           .threads = 1};
+        (i % 2 ? sum->define_forward : sum->on[REMAT_ON_CPU].forward)(&call);
         CLOSE(total[0], expected[k].total);
         call.attr = &(rm_cross_entropy_attr){expected[k].smoothing, 1, -100};
         call.x[0] = x, call.x[1] = t, call.x[2] = expected[k].weighted ? w : none;
-        call.x[3] = (rm_tensor){rm_desc_make(REMAT_F64, 0, NULL), total};
+        call.x[3] = (remat_tensor){rm_desc_make(REMAT_F64, 0, NULL), total};
         call.y.data = &y, call.dy.data = &dy, call.dx[0].data = dx, call.aux = aux, call.training = true;
-        (i % 2 ? op->define_forward : op->on[RM_DEVICE_CPU].forward)(&call);
-        (i % 2 ? op->define_backward : op->on[RM_DEVICE_CPU].backward)(&call);
+        (i % 2 ? op->define_forward : op->on[REMAT_ON_CPU].forward)(&call);
+        (i % 2 ? op->define_backward : op->on[REMAT_ON_CPU].backward)(&call);
         CLOSE(y, expected[k].loss);
         CLOSE(dx[3], expected[k].dx3);
         CLOSE(dx[11], expected[k].dx11);
@@ -592,37 +596,37 @@ END_TEST
 START_TEST(a_class_is_ignored) {
     double logits[12] = {1, 2, 3, -1, 0.5, 0, 0.25, -2, 1, 2, 0, -1}, total[1], y, scratch[1];
     int32_t targets[4] = {2, 0, 1, 1};
-    rm_call call = {.attr = &(rm_target_weight_attr){3, 1},
-                    .x = {{rm_desc_make(REMAT_I32, 1, (int64_t[]){4}), targets}, none},
-                    .y.data = total,
-                    .scratch = scratch,
-                    .t_total = 1,
-                    .threads = 1};
-    rm_op_find_f64("target_weight")->on[RM_DEVICE_CPU].forward(&call);
+    remat_call call = {.attr = &(rm_target_weight_attr){3, 1},
+                       .x = {{rm_desc_make(REMAT_I32, 1, (int64_t[]){4}), targets}, none},
+                       .y.data = total,
+                       .scratch = scratch,
+                       .t_total = 1,
+                       .threads = 1};
+    rm_op_find_f64("target_weight")->on[REMAT_ON_CPU].forward(&call);
     CLOSE(total[0], 2.0);
     call.attr = &(rm_cross_entropy_attr){0, 1, 1};
     call.x[1] = call.x[0], call.x[2] = none;
-    call.x[0] = (rm_tensor){rm_desc_make(REMAT_F64, 2, (int64_t[]){4, 3}), logits};
-    call.x[3] = (rm_tensor){rm_desc_make(REMAT_F64, 0, NULL), total};
+    call.x[0] = (remat_tensor){rm_desc_make(REMAT_F64, 2, (int64_t[]){4, 3}), logits};
+    call.x[3] = (remat_tensor){rm_desc_make(REMAT_F64, 0, NULL), total};
     call.y.data = &y;
-    rm_op_find_f64("softmax_cross_entropy")->on[RM_DEVICE_CPU].forward(&call);
+    rm_op_find_f64("softmax_cross_entropy")->on[REMAT_ON_CPU].forward(&call);
     CLOSE(y, 1.2558682848905545);
 }
 END_TEST
 
 /* What an evaluation says can be compared with that of a run without smoothing: bit for bit, in both forms. */
 START_TEST(evaluation_knows_no_label_smoothing) {
-    const rm_op *op = rm_op_find("softmax_cross_entropy");
+    const remat_op *op = rm_op_find("softmax_cross_entropy");
     float logits[6] = {1, 2, 3, -1, 0.5f, 0}, y[3];
     double scratch[1];
     int32_t targets[2] = {2, 0};
-    rm_call call = {.x = {{rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}), logits},
-                          {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets}},
-                    .scratch = scratch,
-                    .t_total = 1,
-                    .threads = 1};
+    remat_call call = {.x = {{rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}), logits},
+                             {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), targets}},
+                       .scratch = scratch,
+                       .t_total = 1,
+                       .threads = 1};
     for (int form = 0; form < 2; form++) {
-        rm_kernel *forward = form ? op->define_forward : op->on[RM_DEVICE_CPU].forward;
+        remat_kernel *forward = form ? op->define_forward : op->on[REMAT_ON_CPU].forward;
         for (int i = 0; i < 3; i++) {
             call.attr = i ? &(rm_cross_entropy_attr){.smoothing = 0.3} : NULL;
             call.training = i == 2;
@@ -636,11 +640,11 @@ START_TEST(evaluation_knows_no_label_smoothing) {
 END_TEST
 
 START_TEST(label_smoothing_must_be_a_share) {
-    rm_desc x[4] = {rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}),
-                    rm_desc_make(REMAT_I32, 1, (int64_t[]){2}),
-                    {.rank = -1},
-                    {.rank = -1}},
-            y;
+    remat_desc x[4] = {rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}),
+                       rm_desc_make(REMAT_I32, 1, (int64_t[]){2}),
+                       {.rank = -1},
+                       {.rank = -1}},
+               y;
     static const double wrong[] = {-0.1, 1.1, NAN};
     for (int i = 0; i < 3; i++) {
         rm_cross_entropy_attr attr = {.smoothing = wrong[i]};
@@ -652,21 +656,21 @@ END_TEST
 
 START_TEST(layer_norm_has_known_values) {
     double x[4] = {1, 2, 4, -1}, gain[4] = {1, 2, 0.5, 1}, bias[4] = {0, 1, 0, -1};
-    rm_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){1, 4}), x};
-    rm_tensor g = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), gain}, b = {g.desc, bias};
-    const rm_op *op = rm_op_find_f64("layer_norm");
+    remat_tensor t = {rm_desc_make(REMAT_F64, 2, (int64_t[]){1, 4}), x};
+    remat_tensor g = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), gain}, b = {g.desc, bias};
+    const remat_op *op = rm_op_find_f64("layer_norm");
     ck_assert_ptr_nonnull(op);
     double dgain[4] = {0}, dbias[4] = {0}, y[4], dy[4] = {1, 1, 1, 1}, gradient[4], aux[2];
-    rm_call call = {.attr = &(rm_layer_norm_attr){1e-5},
-                    .x = {t, g, b},
-                    .y = {t.desc, y},
-                    .dy = {t.desc, dy},
-                    .dx = {{t.desc, gradient}, {g.desc, dgain}, {b.desc, dbias}},
-                    .aux = aux,
-                    .t_total = 1,
-                    .threads = 1};
-    op->on[RM_DEVICE_CPU].forward(&call);
-    op->on[RM_DEVICE_CPU].backward(&call);
+    remat_call call = {.attr = &(rm_layer_norm_attr){1e-5},
+                       .x = {t, g, b},
+                       .y = {t.desc, y},
+                       .dy = {t.desc, dy},
+                       .dx = {{t.desc, gradient}, {g.desc, dgain}, {b.desc, dbias}},
+                       .aux = aux,
+                       .t_total = 1,
+                       .threads = 1};
+    op->on[REMAT_ON_CPU].forward(&call);
+    op->on[REMAT_ON_CPU].backward(&call);
     /* mean 1.5, variance 3.25 */
     double rstd = 1 / sqrt(3.25 + 1e-5);
     CLOSE(y[0], -0.5 * rstd);
@@ -683,21 +687,21 @@ START_TEST(layer_norm_survives_a_large_mean) {
     enum { C = 512 };
     static float x[C], y[C], gain[C], bias[C];
     for (int i = 0; i < C; i++) x[i] = 20000 + (float)(i % 2), gain[i] = 1;
-    const rm_op *op = rm_op_find("layer_norm");
-    rm_desc row = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, C}), vector = rm_desc_make(REMAT_F32, 1, (int64_t[]){C});
-    rm_call call = {.attr = &(rm_layer_norm_attr){1e-5},
-                    .x = {{row, x}, {vector, gain}, {vector, bias}},
-                    .y = {row, y},
-                    .t_total = 1,
-                    .threads = 1};
-    op->on[RM_DEVICE_CPU].forward(&call);
+    const remat_op *op = rm_op_find("layer_norm");
+    remat_desc row = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, C}), vector = rm_desc_make(REMAT_F32, 1, (int64_t[]){C});
+    remat_call call = {.attr = &(rm_layer_norm_attr){1e-5},
+                       .x = {{row, x}, {vector, gain}, {vector, bias}},
+                       .y = {row, y},
+                       .t_total = 1,
+                       .threads = 1};
+    op->on[REMAT_ON_CPU].forward(&call);
     for (int i = 0; i < C; i++) ck_assert_msg(fabs(y[i] - (i % 2 ? 1.0 : -1.0)) < 1e-4, "%g", (double)y[i]);
 }
 END_TEST
 
 /* Logits at the ends of the float range, and NaN, which must reach the loss. */
 START_TEST(loss_of_extreme_logits) {
-    const rm_op *op = rm_op_find("softmax_cross_entropy");
+    const remat_op *op = rm_op_find("softmax_cross_entropy");
     float x[4][3] = {{1000, 0, -1000}, {-INFINITY, 0, 0}, {3e38f, 3e38f, -3e38f}, {0, NAN, 0}};
     double expected[4] = {0, 0.69314718055994531, 0.69314718055994531, NAN};
     int32_t target = 0;
@@ -705,17 +709,18 @@ START_TEST(loss_of_extreme_logits) {
         float y, dy = 1, dx[3], aux[2];
         double scratch[1];
         int32_t t = i == 1 ? 1 : target;
-        rm_desc shape = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, 3}), one = rm_desc_make(REMAT_I32, 1, (int64_t[]){1});
-        rm_call call = {.x = {{shape, x[i]}, {one, &t}},
-                        .y = {{REMAT_F32, 0, {1, 1, 1, 1}}, &y},
-                        .dy = {{REMAT_F32, 0, {1, 1, 1, 1}}, &dy},
-                        .dx = {{shape, dx}},
-                        .aux = aux,
-                        .scratch = scratch,
-                        .t_total = 1,
-                        .threads = 1};
-        op->on[RM_DEVICE_CPU].forward(&call);
-        op->on[RM_DEVICE_CPU].backward(&call);
+        remat_desc shape = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, 3}),
+                   one = rm_desc_make(REMAT_I32, 1, (int64_t[]){1});
+        remat_call call = {.x = {{shape, x[i]}, {one, &t}},
+                           .y = {{REMAT_F32, 0, {1, 1, 1, 1}}, &y},
+                           .dy = {{REMAT_F32, 0, {1, 1, 1, 1}}, &dy},
+                           .dx = {{shape, dx}},
+                           .aux = aux,
+                           .scratch = scratch,
+                           .t_total = 1,
+                           .threads = 1};
+        op->on[REMAT_ON_CPU].forward(&call);
+        op->on[REMAT_ON_CPU].backward(&call);
         if (i < 3) {
             ck_assert_msg(fabs(y - expected[i]) <= 1e-6, "row %d: %g, not %g", i, (double)y, expected[i]);
             ck_assert_msg(fabs((double)dx[0] + dx[1] + dx[2]) <= 1e-6, "row %d: gradients do not cancel", i);

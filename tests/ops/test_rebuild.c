@@ -19,7 +19,7 @@ enum { VOCABULARY = 7 };
 static bool print_table;
 
 typedef struct {
-    const rm_op *op;
+    const remat_op *op;
     int64_t gates, batch, hidden, in, tau; /* in 0: folded */
     int threads;
     bool states, biases;
@@ -47,22 +47,22 @@ static float *draw(int64_t count, uint32_t salt) {
     return x;
 }
 
-static rm_tensor reals(int rank, int64_t a, int64_t b, int64_t c, bool given, uint32_t salt) {
-    rm_tensor t = {.desc = rm_desc_make(REMAT_F32, rank, (int64_t[]){a, b, c})};
+static remat_tensor reals(int rank, int64_t a, int64_t b, int64_t c, bool given, uint32_t salt) {
+    remat_tensor t = {.desc = rm_desc_make(REMAT_F32, rank, (int64_t[]){a, b, c})};
     if (given) t.data = draw(rm_desc_count(&t.desc), salt);
     return t;
 }
 
-static rm_tensor tokens(const shape *s) {
-    rm_tensor t = {.desc = rm_desc_make(REMAT_I32, 2, (int64_t[]){s->tau, s->batch})};
+static remat_tensor tokens(const shape *s) {
+    remat_tensor t = {.desc = rm_desc_make(REMAT_I32, 2, (int64_t[]){s->tau, s->batch})};
     int32_t *token = t.data = take(rm_desc_bytes(&t.desc), 0);
     for (int64_t i = 0; i < s->tau * s->batch; i++) token[i] = (int32_t)(i * i % VOCABULARY);
     return t;
 }
 
-static rm_call make_call(const shape *s) {
+static remat_call make_call(const shape *s) {
     int64_t wide = s->gates * s->hidden;
-    rm_call call = {.t_total = s->tau, .training = true, .threads = s->threads};
+    remat_call call = {.t_total = s->tau, .training = true, .threads = s->threads};
     call.x[0] = s->in ? reals(3, s->tau, s->batch, s->in, true, 1) : tokens(s);
     call.x[1] = s->in ? reals(2, wide, s->in, 1, true, 2) : reals(2, VOCABULARY, wide, 1, true, 2);
     call.x[2] = reals(2, wide, s->hidden, 1, true, 3);
@@ -78,36 +78,36 @@ static rm_call make_call(const shape *s) {
     return call;
 }
 
-static void free_call(rm_call *call) {
-    for (int i = 0; i < RM_MAX_IN; i++) free(call->x[i].data);
-    for (int i = 0; i < RM_MAX_STATE; i++) free(call->state_in[i].data), free(call->state_out[i].data);
+static void free_call(remat_call *call) {
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) free(call->x[i].data);
+    for (int i = 0; i < REMAT_MAX_STATES; i++) free(call->state_in[i].data), free(call->state_out[i].data);
     free(call->y.data);
 }
 
-static void run(rm_call *call, const rm_op *op, const rm_desc *x, rm_pass pass) {
-    rm_cost cost = {0};
+static void run(remat_call *call, const remat_op *op, const remat_desc *x, remat_pass pass) {
+    remat_cost cost = {0};
     op->cost(x, &call->y.desc, call->attr, pass, &cost);
     call->scratch = take(cost.scratch_bytes, 0xFF); /* NaN */
-    rm_op_kernel(op, RM_DEVICE_CPU, pass)(call);
+    rm_op_kernel(op, REMAT_ON_CPU, pass)(call);
     free(call->scratch);
 }
 
 /* Does rebuild leave what forward did? */
 static bool same_bits(const shape *s, bool *claimed) {
-    rm_call call = make_call(s);
-    rm_desc x[RM_MAX_IN];
-    for (int i = 0; i < RM_MAX_IN; i++) x[i] = call.x[i].desc;
+    remat_call call = make_call(s);
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call.x[i].desc;
     *claimed = !s->op->rebuilds || s->op->rebuilds(x, NULL);
     uint64_t bytes = s->op->aux_bytes(x, NULL),
-             packed_bytes = s->op->on[RM_DEVICE_CPU].packed_bytes(x, NULL, s->threads);
+             packed_bytes = s->op->on[REMAT_ON_CPU].packed_bytes(x, NULL, s->threads);
     void *packed = take(packed_bytes, 0xFF), *kept = take(bytes, 0xFF), *rebuilt = take(bytes, 0xFF);
-    s->op->on[RM_DEVICE_CPU].pack(&call, packed);
+    s->op->on[REMAT_ON_CPU].pack(&call, packed);
     call.packed = packed;
     call.aux = kept;
-    run(&call, s->op, x, RM_FORWARD);
+    run(&call, s->op, x, REMAT_FORWARD);
     call.aux = rebuilt;
-    for (int i = 0; i < RM_MAX_STATE; i++) free(call.state_out[i].data), call.state_out[i].data = NULL;
-    run(&call, s->op, x, RM_REBUILD);
+    for (int i = 0; i < REMAT_MAX_STATES; i++) free(call.state_out[i].data), call.state_out[i].data = NULL;
+    run(&call, s->op, x, REMAT_REBUILD);
     bool same = !memcmp(kept, rebuilt, bytes);
     free(packed), free(kept), free(rebuilt);
     free_call(&call);
@@ -183,7 +183,7 @@ START_TEST(every_op_that_rebuilds_is_swept) {
     for (int i = 0; i < rm_n_ops; i++) {
         bool swept = false;
         for (int64_t k = 0; k < COUNT(cells); k++) swept |= !strcmp(cells[k].name, rm_ops[i]->name);
-        ck_assert_msg(swept == (rm_ops[i]->on[RM_DEVICE_CPU].rebuild != NULL), "%s", rm_ops[i]->name);
+        ck_assert_msg(swept == (rm_ops[i]->on[REMAT_ON_CPU].rebuild != NULL), "%s", rm_ops[i]->name);
     }
 }
 END_TEST

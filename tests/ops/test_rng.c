@@ -54,17 +54,17 @@ enum { T = 50, B = 8, C = 501, N = T * B * C };
 static float ones[N], out[N];
 
 static void drop(double probability, uint64_t seed, uint64_t step, uint32_t node, bool training) {
-    const rm_op *op = rm_op_find("dropout");
-    rm_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){T, B, C});
+    const remat_op *op = rm_op_find("dropout");
+    remat_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){T, B, C});
     for (int i = 0; i < N; i++) ones[i] = 1;
-    rm_call call = {.attr = &(rm_dropout_attr){probability},
-                    .x = {{shape, ones}},
-                    .y = {shape, out},
-                    .key = {seed, step, node},
-                    .t_total = T,
-                    .training = training,
-                    .threads = 2};
-    op->on[RM_DEVICE_CPU].forward(&call);
+    remat_call call = {.attr = &(rm_dropout_attr){probability},
+                       .x = {{shape, ones}},
+                       .y = {shape, out},
+                       .key = {seed, step, node},
+                       .t_total = T,
+                       .training = training,
+                       .threads = 2};
+    op->on[REMAT_ON_CPU].forward(&call);
 }
 
 /* Within five standard deviations of the expected count: a fair generator fails once in two million. */

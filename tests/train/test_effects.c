@@ -42,8 +42,8 @@ static outcome train(void) {
     remat_graph *g;
     remat_session *s;
     ck_ok(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, (int64_t[]){B, C});
-    remat_value t = remat_input(g, "t", REMAT_I32, REMAT_WHOLE, 1, (int64_t[]){B});
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C});
+    remat_value t = remat_input(g, "t", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){B});
     remat_value w = remat_param(g, "weight", 2, (int64_t[]){K, C}, remat_init_uniform(0.5));
     remat_value b = remat_param(g, "bias", 1, (int64_t[]){K}, remat_init_uniform(0.5));
     remat_config config = rm_setup_training_config(&o);

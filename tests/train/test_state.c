@@ -821,7 +821,7 @@ static remat_session *with_running_statistics(void) {
     remat_config config = REMAT_CONFIG_INIT;
     const int64_t dim[] = {4, 3};
     ck_ok(remat_graph_create(&g));
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_WHOLE, 2, dim);
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, dim);
     remat_value mean = remat_buffer(g, "norm.running_mean", 1, dim + 1, remat_init_zero());
     remat_value var = remat_buffer(g, "norm.running_var", 1, dim + 1, remat_init_constant(1));
     remat_value gain = remat_param(g, "norm.weight", 1, dim + 1, remat_init_uniform(1));

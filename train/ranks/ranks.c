@@ -327,7 +327,7 @@ remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *
                             .compress = !strcmp(o->grad_compress, "fp16")   ? RM_COMPRESS_FP16
                                         : !strcmp(o->grad_compress, "bf16") ? RM_COMPRESS_BF16
                                                                             : RM_COMPRESS_NONE,
-                            .pairwise = o->deterministic_world > 0,
+                            .deterministic_world = o->deterministic_world > 0,
                             .shard_optimizer = o->zero > 0,
                             .fused_update = o->fused_update,
                             .rows = o->batch};

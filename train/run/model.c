@@ -98,7 +98,7 @@ static remat_status check_data(const rm_model_spec *spec, const model *m) {
 
 static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
     int64_t dim[] = {timesteps, batch, data->features}, picture[] = {batch, data->channels, data->height, data->width};
-    if (data->channels) return remat_input(g, "input", REMAT_F32, REMAT_WHOLE, 4, picture);
+    if (data->channels) return remat_input(g, "input", REMAT_F32, REMAT_STATIC, 4, picture);
     return data->vocabulary ? remat_input(g, "input", REMAT_I32, REMAT_SEQUENCE, 2, dim)
                             : remat_input(g, "input", REMAT_F32, REMAT_SEQUENCE, 3, dim);
 }
@@ -107,12 +107,12 @@ static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t tim
     bool pairs = data->answer_steps > 0;
     int64_t sequence[] = {pairs ? data->answer_steps : timesteps, batch, data->values}, whole[] = {batch, data->values},
             rows[] = {batch, data->labels};
-    if (data->labels) return remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, rows);
+    if (data->labels) return remat_input(g, "target", REMAT_I32, REMAT_STATIC, 2, rows);
     if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
     if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
-    if (data->places) return remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 2, (int64_t[]){batch, data->places});
-    return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_WHOLE, 1, whole)
-                         : remat_input(g, "target", REMAT_F32, REMAT_WHOLE, 2, whole);
+    if (data->places) return remat_input(g, "target", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){batch, data->places});
+    return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_STATIC, 1, whole)
+                         : remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, whole);
 }
 
 /* Huber's delta is PyTorch's default. */
@@ -136,7 +136,7 @@ static remat_value loss_of_reals(remat_graph *g, const rm_model_spec *spec, rema
 
 static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     remat_value weights = REMAT_NONE;
-    if (spec->class_weights) weights = remat_input(g, "class_weights", REMAT_F32, REMAT_WHOLE, 1, &spec->data.classes);
+    if (spec->class_weights) weights = remat_input(g, "class_weights", REMAT_F32, REMAT_STATIC, 1, &spec->data.classes);
     return remat_softmax_cross_entropy_weighted(g, logits, target, weights, -1, spec->label_smoothing);
 }
 
@@ -161,9 +161,9 @@ static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t
     bool pairs = spec->data.answer_steps > 0;
     spec->last = spec->length = spec->ends = spec->begins = spec->padding = spec->previous = REMAT_NONE;
     if (spec->data.lengths && spec->data.labels)
-        spec->length = remat_input(g, "length", REMAT_I32, REMAT_WHOLE, 1, &batch);
+        spec->length = remat_input(g, "length", REMAT_I32, REMAT_STATIC, 1, &batch);
     else if (spec->data.lengths && !spec->data.every_step)
-        spec->last = remat_input(g, "last", REMAT_I32, REMAT_WHOLE, 1, &batch);
+        spec->last = remat_input(g, "last", REMAT_I32, REMAT_STATIC, 1, &batch);
     if (spec->data.lengths && spec->bidirectional)
         spec->ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, rows);
     if (spec->data.documents || pairs) spec->begins = remat_input(g, "begins", REMAT_F32, REMAT_SEQUENCE, 2, rows);

@@ -370,8 +370,8 @@ remat_config rm_setup_training_config(const rm_options *o) {
     int64_t calls = rm_setup_micro_steps(o) * rm_setup_windows(o);
     c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine says how many there can be */
     c.stateful = o->stateful || rm_setup_windows(o) > 1;
-    c.carry_after = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;
-    c.pairwise = o->deterministic_world > 0;
+    c.carry_stride = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;
+    c.deterministic_world = o->deterministic_world > 0;
     c.loss_mean = o->loss_mean;
     return c;
 }
@@ -394,7 +394,7 @@ static remat_status by_flags(remat_status status) {
     static const char *const names[][2] = {{"train_only", "--train-only"},
                                            {"groups", "--groups"},
                                            {"loss_mean", "--loss-mean"},
-                                           {"carry_after", "the second number of --tbptt"},
+                                           {"carry_stride", "the second number of --tbptt"},
                                            {"set tile = ", "say --tile="}};
     for (size_t i = 0; i < sizeof names / sizeof *names && status == REMAT_INVALID; i++) {
         const char *sentence = remat_last_error(), *at = strstr(sentence, names[i][0]);

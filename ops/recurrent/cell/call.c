@@ -5,12 +5,12 @@
 
 #include <omp.h>
 
-uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const rm_desc *x) {
+uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const remat_desc *x) {
     bool folded = x[RM_X].dtype == REMAT_I32;
     return kernels->packed_bytes(cell, folded, folded ? 0 : x[RM_X].dim[2], x[RM_W_HH].dim[1]);
 }
 
-void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call, void *packed) {
+void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call, void *packed) {
     rm_recurrent r = rm_recurrent_of(call);
     bool folded = call->x[RM_X].desc.dtype == REMAT_I32;
     bool large = r.hidden * r.hidden >= RM_PARALLEL_MIN / 4;
@@ -70,7 +70,7 @@ static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int
     rm_region_end(&region, barrier && met > 1 ? rm_barrier_lost_ns(barrier, met) : 0);
 }
 
-static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
+static rm_cell_job job_of(const remat_call *call, rm_barrier *barrier) {
     rm_recurrent r = rm_recurrent_of(call);
     return (rm_cell_job){
         .tau = r.tau,
@@ -91,7 +91,7 @@ static rm_cell_job job_of(const rm_call *call, rm_barrier *barrier) {
     };
 }
 
-void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call) {
+void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call) {
     rm_barrier barrier = {0};
     rm_cell_job job = job_of(call, &barrier);
     int64_t wide = rm_cell_columns(cell) * job.hidden;
@@ -108,13 +108,13 @@ void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const rm
     run(kernels->forward[cell], &job, call->threads, kernels->lanes);
 }
 
-void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call) {
+void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call) {
     rm_cell_job job = job_of(call, NULL); /* nobody waits for anybody */
     if (cell == RM_CELL_LSTM) job.c = job.gates + job.tau * job.batch * rm_cell_columns(cell) * job.hidden;
     run(kernels->rebuild[cell], &job, call->threads, kernels->lanes);
 }
 
-void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const rm_call *call) {
+void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call) {
     rm_barrier barrier = {0};
     rm_cell_job job = job_of(call, &barrier);
     int64_t state = job.batch * job.hidden, rows = job.tau * job.batch;

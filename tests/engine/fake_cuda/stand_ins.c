@@ -15,42 +15,42 @@ typedef struct {
 static void add(ranges *r, const void *start, uint64_t bytes, bool writes) {
     if (start && bytes) r->item[r->n++] = (fake_range){start, bytes, writes};
 }
-static void add_tensor(ranges *r, const rm_tensor *t, bool writes) {
+static void add_tensor(ranges *r, const remat_tensor *t, bool writes) {
     if (t->data && t->desc.rank >= 0) add(r, t->data, rm_desc_bytes(&t->desc), writes);
 }
 
 /* ---- Ops ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const rm_op *op;
-    rm_pass pass;
+    const remat_op *op;
+    remat_pass pass;
     void *packed;           /* not NULL: weights are packed there */
     double attr[MOST_ATTR]; /* all attributes are doubles, or integers of as many bytes */
-    rm_call call;
+    remat_call call;
 } launch;
 
 static void do_launch(void *context) {
     launch *l = context;
     if (l->call.attr) l->call.attr = l->attr;
     if (l->packed)
-        l->op->on[RM_DEVICE_CPU].pack(&l->call, l->packed);
+        l->op->on[REMAT_ON_CPU].pack(&l->call, l->packed);
     else
-        rm_op_kernel(l->op, RM_DEVICE_CPU, l->pass)(&l->call);
+        rm_op_kernel(l->op, REMAT_ON_CPU, l->pass)(&l->call);
 }
 
-static uint64_t packed_bytes(const rm_op *op, const rm_desc *x, const rm_call *call) {
-    const rm_op_device *on = &op->on[RM_DEVICE_CPU];
+static uint64_t packed_bytes(const remat_op *op, const remat_desc *x, const remat_call *call) {
+    const remat_op_device *on = &op->on[REMAT_ON_CPU];
     return on->packed_bytes ? on->packed_bytes(x, call->attr, 1) : 0;
 }
 
-static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
-    rm_desc x[RM_MAX_IN];
-    rm_cost cost = {0};
-    bool forward = l->pass == RM_FORWARD, backward = l->pass == RM_BACKWARD, fact = l->pass == RM_FACT;
-    for (int k = 0; k < RM_MAX_IN; k++) {
+static void find_ranges(const launch *l, const remat_call *c, ranges *r) {
+    remat_desc x[REMAT_MAX_INPUTS];
+    remat_cost cost = {0};
+    bool forward = l->pass == REMAT_FORWARD, backward = l->pass == REMAT_BACKWARD, once = l->pass == REMAT_ONCE;
+    for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
         x[k] = c->x[k].desc;
         if (k >= l->op->n_in) continue;
-        add_tensor(r, &c->x[k], fact && l->op->buffers >> k & 1);
+        add_tensor(r, &c->x[k], once && l->op->buffers >> k & 1);
         if (backward) add_tensor(r, &c->dx[k], true);
     }
     add_tensor(r, &c->y, forward);
@@ -61,16 +61,16 @@ static void find_ranges(const launch *l, const rm_call *c, ranges *r) {
         if (backward) add_tensor(r, &c->dstate_out[k], false);
         if (backward) add_tensor(r, &c->dstate_in[k], true);
     }
-    const rm_op_device *on = &l->op->on[RM_DEVICE_CPU];
+    const remat_op_device *on = &l->op->on[REMAT_ON_CPU];
     if (l->op->cost) l->op->cost(x, &c->y.desc, c->attr, l->pass, &cost);
     if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, c->attr, l->pass, c->aux);
     if (l->op->aux_bytes) add(r, c->aux, l->op->aux_bytes(x, c->attr), true);
-    if (l->op->fact_bytes) add(r, c->fact, l->op->fact_bytes(x, c->attr), fact);
+    if (l->op->once_bytes) add(r, c->once, l->op->once_bytes(x, c->attr), once);
     add(r, c->scratch, cost.scratch_bytes, true);
     add(r, c->packed, packed_bytes(l->op, x, c), false);
 }
 
-static void make_launch(launch *l, const rm_op *op, rm_pass pass, const rm_call *call) {
+static void make_launch(launch *l, const remat_op *op, remat_pass pass, const remat_call *call) {
     memset(l, 0, sizeof *l);
     *l = (launch){.op = op, .pass = pass, .call = *call};
     if (op->attr_bytes > sizeof l->attr) abort();
@@ -79,34 +79,34 @@ static void make_launch(launch *l, const rm_op *op, rm_pass pass, const rm_call 
 }
 
 /* The device asks for a kernel and calls it at once: which one it was is remembered from the one to the other. */
-static const rm_op *asked_op;
-static rm_pass asked_pass;
+static const remat_op *asked_op;
+static remat_pass asked_pass;
 
 /* All that a launch depends on, but for the key of what draws: that is another one in every step. */
 typedef struct {
-    const void *address[2 * RM_MAX_IN + 4 * RM_MAX_STATE + 6];
-    rm_desc desc[RM_MAX_IN];
+    const void *address[2 * REMAT_MAX_INPUTS + 4 * REMAT_MAX_STATES + 6];
+    remat_desc desc[REMAT_MAX_INPUTS];
     int64_t t0, t_total;
     double attr[MOST_ATTR];
     bool training;
 } launch_key;
 
 static void make_key(const launch *l, launch_key *key) {
-    const rm_call *c = &l->call;
+    const remat_call *c = &l->call;
     int n = 0;
     memset(key, 0, sizeof *key);
-    for (int k = 0; k < RM_MAX_IN; k++) {
+    for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
         key->address[n++] = c->x[k].data;
         key->address[n++] = c->dx[k].data;
         key->desc[k].rank = c->x[k].desc.rank;
         for (int d = 0; d < c->x[k].desc.rank; d++) key->desc[k].dim[d] = c->x[k].desc.dim[d];
     }
-    for (int k = 0; k < RM_MAX_STATE; k++) {
-        const rm_tensor *state[] = {&c->state_in[k], &c->state_out[k], &c->dstate_in[k], &c->dstate_out[k]};
+    for (int k = 0; k < REMAT_MAX_STATES; k++) {
+        const remat_tensor *state[] = {&c->state_in[k], &c->state_out[k], &c->dstate_in[k], &c->dstate_out[k]};
         for (int i = 0; i < 4; i++) key->address[n++] = k < l->op->n_state ? state[i]->data : NULL;
     }
     key->address[n++] = c->y.data, key->address[n++] = c->dy.data, key->address[n++] = c->aux;
-    key->address[n++] = c->scratch, key->address[n++] = c->packed, key->address[n++] = c->fact;
+    key->address[n++] = c->scratch, key->address[n++] = c->packed, key->address[n++] = c->once;
     key->t0 = c->t0, key->t_total = c->t_total, key->training = c->training;
     memcpy(key->attr, l->attr, sizeof key->attr);
 }
@@ -114,7 +114,7 @@ static void make_key(const launch *l, launch_key *key) {
 static void do_nothing(void *context) { (void)context; }
 
 /* As two launches, that are recorded together wherever nothing is drawn. */
-static void launch_op(const rm_call *call) {
+static void launch_op(const remat_call *call) {
     const rm_cuda_queue *queue = call->queue;
     launch l;
     launch_key key;
@@ -129,21 +129,21 @@ static void launch_op(const rm_call *call) {
     if (!draws) rm_cuda_end(queue);
 }
 
-static rm_kernel *kernel(const rm_op *op, rm_pass pass) {
+static remat_kernel *kernel(const remat_op *op, remat_pass pass) {
     asked_op = op;
     asked_pass = pass;
-    return rm_op_kernel(op, RM_DEVICE_CPU, pass) ? launch_op : NULL;
+    return rm_op_kernel(op, REMAT_ON_CPU, pass) ? launch_op : NULL;
 }
 
 /* The CPU's kernels read packed weights, a GPU's do not. */
-static void pack(rm_queue *queue, const rm_op *op, const rm_call *call, void *packed) {
+static void pack(rm_queue *queue, const remat_op *op, const remat_call *call, void *packed) {
     launch l;
-    rm_desc x[RM_MAX_IN];
+    remat_desc x[REMAT_MAX_INPUTS];
     ranges r = {.n = 0};
-    make_launch(&l, op, RM_FORWARD, call);
-    for (int k = 0; k < RM_MAX_IN; k++) {
+    make_launch(&l, op, REMAT_FORWARD, call);
+    for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
         x[k] = call->x[k].desc;
-        if (k < op->n_in && op->weights >> k & 1) add_tensor(&r, &call->x[k], false);
+        if (k < op->n_in && op->shared >> k & 1) add_tensor(&r, &call->x[k], false);
     }
     l.packed = packed;
     add(&r, packed, packed_bytes(op, x, call), true);
@@ -241,7 +241,7 @@ const rm_cuda_kernels rm_cuda_kernels_built = {kernel,       update, measure,   
 const rm_device_api *rm_device_find(const char *name) {
     static rm_device_api cuda;
     cuda = rm_device_cuda;
-    cuda.kernels = RM_DEVICE_CPU;
+    cuda.kernels = REMAT_ON_CPU;
     cuda.pack = pack;
     const rm_device_api *all[] = {&rm_device_cpu, &cuda, &rm_device_null};
     for (int i = 0; i < 3; i++)

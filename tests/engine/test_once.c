@@ -1,4 +1,4 @@
-/* test_facts.c: facts of an op along time, which has one a tile: each is made once a step, before the first run that reads it,
+/* test_once.c: once results of an op along time, which has one a tile: each is made once a step, before the first run that reads it,
  * whatever the plan and wherever in the net the op stands; and all runs of its tile read that one. */
 #include "engine/remat_op.h"
 #include "tests/cases.h"
@@ -6,7 +6,7 @@
 
 enum { T = 11, TILE = 3, TILES = 4, B = 2, C = 3 };
 
-/* y = x (t0 + 1) of the tile, which is its fact; in an evaluation, 1. It tells the other ranks how many timesteps it has seen. */
+/* y = x (t0 + 1) of the tile, which is its once; in an evaluation, 1. It tells the other ranks how many timesteps it has seen. */
 static int n_made, n_told;
 
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
@@ -18,20 +18,20 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     (void)y, (void)attr, (void)pass;
     *out = (remat_cost){.flops = 1, .moved_bytes = (double)remat_desc_bytes(&x[0])};
 }
-static uint64_t fact_bytes(const remat_desc *x, const void *attr) {
+static uint64_t once_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     return (uint64_t)x[0].dim[0] * sizeof(double);
 }
 static bool talks(const void *attr) { return (void)attr, true; }
 
-static void fact(const remat_call *call) {
-    double *of = call->fact;
+static void once(const remat_call *call) {
+    double *of = call->once;
     n_made++;
     for (int64_t t = 0; t < call->x[0].desc.dim[0]; t++) of[t] = call->training ? (double)call->t0 + 1 : 1;
     remat_sum_over_ranks(call, of, call->x[0].desc.dim[0]);
 }
 static void multiply(const remat_call *call, const float *from, float *to) {
-    const double *of = call->fact;
+    const double *of = call->once;
     int64_t n = remat_desc_count(&call->y.desc), row = n / call->y.desc.dim[0];
     for (int64_t i = 0; to && i < n; i++) to[i] = from[i] * (float)of[i / row];
 }
@@ -44,9 +44,9 @@ static const remat_op numbered = {.struct_bytes = sizeof(remat_op),
                                   .time = REMAT_TIME_POINTWISE,
                                   .infer = infer,
                                   .cost = cost,
-                                  .fact_bytes = fact_bytes,
-                                  .talks = talks,
-                                  .on = {{.forward = forward, .backward = backward, .fact = fact}}};
+                                  .once_bytes = once_bytes,
+                                  .collective = talks,
+                                  .on = {{.forward = forward, .backward = backward, .once = once}}};
 
 typedef enum { ON_THE_SPINE, LEAF, HANDED_OUT, PLACES } place;
 
@@ -163,8 +163,8 @@ START_TEST(evaluations_talk_to_nobody) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("facts");
-    TCase *tests = tcase_create("facts");
+    Suite *suite = suite_create("once");
+    TCase *tests = tcase_create("once");
     tcase_add_loop_test(tests, each_is_made_once, 0, PLACES);
     tcase_add_test(tests, evaluations_talk_to_nobody);
     suite_add_tcase(suite, tests);

@@ -1,4 +1,4 @@
-/* test_lent.c: inputs and outputs in the program's own memory (remat_config.lent): the same bits, and the arena is smaller by exactly
+/* test_external.c: inputs and outputs in the program's own memory (remat_config.external): the same bits, and the arena is smaller by exactly
  * what they take. */
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
@@ -71,8 +71,8 @@ static void lent(outcome *o) {
     remat_step_result r;
     remat_value in, out, loss = describe(&n, &in, &out);
     remat_config config = configured(&out);
-    config.lent = (remat_lent[]){{out, o->y}, {in, x}};
-    config.n_lent = 2;
+    config.external = (remat_external[]){{out, o->y}, {in, x}};
+    config.n_external = 2;
     ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%s", remat_last_error());
     o->bytes = remat_session_plan(s).planned_peak_bytes;
     fill(read, 2);
@@ -85,10 +85,10 @@ static void lent(outcome *o) {
     ck_assert(!remat_read(s, REMAT_GRADIENT, 0, o->gradient, sizeof o->gradient));
     fill(other, 5);
     ck_assert(!remat_forward(s));
-    ck_assert(!remat_lend(s, REMAT_INPUT, 0, other) && !remat_lend(s, REMAT_OUTPUT, 0, o->seen));
+    ck_assert(!remat_set_external(s, REMAT_INPUT, 0, other) && !remat_set_external(s, REMAT_OUTPUT, 0, o->seen));
     ck_assert_int_eq(remat_backward(s, NULL), REMAT_INVALID); /* other inputs than the forward pass had */
     ck_assert(!remat_evaluate(s, NULL));
-    ck_assert_int_eq(remat_lend(s, REMAT_INPUT, 1, other), REMAT_INVALID);
+    ck_assert_int_eq(remat_set_external(s, REMAT_INPUT, 1, other), REMAT_INVALID);
     ck_assert(strstr(remat_last_error(), "target lies in the arena"));
     remat_session_free(s);
     remat_graph_free(n.graph);
@@ -110,8 +110,8 @@ START_TEST(a_plan_needs_no_memory) {
     remat_session *s;
     remat_value in, out, loss = describe(&n, &in, &out);
     remat_config config = configured(&out);
-    config.lent = (remat_lent[]){{out, NULL}, {in, NULL}};
-    config.n_lent = 2;
+    config.external = (remat_external[]){{out, NULL}, {in, NULL}};
+    config.n_external = 2;
     config.plan_only = true;
     ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%s", remat_last_error());
     remat_session_free(s);
@@ -119,18 +119,23 @@ START_TEST(a_plan_needs_no_memory) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_lent) {
-    static const char *const words[] = {"neither an f32 input nor an output", "is not a value", "has no memory",
-                                        "are one value", "nothing is lent"};
+START_TEST(invalid_external_memory_is_refused) {
+    static const char *const words[] = {"must be an f32 input or an output", "is not a value", ".memory is NULL",
+                                        "are one value", "external is NULL"};
     static sequence memory;
     net n;
     remat_session *s;
     remat_value in, out, loss = describe(&n, &in, &out);
     remat_config config = configured(&out);
-    remat_lent lent[] = {{in, memory}, {_i == 0 ? loss : _i == 1 ? (remat_value){1000} : _i == 3 ? in : out, memory}};
+    remat_external lent[] = {{in, memory},
+                             {_i == 0   ? loss
+                              : _i == 1 ? (remat_value){1000}
+                              : _i == 3 ? in
+                                        : out,
+                              memory}};
     if (_i == 2) lent[1].memory = NULL;
-    config.lent = _i == 4 ? NULL : lent;
-    config.n_lent = 2;
+    config.external = _i == 4 ? NULL : lent;
+    config.n_external = 2;
     ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\"", remat_last_error());
     config.device = "null"; /* where nothing is read */
@@ -140,11 +145,11 @@ START_TEST(what_cannot_be_lent) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("lent");
-    TCase *tests = tcase_create("lent");
+    Suite *suite = suite_create("external");
+    TCase *tests = tcase_create("external");
     tcase_add_test(tests, the_same_bits_in_fewer_bytes);
     tcase_add_test(tests, a_plan_needs_no_memory);
-    tcase_add_loop_test(tests, what_cannot_be_lent, 0, 5);
+    tcase_add_loop_test(tests, invalid_external_memory_is_refused, 0, 5);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
