@@ -1,5 +1,5 @@
-/* calibrate.c: see calibrate.h. Decides what is measured, under which names times are kept, and where they go; measure.c
- * takes the time, calibration_cache.c keeps it. */
+/* calibrate.c: see calibrate.h. Chooses what to measure, the keys of times, and where times go. measure.c measures,
+ * calibration_cache.c stores. */
 #include "engine/times/calibrate.h"
 
 #include <stdio.h>
@@ -14,12 +14,12 @@
 #include "engine/times/measure.h"
 #include "memory/host.h"
 
-/* ---- Names of programs ---------------------------------------------------------------------------------------- */
+/* ---- Keys of programs ---------------------------------------------------------------------------------------- */
 
 static uint64_t hash_text(const char *text, uint64_t seed) { return rm_hash(text, strlen(text), seed); }
 static uint64_t hash_number(int64_t number, uint64_t seed) { return rm_hash(&number, sizeof number, seed); }
 
-/* The processor's name, as the system tells it; "" where it does not. */
+/* The processor's name from /proc/cpuinfo, or "". */
 static void processor(char *name, size_t size) {
     FILE *file = fopen("/proc/cpuinfo", "re");
     char line[256];
@@ -29,7 +29,7 @@ static void processor(char *name, size_t size) {
     if (file) fclose(file);
 }
 
-/* Threads that wait asleep answer later than those that spin: their policy is part of the machine. */
+/* Sleeping threads respond later than spinning ones, so OpenMP's wait policy is part of the machine. */
 static uint64_t hash_machine(const remat_session *s) {
     char name[256];
     remat_build_info build = remat_build();
@@ -54,7 +54,7 @@ static uint64_t hash_desc(const remat_desc *desc, uint64_t hash) {
     return hash;
 }
 
-/* What the call is, and which of its operands are there, and roughly where: not at which address. */
+/* The call, which operands it has, and roughly where they are; not their addresses. */
 static uint64_t hash_instruction(const rm_chain *chain, const rm_instruction *item, int64_t tau, uint64_t hash) {
     hash = hash_number(item->what, hash_number(item->count, hash));
     for (int i = 0; i < RM_OPERANDS; i++) hash = hash_number(item->operand[i].space, hash);
@@ -86,7 +86,7 @@ static uint64_t key_of_fixed(const remat_session *s, uint64_t hash) {
     return key_of(&s->chain, &s->chain.epilogue, 0, key_of(&s->chain, &s->chain.prologue, 0, hash));
 }
 
-/* What moving takes from the computation: of these programs, on this disk. */
+/* How much moving slows the computation, for these programs on this disk. */
 static uint64_t key_of_beside(const remat_session *s, uint64_t hash, const char *directory) {
     struct stat about = {0};
     if (!directory || stat(directory, &about)) return 0;
@@ -96,7 +96,7 @@ static uint64_t key_of_beside(const remat_session *s, uint64_t hash, const char 
     return key_of(&s->chain, &class->option[0].backward, class->tau, hash);
 }
 
-/* ---- The programs of a class ---------------------------------------------------------------------------------- */
+/* ---- The programs of a stage kind ---------------------------------------------------------------------------------- */
 
 enum { MOST_PROGRAMS = 1 + 2 * RM_MAX_OPTIONS, ALL_OPTIONS = (1 << RM_MAX_OPTIONS) - 1 };
 
@@ -106,7 +106,7 @@ typedef struct {
     uint64_t key, *time_ns;         /* time_ns: of this program in a stage's times */
 } entry;
 
-/* Those of class c, and where their times are in *times. */
+/* The programs of kind c, and where their times are in *times. */
 static int list_programs(const remat_session *s, uint64_t machine, int32_t c, rm_stage_times *times, entry *out) {
     rm_stage_kind *class = &s->chain.class[c];
     int n = 0;
@@ -140,9 +140,9 @@ typedef struct {
     int64_t count, capacity;
 } windows;
 
-/* Along time: the last stage of a sweep, and eight before it, but not the first, whose state is all zeros; from the first
- * only if the full tiles did not fit beside the last one. By depth: as many neighbours as fit, for every weight matrix must
- * have been out of the nearest cache as long as it is in a step. */
+/* Along time: the last stage of a sweep and eight before it, without the first, whose state is all zeros. The first is included only
+ * if full tiles did not fit beside the last stage. By depth: as many neighbours as fit, so that every weight matrix has left the
+ * nearest cache for as long as it does in a step. */
 static rm_measured_window window_at(const rm_chain *chain, int64_t stage) {
     const rm_sweep *sweep = rm_stage_sweep(chain, stage);
     int64_t most = chain->timed ? 9 : RM_WINDOW_MOST, first = stage, end;
@@ -158,7 +158,7 @@ static rm_measured_window window_at(const rm_chain *chain, int64_t stage) {
     return (rm_measured_window){.first = first, .count = end - first, .options = ALL_OPTIONS};
 }
 
-/* The drop, and both directions of these options. */
+/* The forward without keeping, and both directions of these options. */
 static bool is_covered(const remat_session *s, uint64_t machine, int64_t stage, uint32_t options,
                        const rm_times *covered) {
     rm_stage_times times;
@@ -199,7 +199,7 @@ static remat_status choose(const remat_session *s, uint64_t machine, const rm_me
 
 /* ---- Measuring ------------------------------------------------------------------------------------------------ */
 
-/* The sum of one key's times, over the stages of a window that share it. */
+/* The sum of the times of one key over the stages of a window. */
 typedef struct {
     uint64_t key, sum, n;
     char note[RM_TIME_NOTE];
@@ -236,7 +236,7 @@ static remat_status put_window(const remat_session *s, uint64_t machine, const r
     return status;
 }
 
-/* As guessed: for sharing the time out. */
+/* The guessed time, used to divide the measuring time among windows. */
 static double guessed_pass(const rm_chain *chain, const rm_measured_window *window) {
     double sum = 1;
     for (int64_t i = 0; i < window->count; i++) {
@@ -268,7 +268,7 @@ static remat_status measure_all(const remat_session *s, uint64_t machine, const 
     return status;
 }
 
-/* In a block of its own, and in a tenth of the time. Stages as they are in the middle of a plan. */
+/* Uses a block of its own and a tenth of the time, and stages from the middle of a plan. */
 static remat_status measure_beside(const remat_session *s, uint64_t key, const rm_measure_config *config,
                                    rm_times *known) {
     const rm_chain *chain = &s->chain;
@@ -280,14 +280,14 @@ static remat_status measure_beside(const remat_session *s, uint64_t key, const r
     if (!status)
         status = rm_measure_beside(measure, &window, s->runner.tier, &chain->problem.tier, 0.1 * RM_CALIBRATION_SECONDS,
                                    &cost);
-    if (!status && cost) status = rm_times_put(known, key, cost, "what moving a MiB takes from computing beside");
+    if (!status && cost) status = rm_times_put(known, key, cost, "slowdown of computation by moving one MiB");
     rm_measure_free(measure);
     return status;
 }
 
 /* ---- Into the problem ----------------------------------------------------------------------------------------- */
 
-/* Programs that were not measured are scaled as much as those of their class that were. */
+/* Scales programs that were not measured like the measured ones of their kind. */
 static void apply_to_class(const remat_session *s, uint64_t machine, int32_t c, const rm_times *known) {
     rm_stage_times times;
     entry e[MOST_PROGRAMS];
@@ -310,7 +310,7 @@ static void apply_to_class(const remat_session *s, uint64_t machine, int32_t c, 
 static void apply(remat_session *s, uint64_t machine, uint64_t beside, const rm_times *known) {
     for (int32_t c = 0; c < s->chain.n_classes; c++) apply_to_class(s, machine, c, known);
     const rm_time_entry *fixed = rm_times_find(known, key_of_fixed(s, machine));
-    if (fixed) s->fixed_ns = fixed->time_ns + rm_chain_once_ns(&s->chain); /* the latter as guessed */
+    if (fixed) s->fixed_ns = fixed->time_ns + rm_chain_once_ns(&s->chain); /* once results: guessed */
     const rm_time_entry *cost = rm_times_find(known, beside);
     if (cost && rm_tier_there(&s->chain.problem.tier)) s->chain.problem.tier.cost_ns_per_mib = cost->time_ns;
     s->measured_times = true;
@@ -341,7 +341,7 @@ remat_status rm_session_calibrate_from_file(remat_session *s, const remat_config
     return status;
 }
 
-/* By the clock, that is. A thread alone has its processor time taken (measure.c), and a GPU timers of its own. */
+/* Contention matters only to the wall clock. A single thread uses its processor time (measure.c), and a GPU has timers. */
 static bool is_waited_for(const remat_session *s) { return s->threads > 1 && s->api->kernels == REMAT_ON_CPU; }
 
 static remat_status calibrate(remat_session *s, const remat_config *wanted, const rm_measure_config *config,
@@ -356,7 +356,7 @@ static remat_status calibrate(remat_session *s, const remat_config *wanted, cons
     if (config->block_bytes > s->chain.at.bytes && (w->count || !fixed)) TRY(measure_all(s, machine, config, w, known));
     if (beside && s->runner.tier && !rm_times_find(known, beside)) TRY(measure_beside(s, beside, config, known));
     s->measured_busy = is_waited_for(s) && rm_contention_end(&begin, s->threads);
-    /* A convenience: without it the next session measures again. What is not of the quiet machine is better not kept. */
+    /* The file is a convenience: without it the next session measures again. Times of a busy machine are not stored. */
     if (*path && !s->measured_busy) (void)rm_times_write(known, path);
     apply(s, machine, beside, known);
     return REMAT_OK;

@@ -1,25 +1,25 @@
-/* calibrate.h: measured times in place of those guessed from a device's rates: of every program that a plan may run, and of
- * what a step does beside its plan; with a second tier, also of what transfers take from the computation beside which they
- * go on (rm_tier.cost_ns_per_mib). Private to the session. docs/notes/planner.md says how well it predicts.
+/* calibrate.h: replaces times guessed from a device's rates by measured ones. It measures every program that a plan may run and
+ * the work of a step outside the plan. With a second tier, it also measures how much transfers slow the computation that they
+ * overlap with (rm_tier.cost_ns_per_mib). Private to the session. docs/notes/planner.md says how well it predicts.
  *
- * Times are kept by program: machine (processor, instruction set, threads, library of products, Remat's version), and every
- * call in it with its op, attributes and shapes. A tile's length is part of the shapes, and the last tile, short perhaps, is
- * a class of its own: so how efficiency changes with the length of a batched segment is measured, not modelled. */
+ * The key of a time is the machine (processor, instruction set, threads, BLAS library, Remat's version) and every call of the
+ * program with its op, attributes and shapes. Shapes include the tile's length, and the last tile, which may be short, is a stage
+ * kind of its own. So the efficiency of longer batched products is measured, not modelled. */
 #ifndef RM_CALIBRATE_H
 #define RM_CALIBRATE_H
 
 #include "engine/session/session.h"
 
-/* The limit of all measuring for one session. */
+/* Upper bound on the time that one session spends measuring. */
 #define RM_CALIBRATION_SECONDS 4.5
 
-/* From the file config->calibration alone: true when all of it was there, and the session's problem has measured times now. */
+/* Reads times from the file config->calibration. True if it had all of them; the session's problem then has measured times. */
 remat_status rm_session_calibrate_from_file(remat_session *session, const remat_config *config, bool *complete);
 
-/* Measures in a block of at most `block_bytes`, which is given back before this returns, puts the times into the session's
- * problem, and keeps them in the file config->calibration ("", or one that cannot be written: nowhere), unless other programs
- * took the processors meanwhile (session->measured_busy). What does not fit the
- * block keeps its guessed time, scaled as the measured ones of its class were. MEMORY; DEVICE. */
+/* Measures in a block of at most `block_bytes`, which it frees before it returns, and puts the times into the session's problem. It
+ * also writes them to the file config->calibration, unless that is "" or cannot be written, or other programs used the processors
+ * meanwhile (session->measured_busy). A program that does not fit in the block keeps its guessed time, scaled like the measured ones
+ * of its stage kind. MEMORY; DEVICE. */
 remat_status rm_session_calibrate(remat_session *session, const remat_config *config, uint64_t block_bytes);
 
 #endif

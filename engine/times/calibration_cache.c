@@ -16,7 +16,7 @@
 
 static const char first_line[] = "remat calibration 1\n";
 
-enum { LARGEST_FILE = 4 << 20 }; /* RM_TIMES_MOST full lines fit in a half of it */
+enum { LARGEST_FILE = 4 << 20 }; /* RM_TIMES_MOST full lines take half of it */
 
 /* ---- Entries -------------------------------------------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ remat_status rm_times_put(rm_times *times, uint64_t key, uint64_t time_ns, const
 
 /* ---- Text ----------------------------------------------------------------------------------------------------- */
 
-/* At most 20 digits of `base` at the start of a line; what follows them, or NULL where there are none or too many. */
+/* Reads at most 20 digits of `base` at the start of a line. Returns the rest, or NULL if there are none or too many. */
 static const char *read_number(const char *at, const char *end, unsigned base, uint64_t *out) {
     const char *start = at;
     *out = 0;
@@ -86,7 +86,7 @@ static remat_status parse_line(rm_times *times, const char *at, const char *end)
     return rm_times_put(times, key, time_ns, note);
 }
 
-/* A last line without its end may have lost some digits: it does not count. */
+/* A last line without a newline may have lost digits, so it is ignored. */
 remat_status rm_times_parse(rm_times *times, const char *text, size_t length) {
     size_t head = sizeof first_line - 1;
     if (length < head || memcmp(text, first_line, head)) return REMAT_OK;
@@ -107,13 +107,14 @@ void rm_times_print(const rm_times *times, FILE *file) {
 static remat_status must_be_ours(const char *path, const char *text, size_t length) {
     size_t head = sizeof first_line - 1;
     REQUIRE(!length || (length >= head && !memcmp(text, first_line, head)), INVALID,
-            "%s is not a file of measured times (their first line is \"%.*s\"), and is left as it is: name another, or "
-            "a new one, for --calibration",
+            "calibration: %s is not a file of measured times (its first line is not \"%.*s\"), so it was not changed: "
+            "give another "
+            "file, or a new one",
             path, (int)head - 1, first_line);
     return REMAT_OK;
 }
 
-/* The text of a file of `size` bytes, as much of it as is read. What is too long is looked at no further than its head. */
+/* Reads the text of a file of `size` bytes. Of a file that is too long it reads only the start. */
 static remat_status parse_file(rm_times *times, const char *path, int file, off_t size) {
     bool whole = size <= LARGEST_FILE;
     size_t want = whole ? (size_t)size : sizeof first_line - 1;
@@ -126,12 +127,11 @@ static remat_status parse_file(rm_times *times, const char *path, int file, off_
     return status;
 }
 
-/* Asked before it is opened: a device may do something when it is, and a pipe waits. */
+/* Checked before opening: opening a device may have effects, and opening a pipe waits. */
 remat_status rm_times_read(rm_times *times, const char *path) {
     struct stat about;
     if (stat(path, &about)) return REMAT_OK;
-    REQUIRE(S_ISREG(about.st_mode), INVALID,
-            "%s is not a plain file, and measured times are kept in one: name another for --calibration", path);
+    REQUIRE(S_ISREG(about.st_mode), INVALID, "calibration: %s is not a regular file: give another", path);
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) return REMAT_OK;
     remat_status status = fstat(file, &about) ? REMAT_OK : parse_file(times, path, file, about.st_size);
@@ -139,9 +139,9 @@ remat_status rm_times_read(rm_times *times, const char *path) {
     return status;
 }
 
-/* The lock is on the file itself, which leaves nothing beside it. Since a file is replaced as a whole, the one that was
- * locked may have gone meanwhile: then again. Returns a descriptor that holds it; -1 after half a second, and where files
- * cannot be locked: what another process adds at the same moment may then be lost. */
+/* Locks the file itself, so that no lock file remains. Writers replace the file, so the locked file may be gone by then; if so, it tries
+ * again. Returns a descriptor that holds the lock, or -1 after half a second and where files cannot be locked; times that another
+ * process adds at the same moment may then be lost. */
 static int lock(const char *path) {
     enum { TRIES = 500 };
     for (int i = 0; i < TRIES; i++) {
@@ -157,7 +157,7 @@ static int lock(const char *path) {
     return -1;
 }
 
-/* Writes beside `path`, then renames. */
+/* Writes a temporary file next to `path`, then renames it. */
 static remat_status replace(const rm_times *times, const char *path) {
     size_t length = strlen(path) + 8;
     char *temporary = rm_malloc(length);
@@ -173,11 +173,11 @@ static remat_status replace(const rm_times *times, const char *path) {
     if (!file && descriptor >= 0) close(descriptor);
     if (!good && descriptor >= 0) unlink(temporary);
     rm_free(temporary);
-    REQUIRE(good, IO, "measured times cannot be kept in %s: %s", path, strerror(reason));
+    REQUIRE(good, IO, "measured times cannot be written to %s: %s", path, strerror(reason));
     return REMAT_OK;
 }
 
-/* What another process has put there meanwhile stays. */
+/* Keeps times that another process has added meanwhile. */
 static remat_status merge(const rm_times *times, const char *path) {
     rm_times all = {0};
     remat_status status = rm_times_read(&all, path);
@@ -188,15 +188,14 @@ static remat_status merge(const rm_times *times, const char *path) {
     return status;
 }
 
-/* A link is followed first, so that it is its target that is replaced. What is no plain file is refused before it is
- * opened for the lock. */
+/* Follows a symbolic link first, so that its target is replaced. Refuses anything but a regular file before opening it for the lock. */
 remat_status rm_times_write(const rm_times *times, const char *path) {
     char target[PATH_MAX];
     struct stat about;
     bool link = !lstat(path, &about) && S_ISLNK(about.st_mode), there = realpath(path, target);
-    REQUIRE(there || !link, IO, "measured times cannot be kept in %s, a link that leads nowhere", path);
+    REQUIRE(there || !link, IO, "measured times cannot be written to %s: broken symbolic link", path);
     REQUIRE(!there || stat(target, &about) || S_ISREG(about.st_mode), INVALID,
-            "measured times cannot be kept in %s, which is not a plain file", path);
+            "measured times cannot be written to %s: not a regular file", path);
     const char *name = there ? target : path;
     int held = lock(name);
     remat_status status = merge(times, name);

@@ -11,7 +11,7 @@ static int pretended;
 
 void rm_contention_pretend(int contended) { pretended = contended; }
 
-/* user, nice, system, (idle, waiting,) interrupts, soft ones, and what a hypervisor gave to others; in ticks. 0: not said. */
+/* user, nice, system, (idle, iowait,) irq, softirq and steal, in ticks. 0: unknown. */
 static uint64_t machine_ns(void) {
     uint64_t t[8] = {0}, tick = UINT64_C(1000000000) / (uint64_t)sysconf(_SC_CLK_TCK);
     FILE *file = fopen("/proc/stat", "re");
@@ -27,7 +27,7 @@ rm_contention rm_contention_begin(void) {
     return (rm_contention){.now = rm_now_ns(), .machine = machine_ns(), .own = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID)};
 }
 
-/* Ticks are of 10 ms, one at each end and for each processor. */
+/* The error of ticks of 10 ms: one at each end, for each processor. */
 bool rm_is_contended(uint64_t others_ns, uint64_t time_ns, int threads, int processors) {
     double others = (double)others_ns - 20e6 * processors, time = (double)time_ns;
     return others > 0.25 * time && others + threads * time > (processors + 0.25) * time;

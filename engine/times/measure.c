@@ -1,5 +1,4 @@
-/* measure.c: see measure.h. Passes, and what is made of their times; the window that they run over, and what lies in
- * it, is measure_window.c's. */
+/* measure.c: see measure.h. Runs passes and evaluates their times. measure_window.c has the window and its contents. */
 #include "engine/times/measure_window.h"
 
 #include <stdlib.h>
@@ -66,14 +65,14 @@ void rm_measure_free(rm_measure *m) {
 
 /* ---- Passes --------------------------------------------------------------------------------------------------- */
 
-/* How undisturbed a run was: all threads had processors all the time (those that wait for others spin); this one had; not
- * even that. Threads that wait asleep always look disturbed: then all samples count; so do all that a device's timers took. */
+/* Disturbance of a run: none (every thread had a processor all the time; waiting threads spin), only of other threads, or of this thread,
+ * too. Threads that sleep while they wait always look disturbed; then all samples count. So do all samples of a device's timers. */
 enum { UNDISTURBED, PARTLY, DISTURBED, LEVELS };
 
-/* samples[stage][program][pass]: LEVELS times the nanoseconds, plus the level. */
+/* samples[stage][program][pass] = LEVELS * nanoseconds + level. */
 typedef uint64_t samples[PROGRAMS][MOST_PASSES];
 
-/* A thread that does all of the work knows how much of the time it had. */
+/* A single thread can use its processor time. */
 static uint64_t run_and_wait(rm_measure *m, int64_t stage, const rm_program *program) {
     uint64_t all = rm_clock_ns(CLOCK_PROCESS_CPUTIME_ID), own = rm_clock_ns(CLOCK_THREAD_CPUTIME_ID),
              start = rm_now_ns();
@@ -88,8 +87,8 @@ static uint64_t run_and_wait(rm_measure *m, int64_t stage, const rm_program *pro
     return LEVELS * (alone ? own : took) + DISTURBED;
 }
 
-/* A queue that works beside this thread is not waited for between programs: each would seem to take as long as it takes to
- * start the first kernel and to hear of the last. So timers stand between them, as they follow one another in a step. */
+/* With an asynchronous queue, waiting between programs would add the latency of the first launch and the last completion to each. So
+ * timers are recorded between programs, which follow one another as in a step. */
 static void timed_run(rm_measure *m, int64_t stage, const rm_program *program, uint64_t *time) {
     if (!m->timer[0]) {
         *time = run_and_wait(m, stage, program);
@@ -109,7 +108,7 @@ static void read_timers(rm_measure *m) {
     m->marks = 0;
 }
 
-/* The stages first .. first+n-1 of the window: all forward, keeping, then all backward. */
+/* Runs the stages first .. first+n-1 of the window forward with keeping, then backward. */
 static void run_segment(rm_measure *m, const rm_measured_window *window, int64_t first, int64_t n, int k,
                         rm_stage_times *times) {
     const rm_chain *chain = m->config.chain;
@@ -143,7 +142,7 @@ static uint64_t median(uint64_t *sample, int n) {
     return n % 2 ? sample[n / 2] : (sample[n / 2 - 1] + sample[n / 2]) / 2;
 }
 
-/* Of the least disturbed, if there are three; else of those and the next. */
+/* The median of the least disturbed samples if there are three, otherwise also of the next level. */
 static uint64_t median_undisturbed(const uint64_t *sample, int n) {
     uint64_t chosen[MOST_PASSES];
     int kept = 0;
@@ -153,8 +152,8 @@ static uint64_t median_undisturbed(const uint64_t *sample, int n) {
     return median(chosen, kept);
 }
 
-/* The first pass warms up, and counts only where there is no time for another. So does the second where the device has
- * timers: it then records what later passes launch (engine/cuda/graph.c), and the host's time for it lies between them. */
+/* The first pass warms up and counts only if there is no time for another. The second does, too, if the device has timers: it records the
+ * graphs that later passes launch (engine/cuda/graph.c), which takes the host's time. */
 static int collect(rm_measure *m, const rm_measured_window *window, double seconds, samples *sample) {
     uint64_t start = rm_now_ns();
     int n = 0, uncounted = m->timer[0] ? 2 : 1;
@@ -185,11 +184,11 @@ remat_status rm_measure_window(rm_measure *m, const rm_measured_window *window, 
 
 /* ---- Beside transfers ----------------------------------------------------------------------------------------- */
 
-/* One pass that moves blocks, or one that does not (tier NULL). */
+/* A pass that moves blocks, or moves none (tier NULL). */
 typedef struct {
     rm_second_tier *tier;
     int option;
-    uint64_t stride; /* from copy to copy in the tier */
+    uint64_t stride; /* between copies in the tier */
     uint64_t compute_ns, wait_ns, bytes;
 } moving_pass;
 
@@ -207,12 +206,12 @@ static remat_status wait_for_blocks(rm_measure *m, moving_pass *pass) {
     uint64_t start = rm_now_ns();
     if (!pass->tier) return REMAT_OK;
     TRY(m->config.api->tier_wait(m->runner.queue, pass->tier, m->config.api->tier_given(pass->tier)));
-    TRY(m->config.api->synchronize(m->runner.queue)); /* it may be the queue that waits, not this thread */
+    TRY(m->config.api->synchronize(m->runner.queue)); /* the queue may wait instead of this thread */
     pass->wait_ns += rm_now_ns() - start;
     return REMAT_OK;
 }
 
-/* One thread that does all of the work knows how much time it had, whatever else runs. */
+/* A single thread can use its processor time, whatever else runs. */
 static uint64_t computing_ns(const rm_measure *m) {
     bool alone = m->config.threads == 1 && m->config.api->kernels == REMAT_ON_CPU;
     return rm_clock_ns(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC);
@@ -223,7 +222,7 @@ static const rm_kind_option *option_of(const rm_measure *m, const moving_pass *p
     return &class->option[pass->option < class->n_options ? pass->option : 0];
 }
 
-/* A block goes out while later stages run forward, and nobody writes to it; it comes back when it has been used. */
+/* Saves a block while later stages run forward, when nothing writes to it. Loads it back after its last use. */
 static remat_status run_moving_pass(rm_measure *m, const rm_measured_window *window, moving_pass *pass) {
     int64_t end = window->first + window->count;
     uint64_t start = computing_ns(m);
@@ -244,7 +243,7 @@ static remat_status run_moving_pass(rm_measure *m, const rm_measured_window *win
     return wait_for_blocks(m, pass);
 }
 
-/* How much of the moving went on beside the computation: its time by the tier's rates, less what was waited for. */
+/* The share of moving that overlapped with computation: its time by the tier's rates, minus the time waited. */
 static double share_beside(const moving_pass *pass, const rm_tier *tier) {
     double half = (double)pass->bytes / 2;
     double takes = 1e9 * (half / (double)tier->save_bytes_per_s + half / (double)tier->load_bytes_per_s);
@@ -252,7 +251,7 @@ static double share_beside(const moving_pass *pass, const rm_tier *tier) {
     return share < 0.2 ? 0.2 : share;
 }
 
-/* Other programs only ever add time: so lower quartiles are compared. A difference that could be theirs is none. */
+/* Compares lower quartiles, because other programs only add time. A difference that noise could explain counts as none. */
 static double difference(uint64_t *with, uint64_t *without, int n) {
     qsort(with, (size_t)n, sizeof *with, ascending);
     qsort(without, (size_t)n, sizeof *without, ascending);
@@ -303,7 +302,7 @@ remat_status rm_measure_beside(rm_measure *m, const rm_measured_window *window, 
     return status;
 }
 
-/* ---- Beside the plan ------------------------------------------------------------------------------------------ */
+/* ---- Outside the plan ------------------------------------------------------------------------------------------ */
 
 static void update_parameters(rm_measure *m) {
     const rm_measure_config *c = &m->config;

@@ -3,9 +3,9 @@
 
 #include "memory/bytes.h"
 
-/* ---- How much a window needs ---------------------------------------------------------------------------------- */
+/* ---- The size of a window ---------------------------------------------------------------------------------- */
 
-/* Calls visit for each piece, of states and of their gradients, that stages first..end-1 read or make; for some twice. */
+/* Calls visit for each piece of states and their gradients that stages first..end-1 read or make; for some pieces twice. */
 static void each_piece(const rm_problem *p, const rm_measured_window *window,
                        void (*visit)(void *context, int64_t piece), void *context) {
     int64_t end = window->first + window->count;
@@ -21,7 +21,7 @@ static void each_piece(const rm_problem *p, const rm_measured_window *window,
 
 typedef struct {
     const rm_problem *problem;
-    uint64_t bytes; /* what is visited twice counts twice: more than enough */
+    uint64_t bytes; /* an upper bound: pieces that are visited twice count twice */
 } sum;
 
 static void add_bytes(void *context, int64_t piece) {
@@ -55,7 +55,7 @@ uint64_t rm_window_bytes(const rm_chain *chain, const rm_measured_window *window
     return all.bytes + scratch;
 }
 
-/* Leaves out the option that saves most, of those that the class has; without any, all. */
+/* Removes the option that saves most bytes; the last one leaves none. */
 static void drop_largest_option(const rm_stage_kind *class, rm_measured_window *window) {
     int largest = -1;
     for (int k = 0; k < class->n_options; k++)
@@ -83,7 +83,7 @@ void rm_measure_settle(rm_measure *m) {
     if (!m->failed) m->failed = status;
 }
 
-/* ---- What the arrays hold ------------------------------------------------------------------------------------- */
+/* ---- Contents of the arrays ------------------------------------------------------------------------------------- */
 
 enum { CHUNK = 1 << 12 };
 
@@ -92,7 +92,7 @@ static uint32_t next_random(rm_measure *m) {
     return (uint32_t)(m->random >> 32);
 }
 
-/* Evenly in +-bound. */
+/* Uniform in +-bound. */
 static void fill_reals(rm_measure *m, char *to, uint64_t bytes, double bound) {
     float chunk[CHUNK];
     for (uint64_t done = 0; done < bytes; done += sizeof chunk) {
@@ -115,7 +115,7 @@ static void fill_integers(rm_measure *m, char *to, uint64_t bytes, int64_t bound
     }
 }
 
-/* As parameters start: a constant stays one, so that a normalising layer works on numbers like those it will see. */
+/* Fills parameters as a run initialises them. Constants stay, so that normalising layers see realistic numbers. */
 void rm_measure_fill_parameters(rm_measure *m) {
     const rm_chain *chain = m->config.chain;
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
@@ -127,7 +127,7 @@ void rm_measure_fill_parameters(rm_measure *m) {
     }
 }
 
-/* Of sequences, the timesteps of the window alone: nothing else is touched, so nothing else takes memory. */
+/* Fills only the timesteps of the window, so that other pages of a sequence take no memory. */
 static void fill_inputs(rm_measure *m, const rm_measured_window *window) {
     const rm_chain *chain = m->config.chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, window->first);
@@ -149,7 +149,7 @@ static void fill_inputs(rm_measure *m, const rm_measured_window *window) {
     }
 }
 
-/* ---- A window in the block ------------------------------------------------------------------------------------ */
+/* ---- The window in the block ------------------------------------------------------------------------------------ */
 
 static void *claim(rm_measure *m, uint64_t *cursor, uint64_t bytes) {
     void *address = m->config.api->claim(m->runner.block, *cursor, bytes);
@@ -187,7 +187,7 @@ static void fill_state(rm_measure *m, int64_t from, int64_t to, double bound) {
         fill_reals(m, m->runner.piece[k], m->config.chain->problem.piece[k].bytes, bound);
 }
 
-/* What comes into the window from outside it: states that stages before it make, gradients that stages behind it begin. */
+/* Values from outside the window: states of earlier stages, and gradients that later stages begin. */
 static void fill_ends(rm_measure *m, const rm_measured_window *window) {
     const rm_problem *p = &m->config.chain->problem;
     int64_t end = window->first + window->count, own = p->made[window->first];

@@ -112,7 +112,7 @@ static const struct {
     {2, "--preset=mlperf-resnet-4096 makes --batch=4096: the data has ",
      "train --data=%1$s/text --seq-len=16 --preset=mlperf-resnet-4096"},
     {2, "is left as it is", "plan " SMALL "--calibration=%1$s/text"},
-    {2, "not a plain file", "plan " SMALL "--calibration=%1$s"},
+    {2, "regular file", "plan " SMALL "--calibration=%1$s"},
     {2, "is left as it is", "train --data=%1$s/text " SMALL "--calibration=%1$s/text"},
     {2, "is not a rate", "plan --device=null --assume-flops=abc"},
     {2, "use K, M, G or T", "plan --device=null --assume-flops=60X"},
