@@ -1,5 +1,5 @@
-/* describe.c: what a session will do, as text: for people and for diffing, and as JSON. What is told is read from the
- * checked plan by plan_report.c and summary.c. Main entries: remat_plan_describe and its neighbours at the end. */
+/* describe.c: prints a session's plan as text for people, as steps for diff, and as JSON. plan_report.c and summary.c read the numbers
+ * from the checked plan. Main entries: remat_plan_describe and its neighbours at the end. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static const char *option_name(const remat_session *s, int64_t stage, int8_t opt
     return option == RM_DROP ? "none" : rm_session_problem(s)->stage[stage].option[option].name;
 }
 
-/* "kept", "kept lean", "dropped, then recomputed", "dropped, recomputed lean", each perhaps with ", spilled". */
+/* "kept", "kept lean", "dropped, then recomputed" or "dropped, recomputed lean", with ", spilled" appended if it is. */
 static const char *report_text(const remat_session *s, int64_t stage, const rm_stage_report *f, char text[40]) {
     const char *name = option_name(s, stage, f->kept);
     bool all = !strcmp(name, "all");
@@ -61,12 +61,13 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
     if (!s->inference) fprintf(out, "; %" PRId64 " segment%s", plan->segments, plan->segments == 1 ? "" : "s");
     fprintf(out, "\n");
     if (plan->segments_requested > plan->segments)
-        fprintf(out, "  %" PRId64 " segments were asked for; segments are whole %s, and there are %" PRId64 "\n",
-                plan->segments_requested, s->chain.timed ? "tiles" : "stages", plan->n_stages);
+        fprintf(out,
+                "  %" PRId64 " segments were requested, but a segment is at least one %s and there are %" PRId64 "\n",
+                plan->segments_requested, s->chain.timed ? "tile" : "stage", plan->n_stages);
     if (s->n_folded) fprintf(out, "  the embedding is folded into the input projection that follows it\n");
 }
 
-/* Rows i..j-1 share a segment: a stage and those after it up to the next checkpoint, sweep or change of treatment. */
+/* The end of the row of the table that starts at stage i: the next checkpoint, sweep or change of option. */
 static int64_t end_of_row(const remat_session *s, const rm_stage_report *reports, int64_t i) {
     const rm_sweep *sweep = rm_stage_sweep(&s->chain, i);
     int64_t j = i + 1, n = s->chain.timed ? sweep->first + sweep->count : s->chain.n_stages;
@@ -76,7 +77,7 @@ static int64_t end_of_row(const remat_session *s, const rm_stage_report *reports
     return j;
 }
 
-/* Without time stages i..j-1 are told by layers: "conv1 .. layer1.0.conv2". */
+/* Without a time axis, names the layers of stages i..j-1: "conv1 .. layer1.0.conv2". */
 static void print_layers(const remat_session *s, int64_t i, int64_t j, char *text, size_t size) {
     char first[RM_LAYER_TEXT], last[RM_LAYER_TEXT];
     rm_session_layer(s, i, j, false, first);
@@ -84,7 +85,7 @@ static void print_layers(const remat_session *s, int64_t i, int64_t j, char *tex
     snprintf(text, size, !*first ? "-" : strcmp(first, last) ? "%s .. %s" : "%s", first, last);
 }
 
-/* Of stages i..j-1, which are of one sweep; down from the last if it runs downwards. */
+/* The timesteps of stages i..j-1 of one sweep, from the last down if the sweep runs down. */
 static void print_timesteps(const remat_session *s, int64_t i, int64_t j, char *text, size_t size) {
     const rm_sweep *sweep = rm_stage_sweep(&s->chain, i);
     int64_t first = rm_stage_begin(&s->chain, sweep->down ? j - 1 : i);
@@ -96,7 +97,7 @@ static void print_timesteps(const remat_session *s, int64_t i, int64_t j, char *
         print_layers(s, i, j, text, size);
 }
 
-/* Of the column that says which timesteps or layers: room for the longest names that there are. */
+/* The width of the column of timesteps or layers. */
 static int widest(const remat_session *s, const rm_stage_report *reports) {
     char text[2 * RM_LAYER_TEXT + 8];
     size_t wide = s->chain.timed ? 18 : 46;
@@ -132,7 +133,7 @@ static void print_rows(FILE *out, const remat_session *s, const rm_stage_report 
     const int wide = widest(s, reports);
     for (int64_t i = 0; i < n; i = end_of_row(s, reports, i)) rows++;
     fprintf(out, "\n  %-16s %-*s %-33s %6s %12s %12s\n", "stages", wide, s->chain.timed ? "timesteps" : "layers",
-            "what backward needs is", "runs", "saved", "checkpoint");
+            "data for backward", "runs", "saved", "checkpoint");
     for (int64_t i = 0, j; i < n; i = j, row++) {
         j = end_of_row(s, reports, i);
         if (rows > HEAD + TAIL + 1 && row == HEAD)
@@ -179,7 +180,7 @@ static void print_totals(FILE *out, const remat_session *s, const rm_stage_repor
     fprintf(out, "\n");
 }
 
-/* Which backward run makes the buckets final: "4 buckets, final in stage 7 (1), stage 0 (2), after the plan (1)". */
+/* Which backward runs make the buckets final: "4 buckets, final in stage 7 (1), stage 0 (2), after the plan (1)". */
 static void print_buckets(FILE *out, const remat_session *s) {
     const rm_buckets *b = &s->chain.at.buckets;
     enum { SHOWN_STAGES = 8 };
@@ -206,17 +207,17 @@ static void print_bytes(FILE *out, const remat_session *s, const remat_plan_summ
     for (int i = 0; i < s->chain.problem.n_resident; i++)
         if (s->chain.problem.resident[i].bytes)
             print_size(out, s->chain.problem.resident[i].name, s->chain.problem.resident[i].bytes);
-    print_size(out, "activations, at their peak", plan->activations_peak_bytes);
-    print_size(out, "planned peak = the arena", plan->planned_peak_bytes);
-    if (plan->workspace_bytes) print_size(out, "workspace of libraries", plan->workspace_bytes);
+    print_size(out, "activations at their peak", plan->activations_peak_bytes);
+    print_size(out, "arena (planned peak)", plan->planned_peak_bytes);
+    if (plan->workspace_bytes) print_size(out, "library workspaces", plan->workspace_bytes);
     print_size(out, "tables of the plan", plan->tables_bytes);
-    print_size(out, "all that a budget covers", plan->budgeted_bytes);
+    print_size(out, "counted by a budget", plan->budgeted_bytes);
     if (plan->memory_budget) {
         print_size(out, "the budget", plan->memory_budget);
-        fprintf(out, "  %-26s %14.1f %%\n", "of which is used",
+        fprintf(out, "  %-26s %14.1f %%\n", "of it used",
                 100 * (double)plan->budgeted_bytes / (double)plan->memory_budget);
     }
-    if (plan->spill_bytes) print_size(out, "spilled, in a file", plan->spill_bytes);
+    if (plan->spill_bytes) print_size(out, "spilled to a file", plan->spill_bytes);
 }
 
 static const char *group_text(const rm_peak_group *g, char text[96]) {
@@ -234,10 +235,10 @@ static void print_peak(FILE *out, const remat_session *s, const remat_plan_summa
     char step[RM_STEP_TEXT], name[96], each[32], all[32];
     rm_peak p;
     if (!rm_session_peak(s, &p)) return;
-    fprintf(out, "\nPeak: at step %" PRId64 " of %" PRId64 " (%s); alive there\n", plan->peak_step, plan->n_steps,
+    fprintf(out, "\nPeak: at step %" PRId64 " of %" PRId64 " (%s); alive then\n", plan->peak_step, plan->n_steps,
             rm_step_text(rm_session_problem(s), rm_session_schedule(s)->plan.step[plan->peak_step], step));
     for (int k = 0; k < REMAT_LIVE_KINDS; k++) print_size(out, kind[k], p.bytes[k]);
-    fprintf(out, "  the largest of them\n");
+    fprintf(out, "  largest buffers\n");
     for (int i = 0; i < p.n_groups && i < SHOWN; i++)
         fprintf(out, "    %-38s %12s%s%s\n", group_text(&p.group[i], name), size_text(p.group[i].bytes, each),
                 p.group[i].count > 1 ? ", together " : "",
@@ -247,7 +248,7 @@ static void print_peak(FILE *out, const remat_session *s, const remat_plan_summa
 
 static void print_times(FILE *out, const remat_plan_summary *plan) {
     const char *of = plan->measured_busy
-                         ? "from kernels measured here, while other programs took the processors: likely too long"
+                         ? "from kernels measured here, while other programs used the processors: probably too long"
                      : plan->measured_times ? "from kernels measured here"
                                             : "estimated from rates, not measured";
     fprintf(out, "\nPredicted time of a step, ms (%s)\n", of);
@@ -256,7 +257,7 @@ static void print_times(FILE *out, const remat_plan_summary *plan) {
     if (plan->transfer_ns)
         fprintf(out, ", waiting for transfers %.1f (of %.1f)", 1e-6 * (double)plan->wait_ns,
                 1e-6 * (double)plan->transfer_ns);
-    fprintf(out, "; in all %.1f, and %.1f beside the plan; recompute factor %.3f\n", 1e-6 * (double)plan->step_ns,
+    fprintf(out, "; total %.1f, plus %.1f outside the plan; recompute factor %.3f\n", 1e-6 * (double)plan->step_ns,
             1e-6 * (double)plan->fixed_ns, plan->recompute_factor);
 }
 

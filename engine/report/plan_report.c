@@ -8,7 +8,7 @@
 
 /* ---- Stages --------------------------------------------------------------------------------------------------- */
 
-/* Whether a state that the stage before made, which the run at step i reads, is freed before anything else runs. */
+/* Is the state that the run at step i reads from the stage before freed before anything else runs? */
 static bool freed_at_once(const rm_problem *problem, const rm_plan *plan, int64_t i) {
     int32_t s = plan->step[i].index;
     for (i++; s > 0 && i < plan->n_steps; i++) {
@@ -27,7 +27,7 @@ static void note_run(const rm_problem *problem, const rm_plan *plan, int64_t i, 
     if (option == RM_DROP && !f->checkpoint) f->checkpoint = !freed_at_once(problem, plan, i);
 }
 
-/* A stage's state is the one before it. */
+/* The state of a stage is the one that the stage before it makes. */
 static void note_spilled(const rm_problem *problem, int64_t state, rm_stage_report *reports) {
     int64_t behind = rm_state_maker(problem, state) + 1;
     if (behind < problem->n_stages) reports[behind].state_spilled = true;
@@ -72,7 +72,7 @@ static int larger_group(const void *a, const void *b) {
     return p != q ? (p < q ? 1 : -1) : (int)x->kind - (int)y->kind;
 }
 
-/* By piece: the stage that makes it; ~stage: whose state it is the gradient of. NULL: out of memory. */
+/* For each piece the stage that makes it, or ~stage for the gradient of that stage's state. NULL: out of memory. */
 static int32_t *find_makers(const rm_problem *problem) {
     int32_t *maker = rm_calloc((size_t)problem->n_pieces + 1, sizeof *maker);
     for (int64_t s = 0; maker && s < problem->n_stages; s++) {
@@ -113,7 +113,7 @@ void rm_peak_free(rm_peak *p) {
 
 /* ---- Names ------------------------------------------------------------------------------------------------------ */
 
-/* The name of a parameter that the node reads; NULL: it has none. */
+/* The name of a parameter that the node reads, or NULL. */
 static const char *parameter_of(const remat_graph *graph, const rm_node *node) {
     for (int i = 0; i < node->op->n_in; i++)
         if (node->x[i] && graph->value[node->x[i]].origin == RM_VALUE_PARAM) return graph->value[node->x[i]].name;
@@ -137,6 +137,6 @@ const char *rm_session_layer(const remat_session *s, int64_t first, int64_t end,
     const char *dot = name ? strrchr(name, '.') : NULL;
     if (name) snprintf(text, RM_LAYER_TEXT, "%.*s", dot ? (int)(dot - name) : (int)strlen(name), name);
     for (char *c = rm_printable(text); *c; c++)
-        if (*c == '"' || *c == '\\') *c = '?'; /* it becomes part of JSON */
+        if (*c == '"' || *c == '\\') *c = '?'; /* the name goes into JSON */
     return text;
 }

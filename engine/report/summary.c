@@ -1,5 +1,4 @@
-/* summary.c: what a session will do, in numbers, read from the checked plan itself. In words: describe.c. Main entry:
- * remat_session_plan. */
+/* summary.c: the numbers of a session's plan, read from the checked plan. describe.c prints them. Main entry: remat_session_plan. */
 #include <string.h>
 
 #include "engine/abi.h"

@@ -1,6 +1,5 @@
-/* timeline.c: bytes alive at each step of a session's plan, by kind: as planned (from the lifetimes that the judge
- * wrote down) and, for a step that was asked to be traced, as measured by the executor (trace.h). Main entries:
- * remat_plan_timeline, remat_trace_next, remat_traced_timeline. */
+/* timeline.c: bytes alive at each step of a session's plan, by kind: planned (from the judge's lifetimes) and, for a traced step, as
+ * measured by the executor (trace.h). Main entries: remat_plan_timeline, remat_trace_next, remat_traced_timeline. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +21,7 @@ static remat_live kind_of(const rm_problem *problem, const rm_lifetime *life) {
     return life->index >= problem->dstate[0] ? REMAT_LIVE_GRADIENTS : REMAT_LIVE_STATES;
 }
 
-/* Changes first, then their running sums; a difference that is negative wraps, and the sum wraps back. */
+/* Writes changes, then their running sums. Negative changes wrap around, and the sums wrap back. */
 static void fill_bytes(const rm_problem *problem, const rm_lifetimes *lives, int64_t n, remat_live_point *point) {
     for (int64_t i = 0; i < lives->count; i++) {
         const rm_lifetime *life = &lives->item[i];
@@ -34,7 +33,7 @@ static void fill_bytes(const rm_problem *problem, const rm_lifetimes *lives, int
         for (int k = 0; k < REMAT_LIVE_KINDS; k++) point[i].bytes[k] += point[i - 1].bytes[k];
 }
 
-/* The arrays handed out are freed with remat_text_free, as texts are. */
+/* Callers free the arrays with remat_text_free. */
 static remat_status allocate(int64_t count, remat_live_point **points) {
     *points = calloc((size_t)count + 1, sizeof **points);
     REQUIRE(*points, MEMORY, "out of memory for a timeline of %lld steps", (long long)count);
@@ -71,7 +70,8 @@ remat_status remat_plan_timeline_sized(const remat_session *s, remat_live_point 
 
 remat_status remat_trace_next(remat_session *s) {
     NEED(s, "a session");
-    REQUIRE(!s->plan_only && !s->inference, INVALID, "this session makes no gradients, so there is no step to trace");
+    REQUIRE(!s->plan_only && !s->inference, INVALID,
+            "only training steps can be traced, and this session computes no gradients");
     if (!s->trace) TRY(rm_trace_create(&s->chain.problem, s->training.plan.n_steps, &s->trace));
     s->trace_next = true;
     return REMAT_OK;
@@ -83,9 +83,9 @@ remat_status remat_traced_timeline_sized(const remat_session *s, remat_live_poin
     NEED(points && count, "a place for the result");
     int64_t n = 0, n_steps = s->training.plan.n_steps;
     const remat_live_point *traced = s->trace ? rm_trace_points(s->trace, &n) : NULL;
-    REQUIRE(n, INVALID, "no step was traced yet; call remat_trace_next, then %s", rm_session_pass_text(s));
+    REQUIRE(n, INVALID, "no step has been traced yet: call remat_trace_next, then %s", rm_session_pass_text(s));
     REQUIRE(n == n_steps, INVALID,
-            "%lld of the plan's %lld steps were traced: the pass has not come to its end; call %s first", (long long)n,
+            "the pass is not finished, only %lld of the plan's %lld steps were traced: call %s first", (long long)n,
             (long long)n_steps, s->ran_forward ? "remat_backward" : rm_session_pass_text(s));
     remat_live_point *copy = NULL;
     TRY(allocate(n, &copy));

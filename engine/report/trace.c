@@ -11,13 +11,13 @@
 
 struct rm_trace {
     const rm_problem *problem;
-    uint64_t *piece; /* by piece: claimed, and not yet ended */
-    uint64_t *saved; /* by stage: of the saved block */
+    uint64_t *piece; /* by piece: bytes claimed and not yet freed */
+    uint64_t *saved; /* by stage: bytes of the saved block */
     uint64_t live[REMAT_LIVE_KINDS];
     remat_live_point *point;
     int64_t count, capacity;
     uint64_t start_ns;
-    int statm; /* /proc/self/statm; -1: there is none */
+    int statm; /* /proc/self/statm; -1: unavailable */
     uint64_t page_bytes;
 };
 
@@ -53,7 +53,7 @@ const remat_live_point *rm_trace_points(const rm_trace *t, int64_t *count) {
     return t->point;
 }
 
-/* ---- What is alive -------------------------------------------------------------------------------------------- */
+/* ---- Live bytes -------------------------------------------------------------------------------------------- */
 
 static uint64_t *live_pieces(rm_trace *t, int64_t piece) {
     return &t->live[piece >= t->problem->dstate[0] ? REMAT_LIVE_GRADIENTS : REMAT_LIVE_STATES];
@@ -114,7 +114,7 @@ void rm_trace_begin(rm_trace *t) {
 
 void rm_trace_step(rm_trace *t, rm_step step) {
     if (t->count >= t->capacity) return;
-    t->live[REMAT_LIVE_SCRATCH] = 0; /* it died with the step before */
+    t->live[REMAT_LIVE_SCRATCH] = 0; /* freed at the end of the step before */
     if (step.verb == RM_FREE) end(t, (rm_object)step.object, step.index);
     remat_live_point *now = &t->point[t->count];
     *now = (remat_live_point){

@@ -1,7 +1,6 @@
-/* trace.h: what the executor has alive, by kind, written down step by step while a plan runs. It counts what is
- * claimed and what FREE ends, from the steps as they are run; it never looks at what the judge worked out beforehand
- * (that is timeline.c), so that the two can be compared. Hooked into run.c in two places, where `trace` is NULL unless
- * asked for. Everything is allocated before the traced run begins. */
+/* trace.h: records the bytes that the executor has alive, by kind, at each step of a running plan. It counts claims and FREEs as they run
+ * and never uses the judge's numbers (timeline.c does), so that the two can be compared. run.c calls it in two places, where `trace`
+ * is NULL unless tracing was requested. Everything is allocated before the traced run starts. */
 #ifndef RM_TRACE_H
 #define RM_TRACE_H
 
@@ -9,18 +8,18 @@
 
 typedef struct rm_trace rm_trace;
 
-/* For runs of plans for `problem` (borrowed) of at most n_steps steps. MEMORY. */
+/* For plans of `problem` (borrowed) with at most n_steps steps. MEMORY. */
 remat_status rm_trace_create(const rm_problem *problem, int64_t n_steps, rm_trace **out);
 void rm_trace_free(rm_trace *trace); /* NULL allowed */
 
-/* Before the first step; what was traced earlier is forgotten. */
+/* Starts a new trace, before the first step. */
 void rm_trace_begin(rm_trace *trace);
-/* A step begins: the one before it has ended, and what it freed is gone. */
+/* Starts a step; the buffers that the step before freed are gone. */
 void rm_trace_step(rm_trace *trace, rm_step step);
-/* A buffer was claimed for the step that has begun. */
+/* Records a buffer claimed by the current step. */
 void rm_trace_claim(rm_trace *trace, rm_buffer_kind kind, int64_t index, uint64_t bytes);
 
-/* One point a step, in order; borrowed until the trace is freed or begins again. */
+/* One point for each step, in order; borrowed until the trace is freed or restarted. */
 const remat_live_point *rm_trace_points(const rm_trace *trace, int64_t *count);
 
 #endif

@@ -348,7 +348,7 @@ START_TEST(busy_times_are_not_kept) {
     remat_plan_summary busy = remat_session_plan(s);
     char *text = remat_plan_describe(s);
     ck_assert(busy.measured_times && busy.measured_busy && busy.step_ns > 0);
-    ck_assert(strstr(text, "other programs took the processors") != NULL);
+    ck_assert(strstr(text, "other programs") != NULL);
     remat_text_free(text);
     remat_session_free(s);
     ck_assert_int_eq(read_times().count, 0);
@@ -437,7 +437,7 @@ START_TEST(a_session_refuses_the_file_of_others) {
     remat_value loss = net_build(graph, &small);
     write_text("nonsense\n");
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), "is left as it is"), "%s", remat_last_error());
+    ck_assert_msg(strstr(remat_last_error(), "not changed"), "%s", remat_last_error());
     unlink(path);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
