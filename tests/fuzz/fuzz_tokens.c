@@ -78,7 +78,7 @@ static void read_all(rm_dataset *dataset) {
     uint32_t crc32;
     require(dataset->count > 0, "samples");
     for (int64_t i = 0; i < dataset->count; i++) {
-        remat_status status = dataset->fill(dataset, i, 0, 1, x, y);
+        remat_status status = rm_dataset_fill(dataset, i, 0, 1, x, y);
         require(!status || status == REMAT_INVALID, "what was accepted is there");
         if (!status) check_sample(dataset, x, y);
     }

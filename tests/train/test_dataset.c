@@ -43,7 +43,7 @@ START_TEST(text_is_cut_as_defined) {
     rm_dataset *d = open_ok("lm", (rm_data_source){.data = path, .timesteps = 3});
     int32_t x[3 * 2], y[3 * 2];
     ck_assert_int_eq(d->count, 3);
-    ck_ok(d->fill(d, 2, 1, 2, x, y)); /* bytes 6..9 into column 1 of 2 */
+    ck_ok(rm_dataset_fill(d, 2, 1, 2, x, y)); /* bytes 6..9 into column 1 of 2 */
     for (int t = 0; t < 3; t++) ck_assert(x[t * 2 + 1] == 'g' + t && y[t * 2 + 1] == 'h' + t);
     rm_dataset_close(d);
     d = open_ok("lm", (rm_data_source){.data = path, .timesteps = 9});
@@ -78,7 +78,7 @@ START_TEST(tokens_of_a_vocabulary) {
         rm_dataset *d = open_ok("lm", source);
         int32_t x[2 * 2], y[2 * 2];
         ck_assert(d->count == 3 && d->shape.vocabulary == files[i].vocab && d->shape.classes == files[i].vocab);
-        ck_ok(d->fill(d, 1, 1, 2, x, y));
+        ck_ok(rm_dataset_fill(d, 1, 1, 2, x, y));
         ck_assert(x[1] == 2 && x[3] == files[i].last && y[1] == files[i].last && y[3] == 0);
         rm_dataset_close(d);
         crc[i] = checksum_of("lm", source);
@@ -91,7 +91,7 @@ START_TEST(tokens_of_a_vocabulary) {
                                      0, 5,   41}; /* what is not looked at before the run is when it is read */
     int32_t x[2], y[2];
     make_file("two", later, sizeof later);
-    ck_fails(d->fill(d, 1, 0, 1, x, y), REMAT_INVALID, "token 3 is 1000");
+    ck_fails(rm_dataset_fill(d, 1, 0, 1, x, y), REMAT_INVALID, "token 3 is 1000");
     rm_dataset_close(d);
     ck_assert(crc[0] == crc[1] && crc[0] == crc[3] && crc[0] != crc[2]);
     open_fails("lm", (rm_data_source){.data = make_file("odd", two, 7), .timesteps = 2, .vocab = 9}, REMAT_IO,
@@ -118,7 +118,7 @@ START_TEST(a_file_that_shrinks_is_noticed) {
     rm_dataset *d = open_ok("lm", (rm_data_source){.data = path, .timesteps = 3});
     int32_t x[3], y[3];
     ck_assert_int_eq(truncate(path, 8), 0);
-    ck_fails(d->fill(d, 2, 0, 1, x, y), REMAT_IO, "ends at byte 8");
+    ck_fails(rm_dataset_fill(d, 2, 0, 1, x, y), REMAT_IO, "ends at byte 8");
     rm_dataset_close(d);
 }
 END_TEST
@@ -132,8 +132,8 @@ START_TEST(packed_texts_are_unpacked) {
     int32_t x[2][3], y[2][3];
     uint32_t crc[2];
     ck_assert(a->count == 3 && b->count == 3 && b->held_bytes == a->held_bytes + 10);
-    ck_ok(a->fill(a, 2, 0, 1, x[0], y[0]));
-    ck_ok(b->fill(b, 2, 0, 1, x[1], y[1]));
+    ck_ok(rm_dataset_fill(a, 2, 0, 1, x[0], y[0]));
+    ck_ok(rm_dataset_fill(b, 2, 0, 1, x[1], y[1]));
     ck_assert(!memcmp(x[0], x[1], sizeof x[0]) && !memcmp(y[0], y[1], sizeof y[0]));
     ck_ok(rm_dataset_checksum(a, &crc[0]));
     ck_ok(rm_dataset_checksum(b, &crc[1]));
@@ -155,8 +155,8 @@ static void check_images(const char *data, const char *label_path) {
     float x[3 * 2];
     int32_t y[2];
     ck_assert(d->count == 2 && d->shape.timesteps == 3 && d->shape.features == 1 && d->shape.classes == 10);
-    ck_ok(d->fill(d, 0, 1, 2, x, y));
-    ck_ok(d->fill(d, 1, 0, 2, x, y));
+    ck_ok(rm_dataset_fill(d, 0, 1, 2, x, y));
+    ck_ok(rm_dataset_fill(d, 1, 0, 2, x, y));
     ck_assert(x[1] == 0 && x[3] == 0.2f && x[5] == 1 && x[0] == 5.0f / 255);
     ck_assert(y[1] == 4 && y[0] == 9);
     rm_dataset_close(d);
@@ -188,7 +188,7 @@ START_TEST(images_row_by_row) {
     float x[2 * 3];
     int32_t y = 9;
     ck_assert(d->shape.timesteps == 2 && d->shape.features == 3 && d->shape.classes == 4);
-    ck_ok(d->fill(d, 0, 0, 1, x, &y));
+    ck_ok(rm_dataset_fill(d, 0, 0, 1, x, &y));
     for (int i = 0; i < 6; i++) ck_assert(x[i] == (float)image[16 + i] / 255);
     ck_assert_int_eq(y, 0); /* nobody said */
     rm_dataset_close(d);
@@ -234,18 +234,18 @@ START_TEST(numpy_features) {
     float x[2 * 1 * 2];
     int32_t y[1];
     ck_assert(d->count == 2 && d->shape.features == 2 && d->shape.timesteps == 2);
-    ck_ok(d->fill(d, 1, 0, 1, x, y)); /* its first two of three timesteps */
+    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, y)); /* its first two of three timesteps */
     ck_assert(x[0] == 6 && x[1] == 7 && x[2] == 8 && x[3] == 9 && y[0] == 9);
     rm_dataset_close(d);
     static const uint8_t byte[] = {0, 51, 255, 102}; /* divided by 255, without a sign alone */
     path = make_npy("x.npy", "|u1", "(2, 2)", byte, 4);
     d = open_ok("classify", (rm_data_source){.data = path, .labels = label});
-    ck_ok(d->fill(d, 1, 0, 1, x, y));
+    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, y));
     ck_assert(d->shape.features == 1 && x[0] == 1 && x[1] == 0.4f);
     rm_dataset_close(d);
     path = make_npy("x.npy", "|i1", "(2, 2)", byte, 4);
     d = open_ok("classify", (rm_data_source){.data = path, .labels = label});
-    ck_ok(d->fill(d, 1, 0, 1, x, y));
+    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, y));
     ck_assert(x[0] == -1 && x[1] == 102);
     rm_dataset_close(d);
 }
@@ -264,7 +264,7 @@ START_TEST(labels_of_any_type) {
         rm_dataset *d = open_ok("classify", (rm_data_source){.data = data, .labels = path});
         float x[3];
         int32_t y[2];
-        for (int n = 0; n < 2; n++) ck_ok(d->fill(d, n, 0, 1, x, y + n));
+        for (int n = 0; n < 2; n++) ck_ok(rm_dataset_fill(d, n, 0, 1, x, y + n));
         ck_assert_msg(d->shape.classes == 2 && y[0] == 1 && y[1] == 0, "%s", same[i].descr);
         rm_dataset_close(d);
     }
@@ -357,7 +357,7 @@ START_TEST(other_files_are_called_by_their_names) {
     npy[132] = 3;
     source.labels = make_gz("labels", npy, sizeof npy);
     rm_dataset *d = open_ok("classify", source);
-    ck_ok(d->fill(d, 1, 0, 1, x, &y));
+    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, &y));
     ck_assert_int_eq(y, 3);
     rm_dataset_close(d);
 }
@@ -472,7 +472,7 @@ START_TEST(adding_adds) {
     rm_dataset *d = open_ok("adding", source);
     for (int64_t i = 0; i < 50; i++) {
         double sum = 0, marks = 0, early = 0;
-        ck_ok(d->fill(d, i, 0, 1, x, y));
+        ck_ok(rm_dataset_fill(d, i, 0, 1, x, y));
         for (int t = 0; t < T; t++) {
             ck_assert(x[2 * t] >= 0 && x[2 * t] < 1 && (x[2 * t + 1] == 0 || x[2 * t + 1] == 1));
             sum += (double)x[2 * t] * (double)x[2 * t + 1];
@@ -481,15 +481,15 @@ START_TEST(adding_adds) {
         }
         ck_assert(marks == 2 && early == 1 && fabs(sum - (double)y[0]) < 1e-6);
     }
-    ck_ok(d->fill(d, 7, 0, 1, x, y));
+    ck_ok(rm_dataset_fill(d, 7, 0, 1, x, y));
     rm_dataset_close(d);
     d = open_ok("adding", source);
-    ck_ok(d->fill(d, 7, 0, 1, again, y_again)); /* from the seed and the index alone */
+    ck_ok(rm_dataset_fill(d, 7, 0, 1, again, y_again)); /* from the seed and the index alone */
     ck_assert(!memcmp(x, again, sizeof x) && y[0] == y_again[0]);
     rm_dataset_close(d);
     source.held_out = true;
     d = open_ok("adding", source);
-    ck_ok(d->fill(d, 7, 0, 1, other, y));
+    ck_ok(rm_dataset_fill(d, 7, 0, 1, other, y));
     ck_assert(memcmp(x, other, sizeof x));
     rm_dataset_close(d);
     open_fails("adding", (rm_data_source){.timesteps = 1, .samples = 1}, REMAT_INVALID, "at least 2");
@@ -500,7 +500,7 @@ START_TEST(copy_copies) {
     for (int T = 21; T < 25; T++) {
         int32_t x[25], y[25];
         rm_dataset *d = open_ok("copy", (rm_data_source){.timesteps = T, .samples = 5, .seed = 1});
-        ck_ok(d->fill(d, 4, 0, 1, x, y));
+        ck_ok(rm_dataset_fill(d, 4, 0, 1, x, y));
         for (int i = 0; i < 10; i++) ck_assert(x[i] >= 0 && x[i] < 8 && y[T - 10 + i] == x[i]);
         for (int t = 0; t < T - 10; t++) ck_assert_int_eq(y[t], 8);
         for (int t = 10; t < T; t++) ck_assert_int_eq(x[t], t == T - 11 ? 9 : 8);
@@ -525,7 +525,7 @@ START_TEST(s5_composes_transpositions) {
     ck_assert_int_eq(n, 120);
     int32_t x[T], y[T];
     rm_dataset *d = open_ok("s5", (rm_data_source){.timesteps = T, .samples = 5, .seed = 1});
-    ck_ok(d->fill(d, 3, 0, 1, x, y));
+    ck_ok(rm_dataset_fill(d, 3, 0, 1, x, y));
     bool met[10] = {false};
     for (int t = 0; t < T; t++) {
         ck_assert(x[t] >= 0 && x[t] < 10);
@@ -550,7 +550,7 @@ START_TEST(batches_follow_the_order_and_can_start_anywhere) {
     ck_assert_int_eq(loader.per_epoch, 3);
     for (int i = 0; i < 7; i++) {
         ck_ok(rm_loader_next(&loader));
-        memcpy(seen[i], loader.batch.input, sizeof seen[i]);
+        memcpy(seen[i], loader.batch.data[RM_INPUT], sizeof seen[i]);
     }
     ck_assert(loader.epoch == 2 && loader.consumed == 3);
     ck_assert(memcmp(seen[0], seen[3], sizeof seen[0]) &&
@@ -559,7 +559,7 @@ START_TEST(batches_follow_the_order_and_can_start_anywhere) {
     ck_ok(rm_loader_seek(&other, 1, 6));
     for (int i = 5; i < 7; i++) {
         ck_ok(rm_loader_next(&other));
-        ck_assert(!memcmp(seen[i], other.batch.input, sizeof seen[i]));
+        ck_assert(!memcmp(seen[i], other.batch.data[RM_INPUT], sizeof seen[i]));
     }
     ck_fails(rm_loader_seek(&other, 0, 12), REMAT_INVALID, "other data");
     rm_loader_free(&loader);

@@ -97,7 +97,7 @@ START_TEST(classes_are_folders) {
     uint32_t crc[2];
     ck_ok(rm_dataset_open("classify", &source, &d));
     ck_assert(d->count == 3 && d->shape.classes == 3 && d->shape.channels == 3 && d->shape.height == PICTURE_HEIGHT);
-    for (int i = 0; i < 3; i++) ck_ok(d->fill(d, i, 0, 1, x[i], &label[i]));
+    for (int i = 0; i < 3; i++) ck_ok(rm_dataset_fill(d, i, 0, 1, x[i], &label[i]));
     ck_assert(label[0] == 0 && label[1] == 1 && label[2] == 1);
     for (int c = 0; c < 3; c++) /* of 0.png the middle five columns */
         for (int k = 0; k < 25; k++)
@@ -187,7 +187,7 @@ START_TEST(files_are_those_of_image_folder) {
     ck_assert_int_eq(d->shape.classes, 2);
     for (int i = 0; i <= LISTED; i++) {
         snprintf(name, sizeof name, "g/%s is damaged", i < LISTED ? listed[i] : "b/link/er/z.jpg");
-        ck_fails(d->fill(d, i, 0, 1, x, &label), REMAT_IO, name);
+        ck_fails(rm_dataset_fill(d, i, 0, 1, x, &label), REMAT_IO, name);
     }
     rm_dataset_close(d);
     make_file("g/b/a/m.tif", "not a picture at all", 20);
@@ -223,15 +223,15 @@ START_TEST(damaged_files) {
     int32_t label;
     put("f/a/cut.png", 4, 30);
     ck_ok(rm_dataset_open("classify", &source, &d));
-    ck_fails(d->fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/cut.png is damaged: it is cut short");
-    ck_ok(d->fill(d, 1, 0, 1, x, &label));
+    ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/cut.png is damaged: it is cut short");
+    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, &label));
     rm_dataset_close(d);
     make_file("f/b/text.png", "not a picture at all", 20);
     ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "f/b/text.png is neither a JPEG nor a PNG file");
     source.skip_broken = true;
     ck_ok(rm_dataset_open("classify", &source, &d));
     ck_assert_int_eq(d->count, 3);
-    for (int i = 0; i < 3; i++) ck_ok(d->fill(d, i, 0, 1, x, &label));
+    for (int i = 0; i < 3; i++) ck_ok(rm_dataset_fill(d, i, 0, 1, x, &label));
     rm_dataset_close(d);
 }
 END_TEST
@@ -264,7 +264,7 @@ START_TEST(files_that_change) {
     int32_t label;
     ck_ok(rm_dataset_open("classify", &source, &d));
     put("f/a/z.jpg", 4, 0);
-    ck_fails(d->fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/z.jpg is another file than when the run began");
+    ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/z.jpg is another file than when the run began");
     ck_assert_uint_gt(d->held_bytes, 1 << 20); /* decoders, as they may need it */
     rm_dataset_close(d);
 }

@@ -208,7 +208,8 @@ START_TEST(documents_begin_behind_ends) {
     static const char *const wanted[] = {"100", "001", "001", "000"}; /* of abc d|e f|g hij */
     for (int i = 0; i < 4; i++)
         for (int t = 0; t < 3; t++)
-            ck_assert_msg(batch.begins[t * 4 + i] == (float)(wanted[i][t] - '0'), "sample %d, timestep %d", i, t);
+            ck_assert_msg(((float *)batch.data[RM_BEGINS])[t * 4 + i] == (float)(wanted[i][t] - '0'),
+                          "sample %d, timestep %d", i, t);
     rm_batch_free(&batch);
     rm_dataset_close(d);
     source.document_end = 1 + 256;

@@ -18,16 +18,20 @@ static int64_t length_of(const rm_dataset *d, int64_t index) {
     return 1 + index * 7919 % 101 * (index % 3);
 }
 
+static int64_t all_alike(const rm_dataset *d, int64_t index) { return (void)d, (void)index, 1; }
+
+static const rm_data_kind long_and_short = {.fill = fill_number, .length = length_of},
+                          of_one_length = {.fill = fill_number, .length = all_alike},
+                          without_length = {.fill = fill_number};
+
 static rm_dataset numbers(int64_t n) {
-    return (rm_dataset){.count = n,
-                        .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20},
-                        .fill = fill_number,
-                        .length = length_of};
+    return (rm_dataset){
+        .kind = &long_and_short, .count = n, .shape = {.timesteps = 1, .vocabulary = 1 << 20, .classes = 1 << 20}};
 }
 
 static const int32_t *next(rm_loader *l) {
     ck_ok(rm_loader_next(l));
-    return l->batch.input;
+    return l->batch.data[RM_INPUT];
 }
 
 static uint64_t state = 1;
@@ -267,7 +271,7 @@ START_TEST(buckets_have_like_lengths) {
         int64_t rises = 0, falls = 0, before = 0, least = 0, most = 0, spread = 0;
         for (int64_t k = 0; k < d.count; k++) {
             if (k % 8 == 0) next(&l);
-            int32_t sample = ((const int32_t *)l.batch.input)[k % 8];
+            int32_t sample = ((const int32_t *)l.batch.data[RM_INPUT])[k % 8];
             int64_t length = length_of(&d, sample);
             seen[sample]++;
             if (k % RM_BUCKET == 0) rises += length > before, falls += length < before, least = most = before = length;
@@ -281,7 +285,7 @@ START_TEST(buckets_have_like_lengths) {
     }
     free(seen);
     rm_loader_free(&l);
-    d.length = NULL;
+    d.kind = &without_length;
     ck_fails(rm_loader_create(&d, &(rm_loader_config){.batch = 8, .by_length = true}, &l), REMAT_INVALID,
              "--bucket-by-length is for samples of different lengths");
     rm_loader_free(&l);
@@ -311,13 +315,11 @@ START_TEST(buckets_leave_out_now_these_now_those) {
 }
 END_TEST
 
-static int64_t all_alike(const rm_dataset *d, int64_t index) { return (void)d, (void)index, 1; }
-
 START_TEST(samples_of_one_length_are_shuffled) {
     rm_dataset d = numbers(600);
     int mixed = 0;
     rm_loader l;
-    d.length = all_alike;
+    d.kind = &of_one_length;
     ck_ok(rm_loader_create(&d, &(rm_loader_config){.batch = 20, .seed = 3, .shuffle = true, .by_length = true}, &l));
     for (int batch = 0; batch < 15; batch++) {
         const int32_t *x = next(&l);

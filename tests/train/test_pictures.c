@@ -1,6 +1,5 @@
 /* test_pictures.c: pictures as data: what each kind of file means, what is done to a picture before a model reads it, and that this is a
  * function of (seed, epoch, sample) alone. */
-#include "train/data/album.h"
 #include "train/data/framing.h"
 #include "train/data/loader.h"
 
@@ -34,7 +33,7 @@ static const uint8_t idx_labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 4, 9};
 static const float *second(rm_dataset *d, int32_t *label) {
     static float x[3 * 64];
     int32_t target[3];
-    ck_ok(d->fill(d, 1, 1, 3, x, target));
+    ck_ok(rm_dataset_fill(d, 1, 1, 3, x, target));
     *label = target[1];
     return x + d->shape.features;
 }
@@ -85,7 +84,7 @@ START_TEST(channels_behind) {
     float x[30];
     int32_t label;
     ck_assert(d->shape.channels == 3 && d->shape.height == 5 && d->shape.width == 2 && d->shape.classes == 2);
-    ck_ok(d->fill(d, 0, 0, 1, x, &label));
+    ck_ok(rm_dataset_fill(d, 0, 0, 1, x, &label));
     for (int c = 0; c < 3; c++)
         for (int p = 0; p < 10; p++) ck_assert(x[c * 10 + p] == value[p * 3 + c]);
     rm_dataset_close(d);
@@ -124,7 +123,7 @@ START_TEST(cifar) {
         rm_dataset *d = open_ok((rm_data_source){.data = ways[i]});
         ck_assert(d->count == 3 && d->shape.channels == 3 && d->shape.height == 32 && d->shape.width == 32 &&
                   d->shape.classes == 10);
-        ck_ok(d->fill(d, 2, 0, 1, x, &label));
+        ck_ok(rm_dataset_fill(d, 2, 0, 1, x, &label));
         ck_assert_int_eq(label, 7);
         for (int k = 0; k < 3072; k++) ck_assert(x[k] == (float)((uint8_t)((k + 1) * 7) / 255.0));
         rm_dataset_close(d);
@@ -137,7 +136,7 @@ START_TEST(cifar) {
     rm_dataset *d = open_ok((rm_data_source){.data = in_scratch("set[1]")});
     ck_assert_int_eq(d->count, 3);
     for (int i = 0; i < 3; i++) {
-        ck_ok(d->fill(d, i, 0, 1, x, &label));
+        ck_ok(rm_dataset_fill(d, i, 0, 1, x, &label));
         ck_assert_int_eq(label, 4 + i);
     }
     rm_dataset_close(d);
@@ -275,8 +274,9 @@ START_TEST(the_same_pictures_for_all) {
             ck_ok(rm_loader_next(&half));
             ck_assert(half.epoch == whole.epoch && half.consumed == whole.consumed && one->epoch == whole.epoch);
             for (int k = 0; k < 4; k++)
-                ck_assert_msg(!memcmp((float *)half.batch.input + k * FEATURES,
-                                      (float *)whole.batch.input + (2 * k + 1) * FEATURES, FEATURES * sizeof(float)),
+                ck_assert_msg(!memcmp((float *)half.batch.data[RM_INPUT] + k * FEATURES,
+                                      (float *)whole.batch.data[RM_INPUT] + (2 * k + 1) * FEATURES,
+                                      FEATURES * sizeof(float)),
                               "update %d, row %d of rank 1, %d threads", i, k, (int)threads);
         }
         ck_assert_int_ge(whole.epoch, 2);
@@ -298,7 +298,7 @@ START_TEST(every_epoch_anew) {
     rm_dataset *d = open_ok(source);
     int changed = 0;
     for (d->epoch = 0; d->epoch < 8; d->epoch++) {
-        ck_ok(d->fill(d, 0, 0, 1, second_time, &label));
+        ck_ok(rm_dataset_fill(d, 0, 0, 1, second_time, &label));
         changed += d->epoch && memcmp(first, second_time, sizeof first);
         memcpy(first, second_time, sizeof first);
     }

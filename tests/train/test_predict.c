@@ -142,7 +142,7 @@ START_TEST(values_are_those_of_eval) {
     ck_ok(rm_dataset_open("adding", &held_out, &d));
     for (int i = 0; i < SAMPLES; i++) {
         float x[T * 2], y;
-        ck_ok(d->fill(d, i, 0, 1, x, &y));
+        ck_ok(rm_dataset_fill(d, i, 0, 1, x, &y));
         loss += (p[i] - (double)y) * (p[i] - (double)y) / SAMPLES;
     }
     rm_dataset_close(d);

@@ -170,13 +170,14 @@ START_TEST(lines_become_pairs) {
     for (int b = 0; b < 3; b++) ck_ok(rm_batch_put(&batch, b, b));
     for (int b = 0; b < 3; b++) {
         for (int t = 0; t < 4; t++) {
-            ck_assert_int_eq(((int32_t *)batch.input)[t * 3 + b], x[b][t]);
-            ck_assert_int_eq(batch.padding[t * 3 + b], x[b][t] == NONE);
-            ck_assert(batch.begins[t * 3 + b] == (x[b][t] != NONE && (t == 3 || x[b][t + 1] == NONE)));
+            ck_assert_int_eq(((int32_t *)batch.data[RM_INPUT])[t * 3 + b], x[b][t]);
+            ck_assert_int_eq(((int32_t *)batch.data[RM_PADDING])[t * 3 + b], x[b][t] == NONE);
+            ck_assert(((float *)batch.data[RM_BEGINS])[t * 3 + b] ==
+                      (x[b][t] != NONE && (t == 3 || x[b][t + 1] == NONE)));
         }
         for (int t = 0; t < 3; t++) {
-            ck_assert_int_eq(((int32_t *)batch.target)[t * 3 + b], y[b][t]);
-            ck_assert_int_eq(batch.previous[t * 3 + b], previous[b][t]);
+            ck_assert_int_eq(((int32_t *)batch.data[RM_TARGET])[t * 3 + b], y[b][t]);
+            ck_assert_int_eq(((int32_t *)batch.data[RM_PREVIOUS])[t * 3 + b], previous[b][t]);
         }
     }
     rm_batch_free(&batch);
@@ -225,8 +226,8 @@ START_TEST(generated_answers_are_right) {
     ck_ok(rm_dataset_open("seq2seq", &source, &held_out));
     ck_assert_int_eq(d->shape.timesteps, STEPS);
     for (int i = 0; i < N; i++) {
-        ck_ok(d->fill(d, i, 0, 1, x, y));
-        ck_ok(held_out->fill(held_out, i, 0, 1, other, ignored));
+        ck_ok(rm_dataset_fill(d, i, 0, 1, x, y));
+        ck_ok(rm_dataset_fill(held_out, i, 0, 1, other, ignored));
         ck_assert(memcmp(x, other, sizeof x));
         int n = 0;
         while (y[n] != END) n++;
@@ -295,7 +296,8 @@ static void write_batch(rm_batch *b, remat_session *s, bool ends, outcome *o) {
     int64_t from = d->shape.timesteps, to = d->shape.answer_steps, source = 1, target = 1;
     for (int64_t column = 0; column < b->batch; column++) {
         int64_t sample = draw(10) ? 1 + draw(LINES - 1) : 0;
-        source = most_of(source, d->length(d, sample)), target = most_of(target, d->answer_length(d, sample));
+        source = most_of(source, d->kind->length(d, sample)),
+        target = most_of(target, d->kind->answer_length(d, sample));
         ck_ok(rm_batch_put(b, column, sample));
     }
     ck_ok(rm_batch_write(b, rm_batch_whole(b), s));
@@ -396,8 +398,8 @@ START_TEST(like_lines_come_together) {
         ck_ok(rm_loader_next(&l));
         for (int64_t i = 0; i < 8; i++) {
             int64_t n[2] = {0, 0};
-            while (n[0] < d->shape.timesteps && !l.batch.padding[n[0] * 8 + i]) n[0]++;
-            while (n[1] < d->shape.answer_steps && ((int32_t *)l.batch.target)[n[1] * 8 + i] >= 0) n[1]++;
+            while (n[0] < d->shape.timesteps && !((int32_t *)l.batch.data[RM_PADDING])[n[0] * 8 + i]) n[0]++;
+            while (n[1] < d->shape.answer_steps && ((int32_t *)l.batch.data[RM_TARGET])[n[1] * 8 + i] >= 0) n[1]++;
             ck_assert(n[0] > before[0] || (n[0] == before[0] && n[1] >= before[1]));
             memcpy(before, n, sizeof before);
         }

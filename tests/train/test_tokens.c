@@ -51,7 +51,7 @@ START_TEST(a_text_is_cut_into_tokens) {
     uint64_t bytes = 0;
     for (int64_t i = 0; i < d->count; i++) {
         int32_t x[T], y[T];
-        ck_ok(d->fill(d, i, 0, 1, x, y));
+        ck_ok(rm_dataset_fill(d, i, 0, 1, x, y));
         ck_assert(!memcmp(x, token + i * T, sizeof x) && !memcmp(y, token + i * T + 1, sizeof y));
         for (int s = 0; s < T; s++) {
             size_t length;

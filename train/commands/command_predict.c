@@ -72,8 +72,8 @@ static void fill_row(const prediction *p, const float *outputs) {
 static void end_row(prediction *p, int64_t width) {
     const rm_dataset *d = p->saved.dataset;
     int64_t T = d->shape.timesteps;
-    if (!d->shape.every_step || d->shape.labels || !d->length) return;
-    int64_t first = d->length(d, p->sample) * (width / T);
+    if (!d->shape.every_step || d->shape.labels || !d->kind->length) return;
+    int64_t first = d->kind->length(d, p->sample) * (width / T);
     memset(p->row + first, 0, (size_t)(width - first) * sizeof(float));
 }
 

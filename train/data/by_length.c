@@ -43,9 +43,9 @@ static void sort_pool(rm_by_length *o) {
     int64_t size = size_of(o);
     for (int64_t i = 0; i < size; i++) {
         int64_t sample = remat_sampler_at(o->sampler, o->pool * RM_POOL + i);
-        int64_t answer = data->answer_length ? data->answer_length(data, sample) : 0;
+        int64_t answer = data->kind->answer_length ? data->kind->answer_length(data, sample) : 0;
         o->sorted[i] =
-            (rm_long_sample){(uint32_t)sample, (int32_t)data->length(data, sample), (int32_t)answer, (int32_t)i};
+            (rm_long_sample){(uint32_t)sample, (int32_t)data->kind->length(data, sample), (int32_t)answer, (int32_t)i};
     }
     qsort(o->sorted, (size_t)size, sizeof *o->sorted, by_length);
     shuffle(o);

@@ -1,10 +1,10 @@
-/* dataset.h: where samples come from. A kind of data is one file, dataset_KIND.c, with one rm_dataset_open_KIND; the
- * order of samples is dist/large_batch/sampler.h's business and batches are loader.h's. Any sample can be asked for at any time.
+/* dataset.h: where samples come from. A kind of data is one file with one rm_data_kind. dist/large_batch/sampler.h orders samples,
+ * batch.h says which fields a batch of them has, and loader.h makes batches. Any sample can be asked for at any time.
  *
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B), or (T,B) at every timestep
  *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
- *     pictures  classify  for models of pictures: whole ones, from an album (album.h): reals (B,C,H,W), labels (B)
+ *     images    classify  for models of pictures: whole ones (images.h): reals (B,C,H,W), labels (B)
  *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
@@ -32,6 +32,7 @@ typedef struct {
     bool documents;       /* samples hold several, which begin where rm_dataset.begins says */
     bool tracked;         /* with every_step: each timestep has an answer that is right or wrong */
     int64_t values;       /* of reals: so many make an answer */
+    bool weighted;        /* with classes: dataset.class_weights says what each counts */
     int64_t answer_steps; /* of pairs: timesteps of targets, (answer_steps,B), padded with -1; 0: as inputs have */
 } rm_data_shape;
 
@@ -66,37 +67,22 @@ static inline bool rm_data_pads(const rm_data_shape *shape) {
     return shape->lengths && shape->every_step && !shape->classes;
 }
 
-/* Of a batch: what says where its samples and documents begin and end (loader.h). */
-static inline uint64_t rm_data_mark_bytes(const rm_data_shape *shape, int64_t batch) {
-    int64_t rows = shape->timesteps * batch,
-            of_pairs = shape->answer_steps ? 2 * rows + shape->answer_steps * batch : 0;
-    int64_t of_lengths = (shape->lengths ? 2 * batch + rows : 0) + (rm_data_pads(shape) ? rows : 0);
-    return 4 * (uint64_t)(of_lengths + (shape->documents ? rows : 0) + of_pairs);
-}
+typedef struct rm_data_kind rm_data_kind;
+typedef struct rm_batch rm_batch; /* batch.h */
 
-typedef struct rm_dataset rm_dataset;
-struct rm_dataset {
+/* What all kinds of data have; the struct of a kind begins with it. */
+typedef struct {
+    const rm_data_kind *kind;
     int64_t count;       /* samples */
     uint64_t held_bytes; /* kept in memory: the file, where it is read whole, and the labels */
     rm_data_shape shape;
-    /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the
-     * dtypes and shapes above. IO when the file cannot be read. */
-    remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
-    int64_t (*length)(const rm_dataset *, int64_t index); /* timesteps, 1 to T; NULL: all have T */
-    int64_t (*answer_length)(const rm_dataset *, int64_t index); /* of pairs, 1 to answer_steps; else NULL */
-    /* begins[t * batch + column] = 1 where a document begins, else 0, of a sample that `fill` has put there; NULL: there are none */
-    remat_status (*begins)(rm_dataset *, int64_t index, int64_t column, int64_t batch, const void *input,
-                           float *begins);
-    /* See rm_dataset_checksum. NULL: the data are made, not read. */
-    remat_status (*checksum)(rm_dataset *, uint32_t *crc32);
-    void (*close)(rm_dataset *);
-    int64_t epoch;            /* set before `fill`, by who takes samples in epochs: a picture is altered anew in each */
-    bool threads;             /* several threads may call `fill` at a time, for different columns */
-    uint64_t target_bytes;    /* lm: of the text that the targets of all samples stand for; 0: not known */
+    int64_t epoch;         /* set before samples are taken, by who takes them in epochs: a picture is altered anew in each */
+    uint64_t target_bytes; /* lm: of the text that the targets of all samples stand for; 0: not known */
     const rm_class_names *class_names; /* what the classes are called; NULL: they have no names */
+    float *class_weights; /* (classes), where shape.weighted (class_weights.h) */
     const uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
-};
+} rm_dataset;
 
 typedef struct {
     const char *data, *labels; /* paths; labels where the kind has them */
@@ -119,6 +105,7 @@ typedef struct {
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
     const char *normalize, *augment; /* as in framing.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
+    bool numbers;                    /* labels are numbers, not classes */
     bool transcripts;                /* labels are rows (N,S), not one for each sample */
     bool skip_broken;                /* files that are none are left out, not refused */
     const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
@@ -132,14 +119,42 @@ typedef struct {
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
-/* task: "lm", "classify", "regress", "adding", "copy", "s5", "transcribe", "seq2seq". INVALID: the flags do not fit; IO: the file does not. */
-remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
+/* A kind of data. */
+struct rm_data_kind {
+    size_t bytes; /* of its struct */
+    /* Into zeros but for `kind`; closed by the caller when it fails. INVALID: the flags do not fit; IO: the file does not. */
+    remat_status (*open)(rm_dataset *, const rm_data_source *);
+    void (*close)(rm_dataset *); /* frees what the struct holds; NULL: nothing */
+    /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the
+     * dtypes and shapes above. IO when the file cannot be read. */
+    remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
+    /* The same for the batch's other fields, after `fill`; NULL: it has none. */
+    remat_status (*mark)(rm_dataset *, int64_t index, int64_t column, rm_batch *batch);
+    int64_t (*length)(const rm_dataset *, int64_t index); /* timesteps, 1 to T; NULL: all have T */
+    int64_t (*answer_length)(const rm_dataset *, int64_t index); /* of pairs, 1 to answer_steps; else NULL */
+    remat_status (*checksum)(rm_dataset *, uint32_t *crc32); /* adds to 0; NULL: the data are made, not read */
+    bool threads; /* several threads may call `fill` and `mark` at a time, for different columns */
+};
+
+/* Opens data of this kind. */
+remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
+
+/* task: "lm", "classify", "regress", "adding", "copy", "s5", "transcribe", "seq2seq". */
+remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
+
+static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, int64_t column, int64_t batch,
+                                           void *input, void *target) {
+    return dataset->kind->fill(dataset, index, column, batch, input, target);
+}
 
 /* zlib's CRC-32 of what samples are made of, labels included, as it is when unpacked: a run that is resumed and other ranks
  * should have the same. Of a text above 256 MiB it is that of 4096 stretches, spread evenly from its beginning to its end, so
  * that no run waits for it: most other texts show, not every byte. 0: generated, there is none. IO: it cannot be read. */
 remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
+
+extern const rm_data_kind rm_data_text, rm_data_arrays, rm_data_adding, rm_data_copy, rm_data_s5, rm_data_pairs,
+    rm_data_generated_pairs;
 
 /* The shape of lm, adding, copy and s5, which follows from the flags alone. */
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */
@@ -152,37 +167,5 @@ rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens);
 enum { RM_PAIR_BYTES = 256 };
 /* ... and of pictures, of which the flags can say all. */
 rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
-
-remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out);
-remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out);
-remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **out); /* regress */
-remat_status rm_dataset_open_pictures(const rm_data_source *source, rm_dataset **out);
-remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out);
-remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out);
-remat_status rm_dataset_open_s5(const rm_data_source *source, rm_dataset **out);
-remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **out);
-
-/* `count` labels from the array of one dimension in source->labels: whole numbers, of whatever type, and -1 for what is ignored. *labels is the caller's, freed
- * with rm_free; *classes, when 0, becomes the largest label + 1, and otherwise bounds them. */
-remat_status rm_labels_read(const rm_data_source *source, int64_t count, int32_t **labels, int64_t *classes);
-/* Of sequences. `most` timesteps are in the file, and the first `timesteps` of them used. */
-typedef struct {
-    int64_t count, most, timesteps;
-    const int32_t *lengths; /* where samples end, (count), maybe behind `timesteps`; NULL: none does */
-} rm_labelled;
-/* The same, (count), or a class for each timestep, (count,most), of which (count,timesteps) are kept: *every_step says which, as
- * source->steps_known and every_step allow. What is there behind the end of a sample is not read, and -1 stands for it. */
-remat_status rm_sequence_labels_read(const rm_data_source *source, rm_labelled samples, bool *every_step,
-                                     int32_t **labels, int64_t *classes);
-/* Of each pixel of `count` pictures: (count,height,width). */
-remat_status rm_pixel_labels_read(const rm_data_source *source, int64_t count, int64_t height, int64_t width,
-                                  int32_t **labels, int64_t *classes);
-
-/* The same of source->lengths: `count` of them, 1 to `most`. */
-remat_status rm_lengths_read(const rm_data_source *source, int64_t count, int64_t most, int32_t **lengths);
-/* The same of rows (count,*most) for CTC: class 0 is the blank and no label, -1 fills up rows. Each row has to fit into the timesteps, or
- * into those of its sample (`lengths`; NULL: all have `timesteps`). */
-remat_status rm_transcripts_read(const rm_data_source *source, int64_t count, int64_t timesteps, const int32_t *lengths,
-                                 int32_t **labels, int64_t *most, int64_t *classes);
 
 #endif

@@ -5,7 +5,6 @@
 #include "train/data/dataset.h"
 
 #include "engine/rng.h"
-#include "memory/host.h"
 
 typedef struct {
     rm_dataset base;
@@ -33,8 +32,6 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
-static void close_adding(rm_dataset *base) { rm_free(base); }
-
 remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out) {
     REQUIRE(timesteps == 0 || timesteps >= 2, INVALID, "--seq-len=%lld: the adding problem needs at least 2 timesteps",
             (long long)timesteps);
@@ -42,14 +39,12 @@ remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out) {
     return REMAT_OK;
 }
 
-remat_status rm_dataset_open_adding(const rm_data_source *source, rm_dataset **out) {
-    rm_data_shape shape;
-    TRY(rm_adding_shape(source->timesteps, &shape));
-    adding_data *data = rm_malloc(sizeof *data);
-    REQUIRE(data, MEMORY, "no memory for the adding problem");
-    *data = (adding_data){.base = {.count = source->samples, .shape = shape, .fill = fill, .close = close_adding},
-                          .seed = (uint64_t)source->seed,
-                          .node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING};
-    *out = &data->base;
-    return REMAT_OK;
+static remat_status open(rm_dataset *base, const rm_data_source *source) {
+    adding_data *data = (adding_data *)base;
+    base->count = source->samples;
+    data->seed = (uint64_t)source->seed;
+    data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
+    return rm_adding_shape(source->timesteps, &base->shape);
 }
+
+const rm_data_kind rm_data_adding = {.bytes = sizeof(adding_data), .open = open, .fill = fill};

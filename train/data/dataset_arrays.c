@@ -1,5 +1,5 @@
 /* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class or one for each timestep, with a
- * row of labels, or with what values.h reads:
+ * row of labels, or with numbers (labels.h):
  *
  *     .npy   (N,T,F), or (N,T) with F = 1
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
@@ -7,11 +7,11 @@
  *
  * Bytes are divided by 255; other types are taken as they are. Samples may be shorter than T (--lengths): what is behind their ends
  * is never looked at, and zeros stand for it. */
-#include "train/data/dataset.h"
+#include "train/data/batch.h"
 
 #include "memory/host.h"
 #include "train/data/array_file.h"
-#include "train/data/values.h"
+#include "train/data/labels.h"
 
 #include <float.h>
 #include <math.h>
@@ -23,10 +23,8 @@ typedef struct {
     rm_dataset base;
     rm_array_file file; /* its array (N,T or more,F) */
     double unit;        /* what numbers are divided by */
-    int32_t *labels;    /* (N), or (N,S), or (N,T); NULL: unlabelled, or it has values */
+    rm_labels labels;   /* none: unlabelled */
     int32_t *lengths;   /* NULL: all have T */
-    bool regress;
-    rm_values values; /* of regress; none: unlabelled */
 } array_data;
 
 static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
@@ -39,31 +37,20 @@ static int64_t length_of(const rm_dataset *base, int64_t index) {
     return data->lengths && data->lengths[index] < T ? data->lengths[index] : T;
 }
 
-/* A sample's answers, each `values` wide, into (T,B,values) or (B,values); zeros where it has none. */
-static void fill_values(const array_data *data, int64_t index, int64_t column, int64_t batch, float *target) {
-    const rm_values *from = &data->values;
+/* A sample's answers, one or one for each timestep, into (T,B,width) or (B,width). Where there are none, 0; a row of labels has -1. */
+static void fill_target(const array_data *data, int64_t index, int64_t column, int64_t batch, char *target) {
+    const rm_labels *from = &data->labels;
     const rm_data_shape *shape = &data->base.shape;
-    int64_t V = shape->values, steps = shape->every_step ? shape->timesteps : 1;
+    bool rows = shape->labels > 0;
+    int64_t steps = shape->every_step && !rows ? shape->timesteps : 1;
+    size_t bytes = 4 * (size_t)rm_data_targets(shape);
     for (int64_t t = 0; t < steps; t++) {
-        float *to = target + (t * batch + column) * V;
-        if (from->value)
-            memcpy(to, from->value + (index * from->steps + t) * V, (size_t)V * sizeof *to);
+        char *to = target + (size_t)(t * batch + column) * bytes;
+        if (from->item)
+            memcpy(to, (char *)from->item + (size_t)(index * from->steps + t) * bytes, bytes);
         else
-            memset(to, 0, (size_t)V * sizeof *to);
+            memset(to, rows ? -1 : 0, bytes);
     }
-}
-
-/* A class, or a row of labels; -1 and 0 where there are none. */
-static void fill_labels(const array_data *data, int64_t index, int64_t column, int32_t *target) {
-    int64_t S = data->base.shape.labels;
-    for (int64_t k = 0; k < S; k++) target[column * S + k] = data->labels ? data->labels[index * S + k] : -1;
-    if (!S) target[column] = data->labels ? data->labels[index] : 0;
-}
-
-/* A class for each timestep, -1 behind the sample's end; 0 where there are no labels. */
-static void fill_step_labels(const array_data *data, int64_t index, int64_t column, int64_t batch, int32_t *target) {
-    int64_t T = data->base.shape.timesteps;
-    for (int64_t t = 0; t < T; t++) target[t * batch + column] = data->labels ? data->labels[index * T + t] : 0;
 }
 
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
@@ -73,41 +60,35 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     for (int64_t t = 0; t < T; t++)
         for (int64_t f = 0; f < F; f++)
             x[(t * batch + column) * F + f] = t < length ? (float)value_at(data, index, t, f) : 0;
-    if (data->regress)
-        fill_values(data, index, column, batch, target);
-    else if (base->shape.tracked)
-        fill_step_labels(data, index, column, batch, target);
-    else
-        fill_labels(data, index, column, target);
+    fill_target(data, index, column, batch, target);
     return REMAT_OK;
 }
 
-static size_t value_bytes(const array_data *data) {
-    const rm_values *v = &data->values;
-    return v->value ? (size_t)(data->base.count * v->steps * v->width) * sizeof *v->value : 0;
+static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_batch *batch) {
+    if (base->shape.lengths) rm_batch_put_length(batch, column, length_of(base, index));
+    return REMAT_OK;
 }
 
-static int64_t label_count(const rm_dataset *base) {
-    const rm_data_shape *shape = &base->shape;
-    return base->count * (shape->labels ? shape->labels : shape->tracked ? shape->timesteps : 1);
+static uint32_t add_bytes(uint32_t crc32, const void *data, size_t bytes) {
+    return data ? (uint32_t)crc32_z(crc32, data, bytes) : crc32;
 }
 
+/* Numbers come after lengths, and classes before them: training states have checksums of these. */
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const array_data *data = (array_data *)base;
-    *crc32 = (uint32_t)crc32_z(0, data->file.data, data->file.size);
-    if (data->labels) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->labels, 4 * (size_t)label_count(base));
-    if (data->lengths) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->lengths, 4 * (size_t)base->count);
-    if (data->values.value) *crc32 = (uint32_t)crc32_z(*crc32, (const uint8_t *)data->values.value, value_bytes(data));
+    const size_t labels = rm_labels_bytes(&data->labels, base->count);
+    *crc32 = add_bytes(0, data->file.data, data->file.size);
+    if (base->shape.classes) *crc32 = add_bytes(*crc32, data->labels.item, labels);
+    *crc32 = add_bytes(*crc32, data->lengths, 4 * (size_t)base->count);
+    if (!base->shape.classes) *crc32 = add_bytes(*crc32, data->labels.item, labels);
     return REMAT_OK;
 }
 
 static void close_arrays(rm_dataset *base) {
     array_data *data = (array_data *)base;
     rm_array_file_free(&data->file);
-    rm_free(data->labels);
+    rm_labels_free(&data->labels);
     rm_free(data->lengths);
-    rm_free(data->values.value);
-    rm_free(data);
 }
 
 /* ---- What samples there are --------------------------------------------------------------------------------------- */
@@ -137,28 +118,25 @@ static remat_status take_features(array_data *data, const rm_data_source *source
     return REMAT_OK;
 }
 
-/* One a sample, or one a timestep. */
-static remat_status take_classes(array_data *data, const rm_data_source *source) {
+/* Classes: one a sample, or one a timestep, or a row of them. */
+static remat_status take_classes(array_data *data, const rm_data_source *source, const rm_labelled *samples) {
     rm_data_shape *shape = &data->base.shape;
-    const rm_labelled samples = {data->base.count, data->file.array.dim[1], shape->timesteps, data->lengths};
-    shape->every_step = source->every_step;
-    if (source->labels)
-        TRY(rm_sequence_labels_read(source, samples, &shape->every_step, &data->labels, &shape->classes));
-    shape->tracked = shape->every_step;
+    rm_labels *labels = &data->labels;
+    bool rows = source->transcripts;
+    REQUIRE(source->labels || shape->classes, INVALID,
+            "without labels the number of classes is needed: say --classes=N");
+    labels->classes = shape->classes;
+    labels->every_step = source->every_step;
+    labels->width = 1;
+    if (source->labels) TRY(rm_labels_read(source, samples, rows ? rm_labels_as_rows : rm_labels_as_steps, labels));
+    shape->classes = labels->classes;
+    shape->labels = rows ? labels->width : 0;
+    shape->tracked = !rows && labels->every_step;
+    shape->every_step = rows || labels->every_step;
     return REMAT_OK;
 }
 
-static remat_status take_labels(array_data *data, const rm_data_source *source) {
-    int64_t *classes = &data->base.shape.classes;
-    REQUIRE(source->labels || *classes, INVALID, "without labels the number of classes is needed: say --classes=N");
-    if (source->transcripts) data->base.shape.labels = 1, data->base.shape.every_step = true;
-    if (source->transcripts && source->labels)
-        return rm_transcripts_read(source, data->base.count, data->base.shape.timesteps, data->lengths, &data->labels,
-                                   &data->base.shape.labels, classes);
-    return source->transcripts ? REMAT_OK : take_classes(data, source);
-}
-
-static remat_status take_values(array_data *data, const rm_data_source *source) {
+static remat_status take_numbers(array_data *data, const rm_data_source *source, const rm_labelled *samples) {
     rm_data_shape *shape = &data->base.shape;
     REQUIRE(
         source->labels || source->values, INVALID,
@@ -167,10 +145,9 @@ static remat_status take_values(array_data *data, const rm_data_source *source) 
     shape->values = source->values;
     shape->every_step = source->every_step;
     if (!source->labels) return REMAT_OK;
-    TRY(rm_values_read(source, data->base.count, data->file.array.dim[1], data->lengths, &data->values));
-    shape->values = data->values.width;
-    shape->every_step = data->values.every_step;
-    data->base.held_bytes += value_bytes(data);
+    TRY(rm_labels_read(source, samples, rm_labels_as_values, &data->labels));
+    shape->values = data->labels.width;
+    shape->every_step = data->labels.every_step;
     return REMAT_OK;
 }
 
@@ -216,7 +193,8 @@ static remat_status take_shape(array_data *data, const rm_data_source *source, i
 }
 
 /* Looked at before it is read: a shape that is refused anyway is not unpacked for it. */
-static remat_status open_file(array_data *data, const rm_data_source *source) {
+static remat_status open_file(rm_dataset *base, const rm_data_source *source) {
+    array_data *data = (array_data *)base;
     rm_array *array = &data->file.array;
     int64_t T;
     TRY(rm_array_file_begin(source->data, source->budget, &data->file));
@@ -227,28 +205,20 @@ static remat_status open_file(array_data *data, const rm_data_source *source) {
     data->base.count = array->dim[0];
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     data->base.shape.lengths = source->lengths;
-    data->base.held_bytes = data->file.size + (source->lengths ? 4 * (uint64_t)data->base.count : 0);
-    if (source->lengths) TRY(rm_lengths_read(source, data->base.count, array->dim[1], &data->lengths));
+    rm_labelled samples = {.count = array->dim[0], .most = array->dim[1], .timesteps = T};
+    if (source->lengths) TRY(rm_lengths_read(source, &samples, &data->lengths));
+    samples.lengths = data->lengths;
     TRY(check_numbers(data, source));
-    if (data->regress) return take_values(data, source);
-    TRY(take_labels(data, source));
-    data->base.held_bytes += data->labels ? 4 * (uint64_t)label_count(&data->base) : 0;
+    TRY(source->numbers ? take_numbers(data, source, &samples) : take_classes(data, source, &samples));
+    data->base.held_bytes = data->file.size + rm_labels_bytes(&data->labels, samples.count) +
+                            (source->lengths ? 4 * (uint64_t)samples.count : 0);
     return REMAT_OK;
 }
 
-static remat_status open(const rm_data_source *source, bool regress, rm_dataset **out) {
-    array_data *data = rm_malloc(sizeof *data);
-    REQUIRE(data, MEMORY, "no memory to open %s", source->data);
-    *data = (array_data){.base = {.fill = fill, .length = length_of, .checksum = checksum, .close = close_arrays},
-                         .regress = regress};
-    remat_status status = open_file(data, source);
-    if (status)
-        close_arrays(&data->base);
-    else
-        *out = &data->base;
-    return status;
-}
-
-remat_status rm_dataset_open_arrays(const rm_data_source *source, rm_dataset **out) { return open(source, false, out); }
-
-remat_status rm_dataset_open_values(const rm_data_source *source, rm_dataset **out) { return open(source, true, out); }
+const rm_data_kind rm_data_arrays = {.bytes = sizeof(array_data),
+                                     .open = open_file,
+                                     .close = close_arrays,
+                                     .fill = fill,
+                                     .mark = mark,
+                                     .length = length_of,
+                                     .checksum = checksum};

@@ -8,7 +8,6 @@
 #include "train/data/dataset.h"
 
 #include "engine/rng.h"
-#include "memory/host.h"
 
 enum { LETTERS = 10, ALPHABET = 8, BLANK = 8, MARK = 9, VOCABULARY = 10, CLASSES = 9 };
 enum { NODE_TRAINING = 0xC091, NODE_HELD_OUT = 0xC092 };
@@ -33,8 +32,6 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
-static void close_copy(rm_dataset *base) { rm_free(base); }
-
 remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out) {
     REQUIRE(timesteps == 0 || timesteps >= 2 * LETTERS + 1, INVALID,
             "--seq-len=%lld: the copy problem needs at least 21 timesteps (10 letters, a mark, 10 answers)",
@@ -44,14 +41,12 @@ remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out) {
     return REMAT_OK;
 }
 
-remat_status rm_dataset_open_copy(const rm_data_source *source, rm_dataset **out) {
-    rm_data_shape shape;
-    TRY(rm_copy_shape(source->timesteps, &shape));
-    copy_data *data = rm_malloc(sizeof *data);
-    REQUIRE(data, MEMORY, "no memory for the copy problem");
-    *data = (copy_data){.base = {.count = source->samples, .shape = shape, .fill = fill, .close = close_copy},
-                        .seed = (uint64_t)source->seed,
-                        .node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING};
-    *out = &data->base;
-    return REMAT_OK;
+static remat_status open(rm_dataset *base, const rm_data_source *source) {
+    copy_data *data = (copy_data *)base;
+    base->count = source->samples;
+    data->seed = (uint64_t)source->seed;
+    data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
+    return rm_copy_shape(source->timesteps, &base->shape);
 }
+
+const rm_data_kind rm_data_copy = {.bytes = sizeof(copy_data), .open = open, .fill = fill};

@@ -9,7 +9,7 @@
  * timestep to the first, has all lines' final states at the first.
  *
  * Generated: sample i is a function of (seed, i). */
-#include "train/data/dataset.h"
+#include "train/data/batch.h"
 
 #include "engine/rng.h"
 #include "memory/host.h"
@@ -53,6 +53,25 @@ static void put_target(const rm_data_shape *shape, const int32_t *line, int64_t 
     for (int64_t i = 0; i < n; i++) y[i * batch + column] = line[i];
     y[n * batch + column] = rm_pair_end(shape);
     for (int64_t t = n + 1; t < shape->answer_steps; t++) y[t * batch + column] = -1;
+}
+
+/* Where the input begins, which is turned round, and the targets one timestep later: what a decoder reads while it is taught. */
+static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_batch *batch) {
+    const rm_data_shape *shape = &base->shape;
+    const int32_t begin = rm_pair_begin(shape), *x = batch->data[RM_INPUT], *y = batch->data[RM_TARGET];
+    int32_t *padding = batch->data[RM_PADDING], *previous = batch->data[RM_PREVIOUS];
+    float *begins = batch->data[RM_BEGINS];
+    int64_t B = batch->batch, last = (shape->timesteps - 1) * B + column;
+    (void)index;
+    for (int64_t i = column; i <= last; i += B) {
+        padding[i] = x[i] == begin;
+        begins[i] = x[i] != begin && (i == last || x[i + B] == begin);
+    }
+    for (int64_t i = column; i < shape->answer_steps * B; i += B) {
+        int32_t before = i < B ? begin : y[i - B];
+        previous[i] = before < 0 ? begin : before;
+    }
+    return REMAT_OK;
 }
 
 /* ---- Generated ---------------------------------------------------------------------------------------------------- */
@@ -211,10 +230,6 @@ static remat_status read_texts(const rm_data_source *source, pair_data *data) {
     data->base.count = data->source.count;
     data->base.held_bytes = held_bytes(&data->source) + held_bytes(&data->target) + data->base.tokenizer_bytes;
     data->base.shape = rm_pair_shape(data->source.longest, data->target.longest, tokens);
-    data->base.fill = fill;
-    data->base.length = source_length;
-    data->base.answer_length = target_length;
-    data->base.checksum = checksum;
     return REMAT_OK;
 }
 
@@ -231,7 +246,6 @@ static void close_pairs(rm_dataset *base) {
     free_text(&data->target);
     rm_free(data->json);
     rm_tokenizer_free(data->tokenizer);
-    rm_free(data);
 }
 
 rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens) {
@@ -250,27 +264,34 @@ remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out) {
     return REMAT_OK;
 }
 
-static remat_status make_pairs(const rm_data_source *source, pair_data *data) {
-    TRY(rm_generated_pair_shape(source->timesteps, &data->base.shape));
-    data->base.count = source->samples;
-    data->base.fill = generate;
-    data->base.length = data->base.answer_length = generated_length;
+static remat_status open_generated(rm_dataset *base, const rm_data_source *source) {
+    pair_data *data = (pair_data *)base;
+    base->count = source->samples;
     data->rule = !strcmp(source->generate, "copy") ? COPY : !strcmp(source->generate, "reverse") ? REVERSE : SORT;
     data->seed = (uint64_t)source->seed;
     data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
-    return REMAT_OK;
+    return rm_generated_pair_shape(source->timesteps, &base->shape);
 }
 
-remat_status rm_dataset_open_pairs(const rm_data_source *source, rm_dataset **out) {
-    pair_data *data = rm_malloc(sizeof *data);
-    REQUIRE(data, MEMORY, "no memory for pairs of lines");
-    *data = (pair_data){.base = {.close = close_pairs}};
-    remat_status status = source->data ? read_texts(source, data) : make_pairs(source, data);
+static remat_status open_texts(rm_dataset *base, const rm_data_source *source) {
+    pair_data *data = (pair_data *)base;
+    remat_status status = read_texts(source, data);
     rm_tokenizer_free(data->tokenizer);
     data->tokenizer = NULL;
-    if (status)
-        close_pairs(&data->base);
-    else
-        *out = &data->base;
     return status;
 }
+
+const rm_data_kind rm_data_pairs = {.bytes = sizeof(pair_data),
+                                    .open = open_texts,
+                                    .close = close_pairs,
+                                    .fill = fill,
+                                    .mark = mark,
+                                    .length = source_length,
+                                    .answer_length = target_length,
+                                    .checksum = checksum};
+const rm_data_kind rm_data_generated_pairs = {.bytes = sizeof(pair_data),
+                                              .open = open_generated,
+                                              .fill = generate,
+                                              .mark = mark,
+                                              .length = generated_length,
+                                              .answer_length = generated_length};

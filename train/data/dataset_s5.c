@@ -10,7 +10,6 @@
 #include "train/data/dataset.h"
 
 #include "engine/rng.h"
-#include "memory/host.h"
 
 enum { THINGS = 5, TRANSPOSITIONS = 10, PERMUTATIONS = 120 };
 enum { NODE_TRAINING = 0x5501, NODE_HELD_OUT = 0x5502 };
@@ -52,8 +51,6 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
-static void close_s5(rm_dataset *base) { rm_free(base); }
-
 remat_status rm_s5_shape(int64_t timesteps, rm_data_shape *out) {
     *out = (rm_data_shape){.timesteps = timesteps ? timesteps : 32,
                            .vocabulary = TRANSPOSITIONS,
@@ -63,14 +60,12 @@ remat_status rm_s5_shape(int64_t timesteps, rm_data_shape *out) {
     return REMAT_OK;
 }
 
-remat_status rm_dataset_open_s5(const rm_data_source *source, rm_dataset **out) {
-    rm_data_shape shape;
-    TRY(rm_s5_shape(source->timesteps, &shape));
-    s5_data *data = rm_malloc(sizeof *data);
-    REQUIRE(data, MEMORY, "no memory for the word problem");
-    *data = (s5_data){.base = {.count = source->samples, .shape = shape, .fill = fill, .close = close_s5},
-                      .seed = (uint64_t)source->seed,
-                      .node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING};
-    *out = &data->base;
-    return REMAT_OK;
+static remat_status open(rm_dataset *base, const rm_data_source *source) {
+    s5_data *data = (s5_data *)base;
+    base->count = source->samples;
+    data->seed = (uint64_t)source->seed;
+    data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
+    return rm_s5_shape(source->timesteps, &base->shape);
 }
+
+const rm_data_kind rm_data_s5 = {.bytes = sizeof(s5_data), .open = open, .fill = fill};

@@ -2,7 +2,7 @@
  * makes of a text. Sample i is tokens [i*T, i*T + T], the last of them only a target. Read from the file as needed: a text larger
  * than memory is no problem. One that is packed by gzip has no places to go to, and is unpacked into memory; what a tokenizer makes
  * lies there as well, 4 bytes a token. */
-#include "train/data/dataset.h"
+#include "train/data/batch.h"
 
 #include "memory/host.h"
 #include "train/data/file_kind.h"
@@ -24,7 +24,7 @@ typedef struct {
     uint64_t begin;          /* of the first token in the file */
     int32_t document_end;
     rm_array sample; /* how a token is written; T + 1 of them, in `bytes` */
-    uint8_t bytes[]; /* with room for MOST_BYTES each */
+    uint8_t *bytes;  /* with room for MOST_BYTES each */
 } text_data;
 enum { MOST_BYTES = 8 };
 
@@ -57,20 +57,21 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
-/* Behind the last token of the one before, which may be the sample's before this. */
-static remat_status begins(rm_dataset *base, int64_t index, int64_t column, int64_t batch, const void *input,
-                           float *begins) {
+/* Where documents begin: behind the last token of the one before, which may be the sample's before this. */
+static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_batch *batch) {
     text_data *data = (text_data *)base;
-    const int32_t *x = input; /* (T,B) */
-    int64_t T = base->shape.timesteps;
+    const int32_t *x = batch->data[RM_INPUT]; /* (T,B) */
+    float *begins = batch->data[RM_BEGINS];
+    int64_t T = base->shape.timesteps, B = batch->batch;
     uint64_t bytes = (uint64_t)data->sample.bytes;
     bool begun = index == 0;
+    if (!base->shape.documents) return REMAT_OK;
     if (!begun) {
         TRY(read_at(data, data->begin + ((uint64_t)(index * T) - 1) * bytes, data->bytes, bytes));
         begun = rm_array_at(&data->sample, 0, 0, 0) == data->document_end;
     }
-    for (int64_t t = 0; t < T; t++, begun = x[(t - 1) * batch + column] == data->document_end)
-        begins[t * batch + column] = begun;
+    for (int64_t t = 0; t < T; t++, begun = x[(t - 1) * B + column] == data->document_end)
+        begins[t * B + column] = begun;
     return REMAT_OK;
 }
 
@@ -132,7 +133,7 @@ static void close_text(rm_dataset *base) {
     rm_free(data->path);
     rm_free(data->json);
     rm_tokenizer_free(data->tokenizer);
-    rm_free(data);
+    rm_free(data->bytes);
 }
 
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary) {
@@ -316,23 +317,24 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     return REMAT_OK;
 }
 
-remat_status rm_dataset_open_text(const rm_data_source *source, rm_dataset **out) {
-    rm_data_shape shape = rm_text_shape(source->timesteps, source->vocab);
-    size_t bytes = ((size_t)shape.timesteps + 1) * (source->vocab || source->tokenizer ? MOST_BYTES : 1);
-    text_data *data = rm_malloc(sizeof *data + bytes);
-    REQUIRE(data, MEMORY, "no memory for a sample of %zu bytes", bytes);
-    *data = (text_data){
-        .base = {.shape = shape, .held_bytes = bytes, .fill = fill, .checksum = checksum, .close = close_text},
-        .fd = -1,
-        .document_end = (int32_t)source->document_end - 1};
-    data->base.shape.documents = source->document_end > 0;
-    if (data->base.shape.documents) data->base.begins = begins;
+static remat_status open_text(rm_dataset *base, const rm_data_source *source) {
+    text_data *data = (text_data *)base;
+    base->shape = rm_text_shape(source->timesteps, source->vocab);
+    base->shape.documents = source->document_end > 0;
+    base->held_bytes = ((uint64_t)base->shape.timesteps + 1) * (source->vocab || source->tokenizer ? MOST_BYTES : 1);
+    data->fd = -1;
+    data->document_end = (int32_t)source->document_end - 1;
+    data->bytes = rm_malloc(base->held_bytes);
+    REQUIRE(data->bytes, MEMORY, "no memory for a sample of %llu bytes", (unsigned long long)base->held_bytes);
     remat_status status = open_file(data, source);
     rm_tokenizer_free(data->tokenizer);
     data->tokenizer = NULL;
-    if (status)
-        close_text(&data->base);
-    else
-        *out = &data->base;
     return status;
 }
+
+const rm_data_kind rm_data_text = {.bytes = sizeof(text_data),
+                                   .open = open_text,
+                                   .close = close_text,
+                                   .fill = fill,
+                                   .mark = mark,
+                                   .checksum = checksum};

@@ -19,9 +19,13 @@ static const format *format_of(const uint8_t *data, size_t size) {
     return NULL;
 }
 
+static remat_status no_format(const char *name) {
+    FAIL(IO, "%s is neither a JPEG nor a PNG file, by its first bytes: save it as one, or leave it out", name);
+}
+
 remat_status rm_picture_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
     const format *f = format_of(data, size);
-    REQUIRE(f, IO, "%s is neither a JPEG nor a PNG file, by its first bytes: save it as one, or leave it out", name);
+    if (!f) return no_format(name);
     TRY(f->size_of(data, size, name, out));
     REQUIRE(out->height >= 1 && out->width >= 1 && out->height <= RM_MOST_PIXELS / out->width, IO,
             "%s has %lld x %lld pixels, more than the %lld that are read: make it smaller", name,
@@ -32,10 +36,12 @@ remat_status rm_picture_size_of(const uint8_t *data, size_t size, const char *na
 remat_status rm_picture_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
                                const rm_picture_size *expected, uint8_t *out) {
     const format *f = format_of(data, size);
-    rm_picture_size now;
-    TRY(rm_picture_size_of(data, size, name, &now));
+    return f ? f->decode(data, size, name, channels, expected, out) : no_format(name);
+}
+
+remat_status rm_picture_check(const rm_picture_size *expected, rm_picture_size now, const char *name) {
     REQUIRE(now.height == expected->height && now.width == expected->width &&
                 now.decoder_bytes <= expected->decoder_bytes,
             IO, "%s is another picture than when the run began: start again", name);
-    return f->decode(data, size, name, channels, expected, out);
+    return REMAT_OK;
 }

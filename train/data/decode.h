@@ -38,6 +38,9 @@ const char *rm_png_library(void);
 
 /* ---- One format each: decode_jpeg.c, decode_png.c ------------------------------------------------------------------- */
 
+/* For decoders, which read the header once: IO where it is not that of the picture that is `expected`. */
+remat_status rm_picture_check(const rm_picture_size *expected, rm_picture_size now, const char *name);
+
 remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
 remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
                             const rm_picture_size *expected, uint8_t *out);

@@ -56,12 +56,13 @@ static void begin(struct jpeg_decompress_struct *jpeg, errors *e, const uint8_t 
 }
 
 /* A progressive picture is put together before the first row: two bytes for each number, of whole blocks. */
-static uint64_t decoder_bytes(const struct jpeg_decompress_struct *jpeg) {
+static rm_picture_size size_of(const struct jpeg_decompress_struct *jpeg) {
     const uint64_t block = 32, width = (jpeg->image_width + block - 1) / block * block;
     const uint64_t height = (jpeg->image_height + block - 1) / block * block;
     bool whole = jpeg->progressive_mode || jpeg->comps_in_scan < jpeg->num_components;
-    return FIXED_BYTES + 64 * width * (uint64_t)jpeg->num_components +
-           (whole ? 2 * width * height * (uint64_t)jpeg->num_components : 0);
+    const uint64_t rows = FIXED_BYTES + 64 * width * (uint64_t)jpeg->num_components,
+                   all = whole ? 2 * width * height * (uint64_t)jpeg->num_components : 0;
+    return (rm_picture_size){jpeg->image_height, jpeg->image_width, rows + all};
 }
 
 static remat_status broken(const char *name, const errors *e) {
@@ -77,7 +78,7 @@ remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name,
         return broken(name, &e);
     }
     begin(&jpeg, &e, data, size);
-    *out = (rm_picture_size){jpeg.image_height, jpeg.image_width, decoder_bytes(&jpeg)};
+    *out = size_of(&jpeg);
     jpeg_destroy_decompress(&jpeg);
     return REMAT_OK;
 }
@@ -114,13 +115,17 @@ remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, 
                             const rm_picture_size *expected, uint8_t *out) {
     struct jpeg_decompress_struct jpeg;
     errors e = {.text = ""};
-    (void)expected;
     memset(&jpeg, 0, sizeof jpeg);
     if (setjmp(e.end)) {
         jpeg_destroy_decompress(&jpeg);
         return broken(name, &e);
     }
     begin(&jpeg, &e, data, size);
+    remat_status status = rm_picture_check(expected, size_of(&jpeg), name);
+    if (status) {
+        jpeg_destroy_decompress(&jpeg);
+        return status;
+    }
     bool ink = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
     bool grey = channels == 1 && jpeg.jpeg_color_space == JCS_GRAYSCALE;
     jpeg.out_color_space = ink ? JCS_CMYK : grey ? JCS_GRAYSCALE : JCS_RGB;

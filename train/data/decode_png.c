@@ -57,6 +57,14 @@ static void read_header(png_structp png, png_infop info, source *s) {
 
 static bool has_colour(png_structp png, png_infop info) { return png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR; }
 
+static rm_picture_size size_of(png_structp png, png_infop info) {
+    rm_picture_size size = {png_get_image_height(png, info), png_get_image_width(png, info), 0};
+    bool whole = has_colour(png, info) && png_get_interlace_type(png, info) != PNG_INTERLACE_NONE; /* to become grey */
+    size.decoder_bytes =
+        FIXED_BYTES + 32 * (uint64_t)size.width + (whole ? 3 * (uint64_t)(size.width * size.height) : 0);
+    return size;
+}
+
 remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
     source s = {.data = data, .left = size};
     png_infop info;
@@ -67,10 +75,7 @@ remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, 
         return broken(name, &s);
     }
     read_header(png, info, &s);
-    *out = (rm_picture_size){png_get_image_height(png, info), png_get_image_width(png, info), 0};
-    bool whole = has_colour(png, info) && png_get_interlace_type(png, info) != PNG_INTERLACE_NONE; /* to become grey */
-    out->decoder_bytes =
-        FIXED_BYTES + 32 * (uint64_t)out->width + (whole ? 3 * (uint64_t)(out->width * out->height) : 0);
+    *out = size_of(png, info);
     png_destroy_read_struct(&png, &info, NULL);
     return REMAT_OK;
 }
@@ -112,6 +117,11 @@ remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, i
         return broken(name, &s);
     }
     read_header(png, info, &s);
+    remat_status status = rm_picture_check(expected, size_of(png, info), name);
+    if (status) {
+        png_destroy_read_struct(&png, &info, NULL);
+        return status;
+    }
     const bool grey = channels == 1 && has_colour(png, info);
     const size_t row = (size_t)(expected->width * (grey ? 3 : channels));
     ask_for(png, info, channels);

@@ -5,151 +5,6 @@
 
 #include <stdio.h>
 
-/* ---- Batches ---------------------------------------------------------------------------------------------------- */
-
-remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) {
-    const rm_data_shape *shape = &dataset->shape;
-    uint64_t per_step = 4 * (uint64_t)(shape->vocabulary ? 1 : shape->features);
-    *out = (rm_batch){.dataset = dataset, .batch = batch};
-    bool huge = __builtin_mul_overflow((uint64_t)shape->timesteps * (uint64_t)batch, per_step, &out->input_bytes);
-    int64_t rows = shape->timesteps * batch, pairs = shape->answer_steps * batch;
-    int64_t answers = shape->every_step && !shape->labels ? rm_data_answer_steps(shape) * batch : batch;
-    out->target_bytes = 4 * (uint64_t)answers * (uint64_t)rm_data_targets(shape);
-    if (!huge) {
-        out->input = rm_malloc(out->input_bytes);
-        out->target = rm_malloc(out->target_bytes);
-        out->last = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
-        out->length = shape->lengths ? rm_malloc(4 * (size_t)batch) : NULL;
-        out->ends = shape->lengths ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->begins = shape->documents || pairs ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->padding = pairs || rm_data_pads(shape) ? rm_malloc(4 * (size_t)rows) : NULL;
-        out->previous = pairs ? rm_malloc(4 * (size_t)pairs) : NULL;
-        out->mark_bytes = rm_data_mark_bytes(shape, batch);
-    }
-    REQUIRE(out->input && out->target && (!shape->lengths || (out->last && out->length && out->ends)) &&
-                (!shape->documents || out->begins) && (!pairs || (out->begins && out->padding && out->previous)) &&
-                (!rm_data_pads(shape) || out->padding),
-            MEMORY, "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
-            (long long)batch, (long long)shape->timesteps);
-    return REMAT_OK;
-}
-
-void rm_batch_free(rm_batch *batch) {
-    rm_free(batch->input);
-    rm_free(batch->target);
-    rm_free(batch->last);
-    rm_free(batch->length);
-    rm_free(batch->ends);
-    rm_free(batch->begins);
-    rm_free(batch->padding);
-    rm_free(batch->previous);
-    *batch = (rm_batch){0};
-}
-
-/* Where the input begins, which is turned round, and the targets one timestep later: what a decoder reads while it is taught. */
-static void mark_pair(rm_batch *b, int64_t column) {
-    const rm_data_shape *shape = &b->dataset->shape;
-    const int32_t *x = (int32_t *)b->input + column, *y = (int32_t *)b->target + column;
-    int32_t begin = rm_pair_begin(shape);
-    for (int64_t t = 0; t < shape->timesteps; t++) {
-        int64_t i = t * b->batch;
-        b->padding[i + column] = x[i] == begin;
-        b->begins[i + column] = x[i] != begin && (t + 1 == shape->timesteps || x[i + b->batch] == begin);
-    }
-    for (int64_t t = 0; t < shape->answer_steps; t++) {
-        int32_t before = t ? y[(t - 1) * b->batch] : begin;
-        b->previous[t * b->batch + column] = before < 0 ? begin : before;
-    }
-}
-
-remat_status rm_batch_put(rm_batch *b, int64_t column, int64_t sample) {
-    TRY(b->dataset->fill(b->dataset, sample, column, b->batch, b->input, b->target));
-    if (b->previous) mark_pair(b, column);
-    if (b->begins && b->dataset->begins)
-        TRY(b->dataset->begins(b->dataset, sample, column, b->batch, b->input, b->begins));
-    if (!b->last) return REMAT_OK;
-    b->length[column] = (int32_t)b->dataset->length(b->dataset, sample);
-    b->last[column] = b->length[column] - 1;
-    for (int64_t t = 0; t < b->dataset->shape.timesteps; t++) {
-        b->ends[t * b->batch + column] = t == b->last[column];
-        if (b->padding) b->padding[t * b->batch + column] = t > b->last[column];
-    }
-    return REMAT_OK;
-}
-
-/* An input that some models have. */
-static remat_status write_mark(remat_session *session, const char *name, const void *mark, uint64_t bytes) {
-    int64_t at = mark ? remat_find(session, REMAT_INPUT, name) : -1;
-    return at >= 0 ? remat_write(session, REMAT_INPUT, at, mark, bytes) : REMAT_OK;
-}
-
-static int64_t longest(const rm_batch *b) {
-    int64_t most = 1;
-    for (int64_t i = 0; i < b->batch; i++)
-        if (b->length[i] > most) most = b->length[i];
-    return most;
-}
-
-/* Timesteps up to the last where a row has something other than `padding`. */
-static int64_t used(const int32_t *rows, int32_t padding, int64_t timesteps, int64_t batch) {
-    int64_t end = timesteps * batch;
-    while (end > batch && rows[end - 1] == padding) end--;
-    return (end + batch - 1) / batch;
-}
-
-/* One end holds for all sequences of as many timesteps. */
-static remat_status end_pairs(const rm_batch *b, remat_session *session) {
-    int64_t S = b->dataset->shape.timesteps, T = b->dataset->shape.answer_steps;
-    int64_t source = used(b->padding, 1, S, b->batch), target = used(b->target, -1, T, b->batch);
-    if (S == T) source = target = source > target ? source : target;
-    TRY(remat_set_sequence_end(session, S, source));
-    return remat_set_sequence_end(session, T, target);
-}
-
-/* Time is the outermost axis, so a window is a piece of the buffer. */
-rm_window rm_batch_whole(const rm_batch *b) {
-    int64_t T = b->dataset->shape.timesteps;
-    return (rm_window){0, T, 0, T};
-}
-
-/* Timesteps from..end-1 of a window's targets, as none. */
-static remat_status leave_out(const rm_batch *b, int64_t from, int64_t end, remat_session *session) {
-    int32_t none[1024];
-    uint64_t at = (uint64_t)(from * b->batch) * sizeof *none, left = (uint64_t)((end - from) * b->batch) * sizeof *none;
-    for (int i = 0; i < 1024; i++) none[i] = -1;
-    for (uint64_t n; left; at += n, left -= n) {
-        n = left < sizeof none ? left : sizeof none;
-        TRY(remat_write_part(session, REMAT_INPUT, 1, at, none, n));
-    }
-    return REMAT_OK;
-}
-
-static remat_status write_targets(const rm_batch *b, rm_window w, remat_session *session) {
-    int64_t T = b->dataset->shape.timesteps;
-    if (w.counted == T) return remat_write(session, REMAT_INPUT, 1, b->target, b->target_bytes);
-    uint64_t each = b->target_bytes / (uint64_t)T;
-    TRY(leave_out(b, 0, w.from - w.first, session));
-    TRY(remat_write_part(session, REMAT_INPUT, 1, (uint64_t)(w.from - w.first) * each,
-                         (const char *)b->target + (uint64_t)w.from * each, (uint64_t)w.counted * each));
-    return leave_out(b, w.from - w.first + w.counted, w.count, session);
-}
-
-remat_status rm_batch_write(const rm_batch *b, rm_window w, remat_session *session) {
-    uint64_t each = b->input_bytes / (uint64_t)b->dataset->shape.timesteps;
-    TRY(remat_write(session, REMAT_INPUT, 0, (const char *)b->input + (uint64_t)w.first * each,
-                    (uint64_t)w.count * each));
-    TRY(write_targets(b, w, session));
-    int64_t rows = w.count * b->batch;
-    if (b->length) TRY(remat_set_sequence_end(session, b->dataset->shape.timesteps, longest(b)));
-    if (b->previous) TRY(end_pairs(b, session));
-    TRY(write_mark(session, "last", b->last, 4 * (uint64_t)b->batch));
-    TRY(write_mark(session, "length", b->length, 4 * (uint64_t)b->batch));
-    TRY(write_mark(session, "ends", b->ends, 4 * (uint64_t)rows));
-    TRY(write_mark(session, "padding", b->padding, 4 * (uint64_t)rows));
-    TRY(write_mark(session, "previous", b->previous, b->target_bytes));
-    return write_mark(session, "begins", b->begins ? b->begins + w.first * b->batch : NULL, 4 * (uint64_t)rows);
-}
-
 /* ---- An epoch --------------------------------------------------------------------------------------------------- */
 
 /* Where an epoch ends that goes on from here: samples, and those that fill up what its ranks (or shards) lack to have equally
@@ -227,7 +82,8 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
 }
 
 static remat_status open_by_length(rm_loader *l, const rm_dataset *dataset) {
-    REQUIRE(dataset->length, INVALID, "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
+    REQUIRE(dataset->kind->length, INVALID,
+            "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     l->by_length = rm_malloc(sizeof *l->by_length);
     REQUIRE(l->by_length, MEMORY, "no memory to sort samples by length");
     *l->by_length = (rm_by_length){.dataset = dataset,
@@ -255,7 +111,7 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
     out->sample = rm_malloc(4 * (size_t)out->batch.batch);
     REQUIRE(out->sample, MEMORY, "no memory for a batch of %lld samples", (long long)out->batch.batch);
     if (c->by_length) TRY(open_by_length(out, dataset));
-    if (!c->threads || !dataset->threads) return REMAT_OK;
+    if (!c->threads || !dataset->kind->threads) return REMAT_OK;
     TRY(rm_batch_create(dataset, here / c->micro_steps, &out->spare));
     return rm_crew_create(c->threads, &out->crew);
 }

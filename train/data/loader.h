@@ -1,5 +1,5 @@
-/* loader.h: batches: the order of dist/large_batch/sampler.h shared out among ranks and cut into batches, time-major in two buffers,
- * written into a session's inputs. Knows how far the run has got, and can start there again, on any number of ranks.
+/* loader.h: the order of dist/large_batch/sampler.h, shared out among ranks and cut into batches (batch.h). Knows how far the run
+ * has got, and can start there again, on any number of ranks.
  *
  * The samples of one update, its global batch, lie one after the other in the epoch's order. W ranks, B samples (--batch)
  * on each, K micro steps:
@@ -21,35 +21,9 @@
 #define RM_LOADER_H
 
 #include "dist/large_batch/sampler.h"
+#include "train/data/batch.h"
 #include "train/data/by_length.h"
 #include "train/data/crew.h"
-#include "train/data/dataset.h"
-
-/* Buffers for one batch, and what they hold. */
-typedef struct {
-    rm_dataset *dataset; /* borrowed */
-    int64_t batch;
-    void *input, *target;
-    uint64_t input_bytes, target_bytes, mark_bytes; /* mark_bytes: of all below */
-    int32_t *last, *length; /* (B): each sample's last timestep; how many it has; NULL: the data's is (shape.lengths) */
-    float *ends,
-        *begins; /* (T,B): 1 at that timestep; where documents, or pairs' inputs, begin; else 0. NULL likewise */
-    int32_t *padding,
-        *previous; /* where rm_data_pads, and of pairs: 1 behind inputs, (T,B); of pairs the token before each target, (answer_steps,B) */
-} rm_batch;
-
-/* MEMORY when there is not enough. Free in any case. */
-remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out);
-void rm_batch_free(rm_batch *batch);
-remat_status rm_batch_put(rm_batch *batch, int64_t column, int64_t sample);
-/* A stretch of a batch's timesteps, first..first+count-1, of which the targets of from..from+counted-1 count. */
-typedef struct {
-    int64_t first, count, from, counted;
-} rm_window;
-/* Into inputs 0 and 1 of a session of window.count timesteps. Less than all is for targets at every timestep; of those that do not count
- * classes are -1. Marks go into the inputs behind these, as rm_model_build lists them. */
-remat_status rm_batch_write(const rm_batch *batch, rm_window window, remat_session *session);
-rm_window rm_batch_whole(const rm_batch *batch);
 
 typedef struct {
     int64_t batch; /* B */

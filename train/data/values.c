@@ -1,30 +1,27 @@
-/* values.c: see values.h. */
-#include "train/data/values.h"
-
-#include "memory/host.h"
-#include "train/data/array_file.h"
+/* values.c: labels that are numbers. See labels.h. */
+#include "train/data/labels.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 
-static remat_status take_shape(const rm_data_source *source, const rm_array *a, int64_t count, int64_t timesteps,
-                               rm_values *out) {
+static remat_status take_shape(const rm_data_source *source, const rm_array *a, const rm_labelled *samples,
+                               rm_labels *out) {
     const char *path = source->labels;
     REQUIRE(a->rank >= 1 && a->rank <= 3, IO,
             "%s has %d dimensions; numbers to learn are [N] or [N,V], one answer a sample, or [N,T,V], one for each "
             "timestep",
             path, a->rank);
-    REQUIRE(a->dim[0] == count, INVALID,
+    REQUIRE(a->dim[0] == samples->count, INVALID,
             "%s has numbers for %lld samples, and there are %lld: give the two files of one set", path,
-            (long long)a->dim[0], (long long)count);
+            (long long)a->dim[0], (long long)samples->count);
     bool known = source->values > 0;
     out->every_step = a->rank == 3 || (source->every_step && a->rank == 2);
     out->steps = out->every_step ? a->dim[1] : 1;
     out->width = out->every_step ? a->dim[2] : a->dim[1];
-    REQUIRE(!out->every_step || out->steps == timesteps, INVALID,
+    REQUIRE(!out->every_step || out->steps == samples->most, INVALID,
             "%s has answers for %lld timesteps, and samples have %lld: give one for each", path, (long long)out->steps,
-            (long long)timesteps);
+            (long long)samples->most);
     REQUIRE(out->every_step == source->every_step || (!known && out->every_step), INVALID,
             "%s has one answer a %s, and the model gives one a %s: give labels as it was trained on, or "
             "change --every-step",
@@ -37,7 +34,7 @@ static remat_status take_shape(const rm_data_source *source, const rm_array *a, 
 }
 
 enum { PLACE_BYTES = 96 };
-static const char *place(const rm_values *of, int64_t sample, int64_t t, int64_t v, char text[PLACE_BYTES]) {
+static const char *place(const rm_labels *of, int64_t sample, int64_t t, int64_t v, char text[PLACE_BYTES]) {
     int n = snprintf(text, PLACE_BYTES, "number %lld ", (long long)v);
     if (of->every_step) n += snprintf(text + n, (size_t)(PLACE_BYTES - n), "at timestep %lld ", (long long)t);
     snprintf(text + n, (size_t)(PLACE_BYTES - n), "of sample %lld", (long long)sample);
@@ -45,7 +42,7 @@ static const char *place(const rm_values *of, int64_t sample, int64_t t, int64_t
 }
 
 /* One number that is none spoils every weight. */
-static remat_status check_number(const rm_data_source *source, const rm_values *of, double value, int64_t i, int64_t t,
+static remat_status check_number(const rm_data_source *source, const rm_labels *of, double value, int64_t i, int64_t t,
                                  int64_t v) {
     char text[PLACE_BYTES];
     REQUIRE(fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
@@ -56,10 +53,10 @@ static remat_status check_number(const rm_data_source *source, const rm_values *
     return REMAT_OK;
 }
 
-static remat_status copy(const rm_array *a, const rm_data_source *source, const int32_t *lengths, rm_values *out) {
+static remat_status copy(const rm_array *a, const rm_data_source *source, const int32_t *lengths, rm_labels *out) {
     for (int64_t i = 0; i < a->dim[0]; i++) {
         int64_t steps = lengths && lengths[i] < out->steps ? lengths[i] : out->steps;
-        float *to = out->value + i * out->steps * out->width;
+        float *to = (float *)out->item + i * out->steps * out->width;
         for (int64_t t = 0; t < steps; t++)
             for (int64_t v = 0; v < out->width; v++) {
                 double value = out->every_step ? rm_array_at(a, i, t, v) : rm_array_at(a, i, v, 0);
@@ -70,23 +67,9 @@ static remat_status copy(const rm_array *a, const rm_data_source *source, const 
     return REMAT_OK;
 }
 
-static remat_status convert(const rm_data_source *source, const rm_array *a, int64_t count, int64_t timesteps,
-                            const int32_t *lengths, rm_values *out) {
-    TRY(take_shape(source, a, count, timesteps, out));
-    out->value = rm_calloc((size_t)a->count, sizeof *out->value);
-    REQUIRE(out->value, MEMORY, "no memory for the %lld numbers in %s", (long long)a->count, source->labels);
-    return copy(a, source, lengths, out);
-}
-
-remat_status rm_values_read(const rm_data_source *source, int64_t count, int64_t timesteps, const int32_t *lengths,
-                            rm_values *out) {
-    rm_array_file file;
-    *out = (rm_values){0};
-    remat_status status = rm_array_file_read(source->labels, source->budget, &file);
-    if (!status) status = convert(source, &file.array, count, timesteps, lengths, out);
-    rm_array_file_free(&file);
-    if (!status) return REMAT_OK;
-    rm_free(out->value);
-    out->value = NULL;
-    return status;
+remat_status rm_labels_as_values(const rm_array *a, const rm_data_source *source, const rm_labelled *samples,
+                                 rm_labels *out) {
+    TRY(take_shape(source, a, samples, out));
+    TRY(rm_labels_make_room(out, samples->count, out->steps, out->width));
+    return copy(a, source, samples->lengths, out);
 }

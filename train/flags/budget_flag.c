@@ -2,6 +2,7 @@
 #include "train/flags/budget_flag.h"
 
 #include "memory/check.h"
+#include "train/data/batch.h"
 #include "train/data/by_length.h"
 #include "train/run/setup.h"
 #include "train/text.h"
@@ -14,25 +15,15 @@ uint64_t rm_budget_given(const rm_options *o) { return o->memory_budget ? o->mem
 
 /* ---- What the program holds ------------------------------------------------------------------------------------- */
 
-static uint64_t batch_bytes(const rm_data_shape *shape, int64_t batch) {
-    uint64_t rows = (uint64_t)shape->timesteps * (uint64_t)batch;
-    uint64_t inputs = rows * (uint64_t)(shape->vocabulary ? 1 : shape->features);
-    bool every_step = shape->every_step && !shape->labels;
-    uint64_t of_targets = (uint64_t)(every_step ? rm_data_answer_steps(shape) * batch : batch);
-    uint64_t targets = of_targets * (uint64_t)rm_data_targets(shape);
-    uint64_t answers = (uint64_t)(batch * rm_data_answers(shape));
-    uint64_t logits = shape->every_step ? 0 : (uint64_t)shape->classes * answers; /* for training accuracy */
-    return 4 * (inputs + targets + logits) + rm_data_mark_bytes(shape, batch);
-}
-
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
-    uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0);
-    uint64_t ahead = o->loader_threads && shape->channels
-                         ? 4 * (uint64_t)((shape->features + rm_data_targets(shape)) * rm_setup_rows(o))
-                         : 0;
-    order += 4 * (uint64_t)rm_setup_rows(o) + (o->bucket_by_length ? sizeof(rm_by_length) : 0);
+    int64_t rows = rm_setup_rows(o);
+    uint64_t batches = o->loader_threads && shape->channels ? 2 : 1; /* the next one is made ahead */
+    uint64_t answers = (uint64_t)(rows * rm_data_answers(shape));
+    uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers; /* for training accuracy */
     uint64_t weights = o->class_weights ? 4 * (uint64_t)shape->classes : 0;
-    return batch_bytes(shape, rm_setup_rows(o)) + weights + ahead + order + (dataset ? dataset->held_bytes : 0);
+    uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0) + 4 * (uint64_t)rows +
+                     (o->bucket_by_length ? sizeof(rm_by_length) : 0);
+    return batches * rm_data_batch_bytes(shape, rows) + logits + weights + order + (dataset ? dataset->held_bytes : 0);
 }
 
 /* "--memory-budget=20MiB", as somebody may have typed it: in the largest unit that does with two digits behind the point. */

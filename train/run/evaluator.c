@@ -68,7 +68,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
     if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
-    return options->loader_threads && dataset->threads && !plan_only
+    return options->loader_threads && dataset->kind->threads && !plan_only
                ? rm_crew_create(options->loader_threads, &out->crew)
                : REMAT_OK;
 }
@@ -120,8 +120,7 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
 
 static uint64_t part_bytes(const rm_eval_part *part) {
     if (!part->session) return 0;
-    return remat_session_plan(part->session).budgeted_bytes + part->batch.input_bytes + part->batch.target_bytes +
-           part->batch.mark_bytes;
+    return remat_session_plan(part->session).budgeted_bytes + part->batch.bytes;
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
@@ -175,11 +174,12 @@ static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
 /* Of each sample: what is read, beside what is there. */
 static remat_status take_transcripts(rm_evaluator *e, rm_eval_part *part, right *sum) {
     const rm_data_shape *shape = &e->dataset->shape;
+    const int32_t *lengths = part->batch.data[RM_LENGTH];
     int64_t B = part->batch.batch, T = shape->timesteps, K = shape->classes;
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(T * B * K) * sizeof(float)));
     for (int64_t b = 0; b < B; b++) {
-        const int32_t *target = (const int32_t *)part->batch.target + b * shape->labels;
-        int64_t length = part->batch.last ? part->batch.last[b] + 1 : T;
+        const int32_t *target = (const int32_t *)part->batch.data[RM_TARGET] + b * shape->labels;
+        int64_t length = lengths ? lengths[b] : T;
         int64_t n = rm_transcript_read(e->outputs + b * K, length, B * K, K, e->reading);
         for (int64_t t = length; t < T; t++) e->reading[t] = RM_NO_LABEL;
         int64_t m = rm_transcript_length(target, shape->labels);
@@ -195,7 +195,7 @@ static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum
     int64_t B = part->batch.batch, n = B * e->answers;
     if (e->reading) return take_transcripts(e, part, sum);
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(n * e->width) * sizeof(float)));
-    if (has_accuracy(&e->dataset->shape)) count(e, part->batch.target, n, sum);
+    if (has_accuracy(&e->dataset->shape)) count(e, part->batch.data[RM_TARGET], n, sum);
     if (!e->sink) return REMAT_OK;
     return e->dataset->shape.every_step ? sink_sequences(e, B) : e->sink(e->sink_context, e->outputs, B);
 }
@@ -229,9 +229,9 @@ static remat_status fill_batch(rm_evaluator *e, stretch s) {
 static int64_t counted_in(const rm_evaluator *e, const rm_batch *batch) {
     const rm_data_shape *shape = &e->dataset->shape;
     int64_t sum = 0;
-    if (has_accuracy(shape)) return rm_count_targets(batch->target, batch->batch * e->answers);
+    if (has_accuracy(shape)) return rm_count_targets(batch->data[RM_TARGET], batch->batch * e->answers);
     if (!rm_data_pads(shape)) return batch->batch;
-    for (int64_t i = 0; i < batch->batch; i++) sum += batch->length[i];
+    for (int64_t i = 0; i < batch->batch; i++) sum += ((const int32_t *)batch->data[RM_LENGTH])[i];
     return sum;
 }
 

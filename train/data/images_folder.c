@@ -1,8 +1,8 @@
-/* album_folder.c: a folder with a folder for each class, and JPEG and PNG files in those and in folders below, as ImageNet lies. The
+/* images_folder.c: a folder with a folder for each class, and JPEG and PNG files in those and in folders below, as ImageNet lies. The
  * same files are found as by torchvision's ImageFolder, in its order: classes are numbered in the order of their names, and links are
  * followed. Unlike there, a folder whose name begins with a dot is no class: editors and notebooks leave such folders. Every file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
  * decoded then, and those that cannot be are left out. */
-#include "train/data/album.h"
+#include "train/data/images.h"
 
 #include "memory/host.h"
 #include "train/data/crew.h"
@@ -35,18 +35,18 @@ typedef struct {
 } name_list;
 
 typedef struct {
-    rm_album base;
+    rm_images images;
     char *folder;
     picture *picture;
     int64_t capacity;
     uint64_t most_bytes, most_pixels;
     bool decodes; /* while it is opened: to see whether that works */
-} folder_album;
+} folder_images;
 
 /* ---- A picture --------------------------------------------------------------------------------------------------- */
 
-static remat_status path_of(const folder_album *album, int64_t index, char path[RM_PATH_BYTES]) {
-    return rm_path_join(path, RM_PATH_BYTES, album->folder, album->picture[index].name);
+static remat_status path_of(const folder_images *from, int64_t index, char path[RM_PATH_BYTES]) {
+    return rm_path_join(path, RM_PATH_BYTES, from->folder, from->picture[index].name);
 }
 
 /* Its first `most` bytes, or as many as there are. */
@@ -58,14 +58,14 @@ static remat_status read_bytes(const char *path, uint64_t most, uint8_t *data, u
     return status;
 }
 
-static remat_status read_picture(rm_album *base, int64_t index, uint8_t *scratch, rm_array *out) {
-    const folder_album *album = (folder_album *)base;
-    const picture *p = &album->picture[index];
-    const int64_t C = base->channels, W = p->size.width;
-    uint8_t *file = scratch + album->most_pixels * (uint64_t)C;
+static remat_status read_picture(rm_images *images, int64_t index, uint8_t *scratch, rm_array *out) {
+    const folder_images *from = (folder_images *)images;
+    const picture *p = &from->picture[index];
+    const int64_t C = images->channels, W = p->size.width;
+    uint8_t *file = scratch + from->most_pixels * (uint64_t)C;
     char path[RM_PATH_BYTES];
     uint64_t size;
-    TRY(path_of(album, index, path));
+    TRY(path_of(from, index, path));
     TRY(read_bytes(path, p->bytes, file, &size));
     REQUIRE(size == p->bytes, IO, "%s is another file than when the run began: start again", path);
     TRY(rm_picture_decode(file, size, path, C, &p->size, scratch));
@@ -76,11 +76,11 @@ static remat_status read_picture(rm_album *base, int64_t index, uint8_t *scratch
 }
 
 /* Names and lengths: to read all of ImageNet for a checksum would take as long as an epoch. */
-static remat_status checksum(rm_album *base, uint32_t *crc32) {
-    const folder_album *album = (folder_album *)base;
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const folder_images *from = (folder_images *)base;
     uLong sum = crc32_z(0, NULL, 0);
     for (int64_t i = 0; i < base->count; i++) {
-        const picture *p = &album->picture[i];
+        const picture *p = &from->picture[i];
         sum = crc32_z(sum, (const uint8_t *)p->name, strlen(p->name) + 1);
         sum = crc32_z(sum, (const uint8_t *)&p->bytes, sizeof p->bytes);
     }
@@ -88,14 +88,12 @@ static remat_status checksum(rm_album *base, uint32_t *crc32) {
     return REMAT_OK;
 }
 
-static void close_album(rm_album *base) {
-    folder_album *album = (folder_album *)base;
-    for (int64_t i = 0; i < base->count; i++) rm_free(album->picture[i].name);
-    rm_free(album->picture);
-    rm_class_names_free(&base->names);
-    rm_free(album->folder);
-    rm_free(base->labels);
-    rm_free(album);
+static void close_images(rm_dataset *base) {
+    folder_images *from = (folder_images *)base;
+    for (int64_t i = 0; i < base->count; i++) rm_free(from->picture[i].name);
+    rm_free(from->picture);
+    rm_free(from->folder);
+    rm_images_close(&from->images);
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
@@ -156,44 +154,44 @@ static void sort_names(name_list *list) {
     if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
 }
 
-static remat_status add_picture(folder_album *album, const char *name, int32_t label) {
-    REQUIRE(rm_grow(&album->picture, &album->capacity, album->base.count + 1, sizeof *album->picture), MEMORY,
+static remat_status add_picture(folder_images *from, const char *name, int32_t label) {
+    REQUIRE(rm_grow(&from->picture, &from->capacity, from->images.base.count + 1, sizeof *from->picture), MEMORY,
             "no memory for the names of pictures");
-    picture *p = &album->picture[album->base.count];
+    picture *p = &from->picture[from->images.base.count];
     *p = (picture){.name = rm_strdup(name), .label = label};
     REQUIRE(p->name, MEMORY, "no memory for the names of pictures");
-    album->base.held_bytes += strlen(name) + 1;
-    album->base.count++;
+    from->images.base.held_bytes += strlen(name) + 1;
+    from->images.base.count++;
     return REMAT_OK;
 }
 
 /* Those of one folder, not of the folders in it. */
-static remat_status add_pictures(folder_album *album, const char *folder, int32_t label) {
+static remat_status add_pictures(folder_images *from, const char *folder, int32_t label) {
     name_list files = {0};
-    remat_status status = add_names(&files, album->folder, folder, false);
+    remat_status status = add_names(&files, from->folder, folder, false);
     sort_names(&files);
-    for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(album, files.name[i], label);
+    for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(from, files.name[i], label);
     free_names(&files);
     return status;
 }
 
 /* A class's folder and all below it, in the order of their whole names: a, a-b, a/c. */
-static remat_status add_class(folder_album *album, const char *class_name, int32_t label) {
+static remat_status add_class(folder_images *from, const char *class_name, int32_t label) {
     name_list folders = {0};
-    remat_status status = add_name(&folders, album->folder, class_name, true);
+    remat_status status = add_name(&folders, from->folder, class_name, true);
     for (int64_t i = 0; i < folders.count && !status; i++)
-        status = add_names(&folders, album->folder, folders.name[i], true);
+        status = add_names(&folders, from->folder, folders.name[i], true);
     sort_names(&folders);
-    for (int64_t i = 0; i < folders.count && !status; i++) status = add_pictures(album, folders.name[i], label);
+    for (int64_t i = 0; i < folders.count && !status; i++) status = add_pictures(from, folders.name[i], label);
     free_names(&folders);
     return status;
 }
 
-static remat_status find_classes(folder_album *album) {
-    rm_class_names *names = &album->base.names;
+static remat_status find_classes(folder_images *from) {
+    rm_class_names *names = &from->images.names;
     name_list folders = {0};
     uLong sum = crc32_z(0, NULL, 0);
-    remat_status status = add_names(&folders, album->folder, "", true);
+    remat_status status = add_names(&folders, from->folder, "", true);
     sort_names(&folders);
     for (int64_t i = 0; i < folders.count && !status; i++) {
         if (*folders.name[i] == '.') continue;
@@ -201,145 +199,144 @@ static remat_status find_classes(folder_album *album) {
         status = rm_class_names_add(names, folders.name[i]);
     }
     free_names(&folders);
-    album->base.classes = names->count;
-    album->base.class_names = (uint32_t)sum;
+    from->images.labels.classes = names->count;
+    from->images.base.shape.class_names = (uint32_t)sum;
     return status;
 }
 
 /* A folder above that of the classes has one class, and nothing is to be learnt. */
-static remat_status check_classes(const folder_album *album, const rm_data_source *source) {
-    const picture *first = album->picture, *last = first + album->base.count - 1;
+static remat_status check_classes(const folder_images *from, const rm_data_source *source) {
+    const picture *first = from->picture, *last = first + from->images.base.count - 1;
     if (source->classes || source->unlabelled) return REMAT_OK;
-    const char *only = album->base.names.name[first->label];
+    const char *only = from->images.names.name[first->label];
     REQUIRE(first->label != last->label, INVALID,
             "%s: all pictures are in one folder, %s, so there is one class and nothing to learn; give the folder whose "
             "folders are the classes",
-            album->folder, only);
+            from->folder, only);
     return REMAT_OK;
 }
 
-static remat_status find_pictures(folder_album *album, const rm_data_source *source) {
-    TRY(find_classes(album));
-    for (int64_t i = 0; i < album->base.names.count; i++) TRY(add_class(album, album->base.names.name[i], (int32_t)i));
-    REQUIRE(album->base.count, INVALID,
+static remat_status find_pictures(folder_images *from, const rm_data_source *source) {
+    TRY(find_classes(from));
+    for (int64_t i = 0; i < from->images.names.count; i++) TRY(add_class(from, from->images.names.name[i], (int32_t)i));
+    REQUIRE(from->images.base.count, INVALID,
             "%s has no JPEG or PNG files in folders of its own, one for each class: give a folder that lies as "
             "ImageNet does, an IDX or .npy file, or CIFAR-10's data_batch_*.bin",
-            album->folder);
-    return check_classes(album, source);
+            from->folder);
+    return check_classes(from, source);
 }
 
 /* ---- Looking at all of them ---------------------------------------------------------------------------------------- */
 
-static remat_status decode_once(const folder_album *album, const char *path, const picture *p, const uint8_t *file) {
-    uint8_t *pixels = rm_malloc((size_t)(p->size.height * p->size.width * album->base.channels));
+static remat_status decode_once(const folder_images *from, const char *path, const picture *p, const uint8_t *file) {
+    uint8_t *pixels = rm_malloc((size_t)(p->size.height * p->size.width * from->images.channels));
     REQUIRE(pixels, MEMORY, "no memory for the picture in %s", path);
-    remat_status status = rm_picture_decode(file, p->bytes, path, album->base.channels, &p->size, pixels);
+    remat_status status = rm_picture_decode(file, p->bytes, path, from->images.channels, &p->size, pixels);
     rm_free(pixels);
     return status;
 }
 
-static remat_status look_at_bytes(const folder_album *album, const char *path, uint64_t most, picture *p) {
+static remat_status look_at_bytes(const folder_images *from, const char *path, uint64_t most, picture *p) {
     uint8_t *file = rm_malloc(most ? most : 1);
     REQUIRE(file, MEMORY, "no memory to read %s", path);
     remat_status status = read_bytes(path, most, file, &p->bytes);
     uint64_t size = p->bytes < most ? p->bytes : most;
     if (!status) status = rm_picture_size_of(file, size, path, &p->size);
-    if (!status && album->decodes) status = decode_once(album, path, p, file);
+    if (!status && from->decodes) status = decode_once(from, path, p, file);
     rm_free(file);
     return status;
 }
 
 /* By its beginning; where that does not do, by all of it. */
 static remat_status look_at(void *context, int64_t i) {
-    folder_album *album = context;
-    picture *p = &album->picture[i];
+    folder_images *from = context;
+    picture *p = &from->picture[i];
     char path[RM_PATH_BYTES];
     int fd = -1;
     uint64_t bytes;
-    TRY(path_of(album, i, path));
+    TRY(path_of(from, i, path));
     remat_status status = rm_file_open(path, &fd, &bytes);
     if (fd >= 0) close(fd);
-    bool part = !status && !album->decodes && bytes > HEADER_BYTES;
-    if (!status) status = look_at_bytes(album, path, part ? HEADER_BYTES : bytes, p);
-    if (status == REMAT_IO && part) status = look_at_bytes(album, path, bytes, p);
-    p->broken = status == REMAT_IO && album->decodes;
+    bool part = !status && !from->decodes && bytes > HEADER_BYTES;
+    if (!status) status = look_at_bytes(from, path, part ? HEADER_BYTES : bytes, p);
+    if (status == REMAT_IO && part) status = look_at_bytes(from, path, bytes, p);
+    p->broken = status == REMAT_IO && from->decodes;
     return p->broken ? REMAT_OK : status;
 }
 
-static remat_status look_at_all(folder_album *album, int64_t threads) {
+static remat_status look_at_all(folder_images *from, int64_t threads) {
     rm_crew *crew;
     TRY(rm_crew_create(threads > 1 ? threads : 1, &crew));
-    rm_crew_start(crew, look_at, album, album->base.count);
+    rm_crew_start(crew, look_at, from, from->images.base.count);
     remat_status status = rm_crew_wait(crew);
     rm_crew_free(crew);
     return status;
 }
 
 /* Says how many, and of which the first. */
-static remat_status leave_broken_out(folder_album *album) {
+static remat_status leave_broken_out(folder_images *from) {
     int64_t n = 0, broken = 0;
-    for (int64_t i = 0; i < album->base.count; i++) {
-        picture *p = &album->picture[i];
+    for (int64_t i = 0; i < from->images.base.count; i++) {
+        picture *p = &from->picture[i];
         if (p->broken && !broken++)
-            fprintf(stderr, "remat: %s/%s cannot be read, and is left out\n", album->folder, p->name);
+            fprintf(stderr, "remat: %s/%s cannot be read, and is left out\n", from->folder, p->name);
         if (p->broken)
             rm_free(p->name);
         else
-            album->picture[n++] = *p;
+            from->picture[n++] = *p;
     }
-    album->base.count = n;
+    from->images.base.count = n;
     if (broken > 1) fprintf(stderr, "remat: ... and %lld more\n", (long long)broken - 1);
-    REQUIRE(n, IO, "no file in %s can be read: look at one of them", album->folder);
+    REQUIRE(n, IO, "no file in %s can be read: look at one of them", from->folder);
     return REMAT_OK;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static remat_status settle(folder_album *album) {
-    rm_album *base = &album->base;
-    base->labels = rm_calloc((size_t)base->count, sizeof *base->labels);
-    REQUIRE(base->labels, MEMORY, "no memory for %lld labels", (long long)base->count);
-    for (int64_t i = 0; i < base->count; i++) {
-        const picture *p = &album->picture[i];
-        base->labels[i] = p->label;
-        base->decoder_bytes = larger(base->decoder_bytes, p->size.decoder_bytes);
-        album->most_bytes = larger(album->most_bytes, p->bytes);
-        album->most_pixels = larger(album->most_pixels, (uint64_t)(p->size.height * p->size.width));
-        if (p->size.width > base->most_width) base->most_width = p->size.width;
+static remat_status settle(folder_images *from) {
+    rm_images *images = &from->images;
+    int64_t count = images->base.count;
+    TRY(rm_labels_make_room(&images->labels, count, 1, 1));
+    for (int64_t i = 0; i < count; i++) {
+        const picture *p = &from->picture[i];
+        ((int32_t *)images->labels.item)[i] = p->label;
+        images->decoder_bytes = larger(images->decoder_bytes, p->size.decoder_bytes);
+        from->most_bytes = larger(from->most_bytes, p->bytes);
+        from->most_pixels = larger(from->most_pixels, (uint64_t)(p->size.height * p->size.width));
+        if (p->size.width > images->most_width) images->most_width = p->size.width;
     }
-    base->scratch_bytes = album->most_pixels * (uint64_t)base->channels + album->most_bytes;
-    base->held_bytes +=
-        (uint64_t)base->count * sizeof *base->labels + (uint64_t)album->capacity * sizeof *album->picture;
+    images->scratch_bytes = from->most_pixels * (uint64_t)images->channels + from->most_bytes;
+    images->base.held_bytes +=
+        rm_labels_bytes(&images->labels, count) + (uint64_t)from->capacity * sizeof *from->picture;
     return REMAT_OK;
 }
 
-static remat_status open_folder(folder_album *album, const rm_data_source *source) {
+static remat_status find(rm_images *images, const rm_data_source *source) {
+    folder_images *from = (folder_images *)images;
+    images->channels = source->channels ? source->channels : 3;
+    images->unit = 255;
+    images->read = read_picture;
     REQUIRE(!source->labels, INVALID, "%s has a folder for each class: leave --%slabels out", source->data,
             source->held_out ? "eval-" : "");
-    REQUIRE(album->base.channels == 1 || album->base.channels == 3, INVALID,
+    REQUIRE(images->channels == 1 || images->channels == 3, INVALID,
             "--channels=%lld: pictures from a folder have 3 channels (red, green, blue), or 1 (grey)",
-            (long long)album->base.channels);
-    album->folder = rm_strdup(source->data);
-    REQUIRE(album->folder, MEMORY, "no memory to open %s", source->data);
-    TRY(find_pictures(album, source));
-    TRY(look_at_all(album, source->threads));
-    if (album->decodes) TRY(leave_broken_out(album));
-    return settle(album);
+            (long long)images->channels);
+    from->decodes = source->skip_broken;
+    from->folder = rm_strdup(source->data);
+    REQUIRE(from->folder, MEMORY, "no memory to open %s", source->data);
+    TRY(find_pictures(from, source));
+    TRY(look_at_all(from, source->threads));
+    if (from->decodes) TRY(leave_broken_out(from));
+    return settle(from);
 }
 
-remat_status rm_album_open_folder(const rm_data_source *source, rm_album **out) {
-    folder_album *album = rm_malloc(sizeof *album);
-    REQUIRE(album, MEMORY, "no memory to open %s", source->data);
-    *album = (folder_album){.decodes = source->skip_broken,
-                            .base = {.channels = source->channels ? source->channels : 3,
-                                     .unit = 255,
-                                     .read = read_picture,
-                                     .checksum = checksum,
-                                     .close = close_album}};
-    remat_status status = open_folder(album, source);
-    if (status)
-        close_album(&album->base);
-    else
-        *out = &album->base;
-    return status;
+static remat_status open_images(rm_dataset *base, const rm_data_source *source) {
+    return rm_images_open((rm_images *)base, source, find);
 }
+
+const rm_data_kind rm_data_image_folder = {.bytes = sizeof(folder_images),
+                                           .open = open_images,
+                                           .close = close_images,
+                                           .fill = rm_images_fill,
+                                           .checksum = checksum,
+                                           .threads = true};

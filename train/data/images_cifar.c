@@ -1,5 +1,5 @@
-/* album_cifar.c: CIFAR-10's binary files (cifar.h) as one album: those named, between commas, or the data_batch_*.bin of a folder. */
-#include "train/data/album.h"
+/* images_cifar.c: CIFAR-10's binary files (cifar.h) as images: those named, between commas, or the data_batch_*.bin of a folder. */
+#include "train/data/images.h"
 
 #include "memory/host.h"
 #include "train/data/cifar.h"
@@ -14,41 +14,39 @@
 enum { MOST_BYTES = 1 << 30 }; /* of a file: five times all of CIFAR-10 */
 
 typedef struct {
-    rm_album base;
+    rm_images images;
     uint8_t *data; /* of all files, one behind the other */
     size_t size;
-} cifar_album;
+} cifar_images;
 
-static remat_status read_picture(rm_album *base, int64_t index, uint8_t *scratch, rm_array *picture) {
+static remat_status read_picture(rm_images *images, int64_t index, uint8_t *scratch, rm_array *picture) {
     (void)scratch;
-    rm_cifar_picture(((cifar_album *)base)->data + index * RM_CIFAR_BYTES, picture);
+    rm_cifar_picture(((cifar_images *)images)->data + index * RM_CIFAR_BYTES, picture);
     return REMAT_OK;
 }
 
-static remat_status checksum(rm_album *base, uint32_t *crc32) {
-    const cifar_album *album = (cifar_album *)base;
-    *crc32 = (uint32_t)crc32_z(0, album->data, album->size);
+static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
+    const cifar_images *from = (cifar_images *)base;
+    *crc32 = (uint32_t)crc32_z(0, from->data, from->size);
     return REMAT_OK;
 }
 
-static void close_album(rm_album *base) {
-    cifar_album *album = (cifar_album *)base;
-    rm_free(album->data);
-    rm_free(base->labels);
-    rm_free(album);
+static void close_images(rm_dataset *base) {
+    rm_free(((cifar_images *)base)->data);
+    rm_images_close((rm_images *)base);
 }
 
-static remat_status append(cifar_album *album, const char *path) {
+static remat_status append(cifar_images *from, const char *path) {
     uint8_t *data = NULL;
     size_t size;
     int64_t count;
     remat_status status = rm_file_read(path, MOST_BYTES, &data, &size);
     if (!status) status = rm_cifar_check(data, size, path, &count);
-    uint8_t *all = status ? NULL : rm_realloc(album->data, album->size + size);
+    uint8_t *all = status ? NULL : rm_realloc(from->data, from->size + size);
     if (all) {
-        memcpy(all + album->size, data, size);
-        album->data = all;
-        album->size += size;
+        memcpy(all + from->size, data, size);
+        from->data = all;
+        from->size += size;
     }
     rm_free(data);
     TRY(status);
@@ -72,14 +70,14 @@ static void free_list(struct dirent **list, int count) {
     if (count >= 0) free(list);
 }
 
-bool rm_album_is_cifar(const char *folder) {
+bool rm_images_are_cifar(const char *folder) {
     struct dirent **list;
     int count = list_batches(folder, &list);
     free_list(list, count);
     return count > 0;
 }
 
-static remat_status append_folder(cifar_album *album, const char *folder) {
+static remat_status append_folder(cifar_images *from, const char *folder) {
     struct dirent **list;
     int count = list_batches(folder, &list);
     REQUIRE(count >= 0, IO, "cannot read the folder %s: %s", folder, strerror(errno));
@@ -87,13 +85,13 @@ static remat_status append_folder(cifar_album *album, const char *folder) {
     for (int i = 0; i < count && !status; i++) {
         char path[RM_PATH_BYTES];
         status = rm_path_join(path, sizeof path, folder, list[i]->d_name);
-        if (!status) status = append(album, path);
+        if (!status) status = append(from, path);
     }
     free_list(list, count);
     return status;
 }
 
-static remat_status append_list(cifar_album *album, const char *list) {
+static remat_status append_list(cifar_images *from, const char *list) {
     char path[RM_PATH_BYTES];
     while (*list) {
         size_t length = strcspn(list, ",");
@@ -101,43 +99,38 @@ static remat_status append_list(cifar_album *album, const char *list) {
                 list);
         memcpy(path, list, length);
         path[length] = 0;
-        TRY(append(album, path));
+        TRY(append(from, path));
         list += length + (list[length] == ',');
     }
     return REMAT_OK;
 }
 
-static remat_status read_files(cifar_album *album, const rm_data_source *source) {
-    rm_album *base = &album->base;
+static remat_status find(rm_images *images, const rm_data_source *source) {
+    cifar_images *from = (cifar_images *)images;
     const char *path = source->data, *eval = source->held_out ? "eval-" : "";
     size_t length = strlen(path);
     bool folder = length < 4 || strcmp(path + length - 4, ".bin");
     REQUIRE(!source->labels, INVALID, "%s has its labels in it: leave --%slabels out", path, eval);
-    TRY(folder ? append_folder(album, path) : append_list(album, path));
-    base->count = (int64_t)(album->size / RM_CIFAR_BYTES);
-    base->labels = rm_calloc((size_t)base->count, sizeof *base->labels);
-    REQUIRE(base->labels, MEMORY, "no memory for %lld labels", (long long)base->count);
-    for (int64_t i = 0; i < base->count; i++) base->labels[i] = album->data[i * RM_CIFAR_BYTES];
-    base->held_bytes = album->size + 4 * (uint64_t)base->count;
+    TRY(folder ? append_folder(from, path) : append_list(from, path));
+    int64_t count = images->base.count = (int64_t)(from->size / RM_CIFAR_BYTES);
+    images->channels = 3;
+    images->height = images->width = images->most_width = RM_CIFAR_SIDE;
+    images->unit = 255;
+    images->read = read_picture;
+    images->labels.classes = RM_CIFAR_CLASSES;
+    TRY(rm_labels_make_room(&images->labels, count, 1, 1));
+    for (int64_t i = 0; i < count; i++) ((int32_t *)images->labels.item)[i] = from->data[i * RM_CIFAR_BYTES];
+    images->base.held_bytes = from->size + rm_labels_bytes(&images->labels, count);
     return REMAT_OK;
 }
 
-remat_status rm_album_open_cifar(const rm_data_source *source, rm_album **out) {
-    cifar_album *album = rm_malloc(sizeof *album);
-    REQUIRE(album, MEMORY, "no memory to open %s", source->data);
-    *album = (cifar_album){.base = {.channels = 3,
-                                    .height = RM_CIFAR_SIDE,
-                                    .width = RM_CIFAR_SIDE,
-                                    .most_width = RM_CIFAR_SIDE,
-                                    .classes = RM_CIFAR_CLASSES,
-                                    .unit = 255,
-                                    .read = read_picture,
-                                    .checksum = checksum,
-                                    .close = close_album}};
-    remat_status status = read_files(album, source);
-    if (status)
-        close_album(&album->base);
-    else
-        *out = &album->base;
-    return status;
+static remat_status open_images(rm_dataset *base, const rm_data_source *source) {
+    return rm_images_open((rm_images *)base, source, find);
 }
+
+const rm_data_kind rm_data_image_cifar = {.bytes = sizeof(cifar_images),
+                                          .open = open_images,
+                                          .close = close_images,
+                                          .fill = rm_images_fill,
+                                          .checksum = checksum,
+                                          .threads = true};

@@ -1,0 +1,136 @@
+/* images.c: see images.h. */
+#include "train/data/images.h"
+
+#include "memory/host.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct rm_images_scratch {
+    uint8_t *bytes; /* for `read` */
+    float *line;
+} scratch;
+
+static scratch borrow(rm_images *images) {
+    pthread_mutex_lock(&images->lock);
+    scratch s = images->free[--images->n_free];
+    pthread_mutex_unlock(&images->lock);
+    return s;
+}
+
+static void give_back(rm_images *images, scratch s) {
+    pthread_mutex_lock(&images->lock);
+    images->free[images->n_free++] = s;
+    pthread_mutex_unlock(&images->lock);
+}
+
+remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
+    rm_images *images = (rm_images *)base;
+    const rm_data_shape *shape = &base->shape;
+    rm_array picture;
+    (void)batch;
+    scratch s = borrow(images);
+    remat_status status = images->read(images, index, s.bytes, &picture);
+    if (!status) {
+        rm_framing framing = rm_framing_drawn(&images->augment, images->seed, base->epoch, index, picture.dim[1],
+                                              picture.dim[2], shape->height, shape->width);
+        rm_framing_apply(&framing, &picture, images->unit, &images->normalize, s.line,
+                         (float *)input + column * shape->features);
+    }
+    give_back(images, s);
+    const int32_t *labels = images->labels.item;
+    const int64_t n = rm_data_answers(shape);
+    for (int64_t i = 0; i < n; i++) ((int32_t *)target)[column * n + i] = labels ? labels[index * n + i] : 0;
+    return status;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+
+static bool is_folder(const char *path) {
+    struct stat at;
+    return !stat(path, &at) && S_ISDIR(at.st_mode);
+}
+
+static bool ends(const char *path, const char *with) {
+    size_t length = strlen(path), n = strlen(with);
+    return length > n && !strcmp(path + length - n, with);
+}
+
+const rm_data_kind *rm_images_kind(const char *path) {
+    if (is_folder(path)) return rm_images_are_cifar(path) ? &rm_data_image_cifar : &rm_data_image_folder;
+    return ends(path, ".bin") ? &rm_data_image_cifar : &rm_data_image_array;
+}
+
+rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels) {
+    return (rm_data_shape){.timesteps = 1,
+                           .features = channels * height * width,
+                           .classes = classes,
+                           .places = pixels ? height * width : 0,
+                           .channels = channels,
+                           .height = height,
+                           .width = width};
+}
+
+static remat_status take_shape(rm_images *images, const rm_data_source *source) {
+    const uint32_t class_names = images->base.shape.class_names;
+    int64_t size = source->image_size, classes = source->classes ? source->classes : images->labels.classes;
+    REQUIRE(images->height || size, INVALID,
+            "the pictures in %s have sizes of their own: say --image-size=S, for all of them", source->data);
+    REQUIRE(!source->channels || source->channels == images->channels, INVALID,
+            "%s has pictures of %lld channels, and --channels=%lld: leave --channels out, or give other data",
+            source->data, (long long)images->channels, (long long)source->channels);
+    REQUIRE(!images->labels.item || images->labels.classes <= classes, INVALID,
+            "%s has %lld classes, and --classes=%lld: make it larger", source->data, (long long)images->labels.classes,
+            (long long)classes);
+    REQUIRE(!class_names || images->labels.classes == classes || source->unlabelled, INVALID,
+            "%s has %lld folders, and there are %lld classes: they are numbered by the folders' names, so make one for "
+            "each, empty or "
+            "not",
+            source->data, (long long)images->labels.classes, (long long)classes);
+    REQUIRE(!source->pixels || !size || (size == images->height && size == images->width), INVALID,
+            "--image-size=%lld: pictures whose pixels have labels stay as they are, here %lld x %lld", (long long)size,
+            (long long)images->height, (long long)images->width);
+    REQUIRE(classes, INVALID, "without labels the number of classes is needed: say --classes=N");
+    images->base.shape = rm_picture_shape(images->channels, size ? size : images->height, size ? size : images->width,
+                                          classes, source->pixels);
+    images->base.shape.class_names = class_names;
+    images->base.class_names = images->names.count ? &images->names : NULL;
+    return REMAT_OK;
+}
+
+static remat_status make_scratch(rm_images *images, int64_t threads) {
+    uint64_t line = 4 * (uint64_t)images->most_width;
+    images->free = rm_calloc((size_t)threads, sizeof *images->free);
+    REQUIRE(images->free, MEMORY, "no memory to read pictures on %lld threads", (long long)threads);
+    for (int64_t i = 0; i < threads; i++) {
+        scratch *s = &images->free[i];
+        *s = (scratch){rm_malloc(images->scratch_bytes), rm_malloc(line)};
+        images->n_free = ++images->n_scratch;
+        REQUIRE(s->bytes && s->line, MEMORY,
+                "no memory for pictures of %llu bytes on %lld threads: make --loader-threads smaller",
+                (unsigned long long)images->scratch_bytes, (long long)threads);
+    }
+    images->base.held_bytes += (uint64_t)threads * (images->scratch_bytes + images->decoder_bytes + line);
+    return REMAT_OK;
+}
+
+remat_status rm_images_open(rm_images *images, const rm_data_source *source, rm_images_find *find) {
+    images->seed = (uint64_t)source->seed;
+    pthread_mutex_init(&images->lock, NULL);
+    TRY(rm_augment_parse(source->augment, &images->augment));
+    TRY(find(images, source));
+    TRY(rm_normalize_parse(source->normalize, images->channels, &images->normalize));
+    TRY(take_shape(images, source));
+    return make_scratch(images, source->threads > 1 ? source->threads : 1);
+}
+
+void rm_images_close(rm_images *images) {
+    for (int64_t i = 0; i < images->n_scratch; i++) {
+        rm_free(images->free[i].bytes);
+        rm_free(images->free[i].line);
+    }
+    rm_free(images->free);
+    rm_labels_free(&images->labels);
+    rm_class_names_free(&images->names);
+    pthread_mutex_destroy(&images->lock);
+}
