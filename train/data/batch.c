@@ -6,19 +6,19 @@
 /* ---- Fields ------------------------------------------------------------------------------------------------------- */
 
 static rm_field input(const rm_data_shape *s, int64_t T, int64_t B) {
-    if (s->channels) return (rm_field){"input", REMAT_F32, REMAT_WHOLE, 4, {B, s->channels, s->height, s->width}, 0};
+    if (s->channels) return (rm_field){"input", REMAT_F32, REMAT_STATIC, 4, {B, s->channels, s->height, s->width}, 0};
     if (s->vocabulary) return (rm_field){"input", REMAT_I32, REMAT_SEQUENCE, 2, {T, B}, 0};
     return (rm_field){"input", REMAT_F32, REMAT_SEQUENCE, 3, {T, B, s->features}, 0};
 }
 
 static rm_field target(const rm_data_shape *s, int64_t T, int64_t B) {
     int64_t answers = s->answer_steps ? s->answer_steps : T;
-    if (s->labels) return (rm_field){"target", REMAT_I32, REMAT_WHOLE, 2, {B, s->labels}, -1};
-    if (s->places) return (rm_field){"target", REMAT_I32, REMAT_WHOLE, 2, {B, s->places}, -1};
+    if (s->labels) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 2, {B, s->labels}, -1};
+    if (s->places) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 2, {B, s->places}, -1};
     if (s->every_step && s->classes) return (rm_field){"target", REMAT_I32, REMAT_SEQUENCE, 2, {answers, B}, -1};
     if (s->every_step) return (rm_field){"target", REMAT_F32, REMAT_SEQUENCE, 3, {answers, B, s->values}, 0};
-    if (s->classes) return (rm_field){"target", REMAT_I32, REMAT_WHOLE, 1, {B}, -1};
-    return (rm_field){"target", REMAT_F32, REMAT_WHOLE, 2, {B, s->values}, 0};
+    if (s->classes) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 1, {B}, -1};
+    return (rm_field){"target", REMAT_F32, REMAT_STATIC, 2, {B, s->values}, 0};
 }
 
 void rm_data_fields(const rm_data_shape *s, int64_t T, int64_t B, rm_field f[RM_FIELDS]) {
@@ -26,13 +26,13 @@ void rm_data_fields(const rm_data_shape *s, int64_t T, int64_t B, rm_field f[RM_
     for (int i = 0; i < RM_FIELDS; i++) f[i] = (rm_field){0};
     f[RM_INPUT] = input(s, T, B);
     f[RM_TARGET] = target(s, T, B);
-    if (s->lengths) f[RM_LAST] = (rm_field){"last", REMAT_I32, REMAT_WHOLE, 1, {B}, 0};
-    if (s->lengths) f[RM_LENGTH] = (rm_field){"length", REMAT_I32, REMAT_WHOLE, 1, {B}, 0};
+    if (s->lengths) f[RM_LAST] = (rm_field){"last", REMAT_I32, REMAT_STATIC, 1, {B}, 0};
+    if (s->lengths) f[RM_LENGTH] = (rm_field){"length", REMAT_I32, REMAT_STATIC, 1, {B}, 0};
     if (s->lengths) f[RM_ENDS] = (rm_field){"ends", REMAT_F32, REMAT_SEQUENCE, 2, {T, B}, 0};
     if (s->documents || A) f[RM_BEGINS] = (rm_field){"begins", REMAT_F32, REMAT_SEQUENCE, 2, {T, B}, 0};
     if (A || rm_data_pads(s)) f[RM_PADDING] = (rm_field){"padding", REMAT_I32, REMAT_SEQUENCE, 2, {T, B}, 1};
     if (A) f[RM_PREVIOUS] = (rm_field){"previous", REMAT_I32, REMAT_SEQUENCE, 2, {A, B}, 0};
-    if (s->weighted) f[RM_CLASS_WEIGHTS] = (rm_field){"class_weights", REMAT_F32, REMAT_WHOLE, 1, {s->classes}, 0};
+    if (s->weighted) f[RM_CLASS_WEIGHTS] = (rm_field){"class_weights", REMAT_F32, REMAT_STATIC, 1, {s->classes}, 0};
 }
 
 /* All elements have four bytes. More than there can be: UINT64_MAX. */
