@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 #include "ops/op.h"
 
 typedef struct {

@@ -19,7 +19,7 @@
 #include <time.h>
 
 #include "ops/math/gemm.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 typedef struct {
     const char *what;

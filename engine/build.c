@@ -2,7 +2,7 @@
 #include "engine/abi.h"
 #include "engine/session/session.h"
 #include "memory/host.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 #include "ops/math/gemm.h"
 
 void remat_build_sized(remat_build_info *out, size_t out_bytes) {

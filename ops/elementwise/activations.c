@@ -1,10 +1,10 @@
 /* activations.c: the descriptors of the ops in activations.def, their definitions, and the way to their loops on the CPU
- * (recurrent/cell/activations.c). All that differs from one to the next is in that list. */
+ * (cpu/activations.c). All that differs from one to the next is in that list. */
 #include "ops/real.h"
 
 #include "ops/elementwise/activation.h"
 #include "ops/op.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 #include "ops/shape.h"
 
 static remat_status infer(const char *op, const remat_desc *x, remat_desc *y) {

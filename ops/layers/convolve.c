@@ -1,6 +1,6 @@
 /* convolve.c: convolutions, summed in place. An output pixel of all channels side by side, in vectors, is a sum over input channels and
  * the filter's taps of one pixel times a vector of weights; some neighbouring pixels are summed at a time
- * (recurrent/cell/convolution.c). So images stay as they are, (images, channels, h, w), but for a copy of a part of one, with its
+ * (cpu/convolution.c). So images stay as they are, (images, channels, h, w), but for a copy of a part of one, with its
  * padding, that lies in the cache; weights are packed, channels side by side, once a call.
  *
  * The gradient of x is the same sum with the roles of channels and outputs exchanged. With a stride, the taps that reach a pixel
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ops/math/parallel.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 enum { WIDEST = 32 };         /* lanes of any instruction set; scratch is the same on all */
 enum { PACKED = 1 << 18 };    /* floats of packed weights at a time, but for large filters */

@@ -1,7 +1,7 @@
 /* gemm.c: matrix products (gemm.h). In float they come from OpenBLAS, on one of its threads: this file cuts the
  * larger side of C among OpenMP threads itself, because the library's own threads wake slowly beside an OpenMP pool and
  * may divide the work differently from call to call. Small ones, and all where OpenBLAS was not found, come from
- * recurrent/cell/small_product.c: no build needs a BLAS. In double, which only tests use, plain loops.
+ * cpu/small_product.c: no build needs a BLAS. In double, which only tests use, plain loops.
  */
 #include "ops/real.h"
 
@@ -27,7 +27,7 @@ static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, 
 
 #else
 
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                            const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {

@@ -1,5 +1,5 @@
 /* gru.c: the op `gru`: the readable definition of the cell, and its descriptor. The float kernels that training runs
- * are in cell/; recurrent.c has what the three cells share.
+ * are in cpu/; recurrent.c has what the three cells share.
  *
  *   r = sigmoid(x W_ir^T + b_ir + h W_hr^T + b_hr)        q  = h W_hn^T + b_hn
  *   z = sigmoid(x W_iz^T + b_iz + h W_hz^T + b_hz)        h' = (1 - z) n + z h
@@ -17,11 +17,6 @@ enum { R, Z, N, GATES };                  /* rows of the weights */
 enum { AUX_N, AUX_R, AUX_Z, AUX_Q, AUX }; /* columns of aux      */
 enum { STATE_H, STATES };
 
-static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
-    (void)attr;
-    return rm_recurrent_infer("gru", GATES, STATES, x, y, state);
-}
-
 static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
@@ -30,7 +25,7 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     double element_flops = pass == REMAT_BACKWARD ? 25 : pass == REMAT_REBUILD ? 72 : 75;
-    *out = rm_recurrent_cost(RM_CELL_GRU, x, pass, element_flops);
+    *out = rm_recurrent_cost(RM_CELL_gru, x, pass, element_flops);
     out->moved_bytes += (double)aux_bytes(x, attr) + (pass == REMAT_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
@@ -115,9 +110,9 @@ static void define_backward(const remat_call *call) {
     rm_recurrent_define_gradients(call, &r, &d);
 }
 
-RM_RECURRENT_FUNCTIONS(RM_CELL_GRU)
+RM_RECURRENT_FUNCTIONS(gru)
 #ifndef RM_REAL_DOUBLE
-static void rebuild(const remat_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_GRU, call); }
+static void rebuild(const remat_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_gru, call); }
 #endif
 
 const remat_op RM_OP(gru) = {

@@ -1,5 +1,5 @@
 /* lstm.c: the op `lstm`: the readable definition of the cell, and its descriptor. The float kernels that training runs
- * are in cell/; recurrent.c has what the three cells share.
+ * are in cpu/; recurrent.c has what the three cells share.
  *
  *   i = sigmoid(x W_ii^T + b_ii + h W_hi^T + b_hi)        c' = f c + i g
  *   f = sigmoid(x W_if^T + b_if + h W_hf^T + b_hf)        h' = o tanh(c')
@@ -17,11 +17,6 @@
 enum { I, F, G, O, GATES };
 enum { STATE_H, STATE_C, STATES };
 
-static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
-    (void)attr;
-    return rm_recurrent_infer("lstm", GATES, STATES, x, y, state);
-}
-
 static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
@@ -30,7 +25,7 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     double element_flops = pass == REMAT_BACKWARD ? 50 : pass == REMAT_REBUILD ? 75 : 95;
-    *out = rm_recurrent_cost(RM_CELL_LSTM, x, pass, element_flops);
+    *out = rm_recurrent_cost(RM_CELL_lstm, x, pass, element_flops);
     out->moved_bytes += (double)aux_bytes(x, attr) + (pass == REMAT_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
@@ -130,9 +125,9 @@ static void define_backward(const remat_call *call) {
     rm_recurrent_define_gradients(call, &r, &d);
 }
 
-RM_RECURRENT_FUNCTIONS(RM_CELL_LSTM)
+RM_RECURRENT_FUNCTIONS(lstm)
 #ifndef RM_REAL_DOUBLE
-static void rebuild(const remat_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_LSTM, call); }
+static void rebuild(const remat_call *call) { rm_recurrent_rebuild(rm_cell_kernels_get(), RM_CELL_lstm, call); }
 #endif
 
 const remat_op RM_OP(lstm) = {

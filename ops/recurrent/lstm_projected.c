@@ -5,7 +5,7 @@
  *
  * It is an op beside `lstm`, and no attribute of it: that one's kernels, made once for all timesteps, take h, c and the gates to
  * be of one width and to need one meeting of the threads a timestep. Here a timestep is a product, a loop and a product
- * (gemm.h), and backward the same three, going back; of lstm it has the mathematics of a unit (cell/projected.c).
+ * (gemm.h), and backward the same three, going back; of lstm it has the mathematics of a unit (cpu/projected.c).
  *
  * aux, from forward to backward: gates (tau,B,4H), activated, i f g o; then c (tau,B,H). m is made again from o and c. A forward
  * pass that keeps nothing has the gates in scratch, whole, so that x's products are the same calls, of the same bits.
@@ -18,7 +18,7 @@
 #include "ops/math/gemm.h"
 #include "ops/math/parallel.h"
 #include "ops/op.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 #include "ops/recurrent/cell_math.h"
 #include "ops/shape.h"
 

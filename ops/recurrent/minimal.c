@@ -1,4 +1,4 @@
-/* minimal.c: from a call of min_gru or min_lstm to the fast kernels of cell/minimal.c. Compiled once, for float. Main entries:
+/* minimal.c: from a call of min_gru or min_lstm to the fast kernels of cpu/minimal.c. Compiled once, for float. Main entries:
  * rm_min_forward, rm_min_backward. */
 #include "ops/recurrent/minimal.h"
 
@@ -37,13 +37,13 @@ static rm_cell_job job_of(const remat_call *call) {
 void rm_min_forward(rm_min_cell cell, const remat_call *call) {
     rm_cell_job job = job_of(call);
     job.h_out = call->state_out[0].data;
-    run(rm_cell_kernels_get()->min_forward[cell], &job, call->threads);
+    run(rm_cell_kernels_get()->minimal[cell].forward, &job, call->threads);
 }
 
 void rm_min_backward(rm_min_cell cell, const remat_call *call) {
     rm_cell_job job = job_of(call);
     job.dy = call->dy.data, job.dh_out = call->dstate_out[0].data;
     job.dx = call->dx[0].data, job.dh_in = call->dstate_in[0].data, job.carry = call->scratch;
-    run(rm_cell_kernels_get()->min_backward[cell], &job, call->threads);
+    run(rm_cell_kernels_get()->minimal[cell].backward, &job, call->threads);
     rm_min_clear_reset(call);
 }

@@ -1,4 +1,4 @@
-/* minimal.h: what min_gru and min_lstm share: shapes, costs, definitions, and the way to the fast kernels of cell/minimal.c. An
+/* minimal.h: what min_gru and min_lstm share: shapes, costs, definitions, and the way to the fast kernels of cpu/minimal.c. An
  * op's file says which gates it has. `real` is the precision of the file that includes this (real.h).
  *
  *   input    x (tau,B,G*H), made by a linear layer: [candidate | gate] for min_gru, [candidate | f | i] for min_lstm, G = 2, 3

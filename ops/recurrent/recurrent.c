@@ -1,5 +1,5 @@
 /* recurrent.c: what lstm, gru and rnn_tanh share (recurrent.h): shapes, costs, and the readable definitions' common
- * loops, as float and as double. How a call gets to the fast kernels: cell/call.c. */
+ * loops, as float and as double. How a call gets to the fast kernels: call.c. */
 #include "ops/real.h"
 
 #include "ops/recurrent/recurrent.h"
@@ -33,8 +33,9 @@ static remat_status want_weight(const char *cell, const char *input, const remat
     return REMAT_OK;
 }
 
-remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const remat_desc *x, remat_desc *y,
-                                remat_desc *state) {
+remat_status rm_recurrent_infer(rm_cell which, const remat_desc *x, remat_desc *y, remat_desc *state) {
+    const rm_cell_layout *l = &rm_cell_layouts[which];
+    const char *cell = l->op;
     const remat_desc *w_ih = &x[RM_W_IH], *w_hh = &x[RM_W_HH];
     bool folded = x[RM_X].dtype == REMAT_I32;
     TRY(rm_want_rank(cell, "x", &x[RM_X], folded ? 2 : 3, folded ? 2 : 3));
@@ -44,7 +45,7 @@ remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const 
     TRY(rm_want_real(cell, "w_hh", w_hh));
     TRY(rm_want_rank(cell, "w_hh", w_hh, 2, 2));
 
-    int64_t hidden = w_hh->dim[1], wide = gates * hidden;
+    int64_t hidden = w_hh->dim[1], wide = l->gates * hidden;
     TRY(want_weight(cell, "w_hh", w_hh, wide, hidden, "(gates*hidden, hidden)"));
     if (folded)
         TRY(want_weight(cell, "the folded table", w_ih, w_ih->dim[0], wide, "(vocabulary, gates*hidden)"));
@@ -55,7 +56,7 @@ remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const 
     if (x[RM_RESET].rank >= 0) TRY(rm_want_reset(cell, &x[RM_RESET], &x[RM_X]));
 
     *y = rm_desc_make(RM_REAL, 3, (int64_t[]){x[RM_X].dim[0], x[RM_X].dim[1], hidden});
-    for (int i = 0; i < n_state; i++) state[i] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[RM_X].dim[1], hidden});
+    for (int i = 0; i < l->states; i++) state[i] = rm_desc_make(RM_REAL, 2, (int64_t[]){x[RM_X].dim[1], hidden});
     return REMAT_OK;
 }
 
@@ -86,10 +87,11 @@ remat_cost rm_recurrent_cost(rm_cell cell, const remat_desc *x, remat_pass pass,
  * is folded in they are read from the table. A plain RNN's backward: the gradients of its sums, which nothing else holds. Where rows
  * begin anew, also the states before each timestep, with their zeros. */
 uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, remat_pass pass, bool aux) {
-    bool folded = x[RM_X].dtype == REMAT_I32, plain = cell == RM_CELL_RNN_TANH;
+    const rm_cell_layout *l = &rm_cell_layouts[cell];
+    bool folded = x[RM_X].dtype == REMAT_I32;
     int64_t rows = x[RM_X].dim[0] * x[RM_X].dim[1], hidden = x[RM_W_HH].dim[1];
-    bool needed = pass == REMAT_FORWARD ? !aux && !folded && !plain : pass == REMAT_BACKWARD && plain;
-    uint64_t sums = needed ? (uint64_t)(rows * rm_cell_columns(cell) * hidden) * sizeof(real) : 0;
+    bool needed = pass == REMAT_FORWARD ? !aux && !folded && l->keeps : pass == REMAT_BACKWARD && !l->keeps;
+    uint64_t sums = needed ? (uint64_t)(rows * l->columns * hidden) * sizeof(real) : 0;
     bool resets = pass == REMAT_BACKWARD && x[RM_RESET].rank >= 0;
     return resets ? rm_align_up(sums) + (uint64_t)(rows * hidden) * sizeof(real) : sums;
 }
@@ -98,8 +100,8 @@ uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, rema
 uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const remat_desc *x) {
     enum { ARRAYS = 256 };
     uint64_t state = (uint64_t)(x[RM_X].dim[1] * x[RM_W_HH].dim[1]) * sizeof(real);
-    uint64_t states = cell == RM_CELL_LSTM ? 2 : 1;
-    return ARRAYS + rm_align_up((uint64_t)rm_cell_columns(cell) * state) + states * rm_align_up(state);
+    const rm_cell_layout *l = &rm_cell_layouts[cell];
+    return ARRAYS + rm_align_up((uint64_t)l->columns * state) + (uint64_t)l->states * rm_align_up(state);
 }
 
 /* ---- Definitions ------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /* recurrent.h: what lstm, gru and rnn_tanh share: their inputs, shapes, costs, the parts of their definitions that do
- * not depend on the cell, and the way from a call to the fast kernels of cell/. Each cell's equations are in its own
+ * not depend on the cell, and the way from a call to the fast kernels of ops/cpu. Each cell's equations are in its own
  * file. `real` is the precision of the file that includes this (real.h).
  *
  *   inputs   x (tau,B,C), or tokens (tau,B) I32 when an embedding was folded in
@@ -16,7 +16,7 @@
 #include "ops/op.h"
 #include "ops/recurrent/cell_math.h"
 #include "ops/shape.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RESET, RM_RECURRENT_INPUTS };
 
@@ -47,9 +47,8 @@ typedef struct {
 } rm_recurrent;
 rm_recurrent rm_recurrent_of(const remat_call *call);
 
-/* INVALID names the op `cell` and the shapes that do not fit together. Every state is (B,H). */
-remat_status rm_recurrent_infer(const char *cell, int gates, int n_state, const remat_desc *x, remat_desc *y,
-                                remat_desc *state);
+/* INVALID names the op and the shapes that do not fit together. Every state is (B,H). */
+remat_status rm_recurrent_infer(rm_cell cell, const remat_desc *x, remat_desc *y, remat_desc *state);
 int64_t rm_recurrent_bound(const remat_desc *x, const void *attr, int input);
 
 /* Of one tile: the products, with `element_flops` for each (t,b,unit); x and weights moved; scratch for both the
@@ -102,7 +101,7 @@ void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const re
 void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 
-/* bf16.c. *out becomes a copy of the cell's descriptor whose CPU kernels round the operands of their products to bf16. False: this
+/* *out becomes a copy of the cell's descriptor whose CPU kernels round the operands of their products to bf16. False: this
  * processor does not multiply bf16, or the build has no such kernels. */
 bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
 #endif
@@ -142,29 +141,35 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
 
 /* ---- What the three descriptors share --------------------------------------------------------------- */
 
-/* The functions of a descriptor that only pass the cell on; a cell without aux has no rebuild. */
-#ifdef RM_REAL_DOUBLE
-#define RM_RECURRENT_FUNCTIONS(CELL) static const remat_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};
-#else
-#define RM_RECURRENT_FUNCTIONS(CELL)                                                                                   \
+/* The functions of a descriptor that only pass the cell on, without quotes; a cell without aux has no rebuild. */
+#define RM_RECURRENT_SHAPES(op)                                                                                        \
     static const remat_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                               \
+    static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {               \
+        (void)attr;                                                                                                    \
+        return rm_recurrent_infer(RM_CELL_##op, x, y, state);                                                          \
+    }
+#ifdef RM_REAL_DOUBLE
+#define RM_RECURRENT_FUNCTIONS(op) RM_RECURRENT_SHAPES(op)
+#else
+#define RM_RECURRENT_FUNCTIONS(op)                                                                                     \
+    RM_RECURRENT_SHAPES(op)                                                                                            \
     static uint64_t packed_bytes(const remat_desc *x, const void *attr, int threads) {                                 \
         (void)attr, (void)threads;                                                                                     \
-        return rm_recurrent_packed_bytes(rm_cell_kernels_get(), CELL, x);                                              \
+        return rm_recurrent_packed_bytes(rm_cell_kernels_get(), RM_CELL_##op, x);                                      \
     }                                                                                                                  \
     static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {             \
         (void)attr;                                                                                                    \
-        return rm_recurrent_cuda_scratch_bytes(CELL, x, pass, aux);                                                    \
+        return rm_recurrent_cuda_scratch_bytes(RM_CELL_##op, x, pass, aux);                                            \
     }                                                                                                                  \
     static uint64_t cuda_fixed_bytes(const remat_desc *x, const void *attr) {                                          \
         (void)attr;                                                                                                    \
-        return rm_recurrent_cuda_fixed_bytes(CELL, x);                                                                 \
+        return rm_recurrent_cuda_fixed_bytes(RM_CELL_##op, x);                                                         \
     }                                                                                                                  \
     static void pack(const remat_call *call, void *packed) {                                                           \
-        rm_recurrent_pack(rm_cell_kernels_get(), CELL, call, packed);                                                  \
+        rm_recurrent_pack(rm_cell_kernels_get(), RM_CELL_##op, call, packed);                                          \
     }                                                                                                                  \
-    static void forward(const remat_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), CELL, call); }           \
-    static void backward(const remat_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), CELL, call); }
+    static void forward(const remat_call *call) { rm_recurrent_forward(rm_cell_kernels_get(), RM_CELL_##op, call); }   \
+    static void backward(const remat_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), RM_CELL_##op, call); }
 #endif
 
 /* The members of a descriptor that are the same in all: `op` is its name, without quotes. */

@@ -1,5 +1,5 @@
 /* rnn_tanh.c: the op `rnn_tanh`: the readable definition of the cell, and its descriptor. The float kernels that
- * training runs are in cell/; recurrent.c has what the three cells share.
+ * training runs are in cpu/; recurrent.c has what the three cells share.
  *
  *   h' = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)          (PyTorch's nn.RNN)
  *
@@ -13,14 +13,9 @@
 enum { GATES = 1 };
 enum { STATE_H, STATES };
 
-static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
-    (void)attr;
-    return rm_recurrent_infer("rnn_tanh", GATES, STATES, x, y, state);
-}
-
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
-    *out = rm_recurrent_cost(RM_CELL_RNN_TANH, x, pass, pass == REMAT_BACKWARD ? 5 : 25);
+    *out = rm_recurrent_cost(RM_CELL_rnn_tanh, x, pass, pass == REMAT_BACKWARD ? 5 : 25);
     out->moved_bytes += 2.0 * (double)rm_desc_bytes(y);
 }
 
@@ -57,7 +52,7 @@ static void define_backward(const remat_call *call) {
     rm_recurrent_define_gradients(call, &r, &d);
 }
 
-RM_RECURRENT_FUNCTIONS(RM_CELL_RNN_TANH)
+RM_RECURRENT_FUNCTIONS(rnn_tanh)
 
 const remat_op RM_OP(rnn_tanh) = {
     .struct_bytes = sizeof(remat_op),

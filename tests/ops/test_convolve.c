@@ -9,7 +9,7 @@
 
 #include "tests/cases.h"
 #include "ops/layers/convolve.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 static uint32_t state;
 static int64_t draw(int64_t below) {

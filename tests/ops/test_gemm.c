@@ -10,7 +10,7 @@
 
 #include "ops/math/exp.h"
 #include "ops/math/gemm.h"
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 typedef struct {
     int64_t rows, columns, stride;

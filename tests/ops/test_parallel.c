@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "ops/recurrent/cell/barrier.h"
+#include "ops/cpu/barrier.h"
 
 static const uint64_t ms = 1000000, hour = 3600000 * UINT64_C(1000000);
 

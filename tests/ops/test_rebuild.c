@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 #include "ops/op.h"
 
 enum { VOCABULARY = 7 };

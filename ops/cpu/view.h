@@ -1,4 +1,4 @@
-/* cell/view.h: what the kernels of one instruction set share: how gates and packed weights are laid out, and one thread's
+/* cpu/view.h: what the kernels of one instruction set share: how gates and packed weights are laid out, and one thread's
  * view of a tile. Private to the files that are compiled once per set; kernels.h is for everyone else. The picture of the
  * layouts: docs/notes/cells.md.
  *
@@ -13,9 +13,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "ops/recurrent/cell/isa.h"
-#include "ops/recurrent/cell/kernels.h"
-#include "ops/recurrent/cell/product.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/kernels.h"
+#include "ops/cpu/product.h"
 
 enum { LANES = RM_LANES, ROWS_CHUNK = 8 * ROWS_MAX }; /* rows whose sums are in hand at once */
 
@@ -24,17 +24,6 @@ typedef struct {
 } __attribute__((aligned(64))) chunk;
 
 /* ---- Layouts --------------------------------------------------------------------------------------- */
-
-/* Where a cell's gates lie. `x_gate[v]`: the weights' row block (PyTorch's order) of column v of `gates`, in the product
- * with x; the product with h has columns first_h.. in the weights' own order. */
-typedef struct {
-    int gates, columns, x_gate[4], first_h;
-} layout;
-static const layout layouts[RM_CELLS] = {
-    [RM_CELL_LSTM] = {4, 4, {0, 1, 2, 3}, 0}, /* i f g o                          */
-    [RM_CELL_GRU] = {3, 4, {2, 0, 1}, 1},     /* n r z q: x makes n r z, h r z q  */
-    [RM_CELL_RNN_TANH] = {1, 1, {0}, 0},
-};
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -49,7 +38,7 @@ typedef struct {
 } packing;
 
 static inline packing packing_of(rm_cell cell, bool folded, int64_t in, int64_t hidden) {
-    const layout *l = &layouts[cell];
+    const rm_cell_layout *l = &rm_cell_layouts[cell];
     int64_t units = ceil_div(hidden, LANES) * LANES, features = ceil_div(in, LANES) * LANES;
     packing p = {0};
     p.q_bias = p.x_bias + 4 * units;
@@ -78,10 +67,15 @@ static inline group group_at(const float *panels, int64_t depth, int64_t block, 
 
 /* ---- One thread's view of a tile -------------------------------------------------------------------- */
 
+/* A cell's arithmetic (below). */
+typedef struct cell_row cell_row;
+#define rm_cell_rows RM_JOIN(rm_cell_rows_, RM_ISA)
+extern const cell_row *const rm_cell_rows[RM_CELLS];
+
 typedef struct {
     const rm_cell_job *job;
-    rm_cell cell;
-    const layout *l;
+    const cell_row *cell;
+    const rm_cell_layout *l;
     packing at;
     int thread, threads;
     int64_t hidden, batch, rows, blocks, units; /* units: H rounded up to whole blocks */
@@ -94,18 +88,18 @@ typedef struct {
 /* A thread's weights of the recurrence come from beyond its second-level cache at every timestep, unless they fit there. 4 KiB ahead was
  * as good as 8, and better than 2, in two of three shapes. */
 enum { AHEAD = 1024 };
-static inline int64_t ahead_of(const rm_cell_job *job, const layout *l, int64_t blocks) {
+static inline int64_t ahead_of(const rm_cell_job *job, const rm_cell_layout *l, int64_t blocks) {
     return blocks * LANES * steps_of(job->hidden) * l->gates * (int64_t)sizeof(float) > job->cache_bytes ? AHEAD : 0;
 }
 
-static inline view view_of(rm_cell cell, const rm_cell_job *job, int thread, int threads) {
-    const layout *l = &layouts[cell];
+static inline view view_of(const rm_cell_job *job, int thread, int threads) {
+    const rm_cell_layout *l = &rm_cell_layouts[job->cell];
     int64_t blocks = ceil_div(job->hidden, LANES);
     return (view){
         .job = job,
-        .cell = cell,
+        .cell = rm_cell_rows[job->cell],
         .l = l,
-        .at = packing_of(cell, job->token != NULL, job->in, job->hidden),
+        .at = packing_of(job->cell, job->token != NULL, job->in, job->hidden),
         .thread = thread,
         .threads = threads,
         .hidden = job->hidden,
@@ -125,7 +119,7 @@ static inline bool meet(view *v, int64_t n) {
     if (v->threads == 1 || rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n)) return true;
     if (v->thread) return false;
     int64_t window = v->window;
-    *v = view_of(v->cell, v->job, 0, 1);
+    *v = view_of(v->job, 0, 1);
     v->window = window;
     v->job->barrier->region->alone_ns = rm_now_ns();
     return true;
@@ -149,9 +143,10 @@ static inline int64_t column_of(const view *v, int64_t block, int g) {
     return v->l->gates > 1 ? g * v->hidden + block * LANES : (block + g) * LANES;
 }
 
-/* The forward panel of a gated cell's block: its vectors are the gates. */
+/* The forward panel of a gated cell's block: its vectors are the gates. A plain RNN's are successive blocks. */
 static inline group gates_at(const view *v, const float *panels, int64_t depth, int64_t block) {
     int64_t step = v->l->gates * LANES;
+    if (v->l->gates == 1) return group_at(panels, depth, block, v->end, v->blocks);
     return (group){block, v->l->gates, panels + block * steps_of(depth) * step, step};
 }
 
@@ -187,6 +182,22 @@ static inline void copy_units(const view *v, float *to, const float *from) {
         else
             memset(to + b * v->hidden + unit, 0, (size_t)n * sizeof *to);
 }
+
+/* ---- Cells ------------------------------------------------------------------------------------------- */
+
+/* A cell's arithmetic, for some rows of a timestep at a time. lstm.c, gru.c and rnn_tanh.c are one each; the passes know no cell. */
+struct cell_row {
+    /* Rows from.. of timestep t become h, and what else the cell keeps. g: the forward panels of w_hh (gates_at). */
+    void (*forward)(const view *v, group g, int64_t t, int64_t from, int64_t rows);
+    /* Sums, by columns, of rows (t,b) from `row` on become gates, as forward keeps them. NULL: it keeps none. */
+    void (*rebuild)(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows);
+    /* Gates of rows from.. of timestep t become their gradients, and the carry that of the timestep before. */
+    void (*backward)(const view *v, const chunk *dh, group g, int64_t t, int64_t from, int64_t rows);
+};
+#define CELL_ROW(op) RM_JOIN(rm_cell_row_##op##_, RM_ISA)
+#define CELL(op, ...) extern const cell_row CELL_ROW(op);
+#include "ops/recurrent/cells.def"
+#undef CELL
 
 /* gradients.c: this thread's share, when all dgates of the tile are there. */
 void rm_cell_gradients(const view *v);

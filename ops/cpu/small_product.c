@@ -1,7 +1,7 @@
-/* cell/small_product.c: a product that is not worth a library's packing, or too small for it to be left to a library that allocates
+/* cpu/small_product.c: a product that is not worth a library's packing, or too small for it to be left to a library that allocates
  * (ops/math/gemm.c): two vectors of columns at a time through rm_multiply, B read in place where it lies as that wants it. Every element
  * of C is one chain of multiply-adds over ascending k from beta c, whatever is computed beside it. */
-#include "ops/recurrent/cell/product.h"
+#include "ops/cpu/product.h"
 
 enum { PANEL = 2 * RM_LANES, STRIP = 64 /* rows that pass through room of their own at a time */ };
 

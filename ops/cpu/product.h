@@ -1,4 +1,4 @@
-/* cell/product.h: the one matrix product of the recurrent cells: a few rows by a few vectors, held in registers while k
+/* cpu/product.h: the one matrix product of the recurrent cells: a few rows by a few vectors, held in registers while k
  * runs. Projections, the recurrence, its gradient, weight gradients and dx all go through rm_multiply.
  *
  *   C (rows, width vectors) += A (rows, depth) W (depth, width vectors)
@@ -22,7 +22,7 @@
 
 #include <stdint.h>
 
-#include "ops/recurrent/cell/isa.h"
+#include "ops/cpu/isa.h"
 #include "ops/math/vecmath.h"
 
 enum { WIDTH_MAX = 4 }; /* vectors: the gates of an LSTM */

@@ -1,4 +1,4 @@
-/* cell/kernels.h: the recurrent cells' fast float kernels, and the activations', behind one table of functions. kernels.c is compiled once per
+/* cpu/kernels.h: the recurrent cells' fast float kernels, and the activations', behind one table of functions. kernels.c is compiled once per
  * instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. call.c turns a call of an op into a
  * job, opens the parallel region and runs `forward` or `backward` on every thread of it. docs/notes/cells.md explains the
  * layouts and why no result depends on the number of threads.
@@ -9,17 +9,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/recurrent/cell/barrier.h"
+#include "ops/cpu/barrier.h"
 
-typedef enum { RM_CELL_LSTM, RM_CELL_GRU, RM_CELL_RNN_TANH, RM_CELLS } rm_cell;
+typedef enum {
+#define CELL(op, ...) RM_CELL_##op,
+#include "ops/recurrent/cells.def"
+#undef CELL
+    RM_CELLS
+} rm_cell;
+
+/* What a cell's arrays are, for whoever lays them out. */
+typedef struct {
+    const char *op;
+    int gates;   /* G: row blocks of the weights */
+    int columns; /* numbers per (t,b,unit) in `gates` of a job: the activated gates, or a plain RNN's one pre-activation */
+    /* Column v takes its product with x from row block x_gate[v] of w_ih, v < G; the product with h fills columns first_h.., in the
+     * order of w_hh. A gate whose two products lie in different columns (a GRU's n) also has two biases. */
+    int x_gate[4], first_h;
+    int states;      /* h, and an LSTM's c */
+    bool keeps;      /* gates, from forward to backward. If not: sums wait in y, and their gradients are backward's scratch */
+    bool carries_dh; /* backward's `carry` is the part of dh that passes the gates by; if not, an LSTM's dc */
+} rm_cell_layout;
+extern const rm_cell_layout rm_cell_layouts[RM_CELLS];
 
 typedef enum { RM_MIN_GRU, RM_MIN_LSTM, RM_MIN_CELLS } rm_min_cell; /* minimal.c */
 
-/* Numbers per (t,b,unit) in the array `gates` below: LSTM i f g o; GRU n r z q; RNN its one pre-activation. */
-static inline int rm_cell_columns(rm_cell cell) { return cell == RM_CELL_RNN_TANH ? 1 : 4; }
-
 /* One tile, as every thread of the region sees it. Rows are (t,b), row-major. */
 typedef struct {
+    rm_cell cell;
     int64_t tau, batch, in, hidden; /* in is 0 when folded */
     const int32_t *token;           /* (rows), or NULL                                    */
     const float *reset;             /* (rows): above 0: the state before is zeros; NULL: of none */
@@ -37,7 +54,7 @@ typedef struct {
     float *c;                          /* lstm (rows,H); forward-only: NULL */
     const float *dy, *dh_out, *dc_out; /* backward: (rows,H), (B,H), (B,H); the last two may be NULL: zeros */
     float *dh_in, *dc_in;              /* (B,H) or NULL: not wanted */
-    float *carry;                      /* (B,H), scratch: backward's dc (lstm), or the dh that passes by z (gru) */
+    float *carry;                      /* (B,H), scratch of backward: rm_cell_layout, carries_dh */
     float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is the table's when folded */
     float *right; /* backward: scratch, rm_cell_right_steps of rm_cell_right_columns: the threads share it out */
     rm_barrier *barrier;                       /* zeroed */
@@ -64,6 +81,11 @@ typedef struct {
     void (*backward)(int64_t hidden, float *gates, const float *c_before, const float *c, const float *dm, float *dc,
                      float *m);
 } rm_projected_rows;
+
+/* minimal.c. A job says tau, batch, hidden; x, reset, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
+typedef struct {
+    rm_cell_kernel *forward, *backward;
+} rm_min_rows;
 
 /* convolution.c. Channels lie side by side in `wide` lanes; at most `most` sums of so many lanes are made at a time.
  * Pixels: y[p,lane] = start[lane] + the sum over channels c and taps (i,j), in this order, of w[c,i,j,lane] x[c,(i,j) of p]. */
@@ -118,11 +140,9 @@ typedef struct {
     /* Biases may be NULL. w_ih is not read when folded. Thread `thread` of `threads` packs its share. */
     void (*pack)(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,
                  const float *b_ih, const float *b_hh, float *packed, int thread, int threads);
-    rm_cell_kernel *forward[RM_CELLS];
-    rm_cell_kernel *rebuild[RM_CELLS]; /* gates and c as forward keeps them, from x, y, h_in, c_in; NULL: keeps none */
-    rm_cell_kernel *backward[RM_CELLS];
-    /* Of these a job says tau, batch, hidden; x, reset, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
-    rm_cell_kernel *min_forward[RM_MIN_CELLS], *min_backward[RM_MIN_CELLS];
+    rm_cell_kernel *forward, *backward;
+    rm_cell_kernel *rebuild;   /* gates and c as forward keeps them, from x, y, h_in, c_in; of cells that keep them */
+    const rm_min_rows *minimal; /* by rm_min_cell */
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;
     const rm_convolution *convolution;
@@ -146,7 +166,7 @@ static inline int64_t rm_cell_steps_ahead(int64_t batch) {
     return batch < RM_CELL_ROWS_AHEAD ? RM_CELL_ROWS_AHEAD / batch : 1;
 }
 
-/* Backward's scratch: states, and a plain RNN's gates; then the right operands of weight gradients, packed. A thread has as many columns
+/* Backward's scratch: states, and the gates of a cell that keeps none; then the right operands of weight gradients, packed. A thread has as many columns
  * of those as stay in a second-level cache, and its share of the steps: all that it packs at once where there are up to four threads.
  * The same for all instruction sets and any number of threads. */
 enum { RM_CELL_RIGHT_DEPTH = 128, RM_CELL_RIGHT_COLUMNS = 512, RM_CELL_WIDEST = 16 };
@@ -162,19 +182,19 @@ static inline int64_t rm_cell_right_columns(int64_t in, int64_t hidden) {
     return columns < RM_CELL_RIGHT_COLUMNS ? columns : RM_CELL_RIGHT_COLUMNS;
 }
 static inline int64_t rm_cell_right_at(rm_cell cell, int64_t tau, int64_t batch, int64_t hidden) {
-    return rm_cell_whole_vectors(2 * batch * hidden + (cell == RM_CELL_RNN_TANH ? tau * batch * hidden : 0));
+    return rm_cell_whole_vectors((2 + (rm_cell_layouts[cell].keeps ? 0 : tau * rm_cell_layouts[cell].columns)) * batch * hidden);
 }
 
 /* Scratch of one call, for the fast kernels and (in elements) for the definition. */
 static inline uint64_t rm_cell_scratch_bytes(rm_cell cell, bool backward, bool folded, int64_t tau, int64_t batch,
                                              int64_t in, int64_t hidden) {
-    int64_t rows = tau * batch, ahead = rm_cell_steps_ahead(batch) * batch, wide = rm_cell_columns(cell) * hidden,
-            floats;
+    const rm_cell_layout *l = &rm_cell_layouts[cell];
+    int64_t rows = tau * batch, ahead = rm_cell_steps_ahead(batch) * batch, wide = l->columns * hidden, floats;
     if (backward)
         floats =
             rm_cell_right_at(cell, tau, batch, hidden) + rm_cell_right_steps(rows) * rm_cell_right_columns(in, hidden);
-    else /* forward-only: projections; when folded they are read from the table, and a plain RNN's lie in y */
-        floats = folded || cell == RM_CELL_RNN_TANH ? wide : (ahead < rows ? ahead : rows) * wide;
+    else /* forward-only: projections; when folded they are read from the table, and of a cell that keeps none they lie in y */
+        floats = folded || !l->keeps ? wide : (ahead < rows ? ahead : rows) * wide;
     return (uint64_t)floats * sizeof(float);
 }
 

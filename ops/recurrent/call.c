@@ -1,9 +1,15 @@
-/* cell/call.c: from a call of lstm, gru or rnn_tanh to the fast kernels: turns it into a job, opens the parallel region
+/* call.c: from a call of lstm, gru or rnn_tanh to the fast kernels: turns it into a job, opens the parallel region
  * and runs the given instruction set's kernels on every thread of it. Compiled once, for float. Main entries:
  * rm_recurrent_forward, rm_recurrent_rebuild, rm_recurrent_backward and rm_recurrent_pack (ops/recurrent/recurrent.h). */
 #include "ops/recurrent/recurrent.h"
 
 #include <omp.h>
+
+const rm_cell_layout rm_cell_layouts[RM_CELLS] = {
+#define CELL(name, ...) {.op = #name, __VA_ARGS__},
+#include "ops/recurrent/cells.def"
+#undef CELL
+};
 
 uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const remat_desc *x) {
     bool folded = x[RM_X].dtype == REMAT_I32;
@@ -35,10 +41,10 @@ void rm_recurrent_pretend_last(unsigned meeting) { pretended_last = meeting; }
 
 /* All that a call's time depends on. */
 static uint64_t kind_of(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
-    const uint64_t parts[] = {(uintptr_t)kernel,  (uint64_t)job->tau,    (uint64_t)job->batch,
-                              (uint64_t)job->in,  (uint64_t)job->hidden, (uint64_t)threads,
-                              job->token != NULL, job->reset != NULL,    job->keep,
-                              job->dx != NULL,    job->dw_ih != NULL,    job->dw_hh != NULL};
+    const uint64_t parts[] = {
+        (uintptr_t)kernel,     (uint64_t)job->cell, (uint64_t)job->tau, (uint64_t)job->batch, (uint64_t)job->in,
+        (uint64_t)job->hidden, (uint64_t)threads,   job->token != NULL, job->reset != NULL,   job->keep,
+        job->dx != NULL,       job->dw_ih != NULL,  job->dw_hh != NULL};
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15);
@@ -70,9 +76,10 @@ static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int
     rm_region_end(&region, barrier && met > 1 ? rm_barrier_lost_ns(barrier, met) : 0);
 }
 
-static rm_cell_job job_of(const remat_call *call, rm_barrier *barrier) {
+static rm_cell_job job_of(rm_cell cell, const remat_call *call, rm_barrier *barrier) {
     rm_recurrent r = rm_recurrent_of(call);
     return (rm_cell_job){
+        .cell = cell,
         .tau = r.tau,
         .batch = r.batch,
         .in = r.in,
@@ -91,49 +98,85 @@ static rm_cell_job job_of(const remat_call *call, rm_barrier *barrier) {
     };
 }
 
+/* An LSTM's c, in aux; other cells have none. */
+static float *c_of(const rm_cell_job *job) {
+    const rm_cell_layout *l = &rm_cell_layouts[job->cell];
+    return l->states > 1 ? job->gates + job->tau * job->batch * l->columns * job->hidden : NULL;
+}
+
 void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call) {
     rm_barrier barrier = {0};
-    rm_cell_job job = job_of(call, &barrier);
-    int64_t wide = rm_cell_columns(cell) * job.hidden;
-    job.keep = cell != RM_CELL_RNN_TANH && call->aux;
-    if (cell == RM_CELL_RNN_TANH)
+    rm_cell_job job = job_of(cell, call, &barrier);
+    job.keep = call->aux;
+    if (!rm_cell_layouts[cell].keeps)
         job.gates = job.y; /* the projection of x waits in h's place */
     else if (!call->aux)
         job.gates = call->scratch;
-    job.h_out = call->state_out[0].data;
-    if (cell == RM_CELL_LSTM) {
-        job.c_out = call->state_out[1].data;
-        job.c = call->aux ? job.gates + job.tau * job.batch * wide : NULL;
-    }
-    run(kernels->forward[cell], &job, call->threads, kernels->lanes);
+    job.c = job.keep ? c_of(&job) : NULL;
+    job.h_out = call->state_out[0].data, job.c_out = call->state_out[1].data;
+    run(kernels->forward, &job, call->threads, kernels->lanes);
 }
 
 void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call) {
-    rm_cell_job job = job_of(call, NULL); /* nobody waits for anybody */
-    if (cell == RM_CELL_LSTM) job.c = job.gates + job.tau * job.batch * rm_cell_columns(cell) * job.hidden;
-    run(kernels->rebuild[cell], &job, call->threads, kernels->lanes);
+    rm_cell_job job = job_of(cell, call, NULL); /* nobody waits for anybody */
+    job.c = c_of(&job);
+    run(kernels->rebuild, &job, call->threads, kernels->lanes);
 }
 
 void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call) {
     rm_barrier barrier = {0};
-    rm_cell_job job = job_of(call, &barrier);
+    rm_cell_job job = job_of(cell, call, &barrier);
     int64_t state = job.batch * job.hidden, rows = job.tau * job.batch;
     job.carry = call->scratch;
-    if (cell == RM_CELL_RNN_TANH) job.gates = job.carry + 2 * state;
+    if (!rm_cell_layouts[cell].keeps) job.gates = job.carry + 2 * state;
     job.right = job.carry + rm_cell_right_at(cell, job.tau, job.batch, job.hidden);
-    if (cell == RM_CELL_LSTM) {
-        job.c = job.gates + rows * rm_cell_columns(cell) * job.hidden;
-        job.dc_out = call->dstate_out[1].data;
-        job.dc_in = call->dstate_in[1].data;
-    }
+    job.c = c_of(&job);
     if (call->dx[RM_RESET].data) memset(call->dx[RM_RESET].data, 0, (size_t)rows * sizeof(float));
     job.dy = call->dy.data;
     job.dh_out = call->dstate_out[0].data;
     job.dh_in = call->dstate_in[0].data;
+    if (job.c) job.dc_out = call->dstate_out[1].data, job.dc_in = call->dstate_in[1].data;
     job.dx = job.token ? NULL : call->dx[RM_X].data;
     job.dw_ih = call->dx[RM_W_IH].data;
     job.dw_hh = call->dx[RM_W_HH].data;
     job.db_ih = call->dx[RM_B_IH].data;
     job.db_hh = call->dx[RM_B_HH].data;
-    run(kernels->backward[cell], &job, call->threads, kernels->lanes);
+    run(kernels->backward, &job, call->threads, kernels->lanes);
+}
+
+/* ---- In bf16 ----------------------------------------------------------------------------------------------------------- */
+
+/* Products round their operands to bf16 (cpu/product.h): x, h, weights and the gates' gradients. Sums, gates, states and all that is
+ * stored stay floats. */
+static const rm_cell_kernels *in_bf16(void) { return rm_cell_kernels_list(RM_CELL_BF16); }
+
+#define CELL(op, ...)                                                                                                  \
+    static uint64_t packed_bytes_##op(const remat_desc *x, const void *attr, int threads) {                            \
+        (void)attr, (void)threads;                                                                                     \
+        return rm_recurrent_packed_bytes(in_bf16(), RM_CELL_##op, x);                                                  \
+    }                                                                                                                  \
+    static void pack_##op(const remat_call *call, void *to) { rm_recurrent_pack(in_bf16(), RM_CELL_##op, call, to); }  \
+    static void forward_##op(const remat_call *call) { rm_recurrent_forward(in_bf16(), RM_CELL_##op, call); }          \
+    static void rebuild_##op(const remat_call *call) { rm_recurrent_rebuild(in_bf16(), RM_CELL_##op, call); }          \
+    static void backward_##op(const remat_call *call) { rm_recurrent_backward(in_bf16(), RM_CELL_##op, call); }
+#include "ops/recurrent/cells.def"
+#undef CELL
+
+static const remat_op_device on_cpu_in_bf16[RM_CELLS] = {
+#define CELL(op, ...)                                                                                                  \
+    {.packed_bytes = packed_bytes_##op,                                                                                \
+     .pack = pack_##op,                                                                                                \
+     .forward = forward_##op,                                                                                          \
+     .rebuild = rebuild_##op,                                                                                          \
+     .backward = backward_##op},
+#include "ops/recurrent/cells.def"
+#undef CELL
+};
+
+bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out) {
+    if (!in_bf16()) return false;
+    *out = *rm_op_find(rm_cell_layouts[cell].op);
+    out->on[REMAT_ON_CPU] = on_cpu_in_bf16[cell];
+    if (!rm_cell_layouts[cell].keeps) out->on[REMAT_ON_CPU].rebuild = NULL;
+    return true;
 }

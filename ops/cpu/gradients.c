@@ -1,6 +1,6 @@
-/* cell/gradients.c: when all of a tile's dgates are there (backward.c): the gradients of the weights, of the biases or the
+/* cpu/gradients.c: when all of a tile's dgates are there (backward.c): the gradients of the weights, of the biases or the
  * folded table, and of x. Compiled once per instruction set. */
-#include "ops/recurrent/cell/view.h"
+#include "ops/cpu/view.h"
 
 /* The other operand of a weight gradient: row (t,b) of x, or of h one timestep before. */
 typedef struct {

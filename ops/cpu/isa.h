@@ -1,10 +1,10 @@
-/* cell/isa.h: names. The .c files of this folder are compiled once per instruction set (RM_ISA), so a function that one of
+/* cpu/isa.h: names. The .c files of this folder are compiled once per instruction set (RM_ISA), so a function that one of
  * them takes from another carries its set's name: rm_cell_pack is rm_cell_pack_avx512 in that one. kernels.c lists them in
  * the set's table, which is all that the rest of the library sees. */
 #ifndef RM_CELL_ISA_H
 #define RM_CELL_ISA_H
 
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 #define RM_JOIN2(a, b) a##b
 #define RM_JOIN(a, b) RM_JOIN2(a, b)
@@ -18,18 +18,10 @@
 
 #define rm_cell_packed_bytes RM_JOIN(rm_cell_packed_bytes_, RM_ISA)
 #define rm_cell_pack RM_JOIN(rm_cell_pack_, RM_ISA)
-#define rm_cell_forward_lstm RM_JOIN(rm_cell_forward_lstm_, RM_ISA)
-#define rm_cell_forward_gru RM_JOIN(rm_cell_forward_gru_, RM_ISA)
-#define rm_cell_forward_rnn_tanh RM_JOIN(rm_cell_forward_rnn_tanh_, RM_ISA)
-#define rm_cell_rebuild_lstm RM_JOIN(rm_cell_rebuild_lstm_, RM_ISA)
-#define rm_cell_rebuild_gru RM_JOIN(rm_cell_rebuild_gru_, RM_ISA)
-#define rm_cell_backward_lstm RM_JOIN(rm_cell_backward_lstm_, RM_ISA)
-#define rm_cell_backward_gru RM_JOIN(rm_cell_backward_gru_, RM_ISA)
-#define rm_cell_backward_rnn_tanh RM_JOIN(rm_cell_backward_rnn_tanh_, RM_ISA)
-#define rm_cell_forward_min_gru RM_JOIN(rm_cell_forward_min_gru_, RM_FP32_ISA)
-#define rm_cell_forward_min_lstm RM_JOIN(rm_cell_forward_min_lstm_, RM_FP32_ISA)
-#define rm_cell_backward_min_gru RM_JOIN(rm_cell_backward_min_gru_, RM_FP32_ISA)
-#define rm_cell_backward_min_lstm RM_JOIN(rm_cell_backward_min_lstm_, RM_FP32_ISA)
+#define rm_cell_forward RM_JOIN(rm_cell_forward_, RM_ISA)
+#define rm_cell_rebuild RM_JOIN(rm_cell_rebuild_, RM_ISA)
+#define rm_cell_backward RM_JOIN(rm_cell_backward_, RM_ISA)
+#define rm_cell_minimal RM_JOIN(rm_cell_minimal_, RM_FP32_ISA)
 #define rm_cell_gradients RM_JOIN(rm_cell_gradients_, RM_ISA)
 #define rm_activations RM_JOIN(rm_activations_, RM_FP32_ISA)
 #define rm_cell_projected RM_JOIN(rm_cell_projected_, RM_FP32_ISA)
@@ -40,10 +32,8 @@
 uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hidden);
 void rm_cell_pack(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,
                   const float *b_ih, const float *b_hh, float *packed, int thread, int threads);
-rm_cell_kernel rm_cell_forward_lstm, rm_cell_forward_gru, rm_cell_forward_rnn_tanh;
-rm_cell_kernel rm_cell_rebuild_lstm, rm_cell_rebuild_gru;
-rm_cell_kernel rm_cell_backward_lstm, rm_cell_backward_gru, rm_cell_backward_rnn_tanh;
-rm_cell_kernel rm_cell_forward_min_gru, rm_cell_forward_min_lstm, rm_cell_backward_min_gru, rm_cell_backward_min_lstm;
+rm_cell_kernel rm_cell_forward, rm_cell_rebuild, rm_cell_backward;
+extern const rm_min_rows rm_cell_minimal[];
 extern const rm_activation_loops rm_activations[];
 extern const rm_projected_rows rm_cell_projected;
 extern const rm_convolution rm_cell_convolution;

@@ -1,7 +1,7 @@
-/* cell/choose.c: which instruction set's kernels run: of those that were compiled, the widest that this processor has, or
+/* cpu/choose.c: which instruction set's kernels run: of those that were compiled, the widest that this processor has, or
  * the ones that a test or a precision asks for; and how much its caches hold. Compiled once, unlike the kernels. Main entry:
  * rm_cell_kernels_get. */
-#include "ops/recurrent/cell/kernels.h"
+#include "ops/cpu/kernels.h"
 
 #include <stddef.h>
 #include <unistd.h>

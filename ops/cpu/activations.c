@@ -1,8 +1,8 @@
-/* cell/activations.c: the loops of the activations, once per instruction set: activation.h in vectors that the compiler makes. Without
+/* cpu/activations.c: the loops of the activations, once per instruction set: activation.h in vectors that the compiler makes. Without
  * contraction an element has the same bits in a vector and behind the last one, wherever a tile begins. */
 #include "ops/elementwise/activation.h"
 
-#include "ops/recurrent/cell/isa.h"
+#include "ops/cpu/isa.h"
 
 #define ACTIVATION(op, formula, reads, derivative, ...)                                                                \
     static void forward_##op(const float *restrict x, float *restrict y, int64_t n) {                                  \

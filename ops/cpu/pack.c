@@ -1,6 +1,6 @@
-/* cell/pack.c: weights, laid out as the products read them (view.h); once after each update. Compiled once per
+/* cpu/pack.c: weights, laid out as the products read them (view.h); once after each update. Compiled once per
  * instruction set. */
-#include "ops/recurrent/cell/view.h"
+#include "ops/cpu/view.h"
 
 uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hidden) {
     /* in whole cache lines whatever the width, so that every instruction set fits */
@@ -53,16 +53,16 @@ static void pack_units(const float *w, int64_t depth, int64_t hidden, int64_t bl
                 lane < n ? step_at(w + (block * LANES + lane) * depth, k, depth) : 0;
 }
 
-/* What the sums start from: b_ih + b_hh, except a GRU's n and q, which take one each. */
+/* What the sums start from: b_ih + b_hh, except where x's and h's products lie in two columns (a GRU's n and q), which take one each. */
 static void pack_biases(rm_cell cell, int64_t hidden, const float *b_ih, const float *b_hh, const packing *at,
                         float *packed) {
-    const layout *l = &layouts[cell];
+    const rm_cell_layout *l = &rm_cell_layouts[cell];
     int64_t units = ceil_div(hidden, LANES) * LANES;
     memset(packed + at->x_bias, 0, (size_t)(5 * units) * sizeof *packed);
     for (int v = 0; v < l->gates; v++)
         for (int64_t j = 0; j < hidden; j++) {
             int64_t u = l->x_gate[v] * hidden + j;
-            bool only_x = cell == RM_CELL_GRU && l->x_gate[v] == 2;
+            bool only_x = l->first_h + l->x_gate[v] != v;
             float of_x = b_ih ? b_ih[u] : 0, of_h = b_hh ? b_hh[u] : 0;
             packed[at->x_bias + v * units + j] = only_x ? of_x : of_x + of_h;
             if (only_x) packed[at->q_bias + j] = of_h;
@@ -72,7 +72,7 @@ static void pack_biases(rm_cell cell, int64_t hidden, const float *b_ih, const f
 void rm_cell_pack(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,
                   const float *b_ih, const float *b_hh, float *packed, int thread, int threads) {
     static const int in_order[4] = {0, 1, 2, 3};
-    const layout *l = &layouts[cell];
+    const rm_cell_layout *l = &rm_cell_layouts[cell];
     packing at = packing_of(cell, folded, in, hidden);
     int64_t blocks = ceil_div(hidden, LANES), in_blocks = folded ? 0 : ceil_div(in, LANES);
     bool plain = l->gates == 1;

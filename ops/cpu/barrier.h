@@ -1,4 +1,4 @@
-/* cell/barrier.h: a barrier for a few threads that meet once per timestep, microseconds apart. Each thread publishes how
+/* cpu/barrier.h: a barrier for a few threads that meet once per timestep, microseconds apart. Each thread publishes how
  * often it has arrived, in a cache line of its own, and reads the others': one transfer between cores, where a shared
  * counter and a flag to release the waiters need three.
  *

@@ -1,11 +1,11 @@
-/* cell/convolution.c: the two sums of a convolution, of a few pixels or weights by two vectors of channels, held in registers. How
+/* cpu/convolution.c: the two sums of a convolution, of a few pixels or weights by two vectors of channels, held in registers. How
  * convolutions are cut into these is in ops/layers/convolve.c. Every sum is one chain of multiply-adds in the order of its
  * loops, whatever else is computed beside it. */
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "ops/math/vecmath.h"
-#include "ops/recurrent/cell/isa.h"
+#include "ops/cpu/isa.h"
 
 enum { WIDE = 2 * RM_LANES };
 #if RM_LANES == 16

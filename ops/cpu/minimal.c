@@ -1,9 +1,9 @@
-/* cell/minimal.c: min_gru and min_lstm in vectors: minimal_math.h, a block of units at a time. A thread has some blocks of some
+/* cpu/minimal.c: min_gru and min_lstm in vectors: minimal_math.h, a block of units at a time. A thread has some blocks of some
  * rows, and takes them through all timesteps; h is read where the timestep before has left it. */
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "ops/recurrent/cell/isa.h"
+#include "ops/cpu/isa.h"
 #include "ops/math/vecmath.h"
 
 enum { LANES = RM_LANES };
@@ -46,18 +46,22 @@ RM_INLINE void activate_lstm(gates *a, rm_vec f_gate, rm_vec i_gate) {
     a->turn[0] = -a->keep * over_f * r, a->turn[1] = a->take * over_i * r;
 }
 
-/* x: the first unit's candidate. `n` units. */
-RM_INLINE gates gates_at(rm_min_cell cell, const float *x, int64_t hidden, int n) {
+/* Of `n` units; x: the first one's candidate. */
+typedef gates gates_of(const float *x, int64_t hidden, int n);
+
+RM_INLINE gates min_gru(const float *x, int64_t hidden, int n) {
     gates a;
     activate_candidate(&a, rm_load_n(x, n));
-    if (cell == RM_MIN_GRU)
-        activate_gru(&a, rm_load_n(x + hidden, n));
-    else
-        activate_lstm(&a, rm_load_n(x + hidden, n), rm_load_n(x + 2 * hidden, n));
+    activate_gru(&a, rm_load_n(x + hidden, n));
     return a;
 }
 
-RM_INLINE int64_t parts_of(rm_min_cell cell) { return cell == RM_MIN_GRU ? 2 : 3; }
+RM_INLINE gates min_lstm(const float *x, int64_t hidden, int n) {
+    gates a;
+    activate_candidate(&a, rm_load_n(x, n));
+    activate_lstm(&a, rm_load_n(x + hidden, n), rm_load_n(x + 2 * hidden, n));
+    return a;
+}
 
 /* One timestep of one thread's blocks: block k of `blocks` in each of `batch` rows. Runs the statement with `at` and `x_at`, the
  * first unit in (B,H) and in (B,G*H), and n, the units of the block. */
@@ -85,20 +89,21 @@ RM_INLINE rm_vec previous(const rm_cell_job *job, int64_t t, int64_t b, int64_t 
     return t ? rm_load_n(job->y + (t - 1) * state + at, n) : job->h_in ? rm_load_n(job->h_in + at, n) : rm_splat(0);
 }
 
-RM_INLINE void forward(rm_min_cell cell, const rm_cell_job *job, int thread, int threads) {
-    int64_t state = job->batch * job->hidden, parts = parts_of(cell);
+/* parts: of a unit in x. */
+RM_INLINE void forward(gates_of *gates_at, int64_t parts, const rm_cell_job *job, int thread, int threads) {
+    int64_t state = job->batch * job->hidden;
     int64_t from = share_of(job, thread, threads), to = share_of(job, thread + 1, threads);
     for (int64_t t = 0; t < job->tau; t++)
         EACH_BLOCK(job, parts, from, to, {
-            gates a = gates_at(cell, job->x + t * state * parts + x_at, hidden, n);
+            gates a = gates_at(job->x + t * state * parts + x_at, hidden, n);
             rm_vec h = rm_fma(a.keep, previous(job, t, b, at, n), a.take * a.candidate);
             rm_store_n(job->y + t * state + at, h, n);
             if (t == job->tau - 1) rm_store_n(job->h_out + at, h, n);
         })
 }
 
-RM_INLINE void backward(rm_min_cell cell, const rm_cell_job *job, int thread, int threads) {
-    int64_t state = job->batch * job->hidden, parts = parts_of(cell);
+RM_INLINE void backward(gates_of *gates_at, int64_t parts, const rm_cell_job *job, int thread, int threads) {
+    int64_t state = job->batch * job->hidden;
     int64_t from = share_of(job, thread, threads), to = share_of(job, thread + 1, threads);
     EACH_BLOCK(job, parts, from, to, {
         (void)x_at;
@@ -107,7 +112,7 @@ RM_INLINE void backward(rm_min_cell cell, const rm_cell_job *job, int thread, in
     for (int64_t t = job->tau - 1; t >= 0; t--)
         EACH_BLOCK(job, parts, from, to, {
             const int64_t x_from = t * state * parts + x_at;
-            gates a = gates_at(cell, job->x + x_from, hidden, n);
+            gates a = gates_at(job->x + x_from, hidden, n);
             rm_vec d = rm_load_n(job->carry + at, n) + rm_load_n(job->dy + t * state + at, n);
             rm_vec dtake = d * (a.candidate - previous(job, t, b, at, n));
             if (job->dx) {
@@ -120,15 +125,17 @@ RM_INLINE void backward(rm_min_cell cell, const rm_cell_job *job, int thread, in
         })
 }
 
-void rm_cell_forward_min_gru(const rm_cell_job *job, int thread, int threads) {
-    forward(RM_MIN_GRU, job, thread, threads);
-}
-void rm_cell_forward_min_lstm(const rm_cell_job *job, int thread, int threads) {
-    forward(RM_MIN_LSTM, job, thread, threads);
-}
-void rm_cell_backward_min_gru(const rm_cell_job *job, int thread, int threads) {
-    backward(RM_MIN_GRU, job, thread, threads);
-}
-void rm_cell_backward_min_lstm(const rm_cell_job *job, int thread, int threads) {
-    backward(RM_MIN_LSTM, job, thread, threads);
-}
+#define CELL(cell, parts)                                                                                              \
+    static void forward_##cell(const rm_cell_job *job, int thread, int threads) {                                      \
+        forward(cell, parts, job, thread, threads);                                                                    \
+    }                                                                                                                  \
+    static void backward_##cell(const rm_cell_job *job, int thread, int threads) {                                     \
+        backward(cell, parts, job, thread, threads);                                                                   \
+    }
+CELL(min_gru, 2)
+CELL(min_lstm, 3)
+
+const rm_min_rows rm_cell_minimal[RM_MIN_CELLS] = {
+    [RM_MIN_GRU] = {forward_min_gru, backward_min_gru},
+    [RM_MIN_LSTM] = {forward_min_lstm, backward_min_lstm},
+};

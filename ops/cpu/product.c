@@ -1,6 +1,6 @@
-/* cell/product.c: rm_multiply (product.h): a register tile for every shape, and the loops that deal rows and depth to
+/* cpu/product.c: rm_multiply (product.h): a register tile for every shape, and the loops that deal rows and depth to
  * them. Compiled once per instruction set. */
-#include "ops/recurrent/cell/product.h"
+#include "ops/cpu/product.h"
 
 #include <stdbool.h>
 

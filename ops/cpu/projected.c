@@ -1,8 +1,8 @@
-/* cell/projected.c: what an LSTM with projection (ops/recurrent/lstm_projected.c) computes of one row between its two products, in
+/* cpu/projected.c: what an LSTM with projection (ops/recurrent/lstm_projected.c) computes of one row between its two products, in
  * vectors. Compiled once per instruction set. */
 #include <stddef.h>
 
-#include "ops/recurrent/cell/isa.h"
+#include "ops/cpu/isa.h"
 #include "ops/math/vecmath.h"
 
 enum { LANES = RM_LANES };

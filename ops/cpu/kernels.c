@@ -1,0 +1,28 @@
+/* cpu/kernels.c: the table of one instruction set's kernels; the files beside this one have the kernels. What the cells
+ * compute is defined in ops/recurrent; these files differ from them in speed and in rounding only. */
+#include "ops/cpu/view.h"
+
+#define QUOTE2(x) #x
+#define QUOTE(x) QUOTE2(x)
+
+const cell_row *const rm_cell_rows[RM_CELLS] = {
+#define CELL(op, ...) &CELL_ROW(op),
+#include "ops/recurrent/cells.def"
+#undef CELL
+};
+
+extern const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA);
+const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
+    .isa = QUOTE(RM_ISA),
+    .lanes = RM_LANES,
+    .packed_bytes = rm_cell_packed_bytes,
+    .pack = rm_cell_pack,
+    .forward = rm_cell_forward,
+    .rebuild = rm_cell_rebuild,
+    .backward = rm_cell_backward,
+    .minimal = rm_cell_minimal,
+    .activation = rm_activations,
+    .projected = &rm_cell_projected,
+    .convolution = &rm_cell_convolution,
+    .small_product = rm_cell_small_product,
+};
