@@ -31,6 +31,18 @@ static inline void add_hidden(const view *v, chunk *c, group g, int64_t t, int64
     multiply_states(v, p, t * v->batch + from, rows, g.width, v->hidden);
 }
 
+/* Calls `forward` for this thread's units of timestep t: all rows of a block, or of a group of `together`, and then the next, whose weights
+ * are read once so. g: the panels of w_hh. */
+typedef void forward_rows(const view *v, group g, int64_t t, int64_t from, int64_t rows);
+RM_INLINE void each_block(const view *v, int64_t together, int64_t t, forward_rows *forward) {
+    const view here = *v; /* of its own, so that a loop's numbers stay in registers */
+    for (int64_t i = 0, block; (block = turn(&here, together, t, i)) >= 0; i++) {
+        group g = gates_at(&here, here.job->packed + here.at.hh, here.hidden, block);
+        for (int64_t from = 0; from < here.batch; from += ROWS_CHUNK)
+            forward(&here, g, t, from, min64(ROWS_CHUNK, here.batch - from));
+    }
+}
+
 /* Stores the four vectors of a row of `gates`. `untouched`: nothing has touched those lines yet and nothing will until
  * backward; then past the caches, which saves reading the lines first (a tenth of the forward pass). */
 RM_INLINE void keep_gates(const view *v, bool untouched, int64_t row, int64_t block, const rm_vec *gate, int n) {

@@ -34,15 +34,6 @@ static void project(const view *v, int64_t t, int64_t steps) {
     }
 }
 
-/* This thread's units of timestep t: all rows of a block, and then the next, whose weights are read once so. */
-static void forward_step(const view *v, int64_t t) {
-    for (int64_t i = 0, block; (block = turn(v, v->l->gates == 1 ? WIDTH_MAX : 1, t, i)) >= 0; i++) {
-        group g = gates_at(v, v->job->packed + v->at.hh, v->hidden, block);
-        for (int64_t from = 0; from < v->batch; from += ROWS_CHUNK)
-            v->cell->forward(v, g, t, from, min64(ROWS_CHUNK, v->batch - from));
-    }
-}
-
 void rm_cell_forward(const rm_cell_job *job, int thread, int threads) {
     view v = view_of(job, thread, threads);
     int64_t ahead = rm_cell_steps_ahead(job->batch);
@@ -51,7 +42,7 @@ void rm_cell_forward(const rm_cell_job *job, int thread, int threads) {
             v.window = job->keep || !v.l->keeps ? 0 : t * v.batch;
             project(&v, t, min64(ahead, job->tau - t));
         }
-        forward_step(&v, t);
+        v.cell->forward(&v, t);
         if (t + 1 < job->tau && !meet(&v, t + 1)) {
             rm_stream_end();
             return;

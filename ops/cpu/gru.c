@@ -27,7 +27,7 @@ RM_INLINE void forward_row(const view *v, float (*sum)[LANES], int64_t row, int6
     if (job->keep) keep(v, job->token, row, block, &a, n);
 }
 
-static void forward(const view *v, group g, int64_t t, int64_t from, int64_t rows) {
+RM_INLINE void forward_group(const view *v, group g, int64_t t, int64_t from, int64_t rows) {
     int n = lanes_of(g.first, v->hidden);
     int64_t row = t * v->batch + from;
     rm_vec q = rm_load(v->job->packed + v->at.q_bias + g.first * LANES);
@@ -40,6 +40,8 @@ static void forward(const view *v, group g, int64_t t, int64_t from, int64_t row
     add_hidden(v, &c, g, t, from, rows);
     for (int64_t r = 0; r < rows; r++) forward_row(v, c.sum[r], row + r, g.first, n);
 }
+
+static void forward(const view *v, int64_t t) { each_block(v, 1, t, forward_group); }
 
 static void rebuild(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows) {
     for (int64_t r = 0; r < rows; r++) {

@@ -1,7 +1,7 @@
-/* cpu/kernels.h: the recurrent cells' fast float kernels, and the activations', behind one table of functions. kernels.c is compiled once per
- * instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. call.c turns a call of an op into a
- * job, opens the parallel region and runs `forward` or `backward` on every thread of it. docs/notes/cells.md explains the
- * layouts and why no result depends on the number of threads.
+/* cpu/kernels.h: fast float kernels of recurrent cells, activations, convolutions and small products, behind one table of functions.
+ * kernels.c is compiled once per instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. For a cell,
+ * ops/recurrent/call.c turns a call of its op into a job, opens the parallel region and runs `forward` or `backward` on every thread
+ * of it. docs/notes/cells.md explains the layouts and why no result depends on the number of threads.
  */
 #ifndef RM_CELL_KERNELS_H
 #define RM_CELL_KERNELS_H

@@ -24,7 +24,7 @@ static void forward(int64_t hidden, float *gates, const float *c_before, float *
     }
 }
 
-/* As lstm_back in backward.c. */
+/* As unit_back in lstm.c. */
 static void backward(int64_t hidden, float *gates, const float *c_before, const float *c, const float *dm, float *dc,
                      float *m) {
     const rm_vec one = rm_splat(1);

@@ -3,7 +3,7 @@
 #include "ops/cpu/cell.h"
 
 /* h = tanh(sum), for the blocks of a group. */
-static void forward(const view *v, group g, int64_t t, int64_t from, int64_t rows) {
+RM_INLINE void forward_group(const view *v, group g, int64_t t, int64_t from, int64_t rows) {
     int64_t row = t * v->batch + from;
     chunk c;
     for (int i = 0; i < g.width; i++)
@@ -15,6 +15,8 @@ static void forward(const view *v, group g, int64_t t, int64_t from, int64_t row
             rm_store_n(v->job->y + (row + r) * v->hidden + (g.first + i) * LANES, rm_vec_tanh(rm_load(c.sum[r][i])),
                        lanes_of(g.first + i, v->hidden));
 }
+
+static void forward(const view *v, int64_t t) { each_block(v, WIDTH_MAX, t, forward_group); }
 
 RM_INLINE void unit_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_t unit, int n) {
     (void)b;

@@ -185,10 +185,10 @@ static inline void copy_units(const view *v, float *to, const float *from) {
 
 /* ---- Cells ------------------------------------------------------------------------------------------- */
 
-/* A cell's arithmetic, for some rows of a timestep at a time. lstm.c, gru.c and rnn_tanh.c are one each; the passes know no cell. */
+/* A cell's arithmetic, for a timestep or some of its rows at a time. lstm.c, gru.c and rnn_tanh.c are one each; the passes know no cell. */
 struct cell_row {
-    /* Rows from.. of timestep t become h, and what else the cell keeps. g: the forward panels of w_hh (gates_at). */
-    void (*forward)(const view *v, group g, int64_t t, int64_t from, int64_t rows);
+    /* This thread's units of timestep t: h, and what else the cell keeps. */
+    void (*forward)(const view *v, int64_t t);
     /* Sums, by columns, of rows (t,b) from `row` on become gates, as forward keeps them. NULL: it keeps none. */
     void (*rebuild)(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows);
     /* Gates of rows from.. of timestep t become their gradients, and the carry that of the timestep before. */

@@ -1,5 +1,5 @@
 /* cell_math.h: the mathematics of one unit of the recurrent cells, for their definitions in C (lstm.c, gru.c) and their CUDA
- * kernels (NAME.cu) alike; the cells' fast CPU kernels have the same in vectors (cpu/cell.h). A plain RNN needs no more
+ * kernels (NAME.cu) alike; the cells' fast CPU kernels have the same in vectors (ops/cpu). A plain RNN needs no more
  * than tanh and its derivative (activation.h).
  *
  * Forward and rebuild must leave the same bits (remat_op.h, "Saving less"), and a compiler may round an expression in one function
