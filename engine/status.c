@@ -46,11 +46,44 @@ char *rm_printable(char *text) {
     return text;
 }
 
+/* ---- Names of members --------------------------------------------------------------------------------------------- */
+
+static const char *(*name_of_member)(const char *member);
+
+void rm_set_member_names(const char *(*name)(const char *member)) { name_of_member = name; }
+const char *rm_member_name(const char *member) { return name_of_member ? name_of_member(member) : member; }
+
+/* Length of the "{NAME}" that begins here; 0: there is none. */
+static size_t mark_length(const char *at) {
+    size_t n = *at == '{' ? strspn(at + 1, "abcdefghijklmnopqrstuvwxyz_") : 0;
+    return n && at[1 + n] == '}' ? n + 2 : 0;
+}
+
+/* The format with its members named; cut where it is too long. Names have no %. */
+static const char *name_members(const char *format, char *out, size_t bytes) {
+    size_t at = 0;
+    while (*format && at + 1 < bytes) {
+        size_t mark = mark_length(format);
+        char member[64];
+        if (!mark || mark > sizeof member) {
+            out[at++] = *format++;
+            continue;
+        }
+        snprintf(member, sizeof member, "%.*s", (int)mark - 2, format + 1);
+        at += (size_t)snprintf(out + at, bytes - at, "%s", rm_member_name(member));
+        format += mark;
+    }
+    out[at < bytes ? at : bytes - 1] = 0;
+    return out;
+}
+
+/* ---- Failing ------------------------------------------------------------------------------------------------------- */
+
 remat_status rm_fail(remat_status status, const char *format, ...) {
-    char text[sizeof sentence]; /* a temporary: an argument may be the old sentence */
+    char text[sizeof sentence], named[sizeof sentence]; /* temporaries: an argument may be the old sentence */
     va_list arguments;
     va_start(arguments, format);
-    rm_vsnprintf(text, sizeof text, format, arguments);
+    rm_vsnprintf(text, sizeof text, name_members(format, named, sizeof named), arguments);
     va_end(arguments);
     memcpy(sentence, rm_printable(text), sizeof sentence);
     return status;
@@ -74,10 +107,10 @@ remat_status rm_fail_needing(const char *function, const char *what) {
 }
 
 remat_status rm_fail_in(remat_status status, const char *format, ...) {
-    char prefix[256], text[sizeof sentence];
+    char prefix[256], text[sizeof sentence], named[sizeof prefix];
     va_list arguments;
     va_start(arguments, format);
-    rm_vsnprintf(prefix, sizeof prefix, format, arguments);
+    rm_vsnprintf(prefix, sizeof prefix, name_members(format, named, sizeof named), arguments);
     va_end(arguments);
     snprintf(text, sizeof text, "%s: %.700s", prefix, sentence);
     memcpy(sentence, rm_printable(text), sizeof sentence);

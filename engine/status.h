@@ -7,6 +7,9 @@
  *
  * The sentence is kept per thread and read with remat_last_error(). It is written for the user: it says what
  * is wrong, with numbers, and names the remedy. Where cleanup is needed use `goto done` with TRY_GOTO.
+ *
+ * A format names a member of a struct that the caller filled in as {member}: "{tile}=%lld is too long". A library's sentence
+ * says "tile"; the program `remat`, whose users never see the struct, has it say "--tile" (rm_set_member_names).
  */
 #ifndef RM_STATUS_H
 #define RM_STATUS_H
@@ -18,6 +21,11 @@ remat_status rm_fail(remat_status status, const char *format, ...) __attribute__
 
 /* INVALID: a public function was given NULL instead of `what`. It is called without the _sized that the header hides. */
 remat_status rm_fail_needing(const char *function, const char *what);
+
+/* How sentences name members: a function from "tile" to "--tile", or NULL, the default, for the member's own name. A program
+ * sets it once, before it has threads. */
+void rm_set_member_names(const char *(*name)(const char *member));
+const char *rm_member_name(const char *member); /* by that function, for texts that are not formats of rm_fail */
 
 /* Puts "prefix: " before the sentence already recorded; returns `status`. */
 remat_status rm_fail_in(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -3,6 +3,7 @@
  * by signal n. */
 #include "train/commands/commands.h"
 #include "train/flags/device_flag.h"
+#include "train/flags/member_flag.h"
 #include "train/file.h"
 #include "train/flags/openmp.h"
 #include "train/flags/presets.h"
@@ -134,6 +135,7 @@ int main(int argc, char **argv) {
     if (computes) rm_openmp_wait_briefly(argv);
     if (strcmp(name, "launch")) setenv("OPENBLAS_NUM_THREADS", "1", 1); /* OpenMP's threads are enough: gemm.c */
     json_set_alloc_funcs(rm_malloc, rm_free);
+    rm_set_member_names(rm_flag_of_member);
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a failed write, with a sentence */
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(name, commands[i].name)) return run(i, argc - 2, argv + 2);

@@ -318,13 +318,13 @@ static remat_status check_config(const rm_ddp *ddp) {
     REQUIRE((unsigned)c->compress <= RM_COMPRESS_BF16, INVALID, "there is no gradient compression number %d",
             (int)c->compress);
     REQUIRE(!c->gpus || (!c->compress && !c->deterministic_world), MISSING,
-            "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "
-            "--device=cuda lie on GPUs: leave them out, or use --device=cpu");
+            "{grad_compress} and {deterministic_world} work on gradients that the host can read, and those of "
+            "{device}=cuda lie on GPUs: leave them out, or use {device}=cpu");
     REQUIRE(!c->deterministic_world || !c->compress, INVALID,
             "gradients that are rounded on the way have bits that depend on the number of ranks: with "
-            "--deterministic-world, use --grad-compress=none");
+            "{deterministic_world}, use {grad_compress}=none");
     REQUIRE(!c->deterministic_world || !(size & (size - 1)), INVALID,
-            "--deterministic-world adds up ranks in pairs: their number must be a power of two, and is %d", size);
+            "{deterministic_world} adds up ranks in pairs: their number must be a power of two, and is %d", size);
     return REMAT_OK;
 }
 

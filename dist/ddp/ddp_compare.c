@@ -203,7 +203,7 @@ static remat_status compare_parameters(rm_ddp *ddp, const remat_session *session
 static remat_status check_settings(const rm_ddp *ddp, const char *settings) {
     const bool deterministic_world = strstr(settings, "\ndeterministic_world on\n") != NULL;
     REQUIRE(deterministic_world == ddp->config.deterministic_world, INVALID,
-            "deterministic_world is %s for the session, and %s among its ranks: set it for both, or for neither",
+            "{deterministic_world} is %s for the session, and %s among its ranks: set it for both, or for neither",
             deterministic_world ? "on" : "off", ddp->config.deterministic_world ? "on" : "off");
     return REMAT_OK;
 }

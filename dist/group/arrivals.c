@@ -54,10 +54,9 @@ static remat_status choose(const char *name, char engine[16]) {
 
 static remat_status check_alike(const rm_arrival *all, int32_t size) {
     for (int32_t r = 1; r < size; r++)
-        REQUIRE(
-            !strncmp(all[r].engine, all[0].engine, sizeof all[r].engine), INVALID,
-            "rank 0 has --dist-backend=%.15s, and rank %d (%.95s) has --dist-backend=%.15s: give all ranks the same",
-            all[0].engine, r, all[r].who, all[r].engine);
+        REQUIRE(!strncmp(all[r].engine, all[0].engine, sizeof all[r].engine), INVALID,
+                "rank 0 has {backend}=%.15s, and rank %d (%.95s) has {backend}=%.15s: give all ranks the same",
+                all[0].engine, r, all[r].who, all[r].engine);
     return REMAT_OK;
 }
 

@@ -80,6 +80,6 @@ remat_status rm_group_choose(const rm_group_config *config, const rm_group_api *
     if (config->size > 1 && config->store) return choose_with_the_others(config, wanted, out);
     if (strcmp(wanted, "auto")) return REMAT_OK;
     if (config->size > 1 && under_mpi()) return find("mpi", out);
-    REQUIRE(config->size == 1, INVALID, "%d ranks without a way to meet: --init-method is missing", config->size);
+    REQUIRE(config->size == 1, INVALID, "%d ranks without a way to meet: {init_method} is missing", config->size);
     return find("local", out);
 }

@@ -220,7 +220,7 @@ static void close_group(void *engine) {
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
-    REQUIRE(config->store, INVALID, "Gloo needs a store for its ranks to meet: --init-method is missing");
+    REQUIRE(config->store, INVALID, "Gloo needs a store for its ranks to meet: {init_method} is missing");
     gloo_group *g = rm_calloc(1, sizeof *g);
     REQUIRE(g, MEMORY, "no memory for a group");
     g->config = *config;

@@ -226,7 +226,7 @@ static remat_status check_ranks(const rm_group_config *config) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     version_of_mpi(version);
     REQUIRE(rank == config->rank && size == config->size, INVALID,
-            "this is rank %d of %d, but MPI says %d of %d: with --dist-backend=mpi ranks must be started by the mpirun "
+            "this is rank %d of %d, but MPI says %d of %d: with {backend}=mpi ranks must be started by the mpirun "
             "that belongs to the library (%s) or by srun --mpi=pmix, and keep its numbers",
             config->rank, config->size, rank, size, version);
     return REMAT_OK;

@@ -99,7 +99,7 @@ static remat_status find(const rm_group_config *config, rm_local_arena *a) {
     REQUIRE(
         a->fd >= 0, IO,
         "cannot open the memory of rank 0, %s: %s. Ranks that share memory must run as one user, on one host and in "
-        "one container; otherwise use --dist-backend=mpi or gloo",
+        "one container; otherwise use {backend}=mpi or gloo",
         path, strerror(errno));
     lay_out(a, region_bytes);
     TRY(map(a));

@@ -42,21 +42,21 @@ static int64_t decay_length(const rm_learning_rate *c) {
 static bool is_rate(double x) { return isfinite(x) && x >= 0; }
 
 static remat_status check_rates(const rm_learning_rate *c) {
-    REQUIRE(is_rate(c->lr), INVALID, "--lr=%g: a learning rate is a finite number, 0 or more", c->lr);
+    REQUIRE(is_rate(c->lr), INVALID, "{lr}=%g: a learning rate is a finite number, 0 or more", c->lr);
     if (c->scale != RM_SCALE_NONE) {
         REQUIRE(isfinite(c->batch) && c->batch >= 1 && isfinite(c->base_batch) && c->base_batch >= 1, INVALID,
-                "--scale-lr=%s with a batch of %g and --base-batch=%g: both must be 1 or more", scale_names[c->scale],
+                "{scale}=%s with a batch of %g and {base_batch}=%g: both must be 1 or more", scale_names[c->scale],
                 c->batch, c->base_batch);
         REQUIRE(is_rate(rm_learning_rate_peak(c)), INVALID,
-                "--lr=%g scaled to a batch of %g is no finite number: make one of them smaller", c->lr, c->batch);
+                "{lr}=%g scaled to a batch of %g is no finite number: make one of them smaller", c->lr, c->batch);
     }
     if (!has_end(c)) return REMAT_OK;
-    REQUIRE(is_rate(c->end_lr), INVALID, "--end-lr=%g: a learning rate is a finite number, 0 or more", c->end_lr);
+    REQUIRE(is_rate(c->end_lr), INVALID, "{end_lr}=%g: a learning rate is a finite number, 0 or more", c->end_lr);
     REQUIRE(c->end_lr <= rm_learning_rate_peak(c), INVALID,
-            "--end-lr=%g is above the rate that --lr-schedule=%s comes down from, %g: make it smaller, or --lr larger",
+            "{end_lr}=%g is above the rate that {schedule}=%s comes down from, %g: make it smaller, or {lr} larger",
             c->end_lr, schedule_names[c->schedule], rm_learning_rate_peak(c));
     REQUIRE(c->schedule != RM_LR_POLY || (isfinite(c->power) && c->power > 0), INVALID,
-            "--power=%g: the power of --lr-schedule=poly must be a finite number above 0", c->power);
+            "{power}=%g: the power of {schedule}=poly must be a finite number above 0", c->power);
     return REMAT_OK;
 }
 
@@ -68,24 +68,24 @@ static remat_status check_lengths(const rm_learning_rate *c) {
     if (c->decay_steps) return REMAT_OK;
     REQUIRE(c->steps >= 1, INVALID, "a run of %lld updates: it takes at least one", (long long)c->steps);
     REQUIRE(c->warmup_steps <= c->steps, INVALID,
-            "the warm-up takes %lld updates and the whole run %lld: it would never be over; make --warmup-steps or "
-            "--warmup-epochs smaller, or the run longer",
+            "the warm-up takes %lld updates and the whole run %lld: it would never be over; make "
+            "{warmup_steps} smaller, or the run longer",
             (long long)c->warmup_steps, (long long)c->steps);
     REQUIRE(!decays(c) || c->warmup_steps < c->steps, INVALID,
-            "the warm-up takes all %lld updates of the run, which leaves none for --lr-schedule=%s: make it shorter",
+            "the warm-up takes all %lld updates of the run, which leaves none for {schedule}=%s: make it shorter",
             (long long)c->steps, schedule_names[c->schedule]);
     return REMAT_OK;
 }
 
 static remat_status check_cycles(const rm_learning_rate *c) {
     REQUIRE(c->schedule != RM_LR_RESTARTS || (c->decay_steps >= 1 && c->cycle_mult >= 1), INVALID,
-            "--lr-schedule=restarts needs to know how long the first cycle is: --decay-steps=N");
+            "{schedule}=restarts needs to know how long the first cycle is: {decay_steps}=N");
     if (c->schedule != RM_LR_ONE_CYCLE) return REMAT_OK;
     REQUIRE(!c->warmup_steps, INVALID,
-            "--lr-schedule=one-cycle begins with a warm-up of its own, --pct-start of it: leave --warmup-steps and "
-            "--warmup-epochs out");
+            "{schedule}=one-cycle begins with a warm-up of its own, {pct_start} of it: leave "
+            "{warmup_steps} out");
     REQUIRE(c->pct_start >= 0 && c->pct_start < 1 && c->div_factor >= 1 && c->final_div_factor >= 1, INVALID,
-            "--pct-start=%g, --div-factor=%g and --final-div-factor=%g: the first is a share below 1, the others are 1 "
+            "{pct_start}=%g, {div_factor}=%g and {final_div_factor}=%g: the first is a share below 1, the others are 1 "
             "or more",
             c->pct_start, c->div_factor, c->final_div_factor);
     return REMAT_OK;
@@ -93,15 +93,13 @@ static remat_status check_cycles(const rm_learning_rate *c) {
 
 static remat_status check_milestones(const rm_learning_rate *c) {
     if (c->schedule != RM_LR_STEP && c->schedule != RM_LR_PLATEAU) return REMAT_OK;
-    REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID, "--gamma=%g: the factor must be a finite number above 0",
+    REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID, "{gamma}=%g: the factor must be a finite number above 0",
             c->gamma);
     REQUIRE(c->schedule == RM_LR_STEP || c->gamma < 1, INVALID,
-            "--gamma=%g: --lr-schedule=plateau makes the rate smaller by it, so it must be below 1", c->gamma);
+            "{gamma}=%g: {schedule}=plateau makes the rate smaller by it, so it must be below 1", c->gamma);
     if (c->schedule == RM_LR_PLATEAU) return REMAT_OK;
-    REQUIRE(
-        c->n_milestones >= 1 && c->n_milestones <= RM_LR_MILESTONES, INVALID,
-        "--lr-schedule=step with %d milestones: give 1 to %d, as --milestones=300,600 (updates) or 30e,60e (epochs)",
-        c->n_milestones, RM_LR_MILESTONES);
+    REQUIRE(c->n_milestones >= 1 && c->n_milestones <= RM_LR_MILESTONES, INVALID,
+            "{schedule}=step with %d milestones: give 1 to %d in {milestone}", c->n_milestones, RM_LR_MILESTONES);
     for (int i = 0; i < c->n_milestones; i++) {
         long long m = c->milestone[i], before = i ? c->milestone[i - 1] : 0;
         REQUIRE(m > before, INVALID,

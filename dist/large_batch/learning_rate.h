@@ -61,7 +61,7 @@ typedef struct {
     double pct_start, div_factor, final_div_factor; /* one-cycle */
 } rm_learning_rate;
 
-/* INVALID names the flag that says so, and what is wrong with it. */
+/* INVALID names the member and what is wrong with it. */
 remat_status rm_learning_rate_check(const rm_learning_rate *config);
 
 /* Of a config that has been checked. `update` counts from 1. */

@@ -147,7 +147,7 @@ static remat_status check_together(const rm_variables *v, const rm_answer *chose
     REQUIRE(
         goes_with(v, chosen, other), INVALID,
         "the environment says two things: this is %s, and %s. Unset what is left of the launcher that did not start "
-        "this process, or give both --world-size and --rank",
+        "this process, or give both {world_size} and {rank}",
         rm_answer_text(chosen, mine, sizeof mine), rm_answer_text(other, theirs, sizeof theirs));
     return REMAT_OK;
 }
@@ -197,8 +197,8 @@ remat_status rm_launchers_check_alone(const rm_variables *v) {
             said <= hints[i].alone, INVALID,
             "the environment has %s=%" PRId64
             ", so this is one of several ranks, but nothing that Remat understands says which one of how many: start "
-            "ranks with remat launch, torchrun, srun or mpirun, or give each --world-size, --rank and --init-method. "
-            "(For one rank on purpose: --world-size=1 --rank=0)",
+            "ranks with remat launch, torchrun, srun or mpirun, or give each {world_size}, {rank} and {init_method}. "
+            "(For one rank on purpose: {world_size}=1 {rank}=0)",
             hints[i].name, said);
     }
     return REMAT_OK;

@@ -193,7 +193,7 @@ static remat_status check_memory(const nccl_group *g, const void *address, const
     if (error) (void)g->nccl.lib->cudaGetLastError(); /* older CUDAs refuse memory they do not know */
     REQUIRE(!error && (about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged), INVALID,
             "the collective's %s is host memory, and NCCL works on GPUs' alone. Ranks that compute on the CPU meet by "
-            "local, mpi or gloo: --dist-backend=auto chooses",
+            "local, mpi or gloo: {backend}=auto chooses",
             which);
     REQUIRE(about.type == cudaMemoryTypeManaged || about.device == g->nccl.device, INVALID,
             "the collective's %s is on GPU %d, and the group of rank %d works on GPU %d", which, about.device,
@@ -290,7 +290,7 @@ static remat_status choose_gpu(nccl_group *g) {
     REQUIRE(
         !error && gpus > 0, MISSING,
         "rank %d finds no GPU, which NCCL is for (CUDA says: %s). Ranks that compute on the CPU meet by local, mpi or "
-        "gloo: --dist-backend=auto chooses",
+        "gloo: {backend}=auto chooses",
         g->config.rank, lib->cudaGetErrorString(error ? error : cudaErrorNoDevice));
     REQUIRE(g->nccl.device < gpus, INVALID,
             "rank %d is to use GPU %d, and there are %d, counted from 0: start fewer ranks on this machine "
@@ -401,9 +401,9 @@ static void close_group(void *engine) {
 static remat_status open_group(const rm_group_config *config, void **engine) {
     REQUIRE(config->gpu > 0, INVALID,
             "NCCL works on GPUs' memory, and these ranks compute on the CPU, where they meet by local, mpi or gloo: "
-            "--dist-backend=auto chooses");
+            "{backend}=auto chooses");
     REQUIRE(config->store || config->size == 1, INVALID,
-            "NCCL needs a store for its ranks to meet: --init-method is missing");
+            "NCCL needs a store for its ranks to meet: {init_method} is missing");
     nccl_group *g = rm_calloc(1, sizeof *g);
     REQUIRE(g, MEMORY, "no memory for a group");
     g->config = *config;

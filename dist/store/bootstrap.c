@@ -103,6 +103,6 @@ remat_status rm_bootstrap_join(const rm_bootstrap_address *address, int32_t rank
          "rank %d cannot reach rank 0 at port %d of any of its addresses (%s), where all must hear of a rank that "
          "fails: "
          "name one that all can reach (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT), or a file that all see "
-         "(--init-method=file:///PATH)",
+         "({init_method}=file:///PATH)",
          rank, address->port, tried);
 }

@@ -48,7 +48,7 @@ static remat_status check_allocation(const source *s) {
     REQUIRE(tasks <= 1, INVALID,
             "Slurm has allocated %" PRId64
             " tasks, but this process was not started by srun: put srun in front of remat. "
-            "(For one rank on purpose: --world-size=1 --rank=0)",
+            "(For one rank on purpose: {world_size}=1 {rank}=0)",
             tasks);
     return REMAT_OK;
 }
@@ -79,10 +79,10 @@ static remat_status find_rank(const source *s, rm_answer *out) {
         return REMAT_OK;
     }
     if (!out->launcher && out->size == 1 && out->rank < 0) out->rank = 0;
-    REQUIRE(out->rank >= 0, INVALID, "--world-size is %" PRId64 ", but nothing says which rank this is: add --rank",
+    REQUIRE(out->rank >= 0, INVALID, "{world_size} is %" PRId64 ", but nothing says which rank this is: add {rank}",
             out->size);
-    REQUIRE(out->size >= 0, INVALID, "this is rank %" PRId64 " (%s), but nothing says of how many: add --world-size",
-            out->rank, out->launcher ? rm_launcher_text(out->launcher) : "--rank");
+    REQUIRE(out->size >= 0, INVALID, "this is rank %" PRId64 " (%s), but nothing says of how many: add {world_size}",
+            out->rank, out->launcher ? rm_launcher_text(out->launcher) : rm_member_name("rank"));
     return REMAT_OK;
 }
 
@@ -118,12 +118,12 @@ static remat_status read_host_port(const char *given, rm_rendezvous *out) {
     char *end = NULL;
     long port = colon ? strtol(colon + 1, &end, 10) : 0;
     REQUIRE(colon && colon > given && end != colon + 1 && !*end && port >= 1 && port <= 65535, INVALID,
-            "--init-method=tcp://%.200s: that should be tcp://HOST:PORT, with a port from 1 to 65535", given);
+            "{init_method}=tcp://%.200s: that should be tcp://HOST:PORT, with a port from 1 to 65535", given);
     size_t length = (size_t)(colon - given);
     bool bracketed = given[0] == '[' && colon[-1] == ']';
     if (bracketed) given++, length -= 2;
     REQUIRE(length > 0 && length < sizeof out->host && !memchr(given, '/', length), INVALID,
-            "--init-method=tcp://%.200s: '%.*s' is no host", given, (int)length, given);
+            "{init_method}=tcp://%.200s: '%.*s' is no host", given, (int)length, given);
     memcpy(out->host, given, length);
     out->host[length] = 0;
     out->port = (int32_t)port;
@@ -133,8 +133,8 @@ static remat_status read_host_port(const char *given, rm_rendezvous *out) {
 
 static remat_status read_path(const char *path, rm_rendezvous *out) {
     REQUIRE(path[0] == '/' && path[1], INVALID,
-            "--init-method=file://%.200s: that should be file:///PATH, with a path from the root", path);
-    REQUIRE(strlen(path) < sizeof out->path, INVALID, "the path of --init-method has %zu characters", strlen(path));
+            "{init_method}=file://%.200s: that should be file:///PATH, with a path from the root", path);
+    REQUIRE(strlen(path) < sizeof out->path, INVALID, "the path of {init_method} has %zu characters", strlen(path));
     strcpy(out->path, path);
     out->meeting = RM_MEET_FILE;
     return REMAT_OK;
@@ -200,7 +200,7 @@ static remat_status find_host(const source *s, rm_rendezvous *out) {
     }
     FAIL(INVALID,
          "%d ranks (%s), and nothing says where rank 0 is: set MASTER_ADDR and MASTER_PORT, or use "
-         "--init-method=tcp://HOST:PORT or file:///PATH",
+         "{init_method}=tcp://HOST:PORT or file:///PATH",
          out->size, rm_launcher_text(out->launcher));
 }
 
@@ -215,7 +215,7 @@ static remat_status find_port(const source *s, rm_rendezvous *out) {
     if (port < 0 && out->launcher == RM_BY_SLURM) port = port_of_job(job);
     if (port < 0 && out->launcher >= RM_BY_OPEN_MPI && space) port = port_of_job(space);
     REQUIRE(port > 0, INVALID,
-            "rank 0 is on %s, but MASTER_PORT is not set: set it, or use --init-method=tcp://%s:PORT", out->host,
+            "rank 0 is on %s, but MASTER_PORT is not set: set it, or use {init_method}=tcp://%s:PORT", out->host,
             out->host);
     out->port = (int32_t)port;
     out->meeting = RM_MEET_TCP;
@@ -244,7 +244,7 @@ static remat_status find_place(const source *s, rm_rendezvous *out) {
         return read_path(method + 7, out);
     } else {
         REQUIRE(!strcmp(method, "env://"), INVALID,
-                "--init-method=%.200s: there are env://, tcp://HOST:PORT and file:///PATH", method);
+                "{init_method}=%.200s: there are env://, tcp://HOST:PORT and file:///PATH", method);
         if (out->size == 1 || (!s->flags->init_method && only_mpi_knows(s, out))) return REMAT_OK;
         TRY(find_host(s, out));
         TRY(find_port(s, out));

@@ -195,7 +195,7 @@ static bool is_at(int fd, const char *path) {
 
 static remat_status refuse_foreign(const char *path) {
     FAIL(INVALID,
-         "%s is there already, and is no store of Remat: it is left as it is; --init-method=file://PATH needs a path "
+         "%s is there already, and is no store of Remat: it is left as it is; {init_method}=file://PATH needs a path "
          "of its own",
          path);
 }
@@ -205,7 +205,7 @@ static remat_status remove_old(const char *path, int fd) {
     uint8_t token[RM_KV_TOKEN_BYTES];
     int32_t size, attempt;
     REQUIRE(!is_locked(fd, PRESENT), IO,
-            "%s is in use by a job that runs: choose another path for --init-method=file://", path);
+            "%s is in use by a job that runs: choose another path for {init_method}=file://", path);
     if (rm_kv_log_look(fd, token, &size, &attempt) == RM_KV_LOG_FOREIGN) return refuse_foreign(path);
     if (is_at(fd, path)) unlink(path); /* another may have replaced it meanwhile */
     return REMAT_OK;
@@ -353,10 +353,10 @@ static remat_status enter(const rm_kv_config *config, file_store *store, job *fo
     note_refusal(config, store, fits ? "that rank is here already" : "this job has another number of ranks");
     REQUIRE(
         fits, INVALID,
-        "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: give all ranks the same --world-size, and all "
+        "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: give all ranks the same {world_size}, and all "
         "hosts the same --nnodes and --nproc-per-node",
         found->size, config->rank, config->size);
-    FAIL(INVALID, "rank %d is in %s already: two jobs use one path, or two processes one --rank", config->rank,
+    FAIL(INVALID, "rank %d is in %s already: two jobs use one path, or two processes one {rank}", config->rank,
          store->path);
 }
 

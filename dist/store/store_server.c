@@ -217,16 +217,15 @@ static bool take_rank(rm_kv_server *server, client *c, int64_t rank) {
     if (size != server->size || rank < 0 || rank >= server->size) {
         snprintf(why, sizeof why,
                  "rank 0 belongs to a job of %d ranks, and this is rank %lld of %d: give all ranks the same "
-                 "--world-size, and all hosts the same --nnodes and --nproc-per-node",
-                 server->size, (long long)rank, size);
+                 "%s, and all hosts the same --nnodes and --nproc-per-node",
+                 server->size, (long long)rank, size, rm_member_name("world_size"));
         return send_away(server, c, rank, size, who, why);
     }
     if (!refuse_attempt(server, c, (long long)rank, attempt)) return false;
     for (int i = 0; i < server->n_clients; i++)
         if (server->clients[i].known && server->clients[i].rank == rank) {
-            snprintf(why, sizeof why,
-                     "rank %lld is here already (%s): two jobs use one port, or two processes one --rank",
-                     (long long)rank, server->clients[i].who);
+            snprintf(why, sizeof why, "rank %lld is here already (%s): two jobs use one port, or two processes one %s",
+                     (long long)rank, server->clients[i].who, rm_member_name("rank"));
             return send_away(server, c, rank, size, who, why);
         }
     c->known = true;

@@ -328,7 +328,8 @@ remat_status rm_kv_listen(const char *host, int32_t *port_number, const char *re
 static remat_status listen_on(const rm_kv_config *config, int *out) {
     char remedy[400];
     int32_t chosen = config->port;
-    snprintf(remedy, sizeof remedy, "choose another (MASTER_PORT, or --init-method=tcp://%s:PORT)", config->host);
+    snprintf(remedy, sizeof remedy, "choose another (MASTER_PORT, or %s=tcp://%s:PORT)", rm_member_name("init_method"),
+             config->host);
     return rm_kv_listen(config->host, &chosen, remedy, out);
 }
 

@@ -210,11 +210,11 @@ static bool is_beginning(const remat_graph *graph, const char *beginning, size_t
 }
 
 remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
-    REQUIRE(*beginnings, INVALID, "train_only is empty; name the parameters to train by how their names begin");
+    REQUIRE(*beginnings, INVALID, "{train_only} is empty; name the parameters to train by how their names begin");
     for (const char *at = beginnings; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         REQUIRE(is_beginning(graph, at, length), INVALID,
-                "train_only names \"%.*s\", but no parameter's name begins so; the first is \"%s\"", (int)length, at,
+                "{train_only} names \"%.*s\", but no parameter's name begins so; the first is \"%s\"", (int)length, at,
                 first_parameter(graph));
         at += length;
     }

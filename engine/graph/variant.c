@@ -10,7 +10,7 @@ remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device,
     static const char *const names[] = {"auto", "remat", "cudnn"};
     int which = 0;
     while (name && which < 3 && strcmp(name, names[which])) which++;
-    REQUIRE(which < 3, INVALID, "rnn_kernels is \"%s\"; it can be auto, remat or cudnn", name);
+    REQUIRE(which < 3, INVALID, "{rnn_kernels} is \"%s\"; it can be auto, remat or cudnn", name);
     *cudnn = which == 2;
     if (!*cudnn) return REMAT_OK;
     REQUIRE(api->use_cudnn, MISSING,

@@ -46,12 +46,12 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
             (long long)config->tile);
     REQUIRE(config->carry_stride >= 0 && (!config->carry_stride || config->stateful), INVALID,
-            "carry_stride is %lld, and must be 1 or more of a session that is stateful, and 0 of others",
+            "{carry_stride} is %lld, and must be 1 or more of a session that is stateful, and 0 of others",
             (long long)config->carry_stride);
     static const char *const ways[] = {"auto", "exact-only", "off"};
     const char *way = config->recompute ? config->recompute : "auto";
     while (s->recompute <= RM_RECOMPUTE_OFF && strcmp(ways[s->recompute], way)) s->recompute++;
-    REQUIRE(s->recompute <= RM_RECOMPUTE_OFF, INVALID, "recompute is \"%s\"; it can be auto, exact-only or off", way);
+    REQUIRE(s->recompute <= RM_RECOMPUTE_OFF, INVALID, "{recompute} is \"%s\"; it can be auto, exact-only or off", way);
     s->segments_requested = config->segments;
     s->memory_budget = config->memory_budget;
     s->plan_only = config->plan_only;
@@ -59,11 +59,11 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     s->stateful = config->stateful;
     s->verify_recompute = config->verify_recompute && !config->inference && rm_session_is_real(s);
     REQUIRE(!s->verify_recompute || s->api->compare || s->api->reachable, MISSING,
-            "verify_recompute compares states where they lie, which neither the device \"%s\" nor the host can do "
+            "{verify_recompute} compares states where they lie, which neither the device \"%s\" nor the host can do "
             "there; use the device cpu",
             s->api->name);
     s->clip_grad_norm = config->clip_grad_norm;
-    REQUIRE(config->clip_grad_norm >= 0, INVALID, "clip_grad_norm is %g; use a positive norm, or 0 for none",
+    REQUIRE(config->clip_grad_norm >= 0, INVALID, "{clip_grad_norm} is %g; use a positive norm, or 0 for none",
             config->clip_grad_norm);
     return REMAT_OK;
 }
@@ -88,23 +88,23 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
     char known[128] = "";
     for (int i = 0; i < rm_n_optimizers; i++) append_name(known, sizeof known, rm_optimizers[i]->name);
     REQUIRE(s->optimizer, INVALID, "there is no optimizer \"%s\"; there are: %s", config->optimizer, known);
-    REQUIRE(config->momentum >= 0 && config->momentum < 1, INVALID, "momentum is %g; use 0 to below 1",
+    REQUIRE(config->momentum >= 0 && config->momentum < 1, INVALID, "{momentum} is %g; use 0 to below 1",
             config->momentum);
-    REQUIRE(!config->nesterov || config->momentum > 0, INVALID, "nesterov needs a momentum above 0");
+    REQUIRE(!config->nesterov || config->momentum > 0, INVALID, "{nesterov} needs a momentum above 0");
     REQUIRE(config->beta1 >= 0 && config->beta1 < 1 && config->beta2 >= 0 && config->beta2 < 1, INVALID,
             "beta1 and beta2 are %g and %g; use 0 to below 1", config->beta1, config->beta2);
     REQUIRE(config->alpha >= 0 && config->alpha < 1, INVALID, "alpha is %g; use 0 to below 1", config->alpha);
-    REQUIRE(config->clip_grad_value >= 0, INVALID, "clip_grad_value is %g; use a positive number, or 0 for none",
+    REQUIRE(config->clip_grad_value >= 0, INVALID, "{clip_grad_value} is %g; use a positive number, or 0 for none",
             config->clip_grad_value);
     REQUIRE(!config->clip_grad_value || !config->clip_grad_norm, INVALID,
-            "clip_grad_norm and clip_grad_value exclude each other; use one");
+            "{clip_grad_norm} and {clip_grad_value} exclude each other; use one");
     REQUIRE(!config->clip_grad_value || !s->optimizer->measure, INVALID,
-            "clip_grad_value is not for %s, which looks at the norms of whole gradients; use clip_grad_norm",
+            "{clip_grad_value} is not for %s, which looks at the norms of whole gradients; use {clip_grad_norm}",
             s->optimizer->name);
     REQUIRE(config->epsilon >= 0 && config->weight_decay >= 0, INVALID,
             "epsilon and weight_decay are %g and %g; neither may be negative", config->epsilon, config->weight_decay);
     REQUIRE(config->trust_coefficient >= 0 && config->norm_limit >= 0, INVALID,
-            "trust_coefficient and norm_limit are %g and %g; neither may be negative", config->trust_coefficient,
+            "{trust_coefficient} and {norm_limit} are %g and %g; neither may be negative", config->trust_coefficient,
             config->norm_limit);
     return REMAT_OK;
 }

@@ -59,16 +59,16 @@ static remat_status read_settings(piece words, piece text, settings *out) {
         piece value = cut(&text, ","), name = cut(&value, "=");
         double number;
         REQUIRE(is_called(name, "lr") || is_called(name, "weight_decay"), INVALID,
-                "groups: \"%.*s\" is no setting of a group; there are lr=FACTOR and weight_decay=NUMBER",
+                "{groups}: \"%.*s\" is no setting of a group; there are lr=FACTOR and weight_decay=NUMBER",
                 (int)name.length, name.at);
-        REQUIRE(read_number(value, &number), INVALID, "groups: %.*s=%.*s is not a number of 0 or more",
+        REQUIRE(read_number(value, &number), INVALID, "{groups}: %.*s=%.*s is not a number of 0 or more",
                 (int)name.length, name.at, (int)value.length, value.at);
         double *setting = is_called(name, "lr") ? &out->lr : &out->weight_decay;
-        REQUIRE(*setting < 0, INVALID, "groups: %.*s is said twice of one group", (int)name.length, name.at);
+        REQUIRE(*setting < 0, INVALID, "{groups}: %.*s is said twice of one group", (int)name.length, name.at);
         *setting = number;
     }
     REQUIRE(out->lr >= 0 || out->weight_decay >= 0, INVALID,
-            "groups: \"%.*s\" sets nothing; behind a colon say lr=FACTOR or weight_decay=NUMBER", (int)words.length,
+            "{groups}: \"%.*s\" sets nothing; behind a colon say lr=FACTOR or weight_decay=NUMBER", (int)words.length,
             words.at);
     return REMAT_OK;
 }
@@ -85,7 +85,7 @@ static remat_status take_by_word(remat_session *s, piece word, const settings *o
         if (own->lr >= 0) p->lr_factor = own->lr;
         if (own->weight_decay >= 0) p->weight_decay = own->weight_decay;
     }
-    REQUIRE(found, INVALID, "groups: no parameter has \"%.*s\" in its name; the first is \"%s\"", (int)word.length,
+    REQUIRE(found, INVALID, "{groups}: no parameter has \"%.*s\" in its name; the first is \"%s\"", (int)word.length,
             word.at, s->graph->value[s->chain.at.buckets.param[0].value].name);
     return REMAT_OK;
 }
@@ -122,10 +122,10 @@ static remat_status check_effect(const remat_session *s, piece words, const sett
         changes = changes || own->weight_decay != rm_session_weight_decay(s, i) || names(later, value->name);
     }
     REQUIRE(trained, INVALID,
-            "groups: nothing that \"%.*s\" names is trained: name it in train_only, too, or leave the group out",
+            "{groups}: nothing that \"%.*s\" names is trained: name it in {train_only}, too, or leave the group out",
             (int)words.length, words.at);
     REQUIRE(changes, INVALID,
-            "groups: \"%.*s\" has weight_decay=%g, which its parameters have anyway: leave it out, or set another",
+            "{groups}: \"%.*s\" has weight_decay=%g, which its parameters have anyway: leave it out, or set another",
             (int)words.length, words.at, own->weight_decay);
     return REMAT_OK;
 }
@@ -141,7 +141,8 @@ static remat_status take(remat_session *s, piece group, piece later, uint8_t *ta
         piece word = cut(&words, ",");
         TRY(take_by_word(s, word, &own, taken, &took));
     } while (words.length);
-    REQUIRE(took, INVALID, "groups: all that \"%.*s\" names is in the groups before it: put it first, or leave it out",
+    REQUIRE(took, INVALID,
+            "{groups}: all that \"%.*s\" names is in the groups before it: put it first, or leave it out",
             (int)all.length, all.at);
     return check_effect(s, all, &own, later, before, taken);
 }

@@ -74,23 +74,22 @@ static bool is_known(const rm_chain *chain, int32_t value) {
     return v->origin == RM_VALUE_RESULT && chain->role[v->node] == RM_ROLE_TABLE && v->desc.rank == 0;
 }
 
+#define REMEDY "set {loss_mean} to \"parts\": each micro step and rank then has a mean of its own"
+
 /* What would be needed to weigh parts by one number each. */
 static remat_status check_weighing(const remat_session *s, rm_mean mean) {
-    const char *remedy = "set loss_mean to \"parts\": each micro step and rank then has a mean of its own";
     REQUIRE(
         !mean.mixed, INVALID,
         "only a part of this loss counts its targets, or parts of it count different ones, so micro steps and ranks "
-        "cannot be weighed by one count; %s",
-        remedy);
-    REQUIRE(!s->chain.n_differentiated, INVALID,
-            "this loss counts its targets, and outputs are differentiated beside it, whose count is not known; %s",
-            remedy);
+        "cannot be weighed by one count; " REMEDY);
+    REQUIRE(
+        !s->chain.n_differentiated, INVALID,
+        "this loss counts its targets, and outputs are differentiated beside it, whose count is not known; " REMEDY);
     REQUIRE(is_known(&s->chain, mean.value), INVALID,
-            "what this loss divides by is not a number that is counted in its inputs, before the step; %s", remedy);
+            "what this loss divides by is not a number that is counted in its inputs, before the step; " REMEDY);
     REQUIRE(s->chain.use[mean.value] != RM_DIFFERENTIATED, INVALID,
-            "the weights of this loss's classes are trained, and their sum over micro steps and ranks has no gradient; "
-            "%s",
-            remedy);
+            "the weights of this loss's classes are trained, and their sum over micro steps and ranks has no "
+            "gradient; " REMEDY);
     return REMAT_OK;
 }
 
@@ -98,13 +97,13 @@ remat_status rm_session_choose_mean(remat_session *s, int32_t loss, const remat_
     const char *over = config->loss_mean ? config->loss_mean : "batch";
     bool parts = !strcmp(over, "parts");
     rm_mean mean;
-    REQUIRE(parts || !strcmp(over, "batch"), INVALID, "loss_mean is \"%s\"; it can be batch or parts", over);
+    REQUIRE(parts || !strcmp(over, "batch"), INVALID, "{loss_mean} is \"%s\"; it can be batch or parts", over);
     TRY(rm_graph_mean(s->graph, loss, &mean));
     s->counts = !mean.mixed && mean.value && is_known(&s->chain, mean.value) ? mean.value : 0;
     if (s->inference) return REMAT_OK;
     REQUIRE(
         !parts || mean.value, INVALID,
-        "loss_mean is \"parts\", but all targets of this loss count, so parts of equal size count equally: leave it "
+        "{loss_mean} is \"parts\", but all targets of this loss count, so parts of equal size count equally: leave it "
         "out");
     s->mean_of_parts = parts;
     s->weighs = mean.value && !parts && parts_of(s) > 1;

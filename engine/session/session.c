@@ -131,15 +131,15 @@ static remat_status find_carry_stages(remat_session *s, int64_t carry_stride) {
         if (!carry_stride || !keeps_states(&s->chain, sweep) || carry_stride == sweep->timesteps) continue;
         REQUIRE(
             !sweep->down, INVALID,
-            "carry_stride is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
+            "{carry_stride} is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
             (long long)carry_stride);
         REQUIRE(carry_stride < sweep->timesteps, INVALID,
-                "carry_stride is %lld, and a layer has %lld timesteps: make it no more than these",
+                "{carry_stride} is %lld, and a layer has %lld timesteps: make it no more than these",
                 (long long)carry_stride, (long long)sweep->timesteps);
         int64_t fits = sweep->tile;
         while (carry_stride % fits) fits--;
         REQUIRE(fits == sweep->tile, INVALID,
-                "carry_stride is %lld, and that is no whole number of tiles of %lld timesteps: set tile = %lld",
+                "{carry_stride} is %lld, and that is no whole number of tiles of %lld timesteps: set {tile}=%lld",
                 (long long)carry_stride, (long long)sweep->tile, (long long)fits);
         sweep->carry_stage = carry_stride / sweep->tile - 1;
     }
@@ -292,7 +292,7 @@ static remat_status freeze(remat_graph *graph, int32_t loss, const remat_config 
     bool any = graph->value[loss].needs_gradient;
     for (int i = 0; i < config->n_differentiated; i++) any |= graph->value[config->outputs[i].id].needs_gradient;
     REQUIRE(any, INVALID,
-            "train_only is \"%s\", but nothing that is differentiated depends on these parameters; name some that it "
+            "{train_only} is \"%s\", but nothing that is differentiated depends on these parameters; name some that it "
             "depends on",
             config->train_only);
     return REMAT_OK;

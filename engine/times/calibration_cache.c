@@ -106,11 +106,12 @@ void rm_times_print(const rm_times *times, FILE *file) {
 
 static remat_status must_be_ours(const char *path, const char *text, size_t length) {
     size_t head = sizeof first_line - 1;
-    REQUIRE(!length || (length >= head && !memcmp(text, first_line, head)), INVALID,
-            "calibration: %s is not a file of measured times (its first line is not \"%.*s\"), so it was not changed: "
-            "give another "
-            "file, or a new one",
-            path, (int)head - 1, first_line);
+    REQUIRE(
+        !length || (length >= head && !memcmp(text, first_line, head)), INVALID,
+        "{calibration}: %s is not a file of measured times (its first line is not \"%.*s\"), so it was not changed: "
+        "give another "
+        "file, or a new one",
+        path, (int)head - 1, first_line);
     return REMAT_OK;
 }
 
@@ -131,7 +132,7 @@ static remat_status parse_file(rm_times *times, const char *path, int file, off_
 remat_status rm_times_read(rm_times *times, const char *path) {
     struct stat about;
     if (stat(path, &about)) return REMAT_OK;
-    REQUIRE(S_ISREG(about.st_mode), INVALID, "calibration: %s is not a regular file: give another", path);
+    REQUIRE(S_ISREG(about.st_mode), INVALID, "{calibration}: %s is not a regular file: give another", path);
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) return REMAT_OK;
     remat_status status = fstat(file, &about) ? REMAT_OK : parse_file(times, path, file, about.st_size);

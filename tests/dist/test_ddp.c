@@ -264,7 +264,7 @@ static void configs(rm_group *group) {
                                      "2097152 bytes' on rank 0, and 'other buckets: 1048576 bytes' on rank 1");
     need_same_sentence(group);
     c = (rm_ddp_config){.group = group, .rows = 1, .compress = RM_COMPRESS_BF16, .deterministic_world = true};
-    need(rm_ddp_open(&c, &ddp) == REMAT_INVALID && strstr(remat_last_error(), "--grad-compress=none"), "%s",
+    need(rm_ddp_open(&c, &ddp) == REMAT_INVALID && strstr(remat_last_error(), "grad_compress=none"), "%s",
          remat_last_error());
     c = (rm_ddp_config){.group = group, .rows = rank == 1 ? 0 : 3};
     need(rm_ddp_open(&c, &ddp) == REMAT_INVALID && strstr(remat_last_error(), "rank 1 has a batch of 0"), "%s",

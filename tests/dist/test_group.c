@@ -216,7 +216,7 @@ START_TEST(bad_arguments_are_refused_and_harmless) {
     rm_group_close(group);
     ck_fails(rm_group_open(&(rm_group_config){.size = 0}, &group), INVALID, "0 ranks");
     ck_fails(rm_group_open(&(rm_group_config){.size = 2, .rank = 2}, &group), INVALID, "count from 0");
-    ck_fails(rm_group_open(&(rm_group_config){.size = 2}, &group), INVALID, "--init-method");
+    ck_fails(rm_group_open(&(rm_group_config){.size = 2}, &group), INVALID, "init_method");
     ck_fails(rm_group_open(&(rm_group_config){.size = 1, .engine = "carrier pigeon"}, &group), INVALID, "pigeon");
     const rm_group_api *api;
     ck_fails(rm_module_open("pigeon", &api), MISSING, "remat_pigeon.so is not there");

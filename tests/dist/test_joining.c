@@ -132,8 +132,8 @@ static void engines_differ(int rank, int size, rm_kv *store, void *context) {
     const char *const *wanted = context;
     rm_group_config config = config_of(wanted[rank], rank, size, store, 60000);
     remat_status status = rm_group_open(&config, &group);
-    need(status == REMAT_INVALID && strstr(remat_last_error(), "rank 0 has --dist-backend=local, and rank 2 (") &&
-             strstr(remat_last_error(), ") has --dist-backend=auto: give all ranks the same"),
+    need(status == REMAT_INVALID && strstr(remat_last_error(), "rank 0 has backend=local, and rank 2 (") &&
+             strstr(remat_last_error(), ") has backend=auto: give all ranks the same"),
          "status %d, %s", (int)status, status ? remat_last_error() : "");
 }
 START_TEST(different_backends_are_named) {

@@ -224,7 +224,7 @@ static const struct {
     {NO_FLAGS, "RANK=1", "of how many"},
     {FLAGS(4, -1), "", "which rank"},
     {FLAGS(-1, 2), "", "of how many"},
-    {NO_FLAGS, "PMIX_RANK=1", "--world-size"},
+    {NO_FLAGS, "PMIX_RANK=1", "world_size"},
     {FLAGS(4, 2), "", "MASTER_ADDR"},
     {FLAGS(4, 2), "MASTER_ADDR=h", "MASTER_PORT is not set"},
     /* what is not understood, but says that there are others: never one rank instead */

@@ -143,7 +143,7 @@ START_TEST(strangers_are_refused) {
     ck_fails(rm_kv_open(&config, &other), PEER, "another job");
     config = config_for(&p, 1, 3);
     ck_fails(rm_kv_open(&config, &other), INVALID, "a job of 2 ranks, and this is rank 1 of 3");
-    ck_fails(rm_kv_open(&config, &other), INVALID, "give all ranks the same --world-size");
+    ck_fails(rm_kv_open(&config, &other), INVALID, "give all ranks the same world_size");
     config = config_for(&p, 1, 2);
     ck_ok(rm_kv_open(&config, &other));
     rm_kv *third;

@@ -389,28 +389,10 @@ remat_config rm_setup_inference_config(const rm_options *o) {
     return c;
 }
 
-/* The library names flags by the members of remat_config that they fill. */
-static remat_status by_flags(remat_status status) {
-    static const char *const names[][2] = {{"train_only", "--train-only"},
-                                           {"groups", "--groups"},
-                                           {"loss_mean", "--loss-mean"},
-                                           {"carry_stride", "the second number of --tbptt"},
-                                           {"set tile = ", "say --tile="}};
-    for (size_t i = 0; i < sizeof names / sizeof *names && status == REMAT_INVALID; i++) {
-        const char *sentence = remat_last_error(), *at = strstr(sentence, names[i][0]);
-        char copy[1024];
-        if (!at) continue;
-        snprintf(copy, sizeof copy, "%.*s%s%.900s", (int)(at - sentence), sentence, names[i][1],
-                 at + strlen(names[i][0]));
-        status = rm_fail(status, "%s", copy);
-    }
-    return status;
-}
-
 remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out) {
     remat_config with = *config;
     if (model->classes) with.outputs = &model->logits, with.n_outputs = 1;
-    return by_flags(remat_session_create(model->graph, model->loss, &with, out));
+    return remat_session_create(model->graph, model->loss, &with, out);
 }
 
 double rm_setup_learning_rate(const rm_options *o) {
