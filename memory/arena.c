@@ -1,5 +1,5 @@
-/* arena.c: the one block a session uses: holds it, watches it, guards its end. Where things lie in it is decided by
- * place.c; where the block itself comes from, by rm_guarded_alloc in host.c. */
+/* arena.c: the one block of memory that a session uses. The arena holds it, records how much of it is used and guards
+ * its end. place.c decides the offsets inside it; rm_guarded_alloc (host.c) allocates it. */
 #include "memory/arena.h"
 
 #include <assert.h>
@@ -12,10 +12,10 @@
 struct rm_arena {
     unsigned char *base;
     uint64_t bytes, high_water;
-    uint64_t painted_from; /* == bytes when nothing is painted */
+    uint64_t painted_from; /* equal to `bytes` while nothing is painted */
 };
 
-/* What the machine has, not what is free just now: caches make room, but nothing makes a machine larger. */
+/* The machine's total memory, not what is free now: the system can drop caches to make room, but it cannot grow. */
 static uint64_t machine_bytes(void) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
@@ -23,24 +23,23 @@ static uint64_t machine_bytes(void) {
 
 static remat_status too_large(uint64_t bytes) {
     double mib = 1.0 / (1 << 20);
-    uint64_t limit, used, rest = 32 << 20; /* for what comes after it */
+    uint64_t limit, used, rest = 32 << 20; /* rest: address space left for later allocations */
     if (rm_host_address_space(&limit, &used) && limit < used + bytes + rest)
-        FAIL(
-            MEMORY,
-            "the step needs one block of %.1f MiB, and the address space is limited to %.1f MiB (ulimit -v): raise the "
-            "limit to %.0f MiB (ulimit -v %llu), or ask for more segments",
-            (double)bytes * mib, (double)limit * mib, ceil((double)(used + bytes + rest) * mib),
-            (unsigned long long)ceil((double)(used + bytes + rest) * mib) * 1024);
-    FAIL(
-        MEMORY,
-        "the step needs one block of %.1f MiB (%llu bytes), which this machine, with %.1f MiB of memory, did not give; "
-        "ask for more segments, or make the batch or the network smaller",
-        (double)bytes * mib, (unsigned long long)bytes, (double)machine_bytes() * mib);
+        FAIL(MEMORY,
+             "the step needs one block of %.1f MiB, but the address space is limited to %.1f MiB (ulimit -v); raise "
+             "the limit to %.0f MiB (ulimit -v %llu), or ask for more segments",
+             (double)bytes * mib, (double)limit * mib, ceil((double)(used + bytes + rest) * mib),
+             (unsigned long long)ceil((double)(used + bytes + rest) * mib) * 1024);
+    FAIL(MEMORY,
+         "the step needs one block of %.1f MiB (%llu bytes), but this machine, with %.1f MiB of memory, cannot provide "
+         "it; ask for more segments, or make the batch or the network smaller",
+         (double)bytes * mib, (unsigned long long)bytes, (double)machine_bytes() * mib);
 }
 
 remat_status rm_arena_create(uint64_t bytes, rm_arena **out) {
     *out = NULL;
-    /* The system hands out more address space than it has memory and kills the process later: better to say no now. */
+    /* The system hands out more address space than it has memory and kills the process later. An error now is
+     * better. */
     if (bytes > machine_bytes()) return too_large(bytes);
     rm_arena *arena = rm_calloc(1, sizeof *arena);
     REQUIRE(arena, MEMORY, "out of host memory (%zu bytes for the arena's record)", sizeof *arena);
@@ -72,7 +71,7 @@ void *rm_arena_claim(rm_arena *arena, uint64_t offset, uint64_t bytes) {
 
 /* ---- Paint -------------------------------------------------------------------------------------- */
 
-/* A word that depends on where it stands: no constant fill and no real data looks like a run of these. */
+/* A word that depends on its position, so that neither a constant fill nor real data looks like a run of them. */
 static uint32_t paint_at(uint64_t word) {
     uint32_t x = (uint32_t)word * 0x9E3779B1u + (uint32_t)(word >> 32) + 0x7F4A7C15u;
     x ^= x >> 15;

@@ -1,5 +1,5 @@
-/* check.c: the judge (check.h). One pass over the plan, counting what is alive; time and memory are proportional to the
- * plan and the problem. Nothing here knows how plans are made. Main entry: rm_plan_check. */
+/* check.c: the judge (check.h). It makes one pass over the plan and counts the live bytes; time and memory are
+ * proportional to the plan and the problem. It does not know how plans are made. Main entry: rm_plan_check. */
 #include "engine/neutral.h"
 #include "memory/check.h"
 
@@ -8,36 +8,36 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* What the second tier still does to a buffer, as moments on the computation's clock. */
+/* Transfers of the second tier that still touch a buffer, as moments on the computation's clock. */
 typedef struct {
-    uint64_t read_ns;  /* from then on nobody copies from it: it may be written, or end */
-    uint64_t there_ns; /* from then on it is loaded: it may be read, too */
+    uint64_t read_ns;  /* when the last copy from it ends: it may then be written or freed */
+    uint64_t there_ns; /* when its load ends: it may then also be read */
 } transit;
 
 typedef struct {
     bool alive;
-    bool copied;     /* the second tier has, or will have, a copy */
-    bool was_made;   /* of saved(s): ever */
-    int8_t option;   /* of saved(s), since it was made */
-    bool ran;        /* of stage s, which has no object of its own: forward, in any way */
-    int64_t since;   /* where the lifetimes of its buffers are written down, one after the other */
-    transit transit; /* of all of them */
+    bool copied;     /* the second tier has a copy, or will have one */
+    bool was_made;   /* saved(s) alone: at any earlier step */
+    int8_t option;   /* saved(s) alone: the option it was made with */
+    bool ran;        /* for a stage s without an object of its own: whether its forward has run */
+    int64_t since;   /* index of the lifetimes of its buffers, which are consecutive */
+    transit transit; /* of all its buffers */
 } object;
 
 typedef struct {
     const rm_problem *problem;
-    rm_lifetimes *lifetimes; /* NULL: nobody wants them */
+    rm_lifetimes *lifetimes; /* NULL: the caller does not want them */
     rm_verdict *verdict;
     rm_step step;
-    int64_t t;              /* the step's number */
-    object *object[3];      /* by rm_object: n_states, n_stages, n_states */
+    int64_t t;              /* number of the step */
+    object *object[3];      /* by rm_object; lengths n_states, n_stages, n_states */
     int32_t *last_adder;    /* by state */
-    int64_t next_backward;  /* the stage to be differentiated next; -1: all are */
-    int64_t likely_buffers; /* room for so many lifetimes to begin with: what is not written to takes no memory */
-    bool forward_only;      /* an evaluation: every stage runs, none is differentiated */
+    int64_t next_backward;  /* the next stage to be differentiated; -1: all are done */
+    int64_t likely_buffers; /* initial capacity for lifetimes; entries that are never written use no memory */
+    bool forward_only;      /* an evaluation: every stage runs forward, none is differentiated */
     uint64_t alive_bytes;
     uint64_t now_ns;          /* the computation's clock */
-    uint64_t channel_free_ns; /* when the second tier will have done all it was given */
+    uint64_t channel_free_ns; /* when the second tier finishes all transfers issued so far */
 } judge;
 
 void rm_lifetimes_free(rm_lifetimes *lifetimes) {
@@ -61,7 +61,7 @@ __attribute__((format(printf, 2, 3))) static remat_status object_to(const judge 
 
 /* ---- Buffers ------------------------------------------------------------------------------------ */
 
-/* Bytes become alive at this step. */
+/* These bytes are alive from this step on. */
 static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t bytes) {
     bytes = rm_align_up(bytes);
     j->alive_bytes += bytes;
@@ -76,14 +76,14 @@ static remat_status begin(judge *j, rm_buffer_kind kind, int64_t index, uint64_t
     return REMAT_OK;
 }
 
-/* The buffer that *since writes of is dead from this step on; *since goes on to the next. */
+/* The buffer whose lifetime is at *since is dead from this step on. Advances *since to the object's next buffer. */
 static void end_buffer(judge *j, uint64_t bytes, int64_t *since) {
     bytes = rm_align_up(bytes);
     j->alive_bytes -= bytes;
     if (j->lifetimes && bytes > 0) j->lifetimes->item[(*since)++].last = j->t - 1;
 }
 
-/* After every step that makes something. */
+/* Called after every step that makes something. */
 static void note_peak(judge *j) {
     if (j->alive_bytes <= j->verdict->peak_bytes) return;
     j->verdict->peak_bytes = j->alive_bytes;
@@ -96,7 +96,7 @@ static const char *const object_name[] = {[RM_STATE] = "state", [RM_SAVED] = "sa
 
 static object *the(const judge *j, rm_object kind, int64_t i) { return &j->object[kind][i]; }
 
-/* The pieces of a state or of a gradient. */
+/* The pieces of a state or of its gradient. */
 static const int64_t *pieces_of(const judge *j, rm_object kind, int64_t i) {
     return (kind == RM_STATE ? j->problem->state : j->problem->dstate) + i;
 }
@@ -118,7 +118,7 @@ static remat_status must_live(const judge *j, rm_object kind, int64_t i) {
 
 static remat_status make(judge *j, rm_object kind, int64_t i) {
     object *object = the(j, kind, i);
-    OBJECT_UNLESS(!object->alive, "%s %lld is alive already", object_name[kind], (long long)i);
+    OBJECT_UNLESS(!object->alive, "%s %lld is already alive", object_name[kind], (long long)i);
     object->alive = true;
     if (j->lifetimes) object->since = j->lifetimes->count;
     if (kind == RM_SAVED) return begin(j, RM_BUFFER_SAVED, i, saved_bytes(j, i));
@@ -165,7 +165,8 @@ static void wait_for_object(judge *j, rm_object kind, int64_t i, intent intent) 
     wait_for(j, &the(j, kind, i)->transit, intent);
 }
 
-/* Gives the second tier a transfer; returns the moment at which it is done. Nothing to move takes no time. */
+/* Issues a transfer to the second tier and returns the moment at which it is done. A transfer of no bytes takes no
+ * time. */
 static uint64_t transfer(judge *j, uint64_t bytes, uint64_t bytes_per_s) {
     if (bytes == 0) return j->now_ns;
     unsigned __int128 ns = (unsigned __int128)bytes * 1000000000u / bytes_per_s;
@@ -179,12 +180,12 @@ static uint64_t transfer(judge *j, uint64_t bytes, uint64_t bytes_per_s) {
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
-/* The call itself: its time, and its scratch. */
+/* The call itself: its time and its scratch. */
 static remat_status run(judge *j, int64_t s, rm_work work) {
     j->now_ns = add(j->now_ns, work.time_ns);
     TRY(begin(j, RM_BUFFER_SCRATCH, s, work.scratch_bytes));
     note_peak(j);
-    j->alive_bytes -= rm_align_up(work.scratch_bytes); /* its lifetime is [t,t], as begin wrote it */
+    j->alive_bytes -= rm_align_up(work.scratch_bytes); /* its lifetime is [t,t], as `begin` recorded it */
     return REMAT_OK;
 }
 
@@ -196,7 +197,7 @@ static remat_status read_states(judge *j, const rm_lists *lists, int64_t s) {
     return REMAT_OK;
 }
 
-/* A state that is alive is written over, with the same bits. */
+/* Recomputing a live state overwrites it with identical bits. */
 static remat_status make_states(judge *j, int64_t s) {
     for (int64_t i = j->problem->made[s]; i < j->problem->made[s + 1]; i++) {
         wait_for_object(j, RM_STATE, i, TO_WRITE);
@@ -212,7 +213,8 @@ static remat_status run_forward(judge *j) {
     const rm_stage *stage = &j->problem->stage[s];
     OBJECT_UNLESS(option == RM_DROP || (option >= 0 && option < stage->n_options), "the stage has no option %d",
                   option);
-    OBJECT_UNLESS(s <= j->next_backward, "stage %lld has been differentiated; nobody needs its forward", (long long)s);
+    OBJECT_UNLESS(s <= j->next_backward,
+                  "stage %lld has already been differentiated, so its forward is no longer needed", (long long)s);
     OBJECT_UNLESS(s == 0 || the(j, RM_SAVED, s - 1)->ran, "stage %lld has not run yet", (long long)s - 1);
     TRY(read_states(j, &j->problem->reads, s));
     TRY(make_states(j, s));
@@ -228,7 +230,7 @@ static remat_status run_forward(judge *j) {
     return run(j, s, work);
 }
 
-/* Those that there are, of the stage's own states. */
+/* The gradients of the stage's own states, where they exist. */
 static remat_status read_gradients(judge *j, int64_t s) {
     for (int64_t i = j->problem->made[s]; i < j->problem->made[s + 1]; i++) {
         if (j->last_adder[i] < 0) continue;
@@ -250,9 +252,9 @@ static remat_status add_to_gradients(judge *j, int64_t s) {
 static remat_status run_backward(judge *j) {
     int64_t s = j->step.index;
     OBJECT_UNLESS(s >= 0 && s < j->problem->n_stages, "there is no such stage");
-    OBJECT_UNLESS(!j->forward_only, "this plan is for an evaluation; it differentiates nothing");
-    OBJECT_UNLESS(j->next_backward >= 0, "every stage has been differentiated");
-    OBJECT_UNLESS(s == j->next_backward, "the stage to be differentiated now is %lld", (long long)j->next_backward);
+    OBJECT_UNLESS(!j->forward_only, "this plan is for an evaluation, so no stage may run backward");
+    OBJECT_UNLESS(j->next_backward >= 0, "every stage has already been differentiated");
+    OBJECT_UNLESS(s == j->next_backward, "the next stage to be differentiated is %lld", (long long)j->next_backward);
     TRY(must_live(j, RM_SAVED, s));
     wait_for_object(j, RM_SAVED, s, TO_READ);
     TRY(read_states(j, &j->problem->keeps, s));
@@ -264,17 +266,17 @@ static remat_status run_backward(judge *j) {
     return run(j, s, work);
 }
 
-/* The step's object, of a kind that may be freed or moved. */
+/* The step's object, whose kind may be freed or moved. */
 static remat_status find_object(const judge *j, rm_object last_kind) {
     int64_t i = j->step.index;
     OBJECT_UNLESS(j->step.object <= RM_DSTATE, "there is no object of kind %d", j->step.object);
-    OBJECT_UNLESS(j->step.object <= last_kind, "a %s is never moved to the second tier", object_name[j->step.object]);
+    OBJECT_UNLESS(j->step.object <= last_kind, "a %s cannot be moved to the second tier", object_name[j->step.object]);
     OBJECT_UNLESS(i >= 0 && i < (j->step.object == RM_SAVED ? j->problem->n_stages : j->problem->n_states),
                   "there is no such object");
     return REMAT_OK;
 }
 
-/* What ends waits for what the second tier still does to it. */
+/* An object that is freed waits for the transfers that still touch it. */
 static remat_status free_object(judge *j) {
     TRY(find_object(j, RM_DSTATE));
     rm_object kind = (rm_object)j->step.object;
@@ -306,7 +308,7 @@ static remat_status load(judge *j) {
     TRY(find_movable(j));
     rm_object kind = (rm_object)j->step.object;
     object *object = the(j, kind, j->step.index);
-    OBJECT_UNLESS(object->copied, "there is no copy of %s %lld to load", object_name[kind], (long long)j->step.index);
+    OBJECT_UNLESS(object->copied, "%s %lld has no copy to load", object_name[kind], (long long)j->step.index);
     TRY(make(j, kind, j->step.index));
     note_peak(j);
     uint64_t bytes = object_bytes(j, kind, j->step.index);
@@ -360,7 +362,7 @@ static remat_status finish(const judge *j) {
     return REMAT_OK;
 }
 
-/* They stay as long as the plan does, and are the most of what a long one takes. */
+/* Lifetimes are kept as long as the plan and dominate the memory of a long one. */
 static void shrink(rm_lifetimes *list) {
     list->item = rm_shrink(list->item, (size_t)list->count * sizeof *list->item);
     list->capacity = list->count;

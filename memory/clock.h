@@ -1,4 +1,4 @@
-/* clock.h: nanoseconds of a clock that only goes forward, for measuring how long something took, and for deadlines. */
+/* clock.h: nanoseconds of a monotonic clock, for measuring durations and for deadlines. */
 #ifndef RM_CLOCK_H
 #define RM_CLOCK_H
 

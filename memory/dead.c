@@ -1,27 +1,23 @@
-/* dead.c: when objects die. A plan that says what runs is made complete by FREEs: from its last step to its first, it is
- * known of every object whether somebody still needs it as it is. Main entry: rm_plan_free_dead. */
+/* dead.c: adds the FREE steps to a plan that only says what runs. One pass from the last step to the first tracks, for
+ * every object, whether a later step still needs its current contents. Main entry: rm_plan_free_dead. */
 #include "memory/plan.h"
 
 #include <string.h>
 
 #include "memory/host.h"
 
-/* What comes next for an object. */
-enum {
-    NOTHING,
-    NEEDED,
-    FREED
-}; /* nobody reads it before it is made anew; somebody does; the plan frees it by itself */
+/* The next use of an object. */
+enum { NOTHING, NEEDED, FREED }; /* not read before it is made again; read by a later step; freed by the plan itself */
 
 typedef struct {
     const rm_problem *problem;
-    uint8_t *next[3]; /* by rm_object, by number */
+    uint8_t *next[3]; /* by rm_object, by index */
     int32_t *last_adder;
-    rm_plan out; /* from its end */
+    rm_plan out; /* built from its end */
     remat_status status;
 } walk;
 
-/* The object is there at this step: if nobody needs it any more, it ends behind it. */
+/* The object is alive at this step. If no later step needs it, it is freed after this step. */
 static void free_if_dead(walk *w, rm_object object, int64_t i) {
     if (w->next[object][i] == NOTHING && !w->status) w->status = rm_plan_free_object(&w->out, object, i);
 }
@@ -47,7 +43,7 @@ static void forward(walk *w, rm_step step) {
     each_state(w, &w->problem->reads, step.index, need);
 }
 
-/* A gradient is there from the first that adds to it: behind that, the stage that made its state reads it. */
+/* A gradient is alive from the first stage that adds to it until the stage that made its state has read it. */
 static void backward(walk *w, rm_step step) {
     each_made(w, RM_DSTATE, step.index, free_if_dead);
     each_state(w, &w->problem->keeps, step.index, free_if_dead);

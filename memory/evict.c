@@ -1,17 +1,18 @@
-/* evict.c: the family of plans for nets whose states are read far from where they are made (family.h): several sweeps, long
- * skips. There a plan of nested segments holds what it could do without: a skip waits for its reader through everything
- * between. So plans are not summed up here but judged, and made smaller one object at a time, at their peak:
+/* evict.c: the family of plans for nets whose states are read far from where they are made (family.h): several sweeps,
+ * long skip connections. In such nets, a plan of nested segments holds states needlessly: a skipping state stays alive
+ * through everything between its maker and its reader. This family therefore does not sum up costs but has each plan
+ * judged, and shrinks it one object at a time at its peak:
  *
  *     ... run 1 drop .................... peak ............... run 9 (reads state 1) ...
- *     ... run 1 drop; free state 1 ...... peak ... run 1 drop; run 9 (reads state 1) ...      a state is made again
+ *     ... run 1 drop; free state 1 ...... peak ... run 1 drop; run 9 (reads state 1) ...      recompute a state
  *     ... run 4 all ..................... peak ............... backward 4 ...
- *     ... run 4 lean .................... peak ............... backward 4 ...                 a stage is kept otherwise,
- *     ... run 4 drop .................... peak ... run 4 all;  backward 4 ...                 or kept again in time
+ *     ... run 4 lean .................... peak ............... backward 4 ...                 keep a stage otherwise,
+ *     ... run 4 drop .................... peak ... run 4 all;  backward 4 ...                 or later
  *
- * of all that could be done that which costs least time for its bytes; where stages are many, several at once. The walk
- * begins at plans that users ask for by name, and at nested ones. Every plan on the way that nothing smaller beats is a
- * member. What a later move of a walk makes needless, an earlier one has done all the same: so, last, each member goes part
- * of the way back, as far as its peak allows. Main entry: rm_family_evict. */
+ * Each move applies the edit that costs the least time per byte; with many stages it applies several at once. Walks
+ * start from the plans that users can ask for by name and from nested ones. Every plan on the way that no other plan
+ * beats becomes a member. A later move of a walk can make an earlier one unnecessary. At the end, each member therefore
+ * undoes what it can without raising its peak. Main entry: rm_family_evict. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@
 #include "memory/schedule.h"
 
 enum { JUDGED_STEPS = 600000, WALKS = 60, NESTED = 32, EDITS_AN_OBJECT = 2 };
-/* The walk from keeping everything is worth as many others; a walk of few steps does so much more in each. */
+/* The walk that starts by keeping everything gets the share of several others. A walk of few steps makes larger
+ * moves. */
 enum { SHARES_OF_THE_FIRST = 8, FINE_MOVES = 100 };
 enum { SHORT = 32 }; /* stages */
 
@@ -32,7 +34,7 @@ typedef struct {
     enum { MAKE_STATE_AGAIN, KEEP_OTHERWISE, KEEP_AGAIN } what;
     int64_t index;
     int option;
-    int64_t position; /* in front of which runs are inserted */
+    int64_t position; /* runs are inserted before this position */
     double bytes, score;
 } edit;
 
@@ -46,22 +48,22 @@ typedef struct {
     const rm_wish *wish;
     entry *entry;
     int64_t count, capacity, judged_steps;
-    bool edits; /* few enough stages for a walk */
+    bool edits; /* there are few enough stages for a walk */
 } family;
 
-/* A plan under way: its runs, and what is known of it. Positions count runs. */
+/* The current plan of a walk: its runs and what is known about it. Positions count runs. */
 typedef struct {
     rm_plan runs, full; /* full: with FREEs */
     rm_verdict verdict;
     int64_t peak;         /* position of the run at the peak */
-    bool *alive;          /* by state: there at the peak, and not used by it */
+    bool *alive;          /* by state: alive at the peak, but not used by the run there */
     bool *saved_alive;    /* by stage */
-    int64_t *next;        /* by state: the first run behind the peak, or at it, that touches it; -1: none */
+    int64_t *next;        /* by state: the first run at or after the peak that touches it; -1: none */
     int64_t *kept, *back; /* by stage: the run that keeps it; its backward run */
-    uint8_t *tries;       /* by state, then by stage: how often it has been edited */
-    edit *edit;           /* the best of each object at the peak: n_edits of them */
+    uint8_t *tries;       /* by state, then by stage: number of edits so far */
+    edit *edit;           /* the best edit of each object at the peak; n_edits entries */
     int64_t n_edits;
-    double move_bytes; /* what one move should spare */
+    double move_bytes; /* bytes that one move should save */
 } walk;
 
 /* ---- Judging ------------------------------------------------------------------------------------ */
@@ -85,7 +87,8 @@ static remat_status judge(family *f, walk *w) {
     return rm_plan_check(f->problem, &w->full, &w->verdict, NULL);
 }
 
-/* Joins the family unless it is no better than a member there is; in the place of the first that it beats. */
+/* Adds the plan to the family unless an existing member is at least as good. It takes the place of the first member
+ * that it beats. */
 static remat_status record(family *f, const walk *w, int64_t most_runs) {
     int64_t runs = f->problem->n_stages + w->verdict.recomputed_stages;
     if (runs > most_runs) return REMAT_OK;
@@ -109,7 +112,7 @@ static remat_status record(family *f, const walk *w, int64_t most_runs) {
     return copy_plan(&w->runs, &e->runs);
 }
 
-/* ---- What is there at the peak -------------------------------------------------------------------- */
+/* ---- Objects alive at the peak -------------------------------------------------------------------- */
 
 static void touch(walk *w, int64_t position, int64_t state) {
     if (position >= w->peak && w->next[state] < 0) w->next[state] = position;
@@ -150,10 +153,10 @@ static void look(const rm_problem *p, walk *w) {
     for (int64_t s = 0; s < p->n_stages; s++) w->saved_alive[s] = w->kept[s] < w->peak && w->back[s] > w->peak;
 }
 
-/* ---- What could be done ---------------------------------------------------------------------------- */
+/* ---- Possible edits -------------------------------------------------------------------------------- */
 
-/* Runs that make a state again in front of `position`: stages into `chain`, each once; the time they take. Inputs that are
- * there behind the peak stay until then. Negative: it cannot be. */
+/* Finds the runs that recompute a state before `position`: writes stages to `chain`, each once, and returns their time.
+ * Inputs that are alive after the peak are kept until then. Returns a negative value if it is impossible. */
 static double rebuild(const rm_problem *p, const walk *w, int64_t stage, int64_t position, uint8_t *chain, int depth) {
     if (chain[stage]) return 0;
     if (depth > 64) return -1;
@@ -200,7 +203,7 @@ static void weigh_saved(const rm_problem *p, const walk *w, int64_t s, uint8_t *
     }
 }
 
-/* ---- Doing it -------------------------------------------------------------------------------------- */
+/* ---- Applying edits -------------------------------------------------------------------------------- */
 
 static remat_status insert(rm_plan *plan, int64_t position, rm_step step) {
     TRY(rm_plan_add(plan, step));
@@ -209,7 +212,7 @@ static remat_status insert(rm_plan *plan, int64_t position, rm_step step) {
     return REMAT_OK;
 }
 
-/* The chain's stages, dropping, but for `last`, which is kept in its option. */
+/* Inserts the chain's stages as dropping runs, except `last`, which is kept in its option. */
 static remat_status insert_chain(const rm_problem *p, walk *w, int64_t position, const uint8_t *chain, int64_t last,
                                  int option) {
     for (int64_t s = 0; s < p->n_stages; s++) {
@@ -272,7 +275,7 @@ static int by_position(const void *a, const void *b) {
     return x->position != y->position ? (x->position > y->position ? -1 : 1) : by_score(a, b);
 }
 
-/* What could be done at the peak, the best first. */
+/* Collects the possible edits at the peak, best first. */
 static void find_edits(const rm_problem *p, walk *w, uint8_t *chain) {
     look(p, w);
     w->n_edits = 0;
@@ -288,8 +291,8 @@ static void find_edits(const rm_problem *p, walk *w, uint8_t *chain) {
     qsort(w->edit, (size_t)w->n_edits, sizeof *w->edit, by_score);
 }
 
-/* The first edits, done, from the last position to the first: what is inserted moves only what is done; undone if the peak
- * grew. */
+/* Applies the first `count` edits from the last position to the first, so that insertions do not shift edits still to
+ * come. Undoes them if the peak grew. */
 static remat_status try_edits(family *f, walk *w, int64_t count, uint8_t *chain, bool *good) {
     rm_plan before = {0};
     uint64_t peak_bytes = w->verdict.peak_bytes;
@@ -303,7 +306,7 @@ static remat_status try_edits(family *f, walk *w, int64_t count, uint8_t *chain,
     return status;
 }
 
-/* How many of the best edits, one about as good as the other, make a move. */
+/* Number of leading edits, all about equally good, that form one move. */
 static int64_t edits_of_a_move(const walk *w) {
     int64_t count = 0;
     for (double bytes = 0; count < w->n_edits && bytes < w->move_bytes; count++) {
@@ -313,7 +316,7 @@ static int64_t edits_of_a_move(const walk *w) {
     return count;
 }
 
-/* *moved: something was tried. */
+/* *moved: an edit was tried. */
 static remat_status step(family *f, walk *w, uint8_t *chain, bool *moved) {
     bool good = false;
     find_edits(f->problem, w, chain);
@@ -322,7 +325,7 @@ static remat_status step(family *f, walk *w, uint8_t *chain, bool *moved) {
     return try_edits(f, w, edits_of_a_move(w), chain, &good);
 }
 
-/* From the runs of a plan on. */
+/* Walks from the given plan. */
 static remat_status walk_from(family *f, rm_plan *runs, int64_t share) {
     const rm_problem *p = f->problem;
     int64_t most_runs = f->wish->no_recompute ? p->n_stages : 64 * p->n_stages, until = f->judged_steps + share;
@@ -342,7 +345,7 @@ static remat_status walk_from(family *f, rm_plan *runs, int64_t share) {
     return status;
 }
 
-/* ---- Where walks begin ------------------------------------------------------------------------------ */
+/* ---- Starting points -------------------------------------------------------------------------------- */
 
 static void leave_frees_out(rm_plan *plan) {
     int64_t kept = 0;
@@ -351,7 +354,7 @@ static void leave_frees_out(rm_plan *plan) {
     plan->n_steps = kept;
 }
 
-/* Even segments, kept in option k or the nearest that a stage has. */
+/* Even segments, kept in option k or in the nearest option that a stage has. */
 static remat_status from_even(family *f, int64_t n, int k, int64_t share) {
     rm_plan plan = {0};
     rm_proposal unused;
@@ -393,7 +396,7 @@ static int by_bytes(const void *a, const void *b) {
     return (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns);
 }
 
-/* Those that a smaller one beats go. */
+/* Removes the members that a smaller one beats. */
 static void keep_the_best(family *f) {
     int64_t kept = 0;
     if (f->count) qsort(f->entry, (size_t)f->count, sizeof *f->entry, by_bytes);
@@ -422,8 +425,8 @@ static remat_status from_nest(family *f, const rm_footprint *footprint, rm_effor
     return status;
 }
 
-/* Where a walk goes from there matters more than how good the nest is: several that are cut into groups differently, each cheap,
- * find more than one that takes ten times the bytes. Short chains are solved whole. */
+/* The walk from a nest matters more than the quality of the nest. Several cheap nests with different groups find more
+ * than one that takes ten times the bytes. Short chains are solved exactly. */
 static remat_status from_nested(family *f) {
     static const rm_effort efforts[] = {{12, 24, 64}, {24, 32, 96}, {48, 24, 96}, {96, 8, 48}};
     rm_footprint footprint = {0};
@@ -438,12 +441,12 @@ static remat_status from_nested(family *f) {
     return status;
 }
 
-/* ---- The way back ------------------------------------------------------------------------------------ */
+/* ---- Undoing unnecessary edits ----------------------------------------------------------------------- */
 
-/* What a plan could do without: a run beyond a stage's first, or an option slower than another. */
+/* Something that a plan may not need: a run beyond a stage's first, or an option slower than another. */
 typedef struct {
     int64_t position;
-    int option; /* of a run that keeps; RM_DROP: the run goes, and the one before it keeps what it kept */
+    int option; /* the new option of a keeping run; RM_DROP: remove the run, so that the one before it keeps instead */
     uint64_t ns;
 } saving;
 
@@ -456,7 +459,8 @@ static int by_ns(const void *a, const void *b) {
 
 static uint64_t time_kept(const rm_option *option) { return option->forward.time_ns + option->backward.time_ns; }
 
-/* Into `list`, RM_MAX_OPTIONS a run at most, what saves most first. `ran`: room, a byte a stage. */
+/* Fills `list` (at most RM_MAX_OPTIONS entries for each run), largest saving first. `ran`: scratch, one byte for each
+ * stage. */
 static int64_t find_savings(const rm_problem *p, const rm_plan *runs, uint8_t *ran, saving *list) {
     int64_t count = 0;
     memset(ran, 0, (size_t)p->n_stages);
@@ -487,7 +491,7 @@ static void save(rm_plan *runs, const saving *one) {
     memmove(step, step + 1, (size_t)(--runs->n_steps - one->position) * sizeof *step);
 }
 
-/* Of what could be saved the first that leaves the peak where it is, or lower, is done. */
+/* Applies the first saving that does not raise the peak. */
 static remat_status save_one(family *f, walk *w, uint64_t peak_bytes, int64_t until, bool *saved) {
     rm_plan before = {0};
     saving *list = rm_calloc((size_t)w->runs.n_steps * RM_MAX_OPTIONS, sizeof *list);
@@ -551,7 +555,7 @@ remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_
     TRY(rm_footprint_make(problem, &footprint));
     bool exact = footprint.exact;
     rm_footprint_free(&footprint);
-    if (exact) return REMAT_OK; /* rm_family_recompute knows better */
+    if (exact) return REMAT_OK; /* rm_family_recompute finds better plans */
     family *f = out->own = rm_calloc(1, sizeof *f);
     REQUIRE(f, MEMORY, "out of host memory to plan");
     *f = (family){.problem = problem, .wish = wish, .edits = problem->n_stages <= RM_EVICT_STAGES};

@@ -1,4 +1,4 @@
-/* family.c: what all families share. */
+/* family.c: functions common to all families. */
 #include "memory/family.h"
 
 #include <string.h>

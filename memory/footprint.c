@@ -5,7 +5,7 @@
 #include "memory/host.h"
 #include "memory/schedule.h"
 
-/* A state crosses the cuts from..until, its gradient from..d_until (d_until < from: it has none). */
+/* A state crosses the cuts from..until and its gradient the cuts from..d_until (d_until < from: it has no gradient). */
 typedef struct {
     int32_t from, until, d_until;
 } span;
@@ -13,15 +13,16 @@ typedef struct {
 typedef struct {
     const rm_problem *problem;
     span *span; /* n_states */
-    /* By cut: bytes of what crosses it, and of that what crosses no further; of gradients. */
+    /* By cut: bytes of the states that cross it, bytes of those that cross no later cut, bytes of the gradients that
+     * cross it. */
     uint64_t *crossing, *ending, *d_crossing;
-    uint64_t *unkept; /* by stage: of what it alone reads, what its backward does not */
+    uint64_t *unkept; /* by stage: bytes of the states that it alone reads, and in forward only */
     bool exact;
 } ledger;
 
 static bool skips(span at) { return at.until > at.from; }
 
-/* ---- Which cuts a state crosses ------------------------------------------------------------------- */
+/* ---- The cuts that a state crosses ---------------------------------------------------------------- */
 
 static void find_spans(ledger *l) {
     const rm_problem *p = l->problem;
@@ -37,14 +38,14 @@ static void find_spans(ledger *l) {
     }
 }
 
-/* Read by the next stage, or, of the last stage, by nobody. */
+/* Whether the next stage reads it; also true if nobody reads a state of the last stage. */
 static bool is_read_next(const ledger *l, int64_t i) {
     const rm_problem *p = l->problem;
     int64_t next = l->span[i].from;
     return l->span[i].until == next && (next == p->n_stages || rm_in_list(&p->reads, next, i));
 }
 
-/* Read forward alone, and by one stage. */
+/* Whether exactly one stage reads it, in forward alone. */
 static bool is_unkept(const ledger *l, int64_t i) {
     const rm_problem *p = l->problem;
     span at = l->span[i];
@@ -71,10 +72,10 @@ static void add_up(ledger *l) {
     }
 }
 
-/* ---- Bytes that cross one cut and not another ----------------------------------------------------- */
+/* ---- Bytes that cross one cut but not another ----------------------------------------------------- */
 
-/* A count of `until` over the states from..., for each state in the order of their makers: a tree over `until`, of which
- * each new version shares all but one path with the one before. */
+/* Counts states by `until`, for states in the order of their makers: a persistent tree over `until`, in which each new
+ * version shares all nodes but one path with the version before it. */
 typedef struct {
     int32_t left, right;
     uint64_t bytes;
@@ -82,9 +83,9 @@ typedef struct {
 
 struct rm_skips {
     int64_t n, n_cuts;
-    int32_t *from;          /* of each that skips, ascending */
-    int32_t *version;       /* n+1: the tree of the first so many */
-    uint64_t *short_ending; /* by cut: of those that skip nothing, what ends before it or at it */
+    int32_t *from;          /* of each skipping state, ascending */
+    int32_t *version;       /* n+1: the tree of the first i skipping states */
+    uint64_t *short_ending; /* by cut: bytes of the states that skip no stage and end at this cut or earlier */
     node *node;
     int64_t used;
 };
@@ -101,7 +102,7 @@ static int32_t insert(rm_skips *t, int32_t old, int64_t low, int64_t high, int64
     return new;
 }
 
-/* Of the version's states those with until < at. */
+/* Bytes of the version's states with until < at. */
 static uint64_t bytes_before(const rm_skips *t, int32_t version, int64_t at) {
     int64_t low = 0, high = t->n_cuts;
     uint64_t bytes = 0;
@@ -115,7 +116,7 @@ static uint64_t bytes_before(const rm_skips *t, int32_t version, int64_t at) {
     return at > low ? bytes + t->node[version].bytes : bytes;
 }
 
-/* How many that skip begin at cuts up to c. */
+/* Number of skipping states that begin at cut c or earlier. */
 static int64_t begun(const rm_skips *t, int64_t c) {
     int64_t low = 0, high = t->n;
     while (low < high) {
@@ -153,7 +154,7 @@ static bool make_skips(const ledger *l, rm_skips **out) {
     t->short_ending = rm_calloc((size_t)cuts, sizeof *t->short_ending);
     t->node = rm_calloc((size_t)(n * depth_of(cuts) + 1), sizeof *t->node);
     if (!t->from || !t->version || !t->short_ending || !t->node) return false;
-    t->used = 1; /* node 0: nothing */
+    t->used = 1; /* node 0 is the empty tree */
     for (int64_t i = 0; i < p->n_states; i++) {
         span at = l->span[i];
         uint64_t bytes = rm_state_bytes(p, i);
@@ -168,7 +169,8 @@ static bool make_skips(const ledger *l, rm_skips **out) {
     return true;
 }
 
-/* Of what crosses a, the short ones end there; of those that skip, the ones that begin no later than a and end in [a,j). */
+/* Of the states that cross a, the short ones end there. Of the skipping ones, those count that begin at a or earlier
+ * and end in [a,j). */
 uint64_t rm_beside(const rm_footprint *footprint, int64_t a, int64_t j) {
     const rm_skips *t = footprint->skips;
     if (!t) return footprint->foot[a].state_bytes;
@@ -200,14 +202,14 @@ static void measure_options(const ledger *l, int64_t s, rm_foot *foot) {
     }
 }
 
-/* With bytes, of the states that stage s makes. */
+/* Number of non-empty pieces in the states that stage s makes. */
 static int64_t made_pieces(const rm_problem *p, int64_t s) {
     int64_t n = 0;
     for (int64_t k = p->state[p->made[s]]; k < p->state[p->made[s + 1]]; k++) n += p->piece[k].bytes > 0;
     return n;
 }
 
-/* A run, and, where every run makes its states anew, their freeing. */
+/* A run that drops and, since every run remakes its states, the FREEs of these states. */
 static uint64_t drop_tables(const ledger *l, int64_t s) {
     const rm_problem *p = l->problem;
     int64_t scratch = p->stage[s].drop.scratch_bytes > 0;
@@ -227,9 +229,9 @@ static void measure(const ledger *l, int64_t s, rm_foot *foot) {
     measure_options(l, s, foot);
 }
 
-/* ---- All of them -------------------------------------------------------------------------------- */
+/* ---- All stages --------------------------------------------------------------------------------- */
 
-/* Each stage is run forward and backward, each object made and freed, at least once. */
+/* Each stage runs forward and backward, and each object is made and freed, at least once. */
 static uint64_t least_tables(const ledger *l) {
     const rm_problem *p = l->problem;
     int64_t steps = 3 * p->n_stages + p->n_states, buffers = 0;

@@ -52,7 +52,7 @@ int rm_frontier_merge(const rm_point *a, int n_a, const rm_point *b, int n_b, rm
     return n;
 }
 
-/* Grows about as the logarithm does: the bits of a floating-point number. */
+/* Monotone and roughly logarithmic: the bits of a floating-point number. */
 static double place_of(uint64_t number) {
     double value = (double)number + 1;
     uint64_t bits;

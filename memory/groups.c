@@ -34,9 +34,9 @@ static remat_status begin_level(int64_t count, rm_level *level) {
     return level->member && level->group ? REMAT_OK : no_memory(count);
 }
 
-/* ---- Finding what is alike ---------------------------------------------------------------------- */
+/* ---- Finding equal groups ----------------------------------------------------------------------- */
 
-/* Open addressing: the numbers of those seen so far, by their bytes. */
+/* Open addressing: a hash table of the numbers of the items seen so far, by their bytes. */
 typedef struct {
     int32_t *slot; /* -1: empty */
     uint64_t mask;
@@ -64,7 +64,8 @@ static uint64_t hash(const void *bytes, size_t n) {
     return h;
 }
 
-/* The slot of what has these bytes, or the empty one where it belongs. key(context, number) are the bytes of another. */
+/* The slot of the item with these bytes, or the empty slot where it belongs. key(context, number) returns the bytes of
+ * an item in the table. */
 static int32_t *find_slot(index_of *index, const void *bytes, size_t n, const void *(*key)(const void *, int32_t),
                           const void *context) {
     uint64_t i = hash(bytes, n) & index->mask;
@@ -100,7 +101,7 @@ static remat_status begin_stage(const rm_footprint *footprint, int64_t s, rm_gro
 }
 
 static const void *stage_key(const void *context, int32_t number) {
-    const void *const *both = context; /* the footprint, the level */
+    const void *const *both = context; /* the footprint and the level */
     const rm_footprint *footprint = both[0];
     const rm_level *level = both[1];
     return &footprint->foot[level->group[number].begin];
@@ -127,7 +128,7 @@ remat_status rm_level_of_stages(const rm_footprint *footprint, rm_level *level) 
 
 /* ---- Groups ------------------------------------------------------------------------------------- */
 
-/* The sums of its children, and where it stands. */
+/* The sums over its children, and its position. */
 static void begin_group(const rm_level *below, int64_t child_at, int32_t n, int64_t begin, rm_group *group) {
     *group = (rm_group){.begin = begin, .n = n, .child_at = child_at};
     for (int32_t i = 0; i < n; i++) {
@@ -144,7 +145,7 @@ static void begin_group(const rm_level *below, int64_t child_at, int32_t n, int6
 }
 
 static const void *group_key(const void *context, int32_t number) {
-    const void *const *both = context; /* the level below, the level */
+    const void *const *both = context; /* the level below and the level */
     const rm_level *below = both[0], *level = both[1];
     return &below->member[level->group[number].child_at];
 }
@@ -158,7 +159,7 @@ remat_status rm_level_of_groups(const rm_level *below, int64_t size, bool all_di
     for (int64_t i = 0; i < count && !status; i++) {
         int64_t at = i * size, n = below->count - at < size ? below->count - at : size;
         int32_t fresh = -1, *slot = &fresh;
-        /* the last group may be shorter than those it would be compared with */
+        /* the last group may be shorter than the groups it would be compared with */
         if (!all_differ && n == size)
             slot = find_slot(&index, &below->member[at], (size_t)n * sizeof(int32_t), group_key, both);
         if (*slot < 0) {
@@ -174,14 +175,14 @@ remat_status rm_level_of_groups(const rm_level *below, int64_t size, bool all_di
 
 /* ---- Ways to keep a group ----------------------------------------------------------------------- */
 
-/* One child goes on to its next smaller way. */
+/* One child switches to its next smaller way. */
 typedef struct {
-    double price; /* time for a byte */
+    double price; /* time per byte saved */
     int32_t child;
     uint8_t way;
 } conversion;
 
-/* The ways of a child on the lower hull of bytes and time, the fastest first: order[0..]; answers how many. */
+/* The ways of a child on the lower convex hull of bytes and time, fastest first: order[0..]. Returns their number. */
 static int hull(const rm_group *child, uint8_t *order) {
     int n = 0, at = 0;
     for (int k = 1; k < child->n_kept; k++) {
@@ -213,7 +214,7 @@ static int by_price(const void *a, const void *b) {
     return x->way - y->way;
 }
 
-/* All conversions of a group, best first; start[]: the fastest way of each child. */
+/* All conversions of a group, best first. start[]: the fastest way of each child. */
 static int64_t list_conversions(const rm_level *below, const rm_group *group, conversion *list, uint8_t *start) {
     int64_t count = 0;
     for (int32_t i = 0; i < group->n; i++) {
@@ -248,7 +249,7 @@ remat_status rm_group_mixes(const rm_level *below, rm_group *group) {
         rm_free(list);
         return no_memory(group->n);
     }
-    uint8_t *now = group->mix + (size_t)MOST_MIXES * (size_t)group->n; /* a row to work in */
+    uint8_t *now = group->mix + (size_t)MOST_MIXES * (size_t)group->n; /* a scratch row */
     int64_t count = list_conversions(below, group, list, now);
     group->n_kept = count + 1 < MOST_MIXES ? (int)count + 1 : MOST_MIXES;
     for (int m = 0; m < group->n_kept; m++) {

@@ -1,6 +1,7 @@
-/* holes.c: holes in a treap (Aragon and Seidel, "Randomized search trees", 1989): a search tree by offset that is a heap
- * by random priority, which keeps it shallow. Each node also knows the largest hole below it, so a search for room never
- * enters a subtree in vain. The priorities come from a fixed seed: the same calls give the same answers. */
+/* holes.c: holes in a treap (Aragon and Seidel, "Randomized search trees", 1989): a search tree by offset that is also
+ * a heap by random priority, which keeps it shallow. Each node stores the largest hole of its subtree, so that a search
+ * never enters a subtree without enough room. The priorities come from a fixed seed: the same calls give the same
+ * answers. */
 #include "memory/holes.h"
 
 #include "memory/host.h"
@@ -24,7 +25,7 @@ static bool reserve(rm_holes *h) {
     return h->count < INT32_MAX - 1 && rm_grow(&h->node, &h->capacity, (int64_t)h->count + 2, sizeof *h->node);
 }
 
-/* There is room: reserve was called. */
+/* Does not fail: reserve() made room. */
 static int32_t new_node(rm_holes *h, uint64_t offset, uint64_t bytes) {
     int32_t i = h->unused;
     if (i)
@@ -32,7 +33,7 @@ static int32_t new_node(rm_holes *h, uint64_t offset, uint64_t bytes) {
     else
         i = ++h->count;
     h->seed = h->seed * 1664525u + 1013904223u;
-    uint32_t mixed = (h->seed ^ h->seed >> 16) * 0x85EBCA6Bu; /* the low bits of such a sequence are poor */
+    uint32_t mixed = (h->seed ^ h->seed >> 16) * 0x85EBCA6Bu; /* the low bits of this sequence are not random enough */
     h->node[i] = (rm_hole){.offset = offset, .bytes = bytes, .largest = bytes, .priority = mixed ^ mixed >> 13};
     return i;
 }
@@ -44,7 +45,7 @@ static void drop_node(rm_holes *h, int32_t i) {
 
 /* ---- The tree ----------------------------------------------------------------------------------- */
 
-/* Nodes below `offset` to *low, the others to *high. */
+/* Moves nodes below `offset` to *low and the others to *high. */
 static void split(rm_holes *h, int32_t i, uint64_t offset, int32_t *low, int32_t *high) {
     if (!i) {
         *low = *high = NONE;
@@ -63,7 +64,7 @@ static void split(rm_holes *h, int32_t i, uint64_t offset, int32_t *low, int32_t
     update(h, i);
 }
 
-/* Everything in `low` lies below everything in `high`. */
+/* Requires every hole in `low` to lie below every hole in `high`. */
 static int32_t join(rm_holes *h, int32_t low, int32_t high) {
     if (!low || !high) return low ? low : high;
     if (h->node[low].priority > h->node[high].priority) {
@@ -104,7 +105,7 @@ static void insert(rm_holes *h, uint64_t offset, uint64_t bytes) {
     h->root = join(h, join(h, low, made), high);
 }
 
-/* The holes next to `offset`, which is in none. */
+/* The holes next to `offset`, which lies in no hole. */
 static void neighbours(const rm_holes *h, uint64_t offset, int32_t *before, int32_t *after) {
     *before = *after = NONE;
     for (int32_t i = h->root; i;) {
@@ -128,7 +129,7 @@ void rm_holes_free(rm_holes *h) {
     *h = (rm_holes){0};
 }
 
-/* What is left of hole `i` after bytes were taken from its low or high end. */
+/* Shrinks hole `i` after bytes were taken from its low or high end. */
 static void shrink(rm_holes *h, int32_t i, uint64_t offset, uint64_t bytes) {
     uint64_t key = h->node[i].offset;
     if (bytes == 0) {

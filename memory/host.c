@@ -1,6 +1,6 @@
-/* host.c: host memory. Small things come from malloc, whosever it is in this program; large blocks straight from the system,
- * for two reasons: the arena wants an unreadable page right behind its last byte, which no allocator
- * offers, and a block of gigabytes that is freed should leave the process at once instead of waiting in a cache. */
+/* host.c: host memory. Small allocations come from the process's malloc. Large blocks come from the system, for two
+ * reasons: the arena needs an unreadable page directly after its last byte, which no allocator offers, and a freed
+ * block of several gigabytes should leave the process at once instead of staying in a cache. */
 #include "memory/host.h"
 
 #include <pthread.h>
@@ -18,26 +18,26 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* ---- Counting and failing on purpose ------------------------------------------------------------ */
+/* ---- Counting and failure injection ------------------------------------------------------------- */
 
 static _Atomic int64_t allocations;
-static _Atomic int64_t until_failure; /* the next allocation lowers it; the one that reaches 0 fails */
+static _Atomic int64_t until_failure; /* each allocation decrements it; the one that reaches 0 fails */
 
 void rm_host_fail_at(int64_t n) { atomic_store(&until_failure, n > 0 ? n : 0); }
 int64_t rm_host_allocations(void) { return atomic_load(&allocations); }
 
-/* Counts one allocation; true when it is the one that has to fail. */
+/* Counts one allocation. Returns true if this one has to fail. */
 static bool must_fail(void) {
     atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
     int64_t left = atomic_load_explicit(&until_failure, memory_order_relaxed);
-    while (left > 0) /* 0 stays 0, so that only one fails: hence not a plain decrement */
+    while (left > 0) /* 0 stays 0, so that only one allocation fails; hence not a plain decrement */
         if (atomic_compare_exchange_weak(&until_failure, &left, left - 1)) return left == 1;
     return false;
 }
 
-/* ---- Small things ------------------------------------------------------------------------------- */
+/* ---- Small allocations -------------------------------------------------------------------------- */
 
-/* Requests beyond PTRDIFF_MAX can never be met, and some allocators assert on them. */
+/* Requests above PTRDIFF_MAX can never be met, and some allocators assert on them. */
 static void *take_plain(size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : malloc(bytes); }
 static void *take_zeroed(size_t bytes) { return bytes > PTRDIFF_MAX ? NULL : calloc(1, bytes); }
 static void *take_aligned(size_t bytes, size_t alignment) {
@@ -75,7 +75,7 @@ bool rm_grow(void *array, int64_t *capacity, int64_t needed, size_t item_bytes) 
     if (larger < 16) larger = 16;
     size_t bytes;
     void *items;
-    memcpy(&items, array, sizeof items); /* whatever they are */
+    memcpy(&items, array, sizeof items); /* works for pointers of any type */
     if (__builtin_mul_overflow((size_t)larger, item_bytes, &bytes)) return false;
     items = rm_realloc(items, bytes);
     if (!items) return false;
@@ -97,7 +97,7 @@ static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 /* Rounds up to a power of two; 0 when that overflows. */
 static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) & ~(to - 1); }
 
-/* Whole pages, starting at a multiple of `alignment`: maps more than that and gives the two ends back. */
+/* Maps whole pages that start at a multiple of `alignment`: maps more than needed and unmaps both ends. */
 static void *map_pages(size_t bytes, size_t alignment) {
     size_t page = page_bytes(), slack = alignment > page ? alignment - page : 0;
     if (bytes > PTRDIFF_MAX - slack) return NULL;
@@ -106,7 +106,7 @@ static void *map_pages(size_t bytes, size_t alignment) {
     char *block = (char *)round_up((size_t)start, alignment > page ? alignment : page);
     if (block > start) munmap(start, (size_t)(block - start));
     if (start + slack > block) munmap(block + bytes, (size_t)(start + slack - block));
-    if (bytes >= 2 * HUGE_PAGE) (void)madvise(block, bytes, MADV_HUGEPAGE); /* a wish; a system may lack them */
+    if (bytes >= 2 * HUGE_PAGE) (void)madvise(block, bytes, MADV_HUGEPAGE); /* a hint: a system may lack huge pages */
     return block;
 }
 
@@ -164,9 +164,9 @@ bool rm_host_address_space(uint64_t *limit_bytes, uint64_t *used_bytes) {
     return true;
 }
 
-/* ---- What the allocator says of itself ---------------------------------------------------------- */
+/* ---- Allocator statistics ----------------------------------------------------------------------- */
 
-/* jemalloc's, where the program was linked to it, as `remat` is. */
+/* jemalloc's function if the program is linked to jemalloc, as `remat` is; otherwise NULL. */
 int mallctl(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes) __attribute__((weak));
 
 static bool read_from_jemalloc(const char *name, void *value, size_t bytes) {
@@ -175,7 +175,7 @@ static bool read_from_jemalloc(const char *name, void *value, size_t bytes) {
 
 static char allocator[40] = "libc";
 
-/* "jemalloc 5.3.0" of "5.3.0-0-g54eaed1d8b56". */
+/* "jemalloc 5.3.0" out of "5.3.0-0-g54eaed1d8b56". */
 static void name_allocator(void) {
     const char *version = "";
     if (read_from_jemalloc("version", &version, sizeof version))
@@ -188,8 +188,9 @@ const char *rm_host_allocator(void) {
     return allocator;
 }
 
-/* A sanitizer allocates by itself. glibc's own malloc then first awakes in malloc_trim, which is not safe on two threads at
- * once: each takes itself for the owner of the main arena, and the second to end aborts the process. */
+/* Sanitizers replace the allocator. Then glibc's own malloc is first initialised in malloc_trim, which is not safe on
+ * two threads at once: each takes itself for the owner of the main arena, and the second to finish aborts the
+ * process. */
 void rm_host_trim(void) {
     if (mallctl) (void)mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: all arenas */
 #if defined __GLIBC__ && !defined REMAT_SANITIZED

@@ -1,5 +1,6 @@
-/* host.h: host memory, through malloc: the library brings no allocator along, the program `remat` is linked to jemalloc where
- * that was found when building. Every allocation of the library goes through here, so that tests can count them and make one fail. */
+/* host.h: host memory, through malloc. The library contains no allocator; the program `remat` is linked to jemalloc if
+ * the build found it. Every allocation of the library goes through these functions, so that tests can count allocations
+ * and make one fail. */
 #ifndef RM_HOST_H
 #define RM_HOST_H
 
@@ -7,43 +8,46 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *rm_malloc(size_t bytes);               /* NULL when there is none; bytes 0 gives a unique pointer */
+void *rm_malloc(size_t bytes);               /* NULL if out of memory; bytes 0 gives a unique pointer */
 void *rm_calloc(size_t count, size_t bytes); /* NULL also when the product overflows */
 void *rm_realloc(void *pointer, size_t bytes);
 void rm_free(void *pointer); /* NULL allowed */
-void *rm_shrink(void *pointer, size_t bytes); /* to no more than it had; never fails: then it stays as large as it was */
+/* bytes <= the old size; never fails: at worst the block keeps its size */
+void *rm_shrink(void *pointer, size_t bytes);
 char *rm_strdup(const char *text);
 
-/* Room for `needed` items in an array that grows: at least doubles it where it has to. `array` is the address of the pointer to
- * its items, NULL while *capacity is 0. False: there is none, and array and capacity are as they were.
+/* Makes room for `needed` items in a growing array and at least doubles it when it grows. `array` is the address of the
+ * pointer to its items, which is NULL while *capacity is 0. Returns false if out of memory; then array and capacity are
+ * unchanged.
  *
  *     if (!rm_grow(&list->item, &list->capacity, list->count + 1, sizeof *list->item)) return false;
- *     list->item[list->count++] = item; */
+ *     list->item[list->count++] = item;
+ */
 bool rm_grow(void *array, int64_t *capacity, int64_t needed, size_t item_bytes);
 
-/* One large block, aligned to `alignment` (a power of two); NULL when there is none. Contents are undefined. Blocks of
- * RM_BLOCK_MAPPED bytes and more are mapped straight from the system: they go back to it the moment they are freed, and
- * huge pages are asked for. Smaller ones come from the allocator. */
+/* One large block, aligned to `alignment` (a power of two); NULL if out of memory. Its contents are undefined. Blocks
+ * of at least RM_BLOCK_MAPPED bytes are mapped directly from the system, with huge pages where possible, and are
+ * unmapped as soon as they are freed. Smaller ones come from the allocator. */
 #define RM_BLOCK_MAPPED ((size_t)1 << 20)
 void *rm_block_alloc(size_t bytes, size_t alignment);
 void rm_block_free(void *block, size_t bytes);
 
-/* A zero-filled block of any size whose end (bytes rounded up to 64) touches an unreadable page. That the END is exact
- * is the point, so the start is aligned to 64 bytes and no more. Always mapped: an allocator has no such page. */
+/* A zero-filled block of any size whose end (bytes rounded up to 64) touches an unreadable page. Because the end is
+ * exact, the start is only aligned to 64 bytes. Always mapped, since an allocator offers no such page. */
 void *rm_guarded_alloc(size_t bytes);
 void rm_guarded_free(void *block, size_t bytes);
 
-/* Gives pages that were freed, and that the allocator keeps for next time, back to the system now. */
+/* Returns freed pages that the allocator caches to the system. */
 void rm_host_trim(void);
 
-/* The limit on address space (ulimit -v), and what of it is taken. False: there is none. */
+/* The limit on address space (ulimit -v) and the part in use. Returns false if there is no limit. */
 bool rm_host_address_space(uint64_t *limit_bytes, uint64_t *used_bytes);
 
 const char *rm_host_allocator(void);           /* "jemalloc 5.3.0", "libc" */
 void rm_host_stats(uint64_t *allocated_bytes, uint64_t *resident_bytes); /* 0 and 0 where unknown */
 
-/* For tests: the n-th allocation from now (1 is the next) and only that one fails; 0: none. And how many allocations
- * (of any kind above) this process has made so far. */
+/* For tests: makes only the n-th allocation from now fail (1 is the next; 0: none). rm_host_allocations returns the
+ * number of allocations (of any kind above) that this process has made. */
 void rm_host_fail_at(int64_t n);
 int64_t rm_host_allocations(void);
 

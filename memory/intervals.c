@@ -1,4 +1,5 @@
-/* intervals.c: rm_solve: every interval of one group's children, shortest first, in the three ways of footprint.h. */
+/* intervals.c: rm_solve: solves every interval of one group's children, shortest first, in the three ways of
+ * footprint.h. */
 #include "memory/groups.h"
 
 #include <string.h>
@@ -6,10 +7,10 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* A frontier in the making may be so many times longer than it will end, before it is thinned. */
+/* An unfinished frontier may be this many times longer than the finished one before it is thinned. */
 #define SLACK 3
 #define PAGE_POINTS 1024
-#define TRY_ALL 12 /* children: up to there an interval is split everywhere */
+#define TRY_ALL 12 /* children; intervals up to this length are split at every position */
 
 static remat_status no_memory(int64_t n) {
     return rm_fail(REMAT_MEMORY, "out of host memory to solve %lld stages or groups", (long long)n);
@@ -38,7 +39,7 @@ void rm_solver_free(rm_solver *solver) {
     *solver = (rm_solver){0};
 }
 
-/* Room for one group's numbers; it stays from group to group. */
+/* Allocates the arrays for one group; they are reused for the next group. */
 static remat_status make_room(rm_solver *solver, int32_t n) {
     if (!solver->scratch) {
         solver->page_points = solver->whole_points > PAGE_POINTS ? solver->whole_points : PAGE_POINTS;
@@ -81,7 +82,7 @@ static rm_how *how_at(const rm_solver *solver, int32_t i) {
     return &solver->page[i / solver->page_points].how[i % solver->page_points];
 }
 
-/* Room for n points on one page, from `used` on. */
+/* Makes room for n points on one page, from `used` on. */
 static remat_status make_points(rm_solver *solver, int n) {
     int32_t left = solver->page_points - solver->used % solver->page_points;
     if (left < n) solver->used += left;
@@ -94,7 +95,7 @@ static remat_status make_points(rm_solver *solver, int n) {
     return page->cost && page->how ? REMAT_OK : no_memory(solver->n);
 }
 
-/* The interval's points, once they are final. */
+/* Stores the points of an interval once they are final. */
 static remat_status keep_points(rm_solver *solver, int u, int v, const rm_point *point, int n) {
     TRY(make_points(solver, n));
     solver->first[rm_interval(u, v)] = solver->used;
@@ -113,7 +114,8 @@ static const remat_cost *costs(const rm_solver *solver, int u, int v, int *n) {
 
 static const rm_group *child(const rm_solver *solver, int u) { return &solver->below->group[solver->child[u]]; }
 
-/* Children that are alike in a row share their points, as longer intervals of them do (rm_solve): a point is numbered once. */
+/* Consecutive equal children share their points, and so do longer intervals of them (rm_solve): each point is numbered
+ * once. */
 static remat_status solve_one(rm_solver *solver, int u) {
     const rm_group *alone = child(solver, u);
     if (u > 0 && solver->child[u] == solver->child[u - 1]) {
@@ -129,7 +131,7 @@ static remat_status solve_one(rm_solver *solver, int u) {
 
 /* ---- One interval ------------------------------------------------------------------------------- */
 
-/* The frontier so far, and room for its successor and for one more way. */
+/* The frontier so far, and room for its successor and for the points of one more way. */
 typedef struct {
     rm_point *best, *next, *way;
     int n;
@@ -143,7 +145,7 @@ static void add_way(attempt *a, int n_way, int most) {
     if (a->n > SLACK * most) a->n = rm_frontier_thin(a->best, a->n, most);
 }
 
-/* What of state(begin[u]) and the states in a sweep over child i is alive at most. */
+/* The most bytes of state(begin[u]) and of the states in a forward sweep over child i that are alive at once. */
 static uint64_t sweep_over(const rm_solver *solver, int u, int i) {
     const rm_footprint *f = solver->footprint;
     const rm_group *over = child(solver, i);
@@ -161,8 +163,8 @@ static uint64_t sweep_over(const rm_solver *solver, int u, int i) {
 static bool has(const rm_cuts *cuts, int i) { return cuts->bit[i / 64] >> (i % 64) & 1; }
 static void put(rm_cuts *cuts, int i) { cuts->bit[i / 64] |= (uint64_t)1 << (i % 64); }
 
-/* Where an interval may be split. A short one anywhere; a longer one where the two intervals that are shorter by a child
- * were, and next to that. */
+/* Candidate positions for splits. A short interval may be split anywhere. A longer one is split only at, or next to,
+ * the splits of the two intervals that are one child shorter. */
 static rm_cuts likely_cuts(const rm_solver *solver, int u, int v) {
     rm_cuts likely = {0};
     if (v - u > TRY_ALL) {
@@ -225,7 +227,7 @@ static rm_cuts moved_on(rm_cuts cuts) {
 
 /* ---- All intervals ------------------------------------------------------------------------------ */
 
-/* [u,v) is the interval before it, one child further on: all children in [u-1,v) are alike. */
+/* [u,v) equals the interval [u-1,v-1): all children in [u-1,v) are equal. */
 static bool same_as_before(const rm_solver *solver, int u, int v) {
     if (u == 0) return false;
     for (int i = u; i < v; i++)
@@ -233,14 +235,14 @@ static bool same_as_before(const rm_solver *solver, int u, int v) {
     return true;
 }
 
-/* ---- What is remembered ------------------------------------------------------------------------- */
+/* ---- Keeping what writing a plan needs ---------------------------------------------------------- */
 
 static void add_drops(rm_drops *sum, rm_drops more) {
     sum->runs += more.runs;
     sum->table_bytes += more.table_bytes;
 }
 
-/* What point i of [u,v) drops: sweeps over left parts, and what lone children do. */
+/* The drops of point i of [u,v): sweeps over left parts and lone children. */
 static rm_drops drops_of(const rm_solver *solver, int u, int v, int i) {
     rm_drops sum = {0};
     for (;;) {
@@ -260,14 +262,14 @@ static rm_drops drops_of(const rm_solver *solver, int u, int v, int i) {
     return sum;
 }
 
-/* The number that a point will have among those of its interval that are remembered; in place of its cost, which nobody needs
- * by then. */
+/* The number of each kept point within its interval. It overwrites the point's cost, which is no longer needed by
+ * then. */
 enum { FORGOTTEN = 0, WANTED = 1 };
 static uint64_t *mark(const rm_solver *solver, int u, int v, int i) {
     return &cost_at(solver, solver->first[rm_interval(u, v)] + i)->peak_bytes;
 }
 
-/* Every point that some point of the whole is made of is WANTED. Longer intervals come first. */
+/* Marks as WANTED every point that some point of the whole is made of. Longer intervals come first. */
 static void mark_wanted(const rm_solver *solver) {
     int32_t n = solver->n;
     for (int u = 0; u < n; u++)
@@ -284,12 +286,12 @@ static void mark_wanted(const rm_solver *solver) {
             }
 }
 
-/* Is this interval's place in the pool another's, too, which comes before it? */
+/* Whether an earlier interval has the same place in the pool. */
 static bool is_shared(const rm_solver *solver, int u, int v) {
     return u > 0 && solver->first[rm_interval(u, v)] == solver->first[rm_interval(u - 1, v - 1)];
 }
 
-/* Gives those that are wanted their numbers, from 1 on, and every interval its place; answers how many there are. */
+/* Numbers the wanted points from 1 on and gives every interval its place. Returns the number of wanted points. */
 static int32_t number_wanted(const rm_solver *solver, int32_t *first) {
     int32_t used = 0;
     for (int length = 1; length <= solver->n; length++)
@@ -318,7 +320,7 @@ static void copy_wanted(const rm_solver *solver, rm_group *group) {
             }
 }
 
-/* What is needed for writing, and the frontier of the whole. */
+/* Keeps the frontier of the whole and what is needed to write its plans. */
 static remat_status remember(const rm_solver *solver, rm_group *group) {
     int n;
     const remat_cost *whole = costs(solver, 0, group->n, &n);

@@ -1,4 +1,4 @@
-/* nest.c: see nest.h. Main entries: rm_nest_make, rm_nest_write. Intervals of one group are solved in intervals.c. */
+/* nest.c: see nest.h. Main entries: rm_nest_make, rm_nest_write. intervals.c solves the intervals of one group. */
 #include "memory/nest.h"
 
 #include <math.h>
@@ -8,18 +8,19 @@
 #include "memory/host.h"
 
 #define MOST_LEVELS 12
-#define WHOLE_POINTS 512 /* of the whole chain's frontier */
-#define GROUP 16         /* stages or groups in a group, about */
+#define WHOLE_POINTS 512 /* points in the frontier of the whole chain */
+#define GROUP 16         /* about how many stages or groups form one group */
 
 struct rm_nest {
     const rm_footprint *footprint;
     int n_levels;
-    rm_level level[MOST_LEVELS]; /* [0]: stages; the last: one group, the whole chain */
+    rm_level level[MOST_LEVELS]; /* [0]: the stages; the last: one group, the whole chain */
 };
 
 /* ---- Building ----------------------------------------------------------------------------------- */
 
-/* How many groups levels there are between the stages and the root, and how many of one level make one of the next. */
+/* Chooses the number of levels between the stages and the root, and the number of items in one group of the next
+ * level. */
 static int64_t group_size(int64_t n_stages, int flat, int *between) {
     double ratio = (double)n_stages / flat;
     *between = ratio <= 1 ? 0 : (int)ceil(log(ratio) / log(GROUP) - 1e-9);
@@ -28,7 +29,7 @@ static int64_t group_size(int64_t n_stages, int flat, int *between) {
     return *between ? (int64_t)ceil(pow(ratio, 1.0 / *between)) : n_stages;
 }
 
-/* Few points where there are many intervals: 10,000 stages in well under a second. */
+/* Fewer points for more intervals, so that 10,000 stages take well under a second. */
 static int points_inside(int64_t n_stages) {
     return n_stages <= 16 ? 512 : n_stages <= 40 ? 128 : n_stages <= 2000 ? 64 : n_stages <= 20000 ? 32 : 16;
 }
@@ -109,7 +110,7 @@ static remat_status write_kept(writer *w, int level, int32_t id, int64_t begin, 
 
 static remat_status write_interval(writer *w, int level, int32_t id, int64_t begin, int u, int v, int i);
 
-/* Group `id` of `level`, which stands at `begin`, by point i of its own frontier. */
+/* Writes group `id` of `level`, which begins at `begin`, by point i of its own frontier. */
 static remat_status write_alone(writer *w, int level, int32_t id, int64_t begin, int i) {
     const rm_group *group = &w->nest->level[level].group[id];
     if (level > 0) return write_interval(w, level, id, begin, 0, group->n, i);
@@ -118,8 +119,8 @@ static remat_status write_alone(writer *w, int level, int32_t id, int64_t begin,
     return rm_plan_run_backward(w->plan, begin);
 }
 
-/* Its children u..v-1, the first of which stands at `begin`. Right parts recur, no deeper than there are children; the
- * left part is the rest of the loop. */
+/* Writes its children u..v-1, the first of which begins at `begin`. The loop handles left parts. Right parts recurse,
+ * no deeper than the number of children. */
 static remat_status write_interval(writer *w, int level, int32_t id, int64_t begin, int u, int v, int i) {
     const rm_group *group = &w->nest->level[level].group[id];
     const rm_level *below = &w->nest->level[level - 1];

@@ -1,15 +1,16 @@
-/* pack_critical.c: most of a long plan is nowhere near the peak: few items decide how large the block must be. Those are
- * placed by the exact search, all others around them, each as low as it can, the longest-lived first. Where one of those
- * finds no room, what is alive with it matters too, and everything is done again.
+/* pack_critical.c: places many items by an exact search over a few of them. Most of a long plan is far below the peak,
+ * so few items decide how large the block must be. The exact search places these; all other items go around them, each
+ * as low as possible, the longest-lived first. If one of them finds no room, the items alive with it become critical
+ * too, and everything is placed again.
  *
  *    bytes ^        .--.   <- these moments decide          1. items alive at the highest moments: rm_pack_fit
  *          |  .--.  |  |      .-.                           2. all others, by length of life
- *          | _|  |__|  |_.--._| |__                         3. one sticks out? 1. again, with what is alive there
+ *          | _|  |__|  |_.--._| |__                         3. one does not fit? 1. again, with the items alive there
  *          +----------------------> time
  *
- * Where thousands are alive together, most of them have lives nested in each other, and lie on each other without a gap:
- * that is the ground, laid first. Differs from pack_search.c, which decides about every item and is for a few hundred; a
- * hundred thousand are placed here in a fraction of a second. Main entry: rm_pack_critical. */
+ * Where thousands of items are alive together, most of their lifetimes are nested, and they stack without gaps. These
+ * form the ground, which is placed first. pack_search.c, in contrast, decides about every item and suits a few hundred;
+ * a hundred thousand are placed here in a fraction of a second. Main entry: rm_pack_critical. */
 #include "memory/pack_critical.h"
 
 #include <stdlib.h>
@@ -18,12 +19,12 @@
 #include "memory/host.h"
 #include "memory/pack_moments.h"
 
-#define FIRST_CRITICAL 40    /* items, about */
-#define MOST_CRITICAL 600    /* then it gives up */
-#define MOST_ALIVE 100       /* at the highest moment, beside the ground */
-#define MOST_STUCK 6         /* looked into each time round */
-#define SEARCH_WORK 10000000 /* about nanoseconds, each time round, ... */
-#define SEARCHES 4           /* ... and no more than a quarter of all */
+#define FIRST_CRITICAL 40    /* about how many items are critical at first */
+#define MOST_CRITICAL 600    /* gives up with more critical items */
+#define MOST_ALIVE 100       /* items at the highest moment that are not part of the ground */
+#define MOST_STUCK 6         /* unplaced items considered in each round */
+#define SEARCH_WORK 10000000 /* units of about a nanosecond for the search of each round, ... */
+#define SEARCHES 4           /* ... but no more than a quarter of the total */
 
 typedef enum { OTHER, GROUND, CRITICAL } role;
 
@@ -32,16 +33,16 @@ typedef struct {
     int32_t n;
     uint64_t capacity;
     rm_pack_limit *limit;
-    uint64_t search_work; /* for each search */
+    uint64_t search_work; /* limit of each search */
     uint64_t *offset;
     rm_pack_moments moments;
-    uint8_t *role;     /* of each item */
-    int32_t *longest;  /* items, the longest-lived first */
-    int32_t *critical; /* those, ascending */
+    uint8_t *role;     /* by item */
+    int32_t *longest;  /* items, longest-lived first */
+    int32_t *critical; /* the critical items, ascending */
     int32_t n_critical, n_ground;
 } packer;
 
-/* ---- Making one --------------------------------------------------------------------------------- */
+/* ---- Creation ----------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t life;
@@ -92,7 +93,7 @@ static int32_t highest_moment(const packer *p, int32_t begin, int32_t end) {
 
 /* ---- The ground --------------------------------------------------------------------------------- */
 
-/* How many of `longest` live so long that all but MOST_ALIVE of those alive at the highest moment do. */
+/* Returns n_long: all but MOST_ALIVE of the items alive at the highest moment are among longest[0..n_long-1]. */
 static int32_t count_long(const packer *p) {
     int32_t moment = highest_moment(p, 0, p->n), alive = 0, n_long = p->n;
     while (n_long > 0) {
@@ -104,8 +105,8 @@ static int32_t count_long(const packer *p) {
     return n_long;
 }
 
-/* Adds one at `moment`; or the sum up to and with it (Fenwick, "A new data structure for cumulative frequency tables",
- * 1994). */
+/* Adds one at `moment`; returns the sum up to and including it (Fenwick, "A new data structure for cumulative frequency
+ * tables", 1994). */
 static void count_one(int32_t *tree, int32_t n, int32_t moment) {
     for (int32_t k = moment + 1; k <= n; k += k & -k) tree[k]++;
 }
@@ -115,9 +116,9 @@ static int32_t counted(const int32_t *tree, int32_t moment) {
     return sum;
 }
 
-/* Lives that are nested lie on each other without a gap; one that begins inside many others and outlives them does not. So
- * the ground is those of longest[0..n_long-1] that do not cross more than the root of how many there are. false: out of
- * memory. */
+/* Items with nested lifetimes stack without gaps. An item that begins inside many others and outlives them does not.
+ * The ground therefore consists of those of longest[0..n_long-1] that cross at most sqrt(n_long) others. Returns false
+ * if out of memory. */
 static bool choose_ground(packer *p, int32_t n_long) {
     const int32_t *end = p->moments.end;
     int32_t *ends = rm_calloc((size_t)p->n + 2, sizeof *ends);
@@ -125,7 +126,7 @@ static bool choose_ground(packer *p, int32_t n_long) {
     for (int32_t k = 0; k < n_long; k++) p->role[p->longest[k]] = GROUND;
     for (int32_t i = 0; i < p->n; i++) {
         if (p->role[i] != GROUND) continue;
-        int64_t crossed = counted(ends, end[i] - 1) - counted(ends, i); /* that end inside its life */
+        int64_t crossed = counted(ends, end[i] - 1) - counted(ends, i); /* number that end inside its lifetime */
         count_one(ends, p->n + 1, end[i]);
         if (crossed * crossed > n_long) p->role[i] = OTHER;
     }
@@ -133,7 +134,7 @@ static bool choose_ground(packer *p, int32_t n_long) {
     return true;
 }
 
-/* false: it does not fit. */
+/* Returns false if it does not fit. */
 static bool lay_ground(packer *p, int32_t n_long) {
     for (int32_t k = 0; k < n_long; k++) {
         int32_t i = p->longest[k];
@@ -148,7 +149,7 @@ static bool lay_ground(packer *p, int32_t n_long) {
     return true;
 }
 
-/* ---- What matters ------------------------------------------------------------------------------- */
+/* ---- Critical items ----------------------------------------------------------------------------- */
 
 static void matters(packer *p, int32_t i) {
     if (p->role[i] != OTHER) return;
@@ -164,13 +165,13 @@ static void moment_matters(packer *p, int32_t moment) {
     rm_pack_spend(p->limit, (uint64_t)moment);
 }
 
-/* The highest moments of all, one after another, until enough items are alive in them. */
+/* Takes the highest moments, one after another, until enough items are alive in them. */
 static void choose_first(packer *p) {
     enum { TOP = 32 };
     const uint64_t *load = p->moments.load;
     int32_t top[TOP], n_top = 0;
     for (int32_t k = 0; k < p->n; k++) {
-        if (k + 1 < p->n && load[k + 1] >= load[k]) continue; /* it is still rising */
+        if (k + 1 < p->n && load[k + 1] >= load[k]) continue; /* the load is still rising */
         if (n_top == TOP && load[k] <= load[top[TOP - 1]]) continue;
         int32_t to = n_top < TOP ? n_top++ : TOP - 1;
         for (; to > 0 && load[top[to - 1]] < load[k]; to--) top[to] = top[to - 1];
@@ -179,7 +180,7 @@ static void choose_first(packer *p) {
     for (int32_t t = 0; t < n_top && p->n_critical < FIRST_CRITICAL; t++) moment_matters(p, top[t]);
 }
 
-/* ---- All together ------------------------------------------------------------------------------- */
+/* ---- All items ---------------------------------------------------------------------------------- */
 
 static rm_pack_outcome search_critical(packer *p, rm_pack_item *item, uint64_t *above, uint64_t *offset) {
     for (int32_t c = 0; c < p->n_critical; c++) {
@@ -191,7 +192,7 @@ static rm_pack_outcome search_critical(packer *p, rm_pack_item *item, uint64_t *
     uint64_t given = part.work;
     rm_pack_outcome outcome = rm_pack_fit(item, above, p->n_critical, p->capacity, &part, offset);
     rm_pack_spend(p->limit, given - part.work);
-    bool proof = p->n_ground == 0; /* the ground might have been laid otherwise */
+    bool proof = p->n_ground == 0; /* no proof with a ground, which could have been placed differently */
     return outcome == RM_PACK_IMPOSSIBLE && !proof ? RM_PACK_STOPPED : outcome;
 }
 
@@ -212,7 +213,7 @@ static rm_pack_outcome place_critical(packer *p) {
     return outcome;
 }
 
-/* All others. stuck[0..*n_stuck-1]: the first that found no room; they are left out. */
+/* Places all other items. stuck[0..*n_stuck-1]: the first items that found no room; they are left out. */
 static rm_pack_outcome place_others(packer *p, int32_t *stuck, int *n_stuck) {
     *n_stuck = 0;
     for (int32_t k = 0; k < p->n && *n_stuck < MOST_STUCK; k++) {

@@ -1,14 +1,14 @@
-/* pack_greedy.c: placements made in one go. Finding the smallest block is NP-hard; what a plan asks for is easy, because
- * most of its buffers come and go like a stack.
+/* pack_greedy.c: placements made in a single pass. Finding the smallest block is NP-hard, but plans are easy instances,
+ * because most of their buffers come and go like a stack.
  *
- *   1. sweeps     through time, as an allocator would, but in a block of given size and with two ends: what lives long is
- *                 stacked from the low end, what lives at most K steps hangs from the high end.
+ *   1. sweeps     through time, as an allocator would, but in a block of given size and from two ends: long-lived buffers
+ *                 stack from the low end, those that live at most K steps from the high end.
  *
  *                    | saved 0 | state 1 | saved 1 | ...  ->      free      <- ... | scratch | dstate 2 | dstate 1 |
  *
  *                 Several K are tried, first in a block of exactly the floor, then in larger ones. O(n log n) each.
- *   2. fits       in an order that is not time's (large ones first, ...), each at the lowest place that is free all its
- *                 life. O(n^2).
+ *   2. fits       in another order (large ones first, ...), each at the lowest place that is free during its whole
+ *                 lifetime. O(n^2).
  *
  * Where both fail, pack_search.c goes on. Main entries: rm_pack_floor, rm_pack_sweeps, rm_pack_fits. */
 #include "memory/pack_greedy.h"
@@ -23,8 +23,8 @@
 typedef struct {
     const rm_pack_item *item;
     int64_t n;
-    int32_t *by_end; /* n: items by `last` */
-    uint64_t *trial; /* n: offsets of the attempt that is being made */
+    int32_t *by_end; /* length n: items by `last` */
+    uint64_t *trial; /* length n: offsets of the current attempt */
     uint64_t unit;   /* divides all sizes */
     uint64_t goal_bytes;
     rm_pack_limit *limit;
@@ -36,7 +36,7 @@ typedef struct {
 
 typedef enum { FITS, TOO_SMALL, NO_MEMORY } outcome;
 
-/* A trial succeeded: remember it if nothing better is known. */
+/* Records a successful trial if it is better than the best so far. */
 static void keep_if_better(packer *p, uint64_t bytes) {
     if (bytes >= p->best->bytes) return;
     memcpy(p->best->offset, p->trial, (size_t)p->n * sizeof *p->trial);
@@ -45,9 +45,9 @@ static void keep_if_better(packer *p, uint64_t bytes) {
 
 static bool enough(const packer *p) { return p->best->bytes <= p->goal_bytes || rm_pack_over(p->limit); }
 
-/* ---- What is known before anything is placed ---------------------------------------------------- */
+/* ---- Before anything is placed ------------------------------------------------------------------ */
 
-/* Items by `last`, those that end together in the order they began: counting sort, 11 bits at a time. */
+/* Items by `last`, ties in the order in which they begin: a counting sort, 11 bits at a time. */
 static int32_t *order_by_end(const rm_pack_item *item, int64_t n) {
     enum { BITS = 11, BUCKETS = 1 << BITS };
     int32_t *from = rm_malloc((size_t)n * sizeof *from), *to = rm_malloc((size_t)n * sizeof *to);
@@ -92,7 +92,7 @@ uint64_t rm_pack_unit(const rm_pack_item *item, int64_t n) {
     uint64_t unit = 0;
     for (int64_t i = 0; i < n; i++) {
         uint64_t a = item[i].bytes;
-        while (unit) { /* Euclid's */
+        while (unit) { /* Euclid's algorithm */
             uint64_t rest = a % unit;
             a = unit;
             unit = rest;
@@ -104,7 +104,7 @@ uint64_t rm_pack_unit(const rm_pack_item *item, int64_t n) {
 
 /* ---- Sweeps ------------------------------------------------------------------------------------- */
 
-/* Into a block of `limit` bytes; those that live at most `short_steps` from the high end. */
+/* Places into a block of `limit` bytes; items that live at most `short_steps` hang from the high end. */
 static outcome sweep(packer *p, uint64_t limit, int64_t short_steps, uint64_t *bytes) {
     *bytes = 0;
     if (!rm_holes_begin(&p->holes, limit)) return NO_MEMORY;
@@ -132,9 +132,10 @@ static outcome try_sweep(packer *p, uint64_t limit, int64_t short_steps) {
 
 static const int64_t short_steps[] = {1, 4, 8, 16, 64, 512, 4096};
 enum { N_SHORT = sizeof short_steps / sizeof short_steps[0] };
-enum { MANY = 100000 }; /* items; above it a goal that a sweep reaches is taken: to search would take half a second */
+/* items; with more, the first sweep that reaches the goal is taken, since a search would take half a second */
+enum { MANY = 100000 };
 
-/* The smallest block, to about a 64th of what is to be gained, in which this sweep works. */
+/* The smallest block in which this sweep works, to about 1/64 of the possible gain. */
 static outcome bisect(packer *p, int64_t steps) {
     uint64_t too_small = p->best->floor_bytes, gap = (p->best->bytes - too_small) / 64 + p->unit;
     outcome outcome = FITS;
@@ -147,7 +148,7 @@ static outcome bisect(packer *p, int64_t steps) {
 }
 
 static outcome sweep_floor(packer *p) {
-    /* From one end there is always room; also the upper limit for everything that follows. */
+    /* one end alone always works; this is also the upper limit for all later attempts */
     outcome outcome = try_sweep(p, (uint64_t)1 << 62, 0);
     for (int k = 0; k < N_SHORT && outcome != NO_MEMORY && !enough(p); k++)
         outcome = try_sweep(p, p->best->floor_bytes, short_steps[k]);
@@ -191,7 +192,7 @@ bool rm_pack_sweep_above(const rm_pack_item *item, int64_t n, uint64_t goal_byte
 
 typedef struct {
     int32_t id;
-    double rank; /* placed from the highest down */
+    double rank; /* highest rank first */
 } turn;
 
 static int by_rank(const void *a, const void *b) {
@@ -200,8 +201,8 @@ static int by_rank(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Each in its turn at the lowest place that is free during its whole life. placed[0..count-1]: the items that have their
- * place, by offset. */
+/* Places each item in turn at the lowest place that is free during its whole lifetime. placed[0..count-1]: the items
+ * placed so far, by offset. */
 static uint64_t fit(packer *p, const turn *turns, int32_t *placed) {
     uint64_t bytes = 0;
     for (int64_t count = 0; count < p->n; count++) {
@@ -230,11 +231,11 @@ static double rank_in(order order, const rm_pack_item *item) {
     return order == BY_SIZE ? size + life * 1e-9 : order == BY_AREA ? size * life : life + size * 1e-18;
 }
 
-/* A fraction of the whole order, different in each round so that the same orders do not come round again. */
+/* A fraction of the whole order. It differs between rounds, so that orders do not repeat. */
 static double leap(int64_t round) { return 0.05 + (double)(round * 37 % 101) / 101; }
 
-/* Where the block came out too large, the items that stick out had their turn too late: they move up, and everything is
- * placed again (Joslin and Clements, "Squeaky wheel optimization", 1999). */
+/* If the block is too large, the items that stick out were placed too late. They move forward in the order, and
+ * everything is placed again (Joslin and Clements, "Squeaky wheel optimization", 1999). */
 static void fit_in_order(packer *p, order order, turn *turns, int32_t *placed, int64_t rounds) {
     for (int64_t i = 0; i < p->n; i++) turns[i] = (turn){(int32_t)i, rank_in(order, &p->item[i])};
     uint64_t cost = 2 * (uint64_t)(p->n * p->n);

@@ -7,7 +7,7 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* ---- Making one --------------------------------------------------------------------------------- */
+/* ---- Creation ----------------------------------------------------------------------------------- */
 
 static void find_ends(rm_pack_moments *p) {
     for (int64_t i = 0; i < p->n; i++) {
@@ -20,7 +20,7 @@ static void find_ends(rm_pack_moments *p) {
                 high = middle;
         }
         p->end[i] = (int32_t)low;
-        p->load[i] += p->item[i].bytes; /* differences; the sum of each prefix is the load */
+        p->load[i] += p->item[i].bytes; /* differences; each prefix sum is a load */
         p->load[low] -= p->item[i].bytes;
     }
     for (int64_t i = 1; i < p->n; i++) p->load[i] += p->load[i - 1];
@@ -58,8 +58,8 @@ void rm_pack_moments_free(rm_pack_moments *p) {
 
 /* ---- The ground --------------------------------------------------------------------------------- */
 
-/* top[node]: the highest in its moments, as far as it is known there; raised[node]: all its moments are at least so high.
- * Heights only grow, so nothing has to be passed down. */
+/* top[node]: the highest known ground in its moments. raised[node]: all its moments are at least this high. Heights
+ * only grow, so nothing has to be pushed down. */
 uint64_t rm_pack_ground(const rm_pack_moments *p, int32_t i) {
     uint64_t most = 0;
     int64_t first = i + p->leaves, last = p->end[i] + p->leaves - 1;
@@ -89,7 +89,7 @@ void rm_pack_raise_ground(rm_pack_moments *p, int32_t i, uint64_t height) {
     }
 }
 
-/* ---- The others --------------------------------------------------------------------------------- */
+/* ---- The other items ---------------------------------------------------------------------------- */
 
 static bool link_item(rm_pack_moments *p, int32_t node, int32_t i) {
     int64_t next_capacity = p->link_capacity;
@@ -121,14 +121,14 @@ static void add_span(rm_pack_moments *p, int32_t k, const uint64_t *offset) {
     p->span[p->n_spans++] = (rm_pack_span){offset[k], offset[k] + p->item[k].bytes};
 }
 
-/* What is placed and alive at a moment, of items from `from` on. */
+/* Adds the placed items with index >= `from` that are alive at a moment. */
 static void add_alive(rm_pack_moments *p, int32_t moment, int32_t from, const uint64_t *offset) {
     for (int32_t node = moment + p->leaves; node > 0; node /= 2)
         for (int32_t link = p->head[node]; link; link = p->next[link])
             if (p->entry[link] >= from) add_span(p, p->entry[link], offset);
 }
 
-/* Those that live wholly inside the life of i. */
+/* Adds the items that live entirely inside the lifetime of i. */
 static void add_inside(rm_pack_moments *p, int32_t i, const uint64_t *offset, const int32_t *early, int32_t n_early) {
     int32_t low = 0, high = n_early;
     while (low < high) {
@@ -147,7 +147,7 @@ static int by_begin(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* What lives longer than i and meets it is alive at i's beginning or at its end. */
+/* An item that overlaps i in time and lives longer is alive at i's beginning or at its end. */
 uint64_t rm_pack_lowest_room(rm_pack_moments *p, int32_t i, const uint64_t *offset, const int32_t *early,
                              int32_t n_early) {
     p->n_spans = 0;
