@@ -1,17 +1,19 @@
-/* pack_search.c: an exact search for a placement inside a given capacity. Depth first, over "what lies on the floor of this
- * section: this item, that one, or nothing?", asked where there are the fewest answers. Main entry: rm_pack_fit.
+/* pack_search.c: an exact search for a placement within a given capacity. It is a depth-first search over the question
+ * "what lies on the floor of this section: this item, that one, or nothing?", asked where there are the fewest answers.
+ * Main entry: rm_pack_fit.
  *
- * Why that loses no solution: let every item of a solution fall as low as it can. The lowest item of a section in a niche
- * (pack_state.h) then either lies on the niche's ground, wholly inside it, or on something higher; one branch each.
+ * No solution is lost: let every item of a solution fall as low as it can. The lowest item of a section in a niche
+ * (pack_state.h) then either lies on the niche's ground, entirely inside it, or on something higher. There is one
+ * branch for each case.
  *
- * What makes it fast, in order of what it brings:
- *   - niches all over are looked at, not the lowest alone: a section with one answer or none is found early;
- *   - rm_pack_state_infer ends most wrong ways within a few steps;
- *   - states that failed are remembered: many orders of placing lead to the same one;
- *   - parts of time that nothing open links any more fail alone, without trying again what lies elsewhere (a jump back over
+ * What makes it fast, most effective first:
+ *   - it looks at all niches, not only at the lowest: a section with one answer or none is found early;
+ *   - rm_pack_state_infer ends most wrong branches within a few steps;
+ *   - it remembers failed states: many orders of placing lead to the same state;
+ *   - parts of time that no open item links fail independently, without retrying placements elsewhere (backjumping over
  *     steps that cannot be to blame: Prosser, "Hybrid algorithms for the constraint satisfaction problem", 1993);
- *   - it begins again, with another taste in what to try first, when it got lost (Gomes, Selman, Kautz, "Boosting
- *     combinatorial search through randomization", 1998). What has failed stays remembered.
+ *   - it restarts with another ordering of the choices when it gets lost (Gomes, Selman, Kautz, "Boosting
+ *     combinatorial search through randomization", 1998). Failed states stay remembered.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +21,14 @@
 #include "memory/host.h"
 #include "memory/pack_state.h"
 
-#define LOOK_EVERY 2000000 /* of work: at limit->stop */
+#define LOOK_EVERY 2000000 /* units of work between calls of limit->stop */
 
 typedef struct {
-    int64_t trail_before;      /* inference, */
+    int64_t trail_before;      /* before inference */
     int64_t trail_after;       /* before any answer */
-    int64_t first, next, last; /* answers: items in `choice` */
-    int32_t placed;            /* the one that is tried; -1: none */
-    bool may_stay_empty;       /* the last answer */
+    int64_t first, next, last; /* the answers: range of items in `choice` */
+    int32_t placed;            /* the item being tried; -1: none */
+    bool may_stay_empty;       /* "nothing" is still to be tried as the last answer */
     rm_pack_spot spot;
 } frame;
 
@@ -36,17 +38,17 @@ typedef struct {
     int64_t n_frames, frame_capacity;
     int32_t *choice;
     int64_t n_choices, choice_capacity;
-    uint64_t *failed; /* names of parts, by their low bits */
+    uint64_t *failed; /* names of failed parts, indexed by their low bits */
     uint64_t failed_mask;
     int64_t nodes;
     rm_pack_limit *limit;
-    uint64_t next_look; /* at the clock, by work done */
+    uint64_t next_look; /* work count at the next call of limit->stop */
     bool stopped;
 } search;
 
 /* ---- Frames ------------------------------------------------------------------------------------- */
 
-/* Best first; few, so insertion. */
+/* Best first, by insertion sort, since there are few. */
 static void list_choices(search *s, frame *f) {
     const rm_pack_box *box = s->state.box;
     f->first = f->next = s->n_choices;
@@ -66,7 +68,7 @@ static void take_back(search *s, frame *f) {
     rm_pack_state_undo(&s->state, f->trail_after);
 }
 
-/* Gives the next answer to the frame's question. false: none is left. */
+/* Tries the next answer to the frame's question. Returns false if none is left. */
 static bool answer(search *s, frame *f) {
     take_back(s, f);
     if (f->next < f->last) {
@@ -88,7 +90,7 @@ static void drop_frame(search *s) {
     s->n_frames--;
 }
 
-/* A part has failed, whatever lies elsewhere: remember it, and drop the frames whose answers cannot touch it. */
+/* A part has failed regardless of the rest: remembers it, and drops the frames whose answers do not affect it. */
 static void fail_part(search *s, const rm_pack_spot *spot) {
     s->failed[spot->name & s->failed_mask] = spot->name;
     for (; s->n_frames > 0; drop_frame(s)) {
@@ -107,7 +109,7 @@ static bool over(search *s) {
     return s->stopped = s->stopped || s->limit->stop(s->limit->context);
 }
 
-/* A new frame for the state as it is; what can be told without trying may end it at once. */
+/* Pushes a frame for the current state. Inference alone may fail it at once. */
 static void enter(search *s) {
     s->nodes++;
     frame f = {.trail_before = s->state.n_trail, .placed = -1};
@@ -148,7 +150,7 @@ static rm_pack_outcome explore(search *s, int64_t most_nodes) {
     }
 }
 
-/* ---- Tastes ------------------------------------------------------------------------------------- */
+/* ---- Orderings ---------------------------------------------------------------------------------- */
 
 typedef enum { WIDE, LARGE, TALL, LONG_LIVED, N_TASTES } taste;
 
@@ -157,8 +159,8 @@ static double rank_in(taste taste, const rm_pack_box *box, const rm_pack_item *i
     return taste == WIDE ? box->end - box->begin : taste == LARGE ? box->size * life : taste == TALL ? box->size : life;
 }
 
-#define FIRST_NODES 2000 /* before it begins again, ... */
-#define GROWTH 1.06      /* and so many times more after each round of tastes */
+#define FIRST_NODES 2000 /* nodes before the first restart, ... */
+#define GROWTH 1.06      /* ... multiplied by this factor after each round of orderings */
 #define NOISE 0.2
 
 static void rank_all(search *s, const rm_pack_item *item, int64_t round, uint64_t *seed) {
@@ -169,12 +171,12 @@ static void rank_all(search *s, const rm_pack_item *item, int64_t round, uint64_
     }
 }
 
-/* ---- All together ------------------------------------------------------------------------------- */
+/* ---- The whole search --------------------------------------------------------------------------- */
 
 static bool create(search *s, const rm_pack_item *item, const uint64_t *above, int32_t n, uint64_t capacity,
                    rm_pack_limit *limit) {
     *s = (search){.limit = limit};
-    uint64_t names = 1 << 12; /* one for each ten microseconds or so, but no more than 16 MiB */
+    uint64_t names = 1 << 12; /* one for every ten microseconds or so, at most 16 MiB */
     while (names < 1 << 21 && names < limit->work / 10000) names *= 2;
     s->failed_mask = names - 1;
     s->failed = rm_calloc(names, sizeof *s->failed);
@@ -188,14 +190,14 @@ static void destroy(search *s) {
     rm_free(s->failed);
 }
 
-/* Placing one item after another without ever being wrong. */
+/* The work of placing one item after another without a wrong choice. */
 static uint64_t work_of_one_way(const rm_pack_state *state) {
     uint64_t widths = 0;
     for (int32_t i = 0; i < state->n; i++) widths += 20 + (uint64_t)(state->box[i].end - state->box[i].begin) / 2;
     return widths / 2 * (uint64_t)state->n;
 }
 
-/* Items that share no step with any others. */
+/* Fits a group of items that share no step with any other item. */
 static rm_pack_outcome fit_part(const rm_pack_item *item, const uint64_t *above, int32_t n, uint64_t capacity,
                                 rm_pack_limit *limit, uint64_t *offset) {
     search s;

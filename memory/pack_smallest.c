@@ -1,13 +1,13 @@
-/* pack_smallest.c: the smallest block that can be found within a limit: what is fast (pack_greedy.c), then an exact search
- * over the few items that matter (pack_critical.c), then over all of them (pack_search.c), each at one capacity after
- * another. Main entry: rm_pack_smallest.
+/* pack_smallest.c: the smallest block that can be found within a work limit. Fast methods come first (pack_greedy.c),
+ * then an exact search over the few items that matter (pack_critical.c), then one over all items (pack_search.c), each
+ * at one capacity after another. Main entry: rm_pack_smallest.
  *
  *   floor                                                       best so far
  *     |-------------------------------|---------------|---------------|      bytes
  *    1st target                      2nd             3rd                     each with the same work
  *
- * When they come close to the best, all again with twice the work. A placement that is found moves the right end, a proof
- * that there is none the left one. */
+ * When the targets come close to the best, all are tried again with twice the work. A placement moves the right end, a
+ * proof that there is none the left end. */
 #include <string.h>
 
 #include "memory/bytes.h"
@@ -15,15 +15,15 @@
 #include "memory/pack_critical.h"
 #include "memory/pack_greedy.h"
 
-/* Work is about nanoseconds (pack.h). */
-#define CRITICAL_WORK 50000000 /* for one target, and ... */
+/* Work is counted in units of about a nanosecond (pack.h). */
+#define CRITICAL_WORK 50000000 /* for one target, ... */
 #define CRITICAL_WORK_EACH 2000
-#define SHARES 3           /* ... and no more than a third of what is left */
-#define FITS_LEAST 1000    /* items; below it the search does better, ... */
-#define FITS_MOST 20000    /* ... above it nothing quadratic */
-#define FITS_ROUNDS 100    /* at most, of each order, ... */
-#define FITS_WORK 20000000 /* ... and no more than so many comparisons */
-#define FIRST_WORK 5000000 /* of the search for one target; twice as much each time round */
+#define SHARES 3           /* ... but no more than a third of the remaining work */
+#define FITS_LEAST 1000    /* items; with fewer, the search does better, ... */
+#define FITS_MOST 20000    /* ... with more, nothing quadratic is tried */
+#define FITS_ROUNDS 100    /* at most, for each order, ... */
+#define FITS_WORK 20000000 /* ... but no more than this number of comparisons */
+#define FIRST_WORK 5000000 /* of the search for one target; doubles in each round */
 
 typedef struct {
     const rm_pack_item *item;
@@ -34,7 +34,7 @@ typedef struct {
     rm_packing *out;
 } chooser;
 
-/* Is there nothing more to gain, or nothing left to gain it with? */
+/* Whether there is nothing more to gain, or no work left. */
 static bool over(const chooser *c) {
     return c->out->bytes <= rm_larger(c->goal, c->out->proved_bytes) ||
            (c->wish->capacity && c->out->proved_bytes > c->wish->capacity) || rm_pack_over(c->wish->limit);
@@ -68,7 +68,7 @@ static rm_pack_outcome try_target(chooser *c, packer *pack, uint64_t target, uin
     return outcome;
 }
 
-/* One row of targets. false: out of host memory. */
+/* Tries one row of targets. Returns false if out of host memory. */
 static bool try_targets(chooser *c, uint64_t work) {
     uint64_t target = rm_larger(c->goal, c->out->proved_bytes), gap = (c->out->bytes - target) / 16 + 2 * c->unit;
     while (!over(c)) {
@@ -81,15 +81,15 @@ static bool try_targets(chooser *c, uint64_t work) {
 }
 
 static bool search(chooser *c) {
-    if (c->wish->capacity && !over(c)) /* nothing else is wanted */
+    if (c->wish->capacity && !over(c)) /* any block up to this size will do */
         return try_target(c, fit, c->goal, RM_PACK_ENDLESS) != RM_PACK_NO_MEMORY;
-    bool ok = true; /* the last row may take all that is left */
+    bool ok = true; /* the last row may use all remaining work */
     for (uint64_t work = FIRST_WORK; ok && !over(c) && work / 2 < c->wish->limit->work; work *= 2)
         ok = try_targets(c, work);
     return ok;
 }
 
-/* At the goal, then a little above it, then more, until it works. */
+/* Tries the goal, then ever larger targets until one works. */
 static bool try_critical(chooser *c) {
     static const double more[] = {0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2};
     for (size_t k = 0; k < sizeof more / sizeof more[0] && !over(c); k++) {

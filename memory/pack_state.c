@@ -1,5 +1,5 @@
-/* pack_state.c: sections, floors and what follows from them (pack_state.h has the picture). Nothing here decides anything:
- * the search says what to place, and is told whether that can still come to a good end, and where to go on. */
+/* pack_state.c: sections, floors and inference on them (pack_state.h has a picture). This file makes no choices: the
+ * search says what to place and learns whether a solution is still possible and where to branch next. */
 #include "memory/pack_state.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* ---- Making one --------------------------------------------------------------------------------- */
+/* ---- Creation ----------------------------------------------------------------------------------- */
 
 static uint64_t common_divisor(uint64_t a, uint64_t b) {
     while (b) {
@@ -39,7 +39,7 @@ static void choose_unit(rm_pack_state *s, const rm_pack_item *item, const uint64
 }
 
 typedef struct {
-    int64_t key[3]; /* sorted by these, */
+    int64_t key[3]; /* sorted by these keys, */
     int32_t i;      /* then by this */
 } entry;
 
@@ -50,7 +50,7 @@ static int by_keys(const void *a, const void *b) {
     return (x->i > y->i) - (x->i < y->i);
 }
 
-/* A section closes when something ends after something began: no other set of items alive together is larger. */
+/* A section ends when an item ends after another began. No other set of items that are alive together is larger. */
 static void cut_sections(rm_pack_state *s, const rm_pack_item *item, entry *by_end) {
     for (int32_t i = 0; i < s->n; i++) by_end[i] = (entry){{item[i].last}, i};
     qsort(by_end, (size_t)s->n, sizeof *by_end, by_keys);
@@ -84,10 +84,10 @@ static bool reserve_trail(rm_pack_state *s, int64_t more) {
 
 static bool create_sections(rm_pack_state *s) {
     enum { COLUMNS = 6 };
-    size_t n = (size_t)s->n_sections + 1; /* one more: where the last one ends */
+    size_t n = (size_t)s->n_sections + 1; /* one more, for the end of the last section */
     int32_t *all = rm_calloc(n * COLUMNS, sizeof *all);
     s->section_name = rm_malloc(n * sizeof *s->section_name);
-    s->floor = all; /* owns them all */
+    s->floor = all; /* owns all the arrays */
     if (!all || !s->section_name || !reserve_trail(s, 16 * (int64_t)n)) return false;
     s->left = all + n;
     s->reach = all + 2 * n;
@@ -140,7 +140,7 @@ void rm_pack_state_clear(rm_pack_state *s) {
     s->n_trail = 0;
 }
 
-/* ---- Steps and back ----------------------------------------------------------------------------- */
+/* ---- Placing and undoing ------------------------------------------------------------------------ */
 
 static void set_floor(rm_pack_state *s, int32_t section, int32_t floor) {
     s->trail[s->n_trail++] = (rm_pack_change){section, s->floor[section]};
@@ -186,9 +186,9 @@ void rm_pack_state_undo(rm_pack_state *s, int64_t n_trail) {
     }
 }
 
-/* ---- What follows ------------------------------------------------------------------------------- */
+/* ---- Inference ---------------------------------------------------------------------------------- */
 
-/* How low each open item can lie, and in each section the lowest of them. */
+/* Computes the lowest height of each open item, and the minimum of these in each section. */
 static bool find_lowest(rm_pack_state *s) {
     const int32_t *floor = s->floor;
     int32_t *lowest = s->lowest;
@@ -213,8 +213,8 @@ static void sort_open(rm_pack_state *s) {
     }
 }
 
-/* In one section, the open items are jobs on one machine: none begins before its `lowest`, and the machine must be done
- * by `capacity`. It is done earliest when they come in order of `lowest`. All sections at once. */
+/* In one section, the open items are jobs on one machine: none starts before its `lowest`, and the machine must finish
+ * by `capacity`. It finishes earliest if the jobs run in order of `lowest`. All sections are checked at once. */
 static bool all_can_end(rm_pack_state *s) {
     int32_t *reach = s->reach, most = 0;
     memcpy(reach, s->floor, (size_t)s->n_sections * sizeof *reach);
@@ -234,16 +234,17 @@ bool rm_pack_state_infer(rm_pack_state *s) {
         s->no_memory = true;
         return false;
     }
-    /* Up to the lowest item that can still come, or to the top. That makes no item's `lowest` higher: one pass is enough. */
+    /* Raises the floor to the lowest item that can still come, or to the top. This raises no item's `lowest`, so one
+     * pass is enough. */
     for (int32_t k = 0; k < s->n_sections; k++)
         if (s->floor[k] != s->lowest[k]) set_floor(s, k, s->lowest[k]);
     sort_open(s);
     return all_can_end(s);
 }
 
-/* ---- Where to go on ----------------------------------------------------------------------------- */
+/* ---- Where to branch ---------------------------------------------------------------------------- */
 
-/* niche[k]: the first section of the niche that k lies in; -1: in none. */
+/* niche[k]: the first section of the niche that contains k; -1: none. */
 static void find_niches(rm_pack_state *s) {
     const int32_t *floor = s->floor;
     for (int32_t k = 0, end; k < s->n_sections; k = end) {
@@ -261,7 +262,7 @@ static bool waits_for_twin(const rm_pack_state *s, const rm_pack_box *box) {
     return box->twin >= 0 && !s->box[box->twin].placed;
 }
 
-/* count[k]: how many items could lie on the floor of section k, which is in a niche. */
+/* count[k]: the number of items that could lie on the floor of section k, which is in a niche. */
 static void count_choices(rm_pack_state *s) {
     memset(s->count, 0, (size_t)(s->n_sections + 1) * sizeof *s->count);
     for (int32_t o = 0; o < s->n_open; o++) {
@@ -274,8 +275,8 @@ static void count_choices(rm_pack_state *s) {
     for (int32_t k = 0; k < s->n_sections; k++) s->count[k + 1] += s->count[k];
 }
 
-/* Of equally few choices, those of the highest niche: what it takes is decided before what surrounds it (tenfold on hard
- * instances). */
+/* Among sections with equally few choices, takes the highest niche: it is decided before its surroundings (ten times
+ * faster on hard instances). */
 static int32_t fewest_choices(const rm_pack_state *s) {
     int32_t best = -1, fewest = INT32_MAX;
     for (int32_t k = 0; k < s->n_sections; k++) {
@@ -289,8 +290,8 @@ static int32_t fewest_choices(const rm_pack_state *s) {
     return best;
 }
 
-/* If nothing lies on the floor here, then what comes first lies on something that does, or on the niche's edge, or as low as
- * it may. */
+/* If nothing lies on this floor, the lowest item lies on an item that does, on the niche's edge, or at its own lower
+ * limit. */
 static int32_t least_raise(const rm_pack_state *s, const rm_pack_spot *spot) {
     int32_t edge = s->capacity;
     if (spot->niche_begin > 0) edge = smaller(edge, s->floor[spot->niche_begin - 1]);
@@ -309,14 +310,14 @@ static int32_t least_raise(const rm_pack_state *s, const rm_pack_spot *spot) {
 }
 
 static void find_part(rm_pack_state *s, rm_pack_spot *spot) {
-    int32_t *links = s->reach; /* at k: of open items that link sections k-1 and k */
+    int32_t *links = s->reach; /* at k: number of open items that link sections k-1 and k */
     memset(links, 0, (size_t)(s->n_sections + 1) * sizeof *links);
     for (int32_t o = 0; o < s->n_open; o++) {
         const rm_pack_box *box = &s->box[s->open[o]];
         links[box->begin]++;
         links[box->end]--;
     }
-    /* Running sums: of items alive in k. Those that do not begin there come from k-1. */
+    /* Running sums, then the number of items alive in k: those that do not begin there come from k-1. */
     for (int32_t k = 0; k < s->n_sections; k++) links[k + 1] += links[k];
     for (int32_t o = 0; o < s->n_open; o++) links[s->box[s->open[o]].begin]--;
     spot->part_begin = spot->section;

@@ -1,78 +1,79 @@
-/* pack_state.h: a half-finished placement as the exact search sees it (pack_search.c), and what follows from it without
- * trying anything. Used by pack_search.c alone.
+/* pack_state.h: a partial placement as the exact search sees it (pack_search.c), and what follows from it by inference.
+ * Used only by pack_search.c.
  *
- *   height ^        +----+                 Time is cut into sections, one for each largest set of items that are alive
- *          |  ######|####|  ##             together. Over each stands a column: what is placed reaches up to `floor`
- *          |  ######|####|####             (the ####), what is open is `left` units. A niche is a run of sections of one
- *          |  ######  niche ##             floor between two higher ones: whatever comes to lie on its ground lies
- *          +--0-1-2-3-4-5-6-7--> section   wholly inside it.
+ *   height ^        +----+                 Time is cut into sections, one for each maximal set of items that are alive
+ *          |  ######|####|  ##             together. In each section, placed items reach up to `floor` (the ####), and
+ *          |  ######|####|####             `left` is the total size of the open (unplaced) items. A niche is a run of
+ *          |  ######  niche ##             sections with one floor between two higher ones: an item on its ground lies
+ *          +--0-1-2-3-4-5-6-7--> section   entirely inside it.
  *
- * Heights are in units, the greatest common divisor of all sizes, so that they fit into 32 bits. */
+ * Heights are in units of the greatest common divisor of all sizes, so that they fit into 32 bits. */
 #ifndef RM_PACK_STATE_H
 #define RM_PACK_STATE_H
 
 #include "memory/pack.h"
 
 typedef struct {
-    int32_t begin, end; /* sections begin..end-1 */
-    int32_t size;       /* units */
-    int32_t above;      /* it may not lie lower */
-    int32_t lowest;     /* while open: that, or the highest floor under it */
+    int32_t begin, end; /* in sections begin..end-1 */
+    int32_t size;       /* in units */
+    int32_t above;      /* lower limit of its height */
+    int32_t lowest;     /* while open: the lower limit, or the highest floor under it if that is higher */
     int32_t height;     /* once placed */
-    int32_t twin;       /* the item before it with the same sections and size; -1: none */
+    int32_t twin;       /* the previous item with the same sections and size; -1: none */
     bool placed;
     uint64_t name; /* random */
-    double rank;   /* of several that could be placed, the highest is tried first */
+    double rank;   /* among the items that could be placed, the highest rank is tried first */
 } rm_pack_box;
 
 typedef struct {
     int32_t section, was;
 } rm_pack_change;
 
-/* Where to branch, and what is known of the place. */
+/* Where to branch, and what is known about the place. */
 typedef struct {
-    int32_t section, height;        /* something lies on the floor of this section, or nothing does */
+    int32_t section, height;        /* the question: which item lies on the floor of this section, if any */
     int32_t niche_begin, niche_end; /* its niche */
-    int32_t part_begin, part_end;   /* the sections around it that no open item links to others */
-    int32_t raise;                  /* if nothing does, the floor is at least so much higher; 0: that would not fit */
-    uint64_t name;                  /* of everything that decides what becomes of the part */
+    int32_t part_begin, part_end;   /* the surrounding sections that no open item links to others */
+    int32_t raise;                  /* if no item does, the floor rises by at least this much; 0: that would not fit */
+    uint64_t name;                  /* hash of everything that decides whether the part can be solved */
 } rm_pack_spot;
 
 typedef struct {
     int32_t n, n_sections, capacity;
-    uint64_t unit; /* bytes */
-    bool exact;    /* sizes are whole units; else they were rounded up, and nothing is proved */
+    uint64_t unit; /* in bytes */
+    bool exact;    /* all sizes are whole units; otherwise they were rounded up, and failure proves nothing */
     rm_pack_box *box;
-    int32_t *open; /* the items that are not placed, roughly by `lowest` */
+    int32_t *open; /* the unplaced items, roughly sorted by `lowest` */
     int32_t n_open;
     int32_t *floor, *left;                   /* by section */
-    int32_t *reach, *lowest, *count, *niche; /* by section: scratch */
+    int32_t *reach, *lowest, *count, *niche; /* scratch, by section */
     uint64_t *section_name;
-    rm_pack_change *trail; /* how to undo the floors */
+    rm_pack_change *trail; /* records the changes of floors for undo */
     int64_t n_trail, trail_capacity;
     bool no_memory;
-    uint64_t work; /* done so far */
+    uint64_t work; /* work done so far */
 } rm_pack_state;
 
-/* false: out of host memory. Needs `n` from 1 to RM_PACK_STATE_MOST. */
+/* Needs n from 1 to RM_PACK_STATE_MOST. Returns false if out of host memory. */
 #define RM_PACK_STATE_MOST 100000
 bool rm_pack_state_create(rm_pack_state *state, const rm_pack_item *item, const uint64_t *above, int32_t n,
                           uint64_t capacity);
 void rm_pack_state_free(rm_pack_state *state);
-void rm_pack_state_clear(rm_pack_state *state); /* everything open, all floors at 0 */
+void rm_pack_state_clear(rm_pack_state *state); /* makes all items open and all floors 0 */
 
-/* Raises floors where nothing open can lie lower. false: what is open cannot fit any more. */
+/* Raises floors to the height that no open item can lie below. Returns false if the open items no longer fit. */
 bool rm_pack_state_infer(rm_pack_state *state);
 
-/* The spot with the fewest choices, of niches all over. Needs an open item and a state that was inferred. */
+/* The spot with the fewest choices among all niches. Requires an open item and a successful rm_pack_state_infer. */
 rm_pack_spot rm_pack_state_spot(rm_pack_state *state);
 
-/* May item i, which is open, lie on the floor there? */
+/* Whether the open item i may lie on the floor there. */
 bool rm_pack_state_choice(const rm_pack_state *state, const rm_pack_spot *spot, int32_t i);
 
 void rm_pack_state_raise(rm_pack_state *state, int32_t section, int32_t floor);
-void rm_pack_state_place(rm_pack_state *state, int32_t i, int32_t height); /* item i */
-void rm_pack_state_unplace(rm_pack_state *state, int32_t i); /* ... but for the floors, which undo puts back */
+void rm_pack_state_place(rm_pack_state *state, int32_t i, int32_t height); /* places item i */
+/* reverts it, except for the floors, which undo restores */
+void rm_pack_state_unplace(rm_pack_state *state, int32_t i);
 void rm_pack_state_undo(rm_pack_state *state, int64_t n_trail);
 
 /* splitmix64 (Steele, Lea, Flood, 2014). */

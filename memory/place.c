@@ -1,24 +1,24 @@
-/* place.c: a plan's buffers into one block (place.h): aligned, and within a bounded amount of work, so that the same plan
- * is placed in the same way every time and everywhere. How that is done is in pack.h and behind it. Main entry: rm_place;
- * rm_placement_check, the second opinion, is in place_check.c. */
+/* place.c: places a plan's buffers in one block (place.h), aligned. The work is counted and bounded, so that the same
+ * plan is placed in the same way on every machine. pack.h and its implementation find the placement. Main entry:
+ * rm_place. rm_placement_check, the independent check, is in place_check.c. */
 #include "memory/place.h"
 
 #include "memory/bytes.h"
 #include "memory/host.h"
 #include "memory/pack.h"
 
-#define SMALL_PLAN 1000    /* buffers; above it ... */
-#define LARGE_SLACK 0.001  /* ... a thousandth is not worth more work */
-#define MOST_WORK 20000000 /* about nanoseconds, ... */
+#define SMALL_PLAN 1000    /* buffers; for plans above this size ... */
+#define LARGE_SLACK 0.001  /* ... a block 0.1 % above the floor is good enough */
+#define MOST_WORK 20000000 /* units of about a nanosecond */
 #define WORK_PER_BUFFER 10000
 #define LARGE_PLAN                                                                                                     \
-    20000 /* buffers; such a plan takes long to sweep through even once: the first good placement will do */
+    20000 /* buffers; a single sweep through such a plan is slow, so the first good placement is accepted */
 #define LARGE_PLAN_SLACK 0.01
-#define LARGE_PLAN_WORK 100000000 /* a tenth of a second, ... */
+#define LARGE_PLAN_WORK 100000000 /* a tenth of a second */
 #define LARGE_PLAN_WORK_PER_BUFFER 200
 
 static remat_status require_sense(const rm_lifetimes *lifetimes) {
-    REQUIRE(lifetimes->count < INT32_MAX, INVALID, "%lld buffers are more than can be placed",
+    REQUIRE(lifetimes->count < INT32_MAX, INVALID, "%lld buffers are too many to be placed",
             (long long)lifetimes->count);
     uint64_t sum = 0;
     for (int64_t i = 0; i < lifetimes->count; i++) {
@@ -27,7 +27,7 @@ static remat_status require_sense(const rm_lifetimes *lifetimes) {
                 (long long)i, (long long)item->first, (long long)item->last);
         REQUIRE(i == 0 || item->first >= item[-1].first, INVALID, "buffer %lld begins before the one listed before it",
                 (long long)i);
-        REQUIRE(item->bytes > 0, INVALID, "buffer %lld is empty; such are left out", (long long)i);
+        REQUIRE(item->bytes > 0, INVALID, "buffer %lld is empty; leave it out", (long long)i);
         REQUIRE(item->bytes < (uint64_t)1 << 60 && (sum += rm_align_up(item->bytes)) < (uint64_t)1 << 61, INVALID,
                 "the buffers' bytes add up to more than 2^60");
     }

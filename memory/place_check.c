@@ -1,6 +1,6 @@
-/* place_check.c: a second opinion on place.c, with which it shares nothing. It walks through time with the set of buffers
- * that are alive, ordered by address; a newcomer that overlaps anything overlaps its neighbour on one side. A dead buffer
- * is taken out when it is met. Main entries: rm_placement_check, and rm_placement_check_aligned. */
+/* place_check.c: checks placements independently of place.c and shares no code with it. It walks through time with the
+ * set of live buffers, ordered by address. A new buffer that overlaps any other overlaps a neighbour. Dead buffers are
+ * removed when they are met. Main entries: rm_placement_check, rm_placement_check_aligned. */
 #include "memory/place.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* ---- A set of numbers 0..n-1 that knows neighbours: bits, and bits that say which words are not empty ---------- */
+/* ---- A set of numbers 0..n-1 with neighbour queries: bits, and bits that mark the non-empty words -------------- */
 
 enum { LEVELS = 6 }; /* 64^6 numbers */
 
@@ -39,11 +39,13 @@ static void bits_remove(bits *set, int64_t i) {
         if (set->level[l][i / 64] &= ~(1ull << i % 64)) return;
 }
 
-/* The nearest member below (up: above) i; -1: none. Climbs until a word has one, then descends to it. */
+/* The nearest member below (up: above) i; -1: none. Climbs to the first level whose word has a member, then
+ * descends. */
 static int64_t bits_next(const bits *set, int64_t i, bool up) {
     int l = 0;
     for (; l < LEVELS; l++, i /= 64) {
-        uint64_t beyond = up ? ~0ull << i % 64 << 1 : (1ull << i % 64) - 1; /* two shifts: one of 64 is undefined */
+        /* two shifts, since a shift by 64 is undefined */
+        uint64_t beyond = up ? ~0ull << i % 64 << 1 : (1ull << i % 64) - 1;
         uint64_t word = set->level[l][i / 64] & beyond;
         if (!word) continue;
         i = i / 64 * 64 + (up ? __builtin_ctzll(word) : 63 - __builtin_clzll(word));
@@ -84,7 +86,7 @@ static remat_status check_alone(const rm_lifetimes *lifetimes, const rm_placemen
     return REMAT_OK;
 }
 
-/* The nearest place to `rank` on one side whose buffer is still alive at step `now`; -1: none. */
+/* The nearest place to `rank` on one side whose buffer is alive at step `now`; -1: none. */
 static int64_t living_neighbour(const rm_lifetimes *lifetimes, const place *order, bits *set, int64_t rank, int64_t now,
                                 bool up) {
     int64_t other;
@@ -126,7 +128,7 @@ remat_status rm_placement_check_aligned(const rm_lifetimes *lifetimes, const rm_
     int64_t *rank_of = rm_malloc(n * sizeof *rank_of);
     remat_status status = REMAT_OK;
     if (!bits_alloc(&set, (int64_t)n) || !order || !rank_of)
-        status = rm_fail(REMAT_MEMORY, "out of host memory to check where %zu buffers lie", n);
+        status = rm_fail(REMAT_MEMORY, "out of host memory to check the offsets of %zu buffers", n);
     if (!status) {
         for (size_t i = 0; i < n; i++) order[i] = (place){placement->offset[i], (int64_t)i};
         qsort(order, n, sizeof *order, by_offset);

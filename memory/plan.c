@@ -1,4 +1,4 @@
-/* plan.c: plans as a growing list of steps, and as text. Which plans make sense is for check.c to say. */
+/* plan.c: plans as a growing list of steps, and as text. check.c decides which plans make sense. */
 #include "memory/plan.h"
 
 #include <errno.h>
@@ -91,7 +91,7 @@ remat_status rm_plan_write(const rm_problem *problem, const rm_plan *plan, FILE 
     return REMAT_OK;
 }
 
-/* The option's number, or RM_DROP; false when the stage has no option of that name. */
+/* Reads the option's number, or RM_DROP. Returns false if the stage has no option of that name. */
 static bool read_option(rm_scan *scan, const rm_stage *stage, int8_t *option) {
     for (int k = 0; k < stage->n_options; k++)
         if (rm_scan_is(scan, stage->option[k].name)) {

@@ -1,4 +1,4 @@
-/* problem.c: a problem's arrays, and whether its numbers make sense. Its text form is in problem_text.c. */
+/* problem.c: allocates and checks a problem. Its text form is in problem_text.c. */
 #include "memory/problem.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* Sums below this can be added, doubled and aligned without a thought of overflow. */
+/* Sums below this limit can be added, doubled and aligned without overflow. */
 #define TOO_MUCH ((uint64_t)1 << 60)
 
 const char *const rm_option_names[] = {"all", "lean", "leaner", "boundary", NULL};
@@ -114,7 +114,7 @@ void rm_last_adders(const rm_problem *problem, int32_t *last) {
 
 /* ---- Checking ----------------------------------------------------------------------------------- */
 
-/* Adds, and stops at TOO_MUCH. */
+/* Adds, and saturates at TOO_MUCH. */
 static void add(uint64_t *sum, uint64_t term) {
     *sum = term < TOO_MUCH && *sum + term < TOO_MUCH ? *sum + term : TOO_MUCH;
 }
@@ -137,14 +137,14 @@ static remat_status check_lists(const rm_problem *problem, const rm_lists *lists
         for (int64_t k = lists->start[s]; k < lists->start[s + 1]; k++) {
             int32_t state = lists->item[k];
             REQUIRE(state >= 0 && state < problem->made[s + 1], INVALID,
-                    "%s %lld has state %d, which is not made before it", what, (long long)s, (int)state);
+                    "%s %lld has state %d, which no earlier stage makes", what, (long long)s, (int)state);
             REQUIRE(k == lists->start[s] || state > lists->item[k - 1], INVALID,
                     "%s %lld has state %d twice or out of order", what, (long long)s, (int)state);
         }
     return REMAT_OK;
 }
 
-/* None of these is a state that the stage itself makes. */
+/* No list may contain a state that its own stage makes. */
 static remat_status check_before(const rm_problem *problem, const rm_lists *lists, const char *what) {
     for (int64_t s = 0; s < problem->n_stages; s++) {
         int64_t end = lists->start[s + 1];
@@ -167,7 +167,7 @@ static remat_status check_states(const rm_problem *problem) {
     return check_before(problem, &problem->adds, "adds");
 }
 
-/* A gradient that nobody begins would never be there. */
+/* Every gradient with bytes needs a stage that adds to it. */
 static remat_status check_gradients(const rm_problem *problem) {
     int32_t *last = rm_malloc((size_t)problem->n_states * sizeof *last);
     REQUIRE(last || !problem->n_states, MEMORY, "out of host memory to check %lld states",
@@ -189,7 +189,7 @@ static bool known_option(const char *name) {
 
 static remat_status check_stage(const rm_stage *stage, int64_t s, uint64_t *bytes, uint64_t *time_ns) {
     REQUIRE(stage->n_options >= 1 && stage->n_options <= RM_MAX_OPTIONS, INVALID,
-            "stage %lld has %d options; a stage has 1 to %d", (long long)s, stage->n_options, RM_MAX_OPTIONS);
+            "stage %lld has %d options; a stage must have 1 to %d", (long long)s, stage->n_options, RM_MAX_OPTIONS);
     add(bytes, stage->drop.scratch_bytes);
     add(time_ns, stage->drop.time_ns);
     for (int k = 0; k < stage->n_options; k++) {
@@ -208,7 +208,7 @@ static remat_status check_stage(const rm_stage *stage, int64_t s, uint64_t *byte
     return REMAT_OK;
 }
 
-/* A name is the rest of a line in the text, so it is printable and does not begin or end with a space. */
+/* A name is the rest of a line of text, so it must be printable and must not begin or end with a space. */
 static bool plain_name(const char *name, size_t size) {
     size_t length = strnlen(name, size);
     if (length == 0 || length == size || name[0] == ' ' || name[length - 1] == ' ') return false;
@@ -220,7 +220,7 @@ static bool plain_name(const char *name, size_t size) {
 static remat_status check_resident(const rm_problem *problem, uint64_t *bytes) {
     int most = (int)(sizeof problem->resident / sizeof problem->resident[0]);
     REQUIRE(problem->n_resident >= 0 && problem->n_resident <= most, INVALID,
-            "there are %d resident blocks; there may be 0 to %d", problem->n_resident, most);
+            "there are %d resident blocks; there must be 0 to %d", problem->n_resident, most);
     for (int i = 0; i < problem->n_resident; i++) {
         const rm_resident *resident = &problem->resident[i];
         REQUIRE(plain_name(resident->name, sizeof resident->name), INVALID,
@@ -233,25 +233,25 @@ static remat_status check_resident(const rm_problem *problem, uint64_t *bytes) {
 static remat_status check_tier(const rm_tier *tier) {
     bool saves = tier->save_bytes_per_s > 0, loads = tier->load_bytes_per_s > 0;
     REQUIRE(saves == loads && (saves || (tier->latency_ns == 0 && tier->cost_ns_per_mib == 0 && tier->host_bytes == 0)),
-            INVALID, "the second tier saves %llu and loads %llu bytes a second; both are above 0, or its numbers all 0",
+            INVALID,
+            "the second tier saves %llu and loads %llu bytes per second; both must be above 0, or all of its numbers 0",
             (unsigned long long)tier->save_bytes_per_s, (unsigned long long)tier->load_bytes_per_s);
-    REQUIRE(
-        tier->latency_ns < TOO_MUCH && tier->cost_ns_per_mib < TOO_MUCH && tier->host_bytes < TOO_MUCH, INVALID,
-        "the second tier's latency is %llu ns, its cost %llu ns a MiB, and its memory %llu bytes; none may be 2^60 or "
-        "more",
-        (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib,
-        (unsigned long long)tier->host_bytes);
+    REQUIRE(tier->latency_ns < TOO_MUCH && tier->cost_ns_per_mib < TOO_MUCH && tier->host_bytes < TOO_MUCH, INVALID,
+            "the second tier's latency is %llu ns, its cost %llu ns per MiB, and its memory %llu bytes; each must be "
+            "below 2^60",
+            (unsigned long long)tier->latency_ns, (unsigned long long)tier->cost_ns_per_mib,
+            (unsigned long long)tier->host_bytes);
     return REMAT_OK;
 }
 
 remat_status rm_problem_check(const rm_problem *problem) {
     int64_t n_stages = problem->n_stages;
-    REQUIRE(n_stages >= 1 && n_stages < INT32_MAX, INVALID, "there are %lld stages; there may be 1 to %d",
+    REQUIRE(n_stages >= 1 && n_stages < INT32_MAX, INVALID, "there are %lld stages; there must be 1 to %d",
             (long long)n_stages, INT32_MAX - 1);
     REQUIRE(problem->n_pieces >= 0 && problem->n_pieces < INT32_MAX, INVALID,
-            "there are %lld pieces; 0 to %d can be told apart", (long long)problem->n_pieces, INT32_MAX - 1);
+            "there are %lld pieces; the limits are 0 and %d", (long long)problem->n_pieces, INT32_MAX - 1);
     REQUIRE(problem->n_states >= 0 && problem->n_states < INT32_MAX, INVALID,
-            "there are %lld states; 0 to %d can be told apart", (long long)problem->n_states, INT32_MAX - 1);
+            "there are %lld states; the limits are 0 and %d", (long long)problem->n_states, INT32_MAX - 1);
     TRY(check_states(problem));
     TRY(check_gradients(problem));
     uint64_t bytes = 0, time_ns = 0;

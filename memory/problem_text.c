@@ -1,8 +1,8 @@
-/* problem_text.c: a problem as text, one line a fact, in this order:
+/* problem_text.c: a problem as text, one fact per line, in this order:
  *
  *   problem 2                                       # the version of this form
  *   resident 4096 parameters                        # bytes, name
- *   tier save 2000 load 1500 latency 80 cost 9      # bytes/s, bytes/s, ns, ns a MiB; no line: no second tier
+ *   tier save 2000 load 1500 latency 80 cost 9      # bytes/s, bytes/s, ns, ns per MiB; no line: no second tier
  *   stages 2
  *   states 1
  *   pieces 2
@@ -17,9 +17,8 @@
  *   keeps 1 states 0
  *   adds 1 states 0
  *
- * Everything ascends; a fact that is missing, twice or out of order is an error. Main entries: rm_problem_write and
- * rm_problem_read. What the numbers must satisfy among each other is in problem.c.
- */
+ * All numbers ascend. A fact that is missing, repeated or out of order is an error. Main entries: rm_problem_write and
+ * rm_problem_read. problem.c checks whether the numbers are consistent. */
 #include "memory/problem.h"
 
 #include <errno.h>
@@ -94,7 +93,7 @@ remat_status rm_problem_write(const rm_problem *problem, FILE *file) {
     return REMAT_OK;
 }
 
-/* ---- Reading: first how much there is, so that a short text cannot ask for much memory ------------ */
+/* ---- Reading: first the counts, so that a short text cannot request much memory ------------------- */
 
 typedef enum { READS, KEEPS, ADDS, LISTS } list_kind;
 static const char *const list_words[] = {"reads", "keeps", "adds", NULL};
@@ -121,12 +120,12 @@ typedef struct {
     rm_problem *problem;
     rm_scan scan;
     extent extent;
-    bool versioned;             /* the first line was there */
-    bool sized;                 /* "pieces" was read and the arrays are there */
-    int64_t n_stages, n_states; /* -1 before "stages" and "states" */
-    int64_t pieces_read;        /* so many of them, in order */
+    bool versioned;             /* the first line has been read */
+    bool sized;                 /* "pieces" has been read and the arrays are allocated */
+    int64_t n_stages, n_states; /* -1 before "stages" and "states" have been read */
+    int64_t pieces_read;        /* number of pieces read, in order */
     int64_t stages_read;        /* the stage whose options are being read is stages_read - 1 */
-    int64_t maker;              /* of the state read last */
+    int64_t maker;              /* the stage that makes the state read last */
     int64_t states_read, dstates_read, lists_read[LISTS];
 } reader;
 
@@ -169,7 +168,7 @@ static bool read_count(reader *r, int64_t *count) {
     return *count < 0 && rm_scan_index(&r->scan, r->extent.lines, count);
 }
 
-/* The last count: now the arrays can be allocated. Sets *status only where memory is lacking. */
+/* Reads the last count, after which the arrays can be allocated. Sets *status only if out of memory. */
 static bool read_pieces(reader *r, remat_status *status) {
     int64_t n_pieces;
     if (r->sized || r->n_stages < 0 || r->n_states < 0 || !rm_scan_index(&r->scan, r->extent.lines, &n_pieces))
@@ -214,7 +213,7 @@ static bool read_stage(reader *r) {
     return s == r->stages_read++ && rm_scan_is(&r->scan, "drop") && read_work(&r->scan, &r->problem->stage[s].drop);
 }
 
-/* Stages up to the maker have made what was read so far. */
+/* Records that stages up to the maker have made the states read so far. */
 static void pass_makers(reader *r, int64_t maker) {
     while (r->maker < maker) r->problem->made[++r->maker] = r->states_read;
 }
@@ -231,7 +230,7 @@ static bool read_state(reader *r) {
     return true;
 }
 
-/* Gradients begin where states end. */
+/* Gradients begin where the states end. */
 static void pass_dstates(reader *r, int64_t i) {
     rm_problem *p = r->problem;
     if (r->dstates_read == 0) p->dstate[0] = p->state[p->n_states];
@@ -255,7 +254,7 @@ static rm_lists *lists_of(rm_problem *problem, list_kind kind) {
     return kind == READS ? &problem->reads : kind == KEEPS ? &problem->keeps : &problem->adds;
 }
 
-/* Lists i .. of a kind end where the last list read ends; start[i+1] is set as list i is passed. */
+/* Lists i .. of a kind begin where the last list read ends; start[i+1] is set as list i is passed. */
 static bool read_list(reader *r, list_kind kind) {
     int64_t i, id;
     if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages, &i)) return false;
@@ -332,18 +331,18 @@ static remat_status read_once(reader *r) {
     rm_scan_rest(&line, text, sizeof text);
     rm_scan_rest(&r->scan, rest, sizeof rest);
     FAIL(INVALID,
-         "line %lld of the problem ('%s') is not understood from '%s' on: a wrong word, a number that is too "
-         "large, or a fact that is repeated or out of order",
+         "line %lld of the problem ('%s') is not understood from '%s' on: a wrong word, a number that is too large, or "
+         "a fact that is repeated or out of order",
          (long long)line.line, text, rest);
 }
 
 static remat_status finish(reader *r) {
-    REQUIRE(r->sized, INVALID, "the problem's text ends before 'stages', 'states' and 'pieces' were given");
-    REQUIRE(r->pieces_read == r->problem->n_pieces, INVALID, "the problem says it has %lld pieces, and describes %lld",
+    REQUIRE(r->sized, INVALID, "the problem's text ends before 'stages', 'states' and 'pieces'");
+    REQUIRE(r->pieces_read == r->problem->n_pieces, INVALID, "the problem declares %lld pieces but describes %lld",
             (long long)r->problem->n_pieces, (long long)r->pieces_read);
-    REQUIRE(r->stages_read == r->problem->n_stages, INVALID, "the problem says it has %lld stages, and describes %lld",
+    REQUIRE(r->stages_read == r->problem->n_stages, INVALID, "the problem declares %lld stages but describes %lld",
             (long long)r->problem->n_stages, (long long)r->stages_read);
-    REQUIRE(r->states_read == r->problem->n_states, INVALID, "the problem says it has %lld states, and describes %lld",
+    REQUIRE(r->states_read == r->problem->n_states, INVALID, "the problem declares %lld states but describes %lld",
             (long long)r->problem->n_states, (long long)r->states_read);
     end_lists(r);
     return rm_problem_check(r->problem);
