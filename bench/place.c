@@ -49,7 +49,7 @@ static remat_status make(int kind, dice *d, const rm_problem *problem, rm_lifeti
     rm_plan plan = {0};
     rm_proposal proposal;
     rm_verdict verdict;
-    rm_wish wish = {.segments = 1 + roll_below(d, problem->n_stages)};
+    rm_plan_request wish = {.segments = 1 + roll_below(d, problem->n_stages)};
     if (kind <= 2)
         TRY(rm_strategy_find(plans[kind])->propose(problem, &wish, &plan, &proposal));
     else if (kind == 6)

@@ -91,7 +91,7 @@ static const kind kinds[] = {
 };
 
 static double choose(const rm_problem *problem, uint64_t budget, double *factor) {
-    rm_wish wish = {.budget_bytes = budget};
+    rm_plan_request wish = {.budget_bytes = budget};
     return BEST_MS({
         rm_schedule s = {0};
         remat_status status = rm_schedule_propose(problem, rm_strategy_find("optimal"), &wish, &s);
@@ -115,7 +115,7 @@ static void families(void) {
         uint64_t most = 0;
         double family_ms = BEST_MS({
             rm_family f = {0};
-            must(rm_family_recompute(&problem, &(rm_wish){0}, &f));
+            must(rm_family_recompute(&problem, &(rm_plan_request){0}, &f));
             count = f.count;
             most = f.member[f.count - 1].peak_bytes;
             rm_family_free(&f);
@@ -160,7 +160,7 @@ static void add_gap(const chain *c, uint64_t seed, gap *g) {
     must(chain_problem(c, seed, &problem));
     must(rm_footprint_make(&problem, &footprint));
     must(rm_nest_make(&footprint, (rm_effort){250, 512, 2048}, &best));
-    must(rm_family_recompute(&problem, &(rm_wish){0}, &family));
+    must(rm_family_recompute(&problem, &(rm_plan_request){0}, &family));
     double least = (double)rm_nest_point(best, 0).peak_bytes, most = (double)family.member[family.count - 1].peak_bytes;
     for (double budget = least * 1.02; budget < most; budget *= 1.03) {
         double here = member_within(&family, budget) / time_within(best, budget) - 1;
@@ -234,7 +234,7 @@ static void savings(void) {
             rm_problem problem;
             rm_family family = {0};
             lstm_tiles(rows[i].timesteps, rows[i].tile, rebuild[k], &problem);
-            must(rm_family_recompute(&problem, &(rm_wish){0}, &family));
+            must(rm_family_recompute(&problem, &(rm_plan_request){0}, &family));
             double all = (double)family.member[family.count - 1].peak_bytes;
             double fastest = (double)family.member[family.count - 1].time_ns;
             printf("| +%.1f %% ", 100 * (member_within(&family, rows[i].share * all) / fastest - 1));
@@ -249,8 +249,8 @@ static void savings(void) {
 
 static rm_schedule planned(const rm_problem *problem, uint64_t budget) {
     rm_schedule schedule = {0};
-    remat_status status =
-        rm_schedule_propose(problem, rm_strategy_find("optimal"), &(rm_wish){.budget_bytes = budget}, &schedule);
+    remat_status status = rm_schedule_propose(problem, rm_strategy_find("optimal"),
+                                              &(rm_plan_request){.budget_bytes = budget}, &schedule);
     if (status != REMAT_INFEASIBLE) must(status);
     return schedule;
 }

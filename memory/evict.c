@@ -45,7 +45,7 @@ typedef struct {
 
 typedef struct {
     const rm_problem *problem;
-    const rm_wish *wish;
+    const rm_plan_request *request;
     entry *entry;
     int64_t count, capacity, judged_steps;
     bool edits; /* there are few enough stages for a walk */
@@ -188,13 +188,13 @@ static void weigh_saved(const rm_problem *p, const walk *w, int64_t s, uint8_t *
     if (!w->saved_alive[s] || w->tries[p->n_states + s] >= EDITS_AN_OBJECT) return;
     const rm_stage *stage = &p->stage[s];
     int now = w->runs.step[w->kept[s]].option;
-    const rm_option *kept = &stage->option[now];
+    const rm_stage_option *kept = &stage->option[now];
     double bytes = (double)rm_align_up(kept->saved_bytes);
     double ns_now = (double)(kept->forward.time_ns + kept->backward.time_ns);
     memset(chain, 0, (size_t)p->n_stages);
     double again = rebuild(p, w, s, w->back[s], chain, 0) - (double)stage->drop.time_ns;
     for (int k = 0; k < stage->n_options; k++) {
-        const rm_option *other = &stage->option[k];
+        const rm_stage_option *other = &stage->option[k];
         double ns = (double)(other->forward.time_ns + other->backward.time_ns) - ns_now;
         double spared = bytes - (double)rm_align_up(other->saved_bytes);
         if (k != now) weigh(best, (edit){KEEP_OTHERWISE, s, k, w->back[s], spared, 0}, ns);
@@ -328,7 +328,7 @@ static remat_status step(family *f, walk *w, uint8_t *chain, bool *moved) {
 /* Walks from the given plan. */
 static remat_status walk_from(family *f, rm_plan *runs, int64_t share) {
     const rm_problem *p = f->problem;
-    int64_t most_runs = f->wish->no_recompute ? p->n_stages : 64 * p->n_stages, until = f->judged_steps + share;
+    int64_t most_runs = f->request->no_recompute ? p->n_stages : 64 * p->n_stages, until = f->judged_steps + share;
     walk w = {.runs = *runs};
     uint8_t *chain = rm_calloc((size_t)p->n_stages, 1);
     *runs = (rm_plan){0};
@@ -457,7 +457,7 @@ static int by_ns(const void *a, const void *b) {
     return (x->option > y->option) - (x->option < y->option);
 }
 
-static uint64_t time_kept(const rm_option *option) { return option->forward.time_ns + option->backward.time_ns; }
+static uint64_t time_kept(const rm_stage_option *option) { return option->forward.time_ns + option->backward.time_ns; }
 
 /* Fills `list` (at most RM_MAX_OPTIONS entries for each run), largest saving first. `ran`: scratch, one byte for each
  * stage. */
@@ -549,7 +549,7 @@ static void free_own(rm_family *family_) {
     rm_free(f);
 }
 
-remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_family *out) {
+remat_status rm_family_evict(const rm_problem *problem, const rm_plan_request *request, rm_family *out) {
     rm_footprint footprint = {0};
     *out = (rm_family){.write = write, .free_own = free_own};
     TRY(rm_footprint_make(problem, &footprint));
@@ -558,7 +558,7 @@ remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_
     if (exact) return REMAT_OK; /* rm_family_recompute finds better plans */
     family *f = out->own = rm_calloc(1, sizeof *f);
     REQUIRE(f, MEMORY, "out of host memory to plan");
-    *f = (family){.problem = problem, .wish = wish, .edits = problem->n_stages <= RM_EVICT_STAGES};
+    *f = (family){.problem = problem, .request = request, .edits = problem->n_stages <= RM_EVICT_STAGES};
     remat_status status = from_all_even(f);
     if (!status && f->edits) status = from_nested(f);
     if (!status && f->edits) status = from_members(f);

@@ -33,12 +33,12 @@ typedef struct rm_family {
 
 /* Each fills the zeroed *family. MEMORY. A family may be empty (spill without a second tier). The plan request's
  * `segments` and `budget_bytes` are ignored. */
-remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish, rm_family *family);
+remat_status rm_family_recompute(const rm_problem *problem, const rm_plan_request *request, rm_family *family);
 /* Up to this number of stages, the family also starts from the plans of rm_family_recompute and includes the best of
  * them. */
 #define RM_EVICT_STAGES 512
-remat_status rm_family_evict(const rm_problem *problem, const rm_wish *wish, rm_family *family);
-remat_status rm_family_spill(const rm_problem *problem, const rm_wish *wish, rm_family *family);
+remat_status rm_family_evict(const rm_problem *problem, const rm_plan_request *request, rm_family *family);
+remat_status rm_family_spill(const rm_problem *problem, const rm_plan_request *request, rm_family *family);
 void rm_family_free(rm_family *family); /* accepts a zeroed family */
 
 #endif

@@ -190,7 +190,7 @@ static void measure_options(const ledger *l, int64_t s, rm_foot *foot) {
     }
     foot->n_options = stage->n_options;
     for (int k = 0; k < stage->n_options; k++) {
-        const rm_option *option = &stage->option[k];
+        const rm_stage_option *option = &stage->option[k];
         uint64_t own = rm_align_up(option->saved_bytes);
         foot->kept[k] = (rm_kept){
             .held_bytes = l->ending[s] - l->unkept[s] + own,
@@ -241,7 +241,7 @@ static uint64_t least_tables(const ledger *l) {
         const rm_stage *stage = &p->stage[s];
         int64_t least = INT64_MAX;
         for (int k = 0; k < stage->n_options; k++) {
-            const rm_option *option = &stage->option[k];
+            const rm_stage_option *option = &stage->option[k];
             int64_t own =
                 (option->saved_bytes > 0) + (option->forward.scratch_bytes > 0) + (option->backward.scratch_bytes > 0);
             if (own < least) least = own;

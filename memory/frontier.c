@@ -5,8 +5,8 @@
 
 #include "memory/bytes.h"
 
-int rm_frontier_split(const remat_cost *right, int n_right, const remat_cost *left, int n_left, rm_sweep sweep,
-                      int move, rm_point *out) {
+int rm_frontier_split(const rm_point_cost *right, int n_right, const rm_point_cost *left, int n_left,
+                      rm_split_cost sweep, int move, rm_point *out) {
     uint64_t held = sweep.beside_bytes;
     uint64_t limit = rm_larger(sweep.sweep_bytes, rm_larger(held + right[0].peak_bytes, left[0].peak_bytes));
     int n = 0;
@@ -27,7 +27,7 @@ int rm_frontier_split(const remat_cost *right, int n_right, const remat_cost *le
     }
 }
 
-int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const remat_cost *right, int n_right, int move,
+int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point_cost *right, int n_right, int move,
                       rm_point *out) {
     uint64_t least = rm_larger(kept.forward_bytes + dstate_bytes, kept.backward_bytes);
     int n = 0;

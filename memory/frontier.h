@@ -14,19 +14,19 @@ typedef struct {
 /* The numbers of a point that matter to larger intervals. */
 typedef struct {
     uint64_t peak_bytes, time_ns;
-} rm_cost;
+} rm_point_cost;
 
 /* Runs the left part forward, dropping; solves the right part while a state is held; then solves the left part. */
 typedef struct {
     uint64_t sweep_bytes; /* the most bytes alive in the forward runs */
     uint64_t beside_bytes;
     uint64_t time_ns;
-} rm_sweep;
+} rm_split_cost;
 
 /* Each writes points to `out` (capacity: n_right + n_left, n_right, n_a + n_b) and returns their number. */
-int rm_frontier_split(const rm_cost *right, int n_right, const rm_cost *left, int n_left, rm_sweep sweep, int move,
+int rm_frontier_split(const rm_point_cost *right, int n_right, const rm_point_cost *left, int n_left, rm_split_cost sweep, int move,
                       rm_point *out);
-int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_cost *right, int n_right, int move, rm_point *out);
+int rm_frontier_first(rm_kept kept, uint64_t dstate_bytes, const rm_point_cost *right, int n_right, int move, rm_point *out);
 int rm_frontier_merge(const rm_point *a, int n_a, const rm_point *b, int n_b, rm_point *out);
 
 /* Thins the frontier in place. Keeps both ends and at most most-2 other points, evenly spaced along the curve in

@@ -87,7 +87,7 @@ static remat_status begin_stage(const rm_footprint *footprint, int64_t s, rm_gro
     group->kept = rm_malloc(ways * sizeof *group->kept);
     group->alone = rm_malloc(ways * sizeof *group->alone);
     group->alone_drops = rm_calloc(ways, sizeof *group->alone_drops);
-    remat_cost nothing = {0};
+    rm_point_cost nothing = {0};
     rm_point merged[RM_MAX_OPTIONS], one;
     if (!group->kept || !group->alone || !group->alone_drops) return no_memory(footprint->problem->n_stages);
     memcpy(group->kept, foot->kept, ways * sizeof *group->kept);

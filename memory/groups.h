@@ -83,9 +83,9 @@ typedef struct {
     rm_cuts *cuts;  /* ... and the positions at which they split it */
     /* The pool: pages of page_points points, which never move. The points of an interval share a page. */
     struct rm_solver_page {
-        remat_cost *cost;
+        rm_point_cost *cost;
         rm_how *how;
-    } * page;
+    } *page;
     int64_t n_pages, page_capacity;
     int32_t page_points, used;
     rm_point *scratch;

@@ -75,7 +75,7 @@ static remat_status begin(rm_solver *solver, const rm_group *group) {
 
 /* ---- The pool ----------------------------------------------------------------------------------- */
 
-static remat_cost *cost_at(const rm_solver *solver, int32_t i) {
+static rm_point_cost *cost_at(const rm_solver *solver, int32_t i) {
     return &solver->page[i / solver->page_points].cost[i % solver->page_points];
 }
 static rm_how *how_at(const rm_solver *solver, int32_t i) {
@@ -101,13 +101,13 @@ static remat_status keep_points(rm_solver *solver, int u, int v, const rm_point 
     solver->first[rm_interval(u, v)] = solver->used;
     solver->count[rm_interval(u, v)] = n;
     for (int i = 0; i < n; i++, solver->used++) {
-        *cost_at(solver, solver->used) = (remat_cost){point[i].peak_bytes, point[i].time_ns};
+        *cost_at(solver, solver->used) = (rm_point_cost){point[i].peak_bytes, point[i].time_ns};
         *how_at(solver, solver->used) = (rm_how){point[i].move, point[i].right, point[i].left};
     }
     return REMAT_OK;
 }
 
-static const remat_cost *costs(const rm_solver *solver, int u, int v, int *n) {
+static const rm_point_cost *costs(const rm_solver *solver, int u, int v, int *n) {
     *n = solver->count[rm_interval(u, v)];
     return cost_at(solver, solver->first[rm_interval(u, v)]);
 }
@@ -182,7 +182,7 @@ static rm_cuts likely_cuts(const rm_solver *solver, int u, int v) {
 static void try_splits(rm_solver *solver, int u, int v, int most, attempt *a) {
     rm_cuts likely = likely_cuts(solver, u, v);
     uint64_t dstate = child(solver, v - 1)->next_dstate_bytes, sweep_bytes = 0;
-    rm_sweep sweep = {0};
+    rm_split_cost sweep = {0};
     for (int j = u + 1; j < v; j++) {
         sweep_bytes = rm_larger(sweep_bytes, sweep_over(solver, u, j - 1));
         sweep.time_ns += child(solver, j - 1)->drop_ns;
@@ -190,7 +190,7 @@ static void try_splits(rm_solver *solver, int u, int v, int most, attempt *a) {
         sweep.sweep_bytes = sweep_bytes + dstate;
         sweep.beside_bytes = rm_beside(solver->footprint, solver->begin[u], solver->begin[j]);
         int n_right, n_left;
-        const remat_cost *right = costs(solver, j, v, &n_right), *left = costs(solver, u, j, &n_left);
+        const rm_point_cost *right = costs(solver, j, v, &n_right), *left = costs(solver, u, j, &n_left);
         add_way(a, rm_frontier_split(right, n_right, left, n_left, sweep, j - u, a->way), most);
     }
 }
@@ -199,7 +199,7 @@ static void try_firsts(rm_solver *solver, int u, int v, int most, attempt *a) {
     const rm_group *first = child(solver, u);
     uint64_t dstate = child(solver, v - 1)->next_dstate_bytes;
     int n_right;
-    const remat_cost *right = costs(solver, u + 1, v, &n_right);
+    const rm_point_cost *right = costs(solver, u + 1, v, &n_right);
     for (int k = 0; k < first->n_kept; k++)
         add_way(a, rm_frontier_first(first->kept[k], dstate, right, n_right, -1 - k, a->way), most);
 }
@@ -323,7 +323,7 @@ static void copy_wanted(const rm_solver *solver, rm_group *group) {
 /* Keeps the frontier of the whole and what is needed to write its plans. */
 static remat_status remember(const rm_solver *solver, rm_group *group) {
     int n;
-    const remat_cost *whole = costs(solver, 0, group->n, &n);
+    const rm_point_cost *whole = costs(solver, 0, group->n, &n);
     group->alone = rm_calloc((size_t)n, sizeof *group->alone);
     group->alone_drops = rm_malloc((size_t)n * sizeof *group->alone_drops);
     group->first = rm_malloc((size_t)rm_intervals(group->n) * sizeof *group->first);

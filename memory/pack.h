@@ -71,11 +71,11 @@ typedef struct {
     uint64_t capacity; /* accept any block up to this size, and no larger one; 0: find the smallest */
     double slack;      /* 0.001: accept a block that is 0.1 % above the floor as the smallest */
     rm_pack_limit *limit;
-} rm_pack_wish;
+} rm_pack_request;
 
 /* Finds the smallest block within the limit. FITS: as small as requested, or proved to be the smallest. IMPOSSIBLE:
  * proved that no block of `capacity` is enough. STOPPED: neither. In all three cases *out holds the best placement
  * found; the caller frees its offsets with rm_free. After NO_MEMORY there is none. */
-rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_pack_wish *wish, rm_packing *out);
+rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_pack_request *request, rm_packing *out);
 
 #endif

@@ -28,7 +28,7 @@
 typedef struct {
     const rm_pack_item *item;
     int64_t n;
-    const rm_pack_wish *wish;
+    const rm_pack_request *request;
     uint64_t unit, goal;
     uint64_t *trial;
     rm_packing *out;
@@ -37,7 +37,7 @@ typedef struct {
 /* Whether there is nothing more to gain, or no work left. */
 static bool over(const chooser *c) {
     return c->out->bytes <= rm_larger(c->goal, c->out->proved_bytes) ||
-           (c->wish->capacity && c->out->proved_bytes > c->wish->capacity) || rm_pack_over(c->wish->limit);
+           (c->request->capacity && c->out->proved_bytes > c->request->capacity) || rm_pack_over(c->request->limit);
 }
 
 static void keep_trial(chooser *c) {
@@ -57,7 +57,7 @@ static rm_pack_outcome fit(const rm_pack_item *item, int64_t n, uint64_t capacit
 }
 
 static rm_pack_outcome try_target(chooser *c, packer *pack, uint64_t target, uint64_t work) {
-    rm_pack_limit *whole = c->wish->limit, part = *whole;
+    rm_pack_limit *whole = c->request->limit, part = *whole;
     if (part.work > work) part.work = work;
     uint64_t given = part.work;
     rm_pack_outcome outcome = pack(c->item, c->n, target, &part, c->trial);
@@ -81,10 +81,10 @@ static bool try_targets(chooser *c, uint64_t work) {
 }
 
 static bool search(chooser *c) {
-    if (c->wish->capacity && !over(c)) /* any block up to this size will do */
+    if (c->request->capacity && !over(c)) /* any block up to this size will do */
         return try_target(c, fit, c->goal, RM_PACK_ENDLESS) != RM_PACK_NO_MEMORY;
     bool ok = true; /* the last row may use all remaining work */
-    for (uint64_t work = FIRST_WORK; ok && !over(c) && work / 2 < c->wish->limit->work; work *= 2)
+    for (uint64_t work = FIRST_WORK; ok && !over(c) && work / 2 < c->request->limit->work; work *= 2)
         ok = try_targets(c, work);
     return ok;
 }
@@ -94,8 +94,8 @@ static bool try_critical(chooser *c) {
     static const double more[] = {0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2};
     for (size_t k = 0; k < sizeof more / sizeof more[0] && !over(c); k++) {
         uint64_t target = c->goal + (uint64_t)(more[k] * (double)c->goal) / c->unit * c->unit;
-        if (target >= c->out->bytes || (k > 0 && c->wish->capacity)) return true;
-        uint64_t most = CRITICAL_WORK + CRITICAL_WORK_EACH * (uint64_t)c->n, share = c->wish->limit->work / SHARES;
+        if (target >= c->out->bytes || (k > 0 && c->request->capacity)) return true;
+        uint64_t most = CRITICAL_WORK + CRITICAL_WORK_EACH * (uint64_t)c->n, share = c->request->limit->work / SHARES;
         rm_pack_outcome outcome = try_target(c, rm_pack_critical, target, share < most ? share : most);
         if (outcome == RM_PACK_NO_MEMORY) return false;
         if (outcome == RM_PACK_FITS) return true;
@@ -105,24 +105,24 @@ static bool try_critical(chooser *c) {
 
 static bool try_fits(chooser *c) {
     int64_t rounds = 1 + FITS_WORK / (c->n * c->n);
-    return rm_pack_fits(c->item, c->n, c->goal, rounds < FITS_ROUNDS ? rounds : FITS_ROUNDS, c->wish->limit, c->out);
+    return rm_pack_fits(c->item, c->n, c->goal, rounds < FITS_ROUNDS ? rounds : FITS_ROUNDS, c->request->limit, c->out);
 }
 
 static bool choose(chooser *c) {
     rm_packing *out = c->out;
     if (out->floor_bytes == UINT64_MAX || !c->trial || !out->offset) return false;
-    if (!rm_pack_sweep_floor(c->item, c->n, c->goal, c->wish->limit, out)) return false;
+    if (!rm_pack_sweep_floor(c->item, c->n, c->goal, c->request->limit, out)) return false;
     if (!over(c) && !try_critical(c)) return false;
-    if (!over(c) && !rm_pack_sweep_above(c->item, c->n, c->goal, c->wish->limit, out)) return false;
+    if (!over(c) && !rm_pack_sweep_above(c->item, c->n, c->goal, c->request->limit, out)) return false;
     if (!over(c) && c->n >= FITS_LEAST && c->n <= FITS_MOST && !try_fits(c)) return false;
     return search(c);
 }
 
-rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_pack_wish *wish, rm_packing *out) {
+rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_pack_request *request, rm_packing *out) {
     *out = (rm_packing){.offset = rm_malloc((size_t)n * sizeof *out->offset), .bytes = UINT64_MAX};
-    chooser c = {.item = item, .n = n, .wish = wish, .unit = rm_pack_unit(item, n), .out = out};
+    chooser c = {.item = item, .n = n, .request = request, .unit = rm_pack_unit(item, n), .out = out};
     out->floor_bytes = out->proved_bytes = rm_pack_floor(item, n);
-    c.goal = rm_larger(out->floor_bytes + (uint64_t)(wish->slack * (double)out->floor_bytes), wish->capacity);
+    c.goal = rm_larger(out->floor_bytes + (uint64_t)(request->slack * (double)out->floor_bytes), request->capacity);
     c.trial = rm_malloc((size_t)n * sizeof *c.trial);
     bool ok = choose(&c);
     rm_free(c.trial);
@@ -131,6 +131,6 @@ rm_pack_outcome rm_pack_smallest(const rm_pack_item *item, int64_t n, const rm_p
         *out = (rm_packing){0};
         return RM_PACK_NO_MEMORY;
     }
-    if (wish->capacity && out->proved_bytes > wish->capacity) return RM_PACK_IMPOSSIBLE;
+    if (request->capacity && out->proved_bytes > request->capacity) return RM_PACK_IMPOSSIBLE;
     return out->bytes <= rm_larger(c.goal, out->proved_bytes) ? RM_PACK_FITS : RM_PACK_STOPPED;
 }

@@ -53,8 +53,8 @@ remat_status rm_place(const rm_lifetimes *lifetimes, rm_placement *out) {
             item[i] = (rm_pack_item){lifetimes->item[i].first, lifetimes->item[i].last,
                                      rm_align_up(lifetimes->item[i].bytes)};
         rm_pack_limit limit = {.work = work_for(n)};
-        rm_pack_wish wish = {.slack = slack_for(n), .limit = &limit};
-        outcome = rm_pack_smallest(item, n, &wish, &packing);
+        rm_pack_request request = {.slack = slack_for(n), .limit = &limit};
+        outcome = rm_pack_smallest(item, n, &request, &packing);
     }
     rm_free(item);
     if (outcome == RM_PACK_NO_MEMORY) FAIL(MEMORY, "out of host memory to place %lld buffers", (long long)n);

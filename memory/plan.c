@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "memory/host.h"
-#include "memory/scan.h"
+#include "memory/lexer.h"
 
 remat_status rm_plan_add(rm_plan *plan, rm_step step) {
     REQUIRE(rm_grow(&plan->step, &plan->capacity, plan->n_steps + 1, sizeof *plan->step), MEMORY,
@@ -92,52 +92,52 @@ remat_status rm_plan_write(const rm_problem *problem, const rm_plan *plan, FILE 
 }
 
 /* Reads the option's number, or RM_DROP. Returns false if the stage has no option of that name. */
-static bool read_option(rm_scan *scan, const rm_stage *stage, int8_t *option) {
+static bool read_option(rm_lexer *lexer, const rm_stage *stage, int8_t *option) {
     for (int k = 0; k < stage->n_options; k++)
-        if (rm_scan_is(scan, stage->option[k].name)) {
+        if (rm_lexer_is(lexer, stage->option[k].name)) {
             *option = (int8_t)k;
             return true;
         }
     *option = RM_DROP;
-    return rm_scan_is(scan, "drop");
+    return rm_lexer_is(lexer, "drop");
 }
 
-static bool read_run(const rm_problem *problem, rm_scan *scan, rm_step *step) {
+static bool read_run(const rm_problem *problem, rm_lexer *lexer, rm_step *step) {
     int64_t stage;
-    bool forward = rm_scan_is(scan, "forward");
-    if (!forward && !rm_scan_is(scan, "backward")) return false;
-    if (!rm_scan_index(scan, problem->n_stages, &stage)) return false;
+    bool forward = rm_lexer_is(lexer, "forward");
+    if (!forward && !rm_lexer_is(lexer, "backward")) return false;
+    if (!rm_lexer_index(lexer, problem->n_stages, &stage)) return false;
     *step = (rm_step){.verb = forward ? RM_RUN_FORWARD : RM_RUN_BACKWARD, .index = (int32_t)stage};
-    return !forward || read_option(scan, &problem->stage[stage], &step->option);
+    return !forward || read_option(lexer, &problem->stage[stage], &step->option);
 }
 
-static bool read_move(const rm_problem *problem, rm_scan *scan, rm_verb verb, rm_step *step) {
+static bool read_move(const rm_problem *problem, rm_lexer *lexer, rm_verb verb, rm_step *step) {
     int64_t index;
-    int object = rm_scan_any(scan, object_words);
+    int object = rm_lexer_any(lexer, object_words);
     if (object < 0) return false;
-    if (!rm_scan_index(scan, object == RM_SAVED ? problem->n_stages : problem->n_states, &index)) return false;
+    if (!rm_lexer_index(lexer, object == RM_SAVED ? problem->n_stages : problem->n_states, &index)) return false;
     *step = (rm_step){.verb = (uint8_t)verb, .object = (uint8_t)object, .index = (int32_t)index};
     return true;
 }
 
-static bool read_step(const rm_problem *problem, rm_scan *scan, rm_step *step) {
-    if (rm_scan_is(scan, "run")) return read_run(problem, scan, step) && rm_scan_done(scan);
-    int move = rm_scan_any(scan, move_words);
-    return move >= 0 && read_move(problem, scan, move_verbs[move], step) && rm_scan_done(scan);
+static bool read_step(const rm_problem *problem, rm_lexer *lexer, rm_step *step) {
+    if (rm_lexer_is(lexer, "run")) return read_run(problem, lexer, step) && rm_lexer_done(lexer);
+    int move = rm_lexer_any(lexer, move_words);
+    return move >= 0 && read_move(problem, lexer, move_verbs[move], step) && rm_lexer_done(lexer);
 }
 
-static remat_status not_understood(const rm_scan *scan, const rm_problem *problem) {
+static remat_status not_understood(const rm_lexer *lexer, const rm_problem *problem) {
     char rest[80];
-    rm_scan_rest(scan, rest, sizeof rest);
+    rm_lexer_rest(lexer, rest, sizeof rest);
     FAIL(INVALID, "line %lld of the plan: '%s' is not understood here (there are stages 0 to %lld)",
-         (long long)scan->line, rest, (long long)problem->n_stages - 1);
+         (long long)lexer->line, rest, (long long)problem->n_stages - 1);
 }
 
 remat_status rm_plan_read(const rm_problem *problem, rm_plan *plan, const char *text, size_t length) {
     remat_status status = REMAT_OK;
-    for (rm_scan scan = rm_scan_begin(text, length); !status && rm_scan_line(&scan);) {
+    for (rm_lexer lexer = rm_lexer_begin(text, length); !status && rm_lexer_line(&lexer);) {
         rm_step step;
-        status = read_step(problem, &scan, &step) ? rm_plan_add(plan, step) : not_understood(&scan, problem);
+        status = read_step(problem, &lexer, &step) ? rm_plan_add(plan, step) : not_understood(&lexer, problem);
     }
     if (status) rm_plan_free(plan);
     return status;

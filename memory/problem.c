@@ -193,7 +193,7 @@ static remat_status check_stage(const rm_stage *stage, int64_t s, uint64_t *byte
     add(bytes, stage->drop.scratch_bytes);
     add(time_ns, stage->drop.time_ns);
     for (int k = 0; k < stage->n_options; k++) {
-        const rm_option *option = &stage->option[k];
+        const rm_stage_option *option = &stage->option[k];
         REQUIRE(known_option(option->name), INVALID, "stage %lld option %d is called '%s'; see rm_option_names",
                 (long long)s, k, option->name ? option->name : "(null)");
         for (int j = 0; j < k; j++)

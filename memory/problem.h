@@ -12,7 +12,7 @@
  *
  *   RUN forward s, dropping      reads reads(s);                    makes the states of s
  *   RUN forward s, keeping k     reads reads(s);                    makes the states of s and saved(s), option k
- *   RUN backward s               reads saved(s), keeps(s) and the gradients of the states of s; adds to those of adds(s)
+ *   RUN backward s               reads saved(s), keeps(s) and the gradients of its states; adds to those of adds(s)
  *
  *   saved(s)    the data that backward of stage s needs from its own forward: one block of option[k].saved_bytes
  *   keeps(s)    the states that backward of stage s reads in addition, possibly its own
@@ -41,7 +41,7 @@ extern const char *const rm_option_names[];
 
 typedef struct {
     uint64_t bytes; /* a multiple of RM_ALIGN */
-} rm_shard;
+} rm_state_piece;
 
 typedef struct {
     uint64_t time_ns, scratch_bytes;
@@ -51,12 +51,12 @@ typedef struct {
     const char *name;     /* one of rm_option_names; unique within a stage */
     uint64_t saved_bytes; /* size of the saved block */
     rm_work forward, backward;
-} rm_option;
+} rm_stage_option;
 
 typedef struct {
     rm_work drop; /* the forward run that keeps nothing */
     int n_options;
-    rm_option option[RM_MAX_OPTIONS]; /* [0] keeps everything that backward can use; it always exists */
+    rm_stage_option option[RM_MAX_OPTIONS]; /* [0] keeps everything that backward can use; it always exists */
 } rm_stage;
 
 /* A list of lists: list i is item[start[i]] .. item[start[i+1]-1]. */
@@ -87,7 +87,7 @@ typedef struct rm_problem {
     int64_t n_states;
     int64_t *made; /* n_stages+1 entries: stage s makes the states made[s] .. made[s+1]-1 */
     int64_t n_pieces;
-    rm_shard *piece;
+    rm_state_piece *piece;
     int64_t *state;  /* n_states+1 entries: state i consists of the pieces state[i] .. state[i+1]-1 */
     /* n_states+1 entries: its gradient of dstate[i] .. dstate[i+1]-1; these follow the pieces of all states */
     int64_t *dstate;

@@ -24,7 +24,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "memory/scan.h"
+#include "memory/lexer.h"
 
 #define VERSION 2
 
@@ -39,7 +39,7 @@ static void write_stage(const rm_stage *stage, int64_t s, FILE *file) {
     fprintf(file, "stage %lld", (long long)s);
     write_work(" drop", stage->drop, file);
     for (int k = 0; k < stage->n_options; k++) {
-        const rm_option *option = &stage->option[k];
+        const rm_stage_option *option = &stage->option[k];
         fprintf(file, "\nstage %lld keep %s saved %llu", (long long)s, option->name,
                 (unsigned long long)option->saved_bytes);
         write_work(" forward", option->forward, file);
@@ -104,12 +104,12 @@ typedef struct {
 
 static extent measure(const char *text, size_t length) {
     extent extent = {0};
-    for (rm_scan scan = rm_scan_begin(text, length); rm_scan_line(&scan); extent.lines++) {
-        int kind = rm_scan_any(&scan, list_words);
+    for (rm_lexer lexer = rm_lexer_begin(text, length); rm_lexer_line(&lexer); extent.lines++) {
+        int kind = rm_lexer_any(&lexer, list_words);
         if (kind < 0) continue;
         uint64_t number;
-        if (!rm_scan_number(&scan, UINT64_MAX, &number) || !rm_scan_is(&scan, "states")) continue;
-        while (rm_scan_number(&scan, UINT64_MAX, &number)) extent.items[kind]++;
+        if (!rm_lexer_number(&lexer, UINT64_MAX, &number) || !rm_lexer_is(&lexer, "states")) continue;
+        while (rm_lexer_number(&lexer, UINT64_MAX, &number)) extent.items[kind]++;
     }
     return extent;
 }
@@ -118,7 +118,7 @@ static extent measure(const char *text, size_t length) {
 
 typedef struct {
     rm_problem *problem;
-    rm_scan scan;
+    rm_lexer lexer;
     extent extent;
     bool versioned;             /* the first line has been read */
     bool sized;                 /* "pieces" has been read and the arrays are allocated */
@@ -129,16 +129,16 @@ typedef struct {
     int64_t states_read, dstates_read, lists_read[LISTS];
 } reader;
 
-static bool read_work(rm_scan *scan, rm_work *work) {
-    return rm_scan_is(scan, "time") && rm_scan_number(scan, UINT64_MAX, &work->time_ns) &&
-           rm_scan_is(scan, "scratch") && rm_scan_number(scan, UINT64_MAX, &work->scratch_bytes);
+static bool read_work(rm_lexer *lexer, rm_work *work) {
+    return rm_lexer_is(lexer, "time") && rm_lexer_number(lexer, UINT64_MAX, &work->time_ns) &&
+           rm_lexer_is(lexer, "scratch") && rm_lexer_number(lexer, UINT64_MAX, &work->scratch_bytes);
 }
 
 static bool read_version(reader *r) {
     uint64_t version;
     bool first = !r->versioned;
     r->versioned = true;
-    return first && rm_scan_number(&r->scan, VERSION, &version) && version == VERSION;
+    return first && rm_lexer_number(&r->lexer, VERSION, &version) && version == VERSION;
 }
 
 static bool read_resident(reader *r) {
@@ -146,9 +146,9 @@ static bool read_resident(reader *r) {
     int most = (int)(sizeof problem->resident / sizeof problem->resident[0]);
     if (r->sized || problem->n_resident == most) return false;
     rm_resident *resident = &problem->resident[problem->n_resident];
-    if (!rm_scan_number(&r->scan, UINT64_MAX, &resident->bytes)) return false;
-    if (!rm_scan_rest(&r->scan, resident->name, sizeof resident->name)) return false;
-    r->scan.at = r->scan.stop;
+    if (!rm_lexer_number(&r->lexer, UINT64_MAX, &resident->bytes)) return false;
+    if (!rm_lexer_rest(&r->lexer, resident->name, sizeof resident->name)) return false;
+    r->lexer.at = r->lexer.stop;
     problem->n_resident++;
     return true;
 }
@@ -156,22 +156,22 @@ static bool read_resident(reader *r) {
 static bool read_tier(reader *r) {
     rm_tier *tier = &r->problem->tier;
     if (r->sized || rm_tier_there(tier)) return false;
-    return rm_scan_is(&r->scan, "save") && rm_scan_number(&r->scan, UINT64_MAX, &tier->save_bytes_per_s) &&
-           rm_scan_is(&r->scan, "load") && rm_scan_number(&r->scan, UINT64_MAX, &tier->load_bytes_per_s) &&
-           rm_scan_is(&r->scan, "latency") && rm_scan_number(&r->scan, UINT64_MAX, &tier->latency_ns) &&
-           rm_scan_is(&r->scan, "cost") && rm_scan_number(&r->scan, UINT64_MAX, &tier->cost_ns_per_mib) &&
-           rm_scan_is(&r->scan, "host") && rm_scan_number(&r->scan, UINT64_MAX, &tier->host_bytes) &&
+    return rm_lexer_is(&r->lexer, "save") && rm_lexer_number(&r->lexer, UINT64_MAX, &tier->save_bytes_per_s) &&
+           rm_lexer_is(&r->lexer, "load") && rm_lexer_number(&r->lexer, UINT64_MAX, &tier->load_bytes_per_s) &&
+           rm_lexer_is(&r->lexer, "latency") && rm_lexer_number(&r->lexer, UINT64_MAX, &tier->latency_ns) &&
+           rm_lexer_is(&r->lexer, "cost") && rm_lexer_number(&r->lexer, UINT64_MAX, &tier->cost_ns_per_mib) &&
+           rm_lexer_is(&r->lexer, "host") && rm_lexer_number(&r->lexer, UINT64_MAX, &tier->host_bytes) &&
            rm_tier_there(tier);
 }
 
 static bool read_count(reader *r, int64_t *count) {
-    return *count < 0 && rm_scan_index(&r->scan, r->extent.lines, count);
+    return *count < 0 && rm_lexer_index(&r->lexer, r->extent.lines, count);
 }
 
 /* Reads the last count, after which the arrays can be allocated. Sets *status only if out of memory. */
 static bool read_pieces(reader *r, remat_status *status) {
     int64_t n_pieces;
-    if (r->sized || r->n_stages < 0 || r->n_states < 0 || !rm_scan_index(&r->scan, r->extent.lines, &n_pieces))
+    if (r->sized || r->n_stages < 0 || r->n_states < 0 || !rm_lexer_index(&r->lexer, r->extent.lines, &n_pieces))
         return false;
     rm_problem head = *r->problem;
     const int64_t *items = r->extent.items;
@@ -190,27 +190,27 @@ static bool read_pieces(reader *r, remat_status *status) {
 
 static bool read_piece(reader *r) {
     int64_t id;
-    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_pieces, &id) || id != r->pieces_read) return false;
+    if (!r->sized || !rm_lexer_index(&r->lexer, r->problem->n_pieces, &id) || id != r->pieces_read) return false;
     r->pieces_read++;
-    return rm_scan_is(&r->scan, "bytes") && rm_scan_number(&r->scan, UINT64_MAX, &r->problem->piece[id].bytes);
+    return rm_lexer_is(&r->lexer, "bytes") && rm_lexer_number(&r->lexer, UINT64_MAX, &r->problem->piece[id].bytes);
 }
 
 static bool read_option(reader *r, rm_stage *stage) {
     if (stage->n_options == RM_MAX_OPTIONS) return false;
-    rm_option *option = &stage->option[stage->n_options++];
-    int name = rm_scan_any(&r->scan, rm_option_names);
+    rm_stage_option *option = &stage->option[stage->n_options++];
+    int name = rm_lexer_any(&r->lexer, rm_option_names);
     if (name < 0) return false;
     option->name = rm_option_names[name];
-    return rm_scan_is(&r->scan, "saved") && rm_scan_number(&r->scan, UINT64_MAX, &option->saved_bytes) &&
-           rm_scan_is(&r->scan, "forward") && read_work(&r->scan, &option->forward) &&
-           rm_scan_is(&r->scan, "backward") && read_work(&r->scan, &option->backward);
+    return rm_lexer_is(&r->lexer, "saved") && rm_lexer_number(&r->lexer, UINT64_MAX, &option->saved_bytes) &&
+           rm_lexer_is(&r->lexer, "forward") && read_work(&r->lexer, &option->forward) &&
+           rm_lexer_is(&r->lexer, "backward") && read_work(&r->lexer, &option->backward);
 }
 
 static bool read_stage(reader *r) {
     int64_t s;
-    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages, &s)) return false;
-    if (rm_scan_is(&r->scan, "keep")) return s == r->stages_read - 1 && read_option(r, &r->problem->stage[s]);
-    return s == r->stages_read++ && rm_scan_is(&r->scan, "drop") && read_work(&r->scan, &r->problem->stage[s].drop);
+    if (!r->sized || !rm_lexer_index(&r->lexer, r->problem->n_stages, &s)) return false;
+    if (rm_lexer_is(&r->lexer, "keep")) return s == r->stages_read - 1 && read_option(r, &r->problem->stage[s]);
+    return s == r->stages_read++ && rm_lexer_is(&r->lexer, "drop") && read_work(&r->lexer, &r->problem->stage[s].drop);
 }
 
 /* Records that stages up to the maker have made the states read so far. */
@@ -221,9 +221,11 @@ static void pass_makers(reader *r, int64_t maker) {
 static bool read_state(reader *r) {
     int64_t i, maker, n;
     rm_problem *p = r->problem;
-    if (!r->sized || !rm_scan_index(&r->scan, p->n_states, &i) || i != r->states_read) return false;
-    if (!rm_scan_is(&r->scan, "of") || !rm_scan_index(&r->scan, p->n_stages, &maker) || maker < r->maker) return false;
-    if (!rm_scan_is(&r->scan, "pieces") || !rm_scan_index(&r->scan, p->n_pieces - p->state[i] + 1, &n)) return false;
+    if (!r->sized || !rm_lexer_index(&r->lexer, p->n_states, &i) || i != r->states_read) return false;
+    if (!rm_lexer_is(&r->lexer, "of") || !rm_lexer_index(&r->lexer, p->n_stages, &maker) || maker < r->maker)
+        return false;
+    if (!rm_lexer_is(&r->lexer, "pieces") || !rm_lexer_index(&r->lexer, p->n_pieces - p->state[i] + 1, &n))
+        return false;
     pass_makers(r, maker);
     p->state[i + 1] = p->state[i] + n;
     r->states_read++;
@@ -241,10 +243,10 @@ static bool read_dstate(reader *r) {
     int64_t i, n;
     rm_problem *p = r->problem;
     if (!r->sized || r->states_read < p->n_states) return false;
-    if (!rm_scan_index(&r->scan, p->n_states, &i) || i < r->dstates_read || !rm_scan_is(&r->scan, "pieces"))
+    if (!rm_lexer_index(&r->lexer, p->n_states, &i) || i < r->dstates_read || !rm_lexer_is(&r->lexer, "pieces"))
         return false;
     pass_dstates(r, i);
-    if (!rm_scan_index(&r->scan, p->n_pieces - p->dstate[i] + 1, &n) || n == 0) return false;
+    if (!rm_lexer_index(&r->lexer, p->n_pieces - p->dstate[i] + 1, &n) || n == 0) return false;
     p->dstate[i + 1] = p->dstate[i] + n;
     r->dstates_read = i + 1;
     return true;
@@ -257,15 +259,15 @@ static rm_lists *lists_of(rm_problem *problem, list_kind kind) {
 /* Lists i .. of a kind begin where the last list read ends; start[i+1] is set as list i is passed. */
 static bool read_list(reader *r, list_kind kind) {
     int64_t i, id;
-    if (!r->sized || !rm_scan_index(&r->scan, r->problem->n_stages, &i)) return false;
+    if (!r->sized || !rm_lexer_index(&r->lexer, r->problem->n_stages, &i)) return false;
     rm_lists *lists = lists_of(r->problem, kind);
-    if (i < r->lists_read[kind] || !rm_scan_is(&r->scan, "states")) return false;
+    if (i < r->lists_read[kind] || !rm_lexer_is(&r->lexer, "states")) return false;
     while (r->lists_read[kind] < i) {
         int64_t empty = r->lists_read[kind]++;
         lists->start[empty + 1] = lists->start[empty];
     }
     int64_t end = lists->start[i];
-    while (rm_scan_index(&r->scan, r->problem->n_states, &id)) lists->item[end++] = (int32_t)id;
+    while (rm_lexer_index(&r->lexer, r->problem->n_states, &id)) lists->item[end++] = (int32_t)id;
     lists->start[i + 1] = end;
     r->lists_read[kind] = i + 1;
     return end > lists->start[i];
@@ -280,13 +282,13 @@ static void end_lists(reader *r) {
     }
 }
 
-static remat_status read_once(reader *r) {
+static remat_status read_fact(reader *r) {
     static const char *const facts[] = {"problem", "resident", "stages", "pieces", "piece", "stage",
                                         "tier",    "states",   "state",  "dstate", NULL};
     remat_status status = REMAT_OK;
     bool understood;
-    rm_scan line = r->scan;
-    int list = rm_scan_any(&r->scan, list_words), fact = list < 0 ? rm_scan_any(&r->scan, facts) : -1;
+    rm_lexer line = r->lexer;
+    int list = rm_lexer_any(&r->lexer, list_words), fact = list < 0 ? rm_lexer_any(&r->lexer, facts) : -1;
     if (fact != 0 && !r->versioned)
         understood = false;
     else if (list >= 0)
@@ -326,10 +328,10 @@ static remat_status read_once(reader *r) {
         default:
             understood = false;
         }
-    if (status || (understood && rm_scan_done(&r->scan))) return status;
+    if (status || (understood && rm_lexer_done(&r->lexer))) return status;
     char text[80], rest[80];
-    rm_scan_rest(&line, text, sizeof text);
-    rm_scan_rest(&r->scan, rest, sizeof rest);
+    rm_lexer_rest(&line, text, sizeof text);
+    rm_lexer_rest(&r->lexer, rest, sizeof rest);
     FAIL(INVALID,
          "line %lld of the problem ('%s') is not understood from '%s' on: a wrong word, a number that is too large, or "
          "a fact that is repeated or out of order",
@@ -351,12 +353,12 @@ static remat_status finish(reader *r) {
 remat_status rm_problem_read(rm_problem *problem, const char *text, size_t length) {
     *problem = (rm_problem){0};
     reader r = {.problem = problem,
-                .scan = rm_scan_begin(text, length),
+                .lexer = rm_lexer_begin(text, length),
                 .extent = measure(text, length),
                 .n_stages = -1,
                 .n_states = -1};
     remat_status status = REMAT_OK;
-    while (!status && rm_scan_line(&r.scan)) status = read_once(&r);
+    while (!status && rm_lexer_line(&r.lexer)) status = read_fact(&r);
     if (!status) status = finish(&r);
     if (status) rm_problem_free(problem);
     return status;

@@ -1,5 +1,6 @@
-/* processors.c: see processors.h. /proc/self/cgroup names this process's group in each hierarchy, /proc/self/mountinfo says where the
- * hierarchy is mounted and which group is its root there: a container sees its own group, or one above it, as the root. */
+/* processors.c: see processors.h. /proc/self/cgroup names the group of this process in each hierarchy.
+ * /proc/self/mountinfo says where the hierarchy is mounted and which group is its root there: a container sees its own
+ * group, or an ancestor, as the root. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "memory/processors.h"
 
@@ -17,10 +18,10 @@ static int allowed(void) {
     cpu_set_t set;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set)) return CPU_COUNT(&set);
-    return online > 0 ? (int)online : 1; /* more than the set has room for */
+    return online > 0 ? (int)online : 1; /* there are more processors than the set can hold */
 }
 
-/* Whether a list of names with commas in between has `name`. */
+/* Whether a comma-separated list of names contains `name`. */
 static bool has(const char *list, const char *name) {
     size_t length = strlen(name);
     for (const char *at = list; (at = strstr(at, name)); at += length)
@@ -28,7 +29,7 @@ static bool has(const char *list, const char *name) {
     return false;
 }
 
-/* A space in mountinfo is \040, as are tabs, ends of lines and backslashes by their octal numbers. */
+/* mountinfo writes a space as \040, and tabs, newlines and backslashes by their octal codes, too. */
 static void unescape(char *text) {
     char *to = text;
     for (const char *at = text; *at; to++) {
@@ -46,7 +47,7 @@ static FILE *open_in(const char *folder, const char *name) {
     return length < (int)sizeof path ? fopen(path, "re") : NULL;
 }
 
-/* "150000 100000", or "max 100000": no quota. */
+/* "150000 100000" is quota and period; "max 100000" means no quota. */
 static double quota_of_v2(const char *folder) {
     FILE *file = open_in(folder, "cpu.max");
     double quota = 0, period = 0;
@@ -65,7 +66,7 @@ static double number_in(const char *folder, const char *name) {
     return number;
 }
 
-/* Microseconds; a quota of -1 is none. */
+/* Microseconds; a quota of -1 means none. */
 static double quota_of_v1(const char *folder) {
     double quota = number_in(folder, "cpu.cfs_quota_us"), period = number_in(folder, "cpu.cfs_period_us");
     return quota > 0 && period > 0 ? quota / period : 0;
@@ -73,11 +74,11 @@ static double quota_of_v1(const char *folder) {
 
 typedef struct {
     const char *root;
-    char group[2][PATH]; /* of this process, by version less 1; "": it has none */
+    char group[2][PATH]; /* of this process, indexed by version - 1; "": it has none */
     rm_processors *found;
 } search;
 
-/* This process's group and all above it, up to the one that is mounted at `point`. */
+/* Reads the quotas of this process's group and of its ancestors up to the group that is mounted at `point`. */
 static void climb(search *s, int version, const char *mounted_group, const char *point) {
     char folder[3 * PATH], *below;
     size_t prefix = strcmp(mounted_group, "/") ? strlen(mounted_group) : 0;
@@ -109,7 +110,7 @@ static void read_mount(search *s, char *line) {
     if (!strcmp(type, "cgroup") && has(options, "cpu")) climb(s, 1, group, point);
 }
 
-/* "0::GROUP" of version 2, "NUMBER:CONTROLLERS:GROUP" of version 1 */
+/* "0::GROUP" in version 2, "NUMBER:CONTROLLERS:GROUP" in version 1 */
 static void read_group(search *s, char *line) {
     char *controllers = strchr(line, ':'), *group = controllers ? strchr(++controllers, ':') : NULL;
     if (!group) return;

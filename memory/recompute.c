@@ -1,8 +1,9 @@
-/* recompute.c: the family of plans that recompute (family.h): nested segments (nest.c), and beside them what a user might
- * ask for by name, so that `optimal` is never worse than any of it: even segments for a spread of numbers, and lean. What none of
- * them beats in both bytes and time becomes a member. Main entry: rm_family_recompute.
+/* recompute.c: the family of plans that recompute (family.h). Its candidates are nested segments (nest.c, uniform.c)
+ * and the plans that users can ask for by name (even segments for several counts, and lean), so that `optimal` is never
+ * worse than any of these. A candidate becomes a member if no other beats it in both bytes and time. Main entry:
+ * rm_family_recompute.
  *
- * Bytes and times of all candidates are summed up from a footprint, and no plan is written for that. */
+ * The bytes and times of all candidates are summed up from a footprint, without writing any plan. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,26 +15,26 @@
 #include "memory/nest.h"
 #include "memory/uniform.h"
 
-/* No plan runs forward more than so many times as many stages as there are. In very long chains tables are most of what a
- * plan takes, and each run adds to them. */
+/* The most forward runs of a plan, as a multiple of the number of stages. In very long chains the tables take most of a
+ * plan's memory, and each run adds to them. */
 enum { MOST_RUNS = 64, MOST_RUNS_LONG = 8, LONG_CHAIN = 50000 };
 #define MANY_RUNS 1000
 #define MOST_COARSE 2000 /* stages */
 
 typedef enum { NESTED, UNIFORM, EVEN, LEAN } source;
 
-/* A member, and what it takes to write it. */
+/* A member, and what is needed to write it. */
 typedef struct {
     rm_member member;
     source source;
-    int64_t which; /* NESTED: the point; UNIFORM: the limit; EVEN: how many segments */
+    int64_t which; /* NESTED: the point; UNIFORM: the limit; EVEN: the number of segments */
 } candidate;
 
 typedef struct {
     rm_footprint footprint;
     rm_nest *nest;
-    rm_uniform *uniform;  /* NULL: the stages are not alike */
-    int8_t *lean;         /* n_stages: the options of `lean` */
+    rm_uniform *uniform;  /* NULL: the stages are not equal */
+    int8_t *lean;         /* n_stages entries: the options of `lean` */
     candidate *candidate; /* in the order of the members */
     int64_t count, capacity;
 } candidates;
@@ -48,8 +49,8 @@ static remat_status add(candidates *c, candidate one) {
 
 /* ---- Candidates --------------------------------------------------------------------------------- */
 
-/* A long chain of stages that are alike is in better hands with `uniform`; little is spent on it here. Where states skip, what is
- * summed up is no more than a guess, and guessing finely, with as many bytes as stages squared, wins nothing. */
+/* For a long chain of equal stages `uniform` is better, so little work is spent here. Where states skip stages, the
+ * sums are only estimates, and a fine search, with bytes quadratic in the number of stages, gains nothing. */
 static remat_status add_nested(candidates *c) {
     int64_t n_stages = c->footprint.problem->n_stages;
     rm_effort effort = {0};
@@ -86,18 +87,18 @@ static remat_status add_uniform(candidates *c) {
     return REMAT_OK;
 }
 
-/* The most alive while [begin,end) is swept, dropping, beside `held`. */
+/* The most bytes alive while [begin,end) runs forward, dropping, and `held` bytes are held. */
 static uint64_t sweep_peak(const rm_footprint *f, int64_t begin, int64_t end) {
     uint64_t most = f->foot[begin].drop_bytes;
     for (int64_t s = begin + 1; s < end; s++) most = rm_larger(most, rm_beside(f, begin, s) + f->foot[s].drop_bytes);
     return most;
 }
 
-/* Segments [start[i],start[i+1]), each kept whole in option 0, as rm_plan_from_segments does it. */
+/* Sums up the segments [start[i],start[i+1]), each kept whole in option 0 as by rm_plan_from_segments. */
 static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64_t n) {
     int64_t n_stages = f->problem->n_stages;
     rm_member sum = {.runs = n_stages, .table_bytes = f->table_bytes};
-    uint64_t held = 0; /* the states that begin the segments before this one */
+    uint64_t held = 0; /* the states at the start of the earlier segments */
     for (int64_t i = 0; i < n; i++) {
         int64_t end = i + 1 < n ? start[i + 1] : n_stages;
         rm_kept all = {0};
@@ -117,8 +118,8 @@ static rm_member sum_segments(const rm_footprint *f, const int64_t *start, int64
     return sum;
 }
 
-/* Every number up to 8, then a quarter more each time (half, where stages are alike and this is
- * no use beside `uniform`); the square root, which has a name; and one for each stage. */
+/* Segment counts: every number up to 8, then a quarter more each time (half, if the stages are equal, where `uniform`
+ * is better anyway); the square root, since users can ask for it by name; and one segment for each stage. */
 static remat_status add_even(candidates *c) {
     const rm_problem *problem = c->footprint.problem;
     int64_t n_stages = problem->n_stages, root = llround(sqrt((double)n_stages));
@@ -160,21 +161,21 @@ static int by_bytes(const void *a, const void *b) {
     return (x->which > y->which) - (x->which < y->which);
 }
 
-/* Those that no other beats in both bytes and time. */
-static void keep_the_best(candidates *c, const rm_wish *wish) {
+/* Removes the candidates that another beats in both bytes and time. */
+static void keep_the_best(candidates *c, const rm_plan_request *request) {
     int64_t n = 0, n_stages = c->footprint.problem->n_stages;
     int64_t most_runs = n_stages > LONG_CHAIN ? MOST_RUNS_LONG : MOST_RUNS;
     qsort(c->candidate, (size_t)c->count, sizeof *c->candidate, by_bytes);
     for (int64_t i = 0; i < c->count; i++) {
         candidate next = c->candidate[i];
-        if (next.member.runs > (wish->no_recompute ? n_stages : n_stages * most_runs)) continue;
+        if (next.member.runs > (request->no_recompute ? n_stages : n_stages * most_runs)) continue;
         if (n == 0 || next.member.time_ns < c->candidate[n - 1].member.time_ns) c->candidate[n++] = next;
     }
     c->count = n;
 }
 
-/* Of plans of many runs, which take long to place, those that nobody asks for by name keep a distance: each takes a 64th
- * less, tables included, than the next faster one. The least stays. */
+/* Plans of many runs take long to place. Of these, plans without a name of their own are kept only if they take 1/64
+ * less, tables included, than the next faster one. The smallest plan always stays. */
 static void thin_out(candidates *c) {
     int64_t least = 0, n = 0;
     for (int64_t i = 1; i < c->count; i++) {
@@ -195,8 +196,8 @@ static void thin_out(candidates *c) {
     c->count = n;
 }
 
-static remat_status choose(candidates *c, const rm_wish *wish, rm_family *family) {
-    keep_the_best(c, wish);
+static remat_status choose(candidates *c, const rm_plan_request *request, rm_family *family) {
+    keep_the_best(c, request);
     thin_out(c);
     family->count = c->count;
     family->member = rm_malloc((size_t)c->count * sizeof *family->member);
@@ -228,7 +229,7 @@ static void free_own(rm_family *family) {
     rm_free(c);
 }
 
-remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish, rm_family *family) {
+remat_status rm_family_recompute(const rm_problem *problem, const rm_plan_request *request, rm_family *family) {
     candidates *c = rm_calloc(1, sizeof *c);
     REQUIRE(c, MEMORY, "out of host memory to plan");
     *family = (rm_family){.write = write, .free_own = free_own, .own = c};
@@ -238,7 +239,7 @@ remat_status rm_family_recompute(const rm_problem *problem, const rm_wish *wish,
     if (!status && c->uniform) status = add_uniform(c);
     if (!status) status = add_even(c);
     if (!status) status = add_lean(c);
-    if (!status) status = choose(c, wish, family);
+    if (!status) status = choose(c, request, family);
     if (status) rm_family_free(family);
     return status;
 }

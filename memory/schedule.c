@@ -33,17 +33,17 @@ remat_status rm_schedule_settle(const rm_problem *problem, bool forward_only, rm
     return rm_placement_check(&schedule->lifetimes, &schedule->placement);
 }
 
-remat_status rm_schedule_propose(const rm_problem *problem, const rm_strategy *strategy, const rm_wish *wish,
+remat_status rm_schedule_propose(const rm_problem *problem, const rm_strategy *strategy, const rm_plan_request *request,
                                  rm_schedule *schedule) {
-    if (strategy->choose) return strategy->choose(problem, wish, schedule);
-    schedule->least_block_bytes = wish->least_block_bytes;
-    remat_status status = strategy->propose(problem, wish, &schedule->plan, &schedule->proposal);
+    if (strategy->choose) return strategy->choose(problem, request, schedule);
+    schedule->least_block_bytes = request->least_block_bytes;
+    remat_status status = strategy->propose(problem, request, &schedule->plan, &schedule->proposal);
     if (!status) status = rm_schedule_settle(problem, false, schedule);
     if (status) {
         rm_schedule_free(schedule);
         return status;
     }
-    if (!wish->budget_bytes || rm_schedule_bytes(schedule) <= wish->budget_bytes) return REMAT_OK;
-    FAIL(INFEASIBLE, "the plan needs %llu bytes, and the budget is %llu",
-         (unsigned long long)rm_schedule_bytes(schedule), (unsigned long long)wish->budget_bytes);
+    if (!request->budget_bytes || rm_schedule_bytes(schedule) <= request->budget_bytes) return REMAT_OK;
+    FAIL(INFEASIBLE, "the plan needs %llu bytes, but the budget is %llu",
+         (unsigned long long)rm_schedule_bytes(schedule), (unsigned long long)request->budget_bytes);
 }

@@ -1,11 +1,11 @@
-/* spill.c: the spill file and its thread. Main entries: rm_spill_open, rm_spill_save, rm_spill_load, rm_spill_wait; what
- * they promise is in spill.h; how quick a file is, is measured in spill_measure.c.
+/* spill.c: the spill file and its thread. spill.h documents the interface; spill_measure.c measures the speed of a
+ * file. Main entries: rm_spill_open, rm_spill_save, rm_spill_load, rm_spill_wait.
  *
  *   caller    ── part, part, part ──►  ring of parts  ──►  thread  ◄── bounce buffer ──►  file
  *
- * A transfer is a run of parts. Saving, the thread fills the bounce buffer from part after part and writes it when it is
- * full or the transfer ends; loading, it reads a bounce buffer full and hands it out. Without O_DIRECT there is nothing to
- * align, and parts go straight between memory and the file. */
+ * A transfer is a sequence of parts. To save, the thread fills the bounce buffer with parts and writes it when it is
+ * full or the transfer ends. To load, it reads one buffer at a time and copies it to the parts. Without O_DIRECT
+ * nothing needs alignment, and parts move directly between memory and the file. */
 #define _GNU_SOURCE
 #include "memory/spill.h"
 
@@ -37,31 +37,32 @@ typedef struct {
 struct rm_spill {
     char *directory;
     int file;
-    bool bounced;       /* opened with O_DIRECT: what is moved goes through the bounce buffer */
-    atomic_bool cached; /* the page cache takes part and must be told to let go; the thread may find that out */
+    bool bounced; /* the file was opened with O_DIRECT: data pass through the bounce buffer */
+    /* data pass through the page cache, which must be told to drop them; the thread may set this later */
+    atomic_bool cached;
     uint64_t room_bytes;
     pthread_t thread;
     bool started;
 
-    pthread_mutex_t lock; /* of everything down to the thread's own */
+    pthread_mutex_t lock; /* protects everything up to the thread's own members */
     pthread_cond_t order_came, order_done;
     order ring[RING];
-    uint64_t parts_given, parts_done, given, done; /* since opening; given, done: transfers */
-    int error;                                     /* the first errno since it was last reported */
-    errand failed;                                 /* what was being done then */
+    uint64_t parts_given, parts_done, given, done; /* since opening; given, done: count transfers */
+    int error;                                     /* the first errno since the last report */
+    errand failed;                                 /* the operation that failed */
     rm_spill_use use;
 
-    /* The thread's own. */
+    /* Used only by the thread. */
     char *bounce;
-    uint64_t begin, end; /* bytes in the bounce buffer: [begin, end) */
-    uint64_t at;         /* where they lie in the file, or belong */
+    uint64_t begin, end; /* range of the bytes in the bounce buffer: [begin, end) */
+    uint64_t at;         /* their offset in the file */
 };
 
 static uint64_t aligned(uint64_t bytes) {
     return (bytes + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN;
 }
 
-/* ---- Reading and writing: all of it, or an errno ------------------------------------------------- */
+/* ---- Reading and writing: all bytes or an errno -------------------------------------------------- */
 
 static atomic_llong fail_countdown;
 static atomic_int fail_error;
@@ -71,7 +72,7 @@ void rm_spill_fail_at(int64_t n, int error) {
     atomic_store(&fail_countdown, n);
 }
 
-/* True for the one operation that a test wants to fail. */
+/* True for the one operation that a test makes fail. */
 static bool must_fail(void) { return atomic_load(&fail_countdown) > 0 && atomic_fetch_sub(&fail_countdown, 1) == 1; }
 
 static ssize_t move_some(rm_spill *spill, errand errand, char *memory, uint64_t bytes, uint64_t at) {
@@ -84,7 +85,7 @@ static ssize_t move_some(rm_spill *spill, errand errand, char *memory, uint64_t 
                             : pread(spill->file, memory, bytes, (off_t)at);
 }
 
-/* Some file systems take O_DIRECT when opening and refuse it when writing. */
+/* Some file systems accept O_DIRECT when a file is opened but refuse it on write. */
 static bool give_up_direct(rm_spill *spill) {
     int flags = fcntl(spill->file, F_GETFL);
     if (flags < 0 || !(flags & O_DIRECT) || fcntl(spill->file, F_SETFL, flags & ~O_DIRECT)) return false;
@@ -92,7 +93,7 @@ static bool give_up_direct(rm_spill *spill) {
     return true;
 }
 
-/* The page cache would keep, as memory in use, what was to be got out of memory. */
+/* Drops the bytes from the page cache, which would otherwise keep them in memory. */
 static void let_go(const rm_spill *spill, errand errand, uint64_t at, uint64_t bytes) {
     unsigned write_out = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (errand == SAVING) sync_file_range(spill->file, (off_t)at, (off_t)bytes, write_out);
@@ -106,7 +107,8 @@ static int move_all(rm_spill *spill, errand errand, char *memory, uint64_t bytes
         if (moved < 0 && errno == EINVAL && spill->bounced && give_up_direct(spill)) continue;
         if (moved < 0) return errno;
         uint64_t step = (uint64_t)moved;
-        if (spill->bounced && step < bytes - done) step -= step % RM_TRANSFER_ALIGN; /* the next begins aligned, too */
+        /* so that the next chunk is aligned, too */
+        if (spill->bounced && step < bytes - done) step -= step % RM_TRANSFER_ALIGN;
         if (step == 0) return errand == SAVING ? ENOSPC : EIO;
         done += step;
     }
@@ -114,7 +116,7 @@ static int move_all(rm_spill *spill, errand errand, char *memory, uint64_t bytes
     return 0;
 }
 
-/* ---- Parts, in the thread -------------------------------------------------------------------------- */
+/* ---- Parts (in the thread) ------------------------------------------------------------------------- */
 
 static int save_part(rm_spill *spill, const rm_part *part) {
     const char *from = part->address;
@@ -176,7 +178,7 @@ static int do_part(rm_spill *spill, const order *order) {
 
 /* ---- The thread ---------------------------------------------------------------------------------- */
 
-/* After a failure the rest of what was given is passed over, until the failure has been reported. */
+/* After a failure the thread skips all parts until the failure has been reported. */
 static void carry_out(rm_spill *spill, const order *order) {
     uint64_t start_ns = rm_now_ns();
     bool skip = spill->error;
@@ -221,8 +223,8 @@ void rm_spill_load(rm_spill *spill, const rm_part *part) { give(spill, part, LOA
 static remat_status failure(const rm_spill *spill, int error, errand failed) {
     const char *verb = failed == SAVING ? "written" : "read";
     FAIL(IO,
-         "the spill file in %s cannot be %s: %s; this step was given up and can be tried again. Make room there or see "
-         "to the disk, or name another directory",
+         "the spill file in %s cannot be %s: %s; this step was aborted and can be repeated. Free space there or check "
+         "the disk, or name another directory",
          spill->directory, verb, strerror(error));
 }
 
@@ -239,7 +241,7 @@ remat_status rm_spill_wait(rm_spill *spill, uint64_t count) {
     return error ? failure(spill, error, failed) : REMAT_OK;
 }
 
-uint64_t rm_spill_given(const rm_spill *spill) { return spill->given; } /* the caller's own count */
+uint64_t rm_spill_given(const rm_spill *spill) { return spill->given; } /* counted by the caller's thread */
 bool rm_spill_direct(const rm_spill *spill) { return !spill->cached; }
 
 uint64_t rm_spill_disk(const rm_spill *spill) {
@@ -247,7 +249,7 @@ uint64_t rm_spill_disk(const rm_spill *spill) {
     return fstat(spill->file, &about) ? 0 : (uint64_t)about.st_dev;
 }
 
-/* The processor's time that the thread has taken so far. */
+/* The CPU time that the thread has used so far. */
 static uint64_t thread_ns(const rm_spill *spill) {
     clockid_t clock;
     return pthread_getcpuclockid(spill->thread, &clock) ? 0 : rm_clock_ns(clock);
@@ -270,7 +272,7 @@ rm_spill_use rm_spill_used(const rm_spill *spill) {
 
 /* ---- Opening ------------------------------------------------------------------------------------- */
 
-/* Without O_TMPFILE: a name that is taken away again at once. */
+/* Without O_TMPFILE: creates a named file and removes its name at once. */
 static int open_named(const char *directory, int direct) {
     size_t size = strlen(directory) + sizeof "/remat-spill-XXXXXX";
     char *name = rm_malloc(size);
@@ -278,7 +280,7 @@ static int open_named(const char *directory, int direct) {
     snprintf(name, size, "%s/remat-spill-XXXXXX", directory);
     int file = mkostemp(name, O_CLOEXEC | direct);
     int error = errno;
-    unlink(name); /* a refused O_DIRECT can leave the file behind */
+    unlink(name); /* open may create the file even though it refuses O_DIRECT */
     rm_free(name);
     errno = error;
     return file;
@@ -297,11 +299,11 @@ static remat_status open_file(rm_spill *spill) {
         if (spill->file < 0 && no_use) break;
     }
     if (spill->file >= 0) return REMAT_OK;
-    FAIL(IO, "no spill file can be made in %s: %s; name a directory that exists and may be written to",
-         spill->directory, strerror(error));
+    FAIL(IO, "cannot create a spill file in %s: %s; name a directory that exists and is writable", spill->directory,
+         strerror(error));
 }
 
-/* Signals are for the program's own threads. */
+/* Blocks signals in the thread: they are for the program's own threads. */
 static int start_thread(rm_spill *spill) {
     sigset_t all, before;
     pthread_attr_t attributes;
@@ -321,16 +323,16 @@ static remat_status set_up(rm_spill *spill, const char *directory) {
     spill->bounce = rm_block_alloc(BOUNCE, RM_TRANSFER_ALIGN);
     REQUIRE(spill->directory && spill->bounce, MEMORY, "out of host memory for a spill file's buffer of %d bytes",
             BOUNCE);
-    memset(spill->bounce, 0, BOUNCE); /* what pads the end of a copy is written, too */
+    memset(spill->bounce, 0, BOUNCE); /* the padding at the end of a copy is written, too */
     TRY(open_file(spill));
     int error = start_thread(spill);
-    REQUIRE(!error, MEMORY, "no thread can be started for spilling: %s", strerror(error));
+    REQUIRE(!error, MEMORY, "cannot start a thread for spilling: %s", strerror(error));
     return REMAT_OK;
 }
 
 remat_status rm_spill_open(const char *directory, rm_spill **out) {
     *out = NULL;
-    REQUIRE(directory && *directory, INVALID, "spilling needs the name of a directory");
+    REQUIRE(directory && *directory, INVALID, "spilling needs a directory; name one");
     rm_spill *spill = rm_calloc(1, sizeof *spill);
     REQUIRE(spill, MEMORY, "out of host memory for a spill file's record");
     spill->file = -1;
@@ -363,20 +365,19 @@ void rm_spill_close(rm_spill *spill) {
 remat_status rm_spill_reserve(rm_spill *spill, uint64_t bytes) {
     double mib = 1.0 / (1 << 20);
     if (bytes <= spill->room_bytes) return REMAT_OK;
-    struct rlimit limit; /* to grow beyond it would be a signal, not an error */
+    struct rlimit limit; /* growing beyond the limit would raise a signal instead of an error */
     bool limited = !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes;
     REQUIRE(!limited, IO,
-            "spilling needs a file of %.1f MiB in %s, and this process may write files of at most %.1f MiB; raise that "
+            "spilling needs a file of %.1f MiB in %s, but this process may write files of at most %.1f MiB; raise that "
             "limit (ulimit -f), or the memory budget",
             (double)bytes * mib, spill->directory, (double)limit.rlim_cur * mib);
     int error = posix_fallocate(spill->file, 0, (off_t)bytes);
     struct statvfs disk;
     double free_mib = statvfs(spill->directory, &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize * mib;
-    REQUIRE(
-        !error, IO,
-        "spilling needs a file of %.1f MiB in %s, which has %.1f MiB left: %s; make room, name another directory, or "
-        "raise the memory budget",
-        (double)bytes * mib, spill->directory, free_mib, strerror(error));
+    REQUIRE(!error, IO,
+            "spilling needs a file of %.1f MiB in %s, which has %.1f MiB left: %s; free space, name another directory, "
+            "or raise the memory budget",
+            (double)bytes * mib, spill->directory, free_mib, strerror(error));
     spill->room_bytes = bytes;
     return REMAT_OK;
 }

@@ -1,6 +1,5 @@
-/* spill_measure.c: how quick a spill file is (spill.h): its rates both ways, how long a transfer takes at least, and what of a
- * processor's time. Differs from engine/times/measure.c, which measures what transfers take from a computation. Main entry:
- * rm_spill_measure. */
+/* spill_measure.c: measures a spill file (spill.h): its rates in both directions, its latency, and its CPU time.
+ * engine/times/measure.c, in contrast, measures how much transfers slow down a computation. Main entry: rm_spill_measure. */
 #include <pthread.h>
 
 #include "memory/bytes.h"
@@ -14,7 +13,7 @@ enum { PART = 1 << 20, SAMPLE = 4 << 20, SLOTS = 8, ROUNDS = 8, SMALL = 16 };
 
 typedef void mover(rm_spill *spill, const rm_part *part);
 
-/* One transfer of so many bytes, from start to end; the same memory serves for every MiB of it. */
+/* One transfer of `bytes`, from start to end. Every MiB of it uses the same memory. */
 static remat_status one_transfer(rm_spill *spill, mover *move, char *memory, uint64_t bytes, int slot, uint64_t *ns) {
     uint64_t start_ns = rm_now_ns(), at = (uint64_t)slot * SAMPLE;
     for (uint64_t left = bytes; left > 0;) {
@@ -35,8 +34,8 @@ static uint64_t rate_of(uint64_t bytes, uint64_t ns, uint64_t latency_ns) {
     return rate > 0 ? rate : 1;
 }
 
-/* The file's blocks are written once before anything is timed: the first time costs more, and a step comes back to the
- * same blocks. Small transfers tell the latency, large ones the rates. */
+/* Writes the file's blocks once before timing anything: the first write costs more, and training steps reuse the same
+ * blocks. Small transfers give the latency, large ones the rates. */
 static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
     uint64_t warm_ns = 0, small_ns = 0, save_ns = 0, load_ns = 0, bytes = 0;
     int slots = 0, small = 0;
@@ -59,7 +58,7 @@ static remat_status measure(rm_spill *spill, char *memory, rm_tier *rates) {
     return REMAT_OK;
 }
 
-/* Once a process and disk: files come and go, and the disk stays the same. */
+/* Results are kept per process and disk, since files come and go on the same disk. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     uint64_t disk;
@@ -93,7 +92,7 @@ remat_status rm_spill_measure(rm_spill *spill, rm_tier *rates) {
     TRY(rm_spill_reserve(spill, (uint64_t)SAMPLE * SLOTS));
     char *memory = rm_block_alloc(PART, RM_TRANSFER_ALIGN);
     REQUIRE(memory, MEMORY, "out of host memory (%d bytes) to measure how fast the disk is", PART);
-    for (int i = 0; i < PART; i++) memory[i] = (char)(i * 37 >> 3); /* nothing that a disk could see through */
+    for (int i = 0; i < PART; i++) memory[i] = (char)(i * 37 >> 3); /* data that the disk cannot compress away */
     remat_status status = measure(spill, memory, rates);
     rm_block_free(memory, PART);
     rm_spill_forget_use(spill);

@@ -1,18 +1,18 @@
 /* spill_plans.c: the family of plans that use the second tier (family.h). Main entry: rm_family_spill.
  *
- * A plan of this family has a WINDOW: so many bytes of saved blocks in memory, forward and backward.
+ * A plan of this family has a WINDOW: the most bytes of saved blocks that are in memory, forward and backward.
  *
- *   forward    every stage is kept in the window, or dropped. When the window is full the oldest block goes: its SAVE was
- *              given as soon as it was made, so it has had the whole window's time to get away, and FREE rarely waits.
- *   the end    what is in the window then is the TAIL. It was never saved, and backward begins with it at once.
- *   backward   as soon as a block is freed, the next one that fits is loaded: again a whole window ahead of its use.
+ *   forward    Every stage is kept in the window, or dropped. When the window is full, the oldest block goes. Its SAVE
+ *              was issued as soon as it was made, so it has had the window's whole time, and FREE rarely waits.
+ *   the end    The blocks in the window at the end of forward are the TAIL. They are never saved: backward begins there.
+ *   backward   When a block is freed, the next one that fits is loaded, again a whole window before its use.
  *
- * Before the tail, so many of every 64 stages are spilled, evenly spread, and the others are dropped and run again from
- * their state: all 64 is pure spilling; fewer is for a channel that cannot hide all of it behind the computation. States
- * stay in memory or, for the smallest budgets, go the same way as the blocks.
+ * Before the tail, a fixed number of every 64 stages are spilled, evenly spread; the others are dropped and recomputed
+ * from their state. All 64 is pure spilling; fewer are for a channel that cannot hide all transfers behind the
+ * computation. States stay in memory or, for the smallest budgets, are spilled like the blocks.
  *
- * Thousands of such recipes are weighed by a formula; the best at each size, as many as can be had in some tens of
- * milliseconds, are written out and judged, so what a member says of itself is what check.h says of it. */
+ * A formula estimates thousands of such recipes. The best at each size, as many as some tens of milliseconds allow, are
+ * written out and judged, so that the figures of a member are those of check.h. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,28 +21,28 @@
 #include "memory/host.h"
 #include "memory/schedule.h"
 
-enum { BYTES_A_COPY = 76, BYTES_A_RERUN = 144 }; /* of tables, about */
+enum { BYTES_A_COPY = 76, BYTES_A_RERUN = 144 }; /* approximate bytes of tables */
 enum { PARTS = 64, GRID = 32, JUDGED_STEPS = 2500000, STEPS_A_STAGE = 12, LEAST_JUDGED = 24, MOST_JUDGED = 300 };
 
 typedef struct {
     uint64_t window_bytes;
     int64_t tail;                              /* the first stage of the tail */
-    int spilled;                               /* of PARTS stages before the tail */
-    int rest, end;                             /* the options before the tail, and in it */
-    bool states;                               /* states are spilled, too */
-    double bytes, ns;                          /* by the formula */
-    uint64_t peak_bytes, time_ns, table_bytes; /* by the judge */
+    int spilled;                               /* of every PARTS stages before the tail */
+    int rest, end;                             /* the options before the tail and in it */
+    bool states;                               /* whether states are spilled, too */
+    double bytes, ns;                          /* estimated by the formula */
+    uint64_t peak_bytes, time_ns, table_bytes; /* found by the judge */
     int64_t runs;
 } recipe;
 
-/* ---- A recipe becomes a plan --------------------------------------------------------------------- */
+/* ---- From recipe to plan ------------------------------------------------------------------------- */
 
 typedef struct {
     const rm_problem *problem;
     const recipe *recipe;
     rm_plan *plan;
     uint64_t held_bytes; /* in the window */
-    int64_t out;         /* stages before this one have gone */
+    int64_t out;         /* stages before this one have left the window */
 } walk;
 
 static uint64_t block_bytes(const rm_problem *problem, int64_t s, int option) {
@@ -53,7 +53,7 @@ static bool is_spilled(const recipe *recipe, int64_t s) {
     return (s + 1) * recipe->spilled / PARTS > s * recipe->spilled / PARTS;
 }
 
-/* What of the states before stage s, those that the stage before it made, belongs to the window. */
+/* Bytes of the states that the stage before s made and that belong to the window. */
 static uint64_t state_bytes(const walk *w, int64_t s) {
     return w->recipe->states && s > 0 ? rm_made_bytes(w->problem, s - 1) : 0;
 }
@@ -69,7 +69,7 @@ static uint64_t forward_bytes(const walk *w, int64_t s) {
     return (is_spilled(r, s) ? block_bytes(w->problem, s, r->rest) : 0) + state_bytes(w, s);
 }
 
-/* A stage that is run again needs the room of its block, too. */
+/* A stage that is recomputed needs room for its block, too. */
 static uint64_t backward_bytes(const walk *w, int64_t s) {
     return block_bytes(w->problem, s, w->recipe->rest) + state_bytes(w, s);
 }
@@ -110,7 +110,7 @@ static remat_status write_recipe(const rm_problem *problem, const recipe *recipe
     walk w = {.problem = problem, .recipe = recipe, .plan = plan};
     int64_t n = problem->n_stages;
     for (int64_t s = 0; s < n; s++) TRY(forward(&w, s));
-    int64_t next = w.out - 1; /* the next to be fetched */
+    int64_t next = w.out - 1; /* the next block to be loaded */
     for (int64_t s = n - 1; s >= 0; s--) {
         while (next >= 0 && (next >= s || w.held_bytes + backward_bytes(&w, next) <= recipe->window_bytes))
             TRY(fetch(&w, next--));
@@ -119,7 +119,7 @@ static remat_status write_recipe(const rm_problem *problem, const recipe *recipe
     return rm_plan_free_dead(problem, plan);
 }
 
-/* ---- Sums over the stages before a cut: what the formula reads ------------------------------------ */
+/* ---- Sums over the stages before a cut, for the formula ------------------------------------------- */
 
 typedef struct {
     double block[RM_MAX_OPTIONS], forward_ns[RM_MAX_OPTIONS], backward_ns[RM_MAX_OPTIONS];
@@ -128,11 +128,12 @@ typedef struct {
 
 typedef struct {
     const rm_problem *problem;
-    const rm_wish *wish;
-    sums *before;                       /* n_stages + 1 */
-    bool chain;                         /* every state is read by its own stage and the next alone */
-    int n_options;                      /* that every stage has */
-    double least_block[RM_MAX_OPTIONS]; /* the largest block and state of any stage: a window holds that at least */
+    const rm_plan_request *request;
+    sums *before;  /* n_stages + 1 entries */
+    bool chain;    /* every state is read only by its own stage and the next one */
+    int n_options; /* number of options that every stage has */
+    /* bytes of the largest block and state of any stage: the minimum size of a window */
+    double least_block[RM_MAX_OPTIONS];
     double scratch;
     recipe *recipe;
     int64_t count, capacity;
@@ -145,7 +146,7 @@ static bool are_near(const rm_problem *p, const rm_lists *lists) {
     return true;
 }
 
-/* Leaves read in backward runs alone. */
+/* Leaves are allowed to be read in backward runs only. */
 static bool is_chain(const rm_problem *p) { return are_near(p, &p->reads) && are_near(p, &p->keeps); }
 
 static remat_status add_up(search *f) {
@@ -161,7 +162,7 @@ static remat_status add_up(search *f) {
         *sum = f->before[s];
         double state = s > 0 ? (double)rm_made_bytes(p, s - 1) : 0;
         for (int k = 0; k < f->n_options; k++) {
-            const rm_option *option = &p->stage[s].option[k];
+            const rm_stage_option *option = &p->stage[s].option[k];
             double block = (double)block_bytes(p, s, k);
             sum->block[k] += block;
             sum->forward_ns[k] += (double)option->forward.time_ns;
@@ -175,9 +176,9 @@ static remat_status add_up(search *f) {
     return REMAT_OK;
 }
 
-/* The tail: as many of the last stages as fit into the window, and at least one. */
+/* The tail: as many of the last stages as fit into the window, at least one. */
 static int64_t tail_of(const search *f, const recipe *r) {
-    int64_t low = 0, high = f->problem->n_stages - 1; /* the first cut behind which everything fits */
+    int64_t low = 0, high = f->problem->n_stages - 1; /* low: the first cut after which everything fits */
     const sums *all = &f->before[high + 1];
     while (low < high) {
         int64_t middle = (low + high) / 2;
@@ -191,7 +192,7 @@ static int64_t tail_of(const search *f, const recipe *r) {
     return low;
 }
 
-/* Computation and channel, each busy all the time, in each direction; what is longer counts. */
+/* In each direction, computation and channel are busy all the time; the longer of the two counts. */
 static void weigh(const search *f, recipe *r) {
     const rm_tier *tier = &f->problem->tier;
     int64_t n = f->problem->n_stages;
@@ -209,7 +210,7 @@ static void weigh(const search *f, recipe *r) {
                (double)r->tail * (1 - part) * BYTES_A_RERUN;
 }
 
-/* ---- Which recipes there are ---------------------------------------------------------------------- */
+/* ---- Which recipes to try ------------------------------------------------------------------------- */
 
 static remat_status propose(search *f, recipe r) {
     REQUIRE(rm_grow(&f->recipe, &f->capacity, f->count + 1, sizeof *f->recipe), MEMORY,
@@ -219,7 +220,7 @@ static remat_status propose(search *f, recipe r) {
     return REMAT_OK;
 }
 
-/* The share of the stages at which the channel is as busy as the computation, forward or backward. */
+/* The share of stages at which the channel is as busy as the computation, forward or backward. */
 static int balanced_share(const search *f, int option) {
     const sums *all = &f->before[f->problem->n_stages];
     const rm_tier *tier = &f->problem->tier;
@@ -234,7 +235,8 @@ static int balanced_share(const search *f, int option) {
     return (int)(share * PARTS);
 }
 
-/* One window. Another with the same tail holds as many blocks and is the same plan, or nearly. */
+/* Proposes one window. Another window with the same tail holds the same number of blocks and gives nearly the same
+ * plan. */
 static remat_status propose_window(search *f, int64_t first, recipe r, double window) {
     r.window_bytes = (uint64_t)window;
     r.tail = tail_of(f, &r);
@@ -243,7 +245,7 @@ static remat_status propose_window(search *f, int64_t first, recipe r, double wi
     return propose(f, r);
 }
 
-/* Windows from one block to everything: a few blocks, then in even ratios, then by tenths. */
+/* Windows from one block to everything: first by single blocks, then in even ratios, then by tenths. */
 static remat_status propose_windows(search *f, recipe r) {
     int64_t first = f->count;
     const sums *all = &f->before[f->problem->n_stages];
@@ -258,11 +260,11 @@ static remat_status propose_windows(search *f, recipe r) {
 static remat_status propose_shares(search *f, int rest, int end) {
     int balanced = balanced_share(f, rest);
     int shares[] = {PARTS, (PARTS + balanced) / 2, balanced, balanced * 3 / 4, balanced / 2, 0};
-    int n = f->wish->no_recompute || balanced >= PARTS ? 1 : sizeof shares / sizeof *shares;
+    int n = f->request->no_recompute || balanced >= PARTS ? 1 : sizeof shares / sizeof *shares;
     for (int states = 0; states < (f->chain ? 2 : 1); states++)
         for (int i = 0; i < n; i++) {
             if (i && shares[i] == shares[i - 1]) continue;
-            if (!shares[i] && !states) continue; /* spills nothing: the other family's */
+            if (!shares[i] && !states) continue; /* this spills nothing, so it belongs to the other family */
             TRY(propose_windows(f, (recipe){.spilled = shares[i], .rest = rest, .end = end, .states = states}));
         }
     return REMAT_OK;
@@ -276,10 +278,10 @@ static remat_status propose_all(search *f) {
     return REMAT_OK;
 }
 
-/* ---- The best of them, judged --------------------------------------------------------------------- */
+/* ---- The best recipes, judged --------------------------------------------------------------------- */
 
-/* Plans that spill states and plans that do not are each compared with their like: which of them leaves fewer gaps when it
- * is placed is not known yet. */
+/* Plans that spill states and plans that do not are sorted separately, since it is not known yet which of them leave
+ * fewer gaps when they are placed. */
 static int by_formula(const void *a, const void *b) {
     const recipe *x = a, *y = b;
     if (x->states != y->states) return x->states - y->states;
@@ -287,7 +289,7 @@ static int by_formula(const void *a, const void *b) {
     return (x->ns > y->ns) - (x->ns < y->ns);
 }
 
-/* What a budget sees of it, if it is placed without a gap. */
+/* The bytes that count against a budget if the plan is placed without gaps. */
 static uint64_t total_bytes(const recipe *r) { return r->peak_bytes + r->table_bytes; }
 
 static int by_judge(const void *a, const void *b) {
@@ -302,7 +304,7 @@ static int64_t judged_at_most(const search *f) {
     return most < LEAST_JUDGED ? LEAST_JUDGED : most > MOST_JUDGED ? MOST_JUDGED : most;
 }
 
-/* So many of them, with the first and the last of each kind. */
+/* Takes `most` of them evenly, with the first and the last of each kind. */
 static void take_evenly(search *f, int64_t most) {
     int64_t kept = 0, taken = -1;
     for (int64_t i = 0; i < f->count; i++) {
@@ -316,8 +318,8 @@ static void take_evenly(search *f, int64_t most) {
     f->count = kept;
 }
 
-/* Leaves those that no smaller one beats, and of these about as many as may be judged. The formula's times are not
- * exact, so what it holds to be a little slower stays in. */
+/* Removes recipes that a smaller one beats, and thins the rest to about as many as may be judged. The formula's times
+ * are not exact, so recipes that seem slightly slower stay in. */
 static void thin_out(search *f) {
     int64_t kept = 0, most = judged_at_most(f);
     double best = 0;
@@ -365,7 +367,7 @@ static remat_status judge_all(search *f) {
 static remat_status write_member(const rm_family *family, const rm_problem *problem, int64_t i, rm_plan *plan,
                                  rm_proposal *proposal) {
     const recipe *r = &((const recipe *)family->own)[i];
-    proposal->segments = 1 + r->runs - problem->n_stages; /* each stage that is run again is a segment by itself */
+    proposal->segments = 1 + r->runs - problem->n_stages; /* each recomputed stage is a segment of its own */
     return write_recipe(problem, r, plan);
 }
 
@@ -386,10 +388,10 @@ static remat_status hand_over(search *f, rm_family *family) {
     return REMAT_OK;
 }
 
-remat_status rm_family_spill(const rm_problem *problem, const rm_wish *wish, rm_family *family) {
+remat_status rm_family_spill(const rm_problem *problem, const rm_plan_request *request, rm_family *family) {
     *family = (rm_family){.write = write_member, .free_own = free_recipes};
     if (!rm_tier_there(&problem->tier)) return REMAT_OK;
-    search f = {.problem = problem, .wish = wish};
+    search f = {.problem = problem, .request = request};
     remat_status status = add_up(&f);
     if (!status) status = propose_all(&f);
     if (!status) thin_out(&f);

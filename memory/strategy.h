@@ -1,53 +1,54 @@
-/* strategy.h: a strategy proposes a plan; check.h disposes. To add one: a file strategy_NAME.c that ends in a
- * `const rm_strategy rm_strategy_NAME`, and a line STRATEGY(NAME) in strategies.def. It sees numbers only. */
+/* strategy.h: a strategy proposes a plan, and check.h judges it. To add one, write a file strategy_NAME.c that defines
+ * `const rm_strategy rm_strategy_NAME`, and add a line STRATEGY(NAME) to strategies.def. A strategy sees only
+ * numbers. */
 #ifndef RM_STRATEGY_H
 #define RM_STRATEGY_H
 
 #include "memory/plan.h"
 
 typedef struct {
-    int64_t segments;           /* "segments": as asked, >= 1 */
-    uint64_t budget_bytes;      /* of rm_schedule_bytes (schedule.h); 0: no limit */
-    bool no_recompute;          /* run no stage forward twice */
-    uint64_t least_block_bytes; /* the block is at least so large: something else lives in it at other times */
-} rm_wish;
+    int64_t segments;           /* for "segments": the requested number, >= 1 */
+    uint64_t budget_bytes;      /* limit of rm_schedule_bytes (schedule.h); 0: none */
+    bool no_recompute;          /* runs no stage forward twice */
+    uint64_t least_block_bytes; /* the minimum size of the block, since other data use it at other times */
+} rm_plan_request;
 
 typedef struct {
-    int64_t segments; /* that the plan has; 1 when everything is kept */
+    int64_t segments; /* the number of segments; 1 if everything is kept */
 } rm_proposal;
 
 struct rm_schedule;
 
 typedef struct {
     const char *name, *doc;
-    /* Appends a whole step to the empty *plan. INVALID: the wish makes no sense. INFEASIBLE: nothing fits. */
-    remat_status (*propose)(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal);
-    /* For strategies that choose among many plans: rm_schedule_propose (schedule.h), done their way. NULL for those that
-     * have only one. */
-    remat_status (*choose)(const rm_problem *problem, const rm_wish *wish, struct rm_schedule *schedule);
+    /* Appends a whole step to the empty *plan. INVALID: the plan request makes no sense. INFEASIBLE: nothing fits. */
+    remat_status (*propose)(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan, rm_proposal *proposal);
+    /* For strategies that choose among many plans: their own version of rm_schedule_propose (schedule.h). NULL for
+     * strategies with a single plan. */
+    remat_status (*choose)(const rm_problem *problem, const rm_plan_request *request, struct rm_schedule *schedule);
 } rm_strategy;
 
 extern const rm_strategy *const rm_strategies[];
 extern const int rm_n_strategies;
 const rm_strategy *rm_strategy_find(const char *name); /* NULL: no such strategy */
 
-/* Appends the forward runs of [begin,end), dropping. */
+/* Appends forward runs of [begin,end) that drop. */
 remat_status rm_plan_sweep(rm_plan *plan, int64_t begin, int64_t end);
 
-/* The uniform schedule over given segment starts (ascending, start[0] == 0): shared by segments, sqrt and none.
- * Forward drops inside every segment but the last, keeping what crosses the cut at start[i]; each segment is then run
- * again to keep, last first, and differentiated. Every object is freed as soon as nothing reads it any more. A segment with
- * nothing to differentiate is not run again. */
+/* The uniform schedule for given segment starts (ascending, start[0] == 0), shared by segments, sqrt and none. Forward
+ * drops inside every segment except the last and keeps the states that cross the cut at start[i]. Then each segment,
+ * last first, runs again to keep, and is differentiated. Every object is freed as soon as nothing reads it any more. A
+ * segment with nothing to differentiate does not run again. */
 remat_status rm_plan_from_segments(const rm_problem *problem, const int64_t *start, int64_t n_segments, rm_plan *plan);
 
-/* No stage of [begin,end) keeps anything or has gradients: it is in front of all that is trained. */
+/* Whether no stage of [begin,end) keeps anything or has gradients, because it comes before all trainable layers. */
 bool rm_nothing_to_differentiate(const rm_problem *problem, int64_t begin, int64_t end);
 
-/* The same with starts chosen here: n_segments (INVALID below 1; at most one per stage) of as nearly the same kept bytes
- * as whole stages allow. Of stages that are alike, the numbers of stages differ by at most one. */
+/* The same, with n_segments segments (INVALID below 1; at most one per stage) whose kept bytes are as equal as whole
+ * stages allow. For equal stages, segment lengths differ by at most one stage. */
 remat_status rm_plan_evenly(const rm_problem *problem, int64_t n_segments, rm_plan *plan, rm_proposal *proposal);
 
-/* Those starts alone: n_segments of them, 1 <= n_segments <= n_stages. */
+/* Only computes these starts: n_segments of them, 1 <= n_segments <= n_stages. */
 void rm_cut_evenly(const rm_problem *problem, int64_t n_segments, int64_t *start);
 
 #endif

@@ -1,6 +1,6 @@
-/* strategy_lean.c: keep every stage in its option "lean": nothing is run forward twice, and the step takes as much memory
- * as it can without. At the end of the chain the most is alive and the least of it is still to come: the last stages keep
- * everything as long as that does not raise the peak. */
+/* strategy_lean.c: keeps every stage in its option "lean". Nothing runs forward twice, and the step takes as little
+ * memory as this allows. At the end of the chain the most bytes are alive, and few remain to be made: the last stages
+ * keep everything as long as the peak does not rise. */
 #include "memory/strategy.h"
 
 #include <string.h>
@@ -18,11 +18,11 @@ static uint64_t most_alive(rm_kept kept) {
     return kept.forward_bytes > kept.backward_bytes ? kept.forward_bytes : kept.backward_bytes;
 }
 
-/* Option 0 for as many of the last stages as the peak allows. */
+/* Sets option 0 for as many of the last stages as the peak allows. */
 static void relax_the_last(const rm_footprint *footprint, int8_t *option) {
     if (!footprint->exact) return;
     const rm_foot *foot = footprint->foot;
-    rm_kept all = {0}, tail = {0}; /* tail: the stages behind s, as they are kept now */
+    rm_kept all = {0}, tail = {0}; /* tail: the stages after s, as they are kept now */
     for (int64_t s = 0; s < footprint->problem->n_stages; s++) all = rm_kept_then(all, foot[s].kept[option[s]]);
     rm_kept before = {.held_bytes = all.held_bytes};
     for (int64_t s = footprint->problem->n_stages - 1; s >= 0; s--) {
@@ -46,8 +46,9 @@ remat_status rm_plan_keep_all(const rm_problem *problem, const int8_t *option, r
     return rm_plan_free_dead(problem, plan);
 }
 
-static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {
-    (void)wish;
+static remat_status propose(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan,
+                            rm_proposal *proposal) {
+    (void)request;
     proposal->segments = 1;
     rm_footprint footprint = {0};
     TRY(rm_footprint_make(problem, &footprint));

@@ -1,8 +1,9 @@
-/* strategy_none.c: keep everything; one segment, nothing is run twice. The fastest, and the largest. */
+/* strategy_none.c: keeps everything in one segment and runs nothing twice. The fastest plan, and the largest. */
 #include "memory/strategy.h"
 
-static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {
-    (void)wish;
+static remat_status propose(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan,
+                            rm_proposal *proposal) {
+    (void)request;
     proposal->segments = 1;
     return rm_plan_from_segments(problem, (const int64_t[]){0}, 1, plan);
 }

@@ -1,9 +1,9 @@
-/* strategy_optimal.c: the fastest plan that fits the budget, of all families (family.h). Main entry: choose.
+/* strategy_optimal.c: the fastest plan that fits the budget, from all families (family.h). Main entry: choose.
  *
- * All members stand in one order, the fastest first, that has nothing to do with the budget; the first whose
- * rm_schedule_bytes fit is taken. So a larger budget never gives a slower plan, nor one that takes less. What a member
- * takes is known for certain only when it has been written, judged and placed. But no placement is below the peak, and
- * the tables can be counted: that floor spares writing what cannot fit. */
+ * All members are sorted by speed, fastest first, independently of the budget; the first member whose rm_schedule_bytes
+ * fit is taken. A larger budget therefore never gives a slower plan, nor a plan that takes less. The exact bytes of a
+ * member are known only after it has been written, judged and placed. But no placement is below the peak, and the
+ * tables can be counted. This floor saves writing plans that cannot fit. */
 #include "memory/schedule.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 typedef struct {
     uint64_t time_ns;
-    uint64_t floor_bytes; /* of rm_schedule_bytes */
+    uint64_t floor_bytes; /* a lower bound of rm_schedule_bytes */
     uint64_t bytes;       /* rm_schedule_bytes; 0: not placed yet */
     int32_t family;
     int64_t index;
@@ -50,17 +50,17 @@ static void close_menu(menu *m) {
 
 static bool is_large(const rm_problem *problem) { return problem->n_stages >= 1000; }
 
-/* What planning needs for a moment must not add up: the next to be written would take new pages beside the old ones. */
+/* Temporary memory of planning must not add up: the next plan would take new pages in addition to the old ones. */
 static void give_back(const rm_problem *problem) {
     if (is_large(problem)) rm_host_trim();
 }
 
-/* What a block takes at least that holds so many bytes. */
+/* The smallest block that can hold so many bytes. */
 static uint64_t block_bytes(const menu *m, uint64_t peak_bytes) {
     return peak_bytes > m->least_block_bytes ? peak_bytes : m->least_block_bytes;
 }
 
-/* What a member's rm_schedule_bytes cannot be below: as it says, or as the judge finds. */
+/* A lower bound of a member's rm_schedule_bytes, from its own figures or from the judge. */
 static remat_status find_floor(const menu *m, int f, int64_t i, uint64_t *floor_bytes) {
     const rm_family *family = &m->family[f];
     const rm_member *member = &family->member[i];
@@ -76,13 +76,13 @@ static remat_status find_floor(const menu *m, int f, int64_t i, uint64_t *floor_
     return status;
 }
 
-static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, menu *m) {
+static remat_status open_menu(const rm_problem *problem, const rm_plan_request *request, menu *m) {
     m->problem = problem;
-    m->least_block_bytes = wish->least_block_bytes;
-    TRY(rm_family_evict(problem, wish, &m->family[1]));
+    m->least_block_bytes = request->least_block_bytes;
+    TRY(rm_family_evict(problem, request, &m->family[1]));
     bool covered = m->family[1].count && problem->n_stages <= RM_EVICT_STAGES;
-    if (!covered) TRY(rm_family_recompute(problem, wish, &m->family[0]));
-    TRY(rm_family_spill(problem, wish, &m->family[2]));
+    if (!covered) TRY(rm_family_recompute(problem, request, &m->family[0]));
+    TRY(rm_family_spill(problem, request, &m->family[2]));
     give_back(problem);
     for (int i = 0; i < FAMILIES; i++) m->count += m->family[i].count;
     m->choice = rm_malloc((size_t)m->count * sizeof *m->choice);
@@ -96,7 +96,7 @@ static remat_status open_menu(const rm_problem *problem, const rm_wish *wish, me
     return REMAT_OK;
 }
 
-/* The schedule of a choice, if it takes no more than `limit`; else *schedule is left zeroed. */
+/* Makes the schedule of a choice if it takes at most `limit` bytes; otherwise *schedule is left zeroed. */
 static remat_status settle(const menu *m, choice *choice, uint64_t limit, rm_schedule *schedule) {
     const rm_family *family = &m->family[choice->family];
     *schedule = (rm_schedule){.least_block_bytes = m->least_block_bytes};
@@ -136,14 +136,14 @@ static uint64_t lowest_floor(const menu *m) {
     return lowest;
 }
 
-/* The least there is, of the few whose floors are lowest. That it is the least is a promise as well as a finding: a budget
- * below it is refused (choose_from), even if some other plan happened to fit. More than a few are tried only until one is
- * found that takes at most twice the lowest floor: so what takes twice that is certain to be no less than the least.
- * One that is within the budget is as good as the least, and ends the search. */
+/* Takes the smallest of the few plans with the lowest floors. This minimum is also a promise: a budget below it is
+ * refused (choose_from), even if some other plan would fit. More than a few are tried only until one takes at most
+ * twice the lowest floor, so that any plan of twice that size is certainly no smaller than the minimum. A plan within
+ * the budget is as good as the smallest and ends the search. */
 static remat_status take_least(menu *m, uint64_t budget_bytes, rm_schedule *schedule, uint64_t *bytes) {
     qsort(m->choice, (size_t)m->count, sizeof *m->choice, by_floor);
     uint64_t least = UINT64_MAX, lowest = lowest_floor(m);
-    int64_t placed = 0; /* buffers */
+    int64_t placed = 0; /* number of buffers placed */
     for (int64_t i = 0; i < m->count && m->choice[i].floor_bytes < least && budget_bytes < least; i++) {
         choice *next = &m->choice[i];
         rm_schedule better;
@@ -160,19 +160,19 @@ static remat_status take_least(menu *m, uint64_t budget_bytes, rm_schedule *sche
     return REMAT_OK;
 }
 
-/* Is it certain that the least is no more than this? */
+/* Whether this schedule is certain to take at least the minimum. */
 static bool above_least(const menu *m, const rm_schedule *schedule) {
     return (rm_schedule_bytes(schedule) - 1) / 2 >= lowest_floor(m);
 }
 
-/* Refuses a budget below the least: *schedule becomes the least then. */
-static remat_status require_least(menu *m, const rm_wish *wish, rm_schedule *schedule) {
+/* Refuses a budget below the minimum; *schedule then becomes the smallest plan. */
+static remat_status require_least(menu *m, const rm_plan_request *request, rm_schedule *schedule) {
     rm_schedule least = {0};
     uint64_t least_bytes = 0;
-    remat_status status = take_least(m, wish->budget_bytes, &least, &least_bytes);
-    if (!status && least_bytes > wish->budget_bytes)
+    remat_status status = take_least(m, request->budget_bytes, &least, &least_bytes);
+    if (!status && least_bytes > request->budget_bytes)
         status = rm_fail(REMAT_INFEASIBLE, "no plan fits the budget of %llu bytes; the least that works is %llu",
-                         (unsigned long long)wish->budget_bytes, (unsigned long long)least_bytes);
+                         (unsigned long long)request->budget_bytes, (unsigned long long)least_bytes);
     if (status == REMAT_INFEASIBLE) {
         rm_schedule_free(schedule);
         *schedule = least;
@@ -182,34 +182,35 @@ static remat_status require_least(menu *m, const rm_wish *wish, rm_schedule *sch
     return status;
 }
 
-/* A large schedule is not kept while the least is looked for, but made once more: two would be more than a budget that is
- * near the least allows the process. */
-static remat_status choose_from(menu *m, const rm_wish *wish, rm_schedule *schedule) {
+/* A large schedule is discarded and made again while the minimum is searched: with a budget near the minimum, the
+ * process has no room for two. */
+static remat_status choose_from(menu *m, const rm_plan_request *request, rm_schedule *schedule) {
     choice chosen = {0};
-    TRY(take_fastest(m, wish->budget_bytes ? wish->budget_bytes : UINT64_MAX, schedule, &chosen));
-    if (settled(schedule) && (!wish->budget_bytes || above_least(m, schedule))) return REMAT_OK;
+    TRY(take_fastest(m, request->budget_bytes ? request->budget_bytes : UINT64_MAX, schedule, &chosen));
+    if (settled(schedule) && (!request->budget_bytes || above_least(m, schedule))) return REMAT_OK;
     bool again = settled(schedule) && is_large(m->problem);
     if (again) rm_schedule_free(schedule);
     give_back(m->problem);
-    TRY(require_least(m, wish, schedule));
+    TRY(require_least(m, request, schedule));
     give_back(m->problem);
-    return again ? settle(m, &chosen, wish->budget_bytes, schedule) : REMAT_OK;
+    return again ? settle(m, &chosen, request->budget_bytes, schedule) : REMAT_OK;
 }
 
-static remat_status choose(const rm_problem *problem, const rm_wish *wish, rm_schedule *schedule) {
+static remat_status choose(const rm_problem *problem, const rm_plan_request *request, rm_schedule *schedule) {
     menu m = {0};
     *schedule = (rm_schedule){0};
-    remat_status status = open_menu(problem, wish, &m);
-    if (!status) status = choose_from(&m, wish, schedule);
+    remat_status status = open_menu(problem, request, &m);
+    if (!status) status = choose_from(&m, request, schedule);
     if (status && status != REMAT_INFEASIBLE) rm_schedule_free(schedule);
     close_menu(&m);
     return status;
 }
 
-/* The plan alone. */
-static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {
+/* Writes only the plan. */
+static remat_status propose(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan,
+                            rm_proposal *proposal) {
     rm_schedule schedule;
-    remat_status status = choose(problem, wish, &schedule);
+    remat_status status = choose(problem, request, &schedule);
     if (!status) {
         *plan = schedule.plan;
         *proposal = schedule.proposal;

@@ -1,8 +1,9 @@
 /* strategy_segments.c: as many segments as the user asks for, at most one per stage. */
 #include "memory/strategy.h"
 
-static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {
-    return rm_plan_evenly(problem, wish->segments, plan, proposal);
+static remat_status propose(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan,
+                            rm_proposal *proposal) {
+    return rm_plan_evenly(problem, request->segments, plan, proposal);
 }
 
 const rm_strategy rm_strategy_segments = {

@@ -1,12 +1,14 @@
-/* strategy_sqrt.c: sqrt(S) segments of S stages: with N checkpoints and S/N stages kept at a time, N + S/N is least at
- * N = sqrt(S) when a checkpoint costs what a stage does (Chen et al., "Training deep nets with sublinear memory cost",
- * 2016). A recurrent net's checkpoints are far smaller than its stages, so more segments save more: see `segments`. */
+/* strategy_sqrt.c: sqrt(S) segments of S stages. With N checkpoints and S/N stages kept at a time, N + S/N is smallest
+ * at N = sqrt(S) if a checkpoint costs as much as a stage (Chen et al., "Training deep nets with sublinear memory
+ * cost", 2016). A recurrent net's checkpoints are far smaller than its stages, so more segments save more memory there:
+ * see `segments`. */
 #include "memory/strategy.h"
 
 #include <math.h>
 
-static remat_status propose(const rm_problem *problem, const rm_wish *wish, rm_plan *plan, rm_proposal *proposal) {
-    (void)wish;
+static remat_status propose(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan,
+                            rm_proposal *proposal) {
+    (void)request;
     return rm_plan_evenly(problem, llround(sqrt((double)problem->n_stages)), plan, proposal);
 }
 

@@ -1,25 +1,26 @@
-/* transfers.c: one pass over a plan that follows, object by object, the last transfer that touches it. See transfers.h. */
+/* transfers.c: makes one pass over a plan and tracks, for each object, the last transfer that touches it. See
+ * transfers.h. */
 #include "memory/transfers.h"
 
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* The last transfers of an object, by number. */
+/* The numbers of the last transfers of an object. */
 typedef struct {
-    int32_t from; /* copies from it: it may be read, but not written, and must not end */
-    int32_t to;   /* fetches it: it may not even be read */
+    int32_t from; /* copies from the object: it may be read until then, but not written or freed */
+    int32_t to;   /* loads the object: it may not even be read until then */
 } touched;
 
 typedef struct {
     const rm_problem *problem;
-    touched *object[3]; /* by rm_object, by number; gradients are never moved: NULL */
-    int8_t *option;     /* by stage: that it was kept in */
+    touched *object[3]; /* by rm_object, by index; gradients are never moved: NULL */
+    int8_t *option;     /* by stage: the option it was kept in */
     rm_transfers *out;
 } tracker;
 
 static int32_t later(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* The transfer that must be done before an object is read, or written. */
+/* The transfer that must be done before an object is read or written. */
 static int32_t to_read(const tracker *t, rm_object object, int64_t i) { return t->object[object][i].to; }
 static int32_t to_write(const tracker *t, rm_object object, int64_t i) {
     return later(t->object[object][i].from, t->object[object][i].to);
@@ -52,7 +53,8 @@ static uint64_t bytes_of(const tracker *t, rm_step step) {
     return rm_align_up(t->problem->stage[step.index].option[t->option[step.index]].saved_bytes);
 }
 
-/* Nobody waits for a copy of nothing. Each copy's room is rounded up, so that the next one begins aligned. */
+/* An empty object needs no transfer to wait for. The room of each copy is rounded up, so that the next one is
+ * aligned. */
 static void save(tracker *t, rm_step step) {
     uint64_t bytes = bytes_of(t, step);
     int32_t number = (int32_t)++t->out->count;
@@ -80,7 +82,7 @@ static void follow(tracker *t, const rm_plan *plan) {
 
 static bool uses_second_tier(const rm_plan *plan) {
     for (int64_t i = 0; i < plan->n_steps; i++)
-        if (plan->step[i].verb == RM_SAVE) return true; /* without one there is nothing to LOAD */
+        if (plan->step[i].verb == RM_SAVE) return true; /* without a SAVE there is nothing to LOAD */
     return false;
 }
 
@@ -110,7 +112,7 @@ static bool allocate(tracker *t, const rm_plan *plan) {
 remat_status rm_transfers_find(const rm_problem *problem, const rm_plan *plan, rm_transfers *transfers) {
     *transfers = (rm_transfers){0};
     if (!uses_second_tier(plan)) return REMAT_OK;
-    REQUIRE(plan->n_steps < INT32_MAX, INVALID, "%lld steps are more than transfers can be numbered for",
+    REQUIRE(plan->n_steps < INT32_MAX, INVALID, "%lld steps are too many: their transfers cannot be numbered",
             (long long)plan->n_steps);
     tracker t = {.problem = problem, .out = transfers};
     bool there = allocate(&t, plan);

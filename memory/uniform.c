@@ -1,18 +1,19 @@
 /* uniform.c: see uniform.h.
  *
- * Splitting. A node of the tree of splits is an interval of n stages inside which k states are held from outside. A leaf
- * may be G(k) stages long: what the limit leaves beside k states. A split puts its right part at k+1 and its left part at k,
- * one more sweep behind. So if f(k,r) counts the stages that are swept r times below a node at k,
+ * Splitting. A node of the tree of splits is an interval of n stages during which k states are held from outside. A
+ * leaf may be G(k) stages long, where G(k) follows from the bytes that the limit leaves beside k states. A split puts
+ * its right part at k+1 and its left part at k, after one more forward sweep. So if f(k,r) counts the stages that are
+ * swept r times below a node at k,
  *
  *     f(k,0) = G(k)        f(k,r) = f(k+1,r) + f(k,r-1)
  *
- * Pascal's triangle, with G along its edge instead of ones. Stages are cheapest where r is least, so a node of n stages is
- * filled in the order of r, and the two terms say which of them are in its right part and which in its left. Where the
- * stages of a leaf have several options, those that do not fit with the fastest are f(k,r) of their own, dearer by what
- * the smaller option costs, and all are filled in the order of their price.
+ * This is Pascal's triangle with G along its edge instead of ones. Stages are cheapest where r is smallest, so a node
+ * of n stages is filled in the order of r, and the two terms say how many of them are in its right and in its left
+ * part. If the stages of a leaf have several options, the stages that do not fit in the fastest option form further
+ * f(k,r), dearer by the cost of the smaller option, and all are filled in the order of their price.
  *
- * Taking G(k) for the leaf of a node that is split after all counts a few stages too many as cheap; they end up one sweep
- * further back, so the outcome is near the best, not always the best: docs/notes/planner.md has the gap. */
+ * Using G(k) for the leaf of a node that is later split counts a few stages too many as cheap. These end up one sweep
+ * further back, so the result is near the optimum, but not always optimal: docs/notes/planner.md gives the gap. */
 #include "memory/uniform.h"
 
 #include <math.h>
@@ -24,25 +25,25 @@
 
 enum { MOST_ROWS = 66, MOST_DEPTH = 4096, WAYS = RM_MAX_OPTIONS };
 
-/* Stages of a node, by sweeps and by way; all counts stop at the number of stages. */
+/* Number of stages of a node, by sweeps and by way; all counts saturate at the number of stages. */
 typedef struct {
     int32_t way[WAYS];
 } share;
 
 typedef struct {
-    double price; /* time for a stage */
+    double price; /* time per stage */
     int row, way;
 } turn;
 
 struct rm_uniform {
     const rm_footprint *footprint;
     int64_t n_stages;
-    const rm_foot *foot, *inner, *last; /* of all stages; of one inside; of the last one */
-    int n_ways;                         /* options on the lower hull of bytes and time, the fastest first */
+    const rm_foot *foot, *inner, *last; /* of all stages; of an inner stage; of the last stage */
+    int n_ways;                         /* options on the lower hull of bytes and time, fastest first */
     int way[WAYS];
-    double price[WAYS];          /* of one more stage in a leaf, by making room with smaller options */
-    uint64_t unit[WAYS];         /* held for each stage in a leaf */
-    uint64_t beside;             /* what a leaf needs besides */
+    double price[WAYS];          /* of one more stage in a leaf, gained with smaller options */
+    uint64_t unit[WAYS];         /* bytes held for each stage of a leaf */
+    uint64_t beside;             /* other bytes that a leaf needs */
     int64_t last_extra;          /* what the leaf with the last stage needs beyond other leaves */
     turn turn[MOST_ROWS * WAYS]; /* rows and ways in the order of their price */
     /* For one limit: */
@@ -50,17 +51,17 @@ struct rm_uniform {
     int64_t depth; /* the most states held */
     int rows;
     share *inside, *tail; /* f: rows of depth + 2; tail: of nodes that end with the chain */
-    int64_t room;         /* in each, shares */
+    int64_t room;         /* capacity of each, in shares */
     struct node *stack;
 };
 
-/* An interval still to be solved; `tail`: it ends with the chain. */
+/* An interval still to be solved. `tail`: it ends with the chain. */
 typedef struct node {
     int64_t begin, n, held;
     bool tail;
 } node;
 
-/* ---- What is alike, and what it costs ----------------------------------------------------------- */
+/* ---- Comparing stages, and their costs ---------------------------------------------------------- */
 
 static bool same_times(const rm_foot *a, const rm_foot *b) {
     if (a->drop_ns != b->drop_ns || a->n_options != b->n_options) return false;
@@ -78,7 +79,7 @@ static bool alike(const rm_footprint *footprint) {
     return true;
 }
 
-/* From the fastest option on, the one that frees most bytes for its time, and so on. */
+/* Starts with the fastest option and goes on to the one that frees the most bytes for its time, and so on. */
 static void find_ways(rm_uniform *u) {
     const rm_foot *inner = u->inner;
     int at = 0;
@@ -101,8 +102,8 @@ static void find_ways(rm_uniform *u) {
     }
 }
 
-/* In X bytes X/unit stages fit. All of them in way i cost time[i] X/unit[i] more than in the fastest way; so a stage more
- * costs the difference of these over the difference in stages, whatever X is. */
+/* X bytes hold X/unit stages. Keeping all of them in way i costs time[i] X/unit[i] more than the fastest way. So one
+ * more stage costs the difference in time over the difference in stages, for any X. */
 static void find_prices(rm_uniform *u) {
     double fastest = (double)u->inner->kept[u->way[0]].time_ns;
     for (int i = 1; i < u->n_ways; i++) {
@@ -190,7 +191,7 @@ static uint64_t held_bytes(const rm_uniform *u, int64_t held) {
     return held ? u->foot[0].state_bytes + (uint64_t)(held - 1) * u->inner->state_bytes : 0;
 }
 
-/* What is left for the stages of a leaf. */
+/* The bytes left for the stages of a leaf. */
 static int64_t leaf_bytes(const rm_uniform *u, int64_t held, bool tail) {
     int64_t left = (int64_t)u->limit - (int64_t)held_bytes(u, held) - (int64_t)u->beside;
     return left - (tail ? u->last_extra : 0);
@@ -214,8 +215,8 @@ static int64_t total(const rm_uniform *u, const share *share) {
     return sum;
 }
 
-/* How many states it makes sense to hold: no more than fit beside a leaf of one stage, nor than are needed for a chain of
- * leaves that are swept but once and kept in the fastest way. */
+/* The number of states worth holding: at most as many as fit beside a leaf of one stage, and as many as a chain needs
+ * whose leaves are swept only once and kept in the fastest way. */
 static int64_t find_depth(const rm_uniform *u) {
     int64_t depth = 0, stages = 0;
     for (; depth < MOST_DEPTH && stages < u->n_stages; depth++) {
@@ -254,7 +255,7 @@ static void fill_row(rm_uniform *u, int row) {
             inside[k] = leaf_share(u, k, false);
             tail[k] = leaf_share(u, k, true);
         } else if (k == u->depth) {
-            inside[k] = tail[k] = (share){{0}}; /* nothing can be held beside it, so it is never split */
+            inside[k] = tail[k] = (share){{0}}; /* nothing more can be held, so this node is never split */
         } else {
             share left = row_of(u, u->inside, row - 1)[k];
             inside[k] = sum(u, inside[k + 1], left);
@@ -263,7 +264,7 @@ static void fill_row(rm_uniform *u, int row) {
     }
 }
 
-/* Rows until the whole chain has room, and two more for what was counted as cheaper than it is. */
+/* Adds rows until the whole chain has room, and two more for the stages that were counted too cheap. */
 static remat_status fill(rm_uniform *u, uint64_t limit, bool *fits) {
     u->limit = limit;
     u->depth = find_depth(u);
@@ -291,7 +292,7 @@ static double leaf_price(const rm_uniform *u, const share *share, int64_t n) {
     return n > 0 ? INFINITY : price;
 }
 
-/* How many stages of the node go to the left part; *price: what its sweeps and smaller options cost. */
+/* The number of the node's stages in the left part. *price: the cost of its sweeps and smaller options. */
 static int64_t split(const rm_uniform *u, const node *node, double *price) {
     int64_t open = node->n, left = 0;
     *price = 0;
@@ -369,7 +370,7 @@ static remat_status visit(const rm_uniform *u, const visitor *v) {
     return REMAT_OK;
 }
 
-/* ---- Weighing ----------------------------------------------------------------------------------- */
+/* ---- Estimating --------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t peak_bytes, time_ns;
@@ -382,12 +383,12 @@ static rm_kept repeat(rm_kept one, int64_t n) {
                      (uint64_t)n * one.time_ns};
 }
 
-/* The first and the last stage of a leaf by themselves, those between in one or two strokes. */
+/* The first and the last stage of a leaf are added one by one, the stages between them in one or two groups. */
 static rm_kept keep_leaf(const rm_uniform *u, const node *node) {
     mix mix = mix_of(u, node);
     int64_t first = node->begin, last = node->begin + node->n - 1;
     rm_kept all = u->foot[first].kept[option_in(u, mix, node, first)];
-    int64_t small = rm_fewer(mix.n_small, node->n - 1) - 1; /* of those between */
+    int64_t small = rm_fewer(mix.n_small, node->n - 1) - 1; /* of the stages between */
     if (small < 0) small = 0;
     if (small > 0) all = rm_kept_then(all, repeat(u->inner->kept[mix.small], small));
     if (node->n - 2 > small) all = rm_kept_then(all, repeat(u->inner->kept[mix.fast], node->n - 2 - small));

@@ -19,10 +19,10 @@
 #define PAGE UINT64_C(4096)
 #define REGION_DEFAULT (UINT64_C(16) << 30)
 
-struct rm_shard {
+struct rm_arena_piece {
     uint64_t at, bytes; /* in the region */
     char *mapped;       /* where else it is seen; NULL: nowhere */
-    rm_shard *next;
+    rm_arena_piece *next;
 };
 
 static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGE - 1) & ~(PAGE - 1); }
@@ -122,7 +122,7 @@ remat_status rm_local_arena_open(const rm_group_config *config, rm_local_arena *
 }
 
 void rm_local_arena_close(rm_local_arena *a) {
-    for (rm_shard *piece = a->pieces, *next; piece; piece = next) {
+    for (rm_arena_piece *piece = a->pieces, *next; piece; piece = next) {
         next = piece->next;
         rm_free(piece);
     }
@@ -147,7 +147,7 @@ int64_t rm_local_offset(rm_local_arena *a, const void *buffer, uint64_t bytes) {
     int64_t offset = -1;
     if (within(buffer, bytes, a->base + region_at(a), a->region_bytes)) return (const char *)buffer - a->base;
     pthread_mutex_lock(&a->lock);
-    for (const rm_shard *piece = a->pieces; piece && offset < 0; piece = piece->next)
+    for (const rm_arena_piece *piece = a->pieces; piece && offset < 0; piece = piece->next)
         if (piece->mapped && within(buffer, bytes, piece->mapped, piece->bytes))
             offset = (int64_t)(region_at(a) + piece->at) + ((const char *)buffer - piece->mapped);
     pthread_mutex_unlock(&a->lock);
@@ -155,8 +155,8 @@ int64_t rm_local_offset(rm_local_arena *a, const void *buffer, uint64_t bytes) {
 }
 
 /* First fit. Gives the link to hang the new piece on, and where it starts. */
-static rm_shard **find_gap(rm_local_arena *a, uint64_t bytes, uint64_t *at) {
-    rm_shard **link = &a->pieces;
+static rm_arena_piece **find_gap(rm_local_arena *a, uint64_t bytes, uint64_t *at) {
+    rm_arena_piece **link = &a->pieces;
     for (*at = 0; *link && (*link)->at - *at < bytes; link = &(*link)->next) *at = (*link)->at + (*link)->bytes;
     return link;
 }
@@ -168,7 +168,7 @@ static void punch(rm_local_arena *a, uint64_t at, uint64_t bytes) {
 
 static remat_status take_piece(rm_local_arena *a, uint64_t bytes, char *mapped, uint64_t *at) {
     uint64_t whole = bytes > a->region_bytes ? bytes : whole_pages(bytes ? bytes : 1);
-    rm_shard **link = find_gap(a, whole, at), *piece;
+    rm_arena_piece **link = find_gap(a, whole, at), *piece;
     REQUIRE(whole <= a->region_bytes - *at, MEMORY,
             "%" PRIu64 " bytes do not fit into this rank's %" PRIu64 " bytes of shared address space", bytes,
             a->region_bytes);
@@ -178,15 +178,15 @@ static remat_status take_piece(rm_local_arena *a, uint64_t bytes, char *mapped, 
         punch(a, *at, whole);
         FAIL(MEMORY, "no memory to keep account of a shared buffer");
     }
-    *piece = (rm_shard){.at = *at, .bytes = whole, .mapped = mapped, .next = *link};
+    *piece = (rm_arena_piece){.at = *at, .bytes = whole, .mapped = mapped, .next = *link};
     *link = piece;
     return REMAT_OK;
 }
 
 /* Of the piece at `at`, or (UINT64_MAX) the one mapped at `mapped`. */
 static void give_piece(rm_local_arena *a, uint64_t at, const char *mapped) {
-    for (rm_shard **link = &a->pieces; *link; link = &(*link)->next) {
-        rm_shard *piece = *link;
+    for (rm_arena_piece **link = &a->pieces; *link; link = &(*link)->next) {
+        rm_arena_piece *piece = *link;
         if (at == UINT64_MAX ? piece->mapped != mapped : piece->at != at || piece->mapped) continue;
         punch(a, piece->at, piece->bytes);
         *link = piece->next;
@@ -238,7 +238,7 @@ remat_status rm_local_map(rm_local_arena *a, void *address, uint64_t bytes) {
 
 void rm_local_unmap(rm_local_arena *a, void *address) {
     pthread_mutex_lock(&a->lock);
-    for (rm_shard *piece = a->pieces; piece; piece = piece->next)
+    for (rm_arena_piece *piece = a->pieces; piece; piece = piece->next)
         if (piece->mapped == address) {
             (void)put_anonymous(address, piece->bytes);
             give_piece(a, UINT64_MAX, address);

@@ -51,7 +51,7 @@ typedef struct {
     _Alignas(128) rm_verdict_of_peers stop;
 } rm_arena_head;
 
-typedef struct rm_shard rm_shard; /* of this rank's region */
+typedef struct rm_arena_piece rm_arena_piece; /* of this rank's region */
 
 typedef struct {
     int fd, rank, size;
@@ -59,7 +59,7 @@ typedef struct {
     uint64_t bytes, slots_at, eager_at, stage_at, sums_at, regions_at, region_bytes;
     rm_arena_head *head;
     pthread_mutex_t lock; /* of the pieces: one thread takes and gives them, and another asks where a buffer lies */
-    rm_shard *pieces;     /* of this rank's region, in order of address */
+    rm_arena_piece *pieces;     /* of this rank's region, in order of address */
 } rm_local_arena;
 
 /* Rank 0 makes it and tells the others where through the store; the others map the same. */

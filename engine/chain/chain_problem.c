@@ -115,8 +115,8 @@ static uint64_t crossing_bytes(const rm_chain *chain, const rm_crossing *c, int6
 static void fill_stage_pieces(const rm_chain *chain, const rm_sweep *sweep, int64_t position, bool evaluation,
                               rm_problem *problem) {
     bool last = position == sweep->count - 1;
-    rm_shard *piece = &problem->piece[sweep->piece + position * sweep->pieces];
-    rm_shard *dpiece = &problem->piece[sweep->dpiece + position * sweep->dpieces];
+    rm_state_piece *piece = &problem->piece[sweep->piece + position * sweep->pieces];
+    rm_state_piece *dpiece = &problem->piece[sweep->dpiece + position * sweep->dpieces];
     for (int32_t k = 0; k < sweep->n_crossing + (last ? sweep->n_tail_crossing : 0); k++) {
         const rm_crossing *c = &chain->crossing[sweep->first_crossing + k];
         uint64_t bytes = crossing_bytes(chain, c, position);
@@ -208,11 +208,11 @@ static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
 }
 
 /* An inference has no options; its stages are never kept, but a problem names one. */
-static rm_option option_of(const rm_kind_option *option) {
-    return (rm_option){.name = option->name ? option->name : "all",
-                       .saved_bytes = option->saved_bytes,
-                       .forward = work_of(&option->forward),
-                       .backward = work_of(&option->backward)};
+static rm_stage_option option_of(const rm_kind_option *option) {
+    return (rm_stage_option){.name = option->name ? option->name : "all",
+                             .saved_bytes = option->saved_bytes,
+                             .forward = work_of(&option->forward),
+                             .backward = work_of(&option->backward)};
 }
 
 static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_problem *problem) {

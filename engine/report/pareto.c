@@ -39,16 +39,16 @@ static remat_status add_point(points *p, const char *strategy, const rm_schedule
     return REMAT_OK;
 }
 
-static rm_wish wish_of(const remat_session *s) {
-    return (rm_wish){.segments = 1,
-                     .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
-                     .least_block_bytes = s->evaluation.placement.bytes};
+static rm_plan_request wish_of(const remat_session *s) {
+    return (rm_plan_request){.segments = 1,
+                             .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
+                             .least_block_bytes = s->evaluation.placement.bytes};
 }
 
 /* A strategy that cannot serve this session (it would recompute where that is off) has no point. */
 static remat_status add_proposal(points *p, const rm_strategy *strategy, int64_t segments) {
     rm_schedule schedule = {0};
-    rm_wish wish = wish_of(p->session);
+    rm_plan_request wish = wish_of(p->session);
     wish.segments = segments;
     remat_status status = rm_schedule_propose(&p->session->chain.problem, strategy, &wish, &schedule);
     bool serves = !status && !(wish.no_recompute && schedule.verdict.recomputed_stages);
@@ -113,11 +113,11 @@ static remat_status add_family(points *p, const char *name, const rm_family *fam
     return add_member(p, name, family, least_in_all(family));
 }
 
-typedef remat_status make_family(const rm_problem *, const rm_wish *, rm_family *);
+typedef remat_status make_family(const rm_problem *, const rm_plan_request *, rm_family *);
 
 static remat_status add_made_family(points *p, const char *name, make_family *make) {
     rm_family family = {0};
-    rm_wish wish = wish_of(p->session);
+    rm_plan_request wish = wish_of(p->session);
     remat_status status = make(&p->session->chain.problem, &wish, &family);
     if (!status) status = add_family(p, name, &family);
     rm_family_free(&family);
@@ -144,7 +144,7 @@ static bool copy_times(const rm_chain *chain, rm_chain *copy) {
 static remat_status find_least(const remat_session *s, const rm_strategy *optimal, rm_schedule *least) {
     rm_chain standard;
     rm_rates rates = rm_standard_rates();
-    rm_wish wish = wish_of(s);
+    rm_plan_request wish = wish_of(s);
     wish.budget_bytes = 1;
     remat_status status = REMAT_MEMORY;
     if (copy_times(&s->chain, &standard)) {

@@ -57,10 +57,10 @@ static remat_status read_given(remat_session *s, const char *steps) {
 }
 
 static remat_status propose(remat_session *s, const remat_config *config) {
-    rm_wish wish = {.segments = config->segments,
-                    .budget_bytes = rm_session_allowance(s, config->memory_budget),
-                    .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
-                    .least_block_bytes = s->evaluation.placement.bytes};
+    rm_plan_request wish = {.segments = config->segments,
+                            .budget_bytes = rm_session_allowance(s, config->memory_budget),
+                            .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
+                            .least_block_bytes = s->evaluation.placement.bytes};
     if (config->plan_steps) return read_given(s, config->plan_steps);
     return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
 }

@@ -243,7 +243,7 @@ START_TEST(members_of_the_family) {
     problem->tier.save_bytes_per_s = problem->tier.load_bytes_per_s = bytes * 1000000000 / (3 * stage_ns);
     problem->tier.latency_ns = problem->tier.host_bytes = 0; /* which is more than all of this net */
     rm_family family;
-    CHECKED(rm_family_spill(problem, &(rm_wish){0}, &family));
+    CHECKED(rm_family_spill(problem, &(rm_plan_request){0}, &family));
     int64_t mixed = 0;
     config.plan_only = false;
     config.verify_recompute = true;

@@ -1,8 +1,8 @@
-/* driver.c: a small main for fuzz_*.c that needs no fuzzer: it feeds LLVMFuzzerTestOneInput with seeds, cut, joined and
- * damaged, from a fixed random sequence, for so many seconds. Under clang's -fsanitize=fuzzer the same files run with
- * libFuzzer instead, which also watches coverage.
+/* driver.c: a small main for fuzz_*.c that works without a fuzzer: it feeds LLVMFuzzerTestOneInput with seeds that are
+ * cut, joined and damaged by a fixed random sequence, for a given number of seconds. Under clang's -fsanitize=fuzzer
+ * the same files run with libFuzzer instead, which also uses coverage.
  *
- *   fuzz_problem [seconds, 2 by default] [first seed number, 0 by default]
+ *   fuzz_problem [seconds, default 2] [first seed number, default 0]
  *
  * A crash prints what is needed to repeat it. */
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 #include "tests/fuzz/fuzz.h"
 
-/* For fuzz files that have no seeds. */
+/* For fuzz files without seeds. */
 __attribute__((weak)) const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     *count = 0;
     return NULL;
@@ -48,7 +48,7 @@ static size_t start_from_seed(uint8_t *data) {
     return size;
 }
 
-/* Takes a piece out, or puts a piece of itself in at another place. */
+/* Removes a piece, or inserts a copy of a piece at another place. */
 static size_t cut_and_paste(uint8_t *data, size_t size) {
     size_t from = below(size), length = below(size - from < 64 ? size - from : 64) + 1, to = below(size);
     if (from + length > size) return size;
@@ -63,7 +63,7 @@ static size_t cut_and_paste(uint8_t *data, size_t size) {
     return size + length;
 }
 
-/* Numbers are where formats break: at limits and just beyond. */
+/* Inserts a number at or just past a limit, where parsers break. */
 static void plant_number(uint8_t *data, size_t size) {
     static const uint64_t limits[] = {0, 1, 127, 255, 65535, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX, 1ull << 60};
     uint64_t number = limits[below(sizeof limits / sizeof limits[0])] + roll() % 3 - 1;
@@ -105,7 +105,7 @@ static void on_crash(int number) {
     char text[120];
     int length = snprintf(text, sizeof text, "crash in round %llu; repeat it with: 1 %llu\n",
                           (unsigned long long)round_number, (unsigned long long)round_number);
-    if (length > 0 && write(STDERR_FILENO, text, (size_t)length) < 0) { /* nothing is left to be done */
+    if (length > 0 && write(STDERR_FILENO, text, (size_t)length) < 0) { /* a failed write cannot be reported anywhere */
     }
     signal(number, SIG_DFL);
     raise(number);
@@ -124,10 +124,11 @@ int main(int argc, char **argv) {
     signal(SIGABRT, on_crash);
     uint64_t first = round_number;
     for (; now() < end; round_number++) {
-        state = round_number; /* each round stands alone, so its number is all that is needed to repeat it */
+        state = round_number; /* each round is independent, so its number is enough to repeat it */
         uint8_t data[LARGEST];
         size_t size = damage(data, start_from_seed(data));
-        uint8_t *exact = malloc(size ? size : 1); /* its own block, so that a sanitizer sees a read behind it */
+        /* A block of its own, so that a sanitizer detects a read past its end */
+        uint8_t *exact = malloc(size ? size : 1);
         if (!exact) return 1;
         memcpy(exact, data, size);
         LLVMFuzzerTestOneInput(exact, size);

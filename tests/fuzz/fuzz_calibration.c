@@ -1,5 +1,5 @@
-/* fuzz_calibration.c: any bytes as a file of measured times. Whatever is accepted is within its limits, and reads back
- * unchanged from its own text. */
+/* fuzz_calibration.c: any bytes as a file of measured times. Accepted entries are within their limits and read back
+ * unchanged from their own text. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

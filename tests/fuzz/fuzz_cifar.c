@@ -1,4 +1,4 @@
-/* fuzz_cifar.c: any bytes as a CIFAR-10 file. What is accepted is read to its last byte. */
+/* fuzz_cifar.c: any bytes as a CIFAR-10 file. Accepted files are read to the last byte. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* fuzz_decode.c: any bytes as a JPEG or PNG file. What has a header is decoded as colours and as grey into memory of just that size; what
- * cannot be is refused, and leaves nothing behind. Large pictures are left out: they only take long. */
+/* fuzz_decode.c: any bytes as a JPEG or PNG file. An image with a valid header is decoded in colour and in grey into
+ * memory of exactly that size. An error leaves nothing allocated. Large images are skipped, since they only take
+ * long. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* fuzz_hostlist.c: any bytes as a list of hosts and as a count of tasks. What is accepted has as many hosts as it says, all
- * of which have a name without brackets, commas or blanks, and one more is refused. */
+/* fuzz_hostlist.c: any bytes as a host list and as a list of task counts. An accepted list has as many hosts as it
+ * says; each has a name without brackets, commas or blanks; one index further is refused. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

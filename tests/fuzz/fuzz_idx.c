@@ -1,4 +1,5 @@
-/* fuzz_idx.c: any bytes as an IDX file. What is accepted must have exactly the bytes that its header promises. */
+/* fuzz_idx.c: any bytes as an IDX file. An accepted file must have exactly the number of bytes that its header
+ * declares. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

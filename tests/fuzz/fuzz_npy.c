@@ -1,4 +1,4 @@
-/* fuzz_npy.c: any bytes as a .npy file. Every element of what is accepted must be readable. */
+/* fuzz_npy.c: any bytes as a .npy file. Every element of an accepted file must be readable. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static const struct {
 };
 enum { SEEDS = sizeof files / sizeof files[0] };
 
-/* In the versions 1, 2, 3 of the format in turn. */
+/* In versions 1, 2 and 3 of the format in turn. */
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     static uint8_t bytes[SEEDS][256];
     static fuzz_seed seeds[SEEDS];
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     volatile double sum = 0;
     if (rm_npy_parse(data, size, "input", &array)) return 0;
     if (array.count < 1 || array.item < data || array.item >= data + size) abort();
-    if (array.rank == 4) return 0; /* nobody reads these */
+    if (array.rank == 4) return 0; /* no code reads these */
     for (int64_t i = 0; i < array.dim[0]; i++)
         for (int64_t j = 0; j < array.dim[1]; j++)
             for (int64_t k = 0; k < array.dim[2]; k++) sum = sum + rm_array_at(&array, i, j, k);

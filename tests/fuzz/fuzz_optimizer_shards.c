@@ -1,5 +1,5 @@
-/* fuzz_optimizer_shards.c: any bytes as one or two files of the optimizer's pieces (the first two bytes say how many bytes the first
- * has). What is accepted must be every element of every array once. */
+/* fuzz_optimizer_shards.c: any bytes as one or two files of optimizer shards (the first two bytes give the length of
+ * the first). Accepted shards must cover every element of every array exactly once. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

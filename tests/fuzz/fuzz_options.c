@@ -1,5 +1,5 @@
-/* fuzz_options.c: any bytes as a --config file, and as the state.json of a training state (when they begin with a brace).
- * What is kept of accepted flags must be accepted again, and mean the same. */
+/* fuzz_options.c: any bytes as a --config file or, if they begin with a brace, as the state.json of a training state.
+ * The saved form of accepted flags must be accepted again and have the same meaning. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

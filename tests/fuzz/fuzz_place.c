@@ -1,5 +1,5 @@
-/* fuzz_place.c: any bytes as a table of buffers for `remat place`. What is accepted and small is packed, and the judge must
- * agree with the packing. */
+/* fuzz_place.c: any bytes as a table of buffers for `remat place`. An accepted small table is packed, and the placement
+ * check must accept the result. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static void pack(const rm_lifetimes_csv *csv) {
     for (int64_t i = 0; i < n; i++) packed[i] = (rm_pack_item){item[i].first, item[i].last, item[i].bytes};
     rm_packing packing;
     rm_pack_limit limit = {.work = 1000000};
-    if (rm_pack_smallest(packed, n, &(rm_pack_wish){.limit = &limit}, &packing) == RM_PACK_NO_MEMORY) abort();
+    if (rm_pack_smallest(packed, n, &(rm_pack_request){.limit = &limit}, &packing) == RM_PACK_NO_MEMORY) abort();
     rm_lifetimes lifetimes = {item, n, n};
     if (rm_placement_check_aligned(&lifetimes, &(rm_placement){.offset = packing.offset, .bytes = packing.bytes}, 1))
         abort();

@@ -1,5 +1,5 @@
-/* fuzz_plan.c: any bytes as a plan's text for a fixed problem; and, when the first byte is 0, any bytes as steps in memory.
- * Text that is accepted must read back unchanged; the judge must answer, and what it accepts must be placed. */
+/* fuzz_plan.c: any bytes as the text of a plan for a fixed problem; if the first byte is 0, any bytes as steps in
+ * memory. Accepted text must read back unchanged. The judge must return, and plans that it accepts must be placed. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ static const char spilled[] = "run forward 0 all\nsave saved 0\nrun forward 1 al
                               "free saved 2\nrun backward 1\nload saved 0\nfree saved 1\nfree state 0\nfree state 1\n"
                               "free dstate 1\nrun backward 0\nfree saved 0\nfree dstate 0\n";
 
-/* The plans of all strategies as text, one as raw steps, and one that uses the second tier. */
+/* The plans of all strategies as text, one plan as raw steps, and one that uses the second tier. */
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     static fuzz_seed seeds[16];
     static size_t made;
@@ -57,7 +57,7 @@ const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     for (int i = 0; made == (size_t)i && i < rm_n_strategies && i < 14; i++) {
         rm_plan plan = {0};
         rm_proposal proposal;
-        require(!rm_strategies[i]->propose(the_problem(), &(rm_wish){.segments = 3}, &plan, &proposal));
+        require(!rm_strategies[i]->propose(the_problem(), &(rm_plan_request){.segments = 3}, &plan, &proposal));
         char *text = text_of(the_problem(), &plan);
         seeds[made++] = (fuzz_seed){text, strlen(text)};
         if (i == rm_n_strategies - 1) {

@@ -1,5 +1,5 @@
-/* fuzz_problem.c: any bytes as a problem's text. What is accepted must pass the problem's own check, read back from its
- * own text unchanged, and get plans from every strategy that the judge accepts. */
+/* fuzz_problem.c: any bytes as the text of a problem. An accepted problem must pass its own check and read back
+ * unchanged from its own text, and the judge must accept every strategy's plan for it. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ static void is_planned(const rm_problem *problem, const rm_strategy *strategy) {
     rm_verdict verdict;
     rm_lifetimes lifetimes = {0};
     rm_placement placement;
-    require(strategy->propose(problem, &(rm_wish){.segments = 2}, &plan, &proposal) == REMAT_OK);
+    require(strategy->propose(problem, &(rm_plan_request){.segments = 2}, &plan, &proposal) == REMAT_OK);
     require(rm_plan_check(problem, &plan, &verdict, &lifetimes) == REMAT_OK);
     require(rm_place(&lifetimes, &placement) == REMAT_OK);
     require(rm_placement_check(&lifetimes, &placement) == REMAT_OK);

@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c: any bytes as a safetensors file. What is accepted must lie inside the file, cover it without holes,
- * and have sizes that follow from its shapes. */
+/* fuzz_safetensors.c: any bytes as a safetensors file. Accepted arrays must lie inside the file, cover it without
+ * holes, and have sizes that follow from their shapes. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c: any bytes as a tokenizer.json. What is accepted must encode a text, or name a byte that it lacks; and the texts
- * of the tokens, one behind the other, must be that text again, but for spaces that were put in front. */
+/* fuzz_tokenizer.c: any bytes as a tokenizer.json. An accepted tokenizer must encode a text or name a byte that it
+ * lacks. The joined texts of the tokens must equal the text, except for a space added in front. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     return seeds;
 }
 
-/* Steps over a token's text; a space more than there is was put in front. */
+/* Compares a token's text and advances; skips a space that was added in front. */
 static size_t follow(size_t at, const uint8_t *piece, size_t length) {
     for (size_t i = 0; i < length; i++) {
         if (at < sizeof text - 1 && text[at] == piece[i])

@@ -1,6 +1,6 @@
-/* fuzz_tokens.c: any bytes as a file of tokens, .npy, numbers or a text, packed or plain: the first byte of an input says of which
- * vocabulary, the second the length of a sample. What is accepted must be readable to its end; every token that is given out must
- * be one of the vocabulary, and targets the inputs one timestep later. */
+/* fuzz_tokens.c: any bytes as a file of tokens (.npy, numbers or text), packed or plain. The first byte of an input
+ * selects the vocabulary, the second the length of a sample. Accepted data must be readable to the end, every returned
+ * token must be in the vocabulary, and targets must equal the inputs one time step later. */
 #define _GNU_SOURCE
 #include "tests/fuzz/fuzz.h"
 
@@ -16,7 +16,7 @@ static const int64_t vocabularies[] = {0, 1, 2, 256, 300, 65536, 65537, 100000, 
 enum { VOCABULARIES = sizeof vocabularies / sizeof vocabularies[0], LONGEST = 16, BUDGET = 1 << 20 };
 
 static const struct {
-    uint8_t vocabulary, timesteps; /* as an input has them: an index, and T - 1 */
+    uint8_t vocabulary, timesteps; /* as stored in an input: an index, and T - 1 */
     const char *header;            /* of .npy; NULL: none */
     size_t data_bytes;
 } files[] = {
@@ -29,7 +29,7 @@ static const struct {
 };
 enum { SEEDS = sizeof files / sizeof files[0] };
 
-/* With 0 and 1 for tokens, in every byte order. */
+/* With tokens 0 and 1, in every byte order. */
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {
     static uint8_t bytes[SEEDS][256];
     static fuzz_seed seeds[SEEDS];
@@ -56,7 +56,7 @@ static void require(bool fact, const char *what) {
     abort();
 }
 
-/* A file that has no name: /proc has one for it as long as it is open. */
+/* A file without a name: it has a path in /proc as long as it is open. */
 static int make_file(const uint8_t *data, size_t size, char path[64]) {
     int fd = memfd_create("tokens", 0);
     require(fd >= 0 && write(fd, data, size) == (ssize_t)size, "a file in memory");

@@ -10,15 +10,15 @@ int64_t rm_binomial_reach(int64_t slots, int64_t sweeps) {
     int64_t few = slots < sweeps ? slots : sweeps, many = slots < sweeps ? sweeps : slots;
     __int128 product = 1;
     for (int64_t i = 1; i <= few; i++) {
-        product = product * ((__int128)many + i) / i; /* binomial(many+i, i): whole at every step */
+        product = product * ((__int128)many + i) / i; /* equals binomial(many+i, i), so the division is exact */
         if (product >= INT64_MAX) return INT64_MAX;
     }
     return (int64_t)product;
 }
 
-/* The least r with beta(m,r) >= t. With one slot it is t-1, so there is always one. */
+/* The smallest r with beta(m,r) >= t. With one slot it is t-1, so it always exists. */
 static int64_t sweeps_for(int64_t stages, int64_t slots) {
-    int64_t low = -1, high = stages - 1; /* too few, enough */
+    int64_t low = -1, high = stages - 1; /* low is too few, high is enough */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         *(rm_binomial_reach(slots, middle) >= stages ? &high : &low) = middle;
@@ -34,8 +34,8 @@ int64_t rm_binomial_runs(int64_t stages, int64_t slots) {
     return clip(((__int128)r + 1) * stages - rm_binomial_reach(slots + 1, r - 1));
 }
 
-/* Of beta(m,r) = beta(m-1,r) + beta(m,r-1) stages the first term is the right part's and the second the left part's; of
- * fewer, no part may have fewer than one sweep less would allow it. */
+/* Of beta(m,r) = beta(m-1,r) + beta(m,r-1) stages, the first term counts the right part and the second the left part.
+ * With fewer stages, neither part may get fewer than one sweep less would allow. */
 int64_t rm_binomial_split(int64_t stages, int64_t slots) {
     int64_t r = sweeps_for(stages, slots);
     int64_t least = rm_binomial_reach(slots, r - 2), rest = stages - rm_binomial_reach(slots - 1, r);
@@ -45,8 +45,8 @@ int64_t rm_binomial_split(int64_t stages, int64_t slots) {
 
 remat_status rm_binomial_begin(rm_binomial *schedule, int64_t stages, int64_t slots) {
     *schedule = (rm_binomial){0};
-    REQUIRE(stages >= 1 && slots >= 1, INVALID, "%lld stages in %lld slots: there must be 1 or more of both",
-            (long long)stages, (long long)slots);
+    REQUIRE(stages >= 1 && slots >= 1, INVALID, "%lld stages in %lld slots: both must be at least 1", (long long)stages,
+            (long long)slots);
     if (slots > stages) slots = stages;
     schedule->capacity = slots + 1;
     schedule->part = rm_malloc((size_t)schedule->capacity * sizeof *schedule->part);
@@ -57,7 +57,8 @@ remat_status rm_binomial_begin(rm_binomial *schedule, int64_t stages, int64_t sl
 
 static void then(rm_binomial *schedule, rm_binomial_action action) { schedule->next[schedule->n_next++] = action; }
 
-/* A part's first action; the others are put down for later: actions in reverse, and the parts it falls into. */
+/* The first action of a part. Stores the others for later: the remaining actions in reverse, and the two parts it
+ * splits into. */
 static rm_binomial_action open_part(rm_binomial *schedule, rm_binomial_part part) {
     int64_t begin = part.begin;
     if (part.stages == 1) {
@@ -66,7 +67,7 @@ static rm_binomial_action open_part(rm_binomial *schedule, rm_binomial_part part
     }
     int64_t y = rm_binomial_split(part.stages, part.slots), cut = begin + y;
     schedule->part[schedule->parts++] = (rm_binomial_part){begin, y, part.slots};
-    if (part.slots == 1) { /* nowhere to hold the state: its stage, the last one, is taped at once */
+    if (part.slots == 1) { /* no slot to hold the state: its stage, the last one, is taped at once */
         then(schedule, (rm_binomial_action){RM_BINOMIAL_TAPE, cut, cut + 1});
     } else {
         schedule->part[schedule->parts++] = (rm_binomial_part){cut, part.stages - y, part.slots - 1};

@@ -1,6 +1,6 @@
-/* chains.h: made-up problems for the tests of memory/, from a seed. Every kind has something that has gone wrong somewhere:
- * stages unlike each other, states read far from where they are made or by nobody, kept by their makers or not by their
- * readers, empty objects. */
+/* chains.h: random problems from a seed, for the tests of memory/. Each kind has a property that has caused an error
+ * before: unequal stages, states read far from where they are made or by nobody, states kept by their makers but not by
+ * their readers, empty objects. */
 #ifndef TEST_CHAINS_H
 #define TEST_CHAINS_H
 
@@ -26,14 +26,14 @@ static inline int64_t roll_below(dice *d, int64_t n) { return (int64_t)(roll(d) 
 
 typedef struct {
     int64_t n_stages;
-    bool unlike;            /* sizes vary from a tenth of the following to all of it; else they are the following */
-    uint64_t state_bytes;   /* of what a stage hands on to the next; 0: empty */
+    bool unlike;            /* sizes vary from a tenth to all of the following; otherwise they equal it */
+    uint64_t state_bytes;   /* of the state that a stage passes to the next; 0: empty */
     uint64_t saved_bytes;   /* of a saved block */
     uint64_t scratch_bytes; /* of any run */
-    int skips;              /* states that are read further on, too, by one to three stages */
-    bool shares;            /* a stage's backward reads what it hands on, too */
+    int skips;              /* number of states that are also read one to three stages later */
+    bool shares;            /* a stage's backward also reads the state that the stage makes */
     bool lean;              /* a second option, with a fifth of the bytes */
-    bool loose;             /* backward keeps but part of what forward reads, and not all of it has a gradient */
+    bool loose;             /* backward keeps only a part of what forward reads, and a part of it has no gradient */
 } chain;
 
 static inline uint64_t size_from(dice *d, const chain *c, uint64_t bytes) {
@@ -49,13 +49,13 @@ static inline void stage_from(dice *d, const chain *c, rm_stage *stage) {
     stage->drop = work_from(d, c, 900);
     stage->n_options = 1 + c->lean;
     stage->option[0] =
-        (rm_option){"all", size_from(d, c, c->saved_bytes), work_from(d, c, 1000), work_from(d, c, 2000)};
+        (rm_stage_option){"all", size_from(d, c, c->saved_bytes), work_from(d, c, 1000), work_from(d, c, 2000)};
     if (c->lean)
-        stage->option[1] = (rm_option){"lean", rm_align_up(stage->option[0].saved_bytes / 5), work_from(d, c, 950),
-                                       work_from(d, c, 2300)};
+        stage->option[1] = (rm_stage_option){"lean", rm_align_up(stage->option[0].saved_bytes / 5),
+                                             work_from(d, c, 950), work_from(d, c, 2300)};
 }
 
-/* State by state, while a problem is made up: who makes it and who reads it; a piece each, or two. */
+/* One state of a problem under construction: its maker and its readers. It has one piece or two. */
 typedef struct {
     int64_t maker, pieces;
     uint64_t bytes;
@@ -100,7 +100,7 @@ static inline void draft_lists(dice *d, const chain *c, const draft *state, int6
     }
 }
 
-/* Pieces of states, then those of the gradients that there are. */
+/* The pieces of the states, then those of the existing gradients. */
 static inline void draft_pieces(dice *d, const chain *c, const draft *state, rm_problem *p, int32_t *last) {
     int64_t next = 0;
     for (int64_t i = 0; i < p->n_states; i++) {
@@ -119,7 +119,7 @@ static inline void draft_pieces(dice *d, const chain *c, const draft *state, rm_
     p->n_pieces = p->dstate[p->n_states] = next;
 }
 
-/* Of every stage the state that the next one reads, and skips here and there. */
+/* Every stage reads the state of the stage before it, and some read an earlier one, too. */
 static inline remat_status chain_problem(const chain *c, uint64_t seed, rm_problem *problem) {
     dice d = {seed};
     int64_t n = c->n_stages, n_states = n + c->skips;

@@ -1,5 +1,5 @@
-/* memory_test.h: what the tests of memory/ share: Check, statuses that print their sentence, files as text, and the list
- * of problems in tests/problems/. */
+/* memory_test.h: helpers for the tests of memory/: Check, macros that print a failed status, files as text, and the
+ * problems of tests/problems/. */
 #ifndef TEST_MEMORY_TEST_H
 #define TEST_MEMORY_TEST_H
 
@@ -18,15 +18,15 @@
         ck_assert_msg(got_ == REMAT_OK, "%s: %s", #call, remat_last_error());                                          \
     } while (0)
 
-/* It fails with this status, and its sentence contains `words`. */
+/* `call` fails with this status, and its message contains `words`. */
 #define ck_fails(call, status, words)                                                                                  \
     do {                                                                                                               \
         remat_status got_ = (call);                                                                                    \
         ck_assert_msg(got_ == REMAT_##status, "%s: status %d, not %s", #call, (int)got_, #status);                     \
-        ck_assert_msg(strstr(remat_last_error(), words), "'%s' does not say '%s'", remat_last_error(), words);         \
+        ck_assert_msg(strstr(remat_last_error(), words), "'%s' does not contain '%s'", remat_last_error(), words);         \
     } while (0)
 
-/* The text that `call`, which writes to `file`, produces; freed by the caller with free(). */
+/* The text that `call` writes to `file`; the caller frees it with free(). */
 #define text_of(file, call)                                                                                            \
     ({                                                                                                                 \
         char *text_ = NULL;                                                                                            \
@@ -68,7 +68,7 @@ static inline void each_problem(void (*visit)(const char *path, const rm_problem
     globfree(&found);
 }
 
-/* The end of every test program: runs `tests` and turns the outcome into an exit status. */
+/* The end of every test program: runs `tests` and returns the exit status. */
 static inline int run_tests(const char *name, const TTest *const *tests, int count) {
     Suite *suite = suite_create(name);
     TCase *tcase = tcase_create(name);

@@ -1,5 +1,5 @@
-/* plans.h: made-up plans over the chains of chains.h, from a seed: nested segments, stages kept in either option, and
- * lifetimes as a second tier leaves them. For the tests and the benchmark of memory/place.h, which must cope with plans
+/* plans.h: random plans from a seed, over the chains of chains.h: nested segments, stages kept in either option, and
+ * lifetimes as they are with a second tier. They test and benchmark memory/place.h, which must also cope with plans
  * that no strategy makes yet. */
 #ifndef TEST_PLANS_H
 #define TEST_PLANS_H
@@ -10,7 +10,7 @@
 #include "memory/strategy.h"
 #include "tests/memory/chains.h"
 
-/* Keeps [begin,end), each stage in an option of its own, and differentiates it. */
+/* Keeps [begin,end), each stage in a random option, and differentiates it. */
 static inline remat_status leaf_plan(dice *d, const rm_problem *problem, int64_t begin, int64_t end, rm_plan *plan) {
     for (int64_t s = begin; s < end; s++)
         TRY(rm_plan_run_forward(plan, s, (int)roll_below(d, problem->stage[s].n_options)));
@@ -18,8 +18,8 @@ static inline remat_status leaf_plan(dice *d, const rm_problem *problem, int64_t
     return REMAT_OK;
 }
 
-/* Sweep to a split, solve what is right of it, then what is left of it. `leaf`: the most stages that are kept at once.
- * Split in the middle, or anywhere if `ragged`. */
+/* Sweeps to a split, solves the part to the right of it, then the part to the left. `leaf`: the most stages kept at
+ * once. Splits in the middle, or anywhere if `ragged`. */
 static inline remat_status nested_part(dice *d, const rm_problem *problem, int64_t begin, int64_t end, int64_t leaf,
                                        bool ragged, rm_plan *plan) {
     while (end - begin > leaf) {
@@ -41,8 +41,8 @@ static inline int by_first(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Of the buffers that live long, every `one_in`th is written out soon after it was made, and comes back up to `ahead` steps
- * before its end. */
+/* Every `one_in`th long-lived buffer is written out soon after it was made, and is loaded up to `ahead` steps before
+ * its end. */
 static inline void spill_some(dice *d, int64_t one_in, int64_t ahead, rm_lifetimes *l) {
     rm_lifetime *item = realloc(l->item, (size_t)(2 * l->count + 1) * sizeof *item);
     if (!item) abort();
@@ -58,7 +58,7 @@ static inline void spill_some(dice *d, int64_t one_in, int64_t ahead, rm_lifetim
         item[l->count++] = back;
     }
     l->capacity = l->count;
-    qsort(item, (size_t)l->count, sizeof *item, by_first); /* order among equals does not matter to anyone */
+    qsort(item, (size_t)l->count, sizeof *item, by_first); /* the order of equal elements does not matter */
 }
 
 #endif

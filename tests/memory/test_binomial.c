@@ -1,4 +1,5 @@
-/* test_binomial.c: the closed form is the recurrence's minimum, and the schedule does what it counts. */
+/* test_binomial.c: the closed form equals the minimum of the recurrence, and the schedule has the number of runs that
+ * it predicts. */
 #include "tests/memory/binomial.h"
 
 #include "memory/host.h"
@@ -6,7 +7,7 @@
 
 enum { T = 2000, M = 64 };
 
-/* C(t,m) by the recurrence alone: no closed form, no search for the split cleverer than trying all. */
+/* C(t,m) by the recurrence alone: no closed form, and every split is tried. */
 static void solve_recurrence(int64_t (*c)[T + 1]) {
     for (int t = 0; t <= T; t++) c[1][t] = (int64_t)t * (t + 1) / 2;
     for (int m = 2; m <= M; m++) {
@@ -23,7 +24,7 @@ static void solve_recurrence(int64_t (*c)[T + 1]) {
     }
 }
 
-START_TEST(the_closed_form_is_the_minimum_everywhere) {
+START_TEST(closed_form_equals_the_minimum) {
     static int64_t c[M + 1][T + 1];
     solve_recurrence(c);
     for (int m = 1; m <= M; m++)
@@ -37,8 +38,8 @@ START_TEST(the_closed_form_is_the_minimum_everywhere) {
 }
 END_TEST
 
-/* Counts published elsewhere, and what they are per stage. */
-START_TEST(known_counts) {
+/* Published counts, and the counts per stage that follow from them. */
+START_TEST(counts_equal_published_ones) {
     static const int64_t known[][3] = {{10, 3, 25},      {100, 5, 416},    {100, 10, 322},
                                        {1000, 10, 4636}, {1000, 50, 2948}, {1000, 32, 3405}};
     for (size_t i = 0; i < 6; i++) ck_assert_int_eq(rm_binomial_runs(known[i][0], known[i][1]), known[i][2]);
@@ -50,7 +51,7 @@ START_TEST(known_counts) {
 }
 END_TEST
 
-START_TEST(numbers_that_do_not_fit_stay_at_the_end) {
+START_TEST(large_numbers_saturate) {
     ck_assert_int_eq(rm_binomial_reach(3, -1), 0);
     ck_assert_int_eq(rm_binomial_reach(0, 7), 1);
     ck_assert_int_eq(rm_binomial_reach(64, 3), 67LL * 66 * 65 / 6);
@@ -64,13 +65,13 @@ START_TEST(numbers_that_do_not_fit_stay_at_the_end) {
 }
 END_TEST
 
-/* Plays a schedule, trusting nothing: every sweep begins at a held state, every tape has its state at hand, stages are
- * taped last first, and no more than m states are held. Returns the forward runs. */
+/* Plays a schedule and trusts nothing: every sweep begins at a held state, every tape has its state available, stages
+ * are taped last first, and at most m states are held. Returns the number of forward runs. */
 static int64_t play(int64_t t, int64_t m) {
     rm_binomial schedule;
     ck_ok(rm_binomial_begin(&schedule, t, m));
     char *held = calloc((size_t)t + 1, 1);
-    int64_t runs = 0, n_held = 1, next = t - 1, made = -1; /* made: a state that is there without a slot */
+    int64_t runs = 0, n_held = 1, next = t - 1, made = -1; /* made: a state that is available without a slot */
     held[0] = 1;
     for (rm_binomial_action a; (a = rm_binomial_next(&schedule)).verb != RM_BINOMIAL_END;) {
         ck_assert_int_le(schedule.parts, schedule.capacity);
@@ -104,7 +105,7 @@ static int64_t play(int64_t t, int64_t m) {
     return runs;
 }
 
-START_TEST(schedules_run_as_often_as_they_count) {
+START_TEST(schedule_has_the_predicted_runs) {
     for (int64_t t = 1; t <= 40; t++)
         for (int64_t m = 1; m <= t + 2; m++) ck_assert_int_eq(play(t, m), rm_binomial_runs(t, m));
     static const int64_t sample[][2] = {{2000, 1},  {2000, 2},    {2000, 64},    {1999, 1999}, {1000, 50},
@@ -114,7 +115,7 @@ START_TEST(schedules_run_as_often_as_they_count) {
 }
 END_TEST
 
-START_TEST(a_million_tiles_in_a_few_hundred_bytes) {
+START_TEST(a_million_tiles_take_a_few_hundred_bytes) {
     rm_binomial schedule;
     int64_t before = rm_host_allocations();
     ck_ok(rm_binomial_begin(&schedule, 1000000, 64));
@@ -132,7 +133,7 @@ START_TEST(a_million_tiles_in_a_few_hundred_bytes) {
 }
 END_TEST
 
-START_TEST(what_cannot_be) {
+START_TEST(invalid_arguments_are_refused) {
     rm_binomial schedule;
     ck_fails(rm_binomial_begin(&schedule, 0, 3), INVALID, "0 stages");
     ck_fails(rm_binomial_begin(&schedule, 3, 0), INVALID, "0 slots");
@@ -143,6 +144,5 @@ START_TEST(what_cannot_be) {
 }
 END_TEST
 
-RUN_TESTS("memory/binomial", the_closed_form_is_the_minimum_everywhere, known_counts,
-          numbers_that_do_not_fit_stay_at_the_end, schedules_run_as_often_as_they_count,
-          a_million_tiles_in_a_few_hundred_bytes, what_cannot_be)
+RUN_TESTS("memory/binomial", closed_form_equals_the_minimum, counts_equal_published_ones, large_numbers_saturate,
+          schedule_has_the_predicted_runs, a_million_tiles_take_a_few_hundred_bytes, invalid_arguments_are_refused)

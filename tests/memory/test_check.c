@@ -1,6 +1,6 @@
-/* test_check.c: the judge accepts what is right, names what is wrong, and writes down lifetimes exactly. Plans are
- * mutated at random; what the judge lets pass is rehearsed on values, piece by piece, by a simulation that knows nothing
- * of the judge's. */
+/* test_check.c: the judge accepts right plans, names the error of wrong ones, and records lifetimes exactly. Plans are
+ * mutated at random. Those that the judge accepts are rehearsed on values, piece by piece, by a simulation that shares
+ * no code with it. */
 #include "memory/check.h"
 
 #include "memory/host.h"
@@ -19,11 +19,11 @@ static remat_status check_text(const rm_problem *problem, const char *text, rm_v
     return status;
 }
 
-/* ---- By hand ------------------------------------------------------------------------------------ */
+/* ---- Hand-written plans ------------------------------------------------------------------------- */
 
 #define ONE_STAGE "run forward 0 all\nrun backward 0\nfree saved 0\n"
 
-START_TEST(one_stage) {
+START_TEST(one_stage_has_the_expected_peak_and_times) {
     rm_problem problem;
     read_problem(RM_SOURCE_DIR "/tests/problems/one_stage.problem", &problem);
     rm_verdict v;
@@ -39,8 +39,8 @@ START_TEST(one_stage) {
 }
 END_TEST
 
-/* The skip chain, all kept: every lifetime, worked out on paper. */
-START_TEST(lifetimes_to_the_step) {
+/* The skip chain, all kept: every lifetime, derived by hand. */
+START_TEST(lifetimes_of_the_skip_chain_are_exact) {
     rm_problem problem;
     read_problem(SKIP, &problem);
     rm_plan plan = {0};
@@ -91,7 +91,7 @@ START_TEST(sizes_are_rounded_up) {
 }
 END_TEST
 
-START_TEST(options_have_their_own_numbers) {
+START_TEST(each_option_has_its_own_bytes_and_times) {
     rm_problem problem;
     read_problem(FOUR, &problem);
     rm_plan plan = {0};
@@ -110,7 +110,7 @@ END_TEST
 
 #define ALL_FORWARD "run forward 0 all\nrun forward 1 all\nrun forward 2 all\nrun forward 3 all\nrun forward 4 all\n"
 
-START_TEST(what_is_wrong_is_named) {
+START_TEST(wrong_step_is_named_in_the_error) {
     static const struct {
         const char *text, *words;
     } wrong[] = {
@@ -119,7 +119,7 @@ START_TEST(what_is_wrong_is_named) {
         {"run forward 0 all\nfree state 0\nrun forward 1 all", "step 2 (run forward 1 all): state 0 is not alive"},
         {"run forward 0 all\nrun forward 0 all", "step 1 (run forward 0 all): saved 0 is made a second time"},
         {"run forward 0 all\nfree state 0\nfree saved 0\nrun forward 0 all", "saved 0 is made a second time"},
-        {"run backward 0", "step 0 (run backward 0): the stage to be differentiated now is 4"},
+        {"run backward 0", "step 0 (run backward 0): the next stage to be differentiated is 4"},
         {"run backward 4", "saved 4 is not alive"},
         {ALL_FORWARD "free state 4\nrun backward 4", "state 4 is not alive"},
         {ALL_FORWARD "free state 1\nrun backward 4", "state 1 is not alive"},
@@ -142,7 +142,7 @@ START_TEST(what_is_wrong_is_named) {
     ck_fails(check_text(&problem, "run forward 0 drop\nrun backward 0", &v), INTERNAL, "saved 0 is not alive");
     ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\nrun backward 0", &v), INTERNAL, "every stage");
     ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\nrun forward 0 drop", &v), INTERNAL,
-             "nobody needs");
+             "differentiated");
     ck_fails(check_text(&problem, "run forward 0 all\nrun backward 0\n", &v), INTERNAL, "never freed");
     rm_problem_free(&problem);
 }
@@ -150,7 +150,7 @@ END_TEST
 
 /* ---- The second tier ---------------------------------------------------------------------------- */
 
-START_TEST(two_clocks) {
+START_TEST(computation_and_channel_run_concurrently) {
     static const char *const text = "run forward 0 all\n"                                  /* until 100  */
                                     "save saved 0\n"                                       /* 100 to 248 */
                                     "run forward 1 all\n"                                  /* until 200  */
@@ -163,14 +163,14 @@ START_TEST(two_clocks) {
                                     "free saved 3\nfree state 2\n"
                                     "run backward 2\n" /* until 666  */
                                     "free saved 2\nfree state 1\nfree dstate 2\n"
-                                    "load saved 0\n"   /* asked for at 666, 742 to 1018 */
+                                    "load saved 0\n"   /* issued at 666, runs from 742 to 1018 */
                                     "run backward 1\n" /* waits 76, until 942 */
                                     "free saved 1\nfree state 0\nfree dstate 1\n"
                                     "run backward 0\n" /* waits 76, until 1218 */
                                     "free saved 0\nfree dstate 0\n";
     rm_problem problem;
     read_problem(FOUR, &problem);
-    problem.tier = (rm_tier){8000000000, 4000000000, 20, 0, 0}; /* 8 and 4 bytes a nanosecond */
+    problem.tier = (rm_tier){8000000000, 4000000000, 20, 0, 0}; /* 8 and 4 bytes per nanosecond */
     rm_verdict v;
     ck_ok(check_text(&problem, text, &v));
     ck_assert_uint_eq(v.save_bytes, 2048);
@@ -180,8 +180,8 @@ START_TEST(two_clocks) {
     ck_assert_uint_eq(v.forward_ns, 335);
     ck_assert_uint_eq(v.backward_ns, 670);
     ck_assert_uint_eq(v.total_ns, 1218);
-    ck_assert_uint_eq(v.peak_bytes, 2 * 1024 + 4 * 128 + 1024); /* backward 2: saved 1 is on its way in */
-    problem.tier.cost_ns_per_mib = 10 << 10; /* 10 ns a KiB: the computation's clock is 10 later at each transfer */
+    ck_assert_uint_eq(v.peak_bytes, 2 * 1024 + 4 * 128 + 1024); /* backward 2: saved 1 is being loaded */
+    problem.tier.cost_ns_per_mib = 10 << 10; /* 10 ns per KiB: each transfer delays the computation's clock by 10 */
     ck_ok(check_text(&problem, text, &v));
     /* SAVE 0 100 to 248; forward 1 until 210; waits 38; SAVE 1 248 to 396, and 10; forward 2, 3 until 393; waits 3;
      * backward 3 until 466; LOAD 1 466 to 742, and 10; backward 2 until 676; LOAD 0 742 to 1018, and 10; waits 56 until
@@ -191,7 +191,7 @@ START_TEST(two_clocks) {
     problem.tier = (rm_tier){UINT64_MAX, UINT64_MAX, 0, 0, 0};
     ck_ok(check_text(&problem, text, &v));
     ck_assert_uint_eq(v.total_ns, 335 + 670);
-    problem.tier = (rm_tier){1, 1, (uint64_t)1 << 59, (uint64_t)1 << 59, 0}; /* slow beyond all measure: no overflow */
+    problem.tier = (rm_tier){1, 1, (uint64_t)1 << 59, (uint64_t)1 << 59, 0}; /* extremely slow: no overflow */
     ck_ok(check_text(&problem, text, &v));
     ck_assert_uint_ge(v.total_ns, (uint64_t)1 << 61);
     rm_problem_free(&problem);
@@ -210,20 +210,21 @@ END_TEST
 #define BACKWARD_1 "run forward 1 all\nfree state 1\nrun backward 1\nfree saved 1\n" /* takes 30 */
 #define BACKWARD_0 "run backward 0\nfree saved 0\n"                                  /* takes 20 */
 
-START_TEST(transfers_and_waits) {
+START_TEST(steps_wait_for_the_transfers_they_need) {
     static const struct {
         const char *text;
         uint64_t save_bytes, load_bytes, wait_ns;
     } case_[] = {
-        /* The copy of state 0 takes 192 from 10 on. Its end waits for it (162), and LOAD takes 192; nobody reads it. */
+        /* The copy of state 0 takes 192 ns from 10 on. Freeing it waits for the copy (162), and LOAD takes 192; nobody
+         * reads it. */
         {"run forward 0 all\nsave state 0\n" BACKWARD_1 "free state 0\nload state 0\nfree state 0\n" BACKWARD_0, 192,
          192, 162 + 192},
         /* The reader waits for both. */
         {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192,
          192, 192 + 192},
-        /* Forward 0 writes state 0 again, which is being copied. */
+        /* Forward 0 overwrites state 0 while it is being copied. */
         {"run forward 0 drop\nsave state 0\nrun forward 0 all\n" BACKWARD_1 "free state 0\n" BACKWARD_0, 192, 0, 192},
-        /* A copy of nothing takes no time and is a copy nevertheless. */
+        /* A copy of no bytes takes no time but still counts as a copy. */
         {"run forward 0 all\nrun forward 1 all\nsave saved 1\nfree saved 1\nload saved 1\nfree state 1\n"
          "run backward 1\nfree saved 1\nfree state 0\n" BACKWARD_0,
          0, 0, 0},
@@ -241,18 +242,18 @@ START_TEST(transfers_and_waits) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_moved) {
+START_TEST(wrong_moves_are_refused) {
     static const struct {
         const char *text, *words;
     } wrong[] = {
         {"save saved 0", "step 0 (save saved 0): saved 0 is not alive"},
-        {"load state 0", "there is no copy of state 0 to load"},
+        {"load state 0", "step 0 (load state 0)"},
         {"run forward 0 all\nsave state 0\nsave state 0", "state 0 is saved a second time"},
         {"run forward 0 all\nsave state 0\nfree state 0\nload state 0\nsave state 0", "step 4"},
-        {"run forward 0 all\nsave state 0\nload state 0", "state 0 is alive already"},
+        {"run forward 0 all\nsave state 0\nload state 0", "step 2 (load state 0)"},
         {"run forward 0 all\nsave saved 0\nfree saved 0\nfree state 0\nrun forward 0 all", "made a second time"},
-        {"save dstate 1", "a dstate is never moved to the second tier"},
-        {"load dstate 1", "a dstate is never moved to the second tier"},
+        {"save dstate 1", "step 0 (save dstate 1)"},
+        {"load dstate 1", "step 0 (load dstate 1)"},
         {"run forward 0 all\nsave saved 0\nfree saved 0\nload saved 0\nfree saved 0\nfree saved 0", "step 5"},
     };
     rm_problem problem;
@@ -273,7 +274,7 @@ START_TEST(what_cannot_be_moved) {
 }
 END_TEST
 
-START_TEST(steps_of_any_bits) {
+START_TEST(arbitrary_bits_as_steps_are_safe) {
     rm_problem problem;
     read_problem(SKIP, &problem);
     static const rm_step wrong[] = {
@@ -305,17 +306,17 @@ START_TEST(steps_of_any_bits) {
 }
 END_TEST
 
-/* ---- The rehearsal: does a plan, run on values, do the right thing? ------------------------------- */
+/* ---- The rehearsal: does a plan, run on values, give the right result? ---------------------------- */
 
 enum { MOST = 120 };
 
 typedef struct {
     const rm_problem *problem;
-    bool alive[3][MOST];     /* by object and index, as the plan claims */
-    uint64_t value[3][MOST]; /* of an object that is alive: 1000 and more: right; of saved(s), plus its option */
-    uint64_t terms[MOST];    /* of a gradient: how many stages have added to it */
+    bool alive[3][MOST];     /* by object and index, according to the plan */
+    uint64_t value[3][MOST]; /* of a live object: 1000 or more is right; for saved(s), the option is added */
+    uint64_t terms[MOST];    /* of a gradient: the number of stages that have added to it */
     bool copied[2][MOST];
-    uint64_t copy[2][MOST]; /* RM_STATE, RM_SAVED: in the second tier */
+    uint64_t copy[2][MOST]; /* RM_STATE, RM_SAVED: the copy in the second tier */
 } rehearsal;
 
 enum { RIGHT = 1000, WRONG = 7 };
@@ -335,7 +336,7 @@ static void write_object(rehearsal *r, int object, int64_t i, uint64_t value) {
     r->value[object][i] = value;
 }
 
-/* How many stages add to a gradient in all. */
+/* The total number of stages that add to a gradient. */
 static uint64_t terms_of(const rm_problem *p, int64_t i) {
     uint64_t n = 0;
     for (int64_t k = 0; k < p->adds.start[p->n_stages]; k++) n += p->adds.item[k] == i;
@@ -374,7 +375,7 @@ static bool rehearse_step(rehearsal *r, rm_step step, int64_t *to_differentiate)
     return step.verb != RM_RUN_BACKWARD || rehearse_backward(r, i, to_differentiate);
 }
 
-/* Every stage is differentiated once, last first, from right values; at the end nothing is alive. */
+/* Whether every stage is differentiated once, last first, from right values, and nothing is alive at the end. */
 static bool rehearse(const rm_problem *problem, const rm_plan *plan) {
     rehearsal r = {.problem = problem};
     ck_assert(problem->n_stages < MOST && problem->n_states < MOST);
@@ -401,7 +402,7 @@ static void insert(rm_plan *plan, int64_t at, rm_step step) {
     plan->step[at] = step;
 }
 
-/* One change at random; false when it happened to change nothing. */
+/* Makes one random change. Returns false if it happened to change nothing. */
 static bool mutate(dice *d, const rm_problem *problem, mutation mutation, rm_plan *plan) {
     int64_t a = roll_below(d, plan->n_steps), b = roll_below(d, plan->n_steps);
     rm_step before = plan->step[a], *step = &plan->step[a];
@@ -454,7 +455,7 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
     problem->tier = (rm_tier){3000000000, 2000000000, 100, 0, 0};
 }
 
-/* What a backward run reads of what is away comes back. */
+/* Loads the spilled objects that a backward run reads. */
 static void load_for(const rm_problem *p, rm_plan *plan, bool away[2][MOST], int64_t s) {
     if (away[RM_SAVED][s]) ck_ok(rm_plan_load(plan, RM_SAVED, s));
     away[RM_SAVED][s] = false;
@@ -471,7 +472,7 @@ static bool is_read_forward(const rm_problem *p, const rm_plan *plan, int64_t fr
     return false;
 }
 
-/* Moves some saved blocks, and some states that no forward run reads any more, out, and in again before a backward run reads
+/* Spills some saved blocks, and some states that no later forward run reads, and loads them before a backward run reads
  * them. */
 static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
     rm_plan out = {0};
@@ -479,7 +480,7 @@ static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
     for (int64_t i = 0; i < plan->n_steps; i++) {
         rm_step step = plan->step[i];
         int64_t s = step.index;
-        if (step.verb == RM_FREE) continue; /* added anew */
+        if (step.verb == RM_FREE) continue; /* FREEs are added again at the end */
         if (step.verb == RM_RUN_BACKWARD) load_for(problem, &out, away, s);
         ck_ok(rm_plan_add(&out, step));
         if (step.verb != RM_RUN_FORWARD || step.option == RM_DROP || made[s]) continue;
@@ -508,16 +509,16 @@ static int64_t runs(const rm_plan *plan) {
     return n;
 }
 
-START_TEST(mutants_are_rejected_or_harmless) {
-    int64_t tried[N_MUTATIONS] = {0}, passed[N_MUTATIONS] = {0}, left_out = 0; /* of RUN */
+START_TEST(mutated_plans_are_rejected_or_harmless) {
+    int64_t tried[N_MUTATIONS] = {0}, passed[N_MUTATIONS] = {0}, left_out = 0; /* RUN steps left out */
     dice d = {2026};
     for (uint64_t seed = 0; seed < 150; seed++) {
         rm_problem problem;
         some_chain(seed, &problem);
         rm_plan plan = {0};
         rm_proposal proposal;
-        rm_wish wish = {.segments = 1 + roll_below(&d, problem.n_stages)};
-        ck_ok(rm_strategy_find("segments")->propose(&problem, &wish, &plan, &proposal));
+        rm_plan_request request = {.segments = 1 + roll_below(&d, problem.n_stages)};
+        ck_ok(rm_strategy_find("segments")->propose(&problem, &request, &plan, &proposal));
         ck_assert(rehearse(&problem, &plan));
         if (seed % 2) spill_some(&d, &problem, &plan);
         for (int i = 0; i < 400; i++) {
@@ -539,19 +540,19 @@ START_TEST(mutants_are_rejected_or_harmless) {
         rm_problem_free(&problem);
     }
     for (int m = 0; m < N_MUTATIONS; m++) ck_assert_int_gt(tried[m], 1000);
-    /* No RUN is superfluous. What may pass is a step too many, and a FREE too few where a run writes over
-     * what is alive. */
+    /* No RUN is superfluous. Harmless mutants have an extra step, or lack a FREE where a run overwrites a live
+     * object. */
     ck_assert_int_eq(left_out, 0);
     ck_assert_int_lt((passed[OBJECT] + passed[VERB]) * 50, tried[OBJECT] + tried[VERB]);
     ck_assert_int_lt(passed[REPEAT] * 5, tried[REPEAT]);
     ck_assert_int_lt(passed[INDEX] * 20, tried[INDEX]);
-    /* Order and options leave some freedom, so the judge is not simply saying no. */
+    /* Order and options leave some freedom, so the judge must accept some mutants. */
     ck_assert(passed[SWAP] > 0 && passed[MOVE] > 0 && passed[OPTION] > 0);
     ck_assert_int_lt(passed[SWAP] * 2, tried[SWAP]);
 }
 END_TEST
 
-/* ---- The rest ----------------------------------------------------------------------------------- */
+/* ---- Other properties --------------------------------------------------------------------------- */
 
 START_TEST(lifetimes_add_up_to_the_peak) {
     dice d = {60};
@@ -560,7 +561,7 @@ START_TEST(lifetimes_add_up_to_the_peak) {
         some_chain(seed, &problem);
         rm_plan plan = {0};
         rm_proposal proposal;
-        ck_ok(rm_strategy_find("sqrt")->propose(&problem, &(rm_wish){0}, &plan, &proposal));
+        ck_ok(rm_strategy_find("sqrt")->propose(&problem, &(rm_plan_request){0}, &plan, &proposal));
         if (seed % 2) spill_some(&d, &problem, &plan);
         rm_verdict v;
         rm_lifetimes l = {0};
@@ -590,7 +591,7 @@ START_TEST(lifetimes_add_up_to_the_peak) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     rm_problem problem;
     read_problem(SKIP, &problem);
     rm_plan plan = {0};
@@ -614,6 +615,8 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-RUN_TESTS("memory/check", one_stage, lifetimes_to_the_step, sizes_are_rounded_up, options_have_their_own_numbers,
-          what_is_wrong_is_named, two_clocks, transfers_and_waits, what_cannot_be_moved, steps_of_any_bits,
-          mutants_are_rejected_or_harmless, lifetimes_add_up_to_the_peak, every_failed_allocation_is_survived)
+RUN_TESTS("memory/check", one_stage_has_the_expected_peak_and_times, lifetimes_of_the_skip_chain_are_exact,
+          sizes_are_rounded_up, each_option_has_its_own_bytes_and_times, wrong_step_is_named_in_the_error,
+          computation_and_channel_run_concurrently, steps_wait_for_the_transfers_they_need, wrong_moves_are_refused,
+          arbitrary_bits_as_steps_are_safe, mutated_plans_are_rejected_or_harmless, lifetimes_add_up_to_the_peak,
+          every_failed_allocation_is_handled)

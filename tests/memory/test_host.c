@@ -1,11 +1,11 @@
-/* test_host.c: host memory: counted, failing on request, aligned, zeroed, overflow-proof. */
+/* test_host.c: host memory: counts, failure injection, alignment, zeroing, overflow. */
 #include "memory/host.h"
 
 #include <pthread.h>
 
 #include "tests/memory/memory_test.h"
 
-START_TEST(small_things) {
+START_TEST(small_allocations_behave_like_malloc) {
     char *text = rm_strdup("a checkpoint");
     ck_assert_str_eq(text, "a checkpoint");
     text = rm_realloc(text, 100000);
@@ -23,7 +23,7 @@ START_TEST(small_things) {
 }
 END_TEST
 
-START_TEST(too_much_is_null) {
+START_TEST(oversized_requests_return_null) {
     ck_assert_ptr_null(rm_calloc(SIZE_MAX / 2, 3));
     ck_assert_ptr_null(rm_malloc(SIZE_MAX));
     ck_assert_ptr_null(rm_block_alloc(SIZE_MAX - 5, 64));
@@ -75,7 +75,7 @@ START_TEST(blocks_are_aligned) {
 }
 END_TEST
 
-START_TEST(the_nth_fails_and_no_other) {
+START_TEST(only_the_nth_allocation_fails) {
     for (int n = 1; n <= 6; n++) {
         void *got[6];
         rm_host_fail_at(n);
@@ -108,7 +108,7 @@ static void *allocate_a_thousand(void *failures) {
     return NULL;
 }
 
-START_TEST(counted_across_threads) {
+START_TEST(allocations_are_counted_across_threads) {
     int64_t before = rm_host_allocations();
     pthread_t thread[4];
     int failures[4] = {0};
@@ -121,7 +121,7 @@ START_TEST(counted_across_threads) {
 }
 END_TEST
 
-START_TEST(statistics) {
+START_TEST(allocator_statistics_are_plausible) {
     uint64_t allocated, resident, later;
     void *small = rm_malloc(600000);
     memset(small, 1, 600000);
@@ -141,5 +141,6 @@ START_TEST(statistics) {
 }
 END_TEST
 
-RUN_TESTS("memory/host", small_things, too_much_is_null, arrays_grow, blocks_are_aligned, the_nth_fails_and_no_other,
-          counted_across_threads, statistics)
+RUN_TESTS("memory/host", small_allocations_behave_like_malloc, oversized_requests_return_null, arrays_grow,
+          blocks_are_aligned, only_the_nth_allocation_fails, allocations_are_counted_across_threads,
+          allocator_statistics_are_plausible)

@@ -1,5 +1,5 @@
-/* test_pack.c: the packing behind rm_place: exact where everything can be tried, right everywhere, and good where a perfect
- * answer is known because a full rectangle was cut up. */
+/* test_pack.c: the packing used by rm_place. It is optimal where everything can be tried, valid everywhere, and good on
+ * instances with a known perfect answer, made by cutting up a full rectangle. */
 #include "memory/pack.h"
 
 #include "memory/host.h"
@@ -28,7 +28,7 @@ static bool together(const rm_pack_item *a, const rm_pack_item *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The definition itself. */
+/* Checks the definition of a placement. */
 static void ck_placed(const instance *p, uint64_t capacity) {
     for (int64_t i = 0; i < p->n; i++) {
         ck_assert_uint_le(p->offset[i] + p->item[i].bytes, capacity);
@@ -48,9 +48,9 @@ static void random_instance(dice *d, int64_t n, int64_t steps, int64_t sizes, in
     qsort(out->item, (size_t)n, sizeof *out->item, by_first);
 }
 
-/* ---- Exact -------------------------------------------------------------------------------------- */
+/* ---- Exact answers ------------------------------------------------------------------------------ */
 
-/* The smallest block there is: in some order, every item lies on top of all before it that it meets. */
+/* The smallest possible block: in some order, every item lies on top of all earlier items that it overlaps in time. */
 static uint64_t best_of_all(instance *p, int64_t placed, uint64_t mask, uint64_t so_far, uint64_t best) {
     if (so_far >= best) return best;
     if (placed == p->n) return so_far;
@@ -67,8 +67,8 @@ static uint64_t best_of_all(instance *p, int64_t placed, uint64_t mask, uint64_t
     return best;
 }
 
-/* Capacity is full at every step: some items end, others with as many bytes begin. Blocks larger than the floor are rare even
- * among these. */
+/* The capacity is used up at every step: when items end, others with as many bytes begin. Even among these instances,
+ * few need more than the floor. */
 static void full_instance(dice *d, int64_t n, uint64_t capacity, instance *out) {
     rm_pack_item *item = out->item;
     int64_t step = 0, count = 0;
@@ -89,7 +89,7 @@ static void full_instance(dice *d, int64_t n, uint64_t capacity, instance *out) 
     out->n = count;
 }
 
-/* Every item at every height. */
+/* Tries every item at every height. */
 static bool fits_somehow(instance *p, const uint64_t *above, int64_t i, uint64_t capacity) {
     if (i == p->n) return true;
     for (uint64_t at = above ? above[i] : 0; at + p->item[i].bytes <= capacity; at++) {
@@ -103,7 +103,7 @@ static bool fits_somehow(instance *p, const uint64_t *above, int64_t i, uint64_t
     return false;
 }
 
-/* The answers of both searches for the smallest capacity and for one less. */
+/* Checks the answers of both searches for the smallest capacity and for one less. */
 static void ck_exact(instance *p, uint64_t best) {
     uint64_t floor = rm_pack_floor(p->item, p->n);
     rm_pack_limit limit = work(RM_PACK_ENDLESS);
@@ -111,20 +111,20 @@ static void ck_exact(instance *p, uint64_t best) {
     ck_placed(p, best);
     ck_assert_int_eq(rm_pack_fit(p->item, NULL, p->n, best - 1, &limit, p->offset), RM_PACK_IMPOSSIBLE);
     rm_packing packing;
-    ck_assert_int_eq(rm_pack_smallest(p->item, p->n, &(rm_pack_wish){.limit = &limit}, &packing), RM_PACK_FITS);
+    ck_assert_int_eq(rm_pack_smallest(p->item, p->n, &(rm_pack_request){.limit = &limit}, &packing), RM_PACK_FITS);
     ck_assert_uint_eq(packing.bytes, best);
     ck_assert_uint_eq(packing.proved_bytes, best);
     ck_assert_uint_eq(packing.floor_bytes, floor);
     memcpy(p->offset, packing.offset, (size_t)p->n * sizeof *p->offset);
     ck_placed(p, best);
     rm_free(packing.offset);
-    if (best == 1) return; /* a capacity of 0 means none */
-    rm_pack_wish one_less = {.capacity = best - 1, .limit = &limit};
+    if (best == 1) return; /* a capacity of 0 means "none given" */
+    rm_pack_request one_less = {.capacity = best - 1, .limit = &limit};
     ck_assert_int_eq(rm_pack_smallest(p->item, p->n, &one_less, &packing), RM_PACK_IMPOSSIBLE);
     rm_free(packing.offset);
 }
 
-START_TEST(exact_on_small_instances) {
+START_TEST(search_is_exact_on_small_instances) {
     dice d = {1};
     int above_floor = 0, rounds = rm_cases(4000, 1000);
     for (int round = 0; round < rounds; round++) {
@@ -144,7 +144,7 @@ START_TEST(exact_on_small_instances) {
 }
 END_TEST
 
-START_TEST(exact_where_items_may_not_lie_low) {
+START_TEST(search_is_exact_with_lower_limits_of_items) {
     dice d = {2};
     int stricter = 0, rounds = rm_cases(4000, 1000);
     for (int round = 0; round < rounds; round++) {
@@ -156,7 +156,7 @@ START_TEST(exact_where_items_may_not_lie_low) {
         rm_pack_limit limit = work(RM_PACK_ENDLESS);
         ck_assert_int_eq(rm_pack_fit(p.item, above, p.n, best, &limit, p.offset), RM_PACK_FITS);
         ck_placed(&p, best);
-        uint64_t top = 0; /* what one item alone needs */
+        uint64_t top = 0; /* the height that a single item needs */
         for (int64_t i = 0; i < p.n; i++) {
             ck_assert_uint_ge(p.offset[i], above[i]);
             if (above[i] + p.item[i].bytes > top) top = above[i] + p.item[i].bytes;
@@ -168,7 +168,7 @@ START_TEST(exact_where_items_may_not_lie_low) {
 }
 END_TEST
 
-START_TEST(critical_items_prove_nothing_wrong) {
+START_TEST(critical_search_never_gives_a_wrong_proof) {
     dice d = {3};
     int fits = 0, impossible = 0, rounds = rm_cases(3000, 1000);
     for (int round = 0; round < rounds; round++) {
@@ -186,9 +186,9 @@ START_TEST(critical_items_prove_nothing_wrong) {
 }
 END_TEST
 
-/* ---- A rectangle cut up ------------------------------------------------------------------------- */
+/* ---- A rectangle, cut up ------------------------------------------------------------------------ */
 
-/* n items that fill steps x bytes without a gap: cut one in two, again and again; large ones rather than small ones. */
+/* n items that fill steps x bytes without a gap: repeatedly cuts one item in two, large ones more often. */
 static void cut_up(dice *d, int64_t n, int64_t steps, uint64_t bytes, instance *out) {
     out->item[0] = (rm_pack_item){0, steps - 1, bytes};
     for (out->n = 1; out->n < n;) {
@@ -224,8 +224,8 @@ static void turn_round(instance *p, int64_t steps) {
         p->item[i] = (rm_pack_item){steps - 1 - p->item[i].last, steps - 1 - p->item[i].first, p->item[i].bytes};
 }
 
-/* Also shuffled (as far as order of `first` leaves a choice) and with time running backwards. */
-START_TEST(a_rectangle_is_put_together_again) {
+/* Also shuffled (as far as the order of `first` allows) and with time reversed. */
+START_TEST(cut_rectangle_is_packed_without_gaps) {
     static const int64_t sizes[] = {2, 5, 20, 50, 100, 150, 200, 300};
     dice d = {4};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
@@ -248,8 +248,9 @@ START_TEST(a_rectangle_is_put_together_again) {
 }
 END_TEST
 
-/* Where pieces are missing there is more than one way, and waste has to be tried. Few steps, so that it does get lost. */
-START_TEST(a_rectangle_with_gaps) {
+/* With some pieces missing there is more than one solution, and the search has to try leaving gaps. Few steps, so that
+ * it does get lost. */
+START_TEST(cut_rectangle_with_missing_pieces_is_packed) {
     dice d = {11};
     int found = 0;
     for (int round = 0; round < 150; round++) {
@@ -268,8 +269,8 @@ START_TEST(a_rectangle_with_gaps) {
 }
 END_TEST
 
-/* Hundreds alive at every moment, far from nested: it need not succeed, but must not claim a proof. */
-START_TEST(a_ground_that_is_laid_badly_proves_nothing) {
+/* Hundreds of items are alive at every moment, far from nested. The packing may fail, but must not claim a proof. */
+START_TEST(bad_ground_gives_no_proof_of_impossibility) {
     dice d = {10};
     for (int round = 0; round < 20; round++) {
         instance p;
@@ -285,7 +286,7 @@ START_TEST(a_ground_that_is_laid_badly_proves_nothing) {
 }
 END_TEST
 
-START_TEST(what_is_not_alive_together_does_not_count) {
+START_TEST(items_not_alive_together_share_bytes) {
     rm_pack_item item[] = {{0, 1, 6}, {1, 2, 6}, {2, 3, 6}, {3, 4, 6}, {0, 0, 6}, {4, 4, 6}};
     qsort(item, 6, sizeof *item, by_first);
     uint64_t offset[6];
@@ -301,21 +302,21 @@ END_TEST
 
 /* ---- Limits ------------------------------------------------------------------------------------- */
 
-START_TEST(the_same_work_gives_the_same_answer) {
+START_TEST(equal_work_gives_equal_answers) {
     dice d = {5};
     for (int round = 0; round < 20; round++) {
         instance p;
-        cut_up(&d, 200, 40, 1000, &p); /* few steps: too hard to finish */
+        cut_up(&d, 200, 40, 1000, &p); /* with few steps this is too hard to finish */
         qsort(p.item, (size_t)p.n, sizeof *p.item, by_first);
         rm_packing a, b;
         rm_pack_limit first = work(20000000), second = first;
-        rm_pack_outcome outcome = rm_pack_smallest(p.item, p.n, &(rm_pack_wish){.limit = &first}, &a);
-        ck_assert_int_eq(rm_pack_smallest(p.item, p.n, &(rm_pack_wish){.limit = &second}, &b), outcome);
+        rm_pack_outcome outcome = rm_pack_smallest(p.item, p.n, &(rm_pack_request){.limit = &first}, &a);
+        ck_assert_int_eq(rm_pack_smallest(p.item, p.n, &(rm_pack_request){.limit = &second}, &b), outcome);
         ck_assert_uint_eq(first.work, second.work);
         ck_assert_uint_eq(a.bytes, b.bytes);
         ck_assert(!memcmp(a.offset, b.offset, (size_t)p.n * sizeof *a.offset));
         memcpy(p.offset, a.offset, sizeof *a.offset * (size_t)p.n);
-        ck_placed(&p, a.bytes); /* stopped or not, it is right */
+        ck_placed(&p, a.bytes); /* valid even if stopped */
         ck_assert(outcome == RM_PACK_FITS || (outcome == RM_PACK_STOPPED && first.work < 5000000));
         rm_free(a.offset);
         rm_free(b.offset);
@@ -325,7 +326,7 @@ END_TEST
 
 static bool count_down(void *context) { return --*(int *)context < 0; }
 
-START_TEST(it_stops_when_it_is_told_to) {
+START_TEST(search_stops_when_stop_returns_true) {
     dice d = {6};
     instance p;
     cut_up(&d, 300, 40, 1000, &p);
@@ -334,9 +335,9 @@ START_TEST(it_stops_when_it_is_told_to) {
         int left = looks;
         rm_pack_limit limit = {.work = RM_PACK_ENDLESS, .stop = count_down, .context = &left};
         rm_packing packing;
-        rm_pack_outcome outcome = rm_pack_smallest(p.item, p.n, &(rm_pack_wish){.limit = &limit}, &packing);
+        rm_pack_outcome outcome = rm_pack_smallest(p.item, p.n, &(rm_pack_request){.limit = &limit}, &packing);
         ck_assert(outcome == RM_PACK_STOPPED || packing.bytes == 1000);
-        ck_assert_int_ge(left, -12); /* everyone on the way out may ask once more */
+        ck_assert_int_ge(left, -12); /* each caller on the way out may call it once more */
         memcpy(p.offset, packing.offset, (size_t)p.n * sizeof *p.offset);
         ck_placed(&p, packing.bytes);
         rm_free(packing.offset);
@@ -344,9 +345,9 @@ START_TEST(it_stops_when_it_is_told_to) {
 }
 END_TEST
 
-/* So many units that heights do not fit into 32 bits: sizes are rounded up, and nothing is called impossible but what the
- * floor rules out. */
-START_TEST(enormous_sizes) {
+/* So many units that heights do not fit into 32 bits: sizes are rounded up, and only the floor proves that a capacity
+ * is impossible. */
+START_TEST(enormous_sizes_are_packed) {
     dice d = {7};
     for (int round = 0; round < 200; round++) {
         instance p;
@@ -363,7 +364,7 @@ START_TEST(enormous_sizes) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     dice d = {8};
     instance p;
     cut_up(&d, 120, 30, 1000, &p);
@@ -372,7 +373,7 @@ START_TEST(every_failed_allocation_is_survived) {
         rm_packing packing;
         rm_pack_limit limit = work(60000000);
         rm_host_fail_at(n);
-        rm_pack_outcome outcome = rm_pack_smallest(p.item, p.n, &(rm_pack_wish){.limit = &limit}, &packing);
+        rm_pack_outcome outcome = rm_pack_smallest(p.item, p.n, &(rm_pack_request){.limit = &limit}, &packing);
         rm_host_fail_at(0);
         rm_free(packing.offset);
         if (outcome != RM_PACK_NO_MEMORY) {
@@ -384,10 +385,10 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-/* ---- The judge ---------------------------------------------------------------------------------- */
+/* ---- The placement check ------------------------------------------------------------------------ */
 
-/* Whatever is changed in a placement without a gap, the judge sees it; it may object to nothing else. */
-START_TEST(any_field_that_is_wrong_is_seen) {
+/* Changes any one field of a placement without gaps: the check must report it, and nothing else. */
+START_TEST(placement_check_finds_any_wrong_field) {
     dice d = {9};
     instance p;
     cut_up(&d, 60, 300, 10000, &p);
@@ -408,7 +409,7 @@ START_TEST(any_field_that_is_wrong_is_seen) {
         uint64_t at = p.offset[i];
         p.offset[i] = at + 1;
         ck_assert_int_eq(rm_placement_check_aligned(&l, &placement, 1), REMAT_INTERNAL);
-        p.offset[i] = at - 1; /* wraps round at 0 */
+        p.offset[i] = at - 1; /* wraps around at 0 */
         ck_assert_int_eq(rm_placement_check_aligned(&l, &placement, 1), REMAT_INTERNAL);
         p.offset[i] = at;
         item[i].bytes++;
@@ -429,8 +430,8 @@ START_TEST(any_field_that_is_wrong_is_seen) {
 }
 END_TEST
 
-RUN_TESTS("memory/pack", exact_on_small_instances, exact_where_items_may_not_lie_low,
-          critical_items_prove_nothing_wrong, a_rectangle_is_put_together_again, a_rectangle_with_gaps,
-          a_ground_that_is_laid_badly_proves_nothing, what_is_not_alive_together_does_not_count,
-          the_same_work_gives_the_same_answer, it_stops_when_it_is_told_to, enormous_sizes,
-          every_failed_allocation_is_survived, any_field_that_is_wrong_is_seen)
+RUN_TESTS("memory/pack", search_is_exact_on_small_instances, search_is_exact_with_lower_limits_of_items,
+          critical_search_never_gives_a_wrong_proof, cut_rectangle_is_packed_without_gaps,
+          cut_rectangle_with_missing_pieces_is_packed, bad_ground_gives_no_proof_of_impossibility,
+          items_not_alive_together_share_bytes, equal_work_gives_equal_answers, search_stops_when_stop_returns_true,
+          enormous_sizes_are_packed, every_failed_allocation_is_handled, placement_check_finds_any_wrong_field)

@@ -1,4 +1,4 @@
-/* test_place.c: placements are right (two opinions, one of them brute force) and as small as promised. */
+/* test_place.c: placements are valid (by two checks, one of them brute force) and as small as promised. */
 #include "memory/place.h"
 
 #include "memory/holes.h"
@@ -9,7 +9,7 @@
 #include "tests/memory/memory_test.h"
 #include "tests/memory/plans.h"
 
-/* Every pair: the definition itself. */
+/* Compares every pair of buffers: the definition itself. */
 static bool overlap_by_brute_force(const rm_lifetimes *l, const uint64_t *offset) {
     for (int64_t i = 0; i < l->count; i++)
         for (int64_t k = 0; k < i; k++) {
@@ -33,9 +33,9 @@ static void random_lifetimes(dice *d, int64_t count, int64_t steps, rm_lifetimes
     }
 }
 
-/* ---- Right -------------------------------------------------------------------------------------- */
+/* ---- Validity ----------------------------------------------------------------------------------- */
 
-START_TEST(any_lifetimes_are_placed_rightly) {
+START_TEST(random_lifetimes_are_placed_validly) {
     dice d = {1};
     for (int round = 0; round < 400; round++) {
         rm_lifetimes l;
@@ -51,7 +51,7 @@ START_TEST(any_lifetimes_are_placed_rightly) {
         }
         ck_assert_uint_eq(p.bytes, end);
         ck_assert_uint_ge(p.bytes, p.floor_bytes);
-        ck_ok(rm_place(&l, &again)); /* the same answer every time: a plan is a promise */
+        ck_ok(rm_place(&l, &again)); /* the same answer every time: plans are reproducible */
         ck_assert(p.bytes == again.bytes && !memcmp(p.offset, again.offset, (size_t)l.count * sizeof *p.offset));
         rm_placement_free(&p);
         rm_placement_free(&again);
@@ -60,7 +60,7 @@ START_TEST(any_lifetimes_are_placed_rightly) {
 }
 END_TEST
 
-START_TEST(the_second_opinion_agrees_with_brute_force) {
+START_TEST(placement_check_agrees_with_brute_force) {
     dice d = {2};
     int overlaps = 0, fine = 0;
     for (int round = 0; round < 4000; round++) {
@@ -78,7 +78,7 @@ START_TEST(the_second_opinion_agrees_with_brute_force) {
 }
 END_TEST
 
-START_TEST(bad_placements_are_named) {
+START_TEST(errors_of_bad_placements_are_named) {
     rm_lifetime item[] = {{.first = 0, .last = 3, .bytes = 128}, {.first = 3, .last = 4, .bytes = 64}};
     rm_lifetimes l = {item, 2, 2};
     uint64_t offset[] = {0, 128};
@@ -95,7 +95,7 @@ START_TEST(bad_placements_are_named) {
 }
 END_TEST
 
-START_TEST(bad_lifetimes_are_named) {
+START_TEST(errors_of_bad_lifetimes_are_named) {
     rm_lifetime item[] = {{.first = 4, .last = 6, .bytes = 64}, {.first = 3, .last = 4, .bytes = 64}};
     rm_lifetimes l = {item, 2, 2};
     rm_placement p;
@@ -112,7 +112,7 @@ START_TEST(bad_lifetimes_are_named) {
 }
 END_TEST
 
-START_TEST(late_steps_and_odd_sizes) {
+START_TEST(late_steps_and_unaligned_sizes_are_placed) {
     rm_lifetime item[] = {{.first = 0, .last = INT64_MAX - 1, .bytes = 1},
                           {.first = 5, .last = (int64_t)1 << 40, .bytes = 65},
                           {.first = ((int64_t)1 << 40) + 1, .last = INT64_MAX - 1, .bytes = 100}};
@@ -126,7 +126,7 @@ START_TEST(late_steps_and_odd_sizes) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     dice d = {3};
     rm_lifetimes l;
     random_lifetimes(&d, 200, 20, &l);
@@ -151,8 +151,8 @@ END_TEST
 
 /* ---- Holes -------------------------------------------------------------------------------------- */
 
-/* Against a map of cells: lowest or highest place, joined holes, nothing lost. */
-START_TEST(holes_against_a_map) {
+/* Compared with a map of cells: lowest or highest place, joined holes, nothing lost. */
+START_TEST(holes_agree_with_a_map_of_cells) {
     enum { CELLS = 300 };
     dice d = {4};
     rm_holes holes = {0};
@@ -172,7 +172,7 @@ START_TEST(holes_against_a_map) {
             }
             uint64_t bytes = 1 + roll(&d) % 20, got = 0;
             bool high = roll_below(&d, 2);
-            int64_t expected = -1; /* the first that fits, from that end */
+            int64_t expected = -1; /* the first hole that fits, from that end */
             for (int64_t c = 0; c + (int64_t)bytes <= CELLS && expected < 0; c++) {
                 int64_t start = high ? CELLS - (int64_t)bytes - c : c;
                 if (!memchr(used + start, true, bytes)) expected = start;
@@ -190,10 +190,10 @@ START_TEST(holes_against_a_map) {
 }
 END_TEST
 
-/* ---- Small -------------------------------------------------------------------------------------- */
+/* ---- Size --------------------------------------------------------------------------------------- */
 
-/* What the engine emits for a recurrent net: small states, large saved blocks, scratch of about a saved block. Then what it
- * emits for a deep one: states as large as what a stage saves, and pieces that cross many cuts. */
+/* Lifetimes like those of a recurrent net: small states, large saved blocks, scratch of about one saved block. Then
+ * lifetimes like those of a deep net: states as large as saved blocks, and pieces that cross many cuts. */
 static const struct {
     const char *what;
     chain chain;
@@ -237,8 +237,8 @@ static void measure(const rm_lifetimes *l, double *most) {
     rm_placement_free(&p);
 }
 
-/* Lifetimes of buffers spilled at random: often no block near the floor exists. Then what counts is the best that is found
- * with twenty times the work. */
+/* Lifetimes with randomly spilled buffers: often no block near the floor exists. The reference is then the best block
+ * found with twenty times the work. */
 static void measure_spilled(const rm_lifetimes *l) {
     double ratio = 1;
     measure(l, &ratio);
@@ -248,7 +248,7 @@ static void measure_spilled(const rm_lifetimes *l) {
         item[i] = (rm_pack_item){l->item[i].first, l->item[i].last, l->item[i].bytes};
     rm_packing best;
     rm_pack_limit limit = {.work = 400000000};
-    ck_assert_int_ne(rm_pack_smallest(item, l->count, &(rm_pack_wish){.limit = &limit}, &best), RM_PACK_NO_MEMORY);
+    ck_assert_int_ne(rm_pack_smallest(item, l->count, &(rm_pack_request){.limit = &limit}, &best), RM_PACK_NO_MEMORY);
     ratio *= (double)best.floor_bytes / (double)best.bytes;
     if (ratio > worst_spilled) worst_spilled = ratio;
     far_from_floor++;
@@ -256,7 +256,7 @@ static void measure_spilled(const rm_lifetimes *l) {
     rm_free(item);
 }
 
-/* Judged, then placed; then again as if some of its buffers went to a second tier and came back. */
+/* Judges and places the plan, then places it again with some buffers spilled to a second tier. */
 static void measure_plan(dice *d, const rm_problem *problem, rm_plan *plan) {
     rm_verdict v;
     rm_lifetimes l = {0};
@@ -272,13 +272,13 @@ static void measure_strategies(dice *d, const rm_problem *problem) {
     for (int i = 0; i < rm_n_strategies; i++) {
         rm_plan plan = {0};
         rm_proposal proposal;
-        rm_wish wish = {.segments = 1 + roll_below(d, problem->n_stages)};
-        ck_ok(rm_strategies[i]->propose(problem, &wish, &plan, &proposal));
+        rm_plan_request request = {.segments = 1 + roll_below(d, problem->n_stages)};
+        ck_ok(rm_strategies[i]->propose(problem, &request, &plan, &proposal));
         measure_plan(d, problem, &plan);
     }
 }
 
-/* Nested: in halves or anywhere, down to one stage or to a few that are kept. */
+/* Nested plans, split in halves or anywhere, down to one stage or to a few kept ones. */
 static void measure_nested(dice *d, const rm_problem *problem) {
     for (int k = 0; k < 4; k++) {
         rm_plan plan = {0};
@@ -287,7 +287,7 @@ static void measure_nested(dice *d, const rm_problem *problem) {
     }
 }
 
-/* `rounds` made-up chains, and what `plans` makes of them. */
+/* Makes `rounds` random chains and measures the plans that `plans` makes for them. */
 static void measure_chains(chain c, uint64_t seed, int rounds, int64_t most_stages,
                            void (*plans)(dice *, const rm_problem *)) {
     dice d = {seed};
@@ -315,6 +315,7 @@ START_TEST(plans_are_placed_at_the_floor) {
 }
 END_TEST
 
-RUN_TESTS("memory/place", any_lifetimes_are_placed_rightly, the_second_opinion_agrees_with_brute_force,
-          bad_placements_are_named, bad_lifetimes_are_named, late_steps_and_odd_sizes,
-          every_failed_allocation_is_survived, holes_against_a_map, plans_are_placed_at_the_floor)
+RUN_TESTS("memory/place", random_lifetimes_are_placed_validly, placement_check_agrees_with_brute_force,
+          errors_of_bad_placements_are_named, errors_of_bad_lifetimes_are_named,
+          late_steps_and_unaligned_sizes_are_placed, every_failed_allocation_is_handled,
+          holes_agree_with_a_map_of_cells, plans_are_placed_at_the_floor)

@@ -17,7 +17,7 @@ static const char *const every_kind = "run forward 0 drop\n"
                                       "save state 2\n"
                                       "load saved 1\n";
 
-START_TEST(text_and_steps_are_the_same_thing) {
+START_TEST(text_round_trips) {
     rm_problem problem;
     read_problem(FOUR, &problem);
     rm_plan built = {0}, read = {0};
@@ -46,7 +46,7 @@ START_TEST(text_and_steps_are_the_same_thing) {
 }
 END_TEST
 
-START_TEST(spaces_and_comments_do_not_count) {
+START_TEST(spaces_and_comments_are_ignored) {
     rm_problem problem;
     read_problem(FOUR, &problem);
     rm_plan plan = {0};
@@ -63,14 +63,14 @@ START_TEST(spaces_and_comments_do_not_count) {
 }
 END_TEST
 
-START_TEST(nonsense_is_named) {
+START_TEST(unknown_text_is_refused_with_its_line) {
     static const char *const wrong[] = {
         "run",
         "run forward",
         "run forward 0",
         "run forward 4 all",
         "run forward -1 all",
-        "run forward 0 boundary", /* a name that exists, but not for this stage */
+        "run forward 0 boundary", /* an option name that exists, but not for this stage */
         "run forward 0 all now",
         "run forward 4294967296 all",
         "run forward 18446744073709551616 all",
@@ -100,7 +100,7 @@ START_TEST(nonsense_is_named) {
 }
 END_TEST
 
-START_TEST(any_bits_can_be_printed) {
+START_TEST(steps_of_arbitrary_bits_can_be_printed) {
     rm_problem problem;
     read_problem(FOUR, &problem);
     dice d = {7};
@@ -116,7 +116,7 @@ START_TEST(any_bits_can_be_printed) {
 }
 END_TEST
 
-START_TEST(no_memory_to_grow) {
+START_TEST(growing_reports_out_of_memory) {
     rm_problem problem;
     read_problem(FOUR, &problem);
     rm_plan plan = {0};
@@ -139,5 +139,5 @@ START_TEST(no_memory_to_grow) {
 }
 END_TEST
 
-RUN_TESTS("memory/plan", text_and_steps_are_the_same_thing, spaces_and_comments_do_not_count, nonsense_is_named,
-          any_bits_can_be_printed, no_memory_to_grow)
+RUN_TESTS("memory/plan", text_round_trips, spaces_and_comments_are_ignored, unknown_text_is_refused_with_its_line,
+          steps_of_arbitrary_bits_can_be_printed, growing_reports_out_of_memory)

@@ -1,4 +1,4 @@
-/* test_problem.c: problems survive their text, and nonsense gets a sentence with its line. */
+/* test_problem.c: problems read back from their text, and errors name the line. */
 #include "memory/problem.h"
 
 #include "memory/host.h"
@@ -19,7 +19,7 @@ static void reads_back(const char *what, const rm_problem *problem) {
     free(second);
 }
 
-START_TEST(text_reads_back) {
+START_TEST(text_round_trips) {
     each_problem(reads_back);
     for (uint64_t seed = 0; seed < 40; seed++) {
         chain c = {1 + (int64_t)seed * 3, seed % 2,      320,           4000,         999,
@@ -33,7 +33,7 @@ START_TEST(text_reads_back) {
 }
 END_TEST
 
-START_TEST(numbers_mean_what_they_say) {
+START_TEST(text_is_parsed_to_the_right_numbers) {
     rm_problem p;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &p);
     ck_assert_int_eq(p.n_stages, 4);
@@ -44,7 +44,7 @@ START_TEST(numbers_mean_what_they_say) {
     ck_assert_uint_eq(p.piece[5].bytes, 128);
     ck_assert_uint_eq(p.stage[3].drop.time_ns, 30);
     ck_assert_uint_eq(p.stage[3].drop.scratch_bytes, 192);
-    const rm_option *lean = &p.stage[2].option[1];
+    const rm_stage_option *lean = &p.stage[2].option[1];
     ck_assert_ptr_eq(lean->name, rm_option_names[1]);
     ck_assert_uint_eq(lean->saved_bytes, 256);
     ck_assert_uint_eq(lean->forward.time_ns, 95);
@@ -65,7 +65,7 @@ END_TEST
 #define KEEP "stage 0 keep all saved 64 forward time 1 scratch 0 backward time 2 scratch 0\n"
 #define STATE "state 0 of 0 pieces 1\n"
 
-START_TEST(nonsense_is_named) {
+START_TEST(wrong_text_is_refused_with_the_reason) {
     static const struct {
         const char *text, *words;
     } wrong[] = {
@@ -78,7 +78,7 @@ START_TEST(nonsense_is_named) {
         {"problem 2\nstages -1\nstates 0\npieces 0\n", "line 2"},
         {"problem 2\nstages 99999999999999999999\nstates 0\npieces 0\n", "line 2"},
         {"problem 2\nstages 18446744073709551615\nstates 0\npieces 0\n", "line 2"},
-        {"problem 2\nstages 1000000\nstates 0\npieces 1\n", "line 2"}, /* more than there are lines */
+        {"problem 2\nstages 1000000\nstates 0\npieces 1\n", "line 2"}, /* more stages than lines */
         {"problem 2\nstages 1\nstates 1000000\npieces 1\n", "line 3"},
         {"problem 2\nstages 0\nstates 0\npieces 0\n", "0 stages"},
         {"problem 2\npieces 0\nstages 1\n", "line 2"},
@@ -97,7 +97,7 @@ START_TEST(nonsense_is_named) {
         {HEAD DROP KEEP "state 0 of 0 pieces 0\ndstate 0 pieces 1\n", "dstate 0 has bytes"},
         {HEAD DROP KEEP "dstate 0 pieces 1\n" STATE, "line 8"},
         {HEAD DROP KEEP "state 0 of 0 pieces 0\n", "does not end at 1"},
-        {HEAD DROP KEEP, "has 1 states, and describes 0"},
+        {HEAD DROP KEEP, "1 states"},
         {HEAD DROP KEEP STATE "reads 0 states 0\n", "the stage itself makes"},
         {HEAD DROP KEEP STATE "reads 1 states 0\n", "line 9"},
         {HEAD DROP KEEP STATE "keeps 0 states 1\n", "line 9"},
@@ -108,10 +108,8 @@ START_TEST(nonsense_is_named) {
         {HEAD DROP KEEP "piece 0 bytes 64\n", "line 8"},
         {HEAD DROP KEEP "what\n", "line 8 of the problem ('what')"},
         {"problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 65\n" DROP KEEP STATE, "not a multiple of 64"},
-        {"problem 2\nstages 1\nstates 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP STATE,
-         "has 2 pieces, and describes 1"},
-        {"problem 2\nstages 2\nstates 1\npieces 1\npiece 0 bytes 64\n" DROP KEEP STATE,
-         "has 2 stages, and describes 1"},
+        {"problem 2\nstages 1\nstates 1\npieces 2\npiece 0 bytes 64\n" DROP KEEP STATE, "2 pieces"},
+        {"problem 2\nstages 2\nstates 1\npieces 1\npiece 0 bytes 64\n" DROP KEEP STATE, "2 stages"},
         {"problem 2\nstages 1\nstates 1\npieces 1\npiece 0 bytes 1152921504606846976\n" DROP KEEP STATE, "2^60"},
         {"problem 2\nresident 1152921504606846976 a\nstages 1\nstates 0\npieces 0\n" DROP KEEP, "2^60"},
         {"problem 2\ntier save 5 load 5 latency 0\n", "line 2"},
@@ -134,10 +132,10 @@ START_TEST(nonsense_is_named) {
 }
 END_TEST
 
-START_TEST(every_beginning_of_a_text_is_answered) {
+START_TEST(every_prefix_of_a_text_is_read_safely) {
     char *text = file_text(RM_SOURCE_DIR "/tests/problems/skip.problem");
     for (size_t length = 0; length < strlen(text); length++) {
-        char *part = malloc(length + 1); /* its own block, so that a sanitizer sees a read behind it */
+        char *part = malloc(length + 1); /* a block of its own, so that a sanitizer detects a read past its end */
         memcpy(part, text, length);
         rm_problem problem;
         if (rm_problem_read(&problem, part, length) == REMAT_OK) rm_problem_free(&problem);
@@ -148,8 +146,8 @@ START_TEST(every_beginning_of_a_text_is_answered) {
 }
 END_TEST
 
-/* One number of a good problem made bad. */
-START_TEST(contradictions_are_found) {
+/* Replaces one number of a valid problem by a bad one. */
+START_TEST(contradictory_numbers_are_refused) {
     chain c = {.n_stages = 3, .state_bytes = 128, .saved_bytes = 256, .scratch_bytes = 64, .lean = true};
     rm_problem p;
     ck_ok(chain_problem(&c, 1, &p));
@@ -189,9 +187,9 @@ START_TEST(contradictions_are_found) {
     WITH(p.adds.start[2], 3, "adds");
     WITH(p.tier.save_bytes_per_s, 1, "saves 1 and loads 0");
     WITH(p.tier.load_bytes_per_s, 1, "saves 0 and loads 1");
-    WITH(p.tier.latency_ns, 1, "all 0");
-    WITH(p.tier.cost_ns_per_mib, 1, "all 0");
-    WITH(p.tier.host_bytes, 1, "all 0");
+    WITH(p.tier.latency_ns, 1, "loads 0");
+    WITH(p.tier.cost_ns_per_mib, 1, "loads 0");
+    WITH(p.tier.host_bytes, 1, "loads 0");
     WITH(p.n_resident, 17, "17 resident");
     WITH(p.resident[0].name[0], '\n', "printable");
     WITH(p.resident[0].name[0], 0, "printable");
@@ -199,7 +197,7 @@ START_TEST(contradictions_are_found) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     const char *text = HEAD DROP KEEP STATE;
     rm_problem problem;
     for (int n = 1;; n++) {
@@ -218,7 +216,7 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-START_TEST(a_full_disk_is_an_error) {
+START_TEST(full_disk_is_an_error) {
     rm_problem p;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &p);
     FILE *full = fopen("/dev/full", "w");
@@ -228,6 +226,6 @@ START_TEST(a_full_disk_is_an_error) {
 }
 END_TEST
 
-RUN_TESTS("memory/problem", text_reads_back, numbers_mean_what_they_say, nonsense_is_named,
-          every_beginning_of_a_text_is_answered, contradictions_are_found, every_failed_allocation_is_survived,
-          a_full_disk_is_an_error)
+RUN_TESTS("memory/problem", text_round_trips, text_is_parsed_to_the_right_numbers,
+          wrong_text_is_refused_with_the_reason, every_prefix_of_a_text_is_read_safely,
+          contradictory_numbers_are_refused, every_failed_allocation_is_handled, full_disk_is_an_error)

@@ -1,4 +1,5 @@
-/* test_processors.c: quotas of control groups, version 1 and 2, at any level, as containers of different kinds show them. */
+/* test_processors.c: quotas of control groups, versions 1 and 2, at any level, as different kinds of containers present
+ * them. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "memory/processors.h"
 
@@ -56,7 +57,7 @@ static void ck_quota(double quota, const char *limit) {
 
 /* ---- Version 2 ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(quota_of_v2) {
+START_TEST(quota_of_version_2_is_read) {
     machine("0::/\n", V2);
     ck_quota(0, "");
     put("/sys/fs/cgroup/cpu.max", "max 100000\n");
@@ -76,7 +77,7 @@ START_TEST(quota_of_v2) {
 }
 END_TEST
 
-START_TEST(least_quota_of_all_levels) {
+START_TEST(smallest_quota_of_all_levels_counts) {
     machine("0::/pods.slice/pod 7/box\n", V2);
     put("/sys/fs/cgroup/pods.slice/pod 7/box/cpu.max", "max 100000\n");
     ck_quota(0, "");
@@ -95,7 +96,7 @@ END_TEST
 
 /* ---- Version 1 ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(quota_of_v1) {
+START_TEST(quota_of_version_1_is_read) {
     machine("12:cpuset:/elsewhere\n5:cpu,cpuacct:/a/b\n1:name=systemd:/c\n", V1("/"));
     ck_quota(0, "");
     put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
@@ -110,8 +111,9 @@ START_TEST(quota_of_v1) {
 }
 END_TEST
 
-/* A container without a namespace of groups: its own group is mounted, under a path that it does not see. */
-START_TEST(group_mounted_in_a_container) {
+/* A container without a cgroup namespace: its own group is mounted, but its path does not exist inside the
+ * container. */
+START_TEST(group_mounted_as_root_of_a_container_is_found) {
     machine("5:cpuacct,cpu:/docker/0123\n", V1("/docker/0123"));
     put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
     put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "100000\n");
@@ -130,9 +132,9 @@ START_TEST(group_mounted_in_a_container) {
 }
 END_TEST
 
-/* ---- Both, and neither -------------------------------------------------------------------------------------------- */
+/* ---- Both versions, and neither ----------------------------------------------------------------------------------- */
 
-START_TEST(both_versions_at_once) {
+START_TEST(smaller_quota_of_both_versions_counts) {
     machine("5:cpu:/one\n0::/two\n", "30 23 0:27 / /groups\\040here/v1 rw - cgroup none rw,cpu\n"
                                      "31 23 0:28 / /groups\\040here/set rw - cgroup none rw,cpuset\n"
                                      "32 23 0:29 / /groups\\040here/v2 rw - cgroup2 none rw\n");
@@ -162,5 +164,6 @@ START_TEST(no_quota_leaves_the_affinity_mask) {
 }
 END_TEST
 
-RUN_TESTS("memory/processors", quota_of_v2, least_quota_of_all_levels, quota_of_v1, group_mounted_in_a_container,
-          both_versions_at_once, no_quota_leaves_the_affinity_mask)
+RUN_TESTS("memory/processors", quota_of_version_2_is_read, smallest_quota_of_all_levels_counts,
+          quota_of_version_1_is_read, group_mounted_as_root_of_a_container_is_found,
+          smaller_quota_of_both_versions_counts, no_quota_leaves_the_affinity_mask)

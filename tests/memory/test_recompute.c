@@ -1,6 +1,6 @@
-/* test_recompute.c: the family of plans that recompute. What it says of a plan is what the judge says; on small chains it
- * holds the best of all plans of nested segments, found here by writing every one of them; and how much plans that are not
- * nested segments can win is bounded by a search through everything the judge accepts. */
+/* test_recompute.c: the family of plans that recompute. Its members have the figures that the judge finds. On small
+ * chains the family contains the best of all plans of nested segments, which the test finds by writing each of them. A
+ * search over everything that the judge accepts bounds how much other plans could gain. */
 #include <math.h>
 
 #include "memory/check.h"
@@ -16,14 +16,14 @@ static uint64_t time_of(const rm_verdict *v) { return v->forward_ns + v->recompu
 
 static rm_family family_of(const rm_problem *problem) {
     rm_family family = {0};
-    ck_ok(rm_family_recompute(problem, &(rm_wish){0}, &family));
+    ck_ok(rm_family_recompute(problem, &(rm_plan_request){0}, &family));
     ck_assert_int_ge(family.count, 1);
     return family;
 }
 
-/* ---- What is said is so ------------------------------------------------------------------------- */
+/* ---- Members have the figures they claim -------------------------------------------------------- */
 
-static void member_is_what_it_says(const rm_family *family, const rm_problem *problem, int64_t i) {
+static void check_member(const rm_family *family, const rm_problem *problem, int64_t i) {
     const rm_member *member = &family->member[i];
     rm_plan plan = {0};
     rm_proposal proposal = {0};
@@ -52,11 +52,11 @@ static void family_is_what_it_says(const rm_problem *problem, int64_t stride) {
         ck_assert_uint_lt(family.member[i].time_ns, family.member[i - 1].time_ns);
     }
     for (int64_t i = 0; i < family.count; i += i + stride < family.count ? stride : 1)
-        member_is_what_it_says(&family, problem, i);
+        check_member(&family, problem, i);
     rm_family_free(&family);
 }
 
-START_TEST(every_member_is_what_it_says) {
+START_TEST(members_have_the_figures_they_claim) {
     for (uint64_t seed = 0; seed < 3000; seed++) {
         dice d = {seed};
         chain c = {.n_stages = 1 + roll_below(&d, seed % 10 ? 14 : 45),
@@ -69,15 +69,15 @@ START_TEST(every_member_is_what_it_says) {
                    .lean = seed % 2};
         rm_problem problem;
         ck_ok(chain_problem(&c, seed, &problem));
-        for (int64_t i = 0; seed % 7 == 0 && i < c.n_stages; i++) /* sweeps that need more than anything else */
-            problem.stage[i].drop.scratch_bytes += 100000;
+        /* Forward sweeps that need more bytes than anything else */
+        for (int64_t i = 0; seed % 7 == 0 && i < c.n_stages; i++) problem.stage[i].drop.scratch_bytes += 100000;
         family_is_what_it_says(&problem, 7);
         rm_problem_free(&problem);
     }
 }
 END_TEST
 
-START_TEST(long_chains_too) {
+START_TEST(members_of_long_chains_have_the_figures_they_claim) {
     static const int64_t stages[] = {97, 150, 400, 1000, 2500};
     for (uint64_t i = 0; i < 20; i++) {
         chain c = {.n_stages = stages[i % 5],
@@ -101,7 +101,7 @@ static void whole_family(const char *path, const rm_problem *problem) {
     family_is_what_it_says(problem, 1);
 }
 
-START_TEST(the_problems_on_file) { each_problem(whole_family); }
+START_TEST(members_of_stored_problems_have_the_figures_they_claim) { each_problem(whole_family); }
 END_TEST
 
 /* ---- All plans of nested segments --------------------------------------------------------------- */
@@ -116,13 +116,13 @@ static int by_bytes(const void *a, const void *b) {
     return (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns);
 }
 
-/* One plan: at each interval that is met, in the order they are met, one of count[] ways. */
+/* One plan: for each interval, in the order in which they are met, one of count[] ways. */
 typedef struct {
     int64_t way[64], count[64];
     int met;
 } choices;
 
-/* On to the next plan: the last interval that has another way takes it; what comes after is met anew. */
+/* Advances to the next plan: the last interval that has another way takes it, and later intervals start again. */
 static bool next_choices(choices *c) {
     while (c->met > 0 && c->way[c->met - 1] + 1 == c->count[c->met - 1]) c->met--;
     if (c->met == 0) return false;
@@ -150,7 +150,7 @@ static void write_choices(choices *c, const rm_problem *problem, int64_t a, int6
     ck_ok(rm_plan_run_backward(plan, a));
 }
 
-/* The frontier of all of them, as the judge sees them; returns how many pairs. */
+/* The frontier of all these plans, as the judge sees them. Returns the number of pairs. */
 static int best_of_all(const rm_problem *problem, pair *pairs, int room) {
     choices c = {0};
     int n = 0;
@@ -181,7 +181,7 @@ static chain small_chain(uint64_t seed, int64_t n_stages) {
                    .lean = seed % 2};
 }
 
-START_TEST(the_best_of_all_nested_segments) {
+START_TEST(family_contains_the_best_nested_segments) {
     static pair pairs[4000];
     for (uint64_t seed = 0; seed < 300; seed++) {
         chain c = small_chain(seed, 1 + (int64_t)(seed % 5));
@@ -202,14 +202,15 @@ END_TEST
 
 /* ---- Everything the judge accepts --------------------------------------------------------------- */
 
-/* A moment of any plan: which states are alive, which stages are kept and how, what is differentiated next. A saved(s)
- * that is freed early can never be made again, so a plan that does so does not end; gradients are freed at once. */
+/* A moment in any plan: the live states, the kept stages with their options, and the next stage to be differentiated. A
+ * plan that frees a saved(s) early cannot finish, because saved(s) cannot be made again, so this does not occur;
+ * gradients are freed at once. */
 enum { SMALL = 6, SMALL_STATES = 9, SAVED = 729, MOMENTS = (SMALL + 1) * (1 << SMALL_STATES) * SAVED };
 
 typedef struct {
-    int next;   /* stage to be differentiated next; -1: done */
-    int states; /* bits */
-    int saved;  /* digits to base 3: 0 no, 1 + option */
+    int next;   /* the next stage to be differentiated; -1: done */
+    int states; /* bit set */
+    int saved;  /* base-3 digits: 0: not kept, 1 + option */
 } moment;
 
 static int number_of(moment m) { return ((m.next + 1) * (1 << SMALL_STATES) + m.states) * SAVED + m.saved; }
@@ -226,15 +227,15 @@ static int made_by(const rm_problem *p, int64_t s) { return (1 << p->made[s + 1]
 
 typedef struct {
     const rm_problem *problem;
-    int32_t last[SMALL_STATES]; /* to add to a gradient */
+    int32_t last[SMALL_STATES]; /* the last stage to add to a gradient */
     uint64_t limit;
     uint64_t *time; /* by moment */
-    moment *queue;  /* moments whose time fell, to be looked at again: first in, first out */
+    moment *queue;  /* queue of moments whose time fell, to be examined again: first in, first out */
     bool *queued;
     int head, tail;
 } search;
 
-/* A gradient is there from the last that adds to it until the stage that made its state. */
+/* A gradient is alive from the last stage that adds to it until the stage that made its state. */
 static uint64_t alive_bytes(const search *s, moment m) {
     const rm_problem *p = s->problem;
     uint64_t bytes = 0;
@@ -261,7 +262,7 @@ static void try_run(search *s, moment after, rm_work work, uint64_t time_ns) {
     if (alive_bytes(s, after) + rm_align_up(work.scratch_bytes) <= s->limit) reach(s, after, time_ns + work.time_ns);
 }
 
-/* Both gradients, those that are begun and those that are used up, are there while a stage is differentiated. */
+/* While a stage is differentiated, the gradients it initialises and the ones it uses up are alive. */
 static void try_backward(search *s, moment m, uint64_t now) {
     const rm_problem *p = s->problem;
     int i = m.next, keeps = i < 0 ? 0 : bits_of(&p->keeps, i);
@@ -292,7 +293,7 @@ static void look_from(search *s, moment m) {
     try_backward(s, m, now);
 }
 
-/* The least time of any plan whose peak is no more than `limit`; UINT64_MAX: there is none. */
+/* The minimum time of any plan whose peak is at most `limit`; UINT64_MAX: there is none. */
 static uint64_t least_time(const rm_problem *problem, uint64_t limit) {
     search s = {.problem = problem,
                 .limit = limit,
@@ -320,7 +321,7 @@ static uint64_t least_time(const rm_problem *problem, uint64_t limit) {
     return least;
 }
 
-/* What plans that are not nested segments win, over budgets from the least to the most. */
+/* The gain of plans that are not nested segments, over budgets from the minimum to the maximum. */
 typedef struct {
     int chains, smaller, budgets, faster;
     double most_saved, most_won, sum_won;
@@ -365,9 +366,9 @@ static gains compare_chains(const char *what, bool unlike, uint64_t count) {
     return g;
 }
 
-/* A held state may be dropped and made again before it is used, and so may a kept stage's state: that is what nested
- * segments leave out. Where stages differ tenfold in everything, it pays at one budget in three, a little. */
-START_TEST(other_plans_win_little) {
+/* A held state, or the state of a kept stage, may be dropped and recomputed before it is used. Nested segments do not
+ * do this. Where stages differ tenfold in everything, it pays at one budget in three, slightly. */
+START_TEST(other_plans_gain_little) {
     gains g = compare_chains("unlike stages", true, 60);
     ck_assert(g.faster * 5 <= g.budgets * 2);
     ck_assert(g.sum_won <= 0.03 * g.budgets && g.most_won <= 0.45);
@@ -375,20 +376,20 @@ START_TEST(other_plans_win_little) {
 }
 END_TEST
 
-START_TEST(and_less_where_stages_are_alike) {
+START_TEST(other_plans_gain_less_on_equal_stages) {
     gains g = compare_chains("like stages", false, 18);
     ck_assert(g.faster * 5 <= g.budgets && g.smaller == 0);
     ck_assert(g.sum_won <= 0.01 * g.budgets && g.most_won <= 0.06);
 }
 END_TEST
 
-/* ---- Where states skip --------------------------------------------------------------------------- */
+/* ---- Skip connections ---------------------------------------------------------------------------- */
 
 typedef struct {
     rm_family family[2];
 } families;
 
-/* The least time of our own within a limit; UINT64_MAX: nothing fits. */
+/* The minimum time of our families within a limit; UINT64_MAX: nothing fits. */
 static uint64_t own_time(const families *f, uint64_t limit) {
     uint64_t least = UINT64_MAX;
     for (int k = 0; k < 2; k++)
@@ -399,15 +400,15 @@ static uint64_t own_time(const families *f, uint64_t limit) {
     return least;
 }
 
-/* At six budgets from the least of ours to everything kept. */
+/* Compares at six budgets between our minimum and the size at which everything is kept. */
 static void compare_skips(const char *what, const rm_problem *problem, gains *g) {
     families f = {0};
-    ck_ok(rm_family_recompute(problem, &(rm_wish){0}, &f.family[0]));
-    ck_ok(rm_family_evict(problem, &(rm_wish){0}, &f.family[1]));
+    ck_ok(rm_family_recompute(problem, &(rm_plan_request){0}, &f.family[0]));
+    ck_ok(rm_family_evict(problem, &(rm_plan_request){0}, &f.family[1]));
     ck_assert_int_gt(f.family[1].count, 0);
     uint64_t least = UINT64_MAX, most = 0;
     for (int64_t i = 0; i < f.family[1].count; i++) {
-        member_is_what_it_says(&f.family[1], problem, i);
+        check_member(&f.family[1], problem, i);
         least = rm_smaller(least, f.family[1].member[i].peak_bytes);
         most = rm_larger(most, f.family[1].member[i].peak_bytes);
     }
@@ -443,7 +444,7 @@ static void report(const char *what, const gains *g) {
                100 * g->most_saved);
 }
 
-START_TEST(skips_are_planned_near_the_best) {
+START_TEST(skip_connections_are_planned_near_the_optimum) {
     gains g = {0};
     for (uint64_t seed = 0; seed < 40; seed++) {
         chain c = small_chain(seed, 4 + (int64_t)(seed % 3));
@@ -459,11 +460,12 @@ START_TEST(skips_are_planned_near_the_best) {
     }
     report("made-up nets with skips", &g);
     ck_assert_int_gt(g.chains, 20);
-    ck_assert(g.sum_won <= 0.012 * g.budgets); /* 0.016 without the way back of evict.c */
+    /* 0.016 without the last phase of evict.c, which undoes unnecessary edits */
+    ck_assert(g.sum_won <= 0.012 * g.budgets);
 }
 END_TEST
 
-/* The last cut that state i crosses, by looking at everybody who reads it. */
+/* The last cut that state i crosses, found by looking at all of its readers. */
 static int64_t last_cut(const rm_problem *p, int64_t i) {
     int64_t maker = rm_state_maker(p, i), last = maker + 1;
     for (int64_t s = maker + 1; s < p->n_stages; s++)
@@ -471,8 +473,8 @@ static int64_t last_cut(const rm_problem *p, int64_t i) {
     return last;
 }
 
-/* What crosses cut a and not cut j, of problems with up to 40 skips, state by state. */
-START_TEST(bytes_beside) {
+/* Bytes that cross cut a but not cut j, in problems with up to 40 skips, counted state by state. */
+START_TEST(bytes_beside_equal_the_sum_over_states) {
     for (uint64_t seed = 0; seed < 30; seed++) {
         chain c = small_chain(seed, 2 + (int64_t)seed);
         c.skips = (int)(seed * 4 / 3);
@@ -506,12 +508,13 @@ static void planned_near_the_best(const char *file, double allowed) {
                   g.sum_won / g.budgets);
 }
 
-START_TEST(both_directions_and_a_u_net) {
+START_TEST(bidirectional_and_u_net_are_planned_near_the_optimum) {
     planned_near_the_best(RM_SOURCE_DIR "/tests/problems/both_directions.problem", 0.004);
     planned_near_the_best(RM_SOURCE_DIR "/tests/problems/u_net.problem", 0.012);
 }
 END_TEST
 
-RUN_TESTS("memory/recompute", bytes_beside, skips_are_planned_near_the_best, both_directions_and_a_u_net,
-          every_member_is_what_it_says, long_chains_too, the_problems_on_file, the_best_of_all_nested_segments,
-          other_plans_win_little, and_less_where_stages_are_alike)
+RUN_TESTS("memory/recompute", bytes_beside_equal_the_sum_over_states, skip_connections_are_planned_near_the_optimum,
+          bidirectional_and_u_net_are_planned_near_the_optimum, members_have_the_figures_they_claim,
+          members_of_long_chains_have_the_figures_they_claim, members_of_stored_problems_have_the_figures_they_claim,
+          family_contains_the_best_nested_segments, other_plans_gain_little, other_plans_gain_less_on_equal_stages)

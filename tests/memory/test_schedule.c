@@ -1,5 +1,5 @@
-/* test_schedule.c: the way from a problem and a budget to a plan that fits it. The fastest that fits; monotone in the
- * budget; the least that works is exact, to the byte and both ways; all of it judged and placed. */
+/* test_schedule.c: from a problem and a budget to a plan that fits it. The plan is the fastest that fits and monotone
+ * in the budget; the minimum budget is exact to the byte, in both directions; every plan is judged and placed. */
 #include "memory/schedule.h"
 
 #include "memory/family.h"
@@ -23,7 +23,7 @@ static void random_problem(uint64_t seed, rm_problem *problem) {
     if (seed % 5 == 0) problem->tier = (rm_tier){40000000000, 50000000000, 20, 0, 0};
 }
 
-/* Fits, and is what it says. */
+/* The schedule fits, and its figures are right. */
 static void ck_fits(const rm_problem *problem, const rm_schedule *s, uint64_t budget) {
     if (budget) ck_assert_uint_le(rm_schedule_bytes(s), budget);
     rm_verdict again;
@@ -33,18 +33,18 @@ static void ck_fits(const rm_problem *problem, const rm_schedule *s, uint64_t bu
     ck_ok(rm_placement_check(&s->lifetimes, &s->placement));
 }
 
-/* What the least schedule takes, asked for with a budget that cannot be enough. */
+/* The bytes of the smallest schedule, found by asking with a budget that is too small. */
 static uint64_t least_of(const rm_problem *problem, uint64_t budget) {
     rm_schedule s = {0};
-    rm_wish wish = {.budget_bytes = budget};
-    ck_fails(rm_schedule_propose(problem, optimal(), &wish, &s), INFEASIBLE, "budget");
+    rm_plan_request request = {.budget_bytes = budget};
+    ck_fails(rm_schedule_propose(problem, optimal(), &request, &s), INFEASIBLE, "budget");
     uint64_t least = rm_schedule_bytes(&s);
     ck_fits(problem, &s, least);
     rm_schedule_free(&s);
     return least;
 }
 
-START_TEST(the_least_is_exact_both_ways) {
+START_TEST(minimum_budget_is_exact_to_the_byte) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         rm_problem problem;
         random_problem(seed, &problem);
@@ -52,8 +52,8 @@ START_TEST(the_least_is_exact_both_ways) {
         ck_assert_uint_eq(least_of(&problem, least - 1), least);
         ck_assert_uint_eq(least_of(&problem, 1 + least / 3), least);
         rm_schedule s = {0};
-        rm_wish wish = {.budget_bytes = least};
-        ck_ok(rm_schedule_propose(&problem, optimal(), &wish, &s));
+        rm_plan_request request = {.budget_bytes = least};
+        ck_ok(rm_schedule_propose(&problem, optimal(), &request, &s));
         ck_assert_uint_eq(rm_schedule_bytes(&s), least);
         ck_fits(&problem, &s, least);
         rm_schedule_free(&s);
@@ -62,18 +62,18 @@ START_TEST(the_least_is_exact_both_ways) {
 }
 END_TEST
 
-START_TEST(more_bytes_are_never_slower) {
+START_TEST(larger_budget_is_never_slower) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         rm_problem problem;
         random_problem(seed + 1000, &problem);
         rm_schedule free_of_limits = {0};
-        ck_ok(rm_schedule_propose(&problem, optimal(), &(rm_wish){0}, &free_of_limits));
+        ck_ok(rm_schedule_propose(&problem, optimal(), &(rm_plan_request){0}, &free_of_limits));
         uint64_t budget = least_of(&problem, 1), most = rm_schedule_bytes(&free_of_limits);
         uint64_t bytes = 0, time = UINT64_MAX, peak = 0;
         for (; budget <= most + 1000; budget += 1 + (most - budget / 2) / 25) {
             rm_schedule s = {0};
-            rm_wish wish = {.budget_bytes = budget};
-            ck_ok(rm_schedule_propose(&problem, optimal(), &wish, &s));
+            rm_plan_request request = {.budget_bytes = budget};
+            ck_ok(rm_schedule_propose(&problem, optimal(), &request, &s));
             ck_fits(&problem, &s, budget);
             ck_assert_uint_le(s.verdict.total_ns, time);
             ck_assert_uint_ge(rm_schedule_bytes(&s), bytes);
@@ -90,12 +90,12 @@ START_TEST(more_bytes_are_never_slower) {
 }
 END_TEST
 
-/* Given what another strategy's plan takes, `optimal` is at least as fast. */
+/* With the bytes of another strategy's plan as its budget, `optimal` is at least as fast. */
 static void no_worse_than(const rm_problem *problem, const char *name, int64_t segments) {
     rm_schedule other = {0}, s = {0};
-    ck_ok(rm_schedule_propose(problem, rm_strategy_find(name), &(rm_wish){.segments = segments}, &other));
-    rm_wish wish = {.budget_bytes = rm_schedule_bytes(&other)};
-    ck_ok(rm_schedule_propose(problem, optimal(), &wish, &s));
+    ck_ok(rm_schedule_propose(problem, rm_strategy_find(name), &(rm_plan_request){.segments = segments}, &other));
+    rm_plan_request request = {.budget_bytes = rm_schedule_bytes(&other)};
+    ck_ok(rm_schedule_propose(problem, optimal(), &request, &s));
     ck_assert_msg(s.verdict.total_ns <= other.verdict.total_ns, "%lld stages: %s, %lld segments: %llu against %llu ns",
                   (long long)problem->n_stages, name, (long long)segments, (unsigned long long)s.verdict.total_ns,
                   (unsigned long long)other.verdict.total_ns);
@@ -103,7 +103,7 @@ static void no_worse_than(const rm_problem *problem, const char *name, int64_t s
     rm_schedule_free(&s);
 }
 
-START_TEST(never_worse_than_what_has_a_name) {
+START_TEST(optimal_is_never_worse_than_named_strategies) {
     static const int64_t stages[] = {1, 2, 3, 7, 20, 60, 99, 130, 500};
     for (uint64_t seed = 0; seed < 36; seed++) {
         chain c = {.n_stages = stages[seed % 9],
@@ -123,15 +123,15 @@ START_TEST(never_worse_than_what_has_a_name) {
 }
 END_TEST
 
-START_TEST(without_a_budget_the_fastest) {
+START_TEST(without_a_budget_the_fastest_plan_is_taken) {
     for (uint64_t seed = 0; seed < 30; seed++) {
         rm_problem problem;
         random_problem(seed + 2000, &problem);
         rm_schedule s = {0};
-        ck_ok(rm_schedule_propose(&problem, optimal(), &(rm_wish){0}, &s));
+        ck_ok(rm_schedule_propose(&problem, optimal(), &(rm_plan_request){0}, &s));
         for (int i = 0; i < rm_n_strategies; i++) {
             rm_schedule other = {0};
-            ck_ok(rm_schedule_propose(&problem, rm_strategies[i], &(rm_wish){.segments = 1}, &other));
+            ck_ok(rm_schedule_propose(&problem, rm_strategies[i], &(rm_plan_request){.segments = 1}, &other));
             ck_assert_uint_le(s.verdict.total_ns, other.verdict.total_ns);
             rm_schedule_free(&other);
         }
@@ -141,14 +141,14 @@ START_TEST(without_a_budget_the_fastest) {
 }
 END_TEST
 
-START_TEST(nothing_is_run_twice_where_that_is_the_wish) {
+START_TEST(no_recompute_runs_no_stage_twice) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         rm_problem problem;
         random_problem(seed + 3000, &problem);
         for (uint64_t budget = 4000; budget < 4000000; budget *= 2) {
             rm_schedule s = {0};
-            rm_wish wish = {.budget_bytes = budget, .no_recompute = true};
-            remat_status status = rm_schedule_propose(&problem, optimal(), &wish, &s);
+            rm_plan_request request = {.budget_bytes = budget, .no_recompute = true};
+            remat_status status = rm_schedule_propose(&problem, optimal(), &request, &s);
             ck_assert(status == REMAT_OK || status == REMAT_INFEASIBLE);
             ck_assert_int_eq(s.verdict.recomputed_stages, 0);
             if (!status) ck_fits(&problem, &s, budget);
@@ -159,22 +159,22 @@ START_TEST(nothing_is_run_twice_where_that_is_the_wish) {
 }
 END_TEST
 
-START_TEST(other_strategies_have_one_plan) {
+START_TEST(other_strategies_refuse_a_budget_below_their_plan) {
     rm_problem problem;
     random_problem(7, &problem);
     for (int i = 0; i < rm_n_strategies; i++) {
         if (rm_strategies[i]->choose) continue;
         rm_schedule s = {0};
-        rm_wish wish = {.segments = 2};
-        ck_ok(rm_schedule_propose(&problem, rm_strategies[i], &wish, &s));
+        rm_plan_request request = {.segments = 2};
+        ck_ok(rm_schedule_propose(&problem, rm_strategies[i], &request, &s));
         uint64_t bytes = rm_schedule_bytes(&s);
         ck_assert_uint_eq(bytes, s.placement.bytes + rm_table_bytes(s.plan.n_steps, s.lifetimes.count));
         rm_schedule_free(&s);
-        wish.budget_bytes = bytes;
-        ck_ok(rm_schedule_propose(&problem, rm_strategies[i], &wish, &s));
+        request.budget_bytes = bytes;
+        ck_ok(rm_schedule_propose(&problem, rm_strategies[i], &request, &s));
         rm_schedule_free(&s);
-        wish.budget_bytes = bytes - 1;
-        ck_fails(rm_schedule_propose(&problem, rm_strategies[i], &wish, &s), INFEASIBLE, "budget");
+        request.budget_bytes = bytes - 1;
+        ck_fails(rm_schedule_propose(&problem, rm_strategies[i], &request, &s), INFEASIBLE, "budget");
         ck_assert_uint_eq(rm_schedule_bytes(&s), bytes);
         rm_schedule_free(&s);
     }
@@ -182,17 +182,17 @@ START_TEST(other_strategies_have_one_plan) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     chain c = {.n_stages = 120, .state_bytes = 256, .saved_bytes = 4000, .scratch_bytes = 500, .lean = true};
     for (int unlike = 0; unlike < 2; unlike++) {
         c.unlike = unlike;
         rm_problem problem;
         ck_ok(chain_problem(&c, 1, &problem));
-        rm_wish wish = {.budget_bytes = 60000};
+        rm_plan_request request = {.budget_bytes = 60000};
         for (int64_t n = 1;; n += 1 + n / 20) {
             rm_schedule s = {0};
             rm_host_fail_at(n);
-            remat_status status = rm_schedule_propose(&problem, optimal(), &wish, &s);
+            remat_status status = rm_schedule_propose(&problem, optimal(), &request, &s);
             rm_host_fail_at(0);
             rm_schedule_free(&s);
             if (!status) break;
@@ -203,6 +203,7 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-RUN_TESTS("memory/schedule", the_least_is_exact_both_ways, more_bytes_are_never_slower,
-          never_worse_than_what_has_a_name, without_a_budget_the_fastest, nothing_is_run_twice_where_that_is_the_wish,
-          other_strategies_have_one_plan, every_failed_allocation_is_survived)
+RUN_TESTS("memory/schedule", minimum_budget_is_exact_to_the_byte, larger_budget_is_never_slower,
+          optimal_is_never_worse_than_named_strategies, without_a_budget_the_fastest_plan_is_taken,
+          no_recompute_runs_no_stage_twice, other_strategies_refuse_a_budget_below_their_plan,
+          every_failed_allocation_is_handled)

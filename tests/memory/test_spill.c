@@ -1,5 +1,5 @@
-/* test_spill.c: the spill file gives back what it was given, in any split, on a disk that moves half of what it is asked
- * for; a disk that fails is one sentence and no hang; nothing is left in the directory. */
+/* test_spill.c: the spill file returns the data written to it, in any split into parts, and on a disk that transfers
+ * half of the requested bytes. A failing disk gives an error instead of a hang. Nothing is left in the directory. */
 #define _GNU_SOURCE
 #include "memory/spill.h"
 
@@ -15,7 +15,7 @@
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
 
-/* On a disk, most likely with O_DIRECT; in memory, most likely without. */
+/* The first is on a disk, probably with O_DIRECT, the second in memory, probably without. */
 static const char *const places[] = {"/tmp", "/dev/shm"};
 
 static int files_in(const char *directory) {
@@ -31,7 +31,7 @@ static void paint(char *memory, uint64_t bytes, uint64_t seed) {
     for (uint64_t i = 0; i < bytes; i++) memory[i] = (char)((i * 2654435761u + seed * 97) >> 7);
 }
 
-/* One object: its parts lie anywhere in memory, one behind the other in the file. */
+/* One object: its parts lie anywhere in memory, but are contiguous in the file. */
 enum { MOST_PARTS = 6 };
 typedef struct {
     char *memory, *copy;
@@ -55,7 +55,7 @@ static void drop_object(object *o) {
 
 typedef void mover(rm_spill *spill, const rm_part *part);
 
-/* `skip`: the part that is not wanted. */
+/* `skip`: the part to be left out. */
 static void move(rm_spill *spill, const object *o, mover *mover, int skip) {
     uint64_t done = 0;
     for (int i = 0; i < o->n; i++) {
@@ -85,11 +85,11 @@ static void round_trips(rm_spill *spill, dice *d, uint64_t largest) {
     for (int i = 0; i < OBJECTS; i++) memset(o[i].memory, 0x55, o[i].bytes);
     uint64_t first = rm_spill_given(spill);
     for (int i = OBJECTS - 1; i >= 0; i--) move(spill, &o[i], rm_spill_load, -1);
-    ck_ok(rm_spill_wait(spill, first + 1)); /* the first of them is there, whatever the others do */
+    ck_ok(rm_spill_wait(spill, first + 1)); /* the first of them is done, whatever the others do */
     ck_assert(!memcmp(o[OBJECTS - 1].memory, o[OBJECTS - 1].copy, o[OBJECTS - 1].bytes));
     ck_ok(rm_spill_wait(spill, rm_spill_given(spill)));
     for (int i = 0; i < OBJECTS; i++) ck_assert(!memcmp(o[i].memory, o[i].copy, o[i].bytes));
-    /* A part that is not wanted stays as it is; the others come. */
+    /* A part that is left out is not changed; the others are loaded. */
     memset(o[4].memory, 0x55, o[4].bytes);
     move(spill, &o[4], rm_spill_load, 0);
     ck_ok(rm_spill_wait(spill, rm_spill_given(spill)));
@@ -98,7 +98,7 @@ static void round_trips(rm_spill *spill, dice *d, uint64_t largest) {
     for (int i = 0; i < OBJECTS; i++) drop_object(&o[i]);
 }
 
-START_TEST(what_goes_out_comes_in) {
+START_TEST(saved_bytes_are_loaded_unchanged) {
     static const uint64_t largest[] = {64, 5000, 300000, 3000000};
     for (int place = 0; place < 2; place++) {
         rm_spill *spill = opened(places[place], (uint64_t)200 << 20);
@@ -110,8 +110,8 @@ START_TEST(what_goes_out_comes_in) {
 }
 END_TEST
 
-/* Every operation in turn moves half of what it was asked to, or is interrupted. */
-START_TEST(short_and_interrupted) {
+/* Makes each operation in turn transfer half of the requested bytes, or be interrupted. */
+START_TEST(short_and_interrupted_transfers_are_continued) {
     for (int place = 0; place < 2; place++)
         for (int n = 1; n < 40; n++) {
             rm_spill *spill = opened(places[place], (uint64_t)64 << 20);
@@ -124,8 +124,8 @@ START_TEST(short_and_interrupted) {
 }
 END_TEST
 
-/* O_DIRECT accepted when the file is opened and refused when it is used. */
-START_TEST(direct_refused_later) {
+/* O_DIRECT is accepted when the file is opened and refused when it is used. */
+START_TEST(refused_o_direct_falls_back_to_the_page_cache) {
     rm_spill *spill = opened("/tmp", (uint64_t)64 << 20);
     dice d = {1};
     rm_spill_fail_at(3, EINVAL);
@@ -139,9 +139,9 @@ START_TEST(direct_refused_later) {
 }
 END_TEST
 
-/* The n-th operation fails: the sentence names directory and reason, everything given has ended, and what comes next
- * works. */
-START_TEST(a_failing_disk) {
+/* Makes the n-th operation fail: the error names directory and reason, all queued transfers end, and later ones
+ * work. */
+START_TEST(failing_disk_is_an_error_and_recoverable) {
     static const struct {
         int error;
         const char *words;
@@ -172,13 +172,13 @@ START_TEST(a_failing_disk) {
 }
 END_TEST
 
-START_TEST(no_room) {
+START_TEST(missing_directory_and_space_are_errors) {
     rm_spill *spill;
     ck_fails(rm_spill_open("/no/such/directory", &spill), IO, "/no/such/directory: No such file");
     ck_assert_ptr_null(spill);
     ck_fails(rm_spill_open("/dev/null", &spill), IO, "/dev/null: Not a directory");
     ck_fails(rm_spill_open("/proc", &spill), IO, "/proc");
-    ck_fails(rm_spill_open("", &spill), INVALID, "name of a directory");
+    ck_fails(rm_spill_open("", &spill), INVALID, "directory");
     ck_ok(rm_spill_open("/tmp", &spill));
     ck_fails(rm_spill_reserve(spill, (uint64_t)1 << 50), IO, "in /tmp, which has");
     struct rlimit before, small = {.rlim_cur = 10 << 20, .rlim_max = RLIM_INFINITY};
@@ -195,8 +195,8 @@ START_TEST(no_room) {
 }
 END_TEST
 
-/* More parts than the queue holds; transfers of nothing; closing while there is work. */
-START_TEST(odd_uses) {
+/* More parts than the queue holds; empty transfers; closing with transfers in the queue. */
+START_TEST(long_queues_empty_transfers_and_early_close_work) {
     rm_spill *spill = opened("/tmp", (uint64_t)64 << 20);
     char *memory = aligned_alloc(64, 64 * 5000), *copy = malloc(64 * 5000);
     paint(memory, 64 * 5000, 3);
@@ -239,7 +239,7 @@ START_TEST(rates_are_measured_once) {
 }
 END_TEST
 
-START_TEST(nothing_is_allocated_in_use) {
+START_TEST(transfers_allocate_nothing) {
     rm_spill *spill = opened("/tmp", (uint64_t)64 << 20);
     dice d = {9};
     object o;
@@ -253,7 +253,7 @@ START_TEST(nothing_is_allocated_in_use) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     for (int n = 1;; n++) {
         rm_spill *spill;
         rm_host_fail_at(n);
@@ -270,5 +270,7 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-RUN_TESTS("memory/spill", what_goes_out_comes_in, short_and_interrupted, direct_refused_later, a_failing_disk, no_room,
-          odd_uses, rates_are_measured_once, nothing_is_allocated_in_use, every_failed_allocation_is_survived)
+RUN_TESTS("memory/spill", saved_bytes_are_loaded_unchanged, short_and_interrupted_transfers_are_continued,
+          refused_o_direct_falls_back_to_the_page_cache, failing_disk_is_an_error_and_recoverable,
+          missing_directory_and_space_are_errors, long_queues_empty_transfers_and_early_close_work,
+          rates_are_measured_once, transfers_allocate_nothing, every_failed_allocation_is_handled)

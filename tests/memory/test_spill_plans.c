@@ -1,6 +1,6 @@
-/* test_spill_plans.c: the family of plans that spill. Every member is what it says of itself; and what `optimal` makes of
- * both families is never slower than the better of them alone, at 50 budgets (under sanitizers 10) on chains of many
- * kinds. */
+/* test_spill_plans.c: the family of plans that spill. Members have the figures that they claim. With both families,
+ * `optimal` is never slower than the better of the two alone, at 50 budgets (10 under sanitizers) on many kinds of
+ * chains. */
 #include <time.h>
 
 #include "memory/family.h"
@@ -16,8 +16,8 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Like the tiles of a recurrent net: so many ns a stage, and a channel that moves a block in `block_ns` and takes the
- * computation `cost_ns` by that. */
+/* A chain like the tiles of a recurrent net, with a channel that moves a block in `block_ns` and thereby delays the
+ * computation by `cost_ns`. */
 static void tiles(int64_t n, bool unlike, uint64_t block_ns, uint64_t cost_ns, rm_problem *problem) {
     chain c = {
         .n_stages = n, .unlike = unlike, .state_bytes = 256, .saved_bytes = 64000, .scratch_bytes = 9000, .lean = true};
@@ -45,7 +45,7 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
 static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
     rm_family family;
     int kinds = 0;
-    ck_ok(rm_family_spill(problem, &(rm_wish){.no_recompute = no_recompute}, &family));
+    ck_ok(rm_family_spill(problem, &(rm_plan_request){.no_recompute = no_recompute}, &family));
     ck_assert_int_gt(family.count, 0);
     for (int64_t i = 0; i < family.count; i++) {
         const rm_member *member = &family.member[i];
@@ -63,11 +63,11 @@ static void is_as_it_says(const rm_problem *problem, bool no_recompute) {
         kinds += i == 0 || slower || smaller;
         rm_schedule_free(&schedule);
     }
-    ck_assert_int_le(kinds, 2); /* states that stay, states that go */
+    ck_assert_int_le(kinds, 2); /* with states in memory, with states spilled */
     rm_family_free(&family);
 }
 
-START_TEST(members_are_as_they_say) {
+START_TEST(members_have_the_figures_they_claim) {
     for (int seed = 0, seeds = rm_cases(100, 40); seed < seeds; seed++) {
         rm_problem problem;
         some_chain((uint64_t)seed, &problem);
@@ -78,8 +78,8 @@ START_TEST(members_are_as_they_say) {
 }
 END_TEST
 
-/* A leaf of the last stage reads what the first one made: in its backward run alone. */
-START_TEST(leaves_read_from_afar) {
+/* The last stage reads a leaf that the first stage made, in its backward run only. */
+START_TEST(leaves_read_far_from_their_maker_are_planned) {
     rm_problem problem;
     tiles(8, false, 900, 0, &problem);
     int64_t last = problem.n_stages - 1, at = problem.keeps.start[last], end = problem.keeps.start[last + 1]++;
@@ -94,16 +94,16 @@ END_TEST
 static uint64_t least_of(const rm_problem *problem) {
     rm_schedule schedule = {0};
     ck_assert_int_eq(
-        rm_schedule_propose(problem, rm_strategy_find("optimal"), &(rm_wish){.budget_bytes = 1}, &schedule),
+        rm_schedule_propose(problem, rm_strategy_find("optimal"), &(rm_plan_request){.budget_bytes = 1}, &schedule),
         REMAT_INFEASIBLE);
     uint64_t bytes = rm_schedule_bytes(&schedule);
     rm_schedule_free(&schedule);
     return bytes;
 }
 
-/* What the tier takes for itself is not asked of plans that do without it. (Some of its family's plans move nothing, and may take
- * less than others where states skip.) */
-START_TEST(a_tier_does_no_harm) {
+/* The memory of the tier itself does not count for plans that do not use it. (Some plans of this family move nothing
+ * and may take fewer bytes than others where states skip stages.) */
+START_TEST(second_tier_never_makes_plans_worse) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         rm_problem problem;
         some_chain(seed, &problem);
@@ -119,26 +119,26 @@ START_TEST(a_tier_does_no_harm) {
 }
 END_TEST
 
-START_TEST(no_tier_no_family) {
+START_TEST(without_second_tier_the_family_is_empty) {
     rm_problem problem;
     rm_family family;
     some_chain(5, &problem);
     problem.tier = (rm_tier){0};
-    ck_ok(rm_family_spill(&problem, &(rm_wish){0}, &family));
+    ck_ok(rm_family_spill(&problem, &(rm_plan_request){0}, &family));
     ck_assert_int_eq(family.count, 0);
     rm_family_free(&family);
     rm_problem_free(&problem);
 }
 END_TEST
 
-/* ---- Never slower than the better ------------------------------------------------------------------ */
+/* ---- Never slower than the better family ----------------------------------------------------------- */
 
 typedef struct {
     uint64_t bytes[400], time_ns[400]; /* of settled plans */
     int64_t n;
 } plans;
 
-/* Settles what is in schedule->plan, writes it down, and frees it. */
+/* Settles the plan in *schedule, records it, and frees it. */
 static void note(const rm_problem *problem, rm_schedule *schedule, plans *plans) {
     ck_ok(rm_schedule_settle(problem, false, schedule));
     ck_assert_int_lt(plans->n, 400);
@@ -147,7 +147,7 @@ static void note(const rm_problem *problem, rm_schedule *schedule, plans *plans)
     rm_schedule_free(schedule);
 }
 
-/* The fastest of them that fits; UINT64_MAX: none does. */
+/* The time of the fastest plan that fits; UINT64_MAX: none does. */
 static uint64_t best_of(const plans *plans, uint64_t budget) {
     uint64_t best = UINT64_MAX;
     for (int64_t i = 0; i < plans->n; i++)
@@ -163,8 +163,8 @@ static void all_of(const rm_family *family, const rm_problem *problem, plans *pl
     }
 }
 
-/* Plans by hand, and of no family: every stage before the tail is kept, saved at once, freed after the next stage's run,
- * and fetched `ahead` stages early; the tail has any length. */
+/* Hand-written plans of no family: every stage before the tail is kept, saved at once, freed after the next stage's
+ * run, and loaded `ahead` stages early. The tail has any length. */
 static void by_hand(const rm_problem *p, int option, int64_t ahead, plans *plans) {
     for (int64_t tail = 0; tail < p->n_stages; tail++) {
         rm_schedule schedule = {0};
@@ -187,8 +187,8 @@ static void by_hand(const rm_problem *p, int option, int64_t ahead, plans *plans
 static void never_slower(const rm_problem *problem, int budgets) {
     rm_family recompute, spill;
     plans *own = calloc(2, sizeof *own), *hand = calloc(1, sizeof *hand);
-    ck_ok(rm_family_recompute(problem, &(rm_wish){0}, &recompute));
-    ck_ok(rm_family_spill(problem, &(rm_wish){0}, &spill));
+    ck_ok(rm_family_recompute(problem, &(rm_plan_request){0}, &recompute));
+    ck_ok(rm_family_spill(problem, &(rm_plan_request){0}, &spill));
     all_of(&recompute, problem, &own[0]);
     all_of(&spill, problem, &own[1]);
     for (int option = 0; option < 2; option++)
@@ -196,17 +196,18 @@ static void never_slower(const rm_problem *problem, int budgets) {
     double least = (double)recompute.member[0].peak_bytes * 0.5;
     double most = (double)recompute.member[recompute.count - 1].peak_bytes * 1.3;
     for (int i = 0; i <= budgets; i++) {
-        rm_wish wish = {.budget_bytes = (uint64_t)(least + (most - least) * (i * i) / (budgets * budgets))};
-        uint64_t better = best_of(&own[0], wish.budget_bytes), other = best_of(&own[1], wish.budget_bytes);
+        rm_plan_request request = {.budget_bytes = (uint64_t)(least + (most - least) * (i * i) / (budgets * budgets))};
+        uint64_t better = best_of(&own[0], request.budget_bytes), other = best_of(&own[1], request.budget_bytes);
         rm_schedule schedule = {0};
-        remat_status status = rm_schedule_propose(problem, rm_strategy_find("optimal"), &wish, &schedule);
+        remat_status status = rm_schedule_propose(problem, rm_strategy_find("optimal"), &request, &schedule);
         if (other < better) better = other;
         ck_assert_int_eq(status, better == UINT64_MAX ? REMAT_INFEASIBLE : REMAT_OK);
         if (!status) {
-            double time_ns = (double)schedule.verdict.total_ns, by_hand = (double)best_of(hand, wish.budget_bytes);
+            double time_ns = (double)schedule.verdict.total_ns, by_hand = (double)best_of(hand, request.budget_bytes);
             ck_assert_uint_le(schedule.verdict.total_ns, better);
-            ck_assert_uint_le(rm_schedule_bytes(&schedule), wish.budget_bytes);
-            ck_assert_msg(time_ns <= by_hand * 1.02, "budget %d: %.0f, and %.0f by hand", i, time_ns, by_hand);
+            ck_assert_uint_le(rm_schedule_bytes(&schedule), request.budget_bytes);
+            ck_assert_msg(time_ns <= by_hand * 1.02, "budget %d: %.0f, and %.0f with the hand-written plan", i, time_ns,
+                          by_hand);
         }
         rm_schedule_free(&schedule);
     }
@@ -216,29 +217,29 @@ static void never_slower(const rm_problem *problem, int budgets) {
     free(hand);
 }
 
-/* From a channel that hides everything to one that is good for nothing; and one that takes nothing from the computation, or
- * some of the time that a stage is run again in, or more than that. */
+/* The channel hides everything, or is too slow to be of use. Its cost to the computation is nothing, a part of the time
+ * of recomputing a stage, or more than that. */
 enum { KINDS = 15 };
-START_TEST(never_slower_than_the_better) {
+START_TEST(optimal_is_never_slower_than_the_better_family) {
     static const uint64_t block_ns[] = {100, 900, 1500, 4000, 30000}, cost_ns[] = {0, 150, 2500};
     rm_problem problem;
-    int kind = rm_cases(_i, _i * 4) % KINDS; /* of five: every channel, every cost */
+    int kind = rm_cases(_i, _i * 4) % KINDS; /* out of five: every channel, every cost */
     tiles(60, kind % 2, block_ns[kind % 5], cost_ns[kind / 5], &problem);
     never_slower(&problem, rm_cases(50, 10));
     rm_problem_free(&problem);
 }
 END_TEST
 
-/* Budgets at which a plan that moves something is taken, of 20. */
+/* At how many of 20 budgets a plan that moves something is chosen. */
 static int that_spill(const rm_problem *problem) {
     rm_family recompute;
-    ck_ok(rm_family_recompute(problem, &(rm_wish){0}, &recompute));
+    ck_ok(rm_family_recompute(problem, &(rm_plan_request){0}, &recompute));
     uint64_t most = recompute.member[recompute.count - 1].peak_bytes;
     int found = 0;
     for (uint64_t i = 1; i <= 20; i++) {
         rm_schedule schedule = {0};
-        rm_wish wish = {.budget_bytes = 60000 + most / 20 * i};
-        ck_ok(rm_schedule_propose(problem, rm_strategy_find("optimal"), &wish, &schedule));
+        rm_plan_request request = {.budget_bytes = 60000 + most / 20 * i};
+        ck_ok(rm_schedule_propose(problem, rm_strategy_find("optimal"), &request, &schedule));
         found += schedule.verdict.save_bytes > 0;
         rm_schedule_free(&schedule);
     }
@@ -246,9 +247,9 @@ static int that_spill(const rm_problem *problem) {
     return found;
 }
 
-/* A disk that hides everything is used where memory is short; no longer once its copying takes as much from the computation
- * as running a stage again does, or keeping it lean. */
-START_TEST(used_only_where_it_pays) {
+/* A disk that hides all transfers is used where memory is short. It is not used once its copying delays the computation
+ * as much as recomputing a stage, or as keeping it lean. */
+START_TEST(spilling_is_used_only_where_it_pays) {
     static const uint64_t cost_ns[] = {0, 20, 100000};
     int found[3];
     for (int i = 0; i < 3; i++) {
@@ -263,12 +264,12 @@ START_TEST(used_only_where_it_pays) {
 }
 END_TEST
 
-START_TEST(four_thousand_stages) {
+START_TEST(four_thousand_stages_are_planned_quickly) {
     rm_problem problem;
     rm_family family;
     tiles(4000, true, 4000, 0, &problem);
     double start = now();
-    ck_ok(rm_family_spill(&problem, &(rm_wish){0}, &family));
+    ck_ok(rm_family_spill(&problem, &(rm_plan_request){0}, &family));
     double seconds = now() - start;
     ck_assert_int_gt(family.count, 5);
     ck_assert_msg(seconds < 2, "%.3f s", seconds); /* 0.03 on a quiet machine */
@@ -277,13 +278,13 @@ START_TEST(four_thousand_stages) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     rm_problem problem;
     rm_family family;
     some_chain(12, &problem);
     for (int n = 1;; n++) {
         rm_host_fail_at(n);
-        remat_status status = rm_family_spill(&problem, &(rm_wish){0}, &family);
+        remat_status status = rm_family_spill(&problem, &(rm_plan_request){0}, &family);
         rm_host_fail_at(0);
         if (!status) {
             ck_assert_int_gt(n, 4);
@@ -301,14 +302,14 @@ int main(void) {
     Suite *suite = suite_create("memory/spill_plans");
     TCase *tcase = tcase_create("plans that spill");
     tcase_set_timeout(tcase, 300);
-    tcase_add_test(tcase, a_tier_does_no_harm);
-    tcase_add_test(tcase, members_are_as_they_say);
-    tcase_add_test(tcase, leaves_read_from_afar);
-    tcase_add_test(tcase, no_tier_no_family);
-    tcase_add_loop_test(tcase, never_slower_than_the_better, 0, rm_cases(KINDS, 5));
-    tcase_add_test(tcase, used_only_where_it_pays);
-    tcase_add_test(tcase, four_thousand_stages);
-    tcase_add_test(tcase, every_failed_allocation_is_survived);
+    tcase_add_test(tcase, second_tier_never_makes_plans_worse);
+    tcase_add_test(tcase, members_have_the_figures_they_claim);
+    tcase_add_test(tcase, leaves_read_far_from_their_maker_are_planned);
+    tcase_add_test(tcase, without_second_tier_the_family_is_empty);
+    tcase_add_loop_test(tcase, optimal_is_never_slower_than_the_better_family, 0, rm_cases(KINDS, 5));
+    tcase_add_test(tcase, spilling_is_used_only_where_it_pays);
+    tcase_add_test(tcase, four_thousand_stages_are_planned_quickly);
+    tcase_add_test(tcase, every_failed_allocation_is_handled);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

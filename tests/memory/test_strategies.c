@@ -1,4 +1,5 @@
-/* test_strategies.c: every strategy's plan passes the judge, is what its file says it is, and is made fast. */
+/* test_strategies.c: every strategy's plan passes the judge, matches the description in the strategy's file, and is
+ * made fast. */
 #include "memory/strategy.h"
 
 #include <math.h>
@@ -13,8 +14,8 @@
 
 static void propose(const char *name, const rm_problem *problem, int64_t segments, rm_plan *plan,
                     rm_proposal *proposal) {
-    rm_wish wish = {.segments = segments};
-    ck_ok(rm_strategy_find(name)->propose(problem, &wish, plan, proposal));
+    rm_plan_request request = {.segments = segments};
+    ck_ok(rm_strategy_find(name)->propose(problem, &request, plan, proposal));
 }
 
 static rm_verdict judged(const rm_problem *problem, const rm_plan *plan) {
@@ -23,7 +24,7 @@ static rm_verdict judged(const rm_problem *problem, const rm_plan *plan) {
     return verdict;
 }
 
-START_TEST(the_list) {
+START_TEST(strategies_are_listed_and_found_by_name) {
     ck_assert_int_ge(rm_n_strategies, 3);
     for (int i = 0; i < rm_n_strategies; i++) {
         ck_assert_ptr_eq(rm_strategy_find(rm_strategies[i]->name), rm_strategies[i]);
@@ -34,7 +35,7 @@ START_TEST(the_list) {
 }
 END_TEST
 
-START_TEST(two_segments_of_four_to_the_letter) {
+START_TEST(two_segments_of_four_stages_match_the_expected_text) {
     rm_problem problem;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
     rm_plan plan = {0};
@@ -58,10 +59,10 @@ START_TEST(two_segments_of_four_to_the_letter) {
 }
 END_TEST
 
-/* A chain of which the first stages are frozen: they keep nothing, and nothing hands them a gradient. */
+/* A chain whose first stages are frozen: they keep nothing, and no gradient reaches them. */
 static void freeze_front(rm_problem *p, int64_t frozen) {
     rm_lists *lists[] = {&p->keeps, &p->adds};
-    for (int l = 0; l < 2; l++) { /* what the first trained stage reads has no gradient, but is kept */
+    for (int l = 0; l < 2; l++) { /* the state that the first trained stage reads has no gradient but is kept */
         int64_t cut = lists[l]->start[frozen + (l == 1)], n = lists[l]->start[p->n_stages];
         memmove(lists[l]->item, lists[l]->item + cut, (size_t)(n - cut) * sizeof *lists[l]->item);
         for (int64_t s = 0; s <= p->n_stages; s++)
@@ -80,7 +81,8 @@ START_TEST(frozen_segments_run_once) {
     rm_problem problem;
     ck_ok(chain_problem(&c, 1, &problem));
     freeze_front(&problem, 10);
-    int64_t start[] = {0, 4, 8, 12}, again = 4; /* only [8,12) has something to differentiate and is not the last */
+    /* Only [8,12) has something to differentiate and is not the last segment */
+    int64_t start[] = {0, 4, 8, 12}, again = 4;
     rm_plan plan = {0};
     ck_ok(rm_plan_from_segments(&problem, start, 4, &plan));
     ck_assert_int_eq(judged(&problem, &plan).recomputed_stages, again);
@@ -111,7 +113,7 @@ static void try_all(const char *what, const rm_problem *problem) {
         }
 }
 
-START_TEST(every_plan_is_accepted) {
+START_TEST(judge_accepts_every_plan) {
     each_problem(try_all);
     for (uint64_t seed = 0; seed < 60; seed++) {
         chain c = {1 + (int64_t)seed, seed % 2,      seed % 7 * 64, 4000,         999,
@@ -124,14 +126,14 @@ START_TEST(every_plan_is_accepted) {
 }
 END_TEST
 
-START_TEST(wishes) {
+START_TEST(segments_request_is_checked_and_clamped) {
     rm_problem problem;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
     rm_plan plan = {0};
     rm_proposal proposal;
     for (int64_t bad = 0; bad >= INT64_MIN / 2; bad = bad * 2 - 1) {
-        rm_wish wish = {.segments = bad};
-        ck_fails(rm_strategy_find("segments")->propose(&problem, &wish, &plan, &proposal), INVALID, "1 or more");
+        rm_plan_request request = {.segments = bad};
+        ck_fails(rm_strategy_find("segments")->propose(&problem, &request, &plan, &proposal), INVALID, "1 or more");
         ck_assert_int_eq(plan.n_steps, 0);
     }
     int64_t asked[] = {1, 2, 3, 4, 5, 100, INT64_MAX}, got[] = {1, 2, 3, 4, 4, 4, 4};
@@ -140,7 +142,7 @@ START_TEST(wishes) {
         ck_assert_int_eq(proposal.segments, got[i]);
         rm_plan_free(&plan);
     }
-    propose("sqrt", &problem, 0, &plan, &proposal); /* others do not read `segments` */
+    propose("sqrt", &problem, 0, &plan, &proposal); /* other strategies do not read `segments` */
     ck_assert_int_eq(proposal.segments, 2);
     rm_plan_free(&plan);
     rm_problem_free(&problem);
@@ -163,7 +165,7 @@ START_TEST(sqrt_is_rounded) {
 }
 END_TEST
 
-START_TEST(starts_that_cannot_be) {
+START_TEST(invalid_segment_starts_are_refused) {
     rm_problem problem;
     read_problem(RM_SOURCE_DIR "/tests/problems/four_tiles.problem", &problem);
     rm_plan plan = {0};
@@ -177,10 +179,10 @@ START_TEST(starts_that_cannot_be) {
 }
 END_TEST
 
-/* ---- Where the cuts are ------------------------------------------------------------------------- */
+/* ---- Positions of the cuts ---------------------------------------------------------------------- */
 
-/* The plan's segments, from its text alone: a stage is the last of its segment when its keeping run is followed by the
- * freeing of the state behind it. Sizes to size[], last segment first; returns how many. */
+/* The plan's segments, found from its text alone: a stage is the last of its segment if its keeping run is followed by
+ * the FREE of its state. Writes the sizes to size[], last segment first, and returns their number. */
 static int64_t segment_sizes(const rm_plan *plan, int64_t *size) {
     int64_t n = 0, stages = 0;
     for (int64_t i = 0; i < plan->n_steps; i++) {
@@ -194,7 +196,7 @@ static int64_t segment_sizes(const rm_plan *plan, int64_t *size) {
     return n;
 }
 
-START_TEST(like_stages_are_cut_by_number) {
+START_TEST(equal_stages_are_cut_by_count) {
     int64_t size[200];
     uint64_t bytes[] = {0, 64, 192, 1000000};
     for (int64_t stages = 1; stages <= 120; stages += stages < 40 ? 1 : 7)
@@ -216,7 +218,7 @@ START_TEST(like_stages_are_cut_by_number) {
 }
 END_TEST
 
-START_TEST(unlike_stages_are_cut_by_bytes) {
+START_TEST(unequal_stages_are_cut_by_bytes) {
     int64_t size[64];
     for (uint64_t seed = 0; seed < 200; seed++) {
         chain c = {.n_stages = 60, .unlike = true, .saved_bytes = 100000, .scratch_bytes = 64};
@@ -239,7 +241,7 @@ START_TEST(unlike_stages_are_cut_by_bytes) {
             for (int64_t k = 0; k < size[i]; k++) sum += problem.stage[s--].option[0].saved_bytes;
             if (sum > most) most = sum;
         }
-        /* both ends of a segment are within half a stage of their goals */
+        /* both ends of a segment are within half a stage of their ideal positions */
         ck_assert_uint_le(most, total / (uint64_t)segments + largest + 64);
         rm_plan_free(&plan);
         rm_problem_free(&problem);
@@ -247,7 +249,7 @@ START_TEST(unlike_stages_are_cut_by_bytes) {
 }
 END_TEST
 
-START_TEST(the_peak_of_a_uniform_chain_is_known) {
+START_TEST(peak_of_a_uniform_chain_matches_the_formula) {
     enum { S = 36 };
     uint64_t state = 128, saved = 6400, scratch = 320;
     chain c = {.n_stages = S, .state_bytes = state, .saved_bytes = saved, .scratch_bytes = scratch};
@@ -260,8 +262,8 @@ START_TEST(the_peak_of_a_uniform_chain_is_known) {
         propose("segments", &problem, (int64_t)segments, &plan, &proposal);
         uint64_t length = S / segments;
         /* `inner`: the second segment from the end, about to differentiate its last stage: the checkpoints of segments
-         * 1..N-2 (state 0 is empty), the states and saved blocks inside, two gradients, scratch. `last`: the same moment
-         * of the last segment: one checkpoint more, but the gradient behind the chain is empty. */
+         * 1..N-2 (state 0 is empty), the states and saved blocks inside, two gradients, scratch. `last`: the same
+         * moment in the last segment: one checkpoint more, but the gradient after the chain is empty. */
         uint64_t inner = (segments - 2) * state + (length - 1) * state + length * saved + 2 * state + scratch;
         uint64_t last = (segments - 1) * state + (length - 1) * state + length * saved + state + scratch;
         rm_verdict v = judged(&problem, &plan);
@@ -283,8 +285,9 @@ static uint64_t peak_in(const rm_problem *problem, const int8_t *option) {
     return peak;
 }
 
-/* The last stages keep everything, as many as can without a peak above that of lean alone: one more would pass it. */
-START_TEST(lean_is_as_small_as_one_run_allows) {
+/* The last stages keep everything: as many as possible without exceeding the peak of lean alone; one more would exceed
+ * it. */
+START_TEST(lean_has_the_smallest_peak_without_recomputing) {
     int relaxed = 0;
     for (uint64_t seed = 0; seed < 200; seed++) {
         chain c = {.n_stages = 1 + (int64_t)(seed % 20),
@@ -323,7 +326,7 @@ START_TEST(lean_is_as_small_as_one_run_allows) {
 }
 END_TEST
 
-/* ---- Large and poor ----------------------------------------------------------------------------- */
+/* ---- Long chains and failed allocations --------------------------------------------------------- */
 
 static double seconds(void) {
     struct timespec now;
@@ -331,7 +334,7 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-START_TEST(a_hundred_thousand_stages) {
+START_TEST(a_hundred_thousand_stages_are_planned_quickly) {
     chain c = {
         .n_stages = 100000, .unlike = true, .state_bytes = 4096, .saved_bytes = 1 << 20, .scratch_bytes = 1 << 20};
     rm_problem problem;
@@ -358,7 +361,7 @@ START_TEST(a_hundred_thousand_stages) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     chain c = {.n_stages = 100, .saved_bytes = 64};
     rm_problem problem;
     ck_ok(chain_problem(&c, 1, &problem));
@@ -366,9 +369,9 @@ START_TEST(every_failed_allocation_is_survived) {
         for (int n = 1;; n++) {
             rm_plan plan = {0};
             rm_proposal proposal;
-            rm_wish wish = {.segments = 7};
+            rm_plan_request request = {.segments = 7};
             rm_host_fail_at(n);
-            remat_status status = rm_strategies[i]->propose(&problem, &wish, &plan, &proposal);
+            remat_status status = rm_strategies[i]->propose(&problem, &request, &plan, &proposal);
             rm_host_fail_at(0);
             rm_plan_free(&plan);
             if (!status) {
@@ -381,7 +384,9 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-RUN_TESTS("memory/strategies", the_list, two_segments_of_four_to_the_letter, frozen_segments_run_once,
-          every_plan_is_accepted, wishes, sqrt_is_rounded, starts_that_cannot_be, like_stages_are_cut_by_number,
-          unlike_stages_are_cut_by_bytes, the_peak_of_a_uniform_chain_is_known, lean_is_as_small_as_one_run_allows,
-          a_hundred_thousand_stages, every_failed_allocation_is_survived)
+RUN_TESTS("memory/strategies", strategies_are_listed_and_found_by_name,
+          two_segments_of_four_stages_match_the_expected_text, frozen_segments_run_once, judge_accepts_every_plan,
+          segments_request_is_checked_and_clamped, sqrt_is_rounded, invalid_segment_starts_are_refused,
+          equal_stages_are_cut_by_count, unequal_stages_are_cut_by_bytes, peak_of_a_uniform_chain_matches_the_formula,
+          lean_has_the_smallest_peak_without_recomputing, a_hundred_thousand_stages_are_planned_quickly,
+          every_failed_allocation_is_handled)

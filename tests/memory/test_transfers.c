@@ -1,6 +1,6 @@
-/* test_transfers.c: plans that use the second tier are acted out on values, with a channel that does each transfer as late
- * as the table of waits lets it, and another that does each at once: both must end right. No step waits for more than the
- * judge says it must. Copies follow one another, aligned. */
+/* test_transfers.c: plays plans that use the second tier on values, once with a channel that does each transfer as late
+ * as the table of waits allows, and once with one that does each at once. Both must end with the right values. No step
+ * waits longer than the judge says. Copies are contiguous and aligned. */
 #include "memory/transfers.h"
 
 #include "memory/bytes.h"
@@ -12,7 +12,7 @@
 
 enum { STAGES = 40, TRANSFERS = 8 * STAGES };
 
-/* What memory holds, by object: 0 is rubbish, 1 and more right; of a saved block 1 + the option that made it. */
+/* Contents of memory, by object: 0: garbage; >= 1: right, and for a saved block 1 + the option that made it. */
 typedef struct {
     const rm_problem *problem;
     int32_t last[STAGES];
@@ -46,7 +46,7 @@ static void give(theatre *a, rm_step step) {
     a->given[a->n_given++] = step;
 }
 
-/* A transfer that may be under way just now moves this object. */
+/* Whether a transfer that may still be running moves this object. */
 static bool moves(const theatre *a, int object, int64_t i) {
     for (int64_t k = a->n_done; k < a->n_given; k++)
         if (a->given[k].object == object && a->given[k].index == i && !is_empty(a, object, i)) return true;
@@ -59,7 +59,7 @@ static bool all_right(const theatre *a, const rm_lists *lists, int64_t s) {
     return true;
 }
 
-/* False: somebody copies it, or fetches it, while it is written. */
+/* False if the object is being copied or loaded while it is written. */
 static bool make(theatre *a, int object, int64_t i, uint64_t value) {
     a->value[object][i] = value;
     return !moves(a, object, i);
@@ -70,7 +70,9 @@ static bool act(theatre *a, rm_step step) {
     const rm_problem *p = a->problem;
     bool fine = true;
     switch (step.verb) {
-    case RM_FREE: /* false: somebody still copies it, or will yet write into memory that is somebody else's by then */
+    /* False if it is still being copied, or if a load will still write to its memory, which then belongs to another
+     * object */
+    case RM_FREE:
         return make(a, step.object, s, 0);
     case RM_RUN_FORWARD:
         if (!all_right(a, &p->reads, s)) return false;
@@ -84,7 +86,8 @@ static bool act(theatre *a, rm_step step) {
     }
 }
 
-/* `late`: transfers are done only when a step waits for them; else as soon as they are given. Either channel may be. */
+/* `late`: transfers are done only when a step waits for them; otherwise as soon as they are issued. A real channel may
+ * do either. */
 static bool plays_well(const rm_problem *problem, const rm_plan *plan, const rm_transfers *transfers, bool late) {
     theatre *a = open_theatre(problem);
     bool fine = true;
@@ -97,9 +100,9 @@ static bool plays_well(const rm_problem *problem, const rm_plan *plan, const rm_
     return fine;
 }
 
-/* ---- By the clock --------------------------------------------------------------------------------- */
+/* ---- Waits as times ------------------------------------------------------------------------------- */
 
-/* The wait that the table makes of the plan, step by step. */
+/* The time that the plan waits according to the table, step by step. */
 static uint64_t waits(const rm_problem *p, const rm_plan *plan, const rm_transfers *transfers) {
     theatre *a = open_theatre(p);
     uint64_t done[TRANSFERS + 1] = {0}, now = 0, free_at = 0, wait = 0;
@@ -145,14 +148,15 @@ static void some_chain(uint64_t seed, rm_problem *problem) {
     problem->tier = (rm_tier){1000000ull << seed % 14, 700000ull << seed % 15, seed % 2 ? 0 : 100, seed % 3 << 15, 0};
 }
 
-/* A state may go when no stage from this one on reads it forward. */
+/* A state may be spilled when this stage and later ones no longer read it forward. */
 static bool is_read_from(const rm_problem *p, int64_t from, int64_t state) {
     for (int64_t s = from; s < p->n_stages; s++)
         if (rm_in_list(&p->reads, s, state)) return true;
     return false;
 }
 
-/* Out after the forward run, some of it a little later; in again before the backward run, some of it a little earlier. */
+/* Spills after the forward run, sometimes a little later, and loads before the backward run, sometimes a little
+ * earlier. */
 static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
     bool away[2][STAGES] = {{false}}, asked[2][STAGES] = {{false}};
     int64_t n = problem->n_stages;
@@ -190,7 +194,8 @@ static void spill_some(dice *d, const rm_problem *problem, rm_plan *plan) {
     ck_ok(rm_plan_free_dead(problem, plan));
 }
 
-/* In the order of the plan, each on the first aligned byte after the one before: no room is lost, and none used twice. */
+/* Each copy, in the order of the plan, lies at the first aligned byte after the one before: no space is lost or used
+ * twice. */
 static void copies_follow_one_another(const rm_problem *p, const rm_plan *plan, const rm_transfers *t) {
     int8_t option[STAGES] = {0};
     uint64_t end = 0;
@@ -223,7 +228,7 @@ static void examine(uint64_t seed, const rm_problem *problem, const rm_plan *pla
     ck_assert(!t.wait && !t.count);
 }
 
-START_TEST(waits_are_enough_and_no_more) {
+START_TEST(waits_are_sufficient_and_minimal) {
     dice d = {3};
     for (uint64_t seed = 0; seed < 400; seed++) {
         rm_problem problem;
@@ -239,12 +244,12 @@ START_TEST(waits_are_enough_and_no_more) {
 }
 END_TEST
 
-START_TEST(whole_families) {
+START_TEST(plans_of_all_families_have_sufficient_waits) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         rm_problem problem;
         rm_family family;
         some_chain(seed, &problem);
-        ck_ok(rm_family_spill(&problem, &(rm_wish){0}, &family));
+        ck_ok(rm_family_spill(&problem, &(rm_plan_request){0}, &family));
         for (int64_t i = 0; i < family.count; i++) {
             rm_plan plan = {0};
             rm_proposal proposal;
@@ -258,8 +263,8 @@ START_TEST(whole_families) {
 }
 END_TEST
 
-/* A wait left out of the table is noticed, wherever it was needed. */
-START_TEST(a_missing_wait_shows) {
+/* A wait that is removed from the table is noticed if it was needed. */
+START_TEST(missing_wait_is_detected) {
     dice d = {4};
     int64_t left_out = 0, noticed = 0;
     for (uint64_t seed = 0; seed < 60; seed++) {
@@ -273,7 +278,7 @@ START_TEST(a_missing_wait_shows) {
         for (int64_t i = 0; t.count && i < plan.n_steps; i++) {
             int32_t wait = t.wait[i];
             if (wait <= done) continue;
-            t.wait[i] = (int32_t)done; /* as if this step were forgotten */
+            t.wait[i] = (int32_t)done; /* as if this step's wait had been forgotten */
             left_out++;
             noticed += !plays_well(&problem, &plan, &t, true);
             t.wait[i] = wait;
@@ -284,7 +289,7 @@ START_TEST(a_missing_wait_shows) {
         rm_problem_free(&problem);
     }
     ck_assert_int_gt(left_out, 300);
-    ck_assert_int_ge(noticed * 10, left_out * 9); /* copies of empty objects cannot be spoilt */
+    ck_assert_int_ge(noticed * 10, left_out * 9); /* copies of empty objects cannot be corrupted */
 }
 END_TEST
 
@@ -294,7 +299,7 @@ START_TEST(no_second_tier_costs_nothing) {
     rm_transfers t;
     rm_proposal proposal;
     some_chain(12, &problem);
-    ck_ok(rm_strategy_find("none")->propose(&problem, &(rm_wish){0}, &plan, &proposal));
+    ck_ok(rm_strategy_find("none")->propose(&problem, &(rm_plan_request){0}, &plan, &proposal));
     rm_host_fail_at(1);
     ck_ok(rm_transfers_find(&problem, &plan, &t));
     rm_host_fail_at(0);
@@ -304,7 +309,7 @@ START_TEST(no_second_tier_costs_nothing) {
 }
 END_TEST
 
-START_TEST(every_failed_allocation_is_survived) {
+START_TEST(every_failed_allocation_is_handled) {
     dice d = {5};
     rm_problem problem;
     rm_plan plan = {0};
@@ -328,5 +333,5 @@ START_TEST(every_failed_allocation_is_survived) {
 }
 END_TEST
 
-RUN_TESTS("memory/transfers", waits_are_enough_and_no_more, whole_families, a_missing_wait_shows,
-          no_second_tier_costs_nothing, every_failed_allocation_is_survived)
+RUN_TESTS("memory/transfers", waits_are_sufficient_and_minimal, plans_of_all_families_have_sufficient_waits,
+          missing_wait_is_detected, no_second_tier_costs_nothing, every_failed_allocation_is_handled)

@@ -143,8 +143,8 @@ static remat_status place(placer *p, const rm_options *options) {
     p->deadline_s = begin + options->time_limit;
     catch_signals();
     rm_pack_limit limit = {.work = RM_PACK_ENDLESS, .stop = time_is_over, .context = p};
-    p->outcome =
-        rm_pack_smallest(p->item, p->n, &(rm_pack_wish){.capacity = options->capacity, .limit = &limit}, &p->packing);
+    p->outcome = rm_pack_smallest(p->item, p->n, &(rm_pack_request){.capacity = options->capacity, .limit = &limit},
+                                  &p->packing);
     p->seconds = rm_now_s() - begin;
     REQUIRE(p->outcome != RM_PACK_NO_MEMORY, MEMORY, "no memory to place the %lld buffers of %s", (long long)p->n,
             p->name);
