@@ -1,5 +1,5 @@
 /* graph.h: the network as its author described it: values and the nodes that make them, in topological order by
- * construction. The builders of remat.h fill it (graph.c); fold.c rewrites a copy; chain.h cuts it into stages. */
+ * construction. The builders of remat.h fill it (layers.c, scan.c); fold.c rewrites a copy; chain.h cuts it into stages. */
 #ifndef RM_GRAPH_H
 #define RM_GRAPH_H
 
@@ -70,6 +70,8 @@ remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings);
 
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
 int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr);
+/* Gives the node an op of its own: that of a scan, made of its attributes, or a copy of `given`. */
+remat_status rm_node_own_op(rm_node *node);
 /* Keeps the last error as the graph's, if it is its first. Returns 0, "no value". */
 int32_t rm_graph_mistake(remat_graph *graph, remat_status status);
 

@@ -1,22 +1,12 @@
 /* scan.c: remat_scan: a body, which is a graph, is written down as the attributes of one recurrent op (ops/scan/scan.h). What it
  * cannot be is refused here, in a sentence that names the cell. */
-#include "engine/graph/scan.h"
+#include "engine/graph/graph.h"
 
 #include <string.h>
 
 #include "engine/abi.h"
 #include "memory/host.h"
 #include "ops/scan/scan.h"
-
-remat_status rm_node_own_op(rm_node *node) {
-    node->own_op = rm_malloc(sizeof *node->own_op);
-    REQUIRE(node->own_op, MEMORY, "out of memory for a node");
-    node->op = node->own_op;
-    if (node->given)
-        return rm_take(node->own_op, sizeof *node->own_op, node->given, node->given->struct_bytes, "remat_op");
-    rm_scan_describe(node->attr, node->own_op);
-    return REMAT_OK;
-}
 
 /* A cell that is being written down. */
 typedef struct {

@@ -1,0 +1,232 @@
+/* layers.c: the builders of remat.h that are an op each: what an op is called, what its attributes are, and in which order it takes its
+ * inputs. */
+#include "engine/graph/graph.h"
+
+static remat_value build(remat_graph *graph, const char *op, const int32_t *x, const void *attr) {
+    return (remat_value){rm_graph_add(graph, rm_op_find(op), x, attr)};
+}
+#define BUILD(op, ...) build(graph, op, (int32_t[REMAT_MAX_INPUTS]){__VA_ARGS__}, NULL)
+#define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[REMAT_MAX_INPUTS]){__VA_ARGS__}, &(attr))
+
+/* The third and the fourth are optional to the op, and not to whoever lists them. */
+static remat_status check_concat(const remat_value *x, int n) {
+    REQUIRE(x && n >= 2 && n <= 4, INVALID, "concat: it was given %d values; it joins 2 to 4 of them", x ? n : 0);
+    for (int i = 0; i < n; i++) REQUIRE(x[i].id, INVALID, "concat: input %d is missing", i);
+    return REMAT_OK;
+}
+
+remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
+    return BUILD("embedding", tokens.id, weight.id);
+}
+remat_value remat_linear(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("linear", x.id, w.id, b.id);
+}
+remat_value remat_lstm(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                       remat_value b_hh) {
+    return BUILD("lstm", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_gru(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                      remat_value b_hh) {
+    return BUILD("gru", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                           remat_value b_hh) {
+    return BUILD("rnn_tanh", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
+remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, remat_value reset) {
+    return BUILD("linear_scan", a.id, b.id, reset.id);
+}
+remat_value remat_min_gru(remat_graph *graph, remat_value x) { return BUILD("min_gru", x.id); }
+remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("min_lstm", x.id); }
+remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("causal_conv", x.id, w.id, b.id);
+}
+remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
+                                 remat_value b_ih, remat_value b_hh, remat_value w_hr) {
+    return BUILD("lstm_projected", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id, w_hr.id);
+}
+remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon) {
+    rm_layer_norm_attr attr = {epsilon};
+    return BUILD_WITH(attr, "layer_norm", x.id, gain.id, bias.id);
+}
+remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias,
+                             remat_value running_mean, remat_value running_var, double momentum, double epsilon,
+                             bool sync) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
+    return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
+}
+remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, remat_value b, const int64_t stride[2],
+                         const int64_t padding[2], const int64_t dilation[2], int64_t groups) {
+    rm_conv_attr attr = {{1, 1}, {0, 0}, {1, 1}, groups};
+    for (int d = 0; d < 2; d++) {
+        if (stride) attr.stride[d] = stride[d];
+        if (padding) attr.padding[d] = padding[d];
+        if (dilation) attr.dilation[d] = dilation[d];
+    }
+    return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, remat_value b, int64_t stride,
+                         int64_t padding, int64_t dilation, int64_t groups) {
+    rm_conv_attr attr = {{1, stride}, {0, padding}, {1, dilation}, groups};
+    return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    rm_linear_attr attr = {1};
+    return BUILD_WITH(attr, "linear", x.id, w.id, b.id);
+}
+
+remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) { return BUILD("positions", x.id, w.id); }
+remat_value remat_rotary(remat_graph *graph, remat_value x, int64_t heads, double base) {
+    rm_rotary_attr attr = {base, heads};
+    return BUILD_WITH(attr, "rotary", x.id);
+}
+
+static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
+                            const int64_t stride[2], const int64_t padding[2]) {
+    rm_pool_attr attr = {{0, 0}, {0, 0}, {0, 0}}; /* no window: refused */
+    for (int d = 0; d < 2 && window; d++) {
+        attr.window[d] = window[d];
+        attr.stride[d] = stride ? stride[d] : window[d];
+        attr.padding[d] = padding ? padding[d] : 0;
+    }
+    return BUILD_WITH(attr, op, x.id);
+}
+remat_value remat_max_pool2d(remat_graph *graph, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]) {
+    return add_pool(graph, "max_pool", x, window, stride, padding);
+}
+remat_value remat_avg_pool2d(remat_graph *graph, remat_value x, const int64_t window[2], const int64_t stride[2],
+                             const int64_t padding[2]) {
+    return add_pool(graph, "avg_pool", x, window, stride, padding);
+}
+remat_value remat_mean(remat_graph *graph, remat_value x, int axes) {
+    rm_mean_attr attr = {axes};
+    return BUILD_WITH(attr, "mean", x.id);
+}
+remat_value remat_upsample2d(remat_graph *graph, remat_value x, const int64_t scale[2], remat_upsample mode) {
+    rm_upsample_attr attr = {{scale ? scale[0] : 0, scale ? scale[1] : 0}, mode};
+    return BUILD_WITH(attr, "upsample", x.id);
+}
+remat_value remat_pad2d(remat_graph *graph, remat_value x, const int64_t before[2], const int64_t behind[2]) {
+    rm_pad_attr attr = {{before ? before[0] : 0, before ? before[1] : 0},
+                        {behind ? behind[0] : 0, behind ? behind[1] : 0}};
+    return BUILD_WITH(attr, "pad", x.id);
+}
+/* Axes are counted behind (T,B) of a sequence, as POINTWISE ops may see tiles of it. */
+remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other) {
+    rm_transpose_attr attr = {one < other ? one : other, one < other ? other : one};
+    if (graph && !graph->status && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence && attr.one < 2)
+        return (remat_value){rm_graph_mistake(
+            graph, rm_fail(REMAT_INVALID, "transpose: axes %d and %d of a sequence; time and batch, 0 and 1, stay", one,
+                           other))};
+    return BUILD_WITH(attr, "transpose", x.id);
+}
+remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
+                             double epsilon) {
+    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
+    rm_group_norm_attr attr = {epsilon, groups, sequence ? 2 : 1};
+    return BUILD_WITH(attr, "group_norm", x.id, gain.id, bias.id);
+}
+remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
+    rm_rms_norm_attr attr = {epsilon};
+    return BUILD_WITH(attr, "rms_norm", x.id, gain.id);
+}
+remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                            bool causal) {
+    rm_attention_attr attr = {heads, causal};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
+}
+remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  remat_value padding) {
+    rm_attention_attr attr = {heads, false};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id);
+}
+remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
+    rm_dropout_attr attr = {probability};
+    return BUILD_WITH(attr, "dropout", x.id);
+}
+remat_value remat_scale(remat_graph *graph, remat_value x, double factor) {
+    rm_scale_attr attr = {factor};
+    return BUILD_WITH(attr, "scale", x.id);
+}
+remat_value remat_add(remat_graph *graph, remat_value a, remat_value b) { return BUILD("add", a.id, b.id); }
+remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b) { return BUILD("mul", a.id, b.id); }
+remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sigmoid", x.id); }
+remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
+remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
+remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
+remat_value remat_gelu_tanh(remat_graph *graph, remat_value x) { return BUILD("gelu_tanh", x.id); }
+remat_value remat_silu(remat_graph *graph, remat_value x) { return BUILD("silu", x.id); }
+remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
+    int32_t id[REMAT_MAX_INPUTS] = {0};
+    if (!graph || graph->status) return REMAT_NONE;
+    remat_status status = check_concat(x, n);
+    for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
+    return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
+}
+remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
+    rm_slice_attr attr = {first, count};
+    return BUILD_WITH(attr, "slice", x.id);
+}
+remat_value remat_as_sequence(remat_graph *graph, remat_value x) { return BUILD("as_sequence", x.id); }
+remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
+remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
+remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index) {
+    return BUILD("step_at", x.id, index.id);
+}
+remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
+remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {
+    return BUILD("softmax_cross_entropy", logits.id, targets.id);
+}
+remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value logits, remat_value targets,
+                                                 double smoothing) {
+    rm_cross_entropy_attr attr = {.smoothing = smoothing};
+    return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id);
+}
+remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
+                                                 remat_value class_weights, int64_t ignored, double smoothing) {
+    if (!graph || graph->status || !logits.id) return REMAT_NONE;
+    bool there = logits.id > 0 && logits.id < graph->n_values; /* else the second layer says so */
+    rm_target_weight_attr sum = {there ? rm_desc_last(&graph->value[logits.id].desc) : 1, ignored};
+    rm_cross_entropy_attr attr = {smoothing, 1, ignored};
+    remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
+    return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
+}
+/* Rows that are no padding, counted before the first tile. */
+static remat_value real_rows(remat_graph *graph, remat_value padding) {
+    rm_target_weight_attr one = {2, 1}; /* of two classes, 0 and 1, the second is ignored */
+    return BUILD_WITH(one, "target_weight", padding.id);
+}
+remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mse", x.id, target.id); }
+remat_value remat_bce_with_logits(remat_graph *graph, remat_value logits, remat_value targets) {
+    return BUILD("bce_with_logits", logits.id, targets.id);
+}
+remat_value remat_mse_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding) {
+    return BUILD("mse", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_mae_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding) {
+    return BUILD("mae", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_huber_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding,
+                               double delta) {
+    rm_huber_attr attr = {delta};
+    return BUILD_WITH(attr, "huber", x.id, target.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_bce_with_logits_padded(remat_graph *graph, remat_value logits, remat_value targets,
+                                         remat_value padding) {
+    return BUILD("bce_with_logits", logits.id, targets.id, padding.id, real_rows(graph, padding).id);
+}
+remat_value remat_softmax(remat_graph *graph, remat_value x) { return BUILD("softmax", x.id); }
+remat_value remat_log_softmax(remat_graph *graph, remat_value x) { return BUILD("log_softmax", x.id); }
+remat_value remat_mae(remat_graph *graph, remat_value x, remat_value target) { return BUILD("mae", x.id, target.id); }
+remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, double delta) {
+    rm_huber_attr attr = {delta};
+    return BUILD_WITH(attr, "huber", x.id, target.id);
+}
+remat_value remat_ctc(remat_graph *graph, remat_value logits, remat_value targets, remat_value input_lengths,
+                      remat_value target_lengths, int64_t blank, bool zero_infinity) {
+    rm_ctc_attr attr = {blank, zero_infinity};
+    remat_value y = BUILD_WITH(attr, "ctc", logits.id, targets.id, input_lengths.id, target_lengths.id);
+    return remat_mean(graph, remat_last_step(graph, y), 1);
+}
