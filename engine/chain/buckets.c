@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/chain/chain.h"
 #include "memory/host.h"
 
 enum { UNIT = RM_ALIGN / sizeof(float) }; /* what arrays begin on, in floats */
@@ -158,12 +157,6 @@ remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks) {
     fill_buckets(b, ranks);
     share_out(b);
     return REMAT_OK;
-}
-
-void rm_buckets_free(rm_buckets *buckets) {
-    rm_free(buckets->param);
-    rm_free(buckets->order);
-    rm_free(buckets->item);
 }
 
 /* ---- When a bucket is final ----------------------------------------------------------------------------------- */

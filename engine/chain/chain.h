@@ -35,7 +35,6 @@
 #ifndef RM_CHAIN_H
 #define RM_CHAIN_H
 
-#include "engine/chain/buckets.h"
 #include "engine/device/device.h"
 #include "engine/graph/graph.h"
 #include "memory/problem.h"
@@ -72,6 +71,34 @@ typedef struct {
     uint64_t per_time;  /* RESIDENT, LENT, PIECE: plus this times the tile's first timestep */
     uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
 } rm_where;
+
+/* Parameters in buckets: buckets.h has the picture. */
+typedef struct {
+    int32_t value; /* id in the graph */
+    int32_t bucket; /* -1: it is frozen */
+    int64_t at, count;   /* floats: where it begins, from the section's begin; how many */
+    int64_t first, held; /* of its elements, those in this rank's part: all, unless the optimizer is sharded */
+    double lr_factor, weight_decay; /* of its group (groups.c) */
+    uint8_t used;        /* the loss depends on it, on some rank, and it is to be trained */
+} rm_parameter;
+
+/* Final after `after[option]` instructions of the backward program of `stage`; stage -1: of the epilogue, after[0]. */
+typedef struct {
+    int64_t at, count;             /* floats, from the section's begin */
+    int32_t first_param, n_params; /* positions in `order` */
+    int64_t stage;
+    int32_t after[RM_MAX_OPTIONS];
+} rm_bucket;
+
+typedef struct {
+    rm_parameter *param; /* n_params, in order of definition */
+    int32_t *order;      /* positions in `param` of those that are trained, in the order of the layout */
+    rm_bucket *item;
+    int32_t n_params, n;
+    int32_t n_trained;   /* of n_params; the others are frozen, and in no bucket */
+    int32_t rank, parts; /* of how many equal parts of a bucket which is this rank's; 0 of 1: not sharded */
+    int64_t count;       /* floats of a section: of all buckets */
+} rm_buckets;
 
 /* Offsets of everything that stays. Filled by resident.c. */
 typedef struct {
@@ -275,19 +302,16 @@ remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *); 
 void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config); /* resident.c: known after the programs */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); /* chain_problem.c */
 
-/* Instruction n, unpacked. */
-rm_instruction rm_program_at(const rm_program *program, int32_t n); /* program.c */
-uint64_t rm_chain_program_bytes(const rm_chain *chain);             /* of all programs; chain.c */
-
-/* A program's time by a device's rates. */
-void rm_program_guess(rm_program *program, const rm_rates *rates); /* program.c */
-
 /* chain_problem.c. Every program's time by these rates, in the chain and in both problems. The programs' times, where they have
  * changed, into both problems. */
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates);
 void rm_chain_take_times(rm_chain *chain);
 
-/* ---- Questions about a chain that is cut: chain_lookup.c -------------------------------------------------------- */
+/* ---- Questions about a chain that is cut: chain.c --------------------------------------------------------------- */
+
+rm_instruction rm_program_at(const rm_program *program, int32_t n); /* unpacked */
+uint64_t rm_chain_program_bytes(const rm_chain *chain);             /* of all programs */
+void rm_program_guess(rm_program *program, const rm_rates *rates);  /* its times by a device's rates */
 
 /* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
  * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md); carry_stride > 0: or fewer, that divide it. */

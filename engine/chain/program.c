@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/chain/program.h"
+#include "engine/chain/builder.h"
 #include "memory/host.h"
 
 static const rm_where nowhere;
@@ -68,18 +68,6 @@ static remat_status account(builder *b, const rm_node *node, remat_pass pass, bo
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
 
-/* Arithmetic and traffic overlap, calls add up. */
-static uint64_t guess(double flops, double moved_bytes, int32_t calls, const rm_rates *rates) {
-    double arithmetic = flops / rates->flops_per_s, traffic = moved_bytes / rates->bytes_per_s;
-    double ns = 1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * calls;
-    return (uint64_t)fmin(ns, 0x1p50); /* 13 days: an op may claim any cost, and stages' times are added up */
-}
-
-void rm_program_guess(rm_program *p, const rm_rates *rates) {
-    p->time_ns = guess(p->flops, p->moved_bytes, p->n - p->n_once, rates);
-    p->once_ns = guess(p->once_flops, p->once_moved_bytes, p->n_once, rates);
-}
-
 static int count_operands(const rm_instruction *instruction) {
     int n = 0;
     for (int i = 0; i < RM_OPERANDS; i++) n += instruction->operand[i].space != RM_NOWHERE;
@@ -109,15 +97,6 @@ static remat_status pack(builder *b) {
         program->item[n] = to;
     }
     return REMAT_OK;
-}
-
-rm_instruction rm_program_at(const rm_program *program, int32_t n) {
-    const rm_packed_instruction *from = &program->item[n];
-    const rm_where *where = program->where + from->first;
-    rm_instruction to = {.what = from->what, .once = from->once, .node = from->node, .count = from->count};
-    for (int i = 0; i < RM_OPERANDS; i++)
-        if (from->there >> i & 1) to.operand[i] = *where++;
-    return to;
 }
 
 /* Puts the buffers' offsets in. */

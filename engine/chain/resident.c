@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/chain/chain.h"
+#include "engine/chain/buckets.h"
 #include "memory/host.h"
 
 static uint64_t reserve(uint64_t *cursor, uint64_t bytes) {

@@ -3,7 +3,7 @@
  * Main entries: rm_program_mark_spine, rm_program_mark_early, rm_program_lay_out_saved. */
 #include <string.h>
 
-#include "engine/chain/program.h"
+#include "engine/chain/builder.h"
 
 void rm_program_mark_spine(builder *b) {
     const remat_graph *graph = b->chain->graph;

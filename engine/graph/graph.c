@@ -250,9 +250,8 @@ static void input_descs(const remat_graph *graph, const rm_node *node, int64_t t
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, remat_desc *x, remat_desc *y,
                    remat_desc *state) {
     input_descs(graph, node, tau, x);
-    *y = rm_desc_make(REMAT_F32, 0, NULL);
-    memset(state, 0, REMAT_MAX_STATES * sizeof *state);
-    node->op->infer(x, node->attr, y, state); /* succeeded: for the whole in add_node, for tiles in rm_node_check */
+    *y = rm_value_desc(graph, node->y, tau);
+    memcpy(state, node->state, sizeof node->state);
 }
 
 static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, remat_device_kind device) {
@@ -390,6 +389,7 @@ static remat_status add_node(remat_graph *graph, const remat_op *op, const int32
     TRY(check_result(op, sequence, descs, attr, &y, state));
     rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
+    memcpy(node.state, state, sizeof node.state);
     TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
     if (node.attr_bytes) {
         node.attr = rm_malloc(node.attr_bytes);

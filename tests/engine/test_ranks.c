@@ -4,6 +4,7 @@
 #include "tests/cases.h"
 #include "tests/engine/team.h"
 
+#include "engine/chain/buckets.h"
 #include "engine/session/session.h"
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"

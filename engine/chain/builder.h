@@ -1,7 +1,7 @@
-/* program.h: a program being written, and the questions about it that program.c, which writes, and saved.c, which
+/* builder.h: a program being written, and the questions about it that program.c, which writes, and saved.c, which
  * decides what a way of keeping a stage saves, both ask. Private to these two; what a program is, is in chain.h. */
-#ifndef RM_PROGRAM_H
-#define RM_PROGRAM_H
+#ifndef RM_CHAIN_BUILDER_H
+#define RM_CHAIN_BUILDER_H
 
 #include "engine/chain/chain.h"
 #include "memory/place.h"
