@@ -1,57 +1,9 @@
 /* run.c: interprets a checked plan. See run.h. */
-#include "engine/session/run.h"
+#include "engine/session/frame.h"
 
 #include <string.h>
 
 #include "engine/rng.h"
-
-/* The stage whose program runs, and what its addresses are relative to. stage < 0: tables. */
-typedef struct {
-    rm_runner *runner;
-    int64_t stage, tau, t0, position; /* position: in its sweep */
-    int64_t t0_from_end;              /* of reversed sequences */
-    int64_t gradients;                /* the first piece of one */
-    bool first;                       /* of the stage's forward runs in this step */
-    bool collective;                  /* kernels may talk to other ranks: a training step's plan is run */
-    bool behind;                      /* the sequences' end: nothing is computed */
-} frame;
-
-/* ---- Addresses ------------------------------------------------------------------------------------------------ */
-
-/* Is it a state that goes on from call to call? */
-static bool is_kept(const rm_runner *r, int32_t slot) { return r->stateful && r->chain->carried[slot].state >= 0; }
-
-/* A sweep begins with what a stateful session kept of the last call. */
-static void *in_piece(const frame *f, const rm_where *where) {
-    const rm_runner *r = f->runner;
-    int64_t piece = rm_piece_at(where, f->position);
-    if (piece >= 0) return r->piece[piece];
-    bool before = where->shift < 0 && f->position == 0 && where->piece < f->gradients;
-    if (!before || !is_kept(r, where->slot)) return NULL;
-    return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
-}
-
-static void *resolve(const frame *f, const rm_where *where) {
-    const rm_runner *r = f->runner;
-    uint64_t along = where->per_time * (uint64_t)(where->from_end ? f->t0_from_end : f->t0);
-    switch ((rm_space)where->space) {
-    case RM_RESIDENT:
-        return r->resident + where->offset + along + where->per_stage * (uint64_t)f->stage;
-    case RM_EXTERNAL:
-        return r->external[where->slot] + along;
-    case RM_AT_PIECE: {
-        char *piece = in_piece(f, where);
-        return piece ? piece + along : NULL;
-    }
-    case RM_AT_SAVED:
-        return (char *)r->saved[f->stage] + where->offset;
-    case RM_AT_SCRATCH:
-        return (char *)r->scratch + where->offset;
-    case RM_NOWHERE:
-        break;
-    }
-    return NULL;
-}
 
 /* ---- Talk ------------------------------------------------------------------------------------------------------ */
 
@@ -80,13 +32,13 @@ void rm_run_talks(rm_runner *r) { r->talk = (rm_talk){sum_over_ranks, r->ranks->
 /* ---- Calls ---------------------------------------------------------------------------------------------------- */
 
 /* NULL: it has none. Behind a reduction over time there is one. */
-static void *once_of(const frame *f, int32_t node) {
+static void *once_of(const rm_frame *f, int32_t node) {
     const rm_chain *chain = f->runner->chain;
     uint64_t bytes = chain->at.once_bytes[node], n = chain->role[node] == RM_ROLE_CHAIN ? (uint64_t)f->position : 0;
     return bytes ? f->runner->resident + chain->at.once[node] + n * bytes : NULL;
 }
 
-static void build_call(const frame *f, const rm_instruction *i, remat_call *call) {
+static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *call) {
     const rm_runner *r = f->runner;
     const remat_graph *graph = r->chain->graph;
     const rm_node *node = &graph->node[i->node];
@@ -96,10 +48,10 @@ static void build_call(const frame *f, const rm_instruction *i, remat_call *call
     bool timed = first->sequence;
     uint64_t packed = r->chain->at.packed[i->node];
     *call = (remat_call){.attr = node->attr,
-                         .y = {y, resolve(f, &i->y)},
-                         .dy = {y, resolve(f, &i->dy)},
-                         .aux = resolve(f, &i->aux),
-                         .scratch = resolve(f, &i->scratch),
+                         .y = {y, rm_frame_address(f, &i->y)},
+                         .dy = {y, rm_frame_address(f, &i->dy)},
+                         .aux = rm_frame_address(f, &i->aux),
+                         .scratch = rm_frame_address(f, &i->scratch),
                          .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
                          .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
                          .once = once_of(f, i->node),
@@ -111,31 +63,18 @@ static void build_call(const frame *f, const rm_instruction *i, remat_call *call
                          .t_total = timed ? first->desc.dim[0] : 1,
                          .training = r->training};
     for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
-        call->x[k] = (remat_tensor){x[k], resolve(f, &i->x[k])};
-        call->dx[k] = (remat_tensor){x[k], resolve(f, &i->dx[k])};
+        call->x[k] = (remat_tensor){x[k], rm_frame_address(f, &i->x[k])};
+        call->dx[k] = (remat_tensor){x[k], rm_frame_address(f, &i->dx[k])};
     }
     for (int k = 0; k < node->op->n_state; k++) {
-        call->state_in[k] = (remat_tensor){state[k], resolve(f, &i->state_in[k])};
-        call->state_out[k] = (remat_tensor){state[k], resolve(f, &i->state_out[k])};
-        call->dstate_in[k] = (remat_tensor){state[k], resolve(f, &i->dstate_in[k])};
-        call->dstate_out[k] = (remat_tensor){state[k], resolve(f, &i->dstate_out[k])};
+        call->state_in[k] = (remat_tensor){state[k], rm_frame_address(f, &i->state_in[k])};
+        call->state_out[k] = (remat_tensor){state[k], rm_frame_address(f, &i->state_out[k])};
+        call->dstate_in[k] = (remat_tensor){state[k], rm_frame_address(f, &i->dstate_in[k])};
+        call->dstate_out[k] = (remat_tensor){state[k], rm_frame_address(f, &i->dstate_out[k])};
     }
 }
 
-void rm_run_add(const rm_runner *r, void *y, void *x, int64_t count) {
-    remat_desc flat = rm_desc_make(REMAT_F32, 1, &count);
-    remat_call call = {.y = {flat, y}, .x = {{flat, y}, {flat, x}}, .t_total = 1};
-    r->api->run(r->queue, rm_op_find("add"), REMAT_FORWARD, &call);
-}
-
-void rm_run_scale(const rm_runner *r, void *y, double factor, int64_t count) {
-    remat_desc flat = rm_desc_make(REMAT_F32, 1, &count);
-    rm_scale_attr attr = {factor};
-    remat_call call = {.attr = &attr, .y = {flat, y}, .x = {{flat, y}}, .t_total = 1};
-    r->api->run(r->queue, rm_op_find("scale"), REMAT_FORWARD, &call);
-}
-
-static void run_instruction(const frame *f, const rm_instruction *i) {
+static void run_instruction(const rm_frame *f, const rm_instruction *i) {
     const rm_runner *r = f->runner;
     if (i->node >= 0) {
         static const remat_pass pass[] = {[RM_DO_FORWARD] = REMAT_FORWARD,
@@ -147,15 +86,15 @@ static void run_instruction(const frame *f, const rm_instruction *i) {
         r->api->run(r->queue, r->chain->graph->node[i->node].op, pass[i->what], &call);
         return;
     }
-    void *y = resolve(f, &i->y), *x = resolve(f, &i->x[0]);
+    void *y = rm_frame_address(f, &i->y), *x = rm_frame_address(f, &i->x[0]);
     uint64_t bytes = (uint64_t)i->count * 4;
     if (i->what == RM_DO_ZERO && y) r->api->fill(r->queue, y, 0, bytes);
     if (i->what == RM_DO_COPY && y && x) r->api->copy(r->queue, y, x, bytes);
     if (i->what == RM_DO_ADD && y && x) rm_run_add(r, y, x, i->count);
 }
 
-static void run_part(const frame *f, const rm_program *program, int32_t from, int32_t until) {
-    if (f->behind) return;
+static void run_part(const rm_frame *f, const rm_program *program, int32_t from, int32_t until) {
+    if (f->past_end) return;
     for (int32_t n = from; n < until; n++)
         if (f->first || !program->item[n].once) {
             rm_instruction instruction = rm_program_at(program, n);
@@ -163,10 +102,8 @@ static void run_part(const frame *f, const rm_program *program, int32_t from, in
         }
 }
 
-static void run_program(const frame *f, const rm_program *program) { run_part(f, program, 0, program->n); }
-
-/* In parts: one up to the last instruction that touches each bucket whose gradients become final in this stage. */
-static remat_status run_backward(const frame *f, const rm_program *program, int64_t stage, int option) {
+/* A backward program: one part up to the last instruction that touches each bucket whose gradients become final in this stage. */
+static remat_status run_in_parts(const rm_frame *f, const rm_program *program, int64_t stage, int option) {
     rm_runner *r = f->runner;
     const rm_buckets *buckets = &r->chain->at.buckets;
     int32_t done = 0;
@@ -181,20 +118,20 @@ static remat_status run_backward(const frame *f, const rm_program *program, int6
 }
 
 void rm_run_tables(rm_runner *runner, const rm_program *program) {
-    frame f = {.runner = runner, .stage = 0};
+    rm_frame f = {.runner = runner, .stage = 0};
     runner->scratch = runner->resident + runner->chain->at.table_scratch;
-    run_program(&f, program);
+    run_part(&f, program, 0, program->n);
 }
 
 remat_status rm_run_epilogue(rm_runner *runner) {
-    frame f = {.runner = runner, .stage = 0};
+    rm_frame f = {.runner = runner, .stage = 0};
     runner->scratch = runner->resident + runner->chain->at.table_scratch;
-    return run_backward(&f, &runner->chain->epilogue, -1, 0);
+    return run_in_parts(&f, &runner->chain->epilogue, -1, 0);
 }
 
 void rm_run_packing(rm_runner *runner, bool of_tables) {
     const rm_chain *chain = runner->chain;
-    frame f = {.runner = runner, .stage = 0};
+    rm_frame f = {.runner = runner, .stage = 0};
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
         if (chain->at.packed[n] == UINT64_MAX || (chain->role[n] == RM_ROLE_TABLE) != of_tables) continue;
@@ -203,7 +140,7 @@ void rm_run_packing(rm_runner *runner, bool of_tables) {
         remat_call call = {.attr = node->attr, .t_total = 1};
         for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
             bool weight = node->op->shared >> k & 1;
-            call.x[k] = (remat_tensor){x[k], weight ? resolve(&f, &chain->at.value[node->x[k]]) : NULL};
+            call.x[k] = (remat_tensor){x[k], weight ? rm_frame_address(&f, &chain->at.value[node->x[k]]) : NULL};
         }
         runner->api->pack(runner->queue, node->op, &call, runner->resident + chain->at.packed[n]);
     }
@@ -243,141 +180,26 @@ static const rm_program *program_of(rm_runner *runner, const rm_stage_kind *clas
 }
 
 /* The carried states of a sweep's carry_stage are what a stateful session begins with next time. */
-static void keep_carried(const frame *f) {
+static void keep_carried(const rm_frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
     if (f->position != sweep->carry_stage) return;
     for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
-        if (!is_kept(r, k)) continue;
+        if (!rm_frame_keeps(r, k)) continue;
         rm_where last = rm_carried_where(chain, k, 0);
-        r->api->copy(r->queue, r->resident + chain->at.carried_next + chain->carried[k].kept, in_piece(f, &last),
+        r->api->copy(r->queue, r->resident + chain->at.carried_next + chain->carried[k].kept, rm_frame_piece(f, &last),
                      chain->carried[k].bytes);
     }
 }
 
-static frame frame_of(rm_runner *runner, int64_t stage) {
-    const rm_chain *chain = runner->chain;
-    const rm_sweep *sweep = rm_stage_sweep(chain, stage);
-    frame f = {.runner = runner,
-               .stage = stage,
-               .position = stage - sweep->first,
-               .tau = rm_stage_kind_of(chain, stage)->tau,
-               .t0 = rm_stage_begin(chain, stage),
-               .gradients = rm_chain_state_pieces(chain)};
-    if (f.tau) f.t0_from_end = sweep->timesteps - f.t0 - f.tau;
-    return f;
-}
-
 void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program) {
-    frame f = frame_of(runner, stage);
-    run_program(&f, program);
-}
-
-/* ---- Behind the end of the sequences -------------------------------------------------------------------------- */
-
-/* The value is a result of this stage's sweep. */
-static bool is_made_in_sweep(const frame *f, const rm_value *value) {
-    const rm_chain *chain = f->runner->chain;
-    int32_t sweep = value->origin == RM_VALUE_RESULT ? chain->sweep_of[value->node] : -1;
-    return sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage);
-}
-
-/* What follows a reduction over time, here or in a later sweep, and outputs without time, are the last stage's. */
-static bool is_last_needed(const frame *f, const rm_sweep *sweep) {
-    const rm_chain *chain = f->runner->chain;
-    if (f->position < sweep->count - 1) return false;
-    for (int32_t i = 0; i < chain->n_outputs; i++) {
-        const rm_value *value = &chain->graph->value[chain->outputs[i]];
-        if (!value->sequence && is_made_in_sweep(f, value)) return true;
-    }
-    return sweep->n_tail || sweep->n_tail_crossing;
-}
-
-static bool is_behind(const frame *f) {
-    const rm_chain *chain = f->runner->chain;
-    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
-    return f->t0 >= f->runner->end[sweep - chain->sweep] && !is_last_needed(f, sweep);
-}
-
-static void hand_through(const frame *f, const rm_problem *problem, const rm_where *from, const rm_where *to,
-                         uint64_t bytes) {
-    const rm_runner *r = f->runner;
-    int64_t there = rm_piece_at(to, f->position), here = rm_piece_at(from, f->position);
-    if (there >= 0 && here >= 0 && problem->piece[there].bytes && problem->piece[here].bytes)
-        r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
-}
-
-/* The same where a sweep begins, of a state that begins with a value. */
-static void hand_initial_through(const frame *f, const rm_problem *problem, int32_t slot, bool forward) {
-    const rm_runner *r = f->runner;
-    const rm_chain *chain = r->chain;
-    const rm_carried *carried = &chain->carried[slot];
-    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
-    int32_t value =
-        f->position || carried->state < 0 ? 0 : rm_initial(&chain->graph->node[carried->node], carried->state);
-    rm_where inside = forward ? rm_carried_where(chain, slot, 0) : rm_carried_gradient(chain, slot, 0);
-    rm_where outside = forward ? chain->at.value[value] : chain->at.gradient[value];
-    bool wanted = value && (forward || chain->use[value] == RM_DIFFERENTIATED);
-    if (!wanted || !problem->piece[rm_piece_at(&inside, 0)].bytes) return;
-    if (!outside.space) outside = (forward ? rm_crossing_where : rm_crossing_gradient)(chain, value, sweep, -1);
-    uint64_t bytes = rm_desc_bytes(&chain->graph->value[value].desc);
-    if (forward)
-        r->api->copy(r->queue, resolve(f, &inside), resolve(f, &outside), bytes);
-    else
-        rm_run_add(r, resolve(f, &outside), resolve(f, &inside), (int64_t)(bytes / sizeof(float)));
-}
-
-/* An output's timesteps that nobody computes, of those that this pass makes. */
-static void zero_outputs(const frame *f) {
-    const rm_runner *r = f->runner;
-    const rm_chain *chain = r->chain;
-    for (int32_t i = 0; i < chain->n_outputs; i++) {
-        const rm_where *where = &chain->at.output[i];
-        const rm_value *value = &chain->graph->value[chain->outputs[i]];
-        bool made = !r->training || chain->use[chain->outputs[i]] != RM_UNUSED;
-        if (made && value->sequence && is_made_in_sweep(f, value))
-            r->api->fill(r->queue, resolve(f, where), 0, where->per_time * (uint64_t)f->tau);
-    }
-}
-
-/* This tile's part of gradients that lie in one piece, and begin in this sweep, tile by tile. */
-static void zero_parts(const frame *f, const rm_sweep *sweep) {
-    const rm_runner *r = f->runner;
-    const rm_chain *chain = r->chain;
-    for (int32_t i = 0; i < chain->n_crossing; i++) {
-        const rm_crossing *c = &chain->crossing[i];
-        bool in_parts = chain->graph->value[c->value].sequence && !c->tiled;
-        if (!in_parts || c->last_reader != sweep - chain->sweep) continue;
-        rm_where where = rm_crossing_gradient(chain, c->value, sweep, -1);
-        r->api->fill(r->queue, resolve(f, &where), 0, where.per_time * (uint64_t)f->tau);
-    }
-}
-
-/* In place of a stage's program. What begins to live (the lifetimes from..until) is 0, but what is carried goes through. */
-static void pass_by(const frame *f, const rm_problem *problem, const rm_schedule *schedule, bool forward, int64_t from,
-                    int64_t until) {
-    const rm_runner *r = f->runner;
-    const rm_chain *chain = r->chain;
-    const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
-    for (int64_t i = from; i < until; i++) {
-        const rm_lifetime *life = &schedule->lifetimes.item[i];
-        if (life->kind == RM_BUFFER_PIECE) r->api->fill(r->queue, r->piece[life->index], 0, life->bytes);
-    }
-    for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
-        rm_where before = forward ? rm_carried_where(chain, k, -1) : rm_carried_gradient(chain, k, -1);
-        rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
-        hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
-        hand_initial_through(f, problem, k, forward);
-    }
-    if (forward)
-        zero_outputs(f);
-    else
-        zero_parts(f, sweep);
+    rm_frame f = rm_frame_of(runner, stage);
+    run_part(&f, program, 0, program->n);
 }
 
 /* Between comparing what the program reads and what it made again. */
-static remat_status run_verified(const frame *f, const rm_program *program, const rm_step *step, int64_t number) {
+static remat_status run_verified(const rm_frame *f, const rm_program *program, const rm_step *step, int64_t number) {
     rm_runner *r = f->runner;
     rm_verify_run run = {
         .program = program, .piece = r->piece, .step = *step, .position = f->position, .number = number};
@@ -385,9 +207,9 @@ static remat_status run_verified(const frame *f, const rm_program *program, cons
     if (r->disturb) r->disturb(r, number, false);
     if (verify) TRY(rm_verify_before(r->verify, &run));
     if (step->verb == RM_RUN_BACKWARD)
-        TRY(run_backward(f, program, f->stage, r->kept[f->stage]));
+        TRY(run_in_parts(f, program, f->stage, r->kept[f->stage]));
     else
-        run_program(f, program);
+        run_part(f, program, 0, program->n);
     TRY(r->talk_status);
     if (r->disturb) r->disturb(r, number, true);
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
@@ -415,11 +237,11 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
         if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, *step);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
         const rm_stage_kind *class = rm_stage_kind_of(runner->chain, step->index);
-        frame f = frame_of(runner, step->index);
+        rm_frame f = rm_frame_of(runner, step->index);
         f.first = is_first(runner, step);
         f.collective = runner->training && runner->talk.owner;
-        f.behind = is_behind(&f);
-        if (f.behind) pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
+        f.past_end = rm_is_past_end(&f);
+        if (f.past_end) rm_pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
         TRY(run_verified(&f, program_of(runner, class, step), step, s));
         if (step->verb == RM_RUN_FORWARD) keep_carried(&f);
@@ -447,11 +269,11 @@ remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, co
     return run_and_wait(runner, problem, schedule, true);
 }
 
-remat_status rm_run_rest(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
+remat_status rm_run_from_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
     return run_and_wait(runner, problem, schedule, false);
 }
 
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
     begin_run(runner);
-    return rm_run_rest(runner, problem, schedule);
+    return rm_run_from_backward(runner, problem, schedule);
 }

@@ -51,7 +51,7 @@ void rm_run_talks(rm_runner *runner);
  * transfer is under way any more. In two parts: up to the first backward run, and the rest. */
 remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
 remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
-remat_status rm_run_rest(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
+remat_status rm_run_from_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
 
 /* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
 void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program);

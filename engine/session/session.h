@@ -1,4 +1,4 @@
-/* session.h: what a session is made of; private to configure.c and session.c (life), step.c (forward and backward), update.c
+/* session.h: what a session is made of; private to configure.c and create.c (life), step.c (forward and backward), update.c
  * (what follows), loss_mean.c (what the loss is a mean over), rank_consistency.c (what ranks must have alike), arrays.c (named arrays in and out), summary.c,
  * plan_report.c and describe.c (what it will do, in numbers and texts), timeline.c and pareto.c (numbers for pictures). The
  * only place that knows graph, plan and device together. */
@@ -109,8 +109,10 @@ void rm_session_begin_counting(remat_session *session);
 remat_status rm_session_weigh_part(remat_session *session, int64_t shard);
 double rm_session_part_weight(const remat_session *session, int64_t shard, double total, double n);
 
-/* step.c. For sentences: the call, or calls, that make gradients in this session. */
-const char *rm_session_pass_text(const remat_session *session);
+/* For sentences: the call, or calls, that make gradients in this session. */
+static inline const char *rm_session_pass_text(const remat_session *session) {
+    return session->chain.n_differentiated ? "remat_forward and remat_backward" : "remat_gradients";
+}
 
 /* update.c. Waits for a bucket, and takes its gradients' squares for the norm. Measures its arrays, for an optimizer that does:
  * once an update. Updates its parameters, of this rank's part, and gives them to the others. Waits until those of all buckets
@@ -119,6 +121,7 @@ remat_status rm_session_take_bucket(remat_session *session, int32_t bucket);
 void rm_session_measure_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_update_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_end_update(remat_session *session, double lr);
+remat_status rm_session_update(remat_session *session, double lr); /* all of an update, once all gradients are there */
 void rm_session_begin_update(remat_session *session, double lr); /* lr, step and so on into session->update */
 remat_status rm_session_gradient_norm(remat_session *session);   /* once all are taken: session->grad_norm */
 uint64_t rm_session_sums_bytes(const remat_session *session); /* on the host: of losses by shard, norms by parameter */

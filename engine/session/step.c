@@ -100,21 +100,13 @@ static int64_t own_shard(const remat_session *s, int64_t t) {
 static int64_t shard_of(const remat_session *s) { return own_shard(s, s->n_made % s->micro_steps); }
 
 /* Up to the first backward run. */
-static remat_status run_forward(remat_session *s) {
+static remat_status forward_half(remat_session *s) {
     TRY(begin_pass(s, true));
     s->runner.shard = (uint32_t)shard_of(s);
     if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
     TRY(rm_run_to_backward(&s->runner, &s->chain.problem, &s->training));
     s->ran_forward = true;
     return REMAT_OK;
-}
-
-static remat_status run_rest(remat_session *s) {
-    remat_status status = rm_run_rest(&s->runner, &s->chain.problem, &s->training);
-    if (s->runner.trace && !status) s->trace_next = false;
-    s->runner.trace = NULL;
-    s->ran_forward = false;
-    return status;
 }
 
 /* What outputs' gradients are multiplied by, and the loss's too. */
@@ -139,7 +131,7 @@ static void finish_inputs(const remat_session *s) {
 /* Of this rank's losses: by its rows, where it does not weigh them by what counts. */
 static double rank_weight(const remat_session *s) { return s->weighs ? 1 : s->ranks.weight; }
 
-static remat_status run_backward(remat_session *s, remat_step_result *result) {
+static remat_status backward_half(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     bool last = s->n_made + 1 == s->micro_steps;
     if (last) s->runner.finished = finish_bucket;
@@ -148,7 +140,11 @@ static remat_status run_backward(remat_session *s, remat_step_result *result) {
     s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
     take_share(s);
     TRY(rm_session_weigh_part(s, shard_of(s)));
-    TRY(run_rest(s));
+    remat_status status = rm_run_from_backward(&s->runner, &s->chain.problem, &s->training);
+    if (s->runner.trace && !status) s->trace_next = false;
+    s->runner.trace = NULL;
+    s->ran_forward = false;
+    TRY(status);
     TRY(rm_run_epilogue(&s->runner));
     finish_inputs(s);
     if (s->deterministic_world && !last) set_aside(s);
@@ -200,13 +196,9 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
     if (s->n_made == 0) rm_session_begin_counting(s);
     s->coming_lr = lr;
     rm_session_fill_exchange(s);
-    remat_status status = run_backward(s, result);
+    remat_status status = backward_half(s, result);
     s->n_made = status ? 0 : s->n_made + 1;
     return status;
-}
-
-const char *rm_session_pass_text(const remat_session *s) {
-    return s->chain.n_differentiated ? "remat_forward and remat_backward" : "remat_gradients";
 }
 
 /* Both halves at once need no word from outside. */
@@ -215,7 +207,7 @@ static remat_status begin_gradients(remat_session *s) {
     REQUIRE(!s->chain.n_differentiated, INVALID,
             "this session differentiates outputs, whose gradients come from outside: call remat_forward, write them, "
             "then call remat_backward");
-    remat_status status = run_forward(s);
+    remat_status status = forward_half(s);
     if (status) s->n_made = 0;
     return status;
 }
@@ -234,7 +226,7 @@ static remat_status take_all(remat_session *s, remat_step_result *result) {
     return sum_up(s, result);
 }
 
-static remat_status go_backward(remat_session *s, double lr, remat_step_result *result) {
+static remat_status finish_gradients(remat_session *s, double lr, remat_step_result *result) {
     TRY(add_gradients(s, lr, result));
     if (!rm_session_has_gradients(s)) {
         take_own_loss(s, result);
@@ -249,7 +241,7 @@ remat_status remat_gradients_sized(remat_session *s, remat_step_result *result, 
     remat_step_result made = {0};
     NEED(s, "a session");
     TRY(begin_gradients(s));
-    TRY(go_backward(s, -1, &made));
+    TRY(finish_gradients(s, -1, &made));
     rm_give(result, result_bytes, &made, sizeof made);
     return REMAT_OK;
 }
@@ -266,7 +258,7 @@ static void begin_output_gradients(const remat_session *s) {
 remat_status remat_forward(remat_session *s) {
     NEED(s, "a session");
     TRY(check_runs(s));
-    TRY(run_forward(s));
+    TRY(forward_half(s));
     begin_output_gradients(s);
     s->handed_out = true;
     return s->api->synchronize(s->runner.queue);
@@ -284,7 +276,7 @@ remat_status remat_backward_sized(remat_session *s, remat_step_result *result, s
                 "the gradient of output %d has not been written since remat_forward: write it, zeros where there is "
                 "none, before remat_backward",
                 i);
-    TRY(go_backward(s, -1, &made));
+    TRY(finish_gradients(s, -1, &made));
     rm_give(result, result_bytes, &made, sizeof made);
     return REMAT_OK;
 }
@@ -313,8 +305,8 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
 static remat_status step(remat_session *s, double lr, remat_step_result *result) {
     if (rm_session_is_fused(s)) return fused_step(s, lr, result);
     TRY(begin_gradients(s));
-    TRY(go_backward(s, lr, result));
-    return remat_update(s, lr, result);
+    TRY(finish_gradients(s, lr, result));
+    return rm_session_update(s, lr);
 }
 
 remat_status remat_step_sized(remat_session *s, double lr, remat_step_result *result, size_t result_bytes) {
@@ -343,36 +335,7 @@ remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, s
     return REMAT_OK;
 }
 
-/* ---- The end of sequences ------------------------------------------------------------------------------------- */
-
-static bool collective(const remat_session *s, int32_t sweep) {
-    const rm_chain *chain = &s->chain;
-    for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
-        const rm_node *node = &chain->graph->node[n];
-        if (chain->sweep_of[n] == sweep && node->op->collective && node->op->collective(node->attr)) return true;
-    }
-    return false;
-}
-
-remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t end) {
-    NEED(s, "a session");
-    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it runs no sequence");
-    REQUIRE(!s->stateful, INVALID, "in a stateful session all rows go on: its sequences have no other end");
-    REQUIRE(end >= 1 && end <= timesteps, INVALID, "sequences of %lld timesteps cannot end at %lld",
-            (long long)timesteps, (long long)end);
-    bool found = false;
-    for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
-        if (s->chain.sweep[w].timesteps != timesteps) continue;
-        REQUIRE(!collective(s, w), INVALID,
-                "a layer of these sequences talks to other ranks at every tile: all must be run");
-        found = true;
-    }
-    REQUIRE(found, INVALID, "no sequence of this graph has %lld timesteps", (long long)timesteps);
-    for (int32_t w = 0; w < s->chain.n_sweeps; w++)
-        if (s->chain.sweep[w].timesteps == timesteps) s->runner.end[w] = end;
-    s->ran_forward = false;
-    return REMAT_OK;
-}
+/* ---- Counting ------------------------------------------------------------------------------------------------- */
 
 int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }
 void remat_set_step_count(remat_session *s, int64_t steps) {

@@ -187,7 +187,8 @@ remat_status rm_session_end_update(remat_session *s, double lr) {
     return REMAT_OK;
 }
 
-static remat_status update_all(remat_session *s, double lr) {
+remat_status rm_session_update(remat_session *s, double lr) {
+    s->n_made = 0;
     rm_session_begin_update(s, lr);
     if (s->optimizer->measure) TRY(measure_all(s));
     for (int32_t b = 0; b < s->chain.at.buckets.n; b++) TRY(rm_session_update_bucket(s, b));
@@ -205,8 +206,7 @@ remat_status remat_update_sized(remat_session *s, double lr, remat_step_result *
             "%d of %d micro steps were made; call %s %d more times before remat_update", s->n_made, s->micro_steps,
             rm_session_pass_text(s), s->micro_steps - s->n_made);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
-    s->n_made = 0;
-    TRY(update_all(s, lr));
+    TRY(rm_session_update(s, lr));
     if (result) result->grad_norm = s->grad_norm;
     return REMAT_OK;
 }

@@ -1,4 +1,4 @@
-/* session.c: describe -> plan -> check -> place, tied together: a session's life. remat_session_create does everything up to
+/* create.c: describe -> plan -> check -> place, tied together: a session's life. remat_session_create does everything up to
  * the first byte of the block; step.c and update.c only run. */
 #include "engine/abi.h"
 #include "engine/session/planning.h"
