@@ -1,6 +1,6 @@
 /* test_class_weights.c: --class-weights and --ignore-index: what the losses of training and evaluations are, and accuracies, from the
  * probabilities that `remat predict` writes. */
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include "train/state/state_json.h"
 

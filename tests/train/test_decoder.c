@@ -13,13 +13,13 @@
 enum { TOKENS = 9, K = TOKENS + 1, S = 16, T = 6, WIDEST = 4, FIRST_ROOM = 4 };
 
 static rm_model_spec specs[] = {
-    {.cell = "lstm", .layers = 1},
-    {.cell = "lstm", .layers = 2, .bidirectional = true, .dropout = 0.5},
-    {.cell = "lstm", .layers = 2, .projection = 5, .no_bias = true},
-    {.cell = "gru", .layers = 1, .bidirectional = true},
-    {.cell = "gru", .layers = 2},
-    {.cell = "rnn", .layers = 1},
-    {.cell = "rnn", .layers = 2, .bidirectional = true},
+    {.name = "lstm", .layers = 1},
+    {.name = "lstm", .layers = 2, .bidirectional = true, .dropout = 0.5},
+    {.name = "lstm", .layers = 2, .projection = 5, .no_bias = true},
+    {.name = "gru", .layers = 1, .bidirectional = true},
+    {.name = "gru", .layers = 2},
+    {.name = "rnn", .layers = 1},
+    {.name = "rnn", .layers = 2, .bidirectional = true},
 };
 enum { SPECS = sizeof specs / sizeof *specs };
 static const int lengths[] = {2, 4, 0, 8, 15, 1}; /* the second and the fourth need more room: for their ends */

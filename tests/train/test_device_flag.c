@@ -37,7 +37,7 @@ static void expect_visible(const char *before, const char *devices, const char *
         const char *now = getenv("CUDA_VISIBLE_DEVICES");
         ck_assert_msg(!status, "%s", remat_last_error());
         ck_assert_str_eq(now ? now : "none", after);
-        ck_assert_str_eq(o.device, "cuda");
+        ck_assert_str_eq(o.session.device, "cuda");
     } else {
         ck_assert_int_eq(status, REMAT_INVALID);
         ck_assert_msg(!!strstr(remat_last_error(), "leaves no GPU"), "%s", remat_last_error());
@@ -89,7 +89,7 @@ START_TEST(auto_is_the_cpu_where_there_is_no_gpu) {
     bool works = !remat_device_check("cuda");
     parse(&o, "--device=auto", NULL);
     ck_assert(!rm_device_choose(&o, true));
-    ck_assert_str_eq(o.device, works ? "cuda" : "cpu");
+    ck_assert_str_eq(o.session.device, works ? "cuda" : "cpu");
     rm_options_free(&o);
     parse(&o, "--device=cuda", NULL);
     ck_assert_int_eq(!rm_device_choose(&o, true), works);

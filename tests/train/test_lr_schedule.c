@@ -120,8 +120,9 @@ START_TEST(a_preset_is_a_row) {
     rm_learning_rate rate;
     ck_ok(parse("--preset=mlperf-resnet-49152"));
     ck_ok(rm_preset_share_batch(&o));
-    ck_assert_str_eq(o.optimizer, "lars");
-    ck_assert(o.momentum == 0.951807 && o.weight_decay == 1e-4 && o.trust_coefficient == 0.001 && o.batch == 49152);
+    ck_assert_str_eq(o.session.optimizer, "lars");
+    ck_assert(o.session.momentum == 0.951807 && o.session.weight_decay == 1e-4 &&
+              o.session.trust_coefficient == 0.001 && o.order.batch == 49152);
     ck_ok(rm_lr_schedule_make(&o, &(rm_lr_schedule_facts){49152, 26, 1900}, &rate)); /* ImageNet: 26 updates an epoch */
     ck_assert_int_eq(rate.warmup_steps, 24 * 26);
     /* MLPerf's: s of D after the warm-up */
@@ -138,13 +139,14 @@ END_TEST
 
 START_TEST(own_flags_go_above_a_preset) {
     ck_ok(parse("--preset=mlperf-resnet-8192 --lr=3 --warmup-steps=10 --momentum=0.5"));
-    ck_assert(o.lr == 3 && o.warmup_steps == 10 && o.warmup_epochs == 0 && o.momentum == 0.5 && o.decay_steps == 6095);
+    ck_assert(o.rate.lr == 3 && o.rate.warmup_steps == 10 && o.warmup_epochs == 0 && o.session.momentum == 0.5 &&
+              o.rate.decay_steps == 6095);
     ck_assert(rm_options_given(&o, "decay-steps") && !rm_options_given(&o, "warmup-epochs")); /* a state keeps both */
     const char *file = make_file("f.conf", "lr = 4\npreset = mlperf-resnet-8192\n", 34);
     char line[300];
     snprintf(line, sizeof line, "--config=%s", file);
     ck_ok(parse(line));
-    ck_assert(o.lr == 4 && o.momentum == 0.9);
+    ck_assert(o.rate.lr == 4 && o.session.momentum == 0.9);
     rm_options_free(&o);
 }
 END_TEST
@@ -166,10 +168,12 @@ START_TEST(rows_are_mlperfs) {
         char line[64];
         snprintf(line, sizeof line, "--preset=mlperf-resnet-%d", rows[i].batch);
         ck_ok(parse(line));
-        ck_assert(o.lr == rows[i].lr && o.warmup_epochs == rows[i].warmup && o.momentum == rows[i].momentum);
-        ck_assert(o.weight_decay == rows[i].decay && o.decay_steps == rows[i].steps && o.base_batch == rows[i].batch);
-        ck_assert(o.power == 2 && o.end_lr == 1e-4);
-        ck_assert_str_eq(o.lr_schedule, "poly");
+        ck_assert(o.rate.lr == rows[i].lr && o.warmup_epochs == rows[i].warmup &&
+                  o.session.momentum == rows[i].momentum);
+        ck_assert(o.session.weight_decay == rows[i].decay && o.rate.decay_steps == rows[i].steps &&
+                  o.rate.base_batch == rows[i].batch);
+        ck_assert(o.rate.power == 2 && o.rate.end_lr == 1e-4);
+        ck_assert_int_eq(o.rate.schedule, RM_LR_POLY);
     }
     rm_options_free(&o);
 }
@@ -183,9 +187,9 @@ static remat_status share(const char *line, int64_t ranks) {
 
 START_TEST(a_preset_is_for_one_global_batch) {
     ck_ok(share("--preset=mlperf-resnet-8192", 16));
-    ck_assert_int_eq(o.batch, 512);
+    ck_assert_int_eq(o.order.batch, 512);
     ck_ok(share("--preset=mlperf-resnet-8192 --accumulate-steps=4", -1));
-    ck_assert_int_eq(o.batch, 2048);
+    ck_assert_int_eq(o.order.batch, 2048);
     ck_ok(share("--preset=mlperf-resnet-8192 --batch=128 --accumulate-steps=4", 16));
     ck_fails(share("--preset=mlperf-resnet-8192 --batch=64", 16), REMAT_INVALID,
              "this run has 1024 (--batch=64 x 16 ranks): say --batch=512 or --accumulate-steps=8");

@@ -1,6 +1,6 @@
 /* test_model.c: the networks that `remat` trains. Without biases they compute what they compute with biases of zero, and have
  * no arrays for them. In both directions they are two networks, one of which reads backwards. */
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include "tests/train/train_test.h"
 
@@ -17,7 +17,7 @@ typedef struct {
 static built build(const char *cell, bool no_bias) {
     built b;
     rm_model_spec spec = {
-        .cell = cell, .layers = 2, .hidden = 8, .embed = 6, .no_bias = no_bias, .data = rm_text_shape(T, 0)};
+        .name = cell, .layers = 2, .hidden = 8, .embed = 6, .no_bias = no_bias, .data = rm_text_shape(T, 0)};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1;
     config.tile = 5;
@@ -83,7 +83,7 @@ enum { F = 3, H = 5, CLASSES = 4 };
 /* Samples of real features, (T,B,F), with one class each. */
 static built build_classifier(const char *cell, int layers, bool bidirectional, bool backwards) {
     built b;
-    rm_model_spec spec = {.cell = cell, .layers = layers, .hidden = H, .bidirectional = bidirectional};
+    rm_model_spec spec = {.name = cell, .layers = layers, .hidden = H, .bidirectional = bidirectional};
     spec.data = (rm_data_shape){.timesteps = T, .features = F, .classes = CLASSES};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1;

@@ -3,7 +3,7 @@
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude, as in tests/engine/test_golden.c: minGRU-pytorch's own float
  * run, in log space, stays within 40 of its double run (make.py prints it). Ours has no logarithms; the limit is 48. */
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include "tests/golden/golden.h"
 #include "tests/train/train_test.h"
@@ -26,11 +26,11 @@ typedef struct {
 
 static fixture start(const char *cell, int plan, bool inference) {
     fixture f = {.file = golden_open(cell)};
-    rm_model_spec spec = {.cell = cell, .layers = 2, .hidden = H, .embed = H};
-    if (!strcmp(cell, cells[UNTIED])) spec.cell = cells[GPT2], spec.no_tie = true;
-    if (!strcmp(spec.cell, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
-    if (!strcmp(cell, cells[TIED])) spec.cell = "lstm", spec.tie_embeddings = true;
-    if (!strcmp(cell, cells[PROJECTED])) spec.cell = "lstm", spec.projection = 3, spec.bidirectional = true;
+    rm_model_spec spec = {.name = cell, .layers = 2, .hidden = H, .embed = H};
+    if (!strcmp(cell, cells[UNTIED])) spec.name = cells[GPT2], spec.no_tie = true;
+    if (!strcmp(spec.name, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
+    if (!strcmp(cell, cells[TIED])) spec.name = "lstm", spec.tie_embeddings = true;
+    if (!strcmp(cell, cells[PROJECTED])) spec.name = "lstm", spec.projection = 3, spec.bidirectional = true;
     spec.data = (rm_data_shape){.timesteps = T, .vocabulary = V, .classes = V, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = plan == 2 ? 2 : 1;
@@ -115,17 +115,17 @@ START_TEST(what_they_do_not_have_is_refused) {
     static const struct {
         rm_model_spec spec;
         const char *says;
-    } wrong[] = {{{.cell = "mingru", .embed = 8}, "leave --embed out"},
-                 {{.cell = "mingru", .embed = H, .bidirectional = true}, "reads forwards alone"},
-                 {{.cell = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
-                 {{.cell = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
-                 {{.cell = "gpt2", .embed = 8}, "leave --embed out"},
-                 {{.cell = "gpt2", .embed = H, .bidirectional = true}, "has no directions"},
-                 {{.cell = "gpt2", .embed = H, .no_bias = true}, "biases where GPT-2 has them"},
-                 {{.cell = "gpt2", .embed = H, .heads = 4}, "--hidden=6 cannot be dealt to 4 heads"},
-                 {{.cell = "gpt2", .embed = H, .positions = T - 1}, "samples have 7 timesteps"},
-                 {{.cell = "gru", .projection = 3}, "--proj-size is for lstm"},
-                 {{.cell = "lstm", .projection = H}, "--proj-size=6 must be below --hidden=6"}};
+    } wrong[] = {{{.name = "mingru", .embed = 8}, "leave --embed out"},
+                 {{.name = "mingru", .embed = H, .bidirectional = true}, "reads forwards alone"},
+                 {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
+                 {{.name = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
+                 {{.name = "gpt2", .embed = 8}, "leave --embed out"},
+                 {{.name = "gpt2", .embed = H, .bidirectional = true}, "has no directions"},
+                 {{.name = "gpt2", .embed = H, .no_bias = true}, "biases where GPT-2 has them"},
+                 {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6 cannot be dealt to 4 heads"},
+                 {{.name = "gpt2", .embed = H, .positions = T - 1}, "samples have 7 timesteps"},
+                 {{.name = "gru", .projection = 3}, "--proj-size is for lstm"},
+                 {{.name = "lstm", .projection = H}, "--proj-size=6 must be below --hidden=6"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         rm_model_spec spec = wrong[i].spec;
         rm_model model;

@@ -92,7 +92,7 @@ static remat_session *create_session(job *j, int rank) {
     remat_config config = rm_setup_training_config(&j->options);
     if (j->size > 1) config.ranks = &ranks;
     ck_ok(rm_setup_spec(&j->options, j->dataset, &spec));
-    ck_ok(rm_model_build(&spec, j->options.batch, true, &model));
+    ck_ok(rm_model_build(&spec, j->options.order.batch, true, &model));
     ck_ok(remat_session_create(model.graph, model.loss, &config, &session));
     rm_model_free(&model);
     return session;

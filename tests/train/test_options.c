@@ -18,11 +18,11 @@ static remat_status parse(rm_command command, const char *line) {
 
 START_TEST(defaults_just_train) {
     ck_ok(parse(RM_TRAIN, "--data=x"));
-    ck_assert_str_eq(o.model, "lstm");
+    ck_assert_str_eq(o.model.name, "lstm");
     ck_assert_str_eq(o.task, "lm");
-    ck_assert_str_eq(o.data, "x");
-    ck_assert(o.layers == 2 && o.hidden == 256 && o.batch == 16 && o.steps == 100 && o.lr < 0);
-    ck_assert(o.beta2 == 0.999 && o.eps == 1e-8 && o.checkpoint_segments == 0);
+    ck_assert_str_eq(o.data.data, "x");
+    ck_assert(o.model.layers == 2 && o.model.hidden == 256 && o.order.batch == 16 && o.steps == 100 && o.rate.lr < 0);
+    ck_assert(o.session.beta2 == 0.999 && o.session.epsilon == 1e-8 && o.session.segments == 0);
     ck_assert(!rm_options_given(&o, "hidden") && rm_options_given(&o, "data"));
     rm_options_free(&o);
 }
@@ -30,8 +30,9 @@ END_TEST
 
 START_TEST(both_spellings_of_a_value) {
     ck_ok(parse(RM_TRAIN, "--hidden=12 --layers 3 --lr 1e-2 --no-shuffle --model gru --no-fold=false --seed 7"));
-    ck_assert(o.hidden == 12 && o.layers == 3 && o.lr == 0.01 && o.no_shuffle && !o.no_fold && o.seed == 7);
-    ck_assert_str_eq(o.model, "gru");
+    ck_assert(o.model.hidden == 12 && o.model.layers == 3 && o.rate.lr == 0.01 && !o.order.shuffle &&
+              o.session.fold_embedding && o.data.seed == 7);
+    ck_assert_str_eq(o.model.name, "gru");
     rm_options_free(&o);
 }
 END_TEST
@@ -39,7 +40,7 @@ END_TEST
 /* So a script can append to what it is given. */
 START_TEST(the_last_of_a_flag_counts) {
     ck_ok(parse(RM_TRAIN, "--data=x --hidden=12 --hidden=7"));
-    ck_assert_int_eq(o.hidden, 7);
+    ck_assert_int_eq(o.model.hidden, 7);
     rm_options_free(&o);
 }
 END_TEST
@@ -47,11 +48,11 @@ END_TEST
 /* A flag with a value that need not be said does not take the next word for it. */
 START_TEST(values_that_need_not_be_said) {
     ck_ok(parse(RM_TRAIN, "--data=x"));
-    ck_assert(o.deterministic_world == 0 && o.world_size == -1 && o.rank == -1 && o.accumulate_steps == 1);
+    ck_assert(o.order.shards == 0 && o.world_size == -1 && o.rank == -1 && o.order.micro_steps == 1);
     ck_ok(parse(RM_TRAIN, "--deterministic-world --batch 4"));
-    ck_assert(o.deterministic_world == 8 && o.batch == 4);
+    ck_assert(o.order.shards == 8 && o.order.batch == 4);
     ck_ok(parse(RM_TRAIN, "--deterministic-world=2 --zero 1"));
-    ck_assert(o.deterministic_world == 2 && o.zero == 1);
+    ck_assert(o.order.shards == 2 && o.ddp.shard_optimizer == 1);
     ck_fails(parse(RM_TRAIN, "--deterministic-world 2"), REMAT_INVALID, "is not a flag");
     rm_options_free(&o);
 }
@@ -69,7 +70,7 @@ START_TEST(sizes) {
         char line[64];
         snprintf(line, sizeof line, "--memory-budget=%s", sizes[i].text);
         ck_ok(parse(RM_TRAIN, line));
-        ck_assert_uint_eq(o.memory_budget, sizes[i].bytes);
+        ck_assert_uint_eq(o.session.memory_budget, sizes[i].bytes);
     }
     rm_options_free(&o);
 }
@@ -269,28 +270,28 @@ END_TEST
 START_TEST(config_files) {
     ck_ok(parse_config("# a run\n\n  hidden = 128   # wide\r\nmodel=gru\nno-shuffle = true\n--layers = 4\nlength = 9\n"
                        "data = my text.txt\nlr=0.5"));
-    ck_assert(o.hidden == 128 && o.no_shuffle && o.layers == 4 && o.length == 9 && o.lr == 0.5);
-    ck_assert_str_eq(o.model, "gru");
-    ck_assert_str_eq(o.data, "my text.txt");
+    ck_assert(o.model.hidden == 128 && !o.order.shuffle && o.model.layers == 4 && o.length == 9 && o.rate.lr == 0.5);
+    ck_assert_str_eq(o.model.name, "gru");
+    ck_assert_str_eq(o.data.data, "my text.txt");
     ck_fails(parse_config("hidden = 1\nhiden = 2\n"), REMAT_INVALID, "run.conf:2: hiden");
     ck_ok(parse_config("\xef\xbb\xbfhidden = 3\n"));
-    ck_assert_int_eq(o.hidden, 3);
+    ck_assert_int_eq(o.model.hidden, 3);
     ck_fails(parse_config("hidden = 1\nlayers = 2\n--hidden = 1\n"), REMAT_INVALID,
              "run.conf:3: hidden is set for the second");
     ck_fails(parse_config("hidden 1\n"), REMAT_INVALID, "run.conf:1: write `name = value`");
     ck_fails(parse_config("\n\nhidden = x"), REMAT_INVALID, "run.conf:3: hidden = x: is not a whole number");
     ck_ok(parse_config("data = book#2.txt\nsave = run#2 # the second\n\t# layers = 9\nlabels =#y#\nprompt = a #b\n"));
-    ck_assert_str_eq(o.data, "book#2.txt");
+    ck_assert_str_eq(o.data.data, "book#2.txt");
     ck_assert_str_eq(o.save, "run#2");
-    ck_assert_str_eq(o.labels, "#y#");
+    ck_assert_str_eq(o.data.labels, "#y#");
     ck_assert_str_eq(o.prompt, "a");
     ck_ok(parse_config(
         "data = \"a #1 's.txt \"  # quoted\nsave='\"run\" # 2'\nprompt = \" \"\nhidden = '8'\r\nlabels = it's"));
-    ck_assert_str_eq(o.data, "a #1 's.txt ");
+    ck_assert_str_eq(o.data.data, "a #1 's.txt ");
     ck_assert_str_eq(o.save, "\"run\" # 2");
     ck_assert_str_eq(o.prompt, " ");
-    ck_assert_int_eq(o.hidden, 8);
-    ck_assert_str_eq(o.labels, "it's");
+    ck_assert_int_eq(o.model.hidden, 8);
+    ck_assert_str_eq(o.data.labels, "it's");
     ck_fails(parse_config("\ndata = \"a.txt\n"), REMAT_INVALID,
              "run.conf:2: the value begins with \" and has no second one: close the quotes");
     ck_fails(parse_config("data = 'a'.txt"), REMAT_INVALID, "run.conf:1: remove .txt after the quoted value");
@@ -314,11 +315,11 @@ START_TEST(rivals_in_a_file_give_way) {
     snprintf(line, sizeof line, "--data=x --config=%s --epochs=2 --checkpoint=sqrt", path);
     ck_ok(parse(RM_TRAIN, line));
     ck_assert(rm_options_given(&o, "epochs") && !rm_options_given(&o, "steps"));
-    ck_assert_int_eq(o.checkpoint_segments, 0);
-    ck_assert_str_eq(o.checkpoint, "sqrt");
+    ck_assert_int_eq(o.session.segments, 0);
+    ck_assert_str_eq(o.session.strategy, "sqrt");
     snprintf(line, sizeof line, "--data=x --config=%s --checkpoint=segments", path);
     ck_ok(parse(RM_TRAIN, line));
-    ck_assert_int_eq(o.checkpoint_segments, 8);
+    ck_assert_int_eq(o.session.segments, 8);
     ck_assert_int_eq(o.steps, 4);
     unlink(path);
     rm_options_free(&o);
@@ -330,7 +331,7 @@ START_TEST(the_command_line_wins) {
     const char *path = make_file("c.conf", "hidden=10\nlayers=5\n", 19);
     snprintf(line, sizeof line, "--hidden=20 --config=%s", path);
     ck_ok(parse(RM_TRAIN, line));
-    ck_assert(o.hidden == 20 && o.layers == 5);
+    ck_assert(o.model.hidden == 20 && o.model.layers == 5);
     ck_fails(parse(RM_TRAIN, "--config=/nowhere/x.conf"), REMAT_IO, "does not exist");
     rm_options_free(&o);
 }
@@ -357,7 +358,7 @@ START_TEST(saved_flags_are_taken_over) {
     ck_ok(rm_options_adopt(&o, RM_TRAIN, "hidden", "20", "s"));
     ck_ok(rm_options_adopt(&o, RM_TRAIN, "lr", "0.5", "s"));                /* the given one stays */
     ck_ok(rm_options_adopt(&o, RM_TRAIN, "checkpoint-segments", "4", "s")); /* its rival was given */
-    ck_assert(o.layers == 7 && o.hidden == 20 && o.lr == 1e-3 && o.checkpoint_segments == 0);
+    ck_assert(o.model.layers == 7 && o.model.hidden == 20 && o.rate.lr == 1e-3 && o.session.segments == 0);
     ck_assert(rm_options_given(&o, "layers"));
     ck_fails(rm_options_adopt(&o, RM_TRAIN, "hidden", "30", "s"), REMAT_INVALID, "--hidden=20 does not agree");
     ck_fails(rm_options_adopt(&o, RM_TRAIN, "save", "x", "s"), REMAT_IO, "does not keep");
@@ -374,7 +375,7 @@ START_TEST(what_binds_depends_on_the_command) {
     ck_ok(parse(RM_EVAL, "--batch=4"));
     ck_ok(rm_options_adopt(&o, RM_EVAL, "batch", "8", "s"));
     ck_ok(rm_options_adopt(&o, RM_EVAL, "data", "training.txt", "s"));
-    ck_assert(o.batch == 4 && !o.data);
+    ck_assert(o.order.batch == 4 && !o.data.data);
     rm_options_free(&o);
 }
 END_TEST
@@ -389,7 +390,7 @@ START_TEST(texts_read_back) {
                 "--lr-schedule=step --milestones=1 "
                 "--train-only=t --groups=g:lr=1"));
     rm_options_mark(&o, "spill", true); /* which a line with --checkpoint-segments cannot say */
-    o.spill = strdup("d");
+    o.session.spill_dir = strdup("d");
     ck_ok(rm_options_defaults(&other));
     for (int i = 0; i < rm_options_count(); i++) {
         if (rm_options_memory(i) == RM_FORGOTTEN) continue;
@@ -398,7 +399,7 @@ START_TEST(texts_read_back) {
             ck_ok(rm_options_adopt(&other, RM_TRAIN, rm_options_name(i), text, "s"));
         if (other.given[i]) ck_assert_str_eq(rm_options_text(&other, i, again, sizeof again), text);
     }
-    ck_assert(other.lr == 0.1);
+    ck_assert(other.rate.lr == 0.1);
     rm_options_free(&other);
     rm_options_free(&o);
 }

@@ -10,7 +10,7 @@
 
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -29,17 +29,17 @@ enum { STEPS = 2, BATCH = 2, RANKS = 4, JOBS = 12 };
     { .timesteps = 1, .channels = 3, .height = 8, .width = 8, .features = 192, .classes = 3, .places = 64 }
 
 static const rm_model_spec models[] = {
-    {.cell = "mlp", .layers = 3, .hidden = 9, .dropout = 0.2, .data = PICTURES(2, 5, 3)},
-    {.cell = "cnn", .dropout = 0.2, .data = PICTURES(1, 8, 3)},
-    {.cell = "resnet18", .small_stem = true, .data = PICTURES(3, 8, 3)},
-    {.cell = "unet", .layers = 2, .hidden = 4, .data = PIXELS},
-    {.cell = "gpt2", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .dropout = 0.2, .data = TEXT},
-    {.cell = "lstm", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
-    {.cell = "lstm", .layers = 2, .hidden = 6, .bidirectional = true, .dropout = 0.2, .data = NUMBERS},
-    {.cell = "gru", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
-    {.cell = "rnn", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
-    {.cell = "mingru", .layers = 2, .hidden = 6, .embed = 6, .dropout = 0.2, .data = TEXT},
-    {.cell = "minlstm", .layers = 2, .hidden = 6, .embed = 6, .dropout = 0.2, .data = NUMBERS},
+    {.name = "mlp", .layers = 3, .hidden = 9, .dropout = 0.2, .data = PICTURES(2, 5, 3)},
+    {.name = "cnn", .dropout = 0.2, .data = PICTURES(1, 8, 3)},
+    {.name = "resnet18", .small_stem = true, .data = PICTURES(3, 8, 3)},
+    {.name = "unet", .layers = 2, .hidden = 4, .data = PIXELS},
+    {.name = "gpt2", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .dropout = 0.2, .data = TEXT},
+    {.name = "lstm", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
+    {.name = "lstm", .layers = 2, .hidden = 6, .bidirectional = true, .dropout = 0.2, .data = NUMBERS},
+    {.name = "gru", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
+    {.name = "rnn", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
+    {.name = "mingru", .layers = 2, .hidden = 6, .embed = 6, .dropout = 0.2, .data = TEXT},
+    {.name = "minlstm", .layers = 2, .hidden = 6, .embed = 6, .dropout = 0.2, .data = NUMBERS},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
@@ -232,7 +232,7 @@ static int try_job(int model, int number, int plans) {
         for (int r = 0; r < j.size; r++) draw_plan(&m[r], &j, r);
         run_job(&j, m);
         for (int r = 0; r < j.size; r++) {
-            expect_same(&kept[r], &m[r], models[model].cell, number * 1000 + plan);
+            expect_same(&kept[r], &m[r], models[model].name, number * 1000 + plan);
             recomputed += m[r].recomputed > 0;
         }
         forget(m);
@@ -243,7 +243,7 @@ static int try_job(int model, int number, int plans) {
 }
 
 START_TEST(a_plan_never_decides_bits) {
-    const bool large = !strcmp(models[_i].cell, "resnet18"); /* to draw its weights takes longer than all else */
+    const bool large = !strcmp(models[_i].name, "resnet18"); /* to draw its weights takes longer than all else */
     int recomputed = 0, jobs = rm_cases(JOBS, large ? 2 : JOBS), plans = rm_cases(300 / JOBS, large ? 1 : 2);
     for (int number = 0; number < jobs; number++) recomputed += try_job(_i, number, plans);
     ck_assert_int_gt(recomputed, 0);

@@ -254,8 +254,8 @@ START_TEST(paths_need_not_be_utf_8) {
     rm_state_point point;
     ck_ok(rm_options_defaults(&o));
     ck_ok(rm_state_read(in_scratch("st/step-00000004"), RM_TRAIN, &o, &point));
-    ck_assert_str_eq(o.data, text);
-    ck_assert_str_eq(o.eval_data, text);
+    ck_assert_str_eq(o.data.data, text);
+    ck_assert_str_eq(o.held_out.data, text);
     rm_options_free(&o);
 }
 END_TEST

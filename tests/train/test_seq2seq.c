@@ -5,7 +5,7 @@
  * (make_seq2seq.py prints it); the limit is 100. */
 #include "train/commands/beam.h"
 #include "train/data/loader.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include "engine/session/session.h"
 #include "tests/cases.h"
@@ -61,7 +61,7 @@ static void put_batch(const fixture *f, int32_t filler) {
 
 static fixture start(int file, int plan) {
     fixture f = {.file = golden_open(files[file])};
-    rm_model_spec spec = {.cell = file ? "gru" : "lstm", .layers = 2, .hidden = 5, .embed = 4, .bidirectional = file};
+    rm_model_spec spec = {.name = file ? "gru" : "lstm", .layers = 2, .hidden = 5, .embed = 4, .bidirectional = file};
     spec.data = (rm_data_shape){
         .timesteps = S, .answer_steps = T, .vocabulary = CLASSES + 1, .classes = CLASSES, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
@@ -345,11 +345,11 @@ static void run_pairs(const drawn *d, rm_dataset *dataset, bool ends, outcome *o
 static drawn draw_pairs(const rm_dataset *dataset, int plan) {
     static const char *const cells[] = {"lstm", "gru", "rnn"}, *const plans[] = {"none", "segments", "lean", "sqrt"};
     drawn d = {.batch = 1 + (int)draw(3), .config = REMAT_CONFIG_INIT};
-    d.spec = (rm_model_spec){.cell = cells[draw(3)], .layers = 1 + (int)draw(2), .hidden = 5, .embed = 4};
+    d.spec = (rm_model_spec){.name = cells[draw(3)], .layers = 1 + (int)draw(2), .hidden = 5, .embed = 4};
     d.spec.data = dataset->shape;
     d.spec.bidirectional = draw(2);
     d.spec.dropout = draw(2) ? 0.2 : 0;
-    if (!strcmp(d.spec.cell, "lstm") && draw(2)) d.spec.projection = 3;
+    if (!strcmp(d.spec.name, "lstm") && draw(2)) d.spec.projection = 3;
     d.config.strategy = plans[plan], d.config.segments = plan == 1 ? 3 : 0, d.config.tile = 1 + draw(5);
     d.config.threads = 1 + (int)draw(2), d.config.micro_steps = 1 + (int)draw(2), d.config.verify_recompute = draw(2);
     d.config.optimizer = "sgd", d.config.calibration = "";

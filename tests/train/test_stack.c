@@ -4,7 +4,7 @@
 #include "tests/train/train_test.h"
 
 #include "engine/remat.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -21,17 +21,17 @@ enum { PROMISED = 80 << 10, ROOM = 1 << 20, MARGIN = 4096, THREADS = 2, PAINT = 
 
 /* Wide enough for every block of the kernels to be full. */
 static const rm_model_spec models[] = {
-    {.cell = "mlp", .layers = 3, .hidden = 300, .dropout = 0.2, .data = PICTURES},
-    {.cell = "cnn", .dropout = 0.2, .data = PICTURES},
-    {.cell = "resnet18", .data = PICTURES},
-    {.cell = "unet", .layers = 2, .hidden = 16, .data = PIXELS},
-    {.cell = "gpt2", .layers = 2, .hidden = 128, .embed = 128, .heads = 2, .dropout = 0.2, .data = TEXT},
-    {.cell = "lstm", .layers = 2, .hidden = 520, .embed = 130, .dropout = 0.2, .data = TEXT},
-    {.cell = "lstm", .layers = 2, .hidden = 70, .projection = 40, .embed = 130, .dropout = 0.2, .data = TEXT},
-    {.cell = "gru", .layers = 2, .hidden = 300, .embed = 300, .dropout = 0.2, .data = TEXT},
-    {.cell = "rnn", .layers = 2, .hidden = 300, .embed = 300, .dropout = 0.2, .data = TEXT},
-    {.cell = "mingru", .layers = 2, .hidden = 130, .embed = 130, .dropout = 0.2, .data = TEXT},
-    {.cell = "minlstm", .layers = 2, .hidden = 130, .embed = 130, .dropout = 0.2, .data = TEXT},
+    {.name = "mlp", .layers = 3, .hidden = 300, .dropout = 0.2, .data = PICTURES},
+    {.name = "cnn", .dropout = 0.2, .data = PICTURES},
+    {.name = "resnet18", .data = PICTURES},
+    {.name = "unet", .layers = 2, .hidden = 16, .data = PIXELS},
+    {.name = "gpt2", .layers = 2, .hidden = 128, .embed = 128, .heads = 2, .dropout = 0.2, .data = TEXT},
+    {.name = "lstm", .layers = 2, .hidden = 520, .embed = 130, .dropout = 0.2, .data = TEXT},
+    {.name = "lstm", .layers = 2, .hidden = 70, .projection = 40, .embed = 130, .dropout = 0.2, .data = TEXT},
+    {.name = "gru", .layers = 2, .hidden = 300, .embed = 300, .dropout = 0.2, .data = TEXT},
+    {.name = "rnn", .layers = 2, .hidden = 300, .embed = 300, .dropout = 0.2, .data = TEXT},
+    {.name = "mingru", .layers = 2, .hidden = 130, .embed = 130, .dropout = 0.2, .data = TEXT},
+    {.name = "minlstm", .layers = 2, .hidden = 130, .embed = 130, .dropout = 0.2, .data = TEXT},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
@@ -115,7 +115,7 @@ START_TEST(stacks_stay_within_the_promise) {
     pthread_join(thread, NULL);
     ck_assert_uint_gt(worker_depth, MARGIN); /* it worked */
     ck_assert_msg(caller_depth <= PROMISED && worker_depth <= PROMISED, "%s: the caller used %zu, the other thread %zu",
-                  spec.cell, caller_depth, worker_depth);
+                  spec.name, caller_depth, worker_depth);
 }
 END_TEST
 

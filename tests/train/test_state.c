@@ -37,9 +37,9 @@ static void open_bench(bench *b, const char *flags) {
     remat_config config = rm_setup_training_config(&b->options);
     ck_ok(rm_setup_dataset(&b->options, false, &b->dataset));
     ck_ok(rm_setup_spec(&b->options, b->dataset, &spec));
-    rm_loader_config order = {.batch = b->options.batch, .seed = b->options.seed, .shuffle = true};
+    rm_loader_config order = {.batch = b->options.order.batch, .seed = b->options.data.seed, .shuffle = true};
     ck_ok(rm_loader_create(b->dataset, &order, &b->loader));
-    ck_ok(rm_model_build(&spec, b->options.batch, true, &b->model));
+    ck_ok(rm_model_build(&spec, b->options.order.batch, true, &b->model));
     ck_ok(remat_session_create(b->model.graph, b->model.loss, &config, &b->session));
 }
 
@@ -491,7 +491,7 @@ START_TEST(other_flags_are_refused) {
     rm_options_free(&other);
     parse(&other, "--batch=2 --steps=7");
     ck_ok(rm_state_read(state, RM_TRAIN, &other, &point));
-    ck_assert(other.hidden == 5 && other.steps == 7 && other.lr == 0.5 && !strcmp(other.task, "copy"));
+    ck_assert(other.model.hidden == 5 && other.steps == 7 && other.rate.lr == 0.5 && !strcmp(other.task, "copy"));
     rm_options_free(&other);
     rm_state_store_close(&store);
     close_bench(&b);
@@ -545,7 +545,7 @@ START_TEST(precision_is_remembered_and_may_change) {
         ck_ok(rm_options_parse(&options, RM_TRAIN, i == 2, argv));
         ck_ok(rm_state_parse(text, strlen(text), "x", RM_TRAIN, &options, &point));
         ck_assert_str_eq(point.precision, saved[i]);
-        ck_assert_str_eq(options.precision, now[i]);
+        ck_assert_str_eq(options.session.precision, now[i]);
         rm_options_free(&options);
     }
 }

@@ -5,7 +5,7 @@
  * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 8 of its run in double
  * (make_tags.py prints it); the limit is 24. */
 #include "train/data/loader.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include "tests/golden/golden.h"
 #include "tests/train/train_test.h"
@@ -71,7 +71,7 @@ static void open_data(fixture *f, const question *q, bool spoilt) {
 }
 
 static void open_session(fixture *f, const question *q, int plan) {
-    rm_model_spec spec = {.cell = "lstm", .layers = 2, .hidden = 5, .embed = 5, .bidirectional = true};
+    rm_model_spec spec = {.name = "lstm", .layers = 2, .hidden = 5, .embed = 5, .bidirectional = true};
     spec.data = f->dataset->shape;
     spec.ignores = spec.class_weights = q->weighted;
     spec.loss = q->answers ? q->name : NULL;

@@ -1,6 +1,6 @@
 /* test_tbptt.c: --tbptt and --stateful: windows are micro steps of a session that carries states; rows of a text go on from batch
  * to batch, on any ranks, and after a training state. That a window's gradients are PyTorch's is tests/engine/test_golden.c's. */
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 #include "tests/train/train_test.h"
 
@@ -110,7 +110,7 @@ enum { K = 8, WINDOWS = 3, ROWS = 2, STEPS = 20, BYTES = 1 + ROWS * K * WINDOWS 
 static remat_session *open_session(void) {
     remat_session *s;
     rm_model model;
-    rm_model_spec spec = {.cell = "gru", .layers = 2, .hidden = 12, .embed = 12, .data = rm_text_shape(K, 0)};
+    rm_model_spec spec = {.name = "gru", .layers = 2, .hidden = 12, .embed = 12, .data = rm_text_shape(K, 0)};
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = 1;
     config.tile = 4;

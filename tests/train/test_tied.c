@@ -1,7 +1,7 @@
 /* test_tied.c: recurrent language models whose head is their embedding (--tie-embeddings): one array, the same bits under every
  * plan, files with one name for it or both. That it is PyTorch's: test_model_golden.c. */
 #define _GNU_SOURCE
-#include "train/run/model.h"
+#include "train/models/model.h"
 #include "train/state/weights.h"
 
 #include "memory/host.h"
@@ -19,7 +19,7 @@ typedef struct {
 
 static built build_model(const char *cell, bool tied) {
     built b;
-    rm_model_spec spec = {.cell = cell, .layers = 1, .hidden = H, .embed = H};
+    rm_model_spec spec = {.name = cell, .layers = 1, .hidden = H, .embed = H};
     spec.tie_embeddings = tied && strcmp(cell, "gpt2");
     spec.no_tie = !tied && !strcmp(cell, "gpt2");
     spec.data = rm_text_shape(T, V);

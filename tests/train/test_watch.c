@@ -12,8 +12,8 @@
 #include "tests/train/train_test.h"
 
 static rm_options watched(int64_t patience, double threshold, int64_t early_stop) {
-    return (rm_options){.keep_best = (char *)"none",
-                        .lr_schedule = (char *)"plateau",
+    return (rm_options){.keep_best = "none",
+                        .rate.schedule = RM_LR_PLATEAU,
                         .patience = patience,
                         .threshold = threshold,
                         .early_stop = early_stop};
@@ -94,11 +94,11 @@ START_TEST(the_best_is_known_by_its_step) {
     rm_options o = watched(9, 0, 0);
     rm_watch w = see(&o, loss, accuracy, 6);
     ck_assert_int_eq(rm_watch_best_step(&w, &o), 0);
-    o.keep_best = (char *)"loss";
+    o.keep_best = "loss";
     ck_assert_int_eq(rm_watch_best_step(&w, &o), 30);
     w = see(&o, loss, accuracy, 1);
     ck_assert_int_eq(rm_watch_best_step(&w, &o), 0);
-    o.keep_best = (char *)"accuracy";
+    o.keep_best = "accuracy";
     w = see(&o, loss, accuracy, 6);
     ck_assert_int_eq(rm_watch_best_step(&w, &o), 40);
     ck_assert(w.best == 1.5 && w.best_step == 30 && w.best_accuracy == 0.6);

@@ -28,7 +28,7 @@ static bool flag_at(rm_command command, int i, flag *out) {
                       .help = line->help,
                       .standard = line->default_text,
                       .group = rm_option_group(line),
-                      .bare = line->bare && line->type != RM_OPTION_SWITCH};
+                      .bare = line->bare && !rm_option_is_switch(line)};
     return true;
 }
 

@@ -160,7 +160,7 @@ static void drop_unwanted(pareto *p) {
 }
 
 static remat_status show_pareto(const remat_session *session, const rm_options *o, uint64_t held) {
-    pareto p = {.plan = summary_of(session, o), .held = held, .pictures = rm_model_takes_pictures(o->model)};
+    pareto p = {.plan = summary_of(session, o), .held = held, .pictures = rm_model_takes_pictures(o->model.name)};
     TRY(remat_plan_pareto(session, &p.point, &p.count));
     drop_unwanted(&p);
     for (int64_t i = 0; i < p.count; i++)
@@ -189,8 +189,8 @@ static void print_share(const rm_options *o, uint64_t held) {
     uint64_t budget = rm_budget_given(o);
     if (!budget || o->json || o->pareto || o->steps_text || o->problem) return;
     printf("\n%s: %s, of which the program holds %s for its data%s\n",
-           o->memory_budget ? "--memory-budget" : "--assume-memory is the budget", rm_bytes_text(budget, all),
-           rm_bytes_text(held, data), o->eval_every || o->eval_data ? " and evaluation" : "");
+           o->session.memory_budget ? "--memory-budget" : "--assume-memory is the budget", rm_bytes_text(budget, all),
+           rm_bytes_text(held, data), o->eval_every || o->held_out.data ? " and evaluation" : "");
 }
 
 /* What of the plan is there because of other ranks. */
@@ -201,7 +201,7 @@ static void print_ranks(const rm_options *o, const remat_session *session) {
     printf("\nEach of %lld ranks: %lld bucket%s of gradients, %s in all; optimizer's state %s%s\n",
            (long long)o->world_size, (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",
            rm_bytes_text(plan.gradients_bytes, parameters), rm_bytes_text(plan.optimizer_bytes, optimizer),
-           o->zero ? ", its share (--zero=1)" : " (--zero=1 would share it out)");
+           o->ddp.shard_optimizer ? ", its share (--zero=1)" : " (--zero=1 would share it out)");
 }
 
 /* As `remat train` does it, but that nothing is allocated. */
@@ -256,7 +256,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     TRY(rm_plot_check(options->plot));
     TRY(adopt_state(&p, options));
     rm_setup_warn_of_calibration(options);
-    if (options->data || rm_setup_generates(options)) TRY(rm_setup_dataset(options, false, &p.dataset));
+    if (options->data.data || rm_setup_generates(options)) TRY(rm_setup_dataset(options, false, &p.dataset));
     remat_status status = rm_preset_share_batch(options);
     if (!status) status = rm_setup_world(options);
     if (!status) status = rm_setup_spec(options, p.dataset, &spec);

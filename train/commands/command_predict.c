@@ -167,7 +167,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     if (*p->saved.named) TRY(rm_state_class_names(p->saved.named, &p->classes));
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = !strcmp(o->task, "classify");
-    p->yes_or_no = !strcmp(o->loss, "bce");
+    p->yes_or_no = !strcmp(o->model.loss, "bce");
     p->npy = !is_stdout(o) && ends(o->out, ".npy");
     size_t row = (size_t)row_width(p);
     p->row = rm_calloc(row, sizeof *p->row);

@@ -140,7 +140,7 @@ static remat_status write_text(sampling *s, const rm_options *o) {
     rm_draw_rule rule = {.temperature = o->temperature, .top_k = (int)o->top_k, .top_p = o->top_p};
     TRY(begin(s, o->prompt));
     for (int64_t i = 0; i < o->length; i++) {
-        double uniform = rm_uniform(rm_random((uint64_t)o->seed, 0, NODE_SAMPLE, 0, (uint64_t)i));
+        double uniform = rm_uniform(rm_random((uint64_t)o->data.seed, 0, NODE_SAMPLE, 0, (uint64_t)i));
         int32_t token = rm_draw(s->logits, &rule, uniform, &s->room);
         s->writing->write(s, token);
         TRY(rm_file_flush_output());
@@ -153,16 +153,16 @@ static remat_status write_text(sampling *s, const rm_options *o) {
 /* ---- The model ---------------------------------------------------------------------------------------------------- */
 
 static remat_status make_room(sampling *s, const rm_options *o, const rm_data_shape *shape) {
-    s->window = o->seq_len;
+    s->window = o->data.timesteps;
     s->vocabulary = shape->vocabulary;
-    s->document_end = o->document_end;
-    REQUIRE(o->document_end < shape->vocabulary, INVALID, "--document-end=%lld is no token: there are 0 to %lld",
-            (long long)o->document_end, (long long)shape->vocabulary - 1);
-    s->writing = o->tokenizer ? &as_text : o->vocab ? &as_numbers : &as_bytes;
+    s->document_end = o->data.document_end;
+    REQUIRE(o->data.document_end < shape->vocabulary, INVALID, "--document-end=%lld is no token: there are 0 to %lld",
+            (long long)o->data.document_end, (long long)shape->vocabulary - 1);
+    s->writing = o->data.tokenizer ? &as_text : o->data.vocab ? &as_numbers : &as_bytes;
     s->read = rm_calloc((size_t)s->window, sizeof *s->read);
     s->logits = rm_calloc((size_t)s->vocabulary, sizeof *s->logits);
     REQUIRE(s->read && s->logits, MEMORY, "no memory for %lld tokens of text", (long long)s->window);
-    if (o->tokenizer) TRY(rm_tokenizer_read(o->tokenizer, &s->tokenizer));
+    if (o->data.tokenizer) TRY(rm_tokenizer_read(o->data.tokenizer, &s->tokenizer));
     return rm_draw_room_create((int)s->vocabulary, &s->room);
 }
 
@@ -173,10 +173,11 @@ static remat_status sample(sampling *s, rm_options *o) {
     bool pairs = !strcmp(o->task, "seq2seq");
     REQUIRE(pairs || !strcmp(o->task, "lm"), INVALID,
             "only models of --task=lm and seq2seq can write text; this one is of --task=%s", o->task);
-    REQUIRE(strcmp(o->device, "null"), INVALID, "--device=null computes nothing, so it has nothing to write: use cpu");
+    REQUIRE(strcmp(o->session.device, "null"), INVALID,
+            "--device=null computes nothing, so it has nothing to write: use cpu");
     if (pairs) return rm_translate(o, s->state, &s->point);
-    bool stateful = rm_model_has_states(o->model);
-    o->seq_len = stateful ? 1 : o->positions;
+    bool stateful = rm_model_has_states(o->model.name);
+    o->data.timesteps = stateful ? 1 : o->model.positions;
     TRY(rm_setup_spec(o, NULL, &spec));
     TRY(make_room(s, o, &spec.data));
     TRY(rm_model_build(&spec, 1, false, &s->model));

@@ -41,7 +41,7 @@ static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     return REMAT_OK;
 }
 
-static bool computes(const rm_trainer *t) { return strcmp(t->options->device, "null") != 0; }
+static bool computes(const rm_trainer *t) { return strcmp(t->options->session.device, "null") != 0; }
 
 static remat_status count_right(rm_trainer *t) {
     const rm_batch *batch = &t->loader.batch;
@@ -103,7 +103,7 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;
         TRY(count_right(t));
-        t->intact = k + 1 < calls && !t->options->stateful; /* gradients are nothing that is saved; states are */
+        t->intact = k + 1 < calls && !t->options->order.stateful; /* gradients are nothing that is saved; states are */
     }
     double start = rm_now_s();
     if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
@@ -120,7 +120,7 @@ static remat_status must_be_finite(const rm_trainer *t, const remat_step_result 
             "in the data or in --init",
             result->loss, result->grad_norm);
     REQUIRE(
-        finite || !t->options->allow_nan, INTERNAL,
+        finite || !t->options->data.allow_nan, INTERNAL,
         "step %lld: the loss is %g and the gradient's norm %g: a NaN of the data, which --allow-nan lets through, or "
         "training has diverged: leave such samples out, or make --lr smaller",
         (long long)t->step, result->loss, result->grad_norm);

@@ -34,7 +34,7 @@ remat_status rm_command_help(const char *what, const rm_command_line *commands, 
 /* --devices, before anything is opened: "cpu:4" runs this very command line as four ranks on this machine (dist/launch/launch.h)
  * and returns when they are done: then *ran is true, and the program should end with *exit_status. False, and nothing was
  * done: there is no --devices or it is one device, or this process is one of those ranks. Of GPUs ("0,1,2", "cuda:0") this
- * process and those ranks see no others, and options->device is "cuda". INVALID: no such devices, or this process is
+ * process and those ranks see no others, and options->session.device is "cuda". INVALID: no such devices, or this process is
  * a rank that another launcher started. */
 remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status);
 

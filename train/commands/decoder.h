@@ -5,7 +5,7 @@
 #define RM_DECODER_H
 
 #include "train/commands/beam.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 typedef struct {
     rm_model_spec spec;

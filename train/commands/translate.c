@@ -93,7 +93,7 @@ static remat_status translate_lines(translation *t, int32_t *out) {
 static remat_status open_decoder(translation *t, rm_options *o, const char *state, const rm_state_point *point) {
     rm_model_spec spec;
     remat_config config = rm_setup_inference_config(o);
-    o->seq_len = FIRST_ROOM;
+    o->data.timesteps = FIRST_ROOM;
     TRY(rm_setup_spec(o, NULL, &spec));
     TRY(rm_decoder_open(&spec, &config, o->beam, &t->decoder));
     TRY(rm_setup_weights(o, state, point, t->decoder.encoder));
@@ -102,7 +102,7 @@ static remat_status open_decoder(translation *t, rm_options *o, const char *stat
 
 static remat_status run(translation *t, rm_options *o, const char *state, const rm_state_point *point) {
     TRY(open_decoder(t, o, state, point));
-    if (o->tokenizer) TRY(rm_tokenizer_read(o->tokenizer, &t->tokenizer));
+    if (o->data.tokenizer) TRY(rm_tokenizer_read(o->data.tokenizer, &t->tokenizer));
     t->logits = rm_calloc((size_t)(o->beam * t->decoder.spec.data.classes), sizeof *t->logits);
     int32_t *out = rm_calloc((size_t)o->length, sizeof *out);
     remat_status status = t->logits && out

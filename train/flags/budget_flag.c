@@ -11,18 +11,20 @@
 #include <stdio.h>
 #include <string.h>
 
-uint64_t rm_budget_given(const rm_options *o) { return o->memory_budget ? o->memory_budget : o->assume_memory; }
+uint64_t rm_budget_given(const rm_options *o) {
+    return o->session.memory_budget ? o->session.memory_budget : o->assume_memory;
+}
 
 /* ---- What the program holds ------------------------------------------------------------------------------------- */
 
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     int64_t rows = rm_setup_rows(o);
-    uint64_t batches = o->loader_threads && shape->channels ? 2 : 1; /* the next one is made ahead */
+    uint64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is made ahead */
     uint64_t answers = (uint64_t)(rows * rm_data_answers(shape));
     uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers; /* for training accuracy */
     uint64_t weights = o->class_weights ? 4 * (uint64_t)shape->classes : 0;
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0) + 4 * (uint64_t)rows +
-                     (o->bucket_by_length ? sizeof(rm_by_length) : 0);
+                     (o->order.by_length ? sizeof(rm_by_length) : 0);
     return batches * rm_data_batch_bytes(shape, rows) + logits + weights + order + (dataset ? dataset->held_bytes : 0);
 }
 
@@ -43,7 +45,7 @@ static const char *given_text(const rm_options *o, char text[64]) {
     uint64_t bytes = rm_budget_given(o);
     int u = 0;
     while (bytes < units[u].bytes || bytes % units[u].bytes * 100 % units[u].bytes) u++;
-    snprintf(text, 64, "--%s=%.15g%s", o->memory_budget ? "memory-budget" : "assume-memory",
+    snprintf(text, 64, "--%s=%.15g%s", o->session.memory_budget ? "memory-budget" : "assume-memory",
              (double)bytes / (double)units[u].bytes, units[u].name);
     return text;
 }
@@ -87,7 +89,7 @@ static remat_status plan_with(const search *s, const rm_options *o, bool limited
     rm_model_spec spec = *s->spec;
     remat_config config = rm_setup_training_config(o);
     *out = NULL;
-    spec.data.timesteps = o->seq_len;
+    spec.data.timesteps = o->data.timesteps;
     spec.window = o->tbptt.length;
     config.plan_only = true;
     config.ranks = s->ranks;
@@ -113,7 +115,7 @@ static const char *size_text(uint64_t bytes, char text[RM_TEXT]) {
 
 static uint64_t held_bytes(const search *s, const rm_options *o) {
     rm_data_shape shape = s->spec->data;
-    shape.timesteps = o->seq_len;
+    shape.timesteps = o->data.timesteps;
     return rm_budget_data_bytes(o, &shape, s->dataset) + s->other_bytes;
 }
 
@@ -123,7 +125,7 @@ static uint64_t least_budget(const search *s, const rm_options *with) {
     remat_session *session;
     rm_options o = *with;
     o.assume_memory = 0;
-    o.memory_budget = held_bytes(s, with) + 1;
+    o.session.memory_budget = held_bytes(s, with) + 1;
     remat_status status = plan_with(s, &o, true, &session);
     remat_session_free(session);
     return status == REMAT_INFEASIBLE ? held_bytes(s, with) + remat_smallest_budget() : 0;
@@ -132,9 +134,9 @@ static uint64_t least_budget(const search *s, const rm_options *with) {
 /* Whether these flags fit; notes what they are and need. */
 static bool fits(search *s, const rm_options *o, const char *changes) {
     char bytes[RM_TEXT];
-    int64_t tile = o->tile ? o->tile : s->tile;
+    int64_t tile = o->session.tile ? o->session.tile : s->tile;
     uint64_t judged = rm_judged_steps(), needs = least_budget(s, o);
-    s->planned += o->layers * (o->seq_len / (tile ? tile : 1) + 1);
+    s->planned += o->model.layers * (o->data.timesteps / (tile ? tile : 1) + 1);
     s->last = rm_judged_steps() - judged;
     s->judged += s->last;
     if (!needs || needs > rm_budget_given(o)) return false;
@@ -151,9 +153,9 @@ typedef struct {
 static rm_options halved(const rm_options *base, const number *of, int halvings) {
     rm_options o = *base;
     int64_t n = of->from >> halvings;
-    if (!strcmp(of->name, "tile")) o.tile = n;
-    if (!strcmp(of->name, "batch")) o.batch = n;
-    if (!strcmp(of->name, "seq-len")) o.seq_len = n;
+    if (!strcmp(of->name, "tile")) o.session.tile = n;
+    if (!strcmp(of->name, "batch")) o.order.batch = n;
+    if (!strcmp(of->name, "seq-len")) o.data.timesteps = n;
     if (!strcmp(of->name, "tbptt") && o.tbptt.step == o.tbptt.length) o.tbptt.step = n;
     if (!strcmp(of->name, "tbptt")) o.tbptt.length = n;
     return o;
@@ -223,15 +225,15 @@ static bool halve(search *s, const rm_options *base, const char *before, const c
 /* Whether a second tier would help is asked of the null device, which has one: the bytes are the same. */
 static bool spill_would_fit(search *s, const rm_options *base) {
     rm_options o = *base;
-    o.device = "null";
-    o.spill = ".";
+    o.session.device = "null";
+    o.session.spill_dir = ".";
     return fits(s, &o, "--spill=DIR");
 }
 
 static rm_options with_optimal(const rm_options *base) {
     rm_options o = *base;
-    o.checkpoint = "optimal";
-    o.checkpoint_segments = 0;
+    o.session.strategy = "optimal";
+    o.session.segments = 0;
     return o;
 }
 
@@ -244,9 +246,9 @@ typedef struct {
 /* Ascending in how much they change; returns how many. */
 static int list_ways(const rm_options *o, way ways[3]) {
     int n = 0;
-    bool off = strcmp(o->recompute, "auto"), named = strcmp(rm_setup_training_config(o).strategy, "optimal");
+    bool off = strcmp(o->session.recompute, "auto"), named = strcmp(rm_setup_training_config(o).strategy, "optimal");
     rm_options freer = *o;
-    freer.recompute = "auto";
+    freer.session.recompute = "auto";
     if (off) ways[n++] = (way){"--recompute=auto", freer};
     if (named) ways[n++] = (way){"--checkpoint=optimal", with_optimal(o)};
     if (off && named) ways[n++] = (way){"--recompute=auto --checkpoint=optimal", with_optimal(&freer)};
@@ -259,10 +261,10 @@ static bool find_smaller(search *s, const rm_options *o, const way *freest) {
     const rm_options *other = freest ? &freest->options : NULL;
     if (freest) snprintf(before, sizeof before, "%s ", freest->changes);
     const char *time = o->tbptt.length ? "tbptt" : "seq-len"; /* the one that decides how many activations there are */
-    int64_t timesteps = o->tbptt.length ? o->tbptt.length : o->seq_len;
-    return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) || halve(s, o, "", "batch", o->batch) ||
-           (other && halve(s, other, before, "batch", o->batch)) || halve(s, o, "", time, timesteps) ||
-           (other && halve(s, other, before, time, timesteps));
+    int64_t timesteps = o->tbptt.length ? o->tbptt.length : o->data.timesteps;
+    return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) ||
+           halve(s, o, "", "batch", o->order.batch) || (other && halve(s, other, before, "batch", o->order.batch)) ||
+           halve(s, o, "", time, timesteps) || (other && halve(s, other, before, time, timesteps));
 }
 
 static bool find_change(search *s, const rm_options *o) {
@@ -270,7 +272,7 @@ static bool find_change(search *s, const rm_options *o) {
     int n = list_ways(o, ways);
     for (int i = 0; i < n; i++)
         if (fits(s, &ways[i].options, ways[i].changes)) return true;
-    if (!o->spill && spill_would_fit(s, o)) return true;
+    if (!o->session.spill_dir && spill_would_fit(s, o)) return true;
     return !s->resuming && find_smaller(s, o, n ? &ways[n - 1] : NULL);
 }
 
@@ -278,9 +280,9 @@ static bool find_change(search *s, const rm_options *o) {
 static int64_t find_tile(const search *s, const rm_options *o) {
     remat_session *session;
     rm_options plain = *o;
-    plain.checkpoint = "none";
-    plain.checkpoint_segments = 0;
-    plain.memory_budget = plain.assume_memory = 0;
+    plain.session.strategy = "none";
+    plain.session.segments = 0;
+    plain.session.memory_budget = plain.assume_memory = 0;
     int64_t tile = plan_with(s, &plain, false, &session) ? 0 : remat_session_plan(session).tile;
     remat_session_free(session);
     return tile;
@@ -289,7 +291,7 @@ static int64_t find_tile(const search *s, const rm_options *o) {
 static void say_least(const search *s, const rm_options *base) {
     if (s->least)
         fprintf(stderr, "  --%s=%llu is the least that would do, %llu of it for what the program holds beside\n",
-                base->memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)s->least,
+                base->session.memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)s->least,
                 (unsigned long long)held_bytes(s, base));
 }
 
@@ -320,7 +322,7 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
                 .ranks = about->ranks};
     rm_options base = *o;
     fflush(stdout);
-    base.seq_len = spec->data.timesteps;
+    base.data.timesteps = spec->data.timesteps;
     say_refusal(&s, &base, about->command);
     if (!s.least) s.least = least_budget(&s, &base);
     say_least(&s, &base);

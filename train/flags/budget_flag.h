@@ -5,7 +5,7 @@
 #define RM_TRAIN_BUDGET_H
 
 #include "train/data/dataset.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 #include "train/flags/options.h"
 
 /* --memory-budget or --assume-memory; 0: no limit. */

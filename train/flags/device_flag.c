@@ -1,8 +1,6 @@
 /* device_flag.c: see device_flag.h. */
 #include "train/flags/device_flag.h"
 
-#include "memory/host.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +26,7 @@ int rm_device_count_gpus(const char *devices) {
 /* What a GPU cannot do yet, of what these flags ask for. */
 static remat_status check_flags(const rm_options *o) {
     if (o->world_size <= 1) return REMAT_OK;
-    REQUIRE(strcmp(o->grad_compress, "fp16") && strcmp(o->grad_compress, "bf16") && !o->deterministic_world, MISSING,
+    REQUIRE(!o->ddp.compress && !o->order.shards, MISSING,
             "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "
             "--device=cuda lie on the GPU");
 #ifdef REMAT_HAVE_NCCL
@@ -43,13 +41,7 @@ static remat_status try_cuda(const rm_options *o) {
     return remat_device_check("cuda");
 }
 
-remat_status rm_device_set(rm_options *o, const char *name) {
-    char *copy = rm_strdup(name);
-    REQUIRE(copy, MEMORY, "no memory for the name of a device");
-    rm_free(o->device);
-    o->device = copy;
-    return REMAT_OK;
-}
+remat_status rm_device_set(rm_options *o, const char *name) { return rm_options_replace(&o->session.device, name); }
 
 /* ---- --devices ------------------------------------------------------------------------------------------------- */
 
@@ -96,8 +88,9 @@ static remat_status add_gpu(const char *devices, long number, char *names, size_
 remat_status rm_device_use_gpus(rm_options *o) {
     char names[600] = "";
     const char *at = list_of(o->devices);
-    REQUIRE(!rm_options_given(o, "device") || !strcmp(o->device, "cuda") || !strcmp(o->device, "auto"), INVALID,
-            "--devices=%.60s names GPUs, and --device=%s is none: leave one of the two out", o->devices, o->device);
+    REQUIRE(!rm_options_given(o, "device") || !strcmp(o->session.device, "cuda") || !strcmp(o->session.device, "auto"),
+            INVALID, "--devices=%.60s names GPUs, and --device=%s is none: leave one of the two out", o->devices,
+            o->session.device);
     TRY(check_list(o->devices));
     for (; *at; at += *at == ',') {
         char *end;
@@ -119,8 +112,8 @@ static remat_status take_cpu(rm_options *o, bool speaks) {
 }
 
 remat_status rm_device_choose(rm_options *o, bool speaks) {
-    const bool any = !strcmp(o->device, "auto");
-    if (!any && strcmp(o->device, "cuda")) return REMAT_OK;
+    const bool any = !strcmp(o->session.device, "auto");
+    if (!any && strcmp(o->session.device, "cuda")) return REMAT_OK;
     remat_status status = try_cuda(o);
     if (!any) return status;
     return status ? take_cpu(o, speaks) : rm_device_set(o, "cuda");

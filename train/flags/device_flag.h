@@ -6,7 +6,7 @@
 
 /* Once the number of ranks is known. "auto" becomes "cuda" where a session on it would work, else "cpu"; who `speaks` says so
  * on stderr, with the reason. "cuda" where it would not work: MISSING, MEMORY or DEVICE, with what is lacking. Leaves the
- * device in options->device. */
+ * device in options->session.device. */
 remat_status rm_device_choose(rm_options *options, bool speaks);
 
 /* "0,1", "cuda:0,1", "cuda": how many GPUs a --devices names; 0: it names none. */

@@ -53,30 +53,11 @@ static remat_status warm_up_updates(double epochs, int64_t per_epoch, int64_t *o
     return to_updates(epochs, per_epoch, "warmup-epochs", text, out);
 }
 
-static int find_name(const char *name, const char *(*name_of)(int), int n) {
-    for (int i = 0; i < n; i++)
-        if (!strcmp(name, name_of(i))) return i;
-    return 0;
-}
-static const char *schedule_name(int i) { return rm_lr_schedule_name((rm_lr_schedule)i); }
-static const char *scale_name(int i) { return rm_lr_scale_name((rm_lr_scale)i); }
-
 remat_status rm_lr_schedule_make(const rm_options *o, const rm_lr_schedule_facts *facts, rm_learning_rate *out) {
-    *out = (rm_learning_rate){.schedule = (rm_lr_schedule)find_name(o->lr_schedule, schedule_name, RM_LR_SCHEDULES),
-                              .scale = (rm_lr_scale)find_name(o->scale_lr, scale_name, RM_LR_SCALES),
-                              .lr = rm_setup_learning_rate(o),
-                              .end_lr = o->end_lr,
-                              .power = o->power,
-                              .gamma = o->gamma,
-                              .batch = (double)facts->batch,
-                              .base_batch = (double)o->base_batch,
-                              .warmup_steps = o->warmup_steps,
-                              .steps = facts->steps,
-                              .decay_steps = o->decay_steps,
-                              .cycle_mult = o->cycle_mult,
-                              .pct_start = o->pct_start,
-                              .div_factor = o->div_factor,
-                              .final_div_factor = o->final_div_factor};
+    *out = o->rate;
+    out->lr = rm_setup_learning_rate(o);
+    out->batch = (double)facts->batch;
+    out->steps = facts->steps;
     if (o->warmup_epochs > 0) TRY(warm_up_updates(o->warmup_epochs, facts->per_epoch, &out->warmup_steps));
     if (out->schedule == RM_LR_STEP) TRY(read_milestones(o->milestones, facts->per_epoch, out));
     return rm_learning_rate_check(out);

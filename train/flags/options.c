@@ -188,10 +188,12 @@ static const char *find_config(int argc, char **argv) {
 }
 
 remat_status rm_options_defaults(rm_options *o) {
-    *o = (rm_options){.lr = -1, .world_size = -1, .rank = -1, .local_rank = -1};
+    *o = (rm_options){.rate.lr = -1, .world_size = -1, .rank = -1, .local_rank = -1, .session = REMAT_CONFIG_INIT};
     for (int i = 0; i < rm_n_options; i++) {
         const rm_option *line = &rm_option_table[i];
-        if (line->default_text) TRY(rm_option_set(o, line, line->default_text, (rm_option_place){"--", "="}));
+        if (rm_option_is_text(line)) *(const char **)rm_option_member(o, line) = NULL; /* a constant of the session's */
+        const char *begins = line->type == RM_OPTION_NO ? "false" : line->default_text;
+        if (begins) TRY(rm_option_set(o, line, begins, (rm_option_place){"--", "="}));
     }
     memset(o->given, 0, sizeof o->given);
     return REMAT_OK;
@@ -224,7 +226,8 @@ static remat_status command_line_wins(rm_options *o, const bool *in_file) {
         o->in_file[i] = true;
         const char *other = rival(rm_option_table[i].name);
         bool replaced = other && on_line[rm_option_named(other) - rm_option_table];
-        bool agrees = !strcmp(rm_option_table[i].name, "checkpoint-segments") && !strcmp(o->checkpoint, "segments");
+        bool agrees =
+            !strcmp(rm_option_table[i].name, "checkpoint-segments") && !strcmp(o->session.strategy, "segments");
         if (replaced && !agrees) TRY(reset(o, &rm_option_table[i]));
         o->given[i] = !replaced || agrees;
     }
@@ -282,12 +285,7 @@ remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char 
 }
 
 void rm_options_free(rm_options *o) {
-    for (int i = 0; i < rm_n_options; i++)
-        if (rm_option_table[i].type == RM_OPTION_TEXT || rm_option_table[i].type == RM_OPTION_CHOICE) {
-            char **text = rm_option_member(o, &rm_option_table[i]);
-            rm_free(*text);
-            *text = NULL;
-        }
+    for (int i = 0; i < rm_n_options; i++) rm_option_clear(o, &rm_option_table[i]);
 }
 
 const char *rm_options_idle(const rm_options *o, rm_command command, char *list, size_t bytes) {
@@ -307,7 +305,7 @@ rm_option_memory rm_options_memory(int index) { return rm_option_table[index].me
 
 bool rm_options_has_value(const rm_options *o, int index) {
     const rm_option *line = &rm_option_table[index];
-    return o->given[index] || line->default_text || line->type == RM_OPTION_SWITCH;
+    return o->given[index] || line->default_text || rm_option_is_switch(line);
 }
 bool rm_options_has_default(int index) { return rm_option_table[index].default_text != NULL; }
 
@@ -323,6 +321,10 @@ void rm_options_mark(rm_options *o, const char *name, bool given) {
 
 const char *rm_options_text(const rm_options *o, int index, char *text, size_t bytes) {
     return rm_option_text(o, &rm_option_table[index], text, bytes);
+}
+
+const char *rm_options_text_of(const rm_options *o, const char *name, char *text, size_t bytes) {
+    return rm_option_text(o, rm_option_named(name), text, bytes);
 }
 
 /* Same value, whatever the spelling: 1e-3 is 0.001. */

@@ -9,7 +9,10 @@
 #ifndef RM_OPTIONS_H
 #define RM_OPTIONS_H
 
-#include "engine/status.h"
+#include "dist/ddp/ddp.h"
+#include "dist/large_batch/learning_rate.h"
+#include "train/data/loader.h"
+#include "train/models/model.h"
 
 #include <stdio.h>
 
@@ -31,57 +34,46 @@ typedef struct {
     int64_t length, step;
 } rm_windows;
 
+/* Of a run that trains, the data that it is evaluated on. */
 typedef struct {
-    /* The model. 0 in embed: as hidden. */
-    char *model;
-    int64_t layers, hidden, embed, heads, positions, vocab, classes, values, ignore_index;
-    bool no_bias, bidirectional, sync_batchnorm, tie_embeddings, no_tie, every_step;
-    double dropout;
-    char *stem;
-    int64_t proj_size; /* 0: h is as wide as the layer */
-    /* The data. 0 in seq_len: the task's own length. */
-    char *task, *loss, *class_weights, *data, *labels, *lengths, *eval_data, *eval_labels, *eval_lengths;
-    int64_t seq_len, batch, samples, seed, document_end; /* document_end -1: no token ends one */
-    bool rows, no_shuffle, bucket_by_length, pad, stateful, skip_broken, allow_nan;
-    int64_t image_size, channels, loader_threads; /* 0 in the first two: as the data have it */
-    char *normalize, *augment, *tokenizer;
-    char *generate; /* of seq2seq */
-    /* Training. A negative lr: the optimizer's own. */
+    const char *data, *labels, *lengths;
+} rm_held_out_flags;
+
+/* The flags, in the structs of those who read them: a line of the table names a member there. What follows from several flags, or
+ * from the data, setup.h fills in. Texts belong to the options. */
+typedef struct {
+    const char *task;
+    rm_data_source data; /* 0 in timesteps: the task's own */
+    rm_held_out_flags held_out;
+    rm_model_spec model;    /* 0 in embed: as hidden */
+    remat_config session;   /* memory_budget: of the whole program; NULL in calibration, "off": as --calibration says */
+    rm_loader_config order; /* micro_steps: --accumulate-steps, which batches add to an update */
+    rm_learning_rate rate;  /* a negative lr: the optimizer's own */
+    rm_ddp_config ddp;
+    const char *class_weights;
+    /* Training. */
     int64_t steps, epochs, early_stop; /* 0 in early_stop: off */
     rm_windows tbptt;
-    char *optimizer;
-    double lr, ema, momentum, beta1, beta2, alpha, eps, weight_decay, clip_grad_norm, clip_grad_value;
-    bool nesterov;
-    /* Large batches (schedule.h, presets.h). NULL in milestones, preset: not given. */
-    char *preset, *lr_schedule, *scale_lr, *milestones;
-    int64_t base_batch, warmup_steps, decay_steps, cycle_mult, patience;
-    double pct_start, div_factor, final_div_factor, threshold;
-    double warmup_epochs, end_lr, power, gamma, trust_coefficient, norm_limit, label_smoothing;
-    bool momentum_correction, adapt_vectors, decay_vectors;
-    char *train_only, *groups;
-    /* Memory and machine. */
-    char *checkpoint, *device, *precision, *rnn_kernels;
-    int64_t checkpoint_segments, tile, threads;
-    bool no_fold;
-    char *recompute, *spill, *calibration;
-    uint64_t memory_budget; /* 0: none */
-    bool verify_recompute;
-    /* Ranks. -1 in world_size, rank, local_rank: not given; world_size is how many there are once they have met (ranks.h).
-     * 0 in deterministic_world: off, else V. */
-    char *init_method, *dist_backend, *devices, *grad_compress, *loss_mean;
-    int64_t world_size, rank, local_rank, accumulate_steps, deterministic_world, zero;
+    double ema;
+    /* NULL in preset (presets.h), milestones: not given. */
+    const char *preset, *milestones;
+    int64_t patience;
+    double warmup_epochs, threshold;
+    /* Ranks. -1 in world_size, rank, local_rank: not given; world_size is how many there are once they have met (ranks.h). */
+    const char *init_method, *dist_backend, *devices;
+    int64_t world_size, rank, local_rank;
     double bucket_cap_mb, join_timeout, hang_timeout;
-    bool fused_update, metrics_per_rank;
+    bool metrics_per_rank;
     /* Files. */
-    char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
+    const char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
     int64_t save_every, keep, eval_every, log_every;
-    /* plan, place, sample, report. 0 in a size or rate: not given. */
+    /* plan, place, sample, report. 0 in a size: not given. */
     bool pareto;
-    char *plot;
-    uint64_t assume_memory, assume_flops, assume_bandwidth, capacity;
+    const char *plot;
+    uint64_t assume_memory, capacity;
     double time_limit;
     bool json, steps_text, problem, require_identical;
-    char *prompt;
+    const char *prompt;
     int64_t length, top_k, beam;
     double temperature, top_p;
 
@@ -97,6 +89,8 @@ typedef struct {
  * be checked of it. On a line the last of a flag counts, as scripts append to what they are given; in a file, to which nobody
  * appends, twice is a mistake. with --resume, rm_options_check waits until the state has been read. */
 remat_status rm_options_parse(rm_options *options, rm_command command, int argc, char **argv);
+/* Of a member that is a text: another one, copied. MEMORY. */
+remat_status rm_options_replace(const char **member, const char *text);
 void rm_options_free(rm_options *options);
 
 /* Flags that do not go together (options_check.c): INVALID names them and the remedy. _said: on one line; that is known at
@@ -127,6 +121,7 @@ bool rm_options_has_value(const rm_options *options, int index); /* or is a numb
 bool rm_options_has_default(int index);
 /* The value as the command line would say it, into `text`. */
 const char *rm_options_text(const rm_options *options, int index, char *text, size_t text_bytes);
+const char *rm_options_text_of(const rm_options *options, const char *name, char *text, size_t text_bytes);
 /* Takes a saved value over where the flag was not given; INVALID where it was given, is binding for `command`, and
  * differs. `source` is where it was saved, for the sentence. Values taken over count as given. */
 remat_status rm_options_adopt(rm_options *options, rm_command command, const char *name, const char *saved,

@@ -224,27 +224,27 @@ static bool is_among(const char *value, const char *words) {
     return false;
 }
 
-bool rm_options_pictures(const rm_options *o) { return is_among(o->model, PICTURES); }
+bool rm_options_pictures(const rm_options *o) { return is_among(o->model.name, PICTURES); }
 
 /* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
 
 /* Plans of the other strategies keep what they keep in memory; --pareto shows plans of all. */
 static remat_status check_spill(const rm_options *o) {
-    bool limited = o->memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
-    bool optimal = !o->checkpoint_segments && (is(o->checkpoint, "optimal") || (limited && !named));
+    bool limited = o->session.memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
+    bool optimal = !o->session.segments && (is(o->session.strategy, "optimal") || (limited && !named));
     REQUIRE(
         !said(o, "spill") || optimal || o->pareto, INVALID,
         "--spill has no effect with --checkpoint%s%s: it needs --memory-budget=SIZE with --checkpoint=optimal, which "
         "is what a budget means by itself",
-        o->checkpoint_segments ? "-segments" : "=", o->checkpoint_segments ? "" : o->checkpoint);
+        o->session.segments ? "-segments" : "=", o->session.segments ? "" : o->session.strategy);
     return REMAT_OK;
 }
 
 /* What keeps everything has nothing to compare. A budget without --checkpoint is `optimal`. */
 static remat_status check_verify(const rm_options *o) {
-    bool limited = o->memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
-    bool keeps_all = !o->checkpoint_segments && is(o->checkpoint, "none") && (named || !limited);
-    REQUIRE(!said(o, "verify-recompute") || !o->verify_recompute || !keeps_all || o->pareto, INVALID,
+    bool limited = o->session.memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
+    bool keeps_all = !o->session.segments && is(o->session.strategy, "none") && (named || !limited);
+    REQUIRE(!said(o, "verify-recompute") || !o->session.verify_recompute || !keeps_all || o->pareto, INVALID,
             "--verify-recompute has no effect with --checkpoint=none, which computes nothing twice: it needs "
             "--checkpoint=sqrt, lean or optimal, --checkpoint-segments=N or --memory-budget=SIZE");
     return REMAT_OK;
@@ -252,20 +252,21 @@ static remat_status check_verify(const rm_options *o) {
 
 /* Ways of using memory. */
 static remat_status check_memory(const rm_options *o) {
-    bool recomputes = o->checkpoint_segments > 1 || is(o->checkpoint, "sqrt"), lean = is(o->checkpoint, "lean");
-    REQUIRE(o->checkpoint_segments || !is(o->checkpoint, "segments"), INVALID,
+    bool recomputes = o->session.segments > 1 || is(o->session.strategy, "sqrt"),
+         lean = is(o->session.strategy, "lean");
+    REQUIRE(o->session.segments || !is(o->session.strategy, "segments"), INVALID,
             "--checkpoint=segments needs their number: say --checkpoint-segments=N");
-    REQUIRE(!is(o->recompute, "off") || !(recomputes || lean), INVALID,
+    REQUIRE(!is(o->session.recompute, "off") || !(recomputes || lean), INVALID,
             "--recompute=off forbids what --checkpoint%s%s does: give one of the two",
-            recomputes && o->checkpoint_segments ? "-segments" : "=",
-            recomputes && o->checkpoint_segments ? "" : o->checkpoint);
-    REQUIRE(!is(o->recompute, "exact-only") || !lean, INVALID,
+            recomputes && o->session.segments ? "-segments" : "=",
+            recomputes && o->session.segments ? "" : o->session.strategy);
+    REQUIRE(!is(o->session.recompute, "exact-only") || !lean, INVALID,
             "--recompute=exact-only forbids what --checkpoint=lean does, rebuilding from h: give one of the two");
-    bool assumes = o->assume_memory || o->assume_flops || o->assume_bandwidth;
-    REQUIRE(!assumes || is(o->device, "null"), INVALID,
+    bool assumes = o->assume_memory || o->session.assume_flops || o->session.assume_bandwidth;
+    REQUIRE(!assumes || is(o->session.device, "null"), INVALID,
             "--assume-memory, --assume-flops and --assume-bandwidth describe a machine that is not this one: they need "
             "--device=null");
-    REQUIRE(!(o->assume_memory && o->memory_budget), INVALID,
+    REQUIRE(!(o->assume_memory && o->session.memory_budget), INVALID,
             "--assume-memory is the memory budget of the machine assumed; it and --memory-budget exclude each other");
     TRY(check_verify(o));
     return check_spill(o);
@@ -273,24 +274,25 @@ static remat_status check_memory(const rm_options *o) {
 
 /* What can be said before it is known how many ranks there are; rm_setup_world says the rest. */
 static remat_status check_ranks(const rm_options *o) {
-    int64_t shards = o->deterministic_world;
+    int64_t shards = o->order.shards;
+    char word[32];
     REQUIRE(
         !(shards & (shards - 1)), INVALID,
         "--deterministic-world=%lld: shards are added up as a tree, so their number must be a power of two, such as 8",
         (long long)shards);
-    REQUIRE(!(shards && o->accumulate_steps > 1), INVALID,
+    REQUIRE(!(shards && o->order.micro_steps > 1), INVALID,
             "--deterministic-world and --accumulate-steps exclude each other: the first cuts --batch into shards, the "
             "second adds batches to it");
-    REQUIRE(!(shards && !is(o->grad_compress, "none")), INVALID,
+    REQUIRE(!(shards && o->ddp.compress), INVALID,
             "--grad-compress=%s rounds what ranks send, so the bits would depend on their number: leave it out, or "
             "--deterministic-world",
-            o->grad_compress);
-    REQUIRE(!(shards && is_among(o->model, NORMED)), INVALID,
+            rm_options_text_of(o, "grad-compress", word, sizeof word));
+    REQUIRE(!(shards && is_among(o->model.name, NORMED)), INVALID,
             "--deterministic-world has the same bits for any number of ranks, and the running statistics of --model=%s "
             "are each "
             "rank's own: leave one of the two out (--sync-batchnorm makes ranks agree to rounding)",
-            o->model);
-    REQUIRE(!(o->fused_update && o->clip_grad_norm > 0), INVALID,
+            o->model.name);
+    REQUIRE(!(o->ddp.fused_update && o->session.clip_grad_norm > 0), INVALID,
             "--fused-update updates before all gradients are there, and --clip-grad-norm needs the norm of all: give "
             "one of the two");
     return REMAT_OK;
@@ -301,10 +303,10 @@ static remat_status check_null(const rm_options *o, rm_command command) {
     const char *flag = o->save && !said(o, "save") ? "resume"
                        : o->save                   ? "save"
                        : o->dump_grads             ? "dump-grads"
-                       : o->eval_data              ? "eval-data"
+                       : o->held_out.data          ? "eval-data"
                        : o->eval_every             ? "eval-every"
                                                    : NULL;
-    if (!is(o->device, "null")) return REMAT_OK;
+    if (!is(o->session.device, "null")) return REMAT_OK;
     REQUIRE(command != RM_EVAL, INVALID, "--device=null computes nothing, so it has no loss to tell: use cpu");
     REQUIRE(command != RM_TRAIN || !flag, INVALID,
             "--device=null computes nothing, and --%s is about what was computed: leave it out, or use --device=cpu",
@@ -313,7 +315,7 @@ static remat_status check_null(const rm_options *o, rm_command command) {
 }
 
 static remat_status check_clipping(const rm_options *o) {
-    REQUIRE(!(o->clip_grad_value > 0 && o->clip_grad_norm > 0), INVALID,
+    REQUIRE(!(o->session.clip_grad_value > 0 && o->session.clip_grad_norm > 0), INVALID,
             "--clip-grad-norm and --clip-grad-value exclude each other: give one");
     return REMAT_OK;
 }
@@ -322,29 +324,29 @@ static remat_status check_clipping(const rm_options *o) {
 static remat_status check_states(const rm_options *o) {
     const char *flag = o->tbptt.length ? "tbptt" : "stateful";
     bool overlap = o->tbptt.step < o->tbptt.length;
-    if (!o->tbptt.length && !o->stateful) return REMAT_OK;
+    if (!o->tbptt.length && !o->order.stateful) return REMAT_OK;
     REQUIRE(
         !overlap || !is(o->task, "regress"), INVALID,
         "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=regress all count: "
         "give --tbptt one number",
         (long long)o->tbptt.length, (long long)o->tbptt.step);
-    REQUIRE(!o->tbptt.length || !o->lengths, INVALID,
+    REQUIRE(!o->tbptt.length || !o->data.lengths, INVALID,
             "--tbptt=%lld cuts samples into windows of one length, and those of --lengths end within one: leave one of "
             "the two out",
             (long long)o->tbptt.length);
-    REQUIRE(!overlap || !o->stateful, INVALID,
+    REQUIRE(!overlap || !o->order.stateful, INVALID,
             "--tbptt=%lld:%lld has windows that would begin in the batch before, and --stateful has left that behind: "
             "leave --stateful out, or give --tbptt one number",
             (long long)o->tbptt.length, (long long)o->tbptt.step);
-    REQUIRE(!o->bidirectional, INVALID,
+    REQUIRE(!o->model.bidirectional, INVALID,
             "--%s carries states forwards, and --bidirectional has layers that begin at the end: leave one of the two "
             "out",
             flag);
-    REQUIRE(!o->deterministic_world, INVALID,
+    REQUIRE(!o->order.shards, INVALID,
             "--%s carries states from one micro step to the next, and --deterministic-world makes them in another "
             "order: leave one of the two out",
             flag);
-    REQUIRE(!(o->stateful && o->pad), INVALID,
+    REQUIRE(!(o->order.stateful && o->order.pad), INVALID,
             "--stateful gives each row a stretch of the text, which --pad could not fill up: leave one of the two out");
     return REMAT_OK;
 }
@@ -359,18 +361,18 @@ static remat_status check_preset(const rm_options *o) {
         if (is(preset.value[i].flag, "optimizer")) optimizer = preset.value[i].value;
         if (is(preset.value[i].flag, "lr")) lr = preset.value[i].value;
     }
-    REQUIRE(is(o->optimizer, optimizer) || said(o, "lr"), INVALID,
+    REQUIRE(is(o->session.optimizer, optimizer) || said(o, "lr"), INVALID,
             "--preset=%s has a learning rate of %s, for --optimizer=%s: with --optimizer=%s say which, --lr=X",
-            preset.name, lr, optimizer, o->optimizer);
+            preset.name, lr, optimizer, o->session.optimizer);
     return REMAT_OK;
 }
 
 /* Pairs are read or made; what makes them may have been said long ago, and a state remembers it. */
 static remat_status check_pairs(const rm_options *o) {
     if (!is(o->task, "seq2seq")) return REMAT_OK;
-    REQUIRE(!(said(o, "samples") && o->data), INVALID,
+    REQUIRE(!(said(o, "samples") && o->data.data), INVALID,
             "--samples has no effect with --data: it needs --generate=copy, reverse or sort");
-    REQUIRE(!said(o, "generate") || is(o->generate, "none") || !o->tokenizer, INVALID,
+    REQUIRE(!said(o, "generate") || is(o->data.generate, "none") || !o->data.tokenizer, INVALID,
             "--tokenizer cuts texts into tokens, and --generate makes letters: leave one of them out");
     return REMAT_OK;
 }
@@ -392,8 +394,8 @@ remat_status rm_options_check_said(const rm_options *o) {
     TRY(exclude(o, "json", "steps-text"));
     TRY(exclude(o, "json", "problem"));
     TRY(exclude(o, "steps-text", "problem"));
-    REQUIRE(!(said(o, "checkpoint-segments") && said(o, "checkpoint") && !is(o->checkpoint, "segments")), INVALID,
-            "--checkpoint-segments and --checkpoint=%s exclude each other: give one", o->checkpoint);
+    REQUIRE(!(said(o, "checkpoint-segments") && said(o, "checkpoint") && !is(o->session.strategy, "segments")), INVALID,
+            "--checkpoint-segments and --checkpoint=%s exclude each other: give one", o->session.strategy);
     REQUIRE(!(o->pareto && (o->steps_text || o->problem)), INVALID,
             "--pareto shows many plans; --steps-text and --problem belong to one: leave one out");
     REQUIRE(
@@ -430,40 +432,42 @@ static bool group_names(const char *groups, const char *name) {
 }
 
 static remat_status check_tied_groups(const rm_options *o) {
-    if (!o->tie_embeddings || !said(o, "groups")) return REMAT_OK;
-    REQUIRE(!group_names(o->groups, "head.weight") || group_names(o->groups, "embedding.weight"), INVALID,
+    if (!o->model.tie_embeddings || !said(o, "groups")) return REMAT_OK;
+    REQUIRE(!group_names(o->session.groups, "head.weight") || group_names(o->session.groups, "embedding.weight"),
+            INVALID,
             "--groups=%s: the head's weight is embedding.weight here, so of the head its bias alone would be in the "
             "group: add embedding, or say head.bias",
-            o->groups);
+            o->session.groups);
     return REMAT_OK;
 }
 
 static remat_status check_tied_head(const rm_options *o) {
     TRY(check_tied_groups(o));
-    if (!o->tie_embeddings || !o->train_only) return REMAT_OK;
-    REQUIRE(!begins_one("head.weight", o->train_only) || begins_one("embedding.weight", o->train_only), INVALID,
+    if (!o->model.tie_embeddings || !o->session.train_only) return REMAT_OK;
+    REQUIRE(!begins_one("head.weight", o->session.train_only) || begins_one("embedding.weight", o->session.train_only),
+            INVALID,
             "--train-only=%s: the head's weight is embedding.weight here, so of the head its bias alone would be "
             "trained: add embedding., or say head.bias",
-            o->train_only);
+            o->session.train_only);
     return REMAT_OK;
 }
 
 remat_status rm_options_check(const rm_options *o, rm_command command) {
-    REQUIRE(!o->bidirectional || !is(o->task, "lm"), INVALID,
+    REQUIRE(!o->model.bidirectional || !is(o->task, "lm"), INVALID,
             "--bidirectional reads what comes next, and --task=lm is to predict it: leave one of them out");
     REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
-            o->model, o->task);
-    REQUIRE(strcmp(o->loss, "bce") || !strcmp(o->task, "regress"), INVALID,
+            o->model.name, o->task);
+    REQUIRE(strcmp(o->model.loss, "bce") || !strcmp(o->task, "regress"), INVALID,
             "--loss=bce is for labels 0 and 1, which --task=regress reads");
-    REQUIRE(!is(o->task, "classify") || o->classes != 1 || command != RM_TRAIN, INVALID,
+    REQUIRE(!is(o->task, "classify") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
             "--classes=1: with one class there is nothing to learn; say how many there are, 2 or more");
-    REQUIRE(!o->bucket_by_length || o->lengths || is(o->task, "seq2seq"), INVALID,
+    REQUIRE(!o->order.by_length || o->data.lengths || is(o->task, "seq2seq"), INVALID,
             "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
-    REQUIRE(!o->lengths || !o->eval_data || o->eval_lengths, INVALID,
+    REQUIRE(!o->data.lengths || !o->held_out.data || o->held_out.lengths, INVALID,
             "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
             "--eval-lengths=FILE");
-    REQUIRE(!o->tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
+    REQUIRE(!o->model.tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
             "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
     REQUIRE(!is(o->keep_best, "accuracy") || is(o->task, "classify") || is(o->task, "s5"), INVALID,
             "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
@@ -473,9 +477,9 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_states(o));
     TRY(check_clipping(o));
     TRY(check_pairs(o));
-    REQUIRE(!is(o->lr_schedule, "step") || o->milestones, INVALID,
+    REQUIRE(o->rate.schedule != RM_LR_STEP || o->milestones, INVALID,
             "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
-    REQUIRE(!is(o->lr_schedule, "plateau") || o->eval_every, INVALID,
+    REQUIRE(o->rate.schedule != RM_LR_PLATEAU || o->eval_every, INVALID,
             "--lr-schedule=plateau goes by evaluations: say how often there are any, --eval-every=N");
     TRY(check_preset(o));
     TRY(check_null(o, command));

@@ -7,7 +7,16 @@
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
-#define AT(member) offsetof(rm_options, member)
+#define AT(member)                                                                                                     \
+    _Generic(((rm_options *)0)->member, bool                                                                           \
+             : RM_STORED_BOOL, int                                                                                     \
+             : RM_STORED_INT, unsigned                                                                                 \
+             : RM_STORED_INT, int64_t                                                                                  \
+             : RM_STORED_INT64, uint64_t                                                                               \
+             : RM_STORED_SIZE, double                                                                                  \
+             : RM_STORED_REAL, default                                                                                 \
+             : RM_STORED_OTHER),                                                                                       \
+        offsetof(rm_options, member)
 #define MODEL (RM_TRAIN | RM_PLAN | RM_EVAL | RM_PREDICT | RM_SAMPLE)
 #define RUN (RM_TRAIN | RM_PLAN | RM_EVAL | RM_PREDICT)
 #define FIT (RM_TRAIN | RM_PLAN)
@@ -34,6 +43,8 @@
     { name, RM_OPTION_CHOICE, AT(member), commands, memory, def, 0, 0, choices, choices, help, NULL, RM_NO_FILE }
 #define YES(name, member, commands, memory, help)                                                                      \
     { name, RM_OPTION_SWITCH, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help, "true", RM_NO_FILE }
+#define NO(name, member, commands, memory, help)                                                                       \
+    { name, RM_OPTION_NO, AT(member), commands, memory, NULL, 0, 0, NULL, NULL, help, "true", RM_NO_FILE }
 
 /* A number that need not be said. */
 #define MAY(name, member, commands, memory, bare, low, high, help)                                                     \
@@ -41,136 +52,136 @@
 
 /* clang-format off */
 const rm_option rm_option_table[] = {
-    ONE("model", model, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|gpt2|mlp|cnn|resnet18|resnet34|resnet50|unet",
+    ONE("model", model.name, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|gpt2|mlp|cnn|resnet18|resnet34|resnet50|unet",
         "recurrent layers, or a network for pictures; equations and names are PyTorch's, minGRU-pytorch's, Hugging Face's (gpt2), torchvision's or milesial's (unet)"),
-    INT("layers", layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other; of seq2seq in the encoder and in the decoder"),
-    INT("hidden", hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
-    INT("embed", embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
-    INT("heads", heads, MODEL, RM_OF_MODEL, "0", 0, 1e5, "gpt2: of attention; 0: one for every 64 of --hidden"),
-    INT("positions", positions, MODEL, RM_OF_MODEL, "0", 0, 1e9, "gpt2: timesteps that its table of positions is for; 0: as many as samples have"),
-    YES("no-bias", no_bias, MODEL, RM_OF_MODEL, "recurrent and linear layers without biases, PyTorch's bias=False"),
-    YES("bidirectional", bidirectional, MODEL, RM_OF_MODEL,
+    INT("layers", model.layers, MODEL, RM_OF_MODEL, "2", 1, 1000, "how many, one on top of the other; of seq2seq in the encoder and in the decoder"),
+    INT("hidden", model.hidden, MODEL, RM_OF_MODEL, "256", 1, 1e6, "width of each layer"),
+    INT("embed", model.embed, MODEL, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0: as hidden"),
+    INT("heads", model.heads, MODEL, RM_OF_MODEL, "0", 0, 1e5, "gpt2: of attention; 0: one for every 64 of --hidden"),
+    INT("positions", model.positions, MODEL, RM_OF_MODEL, "0", 0, 1e9, "gpt2: timesteps that its table of positions is for; 0: as many as samples have"),
+    YES("no-bias", model.no_bias, MODEL, RM_OF_MODEL, "recurrent and linear layers without biases, PyTorch's bias=False"),
+    YES("bidirectional", model.bidirectional, MODEL, RM_OF_MODEL,
         "each layer runs in both directions of time, PyTorch's bidirectional=True; not for lm; of seq2seq the encoder's"),
-    YES("tie-embeddings", tie_embeddings, MODEL, RM_OF_MODEL, "lm: head.weight is embedding.weight, as in gpt2; --embed is --hidden then"),
-    YES("no-tie", no_tie, MODEL, RM_OF_MODEL, "gpt2: a head of its own, lm_head.weight, in place of the embedding; known from a file of weights"),
-    INT("proj-size", proj_size, MODEL, RM_OF_MODEL, "0", 0, 1e6, "lstm: h is projected to so many numbers, PyTorch's proj_size; 0: it is not"),
-    INT("classes", classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify and transcribe; 0: the largest label + 1"),
-    NUM("dropout", dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
-    ONE("stem", stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
-    YES("sync-batchnorm", sync_batchnorm, FIT, RM_OF_RUN, "resnet, unet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
+    YES("tie-embeddings", model.tie_embeddings, MODEL, RM_OF_MODEL, "lm: head.weight is embedding.weight, as in gpt2; --embed is --hidden then"),
+    YES("no-tie", model.no_tie, MODEL, RM_OF_MODEL, "gpt2: a head of its own, lm_head.weight, in place of the embedding; known from a file of weights"),
+    INT("proj-size", model.projection, MODEL, RM_OF_MODEL, "0", 0, 1e6, "lstm: h is projected to so many numbers, PyTorch's proj_size; 0: it is not"),
+    INT("classes", data.classes, MODEL, RM_OF_MODEL, "0", 0, 1e6, "outputs of classify and transcribe; 0: the largest label + 1"),
+    NUM("dropout", model.dropout, FIT, RM_REMEMBERED, "0", 0, 0.999, "probability, after every layer but the last"),
+    ONE("stem", model.small_stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
+    YES("sync-batchnorm", model.sync_batchnorm, FIT, RM_OF_RUN, "resnet, unet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
     ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy|s5|transcribe|seq2seq",
         "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; transcribe: labels without times, by CTC; adding, copy, s5: generated long-memory problems;\n"
         "                                 seq2seq: a line of text to another, by an encoder, and a decoder with attention"),
-    IN("data", data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress, transcribe: IDX images or .npy [N,T,F]; .gz too;\n"
+    IN("data", data.data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress, transcribe: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class; seq2seq: a text, line by line"),
-    INT("vocab", vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
+    INT("vocab", data.vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"
         "                                 four beyond 65536, lowest first; 0: a text, whose bytes are tokens"),
-    INT("document-end", document_end, RUN | RM_SAMPLE, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
-    IN("tokenizer", tokenizer, MODEL, RM_FORGOTTEN, "FILE", "lm, seq2seq: a tokenizer.json (byte-level BPE) that cuts the text into tokens, and decides --vocab; training states keep a copy"),
-    IN("lengths", lengths, RUN, RM_REMEMBERED, "FILE", "classify, regress, transcribe, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
-    IN("labels", labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
+    INT("document-end", data.document_end, RUN | RM_SAMPLE, RM_OF_RUN, "-1", -1, 1e9, "lm: the token (of a text: the byte) that ends a document; behind it states begin anew; -1: none"),
+    IN("tokenizer", data.tokenizer, MODEL, RM_FORGOTTEN, "FILE", "lm, seq2seq: a tokenizer.json (byte-level BPE) that cuts the text into tokens, and decides --vocab; training states keep a copy"),
+    IN("lengths", data.lengths, RUN, RM_REMEMBERED, "FILE", "classify, regress, transcribe, .npy [N,T,F]: how many timesteps of each sample count, .npy [N]; padding behind them changes nothing"),
+    IN("labels", data.labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy labels [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
         "                                 transcribe: .npy [N,S], from 1 on, -1 fills up rows; seq2seq: a text, whose line N belongs to line N of --data"),
-    ONE("generate", generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "seq2seq, in place of --data: lines of letters, to be written again, backwards, or in order"),
-    ONE("loss", loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber|bce", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1; of labels 0 and 1, of which several may be right: BCEWithLogitsLoss"),
+    ONE("generate", data.generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "seq2seq, in place of --data: lines of letters, to be written again, backwards, or in order"),
+    ONE("loss", model.loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber|bce", "of numbers: squared, absolute (PyTorch's l1_loss), or Huber's with delta 1; of labels 0 and 1, of which several may be right: BCEWithLogitsLoss"),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "classify: what each class counts in the loss of training: 1,0.5,2 or a .npy file; evaluations report the plain loss"),
-    INT("ignore-index", ignore_index, RUN, RM_OF_RUN, NULL, -1e9, 1e9, "classify: samples (or timesteps) with this label count nothing, in losses and accuracies"),
-    INT("values", values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
-    YES("every-step", every_step, MODEL, RM_OF_MODEL, "classify, regress: an answer at each timestep, which labels [N,T] of classes and [N,T,V] of numbers say themselves; of regress's [N,T] one number"),
-    IN("eval-data", eval_data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
-    IN("eval-labels", eval_labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
-    IN("eval-lengths", eval_lengths, FIT, RM_REMEMBERED, "FILE", "their lengths"),
-    YES("rows", rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
-    INT("image-size", image_size, RUN, RM_OF_RUN, "0", 0, 65536, "pictures: the shorter side becomes so long, and the middle is taken; 0: as they are"),
-    INT("channels", channels, RUN, RM_OF_RUN, "0", 0, 64, "of pictures: 1 or 3 from a folder [3]; of an array as it is"),
-    DEF("normalize", normalize, RUN, RM_OF_MODEL, "none", "MEAN:STD", "pictures: (value - MEAN) / STD, for all channels or each: 0.49:0.25,0.48:0.24,0.45:0.26"),
-    DEF("augment", augment, FIT, RM_OF_RUN, "none", "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
-    INT("loader-threads", loader_threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
-    YES("skip-broken", skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
-    YES("allow-nan", allow_nan, RUN, RM_REMEMBERED, "classify, regress: a NaN in the data is let through, not refused"),
-    INT("seq-len", seq_len, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, s5 32, classify and regress all;\n"
+    INT("ignore-index", data.ignored, RUN, RM_OF_RUN, NULL, -1e9, 1e9, "classify: samples (or timesteps) with this label count nothing, in losses and accuracies"),
+    INT("values", data.values, MODEL, RM_OF_MODEL, "0", 0, 1e6, "regress: numbers of an answer; 0: as the labels have"),
+    YES("every-step", data.every_step, MODEL, RM_OF_MODEL, "classify, regress: an answer at each timestep, which labels [N,T] of classes and [N,T,V] of numbers say themselves; of regress's [N,T] one number"),
+    IN("eval-data", held_out.data, FIT, RM_REMEMBERED, "FILE", "data for --eval-every"),
+    IN("eval-labels", held_out.labels, FIT, RM_REMEMBERED, "FILE", "their labels"),
+    IN("eval-lengths", held_out.lengths, FIT, RM_REMEMBERED, "FILE", "their lengths"),
+    YES("rows", data.rows, RUN, RM_OF_MODEL, "classify: IDX images row by row, MNIST's in 28 timesteps of 28 features, not in 784 of one"),
+    INT("image-size", data.image_size, RUN, RM_OF_RUN, "0", 0, 65536, "pictures: the shorter side becomes so long, and the middle is taken; 0: as they are"),
+    INT("channels", data.channels, RUN, RM_OF_RUN, "0", 0, 64, "of pictures: 1 or 3 from a folder [3]; of an array as it is"),
+    DEF("normalize", data.normalize, RUN, RM_OF_MODEL, "none", "MEAN:STD", "pictures: (value - MEAN) / STD, for all channels or each: 0.49:0.25,0.48:0.24,0.45:0.26"),
+    DEF("augment", data.augment, FIT, RM_OF_RUN, "none", "LIST", "pictures to train on: crop:PIXELS (of padding), flip, resized-crop; between commas"),
+    INT("loader-threads", data.threads, RUN, RM_REMEMBERED, "0", 0, 1024, "pictures: threads that make the next batch ready while one is computed"),
+    YES("skip-broken", data.skip_broken, RUN, RM_OF_RUN, "a folder of pictures: leave out files that cannot be read, all looked at first; else they are refused"),
+    YES("allow-nan", data.allow_nan, RUN, RM_REMEMBERED, "classify, regress: a NaN in the data is let through, not refused"),
+    INT("seq-len", data.timesteps, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0: lm 1000, adding 400, copy 120, s5 32, classify and regress all;\n"
         "                                 seq2seq: the most of a line and its end; generated 21, 0: as the longest lines"),
-    INT("batch", batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
-    INT("samples", samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy, s5, --generate: how many are generated"),
-    INT("seed", seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
-    YES("no-shuffle", no_shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
-    YES("bucket-by-length", bucket_by_length, FIT, RM_OF_RUN, "with --lengths, or of seq2seq: samples of like lengths in a batch, which takes no longer than its longest"),
-    YES("pad", pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end until all ranks have as many, as DistributedSampler does by default"),
-    YES("stateful", stateful, FIT, RM_OF_RUN,
+    INT("batch", order.batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples of a step"),
+    INT("samples", data.samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "adding, copy, s5, --generate: how many are generated"),
+    INT("seed", data.seed, RUN | RM_SAMPLE, RM_OF_RUN, "0", 0, 9e15, "of parameters, dropout, order and generated data"),
+    NO("no-shuffle", order.shuffle, FIT, RM_OF_RUN, "take the samples in the order of the file"),
+    YES("bucket-by-length", order.by_length, FIT, RM_OF_RUN, "with --lengths, or of seq2seq: samples of like lengths in a batch, which takes no longer than its longest"),
+    YES("pad", order.pad, FIT, RM_OF_RUN, "samples from an epoch's beginning fill up its end until all ranks have as many, as DistributedSampler does by default"),
+    YES("stateful", order.stateful, FIT, RM_OF_RUN,
         "lm: states go on from batch to batch; each row reads its own stretch of the text, as after PyTorch's batchify"),
 
     INT("steps", steps, FIT, RM_REMEMBERED, "100", 1, HUGE_COUNT, "updates, counted from the first run's start"),
     INT("epochs", epochs, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT, "passes over the data, instead of --steps"),
     {"tbptt", RM_OPTION_WINDOWS, AT(tbptt), FIT, RM_OF_RUN, "0", 0, 1e9, NULL, "K[:S]",
         "truncated back-propagation: gradients end every K timesteps, states do not; with S: every S timesteps they reach back K; 0: exact", NULL, RM_NO_FILE},
-    ONE("optimizer", optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|rmsprop|adagrad|lars|lamb",
+    ONE("optimizer", session.optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|rmsprop|adagrad|lars|lamb",
         "PyTorch's formulas; lars, lamb: docs/large_batch.md"),
-    NUM("lr", lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, rmsprop and adagrad 0.01, lars 1, others 0.001]"),
-    NUM("momentum", momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "sgd, rmsprop, lars"),
-    YES("nesterov", nesterov, FIT, RM_REMEMBERED, "sgd, lars: Nesterov's momentum"),
-    NUM("beta1", beta1, FIT, RM_REMEMBERED, "0.9", 0, 0.9999999, "adam, adamw, lamb"),
-    NUM("beta2", beta2, FIT, RM_REMEMBERED, "0.999", 0, 0.999999999, "adam, adamw, lamb"),
-    NUM("alpha", alpha, FIT, RM_REMEMBERED, "0.99", 0, 0.999999999, "rmsprop"),
-    NUM("eps", eps, FIT, RM_REMEMBERED, "1e-8", RM_TINY, 1,
+    NUM("lr", rate.lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, rmsprop and adagrad 0.01, lars 1, others 0.001]"),
+    NUM("momentum", session.momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "sgd, rmsprop, lars"),
+    YES("nesterov", session.nesterov, FIT, RM_REMEMBERED, "sgd, lars: Nesterov's momentum"),
+    NUM("beta1", session.beta1, FIT, RM_REMEMBERED, "0.9", 0, 0.9999999, "adam, adamw, lamb"),
+    NUM("beta2", session.beta2, FIT, RM_REMEMBERED, "0.999", 0, 0.999999999, "adam, adamw, lamb"),
+    NUM("alpha", session.alpha, FIT, RM_REMEMBERED, "0.99", 0, 0.999999999, "rmsprop"),
+    NUM("eps", session.epsilon, FIT, RM_REMEMBERED, "1e-8", RM_TINY, 1,
         "adam, adamw, rmsprop, lamb; adagrad 1e-10, and lars none, unless it is given"),
-    NUM("weight-decay", weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "sgd, adam, rmsprop, adagrad, lars: added to the gradient; adamw, lamb: decoupled"),
-    NUM("clip-grad-norm", clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest global 2-norm; 0: no clipping"),
-    NUM("clip-grad-value", clip_grad_value, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest size of any element of a gradient; 0: no clipping"),
+    NUM("weight-decay", session.weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "sgd, adam, rmsprop, adagrad, lars: added to the gradient; adamw, lamb: decoupled"),
+    NUM("clip-grad-norm", session.clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest global 2-norm; 0: no clipping"),
+    NUM("clip-grad-value", session.clip_grad_value, FIT, RM_REMEMBERED, "0", 0, 1e30, "largest size of any element of a gradient; 0: no clipping"),
 
     NUM("ema", ema, MODEL, RM_OF_RUN, "0", 0, 0.9999999, "decay of a moving average of the weights, which is evaluated, and saved beside them; 0: none,\n"
         "                                 and, of eval, predict and sample: the weights as they were trained"),
 
     TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192,\n"
         "                                 13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),
-    ONE("scale-lr", scale_lr, FIT, RM_REMEMBERED, "none", "none|linear|sqrt", "--lr is for --base-batch; with the batch of all ranks it grows"),
-    INT("base-batch", base_batch, FIT, RM_REMEMBERED, "256", 1, 1e12, "... the batch that --lr is right for"),
-    INT("warmup-steps", warmup_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "updates that the rate rises over: from --lr where it is scaled, else from 0"),
+    ONE("scale-lr", rate.scale, FIT, RM_REMEMBERED, "none", "none|linear|sqrt", "--lr is for --base-batch; with the batch of all ranks it grows"),
+    INT("base-batch", rate.base_batch, FIT, RM_REMEMBERED, "256", 1, 1e12, "... the batch that --lr is right for"),
+    INT("warmup-steps", rate.warmup_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "updates that the rate rises over: from --lr where it is scaled, else from 0"),
     NUM("warmup-epochs", warmup_epochs, FIT, RM_REMEMBERED, "0", 0, 1e6, "the same in passes over the data"),
-    ONE("lr-schedule", lr_schedule, FIT, RM_REMEMBERED, "constant", "constant|step|linear|cosine|poly|restarts|one-cycle|plateau",
+    ONE("lr-schedule", rate.schedule, FIT, RM_REMEMBERED, "constant", "constant|step|linear|cosine|poly|restarts|one-cycle|plateau",
         "what follows the warm-up (docs/large_batch.md)"),
     TXT("milestones", milestones, FIT, RM_REMEMBERED, "LIST", "step: where the rate falls, after updates (300,600) or epochs (30e,60e)"),
-    NUM("gamma", gamma, FIT, RM_REMEMBERED, "0.1", RM_TINY, 1e6, "step: what it is multiplied by there; plateau: at each fall"),
-    NUM("end-lr", end_lr, FIT, RM_REMEMBERED, "0", 0, 1e6, "linear, cosine, poly, restarts: where the rate ends; plateau: never below"),
-    INT("decay-steps", decay_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "... after so many updates, not counting the warm-up; 0: with the run; one-cycle: the same; restarts: the first cycle"),
-    NUM("power", power, FIT, RM_REMEMBERED, "2", RM_TINY, 1e3, "poly: the power"),
-    INT("cycle-mult", cycle_mult, FIT, RM_REMEMBERED, "1", 1, 1e6, "restarts: each cycle takes so many times as long as the one before"),
-    NUM("pct-start", pct_start, FIT, RM_REMEMBERED, "0.3", 0, 0.999999, "one-cycle: the share of it in which the rate rises to --lr"),
-    NUM("div-factor", div_factor, FIT, RM_REMEMBERED, "25", 1, 1e12, "one-cycle: it begins at --lr by this"),
-    NUM("final-div-factor", final_div_factor, FIT, RM_REMEMBERED, "1e4", 1, 1e12, "one-cycle: ... and ends at that by this"),
+    NUM("gamma", rate.gamma, FIT, RM_REMEMBERED, "0.1", RM_TINY, 1e6, "step: what it is multiplied by there; plateau: at each fall"),
+    NUM("end-lr", rate.end_lr, FIT, RM_REMEMBERED, "0", 0, 1e6, "linear, cosine, poly, restarts: where the rate ends; plateau: never below"),
+    INT("decay-steps", rate.decay_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "... after so many updates, not counting the warm-up; 0: with the run; one-cycle: the same; restarts: the first cycle"),
+    NUM("power", rate.power, FIT, RM_REMEMBERED, "2", RM_TINY, 1e3, "poly: the power"),
+    INT("cycle-mult", rate.cycle_mult, FIT, RM_REMEMBERED, "1", 1, 1e6, "restarts: each cycle takes so many times as long as the one before"),
+    NUM("pct-start", rate.pct_start, FIT, RM_REMEMBERED, "0.3", 0, 0.999999, "one-cycle: the share of it in which the rate rises to --lr"),
+    NUM("div-factor", rate.div_factor, FIT, RM_REMEMBERED, "25", 1, 1e12, "one-cycle: it begins at --lr by this"),
+    NUM("final-div-factor", rate.final_div_factor, FIT, RM_REMEMBERED, "1e4", 1, 1e12, "one-cycle: ... and ends at that by this"),
     INT("patience", patience, FIT, RM_REMEMBERED, "10", 0, HUGE_COUNT, "plateau: evaluations without improvement that are put up with"),
     NUM("threshold", threshold, FIT, RM_REMEMBERED, "1e-4", 0, 1, "plateau: an improvement is by this share of the best loss, or more"),
-    NUM("trust-coefficient", trust_coefficient, FIT, RM_REMEMBERED, "0.001", 0, 1e6, "lars: a step of this share of the weights' norm, times the rate"),
-    YES("momentum-correction", momentum_correction, FIT, RM_REMEMBERED, "lars: scale the velocity when the rate changes"),
-    YES("adapt-vectors", adapt_vectors, FIT, RM_REMEMBERED, "lars, lamb: scale biases and gains by their norms too"),
-    YES("decay-vectors", decay_vectors, FIT, RM_REMEMBERED, "lars, lamb: weight decay for biases and gains too"),
-    NUM("norm-limit", norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "lamb: a larger norm of weights counts as this much; 0: no limit"),
-    TXT("train-only", train_only, FIT, RM_REMEMBERED, "NAMES", "train these parameters alone, e.g. head. or rnn.,head.bias: beginnings of names"),
-    TXT("groups", groups, FIT, RM_REMEMBERED, "LIST", "parameters with a rate (a factor) or a weight decay of their own, by words in their names:\n"
+    NUM("trust-coefficient", session.trust_coefficient, FIT, RM_REMEMBERED, "0.001", 0, 1e6, "lars: a step of this share of the weights' norm, times the rate"),
+    YES("momentum-correction", session.momentum_correction, FIT, RM_REMEMBERED, "lars: scale the velocity when the rate changes"),
+    YES("adapt-vectors", session.adapt_vectors, FIT, RM_REMEMBERED, "lars, lamb: scale biases and gains by their norms too"),
+    YES("decay-vectors", session.decay_vectors, FIT, RM_REMEMBERED, "lars, lamb: weight decay for biases and gains too"),
+    NUM("norm-limit", session.norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "lamb: a larger norm of weights counts as this much; 0: no limit"),
+    TXT("train-only", session.train_only, FIT, RM_REMEMBERED, "NAMES", "train these parameters alone, e.g. head. or rnn.,head.bias: beginnings of names"),
+    TXT("groups", session.groups, FIT, RM_REMEMBERED, "LIST", "parameters with a rate (a factor) or a weight decay of their own, by words in their names:\n"
         "                                 bias,norm:weight-decay=0;wte:lr=0.1 - the first that fits counts"),
-    NUM("label-smoothing", label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
+    NUM("label-smoothing", model.label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
         "share of the target that all classes get (PyTorch's); evaluations report the plain loss"),
 
-    INT("checkpoint-segments", checkpoint_segments, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT,
+    INT("checkpoint-segments", session.segments, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT,
         "keep activations at N places only and recompute the rest: same losses, less memory"),
-    ONE("checkpoint", checkpoint, FIT, RM_REMEMBERED, "none", "none|segments|sqrt|lean|optimal",
+    ONE("checkpoint", session.strategy, FIT, RM_REMEMBERED, "none", "none|segments|sqrt|lean|optimal",
         "none: keep everything; sqrt: choose N; lean: keep only h; optimal: the fastest that fits --memory-budget"),
-    BIG("memory-budget", memory_budget, FIT, RM_REMEMBERED, "SIZE",
+    BIG("memory-budget", session.memory_budget, FIT, RM_REMEMBERED, "SIZE",
         "all bytes a step may use, e.g. 512MiB: takes the fastest plan that fits, or says the smallest that would"),
-    ONE("recompute", recompute, FIT, RM_REMEMBERED, "auto", "auto|exact-only|off",
+    ONE("recompute", session.recompute, FIT, RM_REMEMBERED, "auto", "auto|exact-only|off",
         "exact-only: only by running the same kernels again, no gates rebuilt from h; off: nothing is computed twice"),
-    TXT("spill", spill, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
-    YES("verify-recompute", verify_recompute, FIT, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
-    IN("calibration", calibration, FIT, RM_FORGOTTEN, "FILE",
+    TXT("spill", session.spill_dir, FIT, RM_REMEMBERED, "DIR", "also move activations to a file in DIR, where that is faster than recomputing"),
+    YES("verify-recompute", session.verify_recompute, FIT, RM_REMEMBERED, "compare a 64-bit hash of every recomputed boundary"),
+    IN("calibration", session.calibration, FIT, RM_FORGOTTEN, "FILE",
         "where measured times are kept; 'off': measure nothing [optimal: ~/.cache/remat/calibration.txt; else off]"),
-    INT("tile", tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: by batch and device"),
-    INT("threads", threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: as many as this process may use, by affinity mask and container quota"),
-    ONE("device", device, MODEL, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",
+    INT("tile", session.tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0: by batch and device"),
+    INT("threads", session.threads, MODEL, RM_REMEMBERED, "0", 0, 4096, "0: as many as this process may use, by affinity mask and container quota"),
+    ONE("device", session.device, MODEL, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",
         "cuda: an NVIDIA GPU; auto: cuda where it works, else the CPU; null computes nothing and counts everything"),
-    ONE("precision", precision, MODEL, RM_REMEMBERED, "fp32", "fp32|tf32|bf16",
+    ONE("precision", session.precision, MODEL, RM_REMEMBERED, "fp32", "fp32|tf32|bf16",
         "what products round their operands to: on a GPU; on a CPU with AVX512_BF16 bf16, in lstm, gru and rnn; sums and all else are fp32"),
-    ONE("rnn-kernels", rnn_kernels, MODEL, RM_REMEMBERED, "auto", "auto|remat|cudnn",
+    ONE("rnn-kernels", session.rnn_kernels, MODEL, RM_REMEMBERED, "auto", "auto|remat|cudnn",
         "whose kernels run recurrent layers; cudnn: NVIDIA's, on a GPU, without the lean option; auto: remat's"),
-    YES("no-fold", no_fold, MODEL, RM_OF_RUN, "do not fold the embedding into the first layer's input weights"),
+    NO("no-fold", session.fold_embedding, MODEL, RM_OF_RUN, "do not fold the embedding into the first layer's input weights"),
 
     TXT("devices", devices, RM_TRAIN, RM_FORGOTTEN, "LIST", "cpu:4 or 0,1,2,3: four ranks on this machine, on processors or on these GPUs"),
     TXT("init-method", init_method, RM_TRAIN, RM_FORGOTTEN, "URL", "where ranks meet: env://, tcp://HOST:PORT, file:///PATH [env://]"),
@@ -179,16 +190,16 @@ const rm_option rm_option_table[] = {
     INT("local-rank", local_rank, RM_TRAIN, RM_FORGOTTEN, NULL, 0, 32766, "which of those on this machine"),
     ONE("dist-backend", dist_backend, RM_TRAIN, RM_FORGOTTEN, "auto", "auto|local|mpi|gloo|nccl",
         "auto: local where all ranks share a machine, else mpi under mpirun, else gloo"),
-    INT("accumulate-steps", accumulate_steps, FIT, RM_REMEMBERED, "1", 1, 1e6,
+    INT("accumulate-steps", order.micro_steps, FIT, RM_REMEMBERED, "1", 1, 1e6,
         "batches whose gradients make one update; ranks talk after the last"),
-    ONE("loss-mean", loss_mean, FIT, RM_REMEMBERED, "batch", "batch|parts",
+    ONE("loss-mean", session.loss_mean, FIT, RM_REMEMBERED, "batch", "batch|parts",
         "where targets are left out or classes weighed: the mean over all that counts in the update's batch; or a mean in each of its parts (ranks, --accumulate-steps, shards), all of which weigh the same, as under PyTorch's DDP"),
-    MAY("deterministic-world", deterministic_world, FIT, RM_OF_RUN, "8", 0, 32768,
+    MAY("deterministic-world", order.shards, FIT, RM_OF_RUN, "8", 0, 32768,
         "cut the batch of all ranks into N shards, 8 if not said: the same bits for any number of ranks"),
     NUM("bucket-cap-mb", bucket_cap_mb, FIT, RM_REMEMBERED, "25", 0.001, 1e6, "MiB of gradients that travel together"),
-    ONE("grad-compress", grad_compress, FIT, RM_OF_RUN, "none", "none|fp16|bf16", "gradients travel in half the bytes"),
-    INT("zero", zero, FIT, RM_REMEMBERED, "0", 0, 1, "1: each rank keeps its share of the optimizer's state only (ZeRO-1)"),
-    YES("fused-update", fused_update, FIT, RM_REMEMBERED, "update parameters bucket by bucket, as gradients arrive"),
+    ONE("grad-compress", ddp.compress, FIT, RM_OF_RUN, "none", "none|fp16|bf16", "gradients travel in half the bytes"),
+    INT("zero", ddp.shard_optimizer, FIT, RM_REMEMBERED, "0", 0, 1, "1: each rank keeps its share of the optimizer's state only (ZeRO-1)"),
+    YES("fused-update", ddp.fused_update, FIT, RM_REMEMBERED, "update parameters bucket by bucket, as gradients arrive"),
     NUM("join-timeout", join_timeout, RM_TRAIN, RM_FORGOTTEN, "300", 1, 1e6, "seconds that ranks wait for one that does not come, or not on, while they join"),
     NUM("hang-timeout", hang_timeout, RM_TRAIN, RM_FORGOTTEN, "30", 2, 1e6, "seconds until a rank without a sign of life ends the job"),
 
@@ -215,8 +226,8 @@ const rm_option rm_option_table[] = {
     YES("pareto", pareto, RM_PLAN, RM_FORGOTTEN, "memory against time, for every strategy; --json and --plot too"),
     OUT("plot", plot, FIT, RM_FORGOTTEN, "FILE", "bytes alive over a step, by kind, as .svg, .png or .html; train adds what it measured"),
     BIG("assume-memory", assume_memory, RM_PLAN, RM_FORGOTTEN, "SIZE", "--device=null: plan for a machine with so much"),
-    BIG("assume-flops", assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many operations a second, e.g. 60T"),
-    BIG("assume-bandwidth", assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many bytes a second, e.g. 3.3TB"),
+    BIG("assume-flops", session.assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many operations a second, e.g. 60T"),
+    BIG("assume-bandwidth", session.assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many bytes a second, e.g. 3.3TB"),
     BIG("capacity", capacity, RM_PLACE, RM_FORGOTTEN, "SIZE", "stop at the first placement that fits; exit 1 when none is found"),
     NUM("time-limit", time_limit, RM_PLACE, RM_FORGOTTEN, "60", 0, 1e6, "seconds to search for a smaller block"),
     TXT("prompt", prompt, RM_SAMPLE, RM_FORGOTTEN, "TEXT", "what the text begins with [a line end]; of tokens without a tokenizer: numbers [0];\n"
@@ -305,7 +316,7 @@ const char *rm_option_group(const rm_option *line) {
 /* "--zero=N  what it does [0]"; the equals sign in brackets where the flag may stand alone. */
 static void print_flag(const rm_option *line, FILE *out) {
     char flag[256];
-    bool optional = line->bare && line->type != RM_OPTION_SWITCH;
+    bool optional = line->bare && !rm_option_is_switch(line);
     snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
              line->value ? line->value : "", optional ? "]" : "");
     fprintf(out, strlen(flag) > 30 ? "  %s\n%33s%s" : "  %-30s %.0s%s", flag, "", line->help);

@@ -15,6 +15,7 @@
 
 typedef enum {
     RM_OPTION_SWITCH,
+    RM_OPTION_NO, /* a switch that turns its member off */
     RM_OPTION_INTEGER,
     RM_OPTION_REAL,
     RM_OPTION_SIZE,
@@ -23,6 +24,16 @@ typedef enum {
     RM_OPTION_WINDOWS
 } rm_option_type;
 
+/* What the member is, which its type on the command line need not be: a choice may be an enum, or a bool. */
+typedef enum {
+    RM_STORED_BOOL,
+    RM_STORED_INT,
+    RM_STORED_INT64,
+    RM_STORED_SIZE,
+    RM_STORED_REAL,
+    RM_STORED_OTHER
+} rm_option_store;
+
 /* What a run does with the file that a flag names. Directories, and what looks at what is there before it writes, as
  * --calibration does, count as read: nothing else may be written over them. */
 typedef enum { RM_NO_FILE, RM_FILE_READ, RM_FILE_WRITTEN } rm_option_file;
@@ -30,7 +41,8 @@ typedef enum { RM_NO_FILE, RM_FILE_READ, RM_FILE_WRITTEN } rm_option_file;
 typedef struct {
     const char *name;
     rm_option_type type;
-    size_t offset; /* in rm_options: bool, int64_t, double, uint64_t, char *, char *, rm_windows */
+    rm_option_store store;
+    size_t offset; /* in rm_options */
     int commands;
     rm_option_memory memory;
     const char *default_text; /* NULL: none */
@@ -50,10 +62,16 @@ extern const int rm_n_options; /* <= RM_MAX_FLAGS */
 static inline void *rm_option_member(const rm_options *options, const rm_option *line) {
     return (char *)options + line->offset;
 }
+static inline bool rm_option_is_switch(const rm_option *line) {
+    return line->type == RM_OPTION_SWITCH || line->type == RM_OPTION_NO;
+}
+static inline bool rm_option_is_text(const rm_option *line) {
+    return line->store == RM_STORED_OTHER && line->type != RM_OPTION_WINDOWS;
+}
 const rm_option *rm_option_find(const char *name, size_t length); /* NULL: there is none */
 const rm_option *rm_option_named(const char *name);               /* there is one */
 const char *rm_option_command(int commands);                      /* the name of the first of them */
-const char *rm_option_group(const rm_option *line);               /* the title of --help that it comes first under, or NULL */
+const char *rm_option_group(const rm_option *line); /* the title of --help that it comes first under, or NULL */
 
 /* Where a value was written, for the sentence: "--hidden=12x" or "runs.conf:3: hidden = 12x". */
 typedef struct {
@@ -65,6 +83,7 @@ remat_status rm_option_check_files(const rm_options *options, rm_command command
 
 /* Reads a value and marks the flag as given; INVALID says what is wrong with it, and where it stands. */
 remat_status rm_option_set(rm_options *options, const rm_option *line, const char *value, rm_option_place where);
+void rm_option_clear(rm_options *options, const rm_option *line); /* of a text: frees it */
 /* The value as the command line would say it, into `text`. */
 const char *rm_option_text(const rm_options *options, const rm_option *line, char *text, size_t text_bytes);
 

@@ -24,6 +24,38 @@ static remat_status bad_range(rm_option_place where, const rm_option *line, cons
     return bad(where, line, value, why);
 }
 
+/* A whole number, whatever the member is. */
+static void put(const rm_options *o, const rm_option *line, int64_t number) {
+    void *at = rm_option_member(o, line);
+    switch (line->store) {
+    case RM_STORED_BOOL:
+        *(bool *)at = number != 0;
+        break;
+    case RM_STORED_INT:
+        *(int *)at = (int)number;
+        break;
+    case RM_STORED_REAL:
+        *(double *)at = (double)number;
+        break;
+    default: /* RM_STORED_INT64, RM_STORED_SIZE: of one representation below 2^63 */
+        *(int64_t *)at = number;
+    }
+}
+
+static int64_t whole(const rm_options *o, const rm_option *line) {
+    const void *at = rm_option_member(o, line);
+    switch (line->store) {
+    case RM_STORED_BOOL:
+        return *(const bool *)at;
+    case RM_STORED_INT:
+        return *(const int *)at;
+    case RM_STORED_REAL:
+        return (int64_t) * (const double *)at;
+    default:
+        return *(const int64_t *)at;
+    }
+}
+
 static remat_status set_integer(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     char *end;
     errno = 0;
@@ -32,7 +64,7 @@ static remat_status set_integer(rm_options *o, const rm_option *line, const char
         return bad(where, line, value, "is not a whole number such as 64");
     if (errno == ERANGE || !((double)number >= line->low && (double)number <= line->high))
         return bad_range(where, line, value);
-    *(int64_t *)rm_option_member(o, line) = number;
+    put(o, line, number);
     return REMAT_OK;
 }
 
@@ -90,8 +122,23 @@ static remat_status set_size(rm_options *o, const rm_option *line, const char *v
                    rate ? "has a unit that is not known; use K, M, G or T, with or without a B behind it"
                         : "has a unit that is not known; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
     if (!(number >= 1 && number <= 1e18)) return bad(where, line, value, "must be from 1 to 1e18");
-    *(uint64_t *)rm_option_member(o, line) = (uint64_t)number;
+    put(o, line, (int64_t)number);
     return REMAT_OK;
+}
+
+remat_status rm_options_replace(const char **member, const char *text) {
+    char *copy = rm_strdup(text);
+    REQUIRE(copy, MEMORY, "no memory for the value %.60s of a flag", text);
+    rm_free((void *)*member);
+    *member = copy;
+    return REMAT_OK;
+}
+
+void rm_option_clear(rm_options *o, const rm_option *line) {
+    const char **text = rm_option_member(o, line);
+    if (!rm_option_is_text(line)) return;
+    rm_free((void *)*text);
+    *text = NULL;
 }
 
 static remat_status set_text(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
@@ -100,32 +147,39 @@ static remat_status set_text(rm_options *o, const rm_option *line, const char *v
     if (!*value) return bad(where, line, value, why);
     bool too_long = line->memory != RM_FORGOTTEN && strlen(value) >= RM_PATH_BYTES; /* to be kept by a training state */
     if (too_long) return bad(where, line, value, "is too long: 4095 bytes are the most");
-    char *copy = rm_strdup(value);
-    REQUIRE(copy, MEMORY, "no memory for the value of --%s", line->name);
-    char **text = rm_option_member(o, line);
-    rm_free(*text);
-    *text = copy;
-    return REMAT_OK;
+    return rm_options_replace(rm_option_member(o, line), value);
 }
 
-static bool is_choice(const char *choices, const char *value) {
+/* Which of "a|b|c" it is; -1: none. */
+static int find_choice(const char *choices, const char *value) {
     size_t length = strlen(value);
-    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (length == strcspn(at, "|") && !memcmp(at, value, length)) return true;
-    return false;
+    int i = 0;
+    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL, i++)
+        if (length == strcspn(at, "|") && !memcmp(at, value, length)) return i;
+    return -1;
 }
 
 static remat_status set_choice(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     char why[120];
-    snprintf(why, sizeof why, "must be one of %s", line->choices);
-    return is_choice(line->choices, value) ? set_text(o, line, value, where) : bad(where, line, value, why);
+    int choice = find_choice(line->choices, value);
+    snprintf(why, sizeof why, "must be one of %s", line->choices ? line->choices : "");
+    if (choice < 0) return bad(where, line, value, why);
+    if (rm_option_is_text(line)) return set_text(o, line, value, where);
+    put(o, line, choice);
+    return REMAT_OK;
+}
+
+static void choice_text(const rm_option *line, int64_t number, char *text, size_t bytes) {
+    const char *at = line->choices;
+    for (; number > 0; number--) at = strchr(at, '|') + 1;
+    snprintf(text, bytes, "%.*s", (int)strcspn(at, "|"), at);
 }
 
 static remat_status set_switch(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     bool yes = !strcmp(value, "true") || !strcmp(value, "yes") || !strcmp(value, "1");
     bool no = !strcmp(value, "false") || !strcmp(value, "no") || !strcmp(value, "0");
     if (!yes && !no) return bad(where, line, value, "must be true or false");
-    *(bool *)rm_option_member(o, line) = yes;
+    *(bool *)rm_option_member(o, line) = yes == (line->type == RM_OPTION_SWITCH);
     return REMAT_OK;
 }
 
@@ -133,6 +187,7 @@ remat_status rm_option_set(rm_options *o, const rm_option *line, const char *val
     o->given[line - rm_option_table] = true;
     switch (line->type) {
     case RM_OPTION_SWITCH:
+    case RM_OPTION_NO:
         return set_switch(o, line, value, where);
     case RM_OPTION_INTEGER:
         return set_integer(o, line, value, where);
@@ -165,25 +220,31 @@ static void windows_text(rm_windows w, char *text, size_t bytes) {
 
 const char *rm_option_text(const rm_options *o, const rm_option *line, char *text, size_t bytes) {
     const void *at = rm_option_member(o, line);
+    const char *words = rm_option_is_text(line) ? *(const char *const *)at : NULL;
     switch (line->type) {
     case RM_OPTION_SWITCH:
-        snprintf(text, bytes, "%s", *(const bool *)at ? "true" : "false");
+    case RM_OPTION_NO:
+        snprintf(text, bytes, "%s", *(const bool *)at == (line->type == RM_OPTION_SWITCH) ? "true" : "false");
         break;
     case RM_OPTION_INTEGER:
-        snprintf(text, bytes, "%lld", (long long)*(const int64_t *)at);
+        snprintf(text, bytes, "%lld", (long long)whole(o, line));
         break;
     case RM_OPTION_REAL:
         real_text(*(const double *)at, text, bytes);
         break;
     case RM_OPTION_SIZE:
-        if (*(const uint64_t *)at)
-            snprintf(text, bytes, "%llu", (unsigned long long)*(const uint64_t *)at);
+        if (whole(o, line))
+            snprintf(text, bytes, "%lld", (long long)whole(o, line));
         else
             *text = 0; /* not given, like a text */
         break;
-    case RM_OPTION_TEXT:
     case RM_OPTION_CHOICE:
-        snprintf(text, bytes, "%s", *(char *const *)at ? *(char *const *)at : "");
+        if (!rm_option_is_text(line)) {
+            choice_text(line, whole(o, line), text, bytes);
+            break;
+        } /* fall through */
+    case RM_OPTION_TEXT:
+        snprintf(text, bytes, "%s", words ? words : "");
         break;
     case RM_OPTION_WINDOWS:
         windows_text(*(const rm_windows *)at, text, bytes);

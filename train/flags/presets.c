@@ -73,20 +73,20 @@ void rm_presets_print(FILE *out) {
 
 /* "--batch=64 x 16 ranks x --accumulate-steps=4": factors of one are left out. */
 static const char *factors(const rm_options *o, char text[120]) {
-    int n = snprintf(text, 120, "--batch=%lld", (long long)o->batch);
+    int n = snprintf(text, 120, "--batch=%lld", (long long)o->order.batch);
     if (o->world_size > 1) n += snprintf(text + n, 120 - (size_t)n, " x %lld ranks", (long long)o->world_size);
-    if (o->accumulate_steps > 1 && !o->deterministic_world)
-        snprintf(text + n, 120 - (size_t)n, " x --accumulate-steps=%lld", (long long)o->accumulate_steps);
+    if (o->order.micro_steps > 1 && !o->order.shards)
+        snprintf(text + n, 120 - (size_t)n, " x --accumulate-steps=%lld", (long long)o->order.micro_steps);
     return text;
 }
 
 /* Where the batch is only too small, micro steps would do as well. */
 static void find_remedy(const rm_options *o, const rm_preset *p, int64_t others, char text[120]) {
-    int64_t ranks = o->batch * o->world_size;
+    int64_t ranks = o->order.batch * o->world_size;
     if (p->batch % others)
         snprintf(text, 120, "%lld cannot be shared out to %lld ranks and micro steps: change their number",
                  (long long)p->batch, (long long)others);
-    else if (p->batch % ranks == 0 && ranks < p->batch && !o->deterministic_world)
+    else if (p->batch % ranks == 0 && ranks < p->batch && !o->order.shards)
         snprintf(text, 120, "say --batch=%lld or --accumulate-steps=%lld", (long long)(p->batch / others),
                  (long long)(p->batch / ranks));
     else
@@ -101,7 +101,7 @@ static remat_status disagree(const rm_options *o, const rm_preset *p, int64_t ot
     FAIL(INVALID,
          "--preset=%s is for a batch of %lld samples an update, and this run has %s%lld%s: %s, or --scale-lr=linear to "
          "scale the learning rate to this batch",
-         p->name, (long long)p->batch, *made ? "" : "--batch=", (long long)(o->batch * others), made, remedy);
+         p->name, (long long)p->batch, *made ? "" : "--batch=", (long long)(o->order.batch * others), made, remedy);
 }
 
 /* With --deterministic-world the shards are parts of --batch, not more of it. */
@@ -110,10 +110,10 @@ remat_status rm_preset_share_batch(rm_options *o) {
     if (!o->preset) return REMAT_OK;
     TRY(rm_preset_find(o->preset, &preset));
     int64_t ranks = o->world_size > 1 ? o->world_size : 1;
-    int64_t others = ranks * (o->deterministic_world ? 1 : o->accumulate_steps);
-    bool scaled = strcmp(o->scale_lr, "none") != 0;
-    if (!rm_options_given(o, "batch") && preset.batch % others == 0) o->batch = preset.batch / others;
+    int64_t others = ranks * (o->order.shards ? 1 : o->order.micro_steps);
+    bool scaled = o->rate.scale != RM_SCALE_NONE;
+    if (!rm_options_given(o, "batch") && preset.batch % others == 0) o->order.batch = preset.batch / others;
     rm_options as_one = *o;
     as_one.world_size = ranks;
-    return scaled || o->batch * others == preset.batch ? REMAT_OK : disagree(&as_one, &preset, others);
+    return scaled || o->order.batch * others == preset.batch ? REMAT_OK : disagree(&as_one, &preset, others);
 }

@@ -70,10 +70,10 @@ static remat_status count_sharing(rm_ranks *ranks) {
 static void share_processors(const rm_ranks *ranks, rm_options *o) {
     const rm_processors *p = rm_processors_get();
     const char *said = getenv("OMP_NUM_THREADS");
-    if (o->threads || (said && *said) || ranks->size < 2) return;
+    if (o->session.threads || (said && *said) || ranks->size < 2) return;
     int each = p->allowed / ranks->sharing;
     if (p->quota > 0 && p->quota / ranks->sharing_quota < each) each = (int)(p->quota / ranks->sharing_quota);
-    o->threads = each > 1 ? each : 1;
+    o->session.threads = each > 1 ? each : 1;
 }
 
 /* Nothing is left to say here: another rank says it. */
@@ -85,14 +85,14 @@ remat_status rm_ranks_fail_alike(rm_ranks *ranks, remat_status status) {
 }
 
 static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
-    if (strcmp(o->dist_backend, "nccl") || !strcmp(o->device, "cuda")) return REMAT_OK;
+    if (strcmp(o->dist_backend, "nccl") || !strcmp(o->session.device, "cuda")) return REMAT_OK;
     bool repeats = rm_rendezvous_repeats(rm_environment_of_process, NULL, false);
     if (repeats) rm_ranks_let_others_go_first();
     remat_status status = rm_fail(
         REMAT_INVALID,
         "--dist-backend=nccl is for GPUs, and --device=%s computes on the CPU: --dist-backend=auto chooses among "
         "local, mpi and gloo",
-        o->device);
+        o->session.device);
     return repeats ? rm_ranks_fail_alike(ranks, status) : status;
 }
 
@@ -175,7 +175,7 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     o->world_size = where.size;
     o->rank = where.rank;
     /* What one rank's "auto" is, nobody knows yet. */
-    if (where.size == 1) return strcmp(o->device, "auto") ? check_engine(out, o) : REMAT_OK;
+    if (where.size == 1) return strcmp(o->session.device, "auto") ? check_engine(out, o) : REMAT_OK;
     if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
     out->rank = where.rank;
     out->size = where.size;
@@ -247,7 +247,7 @@ static void write_flag(FILE *out, const rm_options *o, int flag) {
     const char *name = rm_options_name(flag);
     rm_options_text(o, flag, text, sizeof text);
     bool lr = !strcmp(name, "lr"), absent = !rm_options_has_default(flag) && (!*text || !strcmp(text, "0"));
-    if (lr && o->lr < 0)
+    if (lr && o->rate.lr < 0)
         fprintf(out, "--lr=%g\n", rm_setup_learning_rate(o));
     else if (absent && !lr)
         fprintf(out, "no --%s\n", name);
@@ -308,8 +308,8 @@ static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *oth
 /* Gradients on GPUs travel by NCCL, whose ranks find each other through the same store. */
 static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
     int number;
-    if (strcmp(o->device, "cuda")) return REMAT_OK;
-    TRY(rm_device_number(o->device, &number));
+    if (strcmp(o->session.device, "cuda")) return REMAT_OK;
+    TRY(rm_device_number(o->session.device, &number));
     rm_group_config config = {.engine = "nccl",
                               .rank = ranks->rank,
                               .size = ranks->size,
@@ -324,13 +324,11 @@ remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *
     char *text = NULL;
     if (!ranks->group) return REMAT_OK;
     rm_ddp_config config = {.group = ranks->group,
-                            .compress = !strcmp(o->grad_compress, "fp16")   ? RM_COMPRESS_FP16
-                                        : !strcmp(o->grad_compress, "bf16") ? RM_COMPRESS_BF16
-                                                                            : RM_COMPRESS_NONE,
-                            .deterministic_world = o->deterministic_world > 0,
-                            .shard_optimizer = o->zero > 0,
-                            .fused_update = o->fused_update,
-                            .rows = o->batch};
+                            .compress = o->ddp.compress,
+                            .deterministic_world = o->order.shards > 0,
+                            .shard_optimizer = o->ddp.shard_optimizer,
+                            .fused_update = o->ddp.fused_update,
+                            .rows = o->order.batch};
     describe_buckets(o, &config.first_bucket_bytes, &config.bucket_bytes);
     remat_status status = write_same(o, facts, &text);
     if (!status) status = compare_first(ranks, text);
@@ -368,9 +366,9 @@ const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
     if (o->world_size <= 1) return NULL;
     *table = (remat_ranks){.struct_bytes = sizeof *table,
                            .size = (int)o->world_size,
-                           .shard_optimizer = o->zero > 0,
-                           .fused_update = o->fused_update,
-                           .wire_bytes = strcmp(o->grad_compress, "none") ? 2 : 0};
+                           .shard_optimizer = o->ddp.shard_optimizer,
+                           .fused_update = o->ddp.fused_update,
+                           .wire_bytes = o->ddp.compress ? 2 : 0};
     describe_buckets(o, &table->first_bucket_bytes, &table->bucket_bytes);
     return table;
 }

@@ -25,7 +25,8 @@ typedef struct rm_ranks_watch rm_ranks_watch;
 /* Must not move while it is open. */
 typedef struct {
     int32_t rank, size; /* 0 of 1: alone */
-    int32_t sharing, sharing_quota; /* ranks that share this one's processors, or its container's quota; itself included */
+    int32_t sharing,
+        sharing_quota; /* ranks that share this one's processors, or its container's quota; itself included */
     char host[RM_HOST_BYTES];
     char join_name[40], silence_name[40]; /* the flags of the two time-outs, in the group's sentences */
     bool quiet;                           /* what ranks wait for, another of this host says */
@@ -39,7 +40,7 @@ typedef struct {
     bool alike; /* ... and have failed alike */
 } rm_ranks;
 
-/* Meets the other ranks, if there are any. Leaves their number in options->world_size, and in options->threads this rank's
+/* Meets the other ranks, if there are any. Leaves their number in options->world_size, and in options->session.threads this rank's
  * share of the processors, where neither --threads nor OMP_NUM_THREADS says anything. Close in any case. */
 remat_status rm_ranks_open(rm_options *options, rm_ranks *out);
 void rm_ranks_close(rm_ranks *ranks);

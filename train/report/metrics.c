@@ -175,28 +175,29 @@ static json_t *count(uint64_t value) { return json_integer((json_int_t)value); }
 
 static void add_flags(json_t *event, const rm_options *o) {
     json_object_set_new(event, "task", json_string(o->task));
-    json_object_set_new(event, "model", json_string(o->model));
-    json_object_set_new(event, "layers", json_integer(o->layers));
-    json_object_set_new(event, "hidden", json_integer(o->hidden));
-    json_object_set_new(event, "embed", json_integer(o->embed));
-    json_object_set_new(event, "dropout", json_real(o->dropout));
+    json_object_set_new(event, "model", json_string(o->model.name));
+    json_object_set_new(event, "layers", json_integer(o->model.layers));
+    json_object_set_new(event, "hidden", json_integer(o->model.hidden));
+    json_object_set_new(event, "embed", json_integer(o->model.embed));
+    json_object_set_new(event, "dropout", json_real(o->model.dropout));
     json_object_set_new(event, "tbptt", json_integer(o->tbptt.length));
     json_object_set_new(event, "tbptt_step", json_integer(o->tbptt.step));
-    json_object_set_new(event, "stateful", json_boolean(o->stateful));
-    json_object_set_new(event, "optimizer", json_string(o->optimizer));
-    json_object_set_new(event, "seed", json_integer(o->seed));
+    json_object_set_new(event, "stateful", json_boolean(o->order.stateful));
+    json_object_set_new(event, "optimizer", json_string(o->session.optimizer));
+    json_object_set_new(event, "seed", json_integer(o->data.seed));
 }
 
 /* Who computes an update, and in how many parts. */
 static void add_ranks(json_t *event, const rm_options *o) {
+    char word[32];
     int64_t ranks = rm_setup_ranks(o), micro_steps = rm_setup_micro_steps(o);
     json_object_set_new(event, "ranks", json_integer(ranks));
     json_object_set_new(event, "rank", json_integer(o->rank > 0 ? o->rank : 0));
     json_object_set_new(event, "micro_steps", json_integer(micro_steps));
     json_object_set_new(event, "global_batch", json_integer(ranks * micro_steps * rm_setup_rows(o)));
-    json_object_set_new(event, "deterministic_world", json_integer(o->deterministic_world));
-    json_object_set_new(event, "grad_compress", json_string(o->grad_compress));
-    json_object_set_new(event, "zero", json_integer(o->zero));
+    json_object_set_new(event, "deterministic_world", json_integer(o->order.shards));
+    json_object_set_new(event, "grad_compress", json_string(rm_options_text_of(o, "grad-compress", word, sizeof word)));
+    json_object_set_new(event, "zero", json_integer(o->ddp.shard_optimizer));
 }
 
 static void add_summary(json_t *event, const remat_plan_summary *p) {

@@ -5,7 +5,7 @@
 #ifndef RM_EMA_H
 #define RM_EMA_H
 
-#include "train/run/model.h"
+#include "train/models/model.h"
 #include "train/flags/options.h"
 
 typedef struct {

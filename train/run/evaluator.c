@@ -51,7 +51,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                           .bytes_per_target = (double)dataset->target_bytes /
                                               ((double)dataset->count * (double)dataset->shape.timesteps),
                           .tokens = !strcmp(options->task, "lm")};
-    if (!batch) batch = options->batch;
+    if (!batch) batch = options->order.batch;
     const rm_data_shape *shape = &dataset->shape;
     int64_t outputs = shape->labels ? out->width * shape->classes : out->width;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
@@ -68,8 +68,8 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
     if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
-    return options->loader_threads && dataset->kind->threads && !plan_only
-               ? rm_crew_create(options->loader_threads, &out->crew)
+    return options->data.threads && dataset->kind->threads && !plan_only
+               ? rm_crew_create(options->data.threads, &out->crew)
                : REMAT_OK;
 }
 
@@ -78,13 +78,13 @@ static remat_status check_pictures(const rm_options *o, const rm_data_shape *a, 
             "--eval-data=%s has pictures of %lld x %lld x %lld, and --data=%s of %lld x %lld x %lld: give data of one "
             "kind, or "
             "--image-size=S",
-            o->eval_data, (long long)a->channels, (long long)a->height, (long long)a->width, o->data,
+            o->held_out.data, (long long)a->channels, (long long)a->height, (long long)a->width, o->data.data,
             (long long)b->channels, (long long)b->height, (long long)b->width);
     REQUIRE(a->class_names == b->class_names, INVALID,
             "the folders in --eval-data=%s and --data=%s have other names, and those number the classes: give each the "
             "same, "
             "empty or not",
-            o->eval_data, o->data);
+            o->held_out.data, o->data.data);
     return REMAT_OK;
 }
 
@@ -92,14 +92,15 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
                                rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
     spec.window = 0; /* a forward pass needs no truncation */
-    if (!o->eval_every && !o->eval_data) return REMAT_OK;
-    REQUIRE(o->eval_data || rm_setup_generates(o), INVALID,
+    if (!o->eval_every && !o->held_out.data) return REMAT_OK;
+    REQUIRE(o->held_out.data || rm_setup_generates(o), INVALID,
             "--eval-every needs something to evaluate on: --eval-data=FILE");
     TRY(rm_setup_dataset(o, true, dataset));
     TRY(check_pictures(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
-            "--eval-data=%s has %lld features a timestep, and --data=%s has %lld: give data of one kind", o->eval_data,
-            (long long)(*dataset)->shape.features, o->data ? o->data : "", (long long)spec.data.features);
+            "--eval-data=%s has %lld features a timestep, and --data=%s has %lld: give data of one kind",
+            o->held_out.data, (long long)(*dataset)->shape.features, o->data.data ? o->data.data : "",
+            (long long)spec.data.features);
     spec.data = (*dataset)->shape;
     return rm_evaluator_create(o, &spec, *dataset, batch, plan_only, out);
 }

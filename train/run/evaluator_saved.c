@@ -16,7 +16,7 @@ static remat_status check_predictable(const rm_options *o) {
             "a row is written for each sample, and --task=%s has a target at each timestep: `remat eval` gives its "
             "loss, `remat sample` writes text",
             o->task);
-    REQUIRE(strcmp(o->device, "null"), INVALID,
+    REQUIRE(strcmp(o->session.device, "null"), INVALID,
             "--device=null computes nothing, so it has nothing to predict: use cpu");
     return REMAT_OK;
 }
@@ -24,7 +24,8 @@ static remat_status check_predictable(const rm_options *o) {
 static remat_status open_data(const rm_options *o, rm_command command, rm_dataset **out) {
     bool generated = rm_setup_generates(o), answers = is(o, "classify") || is(o, "regress") || is(o, "transcribe"),
          labels = command == RM_EVAL && (answers || is(o, "seq2seq"));
-    REQUIRE(generated || o->data, INVALID, "there are no data: say --data=FILE%s%s", labels ? " and --labels=FILE" : "",
+    REQUIRE(generated || o->data.data, INVALID, "there are no data: say --data=FILE%s%s",
+            labels ? " and --labels=FILE" : "",
             o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
     rm_data_source source = rm_setup_source(o, generated);
     source.unlabelled = command == RM_PREDICT;
@@ -55,20 +56,20 @@ static remat_status check_width(const rm_options *o, const char *state, const rm
     REQUIRE(
         !theirs || ours == theirs, INVALID,
         "%s has %lld features a timestep, and the model was trained on %lld: give data like those it was trained on",
-        o->data ? o->data : o->task, (long long)ours, (long long)theirs);
+        o->data.data ? o->data.data : o->task, (long long)ours, (long long)theirs);
     return REMAT_OK;
 }
 
 /* Padding that nobody names would be read as data. */
 static remat_status check_lengths(const rm_options *o, const rm_state_point *run) {
-    REQUIRE(!run->lengths || o->lengths, INVALID,
+    REQUIRE(!run->lengths || o->data.lengths, INVALID,
             "the model was trained on samples with --lengths, and nothing says it of --data: add --lengths=FILE");
     return REMAT_OK;
 }
 
 /* That of the run's own evaluations: a shard's rows, where it had shards. 0: --batch. */
 static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
-    return run->shards ? o->batch * run->world_size / run->shards : 0;
+    return run->shards ? o->order.batch * run->world_size / run->shards : 0;
 }
 
 /* Weights of a training state have its names of classes, whichever flag they come by. */
@@ -94,7 +95,7 @@ remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved
     TRY(open_data(o, command, &out->dataset));
     TRY(find_named(o, out));
     bool labels = command == RM_EVAL && *out->named; /* of `predict` folders are not read as classes */
-    if (labels) TRY(rm_setup_check_classes(out->named, out->dataset, o->data));
+    if (labels) TRY(rm_setup_check_classes(out->named, out->dataset, o->data.data));
     TRY(rm_setup_spec(o, out->dataset, &spec));
     TRY(check_width(o, out->state, out->dataset));
     int64_t batch = said ? 0 : batch_of_run(o, &out->point);

@@ -63,8 +63,8 @@ static remat_status learn_answers(rm_options *o, int64_t outputs) {
     bool classes = !strcmp(o->task, "classify") || !strcmp(o->task, "transcribe");
     bool values = !strcmp(o->task, "regress");
     if (!strcmp(o->init_head, "new")) return REMAT_OK;
-    if (classes && !o->classes) return learn_count(o, "classes", outputs);
-    return values && !o->values && !o->labels ? learn_count(o, "values", outputs) : REMAT_OK;
+    if (classes && !o->data.classes) return learn_count(o, "classes", outputs);
+    return values && !o->data.values && !o->data.labels ? learn_count(o, "values", outputs) : REMAT_OK;
 }
 
 /* What the file does not tell, or tells in a way that no model has, is found when its arrays are matched with the session's. */
@@ -87,7 +87,7 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(learn_count(o, "proj-size", shape.projection));
     TRY(learn_count(o, "layers", shape.layers));
     TRY(learn_count(o, "hidden", shape.hidden));
-    bool as_hidden = !o->embed && shape.embed == shape.hidden; /* which is what 0 means */
+    bool as_hidden = !o->model.embed && shape.embed == shape.hidden; /* which is what 0 means */
     if (!as_hidden) TRY(learn_count(o, "embed", shape.embed));
     return learn_answers(o, shape.outputs);
 }
@@ -99,41 +99,31 @@ static uint64_t readable_bytes(const rm_options *o) {
     return budget > RM_UNPACKED_BYTES ? budget : 0;
 }
 
+static void hold_out(const rm_options *o, rm_data_source *source) {
+    source->data = o->held_out.data;
+    source->labels = o->held_out.labels;
+    source->lengths = o->held_out.lengths;
+    source->augment = NULL;
+    if (source->samples > 1000) source->samples = 1000;
+    source->held_out = source->steps_known = true;
+    source->whole = !o->resume && !rm_options_said(o, "seq-len");
+}
+
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
-    return (rm_data_source){.data = held_out ? o->eval_data : o->data,
-                            .labels = held_out ? o->eval_labels : o->labels,
-                            .lengths = held_out ? o->eval_lengths : o->lengths,
-                            .rows = o->rows,
-                            .allow_nan = o->allow_nan,
-                            .pictures = rm_model_takes_pictures(o->model),
-                            .pixels = rm_model_labels_pixels(o->model),
-                            .channels = o->channels,
-                            .image_size = o->image_size,
-                            .normalize = o->normalize,
-                            .augment = held_out ? NULL : o->augment,
-                            .threads = o->loader_threads,
-                            .skip_broken = o->skip_broken,
-                            .timesteps = o->seq_len,
-                            .vocab = o->vocab,
-                            .document_end = o->document_end + 1,
-                            .tokenizer = o->tokenizer,
-                            .classes = o->classes,
-                            .yes_or_no = !strcmp(o->loss, "bce"),
-                            .samples = held_out && o->samples > 1000 ? 1000 : o->samples,
-                            .seed = o->seed,
-                            .held_out = held_out,
-                            .values = o->values,
-                            .ignores = rm_options_given(o, "ignore-index"),
-                            .ignored = o->ignore_index,
-                            .every_step = o->every_step,
-                            .steps_known = held_out || rm_options_given(o, "every-step"),
-                            .whole = held_out && !o->resume && !rm_options_said(o, "seq-len"),
-                            .generate = o->generate,
-                            .budget = readable_bytes(o)};
+    rm_data_source source = o->data;
+    source.pictures = rm_model_takes_pictures(o->model.name);
+    source.pixels = rm_model_labels_pixels(o->model.name);
+    source.document_end = o->data.document_end + 1;
+    source.yes_or_no = !strcmp(o->model.loss, "bce");
+    source.ignores = rm_options_given(o, "ignore-index");
+    source.steps_known = rm_options_given(o, "every-step");
+    source.budget = readable_bytes(o);
+    if (held_out) hold_out(o, &source);
+    return source;
 }
 
 bool rm_setup_generates(const rm_options *o) {
-    bool pairs = !strcmp(o->task, "seq2seq") && !o->data && strcmp(o->generate, "none");
+    bool pairs = !strcmp(o->task, "seq2seq") && !o->data.data && strcmp(o->data.generate, "none");
     return pairs || !strcmp(o->task, "adding") || !strcmp(o->task, "copy") || !strcmp(o->task, "s5");
 }
 
@@ -143,62 +133,62 @@ remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **o
 }
 
 static remat_status picture_without_data(const rm_options *o, rm_data_shape *out) {
-    REQUIRE(o->image_size && o->classes, INVALID,
+    REQUIRE(o->data.image_size && o->data.classes, INVALID,
             "without --data=FILE the pictures must be described: say --image-size=S, --classes=N and --channels=C [3]");
-    *out = rm_picture_shape(o->channels ? o->channels : 3, o->image_size, o->image_size, o->classes,
-                            rm_model_labels_pixels(o->model));
+    *out = rm_picture_shape(o->data.channels ? o->data.channels : 3, o->data.image_size, o->data.image_size,
+                            o->data.classes, rm_model_labels_pixels(o->model.name));
     return REMAT_OK;
 }
 
 static remat_status vocabulary_of_tokenizer(const rm_options *o, int64_t *vocabulary) {
     rm_tokenizer *tokenizer;
-    TRY(rm_tokenizer_read(o->tokenizer, &tokenizer));
-    remat_status status = rm_tokenizer_fit(tokenizer, o->tokenizer, o->vocab, vocabulary);
+    TRY(rm_tokenizer_read(o->data.tokenizer, &tokenizer));
+    remat_status status = rm_tokenizer_fit(tokenizer, o->data.tokenizer, o->data.vocab, vocabulary);
     rm_tokenizer_free(tokenizer);
     return status;
 }
 
 static remat_status pair_without_data(const rm_options *o, rm_data_shape *out) {
     int64_t tokens = RM_PAIR_BYTES;
-    if (o->tokenizer) TRY(vocabulary_of_tokenizer(o, &tokens));
-    *out = rm_pair_shape(o->seq_len - 1, o->seq_len - 1, tokens);
+    if (o->data.tokenizer) TRY(vocabulary_of_tokenizer(o, &tokens));
+    *out = rm_pair_shape(o->data.timesteps - 1, o->data.timesteps - 1, tokens);
     return REMAT_OK;
 }
 
 static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
-    if (!strcmp(o->task, "adding")) return rm_adding_shape(o->seq_len, out);
-    if (!strcmp(o->task, "copy")) return rm_copy_shape(o->seq_len, out);
-    if (!strcmp(o->task, "s5")) return rm_s5_shape(o->seq_len, out);
-    if (!strcmp(o->task, "seq2seq") && o->seq_len) return pair_without_data(o, out);
-    if (rm_model_takes_pictures(o->model)) return picture_without_data(o, out);
+    if (!strcmp(o->task, "adding")) return rm_adding_shape(o->data.timesteps, out);
+    if (!strcmp(o->task, "copy")) return rm_copy_shape(o->data.timesteps, out);
+    if (!strcmp(o->task, "s5")) return rm_s5_shape(o->data.timesteps, out);
+    if (!strcmp(o->task, "seq2seq") && o->data.timesteps) return pair_without_data(o, out);
+    if (rm_model_takes_pictures(o->model.name)) return picture_without_data(o, out);
     REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
-    int64_t vocabulary = o->vocab;
-    if (o->tokenizer) TRY(vocabulary_of_tokenizer(o, &vocabulary));
-    *out = rm_text_shape(o->seq_len, vocabulary);
+    int64_t vocabulary = o->data.vocab;
+    if (o->data.tokenizer) TRY(vocabulary_of_tokenizer(o, &vocabulary));
+    *out = rm_text_shape(o->data.timesteps, vocabulary);
     return REMAT_OK;
 }
 
 bool rm_setup_windows_fit(const rm_options *o) {
     rm_windows w = o->tbptt;
-    return !w.length || (w.length % w.step == 0 && w.length <= o->seq_len && o->seq_len % w.step == 0);
+    return !w.length || (w.length % w.step == 0 && w.length <= o->data.timesteps && o->data.timesteps % w.step == 0);
 }
 
 /* A sample of T timesteps is cut into windows of equal length. */
 static remat_status check_windows(const rm_options *o) {
     bool classes = !strcmp(o->task, "classify"), as_labels = classes || !strcmp(o->task, "regress");
-    REQUIRE(!o->tbptt.length || o->every_step || !as_labels, INVALID,
+    REQUIRE(!o->tbptt.length || o->data.every_step || !as_labels, INVALID,
             "--tbptt=%lld cuts samples into windows, and labels with one answer a sample cannot be cut: give labels "
             "%s, or leave --tbptt out",
             (long long)o->tbptt.length, classes ? "[N,T]" : "[N,T,V]");
     REQUIRE(o->tbptt.step < o->tbptt.length || rm_setup_windows_fit(o), INVALID,
             "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
             "of it",
-            (long long)o->tbptt.length, (long long)o->seq_len);
+            (long long)o->tbptt.length, (long long)o->data.timesteps);
     REQUIRE(
         rm_setup_windows_fit(o), INVALID,
         "--tbptt=%lld:%lld: samples of %lld timesteps do not hold such windows: make --seq-len a multiple of %lld, no "
         "less than %lld",
-        (long long)o->tbptt.length, (long long)o->tbptt.step, (long long)o->seq_len, (long long)o->tbptt.step,
+        (long long)o->tbptt.length, (long long)o->tbptt.step, (long long)o->data.timesteps, (long long)o->tbptt.step,
         (long long)o->tbptt.length);
     return REMAT_OK;
 }
@@ -209,33 +199,19 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
         shape = dataset->shape;
     else
         TRY(shape_without_data(o, &shape));
-    if (!strcmp(o->model, "gpt2") && !o->positions)
-        o->positions = shape.timesteps; /* of the run, for samples of other lengths */
-    *out = (rm_model_spec){.cell = o->model,
-                           .layers = o->layers,
-                           .hidden = o->hidden,
-                           .embed = o->embed ? o->embed : o->hidden,
-                           .heads = o->heads,
-                           .positions = o->positions,
-                           .no_bias = o->no_bias,
-                           .bidirectional = o->bidirectional,
-                           .tie_embeddings = o->tie_embeddings,
-                           .no_tie = o->no_tie,
-                           .projection = o->proj_size,
-                           .dropout = o->dropout,
-                           .label_smoothing = o->label_smoothing,
-                           .loss = o->loss,
-                           .ignores = rm_options_given(o, "ignore-index") || o->tbptt.step < o->tbptt.length,
-                           .class_weights = o->class_weights != NULL,
-                           .data = shape,
-                           .window = o->tbptt.length,
-                           .small_stem = !strcmp(o->stem, "cifar"),
-                           .sync_batchnorm = o->sync_batchnorm};
-    if (!shape.answer_steps) o->seq_len = shape.timesteps; /* of pairs it is a limit, or none */
-    if (!strcmp(o->task, "classify") || shape.labels) o->classes = shape.classes;
-    if (o->tokenizer) o->vocab = shape.answer_steps ? rm_pair_tokens(&shape) : shape.vocabulary;
-    if (!strcmp(o->task, "regress")) o->values = shape.values, o->every_step = shape.every_step;
-    if (!strcmp(o->task, "classify")) o->every_step = shape.every_step;
+    if (!strcmp(o->model.name, "gpt2") && !o->model.positions)
+        o->model.positions = shape.timesteps; /* of the run, for samples of other lengths */
+    *out = o->model;
+    if (!out->embed) out->embed = out->hidden;
+    out->data = shape;
+    out->ignores = rm_options_given(o, "ignore-index") || o->tbptt.step < o->tbptt.length;
+    out->class_weights = o->class_weights != NULL;
+    out->window = o->tbptt.length;
+    if (!shape.answer_steps) o->data.timesteps = shape.timesteps; /* of pairs it is a limit, or none */
+    if (!strcmp(o->task, "classify") || shape.labels) o->data.classes = shape.classes;
+    if (o->data.tokenizer) o->data.vocab = shape.answer_steps ? rm_pair_tokens(&shape) : shape.vocabulary;
+    if (!strcmp(o->task, "regress")) o->data.values = shape.values, o->data.every_step = shape.every_step;
+    if (!strcmp(o->task, "classify")) o->data.every_step = shape.every_step;
     return check_windows(o);
 }
 
@@ -259,8 +235,8 @@ static const char *own_calibration(void) {
 
 /* Measuring takes seconds, the first time: only for who asks, and for plans that are chosen by their times. */
 static const char *calibration_file(const rm_options *o, const char *strategy) {
-    if (o->calibration) return strcmp(o->calibration, "off") ? o->calibration : NULL;
-    return !strcmp(strategy, "optimal") && strcmp(o->device, "null") ? own_calibration() : NULL;
+    if (o->session.calibration) return strcmp(o->session.calibration, "off") ? o->session.calibration : NULL;
+    return !strcmp(strategy, "optimal") && strcmp(o->session.device, "null") ? own_calibration() : NULL;
 }
 
 /* Of a path: the directory that it is in. */
@@ -272,12 +248,12 @@ static void directory_of(const char *path, char out[RM_PATH_BYTES]) {
 
 void rm_setup_warn_of_calibration(const rm_options *o) {
     char directory[RM_PATH_BYTES];
-    if (!o->calibration || !strcmp(o->calibration, "off") || !strcmp(o->device, "null")) return;
-    directory_of(o->calibration, directory);
+    if (!o->session.calibration || !strcmp(o->session.calibration, "off") || !strcmp(o->session.device, "null")) return;
+    directory_of(o->session.calibration, directory);
     if (access(directory, W_OK | X_OK))
         fprintf(stderr,
                 "remat: --calibration=%s: nothing can be written there (%s); what is measured now is not kept\n",
-                o->calibration, strerror(errno));
+                o->session.calibration, strerror(errno));
 }
 
 /* ---- Ranks and micro steps -------------------------------------------------------------------------------------- */
@@ -285,7 +261,7 @@ void rm_setup_warn_of_calibration(const rm_options *o) {
 int64_t rm_setup_ranks(const rm_options *o) { return o->world_size > 1 ? o->world_size : 1; }
 
 remat_status rm_setup_world(const rm_options *o) {
-    int64_t ranks = rm_setup_ranks(o), shards = o->deterministic_world;
+    int64_t ranks = rm_setup_ranks(o), shards = o->order.shards;
     if (!shards) return REMAT_OK;
     REQUIRE(!(ranks & (ranks - 1)), INVALID,
             "--deterministic-world adds up shards as a tree, whose number is a power of two, so they cannot be shared "
@@ -296,23 +272,23 @@ remat_status rm_setup_world(const rm_options *o) {
         shards % ranks == 0, INVALID,
         "--deterministic-world=%lld: so few shards cannot be shared out to %lld ranks: use --deterministic-world=%lld",
         (long long)shards, (long long)ranks, (long long)ranks);
-    REQUIRE(o->batch * ranks % shards == 0, INVALID,
+    REQUIRE(o->order.batch * ranks % shards == 0, INVALID,
             "--batch=%lld on %lld rank%s is %lld samples, which cannot be cut into the %lld shards of "
             "--deterministic-world: make --batch a multiple of %lld",
-            (long long)o->batch, (long long)ranks, ranks == 1 ? "" : "s", (long long)(o->batch * ranks),
+            (long long)o->order.batch, (long long)ranks, ranks == 1 ? "" : "s", (long long)(o->order.batch * ranks),
             (long long)shards, (long long)(shards / ranks));
     return REMAT_OK;
 }
 
 int64_t rm_setup_micro_steps(const rm_options *o) {
-    return o->deterministic_world ? o->deterministic_world / rm_setup_ranks(o) : o->accumulate_steps;
+    return o->order.shards ? o->order.shards / rm_setup_ranks(o) : o->order.micro_steps;
 }
 
 int64_t rm_setup_rows(const rm_options *o) {
-    return o->deterministic_world ? o->batch / rm_setup_micro_steps(o) : o->batch;
+    return o->order.shards ? o->order.batch / rm_setup_micro_steps(o) : o->order.batch;
 }
 
-int64_t rm_setup_windows(const rm_options *o) { return o->tbptt.length ? o->seq_len / o->tbptt.step : 1; }
+int64_t rm_setup_windows(const rm_options *o) { return o->tbptt.length ? o->data.timesteps / o->tbptt.step : 1; }
 
 /* Losses count where no earlier window's did. The first ones begin with the sample, and lengthen what is behind their targets. */
 rm_window rm_setup_window(const rm_options *o, int64_t k) {
@@ -321,70 +297,41 @@ rm_window rm_setup_window(const rm_options *o, int64_t k) {
     return (rm_window){first, w.length, from, w.step};
 }
 
-int64_t rm_setup_eval_batch(const rm_options *o) { return o->deterministic_world ? rm_setup_rows(o) : 0; }
+int64_t rm_setup_eval_batch(const rm_options *o) { return o->order.shards ? rm_setup_rows(o) : 0; }
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */
 
 /* lars has none, as MLPerf: nothing is divided by 0; adagrad has PyTorch's. */
 static double usual_epsilon(const rm_options *o) {
-    if (!strcmp(o->optimizer, "lars")) return 0;
-    return !strcmp(o->optimizer, "adagrad") ? 1e-10 : o->eps;
+    if (!strcmp(o->session.optimizer, "lars")) return 0;
+    return !strcmp(o->session.optimizer, "adagrad") ? 1e-10 : o->session.epsilon;
 }
 
 remat_config rm_setup_training_config(const rm_options *o) {
-    remat_config c = REMAT_CONFIG_INIT;
-    c.device = o->device;
-    c.precision = o->precision;
-    c.rnn_kernels = o->rnn_kernels;
-    c.threads = (int)o->threads;
-    c.seed = (uint64_t)o->seed;
-    bool asked = rm_options_given(o, "checkpoint");
-    bool limited = o->memory_budget || o->assume_memory;
-    c.strategy = o->checkpoint_segments ? "segments" : limited && !asked ? "optimal" : o->checkpoint;
-    c.segments = o->checkpoint_segments;
-    c.calibration = calibration_file(o, c.strategy);
-    c.recompute = o->recompute;
-    c.spill_dir = o->spill;
-    c.verify_recompute = o->verify_recompute;
-    c.assume_flops = (double)o->assume_flops;
-    c.assume_bandwidth = (double)o->assume_bandwidth;
-    c.tile = o->tile;
-    c.fold_embedding = !o->no_fold;
-    c.optimizer = o->optimizer;
-    c.momentum = o->momentum;
-    c.nesterov = o->nesterov;
-    c.beta1 = o->beta1;
-    c.beta2 = o->beta2;
-    c.alpha = o->alpha;
-    c.epsilon = rm_options_given(o, "eps") ? o->eps : usual_epsilon(o);
-    c.weight_decay = o->weight_decay;
-    c.clip_grad_norm = o->clip_grad_norm;
-    c.clip_grad_value = o->clip_grad_value;
-    c.trust_coefficient = o->trust_coefficient;
-    c.momentum_correction = o->momentum_correction;
-    c.adapt_vectors = o->adapt_vectors;
-    c.train_only = o->train_only;
-    c.groups = o->groups;
-    c.decay_vectors = o->decay_vectors;
-    c.norm_limit = o->norm_limit;
+    remat_config c = o->session;
+    bool limited = rm_budget_given(o) > 0, asked = rm_options_given(o, "checkpoint");
     int64_t calls = rm_setup_micro_steps(o) * rm_setup_windows(o);
+    c.memory_budget = 0;
+    c.seed = (uint64_t)o->data.seed;
+    c.strategy = c.segments ? "segments" : limited && !asked ? "optimal" : c.strategy;
+    c.calibration = calibration_file(o, c.strategy);
+    if (!rm_options_given(o, "eps")) c.epsilon = usual_epsilon(o);
     c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine says how many there can be */
-    c.stateful = o->stateful || rm_setup_windows(o) > 1;
+    c.stateful = o->order.stateful || rm_setup_windows(o) > 1;
     c.carry_stride = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;
-    c.deterministic_world = o->deterministic_world > 0;
-    c.loss_mean = o->loss_mean;
+    c.deterministic_world = o->order.shards > 0;
     return c;
 }
 
 remat_config rm_setup_inference_config(const rm_options *o) {
     remat_config c = REMAT_CONFIG_INIT;
-    c.device = o->device;
-    c.precision = o->precision;
-    c.rnn_kernels = o->rnn_kernels;
-    c.threads = (int)o->threads;
-    c.seed = (uint64_t)o->seed;
-    c.tile = o->tile;
-    c.fold_embedding = !o->no_fold;
+    c.device = o->session.device;
+    c.precision = o->session.precision;
+    c.rnn_kernels = o->session.rnn_kernels;
+    c.threads = o->session.threads;
+    c.seed = (uint64_t)o->data.seed;
+    c.tile = o->session.tile;
+    c.fold_embedding = o->session.fold_embedding;
     c.inference = true;
     return c;
 }
@@ -396,10 +343,10 @@ remat_status rm_setup_session(const rm_model *model, const remat_config *config,
 }
 
 double rm_setup_learning_rate(const rm_options *o) {
-    if (o->lr >= 0) return o->lr;
-    if (!strcmp(o->optimizer, "sgd")) return 0.1;
-    if (!strcmp(o->optimizer, "rmsprop") || !strcmp(o->optimizer, "adagrad")) return 0.01;
-    return !strcmp(o->optimizer, "lars") ? 1 : 1e-3;
+    if (o->rate.lr >= 0) return o->rate.lr;
+    if (!strcmp(o->session.optimizer, "sgd")) return 0.1;
+    if (!strcmp(o->session.optimizer, "rmsprop") || !strcmp(o->session.optimizer, "adagrad")) return 0.01;
+    return !strcmp(o->session.optimizer, "lars") ? 1 : 1e-3;
 }
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,

@@ -4,7 +4,7 @@
 #define RM_SETUP_H
 
 #include "train/data/loader.h"
-#include "train/run/model.h"
+#include "train/models/model.h"
 #include "train/flags/options.h"
 #include "train/state/state.h"
 

@@ -17,22 +17,23 @@ typedef struct {
 } said;
 
 /* Micro steps that add to an update, rather than cut it. */
-static int64_t batches(const rm_options *o) { return o->deterministic_world ? 1 : o->accumulate_steps; }
+static int64_t batches(const rm_options *o) { return o->order.shards ? 1 : o->order.micro_steps; }
 
 /* Lets the state say it instead, to learn what it was. */
 static said set_aside(rm_options *o) {
-    said s = {rm_options_given(o, "batch"), rm_options_given(o, "accumulate-steps"), o->batch, o->accumulate_steps};
+    said s = {rm_options_given(o, "batch"), rm_options_given(o, "accumulate-steps"), o->order.batch,
+              o->order.micro_steps};
     rm_options_mark(o, "batch", false);
     rm_options_mark(o, "accumulate-steps", false);
-    o->accumulate_steps = 1; /* a state that does not say had none */
+    o->order.micro_steps = 1; /* a state that does not say had none */
     return s;
 }
 
 /* No product here overflows: flags end at 10^6, and ranks at 32,767, in a state (state_resume.c) as on the command line. */
 static remat_status fit_batch(rm_options *o, const said *s, const char *state, int64_t ranks_before) {
-    int64_t before = o->batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
+    int64_t before = o->order.batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
     if (s->steps) {
-        o->accumulate_steps = s->steps_said;
+        o->order.micro_steps = s->steps_said;
         rm_options_mark(o, "accumulate-steps", true);
     }
     int64_t parts = ranks * batches(o);
@@ -42,14 +43,14 @@ static remat_status fit_batch(rm_options *o, const said *s, const char *state, i
         "equally; change the number of ranks or --accumulate-steps, or start afresh",
         state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s", (long long)batches(o),
         batches(o) == 1 ? "" : "es");
-    o->batch = s->batch ? s->batch_said : before / parts;
-    int64_t now = o->batch * parts;
+    o->order.batch = s->batch ? s->batch_said : before / parts;
+    int64_t now = o->order.batch * parts;
     REQUIRE(
         now == before, INVALID,
         "--batch=%lld does not agree with the training state in %s, whose updates have %lld samples: %lld rank%s with "
         "%lld batch%s of %lld make %lld; change --batch, --accumulate-steps or the number of ranks, or start afresh",
-        (long long)o->batch, state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s", (long long)batches(o),
-        batches(o) == 1 ? "" : "es", (long long)o->batch, (long long)now);
+        (long long)o->order.batch, state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s",
+        (long long)batches(o), batches(o) == 1 ? "" : "es", (long long)o->order.batch, (long long)now);
     return REMAT_OK;
 }
 
@@ -96,10 +97,7 @@ remat_status rm_start_again(rm_ranks *ranks, rm_options *o) {
     if (!again) return REMAT_OK;
     TRY(find_own(ranks, o, state));
     if (!*state) return REMAT_OK;
-    rm_free(o->resume);
-    o->resume = rm_strdup(state);
-    REQUIRE(o->resume, MEMORY, "no memory for the name %s", state);
-    return REMAT_OK;
+    return rm_options_replace(&o->resume, state);
 }
 
 /* A restart script says --save=DIR --resume=DIR every time: the first time there is nothing yet, and that is no mistake. */
@@ -109,10 +107,8 @@ remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_po
     *point = (rm_state_point){0};
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &found));
-    if (found && !o->save && !rm_path_same(state, o->resume)) { /* a run goes on saving where it saved */
-        o->save = rm_strdup(o->resume);
-        REQUIRE(o->save, MEMORY, "no memory for the name %s", o->resume);
-    }
+    if (found && !o->save && !rm_path_same(state, o->resume)) /* a run goes on saving where it saved */
+        TRY(rm_options_replace(&o->save, o->resume));
     if (found) return rm_state_advise(o->resume, state, rm_start_read(o, state, point));
     if (o->save && rm_path_same(o->save, o->resume)) return REMAT_OK;
     FAIL(IO,

@@ -27,7 +27,7 @@ static remat_status check_data(rm_trainer *t) {
     const rm_options *o = t->options;
     TRY(rm_dataset_checksum(t->dataset, &t->data_crc32));
     if (!*t->state) return REMAT_OK;
-    TRY(rm_setup_check_classes(t->state, t->dataset, o->data));
+    TRY(rm_setup_check_classes(t->state, t->dataset, o->data.data));
     REQUIRE(
         t->start.samples == t->dataset->count, INVALID,
         "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
@@ -35,8 +35,8 @@ static remat_status check_data(rm_trainer *t) {
     REQUIRE(!t->start.data_crc32 || t->start.data_crc32 == t->data_crc32, INVALID,
             "%s%s%s has as many samples as the data that %s was saved with, but it is other data (checksum %08x, then "
             "%08x): resume with what it was trained on",
-            o->data, o->labels ? " with " : "", o->labels ? o->labels : "", t->state, (unsigned)t->data_crc32,
-            (unsigned)t->start.data_crc32);
+            o->data.data, o->data.labels ? " with " : "", o->data.labels ? o->data.labels : "", t->state,
+            (unsigned)t->data_crc32, (unsigned)t->start.data_crc32);
     return REMAT_OK;
 }
 
@@ -64,21 +64,16 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     const rm_options *o = t->options;
     if (o->class_weights)
         TRY(rm_class_weights_read(o->class_weights, rm_budget_given(o), spec->data.classes, &t->class_weights));
-    rm_loader_config order = {.batch = o->batch,
-                              .seed = o->seed,
-                              .shuffle = !o->no_shuffle,
-                              .pad = o->pad,
-                              .stateful = o->stateful,
-                              .rank = t->ranks.rank,
-                              .size = t->ranks.size,
-                              .micro_steps = rm_setup_micro_steps(o),
-                              .shards = o->deterministic_world,
-                              .threads = o->loader_threads,
-                              .by_length = o->bucket_by_length};
+    rm_loader_config order = o->order;
+    order.seed = o->data.seed;
+    order.rank = t->ranks.rank;
+    order.size = t->ranks.size;
+    order.micro_steps = rm_setup_micro_steps(o);
+    order.threads = o->data.threads;
     remat_status status = rm_loader_create(t->dataset, &order, &t->loader);
     bool by_preset = o->preset && !rm_options_given(o, "batch");
     if (status == REMAT_INVALID && by_preset)
-        return rm_fail_in(status, "--preset=%s makes --batch=%lld", o->preset, (long long)o->batch);
+        return rm_fail_in(status, "--preset=%s makes --batch=%lld", o->preset, (long long)o->order.batch);
     TRY(status);
     return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
 }
@@ -131,9 +126,9 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     TRY(rm_options_check(o, RM_TRAIN)); /* with what the state says */
     TRY(rm_preset_share_batch(o));
     TRY(rm_setup_world(o));
-    REQUIRE(!(o->dump_grads && o->zero && t->ranks.size > 1), INVALID,
+    REQUIRE(!(o->dump_grads && o->ddp.shard_optimizer && t->ranks.size > 1), INVALID,
             "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
-    REQUIRE(t->ranks.size == 1 || strcmp(o->device, "null"), INVALID,
+    REQUIRE(t->ranks.size == 1 || strcmp(o->session.device, "null"), INVALID,
             "--device=null computes nothing that %d ranks could add up: `remat plan --world-size=%d` plans for them",
             t->ranks.size, t->ranks.size);
     if (speaks) TRY(rm_dump_try(o->dump_grads));
@@ -167,7 +162,7 @@ static remat_status prepare_best(rm_trainer *t) {
 
 static remat_status open_store(rm_trainer *t) {
     const rm_options *o = t->options;
-    rm_state_ranks ranks = rm_patient_barrier_ranks(&t->ranks, o->zero);
+    rm_state_ranks ranks = rm_patient_barrier_ranks(&t->ranks, o->ddp.shard_optimizer);
     if (!o->save) return REMAT_OK;
     TRY(rm_state_store_open(o->save, o->keep, t->start.step, t->ranks.size > 1 ? &ranks : NULL, &t->store));
     t->store.tokenizer = t->dataset->tokenizer;

@@ -16,14 +16,15 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
     if (t->ranks.size > 1)
         snprintf(ranks, sizeof ranks, "%d ranks over %s, ", t->ranks.size,
                  rm_group_engine(t->ranks.gpus ? t->ranks.gpus : t->ranks.group));
-    if (o->deterministic_world)
+    if (o->order.shards)
         snprintf(text, bytes, "%sbatch %lld in %lld shards of %lld", ranks, (long long)global,
-                 (long long)o->deterministic_world, (long long)t->loader.batch.batch);
-    else if (o->accumulate_steps > 1)
+                 (long long)o->order.shards, (long long)t->loader.batch.batch);
+    else if (o->order.micro_steps > 1)
         snprintf(text, bytes, "%sbatch %lld = %d x %lld micro steps x %lld", ranks, (long long)global, t->ranks.size,
-                 (long long)o->accumulate_steps, (long long)o->batch);
+                 (long long)o->order.micro_steps, (long long)o->order.batch);
     else if (t->ranks.size > 1)
-        snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.size, (long long)o->batch, (long long)global);
+        snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.size, (long long)o->order.batch,
+                 (long long)global);
     else
         snprintf(text, bytes, "batch %lld", (long long)global);
     return text;
@@ -31,11 +32,13 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
 
 /* "lstm, 2 x 256"; "lstm, 2 x 256, projected to 64"; "resnet18". */
 static const char *model_text(const rm_options *o, char *text, size_t bytes) {
-    bool sized = !rm_model_takes_pictures(o->model) || !strcmp(o->model, "mlp");
-    int n = snprintf(text, bytes, "%s", o->model);
-    if (sized) snprintf(text + n, bytes - (size_t)n, ", %lld x %lld", (long long)o->layers, (long long)o->hidden);
+    bool sized = !rm_model_takes_pictures(o->model.name) || !strcmp(o->model.name, "mlp");
+    int n = snprintf(text, bytes, "%s", o->model.name);
+    if (sized)
+        snprintf(text + n, bytes - (size_t)n, ", %lld x %lld", (long long)o->model.layers, (long long)o->model.hidden);
     n = (int)strlen(text);
-    if (o->proj_size) snprintf(text + n, bytes - (size_t)n, ", projected to %lld", (long long)o->proj_size);
+    if (o->model.projection)
+        snprintf(text + n, bytes - (size_t)n, ", projected to %lld", (long long)o->model.projection);
     return text;
 }
 
@@ -72,18 +75,19 @@ static double count_parameters(const remat_session *session) {
 }
 
 static void introduce_ranks(rm_trainer *t) {
-    char a[RM_TEXT], b[RM_TEXT];
+    char a[RM_TEXT], b[RM_TEXT], word[32];
     const rm_options *o = t->options;
     const remat_plan_summary *plan = &t->plan;
-    if (o->zero && t->ranks.size == 1)
+    if (o->ddp.shard_optimizer && t->ranks.size == 1)
         rm_progress_say(&t->progress,
                         "note: --zero=1 shares the optimizer's state among ranks; one rank saves nothing");
     if (t->ranks.size == 1) return;
     rm_progress_say(&t->progress, "each rank: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
                     rm_bytes_text(plan->gradients_bytes, a), (long long)plan->n_buckets,
-                    plan->n_buckets == 1 ? "" : "s", strcmp(o->grad_compress, "none") ? ", sent as " : "",
-                    strcmp(o->grad_compress, "none") ? o->grad_compress : "", rm_bytes_text(plan->optimizer_bytes, b),
-                    o->zero ? ", its share" : "", plan->threads, plan->threads == 1 ? "" : "s");
+                    plan->n_buckets == 1 ? "" : "s", o->ddp.compress ? ", sent as " : "",
+                    o->ddp.compress ? rm_options_text_of(o, "grad-compress", word, sizeof word) : "",
+                    rm_bytes_text(plan->optimizer_bytes, b), o->ddp.shard_optimizer ? ", its share" : "", plan->threads,
+                    plan->threads == 1 ? "" : "s");
 }
 
 /* What of time is cut, and what goes on. */
@@ -94,7 +98,7 @@ static void introduce_states(rm_trainer *t) {
         rm_progress_say(&t->progress, "truncated: gradients %s %lld timesteps, in %lld windows a sample",
                         o->tbptt.step < o->tbptt.length ? "reach back" : "end every", (long long)o->tbptt.length,
                         (long long)windows);
-    if (o->stateful)
+    if (o->order.stateful)
         rm_progress_say(&t->progress, "stateful: %lld row%s of %lld samples each, whose states go on within an epoch",
                         (long long)rows, rows == 1 ? "" : "s", (long long)(t->dataset->count / rows));
 }
@@ -104,7 +108,7 @@ void rm_trainer_introduce(rm_trainer *t) {
     const rm_options *o = t->options;
     remat_plan_summary plan = t->plan;
     rm_progress_say(&t->progress, "%s: %s parameters; %s: %lld samples of %s, %s", model_text(o, model, sizeof model),
-                    rm_count_text(count_parameters(t->session), a), o->data ? o->data : o->task,
+                    rm_count_text(count_parameters(t->session), a), o->data.data ? o->data.data : o->task,
                     (long long)t->dataset->count, sample_text(&t->dataset->shape, sample, sizeof sample),
                     batch_text(t, batch, sizeof batch));
     if (*t->new_head)

@@ -94,7 +94,7 @@ remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec)
     TRY(config.ranks ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config));
     size_t answers = (size_t)rm_setup_rows(t->options) * (size_t)rm_data_answers(&t->dataset->shape);
     size_t bytes = (size_t)t->model.classes * answers * sizeof *t->logits;
-    if (!bytes || !strcmp(t->options->device, "null")) return REMAT_OK;
+    if (!bytes || !strcmp(t->options->session.device, "null")) return REMAT_OK;
     t->logits = rm_malloc(bytes);
     REQUIRE(t->logits, MEMORY, "no memory for the outputs of a batch");
     return REMAT_OK;

@@ -1,7 +1,7 @@
 /* transcript.c: see transcript.h. */
 #include "train/run/transcript.h"
 
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 int64_t rm_transcript_read(const float *logits, int64_t timesteps, int64_t stride, int64_t classes, int32_t *out) {
     int64_t n = 0, before = RM_BLANK;

@@ -21,7 +21,7 @@ static bool look_for_plateau(rm_watch *w, const rm_options *o, double loss) {
     return true;
 }
 
-static bool has_plateau(const rm_options *o) { return !strcmp(o->lr_schedule, "plateau"); }
+static bool has_plateau(const rm_options *o) { return o->rate.schedule == RM_LR_PLATEAU; }
 
 static bool keeps_best(const rm_options *o) { return strcmp(o->keep_best, "none") != 0; }
 

@@ -352,7 +352,7 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
     saving s = {.store = store, .options = options, .point = point};
     s.point.world_size = store->ranks.size;
     s.point.zero = store->ranks.shard_optimizer;
-    s.point.stateful = options->stateful;
+    s.point.stateful = options->order.stateful;
     s.point.ema = options->ema > 0;
     remat_status status = save(&s, session);
     rm_free(s.about);

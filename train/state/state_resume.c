@@ -329,14 +329,14 @@ static remat_status adopt_tokenizer(const saved_state *s, rm_options *o) {
     const rm_saved_file *file = file_called(s, RM_STATE_TOKENIZER);
     if (!file) {
         REQUIRE(
-            !o->tokenizer || o->vocab, INVALID,
+            !o->data.tokenizer || o->data.vocab, INVALID,
             "--tokenizer=%s does not agree with the training state in %s, whose tokens are bytes: leave the flag out",
-            o->tokenizer, s->path);
+            o->data.tokenizer, s->path);
         return REMAT_OK;
     }
     TRY(rm_saved_file_check(file));
-    if (o->tokenizer) return compare_tokenizers(file, o->tokenizer);
-    REQUIRE(o->tokenizer = rm_strdup(file->path), MEMORY, "no memory for the name %s", file->path);
+    if (o->data.tokenizer) return compare_tokenizers(file, o->data.tokenizer);
+    REQUIRE(o->data.tokenizer = rm_strdup(file->path), MEMORY, "no memory for the name %s", file->path);
     return REMAT_OK;
 }
 

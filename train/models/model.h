@@ -8,8 +8,8 @@
  * In both directions a layer is two, weight_ih_l0 and weight_ih_l0_reverse, whose results lie side by side; the last step is each
  * one's own last: timestep T-1 of the one, 0 of the other.
  *
- * Of pairs, with an encoder and a decoder: model_seq2seq.h.
- * Models of pictures: model_image.h, model_resnet.h; gpt2: model_gpt2.h.
+ * Of pairs, with an encoder and a decoder: seq2seq.h.
+ * Models of pictures: image.h, resnet.h; gpt2: gpt2.h.
  */
 #ifndef RM_MODEL_H
 #define RM_MODEL_H
@@ -17,7 +17,7 @@
 #include "train/data/dataset.h"
 
 typedef struct {
-    const char *cell; /* --model: a line of the table in model.c */
+    const char *name; /* --model: a line of the table in model.c */
     int64_t layers, hidden, embed;
     int64_t heads, positions; /* of gpt2; 0: by hidden, by timesteps */
     bool no_bias;             /* of the recurrent layers and the head: PyTorch's bias=False */
@@ -39,7 +39,7 @@ typedef struct {
     remat_value padding,
         previous; /* ... and, where rm_data_pads, or of pairs: 1 behind the input, I32 (T,B); of pairs the token before
                                       each target, I32 (answer_steps,B) */
-    remat_value *encoded; /* of pairs: NULL, or room for 1 + 2 * layers: in two parts (model_seq2seq.h) */
+    remat_value *encoded; /* of pairs: NULL, or room for 1 + 2 * layers: in two parts (seq2seq.h) */
 } rm_model_spec;
 
 typedef struct {
@@ -61,7 +61,8 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
  * any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
-bool rm_model_counts(const rm_model_spec *spec); /* its loss is a mean over targets that count: remat_config.loss_mean */
+bool rm_model_counts(
+    const rm_model_spec *spec); /* its loss is a mean over targets that count: remat_config.loss_mean */
 
 /* Of n samples, with logits (n,K) and targets (n): how many have their class among the `among` largest logits, and how many
  * have one, not -1. */

@@ -1,4 +1,4 @@
-/* model_seq2seq.h: an encoder and a decoder of lstm, gru or rnn, with attention (Luong, Pham and Manning, "Effective approaches to
+/* seq2seq.h: an encoder and a decoder of lstm, gru or rnn, with attention (Luong, Pham and Manning, "Effective approaches to
  * attention-based neural machine translation", 2015: global, the score "general"):
  *
  *     input (S,B) ─ embedding ─ rnn ─────────┬─ e (S,B,E) ──────────────┐
@@ -13,10 +13,10 @@
  * then begins with the final states of the encoder's layer that reads forwards.
  *
  * For decoding, which goes on from token to token, the graph has the two as parts, and a session is of one of them, by its outputs. */
-#ifndef RM_MODEL_SEQ2SEQ_H
-#define RM_MODEL_SEQ2SEQ_H
+#ifndef RM_MODELS_SEQ2SEQ_H
+#define RM_MODELS_SEQ2SEQ_H
 
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 /* INVALID: what cannot be an encoder. */
 remat_status rm_seq2seq_check(const rm_model_spec *spec);

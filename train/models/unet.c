@@ -1,5 +1,5 @@
-/* model_unet.c: see model_unet.h. */
-#include "train/run/model_unet.h"
+/* unet.c: see unet.h. */
+#include "train/models/unet.h"
 
 #include <math.h>
 #include <stdio.h>

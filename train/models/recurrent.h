@@ -1,8 +1,8 @@
-/* model_recurrent.h: the models lstm, gru and rnn, PyTorch's, in layers (model.h has the picture). */
-#ifndef RM_MODEL_RECURRENT_H
-#define RM_MODEL_RECURRENT_H
+/* recurrent.h: the models lstm, gru and rnn, PyTorch's, in layers (model.h has the picture). */
+#ifndef RM_MODELS_RECURRENT_H
+#define RM_MODELS_RECURRENT_H
 
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 /* INVALID: what cannot be tied, or projected. */
 remat_status rm_recurrent_check(const rm_model_spec *spec);

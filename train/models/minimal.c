@@ -1,5 +1,5 @@
-/* model_minimal.c: see model_minimal.h. */
-#include "train/run/model_minimal.h"
+/* minimal.c: see minimal.h. */
+#include "train/models/minimal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@ enum { FILTER = 3, FEED_FORWARD = 4 };
 remat_status rm_minimal_check(const rm_model_spec *spec) {
     REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
             "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: leave --embed out",
-            (long long)spec->embed, spec->cell, (long long)spec->hidden);
+            (long long)spec->embed, spec->name, (long long)spec->hidden);
     REQUIRE(!spec->bidirectional, INVALID, "--bidirectional is for lstm, gru and rnn; --model=%s reads forwards alone",
-            spec->cell);
+            spec->name);
     REQUIRE(!spec->no_bias, INVALID,
-            "--no-bias is for lstm, gru and rnn; --model=%s has biases where minGRU-pytorch has them", spec->cell);
+            "--no-bias is for lstm, gru and rnn; --model=%s has biases where minGRU-pytorch has them", spec->name);
     return REMAT_OK;
 }
 
@@ -58,7 +58,7 @@ static remat_value convolution(remat_graph *g, const rm_model_spec *spec, int64_
 
 static remat_value recurrence(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
     int64_t inner = spec->hidden + spec->hidden / 2;
-    bool gru = !strcmp(spec->cell, "mingru");
+    bool gru = !strcmp(spec->name, "mingru");
     x = gru ? remat_min_gru(g, linear(g, layer, "2.to_hidden_and_gate.weight", NULL, x, spec->hidden, 2 * inner))
             : remat_min_lstm(g, linear(g, layer, "2.to_hidden_and_f_i_gate.weight", NULL, x, spec->hidden, 3 * inner));
     return linear(g, layer, "2.to_out.weight", NULL, anew(g, spec, x), inner, spec->hidden);

@@ -1,14 +1,14 @@
 /* model.c: see model.h. */
-#include "train/run/model.h"
+#include "train/models/model.h"
 
-#include "train/run/model_gpt2.h"
-#include "train/run/model_image.h"
-#include "train/run/model_minimal.h"
-#include "train/run/model_recurrent.h"
-#include "train/run/model_resnet.h"
-#include "train/run/model_seq2seq.h"
+#include "train/models/gpt2.h"
+#include "train/models/image.h"
+#include "train/models/minimal.h"
+#include "train/models/recurrent.h"
+#include "train/models/resnet.h"
+#include "train/models/seq2seq.h"
 #include "train/run/transcript.h"
-#include "train/run/model_unet.h"
+#include "train/models/unet.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +75,7 @@ bool rm_model_has_states(const char *name) {
 }
 
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
-    const model *m = find_model(spec->cell);
+    const model *m = find_model(spec->name);
     if (spec->no_tie)
         snprintf(out, bytes, "lm_head.");
     else if (m && m->head)
@@ -174,8 +174,8 @@ static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t
 
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
     *out = (rm_model){0};
-    const model *m = find_model(spec->cell);
-    if (!m) return no_such_model(spec->cell);
+    const model *m = find_model(spec->name);
+    if (!m) return no_such_model(spec->name);
     TRY(check_data(spec, m));
     REQUIRE(spec->label_smoothing == 0 || spec->data.classes, INVALID,
             "--label-smoothing is for tasks with classes, and this one has a number for its target: leave it out");

@@ -1,4 +1,4 @@
-/* model_resnet.h: the models resnet18, resnet34 and resnet50 (He et al., "Deep residual learning", 2015), named, shaped and started as
+/* resnet.h: the models resnet18, resnet34 and resnet50 (He et al., "Deep residual learning", 2015), named, shaped and started as
  * torchvision's, so that its state_dict is read and written.
  *
  *     stem     conv1 7x7 to 64, stride 2; bn1; relu; max_pool 3x3, stride 2.  --stem=cifar: conv1 3x3, bn1, relu
@@ -10,10 +10,10 @@
  *     bottleneck        conv1 1x1, bn1, relu, conv2 3x3, bn2, relu, conv3 1x1 to 4 times the width, bn3      resnet50
  *     ... + x, or downsample of x: conv 1x1, bn, where shapes differ; relu
  */
-#ifndef RM_MODEL_RESNET_H
-#define RM_MODEL_RESNET_H
+#ifndef RM_MODELS_RESNET_H
+#define RM_MODELS_RESNET_H
 
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 remat_value rm_resnet_logits(remat_graph *g, const rm_model_spec *spec, remat_value x); /* (B,K) */
 

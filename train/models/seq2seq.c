@@ -1,13 +1,13 @@
-/* model_seq2seq.c: see model_seq2seq.h. */
-#include "train/run/model_seq2seq.h"
+/* seq2seq.c: see seq2seq.h. */
+#include "train/models/seq2seq.h"
 
-#include "train/run/model_recurrent.h"
+#include "train/models/recurrent.h"
 
 #include <math.h>
 #include <string.h>
 
 remat_status rm_seq2seq_check(const rm_model_spec *spec) {
-    const char *cell = spec->cell;
+    const char *cell = spec->name;
     REQUIRE(!strcmp(cell, "lstm") || !strcmp(cell, "gru") || !strcmp(cell, "rnn"), INVALID,
             "--task=seq2seq is for lstm, gru and rnn; --model=%s cannot begin where an encoder ends", cell);
     return REMAT_OK;
@@ -29,7 +29,7 @@ typedef struct {
 static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer, sides x) {
     rm_model_spec decoder = *spec;
     decoder.begins = decoder.ends = REMAT_NONE;
-    int64_t H = rm_recurrent_width(spec), states = strcmp(spec->cell, "lstm") ? 1 : 2;
+    int64_t H = rm_recurrent_width(spec), states = strcmp(spec->name, "lstm") ? 1 : 2;
     remat_value there = rm_recurrent_layer(g, spec, "rnn", layer, x.encoded, x.width, false), back = REMAT_NONE;
     if (spec->bidirectional)
         back = rm_recurrent_layer(g, spec, "rnn", layer, remat_reverse(g, x.encoded), x.width, true);

@@ -1,5 +1,5 @@
-/* model_gpt2.c: see model_gpt2.h. */
-#include "train/run/model_gpt2.h"
+/* gpt2.c: see gpt2.h. */
+#include "train/models/gpt2.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* model_minimal.h: the models mingru and minlstm: minLM of minGRU-pytorch with its convolutions, parameters named, shaped and
+/* minimal.h: the models mingru and minlstm: minLM of minGRU-pytorch with its convolutions, parameters named, shaped and
  * started as there, so that its state_dict is read and written.
  *
  *     token_emb ─ block 0 ─ ... ─ block L-1 ─ norm ─ [last step] ─ to_logits
@@ -9,10 +9,10 @@
  *
  * Numbers come in through a linear layer, `input`, which minLM does not have.
  */
-#ifndef RM_MODEL_MINIMAL_H
-#define RM_MODEL_MINIMAL_H
+#ifndef RM_MODELS_MINIMAL_H
+#define RM_MODELS_MINIMAL_H
 
-#include "train/run/model.h"
+#include "train/models/model.h"
 
 remat_status rm_minimal_check(const rm_model_spec *spec); /* INVALID: what these models do not have */
 /* (T,B,K) or (B,K) of the input, tokens (T,B) or numbers (T,B,F). */

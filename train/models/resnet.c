@@ -1,7 +1,7 @@
-/* model_resnet.c: see model_resnet.h. */
-#include "train/run/model_resnet.h"
+/* resnet.c: see resnet.h. */
+#include "train/models/resnet.h"
 
-#include "train/run/model_image.h"
+#include "train/models/image.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -97,7 +97,7 @@ remat_value rm_resnet_logits(remat_graph *g, const rm_model_spec *spec, remat_va
     builder b = {.graph = g, .sync = spec->sync_batchnorm};
     const shape *net = shapes;
     int64_t channels = STEM;
-    while (strcmp(net->name, spec->cell)) net++;
+    while (strcmp(net->name, spec->name)) net++;
     x = stem(&b, spec, x);
     for (int layer = 0; layer < LAYERS; layer++) x = blocks(&b, net, layer, x, &channels);
     return rm_image_linear(g, "fc", remat_mean(g, x, 2), channels, spec->data.classes);

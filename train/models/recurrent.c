@@ -1,5 +1,5 @@
-/* model_recurrent.c: see model_recurrent.h. */
-#include "train/run/model_recurrent.h"
+/* recurrent.c: see recurrent.h. */
+#include "train/models/recurrent.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static int find_cell(const char *name) {
 int64_t rm_recurrent_width(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
 
 static remat_status check_projection(const rm_model_spec *spec) {
-    REQUIRE(!strcmp(spec->cell, "lstm"), INVALID, "--proj-size is for lstm; --model=%s has no projection", spec->cell);
+    REQUIRE(!strcmp(spec->name, "lstm"), INVALID, "--proj-size is for lstm; --model=%s has no projection", spec->name);
     REQUIRE(spec->projection < spec->hidden, INVALID,
             "--proj-size=%lld must be below --hidden=%lld, as in PyTorch: a projection is to make h smaller",
             (long long)spec->projection, (long long)spec->hidden);
@@ -66,7 +66,7 @@ static remat_value weight(remat_graph *g, place at, const char *name, int rank, 
 remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const char *prefix, int64_t layer,
                                remat_value x, int64_t width, bool reverse) {
     const place at = {prefix, layer, reverse};
-    int cell = find_cell(spec->cell);
+    int cell = find_cell(spec->name);
     int64_t H = spec->hidden, rows = cells[cell].gates * H;
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
     remat_value w_ih = weight(g, at, "weight_ih", 2, rows, width, init);

@@ -1,5 +1,5 @@
-/* model_image.c: see model_image.h. */
-#include "train/run/model_image.h"
+/* image.c: see image.h. */
+#include "train/models/image.h"
 
 #include <math.h>
 #include <stdio.h>
