@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "train/tasks/task.h"
 #include "train/data/dataset.h"
 
 static const int64_t vocabularies[] = {0, 1, 2, 256, 300, 65536, 65537, 100000, 1000000000};
@@ -94,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                              .vocab = vocabularies[data[0] % VOCABULARIES],
                              .timesteps = 1 + data[1] % LONGEST,
                              .budget = BUDGET};
-    remat_status status = rm_dataset_open("lm", &source, &dataset);
+    remat_status status = rm_task_open("lm", &source, &dataset);
     require(!status || *remat_last_error(), "a sentence");
     if (!status) read_all(dataset);
     rm_dataset_close(dataset);

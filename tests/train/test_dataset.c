@@ -1,4 +1,5 @@
 /* test_dataset.c: every kind of data gives the samples that its definition says, and files that do not fit are refused. */
+#include "train/tasks/task.h"
 #include "train/data/dataset.h"
 #include "train/data/loader.h"
 
@@ -11,12 +12,12 @@
 
 static rm_dataset *open_ok(const char *task, rm_data_source source) {
     rm_dataset *dataset;
-    ck_ok(rm_dataset_open(task, &source, &dataset));
+    ck_ok(rm_task_open(task, &source, &dataset));
     return dataset;
 }
 static void open_fails(const char *task, rm_data_source source, remat_status status, const char *part) {
     rm_dataset *dataset;
-    ck_fails(rm_dataset_open(task, &source, &dataset), status, part);
+    ck_fails(rm_task_open(task, &source, &dataset), status, part);
     ck_assert_ptr_null(dataset);
 }
 
@@ -213,7 +214,7 @@ START_TEST(damaged_gzip_is_noticed) {
         rm_dataset *d;
         rm_data_source source = {.data = path, .labels = label};
         ck_assert_int_eq(truncate(path, size), 0);
-        ck_assert_int_eq(rm_dataset_open("classify", &source, &d), REMAT_IO);
+        ck_assert_int_eq(rm_task_open("classify", &source, &d), REMAT_IO);
     }
 }
 END_TEST

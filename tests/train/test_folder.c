@@ -1,5 +1,6 @@
 /* test_folder.c: folders of JPEG and PNG files: what decoders make of every kind of file, how classes are numbered, what a damaged
  * file does. Skipped where the build has no decoders. */
+#include "train/tasks/task.h"
 #include "train/data/decode.h"
 
 #include "tests/train/picture_files.h"
@@ -95,7 +96,7 @@ START_TEST(classes_are_folders) {
     int32_t label[3];
     static float x[3][3 * 25];
     uint32_t crc[2];
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     ck_assert(d->count == 3 && d->shape.classes == 3 && d->shape.channels == 3 && d->shape.height == PICTURE_HEIGHT);
     for (int i = 0; i < 3; i++) ck_ok(rm_dataset_fill(d, i, 0, 1, x[i], &label[i]));
     ck_assert(label[0] == 0 && label[1] == 1 && label[2] == 1);
@@ -105,26 +106,26 @@ START_TEST(classes_are_folders) {
                       (float)(picture_files[4].rgb[(k / 5 * PICTURE_WIDTH + k % 5 + 1) * 3 + c] / 255.0));
     ck_ok(rm_dataset_checksum(d, &crc[0]));
     put("f/b/2.png", 5, 0);
-    ck_ok(rm_dataset_open("classify", &source, &again));
+    ck_ok(rm_task_open("classify", &source, &again));
     ck_ok(rm_dataset_checksum(again, &crc[1]));
     ck_assert(again->count == 4 && crc[0] != crc[1]);
     rm_dataset_close(d);
     rm_dataset_close(again);
     source.classes = 4;
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "has 3 folders, and there are 4 classes");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_INVALID, "has 3 folders, and there are 4 classes");
     source.unlabelled = true;
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     ck_assert_int_eq(d->shape.classes, 4);
     rm_dataset_close(d);
     source.classes = 0, source.unlabelled = false;
     source.image_size = 0;
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "--image-size=S");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_INVALID, "--image-size=S");
     source.image_size = 8, source.labels = "l";
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "leave --labels out");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_INVALID, "leave --labels out");
     source.labels = NULL, source.channels = 2;
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "or 1 (grey)");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_INVALID, "or 1 (grey)");
     source.data = in_scratch("f/b"), source.channels = 0; /* pictures, and no folder */
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID, "as ImageNet does");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_INVALID, "as ImageNet does");
 }
 END_TEST
 
@@ -139,16 +140,16 @@ START_TEST(one_class_alone_is_refused) {
     ck_assert_int_eq(system(command), 0);
     for (int beside = 0; beside < 2; beside++) {
         if (beside) mkdir(in_scratch("above/empty"), 0700);
-        ck_fails(rm_dataset_open("classify", &source, &d), REMAT_INVALID,
+        ck_fails(rm_task_open("classify", &source, &d), REMAT_INVALID,
                  "above: all pictures are in one folder, train, so there is one class and nothing to learn; give the "
                  "folder whose folders are the classes");
         source.classes = 1 + beside;
-        ck_ok(rm_dataset_open("classify", &source, &d));
+        ck_ok(rm_task_open("classify", &source, &d));
         rm_dataset_close(d);
         source.classes = 0;
     }
     source.data = in_scratch("above/train");
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     rm_dataset_close(d);
 }
 END_TEST
@@ -182,7 +183,7 @@ START_TEST(files_are_those_of_image_folder) {
     make_file("g/b/n.txt", "no picture", 10);
     make_file("g/0.png", "of no class", 11);
     ck_assert_int_eq(symlink("../a/deep", in_scratch("g/b/link")), 0);
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     ck_assert_int_eq(d->count, LISTED + 1);
     ck_assert_int_eq(d->shape.classes, 2);
     for (int i = 0; i <= LISTED; i++) {
@@ -191,7 +192,7 @@ START_TEST(files_are_those_of_image_folder) {
     }
     rm_dataset_close(d);
     make_file("g/b/a/m.tif", "not a picture at all", 20);
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "g/b/a/m.tif is neither a JPEG nor a PNG file");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "g/b/a/m.tif is neither a JPEG nor a PNG file");
 }
 END_TEST
 
@@ -222,14 +223,14 @@ START_TEST(damaged_files) {
     float x[48];
     int32_t label;
     put("f/a/cut.png", 4, 30);
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/cut.png is damaged: it is cut short");
     ck_ok(rm_dataset_fill(d, 1, 0, 1, x, &label));
     rm_dataset_close(d);
     make_file("f/b/text.png", "not a picture at all", 20);
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "f/b/text.png is neither a JPEG nor a PNG file");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "f/b/text.png is neither a JPEG nor a PNG file");
     source.skip_broken = true;
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     ck_assert_int_eq(d->count, 3);
     for (int i = 0; i < 3; i++) ck_ok(rm_dataset_fill(d, i, 0, 1, x, &label));
     rm_dataset_close(d);
@@ -240,7 +241,7 @@ END_TEST
 START_TEST(files_that_cannot_be_opened) {
     rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
     rm_dataset *d;
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     int64_t count = d->count;
     rm_dataset_close(d);
     put("f/a/secret.png", 4, 0);
@@ -248,9 +249,9 @@ START_TEST(files_that_cannot_be_opened) {
     bool readable = access(in_scratch("f/a/secret.png"), R_OK) == 0; /* by root */
     ck_assert_int_eq(symlink("nothing.jpg", in_scratch("f/a/link.jpg")), 0);
     ck_assert_int_eq(mkfifo(in_scratch("f/b/pipe.jpeg"), 0600), 0);
-    ck_fails(rm_dataset_open("classify", &source, &d), REMAT_IO, "f/");
+    ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "f/");
     source.skip_broken = true;
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     ck_assert_int_eq(d->count, count + readable);
     rm_dataset_close(d);
 }
@@ -262,7 +263,7 @@ START_TEST(files_that_change) {
     rm_dataset *d;
     float x[48];
     int32_t label;
-    ck_ok(rm_dataset_open("classify", &source, &d));
+    ck_ok(rm_task_open("classify", &source, &d));
     put("f/a/z.jpg", 4, 0);
     ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/z.jpg is another file than when the run began");
     ck_assert_uint_gt(d->held_bytes, 1 << 20); /* decoders, as they may need it */

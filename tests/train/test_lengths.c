@@ -1,5 +1,6 @@
 /* test_lengths.c: samples that end before their array does (--lengths), and documents side by side in one text (--document-end). That
  * layers with such ends are PyTorch's over packed sequences is tests/engine/test_golden.c's. */
+#include "train/tasks/task.h"
 #include "train/data/loader.h"
 
 #include "tests/train/train_test.h"
@@ -202,7 +203,7 @@ START_TEST(documents_begin_behind_ends) {
     rm_data_source source = {.data = make_file("t", "abcd|ef|ghijk", 13), .timesteps = 3, .document_end = 1 + '|'};
     rm_dataset *d;
     rm_batch batch;
-    ck_ok(rm_dataset_open("lm", &source, &d));
+    ck_ok(rm_task_open("lm", &source, &d));
     ck_ok(rm_batch_create(d, 4, &batch));
     for (int i = 0; i < 4; i++) ck_ok(rm_batch_put(&batch, i, i));
     static const char *const wanted[] = {"100", "001", "001", "000"}; /* of abc d|e f|g hij */
@@ -213,7 +214,7 @@ START_TEST(documents_begin_behind_ends) {
     rm_batch_free(&batch);
     rm_dataset_close(d);
     source.document_end = 1 + 256;
-    ck_fails(rm_dataset_open("lm", &source, &d), REMAT_INVALID, "--document-end=256 is no token: there are 0 to 255");
+    ck_fails(rm_task_open("lm", &source, &d), REMAT_INVALID, "--document-end=256 is no token: there are 0 to 255");
 }
 END_TEST
 

@@ -1,5 +1,6 @@
 /* test_pictures.c: pictures as data: what each kind of file means, what is done to a picture before a model reads it, and that this is a
  * function of (seed, epoch, sample) alone. */
+#include "train/tasks/task.h"
 #include "train/data/framing.h"
 #include "train/data/loader.h"
 
@@ -12,13 +13,13 @@
 static rm_dataset *open_ok(rm_data_source source) {
     rm_dataset *dataset;
     source.pictures = true;
-    ck_ok(rm_dataset_open("classify", &source, &dataset));
+    ck_ok(rm_task_open("classify", &source, &dataset));
     return dataset;
 }
 static void open_fails(rm_data_source source, remat_status status, const char *part) {
     rm_dataset *dataset;
     source.pictures = true;
-    ck_fails(rm_dataset_open("classify", &source, &dataset), status, part);
+    ck_fails(rm_task_open("classify", &source, &dataset), status, part);
     ck_assert_ptr_null(dataset);
 }
 

@@ -1,5 +1,6 @@
 /* test_predict.c: what `remat predict` writes is what `remat eval` judges, sample by sample; and saved weights are not tried on data
  * unlike those they were trained on. */
+#include "train/tasks/task.h"
 #include "train/data/dataset.h"
 #include "train/data/npy.h"
 
@@ -139,7 +140,7 @@ START_TEST(values_are_those_of_eval) {
     double eval_loss = number_after("loss ");
     ck_runs("predict --resume=%s", state);
     read_rows(SAMPLES, 1, p);
-    ck_ok(rm_dataset_open("adding", &held_out, &d));
+    ck_ok(rm_task_open("adding", &held_out, &d));
     for (int i = 0; i < SAMPLES; i++) {
         float x[T * 2], y;
         ck_ok(rm_dataset_fill(d, i, 0, 1, x, &y));

@@ -3,6 +3,7 @@
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 84 of its run in double
  * (make_seq2seq.py prints it); the limit is 100. */
+#include "train/tasks/task.h"
 #include "train/commands/beam.h"
 #include "train/data/loader.h"
 #include "train/models/model.h"
@@ -152,7 +153,7 @@ static rm_dataset *pairs_of(const char *source, const char *target, int64_t time
     rm_data_source from = {.data = make_file("source", source, strlen(source)),
                            .labels = make_file("target", target, strlen(target)),
                            .timesteps = timesteps};
-    ck_ok(rm_dataset_open("seq2seq", &from, &d));
+    ck_ok(rm_task_open("seq2seq", &from, &d));
     return d;
 }
 
@@ -221,9 +222,9 @@ START_TEST(generated_answers_are_right) {
     int lengths[STEPS + 1] = {0};
     rm_data_source source = {.generate = rules[_i], .samples = N, .seed = 3};
     rm_dataset *d, *held_out;
-    ck_ok(rm_dataset_open("seq2seq", &source, &d));
+    ck_ok(rm_task_open("seq2seq", &source, &d));
     source.held_out = true;
-    ck_ok(rm_dataset_open("seq2seq", &source, &held_out));
+    ck_ok(rm_task_open("seq2seq", &source, &held_out));
     ck_assert_int_eq(d->shape.timesteps, STEPS);
     for (int i = 0; i < N; i++) {
         ck_ok(rm_dataset_fill(d, i, 0, 1, x, y));
@@ -390,7 +391,7 @@ START_TEST(like_lines_come_together) {
     char *from = random_lines(RM_POOL, 9), *to = random_lines(RM_POOL, 9);
     rm_data_source source = {.generate = "copy", .samples = RM_POOL};
     rm_dataset *d = _i ? NULL : pairs_of(from, to, 0);
-    if (_i) ck_ok(rm_dataset_open("seq2seq", &source, &d));
+    if (_i) ck_ok(rm_task_open("seq2seq", &source, &d));
     rm_loader l;
     int64_t before[2] = {0, 0};
     ck_ok(rm_loader_create(d, &(rm_loader_config){.batch = 8, .by_length = true}, &l));

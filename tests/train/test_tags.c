@@ -4,6 +4,7 @@
  *
  * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 8 of its run in double
  * (make_tags.py prints it); the limit is 24. */
+#include "train/tasks/task.h"
 #include "train/data/loader.h"
 #include "train/models/model.h"
 
@@ -64,7 +65,7 @@ static void open_data(fixture *f, const question *q, bool spoilt) {
                              .yes_or_no = !strcmp(q->name, "bce"),
                              .ignores = q->weighted,
                              .ignored = 2};
-    ck_ok(rm_dataset_open(q->answers ? "regress" : "classify", &source, &f->dataset));
+    ck_ok(rm_task_open(q->answers ? "regress" : "classify", &source, &f->dataset));
     ck_assert(f->dataset->shape.every_step && rm_data_outputs(&f->dataset->shape) == K && f->dataset->count == ROWS);
     ck_ok(rm_batch_create(f->dataset, ROWS, &f->batch));
     for (int i = 0; i < ROWS; i++) ck_ok(rm_batch_put(&f->batch, i, i));
@@ -73,7 +74,7 @@ static void open_data(fixture *f, const question *q, bool spoilt) {
 static void open_session(fixture *f, const question *q, int plan) {
     rm_model_spec spec = {.name = "lstm", .layers = 2, .hidden = 5, .embed = 5, .bidirectional = true};
     spec.data = f->dataset->shape;
-    spec.ignores = spec.class_weights = q->weighted;
+    spec.ignores = spec.data.weighted = q->weighted;
     spec.loss = q->answers ? q->name : NULL;
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = plan == 2 ? 2 : 1;

@@ -1,5 +1,6 @@
 /* test_tokens.c: language models of tokens: texts that a tokenizer cuts, its copy in training states, what `remat sample` reads and
  * writes, and bits per byte. */
+#include "train/tasks/task.h"
 #include "train/data/dataset.h"
 #include "train/data/tokenizer.h"
 
@@ -22,13 +23,13 @@ enum { TOKENS = 5076, VOCABULARY = 600 }; /* of the golden text */
 
 static rm_dataset *open_ok(rm_data_source source) {
     rm_dataset *dataset;
-    ck_ok(rm_dataset_open("lm", &source, &dataset));
+    ck_ok(rm_task_open("lm", &source, &dataset));
     return dataset;
 }
 
 static void open_fails(rm_data_source source, remat_status status, const char *part) {
     rm_dataset *dataset;
-    ck_fails(rm_dataset_open("lm", &source, &dataset), status, part);
+    ck_fails(rm_task_open("lm", &source, &dataset), status, part);
 }
 
 static uint32_t checksum_of(rm_data_source source) {

@@ -4,6 +4,7 @@
 #include "memory/host.h"
 #include "train/file.h"
 #include "train/run/evaluator.h"
+#include "train/tasks/task.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct {
 
 static remat_status count_confusion(evaluation *e, const char *task) {
     rm_evaluator *evaluator = &e->saved.evaluator;
-    size_t classes = !strcmp(task, "classify") ? (size_t)evaluator->width : 0;
+    size_t classes = rm_task_find(task)->row == RM_ROW_CLASSES ? (size_t)evaluator->width : 0;
     if (!classes) return REMAT_OK;
     e->confusion = evaluator->confusion = rm_calloc(classes * classes, sizeof *e->confusion);
     REQUIRE(e->confusion, MEMORY, "no memory to count how %zu classes are taken for each other", classes);

@@ -9,6 +9,7 @@
 #include "train/data/npy.h"
 #include "train/file.h"
 #include "train/run/evaluator.h"
+#include "train/tasks/task.h"
 
 #include <errno.h>
 #include <math.h>
@@ -166,7 +167,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     TRY(rm_saved_evaluator_open(o, RM_PREDICT, &p->saved));
     if (*p->saved.named) TRY(rm_state_class_names(p->saved.named, &p->classes));
     rm_evaluator *evaluator = &p->saved.evaluator;
-    p->probabilities = !strcmp(o->task, "classify");
+    p->probabilities = rm_task_find(o->task)->row == RM_ROW_CLASSES;
     p->yes_or_no = !strcmp(o->model.loss, "bce");
     p->npy = !is_stdout(o) && ends(o->out, ".npy");
     size_t row = (size_t)row_width(p);

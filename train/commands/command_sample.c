@@ -11,6 +11,7 @@
 #include "train/data/tokenizer.h"
 #include "train/file.h"
 #include "train/run/setup.h"
+#include "train/tasks/task.h"
 #include "train/text.h"
 
 #include <string.h>
@@ -170,12 +171,11 @@ static remat_status sample(sampling *s, rm_options *o) {
     rm_model_spec spec;
     remat_config config = rm_setup_inference_config(o);
     if (o->resume) TRY(rm_setup_resume(o, RM_SAMPLE, s->state, &s->point));
-    bool pairs = !strcmp(o->task, "seq2seq");
-    REQUIRE(pairs || !strcmp(o->task, "lm"), INVALID,
-            "only models of --task=lm and seq2seq can write text; this one is of --task=%s", o->task);
+    rm_task_writing writes = rm_task_find(o->task)->writes;
+    REQUIRE(writes, INVALID, "only models of --task=lm and seq2seq can write text; this one is of --task=%s", o->task);
     REQUIRE(strcmp(o->session.device, "null"), INVALID,
             "--device=null computes nothing, so it has nothing to write: use cpu");
-    if (pairs) return rm_translate(o, s->state, &s->point);
+    if (writes == RM_WRITES_LINES) return rm_translate(o, s->state, &s->point);
     bool stateful = rm_model_has_states(o->model.name);
     o->data.timesteps = stateful ? 1 : o->model.positions;
     TRY(rm_setup_spec(o, NULL, &spec));

@@ -82,12 +82,6 @@ static remat_status next_batch(rm_trainer *t) {
     return t->loader.begins ? begin_sequence(t) : REMAT_OK;
 }
 
-static remat_status write_class_weights(const rm_trainer *t) {
-    int64_t at = remat_find(t->session, REMAT_INPUT, "class_weights");
-    return remat_write(t->session, REMAT_INPUT, at, t->class_weights,
-                       (uint64_t)t->dataset->shape.classes * sizeof(float));
-}
-
 /* One update; *seconds is what the session took, and the average of the weights. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
@@ -97,7 +91,6 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         rm_window window = windows > 1 ? rm_setup_window(t->options, k % windows) : rm_batch_whole(&t->loader.batch);
         if (k % windows && !window.first) TRY(begin_sequence(t)); /* the first windows all begin with the sample */
         TRY(rm_batch_write(&t->loader.batch, window, t->session));
-        if (t->class_weights) TRY(write_class_weights(t));
         double start = rm_now_s();
         t->intact = false;
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));

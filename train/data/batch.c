@@ -49,10 +49,10 @@ static uint64_t batch_bytes(const rm_field field[RM_FIELDS]) {
     return bytes;
 }
 
-uint64_t rm_data_batch_bytes(const rm_data_shape *shape, int64_t batch) {
+uint64_t rm_data_batch_bytes(const rm_data_shape *shape, int64_t batch, int64_t batches) {
     rm_field field[RM_FIELDS];
     rm_data_fields(shape, shape->timesteps, batch, field);
-    return batch_bytes(field);
+    return (uint64_t)batches * batch_bytes(field) + rm_field_bytes(&field[RM_CLASS_WEIGHTS]);
 }
 
 /* ---- A batch ------------------------------------------------------------------------------------------------------ */

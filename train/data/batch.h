@@ -43,15 +43,15 @@ typedef struct {
 /* The fields of a batch of so many samples, of `timesteps` timesteps each. */
 void rm_data_fields(const rm_data_shape *shape, int64_t timesteps, int64_t batch, rm_field out[RM_FIELDS]);
 uint64_t rm_field_bytes(const rm_field *field);
-/* That one more batch takes; class weights, which all share, are not of it. */
-uint64_t rm_data_batch_bytes(const rm_data_shape *shape, int64_t batch);
+/* Of so many batches; they share class weights. */
+uint64_t rm_data_batch_bytes(const rm_data_shape *shape, int64_t batch, int64_t batches);
 
 struct rm_batch {
     rm_dataset *dataset; /* borrowed */
     int64_t batch;
     rm_field field[RM_FIELDS];
     void *data[RM_FIELDS]; /* NULL: no such field */
-    uint64_t bytes;        /* rm_data_batch_bytes */
+    uint64_t bytes;        /* of these, but for class weights */
 };
 
 /* MEMORY when there is not enough. Free in any case. */

@@ -57,9 +57,11 @@ static remat_status check(const float *weight, int64_t classes) {
     return REMAT_OK;
 }
 
-remat_status rm_class_weights_read(const char *text, uint64_t budget, int64_t classes, float **weights) {
-    *weights = rm_calloc((size_t)classes, sizeof **weights);
-    REQUIRE(*weights, MEMORY, "no memory for the weights of %lld classes", (long long)classes);
-    TRY(strchr(text, ',') ? read_list(text, classes, *weights) : read_file(text, budget, classes, *weights));
-    return check(*weights, classes);
+remat_status rm_class_weights_read(const char *text, uint64_t budget, rm_dataset *dataset) {
+    int64_t classes = dataset->shape.classes;
+    float *weights = dataset->class_weights = rm_calloc((size_t)classes, sizeof *weights);
+    REQUIRE(weights, MEMORY, "no memory for the weights of %lld classes", (long long)classes);
+    dataset->shape.weighted = true;
+    TRY(strchr(text, ',') ? read_list(text, classes, weights) : read_file(text, budget, classes, weights));
+    return check(weights, classes);
 }

@@ -2,10 +2,10 @@
 #ifndef RM_CLASS_WEIGHTS_H
 #define RM_CLASS_WEIGHTS_H
 
-#include "engine/status.h"
+#include "train/data/dataset.h"
 
-/* *weights is the caller's, of `classes` numbers, freed with rm_free. `budget` as in rm_data_source. INVALID where there are not so
- * many, one is negative or no number, or all are 0. */
-remat_status rm_class_weights_read(const char *text, uint64_t budget, int64_t classes, float **weights);
+/* Into the data set, one for each of its classes, before batches are made of it. `budget` as in rm_data_source. INVALID where there
+ * are not so many, one is negative or no number, or all are 0. */
+remat_status rm_class_weights_read(const char *text, uint64_t budget, rm_dataset *dataset);
 
 #endif

@@ -136,12 +136,9 @@ struct rm_data_kind {
     bool threads; /* several threads may call `fill` and `mark` at a time, for different columns */
 };
 
-/* Opens data of this kind. */
+/* Opens data of this kind. Tasks know which kinds they have (tasks/task.h). */
 remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
-
-/* task: "lm", "classify", "regress", "adding", "copy", "s5", "transcribe", "seq2seq". */
-remat_status rm_dataset_open(const char *task, const rm_data_source *source, rm_dataset **out);
 
 static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, int64_t column, int64_t batch,
                                            void *input, void *target) {
@@ -153,19 +150,13 @@ static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, i
  * that no run waits for it: most other texts show, not every byte. 0: generated, there is none. IO: it cannot be read. */
 remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 
-extern const rm_data_kind rm_data_text, rm_data_arrays, rm_data_adding, rm_data_copy, rm_data_s5, rm_data_pairs,
-    rm_data_generated_pairs;
+extern const rm_data_kind rm_data_text, rm_data_arrays, rm_data_pairs, rm_data_generated_pairs;
 
-/* The shape of lm, adding, copy and s5, which follows from the flags alone. */
+/* Shapes that follow from the flags alone. */
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */
-remat_status rm_adding_shape(int64_t timesteps, rm_data_shape *out);
-remat_status rm_copy_shape(int64_t timesteps, rm_data_shape *out);
-remat_status rm_s5_shape(int64_t timesteps, rm_data_shape *out);
-remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out);
 /* Of lines of so many tokens, without their ends; `tokens`: how many there are to choose from. */
 rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens);
 enum { RM_PAIR_BYTES = 256 };
-/* ... and of pictures, of which the flags can say all. */
 rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
 
 #endif

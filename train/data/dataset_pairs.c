@@ -256,21 +256,16 @@ rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens) {
                            .every_step = true};
 }
 
-remat_status rm_generated_pair_shape(int64_t timesteps, rm_data_shape *out) {
-    REQUIRE(!timesteps || timesteps >= 2, INVALID, "--seq-len=%lld: a letter and its end need 2 timesteps",
-            (long long)timesteps);
-    int64_t letters = timesteps ? timesteps - 1 : USUAL_LETTERS;
-    *out = rm_pair_shape(letters, letters, RM_PAIR_BYTES);
-    return REMAT_OK;
-}
-
 static remat_status open_generated(rm_dataset *base, const rm_data_source *source) {
     pair_data *data = (pair_data *)base;
     base->count = source->samples;
     data->rule = !strcmp(source->generate, "copy") ? COPY : !strcmp(source->generate, "reverse") ? REVERSE : SORT;
     data->seed = (uint64_t)source->seed;
     data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
-    return rm_generated_pair_shape(source->timesteps, &base->shape);
+    int64_t T = source->timesteps, letters = T ? T - 1 : USUAL_LETTERS;
+    REQUIRE(!T || T >= 2, INVALID, "--seq-len=%lld: a letter and its end need 2 timesteps", (long long)T);
+    base->shape = rm_pair_shape(letters, letters, RM_PAIR_BYTES);
+    return REMAT_OK;
 }
 
 static remat_status open_texts(rm_dataset *base, const rm_data_source *source) {

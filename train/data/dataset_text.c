@@ -319,10 +319,11 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
 
 static remat_status open_text(rm_dataset *base, const rm_data_source *source) {
     text_data *data = (text_data *)base;
+    data->fd = -1;
+    REQUIRE(source->data, INVALID, "lm needs a text to learn: say --data=FILE");
     base->shape = rm_text_shape(source->timesteps, source->vocab);
     base->shape.documents = source->document_end > 0;
     base->held_bytes = ((uint64_t)base->shape.timesteps + 1) * (source->vocab || source->tokenizer ? MOST_BYTES : 1);
-    data->fd = -1;
     data->document_end = (int32_t)source->document_end - 1;
     data->bytes = rm_malloc(base->held_bytes);
     REQUIRE(data->bytes, MEMORY, "no memory for a sample of %llu bytes", (unsigned long long)base->held_bytes);

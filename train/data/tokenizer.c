@@ -25,6 +25,14 @@ remat_status rm_tokenizer_fit(const rm_tokenizer *t, const char *name, int64_t s
     return REMAT_OK;
 }
 
+remat_status rm_tokenizer_fit_file(const char *path, int64_t said, int64_t *vocabulary) {
+    rm_tokenizer *tokenizer;
+    TRY(rm_tokenizer_read(path, &tokenizer));
+    remat_status status = rm_tokenizer_fit(tokenizer, path, said, vocabulary);
+    rm_tokenizer_free(tokenizer);
+    return status;
+}
+
 const uint8_t *rm_tokenizer_decode(const rm_tokenizer *t, int64_t id, size_t *length) {
     bool there = id >= 0 && id < t->vocabulary && t->piece[id].at >= 0;
     *length = there ? (size_t)t->piece[id].length : 0;

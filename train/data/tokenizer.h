@@ -24,6 +24,7 @@ int64_t rm_tokenizer_vocabulary(const rm_tokenizer *tokenizer);
 
 /* How many tokens a model has whose --vocab is `said`: 0: as many as there are; INVALID: less. */
 remat_status rm_tokenizer_fit(const rm_tokenizer *tokenizer, const char *name, int64_t said, int64_t *vocabulary);
+remat_status rm_tokenizer_fit_file(const char *path, int64_t said, int64_t *vocabulary);
 
 /* Adds the tokens of a text. INVALID when it has a byte that the vocabulary lacks. tokens->id is the caller's, freed with rm_free. */
 remat_status rm_tokenizer_encode(const rm_tokenizer *tokenizer, const uint8_t *text, size_t size, rm_tokens *tokens);

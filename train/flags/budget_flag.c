@@ -19,13 +19,12 @@ uint64_t rm_budget_given(const rm_options *o) {
 
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     int64_t rows = rm_setup_rows(o);
-    uint64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is made ahead */
+    int64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is made ahead */
     uint64_t answers = (uint64_t)(rows * rm_data_answers(shape));
     uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers; /* for training accuracy */
-    uint64_t weights = o->class_weights ? 4 * (uint64_t)shape->classes : 0;
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0) + 4 * (uint64_t)rows +
                      (o->order.by_length ? sizeof(rm_by_length) : 0);
-    return batches * rm_data_batch_bytes(shape, rows) + logits + weights + order + (dataset ? dataset->held_bytes : 0);
+    return rm_data_batch_bytes(shape, rows, batches) + logits + order + (dataset ? dataset->held_bytes : 0);
 }
 
 /* "--memory-budget=20MiB", as somebody may have typed it: in the largest unit that does with two digits behind the point. */

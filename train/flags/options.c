@@ -5,6 +5,7 @@
 #include "memory/host.h"
 #include "train/file.h"
 #include "train/flags/presets.h"
+#include "train/tasks/task.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -260,7 +261,7 @@ static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
 static remat_status follow_model(rm_options *o) {
     const rm_option *task = rm_option_named("task");
     if (!rm_options_pictures(o) || o->given[task - rm_option_table]) return REMAT_OK;
-    return rm_option_set(o, task, "classify", (rm_option_place){"--", "="});
+    return rm_option_set(o, task, rm_task_of_pictures()->name, (rm_option_place){"--", "="});
 }
 
 remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char **argv) {

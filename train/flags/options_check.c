@@ -5,6 +5,7 @@
 
 #include "train/file.h"
 #include "train/flags/presets.h"
+#include "train/tasks/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ static bool said(const rm_options *o, const char *name) { return o->said[rm_opti
  *
  *   "a|b|c"   one of these
  *   ">N"      a number above N
+ *   BY_TASK   the tasks that use the flag (rm_task.flags)
  *   NULL      any: it is there; `other` may then name several flags, of which one does
  *
  * A flag may have several lines, of which all must hold. It may always say `off`, the value at which it asks for nothing.
@@ -33,6 +35,7 @@ typedef struct {
     const char *because; /* appended to the sentence; NULL: nothing */
 } rule;
 
+#define BY_TASK "?"
 #define RECURRENT "lstm|gru|rnn|mingru|minlstm"
 #define SEQUENCES RECURRENT "|gpt2"
 #define RESNETS "resnet18|resnet34|resnet50"
@@ -42,29 +45,28 @@ typedef struct {
 
 static const rule rules[] = {
     {"dropout", "0", "layers", ">1", "dropout is between layers"},
-    {"embed", "0", "task", "lm|copy|s5|seq2seq", "whose inputs are symbols"},
-    {"classes", "0", "task", "classify|transcribe", NULL},
-    {"data", NULL, "task", "lm|classify|regress|transcribe|seq2seq", "the others generate theirs"},
-    {"labels", NULL, "task", "classify|regress|transcribe|seq2seq", NULL},
-    {"eval-data", NULL, "task", "lm|classify|regress|transcribe|seq2seq",
-     "the others generate theirs: --eval-every=N evaluates"},
-    {"eval-labels", NULL, "task", "classify|regress|transcribe|seq2seq", NULL},
+    {"embed", "0", "task", BY_TASK, "whose inputs are symbols"},
+    {"classes", "0", "task", BY_TASK, NULL},
+    {"data", NULL, "task", BY_TASK, "the others generate theirs"},
+    {"labels", NULL, "task", BY_TASK, NULL},
+    {"eval-data", NULL, "task", BY_TASK, "the others generate theirs: --eval-every=N evaluates"},
+    {"eval-labels", NULL, "task", BY_TASK, NULL},
     {"eval-labels", NULL, "eval-data", NULL, NULL},
-    {"lengths", NULL, "task", "classify|regress|transcribe", NULL},
+    {"lengths", NULL, "task", BY_TASK, NULL},
     {"lengths", NULL, "model", RECURRENT, "which read timestep by timestep"},
     {"eval-lengths", NULL, "lengths", NULL, NULL},
     {"eval-lengths", NULL, "eval-data", NULL, NULL},
-    {"document-end", "-1", "task", "lm", NULL},
+    {"document-end", "-1", "task", BY_TASK, NULL},
     {"document-end", "-1", "model", RECURRENT, "whose states can begin anew"},
-    {"rows", "false", "task", "classify|regress|transcribe", NULL},
-    {"samples", NULL, "task", "adding|copy|s5|seq2seq", "which generate them"},
-    {"generate", "none", "task", "seq2seq", NULL},
-    {"loss", NULL, "task", "regress|adding", "whose answers are numbers"},
-    {"class-weights", NULL, "task", "classify", NULL},
-    {"ignore-index", NULL, "task", "classify", NULL},
-    {"allow-nan", "false", "task", "classify|regress", NULL},
-    {"values", "0", "task", "regress", NULL},
-    {"every-step", "false", "task", "classify|regress", NULL},
+    {"rows", "false", "task", BY_TASK, NULL},
+    {"samples", NULL, "task", BY_TASK, "which generate them"},
+    {"generate", "none", "task", BY_TASK, NULL},
+    {"loss", NULL, "task", BY_TASK, "whose answers are numbers"},
+    {"class-weights", NULL, "task", BY_TASK, NULL},
+    {"ignore-index", NULL, "task", BY_TASK, NULL},
+    {"allow-nan", "false", "task", BY_TASK, NULL},
+    {"values", "0", "task", BY_TASK, NULL},
+    {"every-step", "false", "task", BY_TASK, NULL},
     {"every-step", "false", "model", RECURRENT, "which read timestep by timestep"},
     {"image-size", "0", "model", PICTURES, NULL},
     {"channels", "0", "model", PICTURES, NULL},
@@ -81,7 +83,7 @@ static const rule rules[] = {
     {"no-bias", "false", "model", "lstm|gru|rnn", NULL},
     {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
     {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
-    {"tie-embeddings", "false", "task", "lm", "whose outputs are the symbols that it reads"},
+    {"tie-embeddings", "false", "task", BY_TASK, "whose outputs are the symbols that it reads"},
     {"no-tie", "false", "model", "gpt2", NULL},
     {"proj-size", "0", "model", "lstm", NULL},
     {"layers", NULL, "model", SEQUENCES "|mlp|unet", NULL},
@@ -90,12 +92,12 @@ static const rule rules[] = {
     {"stem", "imagenet", "model", RESNETS, NULL},
     {"sync-batchnorm", "false", "model", NORMED, "which have batch norm"},
     {"init-head", "file", "init", NULL, NULL},
-    {"vocab", "0", "task", "lm", NULL},
-    {"tokenizer", NULL, "task", "lm|seq2seq", NULL},
-    {"stateful", "false", "task", "lm", "whose samples go on where others end"},
+    {"vocab", "0", "task", BY_TASK, NULL},
+    {"tokenizer", NULL, "task", BY_TASK, NULL},
+    {"stateful", "false", "task", BY_TASK, "whose samples go on where others end"},
     {"stateful", "false", "model", RECURRENT, "which have states"},
     {"tbptt", "0", "model", RECURRENT, "which have states"},
-    {"tbptt", "0", "task", "lm|copy|s5|classify|regress", "whose targets are at every timestep"},
+    {"tbptt", "0", "task", BY_TASK, "whose targets are at every timestep"},
 
     {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},
     {"nesterov", "false", "optimizer", "sgd|lars", NULL},
@@ -114,7 +116,7 @@ static const rule rules[] = {
     {"decay-vectors", "false", "optimizer", "lars|lamb", NULL},
     {"decay-vectors", "false", "weight-decay", ">0", NULL},
     {"norm-limit", "0", "optimizer", "lamb", NULL},
-    {"label-smoothing", "0", "task", "lm|classify|copy|s5|seq2seq", "tasks with classes"},
+    {"label-smoothing", "0", "task", BY_TASK, "tasks with classes"},
 
     {"base-batch", NULL, "scale-lr", "linear|sqrt", NULL},
     {"milestones", NULL, "lr-schedule", "step", NULL},
@@ -130,10 +132,10 @@ static const rule rules[] = {
     {"early-stop", "0", "eval-every", ">0", "whose losses it looks at"},
     {"power", NULL, "lr-schedule", "poly", NULL},
 
-    {"temperature", NULL, "task", "lm", "for which tokens are drawn: --beam is for seq2seq"},
-    {"top-k", "0", "task", "lm", NULL},
-    {"top-p", "1", "task", "lm", NULL},
-    {"beam", "1", "task", "seq2seq", NULL},
+    {"temperature", NULL, "task", BY_TASK, "for which tokens are drawn: --beam is for seq2seq"},
+    {"top-k", "0", "task", BY_TASK, NULL},
+    {"top-p", "1", "task", BY_TASK, NULL},
+    {"beam", "1", "task", BY_TASK, NULL},
     {"top-k", "0", "temperature", ">0", NULL},
     {"top-p", "1", "temperature", ">0", NULL},
 
@@ -160,6 +162,7 @@ static const char *text_of(const rm_options *o, const char *name, char text[RM_P
 static bool holds(const rm_options *o, const rule *r) {
     char text[RM_PATH_BYTES], word[32];
     const char *at = r->values ? r->values : r->other;
+    if (r->values && is(r->values, BY_TASK)) return rm_task_uses(rm_task_find(o->task), r->flag);
     if (r->values && *r->values == '>') return strtod(text_of(o, r->other, text), NULL) > strtod(r->values + 1, NULL);
     while (next_word(&at, word))
         if (r->values ? is(text_of(o, r->other, text), word) : *text_of(o, word, text)) return true;
@@ -176,7 +179,7 @@ static void list_words(const char *words, char *list, size_t bytes) {
 }
 
 static remat_status has_no_effect(const rm_options *o, const rule *r) {
-    char now[RM_PATH_BYTES], list[160], word[32], with[160], needs[240];
+    char now[RM_PATH_BYTES], list[160], tasks[160], word[32], with[160], needs[240];
     const char *first = r->other;
     next_word(&first, word);
     if (!r->values) {
@@ -184,7 +187,8 @@ static remat_status has_no_effect(const rm_options *o, const rule *r) {
         snprintf(needs, sizeof needs, "--%s=%s", word, rm_option_named(word)->value);
     } else {
         snprintf(with, sizeof with, "with --%s=%.60s", word, text_of(o, word, now));
-        list_words(r->values, list, sizeof list);
+        list_words(is(r->values, BY_TASK) ? rm_tasks_using(r->flag, tasks, sizeof tasks) : r->values, list,
+                   sizeof list);
         if (*r->values == '>')
             snprintf(needs, sizeof needs, "--%s above %s", word, r->values + 1);
         else
@@ -325,11 +329,10 @@ static remat_status check_states(const rm_options *o) {
     const char *flag = o->tbptt.length ? "tbptt" : "stateful";
     bool overlap = o->tbptt.step < o->tbptt.length;
     if (!o->tbptt.length && !o->order.stateful) return REMAT_OK;
-    REQUIRE(
-        !overlap || !is(o->task, "regress"), INVALID,
-        "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=regress all count: "
-        "give --tbptt one number",
-        (long long)o->tbptt.length, (long long)o->tbptt.step);
+    REQUIRE(!overlap || !rm_task_uses(rm_task_find(o->task), "values"), INVALID,
+            "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=%s all count: "
+            "give --tbptt one number",
+            (long long)o->tbptt.length, (long long)o->tbptt.step, o->task);
     REQUIRE(!o->tbptt.length || !o->data.lengths, INVALID,
             "--tbptt=%lld cuts samples into windows of one length, and those of --lengths end within one: leave one of "
             "the two out",
@@ -369,7 +372,7 @@ static remat_status check_preset(const rm_options *o) {
 
 /* Pairs are read or made; what makes them may have been said long ago, and a state remembers it. */
 static remat_status check_pairs(const rm_options *o) {
-    if (!is(o->task, "seq2seq")) return REMAT_OK;
+    if (!rm_task_find(o->task)->pairs) return REMAT_OK;
     REQUIRE(!(said(o, "samples") && o->data.data), INVALID,
             "--samples has no effect with --data: it needs --generate=copy, reverse or sort");
     REQUIRE(!said(o, "generate") || is(o->data.generate, "none") || !o->data.tokenizer, INVALID,
@@ -453,23 +456,24 @@ static remat_status check_tied_head(const rm_options *o) {
 }
 
 remat_status rm_options_check(const rm_options *o, rm_command command) {
-    REQUIRE(!o->model.bidirectional || !is(o->task, "lm"), INVALID,
-            "--bidirectional reads what comes next, and --task=lm is to predict it: leave one of them out");
-    REQUIRE(is(o->task, "classify") || !rm_options_pictures(o), INVALID,
+    const rm_task *task = rm_task_find(o->task);
+    REQUIRE(!o->model.bidirectional || !task->next_token, INVALID,
+            "--bidirectional reads what comes next, and --task=%s is to predict it: leave one of them out", o->task);
+    REQUIRE(task->pictures || !rm_options_pictures(o), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model.name, o->task);
-    REQUIRE(strcmp(o->model.loss, "bce") || !strcmp(o->task, "regress"), INVALID,
+    REQUIRE(strcmp(o->model.loss, "bce") || rm_task_uses(task, "values"), INVALID,
             "--loss=bce is for labels 0 and 1, which --task=regress reads");
-    REQUIRE(!is(o->task, "classify") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
+    REQUIRE(!rm_task_uses(task, "classes") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
             "--classes=1: with one class there is nothing to learn; say how many there are, 2 or more");
-    REQUIRE(!o->order.by_length || o->data.lengths || is(o->task, "seq2seq"), INVALID,
+    REQUIRE(!o->order.by_length || o->data.lengths || task->pairs, INVALID,
             "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     REQUIRE(!o->data.lengths || !o->held_out.data || o->held_out.lengths, INVALID,
             "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
             "--eval-lengths=FILE");
     REQUIRE(!o->model.tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
             "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
-    REQUIRE(!is(o->keep_best, "accuracy") || is(o->task, "classify") || is(o->task, "s5"), INVALID,
+    REQUIRE(!is(o->keep_best, "accuracy") || task->accuracy, INVALID,
             "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
     TRY(check_tied_head(o));
     TRY(check_memory(o));

@@ -50,6 +50,18 @@
 #define MAY(name, member, commands, memory, bare, low, high, help)                                                     \
     { name, RM_OPTION_INTEGER, AT(member), commands, memory, "0", low, high, NULL, "N", help, bare, RM_NO_FILE }
 
+/* "|lm|classify" and "; lm: next byte of a text; classify: ..." */
+#define TASK(name, help) "|" #name
+static const char task_names[] =
+#include "train/tasks/tasks.def"
+    ;
+#undef TASK
+#define TASK(name, help) "; " #name ": " help
+static const char task_help[] =
+#include "train/tasks/tasks.def"
+    ;
+#undef TASK
+
 /* clang-format off */
 const rm_option rm_option_table[] = {
     ONE("model", model.name, MODEL, RM_OF_MODEL, "lstm", "lstm|gru|rnn|mingru|minlstm|gpt2|mlp|cnn|resnet18|resnet34|resnet50|unet",
@@ -70,9 +82,7 @@ const rm_option rm_option_table[] = {
     ONE("stem", model.small_stem, MODEL, RM_OF_MODEL, "imagenet", "imagenet|cifar", "resnet: 7x7 with stride 2 and max_pool first; or, for small pictures, 3x3 with stride 1"),
     YES("sync-batchnorm", model.sync_batchnorm, FIT, RM_OF_RUN, "resnet, unet: batch norm's statistics are of all ranks' samples, PyTorch's SyncBatchNorm"),
 
-    ONE("task", task, MODEL, RM_OF_MODEL, "lm", "lm|classify|regress|adding|copy|s5|transcribe|seq2seq",
-        "lm: next byte of a text; classify: images or .npy, and what a model of pictures is for; regress: .npy to numbers; transcribe: labels without times, by CTC; adding, copy, s5: generated long-memory problems;\n"
-        "                                 seq2seq: a line of text to another, by an encoder, and a decoder with attention"),
+    ONE("task", task, MODEL, RM_OF_MODEL, "lm", task_names + 1, task_help + 2),
     IN("data", data.data, RUN, RM_REMEMBERED, "FILE", "lm: any text; classify, regress, transcribe: IDX images or .npy [N,T,F]; .gz too;\n"
         "                                 pictures: IDX, .npy [N,C,H,W], [N,H,W,C], [N,H,W], CIFAR-10's .bin, or a folder by class; seq2seq: a text, line by line"),
     INT("vocab", data.vocab, MODEL, RM_OF_MODEL, "0", 0, 1e9, "lm: --data holds tokens below N: .npy [tokens], or numbers of two bytes each,\n"

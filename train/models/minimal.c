@@ -45,7 +45,7 @@ static remat_value norm(remat_graph *g, int64_t layer, const char *weight, remat
 
 /* Where documents begin, layers that remember do. */
 static remat_value anew(remat_graph *g, const rm_model_spec *spec, remat_value y) {
-    return spec->begins.id ? remat_reset_states(g, y, spec->begins) : y;
+    return spec->field[RM_BEGINS].id ? remat_reset_states(g, y, spec->field[RM_BEGINS]) : y;
 }
 
 static remat_value convolution(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
@@ -86,6 +86,7 @@ remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_v
     else
         x = linear(g, -1, "input.weight", "input.bias", x, data->features, width);
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
-    if (!data->every_step) x = spec->last.id ? remat_step_at(g, x, spec->last) : remat_last_step(g, x);
+    if (!data->every_step)
+        x = spec->field[RM_LAST].id ? remat_step_at(g, x, spec->field[RM_LAST]) : remat_last_step(g, x);
     return linear(g, -1, "to_logits.weight", NULL, norm(g, -1, "norm.weight", x, width), width, outputs);
 }

@@ -96,23 +96,8 @@ static remat_status check_data(const rm_model_spec *spec, const model *m) {
 
 /* ---- The graph ---------------------------------------------------------------------------------------------------- */
 
-static remat_value input(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    int64_t dim[] = {timesteps, batch, data->features}, picture[] = {batch, data->channels, data->height, data->width};
-    if (data->channels) return remat_input(g, "input", REMAT_F32, REMAT_STATIC, 4, picture);
-    return data->vocabulary ? remat_input(g, "input", REMAT_I32, REMAT_SEQUENCE, 2, dim)
-                            : remat_input(g, "input", REMAT_F32, REMAT_SEQUENCE, 3, dim);
-}
-
-static remat_value target(remat_graph *g, const rm_data_shape *data, int64_t timesteps, int64_t batch) {
-    bool pairs = data->answer_steps > 0;
-    int64_t sequence[] = {pairs ? data->answer_steps : timesteps, batch, data->values}, whole[] = {batch, data->values},
-            rows[] = {batch, data->labels};
-    if (data->labels) return remat_input(g, "target", REMAT_I32, REMAT_STATIC, 2, rows);
-    if (data->every_step && !data->classes) return remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, sequence);
-    if (data->every_step) return remat_input(g, "target", REMAT_I32, REMAT_SEQUENCE, 2, sequence);
-    if (data->places) return remat_input(g, "target", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){batch, data->places});
-    return data->classes ? remat_input(g, "target", REMAT_I32, REMAT_STATIC, 1, whole)
-                         : remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, whole);
+static remat_value input(remat_graph *g, const rm_field *field) {
+    return remat_input(g, field->name, field->dtype, field->axis, field->rank, field->dim);
 }
 
 /* Huber's delta is PyTorch's default. */
@@ -127,7 +112,7 @@ static remat_value loss_of_padded(remat_graph *g, const char *name, remat_value 
 
 static remat_value loss_of_reals(remat_graph *g, const rm_model_spec *spec, remat_value x, remat_value target) {
     const char *name = spec->loss;
-    if (spec->padding.id) return loss_of_padded(g, name, x, target, spec->padding);
+    if (spec->field[RM_PADDING].id) return loss_of_padded(g, name, x, target, spec->field[RM_PADDING]);
     if (name && !strcmp(name, "mae")) return remat_mae(g, x, target);
     if (name && !strcmp(name, "huber")) return remat_huber(g, x, target, DELTA);
     if (name && !strcmp(name, "bce")) return remat_bce_with_logits(g, x, target);
@@ -135,9 +120,8 @@ static remat_value loss_of_reals(remat_graph *g, const rm_model_spec *spec, rema
 }
 
 static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
-    remat_value weights = REMAT_NONE;
-    if (spec->class_weights) weights = remat_input(g, "class_weights", REMAT_F32, REMAT_STATIC, 1, &spec->data.classes);
-    return remat_softmax_cross_entropy_weighted(g, logits, target, weights, -1, spec->label_smoothing);
+    return remat_softmax_cross_entropy_weighted(g, logits, target, spec->field[RM_CLASS_WEIGHTS], -1,
+                                                spec->label_smoothing);
 }
 
 /* Targets are -1 behind their ends. */
@@ -145,31 +129,27 @@ static bool has_ends(const rm_data_shape *data) { return data->answer_steps || (
 
 bool rm_model_counts(const rm_model_spec *spec) {
     if (spec->data.labels || !spec->data.classes) return rm_data_pads(&spec->data);
-    return spec->ignores || spec->class_weights || has_ends(&spec->data);
+    return spec->ignores || spec->data.weighted || has_ends(&spec->data);
 }
 
 static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
-    if (spec->data.labels) return remat_ctc(g, logits, target, spec->length, REMAT_NONE, RM_BLANK, false);
+    if (spec->data.labels) return remat_ctc(g, logits, target, spec->field[RM_LENGTH], REMAT_NONE, RM_BLANK, false);
     if (!spec->data.classes) return loss_of_reals(g, spec, logits, target);
     if (rm_model_counts(spec)) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
 
-static void mark(remat_graph *g, rm_model_spec *spec, int64_t timesteps, int64_t batch) {
-    const int64_t rows[] = {timesteps, batch}, answers[] = {spec->data.answer_steps, batch};
-    bool pairs = spec->data.answer_steps > 0;
-    spec->last = spec->length = spec->ends = spec->begins = spec->padding = spec->previous = REMAT_NONE;
-    if (spec->data.lengths && spec->data.labels)
-        spec->length = remat_input(g, "length", REMAT_I32, REMAT_STATIC, 1, &batch);
-    else if (spec->data.lengths && !spec->data.every_step)
-        spec->last = remat_input(g, "last", REMAT_I32, REMAT_STATIC, 1, &batch);
-    if (spec->data.lengths && spec->bidirectional)
-        spec->ends = remat_input(g, "ends", REMAT_F32, REMAT_SEQUENCE, 2, rows);
-    if (spec->data.documents || pairs) spec->begins = remat_input(g, "begins", REMAT_F32, REMAT_SEQUENCE, 2, rows);
-    if (pairs || rm_data_pads(&spec->data))
-        spec->padding = remat_input(g, "padding", REMAT_I32, REMAT_SEQUENCE, 2, rows);
-    if (pairs) spec->previous = remat_input(g, "previous", REMAT_I32, REMAT_SEQUENCE, 2, answers);
+/* Of the fields after the first two. */
+static bool reads(const rm_model_spec *spec, rm_field_name name) {
+    if (name == RM_LAST) return !spec->data.every_step;
+    if (name == RM_LENGTH) return spec->data.labels;
+    return name != RM_ENDS || spec->bidirectional;
+}
+
+static void add_fields(remat_graph *g, rm_model_spec *spec, const rm_field field[RM_FIELDS]) {
+    for (int i = RM_LAST; i < RM_FIELDS; i++)
+        if (field[i].name && reads(spec, i)) spec->field[i] = input(g, &field[i]);
 }
 
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out) {
@@ -182,10 +162,12 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     TRY(remat_graph_create(&out->graph));
     remat_graph *g = out->graph;
     const rm_data_shape *data = &spec->data;
-    int64_t T = spec->window ? spec->window : data->timesteps;
-    remat_value x = input(g, data, T, batch), y = with_loss ? target(g, data, T, batch) : REMAT_NONE;
+    rm_field field[RM_FIELDS];
+    rm_data_fields(data, spec->window ? spec->window : data->timesteps, batch, field);
+    remat_value x = input(g, &field[RM_INPUT]), y = with_loss ? input(g, &field[RM_TARGET]) : REMAT_NONE;
     rm_model_spec marked = *spec;
-    if (with_loss || data->answer_steps) mark(g, &marked, T, batch);
+    for (int i = 0; i < RM_FIELDS; i++) marked.field[i] = REMAT_NONE;
+    if (with_loss || data->answer_steps) add_fields(g, &marked, field);
     out->logits = data->answer_steps ? rm_seq2seq_logits(g, &marked, batch, x) : m->logits(g, &marked, x);
     if (with_loss) out->loss = loss(g, &marked, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;

@@ -14,7 +14,7 @@
 #ifndef RM_MODEL_H
 #define RM_MODEL_H
 
-#include "train/data/dataset.h"
+#include "train/data/batch.h"
 
 typedef struct {
     const char *name; /* --model: a line of the table in model.c */
@@ -27,18 +27,12 @@ typedef struct {
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     bool ignores;       /* targets of -1 count nothing */
-    bool class_weights; /* there is an input "class_weights" (K): what each counts in training */
     const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
     int64_t projection; /* of an lstm: PyTorch's proj_size; 0: none */
-    /* Inputs that rm_model_build makes where data.lengths and data.documents ask for them: each row's last timestep, I32 (B), where
-     * the answer is there, or for CTC its length; 1 at that timestep, (T,B); 1 where a document begins, (T,B). */
-    remat_value last, length, ends, begins;
-    remat_value padding,
-        previous; /* ... and, where rm_data_pads, or of pairs: 1 behind the input, I32 (T,B); of pairs the token before
-                                      each target, I32 (answer_steps,B) */
+    remat_value field[RM_FIELDS]; /* by rm_model_build: inputs for fields after the first two, as far as the model reads them */
     remat_value *encoded; /* of pairs: NULL, or room for 1 + 2 * layers: in two parts (seq2seq.h) */
 } rm_model_spec;
 
@@ -56,9 +50,8 @@ bool rm_model_has_states(const char *name);
 /* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
-/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", and behind that, where the spec asks for
- * them, "class_weights", "last", "ends", "begins", "padding", "previous", in any order; of pairs the last three in any case. Free in
- * any case. */
+/* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", and after it those of the batch's other fields
+ * (batch.h) that the model reads; of pairs these in any case. Free in any case. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
 bool rm_model_counts(

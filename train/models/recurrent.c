@@ -73,7 +73,7 @@ remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const 
     remat_value w_hh = weight(g, at, "weight_hh", 2, rows, rm_recurrent_width(spec), init);
     remat_value b_ih = spec->no_bias ? REMAT_NONE : weight(g, at, "bias_ih", 1, rows, 0, init);
     remat_value b_hh = spec->no_bias ? REMAT_NONE : weight(g, at, "bias_hh", 1, rows, 0, init);
-    remat_value reset = reverse ? spec->ends : spec->begins;
+    remat_value reset = reverse ? spec->field[RM_ENDS] : spec->field[RM_BEGINS];
     if (reset.id && reverse) reset = remat_reverse(g, reset);
     remat_value w_hr = spec->projection ? weight(g, at, "weight_hr", 2, spec->projection, H, init) : REMAT_NONE;
     remat_value y = spec->projection ? remat_lstm_projected(g, x, w_ih, w_hh, b_ih, b_hh, w_hr)
@@ -95,7 +95,8 @@ static remat_value every_step(remat_graph *g, result y) {
 }
 
 static remat_value last_step(remat_graph *g, const rm_model_spec *spec, result y) {
-    remat_value last = spec->last.id ? remat_step_at(g, y.forwards, spec->last) : remat_last_step(g, y.forwards);
+    remat_value last =
+        spec->field[RM_LAST].id ? remat_step_at(g, y.forwards, spec->field[RM_LAST]) : remat_last_step(g, y.forwards);
     return joined(g, last, y.backwards.id ? remat_last_step(g, y.backwards) : REMAT_NONE);
 }
 

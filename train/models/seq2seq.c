@@ -28,7 +28,7 @@ typedef struct {
 /* A layer of the encoder, and the decoder's that begins with its final states, or is given them by whoever runs it. */
 static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer, sides x) {
     rm_model_spec decoder = *spec;
-    decoder.begins = decoder.ends = REMAT_NONE;
+    decoder.field[RM_BEGINS] = decoder.field[RM_ENDS] = REMAT_NONE;
     int64_t H = rm_recurrent_width(spec), states = strcmp(spec->name, "lstm") ? 1 : 2;
     remat_value there = rm_recurrent_layer(g, spec, "rnn", layer, x.encoded, x.width, false), back = REMAT_NONE;
     if (spec->bidirectional)
@@ -49,7 +49,7 @@ static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer,
 static remat_value attend(remat_graph *g, const rm_model_spec *spec, sides x) {
     int64_t H = rm_recurrent_width(spec), E = x.width;
     remat_value q = remat_scale(g, dense(g, "attention.weight", x.decoded, H, E), sqrt((double)E));
-    remat_value c = remat_cross_attention(g, q, x.encoded, x.encoded, 1, spec->padding);
+    remat_value c = remat_cross_attention(g, q, x.encoded, x.encoded, 1, spec->field[RM_PADDING]);
     return remat_tanh(g, dense(g, "combine.weight", remat_concat(g, (remat_value[]){c, x.decoded}, 2), E + H, H));
 }
 
@@ -66,10 +66,10 @@ remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, int64_t
     remat_init init = remat_init_uniform(1 / sqrt((double)H));
     remat_value table =
         remat_param(g, "embedding.weight", 2, (int64_t[]){spec->data.vocabulary, spec->embed}, remat_init_normal(1));
-    sides x = {remat_reverse(g, remat_embedding(g, input, table)), remat_embedding(g, spec->previous, table),
+    sides x = {remat_reverse(g, remat_embedding(g, input, table)), remat_embedding(g, spec->field[RM_PREVIOUS], table),
                spec->embed};
     rm_model_spec turned = *spec;
-    turned.begins = remat_reverse(g, spec->begins);
+    turned.field[RM_BEGINS] = remat_reverse(g, spec->field[RM_BEGINS]);
     for (int64_t layer = 0; layer < spec->layers; layer++) {
         if (layer && spec->dropout > 0) x.encoded = remat_dropout(g, x.encoded, spec->dropout);
         if (layer && spec->dropout > 0) x.decoded = remat_dropout(g, x.decoded, spec->dropout);

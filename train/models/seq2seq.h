@@ -21,7 +21,7 @@
 /* INVALID: what cannot be an encoder. */
 remat_status rm_seq2seq_check(const rm_model_spec *spec);
 
-/* (T,B,K) of the input (S,batch), with spec->begins, padding and previous.
+/* (T,B,K) of the input (S,batch), with the fields begins, padding and previous.
  *
  * With spec->encoded, in two parts: what the encoder makes is left there, e, then the final states of each layer, in the order of
  * the decoder's carried states; the decoder reads e as an input "encoded" (S,batch,E), and is for a stateful session. */

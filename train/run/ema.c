@@ -13,7 +13,7 @@ remat_status rm_ema_create(const rm_options *o, const rm_model_spec *training, b
     *out = (rm_ema){0};
     if (o->ema == 0) return REMAT_OK;
     spec.window = 1;
-    spec.class_weights = false;
+    spec.data.weighted = false;
     config.plan_only = plan_only;
     config.tile = 0;
     out->room = plan_only ? NULL : rm_malloc(2 * ROOM * sizeof *out->room);

@@ -5,6 +5,7 @@
 #include "train/run/setup.h"
 #include "train/run/transcript.h"
 #include "train/state/weights.h"
+#include "train/tasks/task.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ static int64_t outputs_of(const rm_data_shape *shape) {
 static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
                                 int64_t batch, bool plan_only, rm_eval_part *part) {
     rm_model_spec plain = *spec;
-    plain.class_weights = false;
+    plain.data.weighted = false;
     remat_config config = rm_setup_inference_config(options);
     config.plan_only = plan_only;
     TRY(rm_batch_create(dataset, batch, &part->batch));
@@ -50,7 +51,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                           .answers = rm_data_answers(&dataset->shape),
                           .bytes_per_target = (double)dataset->target_bytes /
                                               ((double)dataset->count * (double)dataset->shape.timesteps),
-                          .tokens = !strcmp(options->task, "lm")};
+                          .tokens = rm_task_find(options->task)->next_token};
     if (!batch) batch = options->order.batch;
     const rm_data_shape *shape = &dataset->shape;
     int64_t outputs = shape->labels ? out->width * shape->classes : out->width;

@@ -5,14 +5,13 @@
 #include "train/state/safetensors.h"
 #include "train/state/state_directory.h"
 #include "train/state/weights.h"
+#include "train/tasks/task.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static bool is(const rm_options *o, const char *task) { return !strcmp(o->task, task); }
-
 static remat_status check_predictable(const rm_options *o) {
-    REQUIRE(is(o, "classify") || is(o, "regress") || is(o, "adding") || is(o, "transcribe"), INVALID,
+    REQUIRE(rm_task_find(o->task)->row, INVALID,
             "a row is written for each sample, and --task=%s has a target at each timestep: `remat eval` gives its "
             "loss, `remat sample` writes text",
             o->task);
@@ -22,15 +21,15 @@ static remat_status check_predictable(const rm_options *o) {
 }
 
 static remat_status open_data(const rm_options *o, rm_command command, rm_dataset **out) {
-    bool generated = rm_setup_generates(o), answers = is(o, "classify") || is(o, "regress") || is(o, "transcribe"),
-         labels = command == RM_EVAL && (answers || is(o, "seq2seq"));
+    bool generated = rm_setup_generates(o),
+         labels = command == RM_EVAL && rm_task_uses(rm_task_find(o->task), "labels");
     REQUIRE(generated || o->data.data, INVALID, "there are no data: say --data=FILE%s%s",
             labels ? " and --labels=FILE" : "",
             o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
     rm_data_source source = rm_setup_source(o, generated);
     source.unlabelled = command == RM_PREDICT;
     source.whole = !rm_options_said(o, "seq-len");
-    return rm_dataset_open(o->task, &source, out);
+    return rm_task_open(o->task, &source, out);
 }
 
 /* Of a timestep, that the first layer has weights for; 0: that will be told when they are loaded. */

@@ -1,9 +1,9 @@
 /* setup.c: see setup.h. */
 #include "train/run/setup.h"
 
-#include "train/data/tokenizer.h"
 #include "train/flags/budget_flag.h"
 #include "train/state/weights.h"
+#include "train/tasks/task.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -40,7 +40,7 @@ static remat_status learn_count(rm_options *o, const char *name, int64_t count) 
 /* Models of pictures have one task. */
 static remat_status learn_pictures(rm_options *o, const rm_weights_shape *shape) {
     TRY(rm_options_learn(o, "model", shape->pictures, o->init));
-    TRY(rm_options_learn(o, "task", "classify", o->init));
+    TRY(rm_options_learn(o, "task", rm_task_of_pictures()->name, o->init));
     bool resnet = !strncmp(shape->pictures, "resnet", 6);
     return resnet ? rm_options_learn(o, "stem", shape->cifar_stem ? "cifar" : "imagenet", o->init) : REMAT_OK;
 }
@@ -48,8 +48,8 @@ static remat_status learn_pictures(rm_options *o, const rm_weights_shape *shape)
 /* Weights that cannot be those of the task by default: flags that go with another would be refused, though nobody named a task. */
 static remat_status learn_task(rm_options *o, const rm_weights_shape *shape) {
     bool given = rm_options_given(o, "task"), recurrent = shape->gates || shape->minimal;
-    if (shape->pairs) return rm_options_learn(o, "task", "seq2seq", o->init);
-    if (given || !recurrent || strcmp(o->task, "lm")) return REMAT_OK;
+    if (shape->pairs) return rm_options_learn(o, "task", rm_task_of_pairs()->name, o->init);
+    if (given || !recurrent || !rm_task_find(o->task)->next_token) return REMAT_OK;
     REQUIRE(shape->symbols, INVALID,
             "%s has no embedding, so it is not of --task=lm: say --task=classify, regress, transcribe or adding",
             o->init);
@@ -60,8 +60,8 @@ static remat_status learn_task(rm_options *o, const rm_weights_shape *shape) {
 
 /* How wide an answer is. Labels say it of values themselves. */
 static remat_status learn_answers(rm_options *o, int64_t outputs) {
-    bool classes = !strcmp(o->task, "classify") || !strcmp(o->task, "transcribe");
-    bool values = !strcmp(o->task, "regress");
+    const rm_task *task = rm_task_find(o->task);
+    bool classes = rm_task_uses(task, "classes"), values = rm_task_uses(task, "values");
     if (!strcmp(o->init_head, "new")) return REMAT_OK;
     if (classes && !o->data.classes) return learn_count(o, "classes", outputs);
     return values && !o->data.values && !o->data.labels ? learn_count(o, "values", outputs) : REMAT_OK;
@@ -122,50 +122,11 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     return source;
 }
 
-bool rm_setup_generates(const rm_options *o) {
-    bool pairs = !strcmp(o->task, "seq2seq") && !o->data.data && strcmp(o->data.generate, "none");
-    return pairs || !strcmp(o->task, "adding") || !strcmp(o->task, "copy") || !strcmp(o->task, "s5");
-}
+bool rm_setup_generates(const rm_options *o) { return rm_task_generates(rm_task_find(o->task), &o->data); }
 
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
     rm_data_source source = rm_setup_source(o, held_out);
-    return rm_dataset_open(o->task, &source, out);
-}
-
-static remat_status picture_without_data(const rm_options *o, rm_data_shape *out) {
-    REQUIRE(o->data.image_size && o->data.classes, INVALID,
-            "without --data=FILE the pictures must be described: say --image-size=S, --classes=N and --channels=C [3]");
-    *out = rm_picture_shape(o->data.channels ? o->data.channels : 3, o->data.image_size, o->data.image_size,
-                            o->data.classes, rm_model_labels_pixels(o->model.name));
-    return REMAT_OK;
-}
-
-static remat_status vocabulary_of_tokenizer(const rm_options *o, int64_t *vocabulary) {
-    rm_tokenizer *tokenizer;
-    TRY(rm_tokenizer_read(o->data.tokenizer, &tokenizer));
-    remat_status status = rm_tokenizer_fit(tokenizer, o->data.tokenizer, o->data.vocab, vocabulary);
-    rm_tokenizer_free(tokenizer);
-    return status;
-}
-
-static remat_status pair_without_data(const rm_options *o, rm_data_shape *out) {
-    int64_t tokens = RM_PAIR_BYTES;
-    if (o->data.tokenizer) TRY(vocabulary_of_tokenizer(o, &tokens));
-    *out = rm_pair_shape(o->data.timesteps - 1, o->data.timesteps - 1, tokens);
-    return REMAT_OK;
-}
-
-static remat_status shape_without_data(const rm_options *o, rm_data_shape *out) {
-    if (!strcmp(o->task, "adding")) return rm_adding_shape(o->data.timesteps, out);
-    if (!strcmp(o->task, "copy")) return rm_copy_shape(o->data.timesteps, out);
-    if (!strcmp(o->task, "s5")) return rm_s5_shape(o->data.timesteps, out);
-    if (!strcmp(o->task, "seq2seq") && o->data.timesteps) return pair_without_data(o, out);
-    if (rm_model_takes_pictures(o->model.name)) return picture_without_data(o, out);
-    REQUIRE(!strcmp(o->task, "lm"), INVALID, "--task=%s needs --data=FILE and --labels=FILE", o->task);
-    int64_t vocabulary = o->data.vocab;
-    if (o->data.tokenizer) TRY(vocabulary_of_tokenizer(o, &vocabulary));
-    *out = rm_text_shape(o->data.timesteps, vocabulary);
-    return REMAT_OK;
+    return rm_task_open(o->task, &source, out);
 }
 
 bool rm_setup_windows_fit(const rm_options *o) {
@@ -175,11 +136,12 @@ bool rm_setup_windows_fit(const rm_options *o) {
 
 /* A sample of T timesteps is cut into windows of equal length. */
 static remat_status check_windows(const rm_options *o) {
-    bool classes = !strcmp(o->task, "classify"), as_labels = classes || !strcmp(o->task, "regress");
+    const rm_task *task = rm_task_find(o->task);
+    bool as_labels = rm_task_uses(task, "every-step");
     REQUIRE(!o->tbptt.length || o->data.every_step || !as_labels, INVALID,
             "--tbptt=%lld cuts samples into windows, and labels with one answer a sample cannot be cut: give labels "
             "%s, or leave --tbptt out",
-            (long long)o->tbptt.length, classes ? "[N,T]" : "[N,T,V]");
+            (long long)o->tbptt.length, rm_task_uses(task, "values") ? "[N,T,V]" : "[N,T]");
     REQUIRE(o->tbptt.step < o->tbptt.length || rm_setup_windows_fit(o), INVALID,
             "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
             "of it",
@@ -194,24 +156,26 @@ static remat_status check_windows(const rm_options *o) {
 }
 
 remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_spec *out) {
+    const rm_task *task = rm_task_find(o->task);
+    const rm_data_source source = rm_setup_source(o, false);
     rm_data_shape shape;
     if (dataset)
         shape = dataset->shape;
     else
-        TRY(shape_without_data(o, &shape));
+        TRY(rm_task_shape(task, &source, &shape));
     if (!strcmp(o->model.name, "gpt2") && !o->model.positions)
         o->model.positions = shape.timesteps; /* of the run, for samples of other lengths */
     *out = o->model;
     if (!out->embed) out->embed = out->hidden;
     out->data = shape;
     out->ignores = rm_options_given(o, "ignore-index") || o->tbptt.step < o->tbptt.length;
-    out->class_weights = o->class_weights != NULL;
     out->window = o->tbptt.length;
+    out->data.weighted = o->class_weights != NULL;
     if (!shape.answer_steps) o->data.timesteps = shape.timesteps; /* of pairs it is a limit, or none */
-    if (!strcmp(o->task, "classify") || shape.labels) o->data.classes = shape.classes;
+    if (rm_task_uses(task, "classes")) o->data.classes = shape.classes;
     if (o->data.tokenizer) o->data.vocab = shape.answer_steps ? rm_pair_tokens(&shape) : shape.vocabulary;
-    if (!strcmp(o->task, "regress")) o->data.values = shape.values, o->data.every_step = shape.every_step;
-    if (!strcmp(o->task, "classify")) o->data.every_step = shape.every_step;
+    if (rm_task_uses(task, "values")) o->data.values = shape.values;
+    if (rm_task_uses(task, "every-step")) o->data.every_step = shape.every_step;
     return check_windows(o);
 }
 

@@ -62,8 +62,7 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     TRY(keep_mean(t, spec));
     const rm_options *o = t->options;
-    if (o->class_weights)
-        TRY(rm_class_weights_read(o->class_weights, rm_budget_given(o), spec->data.classes, &t->class_weights));
+    if (o->class_weights) TRY(rm_class_weights_read(o->class_weights, rm_budget_given(o), t->dataset));
     rm_loader_config order = o->order;
     order.seed = o->data.seed;
     order.rank = t->ranks.rank;
@@ -242,7 +241,6 @@ void rm_trainer_close(rm_trainer *t) {
     rm_ema_free(&t->ema);
     rm_loader_free(&t->loader);
     rm_free(t->logits);
-    rm_free(t->class_weights);
     remat_session_free(t->session);
     rm_model_free(&t->model);
     rm_dataset_close(t->dataset);

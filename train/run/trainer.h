@@ -49,7 +49,6 @@ typedef struct {
     float *logits; /* of a batch, (B,K); NULL: the task has no accuracy */
     double
         counted[2]; /* of the update's samples so far, those that are right and those that count; then of all ranks' */
-    float *class_weights; /* (K); NULL: there are none */
     uint64_t arena_peak_bytes;
 } rm_trainer;
 

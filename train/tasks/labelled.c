@@ -1,0 +1,82 @@
+/* labelled.c: tasks whose data are numbers in a file, and whose labels are in another: --task=classify, regress and transcribe. */
+#include "train/data/images.h"
+#include "train/tasks/task.h"
+
+static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data || !source->pictures, INVALID,
+        "there are no pictures: say --%sdata=FILE (IDX, .npy or CIFAR-10's .bin) or --%sdata=DIR (a folder for each "
+        "class)",
+        eval, eval);
+    REQUIRE(source->data, INVALID,
+            "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
+            eval, eval);
+    REQUIRE(!source->pixels || source->labels || source->unlabelled, INVALID,
+            "each pixel has a class, and nothing says which: say --%slabels=FILE, .npy (N,H,W)", eval);
+    if (source->pictures) return rm_data_open(rm_images_kind(source->data), source, out);
+    REQUIRE(source->labels || source->unlabelled, INVALID,
+            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample, [N], or for each "
+            "timestep, [N,T]",
+            source->data, eval);
+    return rm_data_open(&rm_data_arrays, source, out);
+}
+
+static remat_status shape_of_pictures(const rm_data_source *source, rm_data_shape *out) {
+    if (!source->pictures) return rm_task_needs_data(rm_task_of_pictures());
+    REQUIRE(source->image_size && source->classes, INVALID,
+            "without --data=FILE the pictures must be described: say --image-size=S, --classes=N and --channels=C [3]");
+    *out = rm_picture_shape(source->channels ? source->channels : 3, source->image_size, source->image_size,
+                            source->classes, source->pixels);
+    return REMAT_OK;
+}
+
+const rm_task rm_task_classify = {
+    .name = "classify",
+    .flags = " classes data labels eval-data eval-labels lengths rows class-weights ignore-index allow-nan every-step "
+             "tbptt label-smoothing ",
+    .open = open_classify,
+    .shape = shape_of_pictures,
+    .row = RM_ROW_CLASSES,
+    .pictures = true,
+    .accuracy = true};
+
+/* Labels are numbers, in the shape that says what an answer is. */
+static remat_status open_regress(const rm_data_source *source, rm_dataset **out) {
+    rm_data_source numbers = *source;
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data, INVALID,
+        "regress needs --%sdata=FILE (.npy features [N,T,F], or IDX images) and --%slabels=FILE.npy with numbers for "
+        "each sample",
+        eval, eval);
+    REQUIRE(source->labels || source->unlabelled, INVALID,
+            "there are no labels for %s: say --%slabels=FILE.npy, [N] or [N,V], or [N,T,V] with numbers for each "
+            "timestep",
+            source->data, eval);
+    numbers.numbers = true;
+    return rm_data_open(&rm_data_arrays, &numbers, out);
+}
+
+const rm_task rm_task_regress = {
+    .name = "regress",
+    .flags = " data labels eval-data eval-labels lengths rows loss allow-nan values every-step tbptt ",
+    .open = open_regress,
+    .row = RM_ROW_OUTPUTS};
+
+static remat_status open_transcribe(const rm_data_source *source, rm_dataset **out) {
+    rm_data_source transcripts = *source;
+    const char *eval = source->held_out ? "eval-" : "";
+    REQUIRE(
+        source->data && (source->labels || source->unlabelled), INVALID,
+        "transcribe needs --%sdata=FILE (.npy [N,T,F]) and --%slabels=FILE (.npy [N,S]: labels from 1 on, rows filled "
+        "up with -1)",
+        eval, eval);
+    transcripts.transcripts = true;
+    return rm_data_open(&rm_data_arrays, &transcripts, out);
+}
+
+const rm_task rm_task_transcribe = {.name = "transcribe",
+                                    .flags = " classes data labels eval-data eval-labels lengths rows ",
+                                    .open = open_transcribe,
+                                    .row = RM_ROW_OUTPUTS};
