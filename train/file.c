@@ -277,6 +277,11 @@ bool rm_path_is_file(const char *path) {
     return stat(path, &about) == 0 && S_ISREG(about.st_mode);
 }
 
+bool rm_path_is_directory(const char *path) {
+    struct stat at;
+    return !stat(path, &at) && S_ISDIR(at.st_mode);
+}
+
 /* Of what is not there yet: the folder that it will be in. */
 static bool resolve(const char *path, char out[RM_PATH_BYTES]) {
     char above[RM_PATH_BYTES], name[256];

@@ -65,6 +65,7 @@ remat_status rm_directory_sync(const char *path); /* makes renames inside it sur
 bool rm_path_same(const char *a, const char *b); /* the same place by any name or link; it need not be there */
 bool rm_path_exists(const char *path);
 bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */
+bool rm_path_is_directory(const char *path);
 /* "directory/name" into `out`; INVALID when it does not fit. */
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);
 

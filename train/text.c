@@ -49,6 +49,11 @@ remat_status rm_text_whole(const char *where, const char *value, int64_t low, in
     return REMAT_OK;
 }
 
+bool rm_text_ends(const char *text, const char *with) {
+    size_t length = strlen(text), n = strlen(with);
+    return length > n && !strcmp(text + length - n, with);
+}
+
 const char *rm_shell_quote(const char *word, char *out, size_t bytes) {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./:=,+%@";
     if (*word && !word[strspn(word, plain)]) {

@@ -15,6 +15,9 @@ const char *rm_count_text(double count, char text[RM_TEXT]);      /* "812", "45.
 /* A whole number in decimal; INVALID when it is none, or out of [low, high]. `where` it stands is for the sentence. */
 remat_status rm_text_whole(const char *where, const char *value, int64_t low, int64_t high, int64_t *out);
 
+/* Whether `text` ends in `with`, and is longer. */
+bool rm_text_ends(const char *text, const char *with);
+
 /* `word` as one word of a POSIX shell: in quotes where it needs them, up to 4 * strlen(word) + 3 bytes. Returns `out`. */
 const char *rm_shell_quote(const char *word, char *out, size_t bytes);
 

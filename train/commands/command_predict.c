@@ -10,6 +10,7 @@
 #include "train/file.h"
 #include "train/run/evaluator.h"
 #include "train/tasks/task.h"
+#include "train/text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -91,15 +92,10 @@ static remat_status take(void *context, const float *outputs, int64_t n) {
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
 
-static bool ends(const char *path, const char *with) {
-    size_t length = strlen(path), n = strlen(with);
-    return length > n && !strcmp(path + length - n, with);
-}
-
 static bool is_stdout(const rm_options *o) { return !o->out || !strcmp(o->out, "-"); }
 
 static remat_status check_name(const rm_options *o) {
-    REQUIRE(is_stdout(o) || ends(o->out, ".npy") || ends(o->out, ".csv"), INVALID,
+    REQUIRE(is_stdout(o) || rm_text_ends(o->out, ".npy") || rm_text_ends(o->out, ".csv"), INVALID,
             "--out=%s: give a name that ends in .npy or .csv, or - for CSV on the standard output", o->out);
     return REMAT_OK;
 }
@@ -169,7 +165,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = rm_task_find(o->task)->row == RM_ROW_CLASSES;
     p->yes_or_no = !strcmp(o->model.loss, "bce");
-    p->npy = !is_stdout(o) && ends(o->out, ".npy");
+    p->npy = !is_stdout(o) && rm_text_ends(o->out, ".npy");
     size_t row = (size_t)row_width(p);
     p->row = rm_calloc(row, sizeof *p->row);
     p->text = rm_malloc(row * CELL + 1);

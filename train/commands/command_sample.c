@@ -11,6 +11,7 @@
 #include "train/data/tokenizer.h"
 #include "train/file.h"
 #include "train/run/setup.h"
+#include "train/state/carried.h"
 #include "train/tasks/task.h"
 #include "train/text.h"
 
@@ -44,27 +45,13 @@ struct sampling {
     rm_draw_room room;
 };
 
-/* ---- Bytes, text, numbers --------------------------------------------------------------------------------------- */
-
-static remat_status read_bytes(sampling *s, const char *text) {
-    for (; *text; text++) TRY(rm_tokens_add(&s->prompt, (uint8_t)*text));
-    return REMAT_OK;
-}
-
-static void write_byte(const sampling *s, int32_t token) {
-    (void)s;
-    putchar(token);
-}
+/* ---- Text, numbers --------------------------------------------------------------------------------------- */
 
 static remat_status read_text(sampling *s, const char *text) {
     return rm_tokenizer_encode(s->tokenizer, (const uint8_t *)text, strlen(text), &s->prompt);
 }
 
-static void write_piece(const sampling *s, int32_t token) {
-    size_t length;
-    const uint8_t *piece = rm_tokenizer_decode(s->tokenizer, token, &length);
-    fwrite(piece, 1, length, stdout);
-}
+static void write_piece(const sampling *s, int32_t token) { rm_tokenizer_print(s->tokenizer, token); }
 
 /* "12 7 9", or with commas. */
 static remat_status read_numbers(sampling *s, const char *text) {
@@ -85,8 +72,7 @@ static void write_number(const sampling *s, int32_t token) {
     printf("%d ", token);
 }
 
-static const writing as_bytes = {"\n", read_bytes, write_byte}, as_text = {"\n", read_text, write_piece},
-                     as_numbers = {"0", read_numbers, write_number};
+static const writing as_text = {"\n", read_text, write_piece}, as_numbers = {"0", read_numbers, write_number};
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------ */
 
@@ -101,26 +87,12 @@ static void append(sampling *s, int32_t token) {
     s->read[s->n_read++] = token;
 }
 
-/* A document has ended: the next begins as it did in training, with zeros. */
-static remat_status clear_states(sampling *s) {
-    for (int64_t k = 0; k < remat_count(s->session, REMAT_CARRIED); k++) {
-        remat_array array;
-        TRY(remat_array_info(s->session, REMAT_CARRIED, k, &array));
-        void *zeros = rm_calloc(1, array.bytes);
-        REQUIRE(zeros, MEMORY, "no memory to begin a document");
-        remat_status status = remat_write(s->session, REMAT_CARRIED, k, zeros, array.bytes);
-        rm_free(zeros);
-        TRY(status);
-    }
-    return REMAT_OK;
-}
-
 /* Feeds one token; leaves what the model expects next in s->logits. What lies behind the last no timestep before it sees. */
 static remat_status feed(sampling *s, int32_t token) {
     remat_step_result result;
     uint64_t bytes = (uint64_t)s->vocabulary * sizeof *s->logits;
     append(s, token);
-    if (s->ended) TRY(clear_states(s));
+    if (s->ended) TRY(rm_carried_clear(s->session)); /* the next document begins as it did in training */
     s->ended = token == s->document_end;
     TRY(remat_write(s->session, REMAT_INPUT, 0, s->read, (uint64_t)s->window * sizeof *s->read));
     TRY(remat_evaluate(s->session, &result));
@@ -159,7 +131,7 @@ static remat_status make_room(sampling *s, const rm_options *o, const rm_data_sh
     s->document_end = o->data.document_end;
     REQUIRE(o->data.document_end < shape->vocabulary, INVALID, "--document-end=%lld is no token: there are 0 to %lld",
             (long long)o->data.document_end, (long long)shape->vocabulary - 1);
-    s->writing = o->data.tokenizer ? &as_text : o->data.vocab ? &as_numbers : &as_bytes;
+    s->writing = o->data.vocab && !o->data.tokenizer ? &as_numbers : &as_text;
     s->read = rm_calloc((size_t)s->window, sizeof *s->read);
     s->logits = rm_calloc((size_t)s->vocabulary, sizeof *s->logits);
     REQUIRE(s->read && s->logits, MEMORY, "no memory for %lld tokens of text", (long long)s->window);

@@ -11,6 +11,7 @@
 #include "train/text.h"
 #include "train/run/setup.h"
 #include "train/run/trainer.h"
+#include "train/state/carried.h"
 #include "train/state/state_directory.h"
 
 #include <math.h>
@@ -64,22 +65,9 @@ static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
 }
 
 /* States begin with zeros where the batch's samples do not go on from those before. */
-static remat_status begin_sequence(rm_trainer *t) {
-    static const float zeros[4096];
-    for (int64_t i = 0; i < remat_count(t->session, REMAT_CARRIED); i++) {
-        remat_array state;
-        TRY(remat_array_info(t->session, REMAT_CARRIED, i, &state));
-        for (uint64_t at = 0; at < state.bytes; at += sizeof zeros) {
-            uint64_t bytes = state.bytes - at < sizeof zeros ? state.bytes - at : sizeof zeros;
-            TRY(remat_write_part(t->session, REMAT_CARRIED, i, at, zeros, bytes));
-        }
-    }
-    return REMAT_OK;
-}
-
 static remat_status next_batch(rm_trainer *t) {
     TRY(rm_loader_next(&t->loader));
-    return t->loader.begins ? begin_sequence(t) : REMAT_OK;
+    return t->loader.begins ? rm_carried_clear(t->session) : REMAT_OK;
 }
 
 /* One update; *seconds is what the session took, and the average of the weights. */
@@ -89,7 +77,8 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
     for (int64_t k = 0; k < calls; k++) {
         if (k % windows == 0) TRY(next_batch(t));
         rm_window window = windows > 1 ? rm_setup_window(t->options, k % windows) : rm_batch_whole(&t->loader.batch);
-        if (k % windows && !window.first) TRY(begin_sequence(t)); /* the first windows all begin with the sample */
+        if (k % windows && !window.first)
+            TRY(rm_carried_clear(t->session)); /* the first windows all begin with the sample */
         TRY(rm_batch_write(&t->loader.batch, window, t->session));
         double start = rm_now_s();
         t->intact = false;

@@ -40,25 +40,11 @@ static remat_status expect(void *context, const rm_beam_step *step, int64_t line
     return REMAT_OK;
 }
 
-static remat_status read_line(translation *t, const char *line, size_t bytes) {
-    t->line.count = 0;
-    if (t->tokenizer) return rm_tokenizer_encode(t->tokenizer, (const uint8_t *)line, bytes, &t->line);
-    for (size_t i = 0; i < bytes; i++) TRY(rm_tokens_add(&t->line, (uint8_t)line[i]));
-    return REMAT_OK;
-}
-
-static void write_token(const translation *t, int32_t token) {
-    uint8_t byte = (uint8_t)token;
-    const uint8_t *piece = &byte;
-    size_t bytes = 1;
-    if (t->tokenizer) piece = rm_tokenizer_decode(t->tokenizer, token, &bytes);
-    fwrite(piece, 1, bytes, stdout);
-}
-
 static remat_status translate_line(translation *t, const char *line, size_t bytes, int32_t *out) {
     const rm_data_shape *data = &t->decoder.spec.data;
     int64_t n;
-    TRY(read_line(t, line, bytes));
+    t->line.count = 0;
+    TRY(rm_tokenizer_encode(t->tokenizer, (const uint8_t *)line, bytes, &t->line));
     TRY(rm_decoder_read(&t->decoder, t->line.id, t->line.count));
     rm_beam beam = {.width = t->options->beam,
                     .classes = data->classes,
@@ -68,7 +54,7 @@ static remat_status translate_line(translation *t, const char *line, size_t byte
                     .expect = expect,
                     .context = t};
     TRY(rm_beam_search(&beam, out, &n));
-    for (int64_t i = 0; i < n; i++) write_token(t, out[i]);
+    for (int64_t i = 0; i < n; i++) rm_tokenizer_print(t->tokenizer, out[i]);
     putchar('\n');
     return rm_file_flush_output();
 }

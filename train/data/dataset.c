@@ -2,6 +2,8 @@
 #include "train/data/dataset.h"
 
 #include "memory/host.h"
+#include "train/data/tokenizer.h"
+#include "train/file.h"
 
 remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out) {
     rm_dataset *data = rm_calloc(1, kind->bytes);
@@ -19,6 +21,7 @@ remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source
 void rm_dataset_close(rm_dataset *dataset) {
     if (dataset && dataset->kind->close) dataset->kind->close(dataset);
     if (dataset) rm_free(dataset->class_weights);
+    if (dataset) rm_free(dataset->tokenizer);
     rm_free(dataset);
 }
 
@@ -29,4 +32,20 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
     TRY(dataset->kind->checksum(dataset, crc32));
     if (!*crc32) *crc32 = 1;
     return REMAT_OK;
+}
+
+/* Of data held out no training state is written. */
+remat_status rm_dataset_read_tokenizer(rm_dataset *base, const rm_data_source *source, rm_tokenizer **out,
+                                       int64_t *vocabulary) {
+    size_t size;
+    TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &base->tokenizer, &size));
+    TRY(rm_tokenizer_parse((const char *)base->tokenizer, size, source->tokenizer, out));
+    if (source->held_out) {
+        rm_free(base->tokenizer);
+        base->tokenizer = NULL;
+        size = 0;
+    }
+    base->tokenizer_bytes = size;
+    base->held_bytes += size;
+    return rm_tokenizer_fit(*out, source->tokenizer, source->vocab, vocabulary);
 }

@@ -80,7 +80,7 @@ typedef struct {
     uint64_t target_bytes; /* lm: of the text that the targets of all samples stand for; 0: not known */
     const rm_class_names *class_names; /* what the classes are called; NULL: they have no names */
     float *class_weights; /* (classes), where shape.weighted (class_weights.h) */
-    const uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
+    uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
 } rm_dataset;
 
@@ -139,6 +139,10 @@ struct rm_data_kind {
 /* Opens data of this kind. Tasks know which kinds they have (tasks/task.h). */
 remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
+
+/* For kinds of data: reads source->tokenizer. *out is the caller's; *vocabulary becomes what rm_tokenizer_fit says. */
+struct rm_tokenizer;
+remat_status rm_dataset_read_tokenizer(rm_dataset *, const rm_data_source *, struct rm_tokenizer **out, int64_t *vocabulary);
 
 static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, int64_t column, int64_t batch,
                                            void *input, void *target) {

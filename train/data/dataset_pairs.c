@@ -35,7 +35,6 @@ typedef struct {
     enum { COPY, REVERSE, SORT } rule; /* of generated pairs */
     uint64_t seed;
     uint32_t node;           /* of the random key: tells training samples from held-out ones */
-    uint8_t *json;           /* of the tokenizer, for a training state */
     rm_tokenizer *tokenizer; /* while texts are read; NULL: tokens are bytes */
 } pair_data;
 
@@ -142,8 +141,7 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
 }
 
 static remat_status add_line(const rm_tokenizer *tokenizer, const uint8_t *line, size_t size, text *t) {
-    if (tokenizer) TRY(rm_tokenizer_encode(tokenizer, line, size, &t->tokens));
-    for (size_t i = 0; i < size && !tokenizer; i++) TRY(rm_tokens_add(&t->tokens, line[i]));
+    TRY(rm_tokenizer_encode(tokenizer, line, size, &t->tokens));
     int64_t length = t->tokens.count - t->begin[t->count++];
     t->begin[t->count] = t->tokens.count;
     if (length <= t->longest && t->count > 1) return REMAT_OK;
@@ -191,18 +189,6 @@ static remat_status read_text(const char *path, uint64_t budget, const rm_tokeni
     return status;
 }
 
-/* Of data held out no training state is written. */
-static remat_status read_tokenizer(const rm_data_source *source, pair_data *data, int64_t *tokens) {
-    size_t size;
-    *tokens = RM_PAIR_BYTES;
-    if (!source->tokenizer) return REMAT_OK;
-    TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &data->json, &size));
-    TRY(rm_tokenizer_parse((const char *)data->json, size, source->tokenizer, &data->tokenizer));
-    data->base.tokenizer = source->held_out ? NULL : data->json;
-    data->base.tokenizer_bytes = source->held_out ? 0 : size;
-    return rm_tokenizer_fit(data->tokenizer, source->tokenizer, source->vocab, tokens);
-}
-
 static remat_status check_length(const text *t, int64_t timesteps) {
     REQUIRE(
         !timesteps || t->longest < timesteps, INVALID,
@@ -217,8 +203,8 @@ static uint64_t held_bytes(const text *t) {
 }
 
 static remat_status read_texts(const rm_data_source *source, pair_data *data) {
-    int64_t tokens;
-    TRY(read_tokenizer(source, data, &tokens));
+    int64_t tokens = RM_PAIR_BYTES;
+    if (source->tokenizer) TRY(rm_dataset_read_tokenizer(&data->base, source, &data->tokenizer, &tokens));
     TRY(read_text(source->data, source->budget, data->tokenizer, &data->source));
     TRY(read_text(source->labels, source->budget, data->tokenizer, &data->target));
     REQUIRE(data->source.count == data->target.count, INVALID,
@@ -228,7 +214,7 @@ static remat_status read_texts(const rm_data_source *source, pair_data *data) {
     TRY(check_length(&data->source, source->timesteps));
     TRY(check_length(&data->target, source->timesteps));
     data->base.count = data->source.count;
-    data->base.held_bytes = held_bytes(&data->source) + held_bytes(&data->target) + data->base.tokenizer_bytes;
+    data->base.held_bytes += held_bytes(&data->source) + held_bytes(&data->target);
     data->base.shape = rm_pair_shape(data->source.longest, data->target.longest, tokens);
     return REMAT_OK;
 }
@@ -244,7 +230,6 @@ static void close_pairs(rm_dataset *base) {
     pair_data *data = (pair_data *)base;
     free_text(&data->source);
     free_text(&data->target);
-    rm_free(data->json);
     rm_tokenizer_free(data->tokenizer);
 }
 

@@ -18,7 +18,6 @@ typedef struct {
     int fd; /* -1: it lies in `unpacked` */
     uint8_t *unpacked;
     char *path;
-    uint8_t *json;           /* of the tokenizer */
     rm_tokenizer *tokenizer; /* while the file is opened */
     bool encoded;            /* `unpacked` is what it has made, int32_t */
     uint64_t begin;          /* of the first token in the file */
@@ -131,7 +130,6 @@ static void close_text(rm_dataset *base) {
     if (data->fd >= 0) close(data->fd);
     rm_free(data->unpacked);
     rm_free(data->path);
-    rm_free(data->json);
     rm_tokenizer_free(data->tokenizer);
     rm_free(data->bytes);
 }
@@ -186,24 +184,6 @@ static remat_status unpack(text_data *data, uint64_t budget, uint64_t *size) {
 }
 
 /* ---- What a tokenizer makes ---------------------------------------------------------------------------------------- */
-
-static remat_status read_tokenizer(text_data *data, const rm_data_source *source) {
-    size_t size;
-    TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &data->json, &size));
-    TRY(rm_tokenizer_parse((const char *)data->json, size, source->tokenizer, &data->tokenizer));
-    if (source->held_out) { /* whose samples no training state is of */
-        rm_free(data->json);
-        data->json = NULL;
-        size = 0;
-    }
-    data->base.tokenizer = data->json;
-    data->base.tokenizer_bytes = size;
-    data->base.held_bytes += size;
-    rm_data_shape *shape = &data->base.shape;
-    TRY(rm_tokenizer_fit(data->tokenizer, source->tokenizer, source->vocab, &shape->vocabulary));
-    shape->classes = shape->vocabulary;
-    return REMAT_OK;
-}
 
 /* The text is in memory with its tokens until they are all made. */
 static remat_status encode(text_data *data, uint64_t budget, uint64_t *size) {
@@ -292,12 +272,14 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
     rm_file_kind kind;
     bool packed;
     uint64_t size;
-    int64_t T = data->base.shape.timesteps;
+    rm_data_shape *shape = &data->base.shape;
+    int64_t T = shape->timesteps;
     REQUIRE(data->path = rm_strdup(path), MEMORY, "no memory to open %s", path);
     TRY(find_kind(path, &kind, &packed));
     bool npy = (source->vocab || source->tokenizer) && kind == RM_KIND_NPY, text = source->tokenizer && !npy;
     if (!npy) TRY(refuse_arrays(kind, path));
-    if (source->tokenizer) TRY(read_tokenizer(data, source));
+    if (source->tokenizer) TRY(rm_dataset_read_tokenizer(&data->base, source, &data->tokenizer, &shape->vocabulary));
+    shape->classes = shape->vocabulary;
     if (text)
         TRY(encode(data, source->budget, &size));
     else

@@ -2,16 +2,12 @@
 #include "train/data/file_kind.h"
 
 #include "train/data/npy.h"
+#include "train/text.h"
 
 #include <string.h>
 
 static bool begins(const rm_file_start *start, const char *magic, size_t bytes) {
     return start->size >= bytes && !memcmp(start->data, magic, bytes);
-}
-
-static bool ends(const char *path, const char *with) {
-    size_t length = strlen(path), n = strlen(with);
-    return length > n && !strcmp(path + length - n, with);
 }
 
 /* Its first file is NAME/data.pkl; what PyTorch wrote before 1.6 begins with a pickled number. */
@@ -42,5 +38,5 @@ rm_file_kind rm_file_kind_of(const rm_file_start *start, const char *path) {
     if (is_safetensors(start)) return RM_KIND_SAFETENSORS;
     if (begins(start, "\0\0\10", 3) && start->size > 4 && start->data[3] >= 1 && start->data[3] <= 4)
         return RM_KIND_IDX;
-    return ends(path, ".npy") || ends(path, ".npy.gz") ? RM_KIND_NPY : RM_KIND_OTHER;
+    return rm_text_ends(path, ".npy") || rm_text_ends(path, ".npy.gz") ? RM_KIND_NPY : RM_KIND_OTHER;
 }

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -105,11 +104,6 @@ static void free_names(name_list *list) {
     rm_free(list->name);
 }
 
-static bool is_folder(const char *path) {
-    struct stat at;
-    return !stat(path, &at) && S_ISDIR(at.st_mode);
-}
-
 /* ImageFolder's endings, those that nothing here decodes, too: such a file is refused, not left out unseen. */
 static bool is_picture(const char *name) {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
@@ -122,7 +116,7 @@ static bool is_picture(const char *name) {
 static remat_status add_name(name_list *list, const char *root, const char *name, bool folders) {
     char path[RM_PATH_BYTES];
     TRY(rm_path_join(path, sizeof path, root, name));
-    if (folders != is_folder(path) || (!folders && !is_picture(name))) return REMAT_OK;
+    if (folders != rm_path_is_directory(path) || (!folders && !is_picture(name))) return REMAT_OK;
     REQUIRE(rm_grow(&list->name, &list->capacity, list->count + 1, sizeof *list->name), MEMORY, "no memory for names");
     list->name[list->count] = rm_strdup(name);
     REQUIRE(list->name[list->count++], MEMORY, "no memory for names");

@@ -4,6 +4,7 @@
 #include "memory/host.h"
 #include "train/data/words.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void rm_tokenizer_free(rm_tokenizer *t) {
@@ -37,6 +38,15 @@ const uint8_t *rm_tokenizer_decode(const rm_tokenizer *t, int64_t id, size_t *le
     bool there = id >= 0 && id < t->vocabulary && t->piece[id].at >= 0;
     *length = there ? (size_t)t->piece[id].length : 0;
     return t->bytes + (there ? t->piece[id].at : 0);
+}
+
+void rm_tokenizer_print(const rm_tokenizer *t, int64_t id) {
+    size_t length;
+    const uint8_t *piece = t ? rm_tokenizer_decode(t, id, &length) : NULL;
+    if (piece)
+        fwrite(piece, 1, length, stdout);
+    else
+        putchar((int)id);
 }
 
 /* ---- Encoding --------------------------------------------------------------------------------------------------- */
@@ -105,6 +115,8 @@ static remat_status encode_between(encoder *e, bool late, const uint8_t *text, s
 
 remat_status rm_tokenizer_encode(const rm_tokenizer *t, const uint8_t *text, size_t size, rm_tokens *tokens) {
     encoder e = {.tokenizer = t, .tokens = tokens};
+    for (size_t i = 0; i < size && !t; i++) TRY(rm_tokens_add(tokens, text[i]));
+    if (!t) return REMAT_OK;
     remat_status status = encode_between(&e, false, text, size);
     rm_bpe_room_free(&e.room);
     return status;

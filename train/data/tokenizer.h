@@ -26,10 +26,12 @@ int64_t rm_tokenizer_vocabulary(const rm_tokenizer *tokenizer);
 remat_status rm_tokenizer_fit(const rm_tokenizer *tokenizer, const char *name, int64_t said, int64_t *vocabulary);
 remat_status rm_tokenizer_fit_file(const char *path, int64_t said, int64_t *vocabulary);
 
-/* Adds the tokens of a text. INVALID when it has a byte that the vocabulary lacks. tokens->id is the caller's, freed with rm_free. */
+/* Adds the tokens of a text; tokenizer NULL: its bytes. INVALID when it has a byte that the vocabulary lacks. tokens->id is the caller's, freed with rm_free. */
 remat_status rm_tokenizer_encode(const rm_tokenizer *tokenizer, const uint8_t *text, size_t size, rm_tokens *tokens);
 
 /* The text of a token, which may end within a character; empty of a number that no token has. Borrowed. */
 const uint8_t *rm_tokenizer_decode(const rm_tokenizer *tokenizer, int64_t id, size_t *length);
+/* ... to the standard output; tokenizer NULL: the byte. */
+void rm_tokenizer_print(const rm_tokenizer *tokenizer, int64_t id);
 
 #endif

@@ -146,3 +146,16 @@ remat_status rm_carried_load(const char *path, int64_t rank, int64_t size, remat
     rm_safetensors_free(&file);
     return status;
 }
+
+remat_status rm_carried_clear(remat_session *session) {
+    static const float zeros[4096];
+    for (int64_t i = 0; i < remat_count(session, REMAT_CARRIED); i++) {
+        remat_array state;
+        TRY(remat_array_info(session, REMAT_CARRIED, i, &state));
+        for (uint64_t at = 0; at < state.bytes; at += sizeof zeros) {
+            uint64_t bytes = state.bytes - at < sizeof zeros ? state.bytes - at : sizeof zeros;
+            TRY(remat_write_part(session, REMAT_CARRIED, i, at, zeros, bytes));
+        }
+    }
+    return REMAT_OK;
+}

@@ -13,4 +13,7 @@ remat_status rm_carried_save(remat_session *session, const rm_state_ranks *ranks
 /* This rank's rows. INVALID, and nothing has changed, where they are not those of so many rows, or of this model. */
 remat_status rm_carried_load(const char *path, int64_t rank, int64_t size, remat_session *session);
 
+/* Zeros. */
+remat_status rm_carried_clear(remat_session *session);
+
 #endif

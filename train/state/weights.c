@@ -3,6 +3,7 @@
 
 #include "memory/host.h"
 #include "train/state/stream.h"
+#include "train/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -181,17 +182,14 @@ static bool are_same(const rm_safetensors *file, const rm_st_array *a, const rm_
     return same;
 }
 
-static bool ends(const char *name, const char *with) {
-    size_t n = strlen(name), m = strlen(with);
-    return n >= m && !strcmp(name + n - m, with);
-}
-
 /* What other programs keep beside the numbers of a model: PyTorch's batch norm counts its batches; GPT-2's attention has a causal
  * mask, and a large number to mask with. */
-static bool is_mask(const char *name) { return begins(without_prefixes(name), "h.") && ends(name, ".attn.bias"); }
+static bool is_mask(const char *name) {
+    return begins(without_prefixes(name), "h.") && rm_text_ends(name, ".attn.bias");
+}
 static bool is_no_weight(const char *name) {
-    bool of_gpt2 = begins(without_prefixes(name), "h.") && ends(name, ".attn.masked_bias");
-    return of_gpt2 || is_mask(name) || ends(name, ".num_batches_tracked");
+    bool of_gpt2 = begins(without_prefixes(name), "h.") && rm_text_ends(name, ".attn.masked_bias");
+    return of_gpt2 || is_mask(name) || rm_text_ends(name, ".num_batches_tracked");
 }
 
 /* Element e of a mask (..,n,n), of so many bytes: is it there exactly where row e/n may look? */
