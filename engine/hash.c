@@ -1,11 +1,11 @@
 /* hash.c: eight sums of 64 bits, one for each word of a block of 64 bytes:
  *
- *   k        = key of this lane and block            (another one for every block, so that order matters)
- *   sum[i]  += low32(w[i] ^ k) * high32(w[i] ^ k)    (a product mixes all bits of a word ...)
- *   sum[i^1] += w[i]                                 (... and where a product forgets some, the word itself is there)
+ *   k        = key of this lane and block            (a different key for every block, so that order matters)
+ *   sum[i]  += low32(w[i] ^ k) * high32(w[i] ^ k)    (the product mixes all bits of a word ...)
+ *   sum[i^1] += w[i]                                 (... and the word itself covers products that lose bits)
  *
- * Nothing in a block depends on the block before but the sums, so that the lanes run side by side. A single flipped bit b
- * changes sum[i^1] by 2^b, so the sums of the two inputs are never all the same. */
+ * Only the sums connect blocks, so the lanes run in parallel. A single flipped bit b changes sum[i^1] by 2^b, so the sums of the two
+ * inputs always differ. */
 #include "engine/hash.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* host_device.h: RM_HD, which marks the functions that run on the CPU and in CUDA kernels alike: nvcc compiles them for
- * both, and every other compiler reads `static inline`. Their mathematics is written once, and the CPU's tests test it. */
+/* host_device.h: RM_HD marks functions that run both on the CPU and in CUDA kernels. nvcc compiles them for both; for other compilers it is
+ * `static inline`. So their mathematics is written once and tested on the CPU. */
 #ifndef RM_HOST_DEVICE_H
 #define RM_HOST_DEVICE_H
 

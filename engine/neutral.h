@@ -1,5 +1,5 @@
-/* neutral.h: numbers as text, whatever the locale of the program that calls the library: "0.5", where printf and strtod of a program that
- * has set a German one would write and want "0,5". Ranks compare such texts, and files and flags have them. */
+/* neutral.h: prints and reads numbers independently of the program's locale: "0.5", where printf and strtod under a German locale use
+ * "0,5". Ranks compare such texts, and files and flags contain them. */
 #ifndef RM_NEUTRAL_H
 #define RM_NEUTRAL_H
 
@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-/* Between the two this thread's functions of the C library are in the locale "C". Never an allocation. */
+/* Between begin and end this thread uses the locale "C". Allocates nothing. */
 locale_t rm_neutral_begin(void);
 void rm_neutral_end(locale_t before);
 

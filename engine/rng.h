@@ -1,12 +1,11 @@
-/* rng.h: counter-based randomness: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011). A number is a function of (seed, step, node, timestep, element) and nothing else, so a
- * recomputed stage draws exactly what it drew before, and there is no state to save.
+/* rng.h: counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A number is
+ * a function of (seed, step, node, timestep, element), so a recomputed stage draws the same numbers, and there is no state to save.
  *
  *   key     = (seed low 32, seed high 32 ^ node)     counter = (element/4, timestep, step low 32, step high 32)
  *   output  word element%4
  *
- * A training pass is numbered by its update and its shard of the batch: step is the shard above the update's low 32 bits, and
- * the update's high 32 bits, zero in most lives, change the seed (rm_seed_at, rm_step_at).
+ * A training pass is numbered by its update and its shard of the batch: `step` has the shard in its high and the update's low 32 bits in its
+ * low 32 bits. The update's high 32 bits, usually zero, change the seed (rm_seed_at, rm_step_at).
  */
 #ifndef RM_RNG_H
 #define RM_RNG_H
@@ -39,7 +38,7 @@ RM_HD uint32_t rm_random(uint64_t seed, uint64_t step, uint32_t node, uint32_t t
     return rm_random4(seed, step, node, timestep, (uint32_t)(element / 4)).word[element % 4];
 }
 
-/* Two updates whose low 32 bits are alike have different seeds: a bijection that leaves 0 alone (MurmurHash3's finaliser). */
+/* Gives updates with equal low 32 bits different seeds, by a bijection that maps 0 to 0 (MurmurHash3's finaliser). */
 static inline uint64_t rm_seed_at(uint64_t seed, uint64_t update) {
     uint64_t high = update >> 32;
     high = (high ^ high >> 33) * 0xFF51AFD7ED558CCDu;
@@ -48,7 +47,7 @@ static inline uint64_t rm_seed_at(uint64_t seed, uint64_t update) {
 }
 static inline uint64_t rm_step_at(uint64_t update, uint32_t shard) { return (uint32_t)update | (uint64_t)shard << 32; }
 
-/* In [0,1), 24 bits. */
+/* Uniform in [0,1), with 24 bits. */
 RM_HD float rm_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
 #endif

@@ -8,7 +8,7 @@
 
 enum { FLAGS = RTLD_NOW | RTLD_LOCAL };
 
-/* NVIDIA's packages for Python have a folder for each library. */
+/* NVIDIA's Python packages have one folder for each library. */
 static void *open_in_folders(const rm_shared_library *library) {
     char path[600];
     void *handle = NULL;
@@ -45,7 +45,7 @@ remat_status rm_shared_library_open(const rm_shared_library *library, void **han
     return REMAT_OK;
 }
 
-/* dlsym gives pointers to data; POSIX says that they can be used so. */
+/* dlsym returns data pointers; POSIX allows this conversion. */
 remat_status rm_shared_library_find(const rm_shared_library *library, void *handle, const char *name, void *function) {
     void *found = dlsym(handle, name);
     REQUIRE(found, MISSING, "%s has no function %s: it is too old for this Remat, which needs %s", library->name, name,

@@ -1,5 +1,4 @@
-/* status.c: the last error's sentence, one buffer per thread; and the end of texts that were handed out, which are the C
- * library's, as its streams in memory make them. */
+/* status.c: the last error's message, one buffer per thread; and remat_text_free, for texts that open_memstream allocated. */
 #include "engine/neutral.h"
 #include "engine/status.h"
 
@@ -25,7 +24,7 @@ const char *remat_status_text(remat_status status) {
     return "an unknown status";
 }
 
-/* Bytes of the printable character that begins here; 0: there is none. */
+/* Length in bytes of the printable character that starts here; 0: none. */
 static int character(const unsigned char *c) {
     if (c[0] < 0x80) return c[0] >= ' ' && c[0] != 0x7f;
     int bytes = c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
@@ -34,7 +33,7 @@ static int character(const unsigned char *c) {
     bool longer_than_needed = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
     bool half_of_a_pair = c[0] == 0xed && c[1] >= 0xa0, past_the_last = c[0] == 0xf4 && c[1] >= 0x90;
     if (longer_than_needed || half_of_a_pair || past_the_last) return 0;
-    return bytes == 2 && c[0] == 0xc2 && c[1] < 0xa0 ? 0 : bytes; /* U+0080 to U+009F are orders too */
+    return bytes == 2 && c[0] == 0xc2 && c[1] < 0xa0 ? 0 : bytes; /* U+0080 to U+009F are control characters */
 }
 
 char *rm_printable(char *text) {

@@ -1,12 +1,12 @@
-/* status.h: how a function fails. Part of the shared floor: every folder may use it.
+/* status.h: how functions report errors. Every folder may use it.
  *
  *   REQUIRE(cond, INVALID, "T is %ld; it must be at least 1", T);   the caller's mistake
- *   NEED(session, "a session");                                      ... where a public function was given NULL
+ *   NEED(session, "a session");                                      a public function was given NULL
  *   TRY(may_fail());                                                 pass a failure up unchanged
  *   FAIL(IO, "cannot write %s: %s", path, strerror(errno));          a failure found here
  *
- * The sentence is kept per thread and read with remat_last_error(). It is written for the user: it says what
- * is wrong, with numbers, and names the remedy. Where cleanup is needed use `goto done` with TRY_GOTO.
+ * remat_last_error() returns the message; each thread has its own. A message says what is wrong, with numbers, and then what to do. If
+ * cleanup is needed, use TRY_GOTO with a label `done`.
  *
  * A format names a member of a struct that the caller filled in as {member}: "{tile}=%lld is too long". A library's sentence
  * says "tile"; the program `remat`, whose users never see the struct, has it say "--tile" (rm_set_member_names).
@@ -16,7 +16,7 @@
 
 #include "engine/remat.h"
 
-/* Records the sentence (printf-style) and returns `status`. */
+/* Records the message (printf-style) and returns `status`. */
 remat_status rm_fail(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* INVALID: a public function was given NULL instead of `what`. It is called without the _sized that the header hides. */
@@ -27,10 +27,10 @@ remat_status rm_fail_needing(const char *function, const char *what);
 void rm_set_member_names(const char *(*name)(const char *member));
 const char *rm_member_name(const char *member); /* by that function, for texts that are not formats of rm_fail */
 
-/* Puts "prefix: " before the sentence already recorded; returns `status`. */
+/* Puts "prefix: " before the recorded message; returns `status`. */
 remat_status rm_fail_in(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The reason of a failure, for as long as other calls follow that may fail as well (a look-up, a goodbye):
+/* Keeps a failure's message while later calls may fail as well (cleanup, a look-up):
  *     rm_reason why = rm_reason_kept();
  *     ...
  *     return rm_reason_again(status, &why); */
@@ -40,8 +40,8 @@ typedef struct {
 rm_reason rm_reason_kept(void);
 remat_status rm_reason_again(remat_status status, const rm_reason *reason);
 
-/* Words that came from elsewhere (another rank, a file), made fit for a terminal: bytes that it would obey, or that are no
- * UTF-8, become '?'. In place; returns `text`. Sentences are made so as they are recorded. */
+/* Replaces control characters and invalid UTF-8 in a text from elsewhere (another rank, a file) by '?', in place; returns `text`. Messages
+ * are cleaned like this when they are recorded. */
 char *rm_printable(char *text);
 
 #define FAIL(code, ...) return rm_fail(REMAT_##code, __VA_ARGS__)

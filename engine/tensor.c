@@ -46,16 +46,15 @@ const char *remat_desc_text(const remat_desc *desc, char *buffer) {
 }
 
 remat_status rm_desc_check(const remat_desc *desc, const char *what) {
-    REQUIRE(desc->rank >= 0 && desc->rank <= REMAT_MAX_RANK, INVALID, "%s has rank %d; ranks go from 0 to %d", what,
+    REQUIRE(desc->rank >= 0 && desc->rank <= REMAT_MAX_RANK, INVALID, "%s has rank %d: use a rank from 0 to %d", what,
             desc->rank, REMAT_MAX_RANK);
-    REQUIRE((unsigned)desc->dtype <= REMAT_I32, INVALID, "%s has dtype number %d; there is none", what,
-            (int)desc->dtype);
+    REQUIRE((unsigned)desc->dtype <= REMAT_I32, INVALID, "%s has unknown dtype %d", what, (int)desc->dtype);
     int64_t bytes = (int64_t)rm_dtype_bytes(desc->dtype);
     for (int i = 0; i < desc->rank; i++) {
-        REQUIRE(desc->dim[i] >= 1, INVALID, "%s has dimension %d of size %lld; every size must be at least 1", what, i,
+        REQUIRE(desc->dim[i] >= 1, INVALID, "%s has dimension %d of size %lld: every size must be at least 1", what, i,
                 (long long)desc->dim[i]);
         REQUIRE(!__builtin_mul_overflow(bytes, desc->dim[i], &bytes) && bytes < INT64_MAX / 4, INVALID,
-                "%s is too large: its bytes do not fit 61 bits; make a size smaller", what);
+                "%s is too large: its byte count must be below 2^61", what);
     }
     return REMAT_OK;
 }

@@ -1,5 +1,5 @@
-/* cpu.c: the default device. Its queue runs everything at once on the caller's OpenMP threads, so events and
- * synchronisation have nothing to do. Its block is the arena of memory/arena.h. */
+/* cpu.c: the default device. Its queue runs work immediately on the caller's OpenMP threads, so events and synchronisation do nothing.
+ * Its block is the arena of memory/arena.h. */
 #include <pthread.h>
 #include <math.h>
 #include <string.h>
@@ -33,11 +33,11 @@ static void cpu_close(rm_device *device) { rm_free(device); }
 
 static remat_status cpu_set_precision(rm_device *device, rm_precision precision) {
     REQUIRE(precision != RM_TF32, MISSING,
-            "precision tf32 is what a GPU's tensor cores multiply in: use the device cuda, or another precision");
+            "precision tf32 needs a GPU's tensor cores: use the device cuda or another precision");
     device->bf16 = precision == RM_BF16;
     for (int i = 0; device->bf16 && i < RM_CELLS; i++)
         REQUIRE(rm_recurrent_in_bf16((rm_cell)i, &device->in_bf16[i]), MISSING,
-                "precision bf16 takes a processor, and a build, with AVX512_BF16: use precision fp32");
+                "precision bf16 needs a processor and a build with AVX512_BF16: use precision fp32");
     return REMAT_OK;
 }
 
@@ -56,8 +56,8 @@ static uint64_t cpu_free_bytes(rm_device *device) {
 
 static double seconds(void) { return 1e-9 * (double)rm_now_ns(); }
 
-/* Best of a few products on one core, times the cores (several at once would measure how busy the machine is just now),
- * and of a few copies. */
+/* Takes the best of a few products on one core, times the number of cores, and the best of a few copies. Products on several cores at once
+ * would measure how busy the machine is. */
 static void measure_rates(float *block, int64_t n, int threads, rm_rates *out) {
     double product = 1e30, copy = 1e30;
     float *a = block, *b = block + n * n, *c = block + 2 * n * n;
@@ -74,7 +74,7 @@ static void measure_rates(float *block, int64_t n, int threads, rm_rates *out) {
                       .call_ns = 2000};
 }
 
-/* Measured once a process and thread count: sessions are many, and the machine stays the same. */
+/* Measured once per process and thread count, for all sessions. */
 static remat_status cpu_rates(rm_device *device, rm_rates *out) {
     enum { N = 256, COUNTS = 64 };
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -108,7 +108,7 @@ static remat_status cpu_queue_create(rm_device *device, rm_queue **out) {
 }
 static void cpu_queue_free(rm_queue *queue) { rm_free(queue); }
 
-/* Work is done when it is given, so there is nothing to record: one shared token stands for every event. */
+/* Work is finished when the call returns, so one shared token stands for every event. */
 static remat_status cpu_event_create(rm_device *device, rm_event **out) {
     *out = (rm_event *)device;
     return REMAT_OK;

@@ -1,4 +1,4 @@
-/* devices.c: the devices that this build has. By itself, so that a test can bring a list of its own. */
+/* devices.c: the devices of this build. A separate file, so that a test can link its own list. */
 #include <string.h>
 
 #include "engine/device/device.h"

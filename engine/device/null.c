@@ -1,5 +1,5 @@
-/* null.c: the device that computes nothing and counts everything. Its block has addresses but no memory, so a plan for
- * any network runs in milliseconds on any machine: what is tested is the plan, the order and the bytes. */
+/* null.c: the device that computes nothing and counts everything. Its block has addresses but no memory, so a plan for any network runs
+ * in milliseconds on any machine. It tests the plan, the order of calls and the bytes. */
 #include <string.h>
 
 #include "engine/device/device.h"
@@ -14,7 +14,7 @@ struct rm_block {
     uint64_t bytes, high_water;
 };
 
-/* Addresses inside a null block: never NULL, never read. */
+/* Addresses in a null block are never NULL and never read. */
 static char *const nowhere = (char *)(uintptr_t)(1 << 20);
 
 static remat_status null_open(int threads, rm_device **out) {
@@ -27,12 +27,12 @@ static uint64_t null_free_bytes(rm_device *device) {
     (void)device;
     return 0;
 }
-/* It plans for machines that have any; bytes are those of fp32. */
+/* Accepts every precision, to plan for machines that have it; bytes are those of fp32. */
 static remat_status null_set_precision(rm_device *device, rm_precision precision) {
     (void)device, (void)precision;
     return REMAT_OK;
 }
-/* A round figure, the same everywhere: 1 TFLOP/s and 100 GB/s. */
+/* Round numbers, the same on every machine: 1 TFLOP/s and 100 GB/s. */
 static remat_status null_rates(rm_device *device, rm_rates *out) {
     (void)device;
     *out = (rm_rates){.flops_per_s = 1e12, .bytes_per_s = 1e11, .call_ns = 1000};
@@ -73,7 +73,7 @@ static void null_copy(rm_queue *queue, void *to, const void *from, uint64_t byte
 }
 static void null_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes) {
     (void)queue, (void)device;
-    memset(host, 0, bytes); /* what is read from the null device is zero */
+    memset(host, 0, bytes); /* reading from the null device gives zeros */
 }
 static void null_fill(rm_queue *queue, void *device, int byte, uint64_t bytes) {
     (void)queue, (void)device, (void)byte, (void)bytes;
@@ -103,7 +103,7 @@ static remat_status null_tier_open(rm_device *device, const char *where, rm_seco
     REQUIRE(*out, MEMORY, "out of memory for a tier");
     return REMAT_OK;
 }
-/* Round figures again: 10 GB/s either way. */
+/* A round number: 10 GB/s in each direction. */
 static remat_status null_tier_measure(rm_second_tier *tier, rm_tier *rates) {
     (void)tier;
     *rates = (rm_tier){
@@ -154,7 +154,7 @@ const rm_device_api rm_device_null = {
     .update = null_update,
     .measure = null_measure,
     .sum_of_squares = null_sum_of_squares,
-    .tier_host_bytes = RM_SPILL_HOST_BYTES, /* as the CPU's: its plans are asked what they would need there */
+    .tier_host_bytes = RM_SPILL_HOST_BYTES, /* the CPU's, because plans are made for it */
     .tier_open = null_tier_open,
     .tier_measure = null_tier_measure,
     .tier_reserve = null_tier_reserve,

@@ -1,4 +1,4 @@
-/* precision.c: what matrix products round their operands to, by name, and whether a device does so (device.h). */
+/* precision.c: precisions of matrix products by name, and whether a device supports them (device.h). */
 #include <string.h>
 
 #include "engine/device/device.h"
@@ -8,6 +8,6 @@ const char *const rm_precision_names[RM_PRECISIONS] = {[RM_FP32] = "fp32", [RM_T
 remat_status rm_device_set_precision(const rm_device_api *api, rm_device *device, const char *name, rm_precision *out) {
     *out = RM_FP32;
     while (name && *out < RM_PRECISIONS && strcmp(name, rm_precision_names[*out])) (*out)++;
-    REQUIRE(*out < RM_PRECISIONS, INVALID, "precision is \"%s\"; it can be fp32, tf32 or bf16", name);
+    REQUIRE(*out < RM_PRECISIONS, INVALID, "unknown precision \"%s\": use fp32, tf32 or bf16", name);
     return api->set_precision(device, *out);
 }

@@ -150,7 +150,7 @@ START_TEST(ranks_go_to_eight) {
     ck_assert(gradient[B * 48 - 1] != 0);
     remat_session_free(s);
     remat_input(graph, "more", REMAT_F32, REMAT_SEQUENCE, 9, dim);
-    expect_mistake("more has rank 9; ranks go from 0 to 8");
+    expect_mistake("more has rank 9");
 }
 END_TEST
 

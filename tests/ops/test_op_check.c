@@ -84,7 +84,7 @@ END_TEST
     X(op_f64.on[REMAT_ON_CPU].forward = NULL, "no forward or no backward")                                             \
     X(sample.name = NULL, "sample 0 has no name")                                                                      \
     X(sample.x[1].rank = -1, "x[1] is not given, and is not optional")                                                 \
-    X(sample.x[0] = SHAPE(REMAT_F32, 9, 1, 1, 1, 1), "ranks go from 0 to 8")                                           \
+    X(sample.x[0] = SHAPE(REMAT_F32, 9, 1, 1, 1, 1), "rank from 0 to 8")                                               \
     X(sample.x[0].dim[1] = 0, "of size 0")                                                                             \
     X(sample.x[0].dtype = REMAT_I32, "or integers of which bound says how large they are")                             \
     X(sample.x[0] = SHAPE(REMAT_F32, 1, 7, 1, 1, 1), "in a sequence it begins with (T,B)")                             \

@@ -100,7 +100,7 @@ static const struct {
     {2, "need --device=null", "plan --assume-memory=80GiB"},
     {2, "need --device=null", "plan --assume-flops=60T"},
     {2, "need --device=null", "plan --assume-bandwidth=1TB"},
-    {2, "precision tf32 is what a GPU's tensor cores multiply in", "plan " SMALL "--precision=tf32"},
+    {2, "precision tf32", "plan " SMALL "--precision=tf32"},
     {2, "must be one of fp32|tf32|bf16", "plan --precision=fp16"},
     {2, "exclude each other", "plan --device=null --assume-memory=80GiB --memory-budget=1GiB"},
     {2, "--checkpoint=optimal exclude each other", "plan --checkpoint-segments=4 --checkpoint=optimal"},
@@ -111,9 +111,9 @@ static const struct {
     {2, "--train-only names \"headd\"", "plan " SMALL "--train-only=headd"},
     {2, "--preset=mlperf-resnet-4096 makes --batch=4096: the data has ",
      "train --data=%1$s/text --seq-len=16 --preset=mlperf-resnet-4096"},
-    {2, "is left as it is", "plan " SMALL "--calibration=%1$s/text"},
+    {2, "not changed", "plan " SMALL "--calibration=%1$s/text"},
     {2, "regular file", "plan " SMALL "--calibration=%1$s"},
-    {2, "is left as it is", "train --data=%1$s/text " SMALL "--calibration=%1$s/text"},
+    {2, "not changed", "train --data=%1$s/text " SMALL "--calibration=%1$s/text"},
     {2, "is not a rate", "plan --device=null --assume-flops=abc"},
     {2, "use K, M, G or T", "plan --device=null --assume-flops=60X"},
     {2, "is not a size", "plan --memory-budget=abc"},
@@ -149,7 +149,7 @@ START_TEST(bf16_is_refused_where_it_rounds_nothing) {
     bool here = !strcmp(remat_build().instruction_set, "avx512_bf16");
     const char *why =
         here ? "precision bf16 on the device \"cpu\" rounds products of lstm (without a projection), gru and rnn"
-             : "precision bf16 takes a processor, and a build, with AVX512_BF16: use precision fp32";
+             : "precision bf16";
     ck_refuses(2, why, "plan --task=copy --model=mingru --hidden=8 --precision=bf16");
     ck_refuses(2, why, "plan --task=copy --model=lstm --hidden=8 --proj-size=4 --precision=bf16");
 }
