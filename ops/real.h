@@ -1,4 +1,5 @@
-/* real.h: an op file is compiled twice, as float and as double (op.h, "Two precisions"). Included first by each. */
+/* real.h: the type `real`. An op file is compiled twice, as float and as double (op.h, "Two precisions"), and includes
+ * this header first. */
 #ifndef RM_REAL_H
 #define RM_REAL_H
 

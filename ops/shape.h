@@ -1,5 +1,6 @@
-/* shape.h: what op files share about shapes: refusals that name the op, costs of ops that only stream their operands, and
- * from which size on a loop is worth a second thread; and, from tile.h, where a call stands in time. All static inline. */
+/* shape.h: helpers of op files for shapes: checks whose error names the op, costs of ops that only stream their
+ * operands, and the loop size from which on a second thread pays off. Includes tile.h: the tile's position in time. All
+ * static inline. */
 #ifndef RM_SHAPE_H
 #define RM_SHAPE_H
 
@@ -35,11 +36,11 @@
         RM_REAL, -1, { 1, 1, 1, 1, 1, 1, 1, 1 }                                                                        \
     }
 
-/* Waking a second thread costs some microseconds: loops of fewer elements stay on one. The choice follows from the
- * shape alone, and no result depends on it. */
+/* Waking a second thread costs some microseconds, so loops over fewer elements stay on one thread. The choice depends
+ * on the shape alone, and no result depends on the choice. */
 enum { RM_PARALLEL_MIN = 1 << 16, RM_PARALLEL_MIN_HEAVY = 1 << 14 /* an exp or more per element */ };
 
-/* ---- Refusals: INVALID, and the sentence ---------------------------------------------------------- */
+/* ---- Checks: OK, or INVALID with an error message ------------------------------------------------- */
 
 static inline remat_status rm_want_real(const char *op, const char *input, const remat_desc *x) {
     char text[REMAT_DESC_TEXT];
@@ -78,7 +79,7 @@ static inline remat_status rm_want_vector(const char *op, const char *input, con
     return REMAT_OK;
 }
 
-/* Where rows of a sequence (T,B,..) begin anew. */
+/* Where rows of a sequence (T,B,..) start a new sequence. */
 static inline remat_status rm_want_reset(const char *op, const remat_desc *reset, const remat_desc *x) {
     char text[REMAT_DESC_TEXT];
     TRY(rm_want_real(op, "reset", reset));
@@ -90,7 +91,7 @@ static inline remat_status rm_want_reset(const char *op, const remat_desc *reset
 
 /* ---- Costs ---------------------------------------------------------------------------------------- */
 
-/* Every element of y costs `flops` and goes through `streams` arrays (x, y, dy, dx: each read or written once). */
+/* Every element of y costs `flops`; `streams` arrays of its shape (x, y, dy, dx) are read or written once. */
 static inline remat_cost rm_cost_streaming(const remat_desc *y, double flops, double streams) {
     double n = (double)rm_desc_count(y);
     return (remat_cost){.flops = flops * n, .moved_bytes = streams * n * sizeof(real)};

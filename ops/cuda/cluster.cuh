@@ -1,32 +1,35 @@
-/* cluster.cuh: clusters of blocks, which run together and write into each other's shared memory (compute capability 9.0 and up;
- * NVIDIA's "thread block clusters", PTX ISA 8.0: st.async and mbarrier). For kernels that stay on the GPU for many timesteps
- * and hand on what each has made, in a third of a microsecond.
+/* cluster.cuh: thread block clusters, whose blocks run together and write into each other's shared memory (compute
+ * capability 9.0 and up; PTX ISA 8.0: st.async and mbarrier). They are for kernels that stay on the GPU for many time
+ * steps: the blocks exchange their results in a third of a microsecond.
  *
- * A kernel launched by RM_LAUNCH_CLUSTERS has no other shared memory than rm_cluster_memory(), so that the emulation can give
- * each block its own; what a peer writes to lies at the same place in every block. A mailbox counts
- * bytes that are still to come. When all have, its phase ends, and whoever waits goes on:
+ * A kernel launched by RM_LAUNCH_CLUSTERS has no other shared memory than rm_cluster_memory(), so that the emulation
+ * can give each block its own. A peer's slots and mailboxes have the same offsets in every block. A mailbox counts the
+ * bytes still to come. When all have arrived, its phase ends and the waiting threads continue:
  *
  *     one thread:   rm_mailbox_open(&box); rm_mailbox_expect(&box, n);    then all: rm_cluster_sync()
  *     any block:    rm_mailbox_send(peer, &slot, &box, value)             4 bytes into that block's slot, and its box
- *     all threads:  rm_mailbox_wait(&box, phase)                          until n bytes are there; phase 0, 1, 0, ... in turn
- *     one thread:   rm_mailbox_expect(&box, n)                            for the next phase, before it sends anything itself
+ *     all threads:  rm_mailbox_wait(&box, phase)                          until n bytes have arrived; phase 0, 1, 0,
+ *     ... in turn one thread:   rm_mailbox_expect(&box, n)                            for the next phase, before it
+ *     sends anything itself
  *
- * What lies in global memory is best asked for many steps ahead: rm_fetch copies 4 bytes into shared memory while the thread goes
- * on (cp.async). rm_fetch_end ends a batch; after rm_fetch_wait<N> this thread sees all its batches but the last N.
+ * Request global memory many steps ahead: rm_fetch copies 4 bytes into shared memory while the thread
+ * continues (cp.async). rm_fetch_end ends a batch; after rm_fetch_wait<N> this thread sees all its batches but the last
+ * N.
  *
- * A mailbox remembers one bit of its phase: a thread that misses two of them waits for ever. So nobody may send for the next
- * phase before every waiting thread has seen this one end. Two mailboxes used in turn see to that, if a block can go on only with
- * what every waiting warp of the others sends after its own wait, or after a __syncthreads() behind it.
+ * A mailbox keeps one bit of its phase: a thread that misses two phases waits for ever. So no block may send for the
+ * next phase before every waiting thread has seen this phase end. Two mailboxes used in turn ensure that, provided that
+ * a block continues only after each waiting warp of the other blocks has sent something after its own wait, or after a
+ * __syncthreads() that follows it.
  *
- * rm_cluster_sync() comes last: a block that has returned has no memory to send to. */
+ * rm_cluster_sync() comes last: a block that has returned has no shared memory to send to. */
 #ifndef RM_CLUSTER_CUH
 #define RM_CLUSTER_CUH
 
 #include "ops/cuda/kernel.cuh"
 
-enum { RM_CLUSTER_MOST = 16 }; /* blocks; more than 8 is what CUDA calls non-portable: sm_90 has it */
+enum { RM_CLUSTER_MOST = 16 }; /* blocks; sizes above 8 are "non-portable" in CUDA's terms; sm_90 supports them */
 
-#ifndef RM_CUDA_EMULATED /* what is emulated is in shim.h */
+#ifndef RM_CUDA_EMULATED /* the emulation is in shim.h */
 
 typedef unsigned long long rm_mailbox;
 
@@ -54,7 +57,7 @@ static __device__ inline void rm_cluster_sync(void) {
     RM_CLUSTER_ASM("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* A block of the cluster, by its rank: how far its memory is from this block's. */
+/* A block of the cluster: the distance of its shared memory from this block's. */
 typedef unsigned rm_peer;
 static __device__ inline unsigned rm_cluster_here(const void *shared) { return (unsigned)__cvta_generic_to_shared(shared); }
 static __device__ inline rm_peer rm_cluster_peer(unsigned rank) {
@@ -78,8 +81,8 @@ static __device__ inline void rm_mailbox_send(rm_peer peer, float *slot, rm_mail
                    "r"(__float_as_int(value)), "r"(rm_cluster_here(box) + peer)
                    : "memory");
 }
-/* Scope of the block, which is PTX's default: what came lies in shared memory, where no cache can hide it. The cluster's scope
- * would empty the first-level cache at each wait (CCTL.IVALL), and for that wait for all loads under way. */
+/* Block scope, PTX's default, is enough: the data arrive in shared memory, where no cache can hide them. Cluster scope
+ * would flush the first-level cache at each wait (CCTL.IVALL), and would first wait for all outstanding loads. */
 static __device__ inline void rm_mailbox_wait(rm_mailbox *box, unsigned phase) {
     RM_CLUSTER_ASM("{\n\t.reg .pred there;\n"
                    "again:\n\tmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 there, [%0], %1;\n\t"
@@ -106,8 +109,8 @@ template <int N> static __device__ inline void rm_fetch_wait(void) {
     RM_CLUSTER_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* `kernel` on so many clusters of `size` blocks, each block with `bytes` of shared memory. What fails shows as with
- * RM_LAUNCH. */
+/* Launches `kernel` on `clusters` clusters of `size` blocks, each block with `bytes` of shared memory. Errors surface
+ * as with RM_LAUNCH. */
 template <typename A>
 static inline void rm_launch_clusters(void (*kernel)(A), int64_t clusters, int size, int threads, size_t bytes,
                                       void *stream, A argument) {
@@ -118,14 +121,15 @@ static inline void rm_launch_clusters(void (*kernel)(A), int64_t clusters, int s
     cudaLaunchKernelEx(&config, kernel, argument);
 }
 
-/* How many such clusters run at once on the GPU that this thread has chosen; 0: none can. */
+/* The number of such clusters that run at once on this thread's current GPU; 0: clusters do not work there. */
 template <typename A>
 static inline int rm_clusters_at_once(void (*kernel)(A), int size, int threads, size_t bytes) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
     int count = 0;
     rm_cluster_config(&config, &attribute, (const void *)kernel, 1, size, threads, bytes);
-    cudaFuncAttributes about; /* what is compiled for an older GPU, and by the driver for this one, has empty kernels */
+    cudaFuncAttributes about; /* code built for an older GPU and compiled by the driver for this one has empty
+                                 kernels */
     if (cudaFuncGetAttributes(&about, (const void *)kernel) || about.ptxVersion < 90 ||
         cudaOccupancyMaxActiveClusters(&count, kernel, &config))
         count = 0;

@@ -1,14 +1,14 @@
-/* columns.cuh: sums down the columns of a matrix, added to what is there: the gradients of biases (linear.cu, and the cells).
+/* columns.cuh: adds the column sums of a matrix to a vector: gradients of biases (linear.cu and the cells).
  * The order of a sum depends on the number of rows alone. */
 #ifndef RM_COLUMNS_CUH
 #define RM_COLUMNS_CUH
 
 #include "ops/cuda/kernel.cuh"
 
-enum { RM_COLUMNS = 32 /* a block */, RM_COLUMN_PARTS = 32 /* that rows are dealt to; a warp has one */ };
+enum { RM_COLUMNS = 32 /* per block */, RM_COLUMN_PARTS = 32 /* parts of the rows, one per warp */ };
 
-/* out (n) += sums over the rows of x (rows,n), which begin ld numbers apart. Part p has every RM_COLUMN_PARTS-th row from p
- * on, and the parts are added in order. */
+/* out (n) += sums over the rows of x (rows,n), whose rows start ld numbers apart. Part p sums every RM_COLUMN_PARTS-th
+ * row from row p on; the parts are added in order. */
 static __global__ void rm_add_columns(int64_t rows, int64_t n, int64_t ld, const float *x, float *out) {
     __shared__ float of_part[RM_COLUMN_PARTS][RM_COLUMNS];
     int64_t lane = threadIdx.x % RM_COLUMNS, part = threadIdx.x / RM_COLUMNS;

@@ -1,5 +1,5 @@
-/* reduce.cuh: sums over the threads of a warp, of a block, and over the blocks of a launch, each in an order that is fixed:
- * no atomics. For kernels launched with RM_LAUNCH_TOGETHER, in blocks of whole warps. */
+/* reduce.cuh: sums over the threads of a warp, of a block, and over the blocks of a launch, each in a fixed order,
+ * without atomics. For kernels launched with RM_LAUNCH_TOGETHER, in blocks of whole warps. */
 #ifndef RM_REDUCE_CUH
 #define RM_REDUCE_CUH
 
@@ -7,13 +7,13 @@
 
 enum { RM_WARP = 32, RM_SUM_THREADS = 256 };
 
-/* Every lane gets the same bits: in each round two lanes add the same two numbers, and a + b is b + a. */
+/* Every lane gets the same bits: in each round two lanes add the same two numbers, and a + b equals b + a. */
 template <typename T> static __device__ T rm_warp_sum(T x) {
     for (int apart = RM_WARP / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
     return x;
 }
 
-/* The largest; a NaN that all lanes hold stays. */
+/* The maximum; a NaN that all lanes hold is kept. */
 static __device__ inline float rm_warp_largest(float x) {
     for (int apart = RM_WARP / 2; apart > 0; apart /= 2) {
         float other = __shfl_xor_sync(0xffffffffu, x, apart);
@@ -22,7 +22,7 @@ static __device__ inline float rm_warp_largest(float x) {
     return x;
 }
 
-/* Of all threads of the block; the result is thread 0's. Warps are added in order. */
+/* The sum over all threads of the block, valid in thread 0. Warps are added in order. */
 template <typename T> static __device__ T rm_block_sum(T x) {
     __shared__ T of_warp[32];
     T sum = 0;
@@ -35,7 +35,7 @@ template <typename T> static __device__ T rm_block_sum(T x) {
     return sum;
 }
 
-/* The same, for all of them. */
+/* The same sum, valid in all threads. */
 static __device__ inline double rm_block_sum_for_all(double x) {
     __shared__ double sum;
     x = rm_block_sum(x);
@@ -46,7 +46,7 @@ static __device__ inline double rm_block_sum_for_all(double x) {
     return x;
 }
 
-/* *out = sum of n partial sums / divisor; one block. */
+/* *out = (sum of n partial sums) / divisor; one block. */
 template <typename T> static __global__ void rm_add_partials(const double *partial, int64_t n, double divisor, T *out) {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += partial[i];

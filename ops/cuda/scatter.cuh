@@ -1,19 +1,19 @@
-/* scatter.cuh: rows of a matrix, added to the rows of a table that tokens name: the gradients of embeddings, by themselves
- * (embedding.cu) and folded into a cell (recurrent.cuh). Main entry: rm_launch_scatter. A sum's rows are added in order. */
+/* scatter.cuh: adds rows of a matrix to the rows of a table selected by tokens: gradients of embeddings, separate
+ * (embedding.cu) or folded into a cell (recurrent.cuh). Entry point: rm_launch_scatter. Rows are added in order. */
 #ifndef RM_SCATTER_CUH
 #define RM_SCATTER_CUH
 
 #include "ops/cuda/kernel.cuh"
 
-enum { RM_SCATTER_THREADS = 128, RM_SCATTER_ROWS = 1024 /* looked through at a time */, RM_SCATTER_GROUPS = 512 };
+enum { RM_SCATTER_THREADS = 128, RM_SCATTER_ROWS = 1024 /* scanned at a time */, RM_SCATTER_GROUPS = 512 };
 
-/* table[token[row],u] += x[row, (u + turn) mod columns]; x (rows,columns), whose rows begin ld numbers apart */
+/* table[token[row],u] += x[row, (u + turn) mod columns]; x (rows,columns), whose rows start ld numbers apart */
 typedef struct {
-    int64_t rows, columns, ld, turn, v, group; /* v: rows of the table; a block has `group` of them */
+    int64_t rows, columns, ld, turn, v, group; /* v: rows of the table; each block owns `group` of them */
 } rm_scatter;
 
-/* Which of 32 tokens lie in [from, to): one bit each. Neighbouring threads begin apart, so that what they read lies in
- * different banks. */
+/* A bit for each of 32 tokens: whether it is in [from, to). Neighbouring threads start at different tokens, so that
+ * they read from different banks. */
 static __device__ inline uint32_t rm_scatter_bits(const int32_t *token, unsigned begin, int64_t from, int64_t to) {
     uint32_t bits = 0;
     for (unsigned k = 0; k < 32; k++) {
@@ -23,16 +23,16 @@ static __device__ inline uint32_t rm_scatter_bits(const int32_t *token, unsigned
     return bits;
 }
 
-/* How many of `own`'s bits are set. */
+/* The number of bits set in `own`. */
 static __device__ inline int rm_scatter_count(const uint32_t *own, unsigned words) {
     int n = 0;
     for (unsigned w = 0; w < words; w++) n += __popc(own[w]);
     return n;
 }
 
-/* A token may occur in many rows, so blocks share out the table's rows and columns, not x's rows: a block looks through all
- * tokens for its own, and a thread has one column. Where a block has one row of the table, its sum stays in a register, and
- * AHEAD rows of x are on their way at once. */
+/* A token may occur in many rows, so blocks divide the rows and columns of the table, not the rows of x. A block scans
+ * all tokens for its own, and a thread has one column. If a block owns one row of the table, the sum stays in a
+ * register and AHEAD rows of x are loaded at once. */
 static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__ token, const float *__restrict__ x,
                                        float *__restrict__ table) {
     enum { WORDS = RM_SCATTER_ROWS / 32, AHEAD = 16 };
@@ -45,7 +45,7 @@ static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__
     const bool has = u < s.columns, alone = s.group == 1;
     float sum = has && alone ? table[from * s.columns + u] : 0;
     for (int64_t first = 0; first < s.rows; first += RM_SCATTER_ROWS) {
-        __syncthreads(); /* all are done with the rows before */
+        __syncthreads(); /* all threads are done with the previous rows */
         for (int64_t k = threadIdx.x; k < RM_SCATTER_ROWS; k += RM_SCATTER_THREADS)
             here[k] = first + k < s.rows ? token[first + k] : -1;
         __syncthreads();
@@ -69,7 +69,7 @@ static __global__ void rm_scatter_rows(rm_scatter s, const int32_t *__restrict__
     if (has && alone) table[from * s.columns + u] = sum;
 }
 
-/* `group` is filled in here. */
+/* Sets s.group itself. */
 static inline void rm_launch_scatter(const void *queue, rm_scatter s, const int32_t *token, const float *x,
                                      float *table) {
     s.group = rm_blocks_of(s.v, RM_SCATTER_GROUPS);

@@ -1,5 +1,5 @@
-/* activation.h: the mathematics of the element-wise ops, for their definitions in C and their CUDA kernels alike. What goes
- * into a recurrent cell is in cell_math.h. */
+/* activation.h: formulas of the element-wise ops, shared by their definitions in C and their CUDA kernels. Those of
+ * the recurrent cells are in cell_math.h. */
 #ifndef RM_ACTIVATION_H
 #define RM_ACTIVATION_H
 
@@ -9,8 +9,9 @@
 
 #include "ops/math/exp.h"
 
-/* Floats go without the C library, so that loops over them become vector code (ops/math/exp.h); within 3 units in the last place,
- * but for Phi far below 0, where rounding x^2 costs x^2 / 4 of them. Doubles, which only tests use, are the C library's. */
+/* The float versions avoid the C library, so that loops over them are vectorised (ops/math/exp.h). They are within 3
+ * ulp of the exact value, except for Phi far below 0, where rounding x^2 costs x^2 / 4 ulp. Doubles, used only by
+ * tests, call the C library. */
 RM_HD real rm_logistic(real x) {
     real e = rm_exp_nonpositive(x < 0 ? x : -x);
     return (x < 0 ? e : 1) / (1 + e);
@@ -22,7 +23,7 @@ RM_HD real rm_normal_density(real x) { return (real)0.39894228040143267794 * rm_
 RM_HD real rm_hyperbolic_tangent(real x) { return tanh(x); }
 RM_HD real rm_normal_below(real x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
 #else
-/* Near 0 x + x^3 p(x^2), beyond it (1 - e^-2|x|) / (1 + e^-2|x|). */
+/* Near 0: x + x^3 p(x^2); elsewhere: sign(x) (1 - e^-2|x|) / (1 + e^-2|x|). */
 RM_HD real rm_hyperbolic_tangent(real x) {
     real square = x * x, e = rm_exp_nonpositive(x < 0 ? 2 * x : -2 * x), far = (1 - e) / (1 + e);
     real p = 0x1.3df330p-6f;
@@ -32,7 +33,8 @@ RM_HD real rm_hyperbolic_tangent(real x) {
     return square < 0.12f ? x + x * square * p : x < 0 ? -far : far;
 }
 
-/* Phi(x), the normal distribution: of -|x| it is e^(-x^2/2) t p(t), t = 1 / (1 + 0.265 |x|), which keeps its digits far below 0. */
+/* Phi(x), the normal distribution function: Phi(-|x|) = e^(-x^2/2) t p(t), t = 1 / (1 + 0.265 |x|), which stays
+ * accurate far below 0. */
 RM_HD real rm_normal_below(real x) {
     real t = 1 / (1 + (x < 0 ? -x : x) * 0x1.0f876cp-2f);
     real p = 0x1.f81f64p-6f;
@@ -56,18 +58,18 @@ RM_HD real rm_gelu_slope(real x) {
     return gate * (1 - gate) * (real)1.59576912160573071176 * (1 + (real)(3 * 0.044715) * x * x);
 }
 
-/* rm_tanh(x) and rm_tanh_backward(dy, y), and so on: the formulas of activations.def. */
+/* rm_tanh(x), rm_tanh_backward(dy, y) and so on, from the formulas of activations.def. */
 #define ACTIVATION(op, formula, reads, derivative, ...)                                                                \
     RM_HD real rm_##op(real x) { return formula; }                                                                     \
     RM_HD real rm_##op##_backward(real dy, real reads) { return derivative; }
 #include "ops/elementwise/activations.def"
 #undef ACTIVATION
 
-/* out = x / (1 - p) where the draw, of 24 bits, is at least p, else 0: `word` is rm_random's. */
+/* out = x / (1 - p) where the upper 24 bits of `word`, drawn by rm_random, are at least p, else 0. */
 static inline uint32_t rm_dropout_threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
 static inline real rm_dropout_scale(double p) { return (real)(1 / (1 - p)); }
 RM_HD real rm_dropout(real x, uint32_t word, uint32_t threshold, real scale) {
-    real kept = x * scale; /* always computed: a choice, not a branch */
+    real kept = x * scale; /* always computed: a select, not a branch */
     return word >> 8 >= threshold ? kept : 0;
 }
 

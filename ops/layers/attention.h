@@ -1,4 +1,4 @@
-/* attention.h: how the op `attention` is cut into heads and blocks of rows: for attention.c and attention.cu. */
+/* attention.h: the heads and blocks of rows of the op `attention`, for attention.c and attention.cu. */
 #ifndef RM_ATTENTION_H
 #define RM_ATTENTION_H
 
@@ -6,14 +6,14 @@
 
 enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V, RM_ATTENTION_PADDING };
 
-/* Rows of one head's (T,S) scores that are in scratch at a time. */
+/* Rows of one head's (T,S) scores that are held in scratch at a time. */
 enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
 
 typedef struct {
     int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
-    int64_t share;                      /* heads of q that one of k and v serves */
-    int64_t keys;                       /* S: timesteps of k and v; T where a sequence looks at itself */
-    int64_t ld, kv_ld;                  /* B C: from a timestep to the next; of k and v */
+    int64_t share;                      /* heads of q per head of k and v (grouped-query attention) */
+    int64_t keys;                       /* S: time steps of k and v; T for self-attention */
+    int64_t ld, kv_ld;                  /* B C: distance between time steps of q; of k and v */
     double scale;                       /* of the scores */
     bool causal;
 } rm_attention_shape;
@@ -36,12 +36,12 @@ static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, cons
     return s;
 }
 
-/* Where head `head` of all rows of the batch begins in k, v and their gradients; in q, y and theirs at head * width. */
+/* Offset of head `head` within a row of k, v and their gradients; in q, y and their gradients it is head * width. */
 static inline int64_t rm_attention_kv_at(const rm_attention_shape *s, int64_t head) {
     return head / s->share * s->width;
 }
 
-/* Keys that the first `end` timesteps may look at, padding among them. */
+/* Keys visible to the first `end` time steps, including padding. */
 static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }
 
 #endif

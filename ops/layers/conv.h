@@ -1,4 +1,4 @@
-/* conv.h: the numbers of a convolution, for the CPU and CUDA. */
+/* conv.h: the shape of a convolution, for the CPU and CUDA. */
 #ifndef RM_CONV_H
 #define RM_CONV_H
 
@@ -6,15 +6,15 @@
 #include "ops/op.h"
 
 typedef struct {
-    int64_t images, groups, channels, outputs; /* channels, outputs: of a group */
+    int64_t images, groups, channels, outputs; /* channels, outputs: per group */
     int64_t in[2], out[2], filter[2], stride[2], padding[2], dilation[2];
     int64_t pixels, positions; /* in[0] in[1], out[0] out[1] */
 } rm_conv_shape;
 
-/* In one dimension the height is 1. */
+/* 1D convolutions have height 1. */
 static inline rm_conv_shape rm_conv_shape_of(const remat_desc *x, const remat_desc *w, const void *attr) {
     const rm_conv_attr *a = (const rm_conv_attr *)attr;
-    int lead = x->rank - w->rank + 1, flat = w->rank == 3; /* axes of images; whether there is no height */
+    int lead = x->rank - w->rank + 1, flat = w->rank == 3; /* lead: axes that count images; flat: 1D, without height */
     rm_conv_shape s = {1,      a->groups, w->dim[1], w->dim[0] / a->groups, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0},
                        {1, 1}, 1,         1};
     for (int d = 0; d < lead; d++) s.images *= x->dim[d];

@@ -1,4 +1,4 @@
-/* pool.h: windows over planes: what max_pool and avg_pool share, on the CPU and on CUDA. */
+/* pool.h: windows over planes, shared by max_pool and avg_pool on the CPU and on CUDA. */
 #ifndef RM_POOL_H
 #define RM_POOL_H
 
@@ -8,7 +8,7 @@
 #include "ops/op.h"
 
 typedef struct {
-    int64_t planes, in[2], out[2], window[2], stride[2], padding[2]; /* over height, width */
+    int64_t planes, in[2], out[2], window[2], stride[2], padding[2]; /* height, width */
 } rm_pool_shape;
 
 /* The last two axes of x are a plane. */
@@ -29,7 +29,7 @@ typedef struct {
     int64_t y[2], x[2]; /* from, to */
 } rm_pool_window;
 
-/* What of the plane lies under window (r,q). */
+/* The part of the plane under window (r,q). */
 RM_HD rm_pool_window rm_pool_window_at(const rm_pool_shape *s, int64_t r, int64_t q) {
     int64_t y = r * s->stride[0] - s->padding[0], x = q * s->stride[1] - s->padding[1];
     int64_t bottom = y + s->window[0], right = x + s->window[1];
@@ -38,16 +38,16 @@ RM_HD rm_pool_window rm_pool_window_at(const rm_pool_shape *s, int64_t r, int64_
     return w;
 }
 
-/* The first window over place y of an axis; the last is at y + padding over stride. */
+/* The first window that covers position y of an axis; the last one is (y + padding) / stride. */
 RM_HD int64_t rm_pool_first_over(const rm_pool_shape *s, int axis, int64_t y) {
-    int64_t behind = y + s->padding[axis] - s->window[axis] + 1;
-    return behind > 0 ? (behind + s->stride[axis] - 1) / s->stride[axis] : 0;
+    int64_t start = y + s->padding[axis] - s->window[axis] + 1;
+    return start > 0 ? (start + s->stride[axis] - 1) / s->stride[axis] : 0;
 }
 
 #ifndef __cplusplus
 #include "ops/shape.h"
 
-/* infer of both. */
+/* Both ops' infer. */
 static inline remat_status rm_pool_infer(const char *op, const remat_desc *x, const void *attr, remat_desc *y) {
     static const char *const axis[] = {"height", "width"};
     const rm_pool_attr *a = attr;
@@ -57,15 +57,14 @@ static inline remat_status rm_pool_infer(const char *op, const remat_desc *x, co
         REQUIRE(a && a->window[d] > 0 && a->stride[d] > 0 && a->padding[d] >= 0 && a->window[d] <= INT32_MAX &&
                     a->stride[d] <= INT32_MAX && 2 * a->padding[d] <= a->window[d],
                 INVALID,
-                "%s: over the %s, the window is %lld, the stride %lld and the padding %lld; window and stride are 1 or "
-                "more, below "
-                "2^31, and the padding at most half of the window",
+                "%s: along the %s, the window is %lld, the stride %lld and the padding %lld; window and stride must be "
+                "from 1 to 2^31 - 1, and the padding at most half the window",
                 op, axis[d], a ? (long long)a->window[d] : 0, a ? (long long)a->stride[d] : 0,
                 a ? (long long)a->padding[d] : 0);
     rm_pool_shape s = rm_pool_shape_of(x, attr);
     for (int d = 0; d < 2; d++)
         REQUIRE(s.out[d] > 0, INVALID,
-                "%s: over the %s, a window of %lld does not fit into %lld with a padding of %lld at both ends", op,
+                "%s: along the %s, a window of %lld does not fit into %lld with a padding of %lld at both ends", op,
                 axis[d], (long long)s.window[d], (long long)s.in[d], (long long)s.padding[d]);
     *y = *x;
     for (int d = 0; d < 2; d++) y->dim[x->rank - 2 + d] = s.out[d];

@@ -1,7 +1,7 @@
-/* softmax.cuh: the CUDA kernels that softmax.cu and log_softmax.cu share: a block has a row. LOGARITHM says which. */
+/* softmax.cuh: CUDA kernels shared by softmax.cu and log_softmax.cu, a block per row. LOGARITHM selects log-softmax. */
 #include "ops/cuda/reduce.cuh"
 
-/* Of all threads of the block, for all of them; once. */
+/* The maximum over the block, valid in all threads. Call it once per kernel. */
 static __device__ inline float largest_for_all(float x) {
     __shared__ float of_warp[32], largest;
     x = rm_warp_largest(x);
@@ -28,7 +28,7 @@ static __global__ void make_rows(int64_t c, const float *x, float *y) {
         y[blockIdx.x * c + i] = LOGARITHM ? row[i] - largest - log_sum : (float)(expf(row[i] - largest) / sum);
 }
 
-/* dx = y (dy - sum of dy y), or dy - e^y sum of dy */
+/* dx = y (dy - sum of dy y); log-softmax: dy - e^y sum of dy */
 static __global__ void slope_rows(int64_t c, const float *all_y, const float *all_dy, float *dx) {
     const float *y = all_y + blockIdx.x * c, *dy = all_dy + blockIdx.x * c;
     double sum = 0;

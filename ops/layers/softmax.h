@@ -1,5 +1,5 @@
-/* softmax.h: what softmax.c and log_softmax.c share: rows along the last axis. Such a file includes this, says what a row is made to
- * and what its gradient is, and ends in its descriptor. */
+/* softmax.h: code shared by softmax.c and log_softmax.c: a loop over rows along the last axis. Such a file includes
+ * this, defines make_row and slope_row, and ends in its descriptor. */
 #include "ops/real.h"
 
 #include "ops/math/row.h"
@@ -45,7 +45,7 @@ static const remat_sample samples[] = {
     {.name = "large enough for threads", .x = {RM_SHAPE2(RM_REAL, 270, 71)}},
 };
 
-/* The descriptor but for doc. */
+/* The descriptor except doc. */
 #define RM_SOFTMAX_OP(op)                                                                                              \
     .struct_bytes = sizeof(remat_op), .name = #op, .n_in = 1, .time = REMAT_TIME_POINTWISE, .saves = {.out = true},    \
     .infer = infer, .cost = cost, .define_forward = forward, .define_backward = backward,                              \

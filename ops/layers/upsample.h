@@ -1,4 +1,4 @@
-/* upsample.h: which pixels an upsampled one is made of, on the CPU and on CUDA. */
+/* upsample.h: the source pixels of an upsampled pixel, for the CPU and CUDA. */
 #ifndef RM_UPSAMPLE_H
 #define RM_UPSAMPLE_H
 
@@ -8,8 +8,8 @@
 #include "ops/op.h"
 
 typedef struct {
-    int64_t planes, in[2], out[2], scale[2], mode; /* over height, width */
-    double ratio[2];                               /* of distances in x and in y */
+    int64_t planes, in[2], out[2], scale[2], mode; /* height, width */
+    double ratio[2];                               /* distance in x per pixel of y */
 } rm_upsample_shape;
 
 /* The last two axes of x are a plane. */
@@ -32,7 +32,7 @@ typedef struct {
     real part;
 } rm_upsample_source;
 
-/* Of place r along an axis of y. */
+/* The source of pixel r along an axis of y. */
 RM_HD rm_upsample_source rm_upsample_source_of(const rm_upsample_shape *s, int axis, int64_t r) {
     if (s->mode == REMAT_NEAREST) {
         rm_upsample_source same = {r / s->scale[axis], r / s->scale[axis], 0};
@@ -46,13 +46,13 @@ RM_HD rm_upsample_source rm_upsample_source_of(const rm_upsample_shape *s, int a
     return between;
 }
 
-/* How much of y's place r is x's place i. */
+/* The weight of pixel i of x in pixel r of y, along an axis. */
 RM_HD real rm_upsample_share(const rm_upsample_shape *s, int axis, int64_t r, int64_t i) {
     rm_upsample_source from = rm_upsample_source_of(s, axis, r);
     return (from.low == i ? 1 - from.part : 0) + (from.high == i ? from.part : 0);
 }
 
-/* Places of y outside [first, end) have no part of x's place i. */
+/* Pixels of y outside [first, end) do not depend on pixel i of x. */
 RM_HD int64_t rm_upsample_first(const rm_upsample_shape *s, int axis, int64_t i) {
     int64_t first = (i - 1) * s->scale[axis];
     return first > 0 ? first : 0;

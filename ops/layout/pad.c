@@ -13,10 +13,10 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     *y = *x;
     for (int d = 0; d < 2; d++) {
         int64_t *size = &y->dim[x->rank - 2 + d];
-        REQUIRE(a && a->before[d] >= 0 && a->behind[d] >= 0 && a->before[d] <= INT32_MAX && a->behind[d] <= INT32_MAX &&
-                    !__builtin_add_overflow(*size, a->before[d] + a->behind[d], size),
-                INVALID, "pad: %lld zeros before and %lld behind cannot be added; they are 0 or more, below 2^31",
-                a ? (long long)a->before[d] : 0, a ? (long long)a->behind[d] : 0);
+        REQUIRE(a && a->before[d] >= 0 && a->after[d] >= 0 && a->before[d] <= INT32_MAX && a->after[d] <= INT32_MAX &&
+                    !__builtin_add_overflow(*size, a->before[d] + a->after[d], size),
+                INVALID, "pad: %lld zeros before and %lld after cannot be added; both must be from 0 to 2^31 - 1",
+                a ? (long long)a->before[d] : 0, a ? (long long)a->after[d] : 0);
     }
     return REMAT_OK;
 }

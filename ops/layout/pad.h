@@ -1,4 +1,4 @@
-/* pad.h: the shape of planes and of what is around them, on the CPU and on CUDA. */
+/* pad.h: the shape of padded planes, for the CPU and CUDA. */
 #ifndef RM_PAD_H
 #define RM_PAD_H
 
@@ -7,7 +7,7 @@
 #include "ops/op.h"
 
 typedef struct {
-    int64_t planes, in[2], out[2], before[2]; /* over height, width */
+    int64_t planes, in[2], out[2], before[2]; /* height, width */
 } rm_pad_shape;
 
 static inline rm_pad_shape rm_pad_shape_of(const remat_desc *x, const void *attr) {
@@ -16,7 +16,7 @@ static inline rm_pad_shape rm_pad_shape_of(const remat_desc *x, const void *attr
     for (int d = 0; d < x->rank - 2; d++) s.planes *= x->dim[d];
     for (int d = 0; d < 2; d++) {
         s.in[d] = x->dim[x->rank - 2 + d];
-        s.out[d] = s.in[d] + a->before[d] + a->behind[d];
+        s.out[d] = s.in[d] + a->before[d] + a->after[d];
     }
     return s;
 }

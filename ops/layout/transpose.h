@@ -1,4 +1,4 @@
-/* transpose.h: the shape of what is turned, on the CPU and on CUDA. */
+/* transpose.h: the shape of a transpose, for the CPU and CUDA. */
 #ifndef RM_TRANSPOSE_H
 #define RM_TRANSPOSE_H
 
@@ -6,7 +6,7 @@
 
 #include "ops/op.h"
 
-/* (outer,one,middle,other,inner): `one` and `other` change places. */
+/* (outer,one,middle,other,inner): `one` and `other` are swapped. */
 typedef struct {
     int64_t outer, one, middle, other, inner;
 } rm_transpose_shape;

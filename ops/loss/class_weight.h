@@ -1,4 +1,5 @@
-/* class_weight.h: what a row counts for in a weighted loss, for the ops that sum it up and those that use it. */
+/* class_weight.h: the weight of a row in a loss with class weights, for target_weight (the sum) and
+ * softmax_cross_entropy. */
 #ifndef RM_CLASS_WEIGHT_H
 #define RM_CLASS_WEIGHT_H
 
@@ -14,7 +15,7 @@ typedef struct {
     bool ignores;
 } rm_counted;
 
-/* 0 of what is ignored or no class; else 1, or the class's weight (classes). */
+/* 0 if the target is ignored or not a class; else its weight; 1 without `weight` (classes). */
 RM_HD real rm_class_weight(rm_counted c, const real *weight, int32_t target) {
     if (target < 0 || target >= c.classes || (c.ignores && target == c.ignored)) return 0;
     return weight ? weight[target] : 1;

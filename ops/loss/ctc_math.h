@@ -1,4 +1,4 @@
-/* ctc_math.h: what ctc.c and ctc.cu share: a call, its labels, and sums of probabilities that are kept as logarithms. */
+/* ctc_math.h: code shared by ctc.c and ctc.cu: the call, its labels, and sums of probabilities in log space. */
 #ifndef RM_CTC_MATH_H
 #define RM_CTC_MATH_H
 
@@ -11,17 +11,18 @@
 
 enum { RM_CTC_LOGITS, RM_CTC_TARGETS, RM_CTC_INPUT_LENGTHS, RM_CTC_TARGET_LENGTHS, RM_CTC_INPUTS };
 
-/* Of a row of logits. log p[v] = (x[v] - largest) - log_sum. */
+/* Normalisation of a row of logits: log p[v] = (x[v] - largest) - log_sum. */
 typedef struct {
     real largest, log_sum;
 } rm_ctc_row;
 
-/* A tile. Positions are those of the labels with blanks between and around them, 0 .. width - 1: blank, label, blank, .., blank. */
+/* A tile. Positions 0 .. width - 1 are the labels with blanks between and around them: blank, label, blank, ..,
+ * blank. */
 typedef struct {
     int64_t t0, t_total, tau, batch, classes, labels, width, blank;
     bool zero_infinity;
     const real *logits;                                   /* (tau,B,V) */
-    const int32_t *target, *input_length, *target_length; /* (B,S), (B), (B); the last two may be NULL */
+    const int32_t *target, *input_length, *target_length; /* (B,S), (B), (B); the lengths may be NULL */
 } rm_ctc;
 
 static inline int64_t rm_ctc_width(const remat_desc *x) { return 2 * x[RM_CTC_TARGETS].dim[1] + 1; }
@@ -41,14 +42,14 @@ static inline rm_ctc rm_ctc_of(const remat_call *call) {
     return c;
 }
 
-/* Labels of sample b: as many as target_length says, and none from the first that is negative on. */
+/* The number of labels of sample b: target_length, or fewer if a negative label ends them. */
 RM_HD int64_t rm_ctc_labels(const rm_ctc *c, int64_t b) {
     int64_t most = c->target_length ? c->target_length[b] : c->labels, n = 0;
     while (n < most && c->target[b * c->labels + n] >= 0) n++;
     return n;
 }
 
-/* Timesteps of the tile that sample b still has. */
+/* Time steps of the tile that belong to sample b. */
 RM_HD int64_t rm_ctc_steps(const rm_ctc *c, int64_t b) {
     int64_t left = c->input_length ? c->input_length[b] - c->t0 : c->tau;
     return left < 0 ? 0 : left < c->tau ? left : c->tau;
@@ -60,7 +61,7 @@ RM_HD int64_t rm_ctc_class(const rm_ctc *c, const int32_t *target, int64_t s) {
 
 RM_HD real rm_ctc_log_p(const real *x, rm_ctc_row row, int64_t v) { return (x[v] - row.largest) - row.log_sum; }
 
-/* Log of e^a + e^b + e^c; of nothing, -INFINITY. */
+/* log(e^a + e^b + e^c); -INFINITY if all are. */
 RM_HD real rm_ctc_log_add(real a, real b, real c) {
     real most = a > b ? a : b;
     most = c > most ? c : most;
@@ -68,18 +69,19 @@ RM_HD real rm_ctc_log_add(real a, real b, real c) {
     return most + real_log(rm_exp_nonpositive(a - most) + rm_exp_nonpositive(b - most) + rm_exp_nonpositive(c - most));
 }
 
-/* The label at s may follow the one before it without a blank between them. */
+/* Whether the label at s may follow the previous label without a blank between them. */
 RM_HD bool rm_ctc_skips(const int32_t *target, int64_t s) {
     return s % 2 && s > 2 && target[s / 2] != target[s / 2 - 1];
 }
 
-/* All ways to position s, a timestep after `before`. */
+/* Log of the sum over all transitions to position s from `before`, one time step earlier. */
 RM_HD real rm_ctc_arrive(const int32_t *target, const real *before, int64_t s) {
     return rm_ctc_log_add(before[s], s > 0 ? before[s - 1] : -INFINITY,
                           rm_ctc_skips(target, s) ? before[s - 2] : -INFINITY);
 }
 
-/* Gradient of before[s] from those of the positions behind it; arrived[k] = rm_ctc_arrive(.., k), of `ends` positions. */
+/* Gradient of before[s] from the gradients `d` of its successors; arrived[k] = rm_ctc_arrive(.., k) of `ends`
+ * positions. */
 RM_HD real rm_ctc_leave(const int32_t *target, const real *before, const real *arrived, const real *d, int64_t s,
                         int64_t ends) {
     if (before[s] == -INFINITY) return 0;
@@ -89,12 +91,13 @@ RM_HD real rm_ctc_leave(const int32_t *target, const real *before, const real *a
     return sum;
 }
 
-/* Log of the probability of all paths, but for the scale: those that end in the last label or the blank behind it. */
+/* Log of the probability of all complete paths, without the scale: they end in the last label or in the blank after
+ * it. */
 RM_HD real rm_ctc_end(const real *alpha, int64_t labels) {
     return rm_ctc_log_add(alpha[2 * labels], labels ? alpha[2 * labels - 1] : -INFINITY, -INFINITY);
 }
 
-/* A sum in two numbers: the second is what rounding took from the first. */
+/* A compensated sum: `rest` is the rounding error of `sum`. */
 typedef struct {
     real sum, rest;
 } rm_ctc_scale;
@@ -105,18 +108,18 @@ RM_HD rm_ctc_scale rm_ctc_scale_add(rm_ctc_scale a, real x) {
     return out;
 }
 
-/* Carried states: -INFINITY is not written there, and no logarithm is above 0. */
+/* Carried states must be finite, so they hold 1 in place of -INFINITY: no log of a probability is above 0. */
 #define RM_CTC_NOWHERE 1
 RM_HD real rm_ctc_to_state(real alpha) { return alpha == -INFINITY ? RM_CTC_NOWHERE : alpha; }
 RM_HD real rm_ctc_from_state(real state) { return state == RM_CTC_NOWHERE ? -INFINITY : state; }
 
-/* What position s begins with: what was carried, or, before the first timestep, all of it in the first blank. */
+/* The initial value of position s: the carried state, or at the first time step probability 1 for the first blank. */
 RM_HD real rm_ctc_begin(const rm_ctc *c, const real *state, int64_t s) {
     if (c->t0 == 0) return s == 0 ? 0 : -INFINITY;
     return rm_ctc_from_state(state[s]);
 }
 
-/* The loss of a sample with so many labels. */
+/* The loss of a sample with `labels` labels. */
 RM_HD real rm_ctc_loss(const rm_ctc *c, const real *alpha, rm_ctc_scale scale, int64_t labels) {
     real end = rm_ctc_end(alpha, labels);
     if (end == -INFINITY && c->zero_infinity) return 0;

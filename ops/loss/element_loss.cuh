@@ -1,14 +1,15 @@
-/* element_loss.cuh: the CUDA kernels of the losses that element_loss.h describes; a file that includes this says which by VALUE,
- * SLOPE and TARGET_SLOPE. A block sums BLOCK elements in double; then the blocks' sums are added, in an order that follows from the shape. */
+/* element_loss.cuh: CUDA kernels of the losses of element_loss.h. The including file selects the loss by VALUE,
+ * SLOPE and TARGET_SLOPE. A block sums BLOCK elements in double; then the sums of the blocks are added in an order that
+ * depends on the shape alone. */
 #include "ops/cuda/reduce.cuh"
 
 #include "ops/loss/element_loss_math.h"
 
 enum { X, TARGET, PADDING, TOTAL, BLOCK = 4096 }; /* BLOCK: element_loss.h's, which sized the scratch */
 
-/* Which rows of `v` elements count, and by how many elements a sum is divided (element_loss.h). */
+/* Which rows of `v` elements count, and the divisor of the sum (element_loss.h). */
 typedef struct {
-    const int32_t *padding; /* (rows); NULL: all count, and there are `elements` */
+    const int32_t *padding; /* (rows); NULL: all `elements` count */
     const float *total;     /* () */
     int64_t v;
     double elements;
@@ -40,7 +41,7 @@ static __global__ void backward(int64_t n, counting c, float delta, const float 
     }
 }
 
-/* What a graph hardly ever asks for: one block, which reads all elements in one order. */
+/* Rarely needed, so simple: one block reads all elements in a fixed order. */
 static __global__ void total_gradient(int64_t n, counting c, double delta, const float *x, const float *target,
                                       const float *dy, float *dtotal) {
     double sum = 0;

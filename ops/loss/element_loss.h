@@ -1,9 +1,9 @@
-/* element_loss.h: what mse.c, mae.c, huber.c and bce_with_logits.c share: the mean over all elements and timesteps of a function of x
- * and target. Such a file says which, as VALUE, SLOPE and TARGET_SLOPE (element_loss_math.h), includes this, and ends in its
- * descriptor. Either side may want a gradient.
+/* element_loss.h: code shared by mse.c, mae.c, huber.c and bce_with_logits.c: the mean over all elements and time steps
+ * of a function of x and target. Such a file defines VALUE, SLOPE and TARGET_SLOPE (element_loss_math.h), includes
+ * this, and ends in its descriptor. Both x and target may need a gradient.
  *
- * Rows, which lie along the last axis, may be padding: those count nothing, and what they hold is not read. The mean is over the
- * others then, whose number comes from target_weight, over all timesteps. There are none: 0. */
+ * Rows along the last axis may be padding: these do not count, and their values are not read. The mean is then over the
+ * other rows of all time steps; target_weight counts them. If no row counts, the loss is 0. */
 #include "ops/real.h"
 
 #include "ops/loss/element_loss_math.h"
@@ -32,7 +32,7 @@ static remat_status infer_elements(const char *op, const remat_desc *x, const vo
     REQUIRE(delta_of(attr) > 0, INVALID, "%s: delta is %g; it must be above 0", op, delta_of(attr));
     if (x[PADDING].rank >= 0) TRY(infer_padding(op, x));
     REQUIRE(x[TOTAL].rank == (x[PADDING].rank < 0 ? -1 : 0), INVALID,
-            "%s: total goes with padding, and is a scalar: how many rows are none", op);
+            "%s: total and padding go together; total must be a scalar, the number of rows that are not padding", op);
     *y = (remat_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
@@ -42,7 +42,7 @@ static int64_t bound(const remat_desc *x, const void *attr, int input) {
     return input == PADDING ? 2 : 0;
 }
 
-/* By the elements of the whole sequence that count. */
+/* Divides by the number of elements of the whole sequence that count. */
 static double divided(const remat_call *call, double sum) {
     const remat_desc *shape = &call->x[X].desc;
     const real *rows = call->x[TOTAL].data;
@@ -50,7 +50,7 @@ static double divided(const remat_call *call, double sum) {
     return *rows != 0 ? sum / (*rows * (double)rm_desc_last(shape)) : 0;
 }
 
-/* Elements are dealt out in blocks whose sums are added in order: no bit depends on the threads. */
+/* The sums of blocks of elements are added in order, so no bits depend on the number of threads. */
 enum { BLOCK = 4096 };
 static int64_t count_blocks(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
 
@@ -60,7 +60,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     if (pass == REMAT_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_count(&x[X])) * sizeof(double);
 }
 
-/* Of elements from .. to-1, which count. */
+/* The sum over elements from .. to-1, which all count. */
 static double stretch_sum(const remat_call *call, int64_t from, int64_t to) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     double sum = 0, delta = delta_of(call->attr);
@@ -74,13 +74,13 @@ static bool counts(const remat_call *call, int64_t i) {
     return !padding || !padding[i / rm_desc_last(&call->x[X].desc)];
 }
 
-/* Where elements end that count as element i does: its row, or all up to `to`. */
+/* The end, at most `to`, of the elements that count like element i: the end of its row, or `to` without padding. */
 static int64_t stretch_end(const remat_call *call, int64_t i, int64_t to) {
     int64_t v = rm_desc_last(&call->x[X].desc), end = call->x[PADDING].data ? (i / v + 1) * v : to;
     return end < to ? end : to;
 }
 
-/* Of block b of n elements. */
+/* The sum of block b of n elements. */
 static double block_sum(const remat_call *call, int64_t b, int64_t n) {
     int64_t to = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
     double sum = 0;
@@ -109,14 +109,14 @@ static void forward(const remat_call *call) {
     *(real *)call->y.data = (real)divided(call, sum);
 }
 
-/* What a graph hardly ever asks for. */
+/* Rarely needed. */
 static void total_gradient(const remat_call *call) {
     real *dtotal = call->dx[TOTAL].data;
     const real *rows = call->x[TOTAL].data;
     if (dtotal && *rows != 0) *dtotal -= (real)(divided(call, sum_of(call) * *(const real *)call->dy.data) / *rows);
 }
 
-/* Of elements from .. to-1, which count. */
+/* The gradients of elements from .. to-1, which all count. */
 static void stretch_slopes(const remat_call *call, int64_t from, int64_t to, real factor) {
     const real *x = call->x[X].data, *target = call->x[TARGET].data;
     real *dx = call->dx[X].data, *dtarget = call->dx[TARGET].data, delta = (real)delta_of(call->attr);
@@ -169,7 +169,7 @@ static const remat_sample samples[] = {
      .x = {RM_SHAPE2(RM_REAL, 7, 1500), RM_SHAPE2(RM_REAL, 7, 1500), RM_SHAPE1(REMAT_I32, 7), RM_SCALAR(RM_REAL)}},
 };
 
-/* The descriptor but for doc and attributes. */
+/* The descriptor except doc and attributes. */
 #define RM_ELEMENT_LOSS(op)                                                                                            \
     .struct_bytes = sizeof(remat_op), .name = #op, .n_in = 4, .optional = 1u << PADDING | 1u << TOTAL,                 \
     .shared = 1u << TOTAL, .discrete = 1u << PADDING, .time = REMAT_TIME_SUM, .denominator = 1u << TOTAL,              \

@@ -1,5 +1,5 @@
-/* element_loss_math.h: what an element costs, and its slopes by x and by the target t, for C and CUDA alike. Values are added up in
- * double; slopes are of the graph's precision. delta is huber's alone. */
+/* element_loss_math.h: the loss of an element and its derivatives by x and by the target t, for C and CUDA. Values are
+ * summed in double; derivatives have the graph's precision. Only huber uses delta. */
 #ifndef RM_ELEMENT_LOSS_MATH_H
 #define RM_ELEMENT_LOSS_MATH_H
 
@@ -10,12 +10,12 @@ RM_HD double rm_mse_value(double x, double t, double delta) { return (void)delta
 RM_HD real rm_mse_slope(real x, real t, real delta) { return (void)delta, 2 * (x - t); }
 RM_HD real rm_mse_target_slope(real x, real t, real delta) { return -rm_mse_slope(x, t, delta); }
 
-/* NaN stays NaN; at 0 the slope is 0. */
+/* NaN is passed through; the derivative at x = t is 0. */
 RM_HD double rm_mae_value(double x, double t, double delta) { return (void)delta, x < t ? t - x : x - t; }
 RM_HD real rm_mae_slope(real x, real t, real delta) { return (void)delta, x > t ? 1 : x < t ? -1 : x - t; }
 RM_HD real rm_mae_target_slope(real x, real t, real delta) { return -rm_mae_slope(x, t, delta); }
 
-/* d^2/2 up to delta, and straight on from there; d = x - t. */
+/* d^2/2 up to |d| = delta, linear from there on; d = x - t. */
 RM_HD double rm_huber_value(double x, double t, double delta) {
     double d = x - t, size = d < 0 ? -d : d;
     return size > delta ? delta * (size - 0.5 * delta) : 0.5 * d * d;

@@ -1,7 +1,7 @@
-/* exp.h: rm_exp_nonpositive, e^x for x <= 0 in plain arithmetic, so that a plain loop around it becomes vector code
- * with any instruction set and without fast-math; vecmath.h, its neighbour, is written in vectors, for the recurrent
- * cells. Float: within 1.1 units in the last place of the true value, by trial of every float. Double, which only
- * tests use, is the C library's.
+/* exp.h: rm_exp_nonpositive, e^x for x <= 0 in plain arithmetic, so that compilers vectorise a plain loop around it
+ * for any instruction set and without fast-math. (vecmath.h is written in vectors, for the recurrent
+ * cells.) Float: within 1.1 ulp of the true value, tested for every float. Double, used only by
+ * tests, calls the C library.
  *
  *   e^x = 2^n e^r,   n = round(x / ln 2),   |r| <= ln 2 / 2,   e^r = 1 + r + r^2 (a minimax polynomial)
  */
@@ -15,7 +15,7 @@
 
 #include "engine/host_device.h"
 
-/* NaN gives NaN. Results below the smallest normal number (x < -87.3) are 0. */
+/* NaN is passed through. Results below the smallest normal number (x < -87.3) are 0. */
 RM_HD float rm_expf_nonpositive(float x) {
     float shifted = x * 0x1.715476p+0f + 0x1.8p23f; /* adding 1.5 2^23 leaves n in the low bits */
     float n = shifted - 0x1.8p23f;

@@ -1,10 +1,10 @@
-/* gemm.h: matrix products for ops, on the library that was measured fastest (docs/notes/cells.md). Row-major.
+/* gemm.h: matrix products for ops, by the library that was measured fastest (docs/notes/cells.md). Row-major.
  *
  *   C (m,n) = alpha op(A) (m,k) op(B) (k,n) + beta C          op(X) = X or X^T
  *
- * `real` is the precision of the file that includes it (real.h). Work is cut among `threads` by this file, in a way
- * that depends on the shape and the thread count alone, so the same call gives the same bits. Must be called outside
- * an OpenMP parallel region.
+ * `real` is the precision of the including file (real.h). gemm.c itself divides the work among `threads`, in a way
+ * that depends on the shape and the number of threads alone, so the same call gives the same bits. Call it outside
+ * of OpenMP parallel regions.
  */
 #ifndef RM_GEMM_H
 #define RM_GEMM_H
@@ -25,16 +25,16 @@ typedef enum { RM_PLAIN, RM_TRANSPOSED } rm_orientation;
 #define rm_gemm_alone rm_gemm_alone_f64
 #endif
 
-/* Once for all products with so many threads: opens the library, and takes all the room it will want. */
+/* Opens the library and lets it allocate all its buffers. Call it once before products with up to this many threads. */
 remat_status rm_gemm_prepare(int threads);
 
-/* Which library it is, with its version: for `remat info`. */
+/* Name and version of the library, for `remat info`. */
 const char *rm_gemm_library(void);
 
 void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
              const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc);
 
-/* For loops over many products, each on one thread: between begin and end, which stand outside the parallel region. */
+/* For loops over many products, each on one thread. Call begin and end outside the parallel region, around the loop. */
 bool rm_gemm_begin(int threads);
 void rm_gemm_end(bool open);
 void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,

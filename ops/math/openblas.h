@@ -1,5 +1,5 @@
-/* openblas.h: OpenBLAS, opened when something on the CPU first needs it: what plans, reports or waits starts without, and has
- * none of the threads that OpenBLAS starts when it is loaded. Only gemm.c uses it. */
+/* openblas.h: OpenBLAS, opened when a CPU kernel first needs it. So programs that only plan, report or wait start
+ * without it and without the threads that OpenBLAS starts when it is loaded. Only gemm.c uses this. */
 #ifndef RM_OPENBLAS_H
 #define RM_OPENBLAS_H
 
@@ -12,11 +12,12 @@ typedef struct {
     __typeof__(openblas_get_config) *config;
 } rm_openblas_api;
 
-/* Opens it, and takes room for as many callers as there will be at once. MISSING, MEMORY: with what to do about it. */
+/* Opens the library and lets it allocate buffers for `threads` concurrent callers. MISSING, MEMORY: the error says what
+ * to do. */
 remat_status rm_openblas_prepare(int threads);
-const rm_openblas_api *rm_openblas(void); /* NULL until that has succeeded once */
+const rm_openblas_api *rm_openblas(void); /* NULL until rm_openblas_prepare has succeeded */
 
-/* Products are made between these two, from any number of threads: OpenBLAS then works on the caller's thread alone. */
+/* Between these two, any number of threads may call products; OpenBLAS then works on the caller's thread alone. */
 void rm_openblas_begin(void);
 void rm_openblas_end(void);
 

@@ -1,12 +1,13 @@
-/* parallel.h: OpenMP without allocations, and without threads where they cost more than they bring.
+/* parallel.h: OpenMP without allocations, and on one thread where more would not pay off.
  *
- * libgomp allocates and frees a team for every region of ONE thread, and anew whenever the number of threads changes; after the first
- * step Remat allocates nothing. So every region asks for the call's full number of threads, or is not opened at all.
+ * libgomp allocates and frees a team for every region of ONE thread, and whenever the number of threads changes. But
+ * Remat must not allocate after the first step. So every region asks for the call's full number of threads, or is not
+ * opened at all.
  *
- * Where other programs use the processors, too, a thread that the system has put aside holds up all others for a time slice, which is
- * longer than most regions. So every thread that opens regions keeps an account of the time that its team has gained and lost
- * (parallel.c), and computes alone while the account is in debt. What is computed does not change: how work is cut depends on
- * the call's number of threads, and only who computes the parts depends on the account. */
+ * If other programs use the processors, too, a thread preempted by the system delays all others for a time slice, which
+ * is longer than most regions. So every thread that opens regions keeps a balance of the time that its team has gained
+ * and lost (parallel.c), and computes alone while the balance is negative. The results do not change: the division of
+ * the work depends on the call's number of threads alone; the balance only decides which threads compute the parts. */
 #ifndef RM_PARALLEL_H
 #define RM_PARALLEL_H
 
@@ -15,43 +16,45 @@
 
 #include "memory/clock.h"
 
-typedef struct rm_pace rm_pace; /* parallel.c: how long calls of one kind take, alone and together */
+typedef struct rm_pace rm_pace; /* parallel.c: times of one kind of call, on one thread and on the team */
 
 typedef struct {
-    int threads;        /* to ask OpenMP for; 1: open no region, and compute alone */
-    bool even;          /* all threads have as much to do, so that a wait at the end is time lost */
+    int threads;        /* to request from OpenMP; 1: open no region, compute on this thread alone */
+    bool even;          /* all threads have equal work, so waiting at the end is lost time */
     uint64_t begin_ns;  /* 0: nothing is measured */
-    uint64_t own_ns;    /* when the thread that opened it had done its own share */
-    uint64_t alone_ns;  /* since when it has computed alone, the others having been sent away; 0: never */
-    rm_pace *pace;      /* NULL: its kind is not known */
-    int64_t balance_ns; /* of the account when it began */
+    uint64_t own_ns;    /* when thread 0 finished its own share */
+    uint64_t alone_ns;  /* when thread 0 released the others to finish alone; 0: never */
+    rm_pace *pace;      /* NULL: unknown kind */
+    int64_t balance_ns; /* of the thread when the region began */
 } rm_region;
 
-/* Of `threads`, if they are worth it now. */
+/* A region of `threads` threads, or of one if more do not pay off now. */
 rm_region rm_region_begin(int threads, bool even);
-/* The same for calls that come again and again, all with as much to do: a hash of all that their time depends on. The faster way is chosen
- * by their times, and the other tried at times. The first is made together. */
+/* The same for repeated calls with equal work. `kind` is a hash of everything that their time depends on. Measured
+ * times select the faster of team and single thread; the other one is retried from time to time. The first call uses
+ * the team. */
 rm_region rm_region_begin_like(int threads, bool even, uint64_t kind);
 static inline void rm_region_own(rm_region *region) { region->own_ns = rm_now_ns(); } /* by thread 0, in the region */
-/* After the region, or what was computed alone. `lost_ns`: what thread 0's own share took longer because others were late. */
+/* After the region, or after computing alone. `lost_ns`: delay of thread 0's own share caused by late threads. */
 void rm_region_end(const rm_region *region, uint64_t lost_ns);
 
-/* What a team of `threads` has gained over one thread, in a time of which some is lost. Below 0: it has cost so much. */
+/* The time that a team of `threads` has saved compared with one thread, if lost_ns of time_ns were lost. Negative: it
+ * cost time. */
 static inline int64_t rm_region_gain(int threads, uint64_t time_ns, uint64_t lost_ns) {
     int64_t used = lost_ns < time_ns ? (int64_t)(time_ns - lost_ns) : 0;
     return used / 10 * (7 * threads - 10) - (int64_t)lost_ns;
 }
 
-/* For tests, on this thread: above 0 teams are always worth it, below 0 never; 0: by the account, which starts afresh. */
+/* For tests, on this thread. Above 0: always use teams; below 0: never; 0: by the balance, which starts at 0 again. */
 void rm_parallel_pretend(int worth);
 
-/* The loop given as the last argument, cut evenly among `threads` where `large` says it is worth waking them:
+/* Runs the loop in the last argument, divided evenly among `threads` if `large` is true:
  *
  *     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
  *                     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];)
  */
 #define RM_PARALLEL_FOR(threads, large, ...) RM_PARALLEL_LOOP((large) ? (threads) : 1, false, __VA_ARGS__)
-/* The same where all threads have as much to do. */
+/* The same if all threads have equal work. */
 #define RM_PARALLEL_EVEN(threads, large, ...) RM_PARALLEL_LOOP((large) ? (threads) : 1, true, __VA_ARGS__)
 #define RM_PARALLEL_LOOP(n_threads, is_even, ...)                                                                      \
     do {                                                                                                               \
@@ -67,8 +70,8 @@ void rm_parallel_pretend(int worth);
         rm_region_end(&rm_region_, 0);                                                                                 \
     } while (0)
 
-/* The same for n elements, in spans: the statement is about [from, to). For loops whose constants come in a struct: given by
- * value to a function that does one span, they stay in registers, and the loop becomes vector code.
+/* The same for n elements in spans: the statement handles [from, to). For loops with constants in a struct: passed by
+ * value to a function that does one span, they stay in registers, and the loop is vectorised.
  *
  *     RM_PARALLEL_SPANS(u->threads, n > RM_PARALLEL_MIN, n, span(constants, from, to, x);)
  */

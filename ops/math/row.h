@@ -1,4 +1,4 @@
-/* row.h: the largest number of a row, in lanes that compilers turn into vector code. */
+/* row.h: the maximum of a row, in lanes that compilers vectorise. */
 #ifndef RM_ROW_H
 #define RM_ROW_H
 

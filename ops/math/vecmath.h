@@ -1,13 +1,13 @@
-/* vecmath.h: exp, sigmoid and tanh on vectors of floats, for whatever vector width the including file is compiled for:
- * 16 floats with AVX-512, 8 with AVX2 and FMA, 4 elsewhere. GCC vector extensions; the few places where an instruction
- * has no spelling there (fma, min, max, reciprocal) are at the top. Accuracy and speed, against libmvec and SLEEF:
- * docs/notes/cells.md, made by bench/vecmath.c.
+/* vecmath.h: exp, sigmoid and tanh on vectors of floats. The vector width is that of the including file's target:
+ * 16 floats with AVX-512, 8 with AVX2 and FMA, 4 elsewhere. Written in GCC vector extensions; the few instructions
+ * that these lack (fma, min, max, reciprocal) are at the top. Accuracy and speed compared with libmvec and SLEEF:
+ * docs/notes/cells.md, measured by bench/vecmath.c.
  *
- * Every file that includes this is compiled with -ffp-contract=off: a multiply-add is one rounding exactly where rm_fma
- * is written, so that two copies of the same expression cannot round differently.
+ * Every file that includes this is compiled with -ffp-contract=off: only rm_fma fuses a multiply-add into one
+ * rounding, so two copies of the same expression cannot round differently.
  *
- * Method. x = n ln2 + r, |r| <= ln2/2 (Cody and Waite, two-part ln2); e^r - 1 = r + r^2 q(r), q a polynomial of degree 4
- * fitted for relative error (0.14 ulp); 2^n by shifting n into the exponent.
+ * Method. x = n ln2 + r, |r| <= ln2/2 (Cody and Waite, two-part ln2); e^r - 1 = r + r^2 q(r), q a polynomial of degree
+ * 4 fitted for relative error (0.14 ulp); 2^n by shifting n into the exponent.
  *   sigmoid(x) = 1 / (1 + e^-x)
  *   tanh(x)    = sign(x) -m / (m + 2), m = e^(-2|x|) - 1: no cancellation near 0, and odd to the last bit
  */
@@ -32,7 +32,8 @@ typedef float rm_vec_anywhere __attribute__((vector_size(4 * RM_LANES), aligned(
 
 /* ---- Instructions --------------------------------------------------------------------------------- */
 
-/* rm_fma: a b + c; one rounding where the machine can. rm_least, rm_most: of two, where b may be NaN and then wins. */
+/* rm_fma: a b + c, with one rounding if the machine supports it. rm_least, rm_most: minimum and maximum; if b is NaN,
+ * the result is b. */
 #if RM_LANES == 16
 #include <immintrin.h>
 RM_INLINE rm_vec rm_splat(float x) { return (rm_vec)_mm512_set1_ps(x); }
@@ -77,14 +78,15 @@ RM_INLINE rm_vec rm_reciprocal(rm_vec d) {
 RM_INLINE rm_vec rm_reciprocal(rm_vec d) { return rm_splat(1) / d; }
 #endif
 
-/* a / (m + 2) for m in [-1, 0]. Rounding m + 2 alone would cost one ulp of the result, so what it loses is put back. */
+/* a / (m + 2) for m in [-1, 0]. Rounding m + 2 alone would cost one ulp of the result, so the rounding error is
+ * corrected. */
 RM_INLINE rm_vec rm_over_plus_two(rm_vec a, rm_vec m) {
     rm_vec d = m + rm_splat(2), lost = m - (d - rm_splat(2));
     rm_vec y = rm_reciprocal(d), q = a * y;
     return rm_fma(rm_fma(-lost, q, rm_fma(-d, q, a)), y, q);
 }
 
-/* ---- Loads and stores: of the first n floats; the others load as zero ------------------------------ */
+/* ---- Loads and stores; _n: of the first n floats, the others load as zero ------------------------- */
 
 RM_INLINE rm_vec rm_load(const float *p) { return *(const rm_vec_anywhere *)p; }
 RM_INLINE void rm_store(float *p, rm_vec v) { *(rm_vec_anywhere *)p = v; }
@@ -117,7 +119,8 @@ RM_INLINE void rm_store_n(float *p, rm_vec v, int n) {
 }
 #endif
 
-/* A store past the caches, to an address aligned like the vector; others see such stores after rm_stream_end. */
+/* A non-temporal store that bypasses the caches, to an address aligned like the vector. Other threads see such stores
+ * after rm_stream_end. */
 #if RM_LANES == 16
 RM_INLINE void rm_stream(float *p, rm_vec v) { _mm512_stream_ps(p, (__m512)v); }
 RM_INLINE void rm_stream_end(void) { _mm_sfence(); }
@@ -131,7 +134,8 @@ RM_INLINE void rm_stream_end(void) {}
 
 /* ---- Functions ------------------------------------------------------------------------------------ */
 
-/* x in [-126 ln2, 129 ln2], or NaN: *scale = 2^n (the bits of it, where n > 127), and p = e^r - 1, so that e^x = scale (1 + p). */
+/* For x in [-126 ln2, 129 ln2], or NaN: e^x = scale (1 + p). *scale = 2^n (for n > 127 only its shifted bits); returns
+ * p = e^r - 1. */
 RM_INLINE rm_vec rm_exp_parts(rm_vec x, rm_vec *scale) {
     const rm_vec magic = rm_splat(0x1.8p23f); /* adding it rounds to an integer, left in the low bits */
     rm_vec shifted = rm_fma(x, rm_splat(0x1.715476p+0f), magic);
@@ -146,12 +150,12 @@ RM_INLINE rm_vec rm_exp_parts(rm_vec x, rm_vec *scale) {
     return rm_fma(q, r * r, r);
 }
 
-#define RM_EXP_LEAST (-0x1.5d589ep6f) /* below this e^x < 2^-126: 0 */
+#define RM_EXP_LEAST (-0x1.5d589ep6f) /* below it e^x < 2^-126, flushed to 0 */
 
-/* v, but 0 where x is below RM_EXP_LEAST. */
+/* v, or 0 where x is below RM_EXP_LEAST. */
 RM_INLINE rm_vec rm_flush(rm_vec x, rm_vec v) { return (rm_vec)((rm_ivec)v & ~(rm_ivec)(x < rm_splat(RM_EXP_LEAST))); }
 
-/* e^x. Overflows to infinity; results below 2^-126 are 0; NaN stays NaN. */
+/* e^x. Overflows to infinity; results below 2^-126 are 0; NaN is passed through. */
 RM_INLINE rm_vec rm_vec_exp(rm_vec x) {
     rm_vec scale, p = rm_exp_parts(rm_least(rm_splat(89), rm_most(rm_splat(RM_EXP_LEAST), x)), &scale);
     /* n reaches 128, which no exponent holds: 2^n = 2^(n/2) 2^(n - n/2) */
@@ -160,14 +164,14 @@ RM_INLINE rm_vec rm_vec_exp(rm_vec x) {
     return rm_flush(x, rm_fma(first, p, first) * second);
 }
 
-/* 1 / (1 + e^-x). 1 from about 17 upwards; results below 2^-126 are 0; NaN stays NaN. */
+/* 1 / (1 + e^-x). 1 from about 17 upwards; results below 2^-126 are 0; NaN is passed through. */
 RM_INLINE rm_vec rm_vec_sigmoid(rm_vec x) {
     rm_vec scale, bounded = rm_least(rm_splat(-RM_EXP_LEAST), rm_most(rm_splat(-30), -x));
     rm_vec p = rm_exp_parts(bounded, &scale);
     return rm_flush(x, rm_reciprocal(rm_fma(scale, p, scale) + rm_splat(1)));
 }
 
-/* tanh x. Exactly odd; exactly 1 from about 9 upwards; NaN stays NaN. */
+/* tanh x. Exactly odd; exactly 1 from about 9 upwards; NaN is passed through. */
 RM_INLINE rm_vec rm_vec_tanh(rm_vec x) {
     const rm_ivec sign = (rm_ivec)rm_splat(-0.0f);
     rm_vec magnitude = (rm_vec)((rm_ivec)x & ~sign), scale;

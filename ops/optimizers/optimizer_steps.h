@@ -1,5 +1,6 @@
-/* optimizer_steps.h: what each optimizer does to one element, and the floats it does it with, for the definitions in C and
- * the CUDA kernels alike. NAME_of folds an rm_update into these floats, once a call, on the host. Formulas: the NAME.c. */
+/* optimizer_steps.h: each optimizer's update of one element, shared by the definitions in C and
+ * the CUDA kernels. rm_NAME_of converts an rm_update into the floats that the update needs, once per call, on the host.
+ * The formulas are in NAME.c. */
 #ifndef RM_OPTIMIZER_STEPS_H
 #define RM_OPTIMIZER_STEPS_H
 
@@ -8,7 +9,7 @@
 #include "engine/host_device.h"
 #include "ops/optimizers/optimizer.h"
 
-/* What is done to every gradient first. A NaN stays one. */
+/* Scales and clamps a gradient, the first step of every update. NaN is passed through. */
 typedef struct {
     float scale, limit;
 } rm_clip;
@@ -23,7 +24,8 @@ RM_HD float rm_clipped(rm_clip c, float gradient) {
     return g > c.limit ? c.limit : g < -c.limit ? -c.limit : g;
 }
 
-/* ---- sgd ---------------------------------------------------------------------------------------------------------- */
+/* ---- sgd
+ * ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     rm_clip clip;
@@ -48,9 +50,11 @@ RM_HD void rm_sgd_step(const rm_sgd *s, float *parameter, float gradient, float 
     *parameter += s->rate * g;
 }
 
-/* ---- adam and adamw, which differ only in where weight decay enters -------------------------------------------------- */
+/* ---- adam and adamw, which differ only in the weight decay
+ * ----------------------------------------------------------- */
 
-/* The order of operations is PyTorch's (torch.optim.Adam, one tensor at a time), so that runs can be compared step by step. */
+/* The order of operations is PyTorch's (torch.optim.Adam, one tensor at a time), so that runs can be compared step by
+ * step. */
 typedef struct {
     rm_clip clip;
     float epsilon, decay, shrink, weight1, weight1_rest, beta2, weight2, root2, rate;
@@ -78,7 +82,8 @@ RM_HD void rm_adam_step(const rm_adam *a, float *parameter, float gradient, floa
     *parameter = p + a->rate * *mean / (sqrtf(*square) / a->root2 + a->epsilon);
 }
 
-/* ---- rmsprop ------------------------------------------------------------------------------------------------------ */
+/* ---- rmsprop
+ * ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     rm_clip clip;
@@ -103,7 +108,8 @@ RM_HD void rm_rmsprop_step(const rm_rmsprop *r, float *parameter, float gradient
     *parameter += buffer ? r->rate * *buffer : r->rate * g / root;
 }
 
-/* ---- adagrad ------------------------------------------------------------------------------------------------------ */
+/* ---- adagrad
+ * ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     rm_clip clip;
@@ -122,7 +128,8 @@ RM_HD void rm_adagrad_step(const rm_adagrad *a, float *parameter, float gradient
     *parameter += a->rate * g / (sqrtf(*sum) + a->epsilon);
 }
 
-/* ---- lars --------------------------------------------------------------------------------------------------------- */
+/* ---- lars
+ * --------------------------------------------------------------------------------------------------------- */
 
 enum { RM_LARS_WEIGHTS, RM_LARS_GRADIENT }; /* the sums of squares */
 
@@ -131,7 +138,7 @@ typedef struct {
     bool nesterov;
 } rm_lars;
 
-/* Norms that are not numbers pass through: no comparison hides them. */
+/* NaN norms are passed through: no comparison hides them. */
 static inline double rm_lars_trust(const rm_update *u) {
     double w = sqrt(u->sum[RM_LARS_WEIGHTS]), g = sqrt(u->sum[RM_LARS_GRADIENT]) * u->gradient_scale;
     if (!u->adapt || w == 0 || g == 0) return 1;
@@ -157,18 +164,19 @@ RM_HD void rm_lars_step(const rm_lars *l, float *parameter, float gradient, floa
     *parameter += v;
 }
 
-/* ---- lamb --------------------------------------------------------------------------------------------------------- */
+/* ---- lamb
+ * --------------------------------------------------------------------------------------------------------- */
 
 enum { RM_LAMB_WEIGHTS, RM_LAMB_DIRECTION }; /* the sums of squares */
 
-/* What bringing the moments up to date, and making the direction, take: both passes make it with the same floats. */
+/* Constants for the moments and the direction. measure and update both compute the direction, from the same floats. */
 typedef struct {
     float scale, beta1, beta2, weight1, weight2;
     float correction1, root2, epsilon, decay;
-    float rate; /* of the update itself, the last pass: it needs the sums */
+    float rate; /* used by update alone: it depends on the sums */
 } rm_lamb;
 
-/* Norms that are not numbers pass through: no comparison hides them. */
+/* NaN norms are passed through: no comparison hides them. */
 static inline double rm_lamb_ratio(const rm_update *u) {
     double w = sqrt(u->sum[RM_LAMB_WEIGHTS]), d = sqrt(u->sum[RM_LAMB_DIRECTION]);
     if (!u->adapt || w == 0 || d == 0) return 1;

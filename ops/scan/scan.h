@@ -1,13 +1,16 @@
-/* scan.h: a recurrent layer whose timestep is a small graph of other ops (remat_scan; engine/graph/scan.c writes it down as an rm_scan).
- * Its kernels run the body's ops one by one, timestep after timestep: forward up, backward down.
+/* scan.h: a recurrent layer whose time step is a small graph of other ops (remat_scan; engine/graph/scan.c writes it
+ * down as an rm_scan). Its kernels run the body's ops one by one, time step after time step: forwards in time in
+ * forward, backwards in backward.
  *
- * An rm_scan is the op's attributes: numbers alone. Values are numbered: 0 is none, then sequences, weights, states, and
- * the results, one a node. All that is described is alive: output and next states depend on every node and every value.
+ * An rm_scan is the op's attributes: numbers only. Values are numbered: 0 is none, then come sequences, weights, states
+ * and results, one per node. There is no dead code: the output and the next states depend on every node and every
+ * value.
  *
- *   x[0 ..]     sequences (T,B,..), then weights, as the body has them
+ *   x[0 ..]     sequences (T,B,..), then weights, in the body's order
  *   y           (T,B,..), the body's output
- *   aux         of each timestep, what the body's ops want in backward: their inputs, results, aux; but for what is there anyway:
- *               x, weights, y. A state before timestep t is the next state of t - 1.
+ *   aux         for each time step, the tensors that the body's ops read in backward: their inputs, results and aux,
+ *   except those that exist
+ *               anyway: x, weights, y. The state before time step t is the next state of t - 1.
  */
 #ifndef RM_SCAN_H
 #define RM_SCAN_H
@@ -17,10 +20,10 @@
 enum {
     RM_SCAN_NODES = 64,
     RM_SCAN_VALUES = 1 + REMAT_MAX_INPUTS + REMAT_MAX_STATES + RM_SCAN_NODES,
-    RM_SCAN_NAME = 40, /* bytes; with what ends it, and up to a multiple of 8: */
-    RM_SCAN_NAME_ROOM = 48,
-    RM_SCAN_ATTR = 16,                          /* bytes that an op of the body may have as attributes */
-    RM_SCAN_X = (REMAT_MAX_INPUTS + 1) / 2 * 2, /* an even number: attributes behind them lie on 8 bytes */
+    RM_SCAN_NAME = 40,      /* longest name in bytes */
+    RM_SCAN_NAME_ROOM = 48, /* with the terminator, rounded up to a multiple of 8 */
+    RM_SCAN_ATTR = 16,                          /* limit of the attributes of an op of the body, in bytes */
+    RM_SCAN_X = (REMAT_MAX_INPUTS + 1) / 2 * 2, /* even, so that the attributes that follow are 8-byte aligned */
 };
 
 typedef struct {
@@ -46,8 +49,8 @@ static inline int32_t rm_scan_first_weight(const rm_scan *s) { return 1 + s->n_s
 static inline int32_t rm_scan_first_state(const rm_scan *s) { return rm_scan_first_weight(s) + s->n_weights; }
 static inline int32_t rm_scan_first_result(const rm_scan *s) { return rm_scan_first_state(s) + s->n_states; }
 
-/* Fills in the op that runs it: its name is scan->name, so it is good for as long as `scan`. */
+/* Fills in the op that runs `scan`. Its name is scan->name, so the op is valid only as long as `scan`. */
 void rm_scan_describe(const rm_scan *scan, remat_op *op);
-void rm_scan_describe_f64(const rm_scan *scan, remat_op *op); /* the same in double precision; tests only */
+void rm_scan_describe_f64(const rm_scan *scan, remat_op *op); /* the double-precision op; tests only */
 
 #endif
