@@ -1,7 +1,7 @@
-/* 01_fit_a_line.c: the smallest whole program: describe, plan, run.
+/* 01_fit_a_line.c: the smallest complete program: describe, plan, run.
  *
- * It introduces a graph, a session, writing inputs, steps, and reading parameters back. There is no time axis and
- * nothing to recompute yet: y = 3 x0 - 2 x1 + 1 is recovered from 64 points.
+ * It introduces graphs, sessions, writing inputs, steps, and reading parameters. There is no time axis and
+ * nothing to recompute yet: the program recovers y = 3 x0 - 2 x1 + 1 from 64 points.
  */
 #include "common.h"
 
@@ -16,7 +16,7 @@ static void make_points(float x[POINTS][2], float y[POINTS][1]) {
 }
 
 int main(void) {
-    /* Describe. Builders return values; a mistake is remembered by the graph and reported when it is used. */
+    /* Describe. Builders return values. The graph remembers the first mistake and reports it when it is used. */
     remat_graph *g;
     check(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){POINTS, 2});
@@ -25,13 +25,13 @@ int main(void) {
     remat_value b = remat_param(g, "b", 1, (int64_t[]){1}, remat_init_zero());
     remat_value loss = remat_mse(g, remat_linear(g, x, w, b), y);
 
-    /* Plan. The session owns one block of memory, whose size is known from here on. */
+    /* Plan. The session owns one block of memory; from here on its size is known. */
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "sgd";
     remat_session *s;
     check(remat_session_create(g, loss, &config, &s));
 
-    /* Run. Inputs stay as they are until they are written again. */
+    /* Run. Inputs keep their values until they are written again. */
     float points[POINTS][2], heights[POINTS][1];
     make_points(points, heights);
     check(remat_write(s, REMAT_INPUT, 0, points, sizeof points));

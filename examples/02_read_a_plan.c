@@ -1,7 +1,7 @@
-/* 02_read_a_plan.c: a plan is data: it can be read before anything runs, on a machine that could not run it.
+/* 02_read_a_plan.c: a plan is data that you can read before anything runs, even on a machine too small to run it.
  *
- * It introduces sequences, the recurrent layers, `plan_only`, and the plan's summary: the same network, 200,000 timesteps
- * long, under three strategies. Bytes are exact, so this table is what a training run would use.
+ * It introduces sequences, recurrent layers, `plan_only` and the plan summary. It plans one network, 200,000 time steps
+ * long, with three strategies. The byte counts are exact: a training run would use as much.
  */
 #include "common.h"
 
@@ -28,7 +28,7 @@ static void print_plan(const remat_graph *g, remat_value loss, const char *strat
     config.segments = segments;
     config.optimizer = "adam";
     config.threads = 2;
-    config.plan_only = true; /* nothing is allocated, nothing can run */
+    config.plan_only = true; /* allocates nothing; such a session cannot run */
     remat_session *s;
     check(remat_session_create(g, loss, &config, &s));
     remat_plan_summary plan = remat_session_plan(s);

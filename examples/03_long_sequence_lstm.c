@@ -1,9 +1,10 @@
-/* 03_long_sequence_lstm.c: what Remat is for: exact back-propagation through a long sequence in little memory, with the
- * same bits.
+/* 03_long_sequence_lstm.c: the purpose of Remat: exact back-propagation through a long sequence in little memory,
+ * bit-identical to training without recomputation.
  *
- * It introduces running under different strategies. An LSTM reads 4,000 random numbers, two of which are marked near the
- * beginning and in the middle, and must report their sum at the end (the "adding problem"). It is trained twice from the
- * same seed: everything kept, and in segments. The losses are compared bit by bit, the memory is printed.
+ * It introduces training with different strategies. An LSTM reads 4,000 random numbers. Two of them are marked, one
+ * near the start and one in the middle, and the LSTM must output their sum at the end (the "adding problem"). It is
+ * trained twice from the same seed: with all activations stored, and in segments. The program compares the losses bit
+ * by bit and prints the memory.
  */
 #include <string.h>
 
@@ -24,7 +25,7 @@ static remat_value adding_network(remat_graph *g) {
     return remat_mse(g, remat_linear(g, remat_last_step(g, h), w, REMAT_NONE), sum);
 }
 
-/* A small generator of our own, so that the example prints the same everywhere. */
+/* Its own random numbers, so that the output is the same everywhere. */
 static float uniform(void) {
     static uint64_t state = 1;
     state = state * 6364136223846793005u + 1442695040888963407u;

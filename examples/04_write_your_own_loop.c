@@ -1,8 +1,8 @@
-/* 04_write_your_own_loop.c: a training loop with your own hands on it, and a network that is fed with its own words.
+/* 04_write_your_own_loop.c: a custom training loop, and a network that generates text from its own output.
  *
- * It introduces remat_gradients and remat_update (forward and backward apart from the optimizer), a learning rate that
- * changes, reading gradients, a second session for inference that shares nothing but parameters with the first, outputs,
- * and carried state from call to call (`stateful`). A GRU learns a rhyme by heart and recites it.
+ * It introduces remat_gradients and remat_update (forward and backward separate from the optimizer), a varying learning
+ * rate, reading gradients, a second session for inference that shares only the parameters with the first, outputs,
+ * and states carried from call to call (`stateful`). A GRU memorises a rhyme and recites it.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 static const char rhyme[] = "the rose is red, the violet's blue, the honey's sweet, and so are you. ";
 enum { LENGTH = sizeof rhyme - 1, SYMBOLS = 128, EMBED = 16, HIDDEN = 48, STEPS = 150 };
 
-/* The same description serves both sessions; they differ in length only. Returns the logits. */
+/* Both sessions use this description; they differ only in length. Returns the logits. */
 static remat_value speaker(remat_graph *g, int64_t timesteps) {
     remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){timesteps, 1});
     remat_init small = remat_init_uniform(0.14);
@@ -53,7 +53,7 @@ static void copy_parameters(remat_session *from, remat_session *to) {
     }
 }
 
-/* Given the first letter. One timestep a call; the state goes on from where the last call left it. */
+/* Starts with the first letter. One time step per call; each call continues from the state of the previous one. */
 static void recite(remat_session *s, int32_t token) {
     putchar(token);
     for (int i = 1; i < LENGTH - 1; i++) { /* its last character is a space */

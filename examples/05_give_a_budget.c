@@ -1,7 +1,8 @@
-/* 05_give_a_budget.c: say how many bytes there are, and get the fastest plan that fits them, or hear the least that would do.
+/* 05_give_a_budget.c: give a number of bytes and get the fastest plan that fits, or learn the smallest possible budget.
  *
  * It introduces `memory_budget`, the strategy "optimal", REMAT_INFEASIBLE and remat_smallest_budget. The device "null"
- * computes nothing, so the answers come in milliseconds, for a network that this machine could not train with everything kept.
+ * computes nothing, so planning takes milliseconds, even for a network that this machine could not train without
+ * recomputation.
  */
 #include "common.h"
 
@@ -17,7 +18,7 @@ static remat_value network(remat_graph *g) {
     return remat_mse(g, remat_last_step(g, h), target);
 }
 
-/* One line of the table; the session is gone again: all of this happens before training would begin. */
+/* Prints one line of the table. The session is freed at once: all of this happens before training would start. */
 static void ask(const remat_graph *g, remat_value loss, const char *name, uint64_t budget) {
     remat_config config = REMAT_CONFIG_INIT;
     config.device = "null";

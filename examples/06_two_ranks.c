@@ -1,18 +1,18 @@
 /* 06_two_ranks.c: the same training in several processes.
  *
- *     remat launch --nproc-per-node=2 -- ./06_two_ranks          torchrun, srun and mpirun will do as well
- *     ./06_two_ranks                                             by itself: a job of one rank
+ *     remat launch --nproc-per-node=2 -- ./06_two_ranks          torchrun, srun and mpirun work, too
+ *     ./06_two_ranks                                             without a launcher: a job of one rank
  *
- * It introduces remat_join, the sampler that deals samples out to ranks, and remat_job_begin. The line of the first example
- * is found again, from 64 points in batches of 16: of each update, a rank of W computes 16/W rows, and gradients are averaged
- * while they are made. All ranks end with the same bits, which the last line shows. A way to reach the other ranks may be
- * named: ./06_two_ranks gloo.
+ * It introduces remat_join, the sampler that distributes samples to ranks, and remat_job_begin. It fits the line of the
+ * first example again, to 64 points in batches of 16. For each update, each of W ranks computes 16/W rows; gradients
+ * are averaged during the backward pass. All ranks end with the same bits, as the hashes in the output show. An
+ * argument selects the transport: ./06_two_ranks gloo.
  */
 #include "common.h"
 
 enum { POINTS = 64, BATCH = 16, EPOCHS = 25, MOST_RANKS = 16 };
 
-/* The k-th batch of this rank, written into the session. */
+/* Writes this rank's k-th batch into the session. */
 static void write_batch(remat_session *s, const remat_sampler *order, int64_t k, int64_t rows) {
     float x[BATCH][2], y[BATCH][1];
     for (int64_t i = 0; i < rows; i++) {
@@ -56,7 +56,7 @@ static remat_session *create_session(int64_t rows, const remat_ranks *ranks) {
 }
 
 int main(int argc, char **argv) {
-    remat_job *job; /* who am I, of how many, and where are the others? Returns when all are there. */
+    remat_job *job; /* finds this rank's number and the other ranks; returns when all have joined */
     check(remat_join(&(remat_job_config){.backend = argc > 1 ? argv[1] : NULL}, &job));
     const int rank = remat_job_rank(job), size = remat_job_size(job);
     if (size > MOST_RANKS || BATCH % size) return fprintf(stderr, "use 1, 2, 4, 8 or 16 ranks\n"), 1;
@@ -66,25 +66,25 @@ int main(int argc, char **argv) {
     check(remat_sampler_create(
         &(remat_sampler_config){.n = POINTS, .replicas = size, .rank = rank, .seed = 1, .shuffle = true}, &order));
     remat_session *s = create_session(rows, remat_job_ranks(job));
-    check(remat_job_begin(job, s)); /* does everybody train the same? Then all start with rank 0's parameters */
+    check(remat_job_begin(job, s)); /* checks that all ranks train the same; then all start with rank 0's parameters */
 
     remat_step_result result;
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         remat_sampler_set_epoch(order, epoch);
         for (int64_t k = 0; k < POINTS / BATCH; k++) {
             write_batch(s, order, k, rows);
-            check(remat_step(s, 0.3, &result)); /* the loss is that of all ranks' rows */
+            check(remat_step(s, 0.3, &result)); /* the loss is over the rows of all ranks */
         }
     }
     printf("rank %d of %d: loss %.3f, parameters %016lx\n", rank, size, result.loss, hash_parameters(s));
 
-    remat_session_free(s); /* before the job that it reaches the others through */
+    remat_session_free(s); /* before the job, which it uses */
     remat_sampler_free(order);
     remat_leave(job);
     return 0;
 }
 
-/* Expected output, but for the hash, which depends on the machine:
+/* Expected output, except for the hash, which depends on the machine:
 [0] rank 0 of 2: loss 0.000, parameters 0000000000000000
 [1] rank 1 of 2: loss 0.000, parameters 0000000000000000
 */

@@ -1,8 +1,8 @@
-/* 07_carried_states.c: truncated back-propagation. A sequence is trained in short calls; states go on from call to call, and
- * gradients end where a call begins.
+/* 07_carried_states.c: truncated back-propagation. A sequence is trained in short calls: states are carried from call
+ * to call, gradients stop at the start of a call.
  *
- * It introduces `stateful` in training, finding carried states by name, and resetting them. The task cannot be done without
- * them: the first symbol of a sequence says whether the others rise or fall, and only the first call sees it.
+ * It introduces `stateful` in training, finding carried states by name, and resetting them. The task needs carried
+ * states: the first symbol of a sequence says whether the others rise or fall, and only the first call sees it.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum { CALL = 4, CALLS = 3, BATCH = 2, SYMBOLS = 8, HIDDEN = 24, EPOCHS = 200 };
 
-/* Two sequences: 6 0 1 2 3 4 5 0 1 ... and 7 5 4 3 2 1 0 5 4 ...; a call's part of them. */
+/* Symbol t of one of two sequences: 6 0 1 2 3 4 5 0 1 ... and 7 5 4 3 2 1 0 5 4 ... */
 static int32_t symbol(int sequence, int t) {
     if (t == 0) return 6 + sequence;
     return sequence ? 5 - (t - 1) % 6 : (t - 1) % 6;
@@ -27,7 +27,7 @@ static void feed(remat_session *s, int call, bool hide_the_past) {
     check(remat_write(s, REMAT_INPUT, 1, targets, sizeof targets));
 }
 
-/* Both halves of an LSTM's state become zero, as they are in a new session. */
+/* Sets both states of the LSTM to zero, as in a new session. */
 static void reset(remat_session *s) {
     static const float zeros[BATCH * HIDDEN];
     check(remat_write(s, REMAT_CARRIED, remat_find(s, REMAT_CARRIED, "lstm.0.h"), zeros, sizeof zeros));
@@ -46,14 +46,14 @@ static remat_value network(remat_graph *g) {
     return remat_softmax_cross_entropy(g, remat_linear(g, h, w, REMAT_NONE), targets);
 }
 
-/* Of the last call, in which the inputs say nothing: all zeros. */
+/* The loss of the last call, whose inputs are all zeros. */
 static double loss_of_the_last_call(remat_session *s, bool keep_states) {
     remat_step_result result;
     reset(s);
     for (int call = 0; call < CALLS; call++) {
         if (!keep_states) reset(s);
         feed(s, call, call == CALLS - 1);
-        check(remat_gradients(s, &result)); /* no update; unlike an evaluation, it carries the states on */
+        check(remat_gradients(s, &result)); /* without an update; unlike an evaluation, it updates the carried states */
     }
     return result.loss;
 }

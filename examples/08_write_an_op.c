@@ -1,8 +1,8 @@
-/* 08_write_an_op.c: an op from outside, in a network like any other.
+/* 08_write_an_op.c: an external op, used in a network like a built-in one.
  *
- * It introduces remat_op.h: a descriptor with kernels of its own (softsign.c), remat_op_check, which tries what an op has to
- * promise and finds the mistake in a second one, and remat_apply. What holds of Remat's own ops then holds of this one: the
- * same bits when it is recomputed or kept lean, and bytes that are known beforehand.
+ * It introduces remat_op.h: an op descriptor with its kernels (softsign.c), remat_apply, and remat_op_check, which
+ * tests the promises of an op and finds the mistake in a second op. The external op gets the same guarantees as
+ * built-in ops: bit-identical results when it is recomputed or kept lean, and memory that is known in advance.
  */
 #include <string.h>
 
@@ -21,13 +21,13 @@ static remat_value network(remat_graph *g) {
     remat_value w = remat_param(g, "w", 2, (int64_t[]){1, HIDDEN}, small);
     remat_value h = remat_lstm(g, x, w_ih, w_hh, REMAT_NONE, REMAT_NONE), y;
     remat_apply(g, &softsign, (remat_value[]){h, slope}, 2, NULL,
-                &y); /* a mistake would be the graph's, as of any builder */
+                &y); /* the graph remembers a mistake, as with any builder */
     h = remat_lstm(g, y, remat_param(g, "w_ih2", 2, (int64_t[]){4 * HIDDEN, HIDDEN}, small),
                    remat_param(g, "w_hh2", 2, (int64_t[]){4 * HIDDEN, HIDDEN}, small), REMAT_NONE, REMAT_NONE);
     return remat_mse(g, remat_linear(g, h, w, REMAT_NONE), target);
 }
 
-/* The running mean of a square wave, from the wave. */
+/* Inputs: a square wave. Targets: its running mean. */
 static void feed(remat_session *s) {
     float x[T][BATCH], target[T][BATCH];
     for (int b = 0; b < BATCH; b++)
@@ -39,7 +39,7 @@ static void feed(remat_session *s) {
     check(remat_write(s, REMAT_INPUT, 1, target, sizeof target));
 }
 
-/* The loss after some steps, and the bytes of activations. */
+/* Returns the loss after some steps; *activations gets the bytes of activations. */
 static double train(const char *strategy, uint64_t *activations) {
     remat_graph *graph;
     remat_session *s;
@@ -64,7 +64,8 @@ int main(void) {
     printf("softsign keeps its promises\n");
     if (remat_op_check(&broken_softsign, &broken_softsign_f64, NULL) != REMAT_INVALID) return 1;
     const char *why = remat_last_error();
-    printf("%.*s: it is not the derivative\n", (int)(strstr(why, " is ") - why), why); /* and by how much */
+    printf("%.*s: it is not the derivative\n", (int)(strstr(why, " is ") - why), why); /* the message also says by how
+                                                                                          much */
 
     uint64_t everything, segments, lean;
     double loss = train("none", &everything);

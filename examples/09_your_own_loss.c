@@ -1,9 +1,10 @@
-/* 09_your_own_loss.c: a loss that the library does not have, and the question which inputs an output depends on.
+/* 09_your_own_loss.c: a loss that the library lacks, and the inputs that an output depends on.
  *
- * It introduces outputs that are differentiated from outside (n_differentiated), remat_forward and remat_backward, and gradients
- * of inputs (remat_requires_grad). An RNN reads how wild each moment is, and learns what nine in ten of the values in the moment
- * after will stay below: the quantile that the pinball loss asks for. Of y and forecast q it is 0.9 (y - q) above q, and
- * 0.1 (q - y) below. All of it in an arena planned beforehand, where most activations are dropped and made again.
+ * It introduces outputs whose gradients come from your code (n_differentiated), remat_forward and remat_backward, and
+ * gradients of inputs (remat_requires_grad). An RNN reads whether each moment is calm or wild, and learns a bound that
+ * nine in ten values of the next moment stay below: the 0.9 quantile, which minimises the pinball loss. For a value y
+ * and a forecast q this loss is 0.9 (y - q) if y > q, else 0.1 (q - y). The session runs in a planned arena, where most
+ * activations are dropped and recomputed.
  */
 #include <math.h>
 
@@ -13,13 +14,13 @@ enum { T = 200, B = 4, HIDDEN = 8, STEPS = 400 };
 
 static float wildness[T][B][1], value[T][B], forecast[T][B], gradient[T][B];
 
-static float draw(void) { /* in 0 .. 1 */
+static float draw(void) { /* from 0 .. 1 */
     static uint32_t state = 1;
     state = state * 1664525 + 1013904223;
     return (float)(state >> 8) * 0x1p-24f;
 }
 
-/* A moment is calm or wild; the next moment's value lies evenly in +-0.25, or in +-1. */
+/* After a calm moment the next value is uniform in +-0.25, after a wild one in +-1. */
 static void observe(void) {
     for (int t = 0; t < T; t++)
         for (int b = 0; b < B; b++) {
@@ -64,7 +65,8 @@ static double train(remat_session *s, double lr) {
     return loss;
 }
 
-/* Of the last forecast of the first row: its gradient is 1, and that of all others 0. */
+/* The input with the largest gradient of the last forecast of row 0: that forecast's gradient is set to 1, all others
+ * to 0. */
 static int most_important_moment(remat_session *s) {
     static float by_input[T][B][1];
     for (int t = 0; t < T; t++)
@@ -86,18 +88,18 @@ int main(void) {
     remat_value forecasts = network(graph);
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "adam";
-    config.strategy = "sqrt"; /* or any other: the same bits */
+    config.strategy = "sqrt"; /* any other gives the same bits */
     config.tile = 8;
     config.outputs = &forecasts;
     config.n_outputs = config.n_differentiated = 1;
-    check(remat_session_create(graph, REMAT_NONE, &config, &s)); /* no loss of the library's */
+    check(remat_session_create(graph, REMAT_NONE, &config, &s)); /* without a loss from the library */
     double last = 0;
     for (int step = 0; step < STEPS; step++) {
         double loss = train(s, step < STEPS / 2 ? 0.01 : 0.001);
-        if (step == 0) printf("at first: loss %.2f\n", loss);
+        if (step == 0) printf("first step: loss %.2f\n", loss);
         if (step >= STEPS - 100) last += loss / 100;
     }
-    printf("at last:  loss %.2f\n", last);
+    printf("last step:  loss %.2f\n", last);
     double sum[2] = {0}, n[2] = {0};
     for (int t = 1; t < T; t++)
         for (int b = 0; b < B; b++) {
@@ -114,8 +116,8 @@ int main(void) {
 }
 
 /* Expected output:
-at first: loss 0.11
-at last:  loss 0.06
+first step: loss 0.11
+last step:  loss 0.06
 nine in ten stay below 0.2 after a calm moment, and below 0.8 after a wild one
 the forecast for moment 199 depends most on moment 198
 */

@@ -1,12 +1,13 @@
-/* 10_your_own_cell.c: a recurrent layer that the library does not have, from its equations.
+/* 10_your_own_cell.c: a recurrent layer that the library lacks, built from its equations.
  *
- * It introduces remat_scan: a small graph, the body, describes one timestep of a minimal gated unit (Zhou et al. 2016),
+ * It introduces remat_scan: a small graph, the body, describes one time step of a minimal gated unit (Zhou et al.
+ * 2016),
  *
  *     f = sigmoid(x W_f^T + b_f + h U_f^T)
  *     n = tanh(x W_n^T + (f h) U_n^T)          h' = h + f (n - h)
  *
- * and the engine runs it along time, and back. What holds of the built-in cells holds of this one: the same bits when stages are
- * recomputed or kept lean, in fewer bytes, which are known beforehand.
+ * and the engine runs it along time, forward and backward. It gets the same guarantees as the built-in cells:
+ * bit-identical results when stages are recomputed or kept lean, in less memory, which is known in advance.
  */
 #include "common.h"
 
@@ -16,7 +17,8 @@ static const char *const weight_name[] = {"w_f", "b_f", "u_f", "w_n", "u_n"};
 static const int weight_rank[] = {2, 1, 2, 2, 2};
 static const int64_t weight_dim[][2] = {{HIDDEN, 1}, {HIDDEN, 1}, {HIDDEN, HIDDEN}, {HIDDEN, 1}, {HIDDEN, HIDDEN}};
 
-/* The body's leaves are inputs without a time axis; parameters are the outer graph's, and come as its weights. */
+/* The leaves of the body are inputs without a time axis. Parameters belong to the outer graph and enter the body as
+ * weights. */
 static remat_value gated_unit(remat_graph *g, remat_value sequence) {
     remat_graph *b;
     remat_value in[WEIGHTS], weights[WEIGHTS];
@@ -43,7 +45,7 @@ static remat_value gated_unit(remat_graph *g, remat_value sequence) {
                        .n_states = 1,
                        .output = next};
     remat_value y = remat_scan(g, &cell, &sequence, weights);
-    remat_graph_free(b); /* it was copied */
+    remat_graph_free(b); /* remat_scan copied it */
     return y;
 }
 
@@ -54,7 +56,7 @@ static remat_value network(remat_graph *g) {
     return remat_mse(g, remat_linear(g, gated_unit(g, x), w, REMAT_NONE), target);
 }
 
-/* What the wave was four timesteps ago. */
+/* The target is the wave four time steps ago. */
 static void feed(remat_session *s) {
     float x[T][BATCH], target[T][BATCH];
     for (int b = 0; b < BATCH; b++)
@@ -66,7 +68,7 @@ static void feed(remat_session *s) {
     check(remat_write(s, REMAT_INPUT, 1, target, sizeof target));
 }
 
-/* The losses of the first step and of the last, and the bytes of activations. */
+/* Returns the loss of the last step; *first gets that of the first step, *activations the bytes of activations. */
 static double train(const char *strategy, double *first, uint64_t *activations) {
     remat_graph *graph;
     remat_session *s;

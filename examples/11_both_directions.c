@@ -1,8 +1,9 @@
-/* 11_both_directions.c: a recurrent layer that reads the past and the future, exactly, over a long sequence, in a budget.
+/* 11_both_directions.c: a bidirectional recurrent layer with exact gradients over a long sequence, in a byte budget.
  *
- * It introduces remat_reverse, which turns time round, remat_concat, and what a plan makes of a net that passes over time more
- * than once. At each of 4,000 timesteps the answer is the mean of the numbers three steps before and three steps behind. A layer
- * that runs forwards cannot know the second; two that run towards each other can. PyTorch: nn.LSTM(..., bidirectional=True).
+ * It introduces remat_reverse, which reverses time, remat_concat, and plans for networks that pass over time more
+ * than once. At each of 4,000 time steps the target is the mean of the numbers three steps earlier and three steps
+ * later. A layer that only runs forwards cannot know the later one; a pair of layers, one per direction, can. PyTorch:
+ * nn.LSTM(..., bidirectional=True).
  */
 #include <string.h>
 
@@ -37,7 +38,7 @@ static remat_value network(remat_graph *g, bool both) {
 
 static float x[TIMESTEPS][BATCH], answer[TIMESTEPS][BATCH];
 
-/* A small generator of our own, so that the example prints the same everywhere. */
+/* Its own random numbers, so that the output is the same everywhere. */
 static float uniform(void) {
     static uint64_t state = 1;
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -51,13 +52,13 @@ static void make_batch(void) {
         for (int b = 0; b < BATCH; b++) answer[t][b] = (x[t - LAG][b] + x[t + LAG][b]) / 2;
 }
 
-/* The losses of all steps; a budget of 0 is none. Returns what a budget covers. */
+/* Fills in the losses of all steps. Budget 0: no budget. Returns the bytes that a budget counts. */
 static uint64_t train(bool both, uint64_t budget, double loss[STEPS]) {
     remat_graph *g;
     remat_session *s;
     check(remat_graph_create(&g));
     remat_config config = REMAT_CONFIG_INIT;
-    config.strategy = "optimal"; /* the fastest plan that fits: without a budget, everything is kept */
+    config.strategy = "optimal"; /* the fastest plan that fits; without a budget it recomputes nothing */
     config.memory_budget = budget;
     config.optimizer = "adam";
     config.threads = 1;
@@ -84,7 +85,7 @@ int main(void) {
     train(false, 0, one);
     uint64_t bytes = train(true, 0, both);
     train(true, bytes / 2, budgeted);
-    printf("the future is of use: %s\n", both[STEPS - 1] < one[STEPS - 1] / 2 ? "yes" : "no");
+    printf("the future helps: %s\n", both[STEPS - 1] < one[STEPS - 1] / 2 ? "yes" : "no");
     printf("losses in half the memory, bit by bit: %s\n",
            memcmp(both, budgeted, sizeof both) ? "DIFFERENT" : "the same");
     return 0;
@@ -94,6 +95,6 @@ int main(void) {
 one direction  , no budget:   recomputed stages in a step: none
 both directions, no budget:   recomputed stages in a step: none
 both directions, half of it:  recomputed stages in a step: some
-the future is of use: yes
+the future helps: yes
 losses in half the memory, bit by bit: the same
 */

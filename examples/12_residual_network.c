@@ -1,11 +1,12 @@
-/* 12_residual_network.c: a residual network on pictures, with an op of its own in every block, in half the memory.
+/* 12_residual_network.c: a residual network on images, with an external op in every block, in half the memory.
  *
- *     ./12_residual_network                             on pictures that it draws: bars that lie, stand or lean
- *     ./12_residual_network IMAGES.npy LABELS.npy       on yours: float32 (N,C,H,W) and int32 (N), as numpy.save writes them
+ *     ./12_residual_network                             on generated images: horizontal, vertical or diagonal bars
+ *     ./12_residual_network IMAGES.npy LABELS.npy       on yours: float32 (N,C,H,W) and int32 (N), as numpy.save writes
+ *     them
  *
- * It introduces convolutions and pictures, a network cut by depth (there is no time here), and shows that an op from outside is
- * dropped and run again like any other. The op is the soft threshold of Zhao et al. 2020, "Deep Residual Shrinkage Networks":
- * what is smaller than a limit becomes 0, and all else moves towards 0 by as much.
+ * It introduces convolutions and images, a network that is cut into stages by depth (there is no time axis), and shows
+ * that an external op is dropped and recomputed like any other. The op is the soft threshold of Zhao et al. 2020, "Deep
+ * Residual Shrinkage Networks": it moves all values towards 0 by a limit, and sets those within the limit to 0.
  */
 #include <string.h>
 
@@ -14,7 +15,8 @@
 
 enum { BATCH = 16, BLOCKS = 6, WIDTH = 8, STEPS = 40 };
 
-/* ---- The op ------------------------------------------------------------------------------------------------------------ */
+/* ---- The op
+ * ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     double limit;
@@ -59,7 +61,8 @@ static const remat_op shrink = {
     .on = {{.forward = forward, .backward = backward}},
 };
 
-/* ---- The network ------------------------------------------------------------------------------------------------------- */
+/* ---- The network
+ * ------------------------------------------------------------------------------------------------------- */
 
 static remat_value parameter(remat_graph *g, int block, const char *what, int rank, const int64_t *dim,
                              remat_init init) {
@@ -68,7 +71,7 @@ static remat_value parameter(remat_graph *g, int block, const char *what, int ra
     return remat_param(g, name, rank, dim, init);
 }
 
-/* A convolution of 3 x 3 and batch norm. */
+/* A 3 x 3 convolution and batch norm. */
 static remat_value convolved(remat_graph *g, remat_value x, int block, char which, int64_t in, int64_t out,
                              int64_t stride) {
     char w[8], gain[8], bias[8], mean[48], variance[48];
@@ -85,7 +88,7 @@ static remat_value convolved(remat_graph *g, remat_value x, int block, char whic
                             remat_buffer(g, variance, 1, &out, remat_init_constant(1)), 0.1, 1e-5, false);
 }
 
-/* x + what two convolutions make of it, less what is small. */
+/* x + threshold(two convolutions of x). */
 static remat_value residual(remat_graph *g, remat_value x, int block) {
     remat_value y = remat_relu(g, convolved(g, x, block, 'a', WIDTH, WIDTH, 1));
     y = convolved(g, y, block, 'b', WIDTH, WIDTH, 1);
@@ -104,7 +107,8 @@ static remat_value network(remat_graph *g, const int64_t picture[3], int64_t cla
     return remat_softmax_cross_entropy(g, remat_linear(g, remat_mean(g, y, 2), w, b), label);
 }
 
-/* ---- The pictures ------------------------------------------------------------------------------------------------------ */
+/* ---- The images
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t dim[4], rank; /* (N,C,H,W), or (N) */
@@ -122,28 +126,28 @@ static array give_up(const char *path, const char *why) {
     exit(1);
 }
 
-/* Ten bytes, the last two of them the length of a text that says type and shape, then the numbers. */
+/* The format: ten bytes, the last two of which are the length of a text with type and shape; this text; the numbers. */
 static array read_npy(const char *path, const char *type, int rank) {
     unsigned char head[10];
     char text[65536];
     array a = {.rank = rank};
     FILE *file = fopen(path, "rb");
     if (!file) return give_up(path, "cannot be opened");
-    if (fread(head, 1, 10, file) != 10 || memcmp(head, "\x93NUMPY\1", 7)) return give_up(path, "is no .npy file");
+    if (fread(head, 1, 10, file) != 10 || memcmp(head, "\x93NUMPY\1", 7)) return give_up(path, "is not a .npy file");
     size_t length = (size_t)head[8] + 256 * (size_t)head[9];
     if (fread(text, 1, length, file) != length) return give_up(path, "ends too early");
     text[length] = 0;
     const char *at = strstr(text, "'shape': (");
     if (!strstr(text, type) || strstr(text, "True") || !at)
-        return give_up(path, "has another type, or Fortran's order");
+        return give_up(path, "does not have the expected type in C order");
     at += strlen("'shape': (");
     for (int d = 0; d < rank; d++) {
         char *end;
         a.dim[d] = strtoll(at, &end, 10);
-        if (end == at || a.dim[d] < 1 || a.dim[d] > 1 << 20) return give_up(path, "has another number of dimensions");
+        if (end == at || a.dim[d] < 1 || a.dim[d] > 1 << 20) return give_up(path, "has unexpected dimensions");
         at = *end == ',' ? end + 1 : end;
     }
-    if (*at != ')') return give_up(path, "has another number of dimensions");
+    if (*at != ')') return give_up(path, "has unexpected dimensions");
     a.data = malloc((size_t)count(&a) * 4);
     if (!a.data || fread(a.data, 4, (size_t)count(&a), file) != (size_t)count(&a))
         return give_up(path, "ends too early");
@@ -151,7 +155,7 @@ static array read_npy(const char *path, const char *type, int rank) {
     return a;
 }
 
-/* Bars on a grey ground: class 0 lies, 1 stands, 2 leans. */
+/* Bars on a grey background. Class 0: horizontal; 1: vertical; 2: diagonal. */
 static void draw(array *pictures, array *labels) {
     enum { N = 96, SIDE = 16 };
     *pictures = (array){.dim = {N, 1, SIDE, SIDE}, .rank = 4, .data = malloc(N * SIDE * SIDE * 4)};
@@ -171,9 +175,10 @@ static void draw(array *pictures, array *labels) {
     }
 }
 
-/* ---- Training ---------------------------------------------------------------------------------------------------------- */
+/* ---- Training
+ * ---------------------------------------------------------------------------------------------------------- */
 
-/* Losses of all steps. Budget 0: as much as it takes. */
+/* Fills in the losses of all steps. Budget 0: no limit. */
 static remat_plan_summary train(const array *pictures, const array *labels, int64_t classes, uint64_t budget,
                                 double loss[STEPS]) {
     remat_graph *g;
@@ -195,8 +200,8 @@ static remat_plan_summary train(const array *pictures, const array *labels, int6
         loss[step] = result.loss;
     }
     remat_plan_summary plan = remat_session_plan(s);
-    printf("%s: loss %.2f at last, stages run again: %s, bytes at the peak as planned: %s\n",
-           budget ? "half of it       " : "everything kept  ", loss[STEPS - 1],
+    printf("%s: final loss %.2f, stages recomputed: %s, peak bytes as planned: %s\n",
+           budget ? "half the memory " : "no recomputation", loss[STEPS - 1],
            result.recomputed_stages ? "some" : "none",
            result.arena_peak_bytes == plan.planned_peak_bytes ? "yes" : "NO");
     remat_session_free(s);
@@ -212,7 +217,7 @@ int main(int argc, char **argv) {
     else
         draw(&pictures, &labels);
     if (pictures.dim[0] < BATCH || labels.dim[0] != pictures.dim[0])
-        return fprintf(stderr, "there must be %d pictures or more, and as many labels\n", BATCH), 1;
+        return fprintf(stderr, "there must be at least %d images, and as many labels\n", BATCH), 1;
     int64_t classes = 2;
     for (int64_t i = 0; i < labels.dim[0]; i++)
         if (((int32_t *)labels.data)[i] >= classes) classes = ((int32_t *)labels.data)[i] + 1;
@@ -224,7 +229,7 @@ int main(int argc, char **argv) {
 }
 
 /* Expected output:
-everything kept  : loss 0.00 at last, stages run again: none, bytes at the peak as planned: yes
-half of it       : loss 0.00 at last, stages run again: some, bytes at the peak as planned: yes
+no recomputation: final loss 0.00, stages recomputed: none, peak bytes as planned: yes
+half the memory : final loss 0.00, stages recomputed: some, peak bytes as planned: yes
 losses, bit by bit: the same
 */

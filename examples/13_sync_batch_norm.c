@@ -1,11 +1,11 @@
-/* 13_sync_batch_norm.c: batch norm whose statistics are those of all ranks' batches.
+/* 13_sync_batch_norm.c: batch norm with statistics over the batches of all ranks.
  *
  *     remat launch --nproc-per-node=2 -- ./13_sync_batch_norm
- *     ./13_sync_batch_norm                                       by itself: the same numbers, from one rank that has all rows
+ *     ./13_sync_batch_norm                                       one rank with all rows: the same numbers
  *
- * It introduces remat_batch_norm and the buffers that it keeps. A step makes the statistics once, however often the plan runs a
- * layer again, so ranks may choose their own plans: here rank 0 keeps every activation, and the others recompute. What
- * PyTorch calls SyncBatchNorm under DistributedDataParallel.
+ * It introduces remat_batch_norm and its buffers. A step computes the statistics once, however often the plan
+ * recomputes a layer, so ranks may use different plans: here rank 0 keeps all activations, and the others recompute.
+ * PyTorch's counterpart is SyncBatchNorm under DistributedDataParallel.
  */
 #include <math.h>
 
@@ -31,7 +31,7 @@ static remat_value normalise(remat_graph *g, remat_value x, int layer) {
                             remat_buffer(g, var, 1, dim, remat_init_constant(1)), 0.1, 1e-5, true);
 }
 
-/* Is a point of a square inside a ring? */
+/* Classifies points of a square: inside a ring or not. */
 static remat_value describe(remat_graph *g, int64_t rows) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, 2});
     remat_value inside = remat_input(g, "inside", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){rows});
@@ -81,7 +81,7 @@ int main(void) {
     for (int step = 0; step < STEPS; step++) check(remat_step(s, 0.005, &trained));
 
     float mean[WIDTH];
-    check(remat_evaluate(s, &evaluated)); /* by the running statistics, this rank's rows alone */
+    check(remat_evaluate(s, &evaluated)); /* with the running statistics, on this rank's rows alone */
     check(remat_job_sum(job, &evaluated.loss, 1));
     check(remat_read(s, REMAT_BUFFER, remat_find(s, REMAT_BUFFER, "norm.running_mean.0"), mean, sizeof mean));
     printf("rank %d of %d: loss %.3f, evaluated %.3f, first running mean %.4f, %s\n", rank, size, trained.loss,

@@ -1,8 +1,8 @@
-/* 14_tiny_gpt.c: a transformer of three blocks learns a song by heart, byte by byte, and sings on from its first words.
+/* 14_tiny_gpt.c: a transformer of three blocks memorises a song byte by byte and continues it from its first words.
  *
- * It introduces attention (rotary positions, four heads of queries on two of keys and values, as Llama has them), a residual stream,
- * a head that is tied to the embedding, and outputs beside a loss, which an evaluation fills. Every block is dropped and made again
- * where the plan says so: here the activations are halved, and the losses stay the same to the bit.
+ * It introduces attention as in Llama (rotary positions, four query heads on two key and value heads), a residual
+ * stream, a head tied to the embedding, and outputs besides the loss, which an evaluation computes. The plan may drop
+ * and recompute every block: here the activations are halved, and the losses stay bit-identical.
  */
 #include <math.h>
 #include <string.h>
@@ -50,7 +50,8 @@ static remat_value gpt(remat_graph *g, remat_value *logits) {
     return remat_softmax_cross_entropy(g, *logits, next);
 }
 
-/* ---- The song ---------------------------------------------------------------------------------------------------------- */
+/* ---- The song
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static char song[4096];
 static int length;
@@ -72,8 +73,8 @@ static void write_batch(remat_session *s, int step) {
     check(remat_write(s, REMAT_INPUT, 1, next, sizeof next));
 }
 
-/* The likeliest byte behind each of the first `n`, then the one behind those, up to the end of a line. Row 0 sings, the others are
- * silent; what lies behind the n-th byte is not looked at. */
+/* Appends the most probable next byte to the first `n` bytes, again and again, up to the end of the line. Only row 0 of
+ * the batch is used; attention is causal, so bytes after the n-th have no effect. */
 static void sing(remat_session *s, char *line, int n) {
     static float logits[T][BATCH][BYTES];
     int32_t byte[T][BATCH] = {{0}};
@@ -90,7 +91,7 @@ static void sing(remat_session *s, char *line, int n) {
     line[n] = 0;
 }
 
-/* Losses of all steps. Budget 0: as much as it takes. Returns what a budget would have to be for half the activations. */
+/* Fills in the losses of all steps. Budget 0: no limit. Returns the budget that would halve the activations. */
 static uint64_t train(uint64_t budget, double loss[STEPS]) {
     remat_graph *g;
     remat_session *s;
@@ -113,7 +114,7 @@ static uint64_t train(uint64_t budget, double loss[STEPS]) {
     }
     char line[T + 1] = "five green";
     sing(s, line, (int)strlen(line));
-    printf("%s, run again: %s\n  %s", budget ? "half the activations" : "everything kept",
+    printf("%s, recomputed: %s\n  %s", budget ? "half the activations" : "no recomputation",
            result.recomputed_stages ? "some" : "none", line);
     remat_plan_summary plan = remat_session_plan(s);
     remat_session_free(s);
@@ -131,9 +132,9 @@ int main(void) {
 }
 
 /* Expected output:
-everything kept, run again: none
+no recomputation, recomputed: none
   five green bottles hanging on the wall, and one of them falls.
-half the activations, run again: some
+half the activations, recomputed: some
   five green bottles hanging on the wall, and one of them falls.
 loss below 0.1: yes; the same bits: yes
 */

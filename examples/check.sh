@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs PROGRAM and compares what it prints with the lines after "/* Expected output:" in SOURCE.
+# Runs PROGRAM and compares its output with the lines after "/* Expected output:" in SOURCE.
 # Usage: check.sh PROGRAM SOURCE
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sed -n '/^\/\* Expected output:/,/^\*\//p' "$2" | sed '1d;$d' >"$work/expected"
-[ -s "$work/expected" ] || { echo "$2 does not say what it prints"; exit 1; }
+[ -s "$work/expected" ] || { echo "$2 has no expected output"; exit 1; }
 "$1" >"$work/printed"
 diff -u "$work/expected" "$work/printed"

@@ -1,5 +1,5 @@
-/* common.h: the examples' way out when something fails. The library itself never prints and never exits; programs do,
- * and in these programs this is the only place. */
+/* common.h: error handling of the examples. The library itself never prints and never exits; its programs do, and the
+ * examples do it only here. */
 #ifndef COMMON_H
 #define COMMON_H
 

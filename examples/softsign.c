@@ -1,9 +1,9 @@
-/* softsign.c: an op from outside: a softsign whose slope is learned, a number for each feature.
+/* softsign.c: an external op: a softsign with a learned slope per feature.
  *
  *     u = x slope        y = u / (1 + |u|)        dy/du = 1 / (1 + |u|)^2        x, y (..,C), slope (C)
  *
- * remat_op.h says what each member of the descriptor, at the end of this file, means and promises. `real` is float where sessions
- * run it, and double in softsign_f64.c.
+ * The descriptor is at the end of this file; remat_op.h documents its members. `real` is float for sessions
+ * and double in softsign_f64.c, for remat_op_check.
  */
 #include <math.h>
 
@@ -52,7 +52,7 @@ static void forward(const remat_call *call) {
     }
 }
 
-/* dx is written and dslope is added to, each where it is wanted. The mistake: one factor of the square is forgotten. */
+/* dx is overwritten and dslope is added to, each if wanted. The mistake: one factor of the square is missing. */
 static void differentiate(const remat_call *call, bool mistake) {
     const real *x = call->x[X].data, *slope = call->x[SLOPE].data, *dy = call->dy.data;
     real *dx = call->dx[X].data, *dslope = call->dx[SLOPE].data;
@@ -72,8 +72,8 @@ static const remat_sample samples[] = {
     {.name = "whole", .x = {{REAL, 2, {3, 4, 1, 1}}, {REAL, 1, {4, 1, 1, 1}}}},
 };
 
-/* The slope is the same for all timesteps (weights). Backward reads both inputs (saves), so that neither y nor an aux need be
- * kept; and forward is as cheap as reading y would be: a stage that is kept lean runs it again. */
+/* The slope is shared by all time steps (`weights`). Backward reads both inputs (`saves`), so neither y nor an aux is
+ * saved. Forward costs about as much as reading y (`cheap`), so a lean stage recomputes it. */
 #define DESCRIPTOR(its_backward)                                                                                       \
     {                                                                                                                  \
         .struct_bytes = sizeof(remat_op), .name = "softsign",                                                          \

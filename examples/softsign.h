@@ -1,4 +1,4 @@
-/* softsign.h: an op of a program's own (softsign.c), and the same op with a mistake in its backward; each in both precisions. */
+/* softsign.h: an external op (softsign.c), and the same op with a mistake in its backward, each in both precisions. */
 #ifndef SOFTSIGN_H
 #define SOFTSIGN_H
 

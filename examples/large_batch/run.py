@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Trains the same network on the same samples with small batches and with batches 64 times as large, in several ways,
-for five seeds; prints a table, writes it to results.json and the picture to losses.svg.
+"""Trains one network on the same samples with small batches and, in several ways, with batches 64 times as large,
+for five seeds. Prints a table, and writes it to results.json and a plot to losses.svg.
 
     examples/large_batch/run.py [PATH/TO/remat] [--jobs=2] [--seeds=5]
 
-Needs Python 3 and, for the picture, gnuplot. Each run has one thread; `jobs` of them go on at once.
+Needs Python 3 and, for the plot, gnuplot. Each run uses one thread; `jobs` runs go on in parallel.
 """
 import argparse
 import concurrent.futures
@@ -17,7 +17,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SMALL, LARGE, EPOCHS, SAMPLES = 4, 256, 15, 20000
-SOLVED = 1e-3  # who answers 1 whatever is asked has a loss of 1/6
+SOLVED = 1e-3  # a constant answer of 1 has a loss of 1/6
 TASK = ["--task=adding", "--seq-len=20", "--samples=%d" % SAMPLES, "--model=gru", "--layers=1", "--hidden=32",
         "--epochs=%d" % EPOCHS, "--eval-every=1000000000", "--threads=1", "--log-every=1000000000"]
 
@@ -27,7 +27,7 @@ WARM_UP = ["--warmup-epochs=5"]
 LARS = ["--optimizer=lars", "--momentum=0.9", "--lr=10", "--adapt-vectors", "--lr-schedule=poly"]
 LAMB = ["--optimizer=lamb", "--lr=0.02", "--lr-schedule=poly"]
 
-RUNS = [  # name, batch, flags; the first is what the others are compared with
+RUNS = [  # name, batch, flags; the first is the baseline
     ("small batch", SMALL, SGD),
     ("large batch, same rate", LARGE, SGD),
     ("rate x8 (sqrt), no warm-up", LARGE, SGD + ["--scale-lr=sqrt", "--base-batch=%d" % SMALL]),
@@ -41,7 +41,7 @@ RUNS = [  # name, batch, flags; the first is what the others are compared with
 
 
 def train(remat, seed, name, batch, flags):
-    """Training losses by epoch, and the loss on held-out samples: None where the run broke off."""
+    """Training losses by epoch, and the loss on held-out samples: None if the run diverged."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
         command = [remat, "train"] + TASK + flags + ["--batch=%d" % batch, "--seed=%d" % seed, "--metrics=" + metrics]
@@ -56,8 +56,8 @@ def train(remat, seed, name, batch, flags):
             "losses": means(numbers, SAMPLES // batch)}
 
 
-# Losses are averaged over thirteenths of the first epoch (6 large batches), and quarters of the others: small and large
-# batches then draw equally smooth lines.
+# Losses are averaged over thirteenths of the first epoch (6 large batches) and over quarters of the others, so that
+# small and large batches have equally smooth curves.
 EDGES = [k / 13 for k in range(13)] + [1 + k / 4 for k in range((EPOCHS - 1) * 4 + 1)]
 
 
@@ -71,7 +71,7 @@ def means(losses, per_epoch):
 
 
 def row(results):
-    """Median and range over seeds of those that ended; how many did not, and when; how many solved it."""
+    """Median and range over the seeds that finished; how many diverged, and when; how many solved the problem."""
     ended = sorted(r["held_out"] for r in results if r["held_out"] is not None)
     text = "%.5f  (%.5f .. %.5f)" % (statistics.median(ended), ended[0], ended[-1]) if ended else "-"
     when = sorted(r["steps"] for r in results if r["held_out"] is None)
@@ -91,7 +91,7 @@ DRAWN = [(0, "#888888"), (1, "#e69f00"), (3, "#d55e00"), (4, "#0072b2"), (7, "#0
 
 
 def plot(results, path):
-    """The median over seeds of the training loss; where most seeds have diverged there is none, and the line ends."""
+    """The median training loss over seeds; the curve ends where most seeds have diverged."""
     with tempfile.TemporaryDirectory() as folder:
         lines = []
         for k, colour in DRAWN:
@@ -116,7 +116,7 @@ def main():
     parser.add_argument("remat", nargs="?", default=os.path.join(HERE, "../../build/release/remat"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--draw", action="store_true", help="only draw and print results.json again")
+    parser.add_argument("--draw", action="store_true", help="only redraw and print results.json")
     options = parser.parse_args()
     saved = os.path.join(HERE, "results.json")
     if options.draw:
