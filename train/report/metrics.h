@@ -1,5 +1,5 @@
 /* metrics.h: the --metrics file: one JSON object a line, flushed as soon as it is written. Events: plan, step, gpu, eval, end;
- * docs for their fields are in train/README.md. A number that is not finite is written as null. Reading such files is
+ * docs for their fields are in docs/train.md. A number that is not finite is written as null. Reading such files is
  * command_report.c's business. */
 #ifndef RM_METRICS_H
 #define RM_METRICS_H
