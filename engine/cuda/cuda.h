@@ -38,6 +38,7 @@ struct rm_device {
     bool in_context;      /* it has begun to use the GPU (context.c) */
     rm_queue *spare;      /* made when the device is opened, and measured there; NULL while it is in use */
     rm_second_tier *tier; /* that is open; NULL: none */
+    void (*multiply)(const rm_cuda_queue *, const rm_cuda_product *); /* of its queues: rm_cuda_multiply */
     remat_status failed;  /* the first failure that nobody has been told of yet, and its sentence */
     char sentence[RM_CUDA_SENTENCE];
     int64_t step;      /* of the plan, that is being given to a queue; -1: outside of it */
@@ -77,6 +78,11 @@ struct rm_queue {
     int next_stage;
 };
 
+struct rm_event {
+    rm_device *device;
+    cudaEvent_t event;
+};
+
 /* error.c. Success is OK and costs nothing; otherwise CUDA's own memory of the error is cleared. MEMORY or DEVICE with
  * a sentence: for calls that are answered at once. */
 remat_status rm_cuda_status(const rm_cuda_library *lib, cudaError_t error, const char *doing);
@@ -85,11 +91,12 @@ remat_status rm_cublas_status(const rm_cuda_library *lib, cublasStatus_t error, 
 /* For work that is given: true if all is well. Otherwise the device keeps the failure, with the step of the plan. */
 bool rm_cuda_went(rm_device *device, cudaError_t error, const char *doing);
 bool rm_cublas_went(rm_device *device, cublasStatus_t error, const char *doing);
-#ifdef RM_HAVE_CUDNN
-remat_status rm_cudnn_status(const rm_device *device, cudnnStatus_t error, const char *doing);
-bool rm_cudnn_went(rm_device *device, cudnnStatus_t error, const char *doing);
-#endif
 remat_status rm_cuda_tell(rm_device *device); /* ... and says it, once */
+/* "doing at step 7 of the plan (given last: lstm)", for the sentence that the device keeps. Returns text. */
+enum { RM_CUDA_WHEN = 160 };
+const char *rm_cuda_when(const rm_device *device, const char *doing, char *text);
+/* True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
+bool rm_cuda_ready(rm_device *device);
 
 /* context.c. Begins to use the GPU: before it, other calls may not mean it. *bytes: what that takes of its memory, seen
  * by the driver's NVML when this process did it first; 0 where there is no NVML, or another library was first, or another device
@@ -114,8 +121,7 @@ void rm_cuda_graphs_known(const rm_queue *queue, rm_recordings *out); /* the slo
 void rm_cuda_graphs_forget(rm_queue *queue); /* waits for the queue; it has none then, and may record afresh */
 void rm_cuda_graphs_destroy(rm_queue *queue);
 
-/* queue.c. True if work may be given: nothing has failed, and CUDA's calls of this thread mean this GPU. */
-bool rm_cuda_ready(rm_device *device);
+/* queue.c */
 int rm_cuda_clusters(void); /* rm_cuda_queue.clusters, of the GPU that is chosen */
 remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out);
 void rm_cuda_queue_destroy(rm_queue *queue);
@@ -130,8 +136,6 @@ uint64_t rm_cuda_between_ns(rm_event *from, rm_event *to);
 void rm_cuda_event_free(rm_event *event);
 void rm_cuda_event_record(rm_queue *queue, rm_event *event);
 void rm_cuda_event_wait(rm_queue *queue, rm_event *event);
-remat_status rm_cuda_synchronize(rm_queue *queue);
-remat_status rm_cuda_hand_over(rm_queue *queue, rm_event *event, void **native);
 void rm_cuda_note(rm_queue *queue, int64_t step);
 void rm_cuda_copy_in(rm_queue *queue, void *device, const void *host, uint64_t bytes);
 void rm_cuda_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes);

@@ -105,6 +105,7 @@ static remat_status start(rm_device *device) {
             device->number, before, device->blas_bytes);
     TRY(check_kernels(device));
     TRY(rm_cuda_products_create(device, &device->products));
+    device->multiply = rm_cuda_multiply;
     TRY(rm_cuda_queue_make(device, &device->spare));
     TRY(free_memory(device, &after));
     device->overhead_bytes = context + rm_cuda_context_most(device->number, RM_CUDA_OPENING, fewer(before, after)) +
@@ -192,6 +193,19 @@ static remat_status cuda_use_cudnn(rm_device *device) {
 
 /* ---- The block ------------------------------------------------------------------------------------------------- */
 
+static remat_status cuda_synchronize(rm_queue *q) {
+    (void)rm_cuda_ready(q->device);
+    rm_cuda_queue_settle(q);
+    if (q->device->failed) rm_cuda_tier_settle(q->device->tier); /* whoever hears of it may free what is moved */
+    return rm_cuda_tell(q->device);
+}
+
+static remat_status cuda_hand_over(rm_queue *q, rm_event *event, void **native) {
+    rm_cuda_event_record(q, event);
+    *native = event->event;
+    return q->device->failed ? cuda_synchronize(q) : REMAT_OK;
+}
+
 struct rm_block {
     rm_device *device;
     char *memory;
@@ -225,7 +239,7 @@ static remat_status take_block(rm_device *device, uint64_t bytes, rm_block *bloc
     block->memory = memory;
     TRY(rm_cuda_queue_create(device, &queue));
     rm_cuda_fill(queue, memory, 0, bytes);
-    remat_status status = rm_cuda_synchronize(queue);
+    remat_status status = cuda_synchronize(queue);
     rm_cuda_queue_free(queue);
     return status;
 }
@@ -255,19 +269,19 @@ static remat_status measure_rates(rm_queue *q, float *block, rm_rates *out) {
     const rm_cuda_product square = {.a = a, .b = b, .c = c, .m = N, .n = N, .k = N, .lda = N, .ldb = N, .ldc = N};
     double product = 1e30, copy = 1e30, calls = 1e30;
     rm_cuda_fill(q, block, 0, 3 * sizeof *block * N * N);
-    TRY(rm_cuda_synchronize(q));
+    TRY(cuda_synchronize(q));
     for (int i = 0; i < TRIES; i++) {
         uint64_t start = rm_now_ns();
         rm_cuda_multiply(&q->shown, &square);
-        TRY(rm_cuda_synchronize(q));
+        TRY(cuda_synchronize(q));
         product = fmin(product, (double)(rm_now_ns() - start + 1));
         start = rm_now_ns();
         rm_cuda_copy(q, c, a, sizeof *a * N * N);
-        TRY(rm_cuda_synchronize(q));
+        TRY(cuda_synchronize(q));
         copy = fmin(copy, (double)(rm_now_ns() - start + 1));
         start = rm_now_ns();
         for (int k = 0; k < CALLS; k++) rm_cuda_fill(q, c, 0, sizeof *c);
-        TRY(rm_cuda_synchronize(q));
+        TRY(cuda_synchronize(q));
         calls = fmin(calls, (double)(rm_now_ns() - start + 1));
     }
     *out = (rm_rates){.flops_per_s = 2e9 * N * (double)N * N / product,
@@ -335,8 +349,8 @@ const rm_device_api rm_device_cuda = {
     .event_free = rm_cuda_event_free,
     .event_record = rm_cuda_event_record,
     .event_wait = rm_cuda_event_wait,
-    .synchronize = rm_cuda_synchronize,
-    .hand_over = rm_cuda_hand_over,
+    .synchronize = cuda_synchronize,
+    .hand_over = cuda_hand_over,
     .note = rm_cuda_note,
     .copy_in = rm_cuda_copy_in,
     .copy_out = rm_cuda_copy_out,

@@ -1,4 +1,4 @@
-/* error.c: what CUDA, cuBLAS and cuDNN answer, once, in words: for calls that are answered at once, and for work on a queue,
+/* error.c: what CUDA and cuBLAS answer, once, in words (rnn.c has cuDNN's): for calls that are answered at once, and for work on a queue,
  * whose failure shows later, perhaps at a call that had nothing to do with it. */
 #include <stdio.h>
 
@@ -14,14 +14,17 @@ static const char *remedy(cudaError_t error) {
         return ": look with nvidia-smi, and at CUDA_VISIBLE_DEVICES; or use the device cpu";
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
-        return ": this build's kernels are for other GPUs: build it again with -DCMAKE_CUDA_ARCHITECTURES=native on this "
+        return ": this build's kernels are for other GPUs: build it again with -DCMAKE_CUDA_ARCHITECTURES=native on "
+               "this "
                "machine, or use the device cpu";
     case cudaErrorUnsupportedPtxVersion:
     case cudaErrorJitCompilerNotFound:
-        return ": the driver cannot translate this build's kernels for this GPU: install a newer driver, or build Remat "
+        return ": the driver cannot translate this build's kernels for this GPU: install a newer driver, or build "
+               "Remat "
                "again with -DCMAKE_CUDA_ARCHITECTURES=native on this machine";
     case cudaErrorCompatNotSupportedOnDevice:
-        return ": a package for forward compatibility (cuda-compat) is in the loader's way, and this GPU takes none: take "
+        return ": a package for forward compatibility (cuda-compat) is in the loader's way, and this GPU takes none: "
+               "take "
                "it out of LD_LIBRARY_PATH, and install a newer driver if need be";
     case cudaErrorDevicesUnavailable:
         return ": another program has the GPU for itself (nvidia-smi shows which)";
@@ -55,8 +58,10 @@ static remat_status code_of(cudaError_t error) {
     case cudaErrorInsufficientDriver:
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
-    case cudaErrorCompatNotSupportedOnDevice: return REMAT_MISSING;
-    default: return REMAT_DEVICE;
+    case cudaErrorCompatNotSupportedOnDevice:
+        return REMAT_MISSING;
+    default:
+        return REMAT_DEVICE;
     }
 }
 
@@ -102,69 +107,36 @@ remat_status rm_cublas_status(const rm_cuda_library *lib, cublasStatus_t error, 
 }
 
 /* "at step 7 of the plan (given last: lstm)". */
-static const char *where_text(const rm_device *device, const char *doing, char *text, size_t size) {
+const char *rm_cuda_when(const rm_device *device, const char *doing, char *text) {
     if (device->step >= 0)
-        snprintf(text, size, "%s at step %lld of the plan (given last: %s)", doing, (long long)device->step,
+        snprintf(text, RM_CUDA_WHEN, "%s at step %lld of the plan (given last: %s)", doing, (long long)device->step,
                  device->doing);
     else
-        snprintf(text, size, "%s (given last: %s)", doing, device->doing);
+        snprintf(text, RM_CUDA_WHEN, "%s (given last: %s)", doing, device->doing);
     return text;
 }
 
 bool rm_cuda_went(rm_device *device, cudaError_t error, const char *doing) {
-    char when[160];
+    char when[RM_CUDA_WHEN];
     if (error == cudaSuccess) return true;
     if (device->failed) return false;
     device->failed = code_of(error);
-    words(device->lib, error, where_text(device, doing, when, sizeof when), device->sentence);
+    words(device->lib, error, rm_cuda_when(device, doing, when), device->sentence);
     return false;
 }
 
 bool rm_cublas_went(rm_device *device, cublasStatus_t error, const char *doing) {
-    char when[160];
+    char when[RM_CUDA_WHEN];
     if (error == CUBLAS_STATUS_SUCCESS) return true;
     if (device->failed) return false;
     device->failed = blas_code_of(error);
-    blas_words(device->lib, error, where_text(device, doing, when, sizeof when), device->sentence);
+    blas_words(device->lib, error, rm_cuda_when(device, doing, when), device->sentence);
     return false;
 }
 
-#ifdef RM_HAVE_CUDNN
-
-static remat_status dnn_code_of(cudnnStatus_t error) {
-    bool memory = error == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
-                  error == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-    return memory ? REMAT_MEMORY : REMAT_DEVICE;
+bool rm_cuda_ready(rm_device *device) {
+    return !device->failed && rm_cuda_went(device, device->lib->cudaSetDevice(device->number), "choosing the GPU");
 }
-
-static void dnn_words(const rm_device *device, cudnnStatus_t error, const char *doing, char *sentence) {
-    (void)device->lib->cudaGetLastError();
-    if (dnn_code_of(error) == REMAT_MEMORY)
-        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuDNN found no memory for it; let other programs on this GPU end",
-                 doing);
-    else
-        snprintf(sentence, RM_CUDA_SENTENCE,
-                 "%s: cuDNN says \"%s\" (status %d); with the recurrent kernels remat it is not needed", doing,
-                 rm_cuda_rnns_words(device->rnns, error), (int)error);
-}
-
-remat_status rm_cudnn_status(const rm_device *device, cudnnStatus_t error, const char *doing) {
-    char sentence[RM_CUDA_SENTENCE];
-    if (error == CUDNN_STATUS_SUCCESS) return REMAT_OK;
-    dnn_words(device, error, doing, sentence);
-    return rm_fail(dnn_code_of(error), "%s", sentence);
-}
-
-bool rm_cudnn_went(rm_device *device, cudnnStatus_t error, const char *doing) {
-    char when[160];
-    if (error == CUDNN_STATUS_SUCCESS) return true;
-    if (device->failed) return false;
-    device->failed = dnn_code_of(error);
-    dnn_words(device, error, where_text(device, doing, when, sizeof when), device->sentence);
-    return false;
-}
-
-#endif
 
 remat_status rm_cuda_tell(rm_device *device) {
     remat_status status = device->failed;

@@ -9,10 +9,6 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-bool rm_cuda_ready(rm_device *device) {
-    return !device->failed && rm_cuda_went(device, device->lib->cudaSetDevice(device->number), "choosing the GPU");
-}
-
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
 
 static remat_status make_stages(rm_queue *q) {
@@ -59,7 +55,7 @@ static remat_status make(rm_queue *q) {
     q->shown = (rm_cuda_queue){.stream = q->stream,
                                .partial = partial,
                                .clusters = rm_cuda_clusters(),
-                               .multiply = rm_cuda_multiply,
+                               .multiply = device->multiply,
                                .begin = rm_cuda_graph_begin,
                                .end = rm_cuda_graph_end};
     return REMAT_OK;
@@ -114,11 +110,6 @@ void rm_cuda_queue_free(rm_queue *q) {
 }
 
 /* ---- Events ---------------------------------------------------------------------------------------------------- */
-
-struct rm_event {
-    rm_device *device;
-    cudaEvent_t event;
-};
 
 static remat_status create_event(rm_device *device, unsigned flags, rm_event **out) {
     rm_event *event = rm_calloc(1, sizeof *event);
@@ -224,19 +215,6 @@ void rm_cuda_fill(rm_queue *q, void *device, int byte, uint64_t bytes) {
     if (!bytes || !rm_cuda_ready(q->device)) return;
     (void)rm_cuda_went(q->device, q->device->lib->cudaMemsetAsync(device, byte, bytes, q->stream),
                        "filling the GPU's memory");
-}
-
-remat_status rm_cuda_synchronize(rm_queue *q) {
-    (void)rm_cuda_ready(q->device);
-    rm_cuda_queue_settle(q);
-    if (q->device->failed) rm_cuda_tier_settle(q->device->tier); /* whoever hears of it may free what is moved */
-    return rm_cuda_tell(q->device);
-}
-
-remat_status rm_cuda_hand_over(rm_queue *q, rm_event *event, void **native) {
-    rm_cuda_event_record(q, event);
-    *native = event->event;
-    return q->device->failed ? rm_cuda_synchronize(q) : REMAT_OK;
 }
 
 /* ---- Kernels ---------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@
 #include "engine/cuda/rnn.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
@@ -71,6 +72,41 @@ struct rm_cuda_rnns {
     layer *layers;
     remat_op op[CELLS];
 };
+
+/* ---- What cuDNN answers, in words (error.c has CUDA's) --------------------------------------------------------------- */
+
+static remat_status code_of(cudnnStatus_t error) {
+    bool memory = error == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                  error == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    return memory ? REMAT_MEMORY : REMAT_DEVICE;
+}
+
+static void words(const rm_device *device, cudnnStatus_t error, const char *doing, char *sentence) {
+    (void)device->lib->cudaGetLastError();
+    if (code_of(error) == REMAT_MEMORY)
+        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuDNN found no memory for it; let other programs on this GPU end",
+                 doing);
+    else
+        snprintf(sentence, RM_CUDA_SENTENCE,
+                 "%s: cuDNN says \"%s\" (status %d); with the recurrent kernels remat it is not needed", doing,
+                 device->rnns->lib->cudnnGetErrorString(error), (int)error);
+}
+
+static remat_status answer(const rm_device *device, cudnnStatus_t error, const char *doing) {
+    char sentence[RM_CUDA_SENTENCE];
+    if (error == CUDNN_STATUS_SUCCESS) return REMAT_OK;
+    words(device, error, doing, sentence);
+    return rm_fail(code_of(error), "%s", sentence);
+}
+
+static bool went(rm_device *device, cudnnStatus_t error, const char *doing) {
+    char when[RM_CUDA_WHEN];
+    if (error == CUDNN_STATUS_SUCCESS) return true;
+    if (device->failed) return false;
+    device->failed = code_of(error);
+    words(device, error, rm_cuda_when(device, doing, when), device->sentence);
+    return false;
+}
 
 /* ---- Sizes, as who plans asks for them ---------------------------------------------------------------------------- */
 
@@ -136,8 +172,7 @@ static bool begin(const remat_call *call, tile_call *t) {
     t->after = t->work + round_up(t->shape->work_bytes[t->tile]);
     t->weights = space_in(call->packed);
     t->gradients = t->weights + round_up(t->shape->weight_bytes);
-    return rm_cudnn_went(t->q->device, t->rnns->lib->cudnnSetStream(t->rnns->handle, t->q->stream),
-                         "giving cuDNN a stream");
+    return went(t->q->device, t->rnns->lib->cudnnSetStream(t->rnns->handle, t->q->stream), "giving cuDNN a stream");
 }
 
 /* ---- The reserve space ---------------------------------------------------------------------------------------------- */
@@ -158,7 +193,7 @@ static char *place_reserve(const tile_call *t) {
     if (!k) {
         k = rm_calloc(1, sizeof *k);
         if (!k) {
-            (void)rm_cudnn_went(t->q->device, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "keeping a tile");
+            (void)went(t->q->device, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "keeping a tile");
             return NULL;
         }
         *k = (kept_tile){*list, (int64_t)t->call->key.node, t->call->t0, 0};
@@ -207,7 +242,7 @@ static void forward(const remat_call *call) {
         call->y.data, l->state, call->state_in[0].data, call->state_out[0].data, l->state, call->state_in[1].data,
         call->state_out[1].data, s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile],
         reserve);
-    (void)rm_cudnn_went(t.q->device, error, "a recurrent layer by cuDNN");
+    (void)went(t.q->device, error, "a recurrent layer by cuDNN");
 }
 
 /* ---- Gradients ---------------------------------------------------------------------------------------------------- */
@@ -246,8 +281,7 @@ static void weight_gradients(const tile_call *t, char *reserve) {
         t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL, l->x[t->tile], call->x[X].data, l->state,
         call->state_in[0].data, l->y[t->tile], call->y.data, s->weight_bytes, t->gradients, s->work_bytes[t->tile],
         t->work, s->reserve_bytes[t->tile], reserve);
-    if (rm_cudnn_went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN") && call->t0 == 0)
-        add_gradients(t);
+    if (went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN") && call->t0 == 0) add_gradients(t);
 }
 
 static void backward(const remat_call *call) {
@@ -261,7 +295,7 @@ static void backward(const remat_call *call) {
         call->dx[X].data ? call->dx[X].data : t.after, l->state, call->state_in[0].data, call->dstate_out[0].data,
         call->dstate_in[0].data, l->state, call->state_in[1].data, call->dstate_out[1].data, call->dstate_in[1].data,
         s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile], reserve);
-    if (!rm_cudnn_went(t.q->device, error, "a recurrent layer's gradients by cuDNN")) return;
+    if (!went(t.q->device, error, "a recurrent layer's gradients by cuDNN")) return;
     if (call->dx[W_IH].data || call->dx[W_HH].data || call->dx[B_IH].data || call->dx[B_HH].data)
         weight_gradients(&t, reserve);
 }
@@ -318,8 +352,7 @@ static void pack(const remat_call *call, void *buffer) {
     rm_cuda_rnns *rnns = q->device->rnns;
     layer *l = layer_of(rnns, s);
     int gates = gates_of(s);
-    if (!l->located && !rm_cudnn_went(q->device, locate(rnns, l, packed), "finding weights in cuDNN's weight space"))
-        return;
+    if (!l->located && !went(q->device, locate(rnns, l, packed), "finding weights in cuDNN's weight space")) return;
     rm_cuda_fill(q, packed, 0, s->weight_bytes);
     for (int g = 0; g < gates; g++) {
         pack_piece(q, packed, l->matrix[g], &call->x[W_IH], g, s->hidden * s->in);
@@ -395,7 +428,7 @@ static remat_status describe(const rm_cuda_rnns *rnns, layer *l) {
     for (int tile = 0; tile < 2 && !error; tile++) error = describe_tile(rnns, l, tile, lengths);
     l->shape.weight_bytes = weights;
     rm_free(lengths);
-    return rm_cudnn_status(rnns->device, error, "describing a recurrent layer to cuDNN");
+    return answer(rnns->device, error, "describing a recurrent layer to cuDNN");
 }
 
 /* Two layers of one shape share it. */
@@ -488,7 +521,7 @@ remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
     rnns->lib = lib;
     for (int cell = 0; cell < CELLS; cell++) make_descriptor(&rnns->op[cell], cell);
     *out = rnns; /* freed with the device, whatever happens */
-    return rm_cudnn_status(device, start(rnns), "starting cuDNN");
+    return answer(device, start(rnns), "starting cuDNN");
 }
 
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns) {
@@ -509,9 +542,6 @@ void rm_cuda_rnns_free(rm_cuda_rnns *rnns) {
 }
 
 uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return rnns ? rnns->lib->cudnnGetVersion() : 0; }
-const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status) {
-    return rnns->lib->cudnnGetErrorString((cudnnStatus_t)status);
-}
 
 #else
 
@@ -523,7 +553,6 @@ remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
 }
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns) { (void)rnns; }
 uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return (void)rnns, 0; }
-const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status) { return (void)rnns, (void)status, ""; }
 remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out) {
     (void)device, (void)op, (void)x, (void)tau;

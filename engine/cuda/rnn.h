@@ -14,7 +14,6 @@ typedef struct rm_cuda_rnns rm_cuda_rnns;
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out);
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns);                           /* NULL allowed; no call is under way */
 uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns);              /* NULL: 0 */
-const char *rm_cuda_rnns_words(const rm_cuda_rnns *rnns, int status); /* cuDNN's own for it */
 
 /* The slot of rm_device_api: lstm, gru and rnn_tanh on real inputs get a descriptor, once cuDNN is used. */
 remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
