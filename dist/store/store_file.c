@@ -1,5 +1,6 @@
-/* store_file.c: a store in one file on a file system that all ranks see: where no port can be opened, or for ranks of one
- * host. What is in the file: store_log.h. Here are its locks, and how it comes into being and goes.
+/* store_file.c: a store in one file on a file system that all ranks see: PyTorch's init_method="file://", for scripts that use it where
+ * no port can be opened, or for ranks of one host. What is in the file: store_log.h. Here are its locks, and how it comes into being
+ * and goes.
  *
  * Byte-range locks far beyond the end of the file do three jobs. They end with the process that holds them, however it
  * ends, so a file that an earlier job left behind is told from one in use:

@@ -29,7 +29,6 @@ typedef enum {
     LOG_DIR,
     RUN_ID,
     NO_PREFIX,
-    BACKEND,
     NO_EFFECT,
     HELP,
 } meaning;
@@ -53,11 +52,11 @@ static const struct {
     {"no-prefix", NULL, NO_PREFIX, "print the ranks' lines without [RANK] in front"},
     {"rdzv-endpoint", "HOST:PORT", ENDPOINT, "--master-addr and --master-port in one"},
     {"rdzv-id", "NAME", RUN_ID, "another name of --run-id"},
-    {"rdzv-backend", "static|c10d", BACKEND, "accepted, and makes no difference"},
-    {"no-python", NULL, NO_EFFECT, "accepted: commands are always started as they are"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
-    {"monitor-interval", "SECONDS", NO_EFFECT, NULL}, /* of how torchrun itself works */
+    {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of how torchrun itself works */
+    {"no-python", NULL, NO_EFFECT, NULL},
+    {"monitor-interval", "SECONDS", NO_EFFECT, NULL},
     {"start-method", "METHOD", NO_EFFECT, NULL},
 };
 enum { FLAGS = sizeof flags / sizeof flags[0] };
@@ -131,12 +130,8 @@ static remat_status take(request *r, meaning what, const char *where, const char
     case HELP:
         r->help = true;
         break;
-    case BACKEND:
-        REQUIRE(!strcmp(value, "static") || !strcmp(value, "c10d"), INVALID, "%s=%.60s: must be one of static|c10d",
-                where, value);
-        break;
     case NO_EFFECT:
-        break;
+        FAIL(INVALID, "%s is a flag of torchrun that has no effect in remat launch; remove it", where);
     }
     return REMAT_OK;
 }
