@@ -33,7 +33,6 @@ static const struct {
     {"predict", RM_PREDICT, rm_command_predict, "what a trained model says of each sample"},
     {"sample", RM_SAMPLE, rm_command_sample, "write text with a trained model"},
     {"report", RM_REPORT, rm_command_report, "compare runs: memory, time, and whether their losses agree"},
-    {"place", RM_PLACE, rm_command_place, "pack buffers with known lifetimes into the smallest block"},
     {"info", RM_INFO, rm_command_info, "what this build is made of"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

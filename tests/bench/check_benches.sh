@@ -114,10 +114,10 @@ if begin ddp.sh; then
     run ddp.sh bench/ddp.sh build/release 2 1
     ENGINE=nonsense timeout 20 bench/ddp.sh build/release 2 1 >out/log 2>&1 && fail ddp.sh "it ends with 0 though its ranks fail"
 fi
-if begin place.sh; then
+if begin place.c; then
     printf 'id,lower,upper,size\n1,0,2,4096\n2,1,3,4096\n' >out/two.8192.csv
-    run place.sh bench/place.sh build/release/remat out/two.8192.csv
-    grep -q '^| two.8192 | 2 | 1.0000 |' out/log || fail place.sh "its table says other things:"
+    run place.c build/release/bench/bench_place out/two.8192.csv
+    grep -q '^| two.8192 | 2 | 1.0000 |' out/log || fail place.c "its table says other things:"
 fi
 if begin gpu.sh; then
     bench/gpu.sh --build=build/release --device=cpu --quick --steps=1 --rows=c --seconds=10 --json=out/gpu.json >out/log 2>&1 </dev/null

@@ -1,4 +1,4 @@
-/* fuzz_place.c: any bytes as a table of buffers for `remat place`. An accepted small table is packed, and the placement
+/* fuzz_place.c: any bytes as a table of buffers (bench/lifetimes_csv.h). An accepted small table is packed, and the placement
  * check must accept the result. */
 #include "tests/fuzz/fuzz.h"
 
@@ -8,7 +8,7 @@
 #include "memory/host.h"
 #include "memory/pack.h"
 #include "memory/place.h"
-#include "train/commands/lifetimes_csv.h"
+#include "bench/lifetimes_csv.h"
 
 static const char plain[] = "id,lower,upper,size\n0,0,3,4\n1,1,5,2\n2,2,9,7\n3,4,6,4\n4,5,9,2\n";
 static const char odd[] = "size,x,upper,lower,id\r\n64,,10,0,a\r\n\r\n128,,20,5,b b\r\n 7 ,q,21,20,\r\n0,,9,1,c\r\n";

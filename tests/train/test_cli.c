@@ -20,7 +20,7 @@ START_TEST(usage) {
     ck_assert_ptr_nonnull(strstr(program_output, "remat train"));
     ck_assert_int_eq(run_program(" "), 2);
     ck_refuses(2, "no command 'trian'", "trian");
-    static const char *const commands[] = {"train", "plan", "eval", "predict", "sample", "info", "report", "place"};
+    static const char *const commands[] = {"train", "plan", "eval", "predict", "sample", "info", "report"};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         ck_runs("%s --help", commands[i]);
         ck_assert_ptr_nonnull(strstr(program_output, commands[i]));

@@ -10,7 +10,6 @@ remat_status rm_command_plan(rm_options *options, int *exit_status);
 remat_status rm_command_eval(rm_options *options, int *exit_status);
 remat_status rm_command_predict(rm_options *options, int *exit_status);
 remat_status rm_command_sample(rm_options *options, int *exit_status);
-remat_status rm_command_place(rm_options *options, int *exit_status); /* 1 when nothing fits --capacity */
 remat_status rm_command_info(rm_options *options, int *exit_status);
 remat_status rm_command_report(rm_options *options, int *exit_status); /* 1 when --require-identical and they are not */
 

@@ -170,8 +170,8 @@ static remat_status parse_arguments(rm_options *o, rm_command command, int argc,
         } else if (!strncmp(argv[i], "--", 2)) {
             TRY(parse_flag(o, command, argc, argv, &i));
         } else {
-            REQUIRE(command == RM_REPORT || command == RM_PLACE, INVALID,
-                    "'%.*s' is not a flag: flags are written --name=value", RM_OPTION_SHOWN, argv[i]);
+            REQUIRE(command == RM_REPORT, INVALID, "'%.*s' is not a flag: flags are written --name=value",
+                    RM_OPTION_SHOWN, argv[i]);
             o->argument[o->n_arguments++] = argv[i];
         }
     }

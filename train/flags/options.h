@@ -23,8 +23,7 @@ typedef enum {
     RM_SAMPLE = 8,
     RM_INFO = 16,
     RM_REPORT = 32,
-    RM_PLACE = 64,
-    RM_PREDICT = 128,
+    RM_PREDICT = 64,
 } rm_command; /* bits: an option names the commands that take it */
 
 #define RM_MAX_FLAGS 192
@@ -70,8 +69,7 @@ typedef struct {
     /* plan, place, sample, report. 0 in a size: not given. */
     bool pareto;
     const char *plot;
-    uint64_t assume_memory, capacity;
-    double time_limit;
+    uint64_t assume_memory;
     bool json, steps_text, problem, require_identical;
     const char *prompt;
     int64_t length, top_k, beam;

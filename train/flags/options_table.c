@@ -238,8 +238,6 @@ const rm_option rm_option_table[] = {
     BIG("assume-memory", assume_memory, RM_PLAN, RM_FORGOTTEN, "SIZE", "--device=null: plan for a machine with so much"),
     BIG("assume-flops", session.assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many operations a second, e.g. 60T"),
     BIG("assume-bandwidth", session.assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "... so many bytes a second, e.g. 3.3TB"),
-    BIG("capacity", capacity, RM_PLACE, RM_FORGOTTEN, "SIZE", "stop at the first placement that fits; exit 1 when none is found"),
-    NUM("time-limit", time_limit, RM_PLACE, RM_FORGOTTEN, "60", 0, 1e6, "seconds to search for a smaller block"),
     TXT("prompt", prompt, RM_SAMPLE, RM_FORGOTTEN, "TEXT", "what the text begins with [a line end]; of tokens without a tokenizer: numbers [0];\n"
         "                                 seq2seq: the line that is read [each line of the standard input]"),
     INT("length", length, RM_SAMPLE, RM_FORGOTTEN, "500", 1, 1e12, "bytes, or tokens, to write; seq2seq: at most"),
@@ -267,7 +265,6 @@ static const struct {
               {"devices", "Many ranks (docs/distributed.md)"},
               {"save", "Files"},
               {"json", "What is shown"},
-              {"capacity", "Placing"},
               {"prompt", "Writing"},
               {"require-identical", "Comparing"},
               {"config", "Besides"}};
@@ -287,8 +284,6 @@ static const struct {
     {RM_SAMPLE, "sample", "",
      "Writes text with a trained lm model, or, with one of seq2seq, a line for each line that it reads."},
     {RM_INFO, "info", "", "Version, devices, libraries, engines for ranks, threads and memory."},
-    {RM_PLACE, "place", " FILE.csv",
-     "Packs buffers with known lifetimes into the smallest block: FILE has the columns id,lower,upper,size."},
     {RM_REPORT, "report", " FILE.jsonl...",
      "A table of runs from their --metrics files, and whether their losses agree."},
 };

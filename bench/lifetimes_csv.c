@@ -1,5 +1,5 @@
 /* lifetimes_csv.c: see lifetimes_csv.h. Nothing is copied but numbers; every field is looked at once. */
-#include "train/commands/lifetimes_csv.h"
+#include "bench/lifetimes_csv.h"
 
 #include "memory/host.h"
 

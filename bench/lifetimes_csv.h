@@ -1,4 +1,4 @@
-/* lifetimes_csv.h: the table of buffers that `remat place` reads. Works on memory, so a fuzzer can drive it.
+/* lifetimes_csv.h: a table of buffers with known lifetimes (place.c). Works on memory, so a fuzzer can drive it.
  *
  *     id,lower,upper,size        columns in any order, others are not used
  *     7,120,340,65536            alive in lower <= step < upper; id is any text without a comma

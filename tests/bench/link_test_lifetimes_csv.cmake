@@ -1,0 +1,1 @@
+target_sources(${target} PRIVATE ${CMAKE_SOURCE_DIR}/bench/lifetimes_csv.c)
