@@ -85,7 +85,10 @@ START_TEST(records_come_back) {
     const rm_metrics_run run = {.name = "a", .resumed_step = 299};
     const rm_step_event step = {
         .step = 300, .computed = true, .loss = 1.25, .grad_norm = 3, .lr = 0.5, .tokens_per_s = 7e6};
-    const rm_eval_event eval = {.step = 300, .loss = 2.5, .accuracy = 0.75, .top5 = -1};
+    const rm_eval_event eval = {.step = 300,
+                                .loss = 2.5,
+                                .score = {{"accuracy", "%g", 0.75, true}, {"perplexity", "%g", 9, false}},
+                                .scores = 2};
     size_t at = 0, bytes;
     ck_assert_uint_eq(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); /* known */
     ck_ok(rm_tensorboard_open(in_scratch("a/b"), &run, &board));
@@ -104,6 +107,7 @@ START_TEST(records_come_back) {
     ck_assert(value_of(m, bytes, "train/lr") == 0.5f && value_of(m, bytes, "train/tokens_per_s") == 7e6f);
     m = next_record(&at, &bytes);
     ck_assert(m && value_of(m, bytes, "eval/loss") == 2.5f && value_of(m, bytes, "eval/accuracy") == 0.75f);
+    ck_assert(!find(m, bytes, "perplexity"));
     ck_assert_ptr_null(next_record(&at, &bytes));
 }
 END_TEST
@@ -116,7 +120,7 @@ START_TEST(what_is_not_known_is_left_out) {
     ck_ok(rm_tensorboard_close(&board));
     ck_ok(rm_tensorboard_open(in_scratch("t"), &(rm_metrics_run){.name = "a"}, &board));
     ck_ok(rm_tensorboard_step(&board, &(rm_step_event){.step = 1}));
-    ck_ok(rm_tensorboard_eval(&board, &(rm_eval_event){.step = 1, .accuracy = -1}));
+    ck_ok(rm_tensorboard_eval(&board, &(rm_eval_event){.step = 1}));
     ck_ok(rm_tensorboard_close(&board));
     read_events(in_scratch("t"));
     next_record(&at, &bytes);

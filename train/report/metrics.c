@@ -299,15 +299,23 @@ static json_t *confusion_json(const int64_t *confusion, int64_t classes) {
     return rows;
 }
 
+const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
+    size_t n = (size_t)snprintf(text, bytes, "loss %.9g", event->loss);
+    for (int i = 0; i < event->scores && n + 2 < bytes; i++) {
+        const rm_score *s = &event->score[i];
+        text[n++] = ' ', text[n++] = ' ';
+        n += (size_t)snprintf(text + n, bytes - n,
+                              !s->share || isfinite(s->value) ? s->text : "no label error rate: there are no labels",
+                              s->share ? 100 * s->value : s->value);
+    }
+    if (n < bytes) snprintf(text + n, bytes - n, "  (%lld samples)", (long long)event->samples);
+    return text;
+}
+
 void *rm_metrics_eval_json(const rm_eval_event *e, const int64_t *confusion, int64_t classes) {
     json_t *event = json_pack("{s:s, s:I, s:I, s:o}", "event", "eval", "step", (json_int_t)e->step, "samples",
                               (json_int_t)e->samples, "loss", real(e->loss));
-    if (e->accuracy >= 0) json_object_set_new(event, "accuracy", real(e->accuracy));
-    if (e->accuracy >= 0 && e->top5 >= 0) json_object_set_new(event, "top5_accuracy", real(e->top5));
-    if (e->pairs) json_object_set_new(event, "exact_match", real(e->exact));
-    if (e->transcripts) json_object_set_new(event, "label_error_rate", real(e->label_errors));
-    if (e->bits_per_byte != 0) json_object_set_new(event, "bits_per_byte", real(e->bits_per_byte));
-    if (e->tokens) json_object_set_new(event, "perplexity", real(exp(e->loss)));
+    for (int i = 0; i < e->scores; i++) json_object_set_new(event, e->score[i].name, real(e->score[i].value));
     if (confusion) json_object_set_new(event, "confusion", confusion_json(confusion, classes));
     return event;
 }

@@ -40,17 +40,23 @@ typedef struct {
     double comm_busy_ms, comm_wait_ms;
 } rm_step_event;
 
+/* How answers are scored beside the loss. */
+typedef struct {
+    const char *name, *text; /* for programs; for people, as a format */
+    double value;
+    bool share; /* it is between 0 and 1, and people read it in per cent; not finite: there is nothing to score */
+} rm_score;
+enum { RM_MOST_SCORES = 2 };
+
 typedef struct {
     int64_t step, samples;
     double loss, accuracy; /* accuracy < 0: not a task that has one */
-    double top5;           /* of five guesses; < 0: there are no more classes */
-    bool pairs;            /* seq2seq, where accuracy is of tokens; then there is: */
-    double exact;          /* the share of samples with all their tokens right */
-    bool transcripts;      /* then there is: */
-    double label_errors;   /* labels put in, left out or replaced, by the number of those that should be there; not finite: there are none */
-    bool tokens;           /* lm: also perplexity */
-    double bits_per_byte;  /* of the text; 0: its bytes are not known */
+    rm_score score[RM_MOST_SCORES];
+    int scores;
 } rm_eval_event;
+
+/* "loss 1.234  bits per byte 1.78  perplexity 3.43  (1115 samples)"; into text of at least 160 bytes. */
+const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes);
 
 typedef struct {
     int64_t steps;

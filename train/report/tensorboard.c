@@ -159,10 +159,11 @@ remat_status rm_tensorboard_eval(rm_tensorboard *board, const rm_eval_event *e) 
     message summary = {0};
     if (board->writer.fd < 0) return REMAT_OK;
     put_value(&summary, "eval/loss", e->loss);
-    if (e->accuracy >= 0) put_value(&summary, "eval/accuracy", e->accuracy);
-    if (e->accuracy >= 0 && e->top5 >= 0) put_value(&summary, "eval/top5_accuracy", e->top5);
-    if (e->pairs) put_value(&summary, "eval/exact_match", e->exact);
-    if (e->transcripts && isfinite(e->label_errors)) put_value(&summary, "eval/label_error_rate", e->label_errors);
+    for (int i = 0; i < e->scores; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "eval/%s", e->score[i].name);
+        if (e->score[i].share && isfinite(e->score[i].value)) put_value(&summary, name, e->score[i].value);
+    }
     return write_summary(board, e->step, &summary);
 }
 

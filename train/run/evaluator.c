@@ -44,6 +44,14 @@ static void free_part(rm_eval_part *part) {
     *part = (rm_eval_part){0};
 }
 
+static remat_status make_room(rm_evaluator *e, size_t count, size_t bytes, void *out) {
+    void *room = rm_calloc(count, bytes);
+    REQUIRE(room, MEMORY, "no memory for the outputs of an evaluation");
+    e->held_bytes += count * bytes;
+    memcpy(out, &room, sizeof room);
+    return REMAT_OK;
+}
+
 remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
                                  int64_t batch, bool plan_only, rm_evaluator *out) {
     *out = (rm_evaluator){.dataset = dataset,
@@ -56,16 +64,12 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     const rm_data_shape *shape = &dataset->shape;
     int64_t outputs = shape->labels ? out->width * shape->classes : out->width;
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
-    if (out->width) {
-        int64_t rows = (full + (shape->every_step && !shape->labels)) * out->answers;
-        out->outputs = rm_calloc((size_t)rows * (size_t)outputs, sizeof(float));
-        REQUIRE(out->outputs, MEMORY, "no memory for the outputs of %lld samples", (long long)full);
-    }
+    int64_t rows = (full + (shape->every_step && !shape->labels)) * out->answers;
+    if (outputs) TRY(make_room(out, (size_t)(rows * outputs), sizeof(float), &out->outputs));
     if (shape->labels) {
-        out->reading = rm_calloc((size_t)shape->timesteps, sizeof *out->reading);
-        out->row = rm_calloc((size_t)shape->timesteps, sizeof *out->row);
-        out->distance = rm_calloc((size_t)shape->labels + 1, sizeof *out->distance);
-        REQUIRE(out->reading && out->row && out->distance, MEMORY, "no memory for the labels of a sample");
+        TRY(make_room(out, (size_t)shape->timesteps, sizeof *out->reading, &out->reading));
+        TRY(make_room(out, (size_t)shape->timesteps, sizeof *out->row, &out->row));
+        TRY(make_room(out, (size_t)shape->labels + 1, sizeof *out->distance, &out->distance));
     }
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
     if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
@@ -126,27 +130,16 @@ static uint64_t part_bytes(const rm_eval_part *part) {
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
-    const rm_data_shape *shape = e->dataset ? &e->dataset->shape : NULL;
-    uint64_t rows = (uint64_t)((e->full.batch.batch + (shape && shape->every_step && !shape->labels)) * e->answers);
-    uint64_t outputs = 4 * rows * (uint64_t)e->width;
-    if (e->reading) /* and a sample's labels, twice, and room to compare them */
-        outputs = outputs * (uint64_t)shape->classes + 8 * (uint64_t)(e->width + shape->labels + 1);
-    return part_bytes(&e->full) + part_bytes(&e->rest) + outputs + (e->dataset ? e->dataset->held_bytes : 0);
+    return part_bytes(&e->full) + part_bytes(&e->rest) + e->held_bytes + (e->dataset ? e->dataset->held_bytes : 0);
 }
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-/* Answers that count, and those whose class was the first, or among the first five; of transcripts, labels that are wrong, and all of
- * them. */
+/* Answers that count, and those whose class was the first, or among the first five, and of pairs samples with all their tokens right; of
+ * transcripts, labels that are wrong, and all of them. */
+enum { ALL, FIRST, FIVE, EXACT, SUMS, WRONG = FIRST, LABELS = FIVE };
 typedef struct {
-    int64_t all;
-    union {
-        int64_t first, wrong;
-    };
-    union {
-        int64_t five, labels;
-    };
-    int64_t exact; /* of pairs: samples with all their tokens right */
+    int64_t of[SUMS];
 } right;
 
 static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
@@ -155,10 +148,10 @@ static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
 }
 
 static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum) {
-    sum->first += rm_count_right(e->outputs, target, n, e->width, 1);
-    sum->five += rm_count_right(e->outputs, target, n, e->width, 5);
+    sum->of[FIRST] += rm_count_right(e->outputs, target, n, e->width, 1);
+    sum->of[FIVE] += rm_count_right(e->outputs, target, n, e->width, 5);
     if (e->dataset->shape.answer_steps)
-        sum->exact += rm_count_exact(e->outputs, target, e->answers, n / e->answers, e->width);
+        sum->of[EXACT] += rm_count_exact(e->outputs, target, e->answers, n / e->answers, e->width);
     if (e->confusion) confuse(e, target, n);
 }
 
@@ -185,8 +178,8 @@ static remat_status take_transcripts(rm_evaluator *e, rm_eval_part *part, right 
         int64_t n = rm_transcript_read(e->outputs + b * K, length, B * K, K, e->reading);
         for (int64_t t = length; t < T; t++) e->reading[t] = RM_NO_LABEL;
         int64_t m = rm_transcript_length(target, shape->labels);
-        sum->wrong += rm_edit_distance(e->reading, n, target, m, e->distance);
-        sum->labels += m;
+        sum->of[WRONG] += rm_edit_distance(e->reading, n, target, m, e->distance);
+        sum->of[LABELS] += m;
         for (int64_t t = 0; t < T; t++) e->row[t] = (float)e->reading[t];
         if (e->sink) TRY(e->sink(e->sink_context, e->row, 1));
     }
@@ -245,14 +238,14 @@ static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first,
     TRY(remat_evaluate(part->session, &result));
     const int64_t n = counted_in(e, &part->batch);
     *loss = result.loss * (double)n;
-    sum->all += n;
+    sum->of[ALL] += n;
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
 }
 
 /* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
  * zeros is exact, so only the order in which batches are added here makes the result. */
 static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, right *sum) {
-    double value[WINDOW + 4] = {0};
+    double value[WINDOW + SUMS] = {0};
     right here = {0};
     int64_t n = end - first, full = e->full.batch.batch, size = e->ranks ? e->ranks->size : 1;
     for (int64_t i = first; i < end; i++) {
@@ -260,17 +253,29 @@ static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, doub
         rm_eval_part *part = (i + 1) * full <= e->dataset->count ? &e->full : &e->rest;
         TRY(run_part(e, part, i * full, &value[i - first], &here));
     }
-    value[n] = (double)here.first;
-    value[n + 1] = (double)here.five;
-    value[n + 2] = (double)here.all;
-    value[n + 3] = (double)here.exact;
-    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + 4));
+    for (int k = 0; k < SUMS; k++) value[n + k] = (double)here.of[k];
+    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + SUMS));
     for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
-    sum->first += (int64_t)value[n];
-    sum->five += (int64_t)value[n + 1];
-    sum->all += (int64_t)value[n + 2];
-    sum->exact += (int64_t)value[n + 3];
+    for (int k = 0; k < SUMS; k++) sum->of[k] += (int64_t)value[n + k];
     return REMAT_OK;
+}
+
+static void score(const rm_evaluator *e, const right *sum, int64_t samples, rm_eval_event *out) {
+    bool counted = has_accuracy(&e->dataset->shape) && sum->of[ALL], pairs = e->dataset->shape.answer_steps;
+    const double all = (double)sum->of[ALL];
+    rm_score *s = out->score;
+    out->accuracy = counted ? (double)sum->of[FIRST] / all : -1;
+    if (e->bytes_per_target > 0)
+        *s++ = (rm_score){"bits_per_byte", "bits per byte %.4f", out->loss / e->bytes_per_target / M_LN2, false};
+    if (e->tokens) *s++ = (rm_score){"perplexity", "perplexity %.4g", exp(out->loss), false};
+    if (counted) *s++ = (rm_score){"accuracy", "accuracy %.2f %%", out->accuracy, true};
+    if (counted && e->width > 5 && !pairs)
+        *s++ = (rm_score){"top5_accuracy", "top-5 %.2f %%", (double)sum->of[FIVE] / all, true};
+    if (pairs) *s++ = (rm_score){"exact_match", "exact match %.2f %%", (double)sum->of[EXACT] / (double)samples, true};
+    if (e->reading)
+        *s++ = (rm_score){"label_error_rate", "label error rate %.2f %%",
+                          (double)sum->of[WRONG] / (double)sum->of[LABELS], true};
+    out->scores = (int)(s - out->score);
 }
 
 remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_event *out) {
@@ -283,33 +288,8 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
         int64_t end = first + WINDOW < batches ? first + WINDOW : batches;
         TRY(run_window(e, first, end, &loss_sum, &sum));
     }
-    out->samples = e->answers > 1 || e->dataset->shape.every_step ? count : sum.all;
-    out->loss = loss_sum / (double)sum.all;
-    bool counted = has_accuracy(&e->dataset->shape);
-    out->accuracy = counted ? (double)sum.first / (double)sum.all : -1;
-    out->pairs = e->dataset->shape.answer_steps > 0;
-    out->exact = out->pairs ? (double)sum.exact / (double)count : 0;
-    out->top5 = counted && e->width > 5 && !out->pairs ? (double)sum.five / (double)sum.all : -1;
-    out->bits_per_byte = e->bytes_per_target > 0 ? out->loss / e->bytes_per_target / M_LN2 : 0;
-    out->transcripts = e->reading;
-    out->label_errors = e->reading ? (double)sum.wrong / (double)sum.labels : 0; /* NaN, or infinite: there are none */
-    out->tokens = e->tokens;
+    out->samples = e->answers > 1 || e->dataset->shape.every_step ? count : sum.of[ALL];
+    out->loss = loss_sum / (double)sum.of[ALL];
+    score(e, &sum, count, out);
     return REMAT_OK;
-}
-
-const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
-    char more[80] = "";
-    int n = 0;
-    if (event->bits_per_byte != 0) n = snprintf(more, sizeof more, "  bits per byte %.4f", event->bits_per_byte);
-    if (event->tokens) n += snprintf(more + n, sizeof more - (size_t)n, "  perplexity %.4g", exp(event->loss));
-    if (event->accuracy >= 0) n = snprintf(more, sizeof more, "  accuracy %.2f %%", 100 * event->accuracy);
-    if (event->accuracy >= 0 && event->top5 >= 0)
-        snprintf(more + n, sizeof more - (size_t)n, "  top-5 %.2f %%", 100 * event->top5);
-    if (event->pairs) snprintf(more + n, sizeof more - (size_t)n, "  exact match %.2f %%", 100 * event->exact);
-    if (event->transcripts && isfinite(event->label_errors))
-        snprintf(more, sizeof more, "  label error rate %.2f %%", 100 * event->label_errors);
-    else if (event->transcripts)
-        snprintf(more, sizeof more, "  no label error rate: there are no labels");
-    snprintf(text, bytes, "loss %.9g%s  (%lld samples)", event->loss, more, (long long)event->samples);
-    return text;
 }

@@ -34,6 +34,7 @@ typedef struct {
     int32_t *reading;   /* of transcripts: a sample's labels, (T), */
     int64_t *distance;  /* and room to compare them, (S + 1) */
     float *row;         /* and the labels for the sink */
+    uint64_t held_bytes; /* of these four */
     rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
     int64_t
@@ -66,9 +67,6 @@ remat_session *rm_evaluator_session(rm_evaluator *evaluator);
 
 /* With the parameters of `weights`, which may be rm_evaluator_session's. Fills everything but out->step, on every rank. */
 remat_status rm_evaluator_run(rm_evaluator *evaluator, remat_session *weights, rm_eval_event *out);
-
-/* "loss 1.234  bits per byte 1.78  perplexity 3.43  (1115 samples)"; into text of at least 160 bytes. */
-const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes);
 
 /* ---- Of saved weights --------------------------------------------------------------------------------------------- */
 
