@@ -5,7 +5,20 @@
 #include "train/data/tokenizer.h"
 #include "train/file.h"
 
+static const rm_data_kind *const kinds[] = {
+#define KIND(name) &rm_data_##name,
+#include "train/data/kinds.def"
+#undef KIND
+};
+
+static const rm_data_kind *kind_of(const rm_data_source *source) {
+    int i = 0;
+    while (!kinds[i]->reads || !kinds[i]->reads(source)) i++; /* image_array reads any pictures, arrays any others */
+    return kinds[i];
+}
+
 remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out) {
+    if (!kind) kind = kind_of(source);
     rm_dataset *data = rm_calloc(1, kind->bytes);
     *out = NULL;
     REQUIRE(data, MEMORY, "no memory to open %s", source->data ? source->data : "generated data");

@@ -122,6 +122,7 @@ typedef struct {
 /* A kind of data. */
 struct rm_data_kind {
     size_t bytes; /* of its struct */
+    bool (*reads)(const rm_data_source *); /* whether such data are of this kind; NULL: a task names it */
     /* Into zeros but for `kind`; closed by the caller when it fails. INVALID: the flags do not fit; IO: the file does not. */
     remat_status (*open)(rm_dataset *, const rm_data_source *);
     void (*close)(rm_dataset *); /* frees what the struct holds; NULL: nothing */
@@ -136,7 +137,7 @@ struct rm_data_kind {
     bool threads; /* several threads may call `fill` and `mark` at a time, for different columns */
 };
 
-/* Opens data of this kind. Tasks know which kinds they have (tasks/task.h). */
+/* Opens data of this kind; NULL: of the first that reads them. Tasks know which kinds they have (tasks/task.h). */
 remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
@@ -154,7 +155,9 @@ static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, i
  * that no run waits for it: most other texts show, not every byte. 0: generated, there is none. IO: it cannot be read. */
 remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 
-extern const rm_data_kind rm_data_text, rm_data_arrays, rm_data_pairs, rm_data_generated_pairs;
+#define KIND(name) extern const rm_data_kind rm_data_##name;
+#include "train/data/kinds.def"
+#undef KIND
 
 /* Shapes that follow from the flags alone. */
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */

@@ -2,8 +2,6 @@
 #include "train/data/images.h"
 
 #include "memory/host.h"
-#include "train/file.h"
-#include "train/text.h"
 
 typedef struct rm_images_scratch {
     uint8_t *bytes; /* for `read` */
@@ -44,11 +42,6 @@ remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int
 }
 
 /* ---- Opening ------------------------------------------------------------------------------------------------------ */
-
-const rm_data_kind *rm_images_kind(const char *path) {
-    if (rm_path_is_directory(path)) return rm_images_are_cifar(path) ? &rm_data_image_cifar : &rm_data_image_folder;
-    return rm_text_ends(path, ".bin") ? &rm_data_image_cifar : &rm_data_image_array;
-}
 
 rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels) {
     return (rm_data_shape){.timesteps = 1,

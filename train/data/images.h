@@ -1,6 +1,7 @@
 /* images.h: pictures as a kind of data: reads them from where they lie, one at a time and in any order, each as an array
  * (channels,height,width); framed (framing.h) as the model reads them; each with its class. Several threads may fill different columns at a
- * time: each borrows one of as many scratch blocks. A place where pictures lie is one file with one rm_data_kind:
+ * time: each borrows one of as many scratch blocks. A place where pictures lie is one file with one rm_data_kind
+ * (kinds.def):
  *
  *     images_array    .npy (N,C,H,W), (N,H,W,C) or (N,H,W), or IDX images (N,H,W); labels from a file of their own
  *     images_cifar    CIFAR-10's binary files, one or several: a byte for the label, then 3 x 32 x 32
@@ -35,12 +36,6 @@ struct rm_images {
     struct rm_images_scratch *free;
     int64_t n_free, n_scratch;
 };
-
-/* Of the kind that `data` is: a folder of files data_batch_*.bin, or files that end in .bin, are CIFAR-10's; another folder has a
- * folder for each class; any other file is an array. */
-const rm_data_kind *rm_images_kind(const char *data);
-extern const rm_data_kind rm_data_image_array, rm_data_image_cifar, rm_data_image_folder;
-bool rm_images_are_cifar(const char *folder); /* it has files data_batch_*.bin */
 
 /* For the kinds: opening, around what finds the pictures and sets the members above, base.count, held_bytes and
  * shape.class_names; the same for closing; and the rest of the kind. */

@@ -4,6 +4,7 @@
 #include "memory/host.h"
 #include "train/data/cifar.h"
 #include "train/file.h"
+#include "train/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -70,7 +71,7 @@ static void free_list(struct dirent **list, int count) {
     if (count >= 0) free(list);
 }
 
-bool rm_images_are_cifar(const char *folder) {
+static bool has_batches(const char *folder) {
     struct dirent **list;
     int count = list_batches(folder, &list);
     free_list(list, count);
@@ -128,7 +129,13 @@ static remat_status open_images(rm_dataset *base, const rm_data_source *source) 
     return rm_images_open((rm_images *)base, source, find);
 }
 
+static bool reads(const rm_data_source *source) {
+    bool file = rm_text_ends(source->data, ".bin") && !rm_path_is_directory(source->data);
+    return source->pictures && (file || has_batches(source->data));
+}
+
 const rm_data_kind rm_data_image_cifar = {.bytes = sizeof(cifar_images),
+                                          .reads = reads,
                                           .open = open_images,
                                           .close = close_images,
                                           .fill = rm_images_fill,

@@ -29,11 +29,6 @@ typedef struct {
 } picture;
 
 typedef struct {
-    char **name;
-    int64_t count, capacity;
-} name_list;
-
-typedef struct {
     rm_images images;
     char *folder;
     picture *picture;
@@ -99,11 +94,6 @@ static void close_images(rm_dataset *base) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static void free_names(name_list *list) {
-    for (int64_t i = 0; i < list->count; i++) rm_free(list->name[i]);
-    rm_free(list->name);
-}
-
 /* ImageFolder's endings, those that nothing here decodes, too: such a file is refused, not left out unseen. */
 static bool is_picture(const char *name) {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
@@ -113,17 +103,15 @@ static bool is_picture(const char *name) {
     return false;
 }
 
-static remat_status add_name(name_list *list, const char *root, const char *name, bool folders) {
+static remat_status add_name(rm_class_names *list, const char *root, const char *name, bool folders) {
     char path[RM_PATH_BYTES];
     TRY(rm_path_join(path, sizeof path, root, name));
     if (folders != rm_path_is_directory(path) || (!folders && !is_picture(name))) return REMAT_OK;
-    REQUIRE(rm_grow(&list->name, &list->capacity, list->count + 1, sizeof *list->name), MEMORY, "no memory for names");
-    list->name[list->count] = rm_strdup(name);
-    REQUIRE(list->name[list->count++], MEMORY, "no memory for names");
-    return REMAT_OK;
+    return rm_class_names_add(list, name);
 }
 
-static remat_status add_entry(name_list *list, const char *root, const char *below, const char *name, bool folders) {
+static remat_status add_entry(rm_class_names *list, const char *root, const char *below, const char *name,
+                              bool folders) {
     char joined[RM_PATH_BYTES];
     if (!strcmp(name, ".") || !strcmp(name, "..")) return REMAT_OK;
     if (!*below) return add_name(list, root, name, folders);
@@ -132,7 +120,7 @@ static remat_status add_entry(name_list *list, const char *root, const char *bel
 }
 
 /* Adds what lies in root/below, folders or pictures, each as below/NAME; below: "" is root itself. */
-static remat_status add_names(name_list *list, const char *root, const char *below, bool folders) {
+static remat_status add_names(rm_class_names *list, const char *root, const char *below, bool folders) {
     char path[RM_PATH_BYTES];
     remat_status status = REMAT_OK;
     TRY(rm_path_join(path, sizeof path, root, below));
@@ -144,7 +132,7 @@ static remat_status add_names(name_list *list, const char *root, const char *bel
     return status;
 }
 
-static void sort_names(name_list *list) {
+static void sort_names(rm_class_names *list) {
     if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
 }
 
@@ -161,29 +149,29 @@ static remat_status add_picture(folder_images *from, const char *name, int32_t l
 
 /* Those of one folder, not of the folders in it. */
 static remat_status add_pictures(folder_images *from, const char *folder, int32_t label) {
-    name_list files = {0};
+    rm_class_names files = {0};
     remat_status status = add_names(&files, from->folder, folder, false);
     sort_names(&files);
     for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(from, files.name[i], label);
-    free_names(&files);
+    rm_class_names_free(&files);
     return status;
 }
 
 /* A class's folder and all below it, in the order of their whole names: a, a-b, a/c. */
 static remat_status add_class(folder_images *from, const char *class_name, int32_t label) {
-    name_list folders = {0};
+    rm_class_names folders = {0};
     remat_status status = add_name(&folders, from->folder, class_name, true);
     for (int64_t i = 0; i < folders.count && !status; i++)
         status = add_names(&folders, from->folder, folders.name[i], true);
     sort_names(&folders);
     for (int64_t i = 0; i < folders.count && !status; i++) status = add_pictures(from, folders.name[i], label);
-    free_names(&folders);
+    rm_class_names_free(&folders);
     return status;
 }
 
 static remat_status find_classes(folder_images *from) {
     rm_class_names *names = &from->images.names;
-    name_list folders = {0};
+    rm_class_names folders = {0};
     uLong sum = crc32_z(0, NULL, 0);
     remat_status status = add_names(&folders, from->folder, "", true);
     sort_names(&folders);
@@ -192,7 +180,7 @@ static remat_status find_classes(folder_images *from) {
         sum = crc32_z(sum, (const uint8_t *)folders.name[i], strlen(folders.name[i]) + 1);
         status = rm_class_names_add(names, folders.name[i]);
     }
-    free_names(&folders);
+    rm_class_names_free(&folders);
     from->images.labels.classes = names->count;
     from->images.base.shape.class_names = (uint32_t)sum;
     return status;
@@ -328,7 +316,10 @@ static remat_status open_images(rm_dataset *base, const rm_data_source *source) 
     return rm_images_open((rm_images *)base, source, find);
 }
 
+static bool reads(const rm_data_source *source) { return source->pictures && rm_path_is_directory(source->data); }
+
 const rm_data_kind rm_data_image_folder = {.bytes = sizeof(folder_images),
+                                           .reads = reads,
                                            .open = open_images,
                                            .close = close_images,
                                            .fill = rm_images_fill,

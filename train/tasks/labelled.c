@@ -1,5 +1,4 @@
 /* labelled.c: tasks whose data are numbers in a file, and whose labels are in another: --task=classify, regress and transcribe. */
-#include "train/data/images.h"
 #include "train/tasks/task.h"
 
 static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
@@ -14,12 +13,11 @@ static remat_status open_classify(const rm_data_source *source, rm_dataset **out
             eval, eval);
     REQUIRE(!source->pixels || source->labels || source->unlabelled, INVALID,
             "each pixel has a class, and nothing says which: say --%slabels=FILE, .npy (N,H,W)", eval);
-    if (source->pictures) return rm_data_open(rm_images_kind(source->data), source, out);
-    REQUIRE(source->labels || source->unlabelled, INVALID,
+    REQUIRE(source->pictures || source->labels || source->unlabelled, INVALID,
             "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample, [N], or for each "
             "timestep, [N,T]",
             source->data, eval);
-    return rm_data_open(&rm_data_arrays, source, out);
+    return rm_data_open(NULL, source, out);
 }
 
 static remat_status shape_of_pictures(const rm_data_source *source, rm_data_shape *out) {
@@ -55,7 +53,7 @@ static remat_status open_regress(const rm_data_source *source, rm_dataset **out)
             "timestep",
             source->data, eval);
     numbers.numbers = true;
-    return rm_data_open(&rm_data_arrays, &numbers, out);
+    return rm_data_open(NULL, &numbers, out);
 }
 
 const rm_task rm_task_regress = {
@@ -73,7 +71,7 @@ static remat_status open_transcribe(const rm_data_source *source, rm_dataset **o
         "up with -1)",
         eval, eval);
     transcripts.transcripts = true;
-    return rm_data_open(&rm_data_arrays, &transcripts, out);
+    return rm_data_open(NULL, &transcripts, out);
 }
 
 const rm_task rm_task_transcribe = {.name = "transcribe",
