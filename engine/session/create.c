@@ -221,12 +221,31 @@ static remat_status share_pages(remat_session *s) {
     return REMAT_OK;
 }
 
+static remat_bucket bucket_of(const remat_session *s, int64_t index) {
+    const rm_residents *at = &s->chain.at;
+    const rm_bucket *bucket = &at->buckets.item[index];
+    const rm_parameter *first = &at->buckets.param[at->buckets.order[bucket->first_param]];
+    float *parameters = (float *)(s->runner.resident + at->parameters_offset);
+    float *gradients = (float *)(s->runner.resident + at->gradients_offset);
+    return (remat_bucket){.index = (int32_t)index,
+                          .parameters = s->runner.resident ? parameters + bucket->at : NULL,
+                          .gradients = s->runner.resident && !s->inference ? gradients + bucket->at : NULL,
+                          .count = bucket->count,
+                          .first = s->graph->value[first->value].name};
+}
+
+static remat_status make_buckets(remat_session *s) {
+    int64_t n = remat_bucket_count(s);
+    s->bucket = rm_calloc((size_t)n + 1, sizeof *s->bucket);
+    REQUIRE(s->bucket, MEMORY, "out of memory for %lld buckets", (long long)n);
+    for (int64_t i = 0; i < n; i++) s->bucket[i] = bucket_of(s, i);
+    return REMAT_OK;
+}
+
 /* What else is needed to send them, so that no step allocates. */
 static remat_status prepare_buckets(const remat_session *s) {
-    for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++) {
-        remat_bucket bucket = remat_bucket_info(s, i);
-        TRY(s->ranks.prepare(s->ranks.context, &bucket));
-    }
+    for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++)
+        TRY(s->ranks.prepare(s->ranks.context, &s->bucket[i]));
     return REMAT_OK;
 }
 
@@ -264,10 +283,11 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .tier = r->tier};
     rm_run_talks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
-    if (s->plan_only) return REMAT_OK;
+    if (s->plan_only) return make_buckets(s);
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
     TRY(s->api->queue_create(s->device, &r->queue));
     r->resident = rm_resident_begin(s->api->claim(r->block, 0, s->chain.at.bytes));
+    TRY(make_buckets(s));
     TRY(share_pages(s));
     TRY(prepare_buckets(s));
     TRY(make_events(s));
@@ -343,6 +363,7 @@ void remat_session_free(remat_session *s) {
     rm_free(s->shard_loss);
     rm_free(s->shard_count);
     rm_free(s->squares);
+    rm_free(s->bucket);
     rm_free(s->sums);
     rm_free(s->runner.piece);
     rm_free(s->runner.saved);

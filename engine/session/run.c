@@ -223,8 +223,8 @@ static bool is_first(rm_runner *runner, const rm_step *step) {
 }
 
 /* From where the run stands to its end, or to its first backward run. */
-static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
-                             bool to_backward) {
+static remat_status run_lines(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
+                              bool to_backward) {
     for (; runner->line < schedule->plan.n_steps; runner->line++) {
         int64_t s = runner->line;
         const rm_step *step = &schedule->plan.step[s];
@@ -249,13 +249,6 @@ static remat_status run_plan(rm_runner *runner, const rm_problem *problem, const
     return REMAT_OK;
 }
 
-static remat_status run_and_wait(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
-                                 bool to_backward) {
-    remat_status status = run_plan(runner, problem, schedule, to_backward), last = rm_run_wait_for_all(runner);
-    if (runner->api->note) runner->api->note(runner->queue, -1);
-    return last ? last : status;
-}
-
 static void begin_run(rm_runner *runner) {
     runner->line = runner->lifetime = runner->n_forward = 0;
     runner->n_finished = 0;
@@ -264,16 +257,10 @@ static void begin_run(rm_runner *runner) {
     if (runner->verify && runner->training) rm_verify_begin(runner->verify);
 }
 
-remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
-    begin_run(runner);
-    return run_and_wait(runner, problem, schedule, true);
-}
-
-remat_status rm_run_from_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
-    return run_and_wait(runner, problem, schedule, false);
-}
-
-remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule) {
-    begin_run(runner);
-    return rm_run_from_backward(runner, problem, schedule);
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, rm_run_half half) {
+    if (half != RM_FROM_BACKWARD) begin_run(runner);
+    remat_status status = run_lines(runner, problem, schedule, half == RM_TO_BACKWARD);
+    remat_status last = rm_run_wait_for_all(runner);
+    if (runner->api->note) runner->api->note(runner->queue, -1);
+    return last ? last : status;
 }

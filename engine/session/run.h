@@ -48,10 +48,9 @@ void rm_run_talks(rm_runner *runner);
 
 /* Runs a whole plan: of the training problem, or of the evaluation (runner->training). Fails where rm_verify_before or
  * rm_verify_after does, where the second tier does (IO), and where ranks->poll or `finished` does. However it ends, no
- * transfer is under way any more. In two parts: up to the first backward run, and the rest. */
-remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
-remat_status rm_run_to_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
-remat_status rm_run_from_backward(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule);
+ * transfer is under way any more. Or in two halves: up to the first backward run, and from there. */
+typedef enum { RM_WHOLE_PLAN, RM_TO_BACKWARD, RM_FROM_BACKWARD } rm_run_half;
+remat_status rm_run(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule, rm_run_half half);
 
 /* Runs one program of `stage` by itself, on what runner->piece, ->saved and ->scratch point to: for measuring. */
 void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program);

@@ -54,6 +54,7 @@ struct remat_session {
     bool ran_forward;                    /* and nothing has come between: remat_backward can go on */
     remat_ranks ranks; /* own copy; size 1 and no slots where there are none, and where nothing runs */
     int n_mapped;      /* sections of the block that ranks.map was called for */
+    remat_bucket *bucket; /* as ranks are shown them, but for `ready` */
     rm_event **ready;  /* by bucket; NULL: ranks are given what the device is done with */
     bool deterministic_world;
     int micro_steps, n_made; /* ... of them since gradients were last begun anew */
@@ -126,7 +127,6 @@ void rm_session_begin_update(remat_session *session, double lr); /* lr, step and
 remat_status rm_session_gradient_norm(remat_session *session);   /* once all are taken: session->grad_norm */
 uint64_t rm_session_sums_bytes(const remat_session *session); /* on the host: of losses by shard, norms by parameter */
 bool rm_session_is_fused(const remat_session *session);       /* buckets are updated as they arrive */
-remat_bucket rm_session_bucket(const remat_session *session, int64_t index);
 /* The bucket as other ranks may have it: the device is done with what it was given so far, or will be when bucket->ready is
  * reached. */
 remat_status rm_session_hand_over(const remat_session *session, int64_t index, remat_bucket *bucket);

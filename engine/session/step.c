@@ -104,7 +104,7 @@ static remat_status forward_half(remat_session *s) {
     TRY(begin_pass(s, true));
     s->runner.shard = (uint32_t)shard_of(s);
     if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
-    TRY(rm_run_to_backward(&s->runner, &s->chain.problem, &s->training));
+    TRY(rm_run(&s->runner, &s->chain.problem, &s->training, RM_TO_BACKWARD));
     s->ran_forward = true;
     return REMAT_OK;
 }
@@ -140,7 +140,7 @@ static remat_status backward_half(remat_session *s, remat_step_result *result) {
     s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
     take_share(s);
     TRY(rm_session_weigh_part(s, shard_of(s)));
-    remat_status status = rm_run_from_backward(&s->runner, &s->chain.problem, &s->training);
+    remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training, RM_FROM_BACKWARD);
     if (s->runner.trace && !status) s->trace_next = false;
     s->runner.trace = NULL;
     s->ran_forward = false;
@@ -328,7 +328,7 @@ remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, s
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     TRY(rm_session_check_inputs(s));
     TRY(begin_pass(s, false));
-    TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation));
+    TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));
     TRY(end_pass(s, &made));
     s->evaluated = true;
     rm_give(result, result_bytes, &made, sizeof made);

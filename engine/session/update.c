@@ -15,22 +15,9 @@ static bool is_sharded(const remat_session *s) { return s->chain.at.buckets.part
 
 int64_t remat_bucket_count(const remat_session *s) { return s ? s->chain.at.buckets.n : 0; }
 
-remat_bucket rm_session_bucket(const remat_session *s, int64_t index) {
-    const rm_residents *at = &s->chain.at;
-    const rm_bucket *bucket = &at->buckets.item[index];
-    const rm_parameter *first = &at->buckets.param[at->buckets.order[bucket->first_param]];
-    float *parameters = (float *)(s->runner.resident + at->parameters_offset);
-    float *gradients = (float *)(s->runner.resident + at->gradients_offset);
-    return (remat_bucket){.index = (int32_t)index,
-                          .parameters = s->runner.resident ? parameters + bucket->at : NULL,
-                          .gradients = s->runner.resident && !s->inference ? gradients + bucket->at : NULL,
-                          .count = bucket->count,
-                          .first = s->graph->value[first->value].name};
-}
-
 void remat_bucket_info_sized(const remat_session *s, int64_t index, remat_bucket *out, size_t out_bytes) {
     bool there = index >= 0 && index < remat_bucket_count(s);
-    remat_bucket bucket = there ? rm_session_bucket(s, index) : (remat_bucket){.index = -1};
+    remat_bucket bucket = there ? s->bucket[index] : (remat_bucket){.index = -1};
     rm_give(out, out_bytes, &bucket, sizeof bucket);
 }
 
@@ -41,7 +28,7 @@ void remat_parameters_changed(remat_session *s) {
 }
 
 remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_bucket *bucket) {
-    *bucket = rm_session_bucket(s, index);
+    *bucket = s->bucket[index];
     if (!s->ready) return s->api->synchronize(s->runner.queue);
     return s->api->hand_over(s->runner.queue, s->ready[index], &bucket->ready);
 }
@@ -50,6 +37,7 @@ uint64_t rm_session_sums_bytes(const remat_session *s) {
     uint64_t params = (uint64_t)s->chain.at.buckets.n_params;
     return (uint64_t)rm_session_exchange_count(s) * sizeof *s->shard_loss +
            (uint64_t)s->ranks.size * (uint64_t)s->micro_steps * sizeof *s->shard_count +
+           (uint64_t)s->chain.at.buckets.n * sizeof *s->bucket +
            params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
 }
 
@@ -106,8 +94,7 @@ static remat_status measure_all(remat_session *s) {
 remat_status rm_session_take_bucket(remat_session *s, int32_t index) {
     const rm_buckets *buckets = &s->chain.at.buckets;
     const rm_bucket *bucket = &buckets->item[index];
-    remat_bucket shown = rm_session_bucket(s, index);
-    if (s->ranks.wait) TRY(s->ranks.wait(s->ranks.context, &shown));
+    if (s->ranks.wait) TRY(s->ranks.wait(s->ranks.context, &s->bucket[index]));
     for (int32_t k = 0; k < bucket->n_params; k++) {
         int32_t param = buckets->order[bucket->first_param + k];
         held h = held_of(s, param);
@@ -151,10 +138,8 @@ remat_status rm_session_update_bucket(remat_session *s, int32_t index) {
 }
 
 static remat_status wait_for_parts(remat_session *s) {
-    for (int32_t b = 0; b < s->chain.at.buckets.n && is_sharded(s); b++) {
-        remat_bucket shown = rm_session_bucket(s, b);
-        TRY(s->ranks.gathered(s->ranks.context, &shown));
-    }
+    for (int32_t b = 0; b < s->chain.at.buckets.n && is_sharded(s); b++)
+        TRY(s->ranks.gathered(s->ranks.context, &s->bucket[b]));
     return REMAT_OK;
 }
 
