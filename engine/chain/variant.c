@@ -6,19 +6,6 @@
 #include "engine/chain/chain.h"
 #include "memory/host.h"
 
-remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device, const char *name, bool *cudnn) {
-    static const char *const names[] = {"auto", "remat", "cudnn"};
-    int which = 0;
-    while (name && which < 3 && strcmp(name, names[which])) which++;
-    REQUIRE(which < 3, INVALID, "{rnn_kernels} is \"%s\"; it can be auto, remat or cudnn", name);
-    *cudnn = which == 2;
-    if (!*cudnn) return REMAT_OK;
-    REQUIRE(api->use_cudnn, MISSING,
-            "cuDNN runs on GPUs, not on the device \"%s\": use the device cuda, or the recurrent kernels remat",
-            api->name);
-    return api->use_cudnn(device);
-}
-
 static remat_status choose(remat_graph *graph, rm_node *node, const rm_device_api *api, rm_device *device,
                            const int64_t *tau, int32_t *chosen) {
     rm_variant variant = {.op = NULL};

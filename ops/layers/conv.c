@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "ops/layers/convolve.h"
+#include "ops/layers/conv.h"
 #include "ops/math/parallel.h"
 #include "ops/op.h"
 #include "ops/shape.h"

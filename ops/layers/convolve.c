@@ -5,7 +5,7 @@
  *
  * The gradient of x is the same sum with the roles of channels and outputs exchanged. With a stride, the taps that reach a pixel
  * of x depend on its place modulo the stride: pixels are computed class by class. */
-#include "ops/layers/convolve.h"
+#include "ops/layers/conv.h"
 
 #include <stdbool.h>
 #include <string.h>

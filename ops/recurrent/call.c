@@ -1,7 +1,7 @@
-/* call.c: from a call of lstm, gru or rnn_tanh to the fast kernels: turns it into a job, opens the parallel region
+/* call.c: from a call of a recurrent cell to the fast kernels (ops/cpu): turns it into a job, opens the parallel region
  * and runs the given instruction set's kernels on every thread of it. Compiled once, for float. Main entries:
  * rm_recurrent_forward, rm_recurrent_rebuild, rm_recurrent_backward and rm_recurrent_pack (ops/recurrent/recurrent.h). */
-#include "ops/recurrent/recurrent.h"
+#include "ops/recurrent/minimal.h"
 
 #include <omp.h>
 
@@ -179,4 +179,50 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out) {
     out->on[REMAT_ON_CPU] = on_cpu_in_bf16[cell];
     if (!rm_cell_layouts[cell].keeps) out->on[REMAT_ON_CPU].rebuild = NULL;
     return true;
+}
+
+/* ---- min_gru and min_lstm ------------------------------------------------------------------------------------------------ */
+
+/* Columns do not meet: each thread takes its own through all of the tile. */
+static void run_columns(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
+    bool large = job->tau * job->batch * job->hidden > RM_PARALLEL_MIN_HEAVY;
+    rm_region region = rm_region_begin(large ? threads : 1, true);
+    if (region.threads < 2) {
+        kernel(job, 0, 1);
+    } else {
+#pragma omp parallel num_threads(region.threads)
+        {
+            kernel(job, omp_get_thread_num(), omp_get_num_threads());
+#pragma omp master
+            rm_region_own(&region);
+        }
+    }
+    rm_region_end(&region, 0);
+}
+
+static rm_cell_job min_job_of(const remat_call *call) {
+    const remat_desc *y = &call->y.desc;
+    return (rm_cell_job){
+        .tau = y->dim[0],
+        .batch = y->dim[1],
+        .hidden = y->dim[2],
+        .x = call->x[RM_MIN_X].data,
+        .reset = call->x[RM_MIN_RESET].data,
+        .y = call->y.data,
+        .h_in = call->state_in[0].data,
+    };
+}
+
+void rm_min_forward(rm_min_cell cell, const remat_call *call) {
+    rm_cell_job job = min_job_of(call);
+    job.h_out = call->state_out[0].data;
+    run_columns(rm_cell_kernels_get()->minimal[cell].forward, &job, call->threads);
+}
+
+void rm_min_backward(rm_min_cell cell, const remat_call *call) {
+    rm_cell_job job = min_job_of(call);
+    job.dy = call->dy.data, job.dh_out = call->dstate_out[0].data;
+    job.dx = call->dx[0].data, job.dh_in = call->dstate_in[0].data, job.carry = call->scratch;
+    run_columns(rm_cell_kernels_get()->minimal[cell].backward, &job, call->threads);
+    rm_min_clear_reset(call);
 }

@@ -93,7 +93,7 @@ static inline void rm_min_define_backward(const remat_call *call, int64_t parts,
 }
 
 #ifndef RM_REAL_DOUBLE
-void rm_min_forward(rm_min_cell cell, const remat_call *call); /* minimal.c */
+void rm_min_forward(rm_min_cell cell, const remat_call *call); /* call.c */
 void rm_min_backward(rm_min_cell cell, const remat_call *call);
 #endif
 

@@ -1,5 +1,5 @@
 /* minimal_math.h: the mathematics of one unit of min_gru and min_lstm (Feng et al. 2024), for their definitions in C and their
- * CUDA kernels alike; cell/minimal.c has the same in vectors. Gates depend on x alone, so a unit is
+ * CUDA kernels alike; ops/cpu/minimal.c has the same in vectors. Gates depend on x alone, so a unit is
  *
  *   h' = keep h + take g(candidate),  keep + take = 1,  g(x) = x + 1/2 for x >= 0, else sigmoid(x)
  *

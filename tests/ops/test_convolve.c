@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "tests/cases.h"
-#include "ops/layers/convolve.h"
+#include "ops/layers/conv.h"
 #include "ops/cpu/kernels.h"
 
 static uint32_t state;
