@@ -1,5 +1,5 @@
-/* registry.c: the lists of ops and optimizers, from ops.def and optimizers.def. No constructors, so that static
- * linking cannot drop one. Compiled twice like the ops themselves: the double list serves the tests. */
+/* registry.c: the lists of ops and optimizers, from ops.def and optimizers.def. They are tables, not constructors, so
+ * that static linking cannot drop an entry. Compiled twice, like the ops themselves; tests use the list in double. */
 #include "ops/real.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-/* clusters.cu: whether this GPU runs clusters (cluster.cuh), and how many at once. */
+/* clusters.cu: how many clusters (cluster.cuh) this GPU runs at once, if any. */
 #include "ops/cuda/cluster.cuh"
 
-/* Stands for every persistent kernel: with so much shared memory a block has a multiprocessor to itself, as those of wide layers
- * have. */
+/* A stand-in for every persistent kernel: with this much shared memory a block has a multiprocessor to itself, like the
+ * kernels of wide layers. */
 enum { THREADS = 256, BYTES = 200 << 10 };
 static __global__ void __launch_bounds__(THREADS) alone(int) {}
 

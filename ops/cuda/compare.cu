@@ -1,5 +1,6 @@
-/* compare.cu: the kernels of compare.h. Two launches: partial sums, one a block, then their sum and what is done with
- * it. An atomic addition would not harm the bits here, as sums of integers have no order; none is needed. */
+/* compare.cu: the kernels of compare.h. Two launches: partial sums, one per block; then their sum, which is stored or
+ * compared. Atomic additions would give the same bits here, as integer sums do not depend on order; they are not
+ * needed. */
 #include "ops/cuda/reduce.cuh"
 
 static __global__ void add_terms(const void *state, uint64_t bytes, uint64_t seed, uint64_t *partial) {

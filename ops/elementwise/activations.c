@@ -1,5 +1,5 @@
-/* activations.c: the descriptors of the ops in activations.def, their definitions, and the way to their loops on the CPU
- * (cpu/activations.c). All that differs from one to the next is in that list. */
+/* activations.c: descriptors and definitions of the ops in activations.def, and the calls of their CPU loops
+ * (cpu/activations.c). activations.def holds everything that differs between them. */
 #include "ops/real.h"
 
 #include "ops/elementwise/activation.h"
@@ -19,7 +19,7 @@ static const remat_sample samples[] = {
     {.name = "one element", .x = {RM_SHAPE1(RM_REAL, 1)}},
 };
 
-/* What backward reads, x or y: where it is in a call, and how the descriptor says so. */
+/* The tensor that backward reads, x or y: its place in a call, and its declaration in the descriptor. */
 #define KEPT_x call->x[0].data
 #define KEPT_y call->y.data
 #define SAVES_x .in = 1u << 0

@@ -3,7 +3,7 @@
 
 #include "ops/elementwise/activation.h"
 
-/* What backward reads, x or y. */
+/* The tensor that backward reads, x or y. */
 #define KEPT_x call->x[0].data
 #define KEPT_y call->y.data
 

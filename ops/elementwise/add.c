@@ -1,4 +1,5 @@
-/* add.c: the op `add`: two values of one shape. (Where a value is used twice, the engine adds the gradients itself.) */
+/* add.c: the op `add`: the sum of two values of one shape. (If a value is used twice, the engine itself adds its
+ * gradients.) */
 #include "ops/real.h"
 
 #include <string.h>

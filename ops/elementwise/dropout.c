@@ -1,5 +1,5 @@
-/* dropout.c: inverted dropout. The mask is a function of (seed, step, node, timestep, element) (engine/rng.h), so
- * nothing is saved: backward, and every repeat of forward, draws it again. */
+/* dropout.c: inverted dropout. The mask is a function of (seed, step, node, time step, element) (engine/rng.h), so
+ * it need not be saved: backward and every recomputation of forward draw it again. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -21,10 +21,10 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)x, (void)attr, (void)pass;
-    *out = rm_cost_streaming(y, 25, 2); /* ten rounds for four elements */
+    *out = rm_cost_streaming(y, 25, 2); /* ten rounds per four elements */
 }
 
-/* out = in / (1 - p) where the draw is >= p, else 0. Forward and backward are the same map. */
+/* out = in / (1 - p) where the draw is >= p, else 0. Forward and backward are the same function. */
 static void define_map(const remat_call *call, const remat_desc *shape, const real *in, real *out) {
     const rm_dropout_attr *a = call->attr;
     int64_t steps = rm_call_steps(call, shape), width = rm_desc_count(shape) / steps;
@@ -44,18 +44,18 @@ static void define_backward(const remat_call *call) { /* y = x mask / (1 - p) */
     if (call->dx[0].data) define_map(call, &call->dy.desc, call->dy.data, call->dx[0].data);
 }
 
-/* ---- The fast form: counters side by side, so that the rounds are vector code ---------------------------- */
+/* ---- The fast version: counters side by side, so that the rounds are vectorised -------------------------- */
 
 enum { COUNTERS = 32, GROUP = 4 * COUNTERS /* elements */ };
 
 typedef struct {
     const remat_call *call;
-    uint32_t threshold; /* keep when the upper 24 bits are at least this: the same as uniform >= p */
+    uint32_t threshold; /* an element is kept if its upper 24 bits are at least this, which means uniform >= p */
     real scale;
 } map;
 
-/* The draws of elements 4 first .. 4 first + GROUP - 1, in order: rm_random4 with the rounds outside and the counters
- * inside, where the loop is one that compilers turn into vector code. */
+/* The draws of elements 4 first .. 4 first + GROUP - 1, in order: rm_random4 with the loop over rounds outside and the
+ * loop over counters inside, which compilers vectorise. */
 static void draw(const remat_key *key, uint32_t timestep, uint32_t first, uint32_t *word) {
     uint32_t c0[COUNTERS], c1[COUNTERS], c2[COUNTERS], c3[COUNTERS];
     uint32_t key0 = (uint32_t)key->seed, key1 = (uint32_t)(key->seed >> 32) ^ key->node;
@@ -84,7 +84,7 @@ static void draw(const remat_key *key, uint32_t timestep, uint32_t first, uint32
     }
 }
 
-/* Elements [from, from + n) of one timestep, n <= GROUP, from a multiple of GROUP. */
+/* Elements [from, from + n) of one time step; n <= GROUP, and `from` is a multiple of GROUP. */
 static void map_group(const map *m, uint32_t timestep, int64_t from, int64_t n, const real *in, real *out) {
     uint32_t word[GROUP];
     draw(&m->call->key, timestep, (uint32_t)(from / 4), word);

@@ -1,11 +1,11 @@
-/* dropout.cu: the CUDA kernels of the op `dropout` (dropout.c). The mask is a function of (seed, step, node, timestep,
- * element) alone, so it is the CPU's, bit for bit. Both passes are the same map. */
+/* dropout.cu: the CUDA kernels of the op `dropout` (dropout.c). The mask is a function of (seed, step, node, time step,
+ * element) alone, so it equals the CPU's, bit for bit. Both passes are the same function. */
 #include "ops/cuda/kernel.cuh"
 
 #include "engine/rng.h"
 #include "ops/elementwise/activation.h"
 
-/* Where the tile lies, and what to do: steps of `width` elements, `quads` counters each. */
+/* The position of the tile, and the parameters: steps of `width` elements with `quads` counters each. */
 typedef struct {
     remat_key key;
     int64_t t0, width, quads;

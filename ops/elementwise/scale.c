@@ -1,4 +1,4 @@
-/* scale.c: the op `scale`, a multiplication by a constant of the graph. */
+/* scale.c: the op `scale`: multiplication by a constant of the graph. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -8,8 +8,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     (void)state;
     TRY(rm_want_real("scale", "x", &x[0]));
     const rm_scale_attr *a = attr;
-    REQUIRE(a && isfinite(a->factor), INVALID, "scale: the factor is %g; it must be a finite number",
-            a ? a->factor : NAN);
+    REQUIRE(a && isfinite(a->factor), INVALID, "scale: the factor is %g; it must be finite", a ? a->factor : NAN);
     *y = x[0];
     return REMAT_OK;
 }

@@ -1,4 +1,4 @@
-/* scale.cu: the CUDA kernel of the op `scale` (scale.c); both passes are the same map. */
+/* scale.cu: the CUDA kernel of the op `scale` (scale.c); both passes are the same function. */
 #include "ops/cuda/kernel.cuh"
 
 static __global__ void scale(int64_t n, float factor, const float *in, float *out) {

@@ -1,11 +1,12 @@
-/* attention.c: the op `attention`: scaled dot-product attention, for each head
+/* attention.c: the op `attention`: scaled dot-product attention. For each head
  *
  *   y[t] = sum over s of p[t,s] v[s],   p[t] = softmax over s of q[t] . k[s] / sqrt(D)
  *
- * with D = C / heads features, of which head h's are columns h D .. h D + D - 1; causal: over s <= t alone. k and v may have fewer
- * heads, of which each serves as many neighbours of q's (Ainslie et al. 2023, "GQA"), and be of another length, S. Keys marked in
- * `padding`, I32 (S,B), are left out, and those behind a row's last key not even looked at; where none is left, y is 0. Of the (T,S)
- * scores there is only a block of rows at a time, in scratch. Backward makes the block again from q and k, so nothing else is saved. */
+ * with D = C / heads features; head h has columns h D .. h D + D - 1. Causal attention sums over s <= t only. k and v
+ * may have fewer heads, each shared by a group of neighbouring query heads (Ainslie et al. 2023, "GQA"), and a
+ * different length, S. Keys marked in `padding`, I32 (S,B), are masked, and keys after the last unmasked key of a row
+ * are skipped. If all keys are masked, y is 0. Scratch holds only a block of rows of the (T,S) scores at a time.
+ * Backward recomputes the block from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -20,17 +21,16 @@
 enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, PADDING = RM_ATTENTION_PADDING };
 typedef rm_attention_shape shape;
 
-/* Padding, and who may be as long as another. */
+/* Checks padding and the lengths of q, k and v. */
 static remat_status want_lengths(const remat_desc *x, bool causal) {
     char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
     REQUIRE(!causal || x[K].dim[0] == x[Q].dim[0], INVALID,
-            "attention: q is %s and k is %s; causal, they must have the same timesteps", rm_desc_text(&x[Q], text),
-            rm_desc_text(&x[K], other));
+            "attention: q is %s and k is %s; with causal they must have the same number of time steps",
+            rm_desc_text(&x[Q], text), rm_desc_text(&x[K], other));
     REQUIRE(x[PADDING].rank < 0 || (x[PADDING].dtype == REMAT_I32 && x[PADDING].rank == 2 &&
                                     x[PADDING].dim[0] == x[K].dim[0] && x[PADDING].dim[1] == x[K].dim[1]),
-            INVALID, "attention: padding is %s; beside k, %s, it must be i32 (%lld,%lld)",
-            rm_desc_text(&x[PADDING], text), rm_desc_text(&x[K], other), (long long)x[K].dim[0],
-            (long long)x[K].dim[1]);
+            INVALID, "attention: padding is %s; for k, %s, it must be i32 (%lld,%lld)", rm_desc_text(&x[PADDING], text),
+            rm_desc_text(&x[K], other), (long long)x[K].dim[0], (long long)x[K].dim[1]);
     return REMAT_OK;
 }
 
@@ -44,12 +44,13 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_rank("attention", "k", &x[K], 3, 3));
     TRY(rm_want_same("attention", "k", &x[K], "v", &x[V]));
     REQUIRE(a && a->heads >= 1 && x[Q].dim[2] % a->heads == 0, INVALID,
-            "attention: q is %s, whose %lld features cannot be dealt to %lld heads; use a number that divides them",
+            "attention: q is %s, whose %lld features cannot be split into %lld heads; use a number of heads that "
+            "divides them",
             rm_desc_text(&x[Q], text), (long long)x[Q].dim[2], (long long)(a ? a->heads : 0));
     int64_t width = x[Q].dim[2] / a->heads;
     REQUIRE(x[K].dim[1] == x[Q].dim[1] && x[K].dim[2] % width == 0 && x[Q].dim[2] % x[K].dim[2] == 0, INVALID,
-            "attention: q is %s and k is %s; k and v must have q's batch, and heads of %lld features, whose number "
-            "divides %lld",
+            "attention: q is %s and k is %s; k and v must have q's batch size and heads of %lld features, and their "
+            "number of heads must divide %lld",
             rm_desc_text(&x[Q], text), rm_desc_text(&x[K], k_text), (long long)width, (long long)a->heads);
     REQUIRE(a->causal == 0 || a->causal == 1, INVALID, "attention: causal is %lld; it must be 0 or 1",
             (long long)a->causal);
@@ -68,7 +69,7 @@ static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_
     return scratch_bytes(x, RM_ATTENTION_ROWS_CUDA, pass);
 }
 
-/* A product is 2 D operations for each pair of timesteps: two of them forward, five backward. */
+/* A product takes 2 D operations per pair of time steps; there are two products in forward and five in backward. */
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const shape s = rm_attention_shape_of(x, attr);
     double steps = (double)s.steps, keys = s.causal ? (steps + 1) / 2 : (double)s.keys;
@@ -76,11 +77,11 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     double products = pass == REMAT_BACKWARD ? 5 : 2, streams = pass == REMAT_BACKWARD ? 7 : 4;
     *out = rm_cost_streaming(y, 0, streams / 2);
     out->moved_bytes += rm_cost_streaming(&x[K], 0, streams / 2).moved_bytes;
-    out->flops = pairs * (products * 2 * (double)s.width + 20); /* an exp is some 16 operations */
+    out->flops = pairs * (products * 2 * (double)s.width + 20); /* an exp is about 16 operations */
     out->scratch_bytes = scratch_bytes(x, RM_ATTENTION_ROWS, pass);
 }
 
-/* 0: a key; 1: padding. */
+/* Values of padding: 0 for a key, 1 for padding. */
 static int64_t bound(const remat_desc *x, const void *attr, int input) {
     (void)x, (void)attr;
     return input == PADDING ? 2 : 0;
@@ -93,13 +94,13 @@ static shape shape_of(const remat_call *call) {
 
 /* ---- The definition ---------------------------------------------------------------------------------------------- */
 
-/* Of the keys of a head's row of the batch, what is padding, `batch` apart; NULL: nothing. */
+/* The padding marks of the keys in this head's batch row, `batch` elements apart; NULL: no padding. */
 static const int32_t *padding_of(const remat_call *call, const shape *s, int64_t head) {
     const int32_t *padding = call->x[PADDING].data;
     return padding ? padding + head / s->heads : NULL;
 }
 
-/* p[s] of timestep t, for the keys that it looks at; how many these are. */
+/* Fills in p[s] of time step t for the keys that it attends to; returns their number. */
 static int64_t define_row(const remat_call *call, const shape *s, int64_t head, int64_t t, real *p) {
     const real *q = (const real *)call->x[Q].data + head * s->width;
     const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
@@ -136,7 +137,7 @@ static void define_forward(const remat_call *call) {
     }
 }
 
-/* One timestep's share: p and dp (n). */
+/* The share of one time step; p and dp have n elements. */
 static void define_backward_row(const remat_call *call, const shape *s, int64_t head, int64_t t, int64_t n,
                                 const real *p, real *dp) {
     int64_t at = head * s->width, kv = rm_attention_kv_at(s, head);
@@ -160,7 +161,7 @@ static void define_backward_row(const remat_call *call, const shape *s, int64_t 
 
 static void define_backward(const remat_call *call) {
     const shape s = shape_of(call);
-    real *p = call->scratch; /* (S), and dp behind it */
+    real *p = call->scratch; /* (S), followed by dp */
     for (int i = Q; i <= V; i++)
         if (call->dx[i].data) memset(call->dx[i].data, 0, rm_desc_bytes(&call->dx[i].desc));
     for (int64_t head = 0; head < s.batch * s.heads; head++) {
@@ -171,11 +172,12 @@ static void define_backward(const remat_call *call) {
     }
 }
 
-/* ---- The fast form: a block of rows at a time, by products ------------------------------------------------------ */
+/* ---- The fast version: matrix products over a block of rows at a time ------------------------------------------- */
 
-/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at, or one. */
+/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all keys that they attend to, at
+ * least one. */
 typedef struct {
-    int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
+    int64_t at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
     const int32_t *padding;           /* as above */
 } block;
 
@@ -187,7 +189,8 @@ static block block_of(const remat_call *call, const shape *s, int64_t head, int6
     return (block){head * s->width, rm_attention_kv_at(s, head), from, rows, keys, padding};
 }
 
-/* Of the first n scores of a row, those of padding become such that their exponentials are 0; false: no other is left. */
+/* Masks padding among the first n scores of a row, so that the exponentials are 0. Returns false if all keys are
+ * masked. */
 static bool leave_out(const shape *s, block b, int64_t n, real *x) {
     bool left = !b.padding;
     for (int64_t j = 0; b.padding && j < n; j++) {
@@ -198,7 +201,7 @@ static bool leave_out(const shape *s, block b, int64_t n, real *x) {
     return left;
 }
 
-/* In place; of `keys` numbers all behind the n-th become 0. */
+/* In place, over the first n of `keys` numbers; the others become 0. */
 static void softmax(real *x, int64_t n, int64_t keys) {
     real largest = rm_row_largest(x, n), lane[RM_ROW_LANES] = {0};
     double sum = 0;
@@ -212,7 +215,7 @@ static void softmax(real *x, int64_t n, int64_t keys) {
     memset(x + n, 0, (size_t)(keys - n) * sizeof *x);
 }
 
-/* p (rows,keys). Forward and backward get the same bits. */
+/* Computes p (rows,keys). Forward and backward get the same bits. */
 static void probabilities(const remat_call *call, const shape *s, block b, real *p) {
     const real *q = (const real *)call->x[Q].data + b.at + b.from * s->ld, *k = (const real *)call->x[K].data + b.kv;
     rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, b.rows, b.keys, s->width, (real)s->scale, q, s->ld, k, s->kv_ld, 0,
@@ -241,7 +244,7 @@ static void forward(const remat_call *call) {
         }
 }
 
-/* Rows of a block up to the last with a gradient: behind the ends of a loss's targets there is none. */
+/* The rows of a block up to the last one with a nonzero gradient: time steps after the end of the targets have none. */
 static int64_t rows_with_gradient(const remat_call *call, const shape *s, block b) {
     const real *dy = (const real *)call->dy.data + b.at + b.from * s->ld;
     for (int64_t r = b.rows; r > 0; r--)
@@ -250,12 +253,12 @@ static int64_t rows_with_gradient(const remat_call *call, const shape *s, block 
     return 0;
 }
 
-/* Of one head, timesteps from .. end - 1. */
+/* Clears time steps from .. end - 1 of one head. */
 static void clear(real *d, int64_t ld, int64_t width, int64_t from, int64_t end) {
     for (int64_t t = from; d && t < end; t++) memset(d + t * ld, 0, (size_t)width * sizeof *d);
 }
 
-/* Of `rows` rows dp becomes the gradient of the products of q and k: p (dp - sum over the row of p dp) scale. */
+/* Turns `rows` rows of dp into gradients of the products of q and k: p (dp - sum over the row of p dp) scale. */
 static void score_gradients(const remat_call *call, const shape *s, block b, int64_t rows, const real *p, real *dp) {
     RM_PARALLEL_FOR(
         call->threads, rows * b.keys > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
@@ -271,8 +274,8 @@ static void score_gradients(const remat_call *call, const shape *s, block b, int
         });
 }
 
-/* What a block's first `rows` rows give, the others being without a gradient: all of its dq, and its share of dk and dv, which are
- * written or added to. */
+/* Gradients from the first `rows` rows of a block; the other rows have none. Computes all of its dq and its share of dk
+ * and dv, which are written or added to. */
 static void backward_block(const remat_call *call, const shape *s, block b, int64_t rows, bool writes) {
     const int64_t here = b.at + b.from * s->ld, ld = s->ld, kv_ld = s->kv_ld;
     const real *q = (const real *)call->x[Q].data + here, *dy = (const real *)call->dy.data + here;
@@ -301,8 +304,8 @@ static void clear_keys(const remat_call *call, const shape *s, int64_t kv) {
     clear(dv ? dv + kv : NULL, s->kv_ld, s->width, 0, s->keys);
 }
 
-/* From the last block to the first: the last one looks at every key, so where it has gradients for all of them it writes dk and dv,
- * to which others add. */
+/* From the last block to the first. The last block attends to every key, so if it has gradients for all of them it
+ * writes dk and dv, and the other blocks add to them. */
 static void backward(const remat_call *call) {
     const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS * RM_ATTENTION_ROWS;
@@ -352,7 +355,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(attention) = {
     .struct_bytes = sizeof(remat_op),
     .name = "attention",
-    .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C) or of fewer heads",
+    .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C) or with fewer heads",
     .n_in = 4,
     .optional = 1u << PADDING,
     .discrete = 1u << PADDING,

@@ -1,5 +1,5 @@
-/* attention.cu: the op `attention` (attention.c) on CUDA: the same blocks of rows, larger, with products by the queue's `multiply`
- * and a warp a row for what is between them. */
+/* attention.cu: the op `attention` (attention.c) on CUDA: larger blocks of rows than on the CPU, products by the
+ * queue's `multiply`, and between them kernels with a warp per row. */
 #include "ops/cuda/reduce.cuh"
 
 #include "ops/math/exp.h"
@@ -13,16 +13,16 @@ enum {
     K = RM_ATTENTION_K,
     V = RM_ATTENTION_V,
     PADDING = RM_ATTENTION_PADDING,
-    ROWS = 8 /* a block of threads */
+    ROWS = 8 /* per block of threads */
 };
 typedef rm_attention_shape shape;
 
-/* Of a row's keys, `batch` apart. NULL: none is padding. */
+/* The score of key i, or its mask; `padding`: marks of the keys, `batch` elements apart. NULL: no padding. */
 static __device__ float score_of(const int32_t *padding, int64_t batch, int64_t i, float score) {
     return padding && padding[i * batch] ? -INFINITY : score;
 }
 
-/* Scores become probabilities, in place; row r looks at `first` + r keys, but for all of them where `first` is as many. */
+/* Turns scores into probabilities, in place. Row r attends to `first` + r keys, but at most to all of them. */
 static __global__ void softmax(int64_t rows, int64_t keys, int64_t first, float scale, const int32_t *padding,
                                int64_t batch, float *p) {
     int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
@@ -43,7 +43,7 @@ static __global__ void softmax(int64_t rows, int64_t keys, int64_t first, float 
     for (int64_t i = lane; i < keys; i += RM_WARP) x[i] = i < n ? x[i] * inverse : 0;
 }
 
-/* dp becomes p (dp - sum over the row of p dp) scale. */
+/* Replaces dp by p (dp - sum over the row of p dp) scale. */
 static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, const float *p, float *dp) {
     int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
     if (r >= rows) return;
@@ -59,10 +59,10 @@ static shape shape_of(const remat_call *call) {
     return rm_attention_shape_of(x, call->attr);
 }
 
-/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all that they look at. */
+/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all keys that they attend to. */
 typedef struct {
-    int64_t at, kv, from, rows, keys; /* at, kv: of the head in q, and in k */
-    const int32_t *padding;           /* of its keys, as above */
+    int64_t at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
+    const int32_t *padding;           /* of its keys, as in score_of */
 } block;
 
 static block block_of(const remat_call *call, const shape *s, int64_t head, int64_t from) {
@@ -82,7 +82,7 @@ typedef struct {
     int64_t ld;
 } matrix;
 
-/* c (m,n) = a b, both (.., k) by (k, ..) as they are stored, or transposed */
+/* c (m,n) = a b, each as stored or transposed */
 static void multiply(const remat_call *call, int64_t m, int64_t n, int64_t k, matrix a, bool transpose_a, matrix b,
                      bool transpose_b, bool add, float *c, int64_t ldc) {
     const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
@@ -120,7 +120,8 @@ void rm_attention_forward_cuda(const remat_call *call) {
         }
 }
 
-/* What one block of rows gives: all of its dq, and its share of dk and dv, of which the first block that comes writes all. */
+/* Gradients from one block of rows: all of its dq, and its share of dk and dv, which the first call overwrites and
+ * later calls add to. */
 static void backward_block(const remat_call *call, const shape *s, block b, bool first) {
     const int64_t here = b.at + b.from * s->ld;
     float *dq = (float *)call->dx[Q].data, *dk = (float *)call->dx[K].data, *dv = (float *)call->dx[V].data;
@@ -140,7 +141,7 @@ static void backward_block(const remat_call *call, const shape *s, block b, bool
                  s->kv_ld);
 }
 
-/* From the last block to the first: the last one looks at every key. */
+/* From the last block to the first, because the last one attends to every key. */
 void rm_attention_backward_cuda(const remat_call *call) {
     const shape s = shape_of(call);
     int64_t last = (s.steps - 1) / RM_ATTENTION_ROWS_CUDA * RM_ATTENTION_ROWS_CUDA;

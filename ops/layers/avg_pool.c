@@ -1,4 +1,4 @@
-/* avg_pool.c: the mean of every window of a plane, padding counted as zeros: PyTorch's AvgPool2d. */
+/* avg_pool.c: the mean of every window of a plane; padding counts as zeros. PyTorch's AvgPool2d. */
 #include "ops/layers/pool.h"
 
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {

@@ -1,4 +1,4 @@
-/* avg_pool.cu: the CUDA kernels of the op `avg_pool` (avg_pool.c): a thread for each window, and for each element of dx. */
+/* avg_pool.cu: the CUDA kernels of the op `avg_pool` (avg_pool.c): a thread per window, and per element of dx. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {

@@ -1,8 +1,9 @@
-/* batch_norm.c: every channel of x brought to mean 0 and variance 1 over all else, then scaled and shifted; `sync`: over the batches
- * of all ranks. The statistics are a once result (remat_op.h): however often a plan runs a stage again, they are made once a step, and so
- * are the running ones; runs after that only scale and shift.
+/* batch_norm.c: normalises every channel of x to mean 0 and variance 1 over all other axes, then scales and shifts it;
+ * with `sync` over the batches of all ranks. The statistics are a once result (remat_op.h): however often a plan runs a
+ * stage again, they are made once a step, and so are the running ones; runs after that only scale and shift.
  *
- * In memory x is (outer, channels, inner): (N,C,H,W) has outer N and inner H W; a sequence (T,B,C) has outer T B and inner 1. */
+ * In memory x is (outer, channels, inner): (N,C,H,W) has outer N and inner H W; a sequence (T,B,C) has outer T B and
+ * inner 1. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -10,10 +11,10 @@
 
 enum { X, RUNNING_MEAN, RUNNING_VAR, GAIN, BIAS };
 
-/* By which x was brought to mean 0 and variance 1: xhat = (x - mean) rstd. Behind it `channels` means, and as many rstds. */
+/* The statistics that normalise x: xhat = (x - mean) rstd. Followed by `channels` means and as many rstds. */
 typedef struct {
     double
-        count; /* elements of a channel that were measured, on all ranks that were asked; 0: the running statistics */
+        count; /* elements per channel in the statistics, over all ranks if sync; 0: these are the running statistics */
 } head;
 static real *means(void *once) { return (real *)((head *)once + 1); }
 
@@ -35,9 +36,9 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     const rm_batch_norm_attr *a = attr;
     TRY(rm_want_real("batch_norm", "x", &x[X]));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
-            "batch_norm: epsilon is %g; it must be a number above 0, such as 1e-5", a ? a->epsilon : 0.0);
-    REQUIRE(a->momentum >= 0 && a->momentum <= 1, INVALID, "batch_norm: momentum is %g; it must be 0 to 1, such as 0.1",
-            a->momentum);
+            "batch_norm: epsilon is %g; it must be above 0, such as 1e-5", a ? a->epsilon : 0.0);
+    REQUIRE(a->momentum >= 0 && a->momentum <= 1, INVALID,
+            "batch_norm: momentum is %g; it must be from 0 to 1, such as 0.1", a->momentum);
     TRY(rm_want_rank("batch_norm", "x", &x[X], (int)a->axis + 1, REMAT_MAX_RANK));
     for (int i = RUNNING_MEAN; i <= BIAS; i++)
         if (x[i].rank >= 0) TRY(rm_want_vector("batch_norm", vector[i], &x[i], x[X].dim[a->axis]));
@@ -63,7 +64,8 @@ static void sum_over_ranks(const remat_call *call, double *values, int64_t count
     if (collective(call->attr)) remat_sum_over_ranks(call, values, count);
 }
 
-/* ---- Sums of a channel, in double, in an order that no number of threads changes ----------------------------------- */
+/* ---- Sums of a channel, in double, in an order that does not depend on the number of threads
+ * ----------------------- */
 
 enum { LANES = 8 };
 
@@ -98,7 +100,7 @@ static double sum_of_products(const real *x, real mean, real rstd, const real *d
     return in_order(part);
 }
 
-/* What a loop over all rows of `inner` elements works on, and sums of a channel that it makes or reads. */
+/* Operands of a loop over all rows of `inner` elements, and the sums per channel that it computes or reads. */
 typedef struct {
     const remat_call *call;
     layout l;
@@ -112,10 +114,11 @@ typedef struct {
     int64_t from, to;
 } channels;
 
-/* Channels that a thread takes at a time: of short rows many, which lie side by side. */
+/* Channels that a thread handles at a time: many if rows are short, because these are adjacent in memory. */
 static int64_t width_of(layout l) { return l.inner < 16 ? 64 : 1; }
 
-/* Every row in turn, `at` being its first element's place. A channel is one thread's: its rows come in order. */
+/* Calls `row` for every row; `at` is the index of its first element. One thread handles all rows of a channel, in
+ * order. */
 static void each_row(const loop *p, channels these, void (*row)(const loop *p, int64_t c, int64_t at)) {
     const layout l = p->l;
     const int64_t width = width_of(l);
@@ -126,7 +129,8 @@ static void each_row(const loop *p, channels these, void (*row)(const loop *p, i
                         row(p, c, (o * l.channels + c) * l.inner););
 }
 
-/* The next channels that are gone over twice: as many as stay in the cache between; or all, where ranks meet between. */
+/* The next channels for two passes: as many as stay in the cache between the passes, or all if ranks communicate
+ * between them. */
 static bool next_channels(const remat_call *call, layout l, channels *these) {
     enum { FLOATS = 1 << 16 };
     const int64_t width = width_of(l), each = l.outer * l.inner * width;
@@ -136,7 +140,8 @@ static bool next_channels(const remat_call *call, layout l, channels *these) {
     return together > 0;
 }
 
-/* ---- Once ------------------------------------------------------------------------------------------------------------ */
+/* ---- Once
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void from_running(const remat_call *call, layout l) {
     const real *mean = call->x[RUNNING_MEAN].data, *var = call->x[RUNNING_VAR].data;
@@ -151,7 +156,8 @@ static void add_squares(const loop *p, int64_t c, int64_t at) {
     p->other[c] += sum_of_squares(p->x + at, p->sum[c], p->l.inner);
 }
 
-/* Two passes: the difference of two large sums would lose the variance of a channel far from 0. */
+/* Two passes, because the difference of two large sums would lose the variance of a channel whose mean is far from
+ * 0. */
 static void from_batch(const remat_call *call, layout l) {
     const rm_batch_norm_attr *a = call->attr;
     double *sums = call->scratch, *count = sums + l.channels, *squares = count + 1;
@@ -185,7 +191,8 @@ static void once(const remat_call *call) {
         from_running(call, l);
 }
 
-/* ---- Forward and backward -------------------------------------------------------------------------------------------- */
+/* ---- Forward and backward
+ * -------------------------------------------------------------------------------------------- */
 
 static loop loop_of(const remat_call *call, const remat_desc *shape) {
     layout l = layout_of(shape, call->attr);
@@ -224,8 +231,9 @@ static void differentiate(const loop *p, int64_t c, int64_t at) {
     for (int64_t i = 0; i < p->l.inner; i++) dx[i] = scale * (dy[i] - mean_dy - (x[i] - mean) * rstd * mean_products);
 }
 
-/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, of this rank. xhat depends on x also through the
- * statistics: dx = gain rstd (dy - sum(dy)/n - xhat sum(dy xhat)/n), with sums and n over all ranks; on running ones it does not. */
+/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, over this rank's batch. xhat depends on x also
+ * through the statistics: dx = gain rstd (dy - sum(dy)/n - xhat sum(dy xhat)/n), with sums and n over all ranks.
+ * Running statistics do not depend on x. */
 static void backward(const remat_call *call) {
     loop p = loop_of(call, &call->dy.desc);
     real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
@@ -239,7 +247,7 @@ static void backward(const remat_call *call) {
             if (dgain) dgain[c] += (real)p.other[c];
             if (dbias) dbias[c] += (real)p.sum[c];
         }
-        sum_over_ranks(call, p.sum, 2 * p.l.channels); /* also where no dx is wanted: other ranks may wait */
+        sum_over_ranks(call, p.sum, 2 * p.l.channels); /* even if dx is not wanted, because other ranks wait for it */
         if (p.dx) each_row(&p, these, differentiate);
     }
 }
@@ -263,8 +271,8 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(batch_norm) = {
     .struct_bytes = sizeof(remat_op),
     .name = "batch_norm",
-    .doc =
-        "x (..,C,..) to mean 0 and variance 1 a channel, scaled and shifted; gain, bias, running_mean, running_var (C)",
+    .doc = "x (..,C,..) normalised to mean 0 and variance 1 per channel, scaled and shifted; gain, bias, running_mean, "
+           "running_var (C)",
     .n_in = 5,
     .optional = 1u << GAIN | 1u << BIAS,
     .shared = 1u << GAIN | 1u << BIAS,

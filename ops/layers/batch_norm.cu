@@ -1,9 +1,11 @@
-/* batch_norm.cu: the CUDA kernels of the op `batch_norm` (batch_norm.c). A block sums up a channel; threads normalise elements. */
+/* batch_norm.cu: the CUDA kernels of the op `batch_norm` (batch_norm.c). A block sums a channel; each thread normalises
+ * elements. */
 #include "ops/cuda/reduce.cuh"
 
 enum { X, RUNNING_MEAN, RUNNING_VAR, GAIN, BIAS };
 
-/* What is in a once: `channels` means and as many rstds behind the number of elements that were measured; 0: running statistics. */
+/* The result of `once`: the number of elements per channel in the statistics (0: running statistics), then `channels`
+ * means and as many rstds. */
 typedef struct {
     double *count;
     float *mean, *rstd;
@@ -25,7 +27,7 @@ static layout layout_of(const remat_desc *x, const void *attr) {
     return l;
 }
 
-/* Element i of channel c. */
+/* The index of element i of channel c. */
 static __device__ int64_t place(layout l, int64_t c, int64_t i) {
     int64_t outer = rm_row_of(i, l.inner);
     return (outer * l.channels + c) * l.inner + i - outer * l.inner;
@@ -35,9 +37,10 @@ static void sum_over_ranks(const remat_call *call, double *values, int64_t count
     if (((const rm_batch_norm_attr *)call->attr)->sync) remat_sum_over_ranks(call, values, count);
 }
 
-/* ---- Once -------------------------------------------------------------------------------------------------------------- */
+/* ---- Once
+ * -------------------------------------------------------------------------------------------------------------- */
 
-/* sums[c]; behind them, the number of a channel's elements. */
+/* sums[c], followed by the number of elements per channel. */
 static __global__ void add_sums(layout l, const float *x, double *sums) {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < l.each; i += blockDim.x) sum += x[place(l, blockIdx.x, i)];
@@ -98,7 +101,8 @@ void rm_batch_norm_once_cuda(const remat_call *call) {
                    (const double *)squares, f, mean, var);
 }
 
-/* ---- Forward and backward ------------------------------------------------------------------------------------------------ */
+/* ---- Forward and backward
+ * ------------------------------------------------------------------------------------------------ */
 
 static __global__ void normalise(layout l, const float *x, batch_statistics f, const float *gain, const float *bias,
                                  float *y) {

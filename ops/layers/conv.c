@@ -1,6 +1,6 @@
-/* conv.c: the op `conv`, PyTorch's Conv1d and Conv2d (cross-correlation). Its fast way is in convolve.c.
+/* conv.c: the op `conv`, PyTorch's Conv1d and Conv2d (cross-correlation). Its fast kernels are in convolve.c.
  *
- * In memory x is (images, channels, h, w); leading axes are images, and in one dimension h is 1. */
+ * In memory x is (images, channels, h, w); the leading axes count images, and 1D convolutions have h = 1. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -25,23 +25,21 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     int64_t channels = x[X].dim[x[X].rank - x[W].rank + 1];
     rm_desc_text(&x[X], x_text), rm_desc_text(&x[W], w_text);
     REQUIRE(channels == x[W].dim[1] * a->groups && x[W].dim[0] % a->groups == 0, INVALID,
-            "conv: x is %s, of %lld channels, w is %s, and groups is %lld; w must be (outputs, channels / groups, "
-            "...), and groups "
-            "divide both outputs and channels",
+            "conv: x is %s, with %lld channels, w is %s, and groups is %lld; w must be (outputs, channels / groups, "
+            "...), and groups must divide both outputs and channels",
             x_text, (long long)channels, w_text, (long long)a->groups);
     for (int d = x[W].rank == 3; d < 2; d++)
         REQUIRE(a->stride[d] > 0 && a->dilation[d] > 0 && a->padding[d] >= 0 && a->stride[d] <= INT32_MAX &&
                     a->dilation[d] <= INT32_MAX && a->padding[d] <= INT32_MAX,
                 INVALID,
-                "conv: over the %s, stride is %lld, padding %lld and dilation %lld; strides and dilations are 1 or "
-                "more, paddings "
-                "0 or more, and all below 2^31",
+                "conv: along the %s, stride is %lld, padding %lld and dilation %lld; strides and dilations must be 1 "
+                "or more, paddings 0 or more, and all below 2^31",
                 axis[d], (long long)a->stride[d], (long long)a->padding[d], (long long)a->dilation[d]);
     if (x[B].rank >= 0) TRY(rm_want_vector("conv", "b", &x[B], x[W].dim[0]));
     rm_conv_shape s = rm_conv_shape_of(&x[X], &x[W], a);
     for (int d = x[W].rank == 3; d < 2; d++)
         REQUIRE(s.out[d] > 0, INVALID,
-                "conv: over the %s, a filter of %lld with dilation %lld does not fit into %lld with a padding of %lld "
+                "conv: along the %s, a filter of %lld with dilation %lld does not fit into %lld with a padding of %lld "
                 "at both ends",
                 axis[d], (long long)s.filter[d], (long long)s.dilation[d], (long long)s.in[d], (long long)s.padding[d]);
     *y = x[X];
@@ -51,7 +49,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-/* ---- The definition -------------------------------------------------------------------------------------------------- */
+/* ---- The definition
+ * -------------------------------------------------------------------------------------------------- */
 
 /* Element (i,j) of the filter at position (r,q) reads pixel (*y,*x) of the image; false: padding. */
 static bool pixel_under(const rm_conv_shape *s, int64_t r, int64_t q, int64_t i, int64_t j, int64_t *pixel) {
@@ -61,7 +60,7 @@ static bool pixel_under(const rm_conv_shape *s, int64_t r, int64_t q, int64_t i,
     return y >= 0 && y < s->in[0] && x >= 0 && x < s->in[1];
 }
 
-/* Every product of the convolution: where its factors are, and its sum. */
+/* Called for every product of the convolution, with the indices of its factors and of the sum that it is part of. */
 typedef void product(const remat_call *call, int64_t x, int64_t w, int64_t y);
 
 static void each_product(const remat_call *call, product *visit) {
@@ -100,7 +99,7 @@ static void begin_with_bias(const remat_call *call, const rm_conv_shape *s) {
                         y[row * s->positions + p] = b ? b[row % outputs] : 0;);
 }
 
-/* In eight running sums: a fixed order that vector code can follow. */
+/* Uses eight running sums, a fixed order that can be vectorised. */
 static double sum_of(const real *x, int64_t n) {
     enum { LANES = 8 };
     double lane[LANES] = {0}, sum = 0;
@@ -138,7 +137,8 @@ static void define_backward(const remat_call *call) {
     each_product(call, add_backward);
 }
 
-/* ---- Fast -------------------------------------------------------------------------------------------------------------- */
+/* ---- The fast
+ * version--------------------------------------------------------------------------------------------------- */
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const rm_conv_shape s = rm_conv_shape_of(&x[X], &x[W], attr);
@@ -202,7 +202,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(conv) = {
     .struct_bytes = sizeof(remat_op),
     .name = "conv",
-    .doc = "y (N,O,H',W') = x (N,C,H,W) under filters w (O,C/groups,h,w), + b (O) optional; or (N,C,L), (O,C/groups,l)",
+    .doc = "y (N,O,H',W') = x (N,C,H,W) * filters w (O,C/groups,h,w) + optional b (O); or (N,C,L), (O,C/groups,l)",
     .n_in = 3,
     .optional = 1u << B,
     .shared = 1u << W | 1u << B,

@@ -1,5 +1,5 @@
-/* conv.cu: the CUDA kernels of the op `conv` (conv.c), in plain loops: a thread for each element of y and of dx, a block for each of dw
- * and db. */
+/* conv.cu: the CUDA kernels of the op `conv` (conv.c), in plain loops: a thread per element of y and dx, a block per
+ * element of dw and db. */
 #include "ops/cuda/reduce.cuh"
 
 extern "C" {
@@ -13,7 +13,7 @@ static __device__ int64_t pixel_at(const rm_conv_shape &s, int64_t y, int64_t x)
     return y >= 0 && y < s.in[0] && x >= 0 && x < s.in[1] ? y * s.in[1] + x : -1;
 }
 
-/* Element (i,j) of the filter at position p. */
+/* The pixel under element (i,j) of the filter at position p. */
 static __device__ int64_t pixel_under(const rm_conv_shape &s, int64_t p, int64_t i, int64_t j) {
     int64_t r = rm_row_of(p, s.out[1]), q = p - r * s.out[1];
     return pixel_at(s, r * s.stride[0] - s.padding[0] + i * s.dilation[0],
@@ -65,7 +65,7 @@ static __global__ void input_gradient(rm_conv_shape s, int64_t count, const floa
     }
 }
 
-/* Block e: element e of the filters, over all images and positions. */
+/* Block e computes element e of the filters, over all images and positions. */
 static __global__ void weight_gradient(rm_conv_shape s, const float *x, const float *dy, float *dw) {
     int64_t each = s.filter[0] * s.filter[1], e = blockIdx.x, o = e / (s.channels * each), c = e / each % s.channels,
             i = e % each / s.filter[1], j = e % s.filter[1];

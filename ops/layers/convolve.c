@@ -1,10 +1,10 @@
-/* convolve.c: convolutions, summed in place. An output pixel of all channels side by side, in vectors, is a sum over input channels and
- * the filter's taps of one pixel times a vector of weights; some neighbouring pixels are summed at a time
- * (cpu/convolution.c). So images stay as they are, (images, channels, h, w), but for a copy of a part of one, with its
- * padding, that lies in the cache; weights are packed, channels side by side, once a call.
+/* convolve.c: direct convolutions. The output channels of a pixel are computed side by side in vectors: a sum over
+ * input channels and filter taps of one pixel times a vector of weights, for several neighbouring pixels at a time
+ * (cpu/convolution.c). Images keep their layout, (images, channels, h, w); only a part of one image, with its
+ * padding, is copied at a time and stays in the cache. Weights are packed once per call, output channels side by side.
  *
- * The gradient of x is the same sum with the roles of channels and outputs exchanged. With a stride, the taps that reach a pixel
- * of x depend on its place modulo the stride: pixels are computed class by class. */
+ * The gradient of x is the same sum with input and output channels exchanged. With a stride, the taps that reach a
+ * pixel of x depend on its position modulo the stride, so pixels are computed in classes of equal remainder. */
 #include "ops/layers/conv.h"
 
 #include <stdbool.h>
@@ -13,23 +13,24 @@
 #include "ops/math/parallel.h"
 #include "ops/cpu/kernels.h"
 
-enum { WIDEST = 32 };         /* lanes of any instruction set; scratch is the same on all */
-enum { PACKED = 1 << 18 };    /* floats of packed weights at a time, but for large filters */
-enum { WINDOWS = 1 << 17 };   /* floats of all threads' copies of images, but for large ones */
-enum { WINDOW = 1 << 16 };    /* of one thread: half of a second-level cache of 512 KiB */
-enum { DEPTH = 576 };         /* products of a sum before it is added to the result: weights that stay in the cache */
-enum { COLUMNS = 480 };       /* pixels of a row at a time, or fewer whose window is smaller; several stages */
-enum { STAGE = 96 };          /* sums on their way to where each lane has a plane of its own */
-enum { SPLIT_MIN = 1 << 18 }; /* multiply-adds for which threads are worth waking */
+enum { WIDEST = 32 };         /* most lanes of any instruction set, so that scratch has the same size on all */
+enum { PACKED = 1 << 18 };    /* floats of packed weights at a time, except for large filters */
+enum { WINDOWS = 1 << 17 };   /* floats of the windows of all threads, except for large images */
+enum { WINDOW = 1 << 16 };    /* floats of one thread's window: half of a second-level cache of 512 KiB */
+enum { DEPTH = 576 };         /* products per partial sum, so that their weights stay in the cache */
+enum { COLUMNS = 480 };       /* pixels of a row at a time, or fewer if the window is smaller; several stages */
+enum { STAGE = 96 };          /* sums staged before each lane is stored to its own plane */
+enum { SPLIT_MIN = 1 << 18 }; /* multiply-adds from which on more threads pay off */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* ---- Which pixels are summed ------------------------------------------------------------------------------------------- */
+/* ---- Which pixels are summed
+ * ------------------------------------------------------------------------------------------- */
 
-/* One axis. Targets of class q: phase(q), phase(q) + apart, ...; number m of them is a sum over taps q, q + period, ... of the
- * filter, of the sources m step + at(q), m step + at(q) + slope, ... */
+/* One axis. The targets of class q are phase(q), phase(q) + apart, ... Target m of the class is the sum over taps q, q
+ * + period, ... of the filter, applied to sources m step + at(q), m step + at(q) + slope, ... */
 typedef struct {
     int64_t source, target, filter;
     int64_t step, apart, period, slope;
@@ -37,7 +38,7 @@ typedef struct {
 } axis;
 
 typedef struct {
-    int64_t taps, phase, at, count; /* count: of targets */
+    int64_t taps, phase, at, count; /* count: number of targets */
 } class;
 
 static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
@@ -54,7 +55,8 @@ static axis axis_of(const rm_conv_shape *s, bool backward, int d) {
 static int64_t classes(const axis *a) { return least(a->period, a->filter); }
 
 static class class_of(const axis *a, bool backward, int64_t q) {
-    int64_t moved = q * a->dilation - a->padding; /* a forward source, less step m; a backward target, less apart m' */
+    int64_t moved = q * a->dilation - a->padding; /* forward: a source minus step m; backward: a target minus apart
+                                                     m' */
     class c = {.taps = parts(a->filter - q, a->period), .phase = 0, .at = moved, .count = a->target};
     if (!backward) return c;
     c.phase = (moved % a->apart + a->apart) % a->apart, c.at = (c.phase - moved) / a->apart;
@@ -65,8 +67,8 @@ static class class_of(const axis *a, bool backward, int64_t q) {
 typedef struct {
     bool backward;
     axis axis[2];
-    int64_t first[2], last[2]; /* of a target's sources, less m step: over all classes */
-    int64_t channels, lanes;   /* of a group: summed over; computed side by side */
+    int64_t first[2], last[2]; /* first and last source of a target minus m step, over all classes */
+    int64_t channels, lanes;   /* per group: channels are summed over; lanes are computed side by side */
     int64_t taps, w_channel, w_lane;
 } sums;
 
@@ -85,15 +87,17 @@ static sums sums_of(const rm_conv_shape *s, bool backward) {
     return u;
 }
 
-/* ---- Windows: a part of an image with its padding ---------------------------------------------------------------------- */
+/* ---- Windows: a part of an image with its padding
+ * ---------------------------------------------------------------------- */
 
-/* Pixel (y,x) of channel c at data + c plane + y pitch + x, whatever the part. */
+/* Pixel (y,x) of channel c is at data + c plane + y pitch + x, for any part of the image. */
 typedef struct {
     const float *data;
     int64_t plane, pitch;
 } window;
 
-/* With what copy_plane may write behind it; an odd number of cache lines, so that planes do not meet in the same sets. */
+/* Includes the floats that copy_plane may write past its end; an odd number of cache lines, so that planes do not
+ * compete for the same sets. */
 static int64_t plane_of(int64_t rows, int64_t columns) { return (parts(rows * columns + 15, 16) | 1) * 16; }
 
 static int64_t extent(const sums *u, int d, int64_t targets) {
@@ -103,7 +107,7 @@ static int64_t window_floats(const sums *u, int64_t rows, int64_t columns) {
     return plane_of(extent(u, 0, rows), extent(u, 1, columns));
 }
 
-/* All that targets [m[d], m[d] + n[d]) of every class read of `channels` images at x. */
+/* All pixels that targets [m[d], m[d] + n[d]) of every class read from `channels` planes at x. */
 static window window_of(const rm_convolution *kernel, const sums *u, const float *x, int64_t channels,
                         const int64_t m[2], const int64_t n[2], float *room) {
     int64_t from[2], count[2], image[2];
@@ -119,19 +123,20 @@ static window window_of(const rm_convolution *kernel, const sums *u, const float
     return (window){room - from[0] * count[1] - from[1], plane, count[1]};
 }
 
-/* Threads are worth waking. */
+/* Whether more threads pay off. */
 static bool is_large(const rm_conv_shape *s) {
     double products = (double)(s->groups * s->outputs * s->channels) * (double)(s->filter[0] * s->filter[1]);
     return (double)s->images * (double)s->positions * products > SPLIT_MIN;
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------------------------------------- */
+/* ---- Sizes
+ * ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int64_t channels, targets[2]; /* channels of a part of a sum; the most targets of a class */
-    int64_t columns;              /* ... of a row of a window */
-    int64_t round, packed;        /* lanes whose weights are packed at a time; floats of those */
-    int64_t window, windows;      /* floats: the least for one thread; all */
+    int64_t channels, targets[2]; /* channels per partial sum; most targets of a class */
+    int64_t columns;              /* most targets per row of a window */
+    int64_t round, packed;        /* lanes whose weights are packed at a time; floats of these weights */
+    int64_t window, windows;      /* floats: the minimum for one thread; of all threads */
 } sizes;
 
 static sizes sizes_of(const rm_conv_shape *s, const sums *u) {
@@ -147,16 +152,17 @@ static sizes sizes_of(const rm_conv_shape *s, const sums *u) {
     return z;
 }
 
-/* Rows of targets that fit into a window of so many floats. */
+/* The rows of targets that fit into a window of `room` floats. */
 static int64_t rows_in(const sums *u, const sizes *z, int64_t columns, int64_t room) {
     int64_t rows = 1;
     while (rows < z->targets[0] && z->channels * window_floats(u, rows + 1, columns) <= room) rows++;
     return rows;
 }
 
-/* ---- Sums of pixels ---------------------------------------------------------------------------------------------------- */
+/* ---- Sums of pixels
+ * ---------------------------------------------------------------------------------------------------- */
 
-/* A block of lanes, from `w` on, packed: (channels, taps, lanes); beyond the last lane zeros. */
+/* Packs a block of lanes that starts at `w` as (channels, taps, lanes); lanes past the last are zeros. */
 static void pack(const rm_convolution *kernel, const sums *u, const float *w, int64_t channels, int64_t lanes,
                  float *packed) {
     int64_t wide = kernel->wide, together = u->w_channel == u->taps && u->w_lane > 1 ? channels : 1;
@@ -175,16 +181,16 @@ typedef struct {
     int64_t m[2], n[2]; /* a block of targets of every class */
     window from;
     int64_t channels;
-    const float *w, *start; /* start: what sums begin with, by lane */
-    bool begins;            /* targets are written, not added to */
+    const float *w, *start; /* start: initial value of the sums, per lane */
+    bool begins;            /* targets are overwritten, not added to */
     float *to;              /* the image of the first lane */
     int lanes;
 } block;
 
-/* Pixel by pixel, lanes side by side. */
+/* Sums, pixel by pixel with lanes side by side, before they are stored. */
 typedef struct {
     float sum[STAGE * WIDEST];
-    float *to; /* where the first belongs */
+    float *to; /* destination of the first */
     int64_t plane, step, count;
 } stage;
 
@@ -193,7 +199,7 @@ static void unload(const block *b, stage *s) {
     s->count = 0;
 }
 
-/* Targets of one class, a few of a row at a time; several rows are staged together where one goes on behind the other. */
+/* Targets of one class, a few of a row at a time. Rows that follow each other in memory are staged together. */
 static void sum_class(const block *b, int64_t p, int64_t q) {
     const axis *rows = &b->sums->axis[0], *columns = &b->sums->axis[1];
     class r = class_of(rows, b->sums->backward, p), c = class_of(columns, b->sums->backward, q);
@@ -229,12 +235,12 @@ static void sum_block(const block *b) {
         for (int64_t q = 0; q < classes(&b->sums->axis[1]); q++) sum_class(b, p, q);
 }
 
-/* Every target is in a class; those that are not keep zero. */
+/* Whether every target is in a class. Targets that are not stay zero. */
 static bool covers(const sums *u) {
     return classes(&u->axis[0]) == u->axis[0].apart && classes(&u->axis[1]) == u->axis[1].apart;
 }
 
-/* What one product of packed weights and channels adds: lanes [lane, end), channels [channel, channel + channels). */
+/* One product of packed weights and channels: lanes [lane, end), channels [channel, channel + channels). */
 typedef struct {
     int64_t lane, end, channel, channels;
     const float *packed, *bias; /* of the group, or NULL */
@@ -256,7 +262,7 @@ static void sum_round(block b, const round *r, const float *image, float *target
     }
 }
 
-/* target = the sums, of all images and groups. */
+/* target = the sums, for all images and groups. */
 static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const float *source, const float *w,
                        const float *bias, float *target, float *scratch) {
     const sums u = sums_of(s, backward);
@@ -292,14 +298,15 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
             }
 }
 
-/* ---- Sums of weights --------------------------------------------------------------------------------------------------- */
+/* ---- Sums of weights
+ * --------------------------------------------------------------------------------------------------- */
 
-/* Parts of images, or several small ones, whose gradients lie pixel by pixel, lanes side by side; sums are added part by part, so
- * these do not depend on the threads. */
+/* The pixels of a part of an image, or of several small images; their gradients are stored pixel by pixel, lanes side
+ * by side. Sums are added part by part, so they do not depend on the number of threads. */
 enum { PIXELS = 256 };
 
 typedef struct {
-    int64_t images, n[2]; /* images > 1: of all of each */
+    int64_t images, n[2]; /* images > 1: whole images */
 } portion;
 
 static portion portion_of(const rm_conv_shape *s) {
@@ -308,10 +315,10 @@ static portion portion_of(const rm_conv_shape *s) {
     return p;
 }
 
-/* Lanes for which a window is copied once. */
+/* Lanes that share one copy of a window. */
 enum { SPAN = 4 * WIDEST };
 
-/* Floats of one thread: for each channel, and besides. */
+/* Floats of scratch per thread and channel; the others are per thread. */
 static int64_t channel_floats(const rm_conv_shape *s, const sums *u) {
     portion p = portion_of(s);
     return p.images * window_floats(u, p.n[0], p.n[1]) + least(parts(s->outputs, WIDEST) * WIDEST, SPAN) * u->taps;
@@ -321,12 +328,12 @@ static int64_t gradient_floats(const rm_conv_shape *s) {
     return p.images * p.n[0] * p.n[1] * WIDEST;
 }
 
-/* Weights of some channels in up to SPAN lanes: dw (lanes, channels, taps) of them at `dw`. */
+/* The weights of some channels in up to SPAN lanes: dw (lanes, channels, taps). */
 typedef struct {
     const rm_conv_shape *shape;
     const sums *sums;
     const rm_convolution *kernel;
-    const float *x, *dy; /* of the first image: the first channel, the first lane */
+    const float *x, *dy; /* in the first image: x at the first channel, dy at the first lane */
     float *dw;
     int64_t channels, lanes;
 } piece;
@@ -348,13 +355,13 @@ static void sum_lanes(const piece *p, rm_conv_weights t, const window *from) {
     if (count) p->kernel->weights[count](&t);
 }
 
-/* Of images first .. first+images-1, from place m on, n pixels each. */
+/* Adds the part of images first .. first+images-1 that starts at pixel m, n pixels of each. */
 static void sum_part(const piece *p, int64_t first, int64_t images, const int64_t m[2], const int64_t n[2],
                      float *gradients, float *sum, float *room) {
     const rm_conv_shape *s = p->shape;
     int64_t wide = p->kernel->wide, each = p->channels * window_floats(p->sums, n[0], n[1]);
     int64_t x_image = s->groups * s->channels * s->pixels, dy_image = s->groups * s->outputs * s->positions;
-    window from = {0}; /* of the first image: those of the others follow it, or are these images themselves */
+    window from = {0}; /* of the first image; the other windows follow it, or are the images themselves */
     for (int64_t i = images - 1; i >= 0; i--)
         from = window_of(p->kernel, p->sums, p->x + (first + i) * x_image, p->channels, m, n, room + i * each);
     rm_conv_weights t = {.images = images,
@@ -381,7 +388,8 @@ static void sum_piece(const piece *p, float *scratch) {
     const rm_conv_shape *s = p->shape;
     const portion most_of = portion_of(s);
     int64_t wide = p->kernel->wide, count = p->channels * p->sums->taps, row = s->channels * p->sums->taps;
-    float *gradients = scratch, *sum = gradients + gradient_floats(s); /* of dw, by block: (channels, taps, wide) */
+    float *gradients = scratch, *sum = gradients + gradient_floats(s); /* sum: of dw, per block: (channels, taps,
+                                                                          wide) */
     float *room = sum + parts(p->lanes, wide) * wide * count;
     for (int64_t lane = 0; lane < p->lanes; lane += wide)
         p->kernel->side_by_side(p->dw + lane * row, row, count, (int)least(wide, p->lanes - lane), sum + lane * count);
@@ -397,7 +405,7 @@ static void sum_piece(const piece *p, float *scratch) {
                          p->dw + lane * row);
 }
 
-/* Channels of all groups and spans of lanes are cut evenly among threads. */
+/* Divides the channels of all groups and the spans of lanes evenly among the threads. */
 static void sum_weights(const rm_conv_shape *s, int threads, const float *x, const float *dy, float *dw, float *scratch,
                         int64_t floats) {
     const sums u = sums_of(s, false);
@@ -425,7 +433,8 @@ static void sum_weights(const rm_conv_shape *s, int threads, const float *x, con
         });
 }
 
-/* ---- Both -------------------------------------------------------------------------------------------------------------- */
+/* ---- Both
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static int64_t pixels_scratch(const rm_conv_shape *s, bool backward) {
     const sums u = sums_of(s, backward);
@@ -440,7 +449,7 @@ static int64_t weights_scratch(const rm_conv_shape *s) {
     return most(besides + each, least(WINDOWS, is_large(s) ? all * (besides + each) : alone));
 }
 
-/* Where each pixel meets one of the filter's, an image is one long row. */
+/* For 1 x 1 filters without stride and padding, treats an image as one long row. */
 static rm_conv_shape straightened(const rm_conv_shape *shape) {
     rm_conv_shape s = *shape;
     for (int d = 0; d < 2; d++)

@@ -1,4 +1,4 @@
-/* embedding.c: the op `embedding`: rows of a table, picked by integers. */
+/* embedding.c: the op `embedding`: rows of a table, selected by integers. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static void define_backward(const remat_call *call) {
         for (int64_t j = 0; j < c; j++) dweight[token[r] * c + j] += dy[r * c + j];
 }
 
-/* A token may occur in many rows, so threads share out columns, not rows: every column is summed in row order. */
+/* A token may occur in many rows, so threads divide the columns, not the rows: every column is summed in row order. */
 static void backward(const remat_call *call) {
     const int32_t *token = call->x[TOKENS].data;
     const real *dy = call->dy.data;

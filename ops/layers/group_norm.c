@@ -1,5 +1,6 @@
-/* group_norm.c: the channels of a sample in groups, each group brought to mean 0 and variance 1, then each channel scaled and shifted
- * (Wu, He 2018; PyTorch's GroupNorm). Statistics are of one sample: no batch, no running numbers. */
+/* group_norm.c: normalises each group of channels of a sample to mean 0 and variance 1, then scales and shifts each
+ * channel (Wu, He 2018; PyTorch's GroupNorm). Statistics are per sample: they do not depend on the batch, and there are
+ * no running statistics. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -7,12 +8,12 @@
 
 enum { X, GAIN, BIAS };
 
-/* Of a group of a sample, in aux. xhat[i] = (x[i] - mean) rstd. */
+/* Statistics of a group of a sample, in aux: xhat[i] = (x[i] - mean) rstd. */
 typedef struct {
     real mean, rstd;
 } group_statistics;
 
-/* x is (samples,channels,inner), cut into samples * groups rows, each of `each` channels. */
+/* x is (samples,channels,inner), split into samples * groups rows of `each` channels. */
 typedef struct {
     int64_t samples, channels, inner, groups, each;
 } shape;
@@ -32,9 +33,9 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_real("group_norm", "x", &x[X]));
     TRY(rm_want_rank("group_norm", "x", &x[X], a ? (int)a->axis + 1 : 1, REMAT_MAX_RANK));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
-            "group_norm: epsilon is %g; it must be a number above 0, such as 1e-5", a ? a->epsilon : 0.0);
+            "group_norm: epsilon is %g; it must be above 0, such as 1e-5", a ? a->epsilon : 0.0);
     REQUIRE(a->groups > 0 && x[X].dim[a->axis] % a->groups == 0, INVALID,
-            "group_norm: x is %s, whose %lld channels cannot be cut into %lld groups", rm_desc_text(&x[X], text),
+            "group_norm: x is %s, whose %lld channels cannot be split into %lld groups", rm_desc_text(&x[X], text),
             (long long)x[X].dim[a->axis], (long long)a->groups);
     TRY(rm_want_vector("group_norm", "gain", &x[GAIN], x[X].dim[a->axis]));
     TRY(rm_want_vector("group_norm", "bias", &x[BIAS], x[X].dim[a->axis]));
@@ -53,7 +54,8 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)(s.samples * s.groups) * sizeof(group_statistics);
 }
 
-/* Two passes, in double: the difference of two large sums would lose the variance of a group far from 0. */
+/* Two passes, in double, because the difference of two large sums would lose the variance of a group whose mean is far
+ * from 0. */
 static group_statistics measure(const real *x, int64_t n, double epsilon) {
     double mean = 0, variance = 0;
     for (int64_t i = 0; i < n; i++) mean += x[i];
@@ -62,7 +64,7 @@ static group_statistics measure(const real *x, int64_t n, double epsilon) {
     return (group_statistics){(real)mean, (real)(1 / sqrt(variance / (double)n + epsilon))};
 }
 
-/* Of row r, channel by channel. */
+/* Row r, channel by channel. */
 static void forward_row(const remat_call *call, const shape *s, int64_t r) {
     const int64_t n = s->each * s->inner, first = r % s->groups * s->each;
     const real *x = (const real *)call->x[X].data + r * n, *gain = call->x[GAIN].data, *bias = call->x[BIAS].data;
@@ -99,7 +101,7 @@ static void backward_row(const remat_call *call, const shape *s, int64_t r) {
         dx[i] = f.rstd * (dy[i] * gain[first + i / s->inner] - (real)mean_g - (x[i] - f.mean) * f.rstd * (real)mean_gx);
 }
 
-/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, samples in order. */
+/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, over the samples in order. */
 static void backward_channel(const remat_call *call, const shape *s, int64_t c) {
     real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
     double of_gain = 0, of_bias = 0;
@@ -126,7 +128,7 @@ static void backward(const remat_call *call) {
 
 static const rm_group_norm_attr two = {1e-5, 2, 1}, timed = {1e-5, 3, 2}, all = {1e-3, 1, 1};
 static const remat_sample samples[] = {
-    {.name = "pictures",
+    {.name = "images",
      .attr = &two,
      .x = {RM_SHAPE4(RM_REAL, 3, 4, 2, 5), RM_SHAPE1(RM_REAL, 4), RM_SHAPE1(RM_REAL, 4)}},
     {.name = "no planes", .attr = &all, .x = {RM_SHAPE2(RM_REAL, 3, 8), RM_SHAPE1(RM_REAL, 8), RM_SHAPE1(RM_REAL, 8)}},

@@ -1,14 +1,15 @@
-/* group_norm.cu: the CUDA kernels of the op `group_norm` (group_norm.c). A block has a group of a sample; another, a channel. */
+/* group_norm.cu: the CUDA kernels of the op `group_norm` (group_norm.c). A block handles a group of a sample; for gain
+ * and bias, a channel. */
 #include "ops/cuda/reduce.cuh"
 
 enum { X, GAIN, BIAS };
 
-/* Of a group of a sample, in aux. xhat[i] = (x[i] - mean) rstd. */
+/* Statistics of a group of a sample, in aux: xhat[i] = (x[i] - mean) rstd. */
 typedef struct {
     float mean, rstd;
 } group_statistics;
 
-/* x is (samples,channels,inner), cut into samples * groups rows, each of `each` channels. */
+/* x is (samples,channels,inner), split into samples * groups rows of `each` channels. */
 typedef struct {
     int64_t samples, channels, inner, groups, each;
 } shape;

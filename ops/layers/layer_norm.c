@@ -1,5 +1,5 @@
-/* layer_norm.c: every row brought to mean 0 and variance 1, then scaled and shifted. What is saved beside x is two
- * numbers a row. */
+/* layer_norm.c: normalises every row to mean 0 and variance 1, then scales and shifts it. It saves x and two numbers
+ * per row. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -7,7 +7,7 @@
 
 enum { X, GAIN, BIAS };
 
-/* Per row, in aux. xhat[i] = (x[i] - mean) rstd. */
+/* Statistics of a row, in aux: xhat[i] = (x[i] - mean) rstd. */
 typedef struct {
     real mean, rstd;
 } row_facts;
@@ -20,7 +20,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_vector("layer_norm", "gain", &x[GAIN], rm_desc_last(&x[X])));
     TRY(rm_want_vector("layer_norm", "bias", &x[BIAS], rm_desc_last(&x[X])));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
-            "layer_norm: epsilon is %g; it must be a number above 0, such as 1e-5", a ? a->epsilon : 0.0);
+            "layer_norm: epsilon is %g; it must be above 0, such as 1e-5", a ? a->epsilon : 0.0);
     *y = x[X];
     return REMAT_OK;
 }
@@ -36,7 +36,8 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)rm_desc_rows(&x[X]) * sizeof(row_facts);
 }
 
-/* Two passes, in double: the difference of two large sums would lose the variance of a row far from 0. */
+/* Two passes, in double, because the difference of two large sums would lose the variance of a row whose mean is far
+ * from 0. */
 static row_facts measure(const real *x, int64_t c, double epsilon) {
     double mean = 0, variance = 0;
     for (int64_t i = 0; i < c; i++) mean += x[i];

@@ -1,10 +1,10 @@
-/* layer_norm.cu: the CUDA kernels of the op `layer_norm` (layer_norm.c). A warp has a row; gradients of gain and bias are
- * summed over rows by blocks that have some columns each. */
+/* layer_norm.cu: the CUDA kernels of the op `layer_norm` (layer_norm.c). A warp handles a row; gradients of gain and
+ * bias are summed over rows by blocks of columns. */
 #include "ops/cuda/reduce.cuh"
 
-enum { X, GAIN, BIAS, ROWS = 4 /* a block */, PARTS = 8 /* that rows are dealt to, for gain and bias */ };
+enum { X, GAIN, BIAS, ROWS = 4 /* per block */, PARTS = 8 /* parts of the rows, for gain and bias */ };
 
-/* Per row, in aux. xhat[i] = (x[i] - mean) rstd. */
+/* Statistics of a row, in aux: xhat[i] = (x[i] - mean) rstd. */
 typedef struct {
     float mean, rstd;
 } row_facts;
@@ -43,8 +43,8 @@ static __global__ void backward_rows(int64_t rows, int64_t c, const float *x, co
     }
 }
 
-/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy. A block has 32 columns; its warp p has every
- * PARTS-th row from p on, and the parts are added in order. Either output may be NULL. */
+/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy. A block handles 32 columns; its warp p sums
+ * every PARTS-th row from row p on, and the parts are added in order. Either output may be NULL. */
 static __global__ void backward_columns(int64_t rows, int64_t c, const float *x, const float *dy,
                                         const row_facts *facts, float *dgain, float *dbias) {
     __shared__ float gain_part[PARTS][RM_WARP], bias_part[PARTS][RM_WARP];

@@ -1,5 +1,5 @@
-/* linear.c: the op `linear`, y = x w^T + b, with weights stored as PyTorch stores them; or, `by_input`, y = x w + b. The products are gemm.h's; the
- * recurrent ops have input projections of their own (recurrent.h). */
+/* linear.c: the op `linear`: y = x w^T + b, with weights in PyTorch's layout, or y = x w + b with `by_input`. gemm.h
+ * computes the products. The recurrent ops have their own input projections (recurrent.h). */
 #include "ops/real.h"
 
 #include <string.h>
@@ -36,7 +36,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_real("linear", "x", &x[X]));
     TRY(rm_want_rank("linear", "x", &x[X], 2, REMAT_MAX_RANK));
     TRY(rm_want_real("linear", "w", &x[W]));
-    bool of_width_one = !by_input(attr) && x[W].rank == 3 && x[W].dim[2] == 1; /* as PyTorch's Conv1d(C, N, 1) has it */
+    bool of_width_one = !by_input(attr) && x[W].rank == 3 && x[W].dim[2] == 1; /* the layout of PyTorch's Conv1d(C, N,
+                                                                                  1) */
     if (!of_width_one) TRY(rm_want_rank("linear", "w", &x[W], 2, 2));
     char x_text[REMAT_DESC_TEXT], w_text[REMAT_DESC_TEXT];
     shape s = shape_of(x, attr);
@@ -98,8 +99,8 @@ static void forward(const remat_call *call) {
     rm_gemm(call->threads, RM_PLAIN, s.w_is, s.rows, s.n, s.c, 1, x, s.c, w, s.ld, b ? 1 : 0, y, s.n);
 }
 
-/* db (N) += the column sums of dy (rows,N). Rows are added in order and columns are divided among threads, so the bits
- * do not depend on the thread count. */
+/* db (N) += column sums of dy (rows,N). Rows are added in order and threads divide the columns, so the bits
+ * do not depend on the number of threads. */
 static void add_column_sums(int threads, int64_t rows, int64_t n, const real *dy, real *db) {
     enum { WIDTH = 64 };
     RM_PARALLEL_FOR(
@@ -154,7 +155,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(linear) = {
     .struct_bytes = sizeof(remat_op),
     .name = "linear",
-    .doc = "y (..,N) = x (..,C) w^T + b; w (N,C), b (N) optional; or x w + b, w (C,N)",
+    .doc = "y (..,N) = x (..,C) w^T + b; w (N,C), b (N) is optional; or x w + b, w (C,N)",
     .n_in = 3,
     .optional = 1u << B,
     .shared = 1u << W | 1u << B,

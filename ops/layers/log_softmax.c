@@ -1,4 +1,4 @@
-/* log_softmax.c: x less the logarithm of the sum of e^x along the last axis. softmax.h has the loops. */
+/* log_softmax.c: x minus the logarithm of the sum of e^x along the last axis. softmax.h has the loops. */
 #include "ops/layers/softmax.h"
 
 static void make_row(const real *x, int64_t c, real *y) {

@@ -1,4 +1,4 @@
-/* log_softmax.cu: the CUDA kernels of the op `log_softmax` (log_softmax.c), which are softmax.cuh's. */
+/* log_softmax.cu: the CUDA kernels of the op `log_softmax` (log_softmax.c), from softmax.cuh. */
 #define LOGARITHM true
 #include "ops/layers/softmax.cuh"
 

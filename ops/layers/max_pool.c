@@ -1,4 +1,4 @@
-/* max_pool.c: the largest of every window of a plane, PyTorch's MaxPool2d. Where it was is found again in backward. */
+/* max_pool.c: the maximum of every window of a plane, PyTorch's MaxPool2d. Backward searches for its position again. */
 #include "ops/layers/pool.h"
 
 #include <string.h>
@@ -19,7 +19,8 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     if (pass == REMAT_BACKWARD) out->moved_bytes += bytes;
 }
 
-/* ---- A row of windows at a time: the loops run along the row, so that compilers make vectors of them ------------------ */
+/* ---- A row of windows at a time: the loops run along the row, so that compilers vectorise them
+ * ------------------------ */
 
 enum { BLOCK = 256 }; /* windows */
 
@@ -28,8 +29,8 @@ typedef struct {
     int32_t where[BLOCK]; /* in the plane */
 } largest;
 
-/* One element under each of the windows: that of window q is at `at` + q stride in the plane. Of several that are largest the first
- * stays; a NaN is larger than any number. */
+/* Compares one element of each window, at `at` + q stride in the plane for window q. If several elements are the
+ * maximum, the first is used; NaN counts as larger than any number. */
 static inline void compare(largest *l, int64_t first, int64_t count, const real *plane, int64_t at, int64_t stride) {
     real *best = l->best + first;
     int32_t *where = l->where + first;
@@ -41,7 +42,7 @@ static inline void compare(largest *l, int64_t first, int64_t count, const real 
     }
 }
 
-/* Of the windows from..to-1 of row r. */
+/* The maxima of windows from .. to-1 of row r. */
 static void find_largest(const rm_pool_shape *s, const real *plane, int64_t r, int64_t from, int64_t to, largest *l) {
     const int64_t width = s->in[1], stride = s->stride[1];
     const rm_pool_window rows = rm_pool_window_at(s, r, from);
@@ -114,7 +115,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(max_pool) = {
     .struct_bytes = sizeof(remat_op),
     .name = "max_pool",
-    .doc = "y (..,H',W') = the largest of each window of x (..,H,W)",
+    .doc = "y (..,H',W') = the maximum of each window of x (..,H,W)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_pool_attr),
     .time = REMAT_TIME_POINTWISE,

@@ -1,12 +1,12 @@
-/* max_pool.cu: the CUDA kernels of the op `max_pool` (max_pool.c): a thread for each window, and for each element of dx, which looks at
- * all windows over it. */
+/* max_pool.cu: the CUDA kernels of the op `max_pool` (max_pool.c): a thread per window, and in backward a thread per
+ * element of dx, which visits all windows that cover it. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {
 #include "ops/layers/pool.h"
 }
 
-/* Where the largest of a window is: the first of several; a NaN is larger than any number. */
+/* The index of a window's maximum, the first if there are several; NaN counts as larger than any number. */
 static __device__ int64_t largest(const rm_pool_shape *s, const float *plane, int64_t r, int64_t q) {
     rm_pool_window w = rm_pool_window_at(s, r, q);
     int64_t best = w.y[0] * s->in[1] + w.x[0];

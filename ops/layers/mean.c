@@ -1,4 +1,4 @@
-/* mean.c: the mean over the last axes: over (H,W), a global average pool. */
+/* mean.c: the mean over the last axes; over (H,W) it is a global average pool. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -10,8 +10,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("mean", "x", x));
     REQUIRE(a && a->axes > 0 && a->axes <= x->rank, INVALID,
-            "mean: x is %s, and the mean over its last %lld axes is asked for; it must be 1 to all of them",
-            rm_desc_text(x, text), a ? (long long)a->axes : 0);
+            "mean: x is %s and axes is %lld; axes must be from 1 to the rank of x", rm_desc_text(x, text),
+            a ? (long long)a->axes : 0);
     *y = *x;
     for (y->rank -= (int32_t)a->axes; y->rank < x->rank; y->rank++) y->dim[y->rank] = 1;
     y->rank -= (int32_t)a->axes;

@@ -1,4 +1,4 @@
-/* mean.cu: the CUDA kernels of the op `mean` (mean.c): a block adds up a row. */
+/* mean.cu: the CUDA kernels of the op `mean` (mean.c): a block sums a row. */
 #include "ops/cuda/reduce.cuh"
 
 static __global__ void average(int64_t n, const float *x, float *y) {

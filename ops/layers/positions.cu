@@ -1,10 +1,10 @@
-/* positions.cu: the CUDA kernels of the op `positions` (positions.c): a thread for each element, and for each of dw, which adds up the
- * batch. */
+/* positions.cu: the CUDA kernels of the op `positions` (positions.c): a thread per element of y, and per element of dw,
+ * which sums the batch. */
 #include "ops/cuda/kernel.cuh"
 
 enum { X, W };
 
-/* Rows of `c`, `batch` of them a timestep. */
+/* Rows of `c` elements, `batch` rows per time step. */
 static __global__ void add_rows(int64_t count, int64_t batch, int64_t c, const float *x, const float *w, float *y) {
     RM_EACH(i, count) {
         int64_t row = rm_row_of(i, c);

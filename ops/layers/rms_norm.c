@@ -1,4 +1,4 @@
-/* rms_norm.c: every row divided by the root of its mean square, then scaled. What is saved beside x is a number a
+/* rms_norm.c: divides every row by the root of its mean square, then scales it. It saves x and one number per
  * row. */
 #include "ops/real.h"
 
@@ -14,7 +14,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_rank("rms_norm", "x", &x[X], 1, REMAT_MAX_RANK));
     TRY(rm_want_vector("rms_norm", "gain", &x[GAIN], rm_desc_last(&x[X])));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
-            "rms_norm: epsilon is %g; it must be a number above 0, such as 1e-6", a ? a->epsilon : 0.0);
+            "rms_norm: epsilon is %g; it must be above 0, such as 1e-6", a ? a->epsilon : 0.0);
     *y = x[X];
     return REMAT_OK;
 }
@@ -30,7 +30,7 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)rm_desc_rows(&x[X]) * sizeof(real);
 }
 
-/* Sum of products, in double, in four parts that do not wait for each other. */
+/* Dot product in double, in four independent sums. */
 static double dot(int64_t c, const real *a, const real *b) {
     double part[4] = {0};
     int64_t i = 0;
@@ -56,14 +56,14 @@ static void forward(const remat_call *call) {
         });
 }
 
-/* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). dx holds g meanwhile. */
+/* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). dx temporarily holds g. */
 static void backward_row(int64_t c, const real *x, const real *gain, const real *dy, real rstd, real *dx) {
     for (int64_t i = 0; i < c; i++) dx[i] = dy[i] * gain[i];
     real mean = (real)(dot(c, dx, x) * rstd / (double)c);
     for (int64_t i = 0; i < c; i++) dx[i] = rstd * (dx[i] - x[i] * rstd * mean);
 }
 
-/* dgain += sum of dy xhat, over columns [from, to), rows in order. */
+/* dgain += sum of dy xhat, for columns [from, to), over the rows in order. */
 static void backward_columns(const remat_call *call, int64_t rows, int64_t c, int64_t from, int64_t to) {
     const real *x = call->x[X].data, *dy = call->dy.data, *rstd = call->aux;
     real *dgain = call->dx[GAIN].data;

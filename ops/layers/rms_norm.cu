@@ -1,8 +1,8 @@
-/* rms_norm.cu: the CUDA kernels of the op `rms_norm` (rms_norm.c). A warp has a row; gradients of gain are summed over rows by
- * blocks that have some columns each. */
+/* rms_norm.cu: the CUDA kernels of the op `rms_norm` (rms_norm.c). A warp handles a row; gradients of gain are summed
+ * over rows by blocks of columns. */
 #include "ops/cuda/reduce.cuh"
 
-enum { X, GAIN, ROWS = 4 /* a block */, PARTS = 8 /* that rows are dealt to, for gain */ };
+enum { X, GAIN, ROWS = 4 /* per block */, PARTS = 8 /* parts of the rows, for gain */ };
 
 static __global__ void forward(int64_t rows, int64_t c, double epsilon, const float *x, const float *gain, float *y,
                                float *rstd) {
@@ -27,8 +27,8 @@ static __global__ void backward_rows(int64_t rows, int64_t c, const float *x, co
         dx[r * c + i] = rstd[r] * (dy[r * c + i] * gain[i] - x[r * c + i] * rstd[r] * mean);
 }
 
-/* dgain += sum of dy xhat. A block has 32 columns; its warp p has every PARTS-th row from p on, and the parts are added in
- * order. */
+/* dgain += sum of dy xhat. A block handles 32 columns; its warp p sums every PARTS-th row from row p on, and the parts
+ * are added in order. */
 static __global__ void backward_columns(int64_t rows, int64_t c, const float *x, const float *dy, const float *rstd,
                                         float *dgain) {
     __shared__ float of_part[PARTS][RM_WARP];

@@ -1,6 +1,6 @@
-/* rotary.c: rotary positions (Su et al. 2021, "RoFormer"): at timestep t, features i and i + D/2 of each head of D features are turned
- * by the angle t base^(-2i/D). Products of a turned q and a turned k depend on how far apart they are in time. The pairs are those of
- * Hugging Face's Llama. Backward turns the other way. */
+/* rotary.c: rotary positions (Su et al. 2021, "RoFormer"): at time step t, features i and i + D/2 of each head with D
+ * features are rotated by the angle t base^(-2i/D). Products of a rotated q and a rotated k depend only on their
+ * distance in time. The pairing is that of Hugging Face's Llama. Backward rotates in the opposite direction. */
 #include "ops/layers/rotary.h"
 
 #include "ops/math/parallel.h"
@@ -34,7 +34,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     out->scratch_bytes = (uint64_t)(x->dim[0] * width) * sizeof(real);
 }
 
-/* table (tau,D): cosines of the pairs' angles, then sines, `way` times. */
+/* table (tau,D): for each time step the cosines of the pairs' angles, then their sines times `way` (1 or -1). */
 static void angles(const remat_call *call, int64_t width, real way, real *table) {
     double base = ((const rm_rotary_attr *)call->attr)->base;
     int64_t steps = call->x[0].desc.dim[0], half = width / 2, t0 = call->t0;
@@ -48,7 +48,7 @@ static void angles(const remat_call *call, int64_t width, real way, real *table)
         });
 }
 
-/* Of all heads of one row. */
+/* Rotates all heads of one row. */
 static void turn_row(int64_t features, int64_t width, const real *table, const real *x, real *y) {
     int64_t half = width / 2;
     const real *cosine = table, *sine = table + half;
@@ -87,7 +87,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(rotary) = {
     .struct_bytes = sizeof(remat_op),
     .name = "rotary",
-    .doc = "y (T,B,C): features i and i + D/2 of each head of x, D = C/heads, turned by t base^(-2i/D)",
+    .doc = "y (T,B,C): features i and i + D/2 of each head of x, D = C/heads, rotated by t base^(-2i/D)",
     .n_in = 1,
     .attr_bytes = sizeof(rm_rotary_attr),
     .time = REMAT_TIME_POINTWISE,

@@ -1,11 +1,11 @@
-/* rotary.cu: the op `rotary` (rotary.c) on CUDA: a thread for each angle, then one for each pair. */
+/* rotary.cu: the op `rotary` (rotary.c) on CUDA: a thread per angle, then a thread per pair. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {
 #include "ops/layers/rotary.h"
 }
 
-/* table (tau,D): cosines, then sines, of a timestep's D/2 angles; `count`: pairs. */
+/* table (tau,D): for each time step the cosines of its D/2 angles, then the sines; `count`: number of angles. */
 static __global__ void angles(int64_t count, int64_t half, int64_t t0, double base, float way, float *table) {
     RM_EACH(n, count) {
         int64_t t = rm_row_of(n, half), i = n - t * half;
@@ -15,7 +15,7 @@ static __global__ void angles(int64_t count, int64_t half, int64_t t0, double ba
     }
 }
 
-/* `pairs`: of a timestep, over the batch and heads. */
+/* `pairs`: pairs per time step, over batch and heads. */
 static __global__ void turn(int64_t count, int64_t pairs, int64_t half, const float *table, const float *x, float *y) {
     RM_EACH(n, count) {
         int64_t t = rm_row_of(n, pairs), head = rm_row_of(n, half), i = n - head * half, at = head * 2 * half + i;

@@ -1,4 +1,4 @@
-/* softmax.cu: the CUDA kernels of the op `softmax` (softmax.c), which are softmax.cuh's. */
+/* softmax.cu: the CUDA kernels of the op `softmax` (softmax.c), from softmax.cuh. */
 #define LOGARITHM false
 #include "ops/layers/softmax.cuh"
 

@@ -1,4 +1,4 @@
-/* upsample.c: planes that become `scale` times as high and wide: PyTorch's Upsample, nearest or bilinear. */
+/* upsample.c: makes planes `scale` times as high and wide: PyTorch's Upsample, nearest or bilinear. */
 #include "ops/layers/upsample.h"
 
 #include "ops/shape.h"
@@ -12,7 +12,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
             "upsample: the scale is %lld x %lld; it must be whole numbers from 1 to %d", a ? (long long)a->scale[0] : 0,
             a ? (long long)a->scale[1] : 0, INT16_MAX);
     REQUIRE(a->mode >= REMAT_NEAREST && a->mode <= REMAT_BILINEAR_CORNERS, INVALID,
-            "upsample: there is no mode %lld; see remat_upsample", (long long)a->mode);
+            "upsample: the mode is %lld; use one that remat_upsample lists", (long long)a->mode);
     *y = *x;
     for (int d = 0; d < 2; d++) {
         int64_t *size = &y->dim[x->rank - 2 + d];
@@ -90,7 +90,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(upsample) = {
     .struct_bytes = sizeof(remat_op),
     .name = "upsample",
-    .doc = "y (..,s H,s W) = x (..,H,W) enlarged, nearest or bilinear",
+    .doc = "y (..,s H,s W) = x (..,H,W) upsampled, nearest or bilinear",
     .n_in = 1,
     .attr_bytes = sizeof(rm_upsample_attr),
     .time = REMAT_TIME_POINTWISE,

@@ -1,4 +1,4 @@
-/* upsample.cu: the CUDA kernels of the op `upsample` (upsample.c): a thread for each element of y, and of dx. */
+/* upsample.cu: the CUDA kernels of the op `upsample` (upsample.c): a thread per element of y, and of dx. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {

@@ -1,4 +1,4 @@
-/* concat.c: the op `concat`: two to four values side by side, along the last axis. */
+/* concat.c: the op `concat`: joins two to four values along the last axis. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 
 enum { MOST = 4 };
 
-/* The same shape as x[0], but for the last size. */
+/* Checks that x[i] has the shape of x[0], except for the last dimension. */
 static remat_status check_beside(const remat_desc *x, int i) {
     char first[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
     remat_desc alike = x[i];
     if (alike.rank > 0 && alike.rank == x[0].rank) alike.dim[alike.rank - 1] = rm_desc_last(&x[0]);
     REQUIRE(rm_desc_equal(&alike, &x[0]), INVALID,
-            "concat: x[0] is %s and x[%d] is %s; they may differ in their last size alone", rm_desc_text(&x[0], first),
-            i, rm_desc_text(&x[i], other));
+            "concat: x[0] is %s and x[%d] is %s; they may differ only in their last dimension",
+            rm_desc_text(&x[0], first), i, rm_desc_text(&x[i], other));
     return REMAT_OK;
 }
 
@@ -82,7 +82,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(concat) = {
     .struct_bytes = sizeof(remat_op),
     .name = "concat",
-    .doc = "y (..,C1+C2+..) = 2 to 4 inputs (..,C1), (..,C2), .. side by side",
+    .doc = "y (..,C1+C2+..) = 2 to 4 inputs (..,C1), (..,C2), .. joined along the last axis",
     .n_in = MOST,
     .optional = 1u << 2 | 1u << 3,
     .time = REMAT_TIME_POINTWISE,

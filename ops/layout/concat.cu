@@ -1,9 +1,9 @@
-/* concat.cu: the CUDA kernel of the op `concat` (concat.c): columns are copied, one launch an input. */
+/* concat.cu: the CUDA kernel of the op `concat` (concat.c): copies columns, with one launch per input. */
 #include "ops/cuda/kernel.cuh"
 
 enum { MOST = 4 }; /* concat.c's */
 
-/* n elements in rows of `width`; a row of `from` or `to` begins so many elements after the one before. */
+/* n elements in rows of `width`; rows of `from` and `to` start from_ld and to_ld elements apart. */
 static __global__ void copy(int64_t n, int64_t width, const float *from, int64_t from_ld, float *to, int64_t to_ld) {
     RM_EACH(i, n) {
         int64_t r = rm_row_of(i, width);

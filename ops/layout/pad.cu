@@ -1,4 +1,4 @@
-/* pad.cu: the CUDA kernels of the op `pad` (pad.c): a thread for each element that is written. */
+/* pad.cu: the CUDA kernels of the op `pad` (pad.c): a thread per element written. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {

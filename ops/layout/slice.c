@@ -1,4 +1,4 @@
-/* slice.c: the op `slice`: some neighbouring columns of a value. */
+/* slice.c: the op `slice`: a range of columns of a value. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     const rm_slice_attr *a = attr;
     TRY(rm_want_real("slice", "x", &x[0]));
     TRY(rm_want_rank("slice", "x", &x[0], 1, REMAT_MAX_RANK));
-    REQUIRE(a, INVALID, "slice: it was not told which columns; give first and count");
+    REQUIRE(a, INVALID, "slice: the range of columns is missing; give first and count");
     int64_t width = rm_desc_last(&x[0]);
     REQUIRE(a->first >= 0 && a->first < width && a->count >= 1 && a->count <= width - a->first, INVALID,
             "slice: x is %s, which has no %lld columns from column %lld on; use 0 <= first, 1 <= count and first + "

@@ -1,4 +1,4 @@
-/* transpose.c: the op `transpose`: two axes change places, PyTorch's x.transpose(one, other). */
+/* transpose.c: the op `transpose`: swaps two axes, PyTorch's x.transpose(one, other). */
 #include "ops/layout/transpose.h"
 
 #include "ops/shape.h"
@@ -9,8 +9,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     char text[REMAT_DESC_TEXT];
     TRY(rm_want_real("transpose", "x", x));
     REQUIRE(a && a->one >= 0 && a->one < a->other && a->other < x->rank, INVALID,
-            "transpose: x is %s, and axes %lld and %lld are to change places; they must be two of its axes, the first "
-            "before the second",
+            "transpose: x is %s, and axes %lld and %lld cannot be swapped; give two of its axes, the first before the "
+            "second",
             rm_desc_text(x, text), a ? (long long)a->one : 0, a ? (long long)a->other : 0);
     *y = *x;
     y->dim[a->one] = x->dim[a->other], y->dim[a->other] = x->dim[a->one];
@@ -22,7 +22,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     *out = rm_cost_streaming(y, 0, 2);
 }
 
-/* Block by block, so that neither side jumps through memory line by line. from: (one,middle,other,inner). */
+/* Block by block, so that neither side touches a new cache line for every element. from: (one,middle,other,inner). */
 enum { BLOCK = 16 };
 static void turn_block(const rm_transpose_shape *s, int64_t m, int64_t i, int64_t j, const real *from, real *to) {
     for (int64_t a = i; a < s->one && a < i + BLOCK; a++)
@@ -57,7 +57,7 @@ static const rm_transpose_attr first = {0, 1}, planes = {1, 3}, timed = {2, 3};
 static const remat_sample samples[] = {
     {.name = "matrix", .attr = &first, .x = {RM_SHAPE2(RM_REAL, 5, 21)}},
     {.name = "far apart", .attr = &planes, .x = {RM_SHAPE4(RM_REAL, 2, 3, 4, 5)}},
-    {.name = "numbers behind", .attr = &first, .x = {RM_SHAPE3(RM_REAL, 4, 3, 6)}},
+    {.name = "inner axis", .attr = &first, .x = {RM_SHAPE3(RM_REAL, 4, 3, 6)}},
     {.name = "sequence", .sequence = true, .attr = &timed, .x = {RM_SHAPE4(RM_REAL, 4, 2, 3, 5)}},
     {.name = "large enough for threads", .attr = &first, .x = {RM_SHAPE2(RM_REAL, 270, 251)}},
 };
@@ -65,7 +65,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(transpose) = {
     .struct_bytes = sizeof(remat_op),
     .name = "transpose",
-    .doc = "y = x with two axes in each other's place",
+    .doc = "y = x with two axes swapped",
     .n_in = 1,
     .attr_bytes = sizeof(rm_transpose_attr),
     .time = REMAT_TIME_POINTWISE,

@@ -1,11 +1,11 @@
-/* transpose.cu: the CUDA kernels of the op `transpose` (transpose.c): a thread for each element that is written. */
+/* transpose.cu: the CUDA kernels of the op `transpose` (transpose.c): a thread per element written. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {
 #include "ops/layout/transpose.h"
 }
 
-/* s: of `from` */
+/* s: the shape of `from` */
 static __global__ void turn(rm_transpose_shape s, int64_t count, const float *from, float *to) {
     RM_EACH(e, count) {
         int64_t row = rm_row_of(e, s.inner), k = e - row * s.inner;

@@ -1,4 +1,4 @@
-/* bce_with_logits.cu: the CUDA kernels of the op `bce_with_logits` (bce_with_logits.c), which are element_loss.cuh's. */
+/* bce_with_logits.cu: the CUDA kernels of the op `bce_with_logits` (bce_with_logits.c), from element_loss.cuh. */
 #define VALUE rm_bce_value
 #define SLOPE rm_bce_slope
 #define TARGET_SLOPE rm_bce_target_slope

@@ -1,15 +1,18 @@
-/* ctc.c: the op `ctc`: connectionist temporal classification (Graves et al. 2006), the loss of transcripts that are shorter than
- * the sequence and aligned with nothing. Timesteps give labels or blanks; a path is read by merging what repeats and then leaving
- * blanks out; the loss is -log of the probability of all paths that read as the targets.
+/* ctc.c: the op `ctc`: connectionist temporal classification (Graves et al. 2006), the loss for transcripts that are
+ * shorter than the sequence and not aligned with it. Each time step emits a label or a blank. A path is decoded by
+ * merging repeated labels and then removing blanks; the loss is -log of the probability of all paths that decode to the
+ * targets.
  *
- *   alpha[t,s] = log of the probability of all ways to position s at timestep t       (position: ctc_math.h)
- *              = log_softmax(logits[t])[class of s] + log of the sum over s, s-1 and, where labels differ, s-2 of e^alpha[t-1]
+ *   alpha[t,s] = log of the probability of all paths to position s at time step t     (position: ctc_math.h)
+ *              = log_softmax(logits[t])[class of s] + log of the sum over s, s-1 and, where labels differ, s-2 of
+ *              e^alpha[t-1]
  *
- * It is a recurrence, and so logits exist for one tile at a time: alpha and the logarithm of its scale are the carried state. At
- * each timestep the largest alpha is made 0, and what was taken off is added to the scale, in two numbers. A timestep behind a
- * sample's input length changes nothing. y (tau,B) is 0, but at the very last timestep each sample's loss, divided by the
- * number of its labels. Backward, the state's gradient is what textbooks call beta: less the softmax, the posteriors of
- * positions are the gradient of the logits. aux keeps a row's largest logit and the logarithm of its sum, and alpha. */
+ * It is a recurrence, so only one tile of logits is needed at a time: alpha and the logarithm of its scale are the
+ * carried states. At each time step the largest alpha is subtracted from all, and added to the scale, which is a
+ * compensated sum of two numbers. Time steps after the input length of a sample change nothing. y (tau,B) is 0 except
+ * at the last time step of the sequence, where it is each sample's loss divided by its number of labels. In backward,
+ * the gradient of the state corresponds to beta in textbooks: the gradient of the logits is the softmax minus the
+ * posteriors of the positions. aux holds the largest logit and the log of the sum for each row, and alpha. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -39,10 +42,10 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_integer("ctc", "targets", &x[TARGETS]));
     int64_t batch = x[LOGITS].dim[1], classes = x[LOGITS].dim[2], blank = a ? a->blank : 0;
     REQUIRE(x[TARGETS].rank == 2 && x[TARGETS].dim[0] == batch, INVALID,
-            "ctc: logits is %s and targets is %s; targets must be (B,S), a row of labels for each sample",
+            "ctc: logits is %s and targets is %s; targets must be (B,S), a row of labels per sample",
             rm_desc_text(&x[LOGITS], logits), rm_desc_text(&x[TARGETS], targets));
     REQUIRE(blank >= 0 && blank < classes, INVALID,
-            "ctc: the blank is %lld; it must be one of the %lld classes, from 0 on", (long long)blank,
+            "ctc: the blank is %lld; it must be one of the %lld classes, counted from 0", (long long)blank,
             (long long)classes);
     TRY(want_lengths("input_lengths", &x[RM_CTC_INPUT_LENGTHS], batch));
     TRY(want_lengths("target_lengths", &x[RM_CTC_TARGET_LENGTHS], batch));
@@ -53,20 +56,21 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 static int64_t rows_of(const remat_desc *x) { return x[LOGITS].dim[0] * x[LOGITS].dim[1]; }
 
-/* Rows, then alpha (tau+1,B,width): what the tile begins with, and after each of its timesteps. */
+/* Rows, then alpha (tau+1,B,width): at the start of the tile and after each of its time steps. */
 static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     uint64_t rows = (uint64_t)rows_of(x), batch = (uint64_t)x[LOGITS].dim[1];
     return rows * sizeof(rm_ctc_row) + (rows + batch) * (uint64_t)rm_ctc_width(x) * sizeof(real);
 }
 
-/* Of a forward-only call: what is aux elsewhere. Backward: two numbers a position, and one a sample. */
+/* Forward-only calls use scratch in place of aux. Backward needs two numbers per position and one per sample. */
 static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     if (pass == REMAT_BACKWARD) return (uint64_t)(x[LOGITS].dim[1] * (2 * rm_ctc_width(x) + 1)) * sizeof(real);
     return aux ? 0 : aux_bytes(x, attr);
 }
 
-/* An exp is some 16 operations, and so is a logarithm; a position takes three and one, forward and backward. */
+/* An exp or a logarithm is about 16 operations. A position takes three exps and one logarithm, in forward and in
+ * backward. */
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y;
     double positions = (double)(rows_of(x) * rm_ctc_width(x));
@@ -88,7 +92,8 @@ static int64_t ignored(const void *attr, int input) {
     return input == TARGETS ? -1 : 0;
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------------------------ */
+/* ---- Forward
+ * ------------------------------------------------------------------------------------------------------ */
 
 static rm_ctc_row row_of(const real *x, int64_t v) {
     real largest = rm_row_largest(x, v), lane[RM_ROW_LANES] = {0};
@@ -101,7 +106,7 @@ static rm_ctc_row row_of(const real *x, int64_t v) {
     return (rm_ctc_row){largest, (real)log(sum)};
 }
 
-/* One timestep of a sample: what its largest alpha was before it became 0. */
+/* One time step of a sample. Returns the largest alpha, which was subtracted. */
 static real step(const rm_ctc *c, const int32_t *target, int64_t ends, const real *x, rm_ctc_row row,
                  const real *before, real *alpha) {
     real most = -INFINITY;
@@ -150,9 +155,11 @@ static void forward(const remat_call *call) {
                     for (int64_t b = 0; b < c.batch; b++) forward_sample(call, &c, row, alpha, b););
 }
 
-/* ---- Backward ----------------------------------------------------------------------------------------------------- */
+/* ---- Backward
+ * ----------------------------------------------------------------------------------------------------- */
 
-/* The loss's gradient, added to d (width), of alpha; returns the scale's. Without a path it is 0, or no number. */
+/* Adds the gradient of the loss by alpha to d (width); returns the gradient by the scale. If no path exists these are 0
+ * or NaN. */
 static real begin_backward(const rm_ctc *c, const real *alpha, int64_t labels, real dy, real *d) {
     real end = rm_ctc_end(alpha, labels), share = dy / (real)(labels ? labels : 1);
     if (end == -INFINITY) return c->zero_infinity ? 0 : NAN;
@@ -161,7 +168,8 @@ static real begin_backward(const rm_ctc *c, const real *alpha, int64_t labels, r
     return -share;
 }
 
-/* d (ends), of alpha, becomes that of alpha before its largest was taken off, which is a part of the scale. */
+/* Turns d (ends), the gradient by alpha, into the gradient by alpha before the maximum was subtracted and added to the
+ * scale. */
 static void unscale(const real *alpha, int64_t ends, real d_scale, real *d) {
     double sum = 0;
     int64_t first = -1;
@@ -173,7 +181,8 @@ static void unscale(const real *alpha, int64_t ends, real d_scale, real *d) {
     if (first >= 0) d[first] += (real)(d_scale - sum);
 }
 
-/* Leaves in each alpha of the tile its gradient, and returns the scale's. d and arrived: (width), scratch. */
+/* Replaces each alpha of the tile by its gradient; returns the gradient by the scale. d and arrived: scratch,
+ * (width). */
 static real backward_sample(const remat_call *call, const rm_ctc *c, real *alpha, real *d, real *arrived, int64_t b) {
     const int32_t *target = c->target + b * c->labels;
     const real *d_out = call->dstate_out[0].data;
@@ -196,7 +205,7 @@ static real backward_sample(const remat_call *call, const rm_ctc *c, real *alpha
     return d_scale;
 }
 
-/* A row's gradient: the posteriors of its positions, d, less p, both times -d_scale. */
+/* The gradient of a row: the posteriors d of its positions, minus p, both times -d_scale. */
 static void row_backward(const rm_ctc *c, int64_t r, rm_ctc_row row, const real *d, real d_scale, real *dx) {
     int64_t b = r % c->batch, ends = 2 * rm_ctc_labels(c, b) + 1;
     const int32_t *target = c->target + b * c->labels;
@@ -246,9 +255,8 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(ctc) = {
     .struct_bytes = sizeof(remat_op),
     .name = "ctc",
-    .doc = "y (T,B) = 0, at the last timestep each sample's -log of the probability of its labels, all alignments "
-           "together, "
-           "divided by their number; logits (T,B,V), targets (B,S), input lengths (B), target lengths (B)",
+    .doc = "y (T,B) = 0, except at the last time step: each sample's -log of the probability of its labels over all "
+           "alignments, divided by their number; logits (T,B,V), targets (B,S), input lengths (B), target lengths (B)",
     .n_in = RM_CTC_INPUTS,
     .n_state = 1,
     .state_name = {"alpha"},

@@ -1,10 +1,11 @@
-/* ctc.cu: the CUDA kernels of the op `ctc` (ctc.c), whose mathematics they share (ctc_math.h). Rows first, a warp each; then a
- * block a sample takes its positions through the tile's timesteps; backward, first the samples, and then a block a row. */
+/* ctc.cu: the CUDA kernels of the op `ctc` (ctc.c), which share its formulas (ctc_math.h). Forward first handles rows,
+ * a warp per row; then a block per sample advances its positions through the time steps of the tile. Backward first
+ * handles samples, then rows, a block per row. */
 #include "ops/cuda/reduce.cuh"
 
 #include "ops/loss/ctc_math.h"
 
-enum { ROW_THREADS = 128, THREADS = 64 /* of a sample */ };
+enum { ROW_THREADS = 128, THREADS = 64 /* per sample */ };
 
 static __global__ void rows_forward(rm_ctc c, rm_ctc_row *row) {
     int64_t lane = threadIdx.x % RM_WARP, r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / RM_WARP;
@@ -19,7 +20,7 @@ static __global__ void rows_forward(rm_ctc c, rm_ctc_row *row) {
     if (mine && lane == 0) row[r] = {largest, (float)log(sum)};
 }
 
-/* The largest of all threads of the block, for each of them. */
+/* The maximum over the block, valid in all threads. */
 static __device__ float block_largest(float x) {
     __shared__ float of_warp[THREADS / RM_WARP];
     x = rm_warp_largest(x);
@@ -30,7 +31,7 @@ static __device__ float block_largest(float x) {
     return x;
 }
 
-/* One timestep of a sample: what its largest alpha was before it became 0. */
+/* One time step of a sample. Returns the largest alpha, which was subtracted. */
 static __device__ float step(const rm_ctc &c, const int32_t *target, int64_t ends, const float *x, rm_ctc_row row,
                              const float *before, float *alpha) {
     float most = -INFINITY;
@@ -57,7 +58,7 @@ static __global__ void samples_forward(rm_ctc c, const rm_ctc_row *row, float *a
         alpha[s] = s < ends ? rm_ctc_begin(&c, state, s) : -INFINITY;
     for (int64_t t = 0; t < c.tau; t++, alpha += ld) {
         int64_t r = t * c.batch + b;
-        __syncthreads(); /* neighbours' positions are written */
+        __syncthreads(); /* neighbouring positions are written */
         for (int64_t s = threadIdx.x; s < c.width; s += THREADS)
             if (t >= steps || s >= ends) alpha[ld + s] = alpha[s];
         if (t < steps)
@@ -71,7 +72,8 @@ static __global__ void samples_forward(rm_ctc c, const rm_ctc_row *row, float *a
     if (c.t0 + c.tau == c.t_total) y[(c.tau - 1) * c.batch + b] = rm_ctc_loss(&c, alpha, scale, labels);
 }
 
-/* ---- Backward ----------------------------------------------------------------------------------------------------- */
+/* ---- Backward
+ * ----------------------------------------------------------------------------------------------------- */
 
 /* See ctc.c. One thread. */
 static __device__ float begin_backward(const rm_ctc &c, const float *alpha, int64_t labels, float dy, float *d) {
@@ -82,7 +84,7 @@ static __device__ float begin_backward(const rm_ctc &c, const float *alpha, int6
     return -share;
 }
 
-/* See ctc.c. The first position whose alpha is 0 is the smallest number, so the largest of those below 0. */
+/* See ctc.c. The smallest position whose alpha is 0 is found as the maximum of the negated positions. */
 static __device__ void unscale(const float *alpha, int64_t ends, float d_scale, float *d) {
     double sum = 0;
     float first = -INFINITY;
@@ -130,7 +132,7 @@ static __global__ void samples_backward(rm_ctc c, float *alpha, const float *dy,
         d_in[b * wide + s] = c.t0 == 0 || (s >= ends && s < c.width) ? 0 : s < ends ? d[s] : shared_scale;
 }
 
-/* Positions are added by one thread, in their order. */
+/* One thread adds the positions, in order. */
 static __global__ void rows_backward(rm_ctc c, const rm_ctc_row *row, const float *d, const float *d_scale, float *dx) {
     int64_t r = blockIdx.x, b = r % c.batch, ends = 2 * rm_ctc_labels(&c, b) + 1;
     bool counts = r / c.batch < rm_ctc_steps(&c, b);

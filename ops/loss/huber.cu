@@ -1,4 +1,4 @@
-/* huber.cu: the CUDA kernels of the op `huber` (huber.c), which are element_loss.cuh's. */
+/* huber.cu: the CUDA kernels of the op `huber` (huber.c), from element_loss.cuh. */
 #define VALUE rm_huber_value
 #define SLOPE rm_huber_slope
 #define TARGET_SLOPE rm_huber_target_slope

@@ -1,4 +1,5 @@
-/* mae.c: the mean absolute difference of two values of one shape, torch.nn.functional.l1_loss. element_loss.h has the loops. */
+/* mae.c: the mean absolute difference of two values of one shape, torch.nn.functional.l1_loss. element_loss.h has the
+ * loops. */
 #define VALUE rm_mae_value
 #define SLOPE rm_mae_slope
 #define TARGET_SLOPE rm_mae_target_slope
@@ -11,5 +12,5 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 const remat_op RM_OP(mae) = {
     RM_ELEMENT_LOSS(mae),
-    .doc = "y = mean over all elements of |x - target|, padded rows left out",
+    .doc = "y = mean over all elements of |x - target|, without padded rows",
 };

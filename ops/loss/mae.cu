@@ -1,4 +1,4 @@
-/* mae.cu: the CUDA kernels of the op `mae` (mae.c), which are element_loss.cuh's. */
+/* mae.cu: the CUDA kernels of the op `mae` (mae.c), from element_loss.cuh. */
 #define VALUE rm_mae_value
 #define SLOPE rm_mae_slope
 #define TARGET_SLOPE rm_mae_target_slope

@@ -11,5 +11,5 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 const remat_op RM_OP(mse) = {
     RM_ELEMENT_LOSS(mse),
-    .doc = "y = mean over all elements of (x - target)^2, padded rows left out",
+    .doc = "y = mean over all elements of (x - target)^2, without padded rows",
 };

@@ -1,4 +1,4 @@
-/* mse.cu: the CUDA kernels of the op `mse` (mse.c), which are element_loss.cuh's. */
+/* mse.cu: the CUDA kernels of the op `mse` (mse.c), from element_loss.cuh. */
 #define VALUE rm_mse_value
 #define SLOPE rm_mse_slope
 #define TARGET_SLOPE rm_mse_target_slope

@@ -1,12 +1,13 @@
-/* softmax_cross_entropy.c: the loss of classifiers and language models, in nats. One tile's logits at a time: the
- * probabilities are never stored, only each row's largest logit and the sum of its exponentials.
+/* softmax_cross_entropy.c: the loss of classifiers and language models, in nats. It needs the logits of one tile at a
+ * time, and stores no probabilities, only each row's largest logit and the sum of its exponentials.
  *
  * Label smoothing e (torch.nn.functional.cross_entropy's label_smoothing): with the target q = (1 - e) [target] + e/V,
- * the loss is -sum over v of q[v] log p[v] = log(sum over v of exp(x[v])) - (1 - e) x[target] - e mean(x). In evaluation
- * e is 0.
+ * the loss is -sum over v of q[v] log p[v] = log(sum over v of exp(x[v])) - (1 - e) x[target] - e mean(x). In
+ * evaluation e is 0.
  *
- * Rows and classes may count unequally (torch's weight and ignore_index): a row's loss is -sum over v of w[v] q[v] log p[v], that of
- * an ignored row 0, and y is their sum / total, which comes from target_weight, over all timesteps. Nothing counts: 0. */
+ * Classes may have weights and rows may be ignored (torch's weight and ignore_index): the loss of a row is -sum over v
+ * of w[v] q[v] log p[v], that of an ignored row is 0, and y is their sum / total; target_weight computes the total over
+ * all time steps. If no row counts, y is 0. */
 #include "ops/real.h"
 
 #include "ops/loss/class_weight.h"
@@ -19,7 +20,7 @@
 
 enum { LOGITS, TARGETS, WEIGHTS, TOTAL };
 
-/* Per row, in aux. p[v] = exp(x[v] - largest) / sum. */
+/* Of a row, in aux: p[v] = exp(x[v] - largest) / sum. */
 typedef struct {
     real largest, sum;
 } row_facts;
@@ -29,7 +30,7 @@ static double smoothing_of(const remat_call *call) {
     return a && call->training ? a->smoothing : 0;
 }
 
-/* A row's loss is to_target w[target] (-log p[target]) + to_each sum over v of w[v] (-log p[v]). */
+/* The loss of a row is to_target w[target] (-log p[target]) + to_each (sum over v of w[v] (-log p[v])). */
 typedef struct {
     rm_counted counted;
     const real *weight; /* w (V); NULL: all are 1 */
@@ -48,13 +49,13 @@ static weighing weighing_of(const remat_call *call) {
 static double weight_at(const weighing *w, int64_t class) { return w->weight ? w->weight[class] : 1; }
 static bool counts(const weighing *w, int32_t target) { return rm_class_weight(w->counted, NULL, target) != 0; }
 
-/* What the gradient has of p: 1 where all classes count alike. */
+/* The factor of p in the gradient: 1 if all classes have weight 1. */
 static double to_probabilities(const weighing *w, int32_t target) {
     if (!w->weight) return 1;
     return w->to_target * w->weight[target] + w->to_each * w->sum;
 }
 
-/* By what the whole sequence's rows weigh. */
+/* Divides by the total weight of the rows of the whole sequence. */
 static double divided(const remat_call *call, double sum) {
     const remat_desc *shape = &call->x[LOGITS].desc;
     const real *total = call->x[TOTAL].data;
@@ -83,13 +84,13 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-/* Rows are dealt out in blocks whose losses are summed separately, then in order: no bit depends on the threads. */
+/* The losses of blocks of rows are summed separately, then in order, so no bits depend on the number of threads. */
 enum { BLOCK = 16 };
 static int64_t count_blocks(int64_t rows) { return (rows + BLOCK - 1) / BLOCK; }
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)y, (void)attr;
-    *out = rm_cost_streaming(&x[LOGITS], 20, pass == REMAT_BACKWARD ? 2 : 1); /* an exp is some 16 operations */
+    *out = rm_cost_streaming(&x[LOGITS], 20, pass == REMAT_BACKWARD ? 2 : 1); /* an exp is about 16 operations */
     if (pass == REMAT_FORWARD) out->scratch_bytes = (uint64_t)count_blocks(rm_desc_rows(&x[LOGITS])) * sizeof(double);
 }
 
@@ -108,7 +109,7 @@ static int64_t ignored(const void *attr, int input) {
     return input == TARGETS && a && a->ignores ? a->ignored : 0;
 }
 
-/* Sum over v of w[v] (-log p[v]), log_sum being log(sum over v of exp(x[v])). */
+/* Sum over v of w[v] (-log p[v]), where log_sum = log(sum over v of exp(x[v])). */
 static double of_each(const weighing *w, const real *x, int64_t v, double log_sum) {
     double sum = 0;
     for (int64_t i = 0; i < v && w->to_each > 0; i++) sum += weight_at(w, i) * (log_sum - x[i]);
@@ -136,7 +137,7 @@ static void define_forward(const remat_call *call) {
     *(real *)call->y.data = (real)divided(call, loss);
 }
 
-/* By total and by w: what a graph hardly ever asks for. */
+/* The gradients by total and by w. Rarely needed. */
 static void shared_gradients(const remat_call *call) {
     const int32_t *target = call->x[TARGETS].data;
     const row_facts *facts = call->aux;
@@ -179,7 +180,7 @@ static void define_backward(const remat_call *call) {
     }
 }
 
-/* ---- The fast form: the same, a row in a few passes that compilers turn into vector code ---------------- */
+/* ---- The fast version: the same for a row in a few passes that compilers vectorise ---------------------- */
 
 enum { LANES = RM_ROW_LANES };
 
@@ -194,7 +195,7 @@ static double sum_of_exp(const real *x, int64_t n, real largest) {
     return sum;
 }
 
-/* The sum over a row of w (largest - x), none of which is negative: nothing is lost to cancellation. */
+/* The sum over a row of w (largest - x). No term is negative, so there is no cancellation. */
 static double sum_below(const real *x, const real *w, int64_t n, real largest) {
     double lane[LANES] = {0}, sum = 0;
     int64_t whole = n / LANES * LANES;
@@ -236,7 +237,7 @@ static void forward(const remat_call *call) {
     *(real *)call->y.data = (real)divided(call, loss);
 }
 
-/* One row's gradient: every logit gets its probability's share, and the target's is less. */
+/* The gradient of one row: proportional to the probabilities, minus the share of the target. */
 static void row_backward(const weighing *w, const real *x, int64_t v, row_facts row, int32_t target, double scale,
                          real *dx) {
     real factor = (real)(scale * to_probabilities(w, target) / row.sum), to_each = (real)(scale * w->to_each);
@@ -300,8 +301,8 @@ const remat_op RM_OP(softmax_cross_entropy) = {
     .struct_bytes = sizeof(remat_op),
     .name = "softmax_cross_entropy",
     .doc = "y = mean over rows of -log softmax(logits)[target], or of -sum q log softmax(logits) with q the smoothed "
-           "target, by weight of the target's class if there are weights; logits (..,V), targets (..), class weights "
-           "(V), what the targets weigh together",
+           "target, weighted by class if there are weights; logits (..,V), targets (..), class weights (V), total "
+           "weight of the targets ()",
     .n_in = 4,
     .optional = 1u << WEIGHTS | 1u << TOTAL,
     .shared = 1u << WEIGHTS | 1u << TOTAL,

@@ -1,6 +1,6 @@
-/* softmax_cross_entropy.cu: the CUDA kernels of the op `softmax_cross_entropy` (softmax_cross_entropy.c), whose exp they
- * share (exp.h). Forward: a warp a row, a block BLOCK rows, whose losses are added in order. Logits are read three times,
- * and stored nowhere. */
+/* softmax_cross_entropy.cu: the CUDA kernels of the op `softmax_cross_entropy` (softmax_cross_entropy.c), with the same
+ * exp (exp.h). Forward: a warp per row and BLOCK rows per block; losses are added in order. Logits are read three times
+ * and not copied. */
 #include "ops/cuda/reduce.cuh"
 
 #include "ops/loss/class_weight.h"
@@ -8,13 +8,14 @@
 
 enum { LOGITS, TARGETS, WEIGHTS, TOTAL, BLOCK = 16 }; /* BLOCK: softmax_cross_entropy.c's, which sized the scratch */
 
-/* Per row, in aux. p[v] = exp(x[v] - largest) inverse: the sum is divided by once for a row, not for each logit. */
+/* Of a row, in aux: p[v] = exp(x[v] - largest) inverse, so that there is one division per row instead of one per
+ * logit. */
 typedef struct {
     float largest, inverse;
 } row_facts;
 
-/* What rows and classes count for (softmax_cross_entropy.c), and what they are divided by: total, or, where rows count alike, their
- * number. */
+/* Weights of rows and classes (softmax_cross_entropy.c), and the divisor: total, or the number of rows if all count
+ * equally. */
 typedef struct {
     rm_counted counted;
     const float *weight, *total; /* (V), (); NULL: not given */
@@ -26,7 +27,7 @@ static __device__ inline bool counts(const weighing &w, int32_t target) {
 }
 static __device__ inline double weight_at(const weighing &w, int64_t i) { return w.weight ? w.weight[i] : 1; }
 
-/* One row's loss in nats, for all lanes of the warp alike; x (V). */
+/* The loss of one row in nats, valid in all lanes of the warp; x (V). */
 static __device__ double row_loss(const float *x, int64_t v, int32_t target, const weighing &w, row_facts *facts) {
     int64_t lane = threadIdx.x % RM_WARP;
     float largest = x[0];
@@ -37,7 +38,7 @@ static __device__ double row_loss(const float *x, int64_t v, int32_t target, con
     sum = rm_warp_sum(sum);
     if (facts && lane == 0) *facts = {largest, (float)(1 / sum)};
     double log_sum = log(sum), loss = w.to_target * weight_at(w, target) * (log_sum + ((double)largest - x[target]));
-    if (w.to_each > 0) { /* none of largest - x is negative: nothing is lost to cancellation */
+    if (w.to_each > 0) { /* largest - x is never negative, so there is no cancellation */
         for (int64_t i = lane; i < v; i += RM_WARP) each += weight_at(w, i) * (log_sum + (largest - x[i]));
         loss += w.to_each * rm_warp_sum(each);
     }
@@ -66,7 +67,7 @@ static __global__ void forward(int64_t rows, int64_t v, weighing w, const float 
     partial[blockIdx.x] = sum;
 }
 
-/* *y = sum of the blocks' sums, divided; one block. */
+/* *y = (sum of the blocks' sums) / divisor; one block. */
 static __global__ void add_up(const double *partial, int64_t blocks, weighing w, float *y) {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < blocks; i += blockDim.x) sum += partial[i];
@@ -74,13 +75,14 @@ static __global__ void add_up(const double *partial, int64_t blocks, weighing w,
     if (threadIdx.x == 0) *y = (float)divided(w, sum);
 }
 
-/* Of the logits: what p, the target and every logit are multiplied by, before dy and weights. */
+/* Factors of p, of the target and of every logit in the gradient, before dy and weights. */
 typedef struct {
     float p, to_target, to_each;
 } shares;
 
-/* In float alone: a product more than with the divisions in double, and so half a unit in the last place, where many cards make
- * 64 products in the time of one in double. Smoothed by weight, each thread sums the weights, which lie in the cache. */
+/* In float alone: it needs one product more than with divisions in double, which costs half an ulp, but many cards
+ * compute 64 float products in the time of one in double. With smoothing and weights, each thread sums the weights,
+ * which are cached. */
 static __global__ void backward(int64_t n, int64_t v, shares s, weighing w, const float *__restrict__ x,
                                 const int32_t *__restrict__ target, const row_facts *__restrict__ facts,
                                 const float *__restrict__ dy, float *__restrict__ dx) {
@@ -100,12 +102,13 @@ static __global__ void backward(int64_t n, int64_t v, shares s, weighing w, cons
     }
 }
 
-/* -log p of a class, once more. */
+/* -log p of a class, recomputed. */
 static __device__ double loss_again(const float *x, int64_t i, row_facts row) {
     return row.largest - log((double)row.inverse) - x[i];
 }
 
-/* See shared_gradients in softmax_cross_entropy.c. A thread a class, and one more for the total: rows are read in one order. */
+/* See shared_gradients in softmax_cross_entropy.c. A thread per class, and one for the total; each reads the rows in
+ * order. */
 static __global__ void shared_gradients(int64_t rows, int64_t v, weighing w, const float *x, const int32_t *target,
                                         const row_facts *facts, const float *dy, float *dweight, float *dtotal) {
     double scale = divided(w, *dy);

@@ -1,6 +1,6 @@
-/* target_weight.c: what the targets of a weighted loss weigh together: how many there are but for those that are ignored, or the
- * sum of their classes' weights. The divisor of PyTorch's mean, over all timesteps: the graph makes it before the first tile
- * (engine/chain/roles.c), so that every tile's share of the loss is divided by the same number. */
+/* target_weight.c: the total weight of the targets of a loss: the number of targets that are not ignored, or the
+ * sum of their class weights. It is the divisor of PyTorch's mean, over all time steps: the graph computes it before
+ * the first tile (engine/chain/roles.c), so that every tile's share of the loss is divided by the same number. */
 #include "ops/real.h"
 
 #include "ops/loss/class_weight.h"
@@ -19,13 +19,13 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     (void)state;
     const rm_target_weight_attr *a = attr;
     TRY(rm_want_integer("target_weight", "targets", &x[TARGETS]));
-    REQUIRE(a && a->classes > 0, INVALID, "target_weight: it needs the number of classes");
+    REQUIRE(a && a->classes > 0, INVALID, "target_weight: the number of classes is missing");
     if (x[WEIGHTS].rank >= 0) TRY(rm_want_vector("target_weight", "class_weights", &x[WEIGHTS], a->classes));
     *y = (remat_desc)RM_SCALAR(RM_REAL);
     return REMAT_OK;
 }
 
-/* Targets are dealt out in blocks whose sums are added in order: no bit depends on the threads. */
+/* The sums of blocks of targets are added in order, so no bits depend on the number of threads. */
 enum { BLOCK = 4096 };
 static int64_t count_blocks(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
 
@@ -93,8 +93,8 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(target_weight) = {
     .struct_bytes = sizeof(remat_op),
     .name = "target_weight",
-    .doc =
-        "y = how many targets are not ignored, or the sum of their classes' weights; targets (..), class weights (V)",
+    .doc = "y = number of targets that are not ignored, or the sum of their class weights; targets (..), class weights "
+           "(V)",
     .n_in = 2,
     .optional = 1u << WEIGHTS,
     .shared = 1u << WEIGHTS,

@@ -1,5 +1,5 @@
-/* target_weight.cu: the CUDA kernels of the op `target_weight` (target_weight.c). A block sums BLOCK targets in double; then the
- * blocks' sums are added, in an order that follows from the shape. */
+/* target_weight.cu: the CUDA kernels of the op `target_weight` (target_weight.c). A block sums BLOCK targets in double;
+ * then the sums of the blocks are added in an order that depends on the shape alone. */
 #include "ops/cuda/reduce.cuh"
 
 #include "ops/loss/class_weight.h"
@@ -14,7 +14,7 @@ static __global__ void forward(int64_t n, rm_counted c, const int32_t *target, c
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* A thread a class: targets are read in one order. */
+/* A thread per class; each reads the targets in order. */
 static __global__ void backward(int64_t n, rm_counted c, const int32_t *target, const float *dy, float *dweight) {
     RM_EACH(k, c.classes) {
         double count = 0;

@@ -1,7 +1,7 @@
-/* gemm.c: matrix products (gemm.h). In float they come from OpenBLAS, on one of its threads: this file cuts the
- * larger side of C among OpenMP threads itself, because the library's own threads wake slowly beside an OpenMP pool and
- * may divide the work differently from call to call. Small ones, and all where OpenBLAS was not found, come from
- * cpu/small_product.c: no build needs a BLAS. In double, which only tests use, plain loops.
+/* gemm.c: matrix products (gemm.h). Float products use OpenBLAS with one of its threads: this file itself divides the
+ * larger side of C among OpenMP threads, because the library's own threads wake slowly beside an OpenMP pool and
+ * may divide the work differently from call to call. Small products, and all products in builds without OpenBLAS, use
+ * cpu/small_product.c, so no build needs a BLAS. Double products, used only by tests, are plain loops.
  */
 #include "ops/real.h"
 
@@ -12,7 +12,7 @@
 
 #ifdef RM_REAL_DOUBLE
 
-/* beta 0 must not read c: it may hold anything, NaN included. */
+/* With beta 0, c must not be read: it may hold anything, including NaN. */
 static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                            const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
     int64_t down = a_is == RM_TRANSPOSED ? 1 : lda, along = a_is == RM_TRANSPOSED ? lda : 1;
@@ -51,11 +51,12 @@ const char *rm_gemm_library(void) {
 
 static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
 
-/* Multiply-adds up to which a product comes from small_product.c: as fast there, or faster (docs/notes/cells.md). On AVX-512 OpenBLAS
- * sends those of up to 100^3 to kernels that call malloc, and after its first step Remat allocates nothing. */
+/* Products of up to this many multiply-adds use small_product.c, which is as fast or faster there
+ * (docs/notes/cells.md). Also, on AVX-512 OpenBLAS uses kernels that call malloc for products of up to 100^3, and Remat
+ * must not allocate after its first step. */
 static bool is_small(int64_t m, int64_t n, int64_t k) { return (double)m * (double)n * (double)k <= 1 << 24; }
 
-/* False: no rm_gemm_prepare for so many threads came before, and none succeeds now. */
+/* Returns false if rm_gemm_prepare was not called for this many threads and fails now. */
 bool rm_gemm_begin(int threads) {
     bool open = !rm_gemm_prepare(threads);
     if (open) rm_openblas_begin();
@@ -68,7 +69,7 @@ static bool begin(int threads, int64_t m, int64_t n, int64_t k) { return !is_sma
 
 void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,
                    const real *a, int64_t lda, const real *b, int64_t ldb, real beta, real *c, int64_t ldc) {
-    if (!open || is_small(m, n, k)) { /* a share may be small where the whole is not */
+    if (!open || is_small(m, n, k)) { /* a share may be small although the whole product is not */
         multiply_alone(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
     }
@@ -98,9 +99,9 @@ void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t 
 
 /* ---- Both ----------------------------------------------------------------------------------------------------- */
 
-/* Below this many multiply-adds (about 5 us of one core) a second thread costs more than it brings. */
+/* Below this many multiply-adds (about 5 us on one core) a second thread does not pay off. */
 enum { SPLIT_MIN = 1 << 18 };
-/* Shares are whole multiples of this many rows or columns, so that no share but the last has ragged vectors. */
+/* Shares are multiples of this many rows or columns, so that only the last share has partial vectors. */
 enum { GRAIN = 16 };
 
 void rm_gemm(int threads, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k, real alpha,

@@ -1,6 +1,7 @@
-/* openblas.c: opening OpenBLAS, the room it wants, and its number of threads. See openblas.h.
+/* openblas.c: opens OpenBLAS, reserves its memory and sets its number of threads (openblas.h).
  *
- * Where no memory can be mapped OpenBLAS tries again, for ever. So what it will map is known, and asked for, before it is. */
+ * If OpenBLAS cannot map memory, it retries for ever. So this file computes what OpenBLAS will map and checks in
+ * advance that it is available. */
 #define _GNU_SOURCE
 #include "ops/math/openblas.h"
 
@@ -26,17 +27,18 @@ static const rm_shared_library library = {.name = "libopenblas.so.0",
 static rm_openblas_api api;
 static int (*get_threads)(void);
 static void (*set_threads)(int);
-static void *(*take_buffer)(int position); /* its own allocator: NULL in a build that hides it */
+static void *(*take_buffer)(int position); /* OpenBLAS's own allocator; NULL in builds that hide it */
 static void (*give_buffer)(void *buffer);
 
-/* ---- Room --------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ * ------------------------------------------------------------------------------------------------------- */
 
 #define MIB ((uint64_t)1 << 20)
 enum {
-    BUFFER_MIB = 129,  /* 32 << 22 bytes and what aligns them, on x86-64 and arm64 */
-    LIBRARY_MIB = 48,  /* with Fortran's */
-    REST_MIB = 64,     /* for what comes after: the session itself, and the allocator */
-    MOST_THREADS = 64, /* of Debian's build */
+    BUFFER_MIB = 129,  /* 32 << 22 bytes plus alignment, on x86-64 and arm64 */
+    LIBRARY_MIB = 48,  /* including the Fortran library */
+    REST_MIB = 64,     /* for later needs: the session itself and the allocator */
+    MOST_THREADS = 64, /* limit in Debian's build */
 };
 
 static uint64_t stack_bytes(void) {
@@ -49,7 +51,7 @@ static uint64_t stack_bytes(void) {
     return bytes;
 }
 
-/* As many threads as it starts when it is loaded, the caller included. */
+/* The number of threads that OpenBLAS has after it is loaded, including the caller. */
 static uint64_t own_threads(void) {
     static const char *const names[] = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"};
     cpu_set_t set;
@@ -64,8 +66,8 @@ static uint64_t own_threads(void) {
     return most;
 }
 
-/* While it is loaded, 0.3.29 takes a buffer for each of its threads, the caller included; 0.3.21 does not. The version is not known
- * before. */
+/* When it is loaded, version 0.3.29 takes a buffer for each of its threads, including the caller; 0.3.21 does not. The
+ * version is not known in advance. */
 static uint64_t room_to_load(uint64_t stack) {
     return LIBRARY_MIB * MIB + own_threads() * BUFFER_MIB * MIB + (own_threads() - 1) * stack;
 }
@@ -76,21 +78,22 @@ static remat_status need_address_space(uint64_t bytes, int threads) {
     unsigned long long enough = (used + bytes) / MIB + 1;
     REQUIRE(
         limit / MIB >= enough, MEMORY,
-        "the address space is limited to %llu MiB (ulimit -v), and with %d thread%s the matrix library needs a limit "
-        "of %llu MiB: raise it (ulimit -v %llu)%s. It is a memory budget that limits memory",
+        "the address space is limited to %llu MiB (ulimit -v), but with %d thread%s the matrix library needs %llu MiB; "
+        "raise the limit (ulimit -v %llu)%s. To limit Remat's memory, use a memory budget instead",
         (unsigned long long)(limit / MIB), threads, threads == 1 ? "" : "s", enough, enough * 1024,
-        threads > 1 ? ", or take fewer threads" : "");
+        threads > 1 ? " or use fewer threads" : "");
     return REMAT_OK;
 }
 
-/* One buffer could be mapped now. The limit on address space is not the only one. */
+/* Whether one buffer can be mapped now. The limit on address space is not the only one. */
 static bool has_room(void) {
     void *room = mmap(NULL, BUFFER_MIB * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return room != MAP_FAILED && !munmap(room, BUFFER_MIB * MIB);
 }
 
-/* OpenBLAS maps a buffer to pack operands in when one more caller than ever before is inside it at the same moment: in any
- * step, as chance has it. So as many as there can be are taken at once, and given back: it keeps them. */
+/* OpenBLAS maps a new pack buffer whenever there are more concurrent callers than ever before, which may happen by
+ * chance in any step. So this function takes as many buffers as there can be callers, and gives them back; OpenBLAS
+ * keeps them. */
 static remat_status take_buffers(int n) {
     enum { MOST_BUFFERS = 64 };
     void *buffer[MOST_BUFFERS];
@@ -99,12 +102,13 @@ static remat_status take_buffers(int n) {
     if (n > MOST_BUFFERS) n = MOST_BUFFERS;
     for (; taken < n && has_room(); taken++) buffer[taken] = take_buffer(0);
     for (int i = 0; i < taken; i++) give_buffer(buffer[i]);
-    REQUIRE(taken == n, MEMORY, "out of memory for the matrix library: %d threads need %d MiB; take fewer threads", n,
+    REQUIRE(taken == n, MEMORY, "out of memory for the matrix library: %d threads need %d MiB; use fewer threads", n,
             n * BUFFER_MIB);
     return REMAT_OK;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening
+ * ------------------------------------------------------------------------------------------------------ */
 
 static remat_status open_library(void) {
     void *handle = NULL;
@@ -150,10 +154,11 @@ remat_status rm_openblas_prepare(int threads) {
 
 const rm_openblas_api *rm_openblas(void) { return atomic_load_explicit(&prepared, memory_order_acquire) ? &api : NULL; }
 
-/* ---- Threads ------------------------------------------------------------------------------------------------------ */
+/* ---- Threads
+ * ------------------------------------------------------------------------------------------------------ */
 
-/* The number of its threads is the whole program's, so it is one for as long as a product of ours is being made, and then
- * what it was. Its OpenMP build sets OpenMP's number with it. */
+/* The number of OpenBLAS threads is global to the program, so it is set to one only while Remat computes products, and
+ * then restored. OpenBLAS's OpenMP build also sets OpenMP's number of threads. */
 static void set_threads_of_blas(int n) {
     int of_openmp = omp_get_max_threads();
     set_threads(n);

@@ -1,15 +1,17 @@
-/* parallel.c: the account of what threads bring (parallel.h). A region of n threads is taken to do the work of 0.7 n; what one of them
- * waits for others is lost. While there is less than nothing in the account, no region is opened, and a sixteenth of the time that one
- * thread computes alone is paid in. So a team that only costs, whatever the reason, is tried again and again, and costs a sixteenth
- * of the time; and where it gains again, it stays.
+/* parallel.c: decides when teams of threads pay off (parallel.h). A region of n threads is assumed to do the work of
+ * 0.7 n; the time that one of them waits for others is lost. Gains minus losses are the balance of a thread. While it
+ * is negative, no region is opened, and a sixteenth of the time that the thread computes alone is added to the balance.
+ * So a team that does not pay off, for whatever reason, is retried again and again, and costs a sixteenth of the time;
+ * once it gains again, it is kept.
  *
- * The account holds no more than MOST: gains of an hour must not hide that the machine is busy now. That is some time slices, lest
- * single interruptions, which a team soon makes up for, end it. Nor does it hold less than LEAST: what was lost in one long product
- * must not be paid for minutes. Where the same call comes again and again, as in recurrent layers, there is also its pace, below. */
+ * The balance is at most MOST: the gains of an hour must not hide that the machine is busy now. MOST is some time
+ * slices, so that single interruptions, which a team soon makes up for, do not end it. The balance is at least LEAST:
+ * the loss in one long product must not disable teams for minutes. For repeated calls, as in recurrent layers, there is
+ * also a pace, see below. */
 #include "ops/math/parallel.h"
 
 enum { FIRST_NS = 32000000, MOST_NS = 64000000, LEAST_NS = -100000000, PAID_IN = 16 };
-/* The threads of a region that is not even may have several times as much to do as thread 0. */
+/* In an uneven region, other threads may have several times as much work as thread 0. */
 enum { UNEVEN = 3, UNEVEN_NS = 100000 };
 
 static _Thread_local int64_t balance_ns = FIRST_NS;
@@ -17,24 +19,26 @@ static _Thread_local int pretended;
 
 void rm_parallel_pretend(int worth) { pretended = worth, balance_ns = FIRST_NS; }
 
-/* ---- The pace of calls of one kind --------------------------------------------------------------------------------- */
+/* ---- The pace of calls of one kind
+ * --------------------------------------------------------------------------------- */
 
-/* Threads of narrow layers meet more often than they are worth, on a quiet machine, too. What one thread would take is no guess here: calls
- * of a kind come thousands of times, so both ways are measured. */
+/* In narrow layers threads synchronise so often that teams do not pay off even on a quiet machine. Here the time of a
+ * single thread need not be guessed: there are thousands of calls of a kind, so both ways are measured. */
 enum { ALONE, TOGETHER };
 struct rm_pace {
-    uint64_t kind;     /* 0: nothing is known */
-    uint64_t ns[2];    /* of a call alone and together; 0: not tried */
-    uint64_t since_ns; /* time spent in such calls since the slower way was tried */
-    uint64_t every;    /* of how many times the slower way's time it is to take */
+    uint64_t kind;     /* 0: unused */
+    uint64_t ns[2];    /* time of a call, alone and together; 0: not tried */
+    uint64_t since_ns; /* time spent in such calls since the slower way was last tried */
+    uint64_t every;    /* the slower way is retried after this multiple of its time */
 };
 
-/* The slower way takes a 128th of the time in the end. At first it is tried more often: a first call is slow either way. */
+/* In the long run retries of the slower way take a 128th of the time. At first they are more frequent, because the
+ * first calls are slow either way. */
 enum { PACES = 64, PROBES = 4, FIRST_EVERY = 4, LAST_EVERY = 128 };
 static _Thread_local rm_pace paces[PACES];
 
 static rm_pace *pace_of(uint64_t kind) {
-    rm_pace *first = &paces[kind % (PACES - PROBES)], *room = first; /* where all is taken, the first makes room */
+    rm_pace *first = &paces[kind % (PACES - PROBES)], *room = first; /* if all are taken, the first is evicted */
     for (int i = 0; i < PROBES; i++)
         if (first[i].kind == kind)
             return &first[i];
@@ -52,8 +56,8 @@ static int choose(const rm_pace *p) {
     return !p->ns[other] || p->since_ns > p->every * p->ns[other] ? other : !other;
 }
 
-/* Averages over some calls, and over fewer of the way that is seldom tried; in the beginning, which may be slow for other reasons, faster
- * calls are believed at once. */
+/* Keeps an average over some calls, over fewer for the way that is rarely tried. In the beginning, when calls may be
+ * slow for other reasons, faster calls replace the average at once. */
 static void note(rm_pace *p, int way, uint64_t ns) {
     bool tried = way == slower(p), young = p->every < LAST_EVERY / 4;
     int64_t change = (int64_t)(ns - p->ns[way]);
@@ -70,7 +74,8 @@ rm_region rm_region_begin_like(int threads, bool even, uint64_t kind) {
     return region;
 }
 
-/* ---- Regions ---------------------------------------------------------------------------------------------------------- */
+/* ---- Regions
+ * ---------------------------------------------------------------------------------------------------------- */
 
 rm_region rm_region_begin(int threads, bool even) {
     rm_region region = {.threads = threads, .even = even};

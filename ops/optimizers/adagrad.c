@@ -1,5 +1,5 @@
-/* adagrad.c: Adagrad (Duchi, Hazan & Singer, JMLR 2011), as torch.optim.Adagrad computes it, but for lr_decay: a schedule does
- * that. */
+/* adagrad.c: Adagrad (Duchi, Hazan & Singer, JMLR 2011), as in torch.optim.Adagrad but without lr_decay; use a learning
+ * rate schedule for that. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

@@ -1,5 +1,5 @@
-/* adam.c: Adam (Kingma & Ba, ICLR 2015); weight decay, if any, is an L2 penalty: it goes through the moments. Decoupled
- * decay is adamw.c. */
+/* adam.c: Adam (Kingma & Ba, ICLR 2015). Weight decay is an L2 penalty that enters the moments; adamw.c has decoupled
+ * decay. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

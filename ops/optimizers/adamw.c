@@ -1,5 +1,5 @@
-/* adamw.c: Adam with decoupled weight decay (Loshchilov & Hutter, ICLR 2019): parameters shrink by lr weight_decay
- * before the step, and the moments never see it. The L2 form is adam.c. */
+/* adamw.c: Adam with decoupled weight decay (Loshchilov & Hutter, ICLR 2019): parameters shrink by a factor of
+ * 1 - lr weight_decay before the step, and the decay does not enter the moments. adam.c has the L2 penalty. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

@@ -1,11 +1,14 @@
-/* lamb.c: layer-wise Adam (You et al., "Large batch optimization for deep learning", arXiv:1904.00962): Adam's direction with
- * decoupled weight decay, of a length that is the array's own norm. adamw.c has the same direction and no such length.
+/* lamb.c: layer-wise Adam (You et al., "Large batch optimization for deep learning", arXiv:1904.00962): Adam's
+ * direction with decoupled weight decay, scaled to the norm of the array. adamw.c has the same direction without this
+ * scaling.
  *
- *   m = b1 m + (1-b1) g    v = b2 v + (1-b2) g^2    d = (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) + weight_decay p
- *   p -= lr phi(|p|)/|d| d                          phi(z) = z, or at most norm_limit; the ratio is 1 where a norm is 0
+ *   m = b1 m + (1-b1) g    v = b2 v + (1-b2) g^2    d = (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) + weight_decay
+ *   p p -= lr phi(|p|)/|d| d                          phi(z) = z, or at most norm_limit; the ratio is 1 where a norm is
+ *   0
  *
- * `measure` brings m and v up to date and adds up |p|^2 and |d|^2; `update` makes d again from the same m, v and p, to the
- * bit. Both norms are those of whole arrays, whatever part of one a rank updates. Arrays that are not adapted have ratio 1. */
+ * `measure` updates m and v and sums |p|^2 and |d|^2; `update` recomputes d, bit-identically, from the same m, v and
+ * p. Both norms are of whole arrays, even if a rank updates only a part of one. Arrays that are not adapted have ratio
+ * 1. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 
@@ -16,7 +19,8 @@ static int states_used(const rm_update *u) {
     return 2;
 }
 
-/* ---- Moments and norms ---------------------------------------------------------------------------------------------- */
+/* ---- Moments and norms
+ * ---------------------------------------------------------------------------------------------- */
 
 static double direction_squares(const rm_lamb *l, int64_t n, const float *p, const float *mean, const float *square) {
     float made[CHUNK];
@@ -24,7 +28,7 @@ static double direction_squares(const rm_lamb *l, int64_t n, const float *p, con
     return rm_sum_of_squares(made, n, 1);
 }
 
-/* In chunks of a fixed size, added up in order: bits depend on n alone. */
+/* Sums chunks of a fixed size and adds them in order, so the bits depend on n alone. */
 static void measure(const rm_update *u, int64_t n, const float *parameter, const float *gradient, float *const *state,
                     double sum[RM_MAX_OPTIMIZER_SUMS]) {
     rm_lamb l = rm_lamb_of(u);
@@ -43,10 +47,11 @@ static void measure(const rm_update *u, int64_t n, const float *parameter, const
     if (u->adapt) sum[RM_LAMB_WEIGHTS] += rm_sum_of_squares(parameter, n, u->threads);
 }
 
-/* ---- The step ------------------------------------------------------------------------------------------------------- */
+/* ---- The step
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void update(const rm_update *u, int64_t n, float *parameter, const float *gradient, float *const *state) {
-    (void)gradient; /* it is in the moments */
+    (void)gradient; /* it is already in the moments */
     rm_lamb l = rm_lamb_of(u);
     float *mean = state[0], *square = state[1];
     RM_PARALLEL_FOR(u->threads, n > RM_PARALLEL_MIN,

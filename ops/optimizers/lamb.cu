@@ -3,7 +3,7 @@
 
 #include "ops/optimizers/optimizer_steps.h"
 
-/* partial[block]: its share of |d|^2, or 0 where the array is not adapted. */
+/* partial[block]: its share of |d|^2, or 0 if the array is not adapted. */
 static __global__ void moments(int64_t n, rm_lamb l, bool adapt, const float *parameter, const float *gradient,
                                float *mean, float *square, double *partial) {
     double sum = 0;
@@ -32,7 +32,7 @@ void rm_lamb_measure_cuda(const rm_cuda_queue *queue, const rm_update *u, int64_
 
 void rm_lamb_update_cuda(const rm_cuda_queue *queue, const rm_update *u, int64_t n, float *parameter,
                          const float *gradient, float *const *state) {
-    (void)gradient; /* it is in the moments */
+    (void)gradient; /* it is already in the moments */
     rm_lamb l = rm_lamb_of(u);
     RM_LAUNCH_EACH(step, n, queue, n, l, parameter, state[0], state[1]);
 }

@@ -1,10 +1,11 @@
-/* lars.c: layer-wise adaptive rate scaling (You, Gitman & Ginsburg, arXiv:1708.03888), in the form of MLPerf's reference
- * for ResNet-50: the learning rate is INSIDE the velocity. In sgd.c it is outside, which is why momentum correction (Goyal
- * et al., arXiv:1706.02677, section 3) is for this one alone: a velocity that holds lr * gradient, multiplied by
- * new lr / old lr when the rate changes, is the velocity of the form with the rate outside. lamb.c is the like for Adam.
+/* lars.c: layer-wise adaptive rate scaling (You, Gitman & Ginsburg, arXiv:1708.03888), in the form of MLPerf's
+ * reference for ResNet-50: the learning rate is INSIDE the velocity. In sgd.c it is outside, so only lars needs
+ * momentum correction (Goyal et al., arXiv:1706.02677, section 3): a velocity that contains lr * gradient is multiplied
+ * by new lr / old lr when the rate changes, which makes it equivalent to the form with the rate outside. lamb.c is the
+ * counterpart for Adam.
  *
- * Both norms are those of whole arrays, whatever part of one a rank updates (rm_optimizer.measure). Arrays that are not
- * adapted have trust 1. Zero epsilon is fine: with a norm of 0 trust is 1. */
+ * Both norms are of whole arrays, even if a rank updates only a part of one (rm_optimizer.measure). Arrays that are not
+ * adapted have trust 1. Epsilon may be 0: if a norm is 0, trust is 1. */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

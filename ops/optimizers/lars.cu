@@ -10,7 +10,7 @@ static __global__ void step(int64_t n, rm_lars l, float *parameter, const float 
 void rm_lars_measure_cuda(const rm_cuda_queue *queue, const rm_update *u, int64_t n, const float *parameter,
                           const float *gradient, float *const *state, double *sum) {
     (void)state;
-    int64_t adapted = u->adapt ? n : 0; /* of none the sums are 0 */
+    int64_t adapted = u->adapt ? n : 0; /* the sums of 0 elements are 0 */
     rm_sum_of_squares_cuda(queue, parameter, adapted, &sum[RM_LARS_WEIGHTS]);
     rm_sum_of_squares_cuda(queue, gradient, adapted, &sum[RM_LARS_GRADIENT]);
 }

@@ -1,5 +1,5 @@
-/* norm.c: rm_sum_of_squares, for the global norm of the gradients (optimizer.h). The array is cut into chunks of a
- * fixed size, each summed in double; their sums are added in order. So the bits depend on the length alone. */
+/* norm.c: rm_sum_of_squares, for the global norm of the gradients (optimizer.h). It sums chunks of a
+ * fixed size in double and adds these sums in order, so the bits depend on the length alone. */
 #include <stdint.h>
 
 #include "ops/optimizers/optimizer.h"

@@ -1,4 +1,4 @@
-/* norm.cu: the CUDA side of rm_sum_of_squares (norm.c), of the gradients' norm and of lars and lamb. */
+/* norm.cu: rm_sum_of_squares (norm.c) on CUDA, for the norm of the gradients and for lars and lamb. */
 #include "ops/cuda/reduce.cuh"
 
 static __global__ void squares(int64_t n, const float *x, double *partial) {

@@ -1,4 +1,4 @@
-/* rmsprop.c: RMSprop (Tieleman & Hinton, 2012), as torch.optim.RMSprop computes it (not centered). */
+/* rmsprop.c: RMSprop (Tieleman & Hinton, 2012), as in torch.optim.RMSprop (not centered). */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

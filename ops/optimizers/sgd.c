@@ -1,4 +1,4 @@
-/* sgd.c: stochastic gradient descent with momentum, as torch.optim.SGD computes it (dampening 0). */
+/* sgd.c: stochastic gradient descent with momentum, as in torch.optim.SGD (dampening 0). */
 #include "ops/optimizers/optimizer_steps.h"
 #include "ops/shape.h"
 

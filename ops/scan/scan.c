@@ -1,4 +1,4 @@
-/* scan.c: the kernels of a scan (scan.h): a body's ops, run one by one on one timestep after the other. */
+/* scan.c: the kernels of a scan (scan.h): they run the body's ops one by one, time step by time step. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -19,13 +19,13 @@ static int32_t result_of(const rm_scan *s, int32_t n) { return rm_scan_first_res
 static bool is_weight(const rm_scan *s, int32_t v) {
     return v >= rm_scan_first_weight(s) && v < rm_scan_first_state(s);
 }
-/* Which state it is; -1: none. */
+/* The index of the state that value v is; -1 if none. */
 static int32_t state_of(const rm_scan *s, int32_t v) {
     int32_t k = v - rm_scan_first_state(s);
     return k >= 0 && k < s->n_states ? k : -1;
 }
 
-/* As the body has it, of one timestep. */
+/* The shape of value v in the body, for one time step. */
 static remat_desc desc_of(const rm_scan *s, int32_t v) {
     return v ? rm_desc_make(RM_REAL, (int32_t)s->value[v].rank, s->value[v].dim) : (remat_desc){.rank = -1};
 }
@@ -44,9 +44,9 @@ static uint64_t node_aux_bytes(const rm_scan *s, int32_t n) {
     return op->aux_bytes(x, attr_of(&s->node[n]));
 }
 
-/* ---- What backward reads ----------------------------------------------------------------------------------------- */
+/* ---- Values that backward reads ---------------------------------------------------------------------------------- */
 
-/* The body's ops want it, or will have it as the state before the next timestep. */
+/* Whether the body's ops read it in backward, or read it as the state before the next time step. */
 static bool is_read(const rm_scan *s, int32_t v) {
     for (int32_t n = 0; n < s->n_nodes; n++) {
         const remat_op *op = op_of(s, n);
@@ -74,14 +74,14 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)x[0].dim[0] * aux_bytes_of_step(attr);
 }
 
-/* Weight gradients of a linear layer are made for all timesteps at once, as one long product. */
+/* Weight gradients of linear layers are computed for all time steps at once, as one long product. */
 static bool is_late(const rm_scan *s, int32_t n) {
     const int32_t *x = s->node[n].x;
     return op_of(s, n) == &RM_OP(linear) && !is_weight(s, x[0]) && is_weight(s, x[1]) && (!x[2] || is_weight(s, x[2]));
 }
 
-/* One that reads a sequence depends on no state: all timesteps at once go forward, too, and back where nobody else adds to the
- * sequence's gradient. */
+/* A linear layer that reads a sequence does not depend on states. So its forward, too, runs for all time steps at once,
+ * and so does its backward if no other node contributes to the gradient of the sequence. */
 static bool is_early(const rm_scan *s, int32_t n) { return is_late(s, n) && s->node[n].x[0] < rm_scan_first_weight(s); }
 static bool is_early_alone(const rm_scan *s, int32_t n) {
     int readers = 0;
@@ -90,8 +90,9 @@ static bool is_early_alone(const rm_scan *s, int32_t n) {
     return is_early(s, n) && readers == 1;
 }
 
-/* A gradient that an op of the body makes goes to its place directly, or is added to it from a place of its own: where the value
- * is read twice by the op, and where an op overwrites what should be added to, or adds to what is not there. */
+/* A gradient computed by an op of the body is written directly to its destination, or goes to a buffer of its own that
+ * is then added. The latter is needed if the op reads the value twice, or if it overwrites a gradient that should be
+ * accumulated or the reverse. */
 static bool reads_once(const rm_scan_node *node, int i) {
     for (int j = 0; j < REMAT_MAX_INPUTS; j++)
         if (j != i && node->x[j] == node->x[i]) return false;
@@ -101,9 +102,9 @@ static bool adds_directly(const rm_scan *s, int32_t n, int i) {
     return op_of(s, n)->shared >> i & 1 && is_weight(s, s->node[n].x[i]) && reads_once(&s->node[n], i);
 }
 
-/* ---- Where things lie -------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* A value, a gradient, an aux at timestep t of the tile: data + t * step. step 0: one place for all timesteps. */
+/* A value, gradient or aux at time step t of the tile is at data + t * step. step 0: all time steps share it. */
 typedef struct {
     char *data;
     uint64_t step;
@@ -113,7 +114,7 @@ typedef struct {
     const rm_scan *scan;
     const remat_call *call;
     int64_t tau;
-    char *scratch; /* NULL: only counting */
+    char *scratch; /* NULL: only count bytes */
     uint64_t used;
     series value[RM_SCAN_VALUES], aux[RM_SCAN_NODES], gradient[RM_SCAN_VALUES];
     char *zeros, *now[REMAT_MAX_STATES]; /* states between timesteps, whose series is not kept */
@@ -151,7 +152,7 @@ static void place_common(runner *r) {
     r->node_scratch = take(r, most_node_scratch(s));
 }
 
-/* Inputs are where the call has them; what is kept, one after the other in aux. */
+/* Inputs stay where the call has them; saved values are placed one after the other in aux. */
 static void place_saved(runner *r) {
     const rm_scan *s = r->scan;
     char *aux = r->call->aux;
@@ -169,7 +170,7 @@ static void place_saved(runner *r) {
     }
 }
 
-/* All else that forward makes is there for its timestep alone. */
+/* All other results of forward live for one time step only. */
 static void place_forward(runner *r) {
     const rm_scan *s = r->scan;
     place_common(r);
@@ -232,10 +233,10 @@ static remat_call call_of(const runner *r, int32_t n, int64_t t) {
                     .scratch = r->node_scratch,
                     .key = whole->key,
                     .t0 = whole->t0 + t,
-                    .t_total = whole->t0 + t + 1, /* no operand's first axis is taken for time */
+                    .t_total = whole->t0 + t + 1, /* so that no operand's first axis is taken for time */
                     .training = whole->training,
                     .threads = whole->threads};
-    c.key.node += (uint32_t)(n + 1) << 20; /* apart from nodes outside */
+    c.key.node += (uint32_t)(n + 1) << 20; /* distinct from the nodes of the outer graph */
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) c.x[i].desc = desc_of(s, s->node[n].x[i]);
     return c;
 }
@@ -292,7 +293,7 @@ static void forward(const remat_call *call) {
         memcpy(call->state_out[k].data, value_at(&r, s->next[k], r.tau - 1), (size_t)bytes_of(s, s->next[k]));
 }
 
-/* Forward again; y goes nowhere. */
+/* Runs forward again and discards y. */
 static void rebuild(const remat_call *call) {
     runner r = runner_of(call);
     run_forward(&r);
@@ -304,7 +305,7 @@ static void add(real *to, const real *from, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes / sizeof(real); i++) to[i] += from[i];
 }
 
-/* A gradient's next part, which may be NULL: zeros. */
+/* Adds a contribution to a gradient; NULL means zeros. */
 static void contribute(runner *r, int32_t v, int64_t t, const void *part) {
     uint64_t bytes = bytes_of(r->scan, v);
     void *to = at(r->gradient[v], t);
@@ -314,7 +315,7 @@ static void contribute(runner *r, int32_t v, int64_t t, const void *part) {
     r->begun[v] = true;
 }
 
-/* Where the op puts its gradient of input i: NULL is not wanted. */
+/* The destination of the op's gradient of input i; NULL if it is not wanted. */
 static void *target(const runner *r, int32_t n, int i, int64_t t) {
     const rm_scan_node *node = &r->scan->node[n];
     int32_t v = node->x[i];
@@ -348,7 +349,7 @@ static void backward_node(runner *r, int32_t n, int64_t t) {
     }
 }
 
-/* What is known of the results' gradients before the body is walked down: dy, and what the next timestep found for its states. */
+/* Initialises the gradients of the body's results: dy, and the gradients of the states from the next time step. */
 static void begin_step(runner *r, int64_t t) {
     const rm_scan *s = r->scan;
     const remat_call *call = r->call;
@@ -366,7 +367,8 @@ static void backward_step(runner *r, int64_t t) {
     for (int32_t n = s->n_nodes - 1; n >= 0; n--) backward_node(r, n, t);
 }
 
-/* `steps` timesteps from t on of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w, if it is left to this. */
+/* For time steps t .. t + steps - 1 of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w if x is
+ * given. */
 static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, void *x) {
     remat_call c = call_of(r, n, t);
     int32_t y = result_of(r->scan, n);
@@ -383,7 +385,7 @@ static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, v
     if (steps && wanted) RM_OP(linear).on[REMAT_ON_CPU].backward(&c);
 }
 
-/* A state before timesteps 0, 1, .. is state_in, and then the next state of 0, 1, .. */
+/* The state before time step 0 is state_in, before time step t > 0 the next state of t - 1. */
 static void backward_late(const runner *r, int32_t n) {
     int32_t x = r->scan->node[n].x[0], k = state_of(r->scan, x);
     if (k < 0) {
@@ -423,12 +425,12 @@ static remat_desc along_time(remat_desc step, int64_t steps) {
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     const rm_scan *s = attr;
     char text[REMAT_DESC_TEXT], expected_text[REMAT_DESC_TEXT];
-    REQUIRE(s, INVALID, "a scan has a body; build it with remat_scan");
+    REQUIRE(s, INVALID, "a scan needs a body; build it with remat_scan");
     int64_t steps = x[0].rank > 0 ? x[0].dim[0] : 1;
     for (int32_t v = 1; v < rm_scan_first_state(s); v++) {
         remat_desc expected = desc_of(s, v);
         if (!is_weight(s, v)) expected = along_time(expected, steps);
-        REQUIRE(rm_desc_equal(&x[v - 1], &expected), INVALID, "%s: %s %d is %s; by its body it is %s", s->name,
+        REQUIRE(rm_desc_equal(&x[v - 1], &expected), INVALID, "%s: %s %d is %s; its body needs %s", s->name,
                 is_weight(s, v) ? "weight" : "sequence", is_weight(s, v) ? v - rm_scan_first_weight(s) : v - 1,
                 rm_desc_text(&x[v - 1], text), rm_desc_text(&expected, expected_text));
     }
@@ -452,7 +454,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     }
 }
 
-/* Aux can be made again where backward is given all that forward began from. */
+/* Whether aux can be recomputed: backward must get everything that forward started from. */
 static bool is_rebuilt(const rm_scan *s) {
     bool all = aux_bytes_of_step(s) > 0, state = false;
     for (int32_t v = 1; v < rm_scan_first_weight(s); v++) all &= is_read(s, v);
@@ -463,7 +465,7 @@ static bool is_rebuilt(const rm_scan *s) {
 void rm_scan_describe(const rm_scan *s, remat_op *op) {
     *op = (remat_op){.struct_bytes = sizeof *op,
                      .name = s->name,
-                     .doc = "y (T,B,..): a body of other ops, run on one timestep after the other",
+                     .doc = "y (T,B,..): a body of other ops, run time step by time step",
                      .n_in = s->n_sequences + s->n_weights,
                      .n_state = s->n_states,
                      .attr_bytes = sizeof *s,

@@ -1,4 +1,4 @@
-/* as_sequence.c: the op `as_sequence`: what has no time axis, copied to where tiles of it are read. */
+/* as_sequence.c: the op `as_sequence`: copies a value without a time axis to a sequence, which can be read in tiles. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(as_sequence) = {
     .struct_bytes = sizeof(remat_op),
     .name = "as_sequence",
-    .doc = "y = x, whose first axis becomes time",
+    .doc = "y = x, with its first axis as time",
     .n_in = 1,
     .time = REMAT_TIME_BEGIN,
     .infer = infer,

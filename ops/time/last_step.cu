@@ -3,7 +3,7 @@
 
 static __global__ void copy(int64_t n, const float *in, float *out) { RM_EACH(i, n) out[i] = in[i]; }
 
-/* dx is 0 before element `from`, and dy from there on; from == n where this is not the last tile. */
+/* dx is 0 before element `from` and dy from there on; from == n if this is not the last tile. */
 static __global__ void backward(int64_t n, int64_t from, const float *dy, float *dx) {
     RM_EACH(i, n) dx[i] = i < from ? 0 : dy[i - from];
 }

@@ -1,4 +1,4 @@
-/* mean_over_time.c: the op `mean_over_time`. Each tile gives its share of the mean; the engine adds them. */
+/* mean_over_time.c: the op `mean_over_time`. Each tile computes its share of the mean; the engine adds the shares. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -18,7 +18,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     out->moved_bytes += (double)rm_desc_bytes(y);
 }
 
-/* Threads share out columns; each column is summed in the order of time. */
+/* Threads divide the columns; each column is summed in the order of time. */
 static void forward(const remat_call *call) {
     enum { WIDTH = 64 };
     const real *x = call->x[0].data; /* (tau,width) */

@@ -1,5 +1,5 @@
-/* reverse.c: the op `reverse`: a sequence from its last timestep to its first. A call turns one tile round; that the tiles
- * themselves come in reverse order is the graph's business (REMAT_TIME_REVERSE). */
+/* reverse.c: the op `reverse`: a sequence in reverse order. A call reverses one tile; the graph visits the tiles
+ * in reverse order (REMAT_TIME_REVERSE). */
 #include "ops/real.h"
 
 #include <string.h>
@@ -21,17 +21,17 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
 }
 
 /* to[steps - 1 - t] = from[t] */
-static void turn_round(const remat_call *call, const real *from, real *to) {
+static void reverse_tile(const remat_call *call, const real *from, real *to) {
     int64_t steps = call->x[0].desc.dim[0], n = rm_desc_count(&call->x[0].desc), width = n / steps;
     RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN,
                     for (int64_t t = 0; t < steps; t++)
                         memcpy(to + (steps - 1 - t) * width, from + t * width, (size_t)width * sizeof *to););
 }
 
-static void forward(const remat_call *call) { turn_round(call, call->x[0].data, call->y.data); }
+static void forward(const remat_call *call) { reverse_tile(call, call->x[0].data, call->y.data); }
 
 static void backward(const remat_call *call) {
-    if (call->dx[0].data) turn_round(call, call->dy.data, call->dx[0].data);
+    if (call->dx[0].data) reverse_tile(call, call->dy.data, call->dx[0].data);
 }
 
 static const remat_sample samples[] = {

@@ -1,5 +1,5 @@
-/* step_at.c: the op `step_at`: of each row of a sequence the timestep that it names, such as its last one where rows differ in
- * length. A tile gives zeros where the timestep is another tile's; the engine adds them up. */
+/* step_at.c: the op `step_at`: selects a time step for each row of a sequence, such as the last one if rows differ in
+ * length. A tile gives zeros for time steps in other tiles; the engine adds the tiles. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static int64_t bound(const remat_desc *x, const void *attr, int input) {
     return input == INDEX ? x[X].dim[0] : 0;
 }
 
-/* Row b's timestep, counted from the tile's first; -1: another tile's. */
+/* The selected time step of row b, relative to the tile's first; -1 if it is in another tile. */
 static int64_t place_of(const remat_call *call, int64_t b) {
     int64_t t = ((const int32_t *)call->x[INDEX].data)[b] - call->t0;
     return t >= 0 && t < call->x[X].desc.dim[0] ? t : -1;
@@ -50,7 +50,7 @@ static void forward(const remat_call *call) {
     }
 }
 
-/* y[b] = x[index[b], b]: every other timestep has gradient 0. */
+/* y[b] = x[index[b], b]: the gradient of every other time step is 0. */
 static void backward(const remat_call *call) {
     int64_t batch = call->dy.desc.dim[0], n = rm_desc_count(&call->x[X].desc),
             width = rm_desc_count(&call->dy.desc) / batch;
