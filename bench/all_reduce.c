@@ -1,10 +1,10 @@
-/* all_reduce.c: how long does an all-reduce take, by each way there is? The engines of dist/ beside Open MPI's and Gloo's own
- * calls without anything of ours around them. One program per rank, started by bench/all_reduce.sh; every round times
- * every way once, so that a machine busy with other work is unkind to all alike; the best round and the median are printed.
+/* all_reduce.c: the time of an all-reduce with each engine of dist/, compared with bare calls of Open MPI and Gloo.
+ * bench/all_reduce.sh starts one process per rank. Every round times
+ * every way once, so that other load on the machine affects all alike. It prints the best round and the median.
  *
- *     bench_all_reduce FILE [rounds, default 31]        FILE: where the ranks meet
+ *     bench_all_reduce FILE [rounds, default 31]        FILE: through which the ranks meet
  *
- * docs/notes/ranks.md has what it printed. */
+ * Results: docs/notes/ranks.md. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@
 
 enum { SIZES = 3, MOST_ROUNDS = 101 };
 static const int64_t counts[SIZES] = {1, 1 << 16, 1 << 24}; /* f32: 4 B, 256 KiB, 64 MiB */
-static const int calls[SIZES] = {300, 40, 1};               /* short rounds: on a busy machine some of them are quiet */
+static const int calls[SIZES] = {300, 40, 1};               /* short rounds, so that some are undisturbed on a busy
+                                                               machine */
 
 static int rank, size;
 static rm_group *local, *mpi, *gloo;
@@ -41,7 +42,8 @@ static void must(remat_status status) {
     exit(1);
 }
 
-/* ---- The ways ------------------------------------------------------------------------------------------------------- */
+/* ---- The ways
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void reduce(rm_group *group, float *x, int64_t count) {
     must(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = count, .in = x, .out = x}));
@@ -89,11 +91,12 @@ static const way ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* ---- Measuring -------------------------------------------------------------------------------------------------------- */
+/* ---- Measuring
+ * -------------------------------------------------------------------------------------------------------- */
 
 static double times[WAYS][SIZES][MOST_ROUNDS]; /* seconds a call */
 
-/* Sums of sums grow without end: numbers are made anew, small enough to stay finite. */
+/* Repeated sums grow without bound, so the numbers are reset to values small enough to stay finite. */
 static void refill(int64_t count) {
     for (int64_t i = 0; i < count; i++) shared[i] = private[i] = mapped[i] = (float)(i % 1000 + rank) * 1e-20f;
 }
@@ -133,7 +136,8 @@ static void print_table(int rounds) {
     }
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------------------------------- */
+/* ---- Starting
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static rm_group *open_group(const char *engine, const char *name, rm_kv *store) {
     rm_group *group;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# all_reduce.sh: times an all-reduce by every way there is, on this machine (bench/all_reduce.c).
+# all_reduce.sh: times an all-reduce with every engine on this machine (bench/all_reduce.c).
 #
 #   bench/all_reduce.sh [build folder, default build/release] [ranks, default 2] [rounds, default 31]
 #
-# Ranks are started by mpirun where there is one, without binding them to cores: bound, Open MPI put two ranks on one.
+# mpirun, if available, starts the ranks, without binding them to cores: Open MPI may bind two ranks to one core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build/release}/bench/bench_all_reduce ranks=${2:-2} rounds=${3:-31}
@@ -15,7 +15,7 @@ if command -v mpirun >/dev/null; then
     exec mpirun --bind-to none --oversubscribe -np "$ranks" "$program" "$place" "$rounds"
 fi
 started=()
-trap 'kill "${started[@]}" 2>/dev/null || true' EXIT # a rank that fails leaves the others waiting
+trap 'kill "${started[@]}" 2>/dev/null || true' EXIT # if a rank fails, the others would wait for it
 for ((rank = 0; rank < ranks; rank++)); do
     RANK=$rank WORLD_SIZE=$ranks "$program" "$place" "$rounds" &
     started+=($!)

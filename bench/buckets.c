@@ -1,6 +1,6 @@
-/* buckets.c: when gradients become final: how long before the end of forward and backward each bucket is handed to the other
- * ranks, for a recurrent network and for one without time. There are no other ranks: what is measured is the most that a
- * transfer could hide behind.
+/* buckets.c: when gradient buckets become final: how long before the end of the step each bucket could be sent to the
+ * other ranks, for a recurrent network and for one without a time axis. There are no other ranks: this is the longest
+ * time that a transfer could overlap with.
  *
  *     bench_buckets [threads [rounds, default 5]] */
 #include <stdio.h>
@@ -44,7 +44,7 @@ static remat_status no_sum(void *context, double *values, int64_t count) {
     return REMAT_OK;
 }
 
-/* The fastest of a few rounds. */
+/* Reports the fastest of a few rounds. */
 static void measure(const char *name, remat_graph *graph, remat_value loss, int threads, int64_t tile) {
     handed now, best = {0};
     uint64_t best_ns = UINT64_MAX, end_ns = 0;
@@ -85,7 +85,7 @@ static remat_value matrix(remat_graph *g, int layer, const char *name, int64_t r
     return remat_param(g, text, 2, (int64_t[]){rows, columns}, remat_init_uniform(0.03));
 }
 
-/* Two LSTM layers of 512 over 512 timesteps of 8 sequences, and a softmax over 256 bytes at each. */
+/* Two LSTM layers of 512 over 512 time steps of 8 sequences, and a softmax over 256 bytes at each time step. */
 static remat_value lstm(remat_graph *g) {
     enum { T = 512, B = 8, V = 256, H = 512 };
     remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});

@@ -1,10 +1,10 @@
-/* cells.c: how fast the recurrent cells run: forward and backward over T timesteps in tiles, as a training step runs
- * them, without the rest of the step. For each shape and number of threads: the best of some repetitions, GFLOP/s, and
- * the share of this machine's multiply-add peak, which is measured first. FLOPs are those of the products alone.
+/* cells.c: speed of the recurrent cells: forward and backward over T time steps in tiles, as a training step runs
+ * them, without the rest of the step. For each shape and number of threads it prints the best of some repetitions,
+ * GFLOP/s and the share of this machine's multiply-add peak, which is measured first. FLOPs count the products alone.
  *
- *   bench_cells [cell [B H T [C]]]       C 0 (the default): the embedding folded into the projection
- *   bench_cells lean [cell [B [H]]]      keeping all against keeping lean, a table of B x H
- *   bench_cells bf16 ...                 the same with products in bf16; the peak remains that of fp32
+ *   bench_cells [cell [B H T [C]]]       C 0 (the default): the embedding is folded into the projection
+ *   bench_cells lean [cell [B [H]]]      saving everything compared with lean saving, a table of B x H
+ *   bench_cells bf16 ...                 the same with products in bf16; the peak is still that of fp32
  */
 #include <math.h>
 #include <omp.h>
@@ -21,7 +21,7 @@ typedef struct {
     int64_t batch, hidden, steps, in, gates, tau;
 } shape;
 
-/* One thread counts its own processor time: strangers disturb that less. */
+/* A single thread measures its own processor time, which other processes disturb less. */
 static clockid_t measured_clock = CLOCK_MONOTONIC;
 
 static double now(void) {
@@ -64,7 +64,7 @@ static double peak_of(void (*spin)(void), int lanes) {
 }
 #endif
 
-/* GFLOP/s of one core at its widest; 0 where it cannot be measured. */
+/* GFLOP/s of one core with its widest vectors; 0 if it cannot be measured. */
 static double peak_gflops(void) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) return peak_of(spin_zmm, 16);
@@ -86,7 +86,7 @@ static remat_tensor tensor(remat_dtype dtype, void *data, int rank, int64_t a, i
     return (remat_tensor){{dtype, rank, {a, b, c, 1}}, data};
 }
 
-/* Everything of one shape: a call per tile, with its own y, aux and states, as when all is kept. */
+/* The data of one shape: a call per tile, with its own y, aux and states, as when everything is saved. */
 typedef struct {
     shape s;
     int64_t n_tiles;
@@ -157,7 +157,7 @@ static work make_work(shape s) {
     return w;
 }
 
-/* Seconds of a pass over all tiles. `only_forward`: nothing is kept. */
+/* Seconds of a pass over all tiles. `only_forward`: nothing is saved. */
 static double forward_pass(work *w, int threads, bool only_forward) {
     double start = now();
     w->tile[0].threads = threads;
@@ -180,7 +180,8 @@ static double backward_pass(work *w, int threads) {
     return now() - start;
 }
 
-/* The same, when no aux was kept: each tile's is rebuilt first, in one place for all. *rebuild: seconds of that alone. */
+/* The same without saved aux: each tile's aux is rebuilt first, in one buffer for all. *rebuild: seconds of rebuilding
+ * alone. */
 static double lean_backward_pass(work *w, int threads, double *rebuild) {
     double start = now();
     *rebuild = 0;
@@ -196,10 +197,10 @@ static double lean_backward_pass(work *w, int threads, double *rebuild) {
     return now() - start;
 }
 
-/* Seconds of the passes of a step: the best of some, which take turns. */
+/* Seconds of the passes of a step: the best of some interleaved repetitions. */
 typedef struct {
-    double drop, forward, backward; /* nothing kept; all kept */
-    double lean_backward, rebuild;  /* INFINITY without rebuild; the second is a part of the first */
+    double drop, forward, backward; /* drop: nothing saved; others: all saved */
+    double lean_backward, rebuild;  /* INFINITY without rebuild; lean_backward includes rebuild */
 } timing;
 
 static timing measure(work *w, int threads, int repetitions) {
@@ -243,7 +244,7 @@ static shape shape_of(const char *cell, int64_t batch, int64_t hidden, int64_t s
     return s;
 }
 
-/* A row of the table: keeping everything against keeping y alone. */
+/* A row of the table: saving everything compared with saving only y. */
 static void report_lean(const shape *s, double peak) {
     work w = make_work(*s);
     double gflop = 2 * (double)(w.n_tiles * w.s.tau * s->batch * s->gates * s->hidden * (s->hidden + s->in)) * 1e-9;
@@ -260,7 +261,7 @@ static void report_lean(const shape *s, double peak) {
     }
 }
 
-/* `batch`, `hidden`: only those rows; 0: all. */
+/* `batch`, `hidden_only`: print only these rows; 0: all. */
 static void lean_table(const char *cell, int64_t batch, int64_t hidden_only, double peak) {
     static const int64_t batches[] = {1, 8, 32}, hiddens[] = {128, 256, 512};
     printf("| work | threads | forward, all kept | backward | forward, lean | rebuild (of peak) | lean backward with "

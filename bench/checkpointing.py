@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""What recomputation costs and saves: the tables of docs/notes/planner.md.
+"""Cost and savings of recomputation: the tables of docs/notes/planner.md.
 
     bench/checkpointing.py [--tables=headline,lean,million,every-n,longest] [--rounds=5] [--steps=5]
                            [--python=PYTHON-WITH-TORCH] [--json=FILE]
 
-  headline   activation bytes saved against extra step time, T = 1,000 and 10,000: plans that `--memory-budget` picks, and
-             every `--checkpoint-segments=N`, beside what the literature counts (Gruslys et al. 2016: 95 % saved at +33 %)
-  lean       --checkpoint=lean against keeping everything, LSTM and GRU: saved bytes and step time
+  headline   activation bytes saved and extra step time, T = 1,000 and 10,000: plans chosen by `--memory-budget`, and
+             every `--checkpoint-segments=N`, compared with the literature (Gruslys et al. 2016: 95 % saved at +33 %)
+  lean       --checkpoint=lean compared with keeping everything, LSTM and GRU: saved bytes and step time
   million    T = 1,000,000, batch 1, hidden 256, exact back-propagation within 64 MiB of activations: one step
-  every-n    is the plan that a budget picks the best there is? Against every N that fits the same budget, measured
+  every-n    the plan chosen for a budget, compared with every N that fits the same budget, all measured
   longest    the longest T that trains in a process of 1 GiB: Remat, PyTorch, PyTorch with checkpointed chunks
-             (this one alone needs PyTorch: --python or $REMAT_TORCH_PYTHON)
+             (only this table needs PyTorch: --python or $REMAT_TORCH_PYTHON)
 
-How it is measured. Every measurement is a process of its own, `remat train` on a text, one warm-up step and then --steps;
-rounds are interleaved (keep everything, plan, keep everything, plan, ...) and what is reported is the median over rounds of
-the ratio within a round, so that a machine that slows down slows both. Bytes are the plan's, which the run's own count
-equals (the step's arena_peak_bytes is compared with it here, too).
+Method. Every measurement is a separate process, `remat train` on a text, with one warm-up step and then --steps steps.
+Rounds are interleaved (keep everything, plan, keep everything, plan, ...); the result is the median over rounds of
+the ratio within a round, so that a slow phase of the machine affects both. Bytes are those of the plan; the run's own count
+must equal them (arena_peak_bytes of the steps).
 """
 import argparse
 import json
@@ -51,7 +51,7 @@ def flags(options, B, H, T, tile=0, model="lstm", layers=1):
 
 
 def plan_of(options, work, policy):
-    """The plan as JSON, or None where the budget is too small."""
+    """The plan as JSON, or None if the budget is too small."""
     command = [options.remat, "plan", *flags(options, **work), *policy, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
@@ -62,7 +62,7 @@ def plan_of(options, work, policy):
 
 
 def train(options, work, policy, steps):
-    """Median step time (after the first), the plan's line, and the process's peak."""
+    """Median step time without the first step, the line of the plan, and the peak memory of the process."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
         command = [options.remat, "train", *flags(options, **work), *policy, f"--steps={steps}", f"--metrics={metrics}"]
@@ -79,8 +79,8 @@ def train(options, work, policy, steps):
 
 
 def ratio(options, work, policy, default_tile=False):
-    """Time of `policy` over that of keeping everything, from interleaved rounds; identical losses are demanded. With
-    default_tile also over keeping everything in tiles of the default length (whose losses differ in the last bits)."""
+    """Time of `policy` relative to keeping everything, from interleaved rounds; losses must be identical. With default_tile
+    also relative to keeping everything in tiles of the default length (whose losses differ in the last bits)."""
     base, ratios, default_ratios, kept, planned = ["--checkpoint=none"], [], [], [], []
     for _ in range(options.rounds):
         kept.append(train(options, work, base, options.steps + 1))
@@ -96,8 +96,8 @@ def ratio(options, work, policy, default_tile=False):
 
 
 def fit(options, work, left):
-    """The largest budget whose plan leaves at most `left` of the activation bytes. The plan's own tables are in the budget,
-    and differ from plan to plan: found by bisection."""
+    """The largest budget whose plan leaves at most `left` of the activation bytes. It is found by bisection, because the
+    budget includes the tables of the plan, which differ from plan to plan."""
     kept = plan_of(options, work, ["--checkpoint=none"])
     goal = left * kept["activations_peak_bytes"]
     low, high = 1, kept["budgeted_bytes"]
@@ -193,7 +193,7 @@ def million(options):
 
 
 def every_n(options):
-    """For several budgets: the plan that is picked against every segments=N that fits the same budget."""
+    """For several budgets: compares the chosen plan with every segments=N that fits the same budget."""
     say("\n| work | budget for activations | picked, ms | best N | its ms | picked / best |")
     say("|---|--:|--:|--:|--:|--:|")
     results = []
@@ -256,7 +256,7 @@ def torch_child(T, chunks):
 
 
 def torch_peak(options, T, chunks):
-    """Bytes, or more than the limit when it dies (it may take no more than four times the limit, so as not to hurt)."""
+    """Peak bytes, or more than the limit if the process fails (it is limited to four times the limit, to protect the machine)."""
     command = [options.python, os.path.abspath(__file__), "--torch-child", f"{T},{chunks}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return json.loads(done.stdout.splitlines()[-1])["peak"] if done.returncode == 0 else 4 * LIMIT
@@ -304,7 +304,7 @@ def main():
     parser.add_argument("--tables", default="headline,lean,million,every-n,longest")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--longest-t", type=int, default=10**7, help="the T that Remat is to prove itself at")
+    parser.add_argument("--longest-t", type=int, default=10**7, help="sequence length at which Remat is measured")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", default=os.path.join(ROOT, "build", "checkpointing.json"))
     parser.add_argument("--torch-child", help=argparse.SUPPRESS)
@@ -312,7 +312,7 @@ def main():
     if options.torch_child:
         return torch_child(*map(int, options.torch_child.split(",")))
     if not os.path.exists(options.remat):
-        sys.exit(f"{options.remat} is not there: run scripts/quickstart.sh, or name the program with --remat")
+        sys.exit(f"{options.remat} does not exist; run scripts/quickstart.sh or name the program with --remat")
     results = {}
     for name in options.tables.split(","):
         results[name] = TABLES[name](options)

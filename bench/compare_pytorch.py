@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Remat beside PyTorch on the same work: step time and activation memory, and their ratios.
+"""Compares Remat with PyTorch on the same work: step time, activation memory, and their ratios.
 
     bench/compare_pytorch.py [--python=PYTHON-WITH-TORCH] [--rows=a,b,...] [--rounds=3] [--steps=3] [--json=FILE]
 
 The work is one training step (forward, backward, SGD) of a byte-level language model, embedding(128) -> LSTM -> linear(256)
--> cross entropy at every timestep, fp32, back-propagated through all T timesteps; exactly the same arithmetic on both
-sides (tests/golden compares their numbers). Needs build/release (scripts/quickstart.sh makes it) and any Python with
+-> cross entropy at every time step, fp32, back-propagated through all T time steps; both sides do the same
+arithmetic (tests/golden compares their numbers). Needs build/release (made by scripts/quickstart.sh) and any Python with
 PyTorch: --python, or $REMAT_TORCH_PYTHON, or this interpreter.
 
-How it is measured
-  - Every measurement is a process of its own. Rounds are interleaved (Remat, PyTorch, PyTorch with checkpoints, Remat, ...), so
-    that a machine that slows down slows both. A process makes one warm-up step, then --steps; the row's time is the median
+Method
+  - Every measurement is a separate process. Rounds are interleaved (Remat, PyTorch, PyTorch with checkpoints, Remat, ...), so
+    that a slow phase of the machine affects both. A process makes one warm-up step, then --steps steps; the time of a row is the median
     over rounds of the processes' medians.
-  - PyTorch is given its best: before the rounds, plain PyTorch tries 1 thread and all of them, with and without oneDNN,
-    and PyTorch with checkpoints tries the same and several chunk counts; the fastest of each goes into the rounds.
+  - PyTorch gets its best settings: before the rounds, plain PyTorch tries one thread and all threads, with and without oneDNN,
+    and PyTorch with checkpoints tries the same and several numbers of chunks; the rounds use the fastest of each.
     Its checkpointing is torch.utils.checkpoint over chunks of time with (h, c) carried and the loss inside the chunk.
   - Activation memory, PyTorch: the peak resident size during the measured steps minus the resident size just before the
-    first, parameters, optimizer and library being loaded and a warm-up step over 8 timesteps made. Remat, "rss": the
-    process's peak minus the peak of the same run at 8 timesteps. Remat, "plan": what `remat plan` promises.
+    first, after loading the library, parameters and optimizer and a warm-up step over 8 time steps. Remat, "rss": the
+    process's peak minus the peak of the same run at 8 time steps. Remat, "plan": the figure of `remat plan`.
 """
 import argparse
 import ctypes
@@ -100,7 +100,7 @@ def child(work):
     release_free_memory()
     before = status_kib("VmRSS")
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak counts from here
+        file.write("5")  # resets the peak
     times, losses = [], []
     for _ in range(work["steps"] + 1):
         if times and times[0] > work.get("give_up", 1e9):
@@ -115,8 +115,8 @@ def child(work):
 
 
 def gemm_peak_child(threads):
-    """This machine's practical peak: the best of several large float products, in FLOP/s. By PyTorch's library and by NumPy's, OpenBLAS:
-    PyTorch's, MKL, takes half the width of an AMD processor's AVX-512."""
+    """This machine's practical peak in FLOP/s: the best of several large float products, by PyTorch's MKL and by NumPy's
+    OpenBLAS, because MKL uses only half the width of AVX-512 on AMD processors."""
     import torch
 
     torch.set_num_threads(threads)
@@ -172,11 +172,11 @@ def say(text):
 
 
 def tune(options, base, chunk_counts):
-    """The fastest setting of PyTorch for this work, and every one that was tried."""
+    """The fastest setting of PyTorch for this work, and all settings tried."""
     tried = []
 
     def attempt(**setting):
-        # One step, the first not counted; a setting three times slower than the best so far stops after its first.
+        # One step after an uncounted one; a setting three times slower than the best so far stops after the first.
         give_up = 3 * tried[0]["seconds"] if tried else 1e9
         tried.append(dict(setting, seconds=run_torch(options, dict(base, **setting, steps=1, give_up=give_up))["seconds"]))
         tried.sort(key=lambda t: t["seconds"])
@@ -189,12 +189,12 @@ def tune(options, base, chunk_counts):
             if (threads, onednn) != (1, True):
                 attempt(threads=threads, onednn=onednn, chunks=best_chunks)
     best = {key: value for key, value in tried[0].items() if key != "seconds"}
-    attempt(**best, interop=1)  # one more knob: the pool that runs independent operators side by side
+    attempt(**best, interop=1)  # also try one inter-op thread
     return {key: value for key, value in tried[0].items() if key != "seconds"}, tried
 
 
 def middle(samples):
-    """Medians of what several processes measured; the memory is the smallest seen."""
+    """Medians over several processes; for memory, the minimum."""
     out = {"seconds": statistics.median(s["seconds"] for s in samples),
            "seconds_all": [round(s["seconds"], 4) for s in samples]}
     for key in ("activation_bytes", "process_bytes", "plan_bytes"):
@@ -204,14 +204,14 @@ def middle(samples):
 
 
 def floor_flops(row):
-    """Forward and backward: six FLOPs a weight, sample and timestep. The first layer's input part is left out: the embedding
-    is folded into a table of 256 rows."""
+    """Forward and backward: six FLOPs per weight, sample and time step. The input weights of the first layer do not count:
+    the embedding is folded into a table of 256 rows."""
     weights = sum((row["H"] if layer else 0) * 4 * row["H"] + 4 * row["H"] * row["H"] for layer in range(row["L"]))
     return 6 * row["B"] * row["T"] * (weights + row["H"] * VOCABULARY)
 
 
 def onednn_seconds(options, row):
-    """oneDNN's own LSTM primitive, forward and backward alone, if its benchmark was built: text for the table."""
+    """Text for the table: oneDNN's own LSTM primitive, forward and backward, if its benchmark was built."""
     program = os.path.join(os.path.dirname(options.remat), "bench", "bench_onednn_lstm")
     if row["L"] != 1 or not os.path.exists(program):
         return None
@@ -304,9 +304,9 @@ def main():
     if options.gemm_peak:
         return gemm_peak_child(options.gemm_peak)
     if subprocess.run([options.python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode:
-        sys.exit(f"{options.python} has no PyTorch: name one that has with --python or $REMAT_TORCH_PYTHON")
+        sys.exit(f"{options.python} has no PyTorch; name a Python with PyTorch by --python or $REMAT_TORCH_PYTHON")
     if not os.path.exists(options.remat):
-        sys.exit(f"{options.remat} is not there: run scripts/quickstart.sh, or name the program with --remat")
+        sys.exit(f"{options.remat} does not exist; run scripts/quickstart.sh or name the program with --remat")
     peak = gemm_peak(options)
     results = []
     for name in options.rows.split(","):

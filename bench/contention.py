@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps while other programs keep the processors busy, too: Remat and PyTorch on one thread and on several, beside none, one and
-two busy loops.
+"""Step times while other programs use the processors, too: Remat and PyTorch on one thread and on several, with no, one and
+two busy loops running.
 
     bench/contention.py [--python=PYTHON-WITH-TORCH] [--busy=0,1,2] [--rows=a,b] [--rounds=3] [--steps=8] [--threads=N]
                         [--before=PROGRAM] [--no-torch] [--json=FILE]
 
 The work is that of compare_pytorch.py: one training step of embedding(128) -> LSTM -> linear(256) -> cross entropy, fp32, through all T
-timesteps. Every measurement is a process of its own, which makes one step to warm up and then --steps; what is compared takes turns,
-and a number is the median over rounds of the processes' medians, with the slowest step of all rounds behind it. A busy loop is a
-Python process that counts, with the priority of what is measured. --before: another `remat`, to compare with.
+time steps. Every measurement is a separate process, which makes one warm-up step and then --steps steps. The candidates alternate;
+a number is the median over rounds of the processes' medians, followed by the slowest step of all rounds. A busy loop is a counting
+Python process with the same priority as the measured processes. --before: another build of `remat`, to compare with.
 """
 import argparse
 import contextlib
@@ -26,7 +26,7 @@ ROWS = {"a": dict(B=1, H=128, L=1, T=4000), "b": dict(B=16, H=256, L=1, T=256)}
 
 
 def processor():
-    """As the system names it; virtual machines often hide the generation, which the newest instructions give away."""
+    """The name that the system gives; virtual machines often hide the generation, but the newest instructions reveal it."""
     with open("/proc/cpuinfo") as file:
         lines = dict(line.split(":", 1) for line in file.read().split("\n\n")[0].splitlines() if ":" in line)
     field = {key.strip(): value.strip() for key, value in lines.items()}

@@ -1,9 +1,10 @@
-/* conv.c: the op `conv` on ResNets' shapes, forward and backward, beside oneDNN's primitives where that is installed (2.x). oneDNN is
- * measured twice: with all operands in the layouts it prefers; and as an op of Remat's would have to call it: images plain
- * (N,C,H,W), so that they are reordered into scratch and back, the gradient of the weights, too, and only the weights reordered
- * beforehand; scratchpads are the caller's. Calls alternate; milliseconds, the best of the rounds.
+/* conv.c: the op `conv` on ResNet shapes, forward and backward, compared with oneDNN's primitives if oneDNN 2.x is
+ * installed. oneDNN is measured twice: with all operands in its preferred layouts; and as a Remat op would have to call
+ * it, with plain images (N,C,H,W): these and the gradient of the weights are reordered into scratch and back, only the
+ * weights are reordered in advance, and the caller provides scratchpads. Calls alternate. It prints milliseconds, the
+ * best of the rounds.
  *
- *   bench_conv [ROUNDS [ROW]]      ROUNDS: 20; ROW: that row alone, as numbers for conv.py. Threads: OMP_NUM_THREADS
+ *   bench_conv [ROUNDS [ROW]]      ROUNDS: 20; ROW: only this row, as numbers for conv.py. Threads: OMP_NUM_THREADS
  */
 #include <math.h>
 #include <omp.h>
@@ -50,7 +51,8 @@ static float *fill(int64_t count) {
 
 static remat_tensor tensor(remat_desc desc) { return (remat_tensor){desc, fill(rm_desc_count(&desc))}; }
 
-/* ---- Remat ----------------------------------------------------------------------------------------------------------- */
+/* ---- Remat
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static remat_call describe(const shape *s, const rm_conv_attr *attr) {
     const remat_op *op = rm_op_find("conv");
@@ -74,7 +76,8 @@ static void release(remat_call *call) {
     free(call->y.data), free(call->dy.data), free(call->scratch);
 }
 
-/* ---- oneDNN ---------------------------------------------------------------------------------------------------------- */
+/* ---- oneDNN
+ * ---------------------------------------------------------------------------------------------------------- */
 
 #ifdef RM_BENCH_DNNL
 
@@ -92,7 +95,7 @@ typedef struct {
     int n;
 } step;
 
-/* Steps of one pass, in order; `bytes`: scratch that they take. */
+/* Steps of one pass, in order; `bytes`: their scratch. */
 typedef struct {
     step step[MOST];
     int n;
@@ -123,7 +126,7 @@ static void add_reorder(program *p, const dnnl_memory_desc_t *from_desc, dnnl_me
 typedef struct {
     int argument;
     const dnnl_memory_desc_t *plain;
-    bool reordered, made; /* where the layout is another; it is a result */
+    bool reordered, made; /* reordered: if the layout differs; made: it is a result */
 } operand;
 
 static void add_convolution(program *p, const void *desc, const_dnnl_primitive_desc_t hint, dnnl_primitive_attr_t attr,
@@ -205,7 +208,8 @@ static void run(program *p) {
 
 #endif
 
-/* ---- Measuring ------------------------------------------------------------------------------------------------------- */
+/* ---- Measuring
+ * ------------------------------------------------------------------------------------------------------- */
 
 enum { REMAT, DNNL_PREFERRED, DNNL_PLAIN, CONTENDERS };
 

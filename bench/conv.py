@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The op conv beside PyTorch's conv2d: forward and backward on ResNets' shapes, a batch of 16, fp32, and their ratios.
+"""Compares the op conv with PyTorch's conv2d: forward and backward on ResNet shapes, a batch of 16, fp32, and their ratios.
 
     bench/conv.py [--python=PYTHON] [--rounds=5] [--threads=2] [--calls=10]
 
-Needs build/release (bench_conv), and a Python with PyTorch: --python, or $REMAT_TORCH_PYTHON, or this interpreter. Rounds are
-interleaved: in each, a process of bench_conv and one of PyTorch, which runs every row plain and channels_last; a process's time is the
-best of its calls, PyTorch's the faster of both. Printed: medians over the rounds, and the median and range of the rounds' ratios.
+Needs build/release (bench_conv), and a Python with PyTorch: --python, or $REMAT_TORCH_PYTHON, or this interpreter. Each round
+runs a process of bench_conv and a process of PyTorch, which runs every row plain and channels_last. The time of a process is the
+best of its calls; for PyTorch the faster layout counts. Prints medians over the rounds, and the median and range of the ratios.
 """
 import argparse
 import os

@@ -1,11 +1,12 @@
-/* ddp.c: what does training together cost? The same network, one thread a rank, in five ways: by one rank alone, by all ranks
- * side by side without talking, by data parallel, by data parallel that also adds up a set of partial sums ahead of time, and
- * the reductions alone. One program a rank, started by bench/ddp.sh; every round does every way, so that a machine busy with
- * other work is unkind to all alike.
+/* ddp.c: the cost of data-parallel training. The same network, with one thread per rank, in five ways: one rank alone,
+ * all ranks side by side without communication, data parallel, data parallel that also reduces a set of partial sums
+ * ahead of time, and the reductions alone. bench/ddp.sh starts one process per rank. Every round runs every way, so
+ * that other load on the machine affects all alike.
  *
- *     bench_ddp FILE ENGINE [rounds, default 11] [first bucket and others, KiB, default 1024]       FILE: where ranks meet
+ *     bench_ddp FILE ENGINE [rounds, default 11] [KiB per bucket, default 1024]       FILE: through which the ranks
+ *     meet
  *
- * docs/notes/ranks.md has what it printed, and what it means. */
+ * Results and their discussion: docs/notes/ranks.md. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,8 @@ static void must(remat_status status) {
 }
 static void meet(void) { must(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 0xFFFF})); }
 
-/* ---- Networks ------------------------------------------------------------------------------------------------------- */
+/* ---- Networks
+ * ------------------------------------------------------------------------------------------------------- */
 
 static remat_value weight(remat_graph *g, const char *layer, int number, const char *part, int64_t a, int64_t b) {
     char name[64];
@@ -94,7 +96,8 @@ static remat_session *open_session(const network *net, const remat_ranks *ranks)
     return s;
 }
 
-/* ---- Ways ----------------------------------------------------------------------------------------------------------- */
+/* ---- Ways
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static remat_session *alone, *together;
 static float *partial; /* as large as all gradients */
@@ -111,7 +114,7 @@ static void by_one(void) {
 static void side_by_side(void) { step(alone); }
 static void by_ddp(void) { step(together); }
 
-/* The best case for partial sums: they are ready when the step begins, and travel while it computes. */
+/* The best case for partial sums: they are ready when the step starts, and are transferred while it computes. */
 static void by_ddp_ahead(void) {
     rm_ticket ticket;
     rm_collective ahead = {.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .tag = 0xFFFE, .count = partial_count};
@@ -135,10 +138,10 @@ static void reductions_alone(void) {
 typedef struct {
     const char *name;
     void (*run)(void);
-    bool talks;
+    bool communicates;
 } way;
 static const way ways[] = {{"one rank", by_one, false},
-                           {"all ranks side by side, silent", side_by_side, false},
+                           {"all ranks side by side, without communication", side_by_side, false},
                            {"data parallel", by_ddp, true},
                            {"... and partial sums ahead of time", by_ddp_ahead, true},
                            {"the reductions alone", reductions_alone, true}};
@@ -152,10 +155,10 @@ static void one_round(int round) {
         double start = now();
         ways[w].run();
         times[w][round] = now() - start;
-        meet(); /* a round's time is rank 0's; others may be later */
+        meet(); /* rank 0 measures the time of a round; other ranks may be later */
         rm_ddp_cost cost = rm_ddp_last_cost(ddp);
-        waited[w][round] = ways[w].talks ? 1e-9 * (double)cost.waited_ns : 0;
-        busy[w][round] = ways[w].talks ? 1e-9 * (double)cost.busy_ns : 0;
+        waited[w][round] = ways[w].communicates ? 1e-9 * (double)cost.waited_ns : 0;
+        busy[w][round] = ways[w].communicates ? 1e-9 * (double)cost.busy_ns : 0;
     }
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# ddp.sh: what training together costs, and how much of it is hidden behind the backward pass (bench/ddp.c).
+# ddp.sh: the cost of data-parallel training, and how much of it overlaps with the backward pass (bench/ddp.c).
 #
-#   bench/ddp.sh [build folder, default build/release] [ranks, default 2] [rounds, default 11] [KiB a bucket, default 1024]
-#   ENGINE=gloo LINK=1gbit bench/ddp.sh ...      two ranks on two virtual machines, as far as the network can tell: network
-#                                                namespaces with a link of that rate between them. Needs root.
+#   bench/ddp.sh [build folder, default build/release] [ranks, default 2] [rounds, default 11] [KiB a bucket, default
+#   1024] ENGINE=gloo LINK=1gbit bench/ddp.sh ...      two ranks in two network namespaces, joined by a link of that
+#   rate, as if
+#                                                they were two machines. Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release} ranks=${2:-2} rounds=${3:-11} bucket=${4:-1024}
@@ -13,7 +14,7 @@ program=$build/bench/bench_ddp
 place=$(mktemp -u "${TMPDIR:-/tmp}/remat-ddp.XXXXXX")
 export OMP_WAIT_POLICY=passive
 started=()
-end() { kill "${started[@]}" 2>/dev/null || true; } # a rank that fails leaves the others waiting
+end() { kill "${started[@]}" 2>/dev/null || true; } # if a rank fails, the others would wait for it
 trap end EXIT
 
 start() { # RANK [in front of the command]

@@ -1,9 +1,10 @@
-/* depth.c: memory against depth, as Chen, Xu, Zhang and Guestrin measured it ("Training deep nets with sublinear memory cost", 2016,
- * section 5.2): residual nets of more and more blocks, a batch of 16 pictures of 32 x 32, 16 channels, two 3 x 3 convolutions with batch
- * norm a block. For each depth and each of four ways: the activations' bytes, as planned and measured (they are equal, or it ends),
- * and the best step of a few. Losses must be the same bits. The ways take turns, step by step.
+/* depth.c: memory as a function of depth, as measured by Chen, Xu, Zhang and Guestrin ("Training deep nets with
+ * sublinear memory cost", 2016, section 5.2): residual networks of growing depth on a batch of 16 images of 32 x 32
+ * with 16 channels; a block has two 3 x 3 convolutions with batch norm. For each depth and each of four strategies it
+ * prints the planned bytes of activations, which must equal the measured bytes, and the best step time of a few. Losses
+ * must be bit-identical. The strategies alternate, step by step.
  *
- *   bench_depth [MOST_BLOCKS [STEPS]]      256, 4; on one thread. gnuplot draws its table: docs/notes/planner.md
+ *   bench_depth [MOST_BLOCKS [STEPS]]      256, 4; on one thread. depth.gp plots its table
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-# depth.gp: the picture of what bench_depth printed.  gnuplot -e "table='depth.txt'; picture='depth.png'" bench/depth.gp
+# depth.gp: plots the output of bench_depth.  gnuplot -e "table='depth.txt'; picture='depth.png'" bench/depth.gp
 set terminal pngcairo size 720,420 font "sans,11"
 set output picture
 set logscale xy 2

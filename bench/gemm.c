@@ -1,12 +1,12 @@
-/* gemm.c: what multiplies matrices fastest, on the shapes of an LSTM and of an attention? OpenBLAS, which this program is linked
- * with, beside oneDNN and BLIS, each opened privately (their symbols share names) where it is installed, and beside Remat's own
- * small_product. Calls
- * alternate between the libraries, so that a machine busy with other work is unkind to all alike; the best of the
- * rounds is printed.
+/* gemm.c: the fastest matrix product for the shapes of an LSTM and of attention. It compares OpenBLAS, which this
+ * program is linked with, with oneDNN and BLIS, if these are installed (opened privately, because their symbols share
+ * names), and with Remat's own small_product. Calls
+ * alternate between the libraries, so that other load on the machine affects all alike. It prints the best of the
+ * rounds.
  *
  *     bench_gemm [seconds per row, default 1]
  *
- * docs/notes/cells.md has what it printed and the choice that followed. */
+ * Results, and the choice that followed from them: docs/notes/cells.md. */
 #define _GNU_SOURCE
 #include <cblas.h>
 #include <dlfcn.h>
@@ -97,7 +97,7 @@ static void by_remat(const shape *s, const float *a, const float *b, float *c) {
 
 typedef struct {
     const char *name;
-    int threads; /* of OpenMP, and of OpenBLAS where own_threads */
+    int threads; /* of OpenMP; with own_threads also of OpenBLAS */
     bool own_threads;
     multiply *run;
 } contender;
@@ -127,7 +127,7 @@ static double round_of(const contender *c, const shape *s, const float *a, const
     int calls = (int)(1e8 / flops_of(s)) + 1;
     omp_set_num_threads(c->threads);
     openblas_set_num_threads(c->own_threads ? c->threads : 1);
-    c->run(s, a, b, out); /* wakes its threads */
+    c->run(s, a, b, out); /* wakes the threads */
     double start = now();
     for (int i = 0; i < calls; i++) c->run(s, a, b, out);
     return flops_of(s) * calls / (now() - start) * 1e-9;
@@ -157,7 +157,7 @@ static void measure(const shape *s, double seconds, double *best) {
         contenders[i].run(s, a, b, c);
         for (size_t j = 0; j < m * n; j++)
             if (!(fabsf(c[j] - check[j]) <= 1e-6f * (float)k)) {
-                fprintf(stderr, "%s gives another product for %s\n", contenders[i].name, s->what);
+                fprintf(stderr, "%s computes a wrong product for %s\n", contenders[i].name, s->what);
                 exit(1);
             }
     }

@@ -1,32 +1,32 @@
 #!/usr/bin/env python3
-"""Remat on a GPU beside PyTorch on the same GPU: step time, device memory, and the longest sequence that trains.
+"""Compares Remat on a GPU with PyTorch on the same GPU: step time, device memory, and the longest sequence that trains.
 
     bench/gpu.sh [--quick] [--rows=c,b,a] [--precisions=fp32,tf32,bf16] [--rounds=3] [--steps=3] [--cap=GIB] [--seconds=N]
 
 The work is the byte-level language model of compare_pytorch.py: embedding(128) -> LSTM -> linear(256) -> cross entropy at
-every timestep, SGD, exact back-propagation through all T timesteps; the same arithmetic on both sides.
+every time step, SGD, exact back-propagation through all T time steps; both sides do the same arithmetic.
 
-How it is measured
-  - Every measurement is a process of its own: two steps that are not counted (the first allocates and tries things out, in the
-    second Remat records CUDA graphs), then --steps; a time is the median of the processes' medians. Rounds are interleaved
-    (Remat, PyTorch, Remat, ...), so that a card that slows down slows both; ratios are taken within a round.
-  - PyTorch is nn.LSTM, which is cuDNN's: one call, or as few as cuDNN's 65,535 timesteps allow, one after the other with (h, c)
-    carried and everything kept; "chunked" is torch.utils.checkpoint over chunks of time with (h, c) carried and the
-    loss inside the chunk, as many chunks as the root of T, or 16 where that is faster. bf16 is autocast; tf32 allows it in
+Method
+  - Every measurement is a separate process: two steps that do not count (the first allocates and tunes, in the
+    second Remat records CUDA graphs), then --steps steps; a time is the median of the processes' medians. Rounds are interleaved
+    (Remat, PyTorch, Remat, ...), so that a slow phase of the card affects both; ratios are taken within a round.
+  - PyTorch uses nn.LSTM on cuDNN: one call, or as few as cuDNN's limit of 65,535 time steps allows, one after the other with (h, c)
+    carried and everything kept. "chunked" is torch.utils.checkpoint over chunks of time with (h, c) carried and the
+    loss inside the chunk, with sqrt(T) chunks, or 16 if that is faster. bf16 is autocast; tf32 allows TF32 in
     products and in cuDNN, fp32 forbids it in both.
-  - Remat: everything kept, by the recurrent kernels that it chooses itself, and by its own and cuDNN's (--quick: by those that
-    it did not choose); lean (only h is saved); and the plan for a budget that leaves 2 % of the activation bytes. Where products
-    are made in fp32 in spite of the precision, it says how many.
-  - Memory is the card's, asked of NVML every 30 ms, less what was used before the process started: context, libraries and caches
-    are in it, on both sides. So nothing else may run on the card. GPUs are numbered as NVML does (CUDA_DEVICE_ORDER=PCI_BUS_ID).
-  - The longest T: both get the same --cap of device memory (PyTorch by set_per_process_memory_fraction, which leaves out its
-    context; Remat by --memory-budget, which does not). PyTorch's is found by bisection. Remat then trains one step
-    of 50 times that length, or as many times as time is left for. Without --cap: 98 % of what is free at the start.
-  - The first minutes have one of each kind: rows c, b, a in fp32, of each first Remat and PyTorch, then their other ways, then the
-    longest T; tf32 and bf16 come after that.
-  - --seconds: nothing new is started after that, and what runs is ended 20 s later. --quick is what tests/gpu/run.sh runs: one
-    round, few ways.
-  - Tiny shapes test this script, and their numbers mean nothing: --device=cpu, or --tiny on a device that is emulated
+  - Remat: everything kept, with the recurrent kernels that it chooses, and with its own and cuDNN's (--quick: only with those that
+    it did not choose); lean (only h is saved); and the plan for a budget that leaves 2 % of the activation bytes. If products
+    run in fp32 despite the precision, it prints how many.
+  - Memory is the card's, read from NVML every 30 ms, minus the memory in use before the process started. It includes context, libraries and
+    caches on both sides, so nothing else may run on the card. GPUs are numbered as by NVML (CUDA_DEVICE_ORDER=PCI_BUS_ID).
+  - The longest T: both get the same --cap of device memory (PyTorch by set_per_process_memory_fraction, which does not include its
+    context; Remat by --memory-budget, which does). PyTorch's longest T is found by bisection. Remat then trains one step
+    of 50 times that length, or of as many times as the remaining time allows. Without --cap: 98 % of the memory that is free at the start.
+  - The first minutes cover one of each kind: rows c, b, a in fp32, for each first Remat and PyTorch, then their other variants, then the
+    longest T; tf32 and bf16 follow.
+  - --seconds: nothing is started after that time, and running processes are ended 20 s later. tests/gpu/run.sh runs --quick: one
+    round, few variants.
+  - Tiny shapes test this script; their numbers mean nothing: --device=cpu, or --tiny on an emulated device
     (tests/gpu/check_run.sh).
 """
 import argparse
@@ -44,17 +44,17 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EMBED, VOCABULARY, GIB, MIB = 128, 256, 2**30, 2**20
-ROWS = {  # batch, hidden, layers, timesteps; those that recurrent kernels of one's own have most to gain from first
+ROWS = {  # batch, hidden, layers, time steps; first those that gain most from Remat's own recurrent kernels
     "c": dict(B=1, H=256, L=1, T=100000),
     "b": dict(B=16, H=512, L=1, T=20000),
     "a": dict(B=64, H=1024, L=2, T=2000),
 }
 TINY = {"a": dict(B=8, H=32, L=2, T=64), "b": dict(B=4, H=24, L=1, T=256), "c": dict(B=1, H=16, L=1, T=10000)}
-LEFT = 0.02  # of the activation bytes, in the plan "98 %"
+LEFT = 0.02  # share of the activation bytes in the plan "98 %"
 TIMES_LONGER = (50, 20, 10, 5, 2, 1)
-MOST_TIMESTEPS = 65535  # that cuDNN takes in a call
-UNCOUNTED = 2  # steps at the beginning of a process
-GRACE = 20  # seconds, for what runs when time is over
+MOST_TIMESTEPS = 65535  # limit of a cuDNN call
+UNCOUNTED = 2  # warm-up steps of a process
+GRACE = 20  # seconds for running processes after time is up
 STARTED = time.monotonic()
 
 
@@ -96,7 +96,7 @@ class TorchModel:
         return loss / count, h, c
 
     def step(self, x, y, chunks, again):
-        """`again`: chunks are recomputed in the backward pass."""
+        """`again`: recompute chunks in the backward pass."""
         from torch.utils.checkpoint import checkpoint
 
         self.optimizer.zero_grad(set_to_none=True)
@@ -180,11 +180,11 @@ def child(work):
     print(json.dumps(answer))
 
 
-# ---- Processes, and what they take of the card --------------------------------------------------------------------
+# ---- Processes, and their memory on the card ----------------------------------------------------------------------
 
 
 class Card:
-    """The used memory of the first GPU that CUDA_VISIBLE_DEVICES leaves; of a CPU, nothing."""
+    """The used memory of the first GPU visible by CUDA_VISIBLE_DEVICES; nothing for a CPU."""
 
     class Memory(ctypes.Structure):
         _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
@@ -196,7 +196,7 @@ class Card:
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
-            say("libnvidia-ml.so.1 is not here: the GPU's memory is not measured")
+            say("libnvidia-ml.so.1 was not found: the GPU's memory is not measured")
             return
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
         self.handle = ctypes.c_void_p()
@@ -217,7 +217,7 @@ class Card:
         return self.read("free") if self.library else 0
 
     def watch(self, process):
-        """Peak bytes of the card until the process ends; on the CPU, of the process; None where nothing tells."""
+        """Peak bytes on the card until the process ends; on the CPU, of the process; None if unknown."""
         if not self.library:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -225,12 +225,12 @@ class Card:
         peak = 0
         while process.poll() is None:
             peak = max(peak, self.read())
-            time.sleep(0.03)  # more often, it might take the driver's time from what is measured
+            time.sleep(0.03)  # more frequent queries might slow down the measured process
         return peak
 
 
 def run(options, command, limit=None, **environment):
-    """stdout, stderr and peak bytes of a process; None for stdout when it failed, for bytes where they are not measured."""
+    """stdout, stderr and peak bytes of a process; stdout is None if it failed, bytes are None if they are not measured."""
     before = options.card.read() if options.card.library else 0
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, env=dict(os.environ, **environment))
@@ -261,7 +261,8 @@ def time_for_one(options):
     return max(left(options), 0) + GRACE
 
 
-# ---- Remat ------------------------------------------------------------------------------------------------------------
+# ---- Remat
+# ------------------------------------------------------------------------------------------------------------
 
 
 def flags(options, row, precision, T=None):
@@ -272,7 +273,7 @@ def flags(options, row, precision, T=None):
 
 
 def text_of(options, folder, count):
-    """A file of at least so many bytes."""
+    """A file of at least this many bytes."""
     with open(options.data, "rb") as file:
         raw = file.read()
     if len(raw) > count:
@@ -311,8 +312,8 @@ def remat_steps(options, row, precision, policy, steps, T=None, limit=None):
 
 
 def remat_ways(options, row, precision):
-    """Name and flags of each; the last is left out where no plan saves so much. What one tile needs while it runs is the least
-    that a plan can keep, so its tiles may have to be shorter than the default."""
+    """Name and flags of each variant; the last is left out if no plan saves that much. No plan needs less than one running
+    tile, so its tiles may have to be shorter than the default."""
     ways = [("Remat, kept", ["--checkpoint=none"]), ("Remat, lean", ["--checkpoint=lean"])]
     kept = remat_plan(options, row, precision, ["--checkpoint=none"])
     for kernels in ("cudnn", "remat"):
@@ -329,7 +330,8 @@ def remat_ways(options, row, precision):
     return ways
 
 
-# ---- Step times ---------------------------------------------------------------------------------------------------------
+# ---- Step times
+# ---------------------------------------------------------------------------------------------------------
 
 
 def torch_run(options, row, precision, chunks, again, **more):
@@ -374,7 +376,7 @@ def median_of(samples, key):
 
 
 def ratio(result, way, base):
-    """Median over rounds of the times of `way` to those of `base`."""
+    """Median over rounds of the ratio of the times of `way` and `base`."""
     pairs = zip(result["samples"].get(way, []), result["samples"].get(base, []))
     values = [a["seconds"] / b["seconds"] for a, b in pairs if "seconds" in a and "seconds" in b]
     return statistics.median(values) if values else None
@@ -402,7 +404,8 @@ def show_row(result):
             + f" | {f'{size / MIB:.0f}' if size is not None else ''} | {f'{activations / MIB:.1f}' if activations else ''} |")
 
 
-# ---- The longest sequence ---------------------------------------------------------------------------------------------
+# ---- The longest sequence
+# ---------------------------------------------------------------------------------------------
 
 
 def longest(options, name):
@@ -440,11 +443,12 @@ def show_longest(result):
         say(f"| {label(result['row'])} | Remat | ({refused['T']:,}) | | {refused['error'][:110]} |")
 
 
-# ---- The whole ------------------------------------------------------------------------------------------------------------
+# ---- The whole
+# ------------------------------------------------------------------------------------------------------------
 
 
 def against_targets(results, longests):
-    """What was wanted, and what was measured."""
+    """Compares the targets with the measurements."""
     say("\nwanted -> measured")
     for result in results:
         wanted = [("Remat, kept", "PyTorch", 1.0), ("Remat, kept, cudnn's kernels", "PyTorch", 1.0),
@@ -470,9 +474,9 @@ def arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--cap", type=float, help="GiB of device memory for the longest T [98 %% of what is free; --quick: 2]")
-    parser.add_argument("--longest-rows", help="for which rows [all; --quick: a]")
-    parser.add_argument("--longest-seconds", type=float, default=None, help="for each search, and for each step [600; 60]")
+    parser.add_argument("--cap", type=float, help="GiB of device memory for the longest T [98 %% of the free memory; --quick: 2]")
+    parser.add_argument("--longest-rows", help="rows for the longest T [all; --quick: a]")
+    parser.add_argument("--longest-seconds", type=float, default=None, help="seconds for each search, and for each step [600; 60]")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--json", default=os.path.join(ROOT, "build", "gpu.json"))
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
@@ -481,7 +485,7 @@ def arguments():
 
 
 def complete(options):
-    """What follows from the flags and from the machine."""
+    """Settings derived from the flags and the machine."""
     options.card = Card(options.device)
     options.rows_of = ROWS if options.device == "cuda" and not options.tiny else TINY
     options.precision_list = options.precisions.split(",") if options.device == "cuda" else ["fp32"]
@@ -497,7 +501,7 @@ def complete(options):
         say(f"{options.python} has no PyTorch{' that sees the GPU' if options.device == 'cuda' else ''} (name one that has in "
             "REMAT_TORCH_PYTHON): Remat is measured alone")
     if not os.path.exists(options.remat):
-        sys.exit(f"{options.remat} is not there: bench/gpu.sh builds it")
+        sys.exit(f"{options.remat} does not exist; bench/gpu.sh builds it")
 
 
 def save(options, results, longests):

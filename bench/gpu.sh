@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# gpu.sh: Remat on a GPU beside PyTorch on the same one: builds what is missing and runs gpu.py, which says how it is measured
-# (bench/gpu.py --help). Without a GPU or Python: one sentence, and 77.
+# gpu.sh: compares Remat on a GPU with PyTorch on the same GPU. Builds missing programs and runs gpu.py, whose --help
+# explains how it measures. Without a GPU or Python it prints why and exits with 77.
 #
 #   bench/gpu.sh [--build=build/gpu-8.6, or as the first card's compute capability is] [--quick] [flags of gpu.py]
 #
@@ -24,7 +24,7 @@ if [[ $device == cuda ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! 
 fi
 python=${REMAT_TORCH_PYTHON:-python3}
 if ! command -v "$python" >/dev/null; then
-    echo "skipped: bench/gpu.py needs Python 3, and there is no $python here"
+    echo "skipped: bench/gpu.py needs Python 3, but $python was not found"
     exit 77
 fi
 if [[ ! -x $build/remat ]]; then

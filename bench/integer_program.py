@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""How far the planner is from the best there is: the same problem as an integer program, solved by HiGHS (PyPI: highspy).
+"""Distance of the planner from the optimum: solves the same problem as an integer program by HiGHS (PyPI: highspy).
 
   remat plan --model=... --problem >net.problem
   bench/integer_program.py [--seconds=300] [--budgets=4] net.problem ...
 
 The program is Checkmate's (Jain et al., "Checkmate: Breaking the memory wall with optimal tensor rematerialization", 2020)
-for the problems of memory/problem.h: between two stages' first runs, or two backward runs, any stage may run again, in
-ascending order and once at most; each keeps its saved block in any option, in one run of its choice; any state may be let
-go and made again at any time. Gradients of states are never let go. So nothing here is a chain, a segment or nested.
+for the problems of memory/problem.h: between the first runs of two stages, or between two backward runs, any stage may be recomputed, in
+ascending order and at most once; each stage saves its block in any option, in one run of its choice; any state may be dropped
+and recomputed at any time. Gradients of states are never dropped. So plans need not consist of chains, segments or nests.
 
-For budgets spread evenly from the planner's least to keeping everything it prints the time of the fastest plan (the whole
-step, as predicted) by `optimal`, by HiGHS, and HiGHS's lower bound where its time ran out: --seconds for each budget."""
+For budgets spread evenly from the planner's least to keeping everything, it prints the predicted step time of the fastest
+plan of `optimal` and of HiGHS, and HiGHS's lower bound if its time ran out (--seconds per budget)."""
 import argparse
 import subprocess
 import sys
 
 
 def read_problem(path):
-    """What problem_text.c writes, as lists by stage and by state."""
+    """Parses the output of problem_text.c into lists by stage and by state."""
     problem = dict(stages=[], made=[], reads={}, keeps={}, adds={}, pieces={}, dpieces={}, piece=[])
     for line in open(path):
         word = line.split("#")[0].split()
@@ -48,7 +48,7 @@ def read_problem(path):
 
 
 class Program:
-    """Rows and columns of a mixed integer program, gathered."""
+    """Collects the rows and columns of a mixed integer program."""
 
     def __init__(self):
         self.cost, self.upper, self.integer = [], [], []
@@ -93,7 +93,7 @@ class Program:
 
 
 def integer_program(problem, limit, scale):
-    """The fastest plan within `limit` bytes. Time in units of `scale` ns, bytes in units of limit."""
+    """The fastest plan within `limit` bytes. Times are in units of `scale` ns, bytes in units of `limit`."""
     stages, made = problem["stages"], problem["made"]
     count, inf = len(stages), float("inf")
     makes = [[i for i, s in enumerate(made) if s == j] for j in range(count)]
@@ -102,11 +102,11 @@ def integer_program(problem, limit, scale):
     p = Program()
     run, keep = {}, {}            # by (phase, stage), (phase, stage, option)
     kept = [[[] for _ in stage["keep"]] for stage in stages]  # so far, columns by stage and option
-    alive = {}                    # by state, in the slot before; none: it cannot be
+    alive = {}                    # by state, in the previous slot; missing: it cannot be alive
     saved_terms = []              # of blocks saved so far and not yet read
 
     def slot(phase, j, needed, scratch, dstates):
-        """What is alive while something runs: nothing that was not alive before or has just been made."""
+        """Constraints on live states: each was alive before or has just been computed."""
         nonlocal alive
         now = {}
         last = 2 * count - 1 - phase if phase >= count else count
@@ -164,7 +164,7 @@ def integer_program(problem, limit, scale):
 
 
 def planned(planner, path, budgets):
-    """(bytes, ns) of the planner's plans, from the one that needs least to the one that keeps everything."""
+    """(bytes, ns) of the planner's plans, from the smallest to the one that keeps everything."""
     lines = subprocess.run([planner, "frontier", path, str(budgets)], check=True, capture_output=True, text=True).stdout
     return [tuple(int(word) for word in line.split()) for line in lines.splitlines()]
 

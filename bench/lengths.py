@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Sequences of different lengths: what padding costs, with batches as they come and with --bucket-by-length, beside PyTorch's packed
+"""Sequences of different lengths: the cost of padding, with shuffled batches and with --bucket-by-length, compared with PyTorch's packed
 sequences.
 
     bench/lengths.py [--python=PYTHON-WITH-TORCH-AND-NUMPY] [--remat=PROGRAM] [--rounds=3] [--threads=1] [--pairs]
 
-2,048 samples of 8 to 512 timesteps of 32 features, lengths log-normal (98 on average), ten classes; an LSTM of two layers of 128 in both
-directions, batch 32, Adam. A row is the mean step of an epoch, the median of the rounds; Remat and PyTorch alternate. PyTorch reads
-pack_padded_sequence of what is cut to the batch's longest. Without lengths Remat computes all 512
-timesteps.
+2,048 samples of 8 to 512 time steps with 32 features, log-normal lengths (98 on average), ten classes; a bidirectional LSTM with two layers
+of 128, batch 32, Adam. A row is the mean step time of an epoch, the median over rounds; Remat and PyTorch alternate. PyTorch uses
+pack_padded_sequence on batches cut to their longest sample. Without lengths Remat computes all 512
+time steps.
 
---pairs: as many pairs of lines of 8 to 512 bytes with their ends, sources' lengths as above and targets' like theirs, for
---task=seq2seq; an encoder and a decoder of one layer of 128, batch 32; Remat alone."""
+--pairs: as many pairs of lines of 8 to 512 bytes, including the line end, with sources as long as above and targets of similar length, for
+--task=seq2seq; an encoder and a decoder with one layer of 128, batch 32; Remat only."""
 import argparse
 import json
 import os
@@ -33,7 +33,7 @@ def make(folder):
 
 
 def pytorch(folder, sort, threads):
-    """Seconds a step: a process of its own prints them."""
+    """Seconds per step, printed by a separate process."""
     import time
 
     import numpy as np

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Long tasks, solved by nonlinear recurrent nets with exact back-propagation: adding over 10,000 and 100,000 timesteps, the word
-problem of S5 at lengths that training never saw, and images pixel by pixel beside PyTorch.
+"""Long tasks, solved by nonlinear recurrent networks with exact back-propagation: adding over 10,000 and 100,000 time steps, the word
+problem of S5 at lengths longer than in training, and images pixel by pixel, compared with PyTorch.
 
     bench/long_tasks.py FOLDER [--only=adding-10k,budget,s5,adding-100k,pixels,permuted] [--remat=build/release/remat] [--threads=1]
                         [--images=IDX --labels=IDX] [--seeds=3]
 
-Runs and their metrics are kept in FOLDER: started again, the script resumes what was stopped and skips what is done. Needs NumPy; for
-pixels PyTorch, too. It prints tables:
+Runs and their metrics are kept in FOLDER: when started again, the script resumes stopped runs and skips finished ones. Needs NumPy; pixels
+also need PyTorch. It prints tables:
 
-  adding-10k    an LSTM of 32 units, a batch of 32, within 32 MiB; three seeds
-  budget        the first of these again, with everything kept, and with a hundredth of those activations: the losses' bits
-  adding-100k   the same net within 256 MiB; one seed
-  s5            an LSTM and two minGRUs of 128 units, trained on 32 timesteps, evaluated on 32, 320 and 3200
-  pixels        an LSTM of 64 units on IDX images (MNIST's) as 784 timesteps, all but the last 1,000, batch 32, Adam at 0.003: time to what
-                PyTorch's nn.LSTM has on those 1,000 after ten epochs, from the same weights; permuted: in one random order of pixels
+  adding-10k    an LSTM with 32 units, a batch of 32, within 32 MiB; three seeds
+  budget        the first of these runs again, with everything kept and with a hundredth of those activations: are losses bit-identical?
+  adding-100k   the same network within 256 MiB; one seed
+  s5            an LSTM and two minGRUs with 128 units, trained on 32 time steps, evaluated on 32, 320 and 3200
+  pixels        an LSTM with 64 units on IDX images (MNIST) as 784 time steps, all but the last 1,000, batch 32, Adam at 0.003: time to the
+                accuracy on those 1,000 that PyTorch's nn.LSTM reaches in ten epochs from the same weights; permuted: with one random order of pixels
 
-Layers begin by chrono initialisation (Tallec and Ollivier 2018), made here, but for S5: forget biases log u, input biases -log u, u uniform in
-[1, T-1]. Adding is trained by Adam at 0.02; gradients are clipped to a norm of 1. "Solved" is the first step with a mean loss of the 50
-steps up to it below 0.01; answering 1 always has 0.167.
+The script initialises layers by chrono initialisation (Tallec and Ollivier 2018), except for S5: forget biases log u, input biases -log u, u uniform in
+[1, T-1]. Adding is trained by Adam at 0.02 with gradients clipped to a norm of 1. "Solved" is the first step at which the mean loss of the last 50
+steps is below 0.01; a constant answer of 1 has a loss of 0.167.
 """
 import argparse
 import glob
@@ -33,7 +33,7 @@ import time
 
 np = None  # NumPy, which --help does not need: main imports it
 
-HIDDEN = 32  # of adding
+HIDDEN = 32  # for adding
 PIXELS = dict(hidden=64, batch=32, lr=0.003, epochs=10)
 
 
@@ -43,7 +43,7 @@ def start(timesteps, seed, features, hidden, outputs):
     def uniform(*shape):
         return random.uniform(-1 / np.sqrt(hidden), 1 / np.sqrt(hidden), shape).astype("<f4")
 
-    uniform(4 * hidden)  # what the bias would be otherwise
+    uniform(4 * hidden)  # skip the default biases
     forget = np.log(random.uniform(1, timesteps - 1, hidden))
     bias = np.concatenate([-forget, forget, np.zeros(2 * hidden)]).astype("<f4")  # gates i f g o
     return {"rnn.weight_ih_l0": uniform(4 * hidden, features), "rnn.weight_hh_l0": uniform(4 * hidden, hidden),
@@ -70,7 +70,7 @@ def remat(args, *arguments):
 
 
 def train(args, name, steps, flags):
-    """Up to `steps`, from where it stopped. The steps' lines of all pieces, in order."""
+    """Trains up to `steps`, from where it stopped. Returns the lines of all steps, in order."""
     state, pieces = os.path.join(args.folder, name), os.path.join(args.folder, name + ".*.jsonl")
     run = {line["step"]: line for path in sorted(glob.glob(pieces)) for line in map(json.loads, open(path))
            if line["event"] == "step"}
@@ -159,7 +159,7 @@ def pixel_files(args, kind):
 
 
 def torch_pixels(args, kind, seed):
-    """In a process of its own: what it has after the last epoch."""
+    """Trains in a separate process; returns the results after the last epoch."""
     import torch
 
     torch.set_num_threads(args.threads)
@@ -235,7 +235,7 @@ def main():
     parser.add_argument("--only", default=",".join(tasks))
     parser.add_argument("--remat", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../build/release/remat"))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=3, help="of pixels and permuted")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds for pixels and permuted")
     parser.add_argument("--images"), parser.add_argument("--labels"), parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     global np
@@ -246,7 +246,7 @@ def main():
     os.makedirs(args.folder, exist_ok=True)
     for name in args.only.split(","):
         if name not in tasks:
-            parser.error(f"--only: there is no '{name}'; there are {', '.join(tasks)}")
+            parser.error(f"--only: unknown task '{name}'; use {', '.join(tasks)}")
         if tasks[name] in (pixels, permuted) and not (args.images and args.labels):
             parser.error(f"{name} needs --images and --labels")
         tasks[name](args)

@@ -1,10 +1,10 @@
-/* minimal.c: one training step, forward and backward, of one recurrent layer: mingru, minlstm, lstm or gru. Run by minimal.py, beside
- * PyTorch. Prints a line: seconds of each step, and the activations' bytes.
+/* minimal.c: training steps, forward and backward, of one recurrent layer: mingru, minlstm, lstm or gru. minimal.py
+ * runs it to compare it with PyTorch. It prints one line: the seconds of each step and the bytes of activations.
  *
  *     bench_minimal CELL B I H T [SEGMENTS [STEPS [THREADS]]]
  *
- * I > 0: of I numbers a timestep, the loss the mean square of h. I = 0: a byte-level language model, embedding (H), layer,
- * linear, cross entropy. SEGMENTS 0: everything kept.
+ * I > 0: I numbers per time step; the loss is the mean square of h. I = 0: a byte-level language model: embedding (H),
+ * layer, linear, cross entropy. SEGMENTS 0: no recomputation.
  */
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +39,8 @@ static remat_value matrix(remat_graph *g, const char *name, int64_t rows, int64_
     return remat_param(g, name, 2, (int64_t[]){rows, columns}, remat_init_uniform(1 / sqrt((double)columns)));
 }
 
-/* Tokens: rows of the table that the embedding and the weights make, once a step; sessions fold an LSTM's in the same way. */
+/* For tokens: rows of the product of embedding and weights, computed once per step. Sessions fold an LSTM's embedding
+ * in the same way. */
 static remat_value projected(remat_graph *g, remat_value x, remat_value embedding, int64_t rows, int64_t width) {
     remat_value w = matrix(g, "w", rows, width);
     if (!embedding.id) return remat_linear(g, x, w, REMAT_NONE);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""minGRU and minLSTM beside PyTorch's recurrent layers, and beside minGRU-pytorch's log-space form of them.
+"""Compares minGRU and minLSTM with PyTorch's recurrent layers and with the log-space versions of minGRU-pytorch.
 
     bench/minimal.py [--python=PYTHON-WITH-TORCH-AND-minGRU-pytorch] [--rounds=5] [--threads=1,2] [--million]
 
-The work is forward and backward of one layer, 10 numbers a timestep, B64 H100 T1000, the loss the mean square of h, fp32; with
---million, of a byte-level language model in Remat alone, B1 H256 T1,000,000: minGRU in as many segments as there are tiles, beside
-the LSTM in 64. Every measurement is a process of its own, which makes a warm-up step and then five; what is compared takes
-turns, and a number is the median over rounds of the processes' medians, with the least and the most. Needs build/release.
+The work is forward and backward of one layer with 10 numbers per time step, B64 H100 T1000, fp32; the loss is the mean square of h. With
+--million it is a byte-level language model in Remat only, B1 H256 T1,000,000: minGRU with a segment per tile, compared with
+the LSTM in 64 segments. Every measurement is a separate process, which makes a warm-up step and then five steps. The candidates
+alternate; a number is the median over rounds of the processes' medians, with minimum and maximum. Needs build/release.
 """
 import argparse
 import json

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""ResNets, a GPT and a U-Net, Remat beside PyTorch: time of a step and memory, and their ratios.
+"""Compares Remat with PyTorch on ResNets, a GPT and a U-Net: step time and memory, and their ratios.
 
     bench/networks.py [--python=PYTHON] [--rows=resnet18,resnet50,gpt2,unet] [--rounds=3] [--steps=4] [--threads=2] [--compiled] [--json=FILE]
 
-The work is one training step, fp32: ResNet-18 and -50, 16 pictures of 128 x 128, 100 classes, SGD; a GPT-2 of 6 blocks of 384, 6
-heads, T = 1024, a batch of 4, bytes, AdamW; a U-Net of 32 to 512 channels, 2 pictures of 256 x 256, 2 classes, SGD. Needs build/release, and a Python with PyTorch, torchvision and NumPy: --python, or
-$REMAT_TORCH_PYTHON, or this interpreter.
+The work is one training step, fp32: ResNet-18 and -50 on 16 images of 128 x 128, 100 classes, SGD; a GPT-2 with 6 blocks of 384, 6
+heads, T = 1024, a batch of 4, bytes, AdamW; a U-Net with 32 to 512 channels on 2 images of 256 x 256, 2 classes, SGD. Needs build/release, and a
+Python with PyTorch, torchvision and NumPy: --python, or $REMAT_TORCH_PYTHON, or this interpreter.
 
-  - Every measurement is a process of its own; rounds are interleaved, so that a machine that slows down slows all. A process makes
-    one warm-up step, then --steps; a row's time is the median over rounds of the processes' medians.
-  - PyTorch is eager PyTorch at its best: of pictures plain and channels_last are tried before the rounds, and the faster goes on. Its
-    checkpointing is torch.utils.checkpoint around every block. With --compiled also torch.compile, keeping all, and with its
-    activation_memory_budget at 0.5; memory then is from after compiling and a first step.
-  - Memory is of all that a step takes: parameters, gradients, optimizer state, activations. Remat's is what its plan promises, and its
-    process is watched. PyTorch's is the parameters and what the process grows by from there to its peak.
-  - Remat keeps everything; and is given budgets: where PyTorch is, and then half and a quarter of the activations between the least
-    that a plan can do with and all.
+  - Every measurement is a separate process; rounds are interleaved, so that a slow phase of the machine affects all. A process makes
+    one warm-up step, then --steps steps; the time of a row is the median over rounds of the processes' medians.
+  - PyTorch is eager PyTorch with its best settings: for images, plain and channels_last are tried before the rounds, and the rounds use the
+    faster. Its checkpointing is torch.utils.checkpoint around every block. --compiled adds torch.compile, with everything kept and with
+    activation_memory_budget 0.5; its memory is measured after compilation and a first step.
+  - Memory is everything that a step needs: parameters, gradients, optimizer state, activations. For Remat it is the figure of the plan; its
+    process is checked, too. For PyTorch it is the parameters plus the growth of the process from there to its peak.
+  - Remat runs without recomputation, and with budgets: PyTorch's memory, and then half and a quarter of the activations between the smallest
+    plan and keeping everything.
 """
 import argparse
 import ctypes
@@ -147,12 +147,12 @@ def torch_process(job):
 
         functorch.activation_memory_budget = job["budget"]
         model = torch.compile(model)
-    torch.nn.functional.conv2d(torch.randn(1, 8, 8, 8), torch.randn(8, 8, 3, 3))  # the libraries themselves
+    torch.nn.functional.conv2d(torch.randn(1, 8, 8, 8), torch.randn(8, 8, 3, 3))  # loads the libraries
     torch.randn(64, 64) @ torch.randn(64, 64)
     gc.collect()
     before, seconds = resident_kib("VmRSS"), []
     for step in range(job["steps"] + 1):
-        if step == 1 and job["budget"]:  # compiling took memory of its own
+        if step == 1 and job["budget"]:  # do not count memory used by the compilation
             optimizer.zero_grad(set_to_none=True)
             logits = None
             gc.collect()

@@ -1,7 +1,7 @@
 /* onednn_lstm.c: a peer for bench/cells.c: oneDNN's LSTM primitive, training forward and backward, over whole sequences
- * (it keeps everything and has no tiles). One layer, left to right, f32, the input as wide as the hidden state unless
- * given; weights in the layout the primitive prefers. Times are of the two primitives alone, without the reorders a
- * framework adds; threads are OpenMP's (OMP_NUM_THREADS).
+ * (it saves everything and has no tiles). One layer, left to right, f32; the input is as wide as the hidden state
+ * unless C is given; weights are in the layout that the primitive prefers. Times are of the two primitives alone,
+ * without the reorders that a framework adds. Threads: OMP_NUM_THREADS.
  *
  *   bench_onednn_lstm [B H T [C]]
  */
@@ -54,13 +54,13 @@ typedef struct {
     int n;
 } step;
 
-/* An operand in the layout that the primitive wants. */
+/* An operand in the layout that the primitive prefers. */
 static void add_operand(step *s, dnnl_engine_t engine, const_dnnl_primitive_desc_t made, int argument, float bound) {
     const dnnl_memory_desc_t *desc = dnnl_primitive_desc_query_md(made, dnnl_query_exec_arg_md, argument);
     s->argument[s->n++] = (dnnl_exec_arg_t){argument, memory_for(engine, desc, bound)};
 }
 
-/* oneDNN numbers the gradient of an argument so much higher. */
+/* The offset of a gradient's argument number from that of its argument. */
 enum { DIFF = DNNL_ARG_DIFF_SRC_0 - DNNL_ARG_SRC_0 };
 
 static void add_operands(step *s, dnnl_engine_t engine, const_dnnl_primitive_desc_t made, bool gradients, float bound) {

@@ -1,11 +1,12 @@
-/* place.c: how close to the floor, and how fast, buffers of plans are placed: chains of several kinds and lengths, times
- * plans of several kinds. One row for each; ratios and milliseconds are the worst of all seeds. Needs no device.
+/* place.c: quality and speed of the placement of buffers, for several kinds and lengths of chains and several kinds of
+ * plans. It prints one row for each; ratios (block size / lower bound) and milliseconds are the worst of all seeds.
+ * Needs no device.
  *
  *   bench_place [seeds, 5 by default] [most stages, 100000 by default]
  *
- * Or tables of buffers (lifetimes_csv.h): the seconds to the first block within a capacity and within 5 per cent of it, then the smallest
- * found in ten seconds. The public hard instances are in the repository of MiniMalloc (google/minimalloc, benchmarks/challenging); their
- * names end in the capacity: A.1048576.csv.
+ * Or for tables of buffers (lifetimes_csv.h): the seconds to the first placement within a capacity and within 5 per cent
+ * of it, then the smallest found in ten seconds. Hard public instances are in the repository of MiniMalloc
+ * (google/minimalloc, benchmarks/challenging); their names end in the capacity: A.1048576.csv.
  *
  *   bench_place FILE.CAPACITY.csv... */
 #define _GNU_SOURCE /* memrchr */

@@ -1,13 +1,15 @@
-/* planner.c: how fast plans are made, how many bytes that takes, and how far from the best they are. Needs no device.
+/* planner.c: time and memory of planning, and the distance of plans from the optimum. Needs no device.
  *
  *   1. the binomial schedule in closed form (tests/memory/binomial.h)
- *   2. families of plans, a budget that is met and one that is refused (memory/strategy_optimal.c)
- *   3. the gap: chains planned coarse to fine, or by the triangle, against every interval solved with many points
- *   4. tiles of an LSTM: the least time predicted for a share of the activations
+ *   2. families of plans, with a feasible and with an infeasible budget (memory/strategy_optimal.c)
+ *   3. the gap: chains planned coarse to fine, or by the triangle, compared with every interval solved with many points
+ *   4. tiles of an LSTM: the least predicted time for a share of the activations
  *
- *   bench_planner [repetitions [most stages]]                 7, all; times are the best of all repetitions, of the processor
- *   bench_planner frontier FILE N                             of a problem as text: bytes and time of the plans for N budgets
- *                                                             from the least up, and of keeping everything (integer_program.py) */
+ *   bench_planner [repetitions [most stages]]                 7, all; processor times, the best of all repetitions
+ *   bench_planner frontier FILE N                             for a problem as text: bytes and time of the plans for N
+ *   budgets
+ *                                                             from the least up, and without recomputation
+ *                                                             (integer_program.py) */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +25,7 @@
 #include "tests/memory/chains.h"
 
 static int repetitions = 7;
-static int64_t most_stages = INT64_MAX; /* of a chain: larger ones are left out */
+static int64_t most_stages = INT64_MAX; /* of a chain; longer chains are skipped */
 
 static double now_ms(void) {
     struct timespec t;
@@ -164,7 +166,7 @@ static void add_gap(const chain *c, uint64_t seed, gap *g) {
     double least = (double)rm_nest_point(best, 0).peak_bytes, most = (double)family.member[family.count - 1].peak_bytes;
     for (double budget = least * 1.02; budget < most; budget *= 1.03) {
         double here = member_within(&family, budget) / time_within(best, budget) - 1;
-        if (isinf(here)) continue; /* below the family's least */
+        if (isinf(here)) continue; /* below the smallest budget of the family */
         g->sum += here;
         g->most = fmax(g->most, here);
         g->budgets++;
@@ -200,8 +202,8 @@ static void gaps(void) {
 
 /* ---- 4 ------------------------------------------------------------------------------------------ */
 
-/* H floats a timestep: 6 saved, or 1 lean; a state is 2. Backward takes as long as two forwards; `rebuild` is what lean
- * adds, as a share of a whole step of one stage. */
+/* In units of H floats per time step: 6 are saved, 1 if lean; a state has 2. Backward takes as long as two forwards;
+ * `rebuild` is the time that lean adds, as a share of a whole step of one stage. */
 static void lstm_tiles(int64_t timesteps, int64_t tile, double rebuild, rm_problem *problem) {
     const uint64_t row = 256 * 4, second = 1000000;
     chain c = {.n_stages = timesteps / tile, .state_bytes = 2 * row, .saved_bytes = 6 * row * (uint64_t)tile};

@@ -1,8 +1,9 @@
-/* pointwise.c: what it costs to run a pointwise op's forward again, beside what it costs to have saved its output: the
- * reason why an op is marked `cheap` or is not (docs/notes/cells.md). Picoseconds per element on one thread, the best of some:
+/* pointwise.c: the cost of recomputing a pointwise op's output compared with the cost of saving it. It decides whether
+ * an op is marked `cheap` (docs/notes/cells.md). It prints picoseconds per element on one thread, the best of some
+ * repetitions:
  *
- *   forward    on an operand that a tile's neighbours have left in the cache (262,144 elements)
- *   save+load  what saving instead moves: a copy out of the cache to memory that was not touched for long, and back
+ *   forward    with the operand still in the cache from the neighbouring ops of the tile (262,144 elements)
+ *   save+load  the cost of saving: a copy from the cache to memory that has left the caches, and back
  *
  *   bench_pointwise
  */
@@ -31,7 +32,7 @@ static float *fill(int64_t count) {
 
 static double picoseconds(double seconds, double elements) { return seconds / elements * 1e12; }
 
-/* The forward of an op whose further inputs are of x's shape, or vectors. */
+/* The forward time of an op whose other inputs have the shape of x, or are vectors. */
 static double forward_time(const remat_op *op, const void *attr, bool vectors) {
     remat_desc whole = rm_desc_make(REMAT_F32, 3, (int64_t[]){STEPS, ROWS, WIDTH});
     remat_call call = {.attr = attr, .t_total = STEPS, .training = true, .threads = 1, .key = {1, 2, 3}};

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""How well are step times predicted? A hundred plans: what `remat` says they will take against what they took.
+"""Accuracy of predicted step times: compares the predictions of `remat` for about a hundred plans with measured times.
 
     bench/predict.py [--rounds=2] [--steps=6] [--threads=N] [--shapes=a,b,...] [--remat=PROGRAM] [--json=FILE]
 
-Twelve shapes of recurrent language models, nine plans of each: everything kept, lean, sqrt, several numbers of segments, and
-what two memory budgets choose. The first plan of a shape measures its kernels (`--calibration`, a fresh file for this run of
-the script); the others read the file. Predicted is the plan's step_ns + fixed_ns (the plan itself, and what a step does
-beside it); measured the median of the steps after the first, then over rounds. For comparison, the same prediction without
-any measurement (`--calibration=off`), from the device's rates; not for budgets, which would choose another plan.
+Twelve shapes of recurrent language models with nine plans each: everything kept, lean, sqrt, several numbers of segments, and
+the plans for two memory budgets. The first plan of a shape measures its kernels (`--calibration`, a fresh file for this run of
+the script); the others read the file. The predicted time is the plan's step_ns + fixed_ns (the plan itself, and the rest of a
+step); the measured time is the median of the steps after the first, then over rounds. For comparison it also shows the prediction without
+measurements (`--calibration=off`), from the device's rates; not for budgets, which would choose another plan.
 
-Needs a quiet machine: predictions are of a machine that does nothing else. Rounds visit all plans in turn, so that a slow
-minute does not fall on one shape alone.
+Needs a quiet machine: predictions assume that nothing else runs. Rounds visit all plans in turn, so that a slow
+minute does not affect only one shape.
 """
 import argparse
 import json
@@ -56,7 +56,7 @@ def plan_of(options, shape, policy, calibration):
 
 
 def policy_flags(options, shape, policy):
-    """A budget is a fraction of the way from what recomputing most needs to what keeping everything needs."""
+    """The flag of a budget at this fraction of the way from the smallest plan to keeping everything."""
     if not policy.startswith("budget"):
         return [policy]
     most = plan_of(options, shape, ["--checkpoint=none"], "off")["budgeted_bytes"]
@@ -95,7 +95,7 @@ def ranks(values):
 
 
 def rank_correlation(x, y):
-    """Spearman's, of values without ties."""
+    """Spearman's rank correlation, for values without ties."""
     n = len(x)
     distance = sum((a - b) ** 2 for a, b in zip(ranks(x), ranks(y)))
     return 1 - 6 * distance / (n * (n * n - 1))
@@ -134,7 +134,7 @@ def main():
     options = parser.parse_args()
     unknown = set(options.shapes.split(",")) - set(SHAPES)
     if unknown:
-        sys.exit(f"there are no shapes {sorted(unknown)}; there are: {', '.join(SHAPES)}")
+        sys.exit(f"unknown shapes {sorted(unknown)}; use {', '.join(SHAPES)}")
     with tempfile.TemporaryDirectory() as folder:
         options.data = os.path.join(folder, "data")
         options.calibration = os.path.join(folder, "calibration.txt")

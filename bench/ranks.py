@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""What many ranks cost and gain, beside PyTorch's DDP: steps, start-up, overlap on a slow link, all-reduce.
+"""Compares training on many ranks with PyTorch's DDP: steps, start-up, overlap on a slow link, all-reduce.
 
     bench/ranks.py [--tables=steps,startup,overlap,all-reduce] [--quick] [--rounds=N] [--build=DIR] [--python=PYTHON-WITH-TORCH]
 
 The work is the byte-level language model of compare_pytorch.py: embedding(128) -> LSTM -> linear(256) -> cross entropy at every
-timestep, SGD, the same arithmetic on both sides. Everything runs on this machine. Needs a build with the benchmarks (ninja -C
-build/release remat bench_start bench_all_reduce). PyTorch is --python, or $REMAT_TORCH_PYTHON, or this interpreter; without it
-its columns stay empty. --quick takes some three minutes on two quiet cores.
+time step, SGD; both sides do the same arithmetic. Everything runs on this machine. Needs a build with the benchmarks (ninja -C
+build/release remat bench_start bench_all_reduce). PyTorch is that of --python, or $REMAT_TORCH_PYTHON, or this interpreter; without PyTorch
+its columns stay empty. --quick takes about three minutes on two quiet cores.
 
-How it is measured
-  - A round measures every way once, one after another, so that a machine that slows down slows all of them. A ratio is taken
-    within a round; printed are the median over rounds and, in brackets, the quartiles.
-  - steps: weak scaling, the batch per rank stays the same. Remat: one rank with one thread; two such processes side by side
-    that know nothing of each other; two ranks (--devices=cpu:2, engine `local`); one rank with two threads and the double
-    batch. PyTorch: the same but for the pair; two ranks are DistributedDataParallel over gloo with gradient_as_bucket_view and
-    static_graph where that is faster, one inter-op thread; oneDNN on or off, whichever is faster
-    with one thread. A time is the median of a run's steps, the first not counted. Remat starts its processes for each run;
-    PyTorch's two workers stay, and sleep while it is not their turn.
-  - startup: 8 ranks on this host, from just before exec. For Remat (bench/start.c and `remat train`) that is `remat launch`;
-    for PyTorch 8 processes started at once that read torch from warm files, and init_process_group alone, in forks of a
-    process that has imported torch: from the last rank's call to the last one's return. PyTorch's ranks meet by a file.
+Method
+  - A round measures every variant once, one after another, so that a slow phase of the machine affects all of them. Ratios are taken
+    within a round; the tables show the median over rounds and, in brackets, the quartiles.
+  - steps: weak scaling, with the same batch per rank. Remat: one rank with one thread; two such processes side by side
+    without communication; two ranks (--devices=cpu:2, engine `local`); one rank with two threads and twice the
+    batch. PyTorch: the same except for the side-by-side pair; two ranks are DistributedDataParallel over gloo with gradient_as_bucket_view and,
+    if that is faster, static_graph, one inter-op thread; oneDNN is on or off, whichever is faster
+    with one thread. A time is the median of a run's steps without the first. Remat starts its processes for each run;
+    PyTorch's two workers persist, and sleep between their turns.
+  - startup: 8 ranks on this host, timed from just before exec. For Remat (bench/start.c and `remat train`) that is `remat launch`;
+    for PyTorch 8 processes started at once that import torch from the file cache, and init_process_group alone, in forks of a
+    process that has imported torch: from the last rank's call to the last rank's return. PyTorch's ranks meet through a file.
   - overlap: two network namespaces joined by a veth pair whose two ends are limited by tc's token bucket (tbf). Needs root.
-    `link` is what the bytes alone take at that rate; `hidden` is the part of it that does not show in the step's time:
+    `link` is the time of the bytes alone at that rate; `hidden` is the share of it that does not lengthen the step:
     1 - (step - side by side) / link. `busy` and `waited` are comm_busy_ms and comm_wait_ms of the metrics.
   - all-reduce: bench/all_reduce.sh.
 """
@@ -41,7 +41,7 @@ EMBED, VOCABULARY = 128, 256
 SHAPES = [dict(B=16, H=256, L=1, T=500), dict(B=8, H=512, L=2, T=250), dict(B=1, H=128, L=1, T=4000)]
 OVERLAP = dict(B=8, H=512, L=2, T=64)
 LINK_RATE = 1e9
-# What may be varied: the engine, and flags of `remat train`.
+# Variants: the engine and flags of `remat train`.
 OVERLAP_WAYS = [("gloo", ["--bucket-cap-mb=25"]), ("gloo", ["--bucket-cap-mb=4"]), ("gloo", ["--bucket-cap-mb=1"]),
                 ("gloo", ["--bucket-cap-mb=1", "--grad-compress=fp16"]), ("mpi", ["--bucket-cap-mb=25"]),
                 ("mpi", ["--bucket-cap-mb=1"])]
@@ -63,7 +63,7 @@ def torch_group(rank, size, place):
 
 
 def torch_leave():
-    """A rank that goes while another still connects would fail it."""
+    """A rank that exits while another still connects would make that one fail."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -89,7 +89,7 @@ def torch_model(work):
 
 
 def torch_measure(work):
-    """One way of training, in this worker: the median of its steps."""
+    """Trains one variant in this worker; returns the median step time."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -103,7 +103,7 @@ def torch_measure(work):
         text = torch.frombuffer(bytearray(file.read(work["B"] * work["T"] + 1)), dtype=torch.uint8).long()
     x, y = (part.view(work["B"], work["T"]).t().contiguous() for part in (text[:-1], text[1:]))
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak counts from here
+        file.write("5")  # resets the peak
     times = []
     for _ in range(work["steps"] + 1):
         start = time.perf_counter()
@@ -117,7 +117,7 @@ def torch_measure(work):
 
 
 def torch_worker(rank, place):
-    """Measures what the parent writes to stdin, a line each."""
+    """Measures the variants that the parent writes to stdin, one per line."""
     import torch
 
     torch.set_num_interop_threads(1)
@@ -128,14 +128,14 @@ def torch_worker(rank, place):
 
 
 def torch_start(rank, size, place):
-    """One rank, started like any program."""
+    """One rank in a freshly started process."""
     torch_group(rank, size, place)
     print(json.dumps({"ready": time.monotonic()}), flush=True)
     torch_leave()
 
 
 def torch_join(size, times):
-    """Ranks that have imported all they need already, forked; ms from the last one's call to the last one's return."""
+    """Forks ranks that have already imported everything; ms from the last rank's call to the last rank's return."""
     import torch.distributed  # noqa: F401
 
     for _ in range(times):
@@ -163,7 +163,7 @@ def join_forked(rank, size, place):
 
 
 class Torch:
-    """Two workers that stay for a whole table."""
+    """Two workers that persist for a whole table."""
 
     def __init__(self, options):
         self.folder = tempfile.TemporaryDirectory()
@@ -177,7 +177,7 @@ class Torch:
     def read(worker):
         line = worker.stdout.readline()
         if not line:
-            sys.exit("ranks.py: a PyTorch worker ended; what it said is above")
+            sys.exit("ranks.py: a PyTorch worker failed; its output is above")
         return json.loads(line)
 
     def run(self, work, ranks):
@@ -217,7 +217,7 @@ def read_metrics(path):
 
 
 def finish(processes):
-    """Waits for all; the first that fails ends the program with what it said."""
+    """Waits for all processes; if one fails, prints its output and exits."""
     said = [process.communicate()[0] for process in processes]
     for process, text in zip(processes, said):
         if process.returncode:
@@ -230,7 +230,7 @@ def start(command, **environment):
 
 
 def run_remat(options, row, steps, *flags, copies=1):
-    """The median step of one run; of several at once that know nothing of each other, the slowest one's."""
+    """The median step time of one run, or of the slowest of several independent runs side by side."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = [os.path.join(folder, f"metrics{i}") for i in range(copies)]
         finish([start(train_command(options, row, path, steps, *flags)) for path in metrics])
@@ -273,7 +273,7 @@ def ratio(samples, a, b, factor=1):
 
 
 def tune_torch(torch, base):
-    """What PyTorch is fastest with: oneDNN with one rank, then a static graph with two."""
+    """PyTorch's fastest settings: first oneDNN on one rank, then static_graph on two."""
     tried = {onednn: torch.run(dict(base, onednn=onednn), 1)["seconds"] for onednn in (True, False)}
     base = dict(base, onednn=min(tried, key=tried.get), ddp=True)
     tried = {static: torch.run(dict(base, static=static), 2)["seconds"] for static in (True, False)}
@@ -362,12 +362,12 @@ def start_remat(options, ranks):
     (_, line), _ = time_lines(launch + [program, "local"], REMAT_BENCH_START=str(time.monotonic_ns()))
     (planned, _), end = time_lines(launch + train_command(options, tiny, os.devnull, 0))
     point = json.loads(line)
-    return {"`remat launch` of programs that do nothing": launcher * 1e3, "all have reached main()": point["main_ms"],
-            "all are connected to the store": point["store_ms"], "**all are in their group**": point["group_ms"],
-            "of that, after the last one's main()": point["group_ms"] - point["main_ms"],
+    return {"`remat launch` of programs that do nothing": launcher * 1e3, "all ranks have reached main()": point["main_ms"],
+            "all ranks are connected to the store": point["store_ms"], "**all ranks are in their group**": point["group_ms"],
+            "of that, after the last main()": point["group_ms"] - point["main_ms"],
             "processor time of a rank until then": point["cpu_ms"],
             "`remat train`: planned, compared, parameters sent": planned * 1e3,
-            "`remat train --steps=1`: all over": end * 1e3}
+            "`remat train --steps=1`: all processes ended": end * 1e3}
 
 
 def exec_torch(options, ranks):
@@ -382,7 +382,7 @@ def exec_torch(options, ranks):
 
 
 class TorchJoiner:
-    """A process that has imported torch and forks ranks; asked for one joining at a time, it answers with ms."""
+    """A process that has imported torch and forks ranks; for each request it measures one joining, in ms."""
 
     def __init__(self, options, ranks, times):
         command = [options.python, os.path.abspath(__file__), "--torch-join", str(ranks), str(times)]
@@ -395,7 +395,7 @@ class TorchJoiner:
         line = self.process.stdout.readline()
         if not line:
             self.process.kill()
-            sys.exit("ranks.py: PyTorch's ranks did not find each other; what they said is above")
+            sys.exit("ranks.py: PyTorch's ranks did not find each other; their output is above")
         return float(line)
 
 
@@ -408,7 +408,7 @@ def table_startup(options, ranks=8):
         if torch:
             found["PyTorch: init_process_group('gloo') alone"] = torch.run()
         if torch and i % 16 == 0:
-            found["PyTorch: all are in their group, from exec of the ranks"] = exec_torch(options, ranks)
+            found["PyTorch: all ranks are in their group, from exec of the ranks"] = exec_torch(options, ranks)
         for name, value in found.items():
             samples.setdefault(name, []).append(value)
     say(f"\nStart-up of {ranks} ranks on this host: ms after exec of the launcher, median [quartiles], and the best\n")
@@ -422,7 +422,7 @@ def table_startup(options, ranks=8):
 
 
 def run_on_two_hosts(options, row, engine, flags):
-    """Inside netns.sh: a rank on each host. Gloo's are started by hand, MPI's by mpirun."""
+    """Runs inside netns.sh: starts a rank on each host, for Gloo directly, for MPI by mpirun."""
     on, hosts = os.environ["REMAT_ON"], ("hostA", "hostB")
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics")
@@ -443,9 +443,9 @@ def run_on_two_hosts(options, row, engine, flags):
 
 
 def shape_links():
-    """None, or why not."""
+    """None if it can run, else the reason."""
     if not shutil.which("tc", path=os.environ["PATH"] + ":/usr/sbin:/sbin"):
-        return "there is no tc (apt-get install iproute2)"
+        return "tc is missing (apt-get install iproute2)"
     for host, device in (("hostA", "vA"), ("hostB", "vB")):
         done = subprocess.run([os.environ["REMAT_ON"], host, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
                                f"{LINK_RATE:.0f}", "burst", "256kb", "latency", "50ms"], stderr=subprocess.PIPE, text=True)
@@ -469,7 +469,7 @@ def overlap_inside(options):
 
 
 def overlap_line(name, samples, pair):
-    link = samples[0]["comm_bytes"] * 8 / LINK_RATE  # two ranks: each sends as many bytes as there are
+    link = samples[0]["comm_bytes"] * 8 / LINK_RATE  # with two ranks, each sends all bytes once
     hidden = [100 * (1 - (s["seconds"] - p["seconds"]) / link) for s, p in zip(samples, pair)]
     best = [s["seconds"] / max(p["seconds"], link) for s, p in zip(samples, pair)]
     busy, waited = (statistics.median(s[key] for s in samples) for key in ("comm_busy_ms", "comm_wait_ms"))
@@ -520,7 +520,7 @@ def parse():
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--quick", action="store_true", help="3 rounds of 3 steps")
     parser.add_argument("--rounds", type=int, help="[7; with --quick 3]")
-    parser.add_argument("--steps", type=int, help="that count, of a run [7; with --quick 3]")
+    parser.add_argument("--steps", type=int, help="counted steps per run [7; with --quick 3]")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"))
     parser.add_argument("--python", default=os.environ.get("REMAT_TORCH_PYTHON", sys.executable))
     parser.add_argument("--data", default=os.path.join(ROOT, "examples", "data", "shakespeare.txt"))
@@ -540,16 +540,16 @@ def parse():
 def check(options):
     unknown = [name for name in options.tables.split(",") if name not in TABLES]
     if unknown:
-        sys.exit(f"ranks.py: there is no table {unknown[0]}; there are {', '.join(TABLES)}")
+        sys.exit(f"ranks.py: unknown table {unknown[0]}; use {', '.join(TABLES)}")
     for program in ("remat", "bench/bench_start", "bench/bench_all_reduce"):
         if not os.path.exists(os.path.join(options.build, program)):
-            sys.exit(f"ranks.py: {options.build}/{program} is not there: ninja -C {options.build} remat bench_start "
+            sys.exit(f"ranks.py: {options.build}/{program} does not exist; run ninja -C {options.build} remat bench_start "
                      "bench_all_reduce, or name another build with --build")
     needed = {"steps", "startup"} & set(options.tables.split(","))
     probe = [options.python, "-c", "import torch"]
     options.has_torch = bool(needed) and not subprocess.run(probe, stderr=subprocess.DEVNULL).returncode
     if needed and not options.has_torch:
-        say(f"{options.python} has no PyTorch: its columns are left out; name one that has with --python")
+        say(f"{options.python} has no PyTorch: its columns are left out; name a Python with PyTorch by --python")
 
 
 def main():

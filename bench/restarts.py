@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""restarts.py: where the time of a restart goes. Two ranks train under `remat launch --max-restarts`, and one of them gets SIGKILL
-every so often; printed are the throughput beside that of the stretches between, and the medians of a restart's parts.
+"""restarts.py: the cost of a restart. Two ranks train under `remat launch --max-restarts`, and one of them is killed
+every few seconds. Prints the throughput, that of the undisturbed periods, and the medians of the phases of a restart.
 
     bench/restarts.py [--program=build/release/remat] [--every=2] [--kills=10] [--engine=local] [--zero=0]
 """
@@ -34,7 +34,7 @@ def wait_until(condition):
 
 
 class Job:
-    """A job of two ranks that trains for ever, in a folder of its own."""
+    """A job of two ranks that trains for ever, in its own folder."""
 
     def __init__(self, options, folder):
         self.metrics = os.path.join(folder, "run.jsonl")
@@ -48,7 +48,7 @@ class Job:
         self.process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def last_event(self):
-        """What the last whole line says: nothing while a restarted job cuts off what it makes again."""
+        """The last complete line, parsed; nothing while a restarted job truncates the steps that it repeats."""
         try:
             with open(self.metrics, "rb") as file:
                 file.seek(max(0, os.path.getsize(self.metrics) - 4096))
@@ -68,7 +68,7 @@ class Job:
 
 
 def kill_one(job):
-    """One restart: seconds until the old ranks are gone, the new ones started, set up, and have made a new step."""
+    """One restart: seconds until the old ranks have ended, the new ones have started, are set up, and have made a new step."""
     old, step = ranks_of(job.process.pid), job.step()
     start = time.time()
     os.kill(random.choice(old), signal.SIGKILL)
@@ -92,7 +92,7 @@ def kill_one(job):
 
 
 def disturb(job, options):
-    """The parts of each restart; steps a second in the stretches before each kill, and in all."""
+    """The phases of each restart; steps per second before each kill, and overall."""
     job.wait_for_step(0)
     parts, calm, begin, start = [], [], job.step(), time.time()
     for _ in range(options.kills):

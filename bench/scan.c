@@ -1,5 +1,5 @@
-/* scan.c: what it costs to write a cell as a graph of ops (remat_scan): training steps of a layer of the library's, and of the same
- * one written so (tests/engine/cells_of_ops.h), which take turns. Prints the rows of a table in docs/notes/cells.md.
+/* scan.c: the cost of writing a cell as a graph of ops (remat_scan): alternating training steps of a built-in layer and
+ * of the same layer as a graph (tests/engine/cells_of_ops.h). Prints rows of a table in docs/notes/cells.md.
  *
  *     bench_scan [B [H [T [steps]]]]
  */

@@ -1,12 +1,12 @@
-/* spill.c: one LSTM layer on a long sequence, kept, recomputed and spilled: step times measured and predicted, what moves,
- * and how much of the moving the computation hides.
+/* spill.c: one LSTM layer on a long sequence, with activations kept, recomputed and spilled: measured and predicted
+ * step times, bytes transferred, and the share of the transfer time that overlaps with computation.
  *
  *   bench_spill DIRECTORY [T [B [H [STEPS [THREADS]]]]]       20000 1 256 3 0
  *
- * Budgets are shares of what keeping everything takes in activations. For each: the fastest plan without a second tier, and
- * the fastest with one. Times are the best of so many steps; "waited" is how long the computation stood still for the disk
- * in that run of steps, "hidden" the share of the disk's busy time that it did not;
- * "us/MiB" what the planner charges for a MiB moved beside the computation. */
+ * Budgets are shares of the activations without recomputation. For each budget it runs the fastest plan without a
+ * second tier and the fastest with one. Times are the best of STEPS steps; "waited" is how long the computation waited
+ * for the disk in that run of steps, "hidden" the share of the disk's busy time during which it did not wait;
+ * "us/MiB" is the planner's cost of a MiB transferred during computation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 
 typedef struct {
     int64_t steps, batch, hidden;
-    int repeats, threads; /* 0: as many as there are */
+    int repeats, threads; /* threads 0: all processors */
     const char *directory;
     char calibration[256];
 } setting;
@@ -64,7 +64,7 @@ static void feed(remat_session *s, const setting *t) {
 
 static uint64_t resident_bytes;
 
-/* One row. budget_bytes 0: no limit. Returns the activations' peak. */
+/* Prints one row. budget_bytes 0: no limit. Returns the peak bytes of activations. */
 static uint64_t measure(const setting *t, const char *name, const char *strategy, uint64_t budget_bytes, bool spills) {
     remat_graph *g;
     remat_session *s;
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
     snprintf(t.calibration, sizeof t.calibration, "%s/bench-spill-calibration", t.directory);
     print_disk(t.directory);
     printf("LSTM, T=%ld B=%ld H=%ld\n\n", (long)t.steps, (long)t.batch, (long)t.hidden);
-    printf("%-34s %9s %9s %9s %7s %8s %8s %8s %8s %7s %9s\n", "", "peak MiB", "step s", "foretold", "rerun", "out MiB",
+    printf("%-34s %9s %9s %9s %7s %8s %8s %8s %8s %7s %9s\n", "", "peak MiB", "step s", "predicted", "rerun", "out MiB",
            "in MiB", "busy s", "waited", "hidden", "us/MiB");
     uint64_t all = measure(&t, "none", "none", 0, false);
     static const double shares[] = {0.5, 0.2, 0.1, 0.05, 0.02};

@@ -1,6 +1,6 @@
-/* start.c: how long until all ranks are there? Started by `remat launch` in place of `remat train`: it loads what remat loads,
- * finds out who it is, opens the store and the group, and rank 0 prints when the last rank had got how far. Run by ranks.py,
- * whose clock (CLOCK_MONOTONIC, in ns) says in REMAT_BENCH_START when the launcher was started.
+/* start.c: the start-up time of a job. `remat launch` starts it in place of `remat train`: it loads the same libraries,
+ * finds its rank, and opens the store and the group; rank 0 prints when the last rank reached each of these points.
+ * ranks.py runs it and passes the start time of the launcher in REMAT_BENCH_START (CLOCK_MONOTONIC, in ns).
  *
  *     REMAT_BENCH_START=NS remat launch --nproc-per-node=8 --no-prefix -- bench_start [local|gloo|mpi] */
 #include <stdio.h>
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     rm_rendezvous where;
     rm_kv *store = NULL;
     rm_group *group;
-    remat_graph *graph; /* unused: so that the program is linked to all that remat loads */
+    remat_graph *graph; /* unused; it links the program to the libraries that remat loads */
     must(remat_graph_create(&graph));
     remat_graph_free(graph);
     must(rm_rendezvous_resolve(&(rm_rendezvous_flags){.world_size = -1, .rank = -1, .local_rank = -1},

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""An LSTM's training step beside PyTorch's, over batches, widths and depths, from tokens and from features.
+"""Compares an LSTM's training step with PyTorch's, over batches, widths and depths, from tokens and from features.
 
     bench/sweep.py [--python=PYTHON-WITH-TORCH] [--batch=1,4,16,64] [--hidden=64,128,256,512,1024] [--layers=1,2,3]
                    [--input=tokens,features] [--rounds=3] [--threads=N]
 
-A step is forward, backward and SGD, fp32, through all timesteps: of tokens embedding(128) -> LSTM -> linear(256) -> cross entropy,
-of features (as many as H) LSTM -> linear(1) -> squared error. Timesteps are chosen so that a step is neither too short
+A step is forward, backward and SGD, fp32, through all time steps: for tokens embedding(128) -> LSTM -> linear(256) -> cross entropy,
+for H features LSTM -> linear(1) -> squared error. The number of time steps is chosen so that a step is neither too short
 to be timed nor too long to wait for.
 
-Round by round a process of Remat and PyTorch alternate; each makes a step to warm up and then some of which the median
-counts; a shape's ratio is the median of the rounds' ratios. PyTorch sits in one process, and has the fastest of its
-settings at that shape (one thread or all, with oneDNN or without), found before the rounds.
+In each round a Remat process and PyTorch alternate; each makes a warm-up step and then some steps, of which the median
+counts. The ratio of a shape is the median of the rounds' ratios. PyTorch runs in one process, with its fastest
+settings for that shape (one thread or all, with oneDNN or without), found before the rounds.
 
-The table says how many times PyTorch's time Remat's would fit in: below 1, PyTorch is faster."""
+The table shows PyTorch's time divided by Remat's: below 1, PyTorch is faster."""
 import argparse
 import json
 import os
@@ -28,7 +28,7 @@ SETTINGS = [(threads, onednn) for threads in ("one", "all") for onednn in (True,
 
 
 def timesteps(B, H, L):
-    """For about ten billion multiply-adds a step, of which the last products are not many."""
+    """Time steps for about ten billion multiply-adds per step; the last linear layer hardly counts."""
     return max(48, min(2048, int(1e10 / (3 * B * L * 8 * H * H)) // 16 * 16))
 
 
@@ -61,7 +61,7 @@ def build(work):
 
 
 def child(threads):
-    """Answers lines of JSON, each a shape and a setting, with the seconds of its steps."""
+    """Reads lines of JSON, each a shape and a setting; answers with the seconds of its steps."""
     import torch
 
     step, built = None, None
@@ -80,7 +80,7 @@ def child(threads):
         print(json.dumps(statistics.median(times[1:])), flush=True)
 
 
-# ---- The other one --------------------------------------------------------------------------------------------------
+# ---- Remat's process ------------------------------------------------------------------------------------------------
 
 
 class Torch:
@@ -96,7 +96,7 @@ class Torch:
 
 
 def write_npy(path, shape, make):
-    """Numbers around zero, without NumPy."""
+    """Writes random numbers around zero, without NumPy."""
     import array
     import random
 
@@ -132,7 +132,7 @@ def remat_seconds(options, folder, shape, steps):
         sys.exit(done.stderr)
     with open(metrics) as file:
         events = [json.loads(line) for line in file]
-    os.remove(metrics)  # a run does not write over another's
+    os.remove(metrics)  # a run refuses to overwrite existing metrics
     return statistics.median([e["step_ms"] / 1e3 for e in events if e["event"] == "step"][1:])
 
 

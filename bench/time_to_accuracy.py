@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Time to a given accuracy, Remat beside PyTorch, in the manner of DAWNBench: a fixed recipe, the same initial weights, the same batches in
-the same order, until a held-out set is as good as asked.
+"""Training time to a given accuracy, Remat compared with PyTorch, in the style of DAWNBench: a fixed recipe, the same initial weights, the same
+batches in the same order, until the accuracy on a held-out set is reached.
 
     bench/time_to_accuracy.py --images=IDX --labels=IDX --text=FILE [--cases=cnn,resnet18,gpt] [--seeds=5] [--threads=1]
                               [--python=PYTHON] [--json=FILE]
 
-  cnn       the CNN of PyTorch's example for MNIST, on all but the last 1,000 images; Adam at 0.001, batch 64; to 98 % of those 1,000
-  resnet18  the same images, torchvision's net with a 3x3 stem; SGD at 0.05, momentum 0.9, batch 64; to 98.5 %
-  gpt       GPT-2 of 4 blocks of 128, 4 heads, T = 128, on the bytes of all but the last tenth of the text; AdamW at 0.001, weight decay
-            0.01, batch 32; to 1.9 nats a byte on that tenth
+  cnn       the CNN of PyTorch's MNIST example, on all but the last 1,000 images; Adam at 0.001, batch 64; to 98 % on those 1,000
+  resnet18  the same images, torchvision's network with a 3x3 stem; SGD at 0.05, momentum 0.9, batch 64; to 98.5 %
+  gpt       GPT-2 with 4 blocks of 128, 4 heads, T = 128, on the bytes of all but the last tenth of the text; AdamW at 0.001, weight decay
+            0.01, batch 32; to 1.9 nats per byte on that tenth
 
 Needs build/release, and a Python with PyTorch, torchvision, transformers, safetensors and NumPy: --python, or $REMAT_TORCH_PYTHON, or this
-interpreter. PyTorch draws the initial weights; Remat reads them. The order of samples is DistributedSampler's, which both know. A
-run is a process of its own, Remat's and PyTorch's in turn, seed by seed; both evaluate after the same steps. Time is of training steps
-alone, without evaluations. Printed: medians over the seeds, and the median and range of the seeds' ratios.
+interpreter. PyTorch draws the initial weights; Remat reads them. Both use the sample order of DistributedSampler. Every
+run is a separate process; Remat and PyTorch alternate, seed by seed, and evaluate after the same steps. Times are of training steps
+alone, without evaluations. Prints medians over the seeds, and the median and range of the seeds' ratios.
 """
 import argparse
 import gzip
@@ -78,11 +78,11 @@ def data_of(job):
 
         return (*windows(job["train"]), *windows(job["test"]))
 
-    def pictures(name):
+    def images_of(name):
         x = torch.from_numpy(np.load(job[name])).float().div(255).sub(MEAN).div(DEVIATION)
         return x, torch.from_numpy(np.load(job[name + "_labels"])).long()
 
-    return (*pictures("train"), *pictures("test"))
+    return (*images_of("train"), *images_of("test"))
 
 
 def torch_process(job):

@@ -1,6 +1,6 @@
-/* vecmath.c: accuracy and speed of ops/math/vecmath.h, as compiled for this machine, beside glibc's libmvec and SLEEF.
- * Accuracy is against the C library in double, over every float (or every `stride`-th); errors are in units in the last
- * place of the exact result. docs/notes/cells.md quotes what this prints.
+/* vecmath.c: accuracy and speed of ops/math/vecmath.h, compiled for this machine, compared with glibc's libmvec and
+ * SLEEF. The reference is the C library in double, for every float (or every `stride`-th); errors are in ulp
+ * of the exact result. Results: docs/notes/cells.md.
  *
  *   bench_vecmath [stride]        default 1: all 2^32 floats, a few minutes
  */
@@ -111,7 +111,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Nanoseconds a vector, over a buffer in L1: the best of many passes. */
+/* Nanoseconds per vector, for a buffer in L1: the best of many passes. */
 static double speed(const contender *c) {
     enum { VECTORS = 256 };
     static rm_vec x[VECTORS], y[VECTORS];

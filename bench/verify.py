@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What --verify-recompute costs: step time with it over step time without, on the same work.
+"""Cost of --verify-recompute: step time with it divided by step time without, on the same work.
 
     bench/verify.py [--rounds=9] [--steps=8] [--threads=N] [--remat=PROGRAM]
 
-Every measurement is a process of its own (`remat train`, the median of the steps after the first); rounds are interleaved
-(without, with, without, with, ...), and what is printed is the median over rounds of the ratio within a round, with the
-quartiles. The losses of both must be the same.
+Every measurement is a separate process (`remat train`, the median of the steps after the first). Rounds are interleaved
+(without, with, without, with, ...); the result is the median over rounds of the ratio within a round, with the
+quartiles. The losses of both must be equal.
 """
 import argparse
 import json

@@ -29,8 +29,8 @@ static remat_value network(remat_graph *g, bool both) {
     remat_value answer = remat_input(g, "answer", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){TIMESTEPS, BATCH, 1});
     remat_value y = lstm(g, x, "forwards");
     if (both) {
-        remat_value behind = remat_reverse(g, lstm(g, remat_reverse(g, x), "backwards"));
-        y = remat_concat(g, (remat_value[]){y, behind}, 2);
+        remat_value backward = remat_reverse(g, lstm(g, remat_reverse(g, x), "backwards"));
+        y = remat_concat(g, (remat_value[]){y, backward}, 2);
     }
     remat_value w = parameter(g, "head", "weight", 2, 1, both ? 2 * HIDDEN : HIDDEN);
     return remat_mse(g, remat_linear(g, y, w, parameter(g, "head", "bias", 1, 1, 1)), answer);

@@ -96,11 +96,11 @@ static remat_value residual(remat_graph *g, remat_value x, int block) {
     return remat_relu(g, remat_add(g, y, x));
 }
 
-static remat_value network(remat_graph *g, const int64_t picture[3], int64_t classes) {
+static remat_value network(remat_graph *g, const int64_t image[3], int64_t classes) {
     remat_value x =
-        remat_input(g, "pictures", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){BATCH, picture[0], picture[1], picture[2]});
+        remat_input(g, "images", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){BATCH, image[0], image[1], image[2]});
     remat_value label = remat_input(g, "labels", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){BATCH});
-    remat_value y = remat_relu(g, convolved(g, x, 0, 's', picture[0], WIDTH, 2));
+    remat_value y = remat_relu(g, convolved(g, x, 0, 's', image[0], WIDTH, 2));
     for (int block = 0; block < BLOCKS; block++) y = residual(g, y, block);
     remat_value w = remat_param(g, "head.w", 2, (int64_t[]){classes, WIDTH}, remat_init_normal(0.3));
     remat_value b = remat_param(g, "head.b", 1, &classes, remat_init_zero());
@@ -156,14 +156,14 @@ static array read_npy(const char *path, const char *type, int rank) {
 }
 
 /* Bars on a grey background. Class 0: horizontal; 1: vertical; 2: diagonal. */
-static void draw(array *pictures, array *labels) {
+static void draw(array *images, array *labels) {
     enum { N = 96, SIDE = 16 };
-    *pictures = (array){.dim = {N, 1, SIDE, SIDE}, .rank = 4, .data = malloc(N * SIDE * SIDE * 4)};
+    *images = (array){.dim = {N, 1, SIDE, SIDE}, .rank = 4, .data = malloc(N * SIDE * SIDE * 4)};
     *labels = (array){.dim = {N}, .rank = 1, .data = malloc(N * 4)};
-    if (!pictures->data || !labels->data) exit(1);
+    if (!images->data || !labels->data) exit(1);
     uint32_t state = 1;
     for (int i = 0; i < N; i++) {
-        float *pixel = (float *)pictures->data + i * SIDE * SIDE;
+        float *pixel = (float *)images->data + i * SIDE * SIDE;
         int kind = i % 3, place = 2 + i * 5 % 12;
         ((int32_t *)labels->data)[i] = kind;
         for (int y = 0; y < SIDE; y++)
@@ -179,7 +179,7 @@ static void draw(array *pictures, array *labels) {
  * ---------------------------------------------------------------------------------------------------------- */
 
 /* Fills in the losses of all steps. Budget 0: no limit. */
-static remat_plan_summary train(const array *pictures, const array *labels, int64_t classes, uint64_t budget,
+static remat_plan_summary train(const array *images, const array *labels, int64_t classes, uint64_t budget,
                                 double loss[STEPS]) {
     remat_graph *g;
     remat_session *s;
@@ -190,11 +190,11 @@ static remat_plan_summary train(const array *pictures, const array *labels, int6
     config.strategy = "optimal";
     config.memory_budget = budget;
     config.threads = 1;
-    check(remat_session_create(g, network(g, pictures->dim + 1, classes), &config, &s));
-    int64_t batches = pictures->dim[0] / BATCH, each = count(pictures) / pictures->dim[0];
+    check(remat_session_create(g, network(g, images->dim + 1, classes), &config, &s));
+    int64_t batches = images->dim[0] / BATCH, each = count(images) / images->dim[0];
     for (int step = 0; step < STEPS; step++) {
         int64_t first = step % batches * BATCH;
-        check(remat_write(s, REMAT_INPUT, 0, (float *)pictures->data + first * each, (uint64_t)(BATCH * each) * 4));
+        check(remat_write(s, REMAT_INPUT, 0, (float *)images->data + first * each, (uint64_t)(BATCH * each) * 4));
         check(remat_write(s, REMAT_INPUT, 1, (int32_t *)labels->data + first, BATCH * 4));
         check(remat_step(s, 0.01, &result));
         loss[step] = result.loss;
@@ -210,21 +210,21 @@ static remat_plan_summary train(const array *pictures, const array *labels, int6
 }
 
 int main(int argc, char **argv) {
-    array pictures, labels;
+    array images, labels;
     double kept[STEPS], again[STEPS];
     if (argc == 3)
-        pictures = read_npy(argv[1], "'<f4'", 4), labels = read_npy(argv[2], "'<i4'", 1);
+        images = read_npy(argv[1], "'<f4'", 4), labels = read_npy(argv[2], "'<i4'", 1);
     else
-        draw(&pictures, &labels);
-    if (pictures.dim[0] < BATCH || labels.dim[0] != pictures.dim[0])
+        draw(&images, &labels);
+    if (images.dim[0] < BATCH || labels.dim[0] != images.dim[0])
         return fprintf(stderr, "there must be at least %d images, and as many labels\n", BATCH), 1;
     int64_t classes = 2;
     for (int64_t i = 0; i < labels.dim[0]; i++)
         if (((int32_t *)labels.data)[i] >= classes) classes = ((int32_t *)labels.data)[i] + 1;
-    remat_plan_summary all = train(&pictures, &labels, classes, 0, kept);
-    train(&pictures, &labels, classes, all.budgeted_bytes - all.activations_peak_bytes / 2, again);
+    remat_plan_summary all = train(&images, &labels, classes, 0, kept);
+    train(&images, &labels, classes, all.budgeted_bytes - all.activations_peak_bytes / 2, again);
     printf("losses, bit by bit: %s\n", memcmp(kept, again, sizeof kept) ? "DIFFERENT" : "the same");
-    free(pictures.data), free(labels.data);
+    free(images.data), free(labels.data);
     return 0;
 }
 

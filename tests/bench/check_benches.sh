@@ -126,7 +126,7 @@ fi
 if begin depth.gp; then
     if command -v gnuplot >/dev/null; then
         build/release/bench/bench_depth 8 1 >out/depth.txt && gnuplot -e "table='out/depth.txt'; picture='out/depth.png'" bench/depth.gp \
-            >out/log 2>&1 && [[ -s out/depth.png ]] || fail depth.gp "there is no picture:"
+            >out/log 2>&1 && [[ -s out/depth.png ]] || fail depth.gp "there is no plot:"
     else
         skipped+=("needs gnuplot: depth.gp")
     fi
