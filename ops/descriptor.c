@@ -1,4 +1,4 @@
-/* descriptor.c: what a descriptor of an op must be, whatever is in its kernels; and what else of remat_op.h an author's functions
+/* descriptor.c: validates op descriptors, whatever their kernels do; and the functions of remat_op.h that op authors
  * call. */
 #include <math.h>
 #include <stdarg.h>
@@ -39,30 +39,30 @@ static remat_status check_inputs(const remat_op *op) {
     uint32_t beyond = ~0u << op->n_in;
     REQUIRE(!((op->optional | op->shared | op->discrete | op->buffers | op->saves.in | op->first_for) & beyond),
             INVALID,
-            "%s: optional, weights, discrete, buffers, saves.in or first_for has a bit for an input behind its %d",
+            "%s: optional, shared, discrete, buffers, saves.in or first_for has a bit for an input past its n_in of %d",
             op->name, op->n_in);
     REQUIRE(!(op->buffers & (op->shared | op->discrete | op->saves.in | 1u)), INVALID,
-            "%s: a buffer is x[0], or marked in shared, discrete or saves.in; `once` alone sees buffers, and has no "
+            "%s: a buffer is x[0], or marked in shared, discrete or saves.in; buffers are only for `once`, and have no "
             "gradient",
             op->name);
     REQUIRE(!op->first_for || op->saves.in & 1, INVALID,
-            "%s: first_for says what backward reads x[0] for, but saves.in does not say that it does", op->name);
+            "%s: first_for is set, but saves.in does not declare that backward reads x[0]", op->name);
     REQUIRE(op->once_bytes || !(op->buffers || op->collective), INVALID,
             "%s: it has buffers, or is collective, but has no once_bytes: only `once` may use them", op->name);
-    REQUIRE(!(op->optional & 1), INVALID, "%s: x[0] is marked optional; it is always given", op->name);
+    REQUIRE(!(op->optional & 1), INVALID, "%s: x[0] is marked optional, but must always be given", op->name);
     REQUIRE(!op->resets || (op->time == REMAT_TIME_RECURRENT && !(op->resets & ~op->optional) &&
                             !(op->resets & (op->resets - 1)) && !(op->resets & (op->shared | op->discrete | 1u))),
-            INVALID, "%s: resets has to be the bit of one optional input, a sequence of f32, of a recurrent op",
+            INVALID, "%s: resets must be the bit of one optional input, a sequence of f32, of a recurrent op",
             op->name);
     bool divides = op->time == REMAT_TIME_SUM && !(op->denominator & (op->denominator - 1)) &&
                    !(op->denominator & ~(uint64_t)op->shared) && !(op->denominator & (op->discrete | 1u));
     REQUIRE(!op->denominator || divides, INVALID,
             "%s: denominator has to be the bit of one scalar input, marked in weights, of an op whose time is SUM",
             op->name);
-    REQUIRE(!op->discrete || op->bound, INVALID, "%s: it has discrete inputs, but no bound for them", op->name);
+    REQUIRE(!op->discrete || op->bound, INVALID, "%s: it has discrete inputs, but no bound", op->name);
     REQUIRE((op->n_state > 0) == (op->time == REMAT_TIME_RECURRENT), INVALID,
-            "%s: n_state is %d, and its time is%s RECURRENT; an op has states exactly if it is", op->name, op->n_state,
-            op->time == REMAT_TIME_RECURRENT ? "" : " not");
+            "%s: n_state is %d, but its time is%s RECURRENT; RECURRENT ops, and no others, have states", op->name,
+            op->n_state, op->time == REMAT_TIME_RECURRENT ? "" : " not");
     return REMAT_OK;
 }
 
@@ -71,14 +71,14 @@ static remat_status check_kernels(const remat_op *op) {
     bool defined = op->define_forward || op->define_backward || op->define_rebuild;
     REQUIRE(cpu->forward && cpu->backward, INVALID, "%s: it has no forward or no backward for the CPU", op->name);
     REQUIRE(!defined || (op->define_forward && op->define_backward), INVALID,
-            "%s: of define_forward and define_backward there is only one", op->name);
+            "%s: of define_forward and define_backward it has only one", op->name);
     REQUIRE(!defined || !cpu->rebuild == !op->define_rebuild, INVALID,
-            "%s: of rebuild and define_rebuild there is only one", op->name);
+            "%s: of rebuild and define_rebuild it has only one", op->name);
     REQUIRE(!defined || !cpu->once == !op->define_once, INVALID, "%s: of once and define_once there is only one",
             op->name);
     for (int device = 0; device < REMAT_DEVICE_KINDS; device++) {
         const remat_op_device *on = &op->on[device];
-        REQUIRE(!on->pack == !on->packed_bytes, INVALID, "%s: of pack and packed_bytes there is only one", op->name);
+        REQUIRE(!on->pack == !on->packed_bytes, INVALID, "%s: of pack and packed_bytes it has only one", op->name);
         REQUIRE(!on->forward || !on->once == !op->once_bytes, INVALID, "%s: of once and once_bytes there is only one",
                 op->name);
     }
@@ -87,12 +87,12 @@ static remat_status check_kernels(const remat_op *op) {
 
 static remat_status check_lean(const remat_op *op) {
     bool rebuild = op->on[REMAT_ON_CPU].rebuild;
-    REQUIRE(!rebuild || !op->cheap, INVALID, "%s: it has rebuild and is cheap: one or the other", op->name);
+    REQUIRE(!rebuild || !op->cheap, INVALID, "%s: it has rebuild and is cheap; use one or the other", op->name);
     REQUIRE(!rebuild || op->aux_bytes, INVALID, "%s: it has rebuild, but no aux to be rebuilt", op->name);
     REQUIRE(!op->rebuilds || rebuild, INVALID, "%s: it has rebuilds, but no rebuild", op->name);
     bool alone = op->time != REMAT_TIME_RECURRENT && op->time != REMAT_TIME_SUM && op->time != REMAT_TIME_LAST;
     REQUIRE(!op->cheap || (alone && !op->on[REMAT_ON_CPU].pack), INVALID,
-            "%s: it is cheap, but its forward needs more than x: states, other tiles or packed weights", op->name);
+            "%s: it is cheap, but its forward needs more than x (states, other tiles or packed weights)", op->name);
     return REMAT_OK;
 }
 
@@ -106,36 +106,37 @@ remat_status rm_op_check_descriptor(const remat_op *op) {
         REQUIRE(!op->state_name[k] || (*op->state_name[k] && strlen(op->state_name[k]) <= LONGEST_STATE), INVALID,
                 "%s: the name of state %d is \"%.60s\"; use 1 to %d bytes", op->name, k, op->state_name[k],
                 LONGEST_STATE);
-    REQUIRE((unsigned)op->time <= REMAT_TIME_BEGIN, INVALID, "%s: there is no time number %d", op->name, (int)op->time);
+    REQUIRE((unsigned)op->time <= REMAT_TIME_BEGIN, INVALID, "%s: time is %d, which is not a remat_time", op->name,
+            (int)op->time);
     REQUIRE(op->infer && op->cost, INVALID, "%s: it has no infer or no cost", op->name);
     TRY(check_inputs(op));
     TRY(check_kernels(op));
     return check_lean(op);
 }
 
-/* ---- What its functions answer ------------------------------------------------------------------------------- */
+/* ---- Results of its functions -------------------------------------------------------------------------------- */
 
 remat_status rm_op_infer(const remat_op *op, const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     char before[1024];
     snprintf(before, sizeof before, "%s", remat_last_error());
     rm_fail(REMAT_OK, "%s", "");
     if (!op->infer(x, attr, y, state)) return rm_fail(REMAT_OK, "%s", before);
-    REQUIRE(*remat_last_error(), INVALID, "%s: its infer refuses these inputs without a sentence (remat_refuse)",
-            op->name);
-    return REMAT_INVALID; /* whatever number it gave */
+    REQUIRE(*remat_last_error(), INVALID,
+            "%s: its infer refuses these inputs without an error message; call remat_refuse", op->name);
+    return REMAT_INVALID; /* whatever status it returned */
 }
 
 remat_status rm_op_check_discrete(const remat_op *op, const remat_desc *x) {
     char text[REMAT_DESC_TEXT];
     for (int i = 0; i < op->n_in; i++)
         REQUIRE(!(op->discrete >> i & 1) || x[i].rank < 0 || x[i].dtype == REMAT_I32, INVALID,
-                "%s: input %d is %s, and marked discrete; that is for i32 inputs, which have no gradient", op->name, i,
-                rm_desc_text(&x[i], text));
+                "%s: input %d is %s, and marked discrete; only i32 inputs, which have no gradient, can be discrete",
+                op->name, i, rm_desc_text(&x[i], text));
     return REMAT_OK;
 }
 
 static remat_status check_bytes(const remat_op *op, const char *what, uint64_t bytes) {
-    REQUIRE(bytes <= (uint64_t)1 << 60, INVALID, "%s: its %s asks for %llu bytes; 2^60 are the most", op->name, what,
+    REQUIRE(bytes <= (uint64_t)1 << 60, INVALID, "%s: its %s asks for %llu bytes; the limit is 2^60", op->name, what,
             (unsigned long long)bytes);
     return REMAT_OK;
 }
@@ -152,7 +153,7 @@ remat_status rm_op_check_demands(const remat_op *op, const remat_desc *x, const 
         remat_cost cost = {0};
         op->cost(x, y, attr, (remat_pass)pass, &cost);
         REQUIRE(isfinite(cost.flops) && isfinite(cost.moved_bytes) && cost.flops >= 0 && cost.moved_bytes >= 0, INVALID,
-                "%s: the cost of its %s is %g FLOPs and %g bytes; both are finite, and not negative", op->name,
+                "%s: the cost of its %s is %g FLOPs and %g bytes; both must be finite and not negative", op->name,
                 name[pass], cost.flops, cost.moved_bytes);
         TRY(check_bytes(op, "cost's scratch_bytes", cost.scratch_bytes));
         for (int aux = 0; on->scratch_bytes && aux <= !!op->aux_bytes; aux++)

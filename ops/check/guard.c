@@ -20,7 +20,7 @@ struct rm_guard_buffer {
 
 enum { ZONE_BYTE = 0xFF };
 
-/* Both words are NaN in either precision; as integers they are -1 and the largest. */
+/* Both words are NaN in either precision; as integers they are -1 and the maximum. */
 static void poison(unsigned char *data, size_t bytes, int variant) {
     uint32_t word = variant % 2 ? 0xFFFFFFFFu : 0x7FFFFFFFu;
     for (size_t i = 0; i < bytes; i++) data[i] = (unsigned char)(word >> 8 * (i % 4));

@@ -1,5 +1,5 @@
-/* op_check.c: remat_op_check: one function per promise of remat_op.h, all of them run on every sample. It knows nothing of any
- * particular op: everything follows from the descriptor and its samples. */
+/* op_check.c: remat_op_check: one function per promise of remat_op.h, each run on every sample. It has no knowledge of
+ * particular ops; it uses only the descriptor and its samples. */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -13,24 +13,24 @@
 #include "ops/check/op_run.h"
 #include "ops/math/parallel.h"
 
-static _Thread_local char sentence[1024];
+static _Thread_local char message[1024];
 
 __attribute__((format(printf, 1, 2))) static const char *complain(const char *format, ...) {
-    char text[sizeof sentence]; /* an argument may be the old sentence */
+    char text[sizeof message]; /* an argument may be the old message */
     va_list arguments;
     va_start(arguments, format);
     rm_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    memcpy(sentence, text, sizeof sentence);
-    return sentence;
+    memcpy(message, text, sizeof message);
+    return message;
 }
 
-/* One sample of one op, and what the checks of it share. */
+/* One sample of one op, and the state shared by its checks. */
 typedef struct {
     const remat_op *op, *op_f64;
     int sample;
     bool with_states;
-    uint32_t needed; /* bit i of x[i], RM_OP_OUT, RM_OP_STATE: the declared save was seen to matter */
+    uint32_t needed; /* bits of x[i], RM_OP_OUT, RM_OP_STATE: declared saves that changed a gradient */
     remat_op_report *report;
 } subject;
 
@@ -46,7 +46,7 @@ static rm_op_setup setup_f64(const subject *s) {
 
 /* ---- Comparing -------------------------------------------------------------------------------------- */
 
-/* The outputs as a list, with names. */
+/* The outputs as a list of names and arrays. */
 typedef struct {
     const char *name;
     rm_op_array *array;
@@ -63,7 +63,7 @@ static void list_outputs(rm_op_outputs *out, named *list) {
     for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){dstate_name[j], &out->dstate[j]};
 }
 
-/* The name of the first output whose bits differ, or NULL. Outputs that only one of them has are passed over. */
+/* The name of the first output whose bits differ, or NULL. Outputs that only one of them has are skipped. */
 static const char *different_bits(rm_op_outputs *a, rm_op_outputs *b) {
     named la[OUTPUTS], lb[OUTPUTS];
     list_outputs(a, la), list_outputs(b, lb);
@@ -81,7 +81,7 @@ static double largest(const rm_op_array *a) {
     return most;
 }
 
-/* The largest |a - b|; NaN when there is one on either side. */
+/* The largest |a - b|; NaN if either side has a NaN. */
 static double distance(const rm_op_array *a, const rm_op_array *b) {
     double most = 0;
     for (int64_t i = 0; i < a->count; i++) {
@@ -92,7 +92,7 @@ static double distance(const rm_op_array *a, const rm_op_array *b) {
     return most;
 }
 
-/* ---- Promise: infer refuses what cannot work, in a sentence that names the op ------------------------- */
+/* ---- Promise: infer refuses invalid inputs, with an error that names the op --------------------------- */
 
 static const char *check_refusals(subject *s) {
     const remat_sample *sample = &s->op->samples[s->sample];
@@ -100,19 +100,19 @@ static const char *check_refusals(subject *s) {
     memcpy(x, sample->x, sizeof x);
     if (rm_op_infer(s->op, x, sample->attr, &y, state)) return complain("infer refuses it: %s", remat_last_error());
     x[0].dtype = x[0].dtype == REMAT_I32 ? REMAT_F32 : REMAT_I32;
-    rm_fail(REMAT_OK, "%s", ""); /* it must say something itself */
+    rm_fail(REMAT_OK, "%s", ""); /* infer must set a message itself */
     if (s->op->infer(x, sample->attr, &y, state) != REMAT_INVALID)
-        return complain("infer accepts x[0] of a wrong type");
+        return complain("infer accepts x[0] with a wrong type");
     if (!strstr(remat_last_error(), s->op->name))
-        return complain("infer's refusal does not name the op: %s", remat_last_error());
+        return complain("infer's error message does not name the op: %s", remat_last_error());
     for (int i = 0; i < s->op->n_in; i++)
         if (sample->x[i].rank >= 0 && sample->x[i].dtype == REMAT_I32 &&
             (!s->op->bound || s->op->bound(sample->x, sample->attr, i) < 1))
-            return complain("x[%d] holds integers, but bound gives no limit for them", i);
+            return complain("x[%d] holds integers, but bound gives no limit", i);
     return NULL;
 }
 
-/* ---- Promise: shapes follow the timesteps ------------------------------------------------------------------ */
+/* ---- Promise: shapes scale with the time steps ------------------------------------------------------------- */
 
 static const char *check_shapes_of(const subject *s, const remat_op *op, remat_dtype real) {
     const remat_sample *sample = &op->samples[s->sample];
@@ -126,23 +126,24 @@ static const char *check_shapes_of(const subject *s, const remat_op *op, remat_d
         for (int i = 0; sample->sequence && i < op->n_in; i++)
             if (x[i].rank > 0 && !rm_op_shares(op, i)) x[i].dim[0] = tau;
         if (rm_op_infer(op, x, sample->attr, &y, state))
-            return complain("infer refuses it, for %lld timesteps: %s", (long long)tau, remat_last_error());
+            return complain("infer refuses it for %lld timesteps: %s", (long long)tau, remat_last_error());
         if (tau == steps) {
             whole = y, memcpy(states, state, sizeof states);
             if (rm_desc_check(&y, "y") || y.dtype != real)
-                return complain("infer's y is no shape of real numbers of the inputs' precision");
+                return complain("infer's y is not a valid shape of real numbers in the inputs' precision");
         }
         remat_desc expected = whole;
         if (sample->sequence && keeps_time) expected.dim[0] = tau;
         if (sample->sequence && keeps_time && whole.rank < 2)
-            return complain("infer's y is %s; it goes along time as x does, so it begins with (T,B)",
+            return complain("infer's y is %s; it has a time axis like x, so it must begin with (T,B)",
                             rm_desc_text(&y, text));
         if (!rm_desc_equal(&y, &expected))
-            return complain("infer's y is %s for %lld timesteps, where a part of the whole is %s",
+            return complain("infer's y is %s for %lld timesteps; as a part of the whole sequence it must be %s",
                             rm_desc_text(&y, text), (long long)tau, rm_desc_text(&expected, other));
         for (int j = 0; j < op->n_state; j++)
             if (rm_desc_check(&state[j], "a state") || state[j].dtype != real || !rm_desc_equal(&state[j], &states[j]))
-                return complain("infer's state %d is no shape of real numbers, or changes with the timesteps", j);
+                return complain(
+                    "infer's state %d is not a valid shape of real numbers, or depends on the number of timesteps", j);
     }
     return NULL;
 }
@@ -174,8 +175,8 @@ static remat_status check_demands(const subject *s) {
     return rm_op_check_demands(s->op, sample->x, &y, sample->attr, REMAT_ON_CPU);
 }
 
-/* Ten times the timesteps: ten times the work, or more where all are seen at once; the fixed part (reading the weights) may be
- * most of the bytes. */
+/* Ten times the time steps must cost about ten times the work, or more for ops that see all of time at once. The fixed
+ * part (reading the weights) may be most of the bytes. */
 static const char *check_costs(subject *s) {
     const remat_sample *sample = &s->op->samples[s->sample];
     int last = s->op->on[REMAT_ON_CPU].rebuild ? REMAT_REBUILD : REMAT_BACKWARD;
@@ -187,7 +188,7 @@ static const char *check_costs(subject *s) {
         remat_cost one = cost_of(s, 1, (remat_pass)pass), ten = cost_of(s, 10, (remat_pass)pass);
         if (!(one.moved_bytes > 0)) return complain("%s claims to move no bytes", name);
         if (s->op->shared & ~s->op->discrete && sample->x[0].dtype != REMAT_I32 && !(one.flops > 0))
-            return complain("%s has weights, and claims to compute nothing", name);
+            return complain("%s has weights, but claims to compute nothing", name);
         if (sample->sequence && !(ten.flops >= 7 * one.flops && ten.flops <= most * one.flops))
             return complain("%s claims %g FLOPs, and %g for ten times the timesteps", name, one.flops, ten.flops);
         if (sample->sequence && !(ten.moved_bytes >= one.moved_bytes && ten.moved_bytes <= most * one.moved_bytes))
@@ -197,9 +198,9 @@ static const char *check_costs(subject *s) {
     return NULL;
 }
 
-/* ---- Promise: outputs are written in full, whatever was there --------------------------------------- */
+/* ---- Promise: outputs are written in full, whatever the buffers held before ------------------------- */
 
-/* Outputs start as NaN, and nothing that goes in is NaN. */
+/* Outputs start as NaN; no input is NaN. */
 static const char *check_written_of(const rm_op_setup *setup, const rm_op_inputs *in) {
     rm_op_outputs out;
     named list[OUTPUTS];
@@ -209,8 +210,8 @@ static const char *check_written_of(const rm_op_setup *setup, const rm_op_inputs
     for (int i = 0; i < OUTPUTS && !wrong; i++)
         for (int64_t k = 0; k < list[i].array->count && !wrong; k++)
             if (isnan(list[i].array->value[k]))
-                wrong = complain("%s[%lld] is NaN: not written, or made from what is not there", list[i].name,
-                                 (long long)k);
+                wrong = complain("%s[%lld] is NaN: it was not written, or was computed from uninitialised memory",
+                                 list[i].name, (long long)k);
     rm_op_outputs_free(&out);
     return wrong;
 }
@@ -225,7 +226,7 @@ static const char *check_written(subject *s) {
     return wrong;
 }
 
-/* ---- Promise: backward reads nothing that `saves` does not declare ------------------------------------- */
+/* ---- Promise: backward reads only tensors that `saves` declares ---------------------------------------- */
 
 static const char *compare_tricked(rm_op_setup setup, const rm_op_inputs *in, rm_op_outputs *plain, rm_op_trick trick) {
     static const char *const how[] = {[RM_OP_UNDECLARED_NAN] = "is NaN",
@@ -235,12 +236,13 @@ static const char *compare_tricked(rm_op_setup setup, const rm_op_inputs *in, rm
     setup.trick = trick;
     const char *wrong = rm_op_run(&setup, in, &tricked), *name = wrong ? NULL : different_bits(plain, &tricked);
     rm_op_outputs_free(&tricked);
-    if (wrong) return complain("when what is not declared %s: %s", how[trick], wrong);
-    return name ? complain("backward reads what `saves` does not declare: %s changes when that %s", name, how[trick])
+    if (wrong) return complain("when an undeclared tensor %s: %s", how[trick], wrong);
+    return name ? complain("backward reads a tensor that `saves` does not declare: %s changes when the tensor %s", name,
+                           how[trick])
                 : NULL;
 }
 
-/* Absent comes last: by then it is known that nothing undeclared matters, so that NULL is not followed. */
+/* Absent comes last. By then the values of undeclared tensors are known not to matter, so NULL is not dereferenced. */
 static const char *check_undeclared_of(const rm_op_setup *setup, const rm_op_inputs *in) {
     rm_op_outputs plain;
     const char *wrong = rm_op_run(setup, in, &plain);
@@ -266,7 +268,7 @@ static const char *check_undeclared(subject *s) {
 
 /* ---- Promise: every declared save is needed ---------------------------------------------------------- */
 
-/* Notes in s->needed which of them change a gradient when they change; op_check concludes after all samples. */
+/* Records in s->needed the saves whose change changes a gradient; check_needed evaluates it after all samples. */
 static const char *note_needed_by(subject *s, const rm_op_setup *setup, const rm_op_inputs *in) {
     rm_op_outputs plain;
     const char *wrong = rm_op_run(setup, in, &plain);
@@ -304,7 +306,7 @@ static const char *check_needed(const remat_op *op, uint32_t needed) {
     return complain("%s: saves.in declares x[%d], but no gradient depends on it", op->name, item);
 }
 
-/* ---- Promise: a result is a sum divided by what the op says ----------------------------------------------- */
+/* ---- Promise: y is a sum divided by the declared denominator ---------------------------------------------- */
 
 static const char *check_halved(rm_op_setup setup, rm_op_inputs *in, rm_op_array *count) {
     rm_op_outputs once, half;
@@ -316,7 +318,7 @@ static const char *check_halved(rm_op_setup setup, rm_op_inputs *in, rm_op_array
         halved &= fabs(once.y.value[i] - 2 * half.y.value[i]) <= 1e-12 * fabs(once.y.value[i]);
     rm_op_outputs_free(&once), rm_op_outputs_free(&half);
     if (wrong || wrong_half) return complain("%s", wrong ? wrong : wrong_half);
-    return halved ? NULL : complain("y is not divided by the denominator: twice as much of it does not halve y");
+    return halved ? NULL : complain("y is not divided by the denominator: doubling it does not halve y");
 }
 
 static const char *check_denominator(subject *s) {
@@ -327,7 +329,7 @@ static const char *check_denominator(subject *s) {
     const remat_desc *x = &s->op->samples[s->sample].x[i];
     char text[REMAT_DESC_TEXT];
     if (x->rank < 0) return NULL;
-    if (x->rank > 0) return complain("x[%d] is %s, and its denominator: it must be a scalar", i, rm_desc_text(x, text));
+    if (x->rank > 0) return complain("x[%d] is %s; as the denominator it must be a scalar", i, rm_desc_text(x, text));
     setup.forward_only = true;
     rm_op_inputs_make(&setup, 5, &in);
     const char *wrong = check_halved(setup, &in, &in.x[i]);
@@ -348,7 +350,7 @@ static const char *check_repeats_of(rm_op_setup setup, const rm_op_inputs *in) {
     }
     rm_op_outputs_free(&first);
     if (wrong) return complain("%s", wrong);
-    return name ? complain("%s has other bits when the same call is made again, with %d thread%s", name, setup.threads,
+    return name ? complain("%s has different bits when the same call is repeated with %d thread%s", name, setup.threads,
                            setup.threads > 1 ? "s" : "")
                 : NULL;
 }
@@ -366,7 +368,7 @@ static const char *check_repeats(subject *s) {
     return wrong;
 }
 
-/* One thread against two: noted, not demanded. */
+/* Compares one thread with two: reported, not required. */
 static const char *note_threads(subject *s) {
     rm_op_setup setup = setup_f32(s);
     rm_op_inputs in;
@@ -381,11 +383,11 @@ static const char *note_threads(subject *s) {
     return wrong || wrong_two ? complain("%s", wrong ? wrong : wrong_two) : NULL;
 }
 
-/* ---- Promise: kernels in float, and any tile, give what the definition in double gives ---------------------- */
+/* ---- Promise: kernels in float, with any tile size, agree with the definition in double --------------------- */
 
-/* What float rounding may do to each output, measured: how far the definition in double moves when every real input
- * moves by one unit in its last place, up or down at random; some directions are tried. A float kernel makes about one
- * such error per operation, in some order, so it is allowed a multiple. */
+/* The effect of float rounding on each output is measured: how far the definition in double moves if every real input
+ * moves by one ulp, up or down at random, over some trials. A float kernel makes about one
+ * such error per operation, in some order, so a multiple is allowed. */
 enum { NUDGES = 4, ALLOWED_NUDGES = 8, ALLOWED_ULPS = 4 };
 
 static void nudge(rm_op_array *a, uint32_t *seed) {
@@ -395,7 +397,7 @@ static void nudge(rm_op_array *a, uint32_t *seed) {
     }
 }
 
-/* bound[i], for output i: the most it moved, and a few units in the last place of its largest element. */
+/* bound[i], for output i: a multiple of the largest movement, and at least a few ulp of its largest element. */
 static const char *float_bounds(const subject *s, rm_op_outputs *reference, double *bound, bool evaluate) {
     named ref[OUTPUTS], moved[OUTPUTS];
     rm_op_setup setup = setup_f64(s);
@@ -426,17 +428,17 @@ static const char *compare_within(rm_op_outputs *got, rm_op_outputs *reference, 
     named a[OUTPUTS], b[OUTPUTS];
     list_outputs(got, a), list_outputs(reference, b);
     for (int i = 0; i < OUTPUTS; i++) {
-        if (a[i].array->count != b[i].array->count) return complain("%s is there only once", a[i].name);
+        if (a[i].array->count != b[i].array->count) return complain("%s exists on one side only", a[i].name);
         double error = distance(a[i].array, b[i].array);
         if (!(error <= bound[i]))
-            return complain("%s is off by %.3g, where %.3g is allowed and its largest element is %.3g", a[i].name,
-                            error, bound[i], largest(b[i].array));
+            return complain("%s is off by %.3g; %.3g is allowed, and its largest element is %.3g", a[i].name, error,
+                            bound[i], largest(b[i].array));
         if (bound[i] > 0 && error / bound[i] > *worst) *worst = error / bound[i];
     }
     return NULL;
 }
 
-/* Runs `setup` with every tile in turn and compares each with the reference. */
+/* Runs `setup` with each tile size and compares the results with the reference. */
 static const char *compare_tiles(rm_op_setup setup, const rm_op_inputs *in, rm_op_outputs *reference,
                                  const double *bound, double *worst, const char *what) {
     static const int64_t tau[] = {0, 1, 2, 3};
@@ -492,7 +494,8 @@ static const char *check_kernels(subject *s) {
 /* ---- Promise: the gradient is the derivative ------------------------------------------------------------ */
 
 /* Central differences of rm_op_objective in double. With step h the error is about h^2/6 f''' + eps |f| / h; h = 1e-5
- * balances them near 1e-10 for functions of order 1. Losses here sum up to some thousand terms of order 1. */
+ * balances the two near 1e-10 for functions of order 1. The objectives here sum up to some thousand terms of order
+ * 1. */
 static const double STEP = 1e-5, ALLOWED_GRADIENT = 2e-7;
 enum { COORDINATES = 40 /* tried per input, spread over it */ };
 
@@ -526,7 +529,7 @@ static const char *check_slopes(const rm_op_setup *setup, rm_op_inputs *in, rm_o
     return NULL;
 }
 
-/* All coordinates at once, in a direction of random signs: what no single coordinate above happened to be. */
+/* All coordinates at once, in a direction of random signs: covers the coordinates that check_slopes skips. */
 static const char *check_direction(const rm_op_setup *setup, rm_op_inputs *in, rm_op_array *at,
                                    const rm_op_array *gradient, const char *name) {
     double expected = 0, size = 0, side[2];
@@ -577,7 +580,7 @@ static const char *check_gradients(subject *s) {
     rm_op_inputs in;
     rm_op_outputs out;
     rm_op_inputs_make(&setup, 6, &in);
-    if (!s->with_states) /* so that rm_op_objective counts only what backward was told of */
+    if (!s->with_states) /* so that rm_op_objective counts only gradients that backward received */
         for (int j = 0; j < REMAT_MAX_STATES; j++) in.dstate[j].count = 0;
     const char *wrong = check_gradients_of(setup, &in, &out, &s->report->gradient_error);
     rm_op_outputs_free(&out);
@@ -585,9 +588,9 @@ static const char *check_gradients(subject *s) {
     return wrong;
 }
 
-/* ---- Promises about what is handed over ------------------------------------------------------------------ */
+/* ---- Promises about the arguments of a call -------------------------------------------------------------- */
 
-/* A NULL dx, or a NULL dstate_in, changes nothing about the others. */
+/* A NULL dx or dstate_in does not change the other gradients. */
 static const char *check_unwanted(subject *s) {
     rm_op_setup setup = setup_f32(s);
     rm_op_inputs in;
@@ -607,7 +610,7 @@ static const char *check_unwanted(subject *s) {
     return name ? complain("%s changes when another gradient is not wanted", name) : NULL;
 }
 
-/* Gradients of weights are added to what is there. Started from 3, they end 3 higher. */
+/* Gradients of weights are accumulated: if they start at 3 instead of 0, they end 3 higher. */
 static const char *check_adds_of(const rm_op_setup *setup, const rm_op_inputs *in, double epsilon) {
     rm_op_outputs from_0, from_3;
     rm_op_setup onto = *setup;
@@ -619,8 +622,8 @@ static const char *check_adds_of(const rm_op_setup *setup, const rm_op_inputs *i
         for (int64_t k = 0; k < from_0.dx[i].count && !wrong; k++)
             if (!(fabs(from_3.dx[i].value[k] - from_0.dx[i].value[k] - 3) <= bound))
                 wrong =
-                    complain("the gradient of weight x[%d] is not added to what is there: from 0 it ends at %g, from "
-                             "3 at %g",
+                    complain("the gradient of weight x[%d] is not accumulated: starting from 0 it ends at %g, from 3 "
+                             "at %g",
                              i, from_0.dx[i].value[k], from_3.dx[i].value[k]);
     }
     rm_op_outputs_free(&from_0), rm_op_outputs_free(&from_3);
@@ -637,7 +640,7 @@ static const char *check_adds(subject *s) {
     return wrong;
 }
 
-/* A forward-only pass, aux NULL, gives the same bits. */
+/* A forward-only pass, with aux NULL, gives the same bits. */
 static const char *check_no_aux(subject *s) {
     rm_op_setup setup = setup_f32(s);
     rm_op_inputs in;
@@ -650,17 +653,17 @@ static const char *check_no_aux(subject *s) {
     rm_op_outputs_free(&with), rm_op_outputs_free(&without);
     rm_op_inputs_free(&in);
     if (wrong || wrong_without) return complain("%s", wrong ? wrong : wrong_without);
-    return name ? complain("%s has other bits in a forward-only pass", name) : NULL;
+    return name ? complain("%s has different bits in a forward-only pass", name) : NULL;
 }
 
-/* ---- Promise: what is not saved by a lean stage is made again, bit for bit -------------------------------- */
+/* ---- Promise: tensors that a lean stage does not save are recomputed bit-identically ---------------------- */
 
-/* A lean run against one that saved everything; rm_op_run itself compares what was made again. */
+/* Compares a lean run with one that saved everything; rm_op_run itself compares the recomputed tensors. */
 static const char *compare_lean(rm_op_setup setup, const rm_op_inputs *in, rm_op_trick trick) {
     static const char *const when[] = {[RM_OP_PLAIN] = "",
-                                       [RM_OP_UNDECLARED_NAN] = " when what it may not read is NaN",
-                                       [RM_OP_UNDECLARED_OTHER] = " when what it may not read has other values",
-                                       [RM_OP_UNDECLARED_ABSENT] = " when what it may not read is absent"};
+                                       [RM_OP_UNDECLARED_NAN] = " when undeclared tensors are NaN",
+                                       [RM_OP_UNDECLARED_OTHER] = " when undeclared tensors have other values",
+                                       [RM_OP_UNDECLARED_ABSENT] = " when undeclared tensors are absent"};
     rm_op_outputs kept, lean;
     const char *wrong = rm_op_run(&setup, in, &kept);
     setup.lean = true, setup.trick = trick;
@@ -671,12 +674,12 @@ static const char *compare_lean(rm_op_setup setup, const rm_op_inputs *in, rm_op
     const char *how = setup.define ? ", by the definition" : setup.threads > 1 ? ", on two threads" : "";
     int64_t tau = setup.tau ? setup.tau : rm_op_steps(&setup);
     if (wrong_lean) return complain("kept lean%s, tile %lld: %s%s", how, (long long)tau, wrong_lean, when[trick]);
-    return name ? complain("kept lean%s, tile %lld: %s has other bits than when everything is saved%s", how,
-                           (long long)tau, name, when[trick])
+    return name ? complain("kept lean%s, tile %lld: %s differs from a run that saves everything%s", how, (long long)tau,
+                           name, when[trick])
                 : NULL;
 }
 
-/* Every tile; buffers in several places, whose poison differs; and what is not declared, absent last. */
+/* Every tile size; buffers at several addresses with different poison; undeclared tensors changed, and absent last. */
 static const char *check_lean_of(rm_op_setup setup, const rm_op_inputs *in) {
     const char *wrong = NULL;
     int64_t most = rm_op_tiles(&setup);
@@ -718,11 +721,11 @@ static remat_status check_operand(const remat_op *op, const remat_sample *sample
     remat_status status = rm_desc_check(x, "an input");
     if (status) return rm_fail_in(status, "%s, sample \"%s\", x[%d]", op->name, sample->name, i);
     REQUIRE(x->dtype == real || (x->dtype == REMAT_I32 && op->bound), INVALID,
-            "%s, sample \"%s\": x[%d] is %s; it must be %s, or integers of which bound says how large they are",
-            op->name, sample->name, i, rm_desc_text(x, text), real == REMAT_F32 ? "f32" : "f64 in the op in double");
+            "%s, sample \"%s\": x[%d] is %s; it must be %s, or integers limited by bound", op->name, sample->name, i,
+            rm_desc_text(x, text), real == REMAT_F32 ? "f32" : "f64 in the op in double");
     bool any_length = !sample->sequence || rm_op_shares(op, i) || op->time == REMAT_TIME_FULL;
     REQUIRE(any_length || (x->rank >= 2 && x->dim[0] == sample->x[0].dim[0]), INVALID,
-            "%s, sample \"%s\": x[%d] is %s; in a sequence it begins with (T,B), T as x[0] has it", op->name,
+            "%s, sample \"%s\": x[%d] is %s; in a sequence it must begin with (T,B), with the T of x[0]", op->name,
             sample->name, i, rm_desc_text(x, text));
     return REMAT_OK;
 }
@@ -735,7 +738,7 @@ static remat_status check_samples(const remat_op *op, remat_dtype real) {
         const remat_sample *sample = &op->samples[k];
         REQUIRE(sample->name, INVALID, "%s: sample %d has no name", op->name, k);
         REQUIRE(sample->sequence || !along_time, INVALID,
-                "%s, sample \"%s\": it works along time, and this is no sequence", op->name, sample->name);
+                "%s, sample \"%s\": the op works along time, but the sample is not a sequence", op->name, sample->name);
         REQUIRE(!sample->attr || op->attr_bytes, INVALID,
                 "%s, sample \"%s\": it has attributes, but the op's attr_bytes is 0", op->name, sample->name);
         for (int i = 0; i < op->n_in; i++) TRY(check_operand(op, sample, i, real));
@@ -744,7 +747,7 @@ static remat_status check_samples(const remat_op *op, remat_dtype real) {
     return REMAT_OK;
 }
 
-/* The two are one op: the same inputs, saves and samples, but for the precision. */
+/* Both describe the same op: equal inputs, saves and samples, except for the precision. */
 static remat_status check_twins(const remat_op *op, const remat_op *op_f64) {
     TRY(check_samples(op, REMAT_F32));
     TRY(check_samples(op_f64, REMAT_F64));
@@ -763,7 +766,7 @@ static remat_status check_twins(const remat_op *op, const remat_op *op_f64) {
         }
     }
     REQUIRE(same, INVALID,
-            "%s: the op in double is another one: it differs in inputs, states, time, saves, attr_bytes or samples",
+            "%s: the op in double is not the same op: it differs in inputs, states, time, saves, attr_bytes or samples",
             op->name);
     return REMAT_OK;
 }
@@ -795,7 +798,7 @@ static const char *check_promises(subject *s) {
     return check_needed(s->op, s->needed);
 }
 
-/* The op on samples whose attributes are exactly attr_bytes long: what reads on finds NaN. */
+/* The op with samples whose attributes are exactly attr_bytes long: reading past their end finds NaN. */
 static remat_op fence_attributes(const remat_op *op, rm_guard_set *memory) {
     remat_op fenced = *op;
     remat_sample *sample = rm_guard_alloc(memory, (size_t)op->n_samples * sizeof *sample, "the samples");
@@ -825,10 +828,10 @@ static const char *check_fenced(const remat_op *op, const remat_op *op_f64, rema
 }
 
 static remat_status check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
-    char before[1024]; /* infer's refusals, which are asked for, are nobody's last error */
+    char before[1024]; /* refusals that the check provokes must not stay as the last error */
     snprintf(before, sizeof before, "%s", remat_last_error());
     TRY(check_twins(op, op_f64));
-    rm_parallel_pretend(1); /* two threads are two, on a busy machine, too */
+    rm_parallel_pretend(1); /* use two threads even on a busy machine */
     const char *wrong = check_fenced(op, op_f64, report);
     rm_parallel_pretend(0);
     REQUIRE(!rm_op_starved, MEMORY, "%s: out of memory for its samples' buffers", op->name);
@@ -836,7 +839,7 @@ static remat_status check(const remat_op *op, const remat_op *op_f64, remat_op_r
     return rm_fail(REMAT_OK, "%s", before);
 }
 
-/* Of a report there is also what was found before a promise was seen broken. */
+/* If a promise is broken, the report still holds what was found before. */
 remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
                                   size_t report_bytes) {
     remat_op_report made = {.same_across_threads = true};

@@ -1,4 +1,4 @@
-/* op_run.c: one op on one sample, tile by tile (op_run.h). */
+/* op_run.c: runs one op on one sample, tile by tile (op_run.h). */
 #include "ops/check/op_run.h"
 
 #include <math.h>
@@ -21,7 +21,8 @@ static bool is_buffer(const rm_op_setup *s, int i) { return s->op->buffers >> i 
 int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
 int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == REMAT_TIME_FULL ? 1 : rm_op_steps(s); }
 
-/* The inputs' shapes when x has so many timesteps. Those of another length, which WHOLE ops may have, keep theirs. */
+/* The shapes of the inputs for `steps` time steps. Inputs of a different length, which WHOLE ops may have, keep
+ * theirs. */
 static void shapes_of(const rm_op_setup *s, int64_t steps, remat_desc *x) {
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         x[i] = i < s->op->n_in ? sample_of(s)->x[i] : (remat_desc){.rank = -1};
@@ -55,7 +56,7 @@ static uint64_t next_word(uint64_t *seed) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* Away from 0, where relu has its kink. */
+/* Never near 0, where relu has its kink. */
 static double next_real(uint64_t *seed) {
     uint64_t word = next_word(seed);
     double size = 0.1 + (double)(word >> 40) * 0x1p-24;
@@ -157,7 +158,7 @@ static void collect(const remat_tensor *from, rm_op_array *to, int64_t at, bool 
 
 typedef struct {
     int64_t t0, steps;
-    remat_call call; /* forward's; backward's is made from it */
+    remat_call call; /* of forward; the call of backward is derived from it */
 } tile;
 
 typedef struct {
@@ -190,13 +191,13 @@ static remat_tensor tensor_make(runner *r, remat_desc desc, const double *values
     return t;
 }
 
-/* All buffers that were asked for are there. */
+/* Whether all allocations succeeded. */
 static bool is_ready(const runner *r) { return !rm_op_starved && !r->memory.starved; }
 
-/* By the definition, where the op has one beside its kernels. */
+/* Whether to run the definition, if the op has one besides its kernels. */
 static bool is_defined(const rm_op_setup *s) { return s->define && s->op->define_forward; }
 
-/* False: there was no memory, and nothing has run. */
+/* Returns false if memory was short; then nothing has run. */
 static bool run_kernel(runner *r, const remat_call *call, remat_pass pass) {
     const remat_op *op = r->s->op;
     remat_kernel *const defined[] = {op->define_forward, op->define_backward, op->define_rebuild, op->define_once};
@@ -214,17 +215,17 @@ static const char *judge(runner *r, const char *pass) {
     return sentence;
 }
 
-static int64_t stride_of(const remat_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one timestep */
+static int64_t stride_of(const remat_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one time step */
 
 static bool y_has_time(const runner *r) { return sample_of(r->s)->sequence && rm_op_keeps_time(r->s->op); }
 
-/* The first element of y, and of dy, that is the tile's. */
+/* Index of the tile's first element in y and dy. */
 static int64_t place_in_y(const runner *r, const tile *t) {
     int64_t t0 = r->s->op->time == REMAT_TIME_REVERSE ? rm_op_steps(r->s) - t->t0 - t->steps : t->t0;
     return y_has_time(r) ? t0 * stride_of(&r->y) : 0;
 }
 
-/* x and the sizes that follow from it, for the tile's steps. */
+/* Sets x, and the sizes that depend on it, for the steps of the tile. */
 static void tile_inputs(runner *r, tile *t) {
     remat_desc x[REMAT_MAX_INPUTS];
     shapes_of(r->s, t->steps, x);
@@ -252,7 +253,7 @@ static void tile_scratch(runner *r, remat_call *call, remat_pass pass) {
     if (!defined && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux);
     call->scratch = rm_guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
     if (!defined && on->fixed_bytes)
-        call->fixed = rm_guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed place");
+        call->fixed = rm_guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed memory");
 }
 
 /* Once, before forward, which sees no buffers any more. */
@@ -302,15 +303,15 @@ static const char *forward_tile(runner *r, int64_t k) {
     return judge(r, "forward");
 }
 
-/* ---- Tricks: what backward is shown ------------------------------------------------------------------ */
+/* ---- Tricks: the tensors that backward gets ----------------------------------------------------------- */
 
-/* Whether the pass may read it. Rebuild may read the weights as well, and no outgoing state. */
+/* Whether the pass may read tensor `item`. Rebuild may also read weights, but not the outgoing state. */
 static bool declared(const remat_op *op, remat_pass pass, int item) {
     if (item < REMAT_MAX_INPUTS && pass == REMAT_REBUILD && op->shared >> item & 1) return true;
     return item == RM_OP_OUT ? op->saves.out : item == RM_OP_STATE ? op->saves.state : op->saves.in >> item & 1;
 }
 
-/* The same shape, other numbers: still finite, still inside the bound of integers, often of the other sign. */
+/* The same shape with other values: finite, integers within their bound, often with the opposite sign. */
 static void *others(runner *r, const remat_tensor *t, int64_t bound, const char *what) {
     remat_tensor other = {t->desc, rm_guard_alloc(&r->memory, rm_desc_bytes(&t->desc), what)};
     int64_t n = rm_desc_count(&t->desc);
@@ -351,7 +352,7 @@ static void trick_all(runner *r, remat_call *c, remat_pass pass) {
     }
 }
 
-/* ---- Lean: what backward reads is made again ---------------------------------------------------------- */
+/* ---- Lean: tensors that backward reads are recomputed ------------------------------------------------- */
 
 /* The first byte that differs, or -1. */
 static int64_t first_difference(const void *a, const void *b, uint64_t bytes) {
@@ -361,7 +362,7 @@ static int64_t first_difference(const void *a, const void *b, uint64_t bytes) {
     return -1;
 }
 
-/* Rebuilds *aux of forward's call, where the op says that the bits are the same: then they must be. */
+/* Rebuilds *aux of forward's call. If the op claims equal bits for this shape, they must be equal. */
 static const char *rebuild_tile(runner *r, const remat_call *forward, void **aux) {
     const rm_op_setup *s = r->s;
     remat_desc x[REMAT_MAX_INPUTS];
@@ -377,12 +378,12 @@ static const char *rebuild_tile(runner *r, const remat_call *forward, void **aux
     int64_t at = first_difference(c.aux, forward->aux, bytes);
     *aux = c.aux;
     if (wrong || at < 0) return wrong;
-    snprintf(sentence, sizeof sentence, "rebuild leaves another aux than forward did, from byte %lld of %llu",
-             (long long)at, (unsigned long long)bytes);
+    snprintf(sentence, sizeof sentence, "rebuild's aux differs from forward's, from byte %lld of %llu", (long long)at,
+             (unsigned long long)bytes);
     return sentence;
 }
 
-/* Runs forward again into new buffers, which backward will read. */
+/* Runs forward again into new buffers, which backward then reads. */
 static const char *repeat_tile(runner *r, const remat_call *forward, remat_call *backward) {
     const rm_op_setup *s = r->s;
     remat_desc x[REMAT_MAX_INPUTS];
@@ -393,11 +394,11 @@ static const char *repeat_tile(runner *r, const remat_call *forward, remat_call 
     c.aux = rm_guard_alloc(&r->memory, aux_bytes, "aux");
     tile_scratch(r, &c, REMAT_FORWARD);
     if (!run_kernel(r, &c, REMAT_FORWARD)) return no_memory;
-    const char *wrong = judge(r, "forward, run again,");
+    const char *wrong = judge(r, "the second forward");
     backward->y.data = c.y.data, backward->aux = c.aux;
     if (wrong) return wrong;
-    if (first_difference(c.y.data, forward->y.data, bytes) >= 0) return "forward, run again, gives another y";
-    if (first_difference(c.aux, forward->aux, aux_bytes) >= 0) return "forward, run again, leaves another aux";
+    if (first_difference(c.y.data, forward->y.data, bytes) >= 0) return "the second forward's y differs from the first";
+    if (first_difference(c.aux, forward->aux, aux_bytes) >= 0) return "the second forward's aux differs from the first";
     return NULL;
 }
 
@@ -423,7 +424,7 @@ static void ask_for_gradients(runner *r, int64_t k, remat_call *c) {
     }
 }
 
-/* Of the gradients that op->first_for names, some are asked for; or x[0] is read for any. */
+/* Whether backward reads x[0]: always, or if one of the gradients in op->first_for is wanted. */
 static bool reads_first(const remat_op *op, const remat_call *c) {
     bool reads = !op->first_for;
     for (int i = 0; i < op->n_in; i++) reads |= op->first_for >> i & 1 && c->dx[i].data;
@@ -455,7 +456,7 @@ static const char *backward_tile(runner *r, int64_t k) {
 
 /* ---- The whole -------------------------------------------------------------------------------------- */
 
-/* Weights, their gradients, what is packed from them, and the tiles. */
+/* Prepares weights, their gradients, packed weights and tiles. */
 static const char *prepare(runner *r) {
     const rm_op_setup *s = r->s;
     remat_desc x[REMAT_MAX_INPUTS];
@@ -503,7 +504,7 @@ static void collect_forward(runner *r) {
         if (y_has_time(r))
             collect(&t->call.y, &out->y, place_in_y(r, t), false);
         else if (r->s->op->time == REMAT_TIME_LAST)
-            collect(&t->call.y, &out->y, 0, false); /* the last one stays */
+            collect(&t->call.y, &out->y, 0, false); /* the last one is kept */
         else
             collect(&t->call.y, &out->y, 0, true);
     }

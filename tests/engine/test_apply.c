@@ -1,6 +1,7 @@
-/* test_apply.c: ops from outside. Random networks are built twice, by Remat's builders and by remat_apply from copies of the same
- * descriptors under other names: planner and executor must not see a difference, in any plan. What differs is what ops are known
- * by name for: an embedding is not folded into them. And descriptors, inputs and results that cannot work are refused. */
+/* test_apply.c: ops from outside. Random networks are built twice, by Remat's builders and by remat_apply from copies
+ * of the same descriptors under other names: planner and executor must not see a difference, in any plan. What differs
+ * is what ops are known by name for: an embedding is not folded into them. And descriptors, inputs and results that
+ * cannot work are refused. */
 #include <math.h>
 
 #include "engine/graph/graph.h"
@@ -60,7 +61,8 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
     return mine;
 }
 
-/* ---- What is planned and what runs are the same ------------------------------------------------------------------- */
+/* ---- What is planned and what runs are the same
+ * ------------------------------------------------------------------- */
 
 static void expect_same_text(char *a, char *b, const char *what) {
     size_t same = 0;
@@ -159,7 +161,8 @@ START_TEST(no_plan_tells_them_apart) {
 }
 END_TEST
 
-/* ---- By name ------------------------------------------------------------------------------------------------------- */
+/* ---- By name
+ * ------------------------------------------------------------------------------------------------------- */
 
 enum { T = 24, B = 2, H = 8, V = 5 };
 
@@ -241,7 +244,8 @@ START_TEST(they_are_calibrated) {
 }
 END_TEST
 
-/* ---- Attributes ---------------------------------------------------------------------------------------------------- */
+/* ---- Attributes
+ * ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(attributes_are_copied) {
     remat_graph *g;
@@ -266,7 +270,8 @@ START_TEST(attributes_are_copied) {
 }
 END_TEST
 
-/* ---- What is refused ----------------------------------------------------------------------------------------------- */
+/* ---- What is refused
+ * ----------------------------------------------------------------------------------------------- */
 
 static remat_graph *graph;
 static remat_value sequence, whole, slope;
@@ -301,12 +306,12 @@ static void expect_refused(const remat_op *op, const remat_value *inputs, int n,
     X("tanh", op.n_in = 0, "n_in is 0")                                                                                \
     X("tanh", op.n_in = REMAT_MAX_INPUTS + 1, "n_in is 10")                                                            \
     X("tanh", op.n_state = -1, "n_state -1")                                                                           \
-    X("tanh", op.n_state = 1, "an op has states exactly if it is")                                                     \
-    X("tanh", op.time = (remat_time)7, "there is no time number 7")                                                    \
-    X("tanh", op.optional = 1, "always given")                                                                         \
-    X("tanh", op.optional = 2, "behind its 1")                                                                         \
-    X("tanh", op.saves.in = 2, "behind its 1")                                                                         \
-    X("tanh", op.discrete = 1, "no bound for them")                                                                    \
+    X("tanh", op.n_state = 1, "n_state is 1")                                                                          \
+    X("tanh", op.time = (remat_time)7, "time is 7")                                                                    \
+    X("tanh", op.optional = 1, "x[0] is marked optional")                                                              \
+    X("tanh", op.optional = 2, "n_in of 1")                                                                            \
+    X("tanh", op.saves.in = 2, "n_in of 1")                                                                            \
+    X("tanh", op.discrete = 1, "but no bound")                                                                         \
     X("tanh", op.infer = NULL, "no infer or no cost")                                                                  \
     X("tanh", op.cost = NULL, "no infer or no cost")                                                                   \
     X("tanh", op.on[REMAT_ON_CPU].forward = NULL, "no forward or no backward")                                         \
@@ -320,9 +325,9 @@ static void expect_refused(const remat_op *op, const remat_value *inputs, int n,
     X("tanh", op.infer = empty_infer, "of size 0")                                                                     \
     X("tanh", op.infer = refusing_infer, "my_tanh: nothing (24,2,8) will do")                                          \
     X("tanh", op.infer = untyped_infer, "has dtype number 7")                                                          \
-    X("tanh", op.infer = silent_infer, "refuses these inputs without a sentence")                                      \
-    X("tanh", op.cost = endless_cost, "both are finite, and not negative")                                             \
-    X("tanh", op.cost = negative_cost, "both are finite, and not negative")                                            \
+    X("tanh", op.infer = silent_infer, "infer refuses these inputs")                                                   \
+    X("tanh", op.cost = endless_cost, "finite and not negative")                                                       \
+    X("tanh", op.cost = negative_cost, "finite and not negative")                                                      \
     X("tanh", op.cost = wrapping_cost, "cost's scratch_bytes asks for 18446744073709551615 bytes")                     \
     X("tanh", op.aux_bytes = wrapping_aux, "aux_bytes asks for 18446744073709551615 bytes")                            \
     X("tanh", (op.discrete = 1, op.bound = any_bound), "input 0 is f32 (24,2,8), and marked discrete")                 \

@@ -1,10 +1,11 @@
-/* test_cells.c: the fast recurrent kernels against the readable definitions, over odd sizes, for every instruction set
- * this machine has; and that their bits do not depend on threads, tiles, or on whether gates are kept.
+/* test_cells.c: compares the fast recurrent kernels with the readable definitions, for odd sizes and every instruction
+ * set of this machine; and checks that their bits do not depend on threads, tiles or saved gates.
  *
- * Against the definition: both round, in different places, sums of up to rows or 4H products; the bound is 400 float
- * epsilons of the array's largest element, or of 0.05 where all are smaller (past a saturated tanh a gradient is a
- * difference, 1 - h^2, whose error does not shrink with it). Kernels in bf16 round each operand by up to 2^-8 of it: their bound is 2^-4
- * of an array's norm, and that of floats where all operands are bf16's own numbers. Everything else is compared bit for bit.
+ * Tolerance: definition and kernel round sums of up to rows or 4H products in different places; the bound is 400 float
+ * epsilons of the array's largest element, or of 0.05 if all are smaller (after a saturated tanh a gradient contains
+ * the difference 1 - h^2, whose error does not shrink with it). Kernels in bf16 round each operand by up to 2^-8 of its
+ * value: their bound is 2^-4 of an array's norm, or the bound of floats if all operands are representable in bf16.
+ * Everything else is compared bit for bit.
  */
 #include <check.h>
 #include <math.h>
@@ -25,8 +26,8 @@ typedef struct {
     const remat_op *op;
     int64_t gates, tau, batch, in, hidden;
     bool folded, bias_ih, bias_hh, state; /* state: non-zero incoming states and gradients of the outgoing ones */
-    bool resets;                          /* about one row in four begins anew, at every timestep */
-    bool in_bf16;                         /* all inputs are numbers that bf16 has */
+    bool resets;                          /* about one row in four is reset, at every time step */
+    bool in_bf16;                         /* all inputs are representable in bf16 */
 } problem;
 
 typedef struct {
@@ -34,7 +35,7 @@ typedef struct {
     int64_t count[ARRAYS];
 } result;
 
-/* Exactly as large as asked, so that a sanitizer sees one element too far. */
+/* Exactly of the requested size, so that a sanitizer detects access past the end. */
 static void *take(int64_t bytes) {
     void *p = NULL;
     ck_assert_int_eq(posix_memalign(&p, RM_ALIGN, (size_t)(bytes > 0 ? bytes : 1)), 0);
@@ -66,12 +67,12 @@ static void result_free(result *r) {
     for (int i = 0; i < ARRAYS; i++) free(r->array[i]);
 }
 
-/* Towards zero: to what is left of their first 16 bits. */
+/* Rounds towards zero: keeps the upper 16 bits. */
 static void shorten(remat_call *call) {
     remat_tensor *t[] = {&call->x[0], &call->x[1], &call->x[2], &call->state_in[0]};
     for (int i = 0; i < 4; i++)
         for (int64_t j = 0; t[i]->data && t[i]->desc.dtype == REMAT_F32 && j < rm_desc_count(&t[i]->desc); j++)
-            memset((float *)t[i]->data + j, 0, 2); /* on a little-endian machine, as all with these kernels are */
+            memset((float *)t[i]->data + j, 0, 2); /* all machines with these kernels are little-endian */
 }
 
 static remat_call make_inputs(const problem *p) {
@@ -104,7 +105,7 @@ static void free_inputs(remat_call *call) {
     free(call->dy.data);
 }
 
-/* Gradients of weights start from numbers, not zeros: they are added to. */
+/* Gradients of weights start from random numbers, because kernels add to them. */
 static result make_outputs(const problem *p, remat_call *call) {
     int64_t wide = p->gates * p->hidden, state = p->batch * p->hidden;
     int64_t count[ARRAYS] = {p->tau * state,
@@ -197,7 +198,7 @@ static void same_numbers(const problem *p, const result *got, const result *want
     }
 }
 
-/* Of a few numbers all may be small differences of large ones. */
+/* The norm is compared, because in short arrays all elements may be small differences of large numbers. */
 static void near_numbers(const problem *p, const result *got, const result *want) {
     for (int i = 0; i < ARRAYS; i++) {
         double error = 0, norm = 0;
@@ -219,7 +220,7 @@ static void same_bits(const problem *p, const result *a, const result *b, int fi
                       "%s: %s has other bits %s", say(p, threads), array_name[i], what);
 }
 
-/* y and the states of two tiles, cut at `cut`, against the one of the whole. */
+/* Compares y and the states of two tiles, cut at `cut`, with those of one tile. */
 static void check_cut(const problem *p, const result *whole, int64_t cut) {
     remat_call call = make_inputs(p);
     remat_desc x[REMAT_MAX_INPUTS];
@@ -289,7 +290,7 @@ static const int64_t batches[] = {1, 2, 3, 5, 7, 8, 16, 17}, hiddens[] = {1, 3, 
 static const int64_t ins[] = {1, 5, 64}, taus[] = {1, 2, 7};
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* All sizes for one cell and one kind of input; biases and states take turns. */
+/* All sizes for one cell and one kind of input; biases and states alternate. */
 static void check_sizes(const char *name, int gates, bool folded) {
     int turn = 0;
     for (int b = 0; b < COUNT(batches); b++)
@@ -324,7 +325,7 @@ static void check_isa(int isa) {
 START_TEST(fast_kernels_match_the_definition) { check_isa(_i); }
 END_TEST
 
-/* More rows than are summed at once (48), and more depth than one block of weights (128, or 256 in bf16). */
+/* More rows than are summed at once (48), and deeper than one block of weights (128, or 256 in bf16). */
 START_TEST(sizes_beyond_one_chunk) {
     for (int isa = 0; isa < RM_CELL_ISAS; isa++) {
         if (!rm_cell_kernels_list(isa)) continue;
@@ -346,8 +347,8 @@ START_TEST(sizes_beyond_one_chunk) {
 }
 END_TEST
 
-/* Of one timestep forward, where no operand has more than 8 significant bits. */
-START_TEST(bf16_loses_nothing_else) {
+/* One time step of forward; no operand has more than 8 significant bits. */
+START_TEST(bf16_rounds_only_operands) {
     const rm_cell_kernels *kernels = rm_cell_kernels_list(RM_CELL_BF16);
     if (kernels) rm_cell_kernels_use(kernels);
     for (int i = 0; kernels && i < 2 * COUNT(batches) * COUNT(hiddens) * COUNT(ins); i++) {
@@ -364,8 +365,8 @@ START_TEST(bf16_loses_nothing_else) {
 }
 END_TEST
 
-/* What a device runs instead of an op is that op with these kernels. */
-START_TEST(bf16_is_an_op_of_its_own) {
+/* The op that a device runs in its place differs in its kernels only. */
+START_TEST(bf16_variant_has_its_own_kernels) {
     remat_op in_bf16;
     const rm_cell_kernels *kernels = rm_cell_kernels_list(RM_CELL_BF16);
     ck_assert_int_eq(rm_recurrent_in_bf16((rm_cell)_i, &in_bf16), kernels != NULL);
@@ -384,8 +385,8 @@ START_TEST(bf16_is_an_op_of_its_own) {
 }
 END_TEST
 
-/* What is not wanted is left out, and the rest is as before. */
-START_TEST(gradients_not_wanted) {
+/* Unwanted gradients are skipped; the others do not change. */
+START_TEST(unwanted_gradients_are_skipped) {
     problem p = {
         .op = rm_op_find(cells[_i].name), .gates = cells[_i].gates, .tau = 3, .batch = 2, .in = 3, .hidden = 5};
     remat_call call = make_inputs(&p);
@@ -408,7 +409,7 @@ START_TEST(gradients_not_wanted) {
 }
 END_TEST
 
-START_TEST(shapes_are_refused) {
+START_TEST(invalid_shapes_are_refused) {
     const remat_op *op = rm_op_find(cells[_i].name);
     remat_desc y, state[REMAT_MAX_STATES], good[REMAT_MAX_INPUTS];
     for (int i = 0; i < op->n_in; i++) good[i] = op->samples[0].x[i];
@@ -427,14 +428,14 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("cells");
     TCase *tests = tcase_create("cells");
-    rm_parallel_pretend(1); /* several threads are several, on a busy machine, too */
+    rm_parallel_pretend(1); /* use several threads even on a busy machine */
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, fast_kernels_match_the_definition, 0, RM_CELL_ISAS);
     tcase_add_loop_test(tests, sizes_beyond_one_chunk, 0, COUNT(cells));
-    tcase_add_loop_test(tests, bf16_loses_nothing_else, 0, COUNT(cells));
-    tcase_add_loop_test(tests, bf16_is_an_op_of_its_own, 0, COUNT(cells));
-    tcase_add_loop_test(tests, gradients_not_wanted, 0, COUNT(cells));
-    tcase_add_loop_test(tests, shapes_are_refused, 0, COUNT(cells));
+    tcase_add_loop_test(tests, bf16_rounds_only_operands, 0, COUNT(cells));
+    tcase_add_loop_test(tests, bf16_variant_has_its_own_kernels, 0, COUNT(cells));
+    tcase_add_loop_test(tests, unwanted_gradients_are_skipped, 0, COUNT(cells));
+    tcase_add_loop_test(tests, invalid_shapes_are_refused, 0, COUNT(cells));
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

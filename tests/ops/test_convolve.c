@@ -1,6 +1,6 @@
-/* test_convolve.c: convolutions of random shapes, with every instruction set that this machine has: as the definition in double says
- * but for rounding; the same bits on any number of threads, of an image alone or among others, and of weights' gradients where images
- * are cut between those that are summed at a time. */
+/* test_convolve.c: convolutions of random shapes, with every instruction set of this machine. They equal the definition
+ * in double up to rounding; bits do not depend on the number of threads, on the other images of a batch or, for
+ * gradients of weights, on a split of the batch between groups of images that are summed at a time. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@ static int64_t draw(int64_t below) {
 static int64_t pick(const int64_t *from, int64_t count) { return from[draw(count)]; }
 #define PICK(...) pick((int64_t[]){__VA_ARGS__}, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-/* ---- One convolution, in double ---------------------------------------------------------------------------------------- */
+/* ---- One convolution, in double
+ * ---------------------------------------------------------------------------------------- */
 
 enum { X, W, B, ARRAYS };
 
@@ -27,12 +28,12 @@ typedef struct {
     rm_conv_attr attr;
     remat_desc in[REMAT_MAX_INPUTS], out; /* of doubles */
     rm_conv_shape shape;
-    double *x[ARRAYS], *dy;           /* given */
-    double *y, *dx[ARRAYS];           /* what is right */
+    double *x[ARRAYS], *dy;           /* inputs */
+    double *y, *dx[ARRAYS];           /* expected results */
     double *size_y, *size_dx[ARRAYS]; /* sums of the terms' magnitudes */
 } example;
 
-/* Exactly as large as asked, so that a sanitizer sees one element too far; filled with NaN. */
+/* Exactly of the requested size, so that a sanitizer detects access past the end; filled with NaN. */
 static void *take(int64_t count, size_t size) {
     void *p = NULL;
     ck_assert_int_eq(posix_memalign(&p, RM_ALIGN, (size_t)(count ? count : 1) * size), 0);
@@ -84,7 +85,7 @@ static void forget(example *e) {
     free(e->y), free(e->size_y), free(e->dy);
 }
 
-/* False: the filter does not fit, or it is too much work. */
+/* Returns false if the filter does not fit or the case is too large. */
 static bool random_shape(example *e) {
     bool flat = draw(5) == 0, wide = draw(4) == 0;
     rm_conv_attr *a = &e->attr;
@@ -101,7 +102,7 @@ static bool random_shape(example *e) {
         for (int d = flat; d < 2; d++)
             dim[0][2 + d] = 1 + draw(3), filter[2 + d] = flat ? 9 : 3, a->padding[d] = flat ? 4 : 1;
     }
-    if (draw(6) == 0) { /* filters of one pixel, at times of more channels than are summed at once */
+    if (draw(6) == 0) { /* filters of one pixel, sometimes with more channels than are summed at once */
         for (int d = flat; d < 2; d++) a->stride[d] = filter[2 + d] = 1, a->padding[d] = 0;
         if (draw(3) == 0)
             a->groups = 1, dim[0][0] = 1, dim[0][1] = filter[1] = 600 + draw(100), filter[0] = PICK(1, 16, 17);
@@ -116,7 +117,8 @@ static bool random_shape(example *e) {
     return (double)rm_desc_count(&e->out) * (double)(filter[1] * filter[2] * (flat ? 1 : filter[3])) < 3e6;
 }
 
-/* ---- The same in float ------------------------------------------------------------------------------------------------- */
+/* ---- The same in float
+ * ------------------------------------------------------------------------------------------------- */
 
 static float *rounded(const double *x, int64_t count) {
     float *to = take(count, sizeof *to);
@@ -124,7 +126,7 @@ static float *rounded(const double *x, int64_t count) {
     return to;
 }
 
-/* Every sum has at most `terms` roundings, of numbers up to `size` + 1. */
+/* A sum has at most `terms` roundings, of numbers up to `size` + 1. */
 static void near(const char *what, const float *got, const double *want, const double *size, int64_t count,
                  double terms) {
     for (int64_t i = 0; i < count; i++)
@@ -133,13 +135,13 @@ static void near(const char *what, const float *got, const double *want, const d
 }
 
 static void same(const char *what, const float *a, const float *b, int64_t count) {
-    ck_assert_msg(!memcmp(a, b, (size_t)count * sizeof *a), "%s has other bits", what);
+    ck_assert_msg(!memcmp(a, b, (size_t)count * sizeof *a), "%s has different bits", what);
 }
 
 typedef struct {
-    float *x, *w, *b, *dy; /* given */
-    float *y, *dx, *dw;    /* on one thread */
-    float *y2, *dx2, *dw2; /* and otherwise */
+    float *x, *w, *b, *dy; /* inputs */
+    float *y, *dx, *dw;    /* results on one thread */
+    float *y2, *dx2, *dw2; /* results of the other runs */
     int64_t nx, nw, ny;
 } floats;
 
@@ -168,7 +170,8 @@ static void compare(const example *e, floats *f) {
         same("y on more threads", f->y2, f->y, f->ny), same("dx on more threads", f->dx2, f->dx, f->nx);
         same("dw on more threads", f->dw2, f->dw, f->nw);
     }
-    int64_t together = s->positions < 256 ? 256 / s->positions : 1; /* whose weights are summed at a time: convolve.h */
+    int64_t together = s->positions < 256 ? 256 / s->positions : 1; /* images whose weight gradients are summed at a
+                                                                       time: convolve.h */
     memset(f->dw2, 0, (size_t)f->nw * sizeof *f->dw);
     for (int64_t i = 0; i < s->images; i += together)
         run(*s, f, 2, i, i + together < s->images ? together : s->images - i, f->y2, f->dx2, f->dw2);
@@ -179,7 +182,7 @@ static void compare(const example *e, floats *f) {
     near("dw image by image", f->dw2, e->dx[W], e->size_dx[W], f->nw, (double)(s->images * s->positions));
 }
 
-START_TEST(random_convolutions_are_right_to_rounding_and_in_every_bit_the_same) {
+START_TEST(random_convolutions_are_accurate_and_bit_identical) {
     example e = {.attr = {.groups = 1}};
     state = (uint32_t)_i * 2654435761u + 1;
     while (!random_shape(&e)) continue;
@@ -204,8 +207,7 @@ int main(void) {
     Suite *suite = suite_create("convolve");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 300);
-    tcase_add_loop_test(tc, random_convolutions_are_right_to_rounding_and_in_every_bit_the_same, 0,
-                        rm_cases(2000, 200));
+    tcase_add_loop_test(tc, random_convolutions_are_accurate_and_bit_identical, 0, rm_cases(2000, 200));
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_gemm.c: matrix products of every orientation and awkward shape, in parts of larger matrices, against three loops
- * in double; and exp.h, against the C library. */
+/* test_gemm.c: matrix products of every orientation and odd shapes, in parts of larger matrices, compared with three
+ * loops in double; and exp.h, compared with the C library. */
 #include <check.h>
 #include <dlfcn.h>
 #include <float.h>
@@ -19,7 +19,7 @@ typedef struct {
 
 static float pseudo(int64_t i) { return (float)((uint32_t)(i * 2654435761u + 12345u) >> 8) * 0x1p-23f - 1; }
 
-/* Stored rows are PAD longer than they need to be; the gaps hold NaN, which no product may read or write. */
+/* Stored rows are PAD longer than needed; the gaps hold NaN, which no product may read or write. */
 enum { PAD = 5 };
 static matrix matrix_make(int64_t rows, int64_t columns, int64_t seed) {
     matrix m = {rows, columns, columns + PAD, malloc((size_t)(rows * (columns + PAD)) * sizeof(float))};
@@ -34,7 +34,7 @@ static double element(const matrix *m, rm_orientation is, int64_t i, int64_t j) 
     return is == RM_TRANSPOSED ? m->at[j * m->stride + i] : m->at[i * m->stride + j];
 }
 
-/* The bound: k products below 1 and a sum, each rounded once, in any order. */
+/* The bound for k products below 1 and their sum, each rounded once, in any order. */
 static void expect_product(const matrix *c, const matrix *before, const matrix *a, rm_orientation a_is, const matrix *b,
                            rm_orientation b_is, int64_t k, double alpha, double beta) {
     for (int64_t i = 0; i < c->rows; i++) {
@@ -68,7 +68,7 @@ static void try_shape(int threads, rm_orientation a_is, rm_orientation b_is, int
     free(a.at), free(b.at), free(c.at), free(before.at);
 }
 
-/* Small ones by every instruction set; the last is OpenBLAS's. */
+/* Small products with every instruction set; the last by OpenBLAS. */
 START_TEST(products_of_every_orientation) {
     static const int64_t shape[][3] = {{1, 1, 1},      {1, 33, 7},    {16, 64, 20},    {17, 5, 3},
                                        {5, 129, 1},    {300, 40, 30}, {31, 500, 40},   {40, 37, 300},
@@ -89,8 +89,9 @@ START_TEST(products_of_every_orientation) {
 }
 END_TEST
 
-/* Of a small product every element has a sum of its own: neither threads nor the rows and columns beside it show in its bits. */
-START_TEST(small_products_are_made_element_by_element) {
+/* Each element of a small product is summed separately: its bits depend neither on threads nor on the other rows and
+ * columns. */
+START_TEST(small_product_elements_are_independent) {
     enum { M = 67, N = 83, K = 131 };
     for (int way = 0; way < 4; way++) {
         rm_orientation a_is = way & 1 ? RM_TRANSPOSED : RM_PLAIN, b_is = way & 2 ? RM_TRANSPOSED : RM_PLAIN;
@@ -108,8 +109,8 @@ START_TEST(small_products_are_made_element_by_element) {
 }
 END_TEST
 
-/* How a product is cut follows from the number of threads, whoever computes the shares. */
-START_TEST(shares_are_the_same_on_one_thread) {
+/* The division of a product depends on the requested number of threads alone, not on the threads that compute it. */
+START_TEST(division_is_the_same_on_one_thread) {
     static const int64_t shape[][3] = {{67, 83, 131}, {520, 260, 260}, {100, 300, 1000}};
     for (int i = 0; i < 6; i++) {
         int64_t m = shape[i / 2][0], n = shape[i / 2][1], k = shape[i / 2][2];
@@ -126,8 +127,9 @@ START_TEST(shares_are_the_same_on_one_thread) {
 }
 END_TEST
 
-/* A program that uses OpenBLAS itself finds as many threads there as it asked for: also while products are made on several. */
-START_TEST(the_threads_of_openblas_stay_the_programs) {
+/* A program that uses OpenBLAS itself keeps its number of OpenBLAS threads, even while products run on several
+ * threads. */
+START_TEST(programs_openblas_threads_are_kept) {
     void *blas = strstr(rm_gemm_library(), "OpenBLAS") ? dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD) : NULL;
     if (!blas) return;
     int (*get)(void);
@@ -147,7 +149,7 @@ START_TEST(the_threads_of_openblas_stay_the_programs) {
 }
 END_TEST
 
-/* Every 397th float, and the ends. What is below the smallest normal number becomes 0. */
+/* Every 397th float, and the ends. Results below the smallest normal number become 0. */
 START_TEST(exp_is_accurate) {
     double worst = 0;
     for (uint32_t bits = 0x80000000u; bits <= 0xff800000u - 397; bits += 397) {
@@ -161,7 +163,7 @@ START_TEST(exp_is_accurate) {
         double ulps = fabs(got - exact) / ldexp(1, ilogb(exact) - 23);
         if (!(ulps <= worst)) worst = ulps;
     }
-    ck_assert_msg(worst <= 1.5, "off by %g units in the last place", worst);
+    ck_assert_msg(worst <= 1.5, "off by %g ulp", worst);
     ck_assert(rm_expf_nonpositive(0) == 1);
     ck_assert(rm_expf_nonpositive(-INFINITY) == 0);
     ck_assert(isnan(rm_expf_nonpositive(NAN)));
@@ -173,9 +175,9 @@ int main(void) {
     TCase *tests = tcase_create("gemm");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
-    tcase_add_test(tests, small_products_are_made_element_by_element);
-    tcase_add_test(tests, shares_are_the_same_on_one_thread);
-    tcase_add_test(tests, the_threads_of_openblas_stay_the_programs);
+    tcase_add_test(tests, small_product_elements_are_independent);
+    tcase_add_test(tests, division_is_the_same_on_one_thread);
+    tcase_add_test(tests, programs_openblas_threads_are_kept);
     tcase_add_test(tests, exp_is_accurate);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,5 +1,5 @@
-/* test_layerwise.c: LARS and LAMB, which look at whole arrays: step by step against the formulas in double, whole and in
- * parts, and against the element-wise optimizers where they must agree. test_optimizers.c has those. */
+/* test_layerwise.c: LARS and LAMB, which use norms of whole arrays: compared step by step with the formulas in double,
+ * whole and in parts, and with the element-wise optimizers (test_optimizers.c) where both must agree. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -10,7 +10,8 @@
 
 enum { N = 1000, STEPS = 12 };
 
-/* ---- What an engine does: measure all parts, add up, update all parts -------------------------------------------------- */
+/* ---- As the engine does it: measure all parts, add the sums, update all parts
+ * ------------------------------------------ */
 
 typedef struct {
     float *p, *g, *state[RM_MAX_OPTIMIZER_STATE];
@@ -35,7 +36,7 @@ static void set_gradient(array *a, int64_t t) {
     for (int64_t i = 0; i < a->n; i++) a->g[i] = noise(i, t) * 0.5f;
 }
 
-/* One update of an array that `parts` ranks hold equal shares of, the last the rest. */
+/* One update of an array held by `parts` ranks in equal shares; the last rank also has the rest. */
 static void step(const char *name, rm_update u, array *a, int parts) {
     const rm_optimizer *o = rm_optimizer_find(name);
     int64_t share = a->n / parts;
@@ -48,7 +49,8 @@ static void step(const char *name, rm_update u, array *a, int parts) {
         }
 }
 
-/* ---- The formulas, in double, from the floats of the step before ------------------------------------------------------ */
+/* ---- The formulas, in double, from the floats of the step before
+ * ------------------------------------------------------ */
 
 static double norm(const double *x) {
     double sum = 0;
@@ -57,7 +59,7 @@ static double norm(const double *x) {
 }
 
 typedef struct {
-    double p[N], state[2][N], size[N]; /* size: of the largest number that went into p */
+    double p[N], state[2][N], size[N]; /* size: largest magnitude that contributed to p */
 } expected;
 
 static void oracle_lars(const rm_update *u, const array *before, expected *e) {
@@ -90,7 +92,7 @@ static void oracle_lamb(const rm_update *u, const array *before, expected *e) {
     double ratio = u->adapt && norm(w) > 0 && norm(d) > 0 ? phi / norm(d) : 1;
     for (int i = 0; i < N; i++) {
         e->p[i] = w[i] - u->lr * ratio * d[i];
-        /* m may be far smaller than the two it is the difference of */
+        /* m may be far smaller than the two numbers that it is the difference of */
         e->size[i] = fabs(w[i]) + u->lr * ratio * (fabs(d[i]) + 1 / (sqrt(e->state[1][i] / rest2) + u->epsilon));
     }
 }
@@ -125,8 +127,8 @@ static rm_update complete(rm_update u, int64_t t, int threads) {
     return u;
 }
 
-/* A step is a handful of roundings of numbers no larger than `size`. */
-START_TEST(each_step_is_the_formulas) {
+/* A step has a few roundings, of numbers no larger than `size`. */
+START_TEST(each_step_follows_the_formulas) {
     static expected e;
     const char *name = configurations[_i].name;
     array a = array_make(N);
@@ -148,8 +150,8 @@ START_TEST(each_step_is_the_formulas) {
 }
 END_TEST
 
-/* Norms are of the whole array: what a rank holds of it makes no difference beyond the last bits of their sum. */
-START_TEST(parts_are_as_good_as_the_whole) {
+/* Norms are of the whole array: the division among ranks changes only the last bits of their sum. */
+START_TEST(parts_give_the_same_update_as_the_whole) {
     static const int parts[] = {2, 3, 7, 64};
     array whole = array_make(N);
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
@@ -168,7 +170,7 @@ START_TEST(parts_are_as_good_as_the_whole) {
 }
 END_TEST
 
-START_TEST(threads_do_not_matter) {
+START_TEST(result_is_independent_of_threads) {
     enum { MANY = 3 * (1 << 16) + 777 };
     array one = array_make(MANY), two = array_make(MANY);
     for (int64_t t = 1; t <= 3; t++) {
@@ -181,7 +183,7 @@ START_TEST(threads_do_not_matter) {
 }
 END_TEST
 
-START_TEST(what_is_not_a_number_is_seen) {
+START_TEST(nan_reaches_the_parameters) {
     for (int bad = 0; bad < 2; bad++) {
         array a = array_make(N);
         rm_update u = complete(configurations[_i].update, 1, 1);
@@ -189,14 +191,14 @@ START_TEST(what_is_not_a_number_is_seen) {
         (bad ? a.p : a.g)[N / 2] = NAN;
         step(configurations[_i].name, u, &a, 2);
         ck_assert(isnan(a.p[N / 2]));
-        if (u.adapt) ck_assert(isnan(a.p[0]) && isnan(a.p[N - 1])); /* its norm is nobody's length */
+        if (u.adapt) ck_assert(isnan(a.p[0]) && isnan(a.p[N - 1])); /* the NaN norm affects all elements */
         array_free(&a);
     }
 }
 END_TEST
 
-/* New layers start from 0, and unused ones have a gradient of 0: neither may stand still for ever, or divide by it. */
-START_TEST(a_norm_of_zero_means_a_ratio_of_one) {
+/* New layers may start from 0, and unused ones have a gradient of 0: neither may stop training or divide by 0. */
+START_TEST(zero_norm_gives_ratio_one) {
     array a = array_make(N), still = array_make(N);
     rm_update u = complete((rm_update){.lr = 0.5, .momentum = 0.9, .adapt = true}, 1, 1);
     memset(a.p, 0, N * sizeof(float));
@@ -212,11 +214,12 @@ START_TEST(a_norm_of_zero_means_a_ratio_of_one) {
 }
 END_TEST
 
-/* ---- Where they must agree with others ---------------------------------------------------------------------------------- */
+/* ---- Agreement with other optimizers
+ * ------------------------------------------------------------------------------------ */
 
-/* Without trust, and with Goyal's correction whenever the rate changes, a rate within the velocity is as good as one outside
- * of it: momentum SGD as PyTorch has it. That is why sgd needs no correction. */
-START_TEST(corrected_momentum_is_that_of_sgd) {
+/* Without trust, and with Goyal's correction whenever the rate changes, a learning rate inside the velocity is
+ * equivalent to one outside of it: PyTorch's momentum SGD. That is why sgd needs no correction. */
+START_TEST(corrected_momentum_matches_sgd) {
     static const double rates[] = {0.01, 0.02, 0.04, 0.08, 0.08, 0.08, 0.008, 0.008, 0.004, 0.002, 0.002, 0.001};
     array lars = array_make(N), sgd = array_make(N), wrong = array_make(N);
     double worst = 0;
@@ -238,7 +241,7 @@ START_TEST(corrected_momentum_is_that_of_sgd) {
 }
 END_TEST
 
-START_TEST(lamb_of_a_bias_is_adamw) {
+START_TEST(lamb_matches_adamw_for_biases) {
     array lamb = array_make(N), adamw = array_make(N);
     for (int64_t t = 1; t <= STEPS; t++) {
         rm_update u = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
@@ -251,8 +254,8 @@ START_TEST(lamb_of_a_bias_is_adamw) {
 }
 END_TEST
 
-/* What trust is for: the step is a share of the weights, however large the gradient is. */
-START_TEST(the_size_of_the_gradient_does_not_matter) {
+/* The purpose of trust: the step is proportional to the weights, however large the gradient is. */
+START_TEST(result_is_independent_of_gradient_scale) {
     static const char *const names[] = {"lars", "lamb"};
     for (int k = 0; k < 2; k++) {
         array a = array_make(N), large = array_make(N);
@@ -269,7 +272,7 @@ START_TEST(the_size_of_the_gradient_does_not_matter) {
 }
 END_TEST
 
-START_TEST(states_are_those_needed) {
+START_TEST(only_needed_states_are_used) {
     rm_update plain = {.lr = 1}, momentum = {.lr = 1, .momentum = 0.5};
     ck_assert_int_eq(rm_optimizer_find("lars")->states_used(&plain), 0);
     ck_assert_int_eq(rm_optimizer_find("lars")->states_used(&momentum), 1);
@@ -282,15 +285,15 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("layerwise");
     TCase *tests = tcase_create("layerwise");
-    tcase_add_loop_test(tests, each_step_is_the_formulas, 0, CONFIGURATIONS);
-    tcase_add_loop_test(tests, parts_are_as_good_as_the_whole, 0, CONFIGURATIONS);
-    tcase_add_loop_test(tests, threads_do_not_matter, 0, CONFIGURATIONS);
-    tcase_add_loop_test(tests, what_is_not_a_number_is_seen, 0, CONFIGURATIONS);
-    tcase_add_test(tests, a_norm_of_zero_means_a_ratio_of_one);
-    tcase_add_loop_test(tests, corrected_momentum_is_that_of_sgd, 0, 2);
-    tcase_add_test(tests, lamb_of_a_bias_is_adamw);
-    tcase_add_test(tests, the_size_of_the_gradient_does_not_matter);
-    tcase_add_test(tests, states_are_those_needed);
+    tcase_add_loop_test(tests, each_step_follows_the_formulas, 0, CONFIGURATIONS);
+    tcase_add_loop_test(tests, parts_give_the_same_update_as_the_whole, 0, CONFIGURATIONS);
+    tcase_add_loop_test(tests, result_is_independent_of_threads, 0, CONFIGURATIONS);
+    tcase_add_loop_test(tests, nan_reaches_the_parameters, 0, CONFIGURATIONS);
+    tcase_add_test(tests, zero_norm_gives_ratio_one);
+    tcase_add_loop_test(tests, corrected_momentum_matches_sgd, 0, 2);
+    tcase_add_test(tests, lamb_matches_adamw_for_biases);
+    tcase_add_test(tests, result_is_independent_of_gradient_scale);
+    tcase_add_test(tests, only_needed_states_are_used);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

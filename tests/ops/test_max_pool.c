@@ -1,4 +1,5 @@
-/* test_max_pool.c: windows of random shapes over planes with ties, infinities and NaNs, bit by bit what the definition says. */
+/* test_max_pool.c: windows of random shapes over planes with ties, infinities and NaNs, compared bit for bit with the
+ * definition. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,13 +14,13 @@ static int64_t draw(int64_t below) {
     return (int64_t)(((uint64_t)(state >> 4) * (uint64_t)below) >> 28);
 }
 
-/* Few values, so that several are often largest. */
+/* Few distinct values, so that ties are frequent. */
 static float draw_value(void) {
     static const float value[] = {-INFINITY, -2, -1, 0, 1, 2, INFINITY, NAN};
     return value[draw(draw(8) ? 6 : 8)];
 }
 
-/* The first of those that are largest, the last NaN if there is one. -1: none. */
+/* The first maximum, or the last NaN if there is one; -1 for an empty window. */
 static int64_t largest(const rm_pool_attr *a, const int64_t in[2], const float *x, int64_t r, int64_t q) {
     int64_t best = -1;
     for (int64_t i = 0; i < a->window[0]; i++)
@@ -32,14 +33,14 @@ static int64_t largest(const rm_pool_attr *a, const int64_t in[2], const float *
     return best;
 }
 
-/* Exactly as large as asked, so that a sanitizer sees one element too far. */
+/* Exactly of the requested size, so that a sanitizer detects access past the end. */
 static float *take(int64_t count) {
     float *p = malloc((size_t)count * sizeof *p);
     ck_assert_ptr_nonnull(p);
     return p;
 }
 
-START_TEST(the_largest_is_taken_and_gets_the_gradient) {
+START_TEST(maximum_is_taken_and_gets_the_gradient) {
     state = (uint32_t)_i * 2654435761u + 1;
     rm_pool_attr a = {{0}, {0}, {0}};
     int64_t planes = 1 + draw(3), in[2] = {1 + draw(12), draw(4) ? 1 + draw(40) : 500 + draw(100)};
@@ -79,7 +80,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("max_pool");
     TCase *tc = tcase_create("all");
-    tcase_add_loop_test(tc, the_largest_is_taken_and_gets_the_gradient, 0, rm_cases(2000, 300));
+    tcase_add_loop_test(tc, maximum_is_taken_and_gets_the_gradient, 0, rm_cases(2000, 300));
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

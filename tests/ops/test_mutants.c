@@ -1,4 +1,4 @@
-/* test_mutants.c: the test of the tests. Every op in tests/mutants has one mistake; the harness must find it, and
+/* test_mutants.c: tests remat_op_check itself. Every op in tests/mutants has one mistake; the check must find it, and
  * for the right reason. */
 #include <check.h>
 #include <stdlib.h>
@@ -14,28 +14,28 @@
     X(undeclared_first, "when another gradient is not wanted")                                                         \
     X(over_declared_output, "no gradient depends on y")                                                                \
     X(over_declared_input, "no gradient depends on it")                                                                \
-    X(non_repeatable, "other bits when the same call is made again")                                                   \
-    X(address_dependent, "other bits when the same call is made again")                                                \
+    X(non_repeatable, "the same call")                                                                                 \
+    X(address_dependent, "the same call")                                                                              \
     X(scratch_overrun, "wrote outside scratch")                                                                        \
-    X(overwritten_weight_gradient, "not added to what is there")                                                       \
+    X(overwritten_weight_gradient, "is not accumulated")                                                               \
     X(accumulated_gradient, "dx[0][0] is NaN")                                                                         \
     X(forgotten_origin, "tile 1 of 7 timesteps: y is off")                                                             \
     X(forgotten_row, "y[30] is NaN")                                                                                   \
     X(denominator_squared, "y is not divided by the denominator")                                                      \
-    X(stuck_shape, "infer's y is f32 (7,5) for 6 timesteps, where a part of the whole is f32 (6,5)")                   \
+    X(stuck_shape, "infer's y is f32 (7,5) for 6 timesteps")                                                           \
     X(outgoing_state, "`saves` does not declare")                                                                      \
     X(free_of_charge, "claims to compute nothing")                                                                     \
-    X(rebuild_slightly_wrong, "rebuild leaves another aux than forward did")                                           \
-    X(rebuild_forgotten_row, "rebuild leaves another aux than forward did")                                            \
-    X(rebuild_shape_dependent, "sample \"whole\": kept lean, tile 1: rebuild leaves another aux")                      \
-    X(rebuild_undeclared_output, "when what it may not read is NaN")                                                   \
+    X(rebuild_slightly_wrong, "rebuild's aux differs")                                                                 \
+    X(rebuild_forgotten_row, "rebuild's aux differs")                                                                  \
+    X(rebuild_shape_dependent, "sample \"whole\": kept lean, tile 1: rebuild's aux differs")                           \
+    X(rebuild_undeclared_output, "undeclared tensors are NaN")                                                         \
     X(rebuild_aux_overrun, "rebuild wrote outside aux")                                                                \
     X(rebuild_scratch_overrun, "rebuild wrote outside scratch")                                                        \
     X(rebuild_changed_input, "rebuild changed x[0]")                                                                   \
-    X(rebuild_free_of_charge, "rebuild has weights, and claims to compute nothing")                                    \
-    X(rebuild_half_declared, "of rebuild and define_rebuild there is only one")                                        \
+    X(rebuild_free_of_charge, "rebuild has weights, but claims to compute nothing")                                    \
+    X(rebuild_half_declared, "of rebuild and define_rebuild")                                                          \
     X(rebuild_and_cheap, "one or the other")                                                                           \
-    X(cheap_with_memory, "forward, run again, leaves another aux")                                                     \
+    X(cheap_with_memory, "second forward's aux")                                                                       \
     X(reverse_unturned, "tile 1 of 7 timesteps: y is off")                                                             \
     X(reverse_gradient_unturned, "the kernel in double, tile 1 of 7 timesteps: dx[0] is off")                          \
     X(reverse_pointwise, "tile 1 of 7 timesteps: y is off")
@@ -59,7 +59,7 @@ static const struct {
 START_TEST(mutant_is_caught) {
     remat_status status = remat_op_check(mutant[_i].op, mutant[_i].op_f64, NULL);
     const char *wrong = remat_last_error();
-    ck_assert_msg(status == REMAT_INVALID, "the harness finds nothing wrong with %s", mutant[_i].op->doc);
+    ck_assert_msg(status == REMAT_INVALID, "the check finds nothing wrong with %s", mutant[_i].op->doc);
     ck_assert_msg(strstr(wrong, mutant[_i].reason), "%s is caught for another reason: %s", mutant[_i].op->doc, wrong);
 }
 END_TEST

@@ -1,5 +1,5 @@
-/* test_op_check.c: remat_op_check as a program calls it, on the example's op: what it answers, and what it refuses before anything
- * runs. What it finds is for test_mutants.c, and that Remat's own ops pass for test_ops.c. */
+/* test_op_check.c: remat_op_check as a program calls it, on the op of the example: its results, and what it refuses
+ * before anything runs. test_mutants.c tests the mistakes that it finds, and test_ops.c that the built-in ops pass. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static void expect(remat_status status, remat_status expected, const char *becau
     ck_assert_msg(strstr(remat_last_error(), because), "\"%s\" does not say \"%s\"", remat_last_error(), because);
 }
 
-/* Refusals are part of the check: they are not left as the thread's last error. */
-START_TEST(an_op_that_keeps_its_promises_is_ok) {
+/* The check provokes refusals; they must not stay as the thread's last error. */
+START_TEST(correct_op_passes) {
     remat_op_report report = {0};
     ck_assert_int_eq(remat_refuse("what was %s before", "wrong"), REMAT_INVALID);
     ck_assert_int_eq(remat_op_check(&softsign, &softsign_f64, &report), REMAT_OK);
@@ -30,15 +30,15 @@ START_TEST(an_op_that_keeps_its_promises_is_ok) {
 }
 END_TEST
 
-START_TEST(a_mistake_is_found) {
+START_TEST(mistake_in_backward_is_found) {
     expect(remat_op_check(&broken_softsign, &broken_softsign_f64, NULL), REMAT_INVALID,
            "softsign, sample \"sequence\": the gradient of x[0][0] is ");
     expect(remat_op_check(&broken_softsign, &softsign_f64, NULL), REMAT_INVALID, "the kernel in float");
 }
 END_TEST
 
-/* A definition apart is what kernels are compared with. */
-START_TEST(kernels_are_held_against_definitions) {
+/* Kernels are compared with a separate definition. */
+START_TEST(kernels_are_compared_with_definitions) {
     remat_op op = softsign, op_f64 = softsign_f64;
     op.define_forward = softsign.on[REMAT_ON_CPU].forward, op.define_backward = softsign.on[REMAT_ON_CPU].backward;
     op_f64.define_forward = softsign_f64.on[REMAT_ON_CPU].forward;
@@ -50,7 +50,7 @@ START_TEST(kernels_are_held_against_definitions) {
 }
 END_TEST
 
-/* One allocation fails, one of the first or any: MEMORY, and everything is given back (which AddressSanitizer sees). */
+/* If any allocation fails, the status is MEMORY and everything is freed (which AddressSanitizer checks). */
 static void starve(const remat_op *op, const remat_op *op_f64, int64_t first, int64_t any) {
     int64_t before = rm_host_allocations();
     ck_assert_int_eq(remat_op_check(op, op_f64, NULL), REMAT_OK);
@@ -64,7 +64,7 @@ static void starve(const remat_op *op, const remat_op *op_f64, int64_t first, in
     ck_assert_int_eq(remat_op_check(op, op_f64, NULL), REMAT_OK);
 }
 
-START_TEST(memory_may_be_short) {
+START_TEST(failed_allocation_is_reported) {
     starve(&softsign, &softsign_f64, 150, rm_cases(1000, 100));
     starve(rm_op_find("gru"), rm_op_find_f64("gru"), 150, rm_cases(100, 5)); /* states, packed weights, rebuild */
 }
@@ -76,8 +76,8 @@ END_TEST
 
 #define MISTAKES(X)                                                                                                    \
     X(op_f64 = op, "x[0] is f32 (5,2,7); it must be f64 in the op in double")                                          \
-    X(op_f64.saves.out = true, "the op in double is another one")                                                      \
-    X(sample_f64.x[0].dim[0] = 6, "the op in double is another one")                                                   \
+    X(op_f64.saves.out = true, "it differs in inputs, states, time, saves")                                            \
+    X(sample_f64.x[0].dim[0] = 6, "it differs in inputs, states, time")                                                \
     X(op.n_samples = 0, "has no samples")                                                                              \
     X(op.samples = NULL, "has no samples")                                                                             \
     X(op.cost = NULL, "no infer or no cost")                                                                           \
@@ -86,15 +86,15 @@ END_TEST
     X(sample.x[1].rank = -1, "x[1] is not given, and is not optional")                                                 \
     X(sample.x[0] = SHAPE(REMAT_F32, 9, 1, 1, 1, 1), "rank from 0 to 8")                                               \
     X(sample.x[0].dim[1] = 0, "of size 0")                                                                             \
-    X(sample.x[0].dtype = REMAT_I32, "or integers of which bound says how large they are")                             \
-    X(sample.x[0] = SHAPE(REMAT_F32, 1, 7, 1, 1, 1), "in a sequence it begins with (T,B)")                             \
-    X((op.time = REMAT_TIME_LAST, op.cheap = false, sample.sequence = false), "this is no sequence")                   \
+    X(sample.x[0].dtype = REMAT_I32, "it must be f32, or integers")                                                    \
+    X(sample.x[0] = SHAPE(REMAT_F32, 1, 7, 1, 1, 1), "(T,B)")                                                          \
+    X((op.time = REMAT_TIME_LAST, op.cheap = false, sample.sequence = false), "not a sequence")                        \
     X((op.discrete = op_f64.discrete = 2, op.bound = op_f64.bound = any_bound),                                        \
       "input 1 is f32 (7), and marked discrete")                                                                       \
     X(sample.attr = &op, "it has attributes, but the op's attr_bytes is 0")                                            \
-    X(op.attr_bytes = 4, "the op in double is another one")                                                            \
-    X(op.cost = endless_cost, "both are finite, and not negative")                                                     \
-    X(op.aux_bytes = wrapping_aux, "2^60 are the most")                                                                \
+    X(op.attr_bytes = 4, "attr_bytes or samples")                                                                      \
+    X(op.cost = endless_cost, "inf FLOPs and 1 bytes")                                                                 \
+    X(op.aux_bytes = wrapping_aux, "2^60")                                                                             \
     X(sample.x[1].dim[0] = 6, "slope is f32 (6); it must be a vector of 7")
 
 static int64_t any_bound(const remat_desc *x, const void *attr, int input) {
@@ -114,7 +114,7 @@ static uint64_t wrapping_aux(const remat_desc *x, const void *attr) { return (vo
 #define COUNTED(...) +1
 enum { N_MISTAKES = 0 MISTAKES(COUNTED), FIRST = __COUNTER__ + 1 };
 
-START_TEST(what_cannot_be_tried_is_refused) {
+START_TEST(invalid_descriptors_and_samples_are_refused) {
     remat_op op = softsign, op_f64 = softsign_f64;
     remat_sample sample = softsign.samples[0], sample_f64 = softsign_f64.samples[0];
     const char *because = NULL;
@@ -133,8 +133,9 @@ END_TEST
 
 static void writing_forward(const remat_call *call) { ((rm_scale_attr *)(uintptr_t)call->attr)->factor = 1; }
 
-/* Nor are they written to. What is said to be shorter than it is: scale's factor, a double, as if it were a float. */
-START_TEST(attributes_are_as_long_as_said) {
+/* Attributes must not be written to. Here attr_bytes is too small: it declares scale's factor, a double, as long as a
+ * float. */
+START_TEST(wrong_attribute_length_is_found) {
     remat_op op = *rm_op_find("scale"), op_f64 = *rm_op_find_f64("scale");
     ck_assert_int_eq(remat_op_check(&op, &op_f64, NULL), REMAT_OK);
     op.on[REMAT_ON_CPU].forward = writing_forward;
@@ -145,9 +146,9 @@ START_TEST(attributes_are_as_long_as_said) {
 }
 END_TEST
 
-/* ---- What else an author calls ---------------------------------------------------------------------------------- */
+/* ---- Other functions for op authors ----------------------------------------------------------------------------- */
 
-START_TEST(shapes_are_told) {
+START_TEST(shapes_are_described) {
     char text[REMAT_DESC_TEXT];
     remat_desc desc = SHAPE(REMAT_F64, 3, 331, 4, 64, 1), scalar = SHAPE(REMAT_F32, 0, 1, 1, 1, 1);
     ck_assert_int_eq(remat_desc_count(&desc), 331 * 4 * 64);
@@ -164,14 +165,14 @@ START_TEST(shapes_are_told) {
 }
 END_TEST
 
-START_TEST(a_draw_is_that_of_dropout) {
+START_TEST(remat_random_matches_dropout) {
     remat_key key = {42, (uint64_t)1 << 32 | 7, 3};
     for (uint64_t i = 0; i < 9; i++)
         ck_assert_uint_eq(remat_random(&key, 5, i), rm_random(key.seed, key.step, 3, 5, i));
 }
 END_TEST
 
-START_TEST(a_stream_is_the_queues) {
+START_TEST(cuda_stream_is_that_of_the_queue) {
     int there;
     rm_cuda_queue queue = {.stream = &there};
     ck_assert_ptr_eq(remat_cuda_stream(&(remat_call){.queue = &queue}), &there);
@@ -183,15 +184,15 @@ int main(void) {
     Suite *suite = suite_create("op_check");
     TCase *tests = tcase_create("op_check");
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, an_op_that_keeps_its_promises_is_ok);
-    tcase_add_test(tests, a_mistake_is_found);
-    tcase_add_test(tests, kernels_are_held_against_definitions);
-    tcase_add_test(tests, memory_may_be_short);
-    tcase_add_loop_test(tests, what_cannot_be_tried_is_refused, 0, N_MISTAKES);
-    tcase_add_test(tests, attributes_are_as_long_as_said);
-    tcase_add_test(tests, shapes_are_told);
-    tcase_add_test(tests, a_draw_is_that_of_dropout);
-    tcase_add_test(tests, a_stream_is_the_queues);
+    tcase_add_test(tests, correct_op_passes);
+    tcase_add_test(tests, mistake_in_backward_is_found);
+    tcase_add_test(tests, kernels_are_compared_with_definitions);
+    tcase_add_test(tests, failed_allocation_is_reported);
+    tcase_add_loop_test(tests, invalid_descriptors_and_samples_are_refused, 0, N_MISTAKES);
+    tcase_add_test(tests, wrong_attribute_length_is_found);
+    tcase_add_test(tests, shapes_are_described);
+    tcase_add_test(tests, remat_random_matches_dropout);
+    tcase_add_test(tests, cuda_stream_is_that_of_the_queue);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,4 +1,5 @@
-/* test_ops.c: every op of the list keeps the promises of remat_op.h (remat_op_check), and gives the numbers that others give. */
+/* test_ops.c: every built-in op keeps the promises of remat_op.h (remat_op_check) and matches values from other
+ * implementations. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ START_TEST(op_keeps_its_promises) {
 }
 END_TEST
 
-/* Above it was the best that this machine has. */
+/* The previous test uses this machine's best instruction set. */
 START_TEST(cells_keep_their_promises_with_every_instruction_set) {
     const remat_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
     for (int isa = 0; op->time == REMAT_TIME_RECURRENT && isa < RM_CELL_BF16; isa++) {
@@ -42,9 +43,9 @@ START_TEST(op_list_is_in_order) {
 }
 END_TEST
 
-/* ---- Known answers, from definitions elsewhere (PyTorch 2 in double) ---------------------------------------- */
+/* ---- Known values from other implementations (PyTorch 2 in double) ------------------------------------------- */
 
-/* y of a one-call op in double; x[i] are arrays of the shapes given. */
+/* y of an op in double, in one call; x[i] are arrays of the given shapes. */
 static double y_of(const char *name, const void *attr, remat_tensor a, remat_tensor b, remat_tensor c, double *dx,
                    int64_t which) {
     const remat_op *op = rm_op_find_f64(name);
@@ -102,7 +103,7 @@ START_TEST(columns_have_known_values) {
     for (int i = 0; i < 4; i++) CLOSE(y_of("concat", NULL, left, right, none, &dx, i), expected[i]);
     CLOSE(dx, 1.0);
     CLOSE(y_of("slice", &(rm_slice_attr){1, 1}, left, none, none, &dx, 1), 4.0);
-    CLOSE(dx, 1.0); /* of the first row's second */
+    CLOSE(dx, 1.0); /* for the second element of the first row */
     y_of("slice", &(rm_slice_attr){1, 1}, left, none, none, &dx, 2);
     CLOSE(dx, 0.0);
 }
@@ -116,7 +117,7 @@ START_TEST(time_is_reversed) {
 }
 END_TEST
 
-/* ---- Linear recurrences: of one call in double, y and the gradients of the sum of all y ------------------------ */
+/* ---- Linear recurrences: y of one call in double, and the gradients of the sum of all y ------------------------ */
 
 typedef struct {
     double y[64], dx[REMAT_MAX_INPUTS][64], dh[64];
@@ -149,7 +150,7 @@ static void all_close(const double *got, const double *expected, int n, const ch
         ck_assert_msg(fabs(got[i] - expected[i]) <= 1e-14, "%s[%d]: %.17g, not %.17g", what, i, got[i], expected[i]);
 }
 
-/* By minGRU-pytorch: min_gru in log space, min_lstm step by step. */
+/* Values of minGRU-pytorch: min_gru in log space, min_lstm step by step. */
 START_TEST(minimal_cells_have_known_values) {
     static double x[2][18] = {{0.5, -1, 2, -0.25, -2, 0.75, -1, 3, 1.5, -0.5, 0.25, -0.75},
                               {0.5, -1, 2, -0.25, 1, -3, -2, 0.75, -1, 3, 0.5, 0, 1.5, -0.5, 0.25, -0.75, -2, 1}};
@@ -176,9 +177,9 @@ START_TEST(minimal_cells_have_known_values) {
 }
 END_TEST
 
-START_TEST(a_linear_scan_has_known_values) {
+START_TEST(linear_scan_has_known_values) {
     double a[6] = {2, 0.5, -1, 3, 0.5, 4}, b[6] = {1, 2, 3, -1, 5, 0.5}, h_in[2] = {10, 20};
-    double reset[6] = {0, -1, 1, 0, 0, 0}; /* of the first row at t = 1 */
+    double reset[6] = {0, -1, 1, 0, 0, 0}; /* resets the first row at t = 1 */
     remat_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), rows = rm_desc_make(REMAT_F64, 2, shape.dim);
     remat_tensor x[3] = {{shape, a}, {shape, b}, {rows, reset}};
     swept got = sweep("linear_scan", x, 3, h_in);
@@ -189,8 +190,8 @@ START_TEST(a_linear_scan_has_known_values) {
 }
 END_TEST
 
-/* By PyTorch's Conv1d(2, 2, 3, groups=2) behind two zeros. */
-START_TEST(a_causal_convolution_has_known_values) {
+/* Values of PyTorch's Conv1d(2, 2, 3, groups=2) after two zeros of padding. */
+START_TEST(causal_convolution_has_known_values) {
     double x[6] = {1, -2, 0.5, 3, -1, 2}, w[6] = {1, 2, -1, 0.5, -0.25, 3}, bias[2] = {0.5, -1};
     remat_tensor t[3] = {{rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 1, 2}), x},
                          {rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, 3}), w},
@@ -215,8 +216,8 @@ START_TEST(rms_norm_has_known_values) {
 }
 END_TEST
 
-/* Gates at the ends of their range keep or take all, and leave no NaN. */
-START_TEST(minimal_gates_may_be_extreme) {
+/* Saturated gates keep or replace the whole state, and cause no NaN. */
+START_TEST(saturated_minimal_gates_give_no_nan) {
     static const float gate[][2] = {{-3e38f, -3e38f}, {3e38f, -3e38f}, {-3e38f, 3e38f}, {3e38f, 3e38f},
                                     {-200, -100},     {-100, -200},    {500, 500},      {-500, -500}};
     static const float lstm[] = {4.5f, 2, 7, 4.5f, 7, 2, 4.5f, 4.5f}, gru[] = {2, 7, 2, 7, 2, 2, 7, 2};
@@ -241,7 +242,7 @@ START_TEST(minimal_gates_may_be_extreme) {
 }
 END_TEST
 
-/* Two heads of two features; by the formula, in another language. */
+/* Two heads of two features; values from the formula, computed independently. */
 START_TEST(attention_has_known_values) {
     double q[8] = {1, -2, 0.5, 0, 0, 1, -1, 2}, k[8] = {0.5, 1, 2, -1, -1, 0.25, 1, 1},
            v[8] = {1, 2, 3, 4, -1, 0, 0.5, 2}, dx;
@@ -265,8 +266,8 @@ START_TEST(attention_has_known_values) {
 }
 END_TEST
 
-/* Scores far apart: no exponential overflows. A NaN reaches the timesteps that look at it. */
-START_TEST(attention_of_extreme_scores) {
+/* Scores far apart: no exponential overflows. A NaN reaches the time steps that attend to it. */
+START_TEST(attention_handles_extreme_scores) {
     float q[3] = {1e19f, 1e19f, 1}, k[3] = {1e19f, -1e19f, 2}, v[3] = {1, 2, 3}, y[3], p[9];
     remat_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 1, 1});
     remat_call call = {.attr = &(rm_attention_attr){1, 1},
@@ -286,8 +287,8 @@ START_TEST(attention_of_extreme_scores) {
 }
 END_TEST
 
-/* As if the keys that are padding were not there; by the definition, and by the fast form. Where no key is left, y is 0. */
-START_TEST(attention_leaves_padding_out) {
+/* Same result as without the padded keys, for the definition and the kernel. If all keys are padding, y is 0. */
+START_TEST(attention_ignores_padding) {
     enum { T = 2, S = 4, W = 2 };
     const double q[T * W] = {1, -2, 0.5, 1}, k[S * W] = {9, 9, 0.5, 1, 7, -7, -1, 0.25},
                        v[S * W] = {5, 5, 1, 2, 6, 6, -1, 0};
@@ -326,14 +327,15 @@ START_TEST(attention_leaves_padding_out) {
 }
 END_TEST
 
-/* Of some numbers `count` in all; those of timesteps from `end` on are 0. */
+/* Fills `count` numbers; those of time steps from `end` on are 0. */
 static void fill_rows(float *x, int64_t count, int64_t width, int64_t end) {
     for (int64_t i = 0; i < count; i++) x[i] = i / width < end ? (float)sin((double)(i * 7 + count)) : 0;
 }
 
-/* Keys end before the sequence does, in each row of the batch elsewhere, and so do gradients, in one block of timesteps or another: as the
- * definition has it. Of some 300 products of numbers up to 1 the two differ by less than 1e-4. */
-START_TEST(attention_ends_where_rows_do) {
+/* Keys end before the end of the sequence, at a different time step in each row, and so do gradients, in various blocks
+ * of time steps. The kernel must equal the definition: for sums of about 300 products of numbers up to 1, both differ
+ * by less than 1e-4. */
+START_TEST(attention_respects_row_ends) {
     enum { MOST = 300, B = 2, WIDTH = 4 };
     static const int64_t steps[][4] = {/* T, S; where dy ends; heads of k and v */
                                        {300, 40, 300, 2}, {300, 40, 90, 1}, {300, 140, 0, 2},
@@ -377,7 +379,7 @@ END_TEST
 
 START_TEST(attention_refuses) {
     remat_desc x[4] = {[3] = {.rank = -1}}, y;
-    char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be dealt to 4 heads";
+    char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be split into 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
     const remat_op *op = rm_op_find("attention");
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){4, 0}, &y, NULL), REMAT_INVALID);
@@ -392,7 +394,7 @@ START_TEST(attention_refuses) {
     x[1].dim[0] = x[2].dim[0] = 7, x[2].dim[2] = 6;
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_OK);
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 1}, &y, NULL), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), "causal, they must have the same timesteps"), "%s", remat_last_error());
+    ck_assert_msg(strstr(remat_last_error(), "the same number of time steps"), "%s", remat_last_error());
     x[3] = rm_desc_make(REMAT_I32, 2, (int64_t[]){5, 2});
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "padding is i32 (5,2)"), "%s", remat_last_error());
@@ -401,14 +403,14 @@ START_TEST(attention_refuses) {
     for (int i = 0; i < 4; i++) {
         x[1] = x[2] = rm_desc_make(REMAT_F32, 3, wrong[i]);
         ck_assert_msg(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL) == REMAT_INVALID, "%d", i);
-        ck_assert_ptr_nonnull(strstr(remat_last_error(), "heads of 2 features, whose number divides 3"));
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "heads of 2 features"));
     }
     x[1] = x[2] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 2});
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0}, &y, NULL), REMAT_OK);
 }
 END_TEST
 
-/* A turn by a right angle; timestep 2^40 of a pair that turns by 1: its angle is 2^40 modulo 2 pi. */
+/* Also time step 2^40 of a pair that rotates by 1 per time step: its angle is 2^40 modulo 2 pi. */
 START_TEST(rotary_has_known_values) {
     double x[4] = {3, 5, 2, 7}, y[4], table[4];
     rm_rotary_attr attr = {10000, 1};
@@ -505,8 +507,9 @@ START_TEST(losses_have_known_values) {
 }
 END_TEST
 
-/* The means of one row, those of two being known above: of the other nothing is read. Where all is padding, 0. */
-START_TEST(padding_counts_nothing) {
+/* With one row of two padded, the loss is the mean over the other row; padded values are not read. If all rows are
+ * padding, it is 0. */
+START_TEST(padding_does_not_count) {
     double x[6] = {1, 2, 3, NAN, 0.5, INFINITY}, target[6] = {0, 2, 1, 1, NAN, -2}, y, dx[6], scratch[1], dy = 1;
     static const char *const names[] = {"mse", "mae", "huber", "bce_with_logits"};
     static const double mean[] = {5.0 / 3, 1, 2.0 / 3, -0.1704076499550209};
@@ -531,8 +534,8 @@ START_TEST(padding_counts_nothing) {
 }
 END_TEST
 
-/* torch.nn.functional.cross_entropy(x, t, label_smoothing=...), and two numbers of its gradient. */
-START_TEST(label_smoothing_is_pytorchs) {
+/* torch.nn.functional.cross_entropy(x, t, label_smoothing=...), and two elements of its gradient. */
+START_TEST(label_smoothing_matches_pytorch) {
     static const struct {
         double smoothing, loss, dx2, dx3;
     } expected[] = {{0, 1.2558682848905545, -0.1673795221125891, -0.4390241738451356},
@@ -552,8 +555,9 @@ START_TEST(label_smoothing_is_pytorchs) {
 }
 END_TEST
 
-/* torch.nn.functional.cross_entropy(x, t, weight=, ignore_index=-100, label_smoothing=), and numbers of its gradient. */
-START_TEST(a_weighted_mean_is_pytorchs) {
+/* torch.nn.functional.cross_entropy(x, t, weight=, ignore_index=-100, label_smoothing=), and elements of its
+ * gradient. */
+START_TEST(weighted_mean_matches_pytorch) {
     static const struct {
         bool weighted;
         double smoothing, total, loss, dx3, dx11;
@@ -592,8 +596,8 @@ START_TEST(a_weighted_mean_is_pytorchs) {
 }
 END_TEST
 
-/* A class, too, can be ignored: what is left are the two rows of losses_have_known_values. */
-START_TEST(a_class_is_ignored) {
+/* A class can be ignored, too: the other rows are the two of losses_have_known_values. */
+START_TEST(ignored_class_does_not_count) {
     double logits[12] = {1, 2, 3, -1, 0.5, 0, 0.25, -2, 1, 2, 0, -1}, total[1], y, scratch[1];
     int32_t targets[4] = {2, 0, 1, 1};
     remat_call call = {.attr = &(rm_target_weight_attr){3, 1},
@@ -614,8 +618,8 @@ START_TEST(a_class_is_ignored) {
 }
 END_TEST
 
-/* What an evaluation says can be compared with that of a run without smoothing: bit for bit, in both forms. */
-START_TEST(evaluation_knows_no_label_smoothing) {
+/* An evaluation gives the loss of a run without smoothing, bit for bit, for the definition and the kernel. */
+START_TEST(evaluation_ignores_label_smoothing) {
     const remat_op *op = rm_op_find("softmax_cross_entropy");
     float logits[6] = {1, 2, 3, -1, 0.5f, 0}, y[3];
     double scratch[1];
@@ -639,7 +643,7 @@ START_TEST(evaluation_knows_no_label_smoothing) {
 }
 END_TEST
 
-START_TEST(label_smoothing_must_be_a_share) {
+START_TEST(label_smoothing_outside_0_to_1_is_refused) {
     remat_desc x[4] = {rm_desc_make(REMAT_F32, 2, (int64_t[]){2, 3}),
                        rm_desc_make(REMAT_I32, 1, (int64_t[]){2}),
                        {.rank = -1},
@@ -678,11 +682,11 @@ START_TEST(layer_norm_has_known_values) {
     CLOSE(y[3], -2.5 * rstd - 1);
     CLOSE(dgain[2], 2.5 * rstd);
     CLOSE(dbias[2], 1.0);
-    CLOSE(gradient[0] + gradient[1] + gradient[2] + gradient[3], 0.0); /* a shift of the row changes nothing */
+    CLOSE(gradient[0] + gradient[1] + gradient[2] + gradient[3], 0.0); /* y does not depend on a shift of the row */
 }
 END_TEST
 
-/* A row whose mean is far above its spread: one pass in float would find no variance at all. */
+/* A row whose mean is far larger than its spread: a single pass in float would lose the variance. */
 START_TEST(layer_norm_survives_a_large_mean) {
     enum { C = 512 };
     static float x[C], y[C], gain[C], bias[C];
@@ -700,7 +704,7 @@ START_TEST(layer_norm_survives_a_large_mean) {
 END_TEST
 
 /* Logits at the ends of the float range, and NaN, which must reach the loss. */
-START_TEST(loss_of_extreme_logits) {
+START_TEST(loss_handles_extreme_logits) {
     const remat_op *op = rm_op_find("softmax_cross_entropy");
     float x[4][3] = {{1000, 0, -1000}, {-INFINITY, 0, 0}, {3e38f, 3e38f, -3e38f}, {0, NAN, 0}};
     double expected[4] = {0, 0.69314718055994531, 0.69314718055994531, NAN};
@@ -742,28 +746,28 @@ int main(void) {
     tcase_add_test(numbers, columns_have_known_values);
     tcase_add_test(numbers, time_is_reversed);
     tcase_add_loop_test(numbers, minimal_cells_have_known_values, 0, 2);
-    tcase_add_test(numbers, minimal_gates_may_be_extreme);
-    tcase_add_test(numbers, a_linear_scan_has_known_values);
-    tcase_add_test(numbers, a_causal_convolution_has_known_values);
+    tcase_add_test(numbers, saturated_minimal_gates_give_no_nan);
+    tcase_add_test(numbers, linear_scan_has_known_values);
+    tcase_add_test(numbers, causal_convolution_has_known_values);
     tcase_add_test(numbers, rms_norm_has_known_values);
     tcase_add_test(numbers, attention_has_known_values);
-    tcase_add_test(numbers, attention_of_extreme_scores);
-    tcase_add_test(numbers, attention_leaves_padding_out);
-    tcase_add_test(numbers, attention_ends_where_rows_do);
+    tcase_add_test(numbers, attention_handles_extreme_scores);
+    tcase_add_test(numbers, attention_ignores_padding);
+    tcase_add_test(numbers, attention_respects_row_ends);
     tcase_add_test(numbers, attention_refuses);
     tcase_add_test(numbers, rotary_has_known_values);
     tcase_add_test(numbers, rotary_refuses);
     tcase_add_test(numbers, batch_norm_has_known_values);
     tcase_add_test(numbers, losses_have_known_values);
-    tcase_add_test(numbers, padding_counts_nothing);
-    tcase_add_test(numbers, label_smoothing_is_pytorchs);
-    tcase_add_test(numbers, a_weighted_mean_is_pytorchs);
-    tcase_add_test(numbers, a_class_is_ignored);
-    tcase_add_test(numbers, evaluation_knows_no_label_smoothing);
-    tcase_add_test(numbers, label_smoothing_must_be_a_share);
+    tcase_add_test(numbers, padding_does_not_count);
+    tcase_add_test(numbers, label_smoothing_matches_pytorch);
+    tcase_add_test(numbers, weighted_mean_matches_pytorch);
+    tcase_add_test(numbers, ignored_class_does_not_count);
+    tcase_add_test(numbers, evaluation_ignores_label_smoothing);
+    tcase_add_test(numbers, label_smoothing_outside_0_to_1_is_refused);
     tcase_add_test(numbers, layer_norm_has_known_values);
     tcase_add_test(numbers, layer_norm_survives_a_large_mean);
-    tcase_add_test(numbers, loss_of_extreme_logits);
+    tcase_add_test(numbers, loss_handles_extreme_logits);
     suite_add_tcase(suite, promises);
     suite_add_tcase(suite, numbers);
     SRunner *runner = srunner_create(suite);

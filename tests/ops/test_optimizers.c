@@ -1,5 +1,5 @@
-/* test_optimizers.c: the optimizers against the textbook in double, against PyTorch's numbers, and against
- * themselves on other thread counts; and the sum of squares behind the global norm. */
+/* test_optimizers.c: compares the optimizers with the textbook formulas in double, with values from PyTorch, and with
+ * themselves on other numbers of threads; and tests the sum of squares for the global norm. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -69,7 +69,7 @@ static rm_update complete(const configuration *c, int64_t step, int threads) {
     return u;
 }
 
-/* ---- The textbook, in double, one number ------------------------------------------------------------- */
+/* ---- The textbook formulas, in double, for one element------------------------------------------------------- */
 
 static double limited_gradient(const rm_update *u, int64_t i, int64_t t) {
     double g = gradient_at(i, t), limit = u->gradient_limit;
@@ -135,7 +135,7 @@ static float *floats(int64_t n) {
     return x;
 }
 
-/* n parameters, the four over and over, after ten steps. The caller frees. */
+/* n parameters, the four values repeated, after ten steps. The caller frees. */
 static float *train(const configuration *c, int64_t n, int threads) {
     const rm_optimizer *o = rm_optimizer_find(c->name);
     ck_assert_ptr_nonnull(o);
@@ -147,7 +147,7 @@ static float *train(const configuration *c, int64_t n, int threads) {
         for (int64_t i = 0; i < n; i++) g[i] = gradient_at(i, t);
         u.step = t;
         o->update(&u, n, p, g, state);
-        for (int64_t i = 0; i < n; i++) ck_assert_float_eq(g[i], gradient_at(i, t)); /* left as it was */
+        for (int64_t i = 0; i < n; i++) ck_assert_float_eq(g[i], gradient_at(i, t)); /* not changed */
     }
     for (int k = 0; k < RM_MAX_OPTIMIZER_STATE; k++) free(state[k]);
     free(g);
@@ -157,14 +157,14 @@ static float *train(const configuration *c, int64_t n, int threads) {
 START_TEST(optimizer_follows_the_textbook) {
     const configuration *c = &configurations[_i];
     float *p = train(c, 4, 1);
-    for (int i = 0; i < 4; i++) /* ten steps, a handful of roundings each, of numbers below 2 */
+    for (int i = 0; i < 4; i++) /* ten steps with a few roundings each, of numbers below 2 */
         ck_assert_msg(fabs(p[i] - oracle(c, i)) <= 10 * 4 * FLT_EPSILON, "%s: parameter %d is %.9g, not %.9g", c->name,
                       i, (double)p[i], oracle(c, i));
     free(p);
 }
 END_TEST
 
-/* PyTorch fuses multiply and add where the machine can, so a step may differ in its last bit. */
+/* PyTorch fuses multiply and add if the machine supports it, so a step may differ in the last bit. */
 START_TEST(optimizer_follows_pytorch) {
     const configuration *c = &configurations[_i];
     float *p = train(c, 4, 1);
@@ -175,11 +175,11 @@ START_TEST(optimizer_follows_pytorch) {
 }
 END_TEST
 
-START_TEST(threads_do_not_matter_to_optimizers) {
+START_TEST(optimizers_are_independent_of_threads) {
     enum { MANY = (1 << 16) + 4 * 777 };
     float *one = train(&configurations[_i], MANY, 1), *two = train(&configurations[_i], MANY, 2);
     ck_assert_mem_eq(one, two, MANY * sizeof *one);
-    ck_assert_mem_eq(one, one + MANY - 4, 4 * sizeof *one); /* vector bodies and remainders agree */
+    ck_assert_mem_eq(one, one + MANY - 4, 4 * sizeof *one); /* vectorised part and remainder agree */
     free(one), free(two);
 }
 END_TEST
@@ -197,7 +197,7 @@ START_TEST(clipping_scales_the_gradient) {
 }
 END_TEST
 
-START_TEST(states_are_those_needed) {
+START_TEST(only_needed_states_are_used) {
     rm_update plain = {.lr = 1}, momentum = {.lr = 1, .momentum = 0.5};
     ck_assert_int_eq(rm_optimizer_find("sgd")->states_used(&plain), 0);
     ck_assert_int_eq(rm_optimizer_find("sgd")->states_used(&momentum), 1);
@@ -233,13 +233,13 @@ START_TEST(sum_of_squares_is_exact_to_double) {
 }
 END_TEST
 
-START_TEST(sum_of_squares_passes_on_what_is_not_finite) {
+START_TEST(sum_of_squares_propagates_nan_and_infinity) {
     float *x = floats(5000);
     x[4999] = NAN;
     ck_assert(isnan(rm_sum_of_squares(x, 5000, 2)));
     x[4999] = -INFINITY;
     ck_assert(isinf(rm_sum_of_squares(x, 5000, 2)));
-    x[4999] = 1e30f; /* its square is beyond float */
+    x[4999] = 1e30f; /* its square overflows float */
     ck_assert_double_gt(rm_sum_of_squares(x, 5000, 2), 9.9e59);
     free(x);
 }
@@ -250,11 +250,11 @@ int main(void) {
     TCase *tests = tcase_create("optimizers");
     tcase_add_loop_test(tests, optimizer_follows_the_textbook, 0, CONFIGURATIONS);
     tcase_add_loop_test(tests, optimizer_follows_pytorch, 0, CONFIGURATIONS);
-    tcase_add_loop_test(tests, threads_do_not_matter_to_optimizers, 0, CONFIGURATIONS);
+    tcase_add_loop_test(tests, optimizers_are_independent_of_threads, 0, CONFIGURATIONS);
     tcase_add_loop_test(tests, clipping_scales_the_gradient, 0, CONFIGURATIONS);
-    tcase_add_test(tests, states_are_those_needed);
+    tcase_add_test(tests, only_needed_states_are_used);
     tcase_add_test(tests, sum_of_squares_is_exact_to_double);
-    tcase_add_test(tests, sum_of_squares_passes_on_what_is_not_finite);
+    tcase_add_test(tests, sum_of_squares_propagates_nan_and_infinity);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

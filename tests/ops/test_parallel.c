@@ -1,5 +1,5 @@
-/* test_parallel.c: regions are opened while they gain time, are not while they lose it, and are tried again; what is computed is the
- * same. Time is made up: a region's beginnings are moved, by more than a test can be held up. */
+/* test_parallel.c: regions are opened while they gain time, not opened while they lose time, and retried; results do
+ * not change. Time is simulated: the start of a region is moved, by more than a delay of the test itself. */
 #include "ops/math/parallel.h"
 
 #include <check.h>
@@ -15,7 +15,8 @@ static void afresh(void) { rm_parallel_pretend(0); }
 
 static int threads_now(int threads) { return rm_region_begin(threads, true).threads; }
 
-/* A region of two threads, if it is opened: thread 0's share took so long, and then it waited. `lost_ns` of its share went by waiting. */
+/* A region of two threads, if it is opened: the time of thread 0's share, then its wait at the end. `lost_ns` of its
+ * share was spent waiting. */
 static void region(bool even, uint64_t own_ns, uint64_t waited_ns, uint64_t lost_ns) {
     rm_region r = rm_region_begin(2, even);
     ck_assert_int_eq(r.threads, 2);
@@ -32,7 +33,7 @@ static void alone(uint64_t time_ns) {
 }
 
 START_TEST(late_threads_end_the_team_for_a_while) {
-    region(true, hour, 0, 0); /* what was gained long ago does not count for long */
+    region(true, hour, 0, 0); /* old gains do not count for long */
     region(true, ms, 10000 * ms, 0);
     ck_assert_int_eq(threads_now(2), 1);
     ck_assert_int_eq(threads_now(4), 1);
@@ -41,7 +42,7 @@ START_TEST(late_threads_end_the_team_for_a_while) {
     ck_assert_int_eq(threads_now(2), 1);
     for (int i = 0; i < 16; i++) alone(i < 15 ? 90 * ms : 1000 * ms);
     ck_assert_int_eq(threads_now(2), 2);
-    region(true, ms, 10000 * ms, 0); /* tried, in vain */
+    region(true, ms, 10000 * ms, 0); /* retried without success */
     ck_assert_int_eq(threads_now(2), 1);
     alone(hour);
     region(true, 100 * ms, 0, 0);
@@ -49,7 +50,7 @@ START_TEST(late_threads_end_the_team_for_a_while) {
 }
 END_TEST
 
-START_TEST(a_sixteenth_of_the_time_may_be_lost) {
+START_TEST(at_most_a_sixteenth_of_the_time_is_lost) {
     uint64_t lost = 0, paid = 0;
     for (int i = 0; i < 1000; i++)
         if (threads_now(2) == 2)
@@ -57,19 +58,19 @@ START_TEST(a_sixteenth_of_the_time_may_be_lost) {
         else
             alone(10 * ms), paid += 10 * ms;
     ck_assert_uint_gt(lost, 0);
-    ck_assert_uint_le(lost, paid / 16 + 64 * ms); /* and what was in the account, and the last */
+    ck_assert_uint_le(lost, paid / 16 + 64 * ms); /* plus the initial balance and the last loss */
 }
 END_TEST
 
 START_TEST(waits_count_where_shares_are_equal) {
-    for (int i = 0; i < 100; i++) region(false, 10 * ms, 25 * ms, 0); /* another thread has more to do */
+    for (int i = 0; i < 100; i++) region(false, 10 * ms, 25 * ms, 0); /* another thread has more work */
     ck_assert_int_eq(threads_now(2), 2);
     for (int i = 0; i < 10; i++)
         if (threads_now(2) == 2) region(true, 10 * ms, 25 * ms, 0);
     ck_assert_int_eq(threads_now(2), 1);
     rm_parallel_pretend(0);
     for (int i = 0; i < 10; i++)
-        if (threads_now(2) == 2) region(false, ms, 25 * ms, 0); /* so much more it has not */
+        if (threads_now(2) == 2) region(false, ms, 25 * ms, 0); /* not that much more */
     ck_assert_int_eq(threads_now(2), 1);
 }
 END_TEST
@@ -83,7 +84,7 @@ START_TEST(waits_within_a_region_count) {
 }
 END_TEST
 
-/* `n` calls of a kind: how many were made together. */
+/* Makes `n` calls of a kind; returns how many used the team. */
 static int together_of(int n, uint64_t kind, uint64_t alone_ns, uint64_t together_ns) {
     int together = 0;
     for (int i = 0; i < n; i++) {
@@ -98,7 +99,7 @@ static int together_of(int n, uint64_t kind, uint64_t alone_ns, uint64_t togethe
 
 START_TEST(calls_of_a_kind_take_the_faster_way) {
     enum { NARROW = 77, WIDE = 1234567, OTHERS = 1000 };
-    ck_assert_int_eq(together_of(1, NARROW, 20 * ms, 30 * ms), 1); /* OpenMP's threads are made in the first step */
+    ck_assert_int_eq(together_of(1, NARROW, 20 * ms, 30 * ms), 1); /* OpenMP creates its threads in the first step */
     ck_assert_int_le(together_of(1000, NARROW, 20 * ms, 30 * ms), 20);
     ck_assert_int_ge(together_of(1000, WIDE, 50 * ms, 30 * ms), 980);
     ck_assert_int_ge(together_of(1000, WIDE, 50 * ms, 30 * ms), 990);
@@ -109,7 +110,7 @@ START_TEST(calls_of_a_kind_take_the_faster_way) {
 }
 END_TEST
 
-START_TEST(accounts_are_per_thread_and_may_be_overruled) {
+START_TEST(balances_are_per_thread_and_can_be_overridden) {
     region(true, ms, 1000 * ms, 0);
     int other = 0;
 #pragma omp parallel num_threads(2)
@@ -125,7 +126,7 @@ START_TEST(accounts_are_per_thread_and_may_be_overruled) {
 }
 END_TEST
 
-START_TEST(loops_run_once_over_all) {
+START_TEST(loops_visit_every_element_once) {
     enum { N = 100000 };
     static int count[N];
     for (int worth = -1; worth <= 1; worth += 2)
@@ -141,7 +142,7 @@ START_TEST(loops_run_once_over_all) {
 }
 END_TEST
 
-/* Thread 1 comes late to one meeting, when thread 0 sleeps: at the next one it is sent away. */
+/* Thread 1 is late at one barrier, while thread 0 sleeps; at the next barrier it is released. */
 START_TEST(late_threads_leave_the_barrier) {
     enum { MEETINGS = 40, LATE = 7 };
     rm_region r = {.threads = 2, .begin_ns = rm_now_ns()};
@@ -174,12 +175,12 @@ int main(void) {
     TCase *tests = tcase_create("parallel");
     tcase_add_checked_fixture(tests, afresh, NULL);
     tcase_add_test(tests, late_threads_end_the_team_for_a_while);
-    tcase_add_test(tests, a_sixteenth_of_the_time_may_be_lost);
+    tcase_add_test(tests, at_most_a_sixteenth_of_the_time_is_lost);
     tcase_add_test(tests, waits_count_where_shares_are_equal);
     tcase_add_test(tests, waits_within_a_region_count);
     tcase_add_test(tests, calls_of_a_kind_take_the_faster_way);
-    tcase_add_test(tests, accounts_are_per_thread_and_may_be_overruled);
-    tcase_add_test(tests, loops_run_once_over_all);
+    tcase_add_test(tests, balances_are_per_thread_and_can_be_overridden);
+    tcase_add_test(tests, loops_visit_every_element_once);
     tcase_add_test(tests, late_threads_leave_the_barrier);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,11 +1,11 @@
-/* test_rebuild.c: on which shapes do the recurrent cells rebuild, from h, exactly what forward had kept? Every shape of a
- * grid, with every instruction set this machine has, is run forward and rebuilt, and the two aux are compared bit for bit.
- * A shape where they differ must be one that the op's `rebuilds` excludes: then a lean stage saves its aux. None is known.
+/* test_rebuild.c: the recurrent cells rebuild from h exactly the aux that forward saved. For every shape of a
+ * grid and every instruction set of this machine, it runs forward and rebuild, and compares the two aux bit for bit.
+ * If they differ, the op's `rebuilds` must exclude the shape: then a lean stage saves its aux. No such shape is known.
  *
- *   ops_test_rebuild --table      prints how many shapes were tried, and those that differ or are excluded
+ *   ops_test_rebuild --table      prints the number of shapes tried, and those that differ or are excluded
  *
- * What else a rebuild may do wrong is op_check.c's business; here it is sizes: chunks of rows, blocks of units and of
- * depth that end in the middle.
+ * op_check.c finds other mistakes of rebuild; this test is about sizes: partial chunks of rows and partial blocks of
+ * units and depth.
  */
 #include <check.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ typedef struct {
 
 /* ---- One shape ------------------------------------------------------------------------------------- */
 
-/* Exactly as large as asked, so that a sanitizer sees one element too far. NULL for 0 bytes. */
+/* Exactly of the requested size, so that a sanitizer detects access past the end. NULL for 0 bytes. */
 static void *take(uint64_t bytes, int poison) {
     void *p = NULL;
     if (!bytes) return NULL;
@@ -92,7 +92,7 @@ static void run(remat_call *call, const remat_op *op, const remat_desc *x, remat
     free(call->scratch);
 }
 
-/* Does rebuild leave what forward did? */
+/* Whether rebuild gives the aux of forward. */
 static bool same_bits(const shape *s, bool *claimed) {
     remat_call call = make_call(s);
     remat_desc x[REMAT_MAX_INPUTS];
@@ -163,7 +163,7 @@ static int64_t sweep(const char *cell, int64_t gates) {
     return wrong;
 }
 
-START_TEST(rebuilt_is_what_was_kept) {
+START_TEST(rebuilt_aux_equals_saved_aux) {
     const rm_cell_kernels *kernels = rm_cell_kernels_list(_i);
     if (!kernels) {
         printf("instruction set %d: not on this machine\n", _i);
@@ -178,8 +178,8 @@ START_TEST(rebuilt_is_what_was_kept) {
 }
 END_TEST
 
-/* An op that learns to rebuild belongs into the table. */
-START_TEST(every_op_that_rebuilds_is_swept) {
+/* Ops with a new rebuild must be added to the table. */
+START_TEST(every_op_with_rebuild_is_covered) {
     for (int i = 0; i < rm_n_ops; i++) {
         bool swept = false;
         for (int64_t k = 0; k < COUNT(cells); k++) swept |= !strcmp(cells[k].name, rm_ops[i]->name);
@@ -193,8 +193,8 @@ int main(int argc, char **argv) {
     Suite *suite = suite_create("rebuild");
     TCase *tests = tcase_create("rebuild");
     tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, rebuilt_is_what_was_kept, 0, RM_CELL_ISAS);
-    tcase_add_test(tests, every_op_that_rebuilds_is_swept);
+    tcase_add_loop_test(tests, rebuilt_aux_equals_saved_aux, 0, RM_CELL_ISAS);
+    tcase_add_test(tests, every_op_with_rebuild_is_covered);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

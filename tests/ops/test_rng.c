@@ -1,5 +1,5 @@
-/* test_rng.c: Philox against the known answers of its authors (Random123), what a number depends on, and that dropout
- * drops what it says. */
+/* test_rng.c: Philox gives the known answers of its authors (Random123), numbers depend on every argument, and dropout
+ * drops the right share. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void drop(double probability, uint64_t seed, uint64_t step, uint32_t node
     op->on[REMAT_ON_CPU].forward(&call);
 }
 
-/* Within five standard deviations of the expected count: a fair generator fails once in two million. */
+/* Within five standard deviations of the expected count: a fair generator fails once in two million runs. */
 static void expect_share(int64_t count, int64_t of, double share, const char *what) {
     double deviation = sqrt((double)of * share * (1 - share));
     ck_assert_msg(fabs((double)count - (double)of * share) <= 5 * deviation + 0.5,
@@ -93,7 +93,7 @@ START_TEST(dropout_drops_its_share) {
 }
 END_TEST
 
-START_TEST(dropout_masks_of_other_keys_are_unrelated) {
+START_TEST(dropout_masks_of_different_keys_are_independent) {
     static float first[N];
     drop(0.5, 1, 0, 1, true);
     memcpy(first, out, sizeof first);
@@ -119,7 +119,7 @@ int main(void) {
     tcase_add_test(tests, every_argument_matters);
     tcase_add_test(tests, uniform_stays_below_one);
     tcase_add_test(tests, dropout_drops_its_share);
-    tcase_add_test(tests, dropout_masks_of_other_keys_are_unrelated);
+    tcase_add_test(tests, dropout_masks_of_different_keys_are_independent);
     tcase_add_test(tests, dropout_is_the_identity_in_evaluation);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,5 +1,6 @@
-/* test_vecmath.c: exp, sigmoid and tanh of ops/math/vecmath.h: errors against the C library in double over a few million floats
- * of every size, and what happens at the ends. bench/vecmath.c does all 2^32. The bounds are docs/notes/cells.md's. */
+/* test_vecmath.c: exp, sigmoid and tanh of ops/math/vecmath.h: errors relative to the C library in double, for a few
+ * million floats of every magnitude, and results at the ends of the range. bench/vecmath.c tests all 2^32. The bounds
+ * are those of docs/notes/cells.md. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,14 +23,14 @@ static const struct {
                  {"tanh", vector_tanh, tanh, RM_LANES > 4 ? 2.0 : 2.4 /* without fused multiply-adds */}};
 enum { EXP, SIGMOID, TANH, FUNCTIONS };
 
-/* All lanes but one hold something else, so that no lane leaks into another. */
+/* The other lanes hold another value, to detect leaks between lanes. */
 static float apply(int function, float x, int lane) {
     rm_vec v = rm_splat(0.25f);
     v[lane] = x;
     return functions[function].vector(v)[lane];
 }
 
-/* In units in the last place of the exact result; below 2^-126 results may be 0. */
+/* The error in ulp of the exact result; below 2^-126 results may be 0. */
 static double ulps(float got, double exact) {
     int exponent;
     if (isinf((float)exact)) return (double)got == (float)exact ? 0 : INFINITY;
@@ -50,7 +51,7 @@ START_TEST(errors_stay_within_their_bounds) {
 }
 END_TEST
 
-START_TEST(ends) {
+START_TEST(results_at_the_ends_of_the_range) {
     ck_assert(apply(EXP, INFINITY, 0) == INFINITY && apply(EXP, -INFINITY, 0) == 0 && apply(EXP, 0, 0) == 1);
     ck_assert(apply(SIGMOID, INFINITY, 0) == 1 && apply(SIGMOID, -INFINITY, 0) == 0 && apply(SIGMOID, 0, 0) == 0.5f);
     ck_assert(apply(TANH, INFINITY, 0) == 1 && apply(TANH, -INFINITY, 0) == -1 && apply(TANH, 0, 0) == 0);
@@ -81,7 +82,7 @@ int main(void) {
     TCase *tests = tcase_create("vecmath");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, errors_stay_within_their_bounds, 0, FUNCTIONS);
-    tcase_add_test(tests, ends);
+    tcase_add_test(tests, results_at_the_ends_of_the_range);
     tcase_add_test(tests, tanh_is_odd);
     tcase_add_test(tests, short_loads_and_stores_touch_no_more);
     suite_add_tcase(suite, tests);
