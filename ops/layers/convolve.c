@@ -318,7 +318,7 @@ static portion portion_of(const rm_conv_shape *s) {
 /* Lanes that share one copy of a window. */
 enum { SPAN = 4 * WIDEST };
 
-/* Floats of scratch per thread and channel; the others are per thread. */
+/* Scratch of one thread in floats: channel_floats per channel, plus gradient_floats. */
 static int64_t channel_floats(const rm_conv_shape *s, const sums *u) {
     portion p = portion_of(s);
     return p.images * window_floats(u, p.n[0], p.n[1]) + least(parts(s->outputs, WIDEST) * WIDEST, SPAN) * u->taps;

@@ -367,8 +367,8 @@ static void backward_step(runner *r, int64_t t) {
     for (int32_t n = s->n_nodes - 1; n >= 0; n--) backward_node(r, n, t);
 }
 
-/* For time steps t .. t + steps - 1 of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w if x is
- * given. */
+/* For time steps t .. t + steps - 1 of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w if
+ * no other node contributes to it. */
 static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, void *x) {
     remat_call c = call_of(r, n, t);
     int32_t y = result_of(r->scan, n);
