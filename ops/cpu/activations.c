@@ -1,5 +1,5 @@
-/* cpu/activations.c: the loops of the activations, once per instruction set: activation.h in vectors that the compiler makes. Without
- * contraction an element has the same bits in a vector and behind the last one, wherever a tile begins. */
+/* cpu/activations.c: the loops of the activations, once per instruction set; the compiler vectorises activation.h.
+ * Without contraction an element has the same bits in a vector and in the remainder, wherever a tile starts. */
 #include "ops/elementwise/activation.h"
 
 #include "ops/cpu/isa.h"

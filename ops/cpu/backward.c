@@ -1,9 +1,9 @@
-/* cpu/backward.c: a tile backward, timestep by timestep: gates become the gradients of their pre-activations. What
- * follows from those without any order in time, the gradients of weights and x, is in gradients.c. Compiled once per
- * instruction set. */
+/* cpu/backward.c: backward of a tile, time step by time step: gates are replaced by the gradients of their
+ * pre-activations. The gradients of weights and x, which do not depend on the order in time, are in gradients.c.
+ * Compiled once per instruction set. */
 #include "ops/cpu/view.h"
 
-/* dh of rows from.. of timestep t: dy[t] + dgates[t+1] w_hh, and what came in from the next tile. */
+/* dh of rows from.. of time step t: dy[t] + dgates[t+1] w_hh, plus the gradient from the next tile. */
 static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from, int64_t rows) {
     const rm_cell_job *job = v->job;
     bool last = t == job->tau - 1;
@@ -22,7 +22,7 @@ static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from,
     multiply_states(v, p, (t + 1) * v->batch + from, rows, g.width, v->l->gates * v->hidden);
 }
 
-/* dh_in = dgates[0] w_hh, and what passed the gates by. */
+/* dh_in = dgates[0] w_hh, plus the part that bypasses the gates. */
 static void finish_dh(const view *v, const chunk *from_gates, group g, int64_t from, int64_t rows) {
     for (int i = 0; i < g.width; i++) {
         int64_t unit = (g.first + i) * LANES;
@@ -36,7 +36,7 @@ static void finish_dh(const view *v, const chunk *from_gates, group g, int64_t f
     }
 }
 
-/* t -1: before the tile's first timestep. */
+/* t -1: before the tile's first time step. */
 static void backward_step(const view *v, int64_t t) {
     const float *panels = v->job->packed + v->at.hh_back;
     for (int64_t i = 0, block; (block = turn(v, WIDTH_MAX, t, i)) >= 0; i++) {

@@ -1,19 +1,20 @@
-/* cpu/barrier.h: a barrier for a few threads that meet once per timestep, microseconds apart. Each thread publishes how
- * often it has arrived, in a cache line of its own, and reads the others': one transfer between cores, where a shared
- * counter and a flag to release the waiters need three.
+/* cpu/barrier.h: a barrier for a few threads that synchronise once per time step, microseconds apart. Each thread
+ * publishes its number of arrivals in its own cache line and reads those of the others: one transfer between cores,
+ * where a shared counter and a flag to release the waiters need three.
  *
- * Waiting spins for some tens of microseconds, then sleeps (on Linux). Where strangers share the processor this matters:
- * a thread that spins through its time slice, or yields, is scheduled like one that works, and the two halves of a step
- * hardly ever run at the same time; one that sleeps is given its core back as soon as the other arrives.
+ * A waiting thread spins for some tens of microseconds, then sleeps (on Linux). This matters if other programs use the
+ * processors: a thread that spins through its time slice, or yields, is scheduled like one that works, and the two
+ * halves of a step hardly ever run at the same time; a thread that sleeps gets its core back as soon as the other
+ * arrives.
  *
- * But to be woken takes longer than that spinning, on a virtual machine much longer. So one interruption (an interrupt, a
- * thread that moves bytes to a disk) would make the waiting thread sleep, then the other one that waits for it to wake up,
- * and so on, at every timestep from there. Hence a thread whose sleeps are short spins for some hundred microseconds
- * instead; and when even that was in vain, because a stranger took the core for a time slice, it does not for a while, twice
- * as long each time.
+ * But waking a thread takes longer than that spinning, much longer on a virtual machine. So one interruption (an
+ * interrupt, a thread that transfers bytes to a disk) would make the waiting thread sleep, then the other one that
+ * waits for it to wake up, and so on at every later time step. Hence a thread whose sleeps are short spins for some
+ * hundred microseconds instead. If even that fails, because another program took the core for a time slice, it stops
+ * doing so for a while, twice as long each time.
  *
- * And when waiting costs more than the threads bring, thread 0 sends the others away: they leave at the meeting after, with nothing
- * half done, and it goes on alone. The account of ops/math/parallel.h says what a call may lose. */
+ * If waiting costs more than the threads gain, thread 0 releases the others: they leave at the next barrier, with all
+ * work complete, and thread 0 continues alone. The balance of ops/math/parallel.h limits the loss of a call. */
 #ifndef RM_CELL_BARRIER_H
 #define RM_CELL_BARRIER_H
 
@@ -27,16 +28,16 @@
 enum { RM_BARRIER_THREADS = 64, RM_BARRIER_AT_ONCE = 100, RM_BARRIER_SPINS = 500, RM_BARRIER_MORE_SPINS = 7500 };
 enum { RM_BARRIER_LEAST_PAUSE = 8, RM_BARRIER_MOST_PAUSE = 4096 };
 #define RM_BARRIER_SHORT_SLEEP_NS 300000u
-#define RM_BARRIER_NOT_LATE_NS 5000u /* what the meeting itself takes, and shares that are not quite equal */
+#define RM_BARRIER_NOT_LATE_NS 5000u /* the barrier itself, and slightly unequal shares */
 
 typedef struct {
     struct {
-        _Alignas(64) atomic_uint arrived; /* how often */
+        _Alignas(64) atomic_uint arrived; /* number of arrivals */
         atomic_uint sleepers;             /* threads that may be asleep until `arrived` changes */
-        atomic_uint last;                 /* of thread 0: the meeting at which the others leave; 0: none */
-        _Atomic uint64_t waited_ns;       /* for others that were late */
+        atomic_uint last;                 /* of thread 0: the barrier at which the others leave; 0: none */
+        _Atomic uint64_t waited_ns;       /* time spent waiting for late threads */
     } thread[RM_BARRIER_THREADS];
-    rm_region *region; /* what thread 0 may lose, and since when */
+    rm_region *region; /* loss limit of thread 0, and its start time */
 } rm_barrier;
 
 static inline void rm_barrier_pause(void) {
@@ -74,9 +75,9 @@ static inline bool rm_barrier_spin(atomic_uint *arrived, unsigned n, int spins) 
     return true;
 }
 
-/* The other is late. A short sleep speaks for more spinning, spinning in vain against it. */
+/* The other thread is late. After a short sleep spin longer next time; after spinning without success spin less. */
 static inline void rm_barrier_wait_long(atomic_uint *arrived, atomic_uint *sleepers, unsigned n) {
-    static _Thread_local int pause = RM_BARRIER_LEAST_PAUSE; /* short sleeps until more spinning is tried again */
+    static _Thread_local int pause = RM_BARRIER_LEAST_PAUSE; /* short sleeps until longer spinning is retried */
     static _Thread_local int next_pause = RM_BARRIER_LEAST_PAUSE;
     bool more = pause <= 0;
     if (more && rm_barrier_spin(arrived, n, RM_BARRIER_MORE_SPINS)) return;
@@ -95,14 +96,14 @@ static inline void rm_barrier_wait_long(atomic_uint *arrived, atomic_uint *sleep
     }
 }
 
-/* All wait while one of them is away, but that one. */
+/* While one thread is late, all others wait. */
 static inline uint64_t rm_barrier_lost_ns(rm_barrier *barrier, int threads) {
     uint64_t sum = 0;
     for (int i = 0; i < threads; i++) sum += atomic_load_explicit(&barrier->thread[i].waited_ns, memory_order_relaxed);
     return sum / (uint64_t)(threads - 1);
 }
 
-/* Kept out of line: few meetings come here. */
+/* Not inlined, because it is rarely called. */
 static __attribute__((noinline)) void rm_barrier_late(rm_barrier *barrier, int thread, int threads, int other,
                                                       unsigned n) {
     atomic_uint *arrived = &barrier->thread[other].arrived, *sleepers = &barrier->thread[other].sleepers;
@@ -117,11 +118,11 @@ static __attribute__((noinline)) void rm_barrier_late(rm_barrier *barrier, int t
     if (barrier->region->balance_ns + gain < 0) atomic_store_explicit(last, n + 1, memory_order_relaxed);
 }
 
-/* The n-th meeting (n = 1, 2, ...) of `threads` <= RM_BARRIER_THREADS, of which this is `thread`: what any of them wrote
- * before it is visible to all after it. The barrier starts zeroed. False: from here on thread 0 is alone, and the others leave. It
- * has decided that before it came to this meeting, so all see it.
+/* The n-th barrier (n = 1, 2, ...) of `threads` <= RM_BARRIER_THREADS threads, called by `thread`: writes of any thread
+ * before it are visible to all after it. The barrier starts zeroed. Returns false if thread 0 continues alone and the
+ * others leave. It decides that before it arrives at this barrier, so all threads see it.
  * No wake-up is lost: either the arriving thread sees the sleeper (both orders are sequentially consistent), or the
- * sleeper, which counts itself before it looks again, sees the arrival, or the kernel does. */
+ * sleeper, which counts itself before it checks again, sees the arrival, or the kernel does. */
 static inline bool rm_barrier_wait(rm_barrier *barrier, int thread, int threads, unsigned n) {
     atomic_store(&barrier->thread[thread].arrived, n);
     if (atomic_load(&barrier->thread[thread].sleepers)) rm_barrier_wake(&barrier->thread[thread].arrived);

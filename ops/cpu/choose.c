@@ -1,6 +1,6 @@
-/* cpu/choose.c: which instruction set's kernels run: of those that were compiled, the widest that this processor has, or
- * the ones that a test or a precision asks for; and how much its caches hold. Compiled once, unlike the kernels. Main entry:
- * rm_cell_kernels_get. */
+/* cpu/choose.c: selects the kernels of an instruction set: the widest that was compiled and that this processor
+ * supports, or those that a test or a precision requests; and queries the size of the caches. Compiled once, unlike the
+ * kernels. Entry point: rm_cell_kernels_get. */
 #include "ops/cpu/kernels.h"
 
 #include <stddef.h>
@@ -40,7 +40,7 @@ const rm_cell_kernels *rm_cell_kernels_get(void) {
     return &rm_cell_kernels_baseline;
 }
 
-/* Some systems do not know. */
+/* Some systems do not report it. */
 int64_t rm_cell_cache_bytes(void) {
 #ifdef _SC_LEVEL2_CACHE_SIZE
     long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);

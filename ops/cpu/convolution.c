@@ -1,6 +1,6 @@
-/* cpu/convolution.c: the two sums of a convolution, of a few pixels or weights by two vectors of channels, held in registers. How
- * convolutions are cut into these is in ops/layers/convolve.c. Every sum is one chain of multiply-adds in the order of its
- * loops, whatever else is computed beside it. */
+/* cpu/convolution.c: the two kinds of sums of a convolution, for a few pixels or weights by two vectors of channels,
+ * held in registers. ops/layers/convolve.c divides convolutions into these. Every sum is one chain of multiply-adds in
+ * the order of its loops, independent of the other sums. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -14,7 +14,8 @@ enum { MOST = 12 }; /* 12*2 sums, 2 vectors of weights, a broadcast: 27 of 32 re
 enum { MOST = 6 }; /* 12 + 3 of 16 */
 #endif
 
-/* ---- Exchanging pixels and lanes ----------------------------------------------------------------------------------------- */
+/* ---- Exchanging pixels and lanes
+ * ----------------------------------------------------------------------------------------- */
 
 #if RM_LANES == 16
 #define LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
@@ -27,7 +28,8 @@ enum { MOST = 6 }; /* 12 + 3 of 16 */
 #define HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
 #endif
 
-/* Element j of vector i becomes element i of vector j: after log2(lanes) rounds, each a perfect shuffle of all elements. */
+/* Element j of vector i becomes element i of vector j: after log2(lanes) rounds, each a perfect shuffle of all
+ * elements. */
 RM_INLINE void transpose(rm_vec v[RM_LANES]) {
     for (int round = 1; round < RM_LANES; round *= 2) {
         rm_vec next[RM_LANES];
@@ -39,7 +41,7 @@ RM_INLINE void transpose(rm_vec v[RM_LANES]) {
     }
 }
 
-/* What is written behind a row is the next one's, or its padding. */
+/* Writes past the end of a row go to the next row, which follows, or to its padding. */
 static void copy_narrow(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2],
                         float *to) {
     int64_t begin = from[1] < 0 ? -from[1] : 0, end = extent[1] - from[1] < count[1] ? extent[1] - from[1] : count[1];
@@ -106,9 +108,11 @@ static void apart(const float *from, bool adds, int64_t plane, int64_t step, int
         }
 }
 
-/* ---- Pixels ------------------------------------------------------------------------------------------------------------ */
+/* ---- Pixels
+ * ------------------------------------------------------------------------------------------------------------ */
 
-/* `vectors` of lanes. `step` is t->x_step where the compiler knows it, which saves its addresses. */
+/* `vectors`: vectors of lanes. `step`: t->x_step as a compile-time constant if possible, which saves address
+ * computations. */
 RM_INLINE void sum_pixels(const rm_conv_pixels *t, int count, int vectors, int64_t step) {
     rm_vec sum[MOST][2], w[2];
     for (int v = 0; v < vectors; v++) {
@@ -156,7 +160,8 @@ RM_INLINE void choose_step(const rm_conv_pixels *t, int count, int vectors) {
     }
 EACH(PIXELS)
 
-/* ---- Weights ----------------------------------------------------------------------------------------------------------- */
+/* ---- Weights
+ * ----------------------------------------------------------------------------------------------------------- */
 
 RM_INLINE void sum_weights(const rm_conv_weights *t, int count, int vectors) {
     rm_vec sum[MOST][2], dy[2];

@@ -1,5 +1,5 @@
-/* cpu/forward.c: a tile forward, timestep by timestep. Compiled once per instruction set. rebuild.c makes the same gates
- * when h is already known. */
+/* cpu/forward.c: forward of a tile, time step by time step. Compiled once per instruction set. rebuild.c computes the
+ * same gates if h is already known. */
 #include "ops/cpu/view.h"
 
 /* gates[from.., columns of this block] = bias + x w_ih^T */
@@ -20,7 +20,7 @@ static void project_rows(const view *v, group g, int64_t bias_vector, int64_t fr
     }
 }
 
-/* Timesteps [t, t+steps). */
+/* Projects time steps [t, t+steps). */
 static void project(const view *v, int64_t t, int64_t steps) {
     const float *panels = v->job->packed + v->at.ih;
     bool plain = v->l->gates == 1;

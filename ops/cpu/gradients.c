@@ -1,12 +1,12 @@
-/* cpu/gradients.c: when all of a tile's dgates are there (backward.c): the gradients of the weights, of the biases or the
- * folded table, and of x. Compiled once per instruction set. */
+/* cpu/gradients.c: gradients of the weights, of the biases or the folded table, and of x, once all dgates of a tile are
+ * complete (backward.c). Compiled once per instruction set. */
 #include "ops/cpu/view.h"
 
-/* The other operand of a weight gradient: row (t,b) of x, or of h one timestep before. */
+/* The other operand of a weight gradient: row (t,b) of x, or of h one time step earlier. */
 typedef struct {
     const float *first;  /* rows [0,batch): the incoming state; NULL: zeros */
-    const float *others; /* the rows from `batch` on, less `batch`          */
-    const float *zero;   /* by row: above 0 where it is zeros instead; NULL: none */
+    const float *others; /* the rows from `batch` on, minus `batch`         */
+    const float *zero;   /* per row: above 0 if the row counts as zeros; NULL: none */
     int64_t batch, columns;
 } operand;
 
@@ -28,8 +28,9 @@ static void pack_operand(const operand *o, int64_t row, int64_t depth, int64_t b
     }
 }
 
-/* Rows [u, u+rows) of dgates^T for a stretch of the tile, as [rows/ROWS_MAX][step][LEFT_STEP]: in place they are columns,
- * whose strides of 4H floats would put every row into the same few sets of the cache. So each is read once. */
+/* Rows [u, u+rows) of dgates^T for a part of the tile, packed as [rows/ROWS_MAX][step][LEFT_STEP]. In place they are
+ * columns, whose strides of 4H floats would put every row into the same few sets of the cache; packed, each is read
+ * once. */
 enum { LEFT_ROWS = 4 * ROWS_MAX, LEFT_STEP = LANES / 2, LEFT_FLOATS = DEPTH_STEPS * LEFT_STEP + LANES };
 _Static_assert((int)ROWS_MAX <= (int)LEFT_STEP, "a tile's rows fit their step");
 
@@ -43,7 +44,7 @@ static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t de
         }
 }
 
-/* dw[u.., block..] += left w: in place, or through a chunk where dw's last vector runs past its row. */
+/* dw[u.., block..] += left w: in place, or through a chunk if dw's last vector extends past its row. */
 static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
                           int rows, int last_lanes) {
     rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES, 0};
@@ -62,18 +63,18 @@ static void multiply_left(const float *left, const float *w, int width, int64_t 
             rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
 }
 
-/* The operand's columns that are packed at once, for some steps of the depth: at 16 lanes up to 256 KiB, in this thread's share of the
- * scratch. Where many threads share it they pack fewer steps at once; then the rows of dw that each turns to are few, too, and stay in
- * its caches. */
+/* The columns of the operand that are packed at once, for some steps of the depth: with 16 lanes up to 256 KiB, in this
+ * thread's share of the scratch. If many threads share it they pack fewer steps at once; then the rows of dw of each
+ * thread are few, too, and stay in its caches. */
 enum { RIGHT_BLOCKS = 32 };
 typedef struct {
     int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
-    int64_t steps;         /* the most of each block */
+    int64_t steps;         /* most steps of each block */
     float *w;
 } right;
 _Static_assert((int)RM_CELL_RIGHT_COLUMNS >= RIGHT_BLOCKS * (int)LANES && RM_CELL_WIDEST % (int)LANES == 0 &&
                    (int)RM_CELL_RIGHT_DEPTH == (int)DEPTH_STEPS,
-               "what is packed fits the scratch");
+               "the packed operand fits the scratch");
 
 static right right_of(const view *v) {
     int64_t steps = min64(DEPTH_STEPS, rm_cell_right_steps(v->rows) / v->threads);
@@ -87,27 +88,28 @@ static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) 
                      to->w + i * to->steps * LANES);
 }
 
-/* What one product adds to: `rows` by `width` vectors from `first` on. */
+/* The destination of one product: `rows` by `width` vectors from `first` on. */
 typedef struct {
     float *first;
-    int64_t r, i; /* its place: rows r.. of those packed left, blocks i.. of those packed right */
+    int64_t r, i; /* its position: rows r.. of the left operand, blocks i.. of the right operand */
     int rows, width;
 } tile;
 
-/* Of dw (rows, w's columns), by columns of tiles; rows of dw are `columns` apart. */
+/* Tile n of dw (rows, w's columns), column of tiles by column; rows of dw are `columns` apart. */
 static tile tile_at(float *dw, int64_t columns, int64_t rows, const right *w, int64_t n) {
     int64_t tall = ceil_div(rows, ROWS_MAX), r = n % tall * ROWS_MAX, i = n / tall * WIDTH_MAX;
     return (tile){dw + r * columns + (w->first + i) * LANES, r, i, (int)min64(ROWS_MAX, rows - r),
                   (int)min64(WIDTH_MAX, w->blocks - i)};
 }
 
-/* dw lies beyond the first-level cache: a tile of it is on its way while the one before is summed. */
+/* dw does not fit in the first-level cache, so a tile is prefetched while the previous one is summed. */
 static void prefetch(const tile *t, int64_t columns) {
     for (int r = 0; r < t->rows; r++)
         for (int i = 0; i < t->width; i++) __builtin_prefetch(t->first + r * columns + i * LANES, 1);
 }
 
-/* The rows of dgates that pack_left turns to next: a share of them with each of the tiles before, lest they all wait at once. */
+/* Prefetches the rows of dgates that pack_left needs next: a share of them with each of the previous tiles, to spread
+ * the loads. */
 static void prefetch_left(const float *next, int64_t row, int64_t depth, int64_t n, int64_t tiles) {
     for (int64_t k = depth * n / tiles; k < depth * (n + 1) / tiles; k++) {
         __builtin_prefetch(next + k * row);
@@ -115,7 +117,7 @@ static void prefetch_left(const float *next, int64_t row, int64_t depth, int64_t
     }
 }
 
-/* Rows [u, u_end) of dw, which lie in one gate, += dgates[row.., column..]^T times what is packed. */
+/* Rows [u, u_end) of dw, all in one gate, += dgates[row.., column..]^T times the packed operand. */
 static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int64_t u, int64_t u_end, int64_t column,
                                  int64_t row, int64_t depth, const right *w) {
     float left[LEFT_ROWS / ROWS_MAX][LEFT_FLOATS] __attribute__((aligned(64)));
@@ -135,7 +137,8 @@ static void weight_gradient_rows(const view *v, float *dw, int64_t columns, int6
     }
 }
 
-/* dw (gates*H, columns) += dgates^T operand, this thread's rows of it. column_of_gate[g]: where gate g's dgates begin. */
+/* dw (gates*H, columns) += dgates^T operand, for this thread's rows. column_of_gate[g]: the first column of gate g's
+ * dgates. */
 static void weight_gradient(const view *v, float *dw, operand o, const int64_t *column_of_gate) {
     int64_t wide = v->l->gates * v->hidden, first = wide * v->thread / v->threads;
     int64_t end = wide * (v->thread + 1) / v->threads, blocks = ceil_div(o.columns, LANES);
@@ -175,7 +178,7 @@ static void input_gradient(const view *v) {
     }
 }
 
-/* Rows of dgates go by once, in order, for what needs no product:
+/* One pass over the rows of dgates, in order, for gradients that need no product:
  *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, added up from zero
  * for blocks [first, end) of every column. */
 enum { SWEEP_BLOCKS = 16 };

@@ -1,5 +1,6 @@
-/* cpu/gru.c: a GRU's arithmetic in vectors; ops/recurrent/gru.c defines it. Columns: n r z q; x has a part in n r z, h in r z q. Forward
- * and rebuild activate by one function, so that their bits are the same. Compiled once per instruction set. */
+/* cpu/gru.c: the arithmetic of a GRU in vectors; ops/recurrent/gru.c has the definition. Columns: n r z q; x
+ * contributes to n r z, h to r z q. Forward and rebuild use the same activation function, so their bits are the same.
+ * Compiled once per instruction set. */
 #include "ops/cpu/cell.h"
 
 typedef struct {
@@ -50,7 +51,7 @@ static void rebuild(const view *v, chunk *c, int64_t block, int64_t row, int64_t
     }
 }
 
-/* The carry is what reaches the h before directly. */
+/* The carry is the gradient that reaches the previous h directly. */
 RM_INLINE void unit_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_t unit, int lanes) {
     const rm_cell_job *job = v->job;
     const rm_vec one = rm_splat(1);

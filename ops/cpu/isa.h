@@ -1,6 +1,6 @@
-/* cpu/isa.h: names. The .c files of this folder are compiled once per instruction set (RM_ISA), so a function that one of
- * them takes from another carries its set's name: rm_cell_pack is rm_cell_pack_avx512 in that one. kernels.c lists them in
- * the set's table, which is all that the rest of the library sees. */
+/* cpu/isa.h: names. The .c files of this folder are compiled once per instruction set (RM_ISA), so functions shared
+ * between them have names with the set's suffix: rm_cell_pack is rm_cell_pack_avx512 for AVX-512. kernels.c lists them
+ * in the set's table, the only interface to the rest of the library. */
 #ifndef RM_CELL_ISA_H
 #define RM_CELL_ISA_H
 
@@ -9,7 +9,7 @@
 #define RM_JOIN2(a, b) a##b
 #define RM_JOIN(a, b) RM_JOIN2(a, b)
 
-/* What has no product that is rounded is compiled for fp32 alone, and serves bf16 too. */
+/* Files without rounded products are compiled for fp32 only; bf16 uses the same functions. */
 #ifdef RM_BF16
 #define RM_FP32_ISA avx512
 #else

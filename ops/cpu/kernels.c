@@ -1,5 +1,5 @@
-/* cpu/kernels.c: the table of one instruction set's kernels; the files beside this one have the kernels. What the cells
- * compute is defined in ops/recurrent; these files differ from them in speed and in rounding only. */
+/* cpu/kernels.c: the table of one instruction set's kernels, which are in the other files of this folder. ops/recurrent
+ * has the definitions of the cells; the kernels differ from them only in speed and rounding. */
 #include "ops/cpu/view.h"
 
 #define QUOTE2(x) #x

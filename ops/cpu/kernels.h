@@ -1,7 +1,8 @@
-/* cpu/kernels.h: fast float kernels of recurrent cells, activations, convolutions and small products, behind one table of functions.
- * kernels.c is compiled once per instruction set; rm_cell_kernels_get (choose.c) picks the widest this processor has. For a cell,
- * ops/recurrent/call.c turns a call of its op into a job, opens the parallel region and runs `forward` or `backward` on every thread
- * of it. docs/notes/cells.md explains the layouts and why no result depends on the number of threads.
+/* cpu/kernels.h: fast float kernels of recurrent cells, activations, convolutions and small products, in one table of
+ * functions. kernels.c is compiled once per instruction set; rm_cell_kernels_get (choose.c) selects the widest that
+ * this processor supports. For a cell, ops/recurrent/call.c converts a call of its op to a job, opens the parallel
+ * region and runs `forward` or `backward` on all threads. docs/notes/cells.md explains the layouts and why no result
+ * depends on the number of threads.
  */
 #ifndef RM_CELL_KERNELS_H
 #define RM_CELL_KERNELS_H
@@ -18,45 +19,48 @@ typedef enum {
     RM_CELLS
 } rm_cell;
 
-/* What a cell's arrays are, for whoever lays them out. */
+/* The layout of a cell's arrays. */
 typedef struct {
     const char *op;
     int gates;   /* G: row blocks of the weights */
-    int columns; /* numbers per (t,b,unit) in `gates` of a job: the activated gates, or a plain RNN's one pre-activation */
-    /* Column v takes its product with x from row block x_gate[v] of w_ih, v < G; the product with h fills columns first_h.., in the
-     * order of w_hh. A gate whose two products lie in different columns (a GRU's n) also has two biases. */
+    int columns; /* numbers per (t,b,unit) in `gates` of a job: the activated gates, or a plain RNN's one
+                    pre-activation */
+    /* Column v takes its product with x from row block x_gate[v] of w_ih, v < G; the product with h fills columns
+     * first_h.., in the order of w_hh. A gate whose two products lie in different columns (a GRU's n) also has two
+     * biases. */
     int x_gate[4], first_h;
     int states;      /* h, and an LSTM's c */
-    bool keeps;      /* gates, from forward to backward. If not: sums wait in y, and their gradients are backward's scratch */
+    bool keeps;      /* gates, from forward to backward. If not: sums wait in y, and their gradients are backward's
+                        scratch */
     bool carries_dh; /* backward's `carry` is the part of dh that passes the gates by; if not, an LSTM's dc */
 } rm_cell_layout;
 extern const rm_cell_layout rm_cell_layouts[RM_CELLS];
 
 typedef enum { RM_MIN_GRU, RM_MIN_LSTM, RM_MIN_CELLS } rm_min_cell; /* minimal.c */
 
-/* One tile, as every thread of the region sees it. Rows are (t,b), row-major. */
+/* One tile, shared by all threads of the region. Rows are (t,b), row-major. */
 typedef struct {
     rm_cell cell;
     int64_t tau, batch, in, hidden; /* in is 0 when folded */
     const int32_t *token;           /* (rows), or NULL                                    */
-    const float *reset;             /* (rows): above 0: the state before is zeros; NULL: of none */
+    const float *reset;             /* (rows): above 0: the previous state is zeros; NULL: no resets */
     const float *x;                 /* (rows,C), or NULL                                  */
     const float *table;             /* folded: (V,G*H)                                    */
     const float *packed;
     float *y;                 /* (rows,H): forward fills it, backward reads it      */
     const float *h_in, *c_in; /* (B,H), or NULL: zeros */
     float *h_out, *c_out;     /* (B,H); forward */
-    /* (rows,columns*H), see above. Forward: the projection of x and then, if `keep`, the activated gates; if not `keep`,
-     * of rm_cell_steps_ahead timesteps at a time; NULL when folded and not `keep`. Backward: the activated gates, which
-     * become the gradients of their pre-activations. */
+    /* (rows,columns*H), see above. Forward: the projection of x and then, if `keep`, the activated gates; if not
+     * `keep`, only rm_cell_steps_ahead time steps at a time; NULL if folded and not `keep`. Backward: the activated
+     * gates, which are replaced by the gradients of their pre-activations. */
     float *gates;
     bool keep;
     float *c;                          /* lstm (rows,H); forward-only: NULL */
     const float *dy, *dh_out, *dc_out; /* backward: (rows,H), (B,H), (B,H); the last two may be NULL: zeros */
     float *dh_in, *dc_in;              /* (B,H) or NULL: not wanted */
     float *carry;                      /* (B,H), scratch of backward: rm_cell_layout, carries_dh */
-    float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is the table's when folded */
-    float *right; /* backward: scratch, rm_cell_right_steps of rm_cell_right_columns: the threads share it out */
+    float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: not wanted; dw_ih is that of the table if folded */
+    float *right; /* backward: scratch, rm_cell_right_steps of rm_cell_right_columns, divided among the threads */
     rm_barrier *barrier;                       /* zeroed */
     int64_t cache_bytes;                       /* second-level cache of a core */
 } rm_cell_job;
@@ -64,7 +68,7 @@ typedef struct {
 /* The share of thread `thread` of `threads`. */
 typedef void rm_cell_kernel(const rm_cell_job *job, int thread, int threads);
 
-/* activations.c: of `n` elements. None of the arrays overlaps another. */
+/* activations.c: loops over `n` elements. The arrays do not overlap. */
 typedef enum {
 #define ACTIVATION(op, ...) RM_ACTIVATION_##op,
 #include "ops/elementwise/activations.def"
@@ -75,20 +79,22 @@ typedef struct {
     void (*backward)(const float *dy, const float *kept, float *dx, int64_t n);
 } rm_activation_loops;
 
-/* projected.c: one row of a timestep of lstm_projected: sums become gates (4H), and back; c_before NULL: zeros. */
+/* projected.c: one row of a time step of lstm_projected: sums to gates (4H), and backward; c_before NULL: zeros. */
 typedef struct {
     void (*forward)(int64_t hidden, float *gates, const float *c_before, float *c, float *m);
     void (*backward)(int64_t hidden, float *gates, const float *c_before, const float *c, const float *dm, float *dc,
                      float *m);
 } rm_projected_rows;
 
-/* minimal.c. A job says tau, batch, hidden; x, reset, y, h_in; h_out; and backward dy, dh_out, dx, dh_in, carry: dh */
+/* minimal.c. A job has tau, batch, hidden; x, reset, y, h_in; h_out; and in backward dy, dh_out, dx, dh_in, carry:
+ * dh */
 typedef struct {
     rm_cell_kernel *forward, *backward;
 } rm_min_rows;
 
-/* convolution.c. Channels lie side by side in `wide` lanes; at most `most` sums of so many lanes are made at a time.
- * Pixels: y[p,lane] = start[lane] + the sum over channels c and taps (i,j), in this order, of w[c,i,j,lane] x[c,(i,j) of p]. */
+/* convolution.c. Channels are side by side in `wide` lanes; at most `most` sums of this width are computed at a time.
+ * Pixels: y[p,lane] = start[lane] + the sum over channels c and taps (i,j), in this order, of w[c,i,j,lane] x[c,(i,j)
+ * of p]. */
 typedef struct {
     int64_t channels, taps[2];
     const float *x; /* under the first tap, of the first pixel */
@@ -97,32 +103,32 @@ typedef struct {
     int64_t w_channel, w_tap[2];
     const float *start; /* `wide` floats */
     float *y;
-    int lanes; /* that are wanted: of the others whole vectors are left out */
+    int lanes; /* wanted lanes: whole vectors of unwanted lanes are skipped */
 } rm_conv_pixels;
-/* Weights: dw[k,lane] += the sum over pixels (images,rows,columns) of dy[pixel,lane] x[at[k] + its place]. */
+/* Weights: dw[k,lane] += the sum over pixels (images,rows,columns) of dy[pixel,lane] x[at[k] + its offset]. */
 typedef struct {
     int64_t images, rows, columns;
     const float *dy, *x;
     int64_t x_image, x_row, x_step;
     const int64_t *at;
     float *dw;
-    int lanes; /* that are not all zero */
+    int lanes; /* lanes that are not all zero */
 } rm_conv_weights;
 enum { RM_CONV_MOST = 12 };
 typedef struct {
     int wide, most;
-    /* to[r,i] = x[top + r, left + i], rows by columns of a plane of height by width, 0 where that is none; what follows, up to a vector,
-     * may be written. */
+    /* to[r,i] = x[top + r, left + i], rows by columns of a plane of height by width, 0 outside the plane; up to a
+     * vector past the end may be overwritten. */
     void (*copy_plane)(const float *x, const int64_t extent[2], const int64_t from[2], const int64_t count[2], float *to);
-    /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 beyond `lanes`. */
+    /* to[p,lane] = x[lane,p], planes of x `plane` apart; 0 past `lanes`. */
     void (*side_by_side)(const float *x, int64_t plane, int64_t count, int lanes, float *to);
-    /* And back: x[lane,p] = from[p,lane], or += that; pixels of x `step` apart. */
+    /* The reverse: x[lane,p] = from[p,lane], or += with `adds`; pixels of x `step` apart. */
     void (*apart)(const float *from, bool adds, int64_t plane, int64_t step, int64_t count, int lanes, float *x);
-    void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* by the number of pixels */
-    void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* and of weights */
+    void (*pixels[RM_CONV_MOST + 1])(const rm_conv_pixels *t);   /* indexed by the number of pixels */
+    void (*weights[RM_CONV_MOST + 1])(const rm_conv_weights *t); /* indexed by the number of weights */
 } rm_convolution;
 
-/* small_product.c: C (m,n) = alpha op(A) (m,k) op(B) (k,n) + beta C on one thread, as ops/math/gemm.h has it. */
+/* small_product.c: C (m,n) = alpha op(A) (m,k) op(B) (k,n) + beta C on one thread, as in ops/math/gemm.h. */
 typedef struct {
     bool a_transposed, b_transposed;
     int64_t m, n, k;
@@ -137,11 +143,11 @@ typedef struct {
     const char *isa;
     int lanes; /* floats in a vector */
     uint64_t (*packed_bytes)(rm_cell cell, bool folded, int64_t in, int64_t hidden);
-    /* Biases may be NULL. w_ih is not read when folded. Thread `thread` of `threads` packs its share. */
+    /* Biases may be NULL. w_ih is not read if folded. Thread `thread` of `threads` packs its share. */
     void (*pack)(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,
                  const float *b_ih, const float *b_hh, float *packed, int thread, int threads);
     rm_cell_kernel *forward, *backward;
-    rm_cell_kernel *rebuild;   /* gates and c as forward keeps them, from x, y, h_in, c_in; of cells that keep them */
+    rm_cell_kernel *rebuild;   /* gates and c as saved by forward, from x, y, h_in, c_in; for cells that save them */
     const rm_min_rows *minimal; /* by rm_min_cell */
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;
@@ -150,25 +156,26 @@ typedef struct {
 } rm_cell_kernels;
 
 const rm_cell_kernels *rm_cell_kernels_get(void);
-int64_t rm_cell_cache_bytes(void); /* of this machine: a core's second-level cache */
-/* All that were compiled, narrowest first, and then those that round the operands of lstm's, gru's and rnn_tanh's products to bf16, which
- * get never chooses; NULL where this processor lacks the instructions, or past the end. For tests and benchmarks:
- * rm_cell_kernels_use makes rm_cell_kernels_get return another one from now on (NULL: the best). Not while other threads
- * compute; packed weights must be made anew. */
+int64_t rm_cell_cache_bytes(void); /* size of a core's second-level cache on this machine */
+/* All compiled tables, narrowest first, then those that round the operands of lstm, gru and rnn_tanh products to bf16,
+ * which rm_cell_kernels_get never selects. NULL if this processor lacks the instructions, or past the end. For tests
+ * and benchmarks: rm_cell_kernels_use sets the table that rm_cell_kernels_get returns from now on (NULL: the best). Do
+ * not call it while other threads compute; weights must be packed again. */
 const rm_cell_kernels *rm_cell_kernels_list(int i);
 enum { RM_CELL_BF16 = 3, RM_CELL_ISAS };
 void rm_cell_kernels_use(const rm_cell_kernels *kernels);
 
-/* The input projection runs so many timesteps ahead of the recurrence: rows enough to use each weight often, few enough
- * that they are still in the cache when the recurrence comes for them. */
+/* The input projection runs this many rows ahead of the recurrence: enough rows to use each weight often, but few
+ * enough to be still in the cache when the recurrence needs them. */
 enum { RM_CELL_ROWS_AHEAD = 96 };
 static inline int64_t rm_cell_steps_ahead(int64_t batch) {
     return batch < RM_CELL_ROWS_AHEAD ? RM_CELL_ROWS_AHEAD / batch : 1;
 }
 
-/* Backward's scratch: states, and the gates of a cell that keeps none; then the right operands of weight gradients, packed. A thread has as many columns
- * of those as stay in a second-level cache, and its share of the steps: all that it packs at once where there are up to four threads.
- * The same for all instruction sets and any number of threads. */
+/* Backward's scratch: states, and the gates of a cell that saves none; then the packed right operands of weight
+ * gradients. A thread has as many columns of these as stay in a second-level cache, and its share of the steps: with up
+ * to four threads, all that it packs at once. The size is the same for all instruction sets and any number of
+ * threads. */
 enum { RM_CELL_RIGHT_DEPTH = 128, RM_CELL_RIGHT_COLUMNS = 512, RM_CELL_WIDEST = 16 };
 static inline int64_t rm_cell_right_steps(int64_t rows) {
     int64_t four = 4 * (rows < RM_CELL_RIGHT_DEPTH ? rows : RM_CELL_RIGHT_DEPTH);
@@ -193,7 +200,8 @@ static inline uint64_t rm_cell_scratch_bytes(rm_cell cell, bool backward, bool f
     if (backward)
         floats =
             rm_cell_right_at(cell, tau, batch, hidden) + rm_cell_right_steps(rows) * rm_cell_right_columns(in, hidden);
-    else /* forward-only: projections; when folded they are read from the table, and of a cell that keeps none they lie in y */
+    else /* forward-only: projections; if folded they are read from the table, and cells that save no gates keep them in
+            y */
         floats = folded || !l->keeps ? wide : (ahead < rows ? ahead : rows) * wide;
     return (uint64_t)floats * sizeof(float);
 }

@@ -1,5 +1,5 @@
-/* cpu/lstm.c: an LSTM's arithmetic in vectors; ops/recurrent/lstm.c defines it. Columns: i f g o. Forward and rebuild activate by
- * one function, so that their bits are the same. Compiled once per instruction set. */
+/* cpu/lstm.c: the arithmetic of an LSTM in vectors; ops/recurrent/lstm.c has the definition. Columns: i f g o. Forward
+ * and rebuild use the same activation function, so their bits are the same. Compiled once per instruction set. */
 #include "ops/cpu/cell.h"
 
 enum { GATES = 4 };
@@ -25,7 +25,7 @@ RM_INLINE void forward_row(const view *v, float (*sum)[LANES], int64_t row, int6
     const rm_cell_job *job = v->job;
     int64_t unit = block * LANES;
     gates a = activate(sum);
-    bool in_place = !job->c && row >= v->batch && !begins(v, row); /* forward-only: c lives in the outgoing state */
+    bool in_place = !job->c && row >= v->batch && !begins(v, row); /* forward-only: c is kept in the outgoing state */
     rm_vec c = in_place ? rm_load_n(job->c_out + b * v->hidden + unit, n) : before(v, job->c, job->c_in, row, unit, n);
     c = next_c(&a, c);
     rm_store_n(job->c ? job->c + row * v->hidden + unit : job->c_out + b * v->hidden + unit, c, n);
@@ -57,7 +57,7 @@ static void rebuild(const view *v, chunk *c, int64_t block, int64_t row, int64_t
     }
 }
 
-/* The carry is dc of the timestep before. Quoted: the forward lines. */
+/* The carry is dc of the previous time step. Comments quote the forward lines. */
 RM_INLINE void unit_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_t unit, int n) {
     const rm_cell_job *job = v->job;
     const rm_vec one = rm_splat(1);

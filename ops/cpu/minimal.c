@@ -1,5 +1,5 @@
-/* cpu/minimal.c: min_gru and min_lstm in vectors: minimal_math.h, a block of units at a time. A thread has some blocks of some
- * rows, and takes them through all timesteps; h is read where the timestep before has left it. */
+/* cpu/minimal.c: min_gru and min_lstm in vectors: minimal_math.h for a block of units at a time. A thread processes its
+ * blocks of some rows through all time steps; h is read from the output of the previous time step. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -30,7 +30,7 @@ RM_INLINE rm_vec exp_below(rm_vec x) {
     return rm_flush(x, rm_fma(scale, p, scale));
 }
 
-/* sigmoid(x) and sigmoid(-x), both to the last digits, by one exp. */
+/* sigmoid(x) and sigmoid(-x), both accurate, from one exp. */
 RM_INLINE void activate_gru(gates *a, rm_vec x) {
     rm_vec e = exp_below((rm_vec)((rm_ivec)x | (rm_ivec)rm_splat(-0.0f))); /* of -|x| */
     rm_vec large = rm_reciprocal(e + rm_splat(1)), small = e * large;
@@ -46,7 +46,7 @@ RM_INLINE void activate_lstm(gates *a, rm_vec f_gate, rm_vec i_gate) {
     a->turn[0] = -a->keep * over_f * r, a->turn[1] = a->take * over_i * r;
 }
 
-/* Of `n` units; x: the first one's candidate. */
+/* The gates of `n` units; x: the candidate of the first. */
 typedef gates gates_of(const float *x, int64_t hidden, int n);
 
 RM_INLINE gates min_gru(const float *x, int64_t hidden, int n) {
@@ -63,8 +63,8 @@ RM_INLINE gates min_lstm(const float *x, int64_t hidden, int n) {
     return a;
 }
 
-/* One timestep of one thread's blocks: block k of `blocks` in each of `batch` rows. Runs the statement with `at` and `x_at`, the
- * first unit in (B,H) and in (B,G*H), and n, the units of the block. */
+/* One time step of one thread's blocks: block k of `blocks` in each of `batch` rows. Runs the statement with `at` and
+ * `x_at`, the index of the first unit in (B,H) and in (B,G*H), and n, the units of the block. */
 #define EACH_BLOCK(job, parts, from, to, ...)                                                                          \
     for (int64_t unit = from, blocks = blocks_of(job), b = unit / blocks, k = unit % blocks; unit < (to); unit++) {    \
         int64_t hidden = (job)->hidden, left = hidden - k * LANES;                                                     \
@@ -89,7 +89,7 @@ RM_INLINE rm_vec previous(const rm_cell_job *job, int64_t t, int64_t b, int64_t 
     return t ? rm_load_n(job->y + (t - 1) * state + at, n) : job->h_in ? rm_load_n(job->h_in + at, n) : rm_splat(0);
 }
 
-/* parts: of a unit in x. */
+/* parts: numbers per unit in x. */
 RM_INLINE void forward(gates_of *gates_at, int64_t parts, const rm_cell_job *job, int thread, int threads) {
     int64_t state = job->batch * job->hidden;
     int64_t from = share_of(job, thread, threads), to = share_of(job, thread + 1, threads);

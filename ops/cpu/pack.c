@@ -1,9 +1,9 @@
-/* cpu/pack.c: weights, laid out as the products read them (view.h); once after each update. Compiled once per
- * instruction set. */
+/* cpu/pack.c: packs weights in the order in which the products read them (view.h), once after each update. Compiled
+ * once per instruction set. */
 #include "ops/cpu/view.h"
 
 uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hidden) {
-    /* in whole cache lines whatever the width, so that every instruction set fits */
+    /* in whole cache lines for any vector width, so that every instruction set fits */
     return ((uint64_t)packing_of(cell, folded, in, hidden).floats * sizeof(float) + 63) / 64 * 64;
 }
 
@@ -53,7 +53,8 @@ static void pack_units(const float *w, int64_t depth, int64_t hidden, int64_t bl
                 lane < n ? step_at(w + (block * LANES + lane) * depth, k, depth) : 0;
 }
 
-/* What the sums start from: b_ih + b_hh, except where x's and h's products lie in two columns (a GRU's n and q), which take one each. */
+/* The initial values of the sums: b_ih + b_hh, except if x's and h's products are in two columns (a GRU's n and q),
+ * which get one each. */
 static void pack_biases(rm_cell cell, int64_t hidden, const float *b_ih, const float *b_hh, const packing *at,
                         float *packed) {
     const rm_cell_layout *l = &rm_cell_layouts[cell];

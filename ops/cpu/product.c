@@ -1,5 +1,5 @@
-/* cpu/product.c: rm_multiply (product.h): a register tile for every shape, and the loops that deal rows and depth to
- * them. Compiled once per instruction set. */
+/* cpu/product.c: rm_multiply (product.h): a register tile for every shape, and the loops that divide rows and depth
+ * into tiles. Compiled once per instruction set. */
 #include "ops/cpu/product.h"
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ RM_INLINE rm_vec multiply_add(rm_vec a, rm_vec w, rm_vec c) {
 #endif
 }
 
-/* What a step reads of the weights. */
+/* Prefetches the weights of a step. */
 RM_INLINE void fetch(int width, const float *w) {
     for (int i = 0; i < width * RM_LANES; i += 16) __builtin_prefetch(w + i);
 }
@@ -38,7 +38,8 @@ RM_INLINE void multiply_step(int rows, int width, const float *a, int64_t a_row,
     }
 }
 
-/* Few sums leave few multiply-adds to hide a loop behind: then four steps at a time, for which registers suffice. */
+/* With few sums there are few multiply-adds to hide the loop overhead, so these process four steps at a time; registers
+ * suffice. */
 RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t steps,
                              bool streamed) {
     rm_vec sum[ROWS_MAX][WIDTH_MAX];
@@ -63,7 +64,8 @@ RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a
     }
 }
 
-/* The register tile of each shape, for A along its rows (a_step 1), with weights near or streamed, and along its columns (a_row 1). */
+/* The register tile of each shape, for A along its rows (a_step 1), with weights near or streamed, and along its
+ * columns (a_row 1). */
 typedef void tile_kernel(const rm_product *p, int64_t steps);
 #define TILE(rows, width)                                                                                              \
     static void tile_rows_##rows##_##width(const rm_product *p, int64_t steps) {                                       \
@@ -104,7 +106,7 @@ enum { NEAR, STREAMED, COLUMNS, KINDS };
 static tile_kernel *const tiles[KINDS][ROWS_MAX][WIDTH_MAX] = {
     [NEAR] = ALL(rows), [STREAMED] = ALL(streamed), [COLUMNS] = ALL(columns)};
 
-/* Rows are dealt to tiles as evenly as possible: 16 is 6+5+5, not 6+6+4. */
+/* Rows are divided among tiles as evenly as possible: 16 is 6+5+5, not 6+6+4. */
 static void multiply_rows(rm_product p, int64_t rows, int width, int64_t steps) {
     int64_t n_tiles = (rows + ROWS_MAX - 1) / ROWS_MAX, small = rows / n_tiles, larger = rows % n_tiles;
     int kind = p.a_step != 1 ? COLUMNS : p.ahead ? STREAMED : NEAR;
@@ -117,7 +119,8 @@ static void multiply_rows(rm_product p, int64_t rows, int width, int64_t steps) 
 }
 
 #ifdef RM_BF16
-/* Room for some rows of A, in steps; rows not a power of two apart, whose beginnings would share a few sets of the cache. */
+/* A buffer for some rows of A, in steps. The distance of rows is not a power of two, so that they do not share a few
+ * sets of the cache. */
 enum { ROUNDED_ROWS = 8 * ROWS_MAX, ROUNDED_ROW = DEPTH_STEPS + RM_LANES };
 
 static void round_row(const float *a, int64_t depth, float *to) {
@@ -129,7 +132,7 @@ static void round_row(const float *a, int64_t depth, float *to) {
     }
 }
 
-/* Not inlined: where nothing is to be rounded, no stack is taken for it. */
+/* Not inlined, so that products without rounding do not use its stack. */
 static __attribute__((noinline)) void multiply_rounded(rm_product p, int64_t rows, int width, int64_t depth) {
     float room[ROUNDED_ROWS][ROUNDED_ROW] __attribute__((aligned(64)));
     for (int64_t r = 0; r < rows; r += ROUNDED_ROWS) {

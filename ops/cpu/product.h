@@ -1,21 +1,21 @@
-/* cpu/product.h: the one matrix product of the recurrent cells: a few rows by a few vectors, held in registers while k
- * runs. Projections, the recurrence, its gradient, weight gradients and dx all go through rm_multiply.
+/* cpu/product.h: the one matrix product of the recurrent cells: sums of a few rows by a few vectors, held in registers
+ * while k advances. Projections, the recurrence, its gradient, weight gradients and dx all use rm_multiply.
  *
  *   C (rows, width vectors) += A (rows, depth) W (depth, width vectors)
  *
  * Every element of C is one chain of multiply-adds over ascending k, starting from what C held:
  *     c = fma(a[0], w[0], c); c = fma(a[1], w[1], c); ...
- * whatever the number of rows, and wherever the loops below are cut (storing and loading a float loses nothing). So an
- * element's bits depend on its own operands only: not on the batch beside it, the threads, or the tile. This is what
- * lets gates be rebuilt for many timesteps at once, bit for bit.
+ * for any number of rows and any division of the loops below (storing and loading a float loses nothing). So the bits
+ * of an element depend only on its own operands: not on the rest of the batch, the threads, or the tile. This makes it
+ * possible to rebuild gates for many time steps at once, bit for bit.
  *
  * W is packed: vector v of step k at w + k*w_step + v*RM_LANES.
  * A is read in place: element (r,k) at a + r*a_row + k*a_step, where one of the two strides is 1.
  *
- * In bf16 (RM_BF16) operands are rounded to 8 significant bits, to nearest, ties to even; sums are floats. A step is two k then, side by side in the 32
- * bits of a lane, and zero past an odd end; VDPBF16PS adds both products to a sum. W comes in such steps, and so does A along its
- * columns (a_row 1); A along its rows comes as floats, which rm_multiply rounds. Chains are of pairs from k = 0 on, again
- * whatever the rows and the cuts.
+ * In bf16 (RM_BF16) operands are rounded to 8 significant bits, to nearest, ties to even; sums are floats. A step then
+ * is two k, side by side in the 32 bits of a lane, with zero past an odd end; VDPBF16PS adds both products to a sum. W
+ * is given in such steps, and so is A along its columns (a_row 1); A along its rows is given as floats, which
+ * rm_multiply rounds. Chains consist of pairs from k = 0 on, again for any number of rows and any division.
  */
 #ifndef RM_CELL_PRODUCT_H
 #define RM_CELL_PRODUCT_H
@@ -38,13 +38,13 @@ enum { STEP = 2 };
 #else
 enum { STEP = 1 };
 #endif
-enum { DEPTH_STEPS = 128 }; /* a block of W, 128 * 4 vectors, stays in the first-level cache while rows go by */
+enum { DEPTH_STEPS = 128 }; /* a block of W, 128 * 4 vectors, stays in the first-level cache for all rows */
 enum { DEPTH_BLOCK = DEPTH_STEPS * STEP };
 
 static inline int64_t steps_of(int64_t depth) { return (depth + STEP - 1) / STEP; }
 
-/* They make steps of packed operands. step_of: from rows k and k+1, lane by lane (past the end the second is zeros); step_at: from one row
- * of `depth` numbers. In fp32 a step is one k, and the second row is not looked at. */
+/* Functions that make steps of packed operands. step_of: from rows k and k+1, lane by lane (past the end the second is
+ * zeros); step_at: from one row of `depth` numbers. In fp32 a step is one k, and the second row is not read. */
 #ifdef RM_BF16
 RM_INLINE rm_vec step_of(rm_vec first, rm_vec second) {
     __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)first));
@@ -73,12 +73,13 @@ typedef struct {
     int64_t w_step;
     float *c;
     int64_t c_row, c_vector; /* strides of C, in floats */
-    /* Weights that the second-level cache does not hold are fetched so many floats ahead, which lie one behind the other in w; 0: they
-     * are there. Of A along its rows. */
+    /* Weights that are not in the second-level cache are prefetched this many floats ahead in w; 0: no prefetch. Only
+     * for A along its rows. */
     int64_t ahead;
 } rm_product;
 
-/* width <= WIDTH_MAX vectors; rows >= 1; depth <= DEPTH_BLOCK of A along its columns, of which callers pack no more at once. */
+/* width <= WIDTH_MAX vectors; rows >= 1; for A along its columns depth <= DEPTH_BLOCK, the most that callers pack at
+ * once. */
 void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth);
 
 #endif

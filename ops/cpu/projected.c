@@ -1,5 +1,5 @@
-/* cpu/projected.c: what an LSTM with projection (ops/recurrent/lstm_projected.c) computes of one row between its two products, in
- * vectors. Compiled once per instruction set. */
+/* cpu/projected.c: the computation of an LSTM with projection (ops/recurrent/lstm_projected.c) for one row between its
+ * two products, in vectors. Compiled once per instruction set. */
 #include <stddef.h>
 
 #include "ops/cpu/isa.h"
@@ -24,7 +24,7 @@ static void forward(int64_t hidden, float *gates, const float *c_before, float *
     }
 }
 
-/* As unit_back in lstm.c. */
+/* Like unit_back in lstm.c. */
 static void backward(int64_t hidden, float *gates, const float *c_before, const float *c, const float *dm, float *dc,
                      float *m) {
     const rm_vec one = rm_splat(1);

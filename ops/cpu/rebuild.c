@@ -1,12 +1,13 @@
-/* cpu/rebuild.c: what forward keeps for backward, made again from h: the gates, and an LSTM's c. h is known for the whole
- * tile, so nothing is sequential but the scan of c: rows are (t,b), and each thread makes its own units without meeting
- * the others. Every sum is the chain of multiply-adds that forward.c makes, k over x and then over h, so the bits are the
- * same; what is faster is that a weight is used for many rows at once. Compiled once per instruction set. */
+/* cpu/rebuild.c: rebuilds from h what forward saves for backward: the gates, and an LSTM's c. h is known for the whole
+ * tile, so only the scan of c is sequential: rows are (t,b), and each thread computes its own units without
+ * synchronising with the others. Every sum is the same chain of multiply-adds as in forward.c, k over x and then over
+ * h, so the bits are the same; it is faster because each weight is used for many rows at once. Compiled once per
+ * instruction set. */
 #include "ops/cpu/cell.h"
 #include "ops/cpu/view.h"
 
-/* Sums of a folded input begin with its table's rows, in the order of the columns of `gates`. Rows come in no order that
- * the processor could guess, so the next block's part of each is asked for while this block computes. */
+/* Sums of a folded input start with rows of its table, in the order of the columns of `gates`. The processor cannot
+ * predict the order of rows, so the next block's part of each is prefetched while this block is computed. */
 RM_INLINE void start_from_table(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows) {
     int n = lanes_of(block, v->hidden);
     bool more = block + 1 < v->end;
@@ -29,7 +30,7 @@ RM_INLINE void start_from_x(const view *v, chunk *c, int64_t block, int64_t row,
         rows, w.width, job->in);
 }
 
-/* h of the timestep before each of some rows, none of which passes `batch`: they lie together. NULL: zeros. */
+/* h of the previous time step for some rows that do not cross row `batch`, so they are contiguous. NULL: zeros. */
 static const float *h_before_rows(const view *v, int64_t row) {
     if (row >= v->batch) return v->job->y + (row - v->batch) * v->hidden;
     return v->job->h_in ? v->job->h_in + row * v->hidden : NULL;
@@ -44,7 +45,7 @@ static void add_hidden_rows(const view *v, chunk *c, int64_t block, int64_t row,
     multiply_states(v, p, row, rows, w.width, v->hidden);
 }
 
-/* By columns: x has a part in the first, h in the last. */
+/* Sums per column: x contributes to the first columns, h to the last. */
 static void sum_rows(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows) {
     rm_vec q = rm_load(v->job->packed + v->at.q_bias + block * LANES);
     for (int64_t r = 0; r < rows; r++)
@@ -56,8 +57,8 @@ static void sum_rows(const view *v, chunk *c, int64_t block, int64_t row, int64_
     add_hidden_rows(v, c, block, row, rows);
 }
 
-/* Blocks that take turns at the same rows: those rows of h are then near, and the blocks' weights stay in the
- * second-level cache while the tile goes by. */
+/* Blocks that alternate on the same rows: these rows of h are then in a near cache, and the blocks' weights stay in the
+ * second-level cache for the whole tile. */
 enum { BLOCKS_TOGETHER = 4 };
 
 void rm_cell_rebuild(const rm_cell_job *job, int thread, int threads) {

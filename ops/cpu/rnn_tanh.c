@@ -1,5 +1,6 @@
-/* cpu/rnn_tanh.c: a plain RNN's arithmetic in vectors; ops/recurrent/rnn_tanh.c defines it. It has one gate, so the vectors of a product
- * are successive blocks of units, and it keeps none: there is nothing to rebuild. Compiled once per instruction set. */
+/* cpu/rnn_tanh.c: the arithmetic of a plain RNN in vectors; ops/recurrent/rnn_tanh.c has the definition. It has one
+ * gate, so the vectors of a product are successive blocks of units, and it saves no gates, so there is nothing to
+ * rebuild. Compiled once per instruction set. */
 #include "ops/cpu/cell.h"
 
 /* h = tanh(sum), for the blocks of a group. */

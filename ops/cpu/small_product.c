@@ -1,16 +1,17 @@
-/* cpu/small_product.c: a product that is not worth a library's packing, or too small for it to be left to a library that allocates
- * (ops/math/gemm.c): two vectors of columns at a time through rm_multiply, B read in place where it lies as that wants it. Every element
- * of C is one chain of multiply-adds over ascending k from beta c, whatever is computed beside it. */
+/* cpu/small_product.c: products that are too small for the packing of a library, or for which the library would
+ * allocate (ops/math/gemm.c): two vectors of columns at a time by rm_multiply; B is read in place if its layout allows
+ * it. Every element of C is one chain of multiply-adds over ascending k from beta c, independent of the other
+ * elements. */
 #include "ops/cpu/product.h"
 
-enum { PANEL = 2 * RM_LANES, STRIP = 64 /* rows that pass through room of their own at a time */ };
+enum { PANEL = 2 * RM_LANES, STRIP = 64 /* rows that go through a separate buffer at a time */ };
 
 static void scale_rows(const rm_small_product *p) {
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) p->c[i * p->ldc + j] = p->beta == 0 ? 0 : p->beta * p->c[i * p->ldc + j];
 }
 
-/* Row `from` of a panel of `columns` columns, behind which there are zeros, or the other way round. */
+/* Row `from` of a panel of `columns` columns, padded with zeros; store_row is the reverse. */
 static void load_row(const float *from, int64_t columns, float *to) {
     for (int v = 0; v < PANEL; v += RM_LANES) {
         int64_t n = columns - v < RM_LANES ? columns - v : RM_LANES;

@@ -1,10 +1,11 @@
-/* cpu/view.h: what the kernels of one instruction set share: how gates and packed weights are laid out, and one thread's
- * view of a tile. Private to the files that are compiled once per set; kernels.h is for everyone else. The picture of the
- * layouts: docs/notes/cells.md.
+/* cpu/view.h: definitions shared by the kernels of one instruction set: the layout of gates and packed weights, and one
+ * thread's view of a tile. Private to the files that are compiled once per set; other code uses kernels.h.
+ * docs/notes/cells.md has a drawing of the layouts.
  *
- * Threads share out the hidden units in BLOCKS of one vector. A thread owns its units through the whole tile: it projects
- * the inputs of its gates without waiting for anyone, and then meets the others once per timestep, when all of h (or of
- * dgates, going back) is there. Where waiting costs more than they bring, thread 0 takes all units over (barrier.h).
+ * The hidden units are divided among threads in BLOCKS of one vector. A thread owns its units through the whole tile:
+ * it projects the inputs of its gates without waiting, and then synchronises with the others once per time step, when
+ * all of h (in backward: of dgates) is complete. If waiting costs more than the threads gain, thread 0 takes over all
+ * units (barrier.h).
  */
 #ifndef RM_CELL_VIEW_H
 #define RM_CELL_VIEW_H
@@ -17,7 +18,7 @@
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/product.h"
 
-enum { LANES = RM_LANES, ROWS_CHUNK = 8 * ROWS_MAX }; /* rows whose sums are in hand at once */
+enum { LANES = RM_LANES, ROWS_CHUNK = 8 * ROWS_MAX }; /* rows whose sums are computed at once */
 
 typedef struct {
     float sum[ROWS_CHUNK][WIDTH_MAX][LANES];
@@ -29,7 +30,8 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int lanes_of(int64_t block, int64_t size) { return (int)min64(LANES, size - block * LANES); }
 
-/* Packed weights, in floats from the start. Panels hold vectors in the order the products read them, by steps (product.h):
+/* Offsets of packed weights, in floats. Panels hold vectors in the order in which the products read them, by steps
+ * (product.h):
  *   hh, ih     [block of units][step][gate][lane]           forward:  k over h, x
  *   back       [four blocks][step][block of the four][lane] backward: k over the gates' columns; blocks of h, of x
  * (the last four may be fewer). Units past H are zero. A plain RNN's forward panels are laid out like `back`. */
@@ -50,7 +52,7 @@ static inline packing packing_of(rm_cell cell, bool folded, int64_t in, int64_t 
     return p;
 }
 
-/* A panel that several blocks share: blocks first.. of at most four. */
+/* A panel shared by several blocks: blocks first.., at most four. */
 typedef struct {
     int64_t first;
     int width;
@@ -58,7 +60,7 @@ typedef struct {
     int64_t w_step;
 } group;
 
-/* The largest group from `block` on that does not pass `end` or a multiple of four. */
+/* The largest group from `block` on that does not extend past `end` or a multiple of four. */
 static inline group group_at(const float *panels, int64_t depth, int64_t block, int64_t end, int64_t blocks) {
     int64_t base = block / 4 * 4, together = min64(4, blocks - base);
     return (group){block, (int)(min64(end, base + together) - block),
@@ -81,12 +83,13 @@ typedef struct {
     int64_t hidden, batch, rows, blocks, units; /* units: H rounded up to whole blocks */
     int64_t first, end;                         /* this thread's blocks of units */
     int64_t row;                                /* floats in a row of `gates` */
-    int64_t window;                             /* forward: the (t,b) that row 0 of `gates` stands for */
-    int64_t ahead;                              /* of the products that repeat each timestep (rm_product) */
+    int64_t window;                             /* forward: the row (t,b) that row 0 of `gates` holds */
+    int64_t ahead;                              /* prefetch distance of the products of each time step (rm_product) */
 } view;
 
-/* A thread's weights of the recurrence come from beyond its second-level cache at every timestep, unless they fit there. 4 KiB ahead was
- * as good as 8, and better than 2, in two of three shapes. */
+/* If a thread's weights of the recurrence do not fit in its second-level cache, they are loaded from further away at
+ * every time step, so they are prefetched. A distance of 4 KiB was as good as 8, and better than 2, in two of three
+ * shapes. */
 enum { AHEAD = 1024 };
 static inline int64_t ahead_of(const rm_cell_job *job, const rm_cell_layout *l, int64_t blocks) {
     return blocks * LANES * steps_of(job->hidden) * l->gates * (int64_t)sizeof(float) > job->cache_bytes ? AHEAD : 0;
@@ -114,7 +117,8 @@ static inline view view_of(const rm_cell_job *job, int thread, int threads) {
     };
 }
 
-/* The n-th time in this call, from 1. False: this thread leaves. Thread 0 may find that all is its own from here on. */
+/* The n-th barrier of this call, counted from 1. Returns false if this thread leaves. Thread 0 may own all units from
+ * here on. */
 static inline bool meet(view *v, int64_t n) {
     if (v->threads == 1 || rm_barrier_wait(v->job->barrier, v->thread, v->threads, (unsigned)n)) return true;
     if (v->thread) return false;
@@ -125,8 +129,9 @@ static inline bool meet(view *v, int64_t n) {
     return true;
 }
 
-/* A thread takes its blocks in groups of `together`, upwards in one timestep and downwards in the next, so that what the second-level
- * cache still holds of the recurrence's weights is read first. The first block of the i-th group of timestep t; -1: there is none. */
+/* A thread processes its blocks in groups of `together`, upwards in one time step and downwards in the next, so that it
+ * first reads the weights of the recurrence that the second-level cache still holds. Returns the first block of the
+ * i-th group of time step t; -1 if there is none. */
 static inline int64_t turn(const view *v, int64_t together, int64_t t, int64_t i) {
     int64_t low = v->first / together, n = v->first < v->end ? (v->end - 1) / together - low + 1 : 0;
     int64_t block = (t & 1 ? low + n - 1 - i : low + i) * together;
@@ -137,31 +142,33 @@ static inline const float *h_before(const view *v, int64_t t) {
     return t > 0 ? v->job->y + (t - 1) * v->batch * v->hidden : v->job->h_in;
 }
 
-/* Column of `gates` (and of dgates) where vector g of a product with x begins, and how many of its lanes are units. A
- * gated cell's vectors are the gates of one block; a plain RNN's are successive blocks. */
+/* The first column in `gates` (and dgates) of vector g of a product with x, and the number of its lanes that are units.
+ * The vectors of a gated cell are the gates of one block; those of a plain RNN are successive blocks. */
 static inline int64_t column_of(const view *v, int64_t block, int g) {
     return v->l->gates > 1 ? g * v->hidden + block * LANES : (block + g) * LANES;
 }
 
-/* The forward panel of a gated cell's block: its vectors are the gates. A plain RNN's are successive blocks. */
+/* The forward panel of a block of a gated cell: its vectors are the gates. Those of a plain RNN are successive
+ * blocks. */
 static inline group gates_at(const view *v, const float *panels, int64_t depth, int64_t block) {
     int64_t step = v->l->gates * LANES;
     if (v->l->gates == 1) return group_at(panels, depth, block, v->end, v->blocks);
     return (group){block, v->l->gates, panels + block * steps_of(depth) * step, step};
 }
 
-/* Whether a row (t,b) knows nothing of the timestep before. */
+/* Whether row (t,b) is reset: it does not depend on the previous time step. */
 RM_INLINE bool begins(const view *v, int64_t row) { return v->job->reset && v->job->reset[row] > 0; }
 
-/* Row (t,b) of a sequence's predecessor: the row before, or the state the tile began with (NULL: zeros). */
+/* The predecessor of row (t,b) of a sequence: the row of the previous time step, or the tile's incoming state (NULL:
+ * zeros). */
 RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initial, int64_t row, int64_t unit, int n) {
     if (begins(v, row)) return rm_splat(0);
     if (row >= v->batch) return rm_load_n(sequence + (row - v->batch) * v->hidden + unit, n);
     return initial ? rm_load_n(initial + row * v->hidden + unit, n) : rm_splat(0);
 }
 
-/* What goes from a timestep to the next, or back: p without those of its rows that begin anew. `row`: (t,b) of the first, in the
- * later timestep. */
+/* The products between a time step and the next one, in either direction: p without rows that are reset. `row`: (t,b)
+ * of the first row, in the later time step. */
 static inline void multiply_states(const view *v, rm_product p, int64_t row, int64_t rows, int width, int64_t depth) {
     for (int64_t r = 0, end; r < rows; r = end + 1) {
         for (end = r; end < rows && !begins(v, row + end);) end++;
@@ -185,13 +192,16 @@ static inline void copy_units(const view *v, float *to, const float *from) {
 
 /* ---- Cells ------------------------------------------------------------------------------------------- */
 
-/* A cell's arithmetic, for a timestep or some of its rows at a time. lstm.c, gru.c and rnn_tanh.c are one each; the passes know no cell. */
+/* A cell's arithmetic, for a time step or some of its rows at a time. lstm.c, gru.c and rnn_tanh.c define one each; the
+ * passes are independent of the cell. */
 struct cell_row {
-    /* This thread's units of timestep t: h, and what else the cell keeps. */
+    /* This thread's units of time step t: h, and the values that the cell saves. */
     void (*forward)(const view *v, int64_t t);
-    /* Sums, by columns, of rows (t,b) from `row` on become gates, as forward keeps them. NULL: it keeps none. */
+    /* Turns the sums, by columns, of rows (t,b) from `row` on into gates, as saved by forward. NULL: the cell saves
+     * none. */
     void (*rebuild)(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows);
-    /* Gates of rows from.. of timestep t become their gradients, and the carry that of the timestep before. */
+    /* Replaces the gates of rows from.. of time step t by their gradients, and the carry by that of the previous time
+     * step. */
     void (*backward)(const view *v, const chunk *dh, group g, int64_t t, int64_t from, int64_t rows);
 };
 #define CELL_ROW(op) RM_JOIN(rm_cell_row_##op##_, RM_ISA)
@@ -199,7 +209,7 @@ struct cell_row {
 #include "ops/recurrent/cells.def"
 #undef CELL
 
-/* gradients.c: this thread's share, when all dgates of the tile are there. */
+/* gradients.c: this thread's share, once all dgates of the tile are complete. */
 void rm_cell_gradients(const view *v);
 
 #endif
