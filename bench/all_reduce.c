@@ -42,8 +42,7 @@ static void must(remat_status status) {
     exit(1);
 }
 
-/* ---- The ways
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- The ways ---------------------------------------------------------------------------------------------------- */
 
 static void reduce(rm_group *group, float *x, int64_t count) {
     must(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = count, .in = x, .out = x}));
@@ -91,8 +90,7 @@ static const way ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* ---- Measuring
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
 
 static double times[WAYS][SIZES][MOST_ROUNDS]; /* seconds a call */
 
@@ -136,8 +134,7 @@ static void print_table(int rounds) {
     }
 }
 
-/* ---- Starting
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
 static rm_group *open_group(const char *engine, const char *name, rm_kv *store) {
     rm_group *group;

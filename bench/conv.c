@@ -51,8 +51,7 @@ static float *fill(int64_t count) {
 
 static remat_tensor tensor(remat_desc desc) { return (remat_tensor){desc, fill(rm_desc_count(&desc))}; }
 
-/* ---- Remat
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Remat ------------------------------------------------------------------------------------------------------- */
 
 static remat_call describe(const shape *s, const rm_conv_attr *attr) {
     const remat_op *op = rm_op_find("conv");
@@ -76,8 +75,7 @@ static void release(remat_call *call) {
     free(call->y.data), free(call->dy.data), free(call->scratch);
 }
 
-/* ---- oneDNN
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- oneDNN ------------------------------------------------------------------------------------------------------ */
 
 #ifdef RM_BENCH_DNNL
 
@@ -208,8 +206,7 @@ static void run(program *p) {
 
 #endif
 
-/* ---- Measuring
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Measuring --------------------------------------------------------------------------------------------------- */
 
 enum { REMAT, DNNL_PREFERRED, DNNL_PLAIN, CONTENDERS };
 

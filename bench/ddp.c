@@ -34,8 +34,7 @@ static void must(remat_status status) {
 }
 static void meet(void) { must(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 0xFFFF})); }
 
-/* ---- Networks
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Networks ---------------------------------------------------------------------------------------------------- */
 
 static remat_value weight(remat_graph *g, const char *layer, int number, const char *part, int64_t a, int64_t b) {
     char name[64];
@@ -96,8 +95,7 @@ static remat_session *open_session(const network *net, const remat_ranks *ranks)
     return s;
 }
 
-/* ---- Ways
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Ways -------------------------------------------------------------------------------------------------------- */
 
 static remat_session *alone, *together;
 static float *partial; /* as large as all gradients */

@@ -15,8 +15,7 @@
 
 enum { BATCH = 16, BLOCKS = 6, WIDTH = 8, STEPS = 40 };
 
-/* ---- The op
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- The op ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     double limit;
@@ -61,8 +60,7 @@ static const remat_op shrink = {
     .on = {{.forward = forward, .backward = backward}},
 };
 
-/* ---- The network
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- The network ------------------------------------------------------------------------------------------------- */
 
 static remat_value parameter(remat_graph *g, int block, const char *what, int rank, const int64_t *dim,
                              remat_init init) {
@@ -107,8 +105,7 @@ static remat_value network(remat_graph *g, const int64_t image[3], int64_t class
     return remat_softmax_cross_entropy(g, remat_linear(g, remat_mean(g, y, 2), w, b), label);
 }
 
-/* ---- The images
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- The images -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t dim[4], rank; /* (N,C,H,W), or (N) */
@@ -175,8 +172,7 @@ static void draw(array *images, array *labels) {
     }
 }
 
-/* ---- Training
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Training ---------------------------------------------------------------------------------------------------- */
 
 /* Fills in the losses of all steps. Budget 0: no limit. */
 static remat_plan_summary train(const array *images, const array *labels, int64_t classes, uint64_t budget,

@@ -50,8 +50,7 @@ static remat_value gpt(remat_graph *g, remat_value *logits) {
     return remat_softmax_cross_entropy(g, *logits, next);
 }
 
-/* ---- The song
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- The song ---------------------------------------------------------------------------------------------------- */
 
 static char song[4096];
 static int length;

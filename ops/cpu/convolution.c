@@ -14,8 +14,7 @@ enum { MOST = 12 }; /* 12*2 sums, 2 vectors of weights, a broadcast: 27 of 32 re
 enum { MOST = 6 }; /* 12 + 3 of 16 */
 #endif
 
-/* ---- Exchanging pixels and lanes
- * ----------------------------------------------------------------------------------------- */
+/* ---- Exchanging pixels and lanes --------------------------------------------------------------------------------- */
 
 #if RM_LANES == 16
 #define LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
@@ -108,8 +107,7 @@ static void apart(const float *from, bool adds, int64_t plane, int64_t step, int
         }
 }
 
-/* ---- Pixels
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Pixels ------------------------------------------------------------------------------------------------------ */
 
 /* `vectors`: vectors of lanes. `step`: t->x_step as a compile-time constant if possible, which saves address
  * computations. */
@@ -160,8 +158,7 @@ RM_INLINE void choose_step(const rm_conv_pixels *t, int count, int vectors) {
     }
 EACH(PIXELS)
 
-/* ---- Weights
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Weights ----------------------------------------------------------------------------------------------------- */
 
 RM_INLINE void sum_weights(const rm_conv_weights *t, int count, int vectors) {
     rm_vec sum[MOST][2], dy[2];

@@ -48,8 +48,7 @@ extern "C" {
 #include "ops/tile.h"
 }
 
-/* ---- Loops over n elements, a thread for each or for several
- * -------------------------------------------------------- */
+/* ---- Loops over n elements, a thread for each or for several ----------------------------------------------------- */
 
 enum { RM_EACH_THREADS = 256, RM_EACH_BLOCKS = 8192 };
 

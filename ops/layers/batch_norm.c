@@ -64,8 +64,7 @@ static void sum_over_ranks(const remat_call *call, double *values, int64_t count
     if (collective(call->attr)) remat_sum_over_ranks(call, values, count);
 }
 
-/* ---- Sums of a channel, in double, in an order that does not depend on the number of threads
- * ----------------------- */
+/* ---- Sums of a channel, in double, in an order that does not depend on the number of threads --------------------- */
 
 enum { LANES = 8 };
 
@@ -140,8 +139,7 @@ static bool next_channels(const remat_call *call, layout l, channels *these) {
     return together > 0;
 }
 
-/* ---- Once
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Once -------------------------------------------------------------------------------------------------------- */
 
 static void from_running(const remat_call *call, layout l) {
     const real *mean = call->x[RUNNING_MEAN].data, *var = call->x[RUNNING_VAR].data;
@@ -191,8 +189,7 @@ static void once(const remat_call *call) {
         from_running(call, l);
 }
 
-/* ---- Forward and backward
- * -------------------------------------------------------------------------------------------- */
+/* ---- Forward and backward ---------------------------------------------------------------------------------------- */
 
 static loop loop_of(const remat_call *call, const remat_desc *shape) {
     layout l = layout_of(shape, call->attr);

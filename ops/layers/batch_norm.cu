@@ -37,8 +37,7 @@ static void sum_over_ranks(const remat_call *call, double *values, int64_t count
     if (((const rm_batch_norm_attr *)call->attr)->sync) remat_sum_over_ranks(call, values, count);
 }
 
-/* ---- Once
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Once -------------------------------------------------------------------------------------------------------- */
 
 /* sums[c], followed by the number of elements per channel. */
 static __global__ void add_sums(layout l, const float *x, double *sums) {
@@ -101,8 +100,7 @@ void rm_batch_norm_once_cuda(const remat_call *call) {
                    (const double *)squares, f, mean, var);
 }
 
-/* ---- Forward and backward
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Forward and backward ---------------------------------------------------------------------------------------- */
 
 static __global__ void normalise(layout l, const float *x, batch_statistics f, const float *gain, const float *bias,
                                  float *y) {

@@ -49,8 +49,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-/* ---- The definition
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The definition ---------------------------------------------------------------------------------------------- */
 
 /* Element (i,j) of the filter at position (r,q) reads pixel (*y,*x) of the image; false: padding. */
 static bool pixel_under(const rm_conv_shape *s, int64_t r, int64_t q, int64_t i, int64_t j, int64_t *pixel) {

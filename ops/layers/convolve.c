@@ -26,8 +26,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* ---- Which pixels are summed
- * ------------------------------------------------------------------------------------------- */
+/* ---- Which pixels are summed ------------------------------------------------------------------------------------- */
 
 /* One axis. The targets of class q are phase(q), phase(q) + apart, ... Target m of the class is the sum over taps q, q
  * + period, ... of the filter, applied to sources m step + at(q), m step + at(q) + slope, ... */
@@ -87,8 +86,7 @@ static sums sums_of(const rm_conv_shape *s, bool backward) {
     return u;
 }
 
-/* ---- Windows: a part of an image with its padding
- * ---------------------------------------------------------------------- */
+/* ---- Windows: a part of an image with its padding ---------------------------------------------------------------- */
 
 /* Pixel (y,x) of channel c is at data + c plane + y pitch + x, for any part of the image. */
 typedef struct {
@@ -129,8 +127,7 @@ static bool is_large(const rm_conv_shape *s) {
     return (double)s->images * (double)s->positions * products > SPLIT_MIN;
 }
 
-/* ---- Sizes
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t channels, targets[2]; /* channels per partial sum; most targets of a class */
@@ -159,8 +156,7 @@ static int64_t rows_in(const sums *u, const sizes *z, int64_t columns, int64_t r
     return rows;
 }
 
-/* ---- Sums of pixels
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Sums of pixels ---------------------------------------------------------------------------------------------- */
 
 /* Packs a block of lanes that starts at `w` as (channels, taps, lanes); lanes past the last are zeros. */
 static void pack(const rm_convolution *kernel, const sums *u, const float *w, int64_t channels, int64_t lanes,
@@ -298,8 +294,7 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
             }
 }
 
-/* ---- Sums of weights
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Sums of weights --------------------------------------------------------------------------------------------- */
 
 /* The pixels of a part of an image, or of several small images; their gradients are stored pixel by pixel, lanes side
  * by side. Sums are added part by part, so they do not depend on the number of threads. */
@@ -433,8 +428,7 @@ static void sum_weights(const rm_conv_shape *s, int threads, const float *x, con
         });
 }
 
-/* ---- Both
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Both -------------------------------------------------------------------------------------------------------- */
 
 static int64_t pixels_scratch(const rm_conv_shape *s, bool backward) {
     const sums u = sums_of(s, backward);

@@ -19,8 +19,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     if (pass == REMAT_BACKWARD) out->moved_bytes += bytes;
 }
 
-/* ---- A row of windows at a time: the loops run along the row, so that compilers vectorise them
- * ------------------------ */
+/* ---- A row of windows at a time: the loops run along the row, so that compilers vectorise them ------------------- */
 
 enum { BLOCK = 256 }; /* windows */
 

@@ -92,8 +92,7 @@ static int64_t ignored(const void *attr, int input) {
     return input == TARGETS ? -1 : 0;
 }
 
-/* ---- Forward
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
 static rm_ctc_row row_of(const real *x, int64_t v) {
     real largest = rm_row_largest(x, v), lane[RM_ROW_LANES] = {0};
@@ -155,8 +154,7 @@ static void forward(const remat_call *call) {
                     for (int64_t b = 0; b < c.batch; b++) forward_sample(call, &c, row, alpha, b););
 }
 
-/* ---- Backward
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
 /* Adds the gradient of the loss by alpha to d (width); returns the gradient by the scale. If no path exists these are 0
  * or NaN. */

@@ -72,8 +72,7 @@ static __global__ void samples_forward(rm_ctc c, const rm_ctc_row *row, float *a
     if (c.t0 + c.tau == c.t_total) y[(c.tau - 1) * c.batch + b] = rm_ctc_loss(&c, alpha, scale, labels);
 }
 
-/* ---- Backward
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
 /* See ctc.c. One thread. */
 static __device__ float begin_backward(const rm_ctc &c, const float *alpha, int64_t labels, float dy, float *d) {

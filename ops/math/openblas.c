@@ -30,8 +30,7 @@ static void (*set_threads)(int);
 static void *(*take_buffer)(int position); /* OpenBLAS's own allocator; NULL in builds that hide it */
 static void (*give_buffer)(void *buffer);
 
-/* ---- Memory
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 #define MIB ((uint64_t)1 << 20)
 enum {
@@ -107,8 +106,7 @@ static remat_status take_buffers(int n) {
     return REMAT_OK;
 }
 
-/* ---- Opening
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static remat_status open_library(void) {
     void *handle = NULL;
@@ -154,8 +152,7 @@ remat_status rm_openblas_prepare(int threads) {
 
 const rm_openblas_api *rm_openblas(void) { return atomic_load_explicit(&prepared, memory_order_acquire) ? &api : NULL; }
 
-/* ---- Threads
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 /* The number of OpenBLAS threads is global to the program, so it is set to one only while Remat computes products, and
  * then restored. OpenBLAS's OpenMP build also sets OpenMP's number of threads. */

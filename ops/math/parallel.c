@@ -19,8 +19,7 @@ static _Thread_local int pretended;
 
 void rm_parallel_pretend(int worth) { pretended = worth, balance_ns = FIRST_NS; }
 
-/* ---- The pace of calls of one kind
- * --------------------------------------------------------------------------------- */
+/* ---- The pace of calls of one kind ------------------------------------------------------------------------------- */
 
 /* In narrow layers threads synchronise so often that teams do not pay off even on a quiet machine. Here the time of a
  * single thread need not be guessed: there are thousands of calls of a kind, so both ways are measured. */
@@ -74,8 +73,7 @@ rm_region rm_region_begin_like(int threads, bool even, uint64_t kind) {
     return region;
 }
 
-/* ---- Regions
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
 rm_region rm_region_begin(int threads, bool even) {
     rm_region region = {.threads = threads, .even = even};

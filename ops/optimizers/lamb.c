@@ -19,8 +19,7 @@ static int states_used(const rm_update *u) {
     return 2;
 }
 
-/* ---- Moments and norms
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Moments and norms ------------------------------------------------------------------------------------------- */
 
 static double direction_squares(const rm_lamb *l, int64_t n, const float *p, const float *mean, const float *square) {
     float made[CHUNK];
@@ -47,8 +46,7 @@ static void measure(const rm_update *u, int64_t n, const float *parameter, const
     if (u->adapt) sum[RM_LAMB_WEIGHTS] += rm_sum_of_squares(parameter, n, u->threads);
 }
 
-/* ---- The step
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- The step ---------------------------------------------------------------------------------------------------- */
 
 static void update(const rm_update *u, int64_t n, float *parameter, const float *gradient, float *const *state) {
     (void)gradient; /* it is already in the moments */

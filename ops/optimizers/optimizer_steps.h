@@ -24,8 +24,7 @@ RM_HD float rm_clipped(rm_clip c, float gradient) {
     return g > c.limit ? c.limit : g < -c.limit ? -c.limit : g;
 }
 
-/* ---- sgd
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- sgd --------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     rm_clip clip;
@@ -50,8 +49,7 @@ RM_HD void rm_sgd_step(const rm_sgd *s, float *parameter, float gradient, float 
     *parameter += s->rate * g;
 }
 
-/* ---- adam and adamw, which differ only in the weight decay
- * ----------------------------------------------------------- */
+/* ---- adam and adamw, which differ only in the weight decay ------------------------------------------------------- */
 
 /* The order of operations is PyTorch's (torch.optim.Adam, one tensor at a time), so that runs can be compared step by
  * step. */
@@ -82,8 +80,7 @@ RM_HD void rm_adam_step(const rm_adam *a, float *parameter, float gradient, floa
     *parameter = p + a->rate * *mean / (sqrtf(*square) / a->root2 + a->epsilon);
 }
 
-/* ---- rmsprop
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- rmsprop ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     rm_clip clip;
@@ -108,8 +105,7 @@ RM_HD void rm_rmsprop_step(const rm_rmsprop *r, float *parameter, float gradient
     *parameter += buffer ? r->rate * *buffer : r->rate * g / root;
 }
 
-/* ---- adagrad
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- adagrad ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     rm_clip clip;
@@ -128,8 +124,7 @@ RM_HD void rm_adagrad_step(const rm_adagrad *a, float *parameter, float gradient
     *parameter += a->rate * g / (sqrtf(*sum) + a->epsilon);
 }
 
-/* ---- lars
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- lars -------------------------------------------------------------------------------------------------------- */
 
 enum { RM_LARS_WEIGHTS, RM_LARS_GRADIENT }; /* the sums of squares */
 
@@ -164,8 +159,7 @@ RM_HD void rm_lars_step(const rm_lars *l, float *parameter, float gradient, floa
     *parameter += v;
 }
 
-/* ---- lamb
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- lamb -------------------------------------------------------------------------------------------------------- */
 
 enum { RM_LAMB_WEIGHTS, RM_LAMB_DIRECTION }; /* the sums of squares */
 

@@ -117,9 +117,9 @@ typedef struct {
     char *scratch; /* NULL: only count bytes */
     uint64_t used;
     series value[RM_SCAN_VALUES], aux[RM_SCAN_NODES], gradient[RM_SCAN_VALUES];
-    char *zeros, *now[REMAT_MAX_STATES]; /* states between timesteps, whose series is not kept */
+    char *zeros, *now[REMAT_MAX_STATES]; /* states between time steps, if the sequence of states is not saved */
     char *part[REMAT_MAX_INPUTS], *node_scratch;
-    bool begun[RM_SCAN_VALUES]; /* the gradient has a first part */
+    bool begun[RM_SCAN_VALUES]; /* whether the gradient has a first contribution */
 } runner;
 
 static char *take(runner *r, uint64_t bytes) {

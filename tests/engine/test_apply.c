@@ -61,8 +61,7 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
     return mine;
 }
 
-/* ---- What is planned and what runs are the same
- * ------------------------------------------------------------------- */
+/* ---- What is planned and what runs are the same ------------------------------------------------------------------ */
 
 static void expect_same_text(char *a, char *b, const char *what) {
     size_t same = 0;
@@ -161,8 +160,7 @@ START_TEST(no_plan_tells_them_apart) {
 }
 END_TEST
 
-/* ---- By name
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- By name ----------------------------------------------------------------------------------------------------- */
 
 enum { T = 24, B = 2, H = 8, V = 5 };
 
@@ -244,8 +242,7 @@ START_TEST(they_are_calibrated) {
 }
 END_TEST
 
-/* ---- Attributes
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Attributes -------------------------------------------------------------------------------------------------- */
 
 START_TEST(attributes_are_copied) {
     remat_graph *g;
@@ -270,8 +267,7 @@ START_TEST(attributes_are_copied) {
 }
 END_TEST
 
-/* ---- What is refused
- * ----------------------------------------------------------------------------------------------- */
+/* ---- What is refused --------------------------------------------------------------------------------------------- */
 
 static remat_graph *graph;
 static remat_value sequence, whole, slope;

@@ -19,8 +19,7 @@ static int64_t draw(int64_t below) {
 static int64_t pick(const int64_t *from, int64_t count) { return from[draw(count)]; }
 #define PICK(...) pick((int64_t[]){__VA_ARGS__}, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-/* ---- One convolution, in double
- * ---------------------------------------------------------------------------------------- */
+/* ---- One convolution, in double ---------------------------------------------------------------------------------- */
 
 enum { X, W, B, ARRAYS };
 
@@ -117,8 +116,7 @@ static bool random_shape(example *e) {
     return (double)rm_desc_count(&e->out) * (double)(filter[1] * filter[2] * (flat ? 1 : filter[3])) < 3e6;
 }
 
-/* ---- The same in float
- * ------------------------------------------------------------------------------------------------- */
+/* ---- The same in float ------------------------------------------------------------------------------------------- */
 
 static float *rounded(const double *x, int64_t count) {
     float *to = take(count, sizeof *to);

@@ -10,8 +10,7 @@
 
 enum { N = 1000, STEPS = 12 };
 
-/* ---- As the engine does it: measure all parts, add the sums, update all parts
- * ------------------------------------------ */
+/* ---- As the engine does it: measure all parts, add the sums, update all parts ------------------------------------ */
 
 typedef struct {
     float *p, *g, *state[RM_MAX_OPTIMIZER_STATE];
@@ -49,8 +48,7 @@ static void step(const char *name, rm_update u, array *a, int parts) {
         }
 }
 
-/* ---- The formulas, in double, from the floats of the step before
- * ------------------------------------------------------ */
+/* ---- The formulas, in double, from the floats of the step before ------------------------------------------------- */
 
 static double norm(const double *x) {
     double sum = 0;
@@ -214,8 +212,7 @@ START_TEST(zero_norm_gives_ratio_one) {
 }
 END_TEST
 
-/* ---- Agreement with other optimizers
- * ------------------------------------------------------------------------------------ */
+/* ---- Agreement with other optimizers ----------------------------------------------------------------------------- */
 
 /* Without trust, and with Goyal's correction whenever the rate changes, a learning rate inside the velocity is
  * equivalent to one outside of it: PyTorch's momentum SGD. That is why sgd needs no correction. */
