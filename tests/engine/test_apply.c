@@ -320,7 +320,7 @@ static void expect_refused(const remat_op *op, const remat_value *inputs, int n,
     X("tanh", op.infer = double_infer, "results are f32")                                                              \
     X("tanh", op.infer = empty_infer, "of size 0")                                                                     \
     X("tanh", op.infer = refusing_infer, "my_tanh: nothing (24,2,8) will do")                                          \
-    X("tanh", op.infer = untyped_infer, "has dtype number 7")                                                          \
+    X("tanh", op.infer = untyped_infer, "dtype 7")                                                                    \
     X("tanh", op.infer = silent_infer, "infer refuses these inputs")                                                   \
     X("tanh", op.cost = endless_cost, "finite and not negative")                                                       \
     X("tanh", op.cost = negative_cost, "finite and not negative")                                                      \
