@@ -13,7 +13,7 @@ _Static_assert(sizeof(remat_external) == 16, "lies in arrays");
 _Static_assert(sizeof(remat_desc) == 72 && sizeof(remat_tensor) == 80 && sizeof(remat_key) == 24, "lie in arrays");
 _Static_assert(sizeof(remat_sample) == 16 + REMAT_MAX_INPUTS * sizeof(remat_desc) + sizeof(void *), "lies in arrays");
 _Static_assert(sizeof(remat_op_device) == 8 * sizeof(void *) && REMAT_DEVICE_KINDS == 2, "lies amid remat_op");
-_Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 9 && REMAT_MAX_STATES == 2 && REMAT_LIVE_KINDS == 4 &&
+_Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 16 && REMAT_MAX_STATES == 8 && REMAT_LIVE_KINDS == 4 &&
                    REMAT_DESC_TEXT == 192,
                "lengths of programs' arrays");
 

@@ -248,15 +248,15 @@ remat_value remat_mean_over_time(remat_graph *, remat_value x); /* (T,B,C) -> (B
  * inputs without a time axis, (B,C) and the like, each of which is listed once. At every timestep the body is given that step of
  * each sequence, the weights, and its states: zeros at first, and then what next_states were a timestep before. The
  * layers in it: linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and slice; at most 64. There is one
- * output; remat_concat joins several, and more than two states alike. */
+ * output; remat_concat joins several, and more than eight states alike. */
 typedef struct {
     const char *name; /* at most 40 bytes: carried states are called NAME.0.h, NAME.0.c */
     const remat_graph *body;
-    const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 9 in all */
+    const remat_value *inputs; /* the body's leaf for each sequence, and below for each weight: at most 16 in all */
     int n_inputs;
     const remat_value *weights;
     int n_weights;
-    const remat_value *states, *next_states; /* leaves, and results of the same shapes: 1 or 2 */
+    const remat_value *states, *next_states; /* leaves, and results of the same shapes: 1 to 8 */
     int n_states;
     remat_value output; /* a result that begins with B, such as (B,H) */
 } remat_cell;

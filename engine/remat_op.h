@@ -44,8 +44,8 @@
 extern "C" {
 #endif
 
-#define REMAT_MAX_INPUTS 9 /* with the initial values of carried states */
-#define REMAT_MAX_STATES 2
+#define REMAT_MAX_INPUTS 16 /* of an op: its inputs and the initial values of its carried states together */
+#define REMAT_MAX_STATES 8  /* that an op carries along time */
 
 /* A shape. rank 0 is a scalar; -1: an optional input that was not given. Unused dims are 1. */
 typedef struct {
@@ -163,7 +163,7 @@ typedef struct {
                                carried states ("NAME.0.h") are called by it */
     int n_in,
         n_state; /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
-    const char *state_name[REMAT_MAX_STATES]; /* what carried states are called behind "NAME.0."; NULL: "h" and "c" */
+    const char *state_name[REMAT_MAX_STATES]; /* what carried states are called behind "NAME.0."; NULL: "h", "c", "s2", "s3", .. */
     uint32_t optional; /* bit i: input i may be absent                                                       */
     uint32_t shared;   /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */

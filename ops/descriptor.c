@@ -96,6 +96,11 @@ static remat_status check_lean(const remat_op *op) {
     return REMAT_OK;
 }
 
+const char *rm_op_state_name(const remat_op *op, int state) {
+    static const char *const usual[REMAT_MAX_STATES] = {"h", "c", "s2", "s3", "s4", "s5", "s6", "s7"};
+    return op->state_name[state] ? op->state_name[state] : usual[state];
+}
+
 remat_status rm_op_check_descriptor(const remat_op *op) {
     REQUIRE(op->name && *op->name && strlen(op->name) <= LONGEST_NAME, INVALID,
             "an op needs a name of 1 to %d bytes; this one's is \"%.60s\"", LONGEST_NAME, op->name ? op->name : "");

@@ -13,6 +13,7 @@
 
 /* INVALID if a descriptor cannot work with any inputs; the error names the op and the member. */
 remat_status rm_op_check_descriptor(const remat_op *op); /* descriptor.c */
+const char *rm_op_state_name(const remat_op *op, int state); /* its own name for it, or "h", "c", .. */
 
 /* Calls infer, which may belong to an external op: a failure always has an error message. Success keeps the last
  * error. */

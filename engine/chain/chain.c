@@ -193,7 +193,7 @@ rm_instruction rm_program_at(const rm_program *program, int32_t n) {
     const rm_where *where = program->where + from->first;
     rm_instruction to = {.what = from->what, .once = from->once, .node = from->node, .count = from->count};
     for (int i = 0; i < RM_OPERANDS; i++)
-        if (from->there >> i & 1) to.operand[i] = *where++;
+        if (from->there[i / 64] >> i % 64 & 1) to.operand[i] = *where++;
     return to;
 }
 

@@ -149,16 +149,15 @@ typedef struct {
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
-/* An instruction as programs hold it: of some thirty operands few are there, and a deep net has thousands of instructions. */
+/* An instruction as programs hold it: of its operands few are there, and a deep net has thousands of instructions. */
 typedef struct {
     uint8_t what;
     bool once;
     int32_t node;
     int64_t count;
-    uint32_t there; /* bit i: operand i is not NOWHERE */
+    uint64_t there[(RM_OPERANDS + 63) / 64]; /* bit i % 64 of word i / 64: operand i is not NOWHERE */
     int32_t first;  /* of those, in the program's `where`; the others follow */
 } rm_packed_instruction;
-_Static_assert(RM_OPERANDS <= 32, "rm_packed_instruction.there has a bit for each operand");
 
 /* What a stage's first run in a step alone makes is the same in every plan, and counted beside it. */
 typedef struct rm_program {

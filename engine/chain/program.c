@@ -91,7 +91,7 @@ static remat_status pack(builder *b) {
                                     .first = program->n_where};
         for (int i = 0; i < RM_OPERANDS; i++) {
             if (from->operand[i].space == RM_NOWHERE) continue;
-            to.there |= UINT32_C(1) << i;
+            to.there[i / 64] |= UINT64_C(1) << i % 64;
             program->where[program->n_where++] = from->operand[i];
         }
         program->item[n] = to;

@@ -43,12 +43,10 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
 
 /* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
 static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
-    static const char *const usual[] = {"h", "c"};
     const remat_op *op = graph->node[carried->node].op;
-    const char *own = op->state_name[carried->state];
     int before = 0;
     for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op->name);
-    snprintf(name, 80, "%s.%d.%s", op->name, before, own ? own : usual[carried->state]);
+    snprintf(name, 80, "%s.%d.%s", op->name, before, rm_op_state_name(op, carried->state));
 }
 
 static remat_status list_carried(remat_session *s) {

@@ -79,8 +79,9 @@ static void name_tensor(const rm_verify *v, int64_t piece, char *text, size_t si
         const rm_value *value = &graph->value[node->x[i]];
         if (node->x[i] && value->origin == RM_VALUE_PARAM && value->desc.rank == 2) weight = value->name;
     }
-    static const char *const states[] = {"h", "c"};
-    const char *what = !carried ? "result" : carried->state < 0 ? "running sum" : states[carried->state];
+    const char *what = !carried             ? "result"
+                       : carried->state < 0 ? "running sum"
+                                            : rm_op_state_name(node->op, carried->state);
     snprintf(text, size, "%s of %s%s%s (node %d)", what, node->op->name, *weight ? " " : "", weight,
              (int)(node - graph->node));
 }

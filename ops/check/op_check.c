@@ -54,13 +54,11 @@ typedef struct {
 enum { OUTPUTS = 1 + REMAT_MAX_STATES + 2 * REMAT_MAX_INPUTS + REMAT_MAX_STATES };
 
 static void list_outputs(rm_op_outputs *out, named *list) {
-    static const char *const state_name[] = {"state_out[0]", "state_out[1]"};
-    static const char *const dstate_name[] = {"dstate_in[0]", "dstate_in[1]"};
     *list++ = (named){"y", &out->y};
-    for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){state_name[j], &out->state[j]};
+    for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){rm_op_state_out_name[j], &out->state[j]};
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) *list++ = (named){rm_op_dx_name[i], &out->dx[i]};
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) *list++ = (named){rm_op_x_name[i], &out->buffer[i]};
-    for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){dstate_name[j], &out->dstate[j]};
+    for (int j = 0; j < REMAT_MAX_STATES; j++) *list++ = (named){rm_op_dstate_in_name[j], &out->dstate[j]};
 }
 
 /* The name of the first output whose bits differ, or NULL. Outputs that only one of them has are skipped. */
@@ -561,7 +559,6 @@ static const char *check_direction(const rm_op_setup *setup, rm_op_inputs *in, r
 }
 
 static const char *check_gradients_of(rm_op_setup setup, rm_op_inputs *in, rm_op_outputs *out, double *worst) {
-    static const char *const state_name[] = {"state_in[0]", "state_in[1]"};
     const char *wrong = rm_op_run(&setup, in, out);
     if (wrong) return complain("%s", wrong);
     for (int i = 0; i < setup.op->n_in && !wrong; i++) {
@@ -571,7 +568,7 @@ static const char *check_gradients_of(rm_op_setup setup, rm_op_inputs *in, rm_op
     }
     for (int j = 0; j < setup.op->n_state && !wrong; j++)
         if (out->dstate[j].count)
-            wrong = check_slopes(&setup, in, &in->state[j], &out->dstate[j], state_name[j], worst);
+            wrong = check_slopes(&setup, in, &in->state[j], &out->dstate[j], rm_op_state_in_name[j], worst);
     return wrong;
 }
 

@@ -54,6 +54,8 @@ typedef struct {
 } rm_op_setup;
 
 extern const char *const rm_op_x_name[REMAT_MAX_INPUTS], *const rm_op_dx_name[REMAT_MAX_INPUTS]; /* for messages */
+extern const char *const rm_op_state_in_name[REMAT_MAX_STATES], *const rm_op_state_out_name[REMAT_MAX_STATES];
+extern const char *const rm_op_dstate_in_name[REMAT_MAX_STATES];
 
 /* The queue of all calls: NULL, unless a test of another device's kernels sets it. */
 extern const void *rm_op_queue;

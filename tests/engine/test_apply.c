@@ -300,7 +300,7 @@ static void expect_refused(const remat_op *op, const remat_value *inputs, int n,
     X("tanh", op.name = "a name of more than forty letters, all of them", "needs a name")                              \
     X("tanh", op.name = "gelu", "an op of Remat's has this name")                                                      \
     X("tanh", op.n_in = 0, "n_in is 0")                                                                                \
-    X("tanh", op.n_in = REMAT_MAX_INPUTS + 1, "n_in is 10")                                                            \
+    X("tanh", op.n_in = REMAT_MAX_INPUTS + 1, "n_in is 17")                                                            \
     X("tanh", op.n_state = -1, "n_state -1")                                                                           \
     X("tanh", op.n_state = 1, "n_state is 1")                                                                          \
     X("tanh", op.time = (remat_time)7, "time is 7")                                                                    \

@@ -242,12 +242,13 @@ static remat_value random_layer(remat_graph *g, uint32_t *seed, remat_value a, r
 /* Of all leaves and some layers, bounded. */
 static void random_body(uint32_t seed, remat_graph *g, remat_value *x, remat_value *w, int n_states, remat_value *state,
                         remat_value *next, remat_value *output) {
-    remat_value pool[40];
+    static const char *const names[REMAT_MAX_STATES] = {"h", "c", "n", "m", "s4", "s5", "s6", "s7"};
+    remat_value pool[60];
     int n = 0;
     pool[n++] = x[0] = body_input(g, "x0", 2, B, H);
     pool[n++] = x[1] = body_input(g, "x1", 2, B, H);
     w[0] = body_input(g, "w", 2, H, H), w[1] = body_input(g, "b", 1, H, 0), w[2] = body_input(g, "table", 2, B, H);
-    for (int k = 0; k < n_states; k++) pool[n++] = state[k] = body_input(g, k ? "c" : "h", 2, B, H);
+    for (int k = 0; k < n_states; k++) pool[n++] = state[k] = body_input(g, names[k], 2, B, H);
     int leaves = n, layers = 3 + (int)draw(&seed, 9);
     for (int i = 0; i < layers; i++, n++) {
         uint32_t a = i < leaves ? (uint32_t)i : draw(&seed, (uint32_t)n);
@@ -256,14 +257,14 @@ static void random_body(uint32_t seed, remat_graph *g, remat_value *x, remat_val
     for (int i = 0; i < leaves; i++) pool[n] = remat_add(g, i ? pool[n] : pool[n - 1], pool[i]); /* all are read */
     pool[n] = remat_add(g, remat_linear(g, remat_tanh(g, pool[n]), w[0], w[1]), w[2]);
     next[0] = remat_tanh(g, pool[n]);
-    if (n_states > 1) next[1] = remat_sigmoid(g, remat_add(g, pool[n - 1], pool[n]));
+    for (int k = 1; k < n_states; k++) next[k] = remat_sigmoid(g, remat_add(g, pool[n - k], pool[n]));
     *output = draw(&seed, 2) ? next[0] : remat_mul(g, next[0], pool[leaves + (int)draw(&seed, (uint32_t)layers)]);
 }
 
 START_TEST(promises_of_random_bodies) {
     remat_graph *g, *body;
-    remat_value x[2], w[3], state[2], next[2], output, outer_x[2], outer_w[3];
-    int n_states = 1 + _i % 2;
+    remat_value x[2], w[3], state[4], next[4], output, outer_x[2], outer_w[3];
+    int n_states = 1 + _i % 4;
     CHECKED(remat_graph_create(&body));
     CHECKED(remat_graph_create(&g));
     random_body(77u * (uint32_t)_i + 5, body, x, w, n_states, state, next, &output);
@@ -360,10 +361,10 @@ START_TEST(wrong_cells) {
     REFUSED("a cell needs a name of 1 to 40 bytes", r.cell->name = NULL);
     REFUSED("a cell needs a name", r.cell->name = "a name that is longer than forty bytes is");
     REFUSED("it has no body", r.cell->body = NULL);
-    REFUSED("at least 1 input, and at most 9 of both", r.cell->n_weights = 9);
+    REFUSED("at least 1 input, and at most 16 of both", r.cell->n_weights = 16);
     REFUSED("at least 1 input", r.cell->n_inputs = 0);
-    REFUSED("use 1 to 2: more are joined by remat_concat", r.cell->n_states = 3);
-    REFUSED("use 1 to 2", r.cell->n_states = 0);
+    REFUSED("use 1 to 8: more are joined by remat_concat", r.cell->n_states = 9);
+    REFUSED("use 1 to 8", r.cell->n_states = 0);
     REFUSED("a list of inputs, weights, states or next states is NULL", r.cell->states = NULL);
     REFUSED("weight 1 is not a value of its body", r.written.weight[1].id = 99);
     REFUSED("input 0 is not an input of its body", r.written.x = r.written.next[0]);
