@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/abi.h"
 #include "engine/remat.h"
 #include "memory/clock.h"
 #include "tests/zeros.h"
@@ -70,7 +71,7 @@ static void measure(const char *name, remat_graph *graph, remat_value loss, int 
         uint64_t end = rm_now_ns();
         if (end - start < best_ns) best_ns = end - start, end_ns = end, best = now;
     }
-    printf("%s: %lld stages, %.1f ms forward and backward\n", name, (long long)remat_session_plan(session).n_stages,
+    printf("%s: %lld stages, %.1f ms forward and backward\n", name, (long long)rm_plan_summary_of(session).n_stages,
            1e-6 * (double)best_ns);
     for (int i = 0; i < best.n; i++)
         printf("  %-16s %6.2f MiB, final %8.2f ms before the end (%4.1f %%)\n", best.first[i],

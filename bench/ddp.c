@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/abi.h"
 #include "dist/ddp/ddp.h"
 
 enum { MOST_ROUNDS = 101 };
@@ -124,11 +125,11 @@ static void by_ddp_ahead(void) {
 static void reductions_alone(void) {
     const remat_ranks *ranks = rm_ddp_ranks(ddp);
     for (int64_t b = 0; b < remat_bucket_count(together); b++) {
-        remat_bucket bucket = remat_bucket_info(together, b);
+        remat_bucket bucket = rm_bucket_at(together, b);
         must(ranks->reduce(ranks->context, &bucket));
     }
     for (int64_t b = 0; b < remat_bucket_count(together); b++) {
-        remat_bucket bucket = remat_bucket_info(together, b);
+        remat_bucket bucket = rm_bucket_at(together, b);
         must(ranks->wait(ranks->context, &bucket));
     }
 }
@@ -172,7 +173,7 @@ static void print_ms(double *of, int rounds) {
 static void print_table(const network *net, int rounds) {
     rm_ddp_cost cost = rm_ddp_last_cost(ddp);
     printf("\n%s, %ld tiles; %d ranks by %s, %d buckets, %.2f MiB of gradients; ms, the best of %d and the median\n\n",
-           net->name, (long)remat_session_plan(together).n_tiles, size, rm_group_engine(group), cost.buckets,
+           net->name, (long)rm_plan_summary_of(together).n_tiles, size, rm_group_engine(group), cost.buckets,
            (double)cost.bytes / (1 << 20), rounds);
     printf("| way | a step | of it waiting for gradients | the group's thread busy |\n|---|--:|--:|--:|\n");
     for (int w = 0; w < WAYS; w++) {
@@ -189,7 +190,7 @@ static void measure(const network *net, int rounds) {
     together = open_session(net, rm_ddp_ranks(ddp));
     must(rm_ddp_broadcast(ddp, together));
     partial_count = 0;
-    for (int64_t b = 0; b < remat_bucket_count(together); b++) partial_count += remat_bucket_info(together, b).count;
+    for (int64_t b = 0; b < remat_bucket_count(together); b++) partial_count += rm_bucket_at(together, b).count;
     partial = rm_group_alloc(group, (uint64_t)partial_count * sizeof *partial);
     if (!partial) must(REMAT_MEMORY);
     one_round(0); /* warms up; overwritten */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/abi.h"
 #include "engine/remat.h"
 
 enum { BATCH = 16, SIDE = 32, WIDTH = 16, CLASSES = 10, WAYS = 4 };
@@ -77,7 +78,7 @@ static void measure(int blocks, int steps) {
     check(remat_graph_create(&g));
     remat_value loss = network(g, blocks);
     remat_session *way[WAYS] = {session(g, loss, "none", 0), session(g, loss, "sqrt", 0)};
-    way[2] = session(g, loss, "optimal", remat_session_plan(way[1]).budgeted_bytes);
+    way[2] = session(g, loss, "optimal", rm_plan_summary_of(way[1]).budgeted_bytes);
     if (session(g, loss, "optimal", 1)) exit(1);
     way[3] = session(g, loss, "optimal", remat_smallest_budget());
     double best[WAYS] = {1e9, 1e9, 1e9, 1e9};
@@ -90,13 +91,13 @@ static void measure(int blocks, int steps) {
             if (now() - start < best[i]) best[i] = now() - start;
             if (i == 0) first = result.loss;
             if (memcmp(&first, &result.loss, sizeof first) ||
-                result.arena_peak_bytes != remat_session_plan(way[i]).planned_peak_bytes)
+                result.arena_peak_bytes != rm_plan_summary_of(way[i]).planned_peak_bytes)
                 fprintf(stderr, "%d blocks: other bits, or other bytes than planned\n", blocks), exit(1);
         }
     }
     printf("| %d |", blocks);
     for (int i = 0; i < WAYS; i++) {
-        printf(" %.1f, %.2f |", (double)remat_session_plan(way[i]).activations_peak_bytes / 1048576, best[i] / best[0]);
+        printf(" %.1f, %.2f |", (double)rm_plan_summary_of(way[i]).activations_peak_bytes / 1048576, best[i] / best[0]);
         remat_session_free(way[i]);
     }
     printf("\n"), fflush(stdout);

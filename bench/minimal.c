@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/abi.h"
 #include "engine/remat.h"
 
 enum { VOCABULARY = 256 };
@@ -110,7 +111,7 @@ int main(int argc, char **argv) {
         check(remat_gradients(s, NULL));
         printf("%.6f ", now() - start);
     }
-    printf("%llu\n", (unsigned long long)remat_session_plan(s).activations_peak_bytes);
+    printf("%llu\n", (unsigned long long)rm_plan_summary_of(s).activations_peak_bytes);
     remat_session_free(s);
     remat_graph_free(g);
     return 0;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/abi.h"
 #include "tests/engine/cells_of_ops.h"
 
 typedef struct {
@@ -79,8 +80,8 @@ static void row(int kind, const char *strategy, int threads, size z, int repetit
         for (int i = 0; i < 2; i++) best[i] = fmin(best[i], seconds(s[i]));
     printf("| %s B%d H%d T%d | %s | %d | %.1f | %.1f | %.2f | %.1f | %.1f |\n", names[kind], (int)z.batch, (int)z.width,
            (int)z.steps, strategy, threads, 1e3 * best[0], 1e3 * best[1], best[1] / best[0],
-           (double)remat_session_plan(s[0]).activations_peak_bytes / (1 << 20),
-           (double)remat_session_plan(s[1]).activations_peak_bytes / (1 << 20));
+           (double)rm_plan_summary_of(s[0]).activations_peak_bytes / (1 << 20),
+           (double)rm_plan_summary_of(s[1]).activations_peak_bytes / (1 << 20));
     fflush(stdout);
     for (int i = 0; i < 2; i++) remat_session_free(s[i]);
 }

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/abi.h"
 #include "engine/session/session.h"
 #include "memory/spill.h"
 
@@ -94,7 +95,7 @@ static uint64_t measure(const setting *t, const char *name, const char *strategy
     rm_spill_use use = file ? rm_spill_used(file) : before;
     double busy = 1e-9 * (double)(use.busy_ns - before.busy_ns) / t->repeats;
     double waited = 1e-9 * (double)(use.wait_ns - before.wait_ns) / t->repeats;
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     const rm_verdict *v = &s->training.verdict;
     printf("%-34s %9.1f %9.3f %9.3f %7ld %8.0f %8.0f %8.3f %8.3f", name, (double)plan.activations_peak_bytes * MIB,
            best, 1e-9 * (double)(v->total_ns + s->fixed_ns), (long)v->recomputed_stages, (double)v->save_bytes * MIB,

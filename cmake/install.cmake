@@ -1,6 +1,6 @@
 # What `cmake --install` lays down:
 #
-#   bin/remat    include/remat.h, remat_op.h    lib/libremat.a [libremat.so]    lib/pkgconfig/remat.pc    lib/cmake/Remat/*.cmake
+#   bin/remat    include/remat.h, remat_op.h, remat/*.h    lib/libremat.a [libremat.so]    lib/pkgconfig/remat.pc    lib/cmake/Remat/*.cmake
 #   share/doc/remat: README.md and all other pages, examples, what the pages link to, the licence
 #   share/man/man1/remat.1    share/bash-completion/completions/remat    share/zsh/site-functions/_remat
 #   [lib/remat/remat_mpi.so, remat_gloo.so: loaded by programs that ask for them, dist/group/module.h]
@@ -11,6 +11,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Remat)
 
 install(FILES engine/remat.h engine/remat_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY engine/remat DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(TARGETS ${remat_public} EXPORT Remat ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT Remat NAMESPACE Remat:: DESTINATION ${package_dir})

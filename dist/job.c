@@ -83,11 +83,11 @@ static remat_status join(remat_job *job, const remat_job_config *c) {
     return connect_sessions(job, c, compress);
 }
 
-remat_status remat_join_sized(const remat_job_config *config, size_t config_bytes, remat_job **out) {
+remat_status remat_join(const remat_job_config *config, remat_job **out) {
     remat_job_config ours;
     NEED(config, "a config");
     NEED(out, "a place for the job");
-    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_job_config"));
+    TRY(rm_take(&ours, sizeof ours, config, "remat_job_config"));
     remat_job *job = rm_calloc(1, sizeof *job);
     REQUIRE(job, MEMORY, "no memory for a job");
     remat_status status = join(job, &ours);

@@ -1,17 +1,20 @@
-/* abi.h: structs of programs that were compiled with another remat.h: shorter, where theirs was older, or longer. What theirs has
- * not is zero; docs/promises.md says what may change in a struct, and what not. */
+/* abi.h: structs of programs that were compiled with another remat.h: shorter where theirs was older, longer where it is newer.
+ * Every struct that a program fills says in its first member, `struct_bytes`, how long it is there. docs/promises.md says what
+ * may change. Results by value, for the sources here: the public functions fill structs. */
 #ifndef RM_ABI_H
 #define RM_ABI_H
 
 #include "engine/status.h"
 
-/* Copies a struct that a program filled. INVALID where bytes are set that ours has not: `type` is its name. */
-remat_status rm_take(void *to, size_t to_bytes, const void *from, size_t from_bytes, const char *type);
+/* Copies a struct that a program filled; members that theirs lacks become zero. INVALID, naming `type`: struct_bytes is no length, or a
+ * member is set that ours lacks. */
+remat_status rm_take(void *to, size_t to_bytes, const void *from, const char *type);
 
-/* Copies a struct to a program; nothing where it has no place for one. */
-void rm_give(void *to, size_t to_bytes, const void *from, size_t from_bytes);
+/* The length that a program's struct says it has. INVALID as above. */
+remat_status rm_struct_bytes(const void *from, size_t *bytes, const char *type);
 
-/* `count` structs of the C library's memory, moved to the distance at which the program has them. MEMORY: as they were. */
-remat_status rm_give_list(void **list, int64_t count, size_t bytes, size_t their_bytes);
+remat_plan_summary rm_plan_summary_of(const remat_session *); /* NULL: zeros */
+remat_build_info rm_build_info_of_this(void);
+remat_bucket rm_bucket_at(const remat_session *, int64_t index); /* index -1 where there is none */
 
 #endif

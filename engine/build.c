@@ -5,7 +5,7 @@
 #include "ops/cpu/kernels.h"
 #include "ops/math/gemm.h"
 
-void remat_build_sized(remat_build_info *out, size_t out_bytes) {
+remat_build_info rm_build_info_of_this(void) {
     const rm_cell_kernels *bf16 = rm_cell_kernels_list(RM_CELL_BF16);
     remat_build_info info = {.version = REMAT_VERSION,
 #ifdef __clang__
@@ -23,5 +23,11 @@ void remat_build_sized(remat_build_info *out, size_t out_bytes) {
                              .devices = "cpu, null"};
 #endif
     rm_host_stats(&info.host_allocated_bytes, &info.host_resident_bytes);
-    rm_give(out, out_bytes, &info, sizeof info);
+    return info;
+}
+
+remat_status remat_build(remat_build_info *out) {
+    NEED(out, "a place for the result");
+    *out = rm_build_info_of_this();
+    return REMAT_OK;
 }

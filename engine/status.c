@@ -100,9 +100,7 @@ remat_status rm_reason_again(remat_status status, const rm_reason *reason) {
 }
 
 remat_status rm_fail_needing(const char *function, const char *what) {
-    const char *sized = strstr(function, "_sized");
-    int length = (int)(sized ? sized - function : (ptrdiff_t)strlen(function));
-    return rm_fail(REMAT_INVALID, "%.*s needs %s, and was given NULL", length, function, what);
+    return rm_fail(REMAT_INVALID, "%s needs %s, and was given NULL", function, what);
 }
 
 remat_status rm_fail_in(remat_status status, const char *format, ...) {

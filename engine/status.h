@@ -19,7 +19,7 @@
 /* Records the message (printf-style) and returns `status`. */
 remat_status rm_fail(remat_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* INVALID: a public function was given NULL instead of `what`. It is called without the _sized that the header hides. */
+/* INVALID: a public function was given NULL instead of `what`. */
 remat_status rm_fail_needing(const char *function, const char *what);
 
 /* How sentences name members: a function from "tile" to "--tile", or NULL, the default, for the member's own name. A program

@@ -31,7 +31,8 @@ static void print_plan(const remat_graph *g, remat_value loss, const char *strat
     config.plan_only = true; /* allocates nothing; such a session cannot run */
     remat_session *s;
     check(remat_session_create(g, loss, &config, &s));
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
     printf("%-10s %8ld %17.1f %11.1f\n", plan.strategy, (long)plan.segments,
            (double)plan.activations_peak_bytes / (1 << 30), (double)plan.planned_peak_bytes / (1 << 30));
     remat_session_free(s);

@@ -64,7 +64,8 @@ static void train(const char *strategy, int64_t segments, double loss[STEPS]) {
         check(remat_step(s, 0.002, &result));
         loss[step] = result.loss;
     }
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
     printf("%-8s  activations %2.0f MiB, recomputed stages in a step: %ld of %ld\n", plan.strategy,
            (double)plan.activations_peak_bytes / (1 << 20), (long)result.recomputed_stages, (long)plan.n_stages);
     remat_session_free(s);

@@ -32,7 +32,8 @@ static void ask(const remat_graph *g, remat_value loss, const char *name, uint64
         return;
     }
     check(status);
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
     printf("%-22s fits%s%s\n", name, plan.recompute_factor > 1 ? ", and recomputes" : ", and recomputes nothing",
            plan.budgeted_bytes <= budget ? "" : " (but not in the budget!)");
     remat_session_free(s);

@@ -57,14 +57,20 @@ static remat_session *create_session(int64_t rows, const remat_ranks *ranks) {
 
 int main(int argc, char **argv) {
     remat_job *job; /* finds this rank's number and the other ranks; returns when all have joined */
-    check(remat_join(&(remat_job_config){.backend = argc > 1 ? argv[1] : NULL}, &job));
+    check(remat_join(
+        &(remat_job_config){.struct_bytes = sizeof(remat_job_config), .backend = argc > 1 ? argv[1] : NULL}, &job));
     const int rank = remat_job_rank(job), size = remat_job_size(job);
     if (size > MOST_RANKS || BATCH % size) return fprintf(stderr, "use 1, 2, 4, 8 or 16 ranks\n"), 1;
     const int64_t rows = BATCH / size;
 
     remat_sampler *order;
-    check(remat_sampler_create(
-        &(remat_sampler_config){.n = POINTS, .replicas = size, .rank = rank, .seed = 1, .shuffle = true}, &order));
+    check(remat_sampler_create(&(remat_sampler_config){.struct_bytes = sizeof(remat_sampler_config),
+                                                       .n = POINTS,
+                                                       .replicas = size,
+                                                       .rank = rank,
+                                                       .seed = 1,
+                                                       .shuffle = true},
+                               &order));
     remat_session *s = create_session(rows, remat_job_ranks(job));
     check(remat_job_begin(job, s)); /* checks that all ranks train the same; then all start with rank 0's parameters */
 

@@ -53,7 +53,9 @@ static double train(const char *strategy, uint64_t *activations) {
     check(remat_session_create(graph, network(graph), &config, &s));
     feed(s);
     for (int step = 0; step < STEPS; step++) check(remat_step(s, 0.01, &result));
-    *activations = remat_session_plan(s).activations_peak_bytes;
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
+    *activations = plan.activations_peak_bytes;
     remat_session_free(s);
     remat_graph_free(graph);
     return result.loss;

@@ -34,7 +34,8 @@ static remat_value gated_unit(remat_graph *g, remat_value sequence) {
     remat_value fh = remat_linear(b, remat_mul(b, f, h), in[U_N], REMAT_NONE);
     remat_value n = remat_tanh(b, remat_add(b, remat_linear(b, x, in[W_N], REMAT_NONE), fh));
     remat_value next = remat_add(b, h, remat_mul(b, f, remat_add(b, n, remat_scale(b, h, -1))));
-    remat_cell cell = {.name = "gated_unit",
+    remat_cell cell = {.struct_bytes = sizeof cell,
+                       .name = "gated_unit",
                        .body = b,
                        .inputs = &x,
                        .n_inputs = 1,
@@ -85,7 +86,9 @@ static double train(const char *strategy, double *first, uint64_t *activations) 
         check(remat_step(s, 0.02, &result));
         if (step == 0) *first = result.loss;
     }
-    *activations = remat_session_plan(s).activations_peak_bytes;
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
+    *activations = plan.activations_peak_bytes;
     remat_session_free(s);
     remat_graph_free(graph);
     return result.loss;

@@ -71,7 +71,9 @@ static uint64_t train(bool both, uint64_t budget, double loss[STEPS]) {
         check(remat_step(s, 0.02, &result));
         loss[step] = result.loss;
     }
-    uint64_t bytes = remat_session_plan(s).budgeted_bytes;
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
+    uint64_t bytes = plan.budgeted_bytes;
     printf("%s, %-12s recomputed stages in a step: %s\n", both ? "both directions" : "one direction  ",
            budget ? "half of it:" : "no budget:", result.recomputed_stages ? "some" : "none");
     remat_session_free(s);

@@ -195,7 +195,8 @@ static remat_plan_summary train(const array *images, const array *labels, int64_
         check(remat_step(s, 0.01, &result));
         loss[step] = result.loss;
     }
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
     printf("%s: final loss %.2f, stages recomputed: %s, peak bytes as planned: %s\n",
            budget ? "half the memory " : "no recomputation", loss[STEPS - 1],
            result.recomputed_stages ? "some" : "none",

@@ -64,7 +64,7 @@ int main(void) {
     remat_graph *g;
     remat_session *s;
     remat_step_result trained, evaluated;
-    check(remat_join(&(remat_job_config){.timeout_ms = 60000}, &job));
+    check(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .timeout_ms = 60000}, &job));
     const int rank = remat_job_rank(job), size = remat_job_size(job);
     if (size > MOST_RANKS || ROWS % size) return fprintf(stderr, "use 1, 2, 3, 4, 6 or 8 ranks\n"), 1;
 

@@ -115,7 +115,8 @@ static uint64_t train(uint64_t budget, double loss[STEPS]) {
     sing(s, line, (int)strlen(line));
     printf("%s, recomputed: %s\n  %s", budget ? "half the activations" : "no recomputation",
            result.recomputed_stages ? "some" : "none", line);
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan;
+    check(remat_session_plan(s, &plan));
     remat_session_free(s);
     remat_graph_free(g);
     return plan.budgeted_bytes - plan.activations_peak_bytes / 2;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "dist/ddp/ddp_state.h"
+#include "engine/abi.h"
 #include "engine/hash.h"
 #include "memory/host.h"
 
@@ -261,7 +262,7 @@ static remat_status send_all(rm_ddp *ddp, remat_session *session, bool parameter
 /* So that a sentence of the first step already has the names. */
 static remat_status know_buckets(rm_ddp *ddp, const remat_session *session) {
     for (int64_t i = 0; i < remat_bucket_count(session); i++) {
-        remat_bucket bucket = remat_bucket_info(session, i);
+        remat_bucket bucket = rm_bucket_at(session, i);
         if (!rm_ddp_know(ddp, bucket.index, bucket.first)) return REMAT_MEMORY;
     }
     return REMAT_OK;

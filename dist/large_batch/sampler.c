@@ -101,12 +101,12 @@ static remat_status check_config(const remat_sampler_config *config) {
     return REMAT_OK;
 }
 
-remat_status remat_sampler_create_sized(const remat_sampler_config *config, size_t config_bytes, remat_sampler **out) {
+remat_status remat_sampler_create(const remat_sampler_config *config, remat_sampler **out) {
     remat_sampler_config ours;
     NEED(config, "a config");
     NEED(out, "a place for the sampler");
     *out = NULL;
-    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_sampler_config"));
+    TRY(rm_take(&ours, sizeof ours, config, "remat_sampler_config"));
     TRY(check_config(&ours));
     remat_sampler *s = rm_malloc(sizeof *s + (size_t)ours.n * sizeof s->order[0]);
     REQUIRE(s, MEMORY, "no memory for the order of %lld samples (4 bytes each)", (long long)ours.n);

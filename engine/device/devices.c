@@ -1,6 +1,7 @@
 /* devices.c: the devices of this build. A separate file, so that a test can link its own list. */
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/device/device.h"
 
 const rm_device_api *rm_device_find(const char *name) {
@@ -19,8 +20,8 @@ const rm_device_api *rm_device_find(const char *name) {
 remat_status rm_device_number(const char *name, int *number) {
     const rm_device_api *api = rm_device_find(name);
     rm_device *device = NULL;
-    REQUIRE(api, MISSING, "this build has no device \"%s\"; it has: %s%s", name ? name : "", remat_build().devices,
-            rm_device_remedy(name));
+    REQUIRE(api, MISSING, "this build has no device \"%s\"; it has: %s%s", name ? name : "",
+            rm_build_info_of_this().devices, rm_device_remedy(name));
     TRY(api->open(1, &device));
     *number = api->number ? api->number(device) : -1;
     api->close(device);

@@ -582,8 +582,7 @@ remat_status rm_node_own_op(rm_node *node) {
     node->own_op = rm_malloc(sizeof *node->own_op);
     REQUIRE(node->own_op, MEMORY, "out of memory for a node");
     node->op = node->own_op;
-    if (node->given)
-        return rm_take(node->own_op, sizeof *node->own_op, node->given, node->given->struct_bytes, "remat_op");
+    if (node->given) return rm_take(node->own_op, sizeof *node->own_op, node->given, "remat_op");
     rm_scan_describe(node->attr, node->own_op);
     return REMAT_OK;
 }
@@ -601,7 +600,7 @@ static remat_status apply(remat_graph *graph, const remat_op *given, const remat
     int32_t x[REMAT_MAX_INPUTS] = {0};
     remat_op taken;
     const remat_op *op = &taken;
-    TRY(rm_take(&taken, sizeof taken, given, given->struct_bytes, "remat_op"));
+    TRY(rm_take(&taken, sizeof taken, given, "remat_op"));
     TRY(rm_op_check_descriptor(op));
     TRY(check_op_name(graph, given));
     REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: it was given %d inputs, and has 1 to %d", op->name,

@@ -232,12 +232,12 @@ static remat_status scan(remat_graph *graph, const remat_cell *cell, const remat
     return status;
 }
 
-remat_value remat_scan_sized(remat_graph *graph, const remat_cell *cell, size_t cell_bytes,
-                             const remat_value *sequences, const remat_value *weights) {
+remat_value remat_scan(remat_graph *graph, const remat_cell *cell, const remat_value *sequences,
+                       const remat_value *weights) {
     int32_t id = 0;
     remat_cell ours;
     if (!graph || graph->status) return REMAT_NONE;
-    remat_status status = cell ? rm_take(&ours, sizeof ours, cell, cell_bytes, "remat_cell") : REMAT_OK;
+    remat_status status = cell ? rm_take(&ours, sizeof ours, cell, "remat_cell") : REMAT_OK;
     if (!status) status = scan(graph, cell ? &ours : NULL, sequences, weights, &id);
     return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/neutral.h"
 #include "engine/report/plan_report.h"
 #include "memory/host.h"
@@ -283,7 +284,7 @@ static char *write_text(const remat_session *s, text_writer *write) {
 }
 
 static void write_description(FILE *out, const remat_session *s) {
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     rm_stage_report *reports = rm_session_stage_reports(s);
     if (!reports) return;
     print_head(out, s, &plan);

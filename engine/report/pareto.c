@@ -236,14 +236,12 @@ static remat_status collect(points *p) {
     return REMAT_OK;
 }
 
-remat_status remat_plan_pareto_sized(const remat_session *s, remat_pareto_point **out, size_t point_bytes,
-                                     int64_t *count) {
+remat_status remat_plan_pareto(const remat_session *s, remat_pareto_point **out, int64_t *count) {
     NEED(s, "a session");
     NEED(out && count, "a place for the result");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has one plan only");
     points p = {.session = s};
     remat_status status = collect(&p);
-    if (!status) status = rm_give_list((void **)&p.item, p.count, sizeof *p.item, point_bytes);
     if (status) {
         free(p.item);
         return status;

@@ -58,28 +58,40 @@ static remat_plan_summary summary_of(const remat_session *s) {
     return plan;
 }
 
-void remat_session_plan_sized(const remat_session *s, remat_plan_summary *out, size_t out_bytes) {
-    remat_plan_summary plan = s ? summary_of(s) : (remat_plan_summary){0};
-    rm_give(out, out_bytes, &plan, sizeof plan);
+remat_plan_summary rm_plan_summary_of(const remat_session *s) { return s ? summary_of(s) : (remat_plan_summary){0}; }
+
+remat_status remat_session_plan(const remat_session *s, remat_plan_summary *out) {
+    NEED(s, "a session");
+    NEED(out, "a place for the result");
+    *out = summary_of(s);
+    return REMAT_OK;
 }
 
-void remat_session_products_sized(const remat_session *s, remat_products *out, size_t out_bytes) {
+remat_status remat_session_products(const remat_session *s, remat_products *out) {
+    NEED(s, "a session");
+    NEED(out, "a place for the result");
     rm_products known = {.shapes = 0};
-    if (s && s->api->products && s->device) s->api->products(s->device, &known);
-    remat_products products = {.shapes = known.shapes,
-                               .in_fp32 = known.in_fp32,
-                               .by_cublas = known.by_cublas,
-                               .split = known.split,
-                               .alone = known.alone,
-                               .whole = known.whole,
-                               .batched = known.batched,
-                               .blocks = known.blocks};
-    rm_give(out, out_bytes, &products, sizeof products);
+    if (s->api->products && s->device) s->api->products(s->device, &known);
+    *out = (remat_products){.shapes = known.shapes,
+                            .in_fp32 = known.in_fp32,
+                            .by_cublas = known.by_cublas,
+                            .split = known.split,
+                            .alone = known.alone,
+                            .whole = known.whole,
+                            .batched = known.batched,
+                            .blocks = known.blocks};
+    return REMAT_OK;
 }
 
-void remat_session_recordings_sized(const remat_session *s, remat_recordings *out, size_t out_bytes) {
+remat_status remat_session_recordings(const remat_session *s, remat_recordings *out) {
+    NEED(s, "a session");
+    NEED(out, "a place for the result");
     rm_recordings known = {.calls = 0};
-    if (s && s->api->recordings && s->runner.queue) s->api->recordings(s->runner.queue, &known);
-    remat_recordings recordings = {known.calls, known.graphs, known.bytes, known.limit_bytes, known.ended};
-    rm_give(out, out_bytes, &recordings, sizeof recordings);
+    if (s->api->recordings && s->runner.queue) s->api->recordings(s->runner.queue, &known);
+    *out = (remat_recordings){.calls = known.calls,
+                              .graphs = known.graphs,
+                              .bytes = known.bytes,
+                              .limit_bytes = known.limit_bytes,
+                              .ended = known.ended};
+    return REMAT_OK;
 }

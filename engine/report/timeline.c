@@ -40,8 +40,7 @@ static remat_status allocate(int64_t count, remat_live_point **points) {
     return REMAT_OK;
 }
 
-remat_status remat_plan_timeline_sized(const remat_session *s, remat_live_point **points, size_t point_bytes,
-                                       int64_t *count) {
+remat_status remat_plan_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
     NEED(s, "a session");
     NEED(points && count, "a place for the result");
     const rm_problem *problem = rm_session_problem(s);
@@ -54,7 +53,6 @@ remat_status remat_plan_timeline_sized(const remat_session *s, remat_live_point 
     if (!status) {
         fill_bytes(problem, &schedule->lifetimes, n, point);
         for (int64_t i = 0; i < n; i++) point[i].step = i, point[i].begin_ns = begin_ns[i];
-        status = rm_give_list((void **)&point, n, sizeof *point, point_bytes);
     }
     if (!status) {
         *points = point;
@@ -77,8 +75,7 @@ remat_status remat_trace_next(remat_session *s) {
     return REMAT_OK;
 }
 
-remat_status remat_traced_timeline_sized(const remat_session *s, remat_live_point **points, size_t point_bytes,
-                                         int64_t *count) {
+remat_status remat_traced_timeline(const remat_session *s, remat_live_point **points, int64_t *count) {
     NEED(s, "a session");
     NEED(points && count, "a place for the result");
     int64_t n = 0, n_steps = s->training.plan.n_steps;
@@ -90,11 +87,6 @@ remat_status remat_traced_timeline_sized(const remat_session *s, remat_live_poin
     remat_live_point *copy = NULL;
     TRY(allocate(n, &copy));
     memcpy(copy, traced, (size_t)n * sizeof *traced);
-    remat_status status = rm_give_list((void **)&copy, n, sizeof *copy, point_bytes);
-    if (status) {
-        free(copy);
-        return status;
-    }
     *points = copy;
     *count = n;
     return REMAT_OK;

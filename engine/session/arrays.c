@@ -134,8 +134,7 @@ static uint64_t held_bytes(const rm_session_array *array) {
     return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype);
 }
 
-remat_status remat_array_info_sized(const remat_session *s, remat_kind kind, int64_t index, remat_array *out,
-                                    size_t out_bytes) {
+remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t index, remat_array *out) {
     const rm_session_array *array = NULL;
     NEED(s, "a session");
     NEED(out, "a place for the result");
@@ -147,7 +146,7 @@ remat_status remat_array_info_sized(const remat_session *s, remat_kind kind, int
                         .first = array->first,
                         .count = array->held};
     memcpy(info.dim, array->desc.dim, sizeof info.dim);
-    rm_give(out, out_bytes, &info, sizeof info);
+    *out = info;
     return REMAT_OK;
 }
 

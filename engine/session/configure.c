@@ -28,8 +28,8 @@ int rm_default_threads(void) {
 
 static remat_status set_up_devices(remat_session *s, const remat_config *config) {
     s->api = rm_device_find(config->device ? config->device : "cpu");
-    REQUIRE(s->api, MISSING, "this build has no device \"%s\"; it has: %s%s", config->device, remat_build().devices,
-            rm_device_remedy(config->device));
+    REQUIRE(s->api, MISSING, "this build has no device \"%s\"; it has: %s%s", config->device,
+            rm_build_info_of_this().devices, rm_device_remedy(config->device));
     REQUIRE(config->threads >= 0 && config->threads <= 4096, INVALID, "threads is %d; use 1 to 4096, or 0 for all",
             config->threads);
     s->threads = config->threads ? config->threads : rm_default_threads();
@@ -150,7 +150,7 @@ static remat_status check_slots(const remat_session *s) {
 static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
     remat_ranks *r = &s->ranks;
     *r = (remat_ranks){.size = 1};
-    if (config->ranks) TRY(rm_take(r, sizeof *r, config->ranks, config->ranks->struct_bytes, "remat_ranks"));
+    if (config->ranks) TRY(rm_take(r, sizeof *r, config->ranks, "remat_ranks"));
     if (r->weight == 0) r->weight = 1;
     s->deterministic_world = config->deterministic_world;
     s->micro_steps = config->micro_steps ? config->micro_steps : 1;
@@ -170,18 +170,16 @@ static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
 
 /* ---- Defaults --------------------------------------------------------------------------------------------------- */
 
-void remat_config_init_sized(remat_config *out, size_t out_bytes) {
-    const remat_config config = {.device = "cpu",
-                                 .precision = "fp32",
-                                 .strategy = "none",
-                                 .recompute = "auto",
-                                 .fold_embedding = true,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.999,
-                                 .alpha = 0.99,
-                                 .epsilon = 1e-8,
-                                 .trust_coefficient = 0.001};
-    rm_give(out, out_bytes, &config, sizeof config);
+/* As much as the program has. */
+remat_status remat_config_defaults(remat_config *config) {
+    NEED(config, "a config");
+    const remat_config defaults = REMAT_CONFIG_INIT;
+    size_t bytes;
+    TRY(rm_struct_bytes(config, &bytes, "remat_config"));
+    memset(config, 0, bytes);
+    memcpy(config, &defaults, bytes < sizeof defaults ? bytes : sizeof defaults);
+    config->struct_bytes = bytes;
+    return REMAT_OK;
 }
 
 int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool deterministic_world) {

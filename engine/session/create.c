@@ -337,13 +337,13 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     return allocate(s, config->seed);
 }
 
-remat_status remat_session_create_sized(const remat_graph *graph, remat_value loss, const remat_config *config,
-                                        size_t config_bytes, remat_session **out) {
+remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
+                                  remat_session **out) {
     remat_config ours;
     NEED(graph, "a graph");
     NEED(config, "a config");
     NEED(out, "a place for the session");
-    TRY(rm_take(&ours, sizeof ours, config, config_bytes, "remat_config"));
+    TRY(rm_take(&ours, sizeof ours, config, "remat_config"));
     remat_session *s = rm_calloc(1, sizeof *s);
     REQUIRE(s, MEMORY, "out of memory for a session");
     remat_status status = create(s, graph, loss.id, &ours);

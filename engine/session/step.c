@@ -237,12 +237,12 @@ static remat_status finish_gradients(remat_session *s, double lr, remat_step_res
     return status;
 }
 
-remat_status remat_gradients_sized(remat_session *s, remat_step_result *result, size_t result_bytes) {
+remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     TRY(begin_gradients(s));
     TRY(finish_gradients(s, -1, &made));
-    rm_give(result, result_bytes, &made, sizeof made);
+    if (result) *result = made;
     return REMAT_OK;
 }
 
@@ -264,7 +264,7 @@ remat_status remat_forward(remat_session *s) {
     return s->api->synchronize(s->runner.queue);
 }
 
-remat_status remat_backward_sized(remat_session *s, remat_step_result *result, size_t result_bytes) {
+remat_status remat_backward(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     TRY(check_runs(s));
@@ -277,7 +277,7 @@ remat_status remat_backward_sized(remat_session *s, remat_step_result *result, s
                 "none, before remat_backward",
                 i);
     TRY(finish_gradients(s, -1, &made));
-    rm_give(result, result_bytes, &made, sizeof made);
+    if (result) *result = made;
     return REMAT_OK;
 }
 
@@ -309,7 +309,7 @@ static remat_status step(remat_session *s, double lr, remat_step_result *result)
     return rm_session_update(s, lr);
 }
 
-remat_status remat_step_sized(remat_session *s, double lr, remat_step_result *result, size_t result_bytes) {
+remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
@@ -318,11 +318,11 @@ remat_status remat_step_sized(remat_session *s, double lr, remat_step_result *re
             s->micro_steps, rm_session_pass_text(s));
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     TRY(step(s, lr, &made));
-    rm_give(result, result_bytes, &made, sizeof made);
+    if (result) *result = made;
     return REMAT_OK;
 }
 
-remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, size_t result_bytes) {
+remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
@@ -331,7 +331,7 @@ remat_status remat_evaluate_sized(remat_session *s, remat_step_result *result, s
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));
     TRY(end_pass(s, &made));
     s->evaluated = true;
-    rm_give(result, result_bytes, &made, sizeof made);
+    if (result) *result = made;
     return REMAT_OK;
 }
 

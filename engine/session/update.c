@@ -15,10 +15,18 @@ static bool is_sharded(const remat_session *s) { return s->chain.at.buckets.part
 
 int64_t remat_bucket_count(const remat_session *s) { return s ? s->chain.at.buckets.n : 0; }
 
-void remat_bucket_info_sized(const remat_session *s, int64_t index, remat_bucket *out, size_t out_bytes) {
+remat_bucket rm_bucket_at(const remat_session *s, int64_t index) {
     bool there = index >= 0 && index < remat_bucket_count(s);
-    remat_bucket bucket = there ? s->bucket[index] : (remat_bucket){.index = -1};
-    rm_give(out, out_bytes, &bucket, sizeof bucket);
+    return there ? s->bucket[index] : (remat_bucket){.index = -1};
+}
+
+remat_status remat_bucket_info(const remat_session *s, int64_t index, remat_bucket *out) {
+    NEED(s, "a session");
+    NEED(out, "a place for the result");
+    REQUIRE(index >= 0 && index < remat_bucket_count(s), INVALID, "there is no bucket %lld; there are %lld",
+            (long long)index, (long long)remat_bucket_count(s));
+    *out = s->bucket[index];
+    return REMAT_OK;
 }
 
 void remat_parameters_changed(remat_session *s) {
@@ -180,9 +188,8 @@ remat_status rm_session_update(remat_session *s, double lr) {
     return rm_session_end_update(s, lr);
 }
 
-/* Of the result it fills the norm alone, which every result has room for. */
-remat_status remat_update_sized(remat_session *s, double lr, remat_step_result *result, size_t result_bytes) {
-    (void)result_bytes;
+/* Of the result it fills the norm alone. */
+remat_status remat_update(remat_session *s, double lr, remat_step_result *result) {
     NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(rm_session_has_gradients(s) || s->micro_steps > 1, INVALID,

@@ -1,5 +1,6 @@
 /* calibrate.c: see calibrate.h. Chooses what to measure, the keys of times, and where times go. measure.c measures,
  * calibration_cache.c stores. */
+#include "engine/abi.h"
 #include "engine/times/calibrate.h"
 
 #include <stdio.h>
@@ -32,7 +33,7 @@ static void processor(char *name, size_t size) {
 /* Sleeping threads respond later than spinning ones, so OpenMP's wait policy is part of the machine. */
 static uint64_t hash_machine(const remat_session *s) {
     char name[256];
-    remat_build_info build = remat_build();
+    remat_build_info build = rm_build_info_of_this();
     const char *policy = getenv("OMP_WAIT_POLICY");
     processor(name, sizeof name);
     uint64_t hash = hash_text(name, 1);

@@ -837,15 +837,14 @@ static remat_status check(const remat_op *op, const remat_op *op_f64, remat_op_r
 }
 
 /* If a promise is broken, the report still holds what was found before. */
-remat_status remat_op_check_sized(const remat_op *op, const remat_op *op_f64, remat_op_report *report,
-                                  size_t report_bytes) {
+remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
     remat_op_report made = {.same_across_threads = true};
     remat_op ours, ours_f64;
     NEED(op, "an op");
     NEED(op_f64, "the op in double");
-    TRY(rm_take(&ours, sizeof ours, op, op->struct_bytes, "remat_op"));
-    TRY(rm_take(&ours_f64, sizeof ours_f64, op_f64, op_f64->struct_bytes, "remat_op"));
+    TRY(rm_take(&ours, sizeof ours, op, "remat_op"));
+    TRY(rm_take(&ours_f64, sizeof ours_f64, op_f64, "remat_op"));
     remat_status status = check(&ours, &ours_f64, &made);
-    rm_give(report, report_bytes, &made, sizeof made);
+    if (report) *report = made;
     return status;
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Programs that were compiled with an earlier release run with today's library (docs/promises.md): it exports what the headers
-# declare, what a release declared is declared still (its headers are kept here, freeze.sh), and its example runs.
+# The library exports the functions that the headers declare. Programs that were compiled with an earlier release run with today's
+# library (docs/promises.md): what a release declared is declared still (freeze.sh keeps its headers here), and its example runs.
 # Usage: check.sh SOURCE LIBRARY CC [FLAGS of the build's sanitizer]
 set -eu
 source=$1 library=$2 cc=$3
@@ -29,6 +29,7 @@ nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | sort >"$work/ex
 diff "$work/declared" "$work/exported" || fail "declared (<) and not exported, or the other way round (>)"
 
 for release in "$here"/[0-9]*; do
+    [ -e "$release" ] || continue # there has been no release
     # ---- What it declared is there, word for word. Structs and enums may have more at their end.
     declarations "$release" >"$work/then"
     awk '

@@ -4,9 +4,10 @@
 set -eu
 source=$(cd "$(dirname "$0")/../.." && pwd)
 kept=$source/tests/abi/$1
-mkdir -p "$kept"
-for header in remat.h remat_op.h; do
-    { echo "/* $header of Remat $1, without its comments. */" && gcc -fpreprocessed -dD -E -P -w "$source/engine/$header"; } \
+mkdir -p "$kept/remat"
+cd "$source/engine"
+for header in remat.h remat_op.h remat/*.h; do
+    { echo "/* $header of Remat $1, without its comments. */" && gcc -fpreprocessed -dD -E -P -w "$header"; } \
         >"$kept/$header"
 done
 sed 's|"engine/remat.h".*|<remat.h>|' "$source/examples/common.h" >"$kept/common.h"

@@ -1,6 +1,7 @@
 /* test_cudnn.c: recurrent layers by cuDNN (engine/cuda/rnn.c) on the emulated device (device.h), with a cuDNN in plain loops
  * whose spaces are as strange as the real one's may be (tests/engine/fake_cuda/fake_dnn.c). Results against the CPU; the same
  * bits for every plan; what is planned and counted; faults; sentences. No GPU and no cuDNN has any part in this. */
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/net.h"
 
@@ -136,7 +137,7 @@ static remat_status run(const model *m, const way *w, outcome *o) {
     CHECKED(remat_graph_check(g));
     remat_status status = remat_session_create(g, loss, &config, &s);
     if (!status) {
-        o->plan = remat_session_plan(s);
+        o->plan = rm_plan_summary_of(s);
         status = take_steps(s, m, o);
         remat_session_free(s);
     }

@@ -1,6 +1,7 @@
 /* test_sessions.c: language models trained on the device "cuda", emulated from end to end (device.h). The same bits for every
  * plan, whatever order streams, blocks and threads take; losses near the CPU's; timesteps recorded once and launched again.
  * test_plans.c, its neighbour, does the same with random networks and plans. No GPU has any part in this. */
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/net.h"
 
@@ -197,7 +198,7 @@ START_TEST(tiles_have_2048_rows) {
             emulated_device_reset(1);
             CHECKED(remat_graph_create(&g));
             CHECKED(remat_session_create(g, net_build(g, &n), &config, &s));
-            ck_assert_int_eq(remat_session_plan(s).tile, gpu ? wanted[i].tile : wanted[i].on_cpu);
+            ck_assert_int_eq(rm_plan_summary_of(s).tile, gpu ? wanted[i].tile : wanted[i].on_cpu);
             remat_session_free(s);
             remat_graph_free(g);
         }

@@ -2,6 +2,7 @@
  * tests/engine/test_verify.c, but that the device itself hashes and compares, and says so at the end of the step. */
 #ifdef HAVE_CUDA_HEADERS
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/cuda/device.h"
 #include "tests/flips.h"
@@ -44,11 +45,11 @@ START_TEST(the_hashes_are_planned) {
     remat_config config = verified("cuda", 1);
     config.verify_recompute = false;
     CHECKED(remat_session_create(graph, loss, &config, &s));
-    without = remat_session_plan(s);
+    without = rm_plan_summary_of(s);
     remat_session_free(s);
     config.verify_recompute = true;
     CHECKED(remat_session_create(graph, loss, &config, &s));
-    with = remat_session_plan(s);
+    with = rm_plan_summary_of(s);
     ck_assert_uint_ge(with.planned_peak_bytes, without.planned_peak_bytes + 64 * 2 * 8);
     ck_assert_uint_gt(with.budgeted_bytes, without.budgeted_bytes + 64 * 2 * 8);
     net_feed(s, &n, 1);

@@ -38,7 +38,7 @@ for n, replicas, rank, seed, epoch, shuffle, drop_last in CASES:
     sampler = DistributedSampler(Samples(n), replicas, rank, shuffle, seed, drop_last)
     sampler.set_epoch(epoch)
     order = list(sampler)
-    print("    {{%d, %d, %d, %s, %s, %d}, %d, %d, %du, {%s}}," % (
+    print("    {{sizeof(remat_sampler_config), %d, %d, %d, %s, %s, %d}, %d, %d, %du, {%s}}," % (
         n, replicas, rank, str(shuffle).lower(), str(drop_last).lower(), seed, epoch, len(order), checksum(order),
         ", ".join(map(str, order[:10]))))
 print("};")
@@ -59,7 +59,7 @@ for n, replicas, rank, seed, epoch, shuffle, drop_last, batch, drop_short in BAT
     sampler.set_epoch(epoch)
     batches = list(torch.utils.data.BatchSampler(sampler, batch, drop_short))
     flat = [index for one in batches for index in one + [n]]
-    print("    {{%d, %d, %d, %s, %s, %d}, %d, %d, %s, %d, %d, %du}," % (
+    print("    {{sizeof(remat_sampler_config), %d, %d, %d, %s, %s, %d}, %d, %d, %s, %d, %d, %du}," % (
         n, replicas, rank, str(shuffle).lower(), str(drop_last).lower(), seed, epoch, batch, str(drop_short).lower(),
         len(batches), len(batches[-1]) if batches else 0, checksum(flat)))
 print("};")

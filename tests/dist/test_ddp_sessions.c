@@ -3,6 +3,7 @@
  * does what one rank does with the batch of all. A thousand random networks instead of sixty, some minutes:
  *
  *     REMAT_LONG_TESTS=1 build/release/tests/dist_test_ddp_sessions */
+#include "engine/abi.h"
 #include "dist/ddp/ddp.h"
 
 #include <math.h>
@@ -214,7 +215,7 @@ static bool is_trained(const char *name, const char *train_only) {
 /* What travels is what is trained, whose arrays begin on 64 bytes; and so is what has a gradient. */
 static void need_trained_alone_in_buckets(const member *m, const char *train_only) {
     int64_t sent = 0, least = 0, most = 0, trained = 0;
-    for (int64_t b = 0; b < remat_bucket_count(m->session); b++) sent += remat_bucket_info(m->session, b).count;
+    for (int64_t b = 0; b < remat_bucket_count(m->session); b++) sent += rm_bucket_at(m->session, b).count;
     for (int64_t i = 0; i < remat_count(m->session, REMAT_PARAM); i++) {
         remat_array array;
         need_ok(remat_array_info(m->session, REMAT_PARAM, i, &array));
@@ -336,7 +337,7 @@ static float *gradients_by(const member *m, const char *strategy, uint64_t budge
     for (int64_t b = 0; b < remat_bucket_count(s); b++)
         need(c.reduced[b] == 1, "%s: bucket %ld was reduced %d times", strategy, (long)b, c.reduced[b]);
     need(remat_bucket_count(s) > 2, "only %ld buckets", (long)remat_bucket_count(s));
-    *needed = remat_session_plan(s).budgeted_bytes;
+    *needed = rm_plan_summary_of(s).budgeted_bytes;
     if (budget || !strcmp(strategy, "segments")) need(r.recomputed_stages > 0, "%s recomputed nothing", strategy);
     float *gradients = read_all(s, REMAT_GRADIENT, count);
     remat_session_free(s);
@@ -495,10 +496,10 @@ static void take_no_more(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_run(m.group, &(rm_collective){.kind = RM_BARRIER}));
     m.session = open_lstm(&config, 2, T, 40, false);
     need_ok(rm_ddp_broadcast(m.ddp, m.session));
-    remat_plan_summary plan = remat_session_plan(m.session);
+    remat_plan_summary plan = rm_plan_summary_of(m.session);
     uint64_t taken = shared_bytes() - before, gradients = (plan.gradients_bytes + page - 1) / page * page, halves = 0;
     for (int64_t i = 0; i < remat_bucket_count(m.session) && ddp.compress; i++)
-        halves += ((uint64_t)remat_bucket_info(m.session, i).count * 2 + page - 1) / page * page;
+        halves += ((uint64_t)rm_bucket_at(m.session, i).count * 2 + page - 1) / page * page;
     need(plan.n_buckets > 3 && plan.workspace_bytes == halves, "%lu and %lu bytes", (unsigned long)halves,
          (unsigned long)plan.workspace_bytes);
     need(taken == (uint64_t)size * (gradients + halves), "%lu bytes, not %d times %lu and %lu", (unsigned long)taken,

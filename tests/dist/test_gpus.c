@@ -1,6 +1,7 @@
 /* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda/device.c and dist/nccl/group_nccl.c together, on one fake of CUDA and NCCL
  * (fake_gpus), the CPU's kernels in its streams. Two ranks on "cuda" end with the bits of two ranks on "cpu"; gradients travel
  * while the backward pass goes on, and no stream touches what another has not finished with. No GPU has any part in this. */
+#include "engine/abi.h"
 #include "tests/dist/ranks.h"
 
 #ifdef HAVE_CUDA_HEADERS
@@ -160,7 +161,7 @@ static outcome run_job(int rank, int size, rm_kv *store, const job *j, bool cuda
     outcome o = {.bytes = 0};
     join(&m, rank, size, store, j, cuda);
     open_session(&m, j, cuda);
-    if (cuda) need(remat_session_plan(m.session).workspace_bytes > rm_group_device_bytes(m.gpus), "not in the budget");
+    if (cuda) need(rm_plan_summary_of(m.session).workspace_bytes > rm_group_device_bytes(m.gpus), "not in the budget");
     train(&m, j, rank, &o);
     leave(&m);
     return o;

@@ -60,7 +60,11 @@ static void need_same(remat_job *job, const float *w, int count) {
 static char place[200];
 
 static remat_job_config config_of(int rank, int size) {
-    return (remat_job_config){.init_method = place, .world_size = size, .rank = rank, .timeout_ms = 60000};
+    return (remat_job_config){.struct_bytes = sizeof(remat_job_config),
+                              .init_method = place,
+                              .world_size = size,
+                              .rank = rank,
+                              .timeout_ms = 60000};
 }
 
 static void all_train(int rank, int size, rm_kv *store, void *context) {
@@ -108,7 +112,7 @@ static void by_variables(int rank, int size, rm_kv *store, void *context) {
     setenv("WORLD_SIZE", number, 1), setenv("LOCAL_WORLD_SIZE", number, 1);
     remat_job *job;
     float w[2];
-    need_ok(remat_join(&(remat_job_config){.init_method = place}, &job));
+    need_ok(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .init_method = place}, &job));
     need(remat_job_rank(job) == rank && remat_job_size(job) == size, "rank %d of %d", remat_job_rank(job),
          remat_job_size(job));
     train(job, "sgd", w);
@@ -180,7 +184,7 @@ START_TEST(alone_is_a_job_too) {
     remat_job *job;
     float w[2];
     double number = 5;
-    ck_ok(remat_join(&(remat_job_config){0}, &job));
+    ck_ok(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config)}, &job));
     ck_assert_int_eq(remat_job_rank(job), 0);
     ck_assert_int_eq(remat_job_size(job), 1);
     ck_assert_ptr_null(remat_job_ranks(job));
@@ -205,19 +209,32 @@ END_TEST
 
 START_TEST(what_cannot_work_is_refused) {
     remat_job *job;
-    ck_fails(remat_join(&(remat_job_config){.grad_compress = "int8"}, &job), INVALID, "none, fp16 or bf16");
-    ck_fails(remat_join(&(remat_job_config){.rows = -1}, &job), INVALID, "-1 rows");
-    ck_fails(remat_join(&(remat_job_config){.join_timeout_ms = -1}, &job), INVALID,
-             "join_timeout_ms -1; use 0 or more");
-    ck_fails(remat_join(&(remat_job_config){.rank = 1}, &job), INVALID, "name both");
-    ck_fails(remat_join(&(remat_job_config){.world_size = -2}, &job), INVALID, "name both");
-    ck_fails(remat_join(&(remat_job_config){.world_size = 2, .rank = 2, .init_method = "file:///nowhere"}, &job),
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .grad_compress = "int8"}, &job),
+             INVALID, "none, fp16 or bf16");
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .rows = -1}, &job), INVALID,
+             "-1 rows");
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .join_timeout_ms = -1}, &job),
+             INVALID, "join_timeout_ms -1; use 0 or more");
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .rank = 1}, &job), INVALID,
+             "name both");
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .world_size = -2}, &job), INVALID,
+             "name both");
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config),
+                                            .world_size = 2,
+                                            .rank = 2,
+                                            .init_method = "file:///nowhere"},
+                        &job),
              INVALID, "rank 2 of 2");
-    ck_fails(remat_join(&(remat_job_config){.world_size = 2, .backend = "nccl", .init_method = "file:///tmp/x"}, &job),
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config),
+                                            .world_size = 2,
+                                            .backend = "nccl",
+                                            .init_method = "file:///tmp/x"},
+                        &job),
              INVALID, "is for GPUs");
     ck_fails(remat_join(NULL, &job), INVALID, "needs a config");
     rm_host_fail_at(1);
-    ck_fails(remat_join(&(remat_job_config){0}, &job), MEMORY, "no memory for a job");
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config)}, &job), MEMORY,
+             "no memory for a job");
     rm_host_fail_at(0);
 }
 END_TEST

@@ -1,6 +1,7 @@
 /* test_launch_flags.c: `remat launch` has torchrun's flags, and refuses others with a sentence; and `remat train --devices`
  * starts its own ranks. */
 #define _GNU_SOURCE
+#include "engine/abi.h"
 #include "tests/dist/launchers.h"
 
 #include "memory/host.h"
@@ -197,7 +198,7 @@ static remat_status start_devices(const char *words, bool *ran, int *code) {
 
 /* GPUs that there are not: refused by the build, or by the list of those that may be seen. */
 static void ck_gpus_are_refused(bool *ran, int *code) {
-    bool cuda = strstr(remat_build().devices, "cuda") != NULL;
+    bool cuda = strstr(rm_build_info_of_this().devices, "cuda") != NULL;
     setenv("CUDA_VISIBLE_DEVICES", "3,4", 1);
     ck_fails(start_devices("0,1,2", ran, code), INVALID,
              cuda ? "CUDA_VISIBLE_DEVICES=3,4 leaves no GPU 2"

@@ -3,11 +3,13 @@
 
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/dist/sampler_orders.h"
 enum { ORDERS = sizeof orders / sizeof orders[0], CUTS = sizeof cuts / sizeof cuts[0] };
 
 static remat_sampler *create(remat_sampler_config config, int64_t epoch) {
+    config.struct_bytes = sizeof config;
     remat_sampler *sampler;
     ck_assert_msg(!remat_sampler_create(&config, &sampler), "%s", remat_last_error());
     remat_sampler_set_epoch(sampler, epoch);
@@ -98,8 +100,11 @@ START_TEST(nonsense_is_refused) {
         {.n = 4, .replicas = 0}, {.n = 4, .replicas = 2, .rank = 2}, {.n = 4, .replicas = 2, .rank = -1}};
     remat_sampler *sampler;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        ck_assert_int_eq(remat_sampler_create(&bad[i], &sampler), REMAT_INVALID);
+        remat_sampler_config config = bad[i];
+        config.struct_bytes = sizeof config;
+        ck_assert_int_eq(remat_sampler_create(&config, &sampler), REMAT_INVALID);
         ck_assert_ptr_null(sampler);
+        ck_assert_ptr_null(strstr(remat_last_error(), "struct_bytes"));
     }
 }
 END_TEST

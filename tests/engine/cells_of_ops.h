@@ -60,6 +60,7 @@ static inline void write_cell(int kind, int64_t batch, int64_t in, int64_t width
     if (kind == CELL_LSTM) body_lstm(w, remat_add(g, of_x, of_h), width);
     if (kind == CELL_GRU) body_gru(w, of_x, of_h, width);
     if (kind == CELL_RNN) w->next[0] = remat_tanh(g, remat_add(g, of_x, of_h));
+    w->cell.struct_bytes = sizeof w->cell;
     w->cell.name = names[kind];
     w->cell.body = g;
     w->cell.inputs = &w->x, w->cell.n_inputs = 1;

@@ -1,5 +1,5 @@
-/* test_abi.c: programs that were compiled with another remat.h (engine/abi.h). What they have beyond their struct is not read and
- * not written; what theirs lacks is zero; what only theirs has is zero, or refused. Programs of earlier releases: tests/abi. */
+/* test_abi.c: programs that were compiled with another remat.h (engine/abi.h). Bytes past the end of their shorter struct are not
+ * read, and members that it lacks are zero; members that only a longer struct has are zero, or refused. */
 #include <check.h>
 #include <stddef.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static longer_op mine; /* tanh, as a stranger would bring it */
 static remat_session *session;
 static const float x[24] = {1, -1, 0.5f}, first_w[9] = {0.5f, 0.25f, -1};
 
-static remat_status create(size_t config_bytes, const remat_config *config, remat_session **out) {
+static remat_status create(const remat_config *config, remat_session **out) {
     remat_graph *g;
     remat_value y;
     CHECKED(remat_graph_create(&g));
@@ -52,7 +52,7 @@ static remat_status create(size_t config_bytes, const remat_config *config, rema
     remat_status status = remat_apply(g, &mine.op, &in, 1, NULL, &y);
     if (!status) CHECKED(remat_apply(g, &mine.op, &y, 1, NULL, &y)); /* the same op, not another of its name */
     y = remat_rnn_tanh(g, y, w, w, REMAT_NONE, REMAT_NONE);
-    if (!status) status = remat_session_create_sized(g, remat_mse(g, y, in), config, config_bytes, out);
+    if (!status) status = remat_session_create(g, remat_mse(g, y, in), config, out);
     remat_graph_free(g);
     return status;
 }
@@ -78,7 +78,7 @@ static void set_up(void) {
     mine.op = *rm_op_find("tanh");
     mine.op.name = "my_tanh";
     remat_config config = first_config();
-    CHECKED(create(sizeof config, &config, &session));
+    CHECKED(create(&config, &session));
     CHECKED(remat_write(session, REMAT_INPUT, 0, x, sizeof x));
 }
 static void tear_down(void) { remat_session_free(session); }
@@ -104,11 +104,12 @@ static int64_t learns_as_before(remat_session *s) {
 #define FORGET_FROM(member, type, object) /* as if it ended before that member, with something else behind it */       \
     memset((char *)(object) + offsetof(type, member), UNTOUCHED, sizeof(type) - offsetof(type, member))
 
-START_TEST(what_an_older_program_lacks_is_zero) {
+START_TEST(members_that_an_older_struct_lacks_are_zero) {
     remat_config config = first_config();
     remat_session *s;
+    config.struct_bytes = offsetof(remat_config, ranks);
     FORGET_FROM(ranks, remat_config, &config);
-    CHECKED(create(offsetof(remat_config, ranks), &config, &s));
+    CHECKED(create(&config, &s));
     ck_assert_int_eq(learns_as_before(s), 0);
 
     config = first_config();
@@ -116,7 +117,7 @@ START_TEST(what_an_older_program_lacks_is_zero) {
     FORGET_FROM(poll, remat_ranks, &ranks.table);
     mine.op.struct_bytes = offsetof(remat_op, n_samples);
     FORGET_FROM(n_samples, remat_op, &mine.op);
-    CHECKED(create(sizeof config, &config, &s));
+    CHECKED(create(&config, &s));
     ck_assert_int_gt(learns_as_before(s), 0);
     ck_assert_int_eq(remat_op_check(&mine.op, rm_op_find_f64("tanh"), NULL), REMAT_INVALID);
     ck_assert_ptr_nonnull(strstr(remat_last_error(), "samples"));
@@ -128,14 +129,14 @@ static char *problem_text(void) {
     remat_config config = first_config();
     remat_session *s;
     config.tile = 1;
-    CHECKED(create(sizeof config, &config, &s));
+    CHECKED(create(&config, &s));
     char *text = remat_plan_problem_text(s);
     remat_session_free(s);
     return text;
 }
 
 /* An op is read as long as there are sessions. */
-START_TEST(what_an_older_op_lacks_stays_zero) {
+START_TEST(members_that_an_older_op_lacks_stay_zero) {
     mine.op.cheap = true;
     char *cheap = problem_text();
     mine.op.cheap = false;
@@ -149,7 +150,7 @@ START_TEST(what_an_older_op_lacks_stays_zero) {
 }
 END_TEST
 
-START_TEST(what_a_later_program_leaves_zero_does_no_harm) {
+START_TEST(zeros_in_a_longer_struct_are_accepted) {
     struct {
         remat_config config;
         char later[LATER];
@@ -159,7 +160,8 @@ START_TEST(what_a_later_program_leaves_zero_does_no_harm) {
     memset(mine.later, 0, LATER);
     ranks.table.struct_bytes = sizeof ranks;
     mine.op.struct_bytes = sizeof mine;
-    CHECKED(create(sizeof theirs, &theirs.config, &s));
+    theirs.config.struct_bytes = sizeof theirs;
+    CHECKED(create(&theirs.config, &s));
     ck_assert_int_gt(learns_as_before(s), 0);
 }
 END_TEST
@@ -171,119 +173,93 @@ static void expect_refused(remat_status status, const char *type) {
 }
 
 /* Whatever it is that it asks for, it would not get it. */
-START_TEST(what_a_later_program_sets_is_refused) {
+START_TEST(unknown_members_that_are_set_are_refused) {
     union {
         remat_config config;
         remat_job_config job;
         remat_sampler_config sampler;
         remat_cell cell;
         char bytes[ROOM];
+        size_t struct_bytes;
     } theirs = {.bytes[ROOM - 1] = 1};
+    theirs.struct_bytes = ROOM;
     remat_session *s;
     remat_job *job;
     remat_sampler *sampler;
     remat_graph *g;
-    expect_refused(create(ROOM, &theirs.config, &s), "remat_config");
-    expect_refused(remat_join_sized(&theirs.job, ROOM, &job), "remat_job_config");
-    expect_refused(remat_sampler_create_sized(&theirs.sampler, ROOM, &sampler), "remat_sampler_config");
+    expect_refused(create(&theirs.config, &s), "remat_config");
+    expect_refused(remat_join(&theirs.job, &job), "remat_job_config");
+    expect_refused(remat_sampler_create(&theirs.sampler, &sampler), "remat_sampler_config");
     CHECKED(remat_graph_create(&g));
-    remat_scan_sized(g, &theirs.cell, ROOM, NULL, NULL);
+    remat_scan(g, &theirs.cell, NULL, NULL);
     expect_refused(remat_graph_check(g), "remat_cell");
     remat_graph_free(g);
 
     remat_config config = first_config();
     ranks.table.struct_bytes = sizeof ranks;
-    expect_refused(create(sizeof config, &config, &s), "remat_ranks");
+    expect_refused(create(&config, &s), "remat_ranks");
     mine.op.struct_bytes = sizeof mine;
-    expect_refused(create(sizeof config, &config, &s), "remat_op");
+    expect_refused(create(&config, &s), "remat_op");
     expect_refused(remat_op_check(&mine.op, &mine.op, NULL), "remat_op");
 }
 END_TEST
 
-START_TEST(a_table_without_its_size_is_refused) {
-    remat_config config = first_config();
+START_TEST(a_struct_without_its_length_is_refused) {
+    static const size_t lengths[] = {0, 1, (size_t)1 << 40, SIZE_MAX}; /* not set, or never initialised */
     remat_session *s;
-    mine.op.struct_bytes = 0;
-    ck_assert_int_eq(create(sizeof config, &config, &s), REMAT_INVALID);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "set its struct_bytes to sizeof(remat_op)"));
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        remat_config config = first_config();
+        mine.op.struct_bytes = lengths[i];
+        ck_assert_int_eq(create(&config, &s), REMAT_INVALID);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "set its struct_bytes to sizeof(remat_op)"));
+        mine.op.struct_bytes = sizeof mine.op;
+        config.struct_bytes = lengths[i];
+        ck_assert_int_eq(create(&config, &s), REMAT_INVALID);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "set its struct_bytes to sizeof(remat_config)"));
+        ck_assert_int_eq(remat_config_defaults(&config), REMAT_INVALID);
+    }
 }
 END_TEST
 
-/* ---- Structs that the library fills ---------------------------------------------------------------------------------- */
-
-/* A type, and what fills `bytes` bytes of one at `out`. */
-#define FILLED(X)                                                                                                      \
-    X(remat_config, remat_config_init_sized(out, bytes))                                                               \
-    X(remat_plan_summary, remat_session_plan_sized(session, out, bytes))                                               \
-    X(remat_products, remat_session_products_sized(session, out, bytes))                                               \
-    X(remat_recordings, remat_session_recordings_sized(session, out, bytes))                                           \
-    X(remat_bucket, remat_bucket_info_sized(session, 0, out, bytes))                                                   \
-    X(remat_array, CHECKED(remat_array_info_sized(session, REMAT_PARAM, 0, out, bytes)))                               \
-    X(remat_build_info, remat_build_sized(out, bytes))                                                                 \
-    X(remat_step_result, CHECKED(remat_gradients_sized(session, out, bytes)))                                          \
-    X(remat_step_result, CHECKED(remat_step_sized(session, 0.1, out, bytes)))                                          \
-    X(remat_step_result, CHECKED(remat_evaluate_sized(session, out, bytes)))                                           \
-    X(remat_step_result, CHECKED(remat_forward(session)); CHECKED(remat_backward_sized(session, out, bytes)))          \
-    X(remat_op_report, CHECKED(remat_op_check_sized(rm_op_find("tanh"), rm_op_find_f64("tanh"), out, bytes)))
-
-START_TEST(as_much_is_filled_as_the_program_has) {
-    _Alignas(16) unsigned char room[ROOM], untouched[ROOM];
-    void *out = room;
+/* By the macro of the header, which C compiles into a program, and by the function, which bindings call. */
+START_TEST(defaults_fill_as_much_as_the_program_has) {
+    const remat_config wanted = REMAT_CONFIG_INIT;
+    unsigned char room[ROOM], untouched[ROOM];
     memset(untouched, UNTOUCHED, ROOM);
-#define TRY_SIZES(type, fill)                                                                                          \
-    for (size_t bytes = sizeof(type) - 8; bytes <= sizeof(type) + 8; bytes += 8) {                                     \
-        memset(room, UNTOUCHED, ROOM);                                                                                 \
-        fill;                                                                                                          \
-        ck_assert_msg(memcmp(room + bytes - 8, untouched, 8), #fill " leaves the last of %zu bytes", bytes);           \
-        ck_assert_msg(!memcmp(room + bytes, untouched, ROOM - bytes), #fill " writes more than %zu bytes", bytes);     \
-        if (bytes > sizeof(type)) ck_assert_msg(!room[bytes - 8], #fill " makes up what it does not know");            \
+    for (size_t bytes = sizeof wanted - 8; bytes <= sizeof wanted + 8; bytes += 8) {
+        remat_config *config = (remat_config *)room;
+        size_t both = bytes < sizeof wanted ? bytes : sizeof wanted;
+        memset(room, UNTOUCHED, ROOM);
+        config->struct_bytes = bytes;
+        CHECKED(remat_config_defaults(config));
+        ck_assert_uint_eq(config->struct_bytes, bytes);
+        config->struct_bytes = sizeof wanted;
+        ck_assert_mem_eq(config, &wanted, both);
+        for (size_t i = both; i < bytes; i++) ck_assert_int_eq(room[i], 0);
+        ck_assert_mem_eq(room + bytes, untouched, ROOM - bytes);
     }
-    FILLED(TRY_SIZES)
 }
 END_TEST
 
-START_TEST(what_is_not_wanted_is_not_filled) {
-    remat_config_init_sized(NULL, 0);
-    remat_session_plan_sized(session, NULL, 0);
-    remat_session_products_sized(session, NULL, 0);
-    remat_session_recordings_sized(session, NULL, 0);
-    remat_bucket_info_sized(session, 0, NULL, 0);
-    remat_build_sized(NULL, 0);
-}
-END_TEST
-
-typedef remat_status get_live(const remat_session *, remat_live_point **points, size_t point_bytes, int64_t *count);
-
-/* Points are numbered from 0, as far apart as the program has them. */
-static void expect_spaced(get_live *get, size_t bytes) {
-    remat_live_point *points;
-    int64_t n, step;
-    CHECKED(get(session, &points, bytes, &n));
-    ck_assert_int_gt(n, 1);
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(&step, (char *)points + (size_t)i * bytes, sizeof step);
-        ck_assert_int_eq(step, i);
-    }
-    remat_text_free((char *)points);
-}
-
-START_TEST(lists_are_spaced_as_the_program_has_them) {
-    CHECKED(remat_trace_next(session));
-    CHECKED(remat_gradients(session, NULL));
-    for (size_t bytes = sizeof(remat_live_point) - 8; bytes <= sizeof(remat_live_point) + 8; bytes += 8) {
-        expect_spaced(remat_plan_timeline_sized, bytes);
-        expect_spaced(remat_traced_timeline_sized, bytes);
-    }
-    remat_pareto_point *points;
-    int64_t n, segments, last = 0;
-    size_t bytes = sizeof *points + 8;
-    CHECKED(remat_plan_pareto_sized(session, &points, bytes, &n));
-    for (int64_t i = 0; i < n; i++, last = segments) {
-        memcpy(&segments, (char *)points + (size_t)i * bytes + offsetof(remat_pareto_point, segments), sizeof segments);
-        ck_assert(segments >= 1 && segments <= 4);
-    }
-    ck_assert_int_gt(last, 0);
-    remat_text_free((char *)points);
+/* Structs that the library fills never change their size, and what is reserved in them is zero. */
+START_TEST(reserved_members_are_zero) {
+#define EXPECT_ZEROS(type, fill)                                                                                       \
+    do {                                                                                                               \
+        type out;                                                                                                      \
+        memset(&out, UNTOUCHED, sizeof out);                                                                           \
+        CHECKED(fill);                                                                                                 \
+        for (size_t i = 0; i < sizeof out.reserved / sizeof *out.reserved; i++) ck_assert(!out.reserved[i]);           \
+    } while (0)
+    EXPECT_ZEROS(remat_plan_summary, remat_session_plan(session, &out));
+    EXPECT_ZEROS(remat_products, remat_session_products(session, &out));
+    EXPECT_ZEROS(remat_recordings, remat_session_recordings(session, &out));
+    EXPECT_ZEROS(remat_bucket, remat_bucket_info(session, 0, &out));
+    EXPECT_ZEROS(remat_array, remat_array_info(session, REMAT_PARAM, 0, &out));
+    EXPECT_ZEROS(remat_build_info, remat_build(&out));
+    EXPECT_ZEROS(remat_step_result, remat_gradients(session, &out));
+    EXPECT_ZEROS(remat_step_result, remat_step(session, 0.1, &out));
+    EXPECT_ZEROS(remat_step_result, remat_evaluate(session, &out));
+    EXPECT_ZEROS(remat_op_report, remat_op_check(rm_op_find("tanh"), rm_op_find_f64("tanh"), &out));
 }
 END_TEST
 
@@ -291,14 +267,13 @@ int main(void) {
     Suite *suite = suite_create("abi");
     TCase *tests = tcase_create("abi");
     tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, what_an_older_program_lacks_is_zero);
-    tcase_add_test(tests, what_an_older_op_lacks_stays_zero);
-    tcase_add_test(tests, what_a_later_program_leaves_zero_does_no_harm);
-    tcase_add_test(tests, what_a_later_program_sets_is_refused);
-    tcase_add_test(tests, a_table_without_its_size_is_refused);
-    tcase_add_test(tests, as_much_is_filled_as_the_program_has);
-    tcase_add_test(tests, what_is_not_wanted_is_not_filled);
-    tcase_add_test(tests, lists_are_spaced_as_the_program_has_them);
+    tcase_add_test(tests, members_that_an_older_struct_lacks_are_zero);
+    tcase_add_test(tests, members_that_an_older_op_lacks_stay_zero);
+    tcase_add_test(tests, zeros_in_a_longer_struct_are_accepted);
+    tcase_add_test(tests, unknown_members_that_are_set_are_refused);
+    tcase_add_test(tests, a_struct_without_its_length_is_refused);
+    tcase_add_test(tests, defaults_fill_as_much_as_the_program_has);
+    tcase_add_test(tests, reserved_members_are_zero);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

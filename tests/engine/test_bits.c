@@ -3,6 +3,7 @@
  * bytes, so a NaN in one place must be the same NaN in the other; a separate assertion keeps the losses finite. */
 #include <string.h>
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/poison.h"
 #include "tests/net.h"
@@ -35,7 +36,7 @@ static trace run(const net *n, const char *strategy, int64_t segments, int64_t t
     remat_session *s;
     CHECKED(remat_session_create(g, loss, &config, &s));
     poison(s);
-    t.segments = remat_session_plan(s).segments;
+    t.segments = rm_plan_summary_of(s).segments;
     for (int step = 0; step < STEPS; step++) {
         remat_step_result r;
         net_feed(s, n, step);

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/net.h"
 
@@ -77,7 +78,7 @@ static uint64_t largest_of(const setting *from) {
     s.config.strategy = "none";
     s.config.plan_only = true;
     CHECKED(open_with(&s, &session));
-    uint64_t bytes = remat_session_plan(session).budgeted_bytes;
+    uint64_t bytes = rm_plan_summary_of(session).budgeted_bytes;
     remat_session_free(session);
     return bytes;
 }
@@ -87,7 +88,7 @@ static void run_within(const setting *s) {
     remat_session *session;
     remat_step_result result;
     CHECKED(open_with(s, &session));
-    remat_plan_summary plan = remat_session_plan(session);
+    remat_plan_summary plan = rm_plan_summary_of(session);
     ck_assert_uint_le(plan.budgeted_bytes, s->config.memory_budget);
     ck_assert_uint_eq(plan.budgeted_bytes, plan.planned_peak_bytes + plan.workspace_bytes + plan.tables_bytes);
     net_feed(session, &s->net, 0);
@@ -134,7 +135,7 @@ START_TEST(more_bytes_never_hurt) {
         remat_session *session;
         s.config.memory_budget = least + (most - least) / 12 * (uint64_t)i;
         CHECKED(open_with(&s, &session));
-        remat_plan_summary plan = remat_session_plan(session);
+        remat_plan_summary plan = rm_plan_summary_of(session);
         ck_assert_uint_ge(plan.budgeted_bytes, peak);
         ck_assert_uint_le(plan.step_ns, time);
         peak = plan.budgeted_bytes;
@@ -158,7 +159,7 @@ START_TEST(the_same_plan_everywhere) {
         s.config.threads = k + 1;
         CHECKED(open_with(&s, &session));
         steps[k] = remat_plan_steps_text(session);
-        bytes[k] = remat_session_plan(session).planned_peak_bytes;
+        bytes[k] = rm_plan_summary_of(session).planned_peak_bytes;
         remat_session_free(session);
     }
     ck_assert_str_eq(steps[0], steps[1]);
@@ -176,14 +177,14 @@ START_TEST(predicted_time_is_independent_of_the_budget) {
     uint64_t least = smallest_of(&s);
     s.config.memory_budget = least + least / 4;
     CHECKED(open_with(&s, &session));
-    remat_plan_summary chosen = remat_session_plan(session);
+    remat_plan_summary chosen = rm_plan_summary_of(session);
     char *steps = remat_plan_steps_text(session);
     remat_session_free(session);
     s.config.memory_budget = 0;
     s.config.strategy = "none";
     s.config.plan_steps = steps;
     CHECKED(open_with(&s, &session));
-    remat_plan_summary written = remat_session_plan(session);
+    remat_plan_summary written = rm_plan_summary_of(session);
     remat_session_free(session);
     ck_assert_uint_eq(chosen.step_ns, written.step_ns);
     ck_assert_uint_eq(chosen.recompute_ns, written.recompute_ns);

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/abi.h"
 #include "engine/times/calibrate.h"
 #include "engine/times/calibration_cache.h"
 #include "engine/times/contention.h"
@@ -211,7 +212,7 @@ static remat_session *open_net(const net *n, const remat_config *config) {
 
 static remat_plan_summary summary_of(const net *n, const remat_config *config) {
     remat_session *s = open_net(n, config);
-    remat_plan_summary summary = remat_session_plan(s);
+    remat_plan_summary summary = rm_plan_summary_of(s);
     remat_session_free(s);
     return summary;
 }
@@ -345,7 +346,7 @@ START_TEST(busy_times_are_not_kept) {
     config.threads = 2;
     rm_contention_pretend(1);
     remat_session *s = open_net(&small, &config);
-    remat_plan_summary busy = remat_session_plan(s);
+    remat_plan_summary busy = rm_plan_summary_of(s);
     char *text = remat_plan_describe(s);
     ck_assert(busy.measured_times && busy.measured_busy && busy.step_ns > 0);
     ck_assert(strstr(text, "other programs") != NULL);
@@ -508,7 +509,7 @@ START_TEST(the_smallest_budget_stays_the_smallest) {
     config.memory_budget = strtoull(least + strlen("needs at least "), NULL, 10);
     config.calibration = path;
     CHECKED(remat_session_create(graph, loss, &config, &s));
-    ck_assert(remat_session_plan(s).measured_times);
+    ck_assert(rm_plan_summary_of(s).measured_times);
     remat_session_free(s);
     for (uint64_t round = 0; round < 50; round++) { /* whatever the times are */
         rm_times times = read_times();

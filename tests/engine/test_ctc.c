@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/golden/golden.h"
 #include "tests/net.h"
@@ -45,7 +46,7 @@ static double solve(const problem *p, int64_t tile, float *gradient) {
     CHECKED(remat_evaluate(s, &evaluated));
     CHECKED(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "logits"), gradient, 4 * count));
     ck_assert(evaluated.loss == r.loss);
-    ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+    ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
     remat_session_free(s);
     remat_graph_free(g);
     return r.loss;
@@ -206,7 +207,7 @@ static unsigned char *gradients(bool both, remat_config config, double *loss, si
     remat_step_result r;
     remat_session *s = session_of(both, config);
     CHECKED(remat_gradients(s, &r));
-    ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+    ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
     *loss = r.loss;
     unsigned char *all = net_read_all(s, REMAT_GRADIENT, bytes);
     remat_session_free(s);

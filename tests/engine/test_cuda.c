@@ -8,6 +8,7 @@
 
 #ifdef HAVE_CUDA_HEADERS
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
@@ -294,7 +295,7 @@ START_TEST(times_are_measured) {
     stand_in_reset((uint64_t)_i);
     ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
     int64_t calls = fake_cuda_calls();
-    ck_assert(remat_session_plan(s).measured_times && remat_session_plan(s).step_ns > 0);
+    ck_assert(rm_plan_summary_of(s).measured_times && rm_plan_summary_of(s).step_ns > 0);
     remat_session_free(s);
     expect_clean("measured");
     ck_assert_msg(!run_problem(&p, "cuda", &cuda), "%s", remat_last_error());
@@ -691,15 +692,15 @@ START_TEST(the_context_counts) {
     rm_device_cuda.close(check); /* as `remat train` does first (remat_device_check) */
     for (int i = 0; i < 2; i++) {
         ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
-        ck_assert_uint_ge(remat_session_plan(s).workspace_bytes,
+        ck_assert_uint_ge(rm_plan_summary_of(s).workspace_bytes,
                           (300u << 20) + RM_CUDA_GRAPH_BYTES + (64u << 20) + 2 * FAKE_LIBRARY_BYTES + (1u << 20));
-        ck_assert_uint_lt(remat_session_plan(s).workspace_bytes, 400u << 20);
+        ck_assert_uint_lt(rm_plan_summary_of(s).workspace_bytes, 400u << 20);
         remat_session_free(s);
     }
     remat_session *beside;
     ck_assert(!remat_session_create(p.n.graph, p.loss, &config, &s));
     ck_assert(!remat_session_create(p.n.graph, p.loss, &config, &beside));
-    ck_assert_uint_lt(remat_session_plan(beside).workspace_bytes, 100u << 20); /* they share it */
+    ck_assert_uint_lt(rm_plan_summary_of(beside).workspace_bytes, 100u << 20); /* they share it */
     remat_session_free(s);
     remat_session_free(beside);
     config.memory_budget = 300u << 20;

@@ -1,5 +1,6 @@
 /* test_external.c: inputs and outputs in the program's own memory (remat_config.external): the same bits, and the arena is smaller by exactly
  * what they take. */
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 
@@ -49,7 +50,7 @@ static void copied(outcome *o) {
     remat_value in, out, loss = describe(&n, &in, &out);
     remat_config config = configured(&out);
     ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%s", remat_last_error());
-    o->bytes = remat_session_plan(s).planned_peak_bytes;
+    o->bytes = rm_plan_summary_of(s).planned_peak_bytes;
     fill(x, 2);
     ck_assert(!remat_write(s, REMAT_INPUT, 1, x, sizeof x));
     fill(x, 1);
@@ -74,7 +75,7 @@ static void lent(outcome *o) {
     config.external = (remat_external[]){{out, o->y}, {in, x}};
     config.n_external = 2;
     ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%s", remat_last_error());
-    o->bytes = remat_session_plan(s).planned_peak_bytes;
+    o->bytes = rm_plan_summary_of(s).planned_peak_bytes;
     fill(read, 2);
     ck_assert(!remat_write(s, REMAT_INPUT, 1, read, sizeof read));
     fill(x, 1);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/session/session.h"
 #include "memory/processors.h"
 
@@ -218,7 +219,7 @@ static int threads_of_a_session(remat_value loss, int asked) {
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = asked;
     ck_assert_msg(!remat_session_create(graph, loss, &config, &s), "%s", remat_last_error());
-    int threads = remat_session_plan(s).threads;
+    int threads = rm_plan_summary_of(s).threads;
     remat_session_free(s);
     return threads;
 }
@@ -230,7 +231,7 @@ START_TEST(quota_limits_threads_by_default) {
     omp_set_num_threads(all);
     rm_processors_pretend(&(rm_processors){.allowed = all, .quota = 1.5, .usable = 1});
     ck_assert_int_eq(threads_of_a_session(loss, 0), 1);
-    ck_assert_int_eq(remat_build().threads, 1);
+    ck_assert_int_eq(rm_build_info_of_this().threads, 1);
     ck_assert_int_eq(threads_of_a_session(loss, 2), 2);
     omp_set_num_threads(all + 1); /* the program's own wish */
     ck_assert_int_eq(threads_of_a_session(loss, 0), all + 1);
@@ -348,7 +349,7 @@ START_TEST(what_is_frozen_costs_nothing) {
         ck_assert_int_eq(problem->keeps.start[k], problem->keeps.start[k + 1]);
         ck_assert_int_eq(problem->adds.start[k], problem->adds.start[k + 1]);
     }
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     ck_assert_uint_eq(plan.params_bytes, 3 * 4 * WIDTH * WIDTH);
     ck_assert_uint_eq(plan.gradients_bytes, 4 * WIDTH * WIDTH);
     ck_assert_uint_eq(plan.optimizer_bytes, 2 * 4 * WIDTH * WIDTH);
@@ -511,7 +512,7 @@ START_TEST(null_device_counts) {
     ck_assert_msg(remat_session_create(graph, loss, &config, &s) == REMAT_OK, "%s", remat_last_error());
     remat_step_result r;
     ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     ck_assert_uint_eq(r.arena_peak_bytes, plan.planned_peak_bytes);
     ck_assert_int_eq(plan.n_tiles, (steps + 255) / 256);
     ck_assert_int_eq(plan.segments, 63); /* round(sqrt(3907)) */
@@ -612,7 +613,7 @@ START_TEST(parameters_changed_by_hand) {
     ck_assert_int_eq(remat_write(by_hand, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
     ck_assert_int_eq(remat_write(by_writing, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
     ck_assert_int_eq(remat_gradients(by_hand, &a), REMAT_OK);
-    remat_bucket bucket = remat_bucket_info(by_hand, 0);
+    remat_bucket bucket = rm_bucket_at(by_hand, 0);
     ck_assert_int_ge(bucket.count, 8 * H * H);
     float before[4 * H * H]; /* the bucket's order is its own: it is found by what it holds */
     for (int64_t p = 0; p < 2; p++) {

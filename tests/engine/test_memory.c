@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/session/session.h"
 #include "memory/arena.h"
 #include "memory/host.h"
@@ -45,7 +46,7 @@ START_TEST(planned_is_measured) {
     remat_session *s;
     CHECKED(remat_graph_create(&g));
     CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     ck_assert_uint_ge(plan.activations_peak_bytes, plan.activations_floor_bytes);
     ck_assert_uint_gt(plan.activations_floor_bytes, 0);
     uint64_t parts = plan.params_bytes + plan.gradients_bytes + plan.optimizer_bytes + plan.inputs_bytes +
@@ -74,7 +75,7 @@ START_TEST(the_plan_is_really_used) {
     CHECKED(remat_graph_create(&g));
     CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
     rm_arena *arena = (rm_arena *)s->runner.block; /* what a block of the cpu is */
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     uint64_t resident = plan.planned_peak_bytes - plan.activations_peak_bytes, last = 0;
     ck_assert_uint_eq(rm_arena_bytes(arena), plan.planned_peak_bytes);
     for (int64_t i = 0; i < s->training.lifetimes.count; i++) {
@@ -103,7 +104,7 @@ START_TEST(segments_save) {
         remat_session *s;
         CHECKED(remat_graph_create(&g));
         CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
-        bytes[i] = remat_session_plan(s).activations_peak_bytes;
+        bytes[i] = rm_plan_summary_of(s).activations_peak_bytes;
         remat_session_free(s);
         remat_graph_free(g);
     }

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "engine/abi.h"
 #include "engine/remat.h"
 
 enum { B = 3, C = 5, H = 7, TILE = 4 };
@@ -23,7 +24,7 @@ static uint64_t activations(int64_t tiles, bool lstm, bool convolved) {
     config.tile = TILE;
     config.threads = 1;
     ck_assert_msg(!remat_session_create(g, remat_mse(g, y, target), &config, &s), "%s", remat_last_error());
-    uint64_t bytes = remat_session_plan(s).activations_peak_bytes;
+    uint64_t bytes = rm_plan_summary_of(s).activations_peak_bytes;
     remat_session_free(s);
     remat_graph_free(g);
     return bytes;

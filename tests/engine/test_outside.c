@@ -3,6 +3,7 @@
  * own bits under every plan; heads run as often as they must; nothing is allocated; and calls in the wrong order are refused.
  * Random networks are in test_random.c. */
 #define _GNU_SOURCE
+#include "engine/abi.h"
 #include "tests/engine/interpose.h"
 
 #include "memory/host.h"
@@ -263,7 +264,7 @@ static trace run(const tagger *t, remat_config config, uint64_t *recomputed) {
     read_all(s, REMAT_GRADIENT, &out);
     read_all(s, REMAT_PARAM, &out);
     CHECKED(remat_evaluate(s, &r)); /* a lean plan may need less than the evaluation: the arena is for both */
-    ck_assert_uint_eq(remat_session_plan(s).planned_peak_bytes, r.arena_peak_bytes);
+    ck_assert_uint_eq(rm_plan_summary_of(s).planned_peak_bytes, r.arena_peak_bytes);
     remat_session_free(s);
     return out;
 }
@@ -404,7 +405,7 @@ START_TEST(a_head_is_not_recomputed) {
         if (kind == 1) other.logits = remat_linear(g, inner, matrix(g, "w2", V, V), REMAT_NONE);
         if (kind == 2) other.logits = remat_tanh(g, t.logits); /* its backward reads its result: handed out */
         remat_session *s = open_session(&other, config);
-        int64_t n = remat_session_plan(s).n_stages;
+        int64_t n = rm_plan_summary_of(s).n_stages;
         feed(s, 0);
         expect_calls(s, "linear", kind == 1 ? 3 * n : n, kind == 1 ? 2 * n : n);
         expect_calls(s, "tanh", kind == 2 ? n : 0, kind == 2 ? n : 0);
@@ -420,18 +421,18 @@ START_TEST(a_head_costs_the_same_in_every_plan) {
     tagger t = build(0, false);
     remat_config config = configured();
     remat_session *s = open_session(&t, config);
-    uint64_t fixed = remat_session_plan(s).fixed_ns;
+    uint64_t fixed = rm_plan_summary_of(s).fixed_ns;
     ck_assert_uint_gt(fixed, rm_chain_once_ns(&s->chain));
     remat_session_free(s);
     config.strategy = "sqrt";
     s = open_session(&t, config);
-    ck_assert_uint_eq(remat_session_plan(s).fixed_ns, fixed);
-    ck_assert_uint_gt(remat_session_plan(s).recompute_ns, 0);
+    ck_assert_uint_eq(rm_plan_summary_of(s).fixed_ns, fixed);
+    ck_assert_uint_gt(rm_plan_summary_of(s).recompute_ns, 0);
     remat_session_free(s);
     config.calibration = ""; /* measured: but for what is made once */
     s = open_session(&t, config);
-    ck_assert(remat_session_plan(s).measured_times);
-    ck_assert_uint_gt(remat_session_plan(s).fixed_ns, rm_chain_once_ns(&s->chain));
+    ck_assert(rm_plan_summary_of(s).measured_times);
+    ck_assert_uint_gt(rm_plan_summary_of(s).fixed_ns, rm_chain_once_ns(&s->chain));
     close_session(&t, s);
 }
 END_TEST
@@ -501,8 +502,7 @@ START_TEST(half_a_trace_is_none) {
     CHECKED(remat_forward(s));
     expect_invalid(remat_traced_timeline(s, &traced, &n), "call remat_backward first");
     CHECKED(remat_evaluate(s, &r)); /* gives it up; the next is traced in its place */
-    expect_invalid(remat_traced_timeline(s, &traced, &n),
-                   "call remat_forward and remat_backward");
+    expect_invalid(remat_traced_timeline(s, &traced, &n), "call remat_forward and remat_backward");
     CHECKED(own_gradients(s, 0, &r));
     CHECKED(remat_traced_timeline(s, &traced, &n));
     remat_text_free((char *)traced);

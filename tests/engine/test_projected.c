@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/remat.h"
 
 enum { T = 13, B = 16, C = 24, H = 160, P = 136, STEPS = 2 };
@@ -73,7 +74,7 @@ static void train(way how, float *numbers, double *loss) {
         remat_step_result r;
         CHECKED(remat_step(s, 0.1, &r));
         loss[i] = r.loss;
-        ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+        ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
     }
     int64_t n = 0;
     for (int64_t i = 0; i < remat_count(s, REMAT_PARAM); i++) {
@@ -106,7 +107,7 @@ START_TEST(a_cut_is_the_carried_state) {
         remat_value loss;
         remat_graph *g = build(100 * (i + 1) * TILE, &loss);
         remat_session *s = start(g, loss, (way){"segments", 100 * (i + 1), 1}, TILE);
-        bytes[i] = remat_session_plan(s).activations_peak_bytes;
+        bytes[i] = rm_plan_summary_of(s).activations_peak_bytes;
         remat_session_free(s);
         remat_graph_free(g);
     }

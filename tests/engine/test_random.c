@@ -4,6 +4,7 @@
 #include <check.h>
 #include <math.h>
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/in_double.h"
 #include "tests/engine/poison.h"
@@ -81,7 +82,7 @@ static void expect_same_evaluations(remat_session *a, remat_session *b, const ch
                   ra.loss, rb.loss);
     expect_same_arrays(a, b, REMAT_OUTPUT, what);
     /* a lean plan may need less than the evaluation: the arena is for both */
-    ck_assert_uint_eq(remat_session_plan(b).planned_peak_bytes, rb.arena_peak_bytes);
+    ck_assert_uint_eq(rm_plan_summary_of(b).planned_peak_bytes, rb.arena_peak_bytes);
 }
 
 /* What gradient i is the gradient of. */
@@ -178,7 +179,7 @@ static int draw_trained(const net *n, char names[MAX_PARAMS * 16]) {
 }
 
 static void expect_nothing_frozen_has_a_gradient(const remat_session *s, const char *what) {
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     uint64_t gradients = 0;
     for (int32_t v = 1; v < s->graph->n_values; v++) {
         const rm_value *value = &s->graph->value[v];

@@ -4,6 +4,7 @@
 #include "tests/cases.h"
 #include "tests/engine/team.h"
 
+#include "engine/abi.h"
 #include "engine/chain/buckets.h"
 #include "engine/session/session.h"
 #include "tests/engine/poison.h"
@@ -41,7 +42,7 @@ static void expect_same(const float *a, const float *b, int64_t n, const char *w
 static void expect_zero_padding(remat_session *s) {
     const rm_buckets *buckets = &s->chain.at.buckets;
     for (int64_t b = 0; b < remat_bucket_count(s); b++) {
-        remat_bucket bucket = remat_bucket_info(s, b);
+        remat_bucket bucket = rm_bucket_at(s, b);
         uint8_t *used = calloc((size_t)bucket.count, 1);
         for (int32_t i = 0; i < buckets->n_params; i++)
             if (buckets->param[i].bucket == b)
@@ -245,7 +246,7 @@ static void make_outcome(teammate *mate) {
     int64_t states = s->optimizer->states_used(&s->update);
     if (!o->optimizer) o->optimizer = malloc((size_t)(states * o->count + 1) * sizeof *o->optimizer);
     read_all(s, REMAT_OPTIMIZER, &o->state_count, o->optimizer);
-    o->optimizer_bytes = remat_session_plan(s).optimizer_bytes;
+    o->optimizer_bytes = rm_plan_summary_of(s).optimizer_bytes;
     expect_zero_padding(s);
     remat_session_free(s);
 }
@@ -499,9 +500,9 @@ START_TEST(buckets_are_pytorchs) {
     static const int64_t bytes[] = {1050624, 4202496, 4202496, 4202496, 4202496, 3151872};
     static const char *const first[] = {"19.bias", "18.bias", "14.bias", "10.bias", "6.bias", "2.bias"};
     ck_assert_int_eq(remat_bucket_count(s), 6);
-    ck_assert_int_eq(remat_session_plan(s).n_buckets, 6);
+    ck_assert_int_eq(rm_plan_summary_of(s).n_buckets, 6);
     for (int i = 0; i < 6; i++) {
-        remat_bucket bucket = remat_bucket_info(s, i);
+        remat_bucket bucket = rm_bucket_at(s, i);
         ck_assert_int_eq(bucket.index, i);
         ck_assert_int_eq(bucket.count * 4, bytes[i]);
         ck_assert_str_eq(bucket.first, first[i]);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/abi.h"
 #include "engine/graph/graph.h"
 #include "engine/remat_op.h"
 #include "memory/host.h"
@@ -88,7 +89,7 @@ static void train(remat_session *s, numbers *out) {
     out->n = 0;
     for (int step = 0; step < 2; step++) CHECKED(remat_step(s, 0.1, &r));
     out->loss = r.loss;
-    ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+    ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
     read_all(s, REMAT_GRADIENT, out);
     read_all(s, REMAT_PARAM, out);
     CHECKED(remat_evaluate(s, &r));
@@ -134,7 +135,7 @@ START_TEST(the_same_bits_for_every_plan) {
         config.tile = _i / CELL_KINDS ? 5 : TILE;
         config.verify_recompute = true;
         remat_session *s = open_net(kind, true, config);
-        uint64_t bytes = remat_session_plan(s).activations_peak_bytes;
+        uint64_t bytes = rm_plan_summary_of(s).activations_peak_bytes;
         if (i == 0) everything = bytes;
         if (!strcmp(strategies[i], "lean") && kind != CELL_RNN) ck_assert_uint_lt(2 * bytes, everything);
         train(s, &got[i > 0]);
@@ -268,7 +269,7 @@ START_TEST(promises_of_random_bodies) {
     CHECKED(remat_graph_create(&body));
     CHECKED(remat_graph_create(&g));
     random_body(77u * (uint32_t)_i + 5, body, x, w, n_states, state, next, &output);
-    remat_cell cell = {"random", body, x, 2, w, 3, state, next, n_states, output};
+    remat_cell cell = {sizeof cell, "random", body, x, 2, w, 3, state, next, n_states, output};
     for (int i = 0; i < 2; i++)
         outer_x[i] = remat_input(g, i ? "x1" : "x0", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
     outer_w[0] = remat_param(g, "w", 2, (int64_t[]){H, H}, remat_init_zero());
@@ -292,7 +293,7 @@ static float dropped(int64_t tile, bool training) {
     remat_value x = body_input(body, "x", 2, B, C), h = body_input(body, "h", 2, B, C);
     remat_value next =
         remat_add(body, remat_dropout(body, x, 0.5), remat_scale(body, remat_dropout(body, h, 0.5), 0.5));
-    remat_cell cell = {"drops", body, &x, 1, NULL, 0, &h, &next, 1, next};
+    remat_cell cell = {sizeof cell, "drops", body, &x, 1, NULL, 0, &h, &next, 1, next};
     remat_value outer = remat_requires_grad(g, remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C}));
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     remat_value loss = remat_mse(g, remat_scan(g, &cell, &outer, NULL), target);
@@ -439,7 +440,7 @@ START_TEST(planned_without_a_machine) {
         if (i) config.device = "null";
         config.strategy = "lean";
         remat_session *s = open_net(CELL_GRU, true, config);
-        bytes[i] = remat_session_plan(s).activations_peak_bytes;
+        bytes[i] = rm_plan_summary_of(s).activations_peak_bytes;
         remat_session_free(s);
     }
     ck_assert_uint_eq(bytes[0], bytes[1]);

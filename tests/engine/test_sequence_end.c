@@ -4,6 +4,7 @@
 #include <check.h>
 #include <math.h>
 
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 
@@ -145,7 +146,7 @@ static outcome run(const drawn *d, uint32_t seed, bool short_of_it) {
         feed(s, d, step, short_of_it);
         ck_assert_msg(!remat_step(s, 0.1, &r), "%s", remat_last_error());
         o.loss[step] = r.loss;
-        ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+        ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
     }
     remat_step_result r;
     ck_assert(!remat_evaluate(s, &r));

@@ -1,6 +1,7 @@
 /* test_sweeps.c: networks that one pass over time, or one chain, cannot say: both directions, an encoder and a decoder of
  * different lengths, attention, a U-Net. Which sweeps there are; the same bits under every strategy and random plans; the bytes
  * that were planned; the device "null" plans the same. */
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 
@@ -237,7 +238,7 @@ static char *step(remat_session *s, size_t *bytes) {
     char *all;
     FILE *out = open_memstream(&all, bytes);
     ck_assert_msg(!remat_gradients(s, &r), "%s", remat_last_error());
-    ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+    ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
     fwrite(&r.loss, sizeof r.loss, 1, out);
     write_all(s, REMAT_GRADIENT, out);
     write_all(s, REMAT_BUFFER, out);
@@ -285,7 +286,7 @@ START_TEST(the_same_bits_under_every_strategy) {
     remat_config config = configured(_i);
     config.strategy = "none";
     remat_session *s = open_session(&n, loss, &config);
-    uint64_t most = remat_session_plan(s).budgeted_bytes;
+    uint64_t most = rm_plan_summary_of(s).budgeted_bytes;
     char *kept = step(s, &bytes);
     remat_session_free(s);
     for (int i = 0; i < 5; i++) {
@@ -481,7 +482,8 @@ START_TEST(shapes_that_cannot_be) {
         remat_value in = remat_input(body, "in", REMAT_F32, REMAT_STATIC, 2, row);
         remat_value state = remat_input(body, "state", REMAT_F32, REMAT_STATIC, 2, row);
         remat_value next = remat_tanh(body, remat_add(body, remat_reshape(body, in, 2, row), state));
-        remat_cell cell = {.name = "cell",
+        remat_cell cell = {.struct_bytes = sizeof cell,
+                           .name = "cell",
                            .body = body,
                            .inputs = &in,
                            .n_inputs = 1,

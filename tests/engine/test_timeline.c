@@ -3,6 +3,7 @@
  * is a plan that a session can have. */
 #include <string.h>
 
+#include "engine/abi.h"
 #include "engine/session/session.h"
 #include "memory/host.h"
 #include "tests/net.h"
@@ -42,7 +43,7 @@ static uint64_t bytes_of_none(const net *n, remat_config config) {
     config.plan_only = true;
     config.spill_dir = NULL;
     CHECKED(create(n, &config, &s));
-    uint64_t bytes = remat_session_plan(s).budgeted_bytes;
+    uint64_t bytes = rm_plan_summary_of(s).budgeted_bytes;
     remat_session_free(s);
     return bytes;
 }
@@ -78,7 +79,7 @@ static uint64_t total(const remat_live_point *point) {
 /* ---- Planned ---------------------------------------------------------------------------------------------------- */
 
 static void check_planned(const remat_session *s, const remat_live_point *point, int64_t n) {
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     uint64_t most = 0;
     ck_assert_int_eq(n, plan.n_steps);
     for (int64_t i = 0; i < n; i++) {
@@ -234,7 +235,7 @@ static void check_attainable(const net *n, remat_config config, const remat_pare
     config.segments = point->segments;
     config.memory_budget = optimal ? point->budgeted_bytes : 0;
     CHECKED(create(n, &config, &s));
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     if (optimal) {
         ck_assert_uint_le(plan.budgeted_bytes, point->budgeted_bytes);
         ck_assert_msg(plan.step_ns <= point->step_ns, "%s at %llu bytes: %llu ns, not %llu", point->strategy,
@@ -259,7 +260,7 @@ START_TEST(points_are_plans) {
     int64_t count, own = 0, kinds = 0;
     CHECKED(create(n, &config, &s));
     CHECKED(remat_plan_pareto(s, &point, &count));
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     ck_assert_int_le(count, 24 * 3 + 4);
     check_frontier(point, count);
     for (int64_t i = 0; i < count; i++) {

@@ -2,6 +2,7 @@
  * tile and the plan, and known before the first tile; what is ignored counts nothing. PyTorch's numbers: tests/ops/test_ops.c. */
 #include <string.h>
 
+#include "engine/abi.h"
 #include "tests/net.h"
 
 enum { T = 13, B = 3, V = 7, H = 6, IGNORED = -100 };
@@ -92,7 +93,7 @@ START_TEST(a_mean_by_weight_over_all_tiles) {
         double expected = loss_by_definition(s, target, k == WEIGHTED ? class_weight : NULL);
         ck_assert_msg(fabs(r.loss - expected) <= 4e-7 * expected, "%.9g, not %.9g", r.loss, expected);
         ck_assert(evaluated.loss == r.loss);
-        ck_assert_uint_eq(r.arena_peak_bytes, remat_session_plan(s).planned_peak_bytes);
+        ck_assert_uint_eq(r.arena_peak_bytes, rm_plan_summary_of(s).planned_peak_bytes);
         remat_session_free(s);
     }
 }
@@ -147,8 +148,8 @@ START_TEST(it_is_the_plain_loss_where_all_count) {
     size_t bytes;
     unsigned char *x = net_read_all(plain, REMAT_GRADIENT, &bytes), *y = net_read_all(s, REMAT_GRADIENT, &bytes);
     ck_assert(a.loss == b.loss && !memcmp(x, y, bytes));
-    ck_assert_int_eq(remat_session_plan(plain).n_stages, remat_session_plan(s).n_stages);
-    ck_assert_uint_eq(remat_session_plan(plain).activations_peak_bytes, remat_session_plan(s).activations_peak_bytes);
+    ck_assert_int_eq(rm_plan_summary_of(plain).n_stages, rm_plan_summary_of(s).n_stages);
+    ck_assert_uint_eq(rm_plan_summary_of(plain).activations_peak_bytes, rm_plan_summary_of(s).activations_peak_bytes);
     free(x), free(y);
     remat_session_free(plain);
     remat_session_free(s);

@@ -10,6 +10,7 @@
  * On a GPU also with recurrent layers by cuDNN, where there is one, and with products in tf32 and bf16, where it has them; what is
  * rounded is not compared with the CPU's.
  * --device=cpu tests this program, and the CPU's products in bf16, where it has them. Ends with 77 where there is no such device. */
+#include "engine/abi.h"
 #include "tests/gpu/skip.h"
 
 #define CHECKED(call)                                                                                                  \
@@ -81,7 +82,7 @@ static uint64_t keeping_all(const remat_graph *g, remat_value loss, remat_config
         printf("keeping everything cannot be planned again: %s\n", remat_last_error());
         exit(EXIT_FAILURE);
     }
-    uint64_t all = remat_session_plan(s).budgeted_bytes;
+    uint64_t all = rm_plan_summary_of(s).budgeted_bytes;
     remat_session_free(s);
     return all;
 }
@@ -130,7 +131,7 @@ static remat_status run(const char *device, const net *n, const policy *how, int
     if (how->unrecorded) setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
     if (how->spill) config.memory_budget = tight_budget(g, loss, config);
     remat_status status = remat_session_create(g, loss, &config, &s);
-    if (!status) t->plan = remat_session_plan(s);
+    if (!status) t->plan = rm_plan_summary_of(s);
     if (!status) status = run_steps(s, n, t);
     remat_session_free(s);
     remat_graph_free(g);
@@ -229,7 +230,8 @@ int main(int argc, char **argv) {
         if (only || cell == 0) printf("products in %s, recurrent layers by %s\n", now.precision, now.cells);
         net n = {.cell = (net_cell)cell, .layers = 2, .vocabulary = 13, .embed = 6, .hidden = 9, .dropout = 0.2};
         n.timesteps = 37, n.batch = 3;
-        check(device, &n, 4); /* its timesteps by products; those of the others by persistent kernels, where there are clusters */
+        check(device, &n,
+              4); /* its timesteps by products; those of the others by persistent kernels, where there are clusters */
         n.hidden = 19;
         check(device, &n, 4);
         if (small) continue;

@@ -1,5 +1,6 @@
 /* test_address_space.c: limits on address space (ulimit -v): `remat train` trains, or refuses in a sentence that names a limit
  * under which it does. OpenBLAS by itself waits for ever where it can map nothing. */
+#include "engine/abi.h"
 #include "tests/train/train_test.h"
 
 #include <sys/resource.h>
@@ -33,7 +34,7 @@ static void expect_training_or_a_limit(uint64_t mib, int threads) {
 START_TEST(trains_or_names_a_limit) {
     static const uint64_t some[] = {40, 49, 100, 180, 320, 400};
     const bool sanitized = OVERHEAD_BYTES > UINT64_C(1) << 30; /* needs terabytes by itself */
-    if (sanitized || !strstr(remat_build().gemm_library, "OpenBLAS")) return;
+    if (sanitized || !strstr(rm_build_info_of_this().gemm_library, "OpenBLAS")) return;
     make_text("data", 90000);
     for (int threads = 1; threads <= 2; threads++) {
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) expect_training_or_a_limit(some[i], threads);

@@ -1,4 +1,5 @@
 /* test_cli.c: the program from outside: what it prints, how it refuses, its exit statuses. */
+#include "engine/abi.h"
 #include "tests/train/train_test.h"
 
 #include <sys/resource.h>
@@ -146,7 +147,7 @@ END_TEST
 
 /* By processors without it, and for networks without a layer that it is for. */
 START_TEST(bf16_is_refused_where_it_rounds_nothing) {
-    bool here = !strcmp(remat_build().instruction_set, "avx512_bf16");
+    bool here = !strcmp(rm_build_info_of_this().instruction_set, "avx512_bf16");
     const char *why =
         here ? "precision bf16 on the device \"cpu\" rounds products of lstm (without a projection), gru and rnn"
              : "precision bf16";

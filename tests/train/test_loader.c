@@ -64,7 +64,7 @@ START_TEST(ranks_see_what_pytorch_gives_them) {
         config.size = size;
         rm_loader l;
         remat_sampler *theirs;
-        remat_sampler_config order = {d.count, size, rank, config.shuffle, !config.pad, config.seed};
+        remat_sampler_config order = {sizeof order, d.count, size, rank, config.shuffle, !config.pad, config.seed};
         ck_ok(rm_loader_create(&d, &config, &l));
         ck_ok(remat_sampler_create(&order, &theirs));
         for (int64_t epoch = 0; epoch < 3; epoch++) compare_epoch(&l, theirs, epoch);

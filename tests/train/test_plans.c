@@ -5,6 +5,7 @@
  *     REMAT_LONG_TESTS=1 build/release/tests/train_test_plans
  *
  * A job is a number of ranks, a tile, micro steps and so on: what may decide bits. Ranks are threads (tests/engine/team.h). */
+#include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/team.h"
 
@@ -129,7 +130,7 @@ static void train(teammate *mate) {
     for (int step = 0; step < STEPS; step++) one_step(m, s, mate, step);
     CHECKED(remat_evaluate(s, &r));
     m->loss[STEPS] = r.loss;
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     ck_assert_msg(plan.planned_peak_bytes == r.arena_peak_bytes, "%s: %lu bytes planned, %lu seen", m->what,
                   (unsigned long)plan.planned_peak_bytes, (unsigned long)r.arena_peak_bytes);
     ck_assert(!m->config.memory_budget || plan.budgeted_bytes <= m->config.memory_budget);
@@ -190,7 +191,7 @@ static void draw_plan(member *m, const job *j, int rank) {
     if (which >= 3 && which < STRATEGIES) {
         m->config.recompute = draw(3) ? "auto" : "exact-only";
         m->config.spill_dir = draw(3) ? NULL : "/tmp";
-        m->config.memory_budget = draw_budget(j, rank, m->config, remat_session_plan(all).budgeted_bytes);
+        m->config.memory_budget = draw_budget(j, rank, m->config, rm_plan_summary_of(all).budgeted_bytes);
     }
     remat_session_free(all);
     snprintf(m->what, sizeof m->what, "rank %d of %d, tile %ld, %s, %ld segments, budget %lu, %s, spill %d, verify %d",

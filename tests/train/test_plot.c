@@ -72,7 +72,7 @@ END_TEST
 
 /* Wherever the peak is, its words leave room at one end for those of the arena and the budget, which go there. */
 START_TEST(words_are_not_written_over_each_other) {
-    remat_live_point point[] = {{0, 0, {0}, 0}, {1, 0, {64800}, 0}, {2, 0, {0}, 0}};
+    remat_live_point point[] = {{0, 0, {0}, 0, {0}}, {1, 0, {64800}, 0, {0}}, {2, 0, {0}, 0, {0}}};
     for (uint64_t begin = 0; begin < 1000; begin += 50)
         for (uint64_t end = begin + 1; end < 1000; end += 50) {
             picture p = {.shown = point, .n = 3, .end_ns = 1000};
@@ -92,9 +92,10 @@ END_TEST
 static const char *const names[] = {"plain.svg", "it's 100% \"quoted\".svg", "p.png", "a<b>&c.html"};
 
 START_TEST(drawings_are_whole) {
-    remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0}, {1, 10, {10, 1000, 0, 70}, 0}, {2, 20, {10, 500, 30, 0}, 0}};
+    remat_live_point point[] = {
+        {0, 0, {10, 0, 0, 5}, 0, {0}}, {1, 10, {10, 1000, 0, 70}, 0, {0}}, {2, 20, {10, 500, 30, 0}, 0, {0}}};
     remat_live_point measured[] = {
-        {0, 3, {10, 0, 0, 5}, 9000}, {1, 15, {10, 1000, 0, 70}, 9100}, {2, 35, {10, 500, 30, 0}, 9200}};
+        {0, 3, {10, 0, 0, 5}, 9000, {0}}, {1, 15, {10, 1000, 0, 70}, 9100, {0}}, {2, 35, {10, 500, 30, 0}, 9200, {0}}};
     remat_plan_summary plan = {.strategy = "segments",
                                .device = "cpu",
                                .planned_peak_bytes = 4080,
@@ -116,9 +117,9 @@ START_TEST(drawings_are_whole) {
         ck_assert(strstr(text, "<!DOCTYPE html>") && strstr(text, "</svg>") && strstr(text, "</html>") &&
                   !strstr(text, "<script"));
     if (!strstr(names[_i], ".png")) ck_assert_ptr_nonnull(strstr(text, "peak 4.0 KiB, at step 1 of 3"));
-    remat_pareto_point pareto[] = {{"none", 1, 2000, 5000, 0, 30, 1, true},
-                                   {"segments", 2, 1080, 4200, 0, 40, 1.5, true},
-                                   {"optimal", 2, 900, 4100, 0, 400, 9, true}};
+    remat_pareto_point pareto[] = {{"none", 1, 2000, 5000, 0, 30, 1, true, {0}},
+                                   {"segments", 2, 1080, 4200, 0, 40, 1.5, true, {0}},
+                                   {"optimal", 2, 900, 4100, 0, 400, 9, true, {0}}};
     ck_ok(rm_plot_pareto(&o, &plan, pareto, 3));
     text = contents(o.plot);
     if (!strstr(names[_i], ".png")) ck_assert_ptr_nonnull(strstr(text, "this plan: segments"));
@@ -198,10 +199,10 @@ START_TEST(pictures_run_nothing) {
     ck_assert_int_eq(chdir(scratch()), 0);
     ck_assert_int_eq(mkdir(hostile[_i], 0700), 0); /* a relative path, which begins with the text */
     setenv("TMPDIR", hostile[_i], 1);
-    remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0}, {1, 10, {10, 1000, 0, 70}, 0}};
+    remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0, {0}}, {1, 10, {10, 1000, 0, 70}, 0, {0}}};
     remat_plan_summary plan = {
         .strategy = "none", .planned_peak_bytes = 4080, .activations_peak_bytes = 1080, .step_ns = 30};
-    remat_pareto_point pareto[] = {{"none", 1, 2000, 5000, 0, 30, 1, true}};
+    remat_pareto_point pareto[] = {{"none", 1, 2000, 5000, 0, 30, 1, true, {0}}};
     rm_timeline timeline = {.planned = point, .n = 2};
     static const char *const endings[] = {".svg", ".html", ".png"};
     char data[300], *line[] = {data};
@@ -236,7 +237,7 @@ START_TEST(a_failing_gnuplot_is_told) {
     setenv("PATH", path, 1);
     setenv("TMPDIR", scratch(), 1);
     rm_options o;
-    remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0}};
+    remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0, {0}}};
     remat_plan_summary plan = {
         .strategy = "none", .planned_peak_bytes = 100, .activations_peak_bytes = 15, .step_ns = 3};
     rm_timeline timeline = {.planned = point, .n = 1};

@@ -141,8 +141,8 @@ END_TEST
 
 static const char *write_two(const char *name, const float *a, const float *b) {
     const char *path = in_scratch(name);
-    remat_array arrays[] = {{"rnn.weight_ih_l0", REMAT_F32, 2, {2, 3}, 24, 0, 6},
-                            {"head \"bias\"", REMAT_F32, 1, {2}, 8, 0, 2}};
+    remat_array arrays[] = {{"rnn.weight_ih_l0", REMAT_F32, 2, {2, 3}, 24, 0, 6, {0}},
+                            {"head \"bias\"", REMAT_F32, 1, {2}, 8, 0, 2, {0}}};
     rm_file_writer writer;
     ck_ok(rm_file_create(path, &writer));
     ck_ok(rm_safetensors_begin(&writer, arrays, 2));

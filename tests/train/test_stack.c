@@ -3,6 +3,7 @@
  * with OMP_STACKSIZE at that size. That no single function takes more than 32 KiB is the compiler's affair (REMAT_STACK_FLAGS). */
 #include "tests/train/train_test.h"
 
+#include "engine/abi.h"
 #include "engine/remat.h"
 #include "train/models/model.h"
 
@@ -80,7 +81,7 @@ static uint64_t train(const rm_model *model, const char *strategy, const char *p
         ck_ok(remat_update(s, 0.01, &r));
     }
     ck_ok(remat_evaluate(s, &r));
-    remat_plan_summary plan = remat_session_plan(s);
+    remat_plan_summary plan = rm_plan_summary_of(s);
     remat_text_free(remat_plan_describe(s));
     remat_session_free(s);
     return plan.budgeted_bytes;

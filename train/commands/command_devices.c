@@ -1,6 +1,7 @@
 /* command_devices.c: --devices of `remat train`: starts this very command line once for each device, as ranks of a job
  * on this machine, through dist/launch/launch.h. Any other command is started by `remat launch` (command_launch.c). Main
  * entry: rm_command_devices. */
+#include "engine/abi.h"
 #include "train/commands/commands.h"
 #include "train/flags/device_flag.h"
 #include "train/file.h"
@@ -28,7 +29,7 @@ static remat_status no_gpus(const char *devices, int n) {
 static remat_status read_devices(const char *devices, int64_t *ranks) {
     int gpus = rm_device_count_gpus(devices);
     *ranks = gpus ? gpus : 1;
-    if (gpus) return strstr(remat_build().devices, "cuda") ? REMAT_OK : no_gpus(devices, gpus);
+    if (gpus) return strstr(rm_build_info_of_this().devices, "cuda") ? REMAT_OK : no_gpus(devices, gpus);
     if (!strcmp(devices, "cpu")) return REMAT_OK;
     REQUIRE(!strncmp(devices, "cpu:", 4), INVALID,
             "--devices=%.60s: write cpu:N for N ranks on processors, or a list of GPUs such as 0,1,2,3", devices);

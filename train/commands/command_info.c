@@ -1,4 +1,5 @@
 /* command_info.c: `remat info`: what this build is made of and what it found. */
+#include "engine/abi.h"
 #include "train/commands/commands.h"
 
 #include "dist/group/group_auto.h"
@@ -80,7 +81,7 @@ static remat_status print_json(const remat_build_info *b) {
 
 remat_status rm_command_info(rm_options *options, int *exit_status) {
     (void)exit_status;
-    remat_build_info build = remat_build();
+    remat_build_info build = rm_build_info_of_this();
     if (options->json)
         TRY(print_json(&build));
     else

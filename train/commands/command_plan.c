@@ -1,5 +1,6 @@
 /* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. --pareto shows what
  * else there is; --plot draws either. */
+#include "engine/abi.h"
 #include "train/commands/commands.h"
 
 #include "train/flags/budget_flag.h"
@@ -31,7 +32,7 @@ static remat_status print_text(char *text) {
 
 /* What has no timesteps has no rows of them either: the engine knows no batch, the flags do. */
 static remat_plan_summary summary_of(const remat_session *session, const rm_options *o) {
-    remat_plan_summary plan = remat_session_plan(session);
+    remat_plan_summary plan = rm_plan_summary_of(session);
     if (!plan.batch) plan.batch = rm_setup_rows(o);
     return plan;
 }
@@ -196,7 +197,7 @@ static void print_share(const rm_options *o, uint64_t held) {
 /* What of the plan is there because of other ranks. */
 static void print_ranks(const rm_options *o, const remat_session *session) {
     char parameters[RM_TEXT], optimizer[RM_TEXT];
-    remat_plan_summary plan = remat_session_plan(session);
+    remat_plan_summary plan = rm_plan_summary_of(session);
     if (o->world_size <= 1 || o->json || o->pareto || o->steps_text || o->problem) return;
     printf("\nEach of %lld ranks: %lld bucket%s of gradients, %s in all; optimizer's state %s%s\n",
            (long long)o->world_size, (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",

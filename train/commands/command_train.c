@@ -162,8 +162,9 @@ static void tell_precision(rm_trainer *t, const remat_products *p) {
 
 /* How a GPU works is settled in the second step: what is slow there would be slow in silence. */
 static void tell_gpu(rm_trainer *t) {
-    const remat_products p = remat_session_products(t->session);
-    const remat_recordings r = remat_session_recordings(t->session);
+    remat_products p;
+    remat_recordings r;
+    if (remat_session_products(t->session, &p) || remat_session_recordings(t->session, &r)) return;
     char bytes[RM_TEXT], limit[RM_TEXT];
     const bool only = t->last_step == t->start.step + 1;
     if (t->step != t->start.step + 2 - only || !r.limit_bytes) return;

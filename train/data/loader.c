@@ -105,7 +105,8 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
             (long long)here, (long long)c->size);
     out->per_epoch = left_in_epoch(out, 0);
     if (out->per_epoch == 0) return too_few(out, dataset);
-    remat_sampler_config order = {.n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
+    remat_sampler_config order = {
+        .struct_bytes = sizeof order, .n = dataset->count, .replicas = 1, .seed = c->seed, .shuffle = c->shuffle};
     TRY(remat_sampler_create(&order, &out->sampler));
     TRY(rm_batch_create(dataset, here / c->micro_steps, &out->batch));
     out->sample = rm_malloc(4 * (size_t)out->batch.batch);

@@ -1,4 +1,5 @@
 /* budget_flag.c: see budget_flag.h. */
+#include "engine/abi.h"
 #include "train/flags/budget_flag.h"
 
 #include "memory/check.h"
@@ -282,7 +283,7 @@ static int64_t find_tile(const search *s, const rm_options *o) {
     plain.session.strategy = "none";
     plain.session.segments = 0;
     plain.session.memory_budget = plain.assume_memory = 0;
-    int64_t tile = plan_with(s, &plain, false, &session) ? 0 : remat_session_plan(session).tile;
+    int64_t tile = plan_with(s, &plain, false, &session) ? 0 : rm_plan_summary_of(session).tile;
     remat_session_free(session);
     return tile;
 }

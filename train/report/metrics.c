@@ -1,4 +1,5 @@
 /* metrics.c: see metrics.h. */
+#include "engine/abi.h"
 #include "train/report/metrics.h"
 
 #include "train/file.h"
@@ -326,7 +327,7 @@ remat_status rm_metrics_eval(rm_metrics *metrics, const rm_eval_event *e) {
 
 remat_status rm_metrics_end(rm_metrics *metrics, const rm_end_event *e) {
     if (!metrics->file) return REMAT_OK;
-    remat_build_info build = remat_build();
+    remat_build_info build = rm_build_info_of_this();
     json_t *event = json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:{s:s, s:o, s:o}}", "event", "end", "steps",
                               (json_int_t)e->steps, "loss", real(e->loss), "wall_s", real(e->wall_s),
                               "arena_peak_bytes", count(e->arena_peak_bytes), "rss_peak_bytes",

@@ -1,4 +1,5 @@
 /* ema.c: see ema.h. */
+#include "engine/abi.h"
 #include "train/run/ema.h"
 
 #include "memory/host.h"
@@ -31,7 +32,7 @@ void rm_ema_free(rm_ema *ema) {
 
 uint64_t rm_ema_bytes(const rm_ema *ema) {
     if (!ema->session) return 0;
-    return remat_session_plan(ema->session).budgeted_bytes + 2 * ROOM * sizeof *ema->room;
+    return rm_plan_summary_of(ema->session).budgeted_bytes + 2 * ROOM * sizeof *ema->room;
 }
 
 /* Elements from byte `at` on. */

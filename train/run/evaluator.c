@@ -1,4 +1,5 @@
 /* evaluator.c: see evaluator.h. */
+#include "engine/abi.h"
 #include "train/run/evaluator.h"
 
 #include "memory/host.h"
@@ -126,7 +127,7 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
 
 static uint64_t part_bytes(const rm_eval_part *part) {
     if (!part->session) return 0;
-    return remat_session_plan(part->session).budgeted_bytes + part->batch.bytes;
+    return rm_plan_summary_of(part->session).budgeted_bytes + part->batch.bytes;
 }
 
 uint64_t rm_evaluator_bytes(const rm_evaluator *e) {

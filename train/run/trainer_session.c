@@ -1,5 +1,6 @@
 /* trainer_session.c: the session of a run. Alone it is planned and created in one go; among ranks rank 0 plans, all create what
  * it planned, and compare. See trainer.h. */
+#include "engine/abi.h"
 #include "train/run/trainer.h"
 
 #include "memory/host.h"
@@ -19,7 +20,7 @@ static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_conf
     remat_status status = rm_setup_session(&t->model, &config, &session);
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
     TRY(status);
-    t->plan = remat_session_plan(session);
+    t->plan = rm_plan_summary_of(session);
     *steps = remat_plan_steps_text(session);
     remat_session_free(session);
     REQUIRE(*steps, MEMORY, "no memory for the text of the plan");
@@ -29,7 +30,7 @@ static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_conf
 /* The bytes are this session's; what the plan was chosen by is known to rank 0. */
 static void settle_plan(rm_trainer *t) {
     remat_plan_summary chosen = t->plan;
-    t->plan = remat_session_plan(t->session);
+    t->plan = rm_plan_summary_of(t->session);
     if (!t->plan.batch) t->plan.batch = rm_setup_rows(t->options); /* of pictures, which the engine sees no rows of */
     if (t->ranks.rank || t->ranks.size == 1) return;
     t->plan.segments = chosen.segments;

@@ -1,0 +1,101 @@
+/* graph.h: errors, and the graph that describes a network: values, inputs, parameters. Part of remat.h. */
+#ifndef REMAT_GRAPH_H
+#define REMAT_GRAPH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define REMAT_VERSION "0.1.0"
+#define REMAT_MAX_RANK 8
+
+/* Marks a parameter that may be NULL, or REMAT_NONE. Generators of bindings may define it as something to read. */
+#ifndef REMAT_OPTIONAL
+#define REMAT_OPTIONAL
+#endif
+
+/* ---- Errors ------------------------------------------------------------------------------------- */
+
+#define REMAT_STATUS_MAP(X)                                                                                            \
+    X(OK, "success")                                                                                                   \
+    X(INVALID, "the caller passed something that cannot work")                                                         \
+    X(MEMORY, "the host or the device is out of memory")                                                               \
+    X(INFEASIBLE, "no plan fits the budget")                                                                           \
+    X(MISSING, "this build or device lacks the requested feature")                                                     \
+    X(DEVICE, "the device reported a failure")                                                                         \
+    X(PEER, "another rank failed, or disagrees about the plan")                                                        \
+    X(IO, "a file could not be read or written")                                                                       \
+    X(INTERNAL, "a bug in Remat: please report it")
+
+typedef enum {
+#define REMAT_STATUS_ENUM(name, text) REMAT_##name,
+    REMAT_STATUS_MAP(REMAT_STATUS_ENUM)
+#undef REMAT_STATUS_ENUM
+} remat_status;
+
+const char *remat_status_text(remat_status status); /* the general text above; never NULL */
+/* The message of this thread's last failed call; "" if no call has failed. Successful calls keep it, so read it only
+ * after a status other than OK. */
+const char *remat_last_error(void);
+
+/* ---- Values ------------------------------------------------------------------------------------- */
+
+typedef struct remat_graph remat_graph;
+typedef struct remat_session remat_session;
+typedef struct {
+    int32_t id; /* 0: no value */
+} remat_value;
+#ifdef __cplusplus
+#define REMAT_NONE (remat_value())
+#else
+#define REMAT_NONE ((remat_value){0})
+#endif
+
+typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
+
+/* Whether the first axis of a value is time, which Remat cuts into tiles. A SEQUENCE is (T,B) or (T,B,C); a STATIC
+ * value has no time axis, such as labels (B) or features (B,C). Sequences may differ in T and B; the inputs of a layer
+ * must agree. */
+typedef enum { REMAT_STATIC, REMAT_SEQUENCE } remat_axis;
+
+/* Initial values of a parameter, drawn from (seed, parameter, element): the same on any machine. */
+typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
+typedef struct {
+    remat_init_kind kind;
+    double scale; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: bound of [-scale, scale]. Finite; the
+                     last two are at least 0 */
+} remat_init;
+remat_init remat_init_of(remat_init_kind kind, double scale);
+remat_init remat_init_zero(void);
+remat_init remat_init_constant(double value);
+remat_init remat_init_normal(double deviation);
+remat_init remat_init_uniform(double bound);
+
+/* ---- Graphs ------------------------------------------------------------------------------------- */
+
+remat_status remat_graph_create(remat_graph **out);
+void remat_graph_free(REMAT_OPTIONAL remat_graph *graph);
+
+/* The first mistake made while building, or OK. After a mistake builders return REMAT_NONE, which later builders pass
+ * on, so calls can be nested and one check at the end is enough. */
+remat_status remat_graph_check(const remat_graph *graph);
+
+/* `dim` has `rank` entries. Names are unique among inputs, parameters and buffers. */
+remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
+                        const int64_t *dim);
+remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init);
+/* An array that a layer keeps from step to step beside its parameters, such as running statistics of batch norm.
+ * Training steps write it once, however often the plan recomputes the layer; evaluations read it. See REMAT_BUFFER. */
+remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init);
+/* Requests the gradient of an f32 input; returns the input. Each backward pass writes it to the REMAT_GRADIENT array of
+ * the input's name. */
+remat_value remat_requires_grad(remat_graph *graph, remat_value input);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

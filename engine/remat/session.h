@@ -1,0 +1,250 @@
+/* session.h: a session plans the training step of a graph and runs it. Part of remat.h. */
+#ifndef REMAT_SESSION_H
+#define REMAT_SESSION_H
+
+#include "graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Plan --------------------------------------------------------------------------------------- */
+
+/* An f32 input or an output in the program's own memory instead of the arena: tiles are read or written there, without
+ * a copy. On the device "cpu" (and planned on "null"). */
+typedef struct {
+    remat_value value;
+    void *memory; /* as long as the value; valid until the session is freed or remat_set_external replaces it; NULL with
+                     plan_only */
+} remat_external;
+
+/* Pointers are borrowed until remat_session_create returns, but for the memory of `external`. Members that are NULL or
+ * 0 mean what their comment says. */
+typedef struct {
+    size_t struct_bytes;     /* sizeof(remat_config) */
+    const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; "null": computes nothing, counts everything */
+    const char *precision;   /* of the operands of matrix products: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and
+                                "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru, rnn_tanh (MISSING
+                                for a network without any). "null" takes all. Sums and stored values are fp32 */
+    const char *rnn_kernels; /* of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32 and tf32; no lean plans, no
+                                folded embedding; docs/notes/cuda.md). Their bits differ. NULL, "auto": "remat" */
+    int threads;             /* 0: OMP_NUM_THREADS, else the processors that the affinity mask and the container's quota
+                                (cgroups) allow. Ranks on one host do not divide processors: `remat launch` sets
+                                OMP_NUM_THREADS to each rank's share and torchrun sets it to 1; set it yourself where
+                                mpirun or srun has not bound ranks to processors */
+    uint64_t seed;           /* of initial parameters and dropout */
+    const char *strategy;    /* "none", "segments", "sqrt", "lean", "optimal": memory/strategies.def */
+    int64_t segments;        /* for "segments" */
+    const char *plan_steps;  /* a plan instead of a strategy, in the format of remat_plan_steps_text; it is checked like
+                                any other. NULL: none */
+    uint64_t memory_budget;  /* bytes that the session may use (remat_plan_summary.budgeted_bytes); 0: no limit.
+                                "optimal" chooses the fastest plan that fits. INFEASIBLE, before anything is allocated,
+                                if no plan of the strategy fits */
+    const char *recompute;   /* "auto"; "exact-only": only whole stages, no lean options; "off": nothing */
+    const char *spill_dir;   /* plans may SAVE to and LOAD from a file in this directory. NULL: no spill file */
+    bool verify_recompute;   /* hash every state when it is first computed, and compare when it is recomputed or loaded.
+                                A difference fails the step and names stage and tensor */
+    const char
+        *calibration; /* file of measured kernel times, kept from run to run. "": measure, keep nothing. NULL: do
+                         not measure; "optimal" then chooses by the rates of an assumed machine, so that the same
+                         config gives the same plan everywhere, and times are predicted from the device's rates */
+    double assume_flops, assume_bandwidth; /* "null": operations and bytes a second of the assumed machine; 0: some */
+    int64_t tile;                          /* time steps in a tile; 0: chosen by shapes and device (docs/plans.md) */
+    bool fold_embedding;        /* turn embedding -> recurrent input projection into one table if that is smaller */
+    bool plan_only;             /* allocate nothing: the plan can be read, nothing can run */
+    bool inference;             /* no gradients, no optimizer: remat_evaluate only */
+    bool stateful;              /* carried states continue from call to call instead of starting at zero. In a training
+                                          session remat_evaluate starts with them and does not change them */
+    const remat_value *outputs; /* values that remat_evaluate keeps whole, as REMAT_OUTPUT; training steps keep those
+                                   that the loss depends on */
+    int n_outputs;
+    int n_differentiated; /* the first so many outputs are differentiated by gradients that the program writes,
+                                       for a loss of its own beside `loss` or instead of it (remat_forward); 0 with
+                                       `inference` */
+    const remat_external *external; /* inputs and outputs outside the arena */
+    int n_external;
+    const char *optimizer; /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only */
+    double momentum;       /* sgd, rmsprop, lars */
+    bool nesterov;         /* sgd, lars */
+    double beta1, beta2, epsilon; /* adam, adamw, lamb; epsilon also of lars, where MLPerf uses 0 */
+    double weight_decay;          /* sgd, adam, lars: added to the gradient; adamw, lamb: decoupled */
+    double alpha;                 /* rmsprop: smoothing of the squares */
+    double clip_grad_norm;        /* largest global 2-norm of all gradients; 0: no clipping */
+    double clip_grad_value;       /* largest absolute value of a gradient's element; 0: no clipping. Not together with
+                                     clip_grad_norm, and not with lars or lamb, which use whole gradients */
+    double trust_coefficient;     /* lars */
+    bool momentum_correction;     /* lars: multiply momentum by lr / the last update's lr */
+    bool adapt_vectors;           /* lars, lamb: scale biases and gains by their norms, too */
+    bool decay_vectors;           /* lars, lamb: decay biases and gains, too; else only as `groups` says */
+    double norm_limit;            /* lamb: upper limit of a parameter's norm; 0: none */
+    const char *train_only;   /* prefixes of names, comma separated: only these parameters are trained. The others are
+                                     frozen (requires_grad_(False)): no gradient, no optimizer state. NULL: all */
+    int micro_steps;          /* parts of an update's batch, each with its own remat_gradients; 0: 1 */
+    bool deterministic_world; /* sum micro steps and ranks as a balanced tree, so that the bits depend only on the
+                                     product of their numbers, which are powers of two (docs/distributed.md) */
+    const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied. NULL: none */
+    const char *groups;              /* parameters with their own learning rate (a factor) or weight decay, by words in
+                                        their names; the first group that matches counts:
+                                        "bias,norm:weight_decay=0;wte:lr=0.1". NULL: none */
+    int64_t carry_stride;            /* stateful: keep the states after this many time steps (whole tiles) for the next
+                                        call, so that windows overlap; 0: after all time steps */
+    const char *loss_mean;           /* of losses with ignored targets or class weights, over micro steps and ranks.
+                                        NULL, "batch": the mean over all that counts in the update; "parts": the average
+                                        of each part's mean, as under PyTorch's DDP (docs/large_batch.md) */
+} remat_config;
+
+/* The defaults: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,
+ * beta2, alpha and epsilon, trust_coefficient 0.001; all else 0. */
+#ifdef __cplusplus
+#define REMAT_CONFIG_INIT                                                                                              \
+    ([] {                                                                                                              \
+        remat_config config = remat_config();                                                                          \
+        config.struct_bytes = sizeof config;                                                                           \
+        remat_config_defaults(&config);                                                                                \
+        return config;                                                                                                 \
+    }())
+#else
+#define REMAT_CONFIG_INIT                                                                                              \
+    ((remat_config){.struct_bytes = sizeof(remat_config),                                                              \
+                    .device = "cpu",                                                                                   \
+                    .precision = "fp32",                                                                               \
+                    .strategy = "none",                                                                                \
+                    .recompute = "auto",                                                                               \
+                    .fold_embedding = true,                                                                            \
+                    .beta1 = 0.9,                                                                                      \
+                    .beta2 = 0.999,                                                                                    \
+                    .epsilon = 1e-8,                                                                                   \
+                    .alpha = 0.99,                                                                                     \
+                    .trust_coefficient = 0.001})
+#endif
+/* Writes the defaults to a config whose struct_bytes is set. For languages without the macro. */
+remat_status remat_config_defaults(remat_config *config);
+
+/* Plans, checks and places the step that minimises `loss`, a scalar of `graph`. The graph is copied. `loss` may be
+ * REMAT_NONE for inference, or if outputs are differentiated instead. INVALID names the mistake; MEMORY says how many
+ * bytes were wanted; INFEASIBLE says the smallest memory_budget that would work, to the byte, where the peak is, and
+ * what is largest there. */
+remat_status remat_session_create(const remat_graph *graph, REMAT_OPTIONAL remat_value loss, const remat_config *config,
+                                  remat_session **out);
+uint64_t remat_smallest_budget(void); /* after INFEASIBLE, on this thread: the smallest memory_budget that would work */
+void remat_session_free(REMAT_OPTIONAL remat_session *session);
+
+/* ---- Arrays ------------------------------------------------------------------------------------- */
+
+/* The named arrays of a session, by index in order of definition.
+ *   GRADIENT         of the trained parameters, then of the inputs of remat_requires_grad. Gradients of inputs are
+ *                    those of the last call's batch, not summed over micro steps or ranks; with micro_steps = K they
+ *                    are scaled by 1/K. If the loss ignores targets, the scale is the share of targets that count.
+ *                    Before the last micro step that share is not known: it is 1/K of what counts by what counts in
+ *                    the first
+ *   OPTIMIZER        "PARAMETER.momentum_buffer", "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq", ..
+ *   OUTPUT           of the last remat_evaluate, or of the last pass of any kind if the loss depends on the output.
+ *                    INVALID before the first
+ *   CARRIED          states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of the first LSTM layer, "gru.1.h"
+ *                    of the second GRU layer, .. (docs/stateful.md)
+ *   OUTPUT_GRADIENT  of the differentiated outputs, in their shapes. The program writes it between remat_forward and
+ *                    remat_backward */
+typedef enum {
+    REMAT_INPUT,
+    REMAT_PARAM,
+    REMAT_GRADIENT,
+    REMAT_OPTIMIZER,
+    REMAT_OUTPUT,
+    REMAT_CARRIED,
+    REMAT_OUTPUT_GRADIENT,
+    REMAT_BUFFER
+} remat_kind;
+typedef struct {
+    const char *name;
+    remat_dtype dtype;
+    int rank;
+    int64_t dim[REMAT_MAX_RANK];
+    uint64_t bytes;        /* that this session holds: all, unless the optimizer is sharded */
+    int64_t first, count;  /* elements that this session holds, in row-major order. A sharded OPTIMIZER array: the part
+                              of  this rank, which may be empty */
+    uint64_t reserved[11]; /* zeros */
+} remat_array;
+
+int64_t remat_count(const remat_session *session, remat_kind kind);
+remat_status remat_array_info(const remat_session *session, remat_kind kind, int64_t index, remat_array *out);
+int64_t remat_find(const remat_session *session, remat_kind kind, const char *name); /* -1: there is none */
+
+/* Copies an array in or out; `bytes` must be remat_array.bytes. INVALID names the first integer outside of the range
+ * that the layers reading it allow. */
+remat_status remat_write(remat_session *session, remat_kind kind, int64_t index, const void *data, uint64_t bytes);
+remat_status remat_read(remat_session *session, remat_kind kind, int64_t index, void *data, uint64_t bytes);
+/* The same for `bytes` bytes from byte `first` on, both multiples of the element size. */
+remat_status remat_write_part(remat_session *session, remat_kind kind, int64_t index, uint64_t first, const void *data,
+                              uint64_t bytes);
+remat_status remat_read_part(remat_session *session, remat_kind kind, int64_t index, uint64_t first, void *data,
+                             uint64_t bytes);
+
+/* Replaces the memory of an INPUT or OUTPUT of config.external from the next pass on, for double buffering, say.
+ * External inputs count as written. Do not change them, or differentiated outputs, during a pass or between
+ * remat_forward and remat_backward. */
+remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t index, void *memory);
+
+/* From the next pass on, skips tiles that start at time step `end` or later of all sequences of `timesteps` time steps,
+ * except a last tile that static values depend on. For batches whose rows all end by then (docs/stateful.md); end =
+ * timesteps computes all tiles again. If the network ignores what follows the rows' ends, loss, gradients and updates
+ * keep their bits. In skipped tiles outputs are 0 and carried states are unchanged. Bytes are as planned. Ranks may use
+ * different ends. INVALID: no sequence has so many time steps; an end outside 1 .. timesteps; a stateful session;
+ * layers that communicate with other ranks in every tile. */
+remat_status remat_set_sequence_end(remat_session *session, int64_t timesteps, int64_t end);
+
+/* ---- Run ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double loss;               /* in float precision: the mean over all that counts, of all ranks. Before the last micro
+                                  step, and after remat_evaluate: of this rank, so far */
+    double grad_norm;          /* global 2-norm before clipping, after the last micro step; else 0 */
+    uint64_t arena_peak_bytes; /* the furthest byte of the arena that any step has claimed */
+    uint64_t recomputed_stages;
+    double counted;        /* what `loss` is a mean over: targets that count, or the sum of their class weights; 0: the
+                                  loss has no such count, or is a mean of several */
+    uint64_t reserved[11]; /* zeros */
+} remat_step_result;
+
+/* Inputs keep their values until they are written again. A pass is INVALID if an input that the loss or an output
+ * depends on was never written. With micro_steps = K, each call of remat_gradients adds 1/K of a batch's gradient, the
+ * first of K to zero; the K-th also reduces over ranks. remat_step is for K = 1. Updates leave out parameters that the
+ * loss does not depend on, on any rank: no weight decay either, as in PyTorch for parameters without a gradient.
+ * remat_evaluate calls no collective, and changes nothing that training continues from. */
+remat_status remat_gradients(remat_session *session, REMAT_OPTIONAL remat_step_result *result); /* forward, backward */
+remat_status remat_update(remat_session *session, double lr,
+                          REMAT_OPTIONAL remat_step_result *result); /* clip, optimizer */
+remat_status remat_step(remat_session *session, double lr, REMAT_OPTIONAL remat_step_result *result); /* both */
+remat_status remat_evaluate(remat_session *session,
+                            REMAT_OPTIONAL remat_step_result *result); /* forward only, without dropout */
+
+/* remat_gradients as two calls, for a loss of your own (examples/09_your_own_loss.c):
+ *
+ *     config.outputs = &logits; config.n_outputs = config.n_differentiated = 1;
+ *     remat_session_create(g, REMAT_NONE, &config, &s);
+ *     remat_forward(s);                                          // PyTorch: logits = model(x)
+ *     remat_read(s, REMAT_OUTPUT, 0, logits, bytes);
+ *     remat_write(s, REMAT_OUTPUT_GRADIENT, 0, d_logits, bytes); // d my_loss / d logits, computed by the program
+ *     remat_backward(s, &r);                                     // PyTorch: logits.backward(d_logits)
+ *     remat_update(s, 1e-3, &r);
+ *
+ * remat_forward runs the plan up to its first backward run. Differentiated outputs can then be read; they and their
+ * gradients lie in the arena for all time steps. Each forward pass sets all gradients of outputs to zero; what the
+ * program does not write (remat_write_part) stays zero. remat_backward runs the rest. It scales these gradients like
+ * the loss: by 1/K with micro_steps = K, and by the rank's weight. The loss in its result is that of `loss`, 0 without
+ * one. A session with differentiated outputs refuses remat_gradients and remat_step; in others the two calls do what
+ * remat_gradients does. remat_backward is INVALID without a forward pass, or if part of every output gradient was never
+ * written. Another pass, an update, or a write to inputs, parameters, outputs or carried states discards the forward
+ * pass. */
+remat_status remat_forward(remat_session *session);
+remat_status remat_backward(remat_session *session, REMAT_OPTIONAL remat_step_result *result);
+
+/* The number of updates so far: part of dropout's random key and of Adam's bias correction. Set it, and the last
+ * update's learning rate (for momentum_correction), when you restore a training state. */
+int64_t remat_step_count(const remat_session *session);
+void remat_set_step_count(remat_session *session, int64_t steps);
+void remat_set_last_lr(remat_session *session, double lr);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
