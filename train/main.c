@@ -27,13 +27,13 @@ static const struct {
     const char *doc;
 } commands[] = {
     {"train", RM_TRAIN, rm_command_train, "train a network"},
-    {"launch", 0, NULL, "start the ranks of a job on this machine, and watch them"},
+    {"launch", 0, NULL, "start the ranks of a job on this machine and watch them"},
     {"plan", RM_PLAN, rm_command_plan, "print what train would do: stages, bytes, times"},
-    {"eval", RM_EVAL, rm_command_eval, "the exact loss of saved weights over a data set"},
-    {"predict", RM_PREDICT, rm_command_predict, "what a trained model says of each sample"},
+    {"eval", RM_EVAL, rm_command_eval, "compute the exact loss of saved weights over a data set"},
+    {"predict", RM_PREDICT, rm_command_predict, "write a trained model's prediction for each sample"},
     {"sample", RM_SAMPLE, rm_command_sample, "write text with a trained model"},
     {"report", RM_REPORT, rm_command_report, "compare runs: memory, time, and whether their losses agree"},
-    {"info", RM_INFO, rm_command_info, "what this build is made of"},
+    {"info", RM_INFO, rm_command_info, "print what this build contains and what it found on this machine"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -42,8 +42,8 @@ static void print_usage(FILE *out) {
     for (int i = 0; i < COMMANDS; i++) fprintf(out, "  remat %-7s %s\n", commands[i].name, commands[i].doc);
     fputs("\n  remat train --data=FILE --checkpoint-segments=32     a first run\n"
           "  remat train --data=FILE --memory-budget=512MiB       the fastest plan that fits\n"
-          "  remat plan --pareto --plot=FILE.svg                  memory against time, as a picture\n"
-          "  remat COMMAND --help                                 its flags\n",
+          "  remat plan --pareto --plot=FILE.svg                  memory against time, as a plot\n"
+          "  remat COMMAND --help                                 all flags of a command\n",
           out);
 }
 

@@ -19,7 +19,7 @@ typedef struct {
 static bool flag_at(rm_command command, int i, flag *out) {
     *out = (flag){0};
     if (!command) return rm_command_launch_flag(i, &out->name, &out->value, &out->help);
-    if (i == rm_n_options) *out = (flag){.name = "help", .help = "its flags"};
+    if (i == rm_n_options) *out = (flag){.name = "help", .help = "print the flags"};
     if (i >= rm_n_options) return i == rm_n_options;
     const rm_option *line = &rm_option_table[i];
     if (line->commands & command)
@@ -95,7 +95,7 @@ static void print_manual(const rm_command_line *commands, int n, FILE *out) {
         ".SH DESCRIPTION\n"
         "Remat trains recurrent networks with exact back\\-propagation through sequences whose activations do not fit "
         "in "
-        "memory. It makes a plan of what to keep and what to recompute, and says how many bytes that takes before the "
+        "memory. It makes a plan of what to keep and what to recompute, and tells how many bytes that takes before the "
         "first step.\n"
         ".SH COMMANDS\n");
     for (int i = 0; i < n; i++) {
@@ -103,25 +103,25 @@ static void print_manual(const rm_command_line *commands, int n, FILE *out) {
         put_roff(commands[i].doc, out);
         fputc('\n', out);
     }
-    fputs(".SH OPTIONS\nBehind each stand its default and the commands that take it.\n", out);
+    fputs(".SH OPTIONS\nEach option is followed by its default, in brackets, and the commands that accept it.\n", out);
     for (int i = 0; i < rm_n_options; i++) {
         flag_at((rm_command)rm_option_table[i].commands, i, &f);
         if (f.group) fputs(".SS ", out), put_roff(f.group, out), fputc('\n', out);
         put_roff_flag(&f, out);
         put_commands_of(rm_option_table[i].commands, commands, n, out);
     }
-    fputs(".SH OPTIONS OF LAUNCH\nThey come before the command that is started.\n", out);
+    fputs(".SH OPTIONS OF LAUNCH\nGive them before the command to start.\n", out);
     for (int i = 0; flag_at(0, i, &f); i++)
         if (f.help) put_roff_flag(&f, out), fputc('\n', out);
     fputs(".SH EXIT STATUS\n"
-          "0: done. 1: it failed. 2: it was asked for what cannot work, at all or on this machine. 3: another rank "
+          "0: done. 1: it failed. 2: the request cannot work, at all or on this machine. 3: another rank "
           "failed. "
           "128 + n: stopped by signal n.\n"
           ".SH EXAMPLES\n.nf\n"
           "remat train \\-\\-data=book.txt \\-\\-checkpoint\\-segments=32\n"
           "remat train \\-\\-data=book.txt \\-\\-memory\\-budget=512MiB\n"
           "remat launch \\-\\-nproc\\-per\\-node=2 \\-\\- remat train \\-\\-data=book.txt\n.fi\n"
-          ".SH SEE ALSO\nThe folder of documents that is installed with it:\n.IR share/doc/remat .\n",
+          ".SH SEE ALSO\nThe documents that are installed with Remat:\n.IR share/doc/remat .\n",
           out);
 }
 

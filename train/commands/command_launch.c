@@ -290,10 +290,9 @@ bool rm_command_launch_flag(int i, const char **name, const char **value, const 
 
 static void print_help(FILE *out) {
     fputs("remat launch [--flag=value ...] [--] COMMAND [argument ...]\n\n"
-          "Starts COMMAND as ranks of one job, on this host, and ends with the exit code of the first that fails (128 "
-          "+ n\n"
-          "for signal n). Its flags, and the variables that ranks get, are torchrun's. INT, TERM, HUP and QUIT are "
-          "passed\non to all ranks once, and another one ends them; USR1 is passed on as often as it comes.\n\n",
+          "Starts COMMAND as the ranks of one job on this host. Exits with the code of the first rank that fails\n"
+          "(128 + n for signal n). Flags, and the variables that ranks get, are torchrun's. The first INT, TERM, HUP\n"
+          "or QUIT is passed on to all ranks, another one ends them; USR1 is always passed on.\n\n",
           out);
     for (int f = 0; f < FLAGS; f++) {
         char flag[64];

@@ -264,10 +264,10 @@ static const struct {
               {"tile", "The machine"},
               {"devices", "Many ranks (docs/distributed.md)"},
               {"save", "Files"},
-              {"json", "What is shown"},
-              {"prompt", "Writing"},
+              {"json", "Output"},
+              {"prompt", "Sampling"},
               {"require-identical", "Comparing"},
-              {"config", "Besides"}};
+              {"config", "Other"}};
 enum { GROUPS = sizeof groups / sizeof groups[0] };
 _Static_assert(OPTIONS <= RM_MAX_FLAGS, "raise RM_MAX_FLAGS");
 
@@ -276,16 +276,16 @@ static const struct {
     const char *name, *arguments, *doc;
 } commands[] = {
     {RM_TRAIN, "train", "",
-     "Trains a network, recurrent or for pictures, inside a plan that is checked before the first step."},
-    {RM_PLAN, "plan", "", "Prints the plan that `remat train` with the same flags would run, and runs nothing."},
-    {RM_EVAL, "eval", "", "The exact mean loss over a data set, each sample once."},
+     "Trains a network, recurrent or for images, under a plan that is checked before the first step."},
+    {RM_PLAN, "plan", "", "Prints the plan that `remat train` would run with the same flags. Runs nothing."},
+    {RM_EVAL, "eval", "", "Computes the exact mean loss over a data set. Each sample counts once."},
     {RM_PREDICT, "predict", "",
-     "For each sample, a row: the probabilities of its classes, or its value. Labels are not needed."},
+     "Writes one row for each sample: the probabilities of its classes, or its values. Needs no labels."},
     {RM_SAMPLE, "sample", "",
-     "Writes text with a trained lm model, or, with one of seq2seq, a line for each line that it reads."},
-    {RM_INFO, "info", "", "Version, devices, libraries, engines for ranks, threads and memory."},
+     "Writes text with a trained lm model, or one line for each input line with a trained seq2seq model."},
+    {RM_INFO, "info", "", "Prints version, devices, libraries, engines for ranks, threads and memory."},
     {RM_REPORT, "report", " FILE.jsonl...",
-     "A table of runs from their --metrics files, and whether their losses agree."},
+     "Prints a table of runs from their --metrics files, and whether their losses agree."},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -341,16 +341,15 @@ static void print_names(int commands, int but_not, FILE *out) {
     fputc('\n', out);
 }
 
-/* What holds for many flags. */
+/* Notes that apply to many flags. */
 static void print_notes(rm_command command, FILE *out) {
     bool sizes = false;
     for (int i = 0; i < OPTIONS; i++)
         sizes = sizes || (rm_option_table[i].type == RM_OPTION_SIZE && rm_option_table[i].commands & command);
-    fputs("\nOf a flag that is given twice the last counts.\n", out);
+    fputs("\nIf a flag is given twice, the last one counts.\n", out);
     if (sizes)
-        fputs("A SIZE or RATE is a number with K, M, G or T behind it (times 1000, 1000^2, ...), Ki, Mi, Gi or Ti "
-              "(1024), or\n"
-              "nothing, and a B if you like: 4096, 64KiB, 1.5GiB, 2GB, 10M.\n",
+        fputs("A SIZE or RATE is a number, optionally followed by K, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti\n"
+              "(powers of 1024), and optionally by B: 4096, 64KiB, 1.5GiB, 2GB, 10M.\n",
               out);
 }
 
@@ -370,6 +369,6 @@ void rm_options_help(rm_command command, FILE *out) {
     }
     print_notes(command, out);
     if (command != RM_PLAN) return;
-    fputs("\nTaken as well, so that a line of `remat train` may be planned as it is; they have no effect here\n", out);
+    fputs("\nAlso accepted, so that the flags of `remat train` need no change; they have no effect here\n", out);
     print_names(RM_TRAIN, RM_PLAN, out);
 }
