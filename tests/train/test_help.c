@@ -41,6 +41,7 @@ START_TEST(manual_page) {
         for (const char *c = rm_option_table[i].name; *c; c++) at += sprintf(at, *c == '-' ? "\\-" : "%c", *c);
         ck_assert_msg(strstr(program_output, roff), "no %s", roff);
     }
+    ck_assert_ptr_nonnull(strstr(program_output, "|unet\n")); /* the longest list of values is whole */
     if (!have("groff")) return;
     ck_assert_str_eq(printed("groff -man -Tutf8 -ww %s 2>&1 >/dev/null", path), "");
     ck_assert_ptr_nonnull(strstr(printed("groff -man -Tascii -P-cbou %s", path), "--checkpoint-segments=N"));

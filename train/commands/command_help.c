@@ -68,10 +68,9 @@ static void put_roff(const char *text, FILE *out) {
 
 static void put_roff_flag(const flag *f, FILE *out) {
     fputs(".TP\n.B ", out);
-    char text[80];
-    snprintf(text, sizeof text, "--%s%s%s%s%s", f->name, f->bare ? "[" : "", f->value ? "=" : "",
-             f->value ? f->value : "", f->bare ? "]" : "");
-    put_roff(text, out);
+    const char *parts[] = {
+        "--", f->name, f->bare ? "[" : "", f->value ? "=" : "", f->value ? f->value : "", f->bare ? "]" : ""};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) put_roff(parts[i], out);
     fputc('\n', out);
     put_roff(f->help, out);
     if (f->standard) fputs(" [", out), put_roff(f->standard, out), fputc(']', out);
