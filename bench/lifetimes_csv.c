@@ -1,4 +1,4 @@
-/* lifetimes_csv.c: see lifetimes_csv.h. Nothing is copied but numbers; every field is looked at once. */
+/* lifetimes_csv.c: see lifetimes_csv.h. Only numbers are copied; every field is read once. */
 #include "bench/lifetimes_csv.h"
 
 #include "memory/host.h"
@@ -23,7 +23,7 @@ static const char *const wanted[N_WANTED] = {"id", "lower", "upper", "size"};
 typedef struct {
     const char *name, *next, *end;
     int64_t line;
-    int column[N_WANTED]; /* where each stands */
+    int column[N_WANTED]; /* the position of each column */
     int n_columns;
     uint64_t total;
     int64_t capacity;
@@ -40,7 +40,7 @@ static field trimmed(const char *at, const char *end) {
 
 static bool is(field f, const char *word) { return f.length == strlen(word) && !memcmp(f.at, word, f.length); }
 
-/* A field for people: cut short, and only what can be printed. */
+/* A field as shown in messages: shortened, with printable characters only. */
 static const char *shown(field f, char text[SHOWN + 4]) {
     size_t n = f.length < SHOWN ? f.length : SHOWN;
     for (size_t i = 0; i < n; i++) text[i] = f.at[i] >= ' ' && f.at[i] < 127 ? f.at[i] : '?';
@@ -50,7 +50,7 @@ static const char *shown(field f, char text[SHOWN + 4]) {
 
 /* ---- Lines and fields --------------------------------------------------------------------------- */
 
-/* The next line that is not blank, without its end. false: there is none. */
+/* The next line that is not blank, without its line end. Returns false if there is none. */
 static bool next_line(reader *r, field *line) {
     while (r->next < r->end) {
         const char *stop = memchr(r->next, '\n', (size_t)(r->end - r->next));
@@ -63,7 +63,7 @@ static bool next_line(reader *r, field *line) {
     return false;
 }
 
-/* Fields of a line, at most MOST_COLUMNS of them; how many there are. */
+/* Splits a line into at most MOST_COLUMNS fields; returns their number. */
 static int split(field line, field *out) {
     const char *at = line.at, *end = line.at + line.length;
     int n = 0;
@@ -162,7 +162,7 @@ static remat_status grow(reader *r) {
     return REMAT_OK;
 }
 
-/* ---- Names that two buffers have ------------------------------------------------------------------ */
+/* ---- Duplicate ids ------------------------------------------------------------------------------- */
 
 static int by_id(const void *a, const void *b) {
     const rm_lifetimes_row *x = *(const rm_lifetimes_row *const *)a, *y = *(const rm_lifetimes_row *const *)b;
@@ -176,7 +176,7 @@ static bool same_id(const rm_lifetimes_row *x, const rm_lifetimes_row *y) {
     return x->id_length == y->id_length && !memcmp(x->id, y->id, (size_t)x->id_length);
 }
 
-/* Offsets are told by id, so each has one meaning. Of several pairs, the one that ends first is named. */
+/* Offsets are reported by id, so ids must be unique. Of several pairs, the error names the one that ends first. */
 static remat_status ids_differ(const reader *r) {
     int64_t count = r->out->count;
     const rm_lifetimes_row **sorted = rm_malloc((size_t)(count + 1) * sizeof *sorted), *first = NULL, *again = NULL;

@@ -4,8 +4,8 @@
  *
  *   bench_place [seeds, 5 by default] [most stages, 100000 by default]
  *
- * Or for tables of buffers (lifetimes_csv.h): the seconds to the first placement within a capacity and within 5 per cent
- * of it, then the smallest found in ten seconds. Hard public instances are in the repository of MiniMalloc
+ * Or for tables of buffers (lifetimes_csv.h): the seconds to the first placement within a capacity and within 5 per
+ * cent of it, then the smallest found in ten seconds. Hard public instances are in the repository of MiniMalloc
  * (google/minimalloc, benchmarks/challenging); their names end in the capacity: A.1048576.csv.
  *
  *   bench_place FILE.CAPACITY.csv... */
@@ -161,7 +161,8 @@ static remat_status read_table(const char *path, table *t) {
 
 static bool time_is_over(void *context) { return 1e-9 * (double)rm_now_ns() >= ((const table *)context)->deadline_s; }
 
-/* capacity 0: the smallest block. `seconds`: what it took, or -1: none was found. A placement is checked before it counts. */
+/* capacity 0: find the smallest block. `seconds`: the time it took, or -1 if no placement was found. A placement is
+ * checked before it counts. */
 static remat_status pack(table *t, uint64_t capacity, double limit_s, rm_packing *out, double *seconds) {
     double begin = 1e-9 * (double)rm_now_ns();
     rm_pack_limit limit = {.work = RM_PACK_ENDLESS, .stop = time_is_over, .context = t};
@@ -192,7 +193,7 @@ static remat_status table_row(const char *path) {
     table t = {0};
     rm_packing packing;
     double loose, tight, all;
-    REQUIRE(capacity, INVALID, "%s: the name of a table ends in its capacity, as A.1048576.csv does", path);
+    REQUIRE(capacity, INVALID, "%s: the name of a table must end in its capacity, as in A.1048576.csv", path);
     remat_status status = read_table(path, &t);
     if (!status) status = pack(&t, capacity + capacity / 20, 60, &packing, &loose);
     if (!status) status = pack(&t, capacity, 60, &packing, &tight);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# check_benches.sh SOURCE BUILD [NAME...]: runs every file of bench/ at a tiny size, or those named, so that none is found broken by who
-# wants its numbers. A file that has no line here fails the test. The scripts are run as copies beside a build/release that is BUILD;
-# where no flag makes one small enough, numbers in the copy are smaller, and a pattern that finds none to change fails the test.
+# check_benches.sh SOURCE BUILD [NAME...]: runs every file of bench/ (or the named ones) at a tiny size, so that broken benchmarks are found
+# before somebody needs their numbers. A file without a line here fails the test. Scripts run as copies, beside a link build/release to BUILD.
+# If no flag makes a script small enough, constants in the copy are reduced; a pattern that matches nothing fails the test.
 #
-# Needs all of Remat built, which ctest does not see to. What Python scripts compare with PyTorch runs where $REMAT_TORCH_PYTHON, or
-# python3, has it; their --help runs wherever there is a python3.
+# Needs a complete build of Remat, which ctest does not ensure. Comparisons with PyTorch run if $REMAT_TORCH_PYTHON, or
+# python3, has it; --help of the Python scripts runs if there is a python3.
 set -uo pipefail
 source=$(realpath "$1") build=$(realpath "$2")
 shift 2
@@ -21,7 +21,7 @@ python3=$(command -v python3)
 wanted=("$@") failed=0 skipped=()
 declare -A met=()
 
-# begin NAME: is this file to be run?
+# begin NAME: whether to run this file
 begin() {
     met[$1]=1
     [[ ${#wanted[@]} == 0 || " ${wanted[*]} " == *" $1 "* ]]
@@ -32,7 +32,7 @@ fail() {
     failed=1
 }
 
-# run NAME COMMAND...: it ends with 0, and has printed something
+# run NAME COMMAND...: the command must exit with 0 and print something
 run() {
     local name=$1 status
     shift
@@ -42,7 +42,7 @@ run() {
     [[ $status != 0 || -s out/log ]] || fail "$name" "'$*' has printed nothing"
 }
 
-# program NAME.c NEEDED ARGUMENT...: build/release/bench/bench_NAME, which is not built where the library NEEDED is missing ('': always is)
+# program NAME.c NEEDED ARGUMENT...: runs build/release/bench/bench_NAME, which is not built without the library NEEDED ('': always built)
 program() {
     local name=$1 needed=$2 file=build/release/bench/bench_${1%.c}
     shift 2
@@ -56,7 +56,7 @@ program() {
     fi
 }
 
-# smaller NAME PATTERN...: sed's patterns, each of which must change something in the copy
+# smaller NAME PATTERN...: applies sed patterns to the copy; each must change something
 smaller() {
     local name=$1 pattern
     shift
@@ -67,7 +67,7 @@ smaller() {
     done
 }
 
-# script NAME.py MODULES ARGUMENT...: its --help by python3, and then itself by the Python that has these modules ('': any python3)
+# script NAME.py MODULES ARGUMENT...: runs --help by python3, and then the script by the Python that has these modules ('': any python3)
 script() {
     local name=$1 modules=$2 with=$torch
     shift 2
@@ -112,12 +112,12 @@ fi
 if begin all_reduce.sh; then run all_reduce.sh bench/all_reduce.sh build/release 2 1; fi
 if begin ddp.sh; then
     run ddp.sh bench/ddp.sh build/release 2 1
-    ENGINE=nonsense timeout 20 bench/ddp.sh build/release 2 1 >out/log 2>&1 && fail ddp.sh "it ends with 0 though its ranks fail"
+    ENGINE=nonsense timeout 20 bench/ddp.sh build/release 2 1 >out/log 2>&1 && fail ddp.sh "exits with 0 although its ranks fail"
 fi
 if begin place.c; then
     printf 'id,lower,upper,size\n1,0,2,4096\n2,1,3,4096\n' >out/two.8192.csv
     run place.c build/release/bench/bench_place out/two.8192.csv
-    grep -q '^| two.8192 | 2 | 1.0000 |' out/log || fail place.c "its table says other things:"
+    grep -q '^| two.8192 | 2 | 1.0000 |' out/log || fail place.c "unexpected table:"
 fi
 if begin gpu.sh; then
     bench/gpu.sh --build=build/release --device=cpu --quick --steps=1 --rows=c --seconds=10 --json=out/gpu.json >out/log 2>&1 </dev/null

@@ -1,4 +1,4 @@
-/* test_lifetimes_csv.c: the tables of buffers that bench/place.c reads. */
+/* test_lifetimes_csv.c: parsing of the tables of buffers that bench/place.c reads. */
 #include "tests/memory/memory_test.h"
 
 #include "memory/host.h"
@@ -8,7 +8,7 @@ static remat_status parse(const char *text, rm_lifetimes_csv *csv) {
     return rm_lifetimes_csv_parse(text, strlen(text), "t.csv", csv);
 }
 
-START_TEST(columns_in_any_order) {
+START_TEST(columns_may_have_any_order) {
     static const char *const texts[] = {
         "id,lower,upper,size\na,0,3,10\nb,1,2,20\n",
         "id,lower,upper,size\r\na,0,3,10\r\nb,1,2,20\r\n",
@@ -33,7 +33,7 @@ START_TEST(columns_in_any_order) {
 }
 END_TEST
 
-START_TEST(mistakes_are_named) {
+START_TEST(errors_name_line_and_reason) {
     static const struct {
         const char *text, *part;
     } cases[] = {
@@ -63,7 +63,7 @@ START_TEST(mistakes_are_named) {
 }
 END_TEST
 
-START_TEST(failed_allocations) {
+START_TEST(failed_allocations_are_reported) {
     rm_lifetimes_csv csv;
     rm_host_fail_at(1);
     ck_fails(parse("id,lower,upper,size\na,0,3,10\n", &csv), MEMORY, "no memory");
@@ -72,4 +72,5 @@ START_TEST(failed_allocations) {
 }
 END_TEST
 
-RUN_TESTS("bench/lifetimes_csv", columns_in_any_order, mistakes_are_named, failed_allocations)
+RUN_TESTS("bench/lifetimes_csv", columns_may_have_any_order, errors_name_line_and_reason,
+          failed_allocations_are_reported)
