@@ -13,7 +13,7 @@
 enum { LONGEST_NAME = 40, LONGEST_STATE = 20 };
 
 remat_status remat_refuse(const char *format, ...) {
-    NEED(format, "a sentence");
+    NEED(format, "a message");
     char text[1024];
     va_list arguments;
     va_start(arguments, format);

@@ -182,7 +182,7 @@ const char *const rm_op_x_name[] = {SIXTEEN("x")}, *const rm_op_dx_name[] = {SIX
 const char *const rm_op_state_in_name[] = {EIGHT("state_in")}, *const rm_op_state_out_name[] = {EIGHT("state_out")};
 const char *const rm_op_dstate_in_name[] = {EIGHT("dstate_in")};
 
-static _Thread_local char sentence[512];
+static _Thread_local char message[512];
 
 /* A new tensor, filled from `values` if there are any. */
 static remat_tensor tensor_make(runner *r, remat_desc desc, const double *values, const char *what) {
@@ -214,8 +214,8 @@ static const char *judge(runner *r, const char *pass) {
     bool overrun;
     const char *what = rm_guard_complaint(&r->memory, &overrun);
     if (!what) return NULL;
-    snprintf(sentence, sizeof sentence, "%s %s %s", pass, overrun ? "wrote outside" : "changed", what);
-    return sentence;
+    snprintf(message, sizeof message, "%s %s %s", pass, overrun ? "wrote outside" : "changed", what);
+    return message;
 }
 
 static int64_t stride_of(const remat_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one time step */
@@ -381,9 +381,9 @@ static const char *rebuild_tile(runner *r, const remat_call *forward, void **aux
     int64_t at = first_difference(c.aux, forward->aux, bytes);
     *aux = c.aux;
     if (wrong || at < 0) return wrong;
-    snprintf(sentence, sizeof sentence, "rebuild's aux differs from forward's, from byte %lld of %llu", (long long)at,
+    snprintf(message, sizeof message, "rebuild's aux differs from forward's, from byte %lld of %llu", (long long)at,
              (unsigned long long)bytes);
-    return sentence;
+    return message;
 }
 
 /* Runs forward again into new buffers, which backward then reads. */

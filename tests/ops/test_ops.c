@@ -379,11 +379,11 @@ END_TEST
 
 START_TEST(attention_refuses) {
     remat_desc x[4] = {[3] = {.rank = -1}}, y;
-    char sentence[] = "attention: q is f32 (5,2,6), whose 6 features cannot be split into 4 heads";
+    char message[] = "attention: q is f32 (5,2,6), whose 6 features cannot be split into 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
     const remat_op *op = rm_op_find("attention");
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){4, 0}, &y, NULL), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), sentence), "%s", remat_last_error());
+    ck_assert_msg(strstr(remat_last_error(), message), "%s", remat_last_error());
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_int_eq(op->infer(x, NULL, &y, NULL), REMAT_INVALID);
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){2, 2}, &y, NULL), REMAT_INVALID);
