@@ -134,10 +134,10 @@ typedef struct rm_device_api {
 
 extern const rm_device_api rm_device_cpu, rm_device_null, rm_device_cuda; /* the last in builds with CUDA */
 
-/* precision.c. `name` NULL: fp32. INVALID: unknown precision; MISSING: not supported by this device. */
+/* settings.c. `name` NULL: fp32. INVALID: unknown precision; MISSING: not supported by this device. */
 remat_status rm_device_set_precision(const rm_device_api *api, rm_device *device, const char *name, rm_precision *out);
 
-/* variant.c. Chooses the kernels of recurrent layers: "auto", "remat" or "cudnn"; NULL: "auto". *cudnn: cuDNN was chosen. INVALID: unknown
+/* Chooses the kernels of recurrent layers: "auto", "remat" or "cudnn"; NULL: "auto". *cudnn: cuDNN was chosen. INVALID: unknown
  * name; MISSING: cuDNN is missing or lacks something. */
 remat_status rm_device_choose_cells(const rm_device_api *api, rm_device *device, const char *name, bool *cudnn);
 

@@ -407,9 +407,11 @@ static inline void rm_cell_scatter_table(const rm_cell_tile *r, const float *dga
 
 /* dw_hh += dgates^T h, h of the timestep before: the incoming state's rows, then y's. */
 static inline void rm_cell_add_dw_hh(const rm_cell_tile *r, const float *dgates, float *dw_hh) {
-    if (r->reset) { /* zeros among the states: all of them in scratch, behind a plain RNN's dgates */
+    if (r->reset) { /* zeros among the states: all of them in scratch, after dgates where these lie there */
         const int64_t n = r->rows * r->hidden;
-        float *states = (float *)((char *)r->call->scratch + (r->columns == 1 ? rm_align_up((uint64_t)n * sizeof(float)) : 0));
+        const bool after = dgates == (const float *)r->call->scratch;
+        const uint64_t at = after ? rm_align_up((uint64_t)(r->rows * r->width) * sizeof(float)) : 0;
+        float *states = (float *)((char *)r->call->scratch + at);
         RM_LAUNCH_EACH(rm_cell_states, n, r->queue, n, r->hidden, r->state, r->h_in, (const float *)r->y, r->reset, states);
         rm_cuda_product p = rm_cell_product(dgates + r->shift * r->hidden, r->width, states, r->hidden, dw_hh, r->hidden);
         p.transpose_a = p.add = true;

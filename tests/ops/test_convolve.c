@@ -169,7 +169,7 @@ static void compare(const example *e, floats *f) {
         same("dw on more threads", f->dw2, f->dw, f->nw);
     }
     int64_t together = s->positions < 256 ? 256 / s->positions : 1; /* images whose weight gradients are summed at a
-                                                                       time: convolve.h */
+                                                                       time: conv.h */
     memset(f->dw2, 0, (size_t)f->nw * sizeof *f->dw);
     for (int64_t i = 0; i < s->images; i += together)
         run(*s, f, 2, i, i + together < s->images ? together : s->images - i, f->y2, f->dx2, f->dw2);
