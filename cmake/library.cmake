@@ -3,7 +3,7 @@
 # It is found as Remat::remat (CMake) or `remat` (pkg-config): see install.cmake. Neither brings an allocator or a BLAS into the
 # program that links it: jemalloc is the program's own affair, and OpenBLAS is opened (ops/math/openblas.c).
 set(remat_objects $<TARGET_OBJECTS:remat_engine> $<TARGET_OBJECTS:remat_memory> $<TARGET_OBJECTS:remat_ops>
-    $<TARGET_OBJECTS:remat_ranks>)
+    $<TARGET_OBJECTS:remat_ranks> $<TARGET_OBJECTS:remat_weights>)
 foreach(isa ${remat_isas})
   list(APPEND remat_objects $<TARGET_OBJECTS:remat_cell_${isa}>)
 endforeach()

@@ -238,6 +238,13 @@ remat_status remat_evaluate(remat_session *session,
 remat_status remat_forward(remat_session *session);
 remat_status remat_backward(remat_session *session, REMAT_OPTIONAL remat_step_result *result);
 
+/* Parameters and buffers to and from a safetensors file, by name: PyTorch's names, if the graph uses them.
+ * save writes f32, and replaces an existing file only when all is written. load wants every array of the session
+ * in its shape, as F32, F16 or BF16, and no others (but for "..num_batches_tracked"). INVALID names the first
+ * difference, and then nothing is loaded. IO: the file cannot be read or is damaged. */
+remat_status remat_save_weights(remat_session *session, const char *path);
+remat_status remat_load_weights(remat_session *session, const char *path);
+
 /* The number of updates so far: part of dropout's random key and of Adam's bias correction. Set it, and the last
  * update's learning rate (for momentum_correction), when you restore a training state. */
 int64_t remat_step_count(const remat_session *session);

@@ -59,6 +59,10 @@ static char text[REMAT_DESC_TEXT];
     X(remat_session_create(NULL, loss, &config, &made))                                                                \
     X(remat_session_create(graph, loss, NULL, &made))                                                                  \
     X(remat_session_create(graph, loss, &config, NULL))                                                                \
+    X(remat_save_weights(NULL, "x"))                                                                                   \
+    X(remat_save_weights(session, NULL))                                                                               \
+    X(remat_load_weights(NULL, "x"))                                                                                   \
+    X(remat_load_weights(session, NULL))                                                                               \
     X(remat_config_defaults(NULL))                                                                                     \
     X(remat_session_plan(NULL, &plan))                                                                                 \
     X(remat_session_plan(session, NULL))                                                                               \
@@ -274,10 +278,9 @@ static bool is_tried(const char *name) {
 
 /* The headers' text without its comments; the caller's. */
 static char *read_headers(void) {
-    static const char *const path[] = {
-        RM_SOURCE_DIR "/engine/remat/graph.h", RM_SOURCE_DIR "/engine/remat/layers.h",
-        RM_SOURCE_DIR "/engine/remat/ranks.h", RM_SOURCE_DIR "/engine/remat/report.h",
-        RM_SOURCE_DIR "/engine/remat/session.h", RM_SOURCE_DIR "/engine/remat_op.h"};
+    static const char *const path[] = {RM_SOURCE_DIR "/engine/remat/graph.h",   RM_SOURCE_DIR "/engine/remat/layers.h",
+                                       RM_SOURCE_DIR "/engine/remat/ranks.h",   RM_SOURCE_DIR "/engine/remat/report.h",
+                                       RM_SOURCE_DIR "/engine/remat/session.h", RM_SOURCE_DIR "/engine/remat_op.h"};
     enum { FILES = sizeof path / sizeof *path };
     char *text = calloc(FILES, 1 << 20), *end_of_text = text;
     for (int i = 0; i < FILES; i++) {

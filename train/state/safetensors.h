@@ -1,28 +1,17 @@
-/* safetensors.h: named arrays in a file, in the format of that name, which PyTorch's and NumPy's readers open:
- *
- *   | header length, 8 bytes LE | {"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...} | data |
- *
- * The reader trusts nothing: the arrays must cover the data exactly, without holes or overlaps. It works on memory (for
- * the fuzzer) or on a file, whose arrays are then read one at a time. Moving a session's arrays is weights.h's business.
+/* safetensors.h: files of the format whose header weights/header.h parses, opened, or in memory (for the fuzzer). Their
+ * arrays are read one at a time. weights.h moves a session's arrays.
  */
 #ifndef RM_SAFETENSORS_H
 #define RM_SAFETENSORS_H
 
 #include "train/file.h"
-
-#define RM_ST_MAX_RANK 8
-typedef struct {
-    char *name;
-    char dtype[12]; /* "F32", "BF16", ...; always one that the format knows */
-    int rank;
-    int64_t dim[RM_ST_MAX_RANK];
-    uint64_t begin, end; /* in the data */
-} rm_st_array;
+#include "weights/header.h"
 
 typedef struct {
     rm_st_array *array; /* in order of `begin` */
     int64_t count;
     uint64_t data_start, data_bytes; /* in the file */
+    char *text;                      /* the header, which has the names */
     int fd;                          /* -1 when parsed from memory */
     char path[RM_PATH_BYTES];
 } rm_safetensors;
