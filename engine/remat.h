@@ -33,7 +33,7 @@
  *            The library never exits, never prints, and opens only files that it is told to.
  * Threads    Use an object from one thread at a time. The error message is per thread. A session computes on its own
  *            OpenMP threads (remat_config.threads).
- * Shapes     Row-major, written (T,B,C): time steps, batch, features; innermost last. Units are in names.
+ * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Units are in names.
  * Structs    A struct that you fill starts with struct_bytes: set it to the struct's sizeof. A struct that the library
  *            fills never changes its size. A program runs with every later libremat.so.0: docs/promises.md.
  * C++        The headers are C and C++. C++ has no (int64_t[]){T, B} and no &(remat_job_config){..}: use variables.

@@ -58,22 +58,22 @@ remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, 
  * have h alone.
  * initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the
  * layer, and gets a gradient if it depends on a parameter.
- * final_state: the state after the last time step. An encoder's final state starts a decoder like this:
+ * final_state: the state after the last timestep. An encoder's final state starts a decoder like this:
  *     h = remat_lstm(g, source, ...); y = remat_lstm(g, target, ...);       // in this order
  *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
 remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *graph, remat_value y, int state);
 /* Sequences that start in the middle of a row. Where `reset`, f32 (T,B), is above 0, all states of that row of the
- * layer that made y (recurrent or causal_conv) are zero before that time step, initial states too; nothing passes there
+ * layer that made y (recurrent or causal_conv) are zero before that timestep, initial states too; nothing passes there
  * in either direction. `reset` gets no gradient. Returns y. Rows of different lengths, padded at the end, need this in
- * layers over remat_reverse, where the padding comes first: 1 at the last time step of each row, reversed as x is
+ * layers over remat_reverse, where the padding comes first: 1 at the last timestep of each row, reversed as x is
  * (docs/stateful.md). */
 remat_value remat_reset_states(remat_graph *graph, remat_value y, remat_value reset);
 
-/* A recurrent layer of your own (examples/10_your_own_cell.c). `body` is a graph that describes one time step. Its
+/* A recurrent layer of your own (examples/10_your_own_cell.c). `body` is a graph that describes one timestep. Its
  * inputs are f32 without a time axis, such as (B,C), each listed once in `inputs`, `weights` or `states`. At every time
  * step the body gets that step of each sequence, the weights, and its states: zeros at first, then next_states of the
- * time step before. It may use linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and
+ * timestep before. It may use linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and
  * slice, at most 64 layers. It has one output; remat_concat joins several. */
 typedef struct {
     size_t struct_bytes; /* sizeof(remat_cell) */
@@ -87,7 +87,7 @@ typedef struct {
     int n_states;
     remat_value output; /* a result whose first axis is B, such as (B,H) */
 } remat_cell;
-/* y (T,B,..): the cell's output at each time step of n_inputs sequences (T,B,..), with n_weights parameters or static
+/* y (T,B,..): the cell's output at each timestep of n_inputs sequences (T,B,..), with n_weights parameters or static
  * values. The cell is copied. CPU only. Where each sequence is read by a layer that differentiates by it (linear, mul,
  * ..), lean plans keep y and the states before each tile, and nothing else. */
 remat_value remat_scan(remat_graph *graph, const remat_cell *cell, const remat_value *sequences,
@@ -98,7 +98,7 @@ remat_value remat_scan(remat_graph *graph, const remat_cell *cell, const remat_v
 /* PyTorch's Conv2d and Conv1d: x (N,C,H,W), w (O,C/groups,h,w), b (O) -> (N,O,H',W'), where
  * H' = (H + 2 padding - dilation (h - 1) - 1) / stride + 1, rounded down; or (N,C,L), (O,C/groups,l) -> (N,O,L').
  * Pairs are over height and width; NULL means strides and dilations of 1, no padding. A sequence (T,B,C,H,W) or
- * (T,B,C,L) is convolved at each time step separately. */
+ * (T,B,C,L) is convolved at each timestep separately. */
 remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b,
                          REMAT_OPTIONAL const int64_t stride[2], REMAT_OPTIONAL const int64_t padding[2],
                          REMAT_OPTIONAL const int64_t dilation[2], int64_t groups);
@@ -177,12 +177,12 @@ remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int
 
 /* ---- Time --------------------------------------------------------------------------------------- */
 
-/* A static value (T,B,..) as a sequence of T time steps, so that layers after it run tile by tile. With it the rows of
+/* A static value (T,B,..) as a sequence of T timesteps, so that layers after it run tile by tile. With it the rows of
  * a batch go through a large head a few at a time: reshape (N,C) to (N,1,C); the targets are a sequence (N,1). x must
  * depend on static inputs and parameters only, not on a sequence (its last step, say). */
 remat_value remat_as_sequence(remat_graph *graph, remat_value x);
 /* Reversed in time: y[t] = x[T-1-t]. Layers after it run backwards in time. Sequences that meet in a layer or loss must
- * run the same way, so reverse one again. The last step of a reversed sequence is the first time step. */
+ * run the same way, so reverse one again. The last step of a reversed sequence is the first timestep. */
 remat_value remat_reverse(remat_graph *graph, remat_value x);
 remat_value remat_last_step(remat_graph *graph, remat_value x);      /* (T,B,C) -> (B,C): step T-1 */
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x); /* (T,B,C) -> (B,C) */
@@ -224,9 +224,9 @@ remat_value remat_bce_with_logits_padded(remat_graph *graph, remat_value logits,
 /* Connectionist temporal classification (Graves et al. 2006): PyTorch's CTCLoss on log_softmax(logits). logits (T,B,V)
  * is a sequence; targets i32 (B,S) has a row of labels per sample, none of them `blank`; lengths are i32 (B). A row has
  * target_lengths labels, and ends at its first -1. Each sample's loss is divided by its number of labels, if it has
- * any; the result is the mean over samples. Labels that need more time steps than there are (one each, and one more
+ * any; the result is the mean over samples. Labels that need more timesteps than there are (one each, and one more
  * between two equal ones) give an infinite loss and NaN gradients, or 0 and 0 with zero_infinity. Logits exist for one
- * tile at a time; for a tile of tau time steps backward keeps 4 (tau+1) B (2S+1) + 8 tau B bytes. */
+ * tile at a time; for a tile of tau timesteps backward keeps 4 (tau+1) B (2S+1) + 8 tau B bytes. */
 remat_value remat_ctc(remat_graph *graph, remat_value logits, remat_value targets,
                       REMAT_OPTIONAL remat_value input_lengths, REMAT_OPTIONAL remat_value target_lengths,
                       int64_t blank, bool zero_infinity);

@@ -49,7 +49,7 @@ typedef struct {
                          not measure; "optimal" then chooses by the rates of an assumed machine, so that the same
                          config gives the same plan everywhere, and times are predicted from the device's rates */
     double assume_flops, assume_bandwidth; /* "null": operations and bytes a second of the assumed machine; 0: some */
-    int64_t tile;                          /* time steps in a tile; 0: chosen by shapes and device (docs/plans.md) */
+    int64_t tile;                          /* timesteps in a tile; 0: chosen by shapes and device (docs/plans.md) */
     bool fold_embedding;        /* turn embedding -> recurrent input projection into one table if that is smaller */
     bool plan_only;             /* allocate nothing: the plan can be read, nothing can run */
     bool inference;             /* no gradients, no optimizer: remat_evaluate only */
@@ -86,8 +86,8 @@ typedef struct {
     const char *groups;              /* parameters with their own learning rate (a factor) or weight decay, by words in
                                         their names; the first group that matches counts:
                                         "bias,norm:weight_decay=0;wte:lr=0.1". NULL: none */
-    int64_t carry_stride;            /* stateful: keep the states after this many time steps (whole tiles) for the next
-                                        call, so that windows overlap; 0: after all time steps */
+    int64_t carry_stride;            /* stateful: keep the states after this many timesteps (whole tiles) for the next
+                                        call, so that windows overlap; 0: after all timesteps */
     const char *loss_mean;           /* of losses with ignored targets or class weights, over micro steps and ranks.
                                         NULL, "batch": the mean over all that counts in the update; "parts": the average
                                         of each part's mean, as under PyTorch's DDP (docs/large_batch.md) */
@@ -184,11 +184,11 @@ remat_status remat_read_part(remat_session *session, remat_kind kind, int64_t in
  * remat_forward and remat_backward. */
 remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t index, void *memory);
 
-/* From the next pass on, skips tiles that start at time step `end` or later of all sequences of `timesteps` time steps,
+/* From the next pass on, skips tiles that start at timestep `end` or later of all sequences of `timesteps` timesteps,
  * except a last tile that static values depend on. For batches whose rows all end by then (docs/stateful.md); end =
  * timesteps computes all tiles again. If the network ignores what follows the rows' ends, loss, gradients and updates
  * keep their bits. In skipped tiles outputs are 0 and carried states are unchanged. Bytes are as planned. Ranks may use
- * different ends. INVALID: no sequence has so many time steps; an end outside 1 .. timesteps; a stateful session;
+ * different ends. INVALID: no sequence has so many timesteps; an end outside 1 .. timesteps; a stateful session;
  * layers that communicate with other ranks in every tile. */
 remat_status remat_set_sequence_end(remat_session *session, int64_t timesteps, int64_t end);
 
@@ -228,7 +228,7 @@ remat_status remat_evaluate(remat_session *session,
  *     remat_update(s, 1e-3, &r);
  *
  * remat_forward runs the plan up to its first backward run. Differentiated outputs can then be read; they and their
- * gradients lie in the arena for all time steps. Each forward pass sets all gradients of outputs to zero; what the
+ * gradients lie in the arena for all timesteps. Each forward pass sets all gradients of outputs to zero; what the
  * program does not write (remat_write_part) stays zero. remat_backward runs the rest. It scales these gradients like
  * the loss: by 1/K with micro_steps = K, and by the rank's weight. The loss in its result is that of `loss`, 0 without
  * one. A session with differentiated outputs refuses remat_gradients and remat_step; in others the two calls do what
