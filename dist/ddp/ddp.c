@@ -1,5 +1,5 @@
-/* ddp.c: gradients of many ranks, bucket by bucket: the functions of remat_ranks over a group's collectives. Main entry:
- * rm_ddp_open. What is compared and sent before the first step is in ddp_compare.c. */
+/* ddp.c: averages gradients over ranks, bucket by bucket: implements remat_ranks with the collectives of a group.
+ * ddp_compare.c compares and sends data before the first step. Main entry: rm_ddp_open. */
 #include "dist/ddp/ddp.h"
 
 #include <pthread.h>
@@ -11,10 +11,10 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-/* ---- Names in sentences ----------------------------------------------------------------------------------------- */
+/* ---- Names for messages ----------------------------------------------------------------------------------------- */
 
-/* Any thread of the group may want a name at any time, also when a ddp has just been closed: pointers are looked up among
- * those that are open before they are followed. */
+/* Any thread of the group may ask for a name at any time, even just after a ddp was closed. A pointer is therefore
+ * looked up among the open ones before it is dereferenced. */
 static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER;
 static rm_ddp *all_open;
 
@@ -43,12 +43,12 @@ static bool is_open(const rm_ddp *ddp) {
 
 static const char *name_of_other(uint32_t tag) {
     static const char *const names[RM_TAGS_END - RM_TAG_FIRST] = {
-        [RM_TAG_CONFIG - RM_TAG_FIRST] = "sizes of the batches",
-        [RM_TAG_ORDER - RM_TAG_FIRST] = "order of the parameters",
+        [RM_TAG_CONFIG - RM_TAG_FIRST] = "batch sizes",
+        [RM_TAG_ORDER - RM_TAG_FIRST] = "parameter order",
         [RM_TAG_USED - RM_TAG_FIRST] = "parameters in use",
         [RM_TAG_SUM - RM_TAG_FIRST] = "sums of losses and norms",
         [RM_TAG_COMPARE - RM_TAG_FIRST] = "comparing ranks",
-        [RM_TAG_SHARE - RM_TAG_FIRST] = "what rank 0 tells the others",
+        [RM_TAG_SHARE - RM_TAG_FIRST] = "text sent by rank 0",
         [RM_TAG_PARAMETERS - RM_TAG_FIRST] = "parameters of rank 0",
         [RM_TAG_VERSION - RM_TAG_FIRST] = "versions of Remat",
     };
@@ -56,7 +56,7 @@ static const char *name_of_other(uint32_t tag) {
 }
 
 const char *rm_ddp_tag_name(void *ddp_pointer, uint32_t tag) {
-    static _Thread_local char text[2][160]; /* a sentence has two of them */
+    static _Thread_local char text[2][160]; /* a message may contain two of them */
     static _Thread_local int turn;
     if (tag >= RM_TAG_FIRST && tag < RM_TAGS_END) return name_of_other(tag);
     char *out = text[turn ^= 1];
@@ -94,7 +94,7 @@ rm_ddp_bucket *rm_ddp_know(rm_ddp *ddp, int32_t index, const char *first) {
     pthread_mutex_unlock(&names_lock);
     if (fine) return &ddp->bucket[index];
     rm_free(name);
-    (void)rm_fail(REMAT_MEMORY, "no memory to keep account of bucket %d", index);
+    (void)rm_fail(REMAT_MEMORY, "out of memory for the record of bucket %d", index);
     return NULL;
 }
 
@@ -102,19 +102,19 @@ static rm_wire half_wire(const rm_ddp *ddp) {
     return ddp->config.compress == RM_COMPRESS_FP16 ? RM_WIRE_F16 : RM_WIRE_BF16;
 }
 
-/* Where gradients and parameters travel. */
+/* The group that transfers gradients and parameters. */
 static rm_group *carrier(const rm_ddp *ddp) { return ddp->config.gpus ? ddp->config.gpus : ddp->config.group; }
 
-/* For what a session calls. One that outlives its job is told so; without this it would follow what is freed. */
+/* Checked on every call from a session. A session that outlives its job gets an error instead of following a freed
+ * pointer. */
 static remat_status must_be_open(const rm_ddp *ddp) {
-    REQUIRE(
-        !ddp->closed, INVALID,
-        "this session's job has been left (remat_leave), so there are no ranks to train with: free the session with "
-        "remat_session_free first, and then leave");
+    REQUIRE(!ddp->closed, INVALID,
+            "this session's job has been left (remat_leave), so there are no ranks to train with; free the session "
+            "with remat_session_free first, then leave the job");
     return REMAT_OK;
 }
 
-/* Room for compressed gradients: taken before the first step (remat_ranks.prepare), and kept. */
+/* Buffers for compressed gradients, allocated before the first step (remat_ranks.prepare) and kept. */
 static remat_status need_half(rm_ddp *ddp, rm_ddp_bucket *own, int64_t count) {
     if (own->half_count >= count) return REMAT_OK;
     rm_group_free(ddp->config.group, own->half);
@@ -135,7 +135,7 @@ static remat_status prepare(void *context, const remat_bucket *bucket) {
 
 static int64_t part_of(const rm_ddp *ddp, const remat_bucket *bucket) { return bucket->count / ddp->ranks.size; }
 
-/* Sharded: the sum of this rank's part lands in its place; else all of it, everywhere. */
+/* Sharded: the sum of this rank's shard goes to its own place. Otherwise the whole sum goes to every rank. */
 static rm_collective reduction_of(const rm_ddp *ddp, const remat_bucket *bucket, rm_wire wire, void *data) {
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = wire, .tag = (uint32_t)bucket->index, .count = bucket->count};
     what.in = what.out = data;
@@ -148,7 +148,7 @@ static rm_collective reduction_of(const rm_ddp *ddp, const remat_bucket *bucket,
     return what;
 }
 
-/* The first bucket begins a step, for the accounts. */
+/* The first bucket starts a step, for the statistics. */
 static void begin_step(rm_ddp *ddp) {
     ddp->busy_before_ns = rm_group_busy_ns(carrier(ddp));
     ddp->cost = (rm_ddp_cost){0};
@@ -169,11 +169,12 @@ static remat_status await(rm_ddp *ddp, rm_ticket ticket) {
     return status;
 }
 
-/* Before memory goes that the group's thread may still be adding up: a step has failed half-way. Nobody can finish it. */
+/* Called before memory is freed that the group's thread may still be reducing: a step failed half-way, and no rank can
+ * finish it. */
 static void settle(rm_ddp *ddp) {
     if (ddp->waited >= ddp->issued) return;
     if (!rm_group_done(carrier(ddp), ddp->issued))
-        rm_group_abort(carrier(ddp), "its step failed while gradients were under way");
+        rm_group_abort(carrier(ddp), "the step failed while gradients were being reduced");
     (void)rm_group_wait(carrier(ddp), ddp->issued);
     ddp->waited = ddp->issued;
 }
@@ -238,10 +239,10 @@ remat_status rm_ddp_run(rm_ddp *ddp, rm_collective what) {
     return rm_group_run(ddp->config.group, &what);
 }
 
-/* Numbers of a byte are added up as integers: 255 ranks would be none. */
+/* One-byte numbers are added as integers: 255 ranks would wrap around to -1, 256 to 0. */
 static remat_status agree_on_used(rm_ddp *ddp, uint8_t *used, int64_t n) {
     int32_t *sum = rm_calloc((size_t)n, sizeof *sum);
-    REQUIRE(sum, MEMORY, "no memory to agree on %lld parameters", (long long)n);
+    REQUIRE(sum, MEMORY, "out of memory to compare which of %lld parameters are used", (long long)n);
     for (int64_t i = 0; i < n; i++) sum[i] = used[i];
     rm_collective what = {
         .kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .tag = RM_TAG_USED, .count = n, .in = sum, .out = sum};
@@ -277,13 +278,13 @@ static void unmap(void *context, void *address) {
     if (!ddp->config.gpus) rm_group_unmap(ddp->config.group, address);
 }
 
-/* As a tree where bits may not depend on the number of ranks. */
+/* As a tree if bits may not depend on the number of ranks. */
 static remat_status sum(void *context, double *values, int64_t count) {
     rm_ddp *ddp = context;
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_F64, .tag = RM_TAG_SUM, .count = count};
     what.in = what.out = values;
     what.reduction = ddp->config.deterministic_world ? RM_TREE : RM_SUM;
-    const uint64_t start = rm_now_ns(); /* the loss comes after the last bucket, and waits for all of them */
+    const uint64_t start = rm_now_ns(); /* the loss comes after the last bucket and waits for all buckets */
     remat_status status = rm_ddp_run(ddp, what);
     ddp->cost.waited_ns += rm_now_ns() - start;
     return status;
@@ -308,38 +309,37 @@ static remat_status compare_config(rm_ddp *ddp) {
              (unsigned long long)c->first_bucket_bytes, (unsigned long long)c->bucket_bytes,
              (unsigned)c->compress < 3 ? compress[c->compress] : "?", c->deterministic_world ? "yes" : "no",
              c->shard_optimizer ? "yes" : "no", c->fused_update ? "yes" : "no");
-    return rm_ddp_compare(ddp, "how gradients travel", text);
+    return rm_ddp_compare(ddp, "gradient reduction settings", text);
 }
 
-/* After it has been compared, so that all ranks fail alike. */
+/* Runs after the comparison, so that all ranks fail alike. */
 static remat_status check_config(const rm_ddp *ddp) {
     const rm_ddp_config *c = &ddp->config;
     const int32_t size = ddp->ranks.size;
-    REQUIRE((unsigned)c->compress <= RM_COMPRESS_BF16, INVALID, "there is no gradient compression number %d",
-            (int)c->compress);
+    REQUIRE((unsigned)c->compress <= RM_COMPRESS_BF16, INVALID, "%d is not a gradient compression", (int)c->compress);
     REQUIRE(!c->gpus || (!c->compress && !c->deterministic_world), MISSING,
-            "{grad_compress} and {deterministic_world} work on gradients that the host can read, and those of "
-            "{device}=cuda lie on GPUs: leave them out, or use {device}=cpu");
+            "{grad_compress} and {deterministic_world} need gradients in host memory, but with {device}=cuda they are "
+            "on GPUs; remove them, or use {device}=cpu");
     REQUIRE(!c->deterministic_world || !c->compress, INVALID,
-            "gradients that are rounded on the way have bits that depend on the number of ranks: with "
-            "{deterministic_world}, use {grad_compress}=none");
+            "with compressed gradients, bits depend on the number of ranks; use {grad_compress}=none with "
+            "{deterministic_world}");
     REQUIRE(!c->deterministic_world || !(size & (size - 1)), INVALID,
-            "{deterministic_world} adds up ranks in pairs: their number must be a power of two, and is %d", size);
+            "{deterministic_world} adds up ranks in pairs, so their number must be a power of two, not %d", size);
     return REMAT_OK;
 }
 
-/* A mean over all rows weighs a rank by how many it has; 1 exactly where all have as many. */
+/* For a mean over all rows, a rank's weight is its number of rows; it is exactly 1 if all ranks have equally many. */
 static remat_status weigh(rm_ddp *ddp) {
     const int32_t size = ddp->ranks.size;
     double *rows = rm_calloc((size_t)size, sizeof *rows), mine = (double)ddp->config.rows, total = 0;
-    REQUIRE(rows, MEMORY, "no memory to compare the batches of %d ranks", size);
+    REQUIRE(rows, MEMORY, "out of memory to compare the batches of %d ranks", size);
     rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_F64, .tag = RM_TAG_CONFIG, .count = 1};
     what.in = &mine;
     what.out = rows;
     remat_status status = rm_ddp_run(ddp, what);
     for (int32_t r = 0; r < size && !status; r++) {
         if (!(rows[r] >= 1))
-            status = rm_fail(REMAT_INVALID, "rank %d has a batch of %.0f rows; 1 is the least", r, rows[r]);
+            status = rm_fail(REMAT_INVALID, "rank %d has a batch of %.0f rows; the minimum is 1", r, rows[r]);
         total += rows[r];
     }
     if (!status) ddp->ranks.weight = mine * size / total;
@@ -377,9 +377,9 @@ static void fill_in(rm_ddp *ddp) {
 }
 
 remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out) {
-    REQUIRE(config->group, INVALID, "data-parallel training without a group of ranks");
+    REQUIRE(config->group, INVALID, "data-parallel training needs a group of ranks");
     rm_ddp *ddp = rm_calloc(1, sizeof *ddp);
-    REQUIRE(ddp, MEMORY, "no memory for data-parallel training");
+    REQUIRE(ddp, MEMORY, "out of memory for data-parallel training");
     ddp->config = *config;
     fill_in(ddp);
     enter(ddp);
@@ -390,7 +390,7 @@ remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out) {
     if (status)
         rm_ddp_close(ddp);
     else
-        __atomic_store_n(out, ddp, __ATOMIC_RELEASE); /* tag names may be wanted by another thread */
+        __atomic_store_n(out, ddp, __ATOMIC_RELEASE); /* another thread may be asking for tag names */
     return status;
 }
 
@@ -404,7 +404,7 @@ void rm_ddp_close(rm_ddp *ddp) {
     }
     rm_free(ddp->bucket);
     ddp->closed = true;
-    if (!ddp->mapped) rm_free(ddp); /* else when the last session gives its pages back */
+    if (!ddp->mapped) rm_free(ddp); /* otherwise the last session frees it when it unmaps its pages */
 }
 
 const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp) { return &ddp->ranks; }

@@ -1,10 +1,10 @@
-/* ddp_state.h: what ddp.c (gradients) and ddp_compare.c (texts and parameters, before the first step) share. */
+/* ddp_state.h: shared by ddp.c (gradients) and ddp_compare.c (texts and parameters before the first step). */
 #ifndef RM_DDP_STATE_H
 #define RM_DDP_STATE_H
 
 #include "dist/ddp/ddp.h"
 
-/* Names in sentences of collectives that are no bucket's: those have their index. */
+/* Tags of collectives that do not belong to a bucket; a bucket's tag is its index. */
 enum {
     RM_TAG_FIRST = 0xFE00,
     RM_TAG_CONFIG = RM_TAG_FIRST,
@@ -18,10 +18,10 @@ enum {
     RM_TAGS_END
 };
 
-/* A bucket that was seen. */
+/* A bucket that has been registered. */
 typedef struct {
-    char *first;    /* its first parameter's name */
-    uint16_t *half; /* compressed gradients, of the group's memory; NULL: none yet */
+    char *first;    /* name of its first parameter */
+    uint16_t *half; /* compressed gradients in the group's memory; NULL: none yet */
     int64_t half_count;
     rm_ticket reduced, gathered;
 } rm_ddp_bucket;
@@ -31,25 +31,25 @@ struct rm_ddp {
     remat_ranks ranks;
     float share; /* fl32(1/W) */
     rm_ddp_bucket *bucket;
-    int32_t buckets;          /* seen, */
-    int64_t room;             /* and room for */
-    rm_ticket issued, waited; /* the newest */
-    uint64_t busy_before_ns;  /* of the group's thread, when the step's first bucket was issued */
-    rm_ddp_cost cost;         /* of the step so far, but for busy_ns */
-    rm_ddp *next;             /* of all that are open */
-    int32_t mapped;           /* sections that sessions have mapped, and not given back */
-    bool closed;              /* before them: only their calls are left to refuse */
+    int32_t buckets;          /* number registered, */
+    int64_t room;             /* and capacity */
+    rm_ticket issued, waited; /* the latest ones */
+    uint64_t busy_before_ns;  /* busy time of the group's thread when the step's first bucket was issued */
+    rm_ddp_cost cost;         /* of the current step, except busy_ns */
+    rm_ddp *next;             /* list of all open ones */
+    int32_t mapped;           /* number of sections that sessions have mapped and not yet unmapped */
+    bool closed;              /* closed while sections are mapped: only refuses calls until they are unmapped */
 };
 
-/* One collective of bytes or other small things, under one of the tags above. */
+/* Runs one collective on small data, under one of the tags above. */
 remat_status rm_ddp_run(rm_ddp *ddp, rm_collective what);
 
-/* Collective: PEER, with the same sentence on all ranks, unless all run the same version of Remat: names two ranks, their
- * hosts and both versions. */
+/* Collective. PEER, with the same message on all ranks, unless all ranks run the same version of Remat. The message
+ * names two ranks, their hosts and both versions. */
 remat_status rm_ddp_compare_versions(rm_ddp *ddp);
-extern const char *rm_ddp_version; /* this library's; tests pretend to be another */
+extern const char *rm_ddp_version; /* of this library; tests set another one */
 
-/* Bucket `index`, made known: its name in sentences. NULL: no memory, with a sentence. */
+/* Registers bucket `index` with its name for messages. NULL: out of memory, with a message. */
 rm_ddp_bucket *rm_ddp_know(rm_ddp *ddp, int32_t index, const char *first);
 
 #endif

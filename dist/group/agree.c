@@ -1,5 +1,5 @@
-/* agree.c: all ranks hold the same number exactly when the largest is also the smallest, and the smallest is the complement
- * of the largest complement. */
+/* agree.c: all ranks hold the same number if and only if the maximum equals the minimum; the minimum is the complement
+ * of the maximum of the complements. */
 #include "dist/group/agree.h"
 
 #include <stdio.h>
@@ -14,9 +14,9 @@ remat_status rm_agree(const rm_group_config *config, const rm_exchange *exchange
     TRY(exchange->maximum(exchange->context, mine, number));
     if (number[0] == ~number[1]) return REMAT_OK;
     rm_fingerprint *all = rm_calloc((size_t)config->size, sizeof *all);
-    REQUIRE(all, MEMORY, "ranks disagree, and there is no memory to find out about what");
+    REQUIRE(all, MEMORY, "ranks disagree, and there is not enough memory to find the difference");
     remat_status status = exchange->gather(exchange->context, mine, all);
     if (!status) status = rm_fingerprints_compare(&(rm_fingerprints){.config = config, .at = at, .context = all});
     rm_free(all);
-    return status ? status : rm_fail(REMAT_INTERNAL, "fingerprints differ in their hash alone");
+    return status ? status : rm_fail(REMAT_INTERNAL, "the fingerprints differ only in their hash");
 }

@@ -1,4 +1,4 @@
-/* arrivals.c: see arrivals.h. Rank 0 hears all others, as nobody else knows who is to use what, and leaves its verdict in the store. */
+/* arrivals.c: see arrivals.h. Rank 0 collects the arrivals of all others and publishes its decision in the store. */
 #define _GNU_SOURCE
 #include "dist/group/arrivals.h"
 
@@ -11,7 +11,7 @@
 #include "dist/store/store_kind.h"
 #include "memory/host.h"
 
-/* ---- Who is missing ------------------------------------------------------------------------------------------------- */
+/* ---- Missing ranks -------------------------------------------------------------------------------------------------- */
 
 void rm_missing_ranks(const bool *here, int32_t size, char *text, size_t bytes) {
     char list[400] = "";
@@ -21,18 +21,18 @@ void rm_missing_ranks(const bool *here, int32_t size, char *text, size_t bytes) 
         for (end = r + 1; end < size && here[end] == here[r];) end++;
         if (here[r]) continue;
         missing += end - r;
-        if (used >= room) continue; /* the count says how many there are */
+        if (used >= room) continue; /* the final count covers the ranks that are left out */
         used += (size_t)snprintf(list + used, sizeof list - used, used ? ", %d" : "%d", r);
         if (end - r > 1)
             used += (size_t)snprintf(list + used, sizeof list - used, end - r > 2 ? "-%d" : ", %d", end - 1);
     }
-    if (used >= room) snprintf(list + used, sizeof list - used, ", ... (%d in all)", missing);
+    if (used >= room) snprintf(list + used, sizeof list - used, ", ... (%d in total)", missing);
     snprintf(text, bytes, "rank%s %s of %d", missing == 1 ? "" : "s", list, size);
 }
 
-/* ---- Which engine --------------------------------------------------------------------------------------------------- */
+/* ---- Choice of the engine ------------------------------------------------------------------------------------------- */
 
-/* What two ranks have in common when they can share memory: the running kernel and the numbering of processes. */
+/* A text that is equal on two ranks if they can share memory: the running kernel and the process-ID namespace. */
 static void place_of_this_process(char *text, size_t bytes) {
     char boot[RM_BOOT_ID_BYTES], pids[64] = "";
     rm_boot_id(boot);
@@ -55,7 +55,7 @@ static remat_status choose(const char *name, char engine[16]) {
 static remat_status check_alike(const rm_arrival *all, int32_t size) {
     for (int32_t r = 1; r < size; r++)
         REQUIRE(!strncmp(all[r].engine, all[0].engine, sizeof all[r].engine), INVALID,
-                "rank 0 has {backend}=%.15s, and rank %d (%.95s) has {backend}=%.15s: give all ranks the same",
+                "rank 0 has {backend}=%.15s, but rank %d (%.95s) has {backend}=%.15s; give all ranks the same",
                 all[0].engine, r, all[r].who, all[r].engine);
     return REMAT_OK;
 }
@@ -71,15 +71,14 @@ remat_status rm_arrivals_choose(const rm_arrival *all, int32_t size, char engine
         if (!all[r].gloo) without_gloo = r;
     }
     if (one_host || mpi) return choose(one_host ? "local" : "mpi", engine);
-    REQUIRE(
-        without_gloo < 0, MISSING,
-        "the ranks are on several hosts, where they need Gloo, and the Remat of rank %d (%.95s) was built without it: "
-        "install libgloo-dev there, and build Remat again",
-        without_gloo, all[without_gloo].who);
+    REQUIRE(without_gloo < 0, MISSING,
+            "the ranks are on several hosts, where they need Gloo, but the Remat of rank %d (%.95s) was built without "
+            "it; install libgloo-dev there and rebuild Remat",
+            without_gloo, all[without_gloo].who);
     return choose("gloo", engine);
 }
 
-/* ---- The call --------------------------------------------------------------------------------------------------------- */
+/* ---- Arrival ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int32_t status;
@@ -100,16 +99,16 @@ static remat_status hear_all(const rm_group_config *config, rm_arrival *all) {
     for (int32_t r = 0; r < config->size; r++) {
         key_of_rank(config, r, key);
         TRY(rm_joining_get(config->joining, key, &all[r], sizeof all[r], &bytes));
-        REQUIRE(bytes == sizeof all[r], PEER, "rank %d is of another build of Remat: all ranks must run the same", r);
+        REQUIRE(bytes == sizeof all[r], PEER, "rank %d runs another build of Remat; all ranks must run the same", r);
         all[r].engine[sizeof all[r].engine - 1] = all[r].who[sizeof all[r].who - 1] = 0;
     }
     return REMAT_OK;
 }
 
-/* On rank 0. */
+/* Runs on rank 0. */
 static remat_status decide(const rm_group_config *config, const char *key, verdict *out) {
     rm_arrival *all = rm_calloc((size_t)config->size, sizeof *all);
-    REQUIRE(all, MEMORY, "no memory to hear %d ranks", config->size);
+    REQUIRE(all, MEMORY, "out of memory for the arrivals of %d ranks", config->size);
     remat_status status = hear_all(config, all);
     if (!status) {
         out->status = (int32_t)rm_arrivals_choose(all, config->size, out->engine);

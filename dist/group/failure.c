@@ -1,4 +1,4 @@
-/* failure.c: naming the rank that failed, through the store. */
+/* failure.c: finds out through the store which rank failed. */
 #define _GNU_SOURCE
 #include "dist/group/failure.h"
 
@@ -11,7 +11,7 @@
 #include "memory/clock.h"
 
 #define LOOK_NS 50000000
-#define CONFESS_MS 400 /* ranks that share a failure run into it within this time */
+#define CONFESS_MS 400 /* ranks that are affected by one failure notice it within this time */
 
 remat_status rm_failure_begin(rm_failure *failure, const rm_group_config *config) {
     char key[RM_KV_KEY_BYTES], who[96];
@@ -67,12 +67,12 @@ void rm_failure_abort(rm_failure *failure, const char *reason) {
     snprintf(text, sizeof text, "rank %d ended the group: %.600s", failure->config->rank, reason);
     rm_reason why = rm_reason_kept();
     uint32_t length;
-    if (!rm_kv_peek(failure->config->store, key, NULL, 0, &length)) /* the first reason is that of all */
+    if (!rm_kv_peek(failure->config->store, key, NULL, 0, &length)) /* the first reason holds for all ranks */
         (void)rm_kv_set(failure->config->store, key, text, (uint32_t)strlen(text));
     (void)rm_reason_again(REMAT_OK, &why);
 }
 
-/* Every rank that came as far as this call says so; -1 when all have. */
+/* Reports that this rank has reached the call. Returns the first rank that has not; -1: all have. */
 static int32_t who_did_not_come(const rm_group_config *config, uint64_t call) {
     char key[RM_KV_KEY_BYTES];
     uint32_t bytes;
@@ -96,7 +96,7 @@ remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, con
         TRY(is_aborted(config));
         if ((missing = who_did_not_come(config, now->call)) < 0) break;
     }
-    if (missing < 0) FAIL(PEER, "all ranks came to %s, and could not finish it: %.300s", doing, why);
-    FAIL(PEER, "rank %d (%s) did not come to %s, where rank %d waited for it: %.300s", missing,
+    if (missing < 0) FAIL(PEER, "all ranks reached %s, but could not finish it: %.300s", doing, why);
+    FAIL(PEER, "rank %d (%s) did not reach %s, where rank %d waited for it: %.300s", missing,
          who_is(config, missing, who, sizeof who), doing, config->rank, why);
 }

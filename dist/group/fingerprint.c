@@ -1,4 +1,4 @@
-/* fingerprint.c: making, comparing and putting into words what ranks say they do. */
+/* fingerprint.c: makes, compares and describes fingerprints of collectives. */
 #include "dist/group/fingerprint.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ const char *rm_reduction_text(int reduction) {
 
 static bool reduces(int kind) { return kind == RM_ALL_REDUCE || kind == RM_REDUCE_SCATTER; }
 
-/* Fields a kind does not read are 0, so that what the caller left in them cannot differ. */
+/* Fields that a kind does not read are set to 0, so that leftover values cannot differ. */
 rm_fingerprint rm_fingerprint_of(uint64_t call, const rm_collective *what) {
     rm_fingerprint print = {.call = call, .kind = (uint8_t)what->kind, .tag = what->tag};
     if (what->kind == RM_BARRIER) return print;
@@ -56,9 +56,9 @@ const char *rm_fingerprint_text(const rm_group_config *config, const rm_fingerpr
     return buffer;
 }
 
-/* The most telling difference; kinds first, since the rest means little where they differ. */
+/* The most informative difference. The kind comes first, because the other fields mean little if kinds differ. */
 static const char *difference(const rm_fingerprint *a, const rm_fingerprint *b) {
-    if (a->call != b->call) return "number of the call";
+    if (a->call != b->call) return "call number";
     if (a->kind != b->kind) return "kind of collective";
     if (a->wire != b->wire) return "type";
     if (a->count != b->count) return "count";
@@ -73,9 +73,8 @@ static remat_status disagree(const rm_fingerprints *all, int32_t other) {
     const char *host_a = all->host ? all->host(all->context, 0) : NULL;
     const char *host_b = all->host ? all->host(all->context, other) : NULL;
     FAIL(PEER,
-         "ranks 0 and %d disagree about the %s: rank 0%s%s issued %.150s; rank %d%s%s issued %.150s. Every rank must "
-         "issue "
-         "the same collectives in the same order; nothing was summed",
+         "ranks 0 and %d disagree about the %s: rank 0%s%s issued %.150s; rank %d%s%s issued %.150s. Nothing was "
+         "summed; every rank must issue the same collectives in the same order",
          other, difference(a, b), host_a ? " on " : "", host_a ? host_a : "", rm_fingerprint_text(all->config, a, here),
          other, host_b ? " on " : "", host_b ? host_b : "", rm_fingerprint_text(all->config, b, there));
 }

@@ -1,5 +1,5 @@
-// gloo_shim.cc: Gloo behind the C functions of gloo_shim.h; the only C++ in Remat. It adds nothing to Gloo but sums with
-// plain loops, whose order of operands is fixed, and a store that is Remat's.
+// gloo_shim.cc: wraps Gloo in the C functions of gloo_shim.h; the only C++ in Remat. It adds only two things to Gloo:
+// sums in plain loops with a fixed order of operands, and access to Remat's store.
 #include "dist/group/gloo_shim.h"
 
 #include <cerrno>
@@ -30,13 +30,13 @@ class Store : public gloo::rendezvous::Store {
 
     void set(const std::string &key, const std::vector<char> &data) override {
         if (!functions_.set(functions_.context, key.c_str(), data.data(), static_cast<uint32_t>(data.size())))
-            throw std::runtime_error("the store does not take " + key);
+            throw std::runtime_error("the store refused to set " + key);
     }
     std::vector<char> get(const std::string &key) override {
         std::vector<char> data(1 << 20);
         uint32_t bytes = 0;
         if (!functions_.get(functions_.context, key.c_str(), data.data(), static_cast<uint32_t>(data.size()), &bytes))
-            throw std::runtime_error("nobody has set " + key + " in the store");
+            throw std::runtime_error("no rank has set " + key + " in the store");
         data.resize(bytes);
         return data;
     }
@@ -61,9 +61,9 @@ void larger(void *out, const void *a, const void *b, size_t count) {
     for (size_t i = 0; i < count; i++) most[i] = x[i] > y[i] ? x[i] : y[i];
 }
 
-// Gloo writes to connections whose other end may just have died, without asking that no signal be sent. While a Quiet lives
-// this thread, and threads that it starts, get no SIGPIPE: the write fails and Gloo says so. The program's own way with that
-// signal stays what it is.
+// Gloo writes to connections whose other end may just have died, without suppressing the signal. While a Quiet exists,
+// SIGPIPE is blocked in this thread and in threads that it starts, so that the write fails and Gloo reports it. The
+// program's own handling of the signal does not change.
 class Quiet {
   public:
     Quiet() {
@@ -140,7 +140,7 @@ extern "C" bool rm_gloo_meet(rm_gloo *gloo, const rm_gloo_config *config, char *
         options.setTag(gloo->tag++);
         gloo::alltoall(options);
         for (size_t r = 0; r < theirs.size(); r++)
-            if (theirs[r] != static_cast<int32_t>(r)) throw std::runtime_error("another answers than was called");
+            if (theirs[r] != static_cast<int32_t>(r)) throw std::runtime_error("a rank other than the expected one answered");
         context->setTimeout(std::chrono::milliseconds(config->timeout_ms));
     });
 }

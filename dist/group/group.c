@@ -1,5 +1,5 @@
-/* group.c: what all engines share: checking arguments, numbering calls, the queue and its thread, and the memory of the
- * first failure. Which engine `auto` means is in group_auto.c. */
+/* group.c: common to all engines: argument checks, call numbers, the queue and its thread, and the first failure.
+ * group_auto.c chooses the engine for `auto`. */
 #include "dist/group/group.h"
 
 #include <poll.h>
@@ -18,24 +18,26 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-enum { QUEUE = 256 }; /* issued and not yet done; issuing one more waits */
+enum { QUEUE = 256 }; /* the most unfinished collectives; issuing another one waits */
 
-/* Calls are numbered from 1 and done in that order: done <= issued. Who runs one holds `busy`. */
+/* Calls are numbered from 1 and run in that order: done <= issued. The thread that runs one holds `busy`. */
 struct rm_group {
     const rm_group_api *api;
     void *engine;
     rm_group_config config;
     char name[64];
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* protects all members below */
     pthread_cond_t change;
     rm_collective queue[QUEUE];
     rm_ticket issued, done;
     bool busy, closing, has_thread;
-    uint64_t busy_ns; /* of the thread, so far */
+    uint64_t busy_ns; /* busy time of the thread so far */
     pthread_t thread;
     remat_status status; /* the first failure */
     char sentence[900];
-    int launcher; /* polls readable when what started this rank is gone; -1: nobody did, or its end is not seen here */
+    /* Descriptor that polls readable when the process that started this rank is gone; -1: none, or its end cannot be
+     * seen */
+    int launcher;
     pid_t launcher_pid;
     char launcher_who[100];
 };
@@ -66,7 +68,8 @@ static remat_status check_overlap(const rm_group *group, const rm_collective *wh
     uintptr_t in = (uintptr_t)what->in, out = (uintptr_t)what->out;
     if (in_bytes == 0 || in + in_bytes <= out || out + out_bytes <= in) return REMAT_OK;
     uintptr_t allowed = what->kind == RM_ALL_GATHER ? out + row : what->kind == RM_REDUCE_SCATTER ? out - row : out;
-    REQUIRE(in == allowed, INVALID, "%s: in and out overlap other than in place", rm_kind_text(what->kind));
+    REQUIRE(in == allowed, INVALID, "%s: `in` and `out` overlap, but are not the same buffer",
+            rm_kind_text(what->kind));
     return REMAT_OK;
 }
 
@@ -74,32 +77,32 @@ static remat_status check_reduction(const rm_group *group, const rm_collective *
     const char *name = rm_kind_text(what->kind);
     const int32_t size = group->config.size;
     if (what->kind != RM_ALL_REDUCE && what->kind != RM_REDUCE_SCATTER) return REMAT_OK;
-    REQUIRE((unsigned)what->reduction < RM_REDUCTIONS, INVALID, "%s: there is no reduction number %d", name,
+    REQUIRE((unsigned)what->reduction < RM_REDUCTIONS, INVALID, "%s: %d is not a reduction", name,
             (int)what->reduction);
     REQUIRE(rm_can_reduce(what->wire, what->reduction), INVALID,
-            "%s: a %s of %s; there are means of f32, f16 and bf16, and trees of f32 and f64", name,
+            "%s: %s of %s is not supported; use f32, f16 or bf16 for a mean, f32 or f64 for a tree", name,
             rm_reduction_text(what->reduction), rm_wire_text(what->wire));
     REQUIRE(what->reduction != RM_TREE || !(size & (size - 1)), INVALID,
-            "%s: a tree of %d ranks; their number must be a power of two", name, size);
+            "%s: a tree of %d ranks is not possible; use a power of two", name, size);
     return REMAT_OK;
 }
 
 static remat_status check(const rm_group *group, const rm_collective *what) {
-    REQUIRE((unsigned)what->kind < RM_KINDS, INVALID, "there is no collective number %d", (int)what->kind);
+    REQUIRE((unsigned)what->kind < RM_KINDS, INVALID, "%d is not a kind of collective", (int)what->kind);
     if (what->kind == RM_BARRIER) return REMAT_OK;
     const char *name = rm_kind_text(what->kind);
-    REQUIRE((unsigned)what->wire < RM_WIRES, INVALID, "%s: there is no type number %d", name, (int)what->wire);
+    REQUIRE((unsigned)what->wire < RM_WIRES, INVALID, "%s: %d is not a type", name, (int)what->wire);
     REQUIRE(what->count >= 0 && what->count <= INT64_MAX / 8 / group->config.size, INVALID,
-            "%s: a count of %lld cannot be", name, (long long)what->count);
+            "%s: the count %lld is negative or too large", name, (long long)what->count);
     REQUIRE(what->kind != RM_BROADCAST || (what->root >= 0 && what->root < group->config.size), INVALID,
-            "broadcast from rank %d, and there are %d ranks", what->root, group->config.size);
+            "broadcast from rank %d, but there are %d ranks", what->root, group->config.size);
     TRY(check_reduction(group, what));
     REQUIRE(what->count == 0 || (what->out && (what->in || what->kind == RM_BROADCAST)), INVALID,
-            "%s of %lld elements without a buffer", name, (long long)what->count);
+            "%s of %lld elements has no buffer; set `in` and `out`", name, (long long)what->count);
     return check_overlap(group, what);
 }
 
-/* ---- Running one ------------------------------------------------------------------------------------------------ */
+/* ---- Running a collective --------------------------------------------------------------------------------------- */
 
 static remat_status repeat_failure(const rm_group *group) {
     return group->status ? rm_fail(group->status, "%s", group->sentence) : REMAT_OK;
@@ -111,7 +114,7 @@ static void remember(rm_group *group, remat_status status) {
     snprintf(group->sentence, sizeof group->sentence, "%s", remat_last_error());
 }
 
-/* Runs call done + 1, which is in the queue. Called with the lock, which it gives up meanwhile. */
+/* Runs call done + 1 from the queue. The caller holds the lock, which is released meanwhile. */
 static void run_next(rm_group *group) {
     uint64_t call = group->done + 1;
     rm_collective what = group->queue[call % QUEUE];
@@ -145,7 +148,8 @@ static void *run_queue(void *context) {
     return NULL;
 }
 
-/* Made at the first issue: who only runs collectives one by one has no thread. Signals are for the program's threads. */
+/* Started at the first issue, so that callers of rm_group_run alone have no extra thread. Blocks signals there: they
+ * are for the program's own threads. */
 static remat_status need_thread(rm_group *group) {
     if (group->has_thread) return REMAT_OK;
     sigset_t all, before;
@@ -153,7 +157,7 @@ static remat_status need_thread(rm_group *group) {
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int failed = pthread_create(&group->thread, NULL, run_queue, group);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    REQUIRE(!failed, MEMORY, "cannot start a thread for the collectives: %s", strerror(failed));
+    REQUIRE(!failed, MEMORY, "cannot start a thread for collectives: %s", strerror(failed));
     group->has_thread = true;
     return REMAT_OK;
 }
@@ -182,7 +186,7 @@ remat_status rm_group_wait(rm_group *group, rm_ticket ticket) {
     pthread_mutex_lock(&group->lock);
     remat_status status = REMAT_OK;
     if (ticket > group->issued)
-        status = rm_fail(REMAT_INVALID, "waiting for collective %llu, and only %llu have been issued",
+        status = rm_fail(REMAT_INVALID, "cannot wait for collective %llu: only %llu have been issued",
                          (unsigned long long)ticket, (unsigned long long)group->issued);
     while (!status && group->done < ticket) pthread_cond_wait(&group->change, &group->lock);
     if (!status) status = repeat_failure(group);
@@ -224,9 +228,9 @@ uint64_t rm_group_busy_ns(rm_group *group) {
     return busy;
 }
 
-/* ---- From the side ---------------------------------------------------------------------------------------------- */
+/* ---- Calls from other threads ----------------------------------------------------------------------------------- */
 
-/* mpirun that is killed ends nobody: each rank sees it for itself, here, where all of them look often. */
+/* A killed mpirun ends no ranks. Each rank notices it here, where all ranks check often. */
 static void look_at_launcher(rm_group *group) {
     char end[96], reason[300];
     if (group->launcher < 0 || poll(&(struct pollfd){.fd = group->launcher, .events = POLLIN}, 1, 0) <= 0) return;
@@ -265,11 +269,11 @@ void rm_group_abort(rm_group *group, const char *reason) {
 
 /* ---- Buffers ---------------------------------------------------------------------------------------------------- */
 
-/* Without an engine's own memory: a block with its size in front, the buffer on a page. */
+/* For engines without memory of their own: a block with its size in front, and the buffer aligned to a page. */
 static void *alloc_host(uint64_t bytes) {
     char *block = rm_block_alloc(bytes + 4096, 4096);
     if (!block) {
-        (void)rm_fail(REMAT_MEMORY, "no memory for a buffer of %llu bytes", (unsigned long long)bytes);
+        (void)rm_fail(REMAT_MEMORY, "out of memory for a buffer of %llu bytes", (unsigned long long)bytes);
         return NULL;
     }
     memset(block, 0, bytes + 4096);
@@ -295,7 +299,7 @@ void rm_group_free(rm_group *group, void *buffer) {
         free_host(buffer);
 }
 
-/* An engine that has nothing better leaves the caller's memory as it is. */
+/* An engine without a better implementation leaves the caller's memory in place. */
 remat_status rm_group_map(rm_group *group, void *address, uint64_t bytes) {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     REQUIRE((uintptr_t)address % page == 0 && bytes % page == 0, INVALID,
@@ -320,13 +324,14 @@ rm_kv *rm_group_store(const rm_group *group) {
 }
 
 static remat_status fill_in(rm_group *group, const rm_group_config *config) {
-    REQUIRE(config->size >= 1 && config->size <= INT16_MAX, INVALID, "a group of %d ranks; 1 to %d are possible",
-            config->size, INT16_MAX);
-    REQUIRE(config->rank >= 0 && config->rank < config->size, INVALID, "rank %d of %d: ranks count from 0",
+    REQUIRE(config->size >= 1 && config->size <= INT16_MAX, INVALID,
+            "a group cannot have %d ranks; it can have 1 to %d", config->size, INT16_MAX);
+    REQUIRE(config->rank >= 0 && config->rank < config->size, INVALID, "there is no rank %d of %d; ranks count from 0",
             config->rank, config->size);
     REQUIRE(!config->name || strlen(config->name) < sizeof group->name - 24, INVALID,
-            "the name of a group is too long: %s", config->name);
-    REQUIRE(config->timeout_ms >= 0 && config->silence_ms >= 0 && config->join_ms >= 0, INVALID, "a negative time-out");
+            "the group's name is too long: %s", config->name);
+    REQUIRE(config->timeout_ms >= 0 && config->silence_ms >= 0 && config->join_ms >= 0, INVALID,
+            "the timeout is negative");
     group->config = *config;
     strcpy(group->name, config->name ? config->name : "world");
     group->config.name = group->name;
@@ -336,8 +341,8 @@ static remat_status fill_in(rm_group *group, const rm_group_config *config) {
     return REMAT_OK;
 }
 
-/* A group that is opened again under its name must not read what the first left in the store: keys carry how often this
- * rank has opened it, which is the same on all ranks since opening is collective. */
+/* A group that is reopened under the same name must not read what the earlier one left in the store. Keys therefore
+ * contain how often this rank has opened it; the number is equal on all ranks, since opening is collective. */
 static remat_status number_name(rm_group *group) {
     char key[RM_KV_KEY_BYTES];
     int64_t times;
@@ -365,7 +370,7 @@ static remat_status open_engine(rm_group *group) {
 
 remat_status rm_group_open(const rm_group_config *config, rm_group **out) {
     rm_group *group = rm_calloc(1, sizeof *group);
-    REQUIRE(group, MEMORY, "no memory for a group");
+    REQUIRE(group, MEMORY, "out of memory for a group");
     pthread_mutex_init(&group->lock, NULL);
     pthread_cond_init(&group->change, NULL);
     group->launcher = -1;

@@ -1,4 +1,4 @@
-/* group_auto.c: the list of engines, and the choice among them. */
+/* group_auto.c: the list of engines, and the choice of one. */
 #include "dist/group/group_auto.h"
 
 #include <stdlib.h>
@@ -26,19 +26,18 @@ static remat_status find(const char *name, const rm_group_api **out) {
 #ifdef REMAT_HAVE_MPI
         return rm_module_open(name, out);
 #endif
-        FAIL(MISSING, "this Remat was built without MPI: install libopenmpi-dev (or MPICH), and build it again");
+        FAIL(MISSING, "this Remat was built without MPI; install libopenmpi-dev (or MPICH) and rebuild it");
     }
     if (!strcmp(name, "gloo")) {
 #ifdef REMAT_HAVE_GLOO
         return rm_module_open(name, out);
 #endif
-        FAIL(MISSING, "this Remat was built without Gloo: install libgloo-dev and a C++ compiler, and build it again");
+        FAIL(MISSING, "this Remat was built without Gloo; install libgloo-dev and a C++ compiler, and rebuild it");
     }
     if (!strcmp(name, "nccl"))
-        FAIL(MISSING,
-             "this Remat was built without NCCL: install it with CUDA, and build Remat again; for ranks without "
-             "GPUs, use local, mpi or gloo");
-    FAIL(INVALID, "there is no way called '%s' to reach other ranks; there are auto, local, mpi, gloo and nccl", name);
+        FAIL(MISSING, "this Remat was built without NCCL; install it with CUDA and rebuild Remat, or use local, mpi or "
+                      "gloo for ranks without GPUs");
+    FAIL(INVALID, "there is no engine '%s'; use auto, local, mpi, gloo or nccl", name);
 }
 
 const char *const rm_engine_names[] = {"local", "mpi", "gloo", "nccl", NULL};
@@ -51,7 +50,7 @@ remat_status rm_engine_library(const char *name, char *text, size_t bytes) {
 
 static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
-/* What this build has of the engines that reach other hosts. */
+/* Fills in the engines of this build that reach other hosts. */
 static void arrive(const char *engine, rm_arrival *out) {
     bool mpi = false, gloo = false;
 #ifdef REMAT_HAVE_MPI
@@ -72,7 +71,7 @@ static remat_status choose_with_the_others(const rm_group_config *config, const 
     return find(engine, out);
 }
 
-/* Only NCCL reads a GPU's memory. */
+/* Only NCCL can access GPU memory. */
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out) {
     const char *wanted = config->engine ? config->engine : "auto";
     if (!strcmp(wanted, "auto") && config->gpu) wanted = "nccl";
@@ -80,6 +79,6 @@ remat_status rm_group_choose(const rm_group_config *config, const rm_group_api *
     if (config->size > 1 && config->store) return choose_with_the_others(config, wanted, out);
     if (strcmp(wanted, "auto")) return REMAT_OK;
     if (config->size > 1 && under_mpi()) return find("mpi", out);
-    REQUIRE(config->size == 1, INVALID, "%d ranks without a way to meet: {init_method} is missing", config->size);
+    REQUIRE(config->size == 1, INVALID, "%d ranks cannot find each other; set {init_method}", config->size);
     return find("local", out);
 }

@@ -1,18 +1,18 @@
-/* group_auto.h: which engine a group uses. */
+/* group_auto.h: chooses the engine of a group. */
 #ifndef RM_GROUP_AUTO_H
 #define RM_GROUP_AUTO_H
 
 #include "dist/group/group.h"
 
-/* The engine config->engine names. "auto" or NULL: local when all ranks are on one host; across hosts mpi when MPI's
- * launcher started this process, else gloo. Ranks tell each other through the store where they are, so all choose
- * alike. MISSING names what would have to be installed. */
+/* Returns the engine that config->engine names. "auto" or NULL: local if all ranks are on one host; across hosts, mpi
+ * if MPI's launcher started this process, otherwise gloo. Ranks exchange their hosts through the store, so all choose
+ * alike. MISSING: the message says what to install. */
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out);
 
-extern const char *const rm_engine_names[]; /* "local", ...: all there can be; NULL ends them */
+extern const char *const rm_engine_names[]; /* "local", ...: all engines; NULL-terminated */
 
-/* What the engine `name` computes with, and its version: rm_group_api.library. MISSING: it is not in this build, or cannot be
- * loaded on this machine. */
+/* Describes the library of the engine `name` and its version: rm_group_api.library. MISSING: it is not in this build,
+ * or cannot be loaded on this machine. */
 remat_status rm_engine_library(const char *name, char *text, size_t bytes);
 
 #endif

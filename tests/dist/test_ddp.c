@@ -260,8 +260,8 @@ static void configs(rm_group *group) {
     const int rank = rm_group_rank(group), size = rm_group_size(group);
     rm_ddp *ddp = NULL;
     rm_ddp_config c = {.group = group, .rows = 1, .bucket_bytes = rank ? 1 << 20 : 2 << 20};
-    need_peer(rm_ddp_open(&c, &ddp), "ranks 0 and 1 disagree about how gradients travel: 'other buckets: "
-                                     "2097152 bytes' on rank 0, and 'other buckets: 1048576 bytes' on rank 1");
+    need_peer(rm_ddp_open(&c, &ddp), "gradient reduction settings: 'other buckets: "
+                                     "2097152 bytes' on rank 0, but 'other buckets: 1048576 bytes' on rank 1");
     need_same_sentence(group);
     c = (rm_ddp_config){.group = group, .rows = 1, .compress = RM_COMPRESS_BF16, .deterministic_world = true};
     need(rm_ddp_open(&c, &ddp) == REMAT_INVALID && strstr(remat_last_error(), "grad_compress=none"), "%s",

@@ -79,7 +79,7 @@ static void dawdle(rm_group *group) {
     }
     snprintf(ranks, sizeof ranks, "rank %d (", last);
     need_peer(rm_group_run(group, &what), ranks);
-    need(strstr(remat_last_error(), "did not come to call 2, all_reduce of 8 f32 (tag 9)"), "%s", remat_last_error());
+    need(strstr(remat_last_error(), "did not reach call 2, all_reduce of 8 f32 (tag 9)"), "%s", remat_last_error());
 }
 
 static void give_up(rm_group *group) {

@@ -180,7 +180,7 @@ static void one_cannot(int rank, int size, rm_kv *store, void *context) {
     if (rank == 1) need(status == REMAT_INVALID, "%d", (int)status);
     if (rank == 1) nap_ms(500);
     if (rank != 1)
-        need(status == REMAT_PEER && strstr(remat_last_error(), ") could not join: there is no way called 'no-such'"),
+        need(status == REMAT_PEER && strstr(remat_last_error(), "could not join: there is no engine 'no-such'"),
              "status %d, %s", (int)status, remat_last_error());
 }
 START_TEST(failure_of_one_is_told_to_all) { run_ranks(3, one_cannot, NULL); }

@@ -186,15 +186,15 @@ static const fault in_a_call[] = {
      "rank 1 ended the group: rank 1, call 2", .timeout_ms = 60000, .limit_s = 5},
     {"cuda_at=4", REMAT_DEVICE, "CUDA says: unspecified launch failure", "rank 1 ended the group", .timeout_ms = 60000,
      .limit_s = 5},
-    {"hang_at=4", REMAT_PEER, "all ranks came to call 2, all_reduce of 8 f32 (bucket 7)", "all ranks came to call 2",
+    {"hang_at=4", REMAT_PEER, "all ranks reached call 2, all_reduce of 8 f32 (bucket 7)", "all ranks reached call 2",
      .timeout_ms = 1500, .limit_s = 5},
-    {"hang_at=3,abort_hangs", REMAT_PEER, "NCCL could not be ended within 1500 ms", "all ranks came to call 2",
+    {"hang_at=3,abort_hangs", REMAT_PEER, "NCCL could not be ended within 1500 ms", "all ranks reached call 2",
      .timeout_ms = 1500, .limit_s = 7, .stuck = true},
     {"pair_remote_at=2", REMAT_PEER, "rank 1, call 2, all_reduce of 8 f32", "rank 1 ended the group: rank 1, call 2",
      .timeout_ms = 60000, .limit_s = 5, .tree = true},
-    {"pair_hang_at=2", REMAT_PEER, "all ranks came to call 2, all_reduce of 8 f32", "all ranks came to call 2",
+    {"pair_hang_at=2", REMAT_PEER, "all ranks reached call 2, all_reduce of 8 f32", "all ranks reached call 2",
      .timeout_ms = 1500, .limit_s = 5, .tree = true},
-    {"split_hangs", REMAT_PEER, "all ranks came to call 1, all_reduce of 8 f32", "all ranks came to call 1",
+    {"split_hangs", REMAT_PEER, "all ranks reached call 1, all_reduce of 8 f32", "all ranks reached call 1",
      .timeout_ms = 1500, .limit_s = 5, .tree = true},
 };
 enum { IN_A_CALL = sizeof in_a_call / sizeof *in_a_call };
@@ -241,10 +241,10 @@ static void goes(int rank, int size, rm_kv *store, void *context) {
     if (rank == size - 1) {
         nap_ms(dies ? 50 : 2500);
         if (dies) raise(SIGKILL);
-        need_peer(rm_group_run(group, &what), "did not come to call 2"); /* late: the others have given up */
+        need_peer(rm_group_run(group, &what), "did not reach call 2"); /* late: the others have given up */
     } else {
         need_peer(rm_group_run(group, &what),
-                  dies ? "is gone" : "did not come to call 2, all_reduce of 8 f32 (bucket 9)");
+                  dies ? "is gone" : "did not reach call 2, all_reduce of 8 f32 (bucket 9)");
         need(strstr(remat_last_error(), "rank 2 ("), "%s", remat_last_error());
     }
     need(seconds() - start < 6, "only after %.1f s", seconds() - start);
