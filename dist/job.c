@@ -1,6 +1,6 @@
-/* job.c: a program's way into a job of many ranks: remat_join and what belongs to it (engine/remat.h). It puts rendezvous,
- * store, group and ddp together, each with its defaults; `remat train`, which wants more of them, does so in train/ranks/ranks.c.
- * Main entry: remat_join. */
+/* job.c: how a program joins a job of several ranks: remat_join and related functions (engine/remat.h). It combines
+ * rendezvous, store, group and ddp, each with its defaults. `remat train` needs more options and does this in
+ * train/ranks/ranks.c. Main entry: remat_join. */
 #include <string.h>
 
 #include "dist/ddp/ddp.h"
@@ -10,9 +10,9 @@
 
 struct remat_job {
     int32_t rank, size;
-    rm_kv *store;    /* NULL: alone, or the group has its own */
-    rm_group *group; /* NULL: alone */
-    rm_ddp *ddp;     /* NULL: alone, or not yet */
+    rm_kv *store;    /* NULL: single rank, or the group has its own */
+    rm_group *group; /* NULL: single rank */
+    rm_ddp *ddp;     /* NULL: single rank, or not opened yet */
 };
 
 static remat_status compress_of(const char *name, rm_compress *out) {
@@ -22,7 +22,7 @@ static remat_status compress_of(const char *name, rm_compress *out) {
             *out = (rm_compress)i;
             return REMAT_OK;
         }
-    FAIL(INVALID, "grad_compress is \"%s\"; it can be none, fp16 or bf16", name);
+    FAIL(INVALID, "grad_compress is \"%s\"; it must be none, fp16 or bf16", name);
 }
 
 static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) {
@@ -32,14 +32,14 @@ static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) 
         flags.rank = c->rank;
     }
     REQUIRE(c->world_size > 0 || (c->world_size == 0 && c->rank == 0), INVALID,
-            "rank %d of a world_size of %d: name both, or leave both 0 where a launcher's variables tell", c->rank,
+            "rank is %d and world_size is %d; set both, or leave both 0 if a launcher's variables give them", c->rank,
             c->world_size);
     return rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, where);
 }
 
 static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where) {
     REQUIRE(!c->backend || strcmp(c->backend, "nccl"), INVALID,
-            "the backend nccl is for GPUs, which remat_join does not hand out yet: use auto, local, mpi or gloo");
+            "the backend nccl is for GPUs, which remat_join does not support yet; use auto, local, mpi or gloo");
     const int64_t join_ms = c->join_timeout_ms ? c->join_timeout_ms : c->timeout_ms;
     TRY(rm_rendezvous_store(where, join_ms, NULL, NULL, &job->store));
     rm_group_config group = {.engine = c->backend,
@@ -69,7 +69,7 @@ static remat_status connect_sessions(remat_job *job, const remat_job_config *c, 
 static remat_status join(remat_job *job, const remat_job_config *c) {
     rm_rendezvous where;
     rm_compress compress = RM_COMPRESS_NONE;
-    REQUIRE(c->rows >= 0, INVALID, "this rank's batch has %lld rows; 0 means as many as any other's",
+    REQUIRE(c->rows >= 0, INVALID, "this rank's batch has %lld rows; 0 means as many as on every other rank",
             (long long)c->rows);
     REQUIRE(c->timeout_ms >= 0 && c->join_timeout_ms >= 0, INVALID,
             "timeout_ms is %lld and join_timeout_ms %lld; use 0 or more", (long long)c->timeout_ms,
@@ -89,7 +89,7 @@ remat_status remat_join(const remat_job_config *config, remat_job **out) {
     NEED(out, "a place for the job");
     TRY(rm_take(&ours, sizeof ours, config, "remat_job_config"));
     remat_job *job = rm_calloc(1, sizeof *job);
-    REQUIRE(job, MEMORY, "no memory for a job");
+    REQUIRE(job, MEMORY, "out of memory for a job");
     remat_status status = join(job, &ours);
     if (status)
         remat_leave(job);

@@ -131,7 +131,7 @@ static remat_status prepare(void *context, const remat_bucket *bucket) {
     return own ? need_half(ddp, own, bucket->count) : REMAT_MEMORY;
 }
 
-/* ---- Gradients: remat_ranks.reduce and wait ------------------------------------------------------------------------ */
+/* ---- Gradients: remat_ranks.reduce and wait ---------------------------------------------------------------------- */
 
 static int64_t part_of(const rm_ddp *ddp, const remat_bucket *bucket) { return bucket->count / ddp->ranks.size; }
 
@@ -212,7 +212,7 @@ static remat_status wait(void *context, const remat_bucket *bucket) {
     return REMAT_OK;
 }
 
-/* ---- Parameters: remat_ranks.gather and gathered ------------------------------------------------------------------- */
+/* ---- Parameters: remat_ranks.gather and gathered ----------------------------------------------------------------- */
 
 static remat_status gather(void *context, const remat_bucket *bucket) {
     rm_ddp *ddp = context;
@@ -297,7 +297,7 @@ static remat_status poll(void *context) {
     return ddp->config.gpus ? rm_group_poll(ddp->config.gpus) : REMAT_OK;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static remat_status compare_config(rm_ddp *ddp) {
     const rm_ddp_config *c = &ddp->config;

@@ -14,7 +14,7 @@
 #define TEXT_MOST (UINT64_C(1) << 30)
 enum { SENT_AT_ONCE = 1 << 20 }; /* bytes of parameters per broadcast */
 
-/* ---- Texts that must be equal -------------------------------------------------------------------------------------- */
+/* ---- Texts that must be equal ------------------------------------------------------------------------------------ */
 
 typedef struct {
     uint64_t hash, bytes; /* without the final 0 */
@@ -114,7 +114,7 @@ remat_status rm_ddp_compare(rm_ddp *ddp, const char *what, const char *text) {
     return compare(ddp, what, text, say_line);
 }
 
-/* ---- The version of Remat -------------------------------------------------------------------------------------------- */
+/* ---- The version of Remat ---------------------------------------------------------------------------------------- */
 
 const char *rm_ddp_version = REMAT_VERSION;
 

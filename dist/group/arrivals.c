@@ -11,7 +11,7 @@
 #include "dist/store/store_kind.h"
 #include "memory/host.h"
 
-/* ---- Missing ranks -------------------------------------------------------------------------------------------------- */
+/* ---- Missing ranks ----------------------------------------------------------------------------------------------- */
 
 void rm_missing_ranks(const bool *here, int32_t size, char *text, size_t bytes) {
     char list[400] = "";
@@ -30,7 +30,7 @@ void rm_missing_ranks(const bool *here, int32_t size, char *text, size_t bytes) 
     snprintf(text, bytes, "rank%s %s of %d", missing == 1 ? "" : "s", list, size);
 }
 
-/* ---- Choice of the engine ------------------------------------------------------------------------------------------- */
+/* ---- Choice of the engine ---------------------------------------------------------------------------------------- */
 
 /* A text that is equal on two ranks if they can share memory: the running kernel and the process-ID namespace. */
 static void place_of_this_process(char *text, size_t bytes) {
@@ -78,7 +78,7 @@ remat_status rm_arrivals_choose(const rm_arrival *all, int32_t size, char engine
     return choose("gloo", engine);
 }
 
-/* ---- Arrival ---------------------------------------------------------------------------------------------------------- */
+/* ---- Arrival ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int32_t status;

@@ -1,7 +1,7 @@
-/* group_gloo.c: collectives by Gloo, over TCP: for many machines without MPI. The table rm_group_gloo at the end; the C++
- * is in gloo_shim.cc. Gloo knows no fingerprints and names nobody: both are added here, through its own exchanges and
- * through the store. Sums whose order is fixed, and those of types that Gloo does not know, are made in slices.c. A module:
- * module.h. */
+/* group_gloo.c: collectives by Gloo, over TCP, for several hosts without MPI. The table rm_group_gloo is at the end;
+ * the C++ code is in gloo_shim.cc. Gloo has no fingerprints and never names a failed rank. Both are added here, through
+ * Gloo's own exchanges and through the store. slices.c makes sums whose order is fixed, and sums of types that Gloo
+ * does not support. This engine is a module: module.h. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "dist/group/slices.h"
 #include "memory/host.h"
 
-#include "dist/group/module_calls.h" /* last */
+#include "dist/group/module_calls.h" /* must be last */
 
 typedef struct {
     rm_group_config config;
@@ -25,7 +25,7 @@ typedef struct {
     rm_failure failure;
     rm_scratch scratch;
     rm_slices slices;
-    const rm_fingerprint *now; /* what is under way, for `slices` to name */
+    const rm_fingerprint *now; /* the current collective, for messages from `slices` */
 } gloo_group;
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ static rm_gloo_sum sum_of(rm_wire wire) {
                                  : RM_GLOO_U8;
 }
 
-/* This Gloo has no reduce_scatter: all of the sum, of which a row is kept. */
+/* This version of Gloo has no reduce_scatter: computes the whole sum and keeps one row. */
 static remat_status reduce_scatter(gloo_group *g, const rm_fingerprint *now, const rm_collective *what) {
     uint64_t bytes = rm_collective_in_bytes(what, g->config.size), row = rm_collective_out_bytes(what, g->config.size);
     char why[RM_GLOO_WHY];
@@ -82,7 +82,7 @@ static remat_status do_it(gloo_group *g, const rm_fingerprint *now, const rm_col
     size_t bytes = (size_t)what->count * (size_t)rm_wire_bytes(what->wire);
     bool fine = true;
     const bool reduces = what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER;
-    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* the ranks have already met to agree */
     g->now = now;
     if (reduces && rm_is_sliced(what)) return rm_slices_reduce(&g->slices, what);
     if (what->kind == RM_REDUCE_SCATTER) return reduce_scatter(g, now, what);
@@ -105,16 +105,16 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
     return do_it(g, &mine, what);
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 #define TRIES 5
-#define CONNECT_MS 2000 /* in the first try, and twice as long in each that follows: all ranks are there by then */
+#define CONNECT_MS 2000 /* of the first try; doubles with each further try, since all ranks have arrived by then */
 
 typedef struct {
     const rm_group_config *config;
-    int number; /* of this try: each has keys, and ports, of its own */
+    int number; /* of this try; each try has its own keys and ports */
     const char *phase;
-    bool published; /* the others know where this rank listens, and connect */
+    bool published; /* the others know this rank's port and are connecting */
 } attempt;
 
 static const char *key_of(const attempt *a, const char *key, char named[RM_KV_KEY_BYTES + 1]) {
@@ -133,14 +133,14 @@ static bool get_key(void *context, const char *key, void *value, uint32_t capaci
     return !rm_joining_get(a->config->joining, key_of(a, key, named), value, capacity, bytes);
 }
 
-/* Collective: have all ranks come as far as this? *why is "" or one rank's error. No rank may retry, or go on, alone. */
+/* Collective: have all ranks got this far? *why is "" or one rank's error. No rank may retry or continue on its own. */
 static remat_status hear_all(attempt *a, const char *phase, bool fine, char *why) {
     char key[RM_KV_KEY_BYTES + 1];
     int64_t come;
     uint32_t length = 0;
     rm_kv *store = a->config->store;
     a->phase = phase;
-    rm_joining_step(a->config->joining, "hearing whether Gloo has connected all");
+    rm_joining_step(a->config->joining, "finding out whether Gloo has connected all ranks");
     if (!fine) TRY(rm_kv_set(store, key_of(a, "failed", key), why, (uint32_t)strlen(why)));
     TRY(rm_kv_add(store, key_of(a, "come", key), 1, &come));
     if (come == a->config->size) {
@@ -153,8 +153,9 @@ static remat_status hear_all(attempt *a, const char *phase, bool fine, char *why
     return REMAT_OK;
 }
 
-/* The address that the connection to rank 0 leaves by is one that works. Rank 0 cannot see its own: rank 1 tells it where
- * it found it. A host's own name is the last resort, since many hosts take it for 127.0.1.1. */
+/* Uses the local address of the connection to rank 0, since that one works. Rank 0 cannot see its own: rank 1 tells it
+ * the address at which it found rank 0. A host's own name is the last resort, since many hosts resolve it to
+ * 127.0.1.1. */
 static remat_status find_address(const rm_group_config *config, char *text, uint32_t bytes) {
     char key[RM_KV_KEY_BYTES];
     uint32_t length;
@@ -171,7 +172,8 @@ static remat_status find_address(const rm_group_config *config, char *text, uint
     return REMAT_OK;
 }
 
-/* A stranger who connects to a port sooner than the rank that it is for takes that rank's place: then all try other ports. */
+/* A stranger that connects to a port earlier than the expected rank takes that rank's place; all ranks then try other
+ * ports. */
 static remat_status enter(gloo_group *g) {
     char address[256] = "", why[RM_GLOO_WHY];
     attempt a = {.config = &g->config};
@@ -200,15 +202,15 @@ static remat_status enter(gloo_group *g) {
         g->gloo = NULL;
     }
     const char *by = config.interface ? config.interface : address;
-    TRY(rm_joining_look(g->config.joining)); /* a dead rank explains more than what Gloo says */
-    REQUIRE(
-        a.number < TRIES, PEER,
-        "the ranks could not connect to each other by way of %s, %d times, each on new ports: %.350s. Is it somebody "
-        "else who connects to these ports, a port scanner? GLOO_SOCKET_IFNAME=NAME chooses another network interface",
-        by, TRIES, why);
+    TRY(rm_joining_look(g->config.joining)); /* a dead rank is a better explanation than Gloo's message */
+    REQUIRE(a.number < TRIES, PEER,
+            "the ranks could not connect to each other through %s, %d times, each on new ports: %.350s. Check whether "
+            "another program, such as a port scanner, connects to these ports; set GLOO_SOCKET_IFNAME=NAME to use "
+            "another network interface",
+            by, TRIES, why);
     FAIL(PEER,
-         "rank %d could not connect to the other ranks by way of %s: %.350s. GLOO_SOCKET_IFNAME=NAME chooses "
-         "another network interface",
+         "rank %d could not connect to the other ranks through %s: %.350s. Set GLOO_SOCKET_IFNAME=NAME to use another "
+         "network interface",
          g->config.rank, by, why);
 }
 
@@ -220,9 +222,9 @@ static void close_group(void *engine) {
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
-    REQUIRE(config->store, INVALID, "Gloo needs a store for its ranks to meet: {init_method} is missing");
+    REQUIRE(config->store, INVALID, "Gloo needs a store for its ranks to meet; set {init_method}");
     gloo_group *g = rm_calloc(1, sizeof *g);
-    REQUIRE(g, MEMORY, "no memory for a group");
+    REQUIRE(g, MEMORY, "out of memory for a group");
     g->config = *config;
     g->slices = (rm_slices){.exchange = exchange,
                             .gather = gather_rows,

@@ -1,14 +1,14 @@
-/* group_local.c: collectives among ranks of one host, over shared memory. The table rm_group_local at the end.
+/* group_local.c: collectives among ranks of one host, over shared memory. The table rm_group_local is at the end.
  *
- * Each rank says in its slot what it is about to do, and meets the others (local_meeting.h). Then, by size and place of
- * the buffers, one of three ways:
+ * Each rank writes what it is about to do into its slot and meets the others (local_meeting.h). Depending on the size
+ * and place of the buffers, there are three ways:
  *
- *   eager      what fits in the slot's eager block was written there before meeting: each rank sums it up by itself.
- *              One meeting. Blocks alternate, because a rank may be one call ahead of another that still reads.
- *   in place   all buffers lie in the arena: each rank sums its slice, and writes it into everybody's out. Two meetings.
- *   staged     anything else: parts are copied through blocks in the arena that stay in a cache.
+ *   eager      Small data were written to the slot's eager block before the meeting; each rank sums them up by itself.
+ *              One meeting. Blocks alternate, because a rank may be one call ahead of another that is still reading.
+ *   in place   All buffers are in the arena: each rank sums its slice and writes it into every rank's out. Two meetings.
+ *   staged     Anything else: parts are copied through blocks in the arena that are small enough to stay in a cache.
  *
- * The order of every sum is that of ranks, whoever computes it: all ways give the same bits. */
+ * Every sum is in the order of ranks, whichever rank computes it, so all ways give the same bits. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -28,15 +28,15 @@ typedef struct {
     rm_local_watch *watch;
     rm_local_meeting meeting;
     rm_slot *mine;
-    const void **input; /* where each rank's data is, for rm_reduce */
+    const void **input; /* each rank's data, for rm_reduce */
     void **output;
 } local_group;
 
 static remat_status meet(local_group *g) { return rm_local_meet(&g->meeting); }
 
-/* ---- Saying and comparing -------------------------------------------------------------------------------------- */
+/* ---- Publishing and comparing ---------------------------------------------------------------------------------- */
 
-/* The data a rank brings: its in; the root's out of a broadcast. */
+/* The bytes that this rank contributes: its in, or the root's out for a broadcast. */
 static uint64_t brought_bytes(const local_group *g, const rm_collective *what) {
     return what->kind == RM_BROADCAST ? rm_collective_out_bytes(what, g->config.size)
                                       : rm_collective_in_bytes(what, g->config.size);
@@ -85,7 +85,7 @@ static remat_status compare(local_group *g, uint64_t call) {
 
 /* ---- Eager ----------------------------------------------------------------------------------------------------- */
 
-/* Everybody's data can be read at `input`: makes this rank's out from it. */
+/* All ranks' data can be read at `input`: computes this rank's out from them. */
 static void collect(local_group *g, const rm_collective *what) {
     uint64_t bytes = (uint64_t)what->count * rm_wire_bytes(what->wire);
     if (bytes == 0) return;
@@ -110,7 +110,8 @@ static void collect_eager(local_group *g, uint64_t call, const rm_collective *wh
 
 /* ---- In place -------------------------------------------------------------------------------------------------- */
 
-/* Where everybody's data is, if all that is needed lies in the arena. Ranks decide alike: they read the same words. */
+/* Finds all ranks' data, if every buffer needed is in the arena. All ranks decide alike, since they read the same
+ * words. */
 static bool find_in_place(local_group *g, uint64_t call, const rm_collective *what) {
     for (int32_t r = 0; r < g->config.size; r++) {
         const rm_said *said = &rm_local_slot(&g->arena, r)->said[call % 2];
@@ -122,7 +123,7 @@ static bool find_in_place(local_group *g, uint64_t call, const rm_collective *wh
     return true;
 }
 
-/* The slice of `count` elements that this rank sums: whole cache lines, so that two ranks never share one. */
+/* The slice of `count` elements that this rank sums: whole cache lines, so that no two ranks share a line. */
 static int64_t slice(const local_group *g, int64_t count, int64_t *at) {
     int64_t size = g->config.size, each = ((count + size - 1) / size + 63) / 64 * 64;
     *at = each * g->config.rank < count ? each * g->config.rank : count;
@@ -132,7 +133,7 @@ static int64_t slice(const local_group *g, int64_t count, int64_t *at) {
 static remat_status do_in_place(local_group *g, const rm_collective *what) {
     if (what->kind != RM_ALL_REDUCE) {
         collect(g, what);
-        return meet(g); /* now the others have read what was ours */
+        return meet(g); /* after this, the others have read this rank's data */
     }
     int64_t at, n = slice(g, what->count, &at), offset = at * (int64_t)rm_wire_bytes(what->wire);
     for (int32_t r = 0; r < g->config.size; r++) {
@@ -154,7 +155,8 @@ static remat_status staged_all_reduce(local_group *g, const rm_collective *what)
         for (int32_t r = 0; r < g->config.size; r++) g->input[r] = rm_local_stage(&g->arena, r) + from * width;
         void *sums = rm_local_sums(&g->arena) + from * width;
         if (own > 0) rm_reduce(what->wire, what->reduction, g->input, g->config.size, &sums, 1, own);
-        TRY(meet(g)); /* what is copied out next is overwritten after the next meeting, to which all come from here */
+        /* The blocks copied out next are overwritten only after the next meeting, which every rank calls after this */
+        TRY(meet(g));
         memcpy((char *)what->out + at * width, rm_local_sums(&g->arena), (size_t)(n * width));
     }
     return REMAT_OK;
@@ -186,8 +188,8 @@ static remat_status staged_broadcast(local_group *g, const rm_collective *what) 
     return REMAT_OK;
 }
 
-/* A stage holds the same part of every row. In and out may overlap in our own row, of which a part is in the stage before
- * it is overwritten. */
+/* A stage holds the same part of every row. In and out may overlap in this rank's own row; that part is in the stage
+ * before it is overwritten. */
 static remat_status staged_reduce_scatter(local_group *g, const rm_collective *what) {
     const int64_t width = (int64_t)rm_wire_bytes(what->wire), part = RM_STAGE_BYTES / width / g->config.size;
     for (int64_t at = 0; at < what->count; at += part) {
@@ -258,7 +260,7 @@ static void come_in(local_group *g) {
     atomic_store(&g->mine->presence, RM_HERE);
 }
 
-/* Until it has mapped the arena. */
+/* Waits until the rank has mapped the arena. */
 static remat_status wait_for_presence(local_group *g, int32_t rank) {
     const rm_slot *slot = rm_local_slot(&g->arena, rank);
     for (int64_t pause = 0; atomic_load(&slot->presence) == RM_ABSENT;) {
@@ -269,25 +271,25 @@ static remat_status wait_for_presence(local_group *g, int32_t rank) {
 }
 
 static remat_status enter(local_group *g) {
-    rm_joining_step(g->config.joining, "mapping the memory that ranks share");
+    rm_joining_step(g->config.joining, "mapping the shared memory");
     TRY(rm_local_arena_open(&g->config, &g->arena));
     come_in(g);
-    rm_joining_step(g->config.joining, "waiting until all have mapped it");
+    rm_joining_step(g->config.joining, "waiting until all ranks have mapped the shared memory");
     for (int32_t r = 0; r < g->config.size; r++) TRY(wait_for_presence(g, r));
     if (g->config.size > 1) TRY(rm_local_watch_start(&g->config, &g->arena, &g->watch));
     rm_joining_step(g->config.joining, "meeting for the first time");
-    return meet(g); /* pidfds are of the right processes: all were alive after they had been opened */
+    return meet(g); /* now pidfds refer to the right processes: all ranks were alive after they had been opened */
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
     local_group *g = rm_calloc(1, sizeof *g);
-    REQUIRE(g, MEMORY, "no memory for a group of %d ranks", config->size);
+    REQUIRE(g, MEMORY, "out of memory for a group of %d ranks", config->size);
     g->config = *config;
     g->arena.fd = -1;
     rm_local_meeting_init(&g->config, &g->arena, &g->meeting);
     g->input = rm_calloc((size_t)config->size, sizeof *g->input);
     g->output = rm_calloc((size_t)config->size, sizeof *g->output);
-    remat_status status = g->input && g->output ? enter(g) : rm_fail(REMAT_MEMORY, "no memory for a group");
+    remat_status status = g->input && g->output ? enter(g) : rm_fail(REMAT_MEMORY, "out of memory for a group");
     if (status)
         close_group(g);
     else

@@ -1,11 +1,11 @@
-/* group_mpi.c: collectives by MPI, Open MPI or MPICH, for ranks that mpirun or srun has started. The table rm_group_mpi at
- * the end.
+/* group_mpi.c: collectives by MPI (Open MPI or MPICH), for ranks that mpirun or srun has started. The table
+ * rm_group_mpi is at the end.
  *
- * Every collective begins with an exchange of fingerprints that does not block: until all ranks are there, this rank looks
- * at the clock and at who has died. After that all are in the same call, and MPI's own blocking collective, which is its
- * fastest, does the work. MPI cannot interrupt that; a rank that dies inside it is MPI's launcher's to notice. MPI says neither
- * who has died nor who is stopped: that is known through a store, which rank 0 serves where nobody else does. Sums whose order is
- * fixed, and those of types that MPI does not know, are made here (slices.h). A module: module.h. */
+ * Every collective begins with a non-blocking exchange of fingerprints. Until all ranks have arrived, this rank watches
+ * the clock and checks for dead ranks. After that all ranks are in the same call, and MPI's own blocking collective,
+ * its fastest, does the work. It cannot be interrupted: if a rank dies inside it, MPI's launcher has to notice. MPI
+ * does not say which rank died or is stopped. A store tells; rank 0 serves one if the config has none. Sums whose order
+ * is fixed, and sums of types that MPI does not support, are made by slices.h. This engine is a module: module.h. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -24,22 +24,22 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-#include "dist/group/module_calls.h" /* last */
+#include "dist/group/module_calls.h" /* must be last */
 
-#define PART (1 << 30) /* elements: MPI counts in int */
+#define PART (1 << 30) /* elements; MPI counts in int */
 
 typedef struct {
     rm_group_config config;
     MPI_Comm comm;
     MPI_Op add_bytes;
-    rm_kv *own_store; /* where config brought none: config.store is this one */
+    rm_kv *own_store; /* the store made here if the config had none; config.store is this one */
     rm_failure failure;
     rm_scratch scratch;
     rm_slices slices;
-    _Atomic bool failed; /* then MPI must not be asked to finish anything in common */
+    _Atomic bool failed; /* once true, no joint operation of MPI may be started */
 } mpi_group;
 
-static _Atomic int groups_open; /* MPI ends with the last one; it cannot be begun twice */
+static _Atomic int groups_open; /* MPI is finalized with the last group; it cannot be initialised twice */
 static _Atomic bool begun_here;
 
 static remat_status check_mpi(int code, const char *what) {
@@ -52,7 +52,8 @@ static remat_status check_mpi(int code, const char *what) {
 
 /* ---- Fingerprints ----------------------------------------------------------------------------------------------- */
 
-/* MPI moves on only while it is called: spin, then let others have the core, and after a second take it easy. */
+/* MPI only makes progress while it is called: spins first, then yields the core, and after a second sleeps between
+ * calls. */
 static remat_status wait_for(mpi_group *g, const rm_fingerprint *now, MPI_Request *request) {
     uint64_t start = 0, waited = 0;
     for (uint64_t tries = 0;; tries++) {
@@ -101,13 +102,13 @@ static MPI_Datatype type_of(rm_wire wire) {
         return MPI_DOUBLE;
     case RM_WIRE_U8:
         return MPI_UINT8_T;
-    default: /* f16 and bf16 are only moved by MPI */
+    default: /* MPI only moves f16 and bf16 */
         return MPI_UINT16_T;
     }
 }
 
-/* Open MPI 4.1 adds bytes with saturation where the processor has vectors (255 + 1 = 255), and wraps around elsewhere: its
- * MPI_SUM is not used for them. */
+/* On processors with vector units, Open MPI 4.1 adds bytes with saturation (255 + 1 = 255); elsewhere it wraps around.
+ * MPI_SUM is therefore not used for bytes. */
 static void add_bytes(void *in, void *sum, int *count, MPI_Datatype *type) {
     const uint8_t *x = in;
     uint8_t *y = sum;
@@ -147,7 +148,7 @@ static remat_status all_gather(mpi_group *g, const rm_collective *what) {
     return check_mpi(MPI_Allgather(from, n, type, what->out, n, type, g->comm), "MPI_Allgather");
 }
 
-/* From a copy: MPI's in-place form puts the row elsewhere, and a mean must not scale what is the caller's. */
+/* Works on a copy: MPI's in-place form puts the row elsewhere, and a mean must not scale the caller's data. */
 static remat_status reduce_scatter(mpi_group *g, const rm_collective *what) {
     MPI_Datatype type = type_of(what->wire);
     TRY(rm_scratch_take(&g->scratch, rm_collective_in_bytes(what, g->config.size)));
@@ -170,13 +171,13 @@ static remat_status gather_rows(void *context, const void *from, void *to, uint6
 
 static remat_status do_it(mpi_group *g, const rm_collective *what) {
     const bool reduces = what->kind == RM_ALL_REDUCE || what->kind == RM_REDUCE_SCATTER;
-    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* the ranks have already met to agree */
     if (reduces && rm_is_sliced(what)) return rm_slices_reduce(&g->slices, what);
     if (what->kind == RM_ALL_REDUCE) return all_reduce(g, what);
     if (what->kind == RM_BROADCAST) return broadcast(g, what);
     REQUIRE(what->count <= PART, MISSING,
-            "%s of %lld elements a rank by MPI, which counts to 2^31: use smaller buckets", rm_kind_text(what->kind),
-            (long long)what->count);
+            "%s of %lld elements per rank is too large for MPI, which counts to 2^31; use smaller buckets",
+            rm_kind_text(what->kind), (long long)what->count);
     return what->kind == RM_ALL_GATHER ? all_gather(g, what) : reduce_scatter(g, what);
 }
 
@@ -196,7 +197,7 @@ static remat_status begin_mpi(void) {
     int begun = 0, ended = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&begun);
     MPI_Finalized(&ended);
-    REQUIRE(!ended, INVALID, "MPI has ended in this process, and cannot be begun again: keep one group open");
+    REQUIRE(!ended, INVALID, "MPI has ended in this process and cannot be started again; keep one group open");
     if (begun) {
         MPI_Query_thread(&level);
     } else {
@@ -204,7 +205,9 @@ static remat_status begin_mpi(void) {
         begun_here = true;
     }
     REQUIRE(level >= MPI_THREAD_SERIALIZED, MISSING,
-            "this MPI allows calls from one thread only (level %d); Remat needs MPI_THREAD_SERIALIZED", level);
+            "this MPI allows calls from one thread only (level %d), but Remat needs MPI_THREAD_SERIALIZED; use an MPI "
+            "built with threads",
+            level);
     return REMAT_OK;
 }
 
@@ -212,7 +215,7 @@ static void end_mpi(bool failed) {
     if (--groups_open == 0 && begun_here && !failed) MPI_Finalize();
 }
 
-/* "Open MPI v4.1.4": the rest says who built it. */
+/* "Open MPI v4.1.4"; the rest says who built it. */
 static void version_of_mpi(char text[MPI_MAX_LIBRARY_VERSION_STRING]) {
     int length = 0;
     MPI_Get_library_version(text, &length);
@@ -226,13 +229,13 @@ static remat_status check_ranks(const rm_group_config *config) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     version_of_mpi(version);
     REQUIRE(rank == config->rank && size == config->size, INVALID,
-            "this is rank %d of %d, but MPI says %d of %d: with {backend}=mpi ranks must be started by the mpirun "
-            "that belongs to the library (%s) or by srun --mpi=pmix, and keep its numbers",
+            "this is rank %d of %d, but MPI says %d of %d; with {backend}=mpi, start the ranks with the mpirun that "
+            "belongs to the library (%s) or with srun --mpi=pmix, and keep its numbers",
             config->rank, config->size, rank, size, version);
     return REMAT_OK;
 }
 
-/* OK where all ranks say so; else the sentence of the first that does not, on all. */
+/* OK if all ranks succeeded; otherwise the message of the first rank that did not, on all ranks. */
 static remat_status all_or_none(mpi_group *g, remat_status mine) {
     char sentence[900];
     int first = mine ? g->config.rank : g->config.size;
@@ -243,7 +246,7 @@ static remat_status all_or_none(mpi_group *g, remat_status mine) {
     FAIL(PEER, "%s", sentence);
 }
 
-/* mpirun tells ranks on several hosts nobody's address, but MPI can. */
+/* mpirun gives ranks on several hosts no address of rank 0, but MPI can carry one. */
 static remat_status open_own_store(mpi_group *g) {
     rm_bootstrap_address address = {0};
     remat_status status = REMAT_OK;
@@ -277,13 +280,14 @@ static void close_group(void *engine) {
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
-    rm_joining_step(config->joining, "starting MPI"); /* whose own waits nobody can end, but rm_group_config.stuck */
+    /* Nothing can interrupt MPI's own waits; rm_group_config.stuck is called instead */
+    rm_joining_step(config->joining, "starting MPI");
     TRY(begin_mpi());
     groups_open++;
     mpi_group *g = rm_calloc(1, sizeof *g);
     if (!g) {
         end_mpi(false);
-        FAIL(MEMORY, "no memory for a group");
+        FAIL(MEMORY, "out of memory for a group");
     }
     g->config = *config;
     g->comm = MPI_COMM_NULL;

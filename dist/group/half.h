@@ -1,11 +1,11 @@
-/* half.h: the two 16-bit formats of floats, by integer arithmetic that compilers turn into vector code, so that no machine
- * needs instructions for them and all give the same bits.
+/* half.h: the two 16-bit float formats, in integer arithmetic that compilers vectorize. No machine needs special
+ * instructions, and all give the same bits.
  *
- *   f16    sign, 5 bits of exponent, 10 of fraction: 65504 at most, 2^-24 at least
- *   bf16   sign, 8 bits of exponent, 7 of fraction: the first half of a float
+ *   f16    sign, 5 bits of exponent, 10 of fraction: largest 65504, smallest 2^-24
+ *   bf16   sign, 8 bits of exponent, 7 of fraction: the upper half of a float
  *
- * To 16 bits: to nearest, ties to even; too large becomes infinite; a NaN becomes the one quiet NaN, so that sums of NaNs
- * have the same bits in any order. To 32: exact. */
+ * Conversion to 16 bits rounds to nearest, ties to even. Overflow gives infinity. Every NaN becomes the same quiet NaN,
+ * so that sums of NaNs have the same bits in any order. Conversion to 32 bits is exact. */
 #ifndef RM_HALF_H
 #define RM_HALF_H
 
@@ -31,8 +31,9 @@ static inline float rm_from_bf16(uint16_t half) { return rm_bits_float((uint32_t
 
 static inline uint16_t rm_to_f16(float x) {
     uint32_t bits = rm_float_bits(x), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
-    /* From 2^-14: the exponent's bias 127 becomes 15, and 13 bits of the fraction go. Past 65504 this rounds up to the
-     * infinite. Below: the unit of 0.5 is that of the smallest halves, so the addition rounds. */
+    /* From 2^-14 on: the exponent's bias changes from 127 to 15, and 13 bits of the fraction are dropped. Values above
+     * 65504 round up to infinity. Below 2^-14: the last bit of 0.5 has the weight of the smallest halves, so the
+     * addition rounds. */
     uint32_t usual = (size - (112u << 23) + 0xfffu + (size >> 13 & 1u)) >> 13;
     uint32_t tiny = rm_float_bits(rm_bits_float(size) + 0.5f) - 0x3f000000u;
     uint32_t half = size < 0x38800000u ? tiny : size >= 0x47800000u ? 0x7c00u : usual;
@@ -40,7 +41,7 @@ static inline uint16_t rm_to_f16(float x) {
 }
 static inline float rm_from_f16(uint16_t half) {
     uint32_t size = (half & 0x7fffu) << 13, sign = (uint32_t)(half & 0x8000u) << 16;
-    uint32_t tiny = rm_float_bits(rm_bits_float(size + (113u << 23)) - 0x1p-14f); /* no denormal float on the way */
+    uint32_t tiny = rm_float_bits(rm_bits_float(size + (113u << 23)) - 0x1p-14f); /* avoids denormal floats */
     uint32_t bits = size < (1u << 23) ? tiny : size >= (31u << 23) ? size | 0x7f800000u : size + (112u << 23);
     return rm_bits_float(bits | sign);
 }

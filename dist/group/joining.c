@@ -1,9 +1,10 @@
-/* joining.c: see joining.h. What a rank leaves in the store, under NAME/joining/RANK:
+/* joining.c: see joining.h. Each rank keeps an entry in the store, under NAME/joining/RANK:
  *
  *     STEP BEAT ROUND DOING, a tab, WHO        "3 17 502 connecting by Gloo<tab>node7, process 4711"
  *
- * STEP counts rm_joining_step, BEAT the signs of life, ROUND is how many ms lie between two of them: half a second, and what
- * asking the store takes, which over long distances is more. NAME/abort has the sentence that ends the wait for all. */
+ * STEP counts calls of rm_joining_step and BEAT counts heartbeats. ROUND is the time between two heartbeats in ms: half
+ * a second plus the time to query the store, which is longer over long distances. NAME/abort holds the message that
+ * ends the wait for all ranks. */
 #define _GNU_SOURCE
 #include "dist/group/joining.h"
 
@@ -22,50 +23,51 @@
 #define BEAT_S 0.5
 #define FIRST_BEAT_S 0.1
 #define TALK_S 0.1
-#define QUIET_S 1.5 /* three beats */
-#define FIRST_S 1.5 /* when people are told whom a wait is for, and told again; after that every LATER_S */
+#define QUIET_S 1.5 /* three heartbeats */
+/* Seconds until the user is told which ranks are waited for, first and second time; then every LATER_S */
+#define FIRST_S 1.5
 #define SECOND_S 30.0
 #define LATER_S 60.0
-#define STUCK_S 3.0 /* a library has so long to give up when the wait is over */
+#define STUCK_S 3.0 /* seconds that a library gets to return after the wait is over */
 #define OPEN INT32_MAX
 
-/* What is known of a rank. step 0: it has not come. */
+/* What is known about a rank. step 0: it has not arrived. */
 typedef struct {
     int32_t step;
     char beat[24];
-    double round_s, heard_s; /* heard_s: when its sign of life was last a new one */
+    double round_s, heard_s; /* heard_s: time of its last new heartbeat */
     char doing[80], who[112];
 } mate;
 
 struct rm_joining {
     const rm_group_config *config;
     rm_kv *store; /* config->store */
-    mate *mates;  /* of the beating thread alone */
+    mate *mates;  /* used by the heartbeat thread only */
     rm_side_thread beats, talks;
     bool has_beats, has_talks;
-    double round_s; /* of the beating thread: how long its last round was */
-    /* Under the lock of `beats`: */
+    double round_s; /* duration of the heartbeat thread's last round */
+    /* Protected by the lock of `beats`: */
     int32_t step;
     int64_t count;
     const char *doing;
-    double since_s;           /* when this step began, on a clock that stands while this process is stopped */
-    double slept_s, looked_s; /* how much that clock is behind, and when it was last looked at */
-    double asking_s;          /* since when the store owes an answer; 0: it does not */
-    bool stuck, speaks;       /* speaks: this rank is the lowest that lives */
-    char awaited[600 + 240];  /* whom this step waits for, in words */
+    double since_s;           /* start of this step, on a clock that does not advance while this process is stopped */
+    double slept_s, looked_s; /* by how much that clock lags, and when it was last read */
+    double asking_s;          /* since when a query of the store has been pending; 0: none is */
+    bool stuck, speaks;       /* speaks: this is the lowest live rank */
+    char awaited[600 + 240];  /* description of the ranks that this step waits for */
     char failure[900];        /* "": none */
     double failed_s;
-    _Atomic bool silent; /* the store has not answered: it is asked nothing more, as each answer would be waited for */
+    _Atomic bool silent; /* the store did not answer: it is not queried any more, since each query would wait */
     _Atomic bool ending;
-    int refused; /* refusals told so far; of the talking thread */
+    int refused; /* number of refusals reported so far; used by the reporting thread */
 };
 
-/* ---- The clock ------------------------------------------------------------------------------------------------------ */
+/* ---- The clock --------------------------------------------------------------------------------------------------- */
 
 static double now_s(void) { return (double)rm_now_ns() * 1e-9; }
 
-/* With the lock. Both threads, and who waits, look often: a long gap means that this process was stopped, and perhaps the whole job
- * with it. Nobody is blamed for that time. */
+/* The caller holds the lock. Both threads and the waiting thread call this often, so a long gap means that this process
+ * was stopped, perhaps with the whole job. That time counts for nobody. */
 static double clock_s(rm_joining *j) {
     double now = now_s(), gap = now - j->looked_s;
     if (gap > 2 * QUIET_S + j->round_s) j->slept_s += gap;
@@ -73,7 +75,7 @@ static double clock_s(rm_joining *j) {
     return now - j->slept_s;
 }
 
-/* ---- What ranks leave in the store ----------------------------------------------------------------------------------- */
+/* ---- Entries in the store ---------------------------------------------------------------------------------------- */
 
 static void key_of(const rm_joining *j, int32_t rank, char key[RM_KV_KEY_BYTES]) {
     snprintf(key, RM_KV_KEY_BYTES, "%s/joining/%d", j->config->name, rank);
@@ -121,7 +123,7 @@ static void read_word(mate *m, char *text, double now) {
     snprintf(m->who, sizeof m->who, "%s", rm_printable(tab + 1));
 }
 
-/* The store has answered: whoever asks next is not kept waiting since earlier. */
+/* The store has answered, so the next query's waiting time starts anew. */
 static void note_answer(rm_joining *j) {
     rm_side_thread_lock(&j->beats);
     if (j->asking_s > 0) j->asking_s = now_s();
@@ -147,9 +149,9 @@ static double silence_of(const rm_joining *j, const mate *m, double now) {
     return m->step == 0 || m->step == OPEN || silence < allowed ? 0 : silence;
 }
 
-/* ---- Words ---------------------------------------------------------------------------------------------------------- */
+/* ---- Descriptions ------------------------------------------------------------------------------------------------ */
 
-/* The ranks that are behind all others; false where none is. */
+/* Finds the ranks that lag behind all others. Returns false if there are none. */
 static bool find_behind(const rm_joining *j, bool *others) {
     int32_t least = OPEN, most = 0, size = j->config->size;
     for (int32_t r = 0; r < size; r++) {
@@ -161,7 +163,7 @@ static bool find_behind(const rm_joining *j, bool *others) {
     return least < most;
 }
 
-/* Where all have come as far, those that give no sign of life; false where all do. */
+/* If all ranks are in the same step, finds those without a heartbeat. Returns false if there are none. */
 static bool find_silent(const rm_joining *j, bool *others, double now) {
     bool any = false;
     for (int32_t r = 0; r < j->config->size; r++) {
@@ -171,7 +173,7 @@ static bool find_silent(const rm_joining *j, bool *others, double now) {
     return any;
 }
 
-/* `who`: "rank 1 of 3 (node7, process 4711)", "ranks 1, 3-7 of 8"; `how`: ", which ...", "" where nothing is known. */
+/* `who`: "rank 1 of 3 (node7, process 4711)", "ranks 1, 3-7 of 8"; `how`: ", which ...", or "" if nothing is known. */
 static void describe(const rm_joining *j, const bool *others, double now, char *who, size_t who_bytes, char *how,
                      size_t how_bytes) {
     int32_t one = -1, count = 0;
@@ -191,7 +193,7 @@ static void describe(const rm_joining *j, const bool *others, double now, char *
                  now - m->heard_s);
 }
 
-/* Whom all wait for, and what is known of that rank. */
+/* Describes the ranks that all others wait for. */
 static void name_awaited(const rm_joining *j, bool *others, double now, char *who, size_t who_bytes, char *how,
                          size_t how_bytes) {
     if (!j->store) {
@@ -205,9 +207,9 @@ static void name_awaited(const rm_joining *j, bool *others, double now, char *wh
     }
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------------- */
+/* ---- Ending the wait --------------------------------------------------------------------------------------------- */
 
-/* The first reason is that of all. */
+/* The first reason holds for all ranks. */
 static void tell_all(rm_joining *j, const char *sentence) {
     char key[RM_KV_KEY_BYTES];
     uint32_t length;
@@ -242,13 +244,13 @@ static bool is_over(rm_joining *j) {
     return true;
 }
 
-/* A rank whose store is closed cannot come any more, however well it ended. */
+/* A rank that has closed its store cannot arrive any more, even if it exited normally. */
 static bool has_one_left(rm_joining *j, const bool *others) {
     char who[128], text[400];
     for (int32_t r = 0; r < j->config->size; r++) {
         if (others[r] || r == j->config->rank || !rm_kv_left(j->store, r, who, sizeof who)) continue;
         read_mate(j, r);
-        if (j->mates[r].step == OPEN) continue; /* it opened the group, and was quick */
+        if (j->mates[r].step == OPEN) continue; /* it had opened the group before it ended */
         snprintf(text, sizeof text,
                  "rank %d of %d (%s) ended before the group had started, while the others waited for it", r,
                  j->config->size, who);
@@ -266,13 +268,13 @@ static void give_up(rm_joining *j, const char *who, const char *how) {
                         named ? "%.500s did not come within %lld ms" : "%.500s came, and got no further within %lld ms",
                         who, (long long)c->join_ms);
     if (*how) used += snprintf(text + used, sizeof text - (size_t)used, ": %.200s", how);
-    if (c->join_name) snprintf(text + used, sizeof text - (size_t)used, ". %s allows no longer", c->join_name);
+    if (c->join_name) snprintf(text + used, sizeof text - (size_t)used, ". This is the limit of %s", c->join_name);
     end_for_all(j, text);
 }
 
-/* ---- The thread that beats --------------------------------------------------------------------------------------------- */
+/* ---- The heartbeat thread ---------------------------------------------------------------------------------------- */
 
-/* Of the ranks before this one the first that lives: it judges for all. */
+/* Whether this is the lowest live rank, which decides for all. */
 static bool is_judge(rm_joining *j) {
     for (int32_t r = 0; r < j->config->rank && !j->ending; r++) {
         read_mate(j, r);
@@ -305,7 +307,7 @@ static void judge(rm_joining *j, bool late) {
     rm_free(others);
 }
 
-/* The store numbers those whom it sends away. */
+/* The store numbers the processes that it refuses. */
 static void tell_refused(rm_joining *j) {
     char key[32], who[400], sentence[440];
     uint32_t bytes;
@@ -333,7 +335,7 @@ static void look_round(rm_joining *j) {
     if ((judges || late) && !j->ending) judge(j, late);
 }
 
-/* Between two questions the store has answered. */
+/* Between two queries, the store has answered. */
 static void *beat(void *context) {
     rm_joining *j = context;
     rm_side_thread_lock(&j->beats);
@@ -359,7 +361,7 @@ static void *beat(void *context) {
     return NULL;
 }
 
-/* ---- The thread that talks, which never asks the store and so is never kept waiting ------------------------------------------ */
+/* ---- The reporting thread, which never queries the store and so never blocks ------------------------------------- */
 
 static void say(rm_joining *j, const char *who, const char *how, double waited) {
     char sentence[1000];
@@ -370,12 +372,12 @@ static void say(rm_joining *j, const char *who, const char *how, double waited) 
 
 typedef struct {
     int32_t step;
-    double next_s; /* from the step's beginning: when to speak of it again */
-    char who[500]; /* whom it spoke of last */
-    bool store;    /* it has spoken of the store */
+    double next_s; /* when to report again, in seconds since the start of the step */
+    char who[500]; /* the ranks named in the last report */
+    bool store;    /* the store has been reported */
 } told;
 
-/* While ranks arrive, whom the wait is for changes all the time; later a change is news. */
+/* While ranks are arriving, the list changes all the time; after that, a change is reported at once. */
 static bool is_due(const told *t, const char *who, double waited) {
     return waited >= t->next_s ||
            (t->step > 1 && *t->who && strncmp(t->who, who, sizeof t->who - 1) && waited >= FIRST_S);
@@ -434,14 +436,14 @@ static void *talk(void *context) {
     return NULL;
 }
 
-/* ---- For who joins ------------------------------------------------------------------------------------------------------ */
+/* ---- For who joins ----------------------------------------------------------------------------------------------- */
 
 static remat_status start(rm_joining *j) {
     if (j->config->size == 1) return REMAT_OK;
-    TRY(rm_side_thread_start(&j->beats, beat, j, "give signs of life"));
+    TRY(rm_side_thread_start(&j->beats, beat, j, "send heartbeats"));
     j->has_beats = true;
     if (!j->config->say) return REMAT_OK;
-    TRY(rm_side_thread_start(&j->talks, talk, j, "tell of waiting"));
+    TRY(rm_side_thread_start(&j->talks, talk, j, "report waiting"));
     j->has_talks = true;
     return REMAT_OK;
 }
@@ -452,13 +454,13 @@ remat_status rm_joining_begin(const rm_group_config *config, rm_joining **out) {
     if (!j || !mates) {
         rm_free(j);
         rm_free(mates);
-        FAIL(MEMORY, "no memory to meet %d ranks", config->size);
+        FAIL(MEMORY, "out of memory to meet %d ranks", config->size);
     }
     *j = (rm_joining){
-        .config = config, .store = config->store, .mates = mates, .step = 1, .doing = "meeting the others"};
+        .config = config, .store = config->store, .mates = mates, .step = 1, .doing = "meeting the other ranks"};
     j->since_s = j->looked_s = now_s();
     if (config->size > 1) leave_word(j, j->step, 0, j->doing);
-    j->round_s = 3 * (now_s() - j->since_s); /* a first guess, from one question of several */
+    j->round_s = 3 * (now_s() - j->since_s); /* a first guess, from the duration of one of several queries */
     remat_status status = start(j);
     if (status)
         rm_joining_free(j);
@@ -488,7 +490,7 @@ remat_status rm_joining_look(rm_joining *j) {
 }
 
 remat_status rm_joining_pause(rm_joining *j, int64_t *pause_us) {
-    const int64_t longest = 20000 + 250 * j->config->size; /* the more they are, the less often each asks */
+    const int64_t longest = 20000 + 250 * j->config->size; /* with more ranks, each one queries less often */
     TRY(rm_joining_look(j));
     *pause_us = *pause_us ? *pause_us * 3 / 2 : 100;
     if (*pause_us > longest) *pause_us = longest;
@@ -496,7 +498,7 @@ remat_status rm_joining_pause(rm_joining *j, int64_t *pause_us) {
     return REMAT_OK;
 }
 
-/* Who ends tells why before its store goes. */
+/* A rank that ends publishes the reason before its store goes. */
 remat_status rm_joining_get(rm_joining *j, const char *key, void *value, uint32_t capacity, uint32_t *bytes) {
     for (int64_t pause = 0;;) {
         remat_status status = rm_kv_get(j->store, key, value, capacity, bytes, -1);

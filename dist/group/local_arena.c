@@ -1,4 +1,4 @@
-/* local_arena.c: one sparse memfd that all ranks of a host map, and the allocation in a rank's region of it. */
+/* local_arena.c: one sparse memfd that all ranks of a host map, and allocation in a rank's region of it. */
 #define _GNU_SOURCE
 #include "dist/group/local_arena.h"
 
@@ -20,8 +20,8 @@
 #define REGION_DEFAULT (UINT64_C(16) << 30)
 
 struct rm_arena_piece {
-    uint64_t at, bytes; /* in the region */
-    char *mapped;       /* where else it is seen; NULL: nowhere */
+    uint64_t at, bytes; /* offset and size in the region */
+    char *mapped;       /* second mapping of the piece; NULL: none */
     rm_arena_piece *next;
 };
 
@@ -43,33 +43,33 @@ static remat_status map(rm_local_arena *a) {
     if (a->base == MAP_FAILED) {
         a->base = NULL;
         FAIL(MEMORY,
-             "cannot map %.1f GiB of address space for %d ranks' buffers (%s): is there a limit on virtual memory "
-             "(ulimit -v)?",
+             "cannot map %.1f GiB of address space for %d ranks' buffers (%s); check for a limit on virtual memory "
+             "(ulimit -v)",
              (double)a->bytes / (1 << 30), a->size, strerror(errno));
     }
     (void)madvise(a->base + a->regions_at, a->bytes - a->regions_at,
-                  MADV_DONTDUMP); /* gradients: not worth a core file */
+                  MADV_DONTDUMP); /* gradients are not worth dumping to a core file */
     (void)madvise(a->base + a->regions_at, a->bytes - a->regions_at, MADV_HUGEPAGE);
     a->head = (rm_arena_head *)a->base;
     return REMAT_OK;
 }
 
-/* Memory that passes copies through: taken from the system now, by the rank that writes it (which decides where it lies on
- * machines with several memories), for the same reason as buffers are. */
+/* The memory through which copies pass. It is allocated now, by the rank that writes it (which decides the NUMA node),
+ * so that a lack of memory is an error, as for buffers. */
 static remat_status take_own_part(const rm_local_arena *a) {
     uint64_t stage = a->stage_at + (uint64_t)a->rank * RM_STAGE_BYTES;
     bool fine = !fallocate(a->fd, 0, (off_t)stage, RM_STAGE_BYTES);
     if (fine && a->rank == 0)
         fine = !fallocate(a->fd, 0, 0, (off_t)a->stage_at) && !fallocate(a->fd, 0, (off_t)a->sums_at, RM_STAGE_BYTES);
-    REQUIRE(fine, MEMORY, "no memory for %d ranks to share: %s", a->size, strerror(errno));
+    REQUIRE(fine, MEMORY, "out of memory that %d ranks can share: %s", a->size, strerror(errno));
     return REMAT_OK;
 }
 
 static remat_status make(rm_local_arena *a) {
     a->fd = memfd_create("remat", MFD_CLOEXEC);
-    REQUIRE(a->fd >= 0, IO, "cannot make shared memory: %s", strerror(errno));
-    REQUIRE(!ftruncate(a->fd, (off_t)a->bytes), MEMORY, "cannot make shared memory of %" PRIu64 " bytes: %s", a->bytes,
-            strerror(errno));
+    REQUIRE(a->fd >= 0, IO, "cannot create shared memory: %s", strerror(errno));
+    REQUIRE(!ftruncate(a->fd, (off_t)a->bytes), MEMORY, "cannot create shared memory of %" PRIu64 " bytes: %s",
+            a->bytes, strerror(errno));
     TRY(map(a));
     a->head->size = a->size;
     a->head->bytes = a->bytes;
@@ -96,15 +96,14 @@ static remat_status find(const rm_group_config *config, rm_local_arena *a) {
     REQUIRE(sscanf(where, "%d %d %" SCNu64, &pid, &fd, &region_bytes) == 3, INTERNAL, "rank 0's arena is '%s'", where);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     a->fd = open(path, O_RDWR | O_CLOEXEC);
-    REQUIRE(
-        a->fd >= 0, IO,
-        "cannot open the memory of rank 0, %s: %s. Ranks that share memory must run as one user, on one host and in "
-        "one container; otherwise use {backend}=mpi or gloo",
-        path, strerror(errno));
+    REQUIRE(a->fd >= 0, IO,
+            "cannot open the memory of rank 0, %s: %s. Ranks that share memory must run as one user, on one host and "
+            "in one container; otherwise use {backend}=mpi or gloo",
+            path, strerror(errno));
     lay_out(a, region_bytes);
     TRY(map(a));
     REQUIRE(lseek(a->fd, 0, SEEK_END) == (off_t)a->bytes && a->head->magic == MAGIC && a->head->size == a->size, IO,
-            "%s is not the memory of a group of %d ranks: do all ranks run the same Remat?", path, a->size);
+            "%s is not the memory of a group of %d ranks; run the same Remat on all ranks", path, a->size);
     return REMAT_OK;
 }
 
@@ -154,14 +153,14 @@ int64_t rm_local_offset(rm_local_arena *a, const void *buffer, uint64_t bytes) {
     return offset;
 }
 
-/* First fit. Gives the link to hang the new piece on, and where it starts. */
+/* First fit. Returns the link at which to insert the new piece; *at is its offset. */
 static rm_arena_piece **find_gap(rm_local_arena *a, uint64_t bytes, uint64_t *at) {
     rm_arena_piece **link = &a->pieces;
     for (*at = 0; *link && (*link)->at - *at < bytes; link = &(*link)->next) *at = (*link)->at + (*link)->bytes;
     return link;
 }
 
-/* A hole in the file: the memory goes back to the system, and the next buffer there is zero-filled again. */
+/* Punches a hole in the file: returns the memory to the system, and the next buffer there is zero-filled. */
 static void punch(rm_local_arena *a, uint64_t at, uint64_t bytes) {
     (void)fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(region_at(a) + at), (off_t)bytes);
 }
@@ -173,17 +172,17 @@ static remat_status take_piece(rm_local_arena *a, uint64_t bytes, char *mapped, 
             "%" PRIu64 " bytes do not fit into this rank's %" PRIu64 " bytes of shared address space", bytes,
             a->region_bytes);
     REQUIRE(!fallocate(a->fd, 0, (off_t)(region_at(a) + *at), (off_t)whole), MEMORY,
-            "no memory for a shared buffer of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+            "out of memory for a shared buffer of %" PRIu64 " bytes: %s", bytes, strerror(errno));
     if (!(piece = rm_malloc(sizeof *piece))) {
         punch(a, *at, whole);
-        FAIL(MEMORY, "no memory to keep account of a shared buffer");
+        FAIL(MEMORY, "out of memory for the record of a shared buffer");
     }
     *piece = (rm_arena_piece){.at = *at, .bytes = whole, .mapped = mapped, .next = *link};
     *link = piece;
     return REMAT_OK;
 }
 
-/* Of the piece at `at`, or (UINT64_MAX) the one mapped at `mapped`. */
+/* Frees the piece at `at` or, if that is UINT64_MAX, the one mapped at `mapped`. */
 static void give_piece(rm_local_arena *a, uint64_t at, const char *mapped) {
     for (rm_arena_piece **link = &a->pieces; *link; link = &(*link)->next) {
         rm_arena_piece *piece = *link;
@@ -209,18 +208,19 @@ void rm_local_free(rm_local_arena *a, void *buffer) {
     pthread_mutex_unlock(&a->lock);
 }
 
-/* ---- Pieces in place of other memory --------------------------------------------------------------------------- */
+/* ---- Pieces mapped over other memory --------------------------------------------------------------------------- */
 
 static bool put_anonymous(void *address, uint64_t bytes) {
     return mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-/* When the system refuses (too many mappings, say) it may have taken the old pages away already: they are put back. */
+/* If the system refuses (for example, too many mappings), it may already have removed the old pages; new ones replace
+ * them. */
 static remat_status put_piece(rm_local_arena *a, void *address, uint64_t bytes, uint64_t at) {
     off_t offset = (off_t)(region_at(a) + at);
     if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd, offset) != MAP_FAILED)
         return REMAT_OK;
-    remat_status status = rm_fail(REMAT_MEMORY, "cannot map %" PRIu64 " bytes of shared memory in place of others: %s",
+    remat_status status = rm_fail(REMAT_MEMORY, "cannot map %" PRIu64 " bytes of shared memory over existing pages: %s",
                                   bytes, strerror(errno));
     (void)put_anonymous(address, bytes);
     give_piece(a, UINT64_MAX, address);

@@ -1,6 +1,6 @@
-/* local_arena.h: the memory that ranks of one host share: who is here and what they say, room to pass copies through, and
- * a region for each rank in which buffers are allocated so that nothing has to be copied at all. A memfd: it has no name
- * that could be left behind, and needs no room in /dev/shm.
+/* local_arena.h: the memory that the ranks of one host share. It contains each rank's presence and current collective,
+ * blocks through which copies pass, and a region for each rank in which buffers are allocated, so that they need no
+ * copies at all. It is a memfd: it leaves no name behind and needs no space in /dev/shm.
  *
  *   | head | slot 0 | slot 1 | ... | eager, 2 per rank | stage per rank | sums | region 0 | region 1 | ...
  *
@@ -14,32 +14,33 @@
 
 #include "dist/group/fingerprint.h"
 
-#define RM_EAGER_BYTES (8u << 10)   /* what fits here is told together with the fingerprint */
-#define RM_STAGE_BYTES (256u << 10) /* larger copies pass through in parts of this size, which stay in a cache */
+#define RM_EAGER_BYTES (8u << 10)   /* data up to this size are published together with the fingerprint */
+#define RM_STAGE_BYTES (256u << 10) /* larger copies are cut into parts of this size, which fits in a cache */
 #define RM_HOST_TEXT 64
 
-/* What a rank says when it comes to a collective. */
+/* What a rank publishes when it arrives at a collective. */
 typedef struct {
     rm_fingerprint print;
-    int64_t in_at, out_at; /* offsets of its buffers in the arena; -1: private */
+    int64_t in_at, out_at; /* offsets of its buffers in the arena; -1: outside it */
 } rm_said;
 
 typedef enum { RM_ABSENT, RM_HERE, RM_LEFT } rm_presence;
 
-/* One rank's page. Only that rank writes to it, but for `sleepers`. */
+/* One rank's page. Only that rank writes to it, except for `sleepers`. */
 typedef struct {
-    _Alignas(128) _Atomic uint32_t arrived; /* how many meetings it has come to; a futex */
-    _Atomic uint32_t sleepers;              /* ranks asleep on `arrived` */
-    _Atomic int32_t core;                   /* where it ran when it last arrived */
-    _Alignas(128) rm_said said[2];          /* by the call's number modulo 2: a rank may be one call ahead */
+    _Alignas(128) _Atomic uint32_t arrived; /* number of meetings it has arrived at; a futex */
+    _Atomic uint32_t sleepers;              /* number of ranks asleep on `arrived` */
+    _Atomic int32_t core;                   /* processor it ran on when it last arrived */
+    /* Indexed by the call's number modulo 2, because a rank may be one call ahead */
+    _Alignas(128) rm_said said[2];
     _Alignas(128) _Atomic uint64_t doing;   /* the call it is in; 0: none */
-    _Atomic uint64_t beat_ns;               /* when it last gave a sign of life, CLOCK_MONOTONIC */
+    _Atomic uint64_t beat_ns;               /* time of its last heartbeat, CLOCK_MONOTONIC */
     _Atomic uint32_t presence;              /* rm_presence */
     int32_t pid;
     char host[RM_HOST_TEXT];
 } rm_slot;
 
-/* Why everybody must stop. `state`: 0 nothing, 1 being written, 2 can be read. */
+/* Why all ranks must stop. `state`: 0: nothing, 1: being written, 2: readable. */
 typedef struct {
     _Atomic uint32_t state;
     char text[800];
@@ -51,20 +52,20 @@ typedef struct {
     _Alignas(128) rm_verdict_of_peers stop;
 } rm_arena_head;
 
-typedef struct rm_arena_piece rm_arena_piece; /* of this rank's region */
+typedef struct rm_arena_piece rm_arena_piece; /* one allocation in this rank's region */
 
 typedef struct {
     int fd, rank, size;
-    char *base; /* where this process has mapped it */
+    char *base; /* this process's mapping */
     uint64_t bytes, slots_at, eager_at, stage_at, sums_at, regions_at, region_bytes;
     rm_arena_head *head;
-    pthread_mutex_t lock; /* of the pieces: one thread takes and gives them, and another asks where a buffer lies */
-    rm_arena_piece *pieces;     /* of this rank's region, in order of address */
+    pthread_mutex_t lock; /* protects the pieces: one thread allocates and frees, another looks up buffers */
+    rm_arena_piece *pieces;     /* in this rank's region, in order of address */
 } rm_local_arena;
 
-/* Rank 0 makes it and tells the others where through the store; the others map the same. */
+/* Rank 0 creates it and publishes it in the store; the others map it. */
 remat_status rm_local_arena_open(const rm_group_config *config, rm_local_arena *out);
-void rm_local_arena_close(rm_local_arena *arena); /* also one that failed to open */
+void rm_local_arena_close(rm_local_arena *arena); /* also accepts one that failed to open */
 
 static inline rm_slot *rm_local_slot(const rm_local_arena *arena, int32_t rank) {
     return (rm_slot *)(arena->base + arena->slots_at + (uint64_t)rank * 4096);
@@ -77,19 +78,21 @@ static inline char *rm_local_stage(const rm_local_arena *arena, int32_t rank) {
 }
 static inline char *rm_local_sums(const rm_local_arena *arena) { return arena->base + arena->sums_at; }
 
-/* Wakes the ranks that sleep until this one arrives. */
+/* Wakes the ranks that sleep until this rank arrives. */
 void rm_local_wake(rm_slot *slot);
 
-/* The offset of a buffer that lies as a whole in this rank's region, or in a piece of it that is mapped over other memory;
- * -1 when it does not. */
+/* The offset of a buffer that lies entirely in this rank's region, or in a piece of it that is mapped over other
+ * memory; otherwise -1. */
 int64_t rm_local_offset(rm_local_arena *arena, const void *buffer, uint64_t bytes);
 
-/* Memory is taken from the system here, not when it is first touched, so that none left is an answer and no SIGBUS. */
+/* Memory is allocated from the system here and not on first access, so that a lack of memory is an error instead of a
+ * SIGBUS. */
 void *rm_local_alloc(rm_local_arena *arena, uint64_t bytes);
 void rm_local_free(rm_local_arena *arena, void *buffer);
 
-/* A piece of the region in place of the caller's anonymous pages at `address`; and anonymous zero pages in its place. */
+/* Maps a piece of the region over the caller's anonymous pages at `address`; unmap puts anonymous zero pages in its
+ * place. */
 remat_status rm_local_map(rm_local_arena *arena, void *address, uint64_t bytes);
-void rm_local_unmap(rm_local_arena *arena, void *address); /* what is not mapped is left alone */
+void rm_local_unmap(rm_local_arena *arena, void *address); /* ignores an address that is not mapped */
 
 #endif

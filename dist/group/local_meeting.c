@@ -1,4 +1,4 @@
-/* local_meeting.c: see local_meeting.h. Whoever comes late finds the others asleep on its own count, a futex. */
+/* local_meeting.c: see local_meeting.h. A rank that waits for a late one sleeps on the late rank's count, a futex. */
 #define _GNU_SOURCE
 #include "engine/neutral.h"
 #include "dist/group/local_meeting.h"
@@ -15,10 +15,11 @@
 #include "memory/clock.h"
 #include "memory/processors.h"
 
-/* How often a rank looks before it sleeps; few when there are more ranks than cores, or when the rank it waits for was last
- * seen on this very core, which spinning only keeps it from (a busy machine does that to ranks that wake each other). */
+/* How often a rank checks before it sleeps. Fewer checks if there are more ranks than cores, or if the awaited rank was
+ * last seen on this very core, where spinning only delays it (this happens on busy machines with ranks that wake each
+ * other). */
 enum { SPINS = 2000, SPINS_FEW = 50 };
-#define NAP_NS 20000000 /* a sleeper looks at the verdict and the clock this often */
+#define NAP_NS 20000000 /* how often a sleeping rank checks the verdict and the clock */
 
 static int spins_for(int32_t ranks) { return ranks <= rm_processors_get()->usable ? SPINS : SPINS_FEW; }
 
@@ -40,12 +41,12 @@ static bool has_come(const rm_slot *slot, uint32_t meeting) {
 
 static remat_status nobody_came(rm_local_meeting *m, int32_t rank) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
-    return rm_local_announce(
-        m->arena,
-        "%.130s did not come within %lld ms to where rank %d waits for it, %.230s: it lives, and was "
-        "last %.230s. If it only needs longer, raise the time-out",
-        rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, m->config->rank,
-        rm_local_doing(m->config, m->arena, m->config->rank, mine), rm_local_doing(m->config, m->arena, rank, doing));
+    return rm_local_announce(m->arena,
+                             "%.130s did not come within %lld ms to where rank %d waits for it, %.230s: it lives, and "
+                             "was last %.230s. If it only needs longer, raise the time-out",
+                             rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, m->config->rank,
+                             rm_local_doing(m->config, m->arena, m->config->rank, mine),
+                             rm_local_doing(m->config, m->arena, rank, doing));
 }
 
 static remat_status has_left(rm_local_meeting *m, int32_t rank) {
@@ -57,13 +58,15 @@ static remat_status has_left(rm_local_meeting *m, int32_t rank) {
 
 static void nap(rm_slot *slot, uint32_t meeting) {
     struct timespec nap_time = {.tv_nsec = NAP_NS};
-    atomic_fetch_add(&slot->sleepers, 1); /* before looking again: who arrives after the look sees a sleeper to wake */
+    /* Before the next check: a rank that arrives after the check sees a sleeper to wake */
+    atomic_fetch_add(&slot->sleepers, 1);
     uint32_t seen = atomic_load(&slot->arrived);
     if ((int32_t)(seen - meeting) < 0) syscall(SYS_futex, &slot->arrived, FUTEX_WAIT, seen, &nap_time, NULL, 0);
     atomic_fetch_sub(&slot->sleepers, 1);
 }
 
-/* Time counts in steps of at most a few naps, so that a job which was suspended as a whole does not time out on waking. */
+/* Time advances by at most a few naps per check, so that a job that was suspended as a whole does not time out when it
+ * resumes. */
 static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, uint32_t meeting) {
     rm_slot *slot = rm_local_slot(m->arena, rank);
     uint64_t waited = 0, before = rm_now_ns();
@@ -72,7 +75,7 @@ static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, uint
     atomic_store(&m->waits_for, rank);
     while (!has_come(slot, meeting)) {
         TRY_GOTO(status, done, rm_local_stopped(m->arena));
-        TRY_GOTO(status, done, rm_joining_look(m->config->joining)); /* of the first one */
+        TRY_GOTO(status, done, rm_joining_look(m->config->joining)); /* of the first meeting */
         if (atomic_load(&slot->presence) == RM_LEFT && !has_come(slot, meeting))
             TRY_GOTO(status, done, has_left(m, rank));
         nap(slot, meeting);
@@ -114,7 +117,7 @@ bool rm_local_waits(rm_local_meeting *m, char *text, size_t bytes) {
     uint64_t waited = rm_now_ns() - atomic_load(&m->waits_since_ns);
     if (rank < 0 || waited < 1000000000) return false;
     rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which lives and was last %.230s", m->config->rank,
-             (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
-             rm_local_doing(m->config, m->arena, rank, doing));
+                (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
+                rm_local_doing(m->config, m->arena, rank, doing));
     return true;
 }

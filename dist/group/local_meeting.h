@@ -1,6 +1,6 @@
-/* local_meeting.h: where the ranks of one host wait for each other: each raises its count of meetings, in its slot, and
- * waits until the others have raised theirs. What is done between meetings is group_local.c's; who is dead or stopped,
- * local_watch.c's. */
+/* local_meeting.h: where the ranks of one host wait for each other. Each rank increments its count of meetings in its
+ * slot and waits until the others have done the same. group_local.c does the work between meetings; local_watch.c
+ * detects dead and stopped ranks. */
 #ifndef RM_LOCAL_MEETING_H
 #define RM_LOCAL_MEETING_H
 
@@ -9,18 +9,20 @@
 typedef struct {
     const rm_group_config *config; /* borrowed, as is the arena */
     rm_local_arena *arena;
-    uint32_t count; /* meetings that this rank has come to */
+    uint32_t count; /* number of meetings that this rank has arrived at */
     int spins;
-    _Atomic int32_t waits_for; /* the rank, -1: none; and since when */
+    _Atomic int32_t waits_for; /* the awaited rank (-1: none), and since when */
     _Atomic uint64_t waits_since_ns;
 } rm_local_meeting;
 
 void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena, rm_local_meeting *out);
 
-/* Returns when all have come; PEER with what was announced (local_watch.h), also when one does not come in time. */
+/* Returns when all ranks have arrived. PEER: the announced failure (local_watch.h), or a rank did not arrive in
+ * time. */
 remat_status rm_local_meet(rm_local_meeting *meeting);
 
-/* For notice(), from another thread: whether this rank has waited for a second for one that lives, and for which. */
+/* For notice(), from another thread: whether this rank has waited a second for a rank that is alive, and for which
+ * one. */
 bool rm_local_waits(rm_local_meeting *meeting, char *text, size_t bytes);
 
 #endif

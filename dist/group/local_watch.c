@@ -1,4 +1,4 @@
-/* local_watch.c: the thread that gives this rank's sign of life and looks for the others'. */
+/* local_watch.c: the thread that sends this rank's heartbeat and watches the others'. */
 #define _GNU_SOURCE
 #include "engine/neutral.h"
 #include "dist/group/local_watch.h"
@@ -24,16 +24,16 @@
 struct rm_local_watch {
     const rm_group_config *config;
     rm_local_arena *arena;
-    struct pollfd *poll; /* one pidfd a rank, -1 for this one and for those seen ending; then the eventfd */
+    struct pollfd *poll; /* one pidfd per rank, -1 for this one and for those known to have ended; then the eventfd */
     int *pidfd;
     pthread_t thread;
     int wake;
-    uint64_t awake_since_ns; /* silence is not counted from before: perhaps it was this process that slept */
-    pthread_mutex_t lock;    /* of: */
+    uint64_t awake_since_ns; /* silence before this time does not count: this process itself may have been stopped */
+    pthread_mutex_t lock;    /* protects: */
     char silent[512];
 };
 
-/* ---- The verdict that all ranks share ------------------------------------------------------------------------ */
+/* ---- The shared verdict -------------------------------------------------------------------------------------- */
 
 remat_status rm_local_stopped(const rm_local_arena *arena) {
     const rm_verdict_of_peers *stop = &arena->head->stop;
@@ -59,7 +59,7 @@ remat_status rm_local_announce(rm_local_arena *arena, const char *format, ...) {
     return rm_local_stopped(arena);
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------------- */
+/* ---- Descriptions -------------------------------------------------------------------------------------------- */
 
 const char *rm_local_who(const rm_local_arena *arena, int32_t rank, char *buffer) {
     const rm_slot *slot = rm_local_slot(arena, rank);
@@ -99,11 +99,11 @@ static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns
     rm_slot *slot = rm_local_slot(watch->arena, rank);
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], text[sizeof watch->silent];
     char allowed[80];
-    snprintf(allowed, sizeof allowed, "the %lld ms that were allowed", (long long)watch->config->silence_ms);
+    snprintf(allowed, sizeof allowed, "the limit of %lld ms", (long long)watch->config->silence_ms);
     if (watch->config->silence_name) snprintf(allowed, sizeof allowed, "%s", watch->config->silence_name);
     const char *how = rm_process_stopped(slot->pid) ? "is stopped (SIGSTOP, or a debugger)" : "gives no sign of life";
     rm_snprintf(text, sizeof text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who), how,
-             (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
+                (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->silent, text, sizeof text);
     pthread_mutex_unlock(&watch->lock);
@@ -167,26 +167,27 @@ static void watch_free(rm_local_watch *watch) {
     rm_free(watch);
 }
 
-/* No pidfd: an old kernel, or the process has just gone. Heartbeats still tell, only later. */
+/* Without a pidfd (an old kernel, or the process has just ended) heartbeats still detect the end, only later. */
 static remat_status open_descriptors(rm_local_watch *watch) {
     const int32_t size = watch->arena->size;
     watch->poll = rm_calloc((size_t)size + 1, sizeof *watch->poll);
     watch->pidfd = rm_malloc((size_t)size * sizeof *watch->pidfd);
-    REQUIRE(watch->poll && watch->pidfd, MEMORY, "no memory to watch %d ranks", size);
+    REQUIRE(watch->poll && watch->pidfd, MEMORY, "out of memory to watch %d ranks", size);
     for (int32_t r = 0; r < size; r++) {
         rm_slot *slot = rm_local_slot(watch->arena, r);
-        bool other = r != watch->arena->rank && slot->pid != getpid(); /* tests have ranks that are threads */
+        /* In tests, ranks may be threads of one process */
+        bool other = r != watch->arena->rank && slot->pid != getpid();
         watch->pidfd[r] = other ? rm_process_watch(slot->pid) : -1;
         watch->poll[r] = (struct pollfd){.fd = watch->pidfd[r], .events = POLLIN};
         if (other && watch->pidfd[r] < 0 && errno == ESRCH) note_end(watch, r);
     }
     watch->wake = eventfd(0, EFD_CLOEXEC);
-    REQUIRE(watch->wake >= 0, IO, "cannot make an eventfd: %s", strerror(errno));
+    REQUIRE(watch->wake >= 0, IO, "cannot create an eventfd: %s", strerror(errno));
     watch->poll[size] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
     return REMAT_OK;
 }
 
-/* Signals are for the program's own threads. */
+/* Blocks signals in the thread: they are for the program's own threads. */
 static int start_thread(rm_local_watch *watch) {
     sigset_t all, before;
     sigfillset(&all);
@@ -198,7 +199,7 @@ static int start_thread(rm_local_watch *watch) {
 
 remat_status rm_local_watch_start(const rm_group_config *config, rm_local_arena *arena, rm_local_watch **out) {
     rm_local_watch *watch = rm_calloc(1, sizeof *watch);
-    REQUIRE(watch, MEMORY, "no memory to watch the other ranks");
+    REQUIRE(watch, MEMORY, "out of memory to watch the other ranks");
     *watch = (rm_local_watch){.config = config, .arena = arena, .wake = -1};
     pthread_mutex_init(&watch->lock, NULL);
     remat_status status = open_descriptors(watch);

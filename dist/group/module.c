@@ -1,4 +1,4 @@
-/* module.c: finding and loading remat_mpi.so and remat_gloo.so. Main entry: rm_module_open. */
+/* module.c: finds and loads remat_mpi.so and remat_gloo.so. Main entry: rm_module_open. */
 #define _GNU_SOURCE
 #include "dist/group/module.h"
 
@@ -20,21 +20,21 @@ static const rm_module_calls calls = {
 #undef CALL
 };
 
-/* ---- Finding it ---------------------------------------------------------------------------------------------------- */
+/* ---- Finding the file -------------------------------------------------------------------------------------------- */
 
 static void cut_to_folder(char *path) {
     char *slash = strrchr(path, '/');
     if (slash) *slash = 0;
 }
 
-/* The folder of this program; "" when it cannot be told. */
+/* The folder of this program; "" if unknown. */
 static void own_folder(char *text, size_t bytes) {
     ssize_t length = readlink("/proc/self/exe", text, bytes - 1);
     text[length > 0 ? length : 0] = 0;
     cut_to_folder(text);
 }
 
-/* The folder of libremat.so; of the program, again, where the library is part of it. */
+/* The folder of libremat.so or, if the library is linked statically, of the program. */
 static void library_folder(char *text, size_t bytes) {
     Dl_info info;
     bool known = dladdr((void *)(uintptr_t)rm_module_open, &info) && info.dli_fname;
@@ -47,8 +47,9 @@ static bool is_in(const char *folder, const char *below, const char *name, char 
     return *folder && !access(path, R_OK);
 }
 
-/* The first that exists, or false. The installation's folder is found from the program `remat` or from libremat.so, so that it
- * can be moved; a program of somebody else's that the archive is part of goes by where it was installed first, or is told. */
+/* The first candidate that exists; false: none. The installation is located from the program `remat` or from
+ * libremat.so, so that it can be moved. Another program that contains the static library uses the original installation
+ * folder or REMAT_MODULES. */
 static bool find_file(const char *name, char *path, size_t bytes) {
     const char *told = secure_getenv("REMAT_MODULES");
     char own[PATH_MAX], library[PATH_MAX];
@@ -62,9 +63,9 @@ static bool find_file(const char *name, char *path, size_t bytes) {
     return false;
 }
 
-/* ---- Opening it ---------------------------------------------------------------------------------------------------- */
+/* ---- Opening the file -------------------------------------------------------------------------------------------- */
 
-/* What the file says of itself, without running any of it; false when it says nothing. */
+/* Reads the module's stamp without running any of its code. Returns false if there is none. */
 static bool read_stamp(const char *path, rm_module_stamp *stamp) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
@@ -85,20 +86,20 @@ static remat_status check_stamp(const char *path) {
     bool read = read_stamp(path, &stamp);
     REQUIRE(read && !strncmp(stamp.version, REMAT_VERSION, sizeof stamp.version) && stamp.sizes == RM_MODULE_SIZES &&
                 !strncmp(stamp.calls, RM_MODULE_NAMES, sizeof stamp.calls),
-            MISSING, "%s belongs to another build of Remat (%.16s): install both together", path,
+            MISSING, "%s belongs to another build of Remat (%.16s); install both together", path,
             read ? stamp.version : "not a module");
     return REMAT_OK;
 }
 
-/* Globally visible: Open MPI opens plug-ins that look for its symbols there. Never closed: MPI cannot be begun twice. */
+/* Opened with global visibility, since plug-ins of Open MPI look for its symbols there. Never closed, since MPI cannot
+ * be initialised twice. */
 static remat_status load(const char *name, const char *path, const rm_group_api **out) {
     char symbol[64];
     snprintf(symbol, sizeof symbol, "rm_group_module_%s", name);
     void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
-    REQUIRE(handle, MISSING, "%s cannot be loaded (%.500s): is a library that it needs missing on this machine?", path,
-            dlerror());
+    REQUIRE(handle, MISSING, "%s cannot be loaded (%.500s); install the libraries that it needs", path, dlerror());
     const rm_group_module *module = dlsym(handle, symbol);
-    REQUIRE(module, MISSING, "%s is another module: install Remat again", path);
+    REQUIRE(module, MISSING, "%s is another module; install Remat again", path);
     *module->calls = &calls;
     *out = module->api;
     return REMAT_OK;
@@ -112,9 +113,8 @@ bool rm_module_is_there(const char *name) {
 remat_status rm_module_open(const char *name, const rm_group_api **out) {
     char path[3 * PATH_MAX];
     REQUIRE(find_file(name, path, sizeof path), MISSING,
-            "remat_%s.so is not there: this Remat was built with it, and looks for it in %.700s. Name the folder that "
-            "it is in "
-            "with REMAT_MODULES=DIR, or install Remat again",
+            "cannot find remat_%s.so, which belongs to this Remat, in %.700s; set REMAT_MODULES=DIR to the folder that "
+            "contains it, or install Remat again",
             name, path);
     TRY(check_stamp(path));
     return load(name, path, out);

@@ -1,5 +1,6 @@
-/* module_calls.h: what modules call of the library that opened them. There each of these names is the function; in a module,
- * where this is included after everything else, an entry of the table that it was given. */
+/* module_calls.h: the functions that modules call in the library that opened them. In the library, each of these names
+ * is the function itself; in a module, which includes this file last, it is an entry of the table that the module was
+ * given. */
 #ifndef RM_MODULE_CALLS_H
 #define RM_MODULE_CALLS_H
 

@@ -1,5 +1,5 @@
-/* reduce.c: sums in a fixed order. Built without contraction of a*b+c into one rounding (CMakeLists.txt), so that a mean is
- * fl32(x * fl32(1/W)) added up, on every machine. */
+/* reduce.c: sums in a fixed order. Compiled without contraction of a*b+c into one rounding (CMakeLists.txt), so that a
+ * mean is a sum of fl32(x * fl32(1/W)) on every machine. */
 #include "dist/group/reduce.h"
 
 #include <stdatomic.h>
@@ -11,8 +11,8 @@
 
 #include "dist/group/half.h"
 
-/* Sums are made in a block that stays in the first-level cache and copied out from there: each in is read once, each out
- * written once, whatever their number. */
+/* Sums are made in a block that stays in the first-level cache and copied out from there: each input is read once and
+ * each output written once, regardless of their number. */
 enum { BLOCK = 2048 };
 
 /* sum = the sum over `ins` of elements at .. at + n */
@@ -31,7 +31,7 @@ typedef void block_sum(void *sum, const void *const *in, int32_t ins, int64_t at
     }
 SUM_BLOCK(sum_f32, float)
 SUM_BLOCK(sum_f64, double)
-SUM_BLOCK(sum_u32, uint32_t) /* i32: unsigned, because it wraps around */
+SUM_BLOCK(sum_u32, uint32_t) /* i32 sums are unsigned, because they wrap around */
 SUM_BLOCK(sum_u8, uint8_t)
 
 static void mean_f32(void *to, const void *const *in, int32_t ins, int64_t at, int64_t n) {
@@ -46,8 +46,8 @@ static void mean_f32(void *to, const void *const *in, int32_t ins, int64_t at, i
 
 /* ---- As a tree -------------------------------------------------------------------------------------------------- */
 
-/* The sum of ranks r, r + w, r + 2w, ...: of those at an even place and those at an odd one, each made in the same way. The
- * recursion keeps a piece for each of its log2(ins) levels on the stack. */
+/* The sum of ranks r, r + w, r + 2w, ...: the even-numbered and the odd-numbered ones are summed recursively. The
+ * recursion keeps one piece for each of its log2(ins) levels on the stack. */
 enum { PIECE = BLOCK / 8 };
 #define TREE_BLOCK(name, type)                                                                                         \
     static void name##_part(type *restrict sum, const void *const *in, int32_t ins, int32_t r, int32_t w, int64_t at,  \
@@ -84,8 +84,9 @@ static void widen_plainly(rm_wire wire, const uint16_t *from, float *to, int64_t
         for (int64_t i = 0; i < count; i++) to[i] = rm_from_bf16(from[i]);
 }
 
-/* Most machines convert f16 in hardware, and bf16 quicker with wider vectors: the same bits, several times sooner. How many
- * elements were done: eights. The hardware keeps a NaN's fraction and sign; here a NaN is the one that rm_to_f16 makes. */
+/* Most machines convert f16 in hardware, and bf16 faster with wider vectors: the same bits, several times faster.
+ * Returns the number of elements done, a multiple of eight. The hardware keeps a NaN's fraction and sign, so NaNs are
+ * replaced by the one that rm_to_f16 makes. */
 #ifdef __x86_64__
 #define ON_AVX2 __attribute__((target("avx2,f16c"))) static int64_t
 ON_AVX2 narrow_widely(rm_wire wire, float share, const float *from, uint16_t *to, int64_t count) {
@@ -111,7 +112,8 @@ static bool ask(void) { /* clang's __builtin_cpu_supports does not know f16c */
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 static bool is_wide(void) {
-    static atomic_int answer; /* 1 no, 2 yes; kept, as asking takes a virtual machine tens of microseconds */
+    /* 1: no, 2: yes; cached, because the query takes tens of microseconds on a virtual machine */
+    static atomic_int answer;
     int known = atomic_load_explicit(&answer, memory_order_relaxed);
     if (!known) atomic_store_explicit(&answer, known = 1 + ask(), memory_order_relaxed);
     return known == 2;
@@ -171,7 +173,7 @@ static void mean_bf16(void *to, const void *const *in, int32_t ins, int64_t at, 
     sum_half(RM_WIRE_BF16, true, to, in, ins, at, n);
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------ */
+/* ---- Dispatch --------------------------------------------------------------------------------------------------- */
 
 static block_sum *const block_sums[RM_WIRES][RM_REDUCTIONS] = {
     [RM_WIRE_F32] = {[RM_SUM] = sum_f32, [RM_MEAN] = mean_f32, [RM_TREE] = tree_f32},
@@ -184,8 +186,8 @@ static block_sum *const block_sums[RM_WIRES][RM_REDUCTIONS] = {
 
 bool rm_can_reduce(rm_wire wire, rm_reduction reduction) { return block_sums[wire][reduction] != NULL; }
 
-/* Two ranks, in place or not, is the usual case on a desk: no block in between. An out is one of the ins or apart from
- * both, so elements do not depend on each other; the compiler cannot know that. */
+/* Two ranks, in place or not, are the usual case on one machine, so they need no block in between. An out is one of the
+ * ins or separate from both, so elements are independent; the compiler cannot know this. */
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

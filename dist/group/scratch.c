@@ -7,7 +7,7 @@ remat_status rm_scratch_take(rm_scratch *scratch, uint64_t bytes) {
     if (bytes <= scratch->bytes) return REMAT_OK;
     rm_scratch_free(scratch);
     scratch->block = rm_block_alloc(bytes, 64);
-    REQUIRE(scratch->block, MEMORY, "no memory for a copy of %llu bytes", (unsigned long long)bytes);
+    REQUIRE(scratch->block, MEMORY, "out of memory for a copy of %llu bytes", (unsigned long long)bytes);
     scratch->bytes = bytes;
     return REMAT_OK;
 }

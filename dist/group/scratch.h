@@ -1,5 +1,5 @@
-/* scratch.h: room for copies that an engine makes of buffers, kept from call to call, so that a training loop allocates
- * in its first step only. In host memory; group_nccl.c keeps its own on the GPU. */
+/* scratch.h: memory for an engine's copies of buffers, kept between calls, so that a training loop allocates only in
+ * its first step. It is host memory; group_nccl.c has its own on the GPU. */
 #ifndef RM_SCRATCH_H
 #define RM_SCRATCH_H
 
@@ -8,9 +8,9 @@
 typedef struct {
     void *block; /* aligned to 64 bytes */
     uint64_t bytes;
-} rm_scratch; /* begins as zeros */
+} rm_scratch; /* starts zeroed */
 
-/* At least so many bytes; what was in it is lost. MEMORY leaves it empty. */
+/* Provides at least so many bytes; earlier contents are lost. MEMORY leaves it empty. */
 remat_status rm_scratch_take(rm_scratch *scratch, uint64_t bytes);
 void rm_scratch_free(rm_scratch *scratch);
 

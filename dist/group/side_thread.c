@@ -39,7 +39,7 @@ remat_status rm_side_thread_start(rm_side_thread *side, void *(*run)(void *), vo
     int error = pthread_create(&side->thread, NULL, run, context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) unmake(side);
-    REQUIRE(!error, MEMORY, "no thread to %s: %s", job, strerror(error));
+    REQUIRE(!error, MEMORY, "cannot start a thread to %s: %s", job, strerror(error));
     return REMAT_OK;
 }
 

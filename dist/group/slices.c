@@ -2,7 +2,7 @@
  *
  *     from   | for rank 0 | for rank 1 | ... |     exchange     to   | from rank 0 | from rank 1 | ... |   added up: sum
  *
- * An all_reduce then gathers the sums back to where the rows came from. */
+ * An all_reduce then gathers the sums back to the places of the rows. */
 #include "dist/group/slices.h"
 
 #include <string.h>
@@ -11,15 +11,15 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-#define ROWS_BYTES (2u << 20) /* all rows of a part together, about */
-/* A row, at most. All ranks send at once, so on a slow link a rank's word that it is ready waits behind what it sends: with
+#define ROWS_BYTES (2u << 20) /* approximate size of all rows of a part */
+/* Largest row. All ranks send at once, so on a slow link a rank's ready message waits in the queue after its data: with
  * rows of 1 MiB about a third of the link's time was lost (docs/notes/ranks.md). */
 #define ROW_BYTES (256u << 10)
-#define LINE 64 /* elements: rows are whole cache lines */
+#define LINE 64 /* elements; rows are whole cache lines */
 
 typedef struct {
     char *from, *to, *sum;
-    const void **row; /* of `to` */
+    const void **row; /* rows of `to` */
     int64_t each;
     uint64_t width;
 } part;
@@ -28,7 +28,7 @@ bool rm_is_sliced(const rm_collective *what) {
     return what->reduction == RM_TREE || what->wire == RM_WIRE_F16 || what->wire == RM_WIRE_BF16;
 }
 
-/* `count`: the longest row that is needed. */
+/* `count`: length of the longest row needed. */
 static remat_status lay_out(const rm_slices *s, const rm_collective *what, int64_t count, part *p) {
     p->width = rm_wire_bytes(what->wire);
     int64_t most = rm_fewer((int64_t)ROWS_BYTES / s->size, ROW_BYTES) / (int64_t)p->width;
@@ -43,7 +43,7 @@ static remat_status lay_out(const rm_slices *s, const rm_collective *what, int64
     return REMAT_OK;
 }
 
-/* The rows are there; the sum of this rank's is made at `sum`. */
+/* The rows are complete; writes this rank's sum to `sum`. */
 static remat_status exchange_and_add(const rm_slices *s, const rm_collective *what, const part *p, int64_t n) {
     TRY(s->exchange(s->context, p->from, p->to, (uint64_t)p->each * p->width));
     void *sum = p->sum;
@@ -51,7 +51,7 @@ static remat_status exchange_and_add(const rm_slices *s, const rm_collective *wh
     return REMAT_OK;
 }
 
-/* Rows of the last part may be short, or empty: what is behind their end is whatever was there, and is not read. */
+/* Rows of the last part may be short or empty. The memory after their end keeps old contents, which are not read. */
 static remat_status all_reduce(const rm_slices *s, const rm_collective *what) {
     part p;
     TRY(lay_out(s, what, (what->count + s->size - 1) / s->size, &p));
@@ -68,7 +68,7 @@ static remat_status all_reduce(const rm_slices *s, const rm_collective *what) {
     return REMAT_OK;
 }
 
-/* Out may be a part of in: of our own row, which is in `from` before it is overwritten. */
+/* `out` may be this rank's own row of `in`; the row is copied to `from` before it is overwritten. */
 static remat_status reduce_scatter(const rm_slices *s, const rm_collective *what) {
     part p;
     TRY(lay_out(s, what, what->count, &p));

@@ -37,7 +37,7 @@ static int64_t decay_length(const rm_learning_rate *c) {
     return c->steps - c->warmup_steps + (c->schedule == RM_LR_POLY);
 }
 
-/* ---- What cannot work --------------------------------------------------------------------------------------------- */
+/* ---- What cannot work -------------------------------------------------------------------------------------------- */
 
 static bool is_rate(double x) { return isfinite(x) && x >= 0; }
 
@@ -119,7 +119,7 @@ remat_status rm_learning_rate_check(const rm_learning_rate *c) {
     return check_milestones(c);
 }
 
-/* ---- What comes out ----------------------------------------------------------------------------------------------- */
+/* ---- What comes out ---------------------------------------------------------------------------------------------- */
 
 static double warm_up(const rm_learning_rate *c, int64_t update, double eta) {
     double from = eta > c->lr ? c->lr : 0, part = (double)update / (double)c->warmup_steps;

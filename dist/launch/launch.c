@@ -136,7 +136,7 @@ static void fill_in(launcher *l, const rm_launch_config *config) {
     if (!c->run_id) c->run_id = l->run_id;
 }
 
-/* ---- Signals: written into a pipe, read in the loop ----------------------------------------------------------------- */
+/* ---- Signals: written into a pipe, read in the loop -------------------------------------------------------------- */
 
 static int signal_pipe[2] = {-1, -1};
 
@@ -255,7 +255,7 @@ static void listen_to_keeper(launcher *l, const rm_keeper_note *note) {
     }
 }
 
-/* ---- When the keeper is gone --------------------------------------------------------------------------------------- */
+/* ---- When the keeper is gone ------------------------------------------------------------------------------------- */
 
 static bool was_there_before(const launcher *l, pid_t child) {
     for (int i = 0; i < l->n_before; i++)
@@ -293,7 +293,7 @@ static void lose_keeper(launcher *l) {
                          WTERMSIG(status), strsignal(WTERMSIG(status)));
 }
 
-/* ---- The loop ------------------------------------------------------------------------------------------------------ */
+/* ---- The loop ---------------------------------------------------------------------------------------------------- */
 
 static void turn(launcher *l) {
     rm_keeper_note note;
@@ -314,7 +314,7 @@ static void run(launcher *l) {
     while (l->keeper > 0 || (rm_launch_output_pending(l->output) && l->signals < 2)) turn(l);
 }
 
-/* ---- Starting ------------------------------------------------------------------------------------------------------ */
+/* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
 static remat_status take_port(launcher *l) {
     rm_launch_config *c = &l->config;

@@ -79,7 +79,7 @@ static void tell(const keeper *k, rm_keeper_word word, int32_t number, pid_t pid
     (void)rm_keeper_send(k->job->control, &note); /* when the launcher is gone, the next poll says so */
 }
 
-/* ---- A rank's own beginning ---------------------------------------------------------------------------------------- */
+/* ---- A rank's own beginning -------------------------------------------------------------------------------------- */
 
 static void set_number(const char *name, int64_t value) {
     char text[24];
@@ -164,7 +164,7 @@ static bool start_ranks(keeper *k) {
     return true;
 }
 
-/* ---- Who has ended ------------------------------------------------------------------------------------------------- */
+/* ---- Who has ended ----------------------------------------------------------------------------------------------- */
 
 static void signal_ranks(const keeper *k, int number) {
     for (int32_t r = 0; r < k->n; r++)
@@ -244,7 +244,7 @@ static void reap(keeper *k) {
         }
 }
 
-/* ---- Ending everything --------------------------------------------------------------------------------------------- */
+/* ---- Ending everything ------------------------------------------------------------------------------------------- */
 
 /* Kills all children until there are none; those of a child that is gone are ours by then. SIGCHLD is blocked: it wakes. */
 static void sweep(void) {
@@ -279,7 +279,7 @@ static void escalate(keeper *k) {
     if (k->phase == TERMINATED) wake_ranks(k);
 }
 
-/* ---- The loop ------------------------------------------------------------------------------------------------------ */
+/* ---- The loop ---------------------------------------------------------------------------------------------------- */
 
 static void obey(keeper *k, const rm_keeper_note *note) {
     if (note->word == RM_KEEPER_PASS && note->status == SIGUSR1) {

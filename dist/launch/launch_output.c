@@ -262,7 +262,7 @@ void rm_launch_output_drain(rm_launch_output *output) {
     }
 }
 
-/* ---- A turn of the loop ------------------------------------------------------------------------------------------- */
+/* ---- A turn of the loop ------------------------------------------------------------------------------------------ */
 
 bool rm_launch_output_pending(const rm_launch_output *output) {
     return output->out.end > output->out.begin || output->err.end > output->err.begin;
@@ -288,7 +288,7 @@ void rm_launch_output_tend(rm_launch_output *output) {
     flush_some(output, &output->err);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------------------------------ */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 static remat_status open_stream(rm_launch_output *output, int i) {
     int ends[2];

@@ -15,7 +15,7 @@ const char *rm_launcher_text(rm_launcher launcher) {
     return names[launcher];
 }
 
-/* ---- Variables ----------------------------------------------------------------------------------------------------- */
+/* ---- Variables --------------------------------------------------------------------------------------------------- */
 
 const char *rm_variable(const rm_variables *v, const char *name) {
     const char *value = v->get(v->context, name);
@@ -35,7 +35,7 @@ remat_status rm_variable_number(const rm_variables *v, const char *name, int64_t
     return REMAT_OK;
 }
 
-/* ---- What each launcher says --------------------------------------------------------------------------------------- */
+/* ---- What each launcher says ------------------------------------------------------------------------------------- */
 
 static const rm_answer nothing_said = {.size = -1, .rank = -1, .local_rank = -1, .local_size = -1, .nodes = -1};
 
@@ -118,7 +118,7 @@ static remat_status ask_pmix(const rm_variables *v, rm_answer *out) {
     return REMAT_OK;
 }
 
-/* ---- Several launchers at once ------------------------------------------------------------------------------------ */
+/* ---- Several launchers at once ----------------------------------------------------------------------------------- */
 
 const char *rm_answer_text(const rm_answer *a, char *out, size_t bytes) {
     char of[32] = "";

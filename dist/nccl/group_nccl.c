@@ -52,7 +52,7 @@ typedef struct {
     rm_nccl_buffers buffers;
 } nccl_group;
 
-/* ---- While waiting --------------------------------------------------------------------------------------------------- */
+/* ---- While waiting ----------------------------------------------------------------------------------------------- */
 
 /* The usual reason why ranks that have all come do not get on. */
 static remat_status check_joining(nccl_group *g) {
@@ -84,7 +84,7 @@ static remat_status look(void *context, uint64_t waited_ns) {
     return status;
 }
 
-/* ---- When something failed ------------------------------------------------------------------------------------------- */
+/* ---- When something failed --------------------------------------------------------------------------------------- */
 
 /* NCCL says that a connection is gone; the store knows whose, a moment later. */
 static remat_status find_the_dead(nccl_group *g, remat_status status) {
@@ -121,7 +121,7 @@ static remat_status give_up(nccl_group *g, remat_status status, const char *doin
         text, (long long)g->nccl.patience_ms);
 }
 
-/* ---- Fingerprints ---------------------------------------------------------------------------------------------------- */
+/* ---- Fingerprints ------------------------------------------------------------------------------------------------ */
 
 static remat_status move(nccl_group *g, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     return rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMemcpyAsync(to, from, bytes, kind, g->nccl.stream),
@@ -178,7 +178,7 @@ static remat_status agree(nccl_group *g, const rm_fingerprint *mine) {
     return status;
 }
 
-/* ---- Collectives ----------------------------------------------------------------------------------------------------- */
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
 static const ncclDataType_t types[RM_WIRES] = {
     [RM_WIRE_F32] = ncclFloat32, [RM_WIRE_I32] = ncclUint32, /* which wraps around by definition */
@@ -280,7 +280,7 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
     return status;
 }
 
-/* ---- Opening and closing --------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 static remat_status choose_gpu(nccl_group *g) {
     const rm_nccl_library *lib = g->nccl.lib;
@@ -421,7 +421,7 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
     return status;
 }
 
-/* ---- The rest of the table ------------------------------------------------------------------------------------------- */
+/* ---- The rest of the table --------------------------------------------------------------------------------------- */
 
 static void *alloc_buffer(void *engine, uint64_t bytes) {
     nccl_group *g = engine;

@@ -11,7 +11,7 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-/* ---- Waiting ------------------------------------------------------------------------------------------------------- */
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 /* A collective of the size of a bucket takes some hundred microseconds: stay awake for as long, then be polite. */
 enum { AWAKE_NS = 1000000 };
@@ -76,7 +76,7 @@ remat_status rm_nccl_drain(rm_nccl *nccl, ncclComm_t comm) {
     }
 }
 
-/* ---- Beginning ------------------------------------------------------------------------------------------------------ */
+/* ---- Beginning --------------------------------------------------------------------------------------------------- */
 
 remat_status rm_nccl_open(rm_nccl *nccl, int rank, int size, const ncclUniqueId *id, ncclComm_t *out) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -100,7 +100,7 @@ remat_status rm_nccl_split(rm_nccl *nccl, ncclComm_t parent, int color, int key,
     return status;
 }
 
-/* ---- Ending -------------------------------------------------------------------------------------------------------- */
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
 /* Abort and destroy are known to hang (a peer that is half gone, several communicators): they run in a thread of their own,
  * which is left alone when it takes too long. It frees what it was given, whenever that is. */

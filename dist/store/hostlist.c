@@ -32,7 +32,7 @@ static bool read_range(const char **at, range *out) {
     return read_number(at, &out->last, &width) && out->last >= out->first;
 }
 
-/* ---- One bracket, from '[' to behind ']' -------------------------------------------------------------------------- */
+/* ---- One bracket, from '[' to behind ']' ------------------------------------------------------------------------- */
 
 /* Its number of values; and the text of value `index`, unless index is -1. False: it is no bracket. */
 static bool read_bracket(const char **at, int64_t index, int64_t *count, char *value, size_t bytes) {
@@ -51,7 +51,7 @@ static bool read_bracket(const char **at, int64_t index, int64_t *count, char *v
     return true;
 }
 
-/* ---- One item of the list: text and brackets, up to ',' or the end ------------------------------------------------ */
+/* ---- One item of the list: text and brackets, up to ',' or the end ----------------------------------------------- */
 
 static bool plain(char c) {
     return c > ' ' && c < 0x7f && c != ',' && c != '[' && c != ']'; /* isprint would ask the locale */
@@ -100,7 +100,7 @@ static bool write_host(const char *item, const char *end, int64_t index, const i
     return true;
 }
 
-/* ---- The list ------------------------------------------------------------------------------------------------------ */
+/* ---- The list ---------------------------------------------------------------------------------------------------- */
 
 /* Walks the list; stops at host `index` and writes it to `name`. *count: hosts passed. */
 static remat_status walk(const char *list, int64_t index, char *name, int64_t *count) {
@@ -135,7 +135,7 @@ remat_status rm_hostlist_at(const char *list, int64_t index, char name[RM_HOST_B
 
 remat_status rm_hostlist_count(const char *list, int64_t *count) { return walk(list, -1, NULL, count); }
 
-/* ---- Tasks of nodes ------------------------------------------------------------------------------------------------ */
+/* ---- Tasks of nodes ---------------------------------------------------------------------------------------------- */
 
 remat_status rm_tasks_on_node(const char *text, int64_t node, int64_t *tasks) {
     int64_t nodes = 0, times, number;

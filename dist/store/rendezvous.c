@@ -22,7 +22,7 @@ const char *rm_environment_of_process(void *context, const char *name) {
     return getenv(name);
 }
 
-/* ---- Which rank ---------------------------------------------------------------------------------------------------- */
+/* ---- Which rank -------------------------------------------------------------------------------------------------- */
 
 /* WORLD_SIZE without RANK is common in Slurm scripts, which export it for the other framework: it must agree. */
 static remat_status check_lone_world_size(const source *s, const rm_answer *a) {
@@ -104,7 +104,7 @@ static remat_status check_rank(const rm_answer *a, rm_rendezvous *out) {
     return REMAT_OK;
 }
 
-/* ---- Where ---------------------------------------------------------------------------------------------------------- */
+/* ---- Where ------------------------------------------------------------------------------------------------------- */
 
 bool rm_host_is_itself(const char *host) {
     bool loopback = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
@@ -291,7 +291,7 @@ remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environm
     return find_place(&s, out);
 }
 
-/* ---- Other questions ------------------------------------------------------------------------------------------------ */
+/* ---- Other questions --------------------------------------------------------------------------------------------- */
 
 bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host) {
     rm_variables env = {get, context};

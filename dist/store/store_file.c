@@ -38,7 +38,7 @@ typedef struct {
     rm_kv_log log;
 } file_store;
 
-/* ---- Locks: of the open file, not of the process, so that two stores in one process are two ranks ------------------ */
+/* ---- Locks: of the open file, not of the process, so that two stores in one process are two ranks ---------------- */
 
 static bool lock(int fd, off_t byte, short type, bool wait) {
     struct flock what = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -53,7 +53,7 @@ static bool is_locked(int fd, off_t byte) {
     return !fcntl(fd, F_OFD_GETLK, &what) && what.l_type != F_UNLCK;
 }
 
-/* ---- The functions ------------------------------------------------------------------------------------------------ */
+/* ---- The functions ----------------------------------------------------------------------------------------------- */
 
 /* A rank that is stopped while it writes keeps the others waiting, but not for ever. Pauses are counted, not time: who was stopped
  * itself blames nobody. */
@@ -187,7 +187,7 @@ static int32_t port(const void *kind) {
     return 0;
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static bool is_at(int fd, const char *path) {
     struct stat here, there;

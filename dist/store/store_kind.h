@@ -74,7 +74,7 @@ bool rm_kv_nonce(uint8_t nonce[RM_KV_NONCE_BYTES]);
 /* HMAC-SHA256 by the secret of which end this is ("client", "server") and of the meeting. */
 void rm_kv_proof(const char *secret, const char *end, const rm_kv_meeting *meeting, uint8_t proof[RM_HMAC_BYTES]);
 
-/* ---- tcp: the server ---------------------------------------------------------------------------------------------- */
+/* ---- tcp: the server --------------------------------------------------------------------------------------------- */
 
 typedef struct rm_kv_server rm_kv_server;
 

@@ -54,7 +54,7 @@ static uint64_t check_of_key(const char *key, uint32_t bytes, uint32_t room) {
     return rm_hash(key, bytes, (uint64_t)room << 32 | bytes);
 }
 
-/* ---- The head ----------------------------------------------------------------------------------------------------- */
+/* ---- The head ---------------------------------------------------------------------------------------------------- */
 
 rm_kv_log_kind rm_kv_log_look(int fd, uint8_t token[RM_KV_TOKEN_BYTES], int32_t *size, int32_t *attempt) {
     struct stat info;
@@ -88,7 +88,7 @@ void rm_kv_log_close(rm_kv_log *log) {
     *log = (rm_kv_log){.fd = -1};
 }
 
-/* ---- Where the keys are --------------------------------------------------------------------------------------------- */
+/* ---- Where the keys are ------------------------------------------------------------------------------------------ */
 
 static rm_kv_place **find(rm_kv_log *log, const char *key) {
     rm_kv_place **link = &log->table[rm_hash(key, strlen(key), 0) % RM_KV_LOG_BUCKETS];
@@ -137,7 +137,7 @@ static remat_status reserve(rm_kv_log *log, uint64_t bytes) {
     return REMAT_OK;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------------- */
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 /* Into the block. A value that is being written over is looked at again. */
 static remat_status read_filling(rm_kv_log *log, const rm_kv_place *p, filling *f) {
@@ -168,7 +168,7 @@ remat_status rm_kv_log_read(rm_kv_log *log, const char *key, void *value, uint32
     return REMAT_OK;
 }
 
-/* ---- Writing -------------------------------------------------------------------------------------------------------- */
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 static void fill(char *to, const void *value, uint32_t bytes) {
     filling f = {.check = rm_hash(value, bytes, bytes), .bytes = bytes};

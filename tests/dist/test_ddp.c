@@ -11,7 +11,7 @@
 #include "tests/dist/halves.h"
 #include "tests/dist/mpirun.h"
 
-/* ---- Buckets by hand ----------------------------------------------------------------------------------------------- */
+/* ---- Buckets by hand --------------------------------------------------------------------------------------------- */
 
 enum { BUCKETS = 4, STEPS = 3 };
 static const char *const firsts[BUCKETS] = {"out.bias", "out.weight", "lstm.weight_hh_l0", "embedding.weight"};
@@ -62,7 +62,7 @@ static float gradient(int step, int bucket, int rank, int64_t i) {
     return ldexpf((float)bits, bits % 12 - 40);
 }
 
-/* ---- What must come out ------------------------------------------------------------------------------------------- */
+/* ---- What must come out ------------------------------------------------------------------------------------------ */
 
 static half_format format_of(rm_compress compress) { return compress == RM_COMPRESS_FP16 ? F16 : BF16; }
 
@@ -109,7 +109,7 @@ static void need_same(rm_group *group, const float *data, int64_t count) {
     free(all);
 }
 
-/* ---- Steps --------------------------------------------------------------------------------------------------------- */
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 static void check_bucket(const rm_ddp_config *c, const remat_ranks *ranks, const remat_bucket *bucket, int step) {
     const bool exact = c->compress || c->deterministic_world || !strcmp(rm_group_engine(c->group), "local");
@@ -193,7 +193,7 @@ static void all_ways(rm_group *group) {
     }
 }
 
-/* ---- Before the first step ------------------------------------------------------------------------------------------ */
+/* ---- Before the first step --------------------------------------------------------------------------------------- */
 
 static void need_order(rm_ddp *ddp) {
     const remat_ranks *ranks = rm_ddp_ranks(ddp);
@@ -296,7 +296,7 @@ static void versions(rm_group *group) {
     rm_ddp_close(ddp);
 }
 
-/* ---- Ranks that do something else ------------------------------------------------------------------------------------ */
+/* ---- Ranks that do something else -------------------------------------------------------------------------------- */
 
 typedef enum { ANOTHER_ORDER, ANOTHER_CAP, A_BUCKET_TWICE, ONE_IS_MISSING, FAULTS } odd_doing;
 
@@ -336,7 +336,7 @@ static void play_odd(rm_group *group, rm_ddp **where, odd_doing doing) {
     need(!strcmp(rm_ddp_tag_name(where, 1), "bucket 1"), "a ddp that is closed is no longer asked");
 }
 
-/* ---- Ranks of every engine ------------------------------------------------------------------------------------------- */
+/* ---- Ranks of every engine --------------------------------------------------------------------------------------- */
 
 static const char *const scenarios[] = {"all_ways", "texts", "configs", "versions", "order", "cap", "twice", "missing"};
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
@@ -394,7 +394,7 @@ START_TEST(mpi) {
 END_TEST
 #endif
 
-/* ---- One rank ------------------------------------------------------------------------------------------------------- */
+/* ---- One rank ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(one_rank_is_a_job_too) {
     rm_group *group;

@@ -14,7 +14,7 @@
 #include "tests/dist/ranks.h"
 #include "tests/engine/random_net.h"
 
-/* ---- A rank's group, ddp and session ------------------------------------------------------------------------------- */
+/* ---- A rank's group, ddp and session ----------------------------------------------------------------------------- */
 
 typedef struct {
     int rank, size;
@@ -77,7 +77,7 @@ static void need_same_kind(const member *m, remat_kind kind, const char *what) {
     free(mine);
 }
 
-/* ---- A job of many ranks is a job of one --------------------------------------------------------------------------- */
+/* ---- A job of many ranks is a job of one ------------------------------------------------------------------------- */
 
 enum { T = 12, C = 3, H = 5, OUT = 2 };
 
@@ -277,7 +277,7 @@ START_TEST(many_ranks_do_what_one_does) {
 }
 END_TEST
 
-/* ---- Every strategy ------------------------------------------------------------------------------------------------ */
+/* ---- Every strategy ---------------------------------------------------------------------------------------------- */
 
 /* The table of a ddp with every call of reduce counted. */
 typedef struct {
@@ -366,7 +366,7 @@ static void by_every_strategy(int rank, int size, rm_kv *store, void *context) {
 START_TEST(every_strategy_reduces_once) { run_ranks(2 + _i, by_every_strategy, NULL); }
 END_TEST
 
-/* ---- Random networks, random plans ------------------------------------------------------------------------------------- */
+/* ---- Random networks, random plans ------------------------------------------------------------------------------- */
 
 static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     return (void)context, (void)bucket, REMAT_OK;
@@ -469,7 +469,7 @@ START_TEST(random_networks_and_plans) {
 }
 END_TEST
 
-/* ---- Memory --------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* What all ranks have taken of the memory that they share. */
 static uint64_t shared_bytes(void) {
@@ -519,7 +519,7 @@ START_TEST(steps_take_no_shared_memory) {
 }
 END_TEST
 
-/* ---- Bits that do not depend on the number of ranks --------------------------------------------------------------------- */
+/* ---- Bits that do not depend on the number of ranks -------------------------------------------------------------- */
 
 enum { SHARDS = 8 };
 typedef struct {
@@ -566,7 +566,7 @@ START_TEST(the_number_of_ranks_changes_no_bit) {
 }
 END_TEST
 
-/* ---- Ranks that do something else ---------------------------------------------------------------------------------------- */
+/* ---- Ranks that do something else -------------------------------------------------------------------------------- */
 
 static void another_shape(member *m, remat_config *config, bool odd) {
     config->ranks = rm_ddp_ranks(m->ddp);
@@ -719,7 +719,7 @@ START_TEST(an_odd_rank_is_told_with_names) {
 }
 END_TEST
 
-/* ---- A rank that dies in the middle of a step ------------------------------------------------------------------------------ */
+/* ---- A rank that dies in the middle of a step -------------------------------------------------------------------- */
 
 static remat_status die_at_bucket_2(void *context, const remat_bucket *bucket) {
     const remat_ranks *inner = context;
@@ -760,7 +760,7 @@ START_TEST(a_dead_rank_is_named_with_its_last_bucket) {
 }
 END_TEST
 
-/* ---- A rank whose step fails half-way ---------------------------------------------------------------------------------- */
+/* ---- A rank whose step fails half-way ---------------------------------------------------------------------------- */
 
 static remat_status fail_at_bucket_2(void *context, const remat_bucket *bucket) {
     counter *c = context;
@@ -798,7 +798,7 @@ static void one_fails(int rank, int size, rm_kv *store, void *context) {
 START_TEST(a_step_that_fails_is_over_for_all) { run_ranks(3, one_fails, (void *)(_i ? "bf16" : "")); }
 END_TEST
 
-/* ---- Parameters on their way from rank 0 ---------------------------------------------------------------------------- */
+/* ---- Parameters on their way from rank 0 ------------------------------------------------------------------------- */
 
 /* Small ones, of which many travel together, and such as are cut: of just 1 MiB, and above. */
 static void get_parameters(int rank, int size, rm_kv *store, void *context) {

@@ -119,7 +119,7 @@ static const char *const scenarios[]
     __attribute__((unused)) = {"results", "tag", "type", "count", "kind", "death", "absence", "abort"};
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
-/* ---- Gloo ----------------------------------------------------------------------------------------------------------- */
+/* ---- Gloo -------------------------------------------------------------------------------------------------------- */
 
 static void need_ends(const job *j, int size, const pid_t *pid) {
     for (int r = 0; r < size; r++) {
@@ -229,7 +229,7 @@ static void choose_no_interface(int rank, int size, rm_kv *store, void *context)
     double start = seconds();
     (void)context;
     if (rank == 1) setenv("GLOO_SOCKET_IFNAME", "nonexist0", 1);
-    need_peer(rm_group_open(&config, &group), "rank 1 could not connect to the other ranks by way of nonexist0");
+    need_peer(rm_group_open(&config, &group), "rank 1 could not connect to the other ranks through nonexist0");
     need(seconds() - start < 20, "%.1f s", seconds() - start);
 }
 START_TEST(gloo_without_an_interface) { run_ranks(3, choose_no_interface, NULL); }
@@ -250,7 +250,7 @@ START_TEST(gloo_leaves_the_signal_to_the_program) { run_ranks(2, keep_the_signal
 END_TEST
 #endif
 
-/* ---- MPI ------------------------------------------------------------------------------------------------------------ */
+/* ---- MPI --------------------------------------------------------------------------------------------------------- */
 
 #ifdef REMAT_HAVE_MPI
 /* A rank that mpirun started: argv is mpi SCENARIO PATH. */

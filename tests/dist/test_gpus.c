@@ -200,7 +200,7 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 START_TEST(ranks_on_gpus_are_ranks_on_processors) { run_ranks(2, train_twice, (void *)(uintptr_t)&jobs[_i]); }
 END_TEST
 
-/* ---- What fails ------------------------------------------------------------------------------------------------------ */
+/* ---- What fails -------------------------------------------------------------------------------------------------- */
 
 /* A GPU breaks in the second step, when the host may long have handed over gradients that will never be made. (Of one rank: what
  * the fake of NCCL waits for in a collective, it waits for without an end.) */
@@ -229,7 +229,7 @@ START_TEST(a_gpu_breaks) {
 }
 END_TEST
 
-/* ---- What is refused ------------------------------------------------------------------------------------------------- */
+/* ---- What is refused --------------------------------------------------------------------------------------------- */
 
 static void is_refused(int rank, int size, rm_kv *store, void *context) {
     member m;

@@ -63,7 +63,7 @@ static rm_joining *only_answer(const char *engine, int rank, int size, rm_kv *st
     return config.joining;
 }
 
-/* ---- Stopped -------------------------------------------------------------------------------------------------------- */
+/* ---- Stopped ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *engine;
@@ -125,7 +125,7 @@ START_TEST(rank_that_ends_in_order_ends_the_wait) {
 }
 END_TEST
 
-/* ---- The engine ----------------------------------------------------------------------------------------------------- */
+/* ---- The engine -------------------------------------------------------------------------------------------------- */
 
 static void engines_differ(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
@@ -186,7 +186,7 @@ static void one_cannot(int rank, int size, rm_kv *store, void *context) {
 START_TEST(failure_of_one_is_told_to_all) { run_ranks(3, one_cannot, NULL); }
 END_TEST
 
-/* ---- Over tcp ------------------------------------------------------------------------------------------------------- */
+/* ---- Over tcp ---------------------------------------------------------------------------------------------------- */
 
 static int free_port(void) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

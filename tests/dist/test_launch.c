@@ -9,7 +9,7 @@
 #include "dist/store/rendezvous.h"
 #include "memory/host.h"
 
-/* ---- What a rank is given ------------------------------------------------------------------------------------------ */
+/* ---- What a rank is given ---------------------------------------------------------------------------------------- */
 
 START_TEST(ranks_know_who_they_are) {
     unsetenv("OMP_NUM_THREADS");
@@ -57,7 +57,7 @@ START_TEST(the_first_rank_has_the_socket) {
 }
 END_TEST
 
-/* ---- Who decides the exit code ---------------------------------------------------------------------------------------- */
+/* ---- Who decides the exit code ----------------------------------------------------------------------------------- */
 
 static const struct {
     const char *script, *said;
@@ -271,7 +271,7 @@ START_TEST(without_memory) {
 }
 END_TEST
 
-/* ---- Signals -------------------------------------------------------------------------------------------------------- */
+/* ---- Signals ----------------------------------------------------------------------------------------------------- */
 
 /* Each rank counts the signals it gets, and takes its time: ending as the signal asks stops nobody else. */
 START_TEST(signals_are_passed_on_once) {
@@ -357,7 +357,7 @@ START_TEST(what_was_ignored_stays_ignored) {
 }
 END_TEST
 
-/* ---- Nothing is left ---------------------------------------------------------------------------------------------------- */
+/* ---- Nothing is left --------------------------------------------------------------------------------------------- */
 
 /* Each rank: itself, a child in a session of its own, and an orphan in another, whose parent is gone: six processes. */
 static void start_tree(rm_launch_config *config, pid_t *launcher, pid_t *pids) {
@@ -466,7 +466,7 @@ START_TEST(other_children_are_left_alone) {
 }
 END_TEST
 
-/* ---- Ranks that meet ------------------------------------------------------------------------------------------------------ */
+/* ---- Ranks that meet --------------------------------------------------------------------------------------------- */
 
 /* A rank of a job: finds the others over the store. With a number after it: the last rank leaves attempts before that one
  * as soon as all have met, and the others see it go. */
@@ -538,7 +538,7 @@ START_TEST(two_nodes_start_again_together) {
 }
 END_TEST
 
-/* ---- main ------------------------------------------------------------------------------------------------------------ */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv) {
     find_self();

@@ -7,7 +7,7 @@
 #include "memory/host.h"
 #include "train/commands/commands.h"
 
-/* ---- Flags ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Flags ------------------------------------------------------------------------------------------------------- */
 
 /* Runs `remat launch` with these words, split at spaces, in a process of its own. */
 static int launch_words(const char *words) {
@@ -184,7 +184,7 @@ START_TEST(any_words_have_an_answer) {
 }
 END_TEST
 
-/* ---- --devices ------------------------------------------------------------------------------------------------------------- */
+/* ---- --devices --------------------------------------------------------------------------------------------------- */
 
 /* As `remat train --devices=WORDS` would do, with all other flags at their defaults. */
 static remat_status start_devices(const char *words, bool *ran, int *code) {
@@ -256,7 +256,7 @@ static int show_devices(int argc, char **argv) {
     return 3; /* the others are still printing, or have ended the same way */
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------------------ */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv) {
     find_self();

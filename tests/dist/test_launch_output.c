@@ -5,7 +5,7 @@
 
 #include <dirent.h>
 
-/* ---- Restarts --------------------------------------------------------------------------------------------------------- */
+/* ---- Restarts ---------------------------------------------------------------------------------------------------- */
 
 /* The secret is of the job: a rank of the next attempt must be able to tell that of an earlier one that it waits for its end.
  * Their numbers keep them apart (test_store.c: attempts_do_not_mix). Another job has another secret. */
@@ -159,7 +159,7 @@ START_TEST(logs_by_attempt_and_rank) {
 }
 END_TEST
 
-/* ---- Output ------------------------------------------------------------------------------------------------------------ */
+/* ---- Output ------------------------------------------------------------------------------------------------------ */
 
 /* Line i of rank r is "r i xxx...", with a length of its own; every 1,000th has 20,000 characters, a few 300,000. */
 static int line_length(int rank, int i) {
@@ -280,7 +280,7 @@ START_TEST(a_rank_may_write_by_itself) {
 }
 END_TEST
 
-/* ---- main ------------------------------------------------------------------------------------------------------------ */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv) {
     find_self();

@@ -25,7 +25,7 @@ START_TEST(rates_are_those_of_others) {
 }
 END_TEST
 
-/* ---- The oracle: from one update to the next, in long double -------------------------------------------------------- */
+/* ---- The oracle: from one update to the next, in long double ----------------------------------------------------- */
 
 typedef struct {
     long double lr, re, im; /* the rate now; cosine: a point that goes round a circle */
@@ -105,7 +105,7 @@ START_TEST(every_rate_is_the_oracles) {
 }
 END_TEST
 
-/* ---- What people rely on --------------------------------------------------------------------------------------------- */
+/* ---- What people rely on ----------------------------------------------------------------------------------------- */
 
 START_TEST(the_peak_is_reached_to_the_bit) {
     for (int i = 0; i < 500; i++) {
@@ -164,7 +164,7 @@ START_TEST(scaled_down_the_warm_up_still_rises) {
 }
 END_TEST
 
-/* ---- Refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static const struct {
     rm_learning_rate config;

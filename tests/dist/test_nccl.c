@@ -58,7 +58,7 @@ static rm_group_config config_of(int rank, int size, rm_kv *store) {
                              .tag_name = bucket_name};
 }
 
-/* ---- What is computed ----------------------------------------------------------------------------------------------- */
+/* ---- What is computed -------------------------------------------------------------------------------------------- */
 
 static bool is_half(rm_wire wire) { return wire == RM_WIRE_F16 || wire == RM_WIRE_BF16; }
 
@@ -163,7 +163,7 @@ END_TEST
 START_TEST(test_in_progress) { run_ranks(_i + 1, results, "in_progress=3"); }
 END_TEST
 
-/* ---- What goes wrong in a collective --------------------------------------------------------------------------------- */
+/* ---- What goes wrong in a collective ----------------------------------------------------------------------------- */
 
 /* The last rank has `faults`; all run three all-reduces of tag 7. NCCL's collectives 1 and 2 are those of call 1: the
  * fingerprint and the data. */
@@ -288,7 +288,7 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_abort) { run_ranks(3, gives_up, NULL); }
 END_TEST
 
-/* ---- Buffers that a GPU is not done with ------------------------------------------------------------------------------ */
+/* ---- Buffers that a GPU is not done with ------------------------------------------------------------------------- */
 
 typedef struct {
     float *x;
@@ -338,7 +338,7 @@ START_TEST(test_made_later) {
 }
 END_TEST
 
-/* ---- Ranks that disagree --------------------------------------------------------------------------------------------- */
+/* ---- Ranks that disagree ----------------------------------------------------------------------------------------- */
 
 typedef struct {
     rm_collective odd;
@@ -373,7 +373,7 @@ static void disagrees(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_disagree) { run_ranks(3, disagrees, (void *)&disputes[_i]); }
 END_TEST
 
-/* ---- Opening --------------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 /* Of two ranks the last has the faults; NULL words: it opens. */
 typedef struct {
@@ -445,7 +445,7 @@ static void never_comes(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_never_comes) { run_ranks(2, never_comes, NULL); }
 END_TEST
 
-/* ---- A group of one, which needs no store and no other process --------------------------------------------------------- */
+/* ---- A group of one, which needs no store and no other process --------------------------------------------------- */
 
 /* Each in a process of its own: libraries stay open, and what hangs stays behind. */
 typedef void alone(void);
@@ -529,7 +529,7 @@ static void has_no_library(void) {
     rm_group_close(group);
 }
 
-/* ---- The real libraries ------------------------------------------------------------------------------------------------ */
+/* ---- The real libraries ------------------------------------------------------------------------------------------ */
 
 static void need_functions(const char *name, const char *const *functions) {
     void *handle = dlopen(name, RTLD_NOW);

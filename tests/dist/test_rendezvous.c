@@ -4,7 +4,7 @@
 
 #include "tests/dist/ranks.h"
 
-/* ---- Host lists: answers are scontrol's (22.05) ------------------------------------------------------------------- */
+/* ---- Host lists: answers are scontrol's (22.05) ------------------------------------------------------------------ */
 
 static const struct {
     const char *list, *hosts;
@@ -91,7 +91,7 @@ START_TEST(tasks_of_nodes) {
 }
 END_TEST
 
-/* ---- Environments: "NAME=value NAME=value" ------------------------------------------------------------------------- */
+/* ---- Environments: "NAME=value NAME=value" ----------------------------------------------------------------------- */
 
 static const char *look_up(void *context, const char *name) {
     static char value[8][200];

@@ -13,7 +13,7 @@
 #include "dist/store/store_kind.h"
 #include "tests/dist/ranks.h"
 
-/* ---- Two kinds, one behaviour ---------------------------------------------------------------------------------------- */
+/* ---- Two kinds, one behaviour ------------------------------------------------------------------------------------ */
 
 /* A socket that listens on a free port of this host: what a launcher would hand to rank 0. */
 static int free_port(int *port) {
@@ -123,7 +123,7 @@ START_TEST(keys_are_kept_and_waited_for) {
 }
 END_TEST
 
-/* ---- Who is refused --------------------------------------------------------------------------------------------------- */
+/* ---- Who is refused ---------------------------------------------------------------------------------------------- */
 
 /* What rank 0 can tell people of it: once each. */
 static void ck_refused(rm_kv *store, int number, const char *words) {
@@ -716,7 +716,7 @@ START_TEST(madness_does_not_matter) {
 }
 END_TEST
 
-/* ---- Who is missed ------------------------------------------------------------------------------------------------------ */
+/* ---- Who is missed ----------------------------------------------------------------------------------------------- */
 
 START_TEST(the_dead_are_missed) {
     place p = make_place(_i);
@@ -827,7 +827,7 @@ START_TEST(old_files_are_told_from_used_ones) {
 }
 END_TEST
 
-/* ---- The file ----------------------------------------------------------------------------------------------------------- */
+/* ---- The file ---------------------------------------------------------------------------------------------------- */
 
 static int64_t size_of(const char *path) {
     struct stat info;
@@ -999,7 +999,7 @@ START_TEST(one_of_many_gets_the_file) {
 }
 END_TEST
 
-/* ---- A rank 0 that is slow or full ----------------------------------------------------------------------------------------- */
+/* ---- A rank 0 that is slow or full ------------------------------------------------------------------------------- */
 
 static void answer(int fd, const char *value, size_t cut) {
     char text[100];

@@ -10,7 +10,7 @@
 
 #include "tests/memory/memory_test.h"
 
-/* ---- A machine made of files -------------------------------------------------------------------------------------- */
+/* ---- A machine made of files ------------------------------------------------------------------------------------- */
 
 static char root[64];
 
@@ -55,7 +55,7 @@ static void ck_quota(double quota, const char *limit) {
 #define V2 "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 #define V1(group) "34 29 0:31 " group " /sys/fs/cgroup/cpu,cpuacct rw shared:15 - cgroup cgroup rw,cpu,cpuacct\n"
 
-/* ---- Version 2 ---------------------------------------------------------------------------------------------------- */
+/* ---- Version 2 --------------------------------------------------------------------------------------------------- */
 
 START_TEST(quota_of_version_2_is_read) {
     machine("0::/\n", V2);
@@ -94,7 +94,7 @@ START_TEST(smallest_quota_of_all_levels_counts) {
 }
 END_TEST
 
-/* ---- Version 1 ---------------------------------------------------------------------------------------------------- */
+/* ---- Version 1 --------------------------------------------------------------------------------------------------- */
 
 START_TEST(quota_of_version_1_is_read) {
     machine("12:cpuset:/elsewhere\n5:cpu,cpuacct:/a/b\n1:name=systemd:/c\n", V1("/"));
@@ -132,7 +132,7 @@ START_TEST(group_mounted_as_root_of_a_container_is_found) {
 }
 END_TEST
 
-/* ---- Both versions, and neither ----------------------------------------------------------------------------------- */
+/* ---- Both versions, and neither ---------------------------------------------------------------------------------- */
 
 START_TEST(smaller_quota_of_both_versions_counts) {
     machine("5:cpu:/one\n0::/two\n", "30 23 0:27 / /groups\\040here/v1 rw - cgroup none rw,cpu\n"

@@ -50,7 +50,7 @@ void fake_event_reach(cudaEvent_t event);
 int fake_cuda_live(void);
 int fake_nccl_live(void);
 
-/* ---- fake_ring.c: ranks that meet in a shared file ---------------------------------------------------------------- */
+/* ---- fake_ring.c: ranks that meet in a shared file --------------------------------------------------------------- */
 
 enum { FAKE_RANKS = 8, FAKE_SLOT = 1 << 18 };
 

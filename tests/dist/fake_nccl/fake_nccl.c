@@ -64,7 +64,7 @@ static void wait_for_ever(const _Atomic bool *stop) {
     while (!*stop) usleep(1000);
 }
 
-/* ---- Rules --------------------------------------------------------------------------------------------------------- */
+/* ---- Rules ------------------------------------------------------------------------------------------------------- */
 
 static void enter(ncclComm_t comm, const char *call) {
     if (!comm || comm->stage == ENDED) fake_violation("%s on a communicator that is not, or no longer, there", call);
@@ -91,7 +91,7 @@ static void fail(ncclComm_t comm, ncclResult_t result, const char *text) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- Information --------------------------------------------------------------------------------------------------- */
+/* ---- Information ------------------------------------------------------------------------------------------------- */
 
 ncclResult_t ncclGetVersion(int *version) {
     *version = (int)fake_fault("version", NCCL_VERSION_CODE);
@@ -118,7 +118,7 @@ const char *ncclGetLastError(ncclComm_t comm) {
     return last_text;
 }
 
-/* ---- Beginning ------------------------------------------------------------------------------------------------------ */
+/* ---- Beginning --------------------------------------------------------------------------------------------------- */
 
 static ncclComm_t new_comm(const char *path, int rank, int size) {
     ncclComm_t comm = calloc(1, sizeof *comm);
@@ -215,7 +215,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
     return leave(parent, ncclInProgress);
 }
 
-/* ---- Collectives ----------------------------------------------------------------------------------------------------- */
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
 /* After a failure the GPU waits on, until the communicator is aborted. */
 static cudaError_t operate(ncclComm_t comm, const operation *op) {
@@ -322,7 +322,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
     return leave(comm, ncclSuccess);
 }
 
-/* ---- Asking ---------------------------------------------------------------------------------------------------------- */
+/* ---- Asking ------------------------------------------------------------------------------------------------------ */
 
 static ncclResult_t answer(ncclComm_t comm) {
     int result = comm->result;
@@ -344,7 +344,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     return leave(comm, ncclSuccess);
 }
 
-/* ---- Ending ---------------------------------------------------------------------------------------------------------- */
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     enter_ready(comm, "ncclCommFinalize");

@@ -36,7 +36,7 @@ struct fake_ring {
     unsigned char *sum, *scaled; /* FAKE_SLOT bytes each */
 };
 
-/* ---- Waiting for each other ---------------------------------------------------------------------------------------- */
+/* ---- Waiting for each other -------------------------------------------------------------------------------------- */
 
 /* Gone, or a zombie: the parent of the ranks collects them late. */
 static bool is_dead(int pid) {
@@ -120,7 +120,7 @@ void fake_ring_close(fake_ring *ring) {
     free(ring);
 }
 
-/* ---- Arithmetic ---------------------------------------------------------------------------------------------------- */
+/* ---- Arithmetic -------------------------------------------------------------------------------------------------- */
 
 size_t fake_type_bytes(ncclDataType_t type) {
     switch (type) {
@@ -225,7 +225,7 @@ static const void *reduce(fake_ring *ring, const fake_collective *what, size_t p
     return ring->sum;
 }
 
-/* ---- Collectives --------------------------------------------------------------------------------------------------- */
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
 static fake_end compare(fake_ring *ring, const fake_collective *what) {
     signature mine = {.count = what->count,
