@@ -19,13 +19,13 @@ static double scale_factor(const rm_learning_rate *c) {
 
 double rm_learning_rate_peak(const rm_learning_rate *c) { return c->lr * scale_factor(c); }
 
-/* From the warm-up's end to the run's, or to that of decay_steps. */
+/* Whether the rate changes between the end of the warm-up and the end of the run (or of decay_steps). */
 static bool decays(const rm_learning_rate *c) {
     return c->schedule == RM_LR_LINEAR || c->schedule == RM_LR_COSINE || c->schedule == RM_LR_POLY ||
            c->schedule == RM_LR_ONE_CYCLE;
 }
 
-/* Reads end_lr. */
+/* Whether the schedule reads end_lr. */
 static bool has_end(const rm_learning_rate *c) {
     return (decays(c) && c->schedule != RM_LR_ONE_CYCLE) || c->schedule == RM_LR_RESTARTS ||
            c->schedule == RM_LR_PLATEAU;
@@ -37,76 +37,77 @@ static int64_t decay_length(const rm_learning_rate *c) {
     return c->steps - c->warmup_steps + (c->schedule == RM_LR_POLY);
 }
 
-/* ---- What cannot work -------------------------------------------------------------------------------------------- */
+/* ---- Checks ------------------------------------------------------------------------------------------------------ */
 
 static bool is_rate(double x) { return isfinite(x) && x >= 0; }
 
 static remat_status check_rates(const rm_learning_rate *c) {
-    REQUIRE(is_rate(c->lr), INVALID, "{lr}=%g: a learning rate is a finite number, 0 or more", c->lr);
+    REQUIRE(is_rate(c->lr), INVALID, "{lr}=%g is not a learning rate; use a finite number that is 0 or more", c->lr);
     if (c->scale != RM_SCALE_NONE) {
         REQUIRE(isfinite(c->batch) && c->batch >= 1 && isfinite(c->base_batch) && c->base_batch >= 1, INVALID,
-                "{scale}=%s with a batch of %g and {base_batch}=%g: both must be 1 or more", scale_names[c->scale],
-                c->batch, c->base_batch);
+                "{scale}=%s cannot scale with a batch of %g and {base_batch}=%g; both must be 1 or more",
+                scale_names[c->scale], c->batch, c->base_batch);
         REQUIRE(is_rate(rm_learning_rate_peak(c)), INVALID,
-                "{lr}=%g scaled to a batch of %g is no finite number: make one of them smaller", c->lr, c->batch);
+                "{lr}=%g scaled to a batch of %g is not finite; reduce one of them", c->lr, c->batch);
     }
     if (!has_end(c)) return REMAT_OK;
-    REQUIRE(is_rate(c->end_lr), INVALID, "{end_lr}=%g: a learning rate is a finite number, 0 or more", c->end_lr);
+    REQUIRE(is_rate(c->end_lr), INVALID, "{end_lr}=%g is not a learning rate; use a finite number that is 0 or more",
+            c->end_lr);
     REQUIRE(c->end_lr <= rm_learning_rate_peak(c), INVALID,
-            "{end_lr}=%g is above the rate that {schedule}=%s comes down from, %g: make it smaller, or {lr} larger",
-            c->end_lr, schedule_names[c->schedule], rm_learning_rate_peak(c));
+            "{end_lr}=%g is above the initial rate of {schedule}=%s, %g; reduce it, or raise {lr}", c->end_lr,
+            schedule_names[c->schedule], rm_learning_rate_peak(c));
     REQUIRE(c->schedule != RM_LR_POLY || (isfinite(c->power) && c->power > 0), INVALID,
-            "{power}=%g: the power of {schedule}=poly must be a finite number above 0", c->power);
+            "{power}=%g is not a power for {schedule}=poly; use a finite number above 0", c->power);
     return REMAT_OK;
 }
 
 static remat_status check_lengths(const rm_learning_rate *c) {
     REQUIRE(c->warmup_steps >= 0 && c->decay_steps >= 0, INVALID,
-            "a warm-up of %lld updates and a decay over %lld: "
-            "neither can be negative",
+            "a warm-up of %lld updates and a decay over %lld are not possible; neither may be negative",
             (long long)c->warmup_steps, (long long)c->decay_steps);
     if (c->decay_steps) return REMAT_OK;
-    REQUIRE(c->steps >= 1, INVALID, "a run of %lld updates: it takes at least one", (long long)c->steps);
+    REQUIRE(c->steps >= 1, INVALID, "a run of %lld updates is not possible; it needs at least one",
+            (long long)c->steps);
     REQUIRE(c->warmup_steps <= c->steps, INVALID,
-            "the warm-up takes %lld updates and the whole run %lld: it would never be over; make "
-            "{warmup_steps} smaller, or the run longer",
+            "the warm-up takes %lld updates, but the whole run only %lld, so it would never end; reduce "
+            "{warmup_steps}, or make the run longer",
             (long long)c->warmup_steps, (long long)c->steps);
     REQUIRE(!decays(c) || c->warmup_steps < c->steps, INVALID,
-            "the warm-up takes all %lld updates of the run, which leaves none for {schedule}=%s: make it shorter",
+            "the warm-up takes all %lld updates of the run and leaves none for {schedule}=%s; make it shorter",
             (long long)c->steps, schedule_names[c->schedule]);
     return REMAT_OK;
 }
 
 static remat_status check_cycles(const rm_learning_rate *c) {
     REQUIRE(c->schedule != RM_LR_RESTARTS || (c->decay_steps >= 1 && c->cycle_mult >= 1), INVALID,
-            "{schedule}=restarts needs to know how long the first cycle is: {decay_steps}=N");
+            "{schedule}=restarts needs the length of the first cycle; set {decay_steps}=N");
     if (c->schedule != RM_LR_ONE_CYCLE) return REMAT_OK;
     REQUIRE(!c->warmup_steps, INVALID,
-            "{schedule}=one-cycle begins with a warm-up of its own, {pct_start} of it: leave "
-            "{warmup_steps} out");
+            "{schedule}=one-cycle includes a warm-up of {pct_start} of the cycle; remove {warmup_steps}");
     REQUIRE(c->pct_start >= 0 && c->pct_start < 1 && c->div_factor >= 1 && c->final_div_factor >= 1, INVALID,
-            "{pct_start}=%g, {div_factor}=%g and {final_div_factor}=%g: the first is a share below 1, the others are 1 "
-            "or more",
+            "{pct_start}=%g, {div_factor}=%g and {final_div_factor}=%g are not possible; the first must be below 1, "
+            "the others 1 or more",
             c->pct_start, c->div_factor, c->final_div_factor);
     return REMAT_OK;
 }
 
 static remat_status check_milestones(const rm_learning_rate *c) {
     if (c->schedule != RM_LR_STEP && c->schedule != RM_LR_PLATEAU) return REMAT_OK;
-    REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID, "{gamma}=%g: the factor must be a finite number above 0",
+    REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID, "{gamma}=%g is not a factor; use a finite number above 0",
             c->gamma);
     REQUIRE(c->schedule == RM_LR_STEP || c->gamma < 1, INVALID,
-            "{gamma}=%g: {schedule}=plateau makes the rate smaller by it, so it must be below 1", c->gamma);
+            "{gamma}=%g does not reduce the rate with {schedule}=plateau; use a factor below 1", c->gamma);
     if (c->schedule == RM_LR_PLATEAU) return REMAT_OK;
     REQUIRE(c->n_milestones >= 1 && c->n_milestones <= RM_LR_MILESTONES, INVALID,
-            "{schedule}=step with %d milestones: give 1 to %d in {milestone}", c->n_milestones, RM_LR_MILESTONES);
+            "{schedule}=step cannot have %d milestones; give 1 to %d in {milestone}", c->n_milestones,
+            RM_LR_MILESTONES);
     for (int i = 0; i < c->n_milestones; i++) {
         long long m = c->milestone[i], before = i ? c->milestone[i - 1] : 0;
         REQUIRE(m > before, INVALID,
-                "milestone %d is update %lld, which does not come after %s %lld: give them in order", i + 1, m,
-                i ? "the one before it," : "update", before);
+                "milestone %d is update %lld, which is not after %s %lld; list them in ascending order", i + 1, m,
+                i ? "the previous one," : "update", before);
         REQUIRE(m >= c->warmup_steps, INVALID,
-                "milestone %d, update %lld, lies within the warm-up of %lld updates: move one of them", i + 1, m,
+                "milestone %d, update %lld, is within the warm-up of %lld updates; move one of them", i + 1, m,
                 (long long)c->warmup_steps);
     }
     return REMAT_OK;
@@ -119,7 +120,7 @@ remat_status rm_learning_rate_check(const rm_learning_rate *c) {
     return check_milestones(c);
 }
 
-/* ---- What comes out ---------------------------------------------------------------------------------------------- */
+/* ---- The rate of an update --------------------------------------------------------------------------------------- */
 
 static double warm_up(const rm_learning_rate *c, int64_t update, double eta) {
     double from = eta > c->lr ? c->lr : 0, part = (double)update / (double)c->warmup_steps;
@@ -141,7 +142,7 @@ static double decayed(const rm_learning_rate *c, int64_t update, double eta) {
     return c->end_lr + (eta - c->end_lr) * left;
 }
 
-/* Half a cosine from one rate to another; part: 0 to 1. */
+/* Half a cosine from one rate to another; `part` runs from 0 to 1. */
 static double annealed(double from, double to, double part) { return to + (from - to) * (1 + cos(M_PI * part)) / 2; }
 
 static double restarted(const rm_learning_rate *c, int64_t update, double eta) {
@@ -169,7 +170,7 @@ static double reduced(const rm_learning_rate *c, double eta) {
 double rm_learning_rate_at(const rm_learning_rate *c, int64_t update) {
     double eta = rm_learning_rate_peak(c);
     if (update < c->warmup_steps) return warm_up(c, update, eta);
-    if (c->warmup_steps && update == c->warmup_steps) return eta; /* to the bit */
+    if (c->warmup_steps && update == c->warmup_steps) return eta; /* exactly, without rounding */
     if (c->schedule == RM_LR_STEP) return after_milestones(c, update, eta);
     if (c->schedule == RM_LR_RESTARTS) return restarted(c, update, eta);
     if (c->schedule == RM_LR_ONE_CYCLE) return in_one_cycle(c, update, eta);

@@ -1,5 +1,5 @@
-/* sampler.c: the order itself: the Mersenne Twister (mt19937: Matsumoto and Nishimura, ACM TOMACS 8(1), 1998) that
- * torch.Generator uses, and the shuffle of torch.randperm. Main entry: remat_sampler_create. */
+/* sampler.c: the order of samples: the Mersenne Twister (mt19937: Matsumoto and Nishimura, ACM TOMACS 8(1), 1998) of
+ * torch.Generator, and the shuffle of torch.randperm. Main entry: remat_sampler_create. */
 #include "dist/large_batch/sampler.h"
 
 #include "engine/abi.h"
@@ -45,11 +45,11 @@ struct remat_sampler {
     remat_sampler_config config;
     int64_t count;
     twister random;
-    uint32_t order[]; /* n of them */
+    uint32_t order[]; /* n entries */
 };
 
-/* torch.randperm has two ways, and so must this. Up to here each draw of 32 bits picks, for the next place, one of those
- * not yet placed. */
+/* torch.randperm has two algorithms, and so must this. Up to this size, each draw of 32 bits selects the sample for the
+ * next place among those not placed yet. */
 #define WIDE_FROM (UINT32_MAX / 20)
 
 static void shuffle_narrow(twister *random, uint32_t *order, int64_t n) {
@@ -62,8 +62,8 @@ static void shuffle_narrow(twister *random, uint32_t *order, int64_t n) {
     }
 }
 
-/* From there on, where the remainder of 32 bits would be noticeably uneven: 64 bits a draw, high word first, and each
- * newcomer takes the place of one that is already there, which moves to the end ("inside-out"). */
+/* From this size on, the remainder of a 32-bit draw would be noticeably biased: 64 bits per draw, high word first. Each
+ * new element takes the place of an earlier one, which moves to the end ("inside-out"). */
 static void shuffle_wide(twister *random, uint32_t *order, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint64_t high = twister_draw(random), draw = high << 32 | twister_draw(random);
@@ -82,7 +82,8 @@ void remat_sampler_set_epoch(remat_sampler *s, int64_t epoch) {
         for (int64_t i = 0; i < n; i++) s->order[i] = (uint32_t)i;
         return;
     }
-    twister_seed(&s->random, (uint32_t)((uint64_t)s->config.seed + (uint64_t)epoch)); /* the low 32 bits, as torch */
+    /* Only the low 32 bits of the seed, as in torch */
+    twister_seed(&s->random, (uint32_t)((uint64_t)s->config.seed + (uint64_t)epoch));
     (n < WIDE_FROM ? shuffle_narrow : shuffle_wide)(&s->random, s->order, n);
 }
 
@@ -91,11 +92,11 @@ static int64_t count_per_rank(const remat_sampler_config *c) {
 }
 
 static remat_status check_config(const remat_sampler_config *config) {
-    REQUIRE(config->n >= 1, INVALID, "the data set has %lld samples; at least one is needed", (long long)config->n);
+    REQUIRE(config->n >= 1, INVALID, "the data set has %lld samples; it needs at least one", (long long)config->n);
     REQUIRE(config->n <= UINT32_MAX, INVALID, "the data set has %lld samples; at most 4294967295 can be shuffled",
             (long long)config->n);
-    REQUIRE(config->replicas >= 1 && config->replicas <= INT32_MAX, INVALID, "there cannot be %lld replicas",
-            (long long)config->replicas);
+    REQUIRE(config->replicas >= 1 && config->replicas <= INT32_MAX, INVALID,
+            "there cannot be %lld replicas; use 1 or more", (long long)config->replicas);
     REQUIRE(config->rank >= 0 && config->rank < config->replicas, INVALID, "rank %lld of %lld does not exist",
             (long long)config->rank, (long long)config->replicas);
     return REMAT_OK;
@@ -109,7 +110,7 @@ remat_status remat_sampler_create(const remat_sampler_config *config, remat_samp
     TRY(rm_take(&ours, sizeof ours, config, "remat_sampler_config"));
     TRY(check_config(&ours));
     remat_sampler *s = rm_malloc(sizeof *s + (size_t)ours.n * sizeof s->order[0]);
-    REQUIRE(s, MEMORY, "no memory for the order of %lld samples (4 bytes each)", (long long)ours.n);
+    REQUIRE(s, MEMORY, "out of memory for the order of %lld samples (4 bytes each)", (long long)ours.n);
     s->config = ours;
     s->count = count_per_rank(&ours);
     remat_sampler_set_epoch(s, 0);

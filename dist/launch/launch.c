@@ -1,5 +1,5 @@
-/* launch.c: the launcher itself: checks what is asked for, takes the port, starts the keeper (launch_keeper.c), and passes
- * output (launch_output.c) and signals on until the job is over. See launch.h. */
+/* launch.c: the launcher: checks the request, binds the port, starts the supervisor (launch_supervisor.c), and passes
+ * on output (launch_output.c) and signals until the job ends. See launch.h. */
 #define _GNU_SOURCE
 #include "dist/launch/launch.h"
 
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dist/launch/launch_keeper.h"
+#include "dist/launch/launch_supervisor.h"
 #include "dist/launch/process.h"
 #include "dist/store/rendezvous.h"
 #include "dist/store/store.h"
@@ -32,53 +32,57 @@ const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQU
 enum { LONGEST_SECRET = 240 };
 
 typedef struct {
-    rm_launch_config config; /* all fields filled in */
+    rm_launch_config config; /* all fields are set */
     char run_id[64], job_id[64], secret[LONGEST_SECRET + 1];
     rm_launch_output *output;
     struct pollfd *slots;
-    int listen_fd, control, keeper_control, self;
-    pid_t keeper, before[MOST_CHILDREN]; /* children that this process had already */
+    int listen_fd, control, supervisor_control, self;
+    pid_t supervisor, before[MOST_CHILDREN]; /* children that this process already had */
     int n_before;
-    int32_t signals;      /* how many have come */
-    int64_t signalled_ms; /* when the last of them did */
+    int32_t signals;      /* number of signals received */
+    int64_t signalled_ms; /* when the last one was received */
     int code;
-    bool over; /* the keeper's last word has come */
+    bool over; /* the supervisor has sent its last note */
     rm_launch_signal_state signal_state;
     struct sigaction actions[RM_LAUNCH_SIGNALS];
     int was_subreaper;
 } launcher;
 
-/* ---- What is asked for ------------------------------------------------------------------------------------------- */
+/* ---- Checking the request ---------------------------------------------------------------------------------------- */
 
 static remat_status check_numbers(const rm_launch_config *c) {
-    REQUIRE(c->nproc >= 1 && c->nproc <= 4096, INVALID, "%d ranks on this host: 1 to 4096 are possible", c->nproc);
+    REQUIRE(c->nproc >= 1 && c->nproc <= 4096, INVALID, "cannot start %d ranks on this host; use 1 to 4096", c->nproc);
     REQUIRE(c->nnodes >= 1 && (int64_t)c->nnodes * c->nproc <= RM_MOST_RANKS, INVALID,
-            "%d nodes with %d ranks each: 1 to %d ranks are possible", c->nnodes, c->nproc, RM_MOST_RANKS);
-    REQUIRE(c->node_rank >= 0 && c->node_rank < c->nnodes, INVALID, "this is node %d of %d: nodes are 0 to %d",
+            "%d nodes with %d ranks each are not possible; use 1 to %d ranks in total", c->nnodes, c->nproc,
+            RM_MOST_RANKS);
+    REQUIRE(c->node_rank >= 0 && c->node_rank < c->nnodes, INVALID, "there is no node %d of %d; use 0 to %d",
             c->node_rank, c->nnodes, c->nnodes - 1);
-    REQUIRE(c->master_port >= 0 && c->master_port <= 65535, INVALID, "port %d: ports are 1 to 65535", c->master_port);
-    REQUIRE(c->max_restarts >= 0 && c->grace_ms >= 0, INVALID, "%d restarts, %lld ms of grace: neither can be negative",
-            c->max_restarts, (long long)c->grace_ms);
+    REQUIRE(c->master_port >= 0 && c->master_port <= 65535, INVALID, "port %d is not possible; use 1 to 65535",
+            c->master_port);
+    REQUIRE(c->max_restarts >= 0 && c->grace_ms >= 0, INVALID,
+            "%d restarts and %lld ms of grace are not possible; neither may be negative", c->max_restarts,
+            (long long)c->grace_ms);
     REQUIRE(c->argv && c->argv[0], INVALID, "there is no command to start");
     const char *secret = getenv("REMAT_JOB_SECRET");
     REQUIRE(!secret || strlen(secret) <= LONGEST_SECRET, INVALID,
-            "REMAT_JOB_SECRET has %zu characters; %d are possible", strlen(secret), LONGEST_SECRET);
+            "REMAT_JOB_SECRET has %zu characters; the maximum is %d", strlen(secret), LONGEST_SECRET);
     return REMAT_OK;
 }
 
 static remat_status check_nodes(const rm_launch_config *c) {
-    REQUIRE(c->nnodes == 1 || !c->standalone, INVALID, "--standalone is for one node, and there are %d", c->nnodes);
-    REQUIRE(!c->run_id || strlen(c->run_id) <= 200, INVALID, "the job's name has %zu characters; 200 are possible",
+    REQUIRE(c->nnodes == 1 || !c->standalone, INVALID, "--standalone is for one node, but there are %d", c->nnodes);
+    REQUIRE(!c->run_id || strlen(c->run_id) <= 200, INVALID, "the job's name has %zu characters; the maximum is 200",
             strlen(c->run_id));
-    REQUIRE(!c->master_addr || strlen(c->master_addr) < 256, INVALID, "the name of node 0 has %zu characters",
-            strlen(c->master_addr));
+    REQUIRE(!c->master_addr || strlen(c->master_addr) < 256, INVALID,
+            "the name of node 0 has %zu characters, which is too long", strlen(c->master_addr));
     if (c->nnodes == 1) return REMAT_OK;
-    REQUIRE(c->master_addr, INVALID, "%d nodes must meet at node 0: give its name or address, as --master-addr=HOST",
+    REQUIRE(c->master_addr, INVALID, "%d nodes must meet at node 0; give its name or address with --master-addr=HOST",
             c->nnodes);
     REQUIRE(!rm_host_is_itself(c->master_addr), INVALID,
-            "node 0 is said to be at %s, which on each of the %d nodes is that node itself: name node 0's host",
+            "node 0 is given as %s, which on each of the %d nodes means that node itself; give node 0's host name",
             c->master_addr, c->nnodes);
-    REQUIRE(c->run_id, INVALID, "a job on %d nodes needs a name that all of them give: --run-id=NAME", c->nnodes);
+    REQUIRE(c->run_id, INVALID, "a job on %d nodes needs a common name; give the same --run-id=NAME on all nodes",
+            c->nnodes);
     return REMAT_OK;
 }
 
@@ -86,13 +90,13 @@ static remat_status check_program(const char *path, bool *found) {
     struct stat info;
     *found = false;
     if (stat(path, &info)) return rm_fail(REMAT_IO, "cannot run '%.200s': %s", path, strerror(errno));
-    REQUIRE(!S_ISDIR(info.st_mode), IO, "cannot run '%.200s': it is a folder", path);
+    REQUIRE(!S_ISDIR(info.st_mode), IO, "cannot run '%.200s': it is a directory", path);
     REQUIRE(!access(path, X_OK), IO, "cannot run '%.200s': it is not executable", path);
     *found = true;
     return REMAT_OK;
 }
 
-/* As execvp will: a name without a slash is looked for in PATH. */
+/* As execvp does: a name without a slash is searched in PATH. */
 static remat_status check_command(const char *name) {
     const char *path = getenv("PATH");
     char full[4096];
@@ -107,7 +111,7 @@ static remat_status check_command(const char *name) {
     FAIL(IO, "cannot run '%.200s': there is no such program in PATH", name);
 }
 
-/* ---- Filling in -------------------------------------------------------------------------------------------------- */
+/* ---- Defaults ---------------------------------------------------------------------------------------------------- */
 
 static void draw(char *text, size_t bytes) {
     unsigned char random[16];
@@ -118,7 +122,7 @@ static void draw(char *text, size_t bytes) {
     for (size_t i = 0; i < sizeof random && 2 * i + 3 <= bytes; i++) snprintf(text + 2 * i, 3, "%02x", random[i]);
 }
 
-/* On one node the secret is drawn; on several it is what they all know: the variable, or the job's name. */
+/* On one node the secret is random. On several it is what all nodes know: the variable, or the job's name. */
 static void fill_in(launcher *l, const rm_launch_config *config) {
     rm_launch_config *c = &l->config;
     const char *secret = getenv("REMAT_JOB_SECRET");
@@ -143,7 +147,7 @@ static int signal_pipe[2] = {-1, -1};
 static void on_signal(int number) {
     int kept = errno;
     unsigned char byte = (unsigned char)number;
-    if (write(signal_pipe[1], &byte, 1) < 0) {} /* full: enough have come already */
+    if (write(signal_pipe[1], &byte, 1) < 0) {} /* the pipe is full: it holds enough signals */
     errno = kept;
 }
 
@@ -158,7 +162,7 @@ static void catch_signals(launcher *l) {
     sigaction(SIGPIPE, &ignore, &l->signal_state.pipe);
 }
 
-/* As this process was before. */
+/* Restores the original state of this process. */
 static void restore_process(const launcher *l) {
     for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) sigaction(rm_launch_signals[i], &l->actions[i], NULL);
     sigaction(SIGPIPE, &l->signal_state.pipe, NULL);
@@ -170,29 +174,29 @@ static const char *signal_name(int number) {
     return name ? name : "?";
 }
 
-/* What comes within a second of the first is the first again: timeout(1) signals a process and then its group, and a closing
- * terminal sends several. */
+/* Signals within a second of the first count as the same one: timeout(1) signals a process and then its group, and a
+ * closing terminal sends several. */
 static void take_signal(launcher *l) {
     unsigned char number;
     if (read(signal_pipe[0], &number, 1) != 1) return;
     if (number == SIGUSR1) {
         rm_launch_output_say(l->output, "SIGUSR1 is passed on to all ranks");
-        (void)rm_keeper_send(l->control, &(rm_keeper_note){.word = RM_KEEPER_PASS, .status = SIGUSR1});
+        (void)rm_supervisor_send(l->control, &(rm_supervisor_note){.word = RM_SUPERVISOR_PASS, .status = SIGUSR1});
         return;
     }
     if (l->signals && rm_now_ms() < l->signalled_ms + 1000) return;
     bool first = !l->signals++;
-    rm_keeper_note note = {.word = first ? RM_KEEPER_PASS : RM_KEEPER_KILL, .status = number};
+    rm_supervisor_note note = {.word = first ? RM_SUPERVISOR_PASS : RM_SUPERVISOR_KILL, .status = number};
     l->signalled_ms = rm_now_ms();
     if (first)
         rm_launch_output_say(l->output, "SIG%s is passed on to all ranks; another signal ends them at once",
                              signal_name(number));
-    (void)rm_keeper_send(l->control, &note);
+    (void)rm_supervisor_send(l->control, &note);
 }
 
-/* ---- What the keeper says --------------------------------------------------------------------------------------- */
+/* ---- Notes from the supervisor ---------------------------------------------------------------------------------- */
 
-static void say_first(launcher *l, const rm_keeper_note *note) {
+static void say_first(launcher *l, const rm_supervisor_note *note) {
     char end[100];
     if (WIFSIGNALED(note->status))
         snprintf(end, sizeof end, "was killed by signal %d (%s)", WTERMSIG(note->status),
@@ -200,54 +204,53 @@ static void say_first(launcher *l, const rm_keeper_note *note) {
     else
         snprintf(end, sizeof end, "exited with status %d", WEXITSTATUS(note->status));
     rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end,
-                         l->config.nproc > 1 ? "; the others of this host are being stopped" : "");
+                         l->config.nproc > 1 ? "; the other ranks of this host are being stopped" : "");
 }
 
-/* The code alone tells: a rank that a signal has killed is started again. */
+/* Only for exit codes: ranks killed by a signal are restarted. */
 static void say_why_not_again(launcher *l) {
     if (l->code == RM_EXIT_USE)
         rm_launch_output_say(l->output,
-                             "nothing is started again: exit status %d says that the command was asked for something "
-                             "that cannot work, and would fail each time; its own line says what to change",
+                             "no restart: exit status %d means that the command line cannot work and would fail each "
+                             "time; the command's own message says what to change",
                              RM_EXIT_USE);
     else if (l->code > 128)
         rm_launch_output_say(l->output,
-                             "nothing is started again: exit status %d says that the rank was asked to stop, by SIG%s, "
-                             "and did",
+                             "no restart: exit status %d means that the rank was asked to stop by SIG%s and did",
                              l->code, signal_name(l->code - 128));
 }
 
-/* The last of an attempt: all of its processes are gone, so what the pipes hold is all there is. */
-static void finish_attempt(launcher *l, const rm_keeper_note *note) {
+/* The last note of an attempt: all processes have ended, so the pipes hold all remaining output. */
+static void finish_attempt(launcher *l, const rm_supervisor_note *note) {
     bool again = note->rank != 0;
     rm_launch_output_drain(l->output);
     l->code = note->status;
     l->over = !again;
     if (!again && note->attempt < l->config.max_restarts && !l->signals) say_why_not_again(l);
     if (!again) return;
-    rm_launch_output_say(l->output, "starting all ranks again: restart %d of %d", note->attempt + 1,
+    rm_launch_output_say(l->output, "restarting all ranks: restart %d of %d", note->attempt + 1,
                          l->config.max_restarts);
     if (rm_launch_output_begin(l->output, note->attempt + 1))
-        rm_launch_output_say(l->output, "%s; going on without", remat_last_error());
-    (void)rm_keeper_send(l->control, &(rm_keeper_note){.word = RM_KEEPER_CONTINUE});
+        rm_launch_output_say(l->output, "%s; continuing without", remat_last_error());
+    (void)rm_supervisor_send(l->control, &(rm_supervisor_note){.word = RM_SUPERVISOR_CONTINUE});
 }
 
-static void listen_to_keeper(launcher *l, const rm_keeper_note *note) {
+static void listen_to_supervisor(launcher *l, const rm_supervisor_note *note) {
     switch (note->word) {
-    case RM_KEEPER_FIRST:
+    case RM_SUPERVISOR_FIRST:
         say_first(l, note);
         break;
-    case RM_KEEPER_TERMS:
+    case RM_SUPERVISOR_TERMS:
         rm_launch_output_say(l->output, "%d of them did not stop in %lld ms: SIGTERM", note->rank,
                              (long long)l->config.grace_ms);
         break;
-    case RM_KEEPER_KILLS:
+    case RM_SUPERVISOR_KILLS:
         rm_launch_output_say(l->output, "%d of them did not stop after that: SIGKILL", note->rank);
         break;
-    case RM_KEEPER_NO_FORK:
+    case RM_SUPERVISOR_NO_FORK:
         rm_launch_output_say(l->output, "cannot start the process of rank %d: %s", note->rank, strerror(note->status));
         break;
-    case RM_KEEPER_OVER:
+    case RM_SUPERVISOR_OVER:
         finish_attempt(l, note);
         break;
     default:
@@ -255,7 +258,7 @@ static void listen_to_keeper(launcher *l, const rm_keeper_note *note) {
     }
 }
 
-/* ---- When the keeper is gone ------------------------------------------------------------------------------------- */
+/* ---- When the supervisor dies ------------------------------------------------------------------------------------ */
 
 static bool was_there_before(const launcher *l, pid_t child) {
     for (int i = 0; i < l->n_before; i++)
@@ -263,55 +266,56 @@ static bool was_there_before(const launcher *l, pid_t child) {
     return false;
 }
 
-/* Ranks have had SIGKILL from the kernel; what they had started has become ours, for we are a subreaper too. */
-static void sweep_after_keeper(const launcher *l) {
+/* The kernel has sent SIGKILL to the ranks. Processes that they started are now children of this process, which is a
+ * subreaper, too. */
+static void sweep_after_supervisor(const launcher *l) {
     pid_t children[MOST_CHILDREN];
     for (int found = 1; found > 0; usleep(500)) {
         int n = rm_process_children(children, MOST_CHILDREN);
         found = 0;
         for (int i = 0; i < n; i++) {
             if (was_there_before(l, children[i])) continue;
-            found++; /* reaped or not: its children come next */
+            found++; /* whether reaped or not: its children are next */
             kill(children[i], SIGKILL);
             (void)waitpid(children[i], NULL, WNOHANG);
         }
     }
 }
 
-static void lose_keeper(launcher *l) {
+static void lose_supervisor(launcher *l) {
     int status = 0;
-    while (waitpid(l->keeper, &status, 0) < 0 && errno == EINTR) {}
-    l->keeper = -1;
+    while (waitpid(l->supervisor, &status, 0) < 0 && errno == EINTR) {}
+    l->supervisor = -1;
     if (l->over) return;
     l->over = true;
     l->code = rm_launch_code(status);
     if (!l->code) l->code = 1;
-    sweep_after_keeper(l);
+    sweep_after_supervisor(l);
     rm_launch_output_drain(l->output);
-    rm_launch_output_say(l->output,
-                         "the process that keeps the ranks was killed by signal %d (%s), and all ranks with it",
+    rm_launch_output_say(l->output, "the supervisor process was killed by signal %d (%s), and all ranks with it",
                          WTERMSIG(status), strsignal(WTERMSIG(status)));
 }
 
 /* ---- The loop ---------------------------------------------------------------------------------------------------- */
 
 static void turn(launcher *l) {
-    rm_keeper_note note;
+    rm_supervisor_note note;
     int n = 0;
-    l->slots[n++] = (struct pollfd){.fd = l->keeper > 0 ? l->control : -1, .events = POLLIN};
+    l->slots[n++] = (struct pollfd){.fd = l->supervisor > 0 ? l->control : -1, .events = POLLIN};
     l->slots[n++] = (struct pollfd){.fd = signal_pipe[0], .events = POLLIN};
     n += rm_launch_output_watch(l->output, l->slots + n);
     if (poll(l->slots, (nfds_t)n, -1) < 0) return;
     if (l->slots[1].revents) take_signal(l);
-    int got = l->slots[0].revents ? rm_keeper_receive(l->control, &note) : -1;
-    if (got > 0) listen_to_keeper(l, &note);
-    if (got == 0) lose_keeper(l);
+    int got = l->slots[0].revents ? rm_supervisor_receive(l->control, &note) : -1;
+    if (got > 0) listen_to_supervisor(l, &note);
+    if (got == 0) lose_supervisor(l);
     rm_launch_output_tend(l->output);
 }
 
-/* Until the job is over and all is written. Who gets a second signal then does not wait for a reader any longer. */
+/* Runs until the job has ended and all output is written. After a second signal it no longer waits for a slow
+ * reader. */
 static void run(launcher *l) {
-    while (l->keeper > 0 || (rm_launch_output_pending(l->output) && l->signals < 2)) turn(l);
+    while (l->supervisor > 0 || (rm_launch_output_pending(l->output) && l->signals < 2)) turn(l);
 }
 
 /* ---- Starting ---------------------------------------------------------------------------------------------------- */
@@ -334,35 +338,35 @@ static remat_status open_descriptors(launcher *l) {
                                       .log_dir = l->config.log_dir};
     TRY(rm_launch_output_open(&config, &l->output));
     l->slots = rm_calloc((size_t)rm_launch_output_slots(l->output) + 2, sizeof *l->slots);
-    REQUIRE(l->slots, MEMORY, "no memory for a launcher");
-    REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), IO, "no socket for the keeper: %s",
-            strerror(errno));
+    REQUIRE(l->slots, MEMORY, "out of memory for a launcher");
+    REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), IO,
+            "cannot create a socket for the supervisor: %s", strerror(errno));
     l->control = ends[0];
-    l->keeper_control = ends[1];
-    REQUIRE(!pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK), IO, "no pipe for signals: %s", strerror(errno));
+    l->supervisor_control = ends[1];
+    REQUIRE(!pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK), IO, "cannot create a pipe for signals: %s", strerror(errno));
     l->self = rm_process_watch(getpid());
     if (l->self >= 0) fcntl(l->self, F_SETFD, FD_CLOEXEC);
     return REMAT_OK;
 }
 
-_Noreturn static void become_keeper(const launcher *l) {
+_Noreturn static void become_supervisor(const launcher *l) {
     int32_t usable = rm_processors_get()->usable;
     close(l->control);
     close(signal_pipe[0]);
     close(signal_pipe[1]);
-    rm_keeper_run(&(rm_keeper_job){.config = &l->config,
-                                   .output = l->output,
-                                   .secret = l->secret,
-                                   .job_id = l->job_id,
-                                   .threads = usable / l->config.nproc > 1 ? usable / l->config.nproc : 1,
-                                   .control = l->keeper_control,
-                                   .launcher = l->self,
-                                   .listen_fd = l->listen_fd,
-                                   .signals = l->signal_state});
+    rm_supervisor_run(&(rm_supervisor_job){.config = &l->config,
+                                           .output = l->output,
+                                           .secret = l->secret,
+                                           .job_id = l->job_id,
+                                           .threads = usable / l->config.nproc > 1 ? usable / l->config.nproc : 1,
+                                           .control = l->supervisor_control,
+                                           .launcher = l->self,
+                                           .listen_fd = l->listen_fd,
+                                           .signals = l->signal_state});
 }
 
-/* Signals wait until the keeper has stopped listening to them and the launcher has begun to. */
-static remat_status start_keeper(launcher *l) {
+/* Signals are blocked until the supervisor no longer handles them and the launcher does. */
+static remat_status start_supervisor(launcher *l) {
     sigset_t block;
     sigemptyset(&block);
     for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) sigaddset(&block, rm_launch_signals[i]);
@@ -372,12 +376,12 @@ static remat_status start_keeper(launcher *l) {
     catch_signals(l);
     prctl(PR_GET_CHILD_SUBREAPER, &l->was_subreaper, 0, 0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-    l->keeper = fork();
-    if (l->keeper == 0) become_keeper(l);
+    l->supervisor = fork();
+    if (l->supervisor == 0) become_supervisor(l);
     int why = errno;
-    if (l->keeper < 0) restore_process(l);
+    if (l->supervisor < 0) restore_process(l);
     sigprocmask(SIG_SETMASK, &l->signal_state.mask, NULL);
-    REQUIRE(l->keeper > 0, IO, "cannot start a process: %s", strerror(why));
+    REQUIRE(l->supervisor > 0, IO, "cannot start a process: %s", strerror(why));
     return REMAT_OK;
 }
 
@@ -389,7 +393,7 @@ static void close_one(int *fd) {
 static void close_all(launcher *l) {
     close_one(&l->listen_fd);
     close_one(&l->control);
-    close_one(&l->keeper_control);
+    close_one(&l->supervisor_control);
     close_one(&l->self);
     close_one(&signal_pipe[0]);
     close_one(&signal_pipe[1]);
@@ -398,16 +402,16 @@ static void close_all(launcher *l) {
 }
 
 remat_status rm_launch(const rm_launch_config *config, int *exit_code) {
-    launcher l = {.listen_fd = -1, .control = -1, .keeper_control = -1, .self = -1, .keeper = -1};
+    launcher l = {.listen_fd = -1, .control = -1, .supervisor_control = -1, .self = -1, .supervisor = -1};
     TRY(check_numbers(config));
     TRY(check_nodes(config));
     TRY(check_command(config->argv[0]));
     fill_in(&l, config);
     remat_status status = take_port(&l);
     if (!status) status = open_descriptors(&l);
-    if (!status) status = start_keeper(&l);
+    if (!status) status = start_supervisor(&l);
     if (!status) {
-        close_one(&l.keeper_control);
+        close_one(&l.supervisor_control);
         close_one(&l.listen_fd);
         close_one(&l.self);
         rm_launch_output_close_pipes(l.output);

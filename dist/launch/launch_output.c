@@ -1,4 +1,5 @@
-/* launch_output.c: lines from the ranks' pipes to the launcher's output and to log files. See launch_output.h. */
+/* launch_output.c: passes lines from the ranks' pipes to the launcher's output and to log files. See
+ * launch_output.h. */
 #define _GNU_SOURCE
 #include "dist/launch/launch_output.h"
 
@@ -14,19 +15,19 @@
 #include "memory/host.h"
 
 #define READ_BYTES 65536u
-#define LINE_BYTES (1u << 20)  /* a longer line is cut there */
-#define QUEUE_BYTES (1u << 20) /* with so much queued, nothing more is read */
-#define PIECE_BYTES 4096u      /* a pipe that poll calls writable takes that much without waiting (PIPE_BUF) */
+#define LINE_BYTES (1u << 20)  /* a longer line is split */
+#define QUEUE_BYTES (1u << 20) /* with more than this in the queue, nothing more is read */
+#define PIECE_BYTES 4096u      /* a pipe that poll reports writable accepts this much without blocking (PIPE_BUF) */
 #define PATH_BYTES 4096
 
 typedef struct {
     int fd;
     char *data;
     size_t begin, end, room;
-    bool broken; /* writing failed: what comes is thrown away */
+    bool broken; /* a write failed: later output is discarded */
 } queue;
 
-/* One of the two outputs of a rank; `line` is what has come of a line that is not finished. */
+/* One of a rank's two outputs. `line`: the received part of an unfinished line. */
 typedef struct {
     int fd, write_end;
     int32_t local_rank;
@@ -38,10 +39,10 @@ typedef struct {
 struct rm_launch_output {
     rm_launch_output_config config;
     queue out, err;
-    queue *in_line;           /* the one that stopped inside a line */
-    stream *streams;          /* (nproc, 2) */
-    FILE **logs;              /* (nproc) */
-    char run_dir[PATH_BYTES]; /* below log_dir, for this job alone */
+    queue *in_line;           /* the queue whose output stopped inside a line */
+    stream *streams;          /* 2 for each rank */
+    FILE **logs;              /* 1 for each rank */
+    char run_dir[PATH_BYTES]; /* subdirectory of log_dir for this job */
     bool log_failed;
 };
 
@@ -52,7 +53,7 @@ static bool writable(int fd, int timeout_ms) {
     return poll(&slot, 1, timeout_ms) > 0;
 }
 
-/* Up to the last line end that fits a piece; a piece of a longer line. */
+/* Up to the last end of a line that fits into a piece; for a longer line, a piece of it. */
 static size_t piece_of(const queue *q) {
     size_t bytes = q->end - q->begin;
     if (bytes <= PIECE_BYTES) return bytes;
@@ -65,11 +66,11 @@ static void break_off(rm_launch_output *output, queue *q, int why) {
     q->begin = q->end = 0;
     if (output->in_line == q) output->in_line = NULL;
     if (q == &output->out)
-        rm_launch_output_say(output, "cannot write to stdout: %s; what the ranks print there is lost from here on",
+        rm_launch_output_say(output, "cannot write to stdout: %s; from here on, what the ranks print there is lost",
                              strerror(why));
 }
 
-/* Writes one piece; false when nothing went. */
+/* Writes one piece. Returns false if nothing could be written. */
 static bool write_piece(rm_launch_output *output, queue *q) {
     ssize_t n = write(q->fd, q->data + q->begin, piece_of(q));
     if (n < 0 && errno != EINTR && errno != EAGAIN) break_off(output, q, errno);
@@ -84,7 +85,7 @@ static bool may_write(const rm_launch_output *output, const queue *q) {
     return q->end > q->begin && (!output->in_line || output->in_line == q);
 }
 
-/* As much as goes without waiting, with an eye on everything else there is to do. */
+/* Writes as much as possible without blocking, within limits, so that other work is not delayed. */
 static void flush_some(rm_launch_output *output, queue *q) {
     for (int piece = 0; piece < 64 && may_write(output, q) && writable(q->fd, 0); piece++)
         if (!write_piece(output, q)) return;
@@ -105,7 +106,7 @@ static bool reserve(queue *q, size_t bytes) {
     return true;
 }
 
-/* One line, with its end. Without memory for it the queue is emptied first, waiting for as long as that takes. */
+/* Queues one line with its end. If out of memory, first empties the queue, however long that takes. */
 static void append(rm_launch_output *output, queue *q, const char *prefix, const char *text, size_t bytes) {
     size_t before = strlen(prefix);
     if (q->broken) return;
@@ -149,27 +150,28 @@ static void close_logs(rm_launch_output *output) {
     }
 }
 
-/* Makes the folder and those above it. */
+/* Creates the directory and its parents. */
 static remat_status make_folders(char *path) {
     for (char *at = path + 1;; at++) {
         char kept = *at;
         if (kept && kept != '/') continue;
         *at = 0;
         bool failed = mkdir(path, 0777) && errno != EEXIST;
-        if (failed) FAIL(IO, "cannot make the folder %s for logs: %s", path, strerror(errno));
+        if (failed) FAIL(IO, "cannot create the directory %s for logs: %s", path, strerror(errno));
         *at = kept;
         if (!kept) return REMAT_OK;
     }
 }
 
-/* DIR/20260131-235959, or with -2 and so on where another job began in the same second. mkdir says whose it is. */
+/* DIR/20260131-235959, or with -2, -3, ... if another job started in the same second; mkdir decides which job owns
+ * it. */
 static remat_status make_run_folder(rm_launch_output *output) {
     const char *dir = output->config.log_dir;
     char stamp[32], path[PATH_BYTES];
     time_t now = time(NULL);
     struct tm local;
-    REQUIRE(strlen(dir) < sizeof output->run_dir - 64, INVALID, "the folder for logs has a name of %zu bytes",
-            strlen(dir));
+    REQUIRE(strlen(dir) < sizeof output->run_dir - 64, INVALID,
+            "the directory for logs has a name of %zu bytes, which is too long", strlen(dir));
     strcpy(path, dir);
     TRY(make_folders(path));
     strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &local));
@@ -178,7 +180,7 @@ static remat_status make_run_folder(rm_launch_output *output) {
         if (run > 1) snprintf(number, sizeof number, "-%d", run);
         snprintf(output->run_dir, sizeof output->run_dir, "%.4000s/%s%s", dir, stamp, number);
         if (!mkdir(output->run_dir, 0777)) break;
-        REQUIRE(errno == EEXIST && run < 1000, IO, "cannot make the folder %s for logs: %s", output->run_dir,
+        REQUIRE(errno == EEXIST && run < 1000, IO, "cannot create the directory %s for logs: %s", output->run_dir,
                 strerror(errno));
     }
     rm_launch_output_say(output, "the logs of its ranks are in %s", output->run_dir);
@@ -203,7 +205,7 @@ remat_status rm_launch_output_begin(rm_launch_output *output, int32_t attempt) {
 
 /* ---- Lines ------------------------------------------------------------------------------------------------------- */
 
-/* Whole lines, each with its end. */
+/* Passes on whole lines with their ends. */
 static void pass_on(rm_launch_output *output, const stream *s, const char *text, size_t bytes) {
     char prefix[16] = "";
     if (output->config.prefix) snprintf(prefix, sizeof prefix, "[%d] ", output->config.first_rank + s->local_rank);
@@ -216,10 +218,10 @@ static void pass_on(rm_launch_output *output, const stream *s, const char *text,
     }
 }
 
-/* What there is of an unfinished line, as a line. */
+/* Turns the rest of an unfinished line into a line. */
 static void finish_line(rm_launch_output *output, stream *s) {
     if (!s->bytes) return;
-    s->line[s->bytes++] = '\n'; /* `room` leaves one for it */
+    s->line[s->bytes++] = '\n'; /* `room` leaves space for it */
     pass_on(output, s, s->line, s->bytes);
     s->bytes = 0;
 }
@@ -236,11 +238,11 @@ static bool make_room(rm_launch_output *output, stream *s) {
     return s->room > READ_BYTES;
 }
 
-/* One portion; false when there was none. */
+/* Reads one portion. Returns false if there was none. */
 static bool receive(rm_launch_output *output, stream *s) {
     if (s->fd < 0 || !make_room(output, s)) return false;
     ssize_t n = read(s->fd, s->line + s->bytes, READ_BYTES);
-    if (n == 0) { /* nobody is left who could write */
+    if (n == 0) { /* no process has this pipe open for writing */
         close(s->fd);
         s->fd = -1;
     }
@@ -296,23 +298,25 @@ static remat_status open_stream(rm_launch_output *output, int i) {
     s->local_rank = i / 2;
     s->to = i % 2 ? &output->err : &output->out;
     if (output->config.direct_rank_0 && i < 2) return REMAT_OK;
-    REQUIRE(!pipe2(ends, O_CLOEXEC), IO, "no pipes for the output of %d ranks: %s; `ulimit -n` says how many files",
+    REQUIRE(!pipe2(ends, O_CLOEXEC), IO,
+            "cannot create pipes for the output of %d ranks: %s; check the limit of open files (`ulimit -n`)",
             output->config.nproc, strerror(errno));
     s->fd = ends[0];
     s->write_end = ends[1];
-    fcntl(s->fd, F_SETFL, O_NONBLOCK); /* of the reading end alone: ranks write to an ordinary pipe */
+    fcntl(s->fd, F_SETFL, O_NONBLOCK); /* only for the reading end: ranks write to an ordinary pipe */
     return REMAT_OK;
 }
 
 remat_status rm_launch_output_open(const rm_launch_output_config *config, rm_launch_output **out) {
     size_t n = (size_t)config->nproc;
     rm_launch_output *output = rm_calloc(1, sizeof *output);
-    REQUIRE(output, MEMORY, "no memory for a launcher");
+    REQUIRE(output, MEMORY, "out of memory for a launcher");
     *output = (rm_launch_output){.config = *config, .out = {.fd = STDOUT_FILENO}, .err = {.fd = STDERR_FILENO}};
     output->streams = rm_calloc(2 * n, sizeof *output->streams);
     output->logs = rm_calloc(n, sizeof(FILE *));
     remat_status status = REMAT_OK;
-    if (!output->streams || !output->logs) status = rm_fail(REMAT_MEMORY, "no memory for the output of %zu ranks", n);
+    if (!output->streams || !output->logs)
+        status = rm_fail(REMAT_MEMORY, "out of memory for the output of %zu ranks", n);
     for (size_t i = 0; i < 2 * n && output->streams; i++) output->streams[i].fd = output->streams[i].write_end = -1;
     for (size_t i = 0; i < 2 * n && !status; i++) status = open_stream(output, (int)i);
     if (!status) status = rm_launch_output_begin(output, 0);

@@ -30,12 +30,12 @@ remat_status rm_variable_number(const rm_variables *v, const char *name, int64_t
     errno = 0;
     long long n = strtoll(value, &end, 10);
     REQUIRE(!errno && end != value && !*end && n >= 0 && n <= INT32_MAX, INVALID,
-            "the environment has %s='%.60s', which is no whole number from 0", name, value);
+            "the environment has %s='%.60s', which is not a whole number from 0", name, value);
     *out = n;
     return REMAT_OK;
 }
 
-/* ---- What each launcher says ------------------------------------------------------------------------------------- */
+/* ---- One function per launcher ----------------------------------------------------------------------------------- */
 
 static const rm_answer nothing_said = {.size = -1, .rank = -1, .local_rank = -1, .local_size = -1, .nodes = -1};
 
@@ -46,11 +46,11 @@ static remat_status ask_torchrun(const rm_variables *v, rm_answer *out) {
     TRY(rm_variable_number(v, "LOCAL_RANK", &out->local_rank));
     TRY(rm_variable_number(v, "LOCAL_WORLD_SIZE", &out->local_size));
     TRY(rm_variable_number(v, "GROUP_WORLD_SIZE", &out->nodes));
-    if (out->rank < 0) out->launcher = RM_BY_NOBODY; /* WORLD_SIZE alone is for rendezvous.c to judge */
+    if (out->rank < 0) out->launcher = RM_BY_NOBODY; /* rendezvous.c judges a WORLD_SIZE without a rank */
     return REMAT_OK;
 }
 
-/* Tasks of this node, where Slurm says so; else not known. */
+/* The number of tasks on this node, if Slurm gives it; otherwise unknown. */
 static remat_status slurm_local_size(const rm_variables *v, rm_answer *out) {
     int64_t node;
     const char *tasks = rm_variable(v, "SLURM_STEP_TASKS_PER_NODE");
@@ -58,8 +58,8 @@ static remat_status slurm_local_size(const rm_variables *v, rm_answer *out) {
     return tasks && node >= 0 ? rm_tasks_on_node(tasks, node, &out->local_size) : REMAT_OK;
 }
 
-/* Slurm's variables exist in the batch script and in an salloc shell too, where they describe the allocation and not this
- * process. Only a step, which srun starts, has a step's node list. */
+/* Slurm's variables also exist in a batch script and in an salloc shell, where they describe the allocation and not
+ * this process. Only a step, which srun starts, has a node list of its own. */
 static remat_status ask_slurm(const rm_variables *v, rm_answer *out) {
     int64_t tasks;
     out->launcher = RM_BY_SLURM;
@@ -89,7 +89,7 @@ static bool is_same(const rm_answer *a, const rm_answer *b) {
     return a->rank == b->rank && (a->size == b->size || a->size < 0 || b->size < 0);
 }
 
-/* srun's plugins for MPI say again, in less, what Slurm says. */
+/* srun's MPI plugins repeat a part of Slurm's variables. */
 static remat_status is_said_by_slurm(const rm_variables *v, const rm_answer *a, bool *out) {
     rm_answer slurm = nothing_said;
     TRY(ask_slurm(v, &slurm));
@@ -97,7 +97,7 @@ static remat_status is_said_by_slurm(const rm_variables *v, const rm_answer *a, 
     return REMAT_OK;
 }
 
-/* What the mpiexec of MPICH and of Intel MPI leave. */
+/* The variables of the mpiexec of MPICH and Intel MPI. */
 static remat_status ask_pmi(const rm_variables *v, rm_answer *out) {
     bool again;
     TRY(rm_variable_number(v, "PMI_SIZE", &out->size));
@@ -113,7 +113,7 @@ static remat_status ask_pmix(const rm_variables *v, rm_answer *out) {
     bool again;
     TRY(rm_variable_number(v, "PMIX_RANK", &out->rank));
     TRY(is_said_by_slurm(v, out, &again));
-    again = again || rm_variable(v, "OMPI_COMM_WORLD_RANK"); /* which is built on it */
+    again = again || rm_variable(v, "OMPI_COMM_WORLD_RANK"); /* which is based on PMIx */
     if (!again && out->rank >= 0) out->launcher = RM_BY_PMIX;
     return REMAT_OK;
 }
@@ -127,15 +127,15 @@ const char *rm_answer_text(const rm_answer *a, char *out, size_t bytes) {
     return out;
 }
 
-/* Where each of the outer launcher's tasks has started as many ranks of `inner` as any other, in order. */
+/* Whether each task of the outer launcher has started equally many ranks of `inner`, in order. */
 static bool is_nested(const rm_answer *inner, const rm_answer *outer) {
     if (inner->size <= outer->size || outer->size < 1 || inner->size % outer->size) return false;
     return inner->rank / (inner->size / outer->size) == outer->rank;
 }
 
-/* Does `chosen` stand, beside what another launcher says? torchrun and `remat launch` are themselves started by others, once a
- * host, or once for each of many jobs; mpirun starts its daemons by srun. Variables set by hand, or left behind by something
- * that ended long ago, must give the same answer, or divide each task into ranks. */
+/* Whether `chosen` is consistent with another launcher's answer. torchrun and `remat launch` are often started by
+ * others, once per host or once for each of many jobs; mpirun starts its daemons by srun. Variables set by hand, or
+ * left over from an earlier launcher, must give the same answer or divide each task into ranks. */
 static bool goes_with(const rm_variables *v, const rm_answer *chosen, const rm_answer *other) {
     if (is_same(chosen, other)) return true;
     if (chosen->launcher == RM_BY_TORCHRUN) return rm_variable(v, "TORCHELASTIC_RUN_ID") || is_nested(chosen, other);
@@ -152,7 +152,7 @@ static remat_status check_together(const rm_variables *v, const rm_answer *chose
     return REMAT_OK;
 }
 
-/* Who is nearest to this process comes first. */
+/* The launcher nearest to this process comes first. */
 remat_status rm_launchers_ask(const rm_variables *v, rm_answer *out) {
     remat_status (*const ask[])(const rm_variables *, rm_answer *) = {ask_torchrun, ask_open_mpi, ask_pmi, ask_slurm,
                                                                       ask_pmix};
@@ -167,12 +167,12 @@ remat_status rm_launchers_ask(const rm_variables *v, rm_answer *out) {
     return REMAT_OK;
 }
 
-/* What is left of an answer: a size above 1, or a rank that is not the first. None of these launchers says where rank 0 is, and
- * those of MPI bring PMI's variables as well wherever MPI itself would find its ranks. */
+/* Variables that indicate several ranks: a size above 1, or a rank other than the first. None of these launchers gives
+ * rank 0's address, and those of MPI also set PMI's variables wherever MPI itself would find its ranks. */
 remat_status rm_launchers_check_alone(const rm_variables *v) {
     static const struct {
         const char *name;
-        int64_t alone; /* the most that one rank alone may have */
+        int64_t alone; /* the largest value that a single rank may have */
     } hints[] = {{"LOCAL_WORLD_SIZE", 1},
                  {"LOCAL_RANK", 0},
                  {"MPI_LOCALNRANKS", 1}, /* MPICH, Intel MPI */
@@ -204,8 +204,8 @@ remat_status rm_launchers_check_alone(const rm_variables *v) {
     return REMAT_OK;
 }
 
-/* By torchrun's variables without a name of the job somebody may have started each rank by hand, and mpirun takes several
- * command lines at a time. So does srun, with --multi-prog, but does not tell. */
+/* With torchrun's variables but without a job name, each rank may have been started by hand. mpirun accepts several
+ * command lines at once. So does srun, with --multi-prog, but its variables do not show it. */
 bool rm_launcher_repeats(const rm_variables *v, rm_launcher launcher) {
     const char *lines = rm_variable(v, "OMPI_NUM_APP_CTX");
     if (launcher == RM_BY_TORCHRUN) return rm_variable(v, "TORCHELASTIC_RUN_ID") != NULL;

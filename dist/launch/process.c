@@ -1,4 +1,4 @@
-/* process.c: how other processes of this host fare, from pidfds and /proc. */
+/* process.c: the state of other processes of this host, from pidfds and /proc. */
 #define _GNU_SOURCE
 #include "dist/launch/process.h"
 
@@ -22,8 +22,8 @@ int rm_process_watch(pid_t pid) {
 #endif
 }
 
-/* The state letter and the last field, the exit code, of /proc/PID/stat; false when there is no such process. The name in
- * parentheses may hold anything, so what counts begins behind the last one. */
+/* Reads the state letter and the last field, the exit code, of /proc/PID/stat. Returns false if the process does not
+ * exist. The name in parentheses may contain anything, so parsing starts after the last parenthesis. */
 static bool read_stat(pid_t pid, char *state, int *exit_code) {
     char path[40], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -44,8 +44,8 @@ bool rm_process_stopped(pid_t pid) {
     return read_stat(pid, &state, &code) && (state == 'T' || state == 't');
 }
 
-/* Once a parent has taken the exit status, only a pidfd still knows it, from Linux 6.15 on (PIDFD_GET_INFO, which this
- * system's headers may not have: its layout is fixed by the kernel's interface). */
+/* After the parent has read the exit status, only a pidfd still has it, from Linux 6.15 on (PIDFD_GET_INFO; the
+ * kernel's interface fixes its layout, in case this system's headers do not have it). */
 static bool ask_pidfd(int watch, int *exit_code) {
     struct {
         uint64_t mask, cgroup;
@@ -104,7 +104,7 @@ static void name_process(pid_t pid, char *who, size_t bytes) {
     snprintf(who, bytes, "%s (process %d)", name, (int)pid);
 }
 
-/* Slurm's are not among them: its daemons end what is left of a step. */
+/* Slurm's daemons are not in the list: they end the rest of a step themselves. */
 int rm_process_watch_launcher(pid_t *pid, char *who, size_t bytes) {
     static const char *const told[] = {"TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
     for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
@@ -118,7 +118,7 @@ int rm_process_watch_launcher(pid_t *pid, char *who, size_t bytes) {
     return -1;
 }
 
-/* The next process of /proc, its state letter, parent and process group; false at the end. */
+/* The next process in /proc: its state letter, parent and process group. Returns false at the end. */
 static bool next_process(DIR *all, pid_t *pid, char *state, int *parent, int *group) {
     for (struct dirent *entry; (entry = readdir(all));) {
         char path[300], text[512];
@@ -145,7 +145,7 @@ void rm_process_wake(const pid_t *groups, int n) {
     if (all) closedir(all);
 }
 
-/* Where the kernel has no list of children: everybody whose parent we are. */
+/* For kernels without a list of children: searches for processes whose parent this one is. */
 static int search_children(pid_t *children, int most) {
     int n = 0, me = (int)getpid(), parent, group;
     DIR *all = opendir("/proc");

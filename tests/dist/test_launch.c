@@ -80,12 +80,13 @@ START_TEST(the_first_failure_decides) {
 }
 END_TEST
 
-/* Both are found ended at once, by a keeper that was held up: the one that exits did so because the other was killed. */
+/* Both are found ended at once, by a supervisor that was held up: the one that exits did so because the other was killed. */
 START_TEST(a_killed_rank_is_the_cause) {
     pid_t pids[64];
     char script[300];
     unlink(in_folder("pids"));
-    snprintf(script, sizeof script, /* rank 1 is started last, and so sees the keeper stopped with all ranks there */
+    snprintf(script,
+             sizeof script, /* rank 1 is started last, and so sees the supervisor stopped with all ranks there */
              "case $RANK in 1) kill -STOP $PPID; echo $$ >> %s; sleep 0.1; kill -9 $$;; "
              "0) while test ! -s %s; do sleep 0.01; done; echo $$ >> %s; exit 1;; esac",
              in_folder("pids"), in_folder("pids"), in_folder("pids"));
@@ -201,7 +202,7 @@ static const struct {
     {{.nproc = 5000, .nnodes = 1}, "1 to 4096"},
     {{.nproc = 2, .nnodes = 0}, "0 nodes"},
     {{.nproc = 4000, .nnodes = 4000}, "1 to 32767"},
-    {{.nproc = 1, .nnodes = 2, .node_rank = 2}, "nodes are 0 to 1"},
+    {{.nproc = 1, .nnodes = 2, .node_rank = 2}, "node 2 of 2"},
     {{.nproc = 1, .nnodes = 1, .master_port = 70000}, "ports are 1 to 65535"},
     {{.nproc = 1, .nnodes = 2, .master_port = 7, .run_id = "x"}, "--master-addr=HOST"},
     {{.nproc = 1, .nnodes = 2, .master_addr = "127.0.0.1", .run_id = "x"}, "that node itself"},
@@ -297,7 +298,7 @@ START_TEST(signals_are_passed_on_once) {
     snprintf(words, sizeof words, "SIG%s is passed on", names[_i]);
     ck_said(words, NULL);
     text = output_of("job", "err");
-    ck_assert_msg(!contains(text, "did not stop") && !contains(text, "again: restart"), "%s", text);
+    ck_assert_msg(!contains(text, "did not stop") && !contains(text, "restarting all ranks"), "%s", text);
     free(text);
 }
 END_TEST
@@ -410,20 +411,20 @@ START_TEST(killing_the_launcher_leaves_nothing) {
 END_TEST
 
 /* The ranks die with it, by themselves; what they had started becomes the launcher's, which ends it too. */
-START_TEST(killing_the_keeper_leaves_nothing) {
+START_TEST(killing_the_supervisor_leaves_no_process) {
     rm_launch_config config;
     pid_t launcher, pids[64];
     start_tree(&config, &launcher, pids);
-    pid_t keeper = child_of(launcher);
-    ck_assert_int_gt(keeper, 0);
+    pid_t supervisor = child_of(launcher);
+    ck_assert_int_gt(supervisor, 0);
     kill(launcher, SIGSTOP);
-    kill(keeper, SIGKILL);
+    kill(supervisor, SIGKILL);
     int ended = 0;
     for (double start_s = seconds(); ended < 2 && seconds() - start_s < 5; usleep(500)) {
         ended = 0;
         for (int i = 0; i < 6; i++) ended += gone(pids[i]);
     }
-    ck_assert_msg(ended == 2, "%d of 2 ranks ended with the keeper", ended);
+    ck_assert_msg(ended == 2, "%d of 2 ranks ended with the supervisor", ended);
     kill(launcher, SIGCONT);
     ck_assert_int_eq(end_of(launcher), 137);
     ck_assert_msg(until_gone(pids, 6) < 2, "something is left");
@@ -562,7 +563,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, a_second_signal_kills);
     tcase_add_test(cases, what_was_ignored_stays_ignored);
     tcase_add_test(cases, killing_the_launcher_leaves_nothing);
-    tcase_add_test(cases, killing_the_keeper_leaves_nothing);
+    tcase_add_test(cases, killing_the_supervisor_leaves_no_process);
     tcase_add_test(cases, an_end_leaves_nothing);
     tcase_add_test(cases, other_children_are_left_alone);
     tcase_add_test(cases, many_jobs_at_once);

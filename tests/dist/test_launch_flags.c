@@ -96,7 +96,7 @@ static const struct {
     {"--nnodes=1:4 true", "the number of hosts is fixed"},
     {"--nnodes=2 true", "which of the 2 hosts is this"},
     {"--nnodes=2 --node-rank=0 true", "--master-addr=HOST"},
-    {"--nnodes=2 --node-rank=2 --master-addr=h true", "nodes are 0 to 1"},
+    {"--nnodes=2 --node-rank=2 --master-addr=h true", "node 2 of 2"},
     {"--nnodes=2 --node-rank=0 --master-addr=localhost true", "that node itself"},
     {"--nnodes=2 --node-rank=0 --master-addr=h --master-port=0 true", "and not 0"},
     {"--master-port=65536 true", "must be from 0 to 65535"},

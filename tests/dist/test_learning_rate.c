@@ -175,7 +175,7 @@ static const struct {
     {{.lr = INFINITY, .steps = 9}, "lr=inf"},
     {{.lr = 1, .steps = 9, .scale = RM_SCALE_LINEAR, .batch = 64}, "base_batch=0"},
     {{.lr = 1, .steps = 9, .scale = RM_SCALE_SQRT, .batch = NAN, .base_batch = 32}, "batch of nan"},
-    {{.lr = 1e300, .steps = 9, .scale = RM_SCALE_LINEAR, .batch = 1e12, .base_batch = 32}, "no finite number"},
+    {{.lr = 1e300, .steps = 9, .scale = RM_SCALE_LINEAR, .batch = 1e12, .base_batch = 32}, "not finite"},
     {{.lr = 1, .steps = 9, .schedule = RM_LR_COSINE, .end_lr = -1}, "end_lr=-1"},
     {{.lr = 1, .steps = 9, .schedule = RM_LR_COSINE, .end_lr = NAN}, "end_lr=nan"},
     {{.lr = 1, .steps = 9, .schedule = RM_LR_LINEAR, .end_lr = 2}, "above the rate"},
@@ -206,7 +206,7 @@ static const struct {
      "above the rate"},
     {{.lr = 1, .steps = 9, .schedule = RM_LR_ONE_CYCLE, .warmup_steps = 3}, "a warm-up of its own"},
     {{.lr = 1, .steps = 9, .schedule = RM_LR_ONE_CYCLE, .pct_start = 1, .div_factor = 1, .final_div_factor = 1},
-     "a share below 1"},
+     "below 1"},
     {{.lr = 1, .steps = 9, .schedule = RM_LR_PLATEAU, .gamma = 1}, "must be below 1"},
 };
 enum { REFUSED = sizeof refused / sizeof refused[0] };

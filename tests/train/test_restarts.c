@@ -41,10 +41,10 @@ static int children_of(pid_t parent, pid_t *child, int most) {
     return n;
 }
 
-/* The launcher has a keeper, which has the ranks. */
+/* The launcher has a supervisor, which has the ranks. */
 static int ranks_of(pid_t launcher, pid_t *rank, int most) {
-    pid_t keeper;
-    return children_of(launcher, &keeper, 1) == 1 ? children_of(keeper, rank, most) : 0;
+    pid_t supervisor;
+    return children_of(launcher, &supervisor, 1) == 1 ? children_of(supervisor, rank, most) : 0;
 }
 
 /* ---- A job that is disturbed ---- */
@@ -167,7 +167,7 @@ START_TEST(a_full_disk_is_the_end) {
     ck_assert_msg(status == 2, "%d: %s", status, program_errors);
     ck_assert_msg(strstr(program_errors, "the training state of step 3 was not saved: cannot write ") &&
                       strstr(program_errors, ": make room, or write elsewhere") &&
-                      strstr(program_errors, "nothing is started again: exit status 2") &&
+                      strstr(program_errors, "no restart: exit status 2") &&
                       !strstr(program_errors, "restart 1 of 2"),
                   "%s", program_errors);
 }
@@ -191,7 +191,7 @@ START_TEST(a_polite_stop_is_the_end) {
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 143, "status %x: %s", (unsigned)status, program_errors);
     snprintf(words, sizeof words, "(process %d) exited with status 143", (int)rank[1]);
     ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
-    ck_assert_msg(!strstr(program_errors, "starting all ranks again"), "%s", program_errors);
+    ck_assert_msg(!strstr(program_errors, "restarting all ranks"), "%s", program_errors);
 }
 END_TEST
 
@@ -212,7 +212,7 @@ START_TEST(jobs_of_one_name_are_two) {
                              script("test $TORCHELASTIC_RESTART_COUNT = 0 && exit 5\nexec $A --steps=8"));
     ck_assert_int_eq(status, 2);
     ck_assert_msg(strstr(program_errors, "already holds a training state of step 4"), "%s", program_errors);
-    ck_assert_msg(strstr(program_errors, "nothing is started again"), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "no restart: exit status"), "%s", program_errors);
     ck_assert_msg(!strstr(program_errors, "restart 2 of 2"), "%s", program_errors);
 }
 END_TEST

@@ -492,7 +492,7 @@ static const char *const refused[][2] = {
     {"--early-stop has no effect with --eval-every=0", "--early-stop=3"},
     {"say how often there are any, --eval-every=N", "--lr-schedule=plateau"},
     {"--patience has no effect with --lr-schedule=constant", "--patience=3"},
-    {"needs to know how long the first cycle is: --decay-steps=N", "--lr-schedule=restarts"},
+    {"--decay-steps=N", "--lr-schedule=restarts"},
     {"a warm-up of its own", "--lr-schedule=one-cycle --warmup-steps=3"},
     {"--clip-grad-norm and --clip-grad-value exclude each other", "--clip-grad-norm=1 --clip-grad-value=1"},
     {"--clip-grad-value has no effect with --optimizer=lamb", "--optimizer=lamb --clip-grad-value=1"},

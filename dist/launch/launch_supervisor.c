@@ -1,14 +1,15 @@
-/* launch_keeper.c: the keeper: starts the ranks, sees who fails first, gives the others time to say so, and leaves nothing
- * behind. See launch_keeper.h; the launcher's own side is launch.c.
+/* launch_supervisor.c: the supervisor: starts the ranks, finds the first that fails, gives the others time to report
+ * the failure, and leaves nothing running. See launch_supervisor.h; the launcher's side is launch.c.
  *
  *     running ── a rank fails ──► grace ── time is up ──► SIGTERM ── time is up ──► SIGKILL
  *        │                          │                        │                         │
  *        └──────── all have ended ──┴────────────────────────┴─────────────────────────┴──► sweep ──► the next attempt
  *
- * Sweeping: the keeper is a subreaper, so whatever a rank started becomes the keeper's child once its parent is gone,
- * whatever session or group it has put itself in. Killing all children until there are none therefore ends the tree. */
+ * Sweeping: the supervisor is a subreaper. A process that a rank started becomes the supervisor's child once its parent
+ * is gone, whatever session or group it is in. Killing all children until none are left therefore ends the whole
+ * tree. */
 #define _GNU_SOURCE
-#include "dist/launch/launch_keeper.h"
+#include "dist/launch/launch_supervisor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@
 #define AFTER_TERM_MS 2000
 
 typedef enum { RUNNING, GRACE, TERMINATED, KILLED } phase;
-typedef enum { ALIVE, UNREAPED, GONE } life; /* UNREAPED: a zombie that shows the others how it ended */
+typedef enum { ALIVE, UNREAPED, GONE } life; /* UNREAPED: a zombie, from which the other ranks can read how it ended */
 
 typedef struct {
     pid_t pid;
@@ -38,48 +39,50 @@ typedef struct {
 } rank;
 
 typedef struct {
-    const rm_keeper_job *job;
+    const rm_supervisor_job *job;
     rank *ranks;
-    pid_t *groups; /* room for those of the living */
+    pid_t *groups; /* capacity for the process groups of live ranks */
     int32_t n, alive;
     phase phase;
     int64_t deadline_ms;   /* of GRACE and TERMINATED */
     int32_t attempt, code; /* code: of the first failure of this attempt; 0: none */
-    int32_t first;         /* the rank of this host that it is the failure of; -1: none */
-    int first_status;      /* as waitpid has it */
-    bool first_told;       /* the launcher has heard of it */
-    int told;              /* a signal that the launcher has passed on; 0: none */
+    int32_t first;         /* the rank of this host that failed first; -1: none */
+    int first_status;      /* as returned by waitpid */
+    bool first_told;       /* the launcher has been told */
+    int told;              /* the signal that the launcher has passed on; 0: none */
     int children;          /* signalfd for SIGCHLD */
-} keeper;
+} supervisor;
 
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-/* Has the process heard a signal that asks it to stop, and stopped by itself? Then it exits with 128 + signal. */
+/* Whether the process received a signal that asks it to stop, and stopped by itself: it then exits with 128 +
+ * signal. */
 static bool was_asked(int status) {
     for (int i = 0; i < RM_LAUNCH_STOPS; i++)
         if (WIFEXITED(status) && WEXITSTATUS(status) == 128 + rm_launch_signals[i]) return true;
     return false;
 }
 
-bool rm_keeper_send(int control, const rm_keeper_note *note) {
+bool rm_supervisor_send(int control, const rm_supervisor_note *note) {
     ssize_t n;
     do n = send(control, note, sizeof *note, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n == (ssize_t)sizeof *note;
 }
 
-int rm_keeper_receive(int control, rm_keeper_note *note) {
+int rm_supervisor_receive(int control, rm_supervisor_note *note) {
     ssize_t n = recv(control, note, sizeof *note, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
     return n == (ssize_t)sizeof *note;
 }
 
-static void tell(const keeper *k, rm_keeper_word word, int32_t number, pid_t pid, int status) {
-    rm_keeper_note note = {.word = word, .attempt = k->attempt, .rank = number, .pid = (int32_t)pid, .status = status};
-    (void)rm_keeper_send(k->job->control, &note); /* when the launcher is gone, the next poll says so */
+static void tell(const supervisor *k, rm_supervisor_word word, int32_t number, pid_t pid, int status) {
+    rm_supervisor_note note = {
+        .word = word, .attempt = k->attempt, .rank = number, .pid = (int32_t)pid, .status = status};
+    (void)rm_supervisor_send(k->job->control, &note); /* if the launcher is gone, the next poll reports it */
 }
 
-/* ---- A rank's own beginning -------------------------------------------------------------------------------------- */
+/* ---- Start of a rank (in the child) ------------------------------------------------------------------------------ */
 
 static void set_number(const char *name, int64_t value) {
     char text[24];
@@ -87,7 +90,7 @@ static void set_number(const char *name, int64_t value) {
     setenv(name, text, 1);
 }
 
-static void set_environment(const keeper *k, int32_t local) {
+static void set_environment(const supervisor *k, int32_t local) {
     const rm_launch_config *c = k->job->config;
     set_number("RANK", c->node_rank * c->nproc + local);
     set_number("WORLD_SIZE", c->nnodes * c->nproc);
@@ -105,13 +108,13 @@ static void set_environment(const keeper *k, int32_t local) {
     setenv("REMAT_JOB_SECRET", k->job->secret, 1);
     setenv("REMAT_JOB_ID", k->job->job_id, 1);
     if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", k->job->threads);
-    unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* of a torchrun further out */
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* set by an outer torchrun */
     unsetenv("REMAT_LISTEN_FD");
     if (k->job->listen_fd >= 0 && local == 0) set_number("REMAT_LISTEN_FD", k->job->listen_fd);
 }
 
-/* The launcher's input is for the first rank, unless it is a terminal: that stays with the launcher, and with Ctrl-C. */
-static void set_files(const keeper *k, int32_t local) {
+/* The first rank gets the launcher's input, unless that is a terminal, which stays with the launcher, for Ctrl-C. */
+static void set_files(const supervisor *k, int32_t local) {
     if (local > 0 || isatty(STDIN_FILENO)) {
         int nothing = open("/dev/null", O_RDONLY);
         if (nothing > 0) {
@@ -133,10 +136,11 @@ static void restore_signals(const rm_launch_signal_state *before) {
     sigprocmask(SIG_SETMASK, &before->mask, NULL);
 }
 
-_Noreturn static void become_rank(const keeper *k, int32_t local, pid_t keeper_pid) {
+_Noreturn static void become_rank(const supervisor *k, int32_t local, pid_t supervisor_pid) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != keeper_pid) _exit(128 + SIGKILL); /* it was gone before it could be asked for */
+    if (getppid() != supervisor_pid)
+        _exit(128 + SIGKILL); /* the supervisor ended before the parent-death signal was set */
     set_environment(k, local);
     set_files(k, local);
     restore_signals(&k->job->signals);
@@ -147,62 +151,62 @@ _Noreturn static void become_rank(const keeper *k, int32_t local, pid_t keeper_p
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-static bool start_ranks(keeper *k) {
+static bool start_ranks(supervisor *k) {
     pid_t me = getpid();
     for (int32_t r = 0; r < k->n; r++) {
         pid_t pid = fork();
         if (pid == 0) become_rank(k, r, me);
         if (pid < 0) {
-            tell(k, RM_KEEPER_NO_FORK, r, 0, errno);
+            tell(k, RM_SUPERVISOR_NO_FORK, r, 0, errno);
             k->code = 1;
             return false;
         }
-        setpgid(pid, pid); /* as the rank does: whoever comes first */
+        setpgid(pid, pid); /* the rank does the same: whichever comes first */
         k->ranks[r] = (rank){.pid = pid, .life = ALIVE};
         k->alive++;
     }
     return true;
 }
 
-/* ---- Who has ended ----------------------------------------------------------------------------------------------- */
+/* ---- Ended ranks ------------------------------------------------------------------------------------------------- */
 
-static void signal_ranks(const keeper *k, int number) {
+static void signal_ranks(const supervisor *k, int number) {
     for (int32_t r = 0; r < k->n; r++)
         if (k->ranks[r].life == ALIVE && kill(-k->ranks[r].pid, number)) kill(k->ranks[r].pid, number);
 }
 
-/* Whoever is stopped (SIGSTOP, Ctrl-Z of a shell in between) hears nothing and cannot say that another has failed: woken, it
- * can. */
-static void wake_ranks(const keeper *k) {
+/* A stopped rank (SIGSTOP, or Ctrl-Z in a shell in between) receives no other signal and cannot report another rank's
+ * failure: continues it. */
+static void wake_ranks(const supervisor *k) {
     int n = 0;
     for (int32_t r = 0; r < k->n; r++)
         if (k->ranks[r].life == ALIVE) k->groups[n++] = k->ranks[r].pid;
     rm_process_wake(k->groups, n);
 }
 
-/* Being stopped by the signal that the launcher passed on is no failure that the others would have to be stopped for: they
- * have had it too, and may be busy saving. */
-static bool as_told(const keeper *k, int code) { return k->told && code == 128 + k->told; }
+/* Ending by the signal that the launcher passed on is not a failure for which the others must be stopped: they got the
+ * signal, too, and may be busy saving. */
+static bool as_told(const supervisor *k, int code) { return k->told && code == 128 + k->told; }
 
-/* How likely it is that this rank is the cause, and not one that has noticed another's end. */
+/* How likely this rank is the cause, rather than one that noticed another's end. */
 static int likelihood(int status) { return WIFSIGNALED(status) ? 2 : WEXITSTATUS(status) != RM_EXIT_PEER; }
 
-static void tell_first(keeper *k) {
+static void tell_first(supervisor *k) {
     if (k->first < 0 || k->first_told) return;
     k->first_told = true;
-    tell(k, RM_KEEPER_FIRST, k->job->config->node_rank * k->n + k->first, k->ranks[k->first].pid, k->first_status);
+    tell(k, RM_SUPERVISOR_FIRST, k->job->config->node_rank * k->n + k->first, k->ranks[k->first].pid, k->first_status);
 }
 
-/* The first failure decides, unless all that it says is that somebody else has failed: then the next may know better, as
- * long as nobody has been asked to stop. */
-static void fail(keeper *k, int32_t local, int status) {
+/* The first failure counts. If it only reports that another rank failed, a later one may replace it, as long as no rank
+ * has been asked to stop. */
+static void fail(supervisor *k, int32_t local, int status) {
     bool told = as_told(k, rm_launch_code(status)),
          better = k->first >= 0 && !k->first_told && k->phase <= GRACE && likelihood(status) > 0;
     if ((k->first < 0 && !k->code) || better) {
         k->code = rm_launch_code(status);
         k->first = local;
         k->first_status = status;
-        k->first_told = told; /* nothing to speak of */
+        k->first_told = told; /* nothing to report */
     }
     if (likelihood(k->first_status)) tell_first(k);
     if (k->phase != RUNNING || told) return;
@@ -211,8 +215,8 @@ static void fail(keeper *k, int32_t local, int status) {
     wake_ranks(k);
 }
 
-/* Of ranks that are found ended at the same time, the likeliest cause. */
-static void look_at_ranks(keeper *k) {
+/* Of ranks found ended at the same time, takes the most likely cause. */
+static void look_at_ranks(supervisor *k) {
     int32_t worst = -1;
     int worst_status = 0;
     for (int32_t r = 0; r < k->n; r++) {
@@ -228,9 +232,9 @@ static void look_at_ranks(keeper *k) {
     if (worst >= 0) fail(k, worst, worst_status);
 }
 
-/* A rank that failed stays a zombie until its attempt is over: the others read from it how it ended. Before the first
- * failure everything is reaped, and a rank may end between the look at it and this. */
-static void reap(keeper *k) {
+/* A failed rank stays a zombie until its attempt ends, so that the others can read how it ended. Before the first
+ * failure all ranks are reaped; a rank may end between look_at_ranks and this. */
+static void reap(supervisor *k) {
     int status;
     look_at_ranks(k);
     if (k->phase != RUNNING) return;
@@ -244,9 +248,10 @@ static void reap(keeper *k) {
         }
 }
 
-/* ---- Ending everything ------------------------------------------------------------------------------------------- */
+/* ---- Ending all processes ---------------------------------------------------------------------------------------- */
 
-/* Kills all children until there are none; those of a child that is gone are ours by then. SIGCHLD is blocked: it wakes. */
+/* Kills all children until there are none; the children of a dead child become ours. SIGCHLD is blocked and wakes the
+ * wait. */
 static void sweep(void) {
     pid_t children[256];
     sigset_t child;
@@ -262,33 +267,33 @@ static void sweep(void) {
     }
 }
 
-/* Nobody is left to tell. */
-_Noreturn static void end_with_launcher(const keeper *k) {
+/* No process is left to report to. */
+_Noreturn static void end_with_launcher(const supervisor *k) {
     if (k->job->listen_fd >= 0) close(k->job->listen_fd);
     sweep();
     _exit(1);
 }
 
-static void escalate(keeper *k) {
+static void escalate(supervisor *k) {
     tell_first(k);
     k->phase++;
     k->deadline_ms =
         rm_now_ms() + (k->job->config->grace_ms < AFTER_TERM_MS ? k->job->config->grace_ms : AFTER_TERM_MS);
-    tell(k, k->phase == TERMINATED ? RM_KEEPER_TERMS : RM_KEEPER_KILLS, k->alive, 0, 0);
+    tell(k, k->phase == TERMINATED ? RM_SUPERVISOR_TERMS : RM_SUPERVISOR_KILLS, k->alive, 0, 0);
     signal_ranks(k, k->phase == TERMINATED ? SIGTERM : SIGKILL);
     if (k->phase == TERMINATED) wake_ranks(k);
 }
 
 /* ---- The loop ---------------------------------------------------------------------------------------------------- */
 
-static void obey(keeper *k, const rm_keeper_note *note) {
-    if (note->word == RM_KEEPER_PASS && note->status == SIGUSR1) {
+static void obey(supervisor *k, const rm_supervisor_note *note) {
+    if (note->word == RM_SUPERVISOR_PASS && note->status == SIGUSR1) {
         signal_ranks(k, SIGUSR1);
-    } else if (note->word == RM_KEEPER_PASS) {
+    } else if (note->word == RM_SUPERVISOR_PASS) {
         k->told = note->status;
         signal_ranks(k, note->status);
         wake_ranks(k);
-    } else if (note->word == RM_KEEPER_KILL) {
+    } else if (note->word == RM_SUPERVISOR_KILL) {
         if (!k->told) k->told = note->status;
         if (!k->code) k->code = 128 + note->status;
         k->phase = KILLED;
@@ -296,8 +301,8 @@ static void obey(keeper *k, const rm_keeper_note *note) {
     }
 }
 
-/* Waits for something to happen. True when the launcher has said to continue. */
-static bool turn(keeper *k) {
+/* Waits for an event. Returns true if the launcher has sent CONTINUE. */
+static bool turn(supervisor *k) {
     struct pollfd slots[] = {{.fd = k->children, .events = POLLIN},
                              {.fd = k->job->control, .events = POLLIN},
                              {.fd = k->job->launcher, .events = POLLIN}};
@@ -306,8 +311,8 @@ static bool turn(keeper *k) {
     if (timed && left < 0) left = 0;
     if (poll(slots, 3, left > 1 << 30 ? 1 << 30 : (int)left) < 0) return false;
     if (slots[2].revents) end_with_launcher(k);
-    rm_keeper_note note;
-    int got = slots[1].revents ? rm_keeper_receive(k->job->control, &note) : -1;
+    rm_supervisor_note note;
+    int got = slots[1].revents ? rm_supervisor_receive(k->job->control, &note) : -1;
     if (got == 0) end_with_launcher(k);
     if (got > 0) obey(k, &note);
     struct signalfd_siginfo info;
@@ -317,10 +322,10 @@ static bool turn(keeper *k) {
     }
     if (timed && k->phase != RUNNING && k->phase != KILLED && rm_now_ms() >= k->deadline_ms && k->alive > 0)
         escalate(k);
-    return got > 0 && note.word == RM_KEEPER_CONTINUE;
+    return got > 0 && note.word == RM_SUPERVISOR_CONTINUE;
 }
 
-static void run_attempt(keeper *k) {
+static void run_attempt(supervisor *k) {
     k->phase = RUNNING;
     k->code = 0;
     k->first = -1;
@@ -336,12 +341,12 @@ static void run_attempt(keeper *k) {
     sweep();
 }
 
-_Noreturn void rm_keeper_run(const rm_keeper_job *job) {
-    keeper k = {.job = job, .n = job->config->nproc};
+_Noreturn void rm_supervisor_run(const rm_supervisor_job *job) {
+    supervisor k = {.job = job, .n = job->config->nproc};
     sigset_t block;
-    setsid(); /* Ctrl-C is for the launcher, who passes it on */
+    setsid(); /* Ctrl-C is for the launcher, which passes it on */
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-    prctl(PR_SET_NAME, "remat-keeper");
+    prctl(PR_SET_NAME, "remat-supervisor");
     for (int i = 0; i < RM_LAUNCH_SIGNALS; i++) signal(rm_launch_signals[i], SIG_IGN);
     signal(SIGCHLD, SIG_DFL);
     sigemptyset(&block);
@@ -352,20 +357,20 @@ _Noreturn void rm_keeper_run(const rm_keeper_job *job) {
     k.groups = rm_calloc((size_t)k.n, sizeof *k.groups);
     bool room = k.ranks && k.groups;
     if (k.children < 0 || !room) {
-        tell(&k, RM_KEEPER_NO_FORK, 0, 0, room ? errno : ENOMEM);
-        tell(&k, RM_KEEPER_OVER, 0, 0, 1);
+        tell(&k, RM_SUPERVISOR_NO_FORK, 0, 0, room ? errno : ENOMEM);
+        tell(&k, RM_SUPERVISOR_OVER, 0, 0, 1);
         _exit(1);
     }
     for (;; k.attempt++) {
         run_attempt(&k);
         bool vain = k.code == RM_EXIT_USE || was_asked(k.first_status);
         bool again = k.code && !vain && !k.told && k.attempt < job->config->max_restarts;
-        tell(&k, RM_KEEPER_OVER, again, 0, k.code);
+        tell(&k, RM_SUPERVISOR_OVER, again, 0, k.code);
         if (!again) _exit(0);
         k.phase = RUNNING;
         while (!turn(&k)) {}
-        if (k.told) break; /* a signal that came in between: there was nobody to pass it on to */
+        if (k.told) break; /* a signal arrived between two attempts, when there were no ranks to pass it to */
     }
-    tell(&k, RM_KEEPER_OVER, 0, 0, 128 + k.told);
+    tell(&k, RM_SUPERVISOR_OVER, 0, 0, 128 + k.told);
     _exit(0);
 }
