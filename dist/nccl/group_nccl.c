@@ -1,13 +1,13 @@
-/* group_nccl.c: collectives by NVIDIA's NCCL, between GPUs. The table rm_group_nccl at the end. The other engines work on
- * host memory; here every buffer lies on this rank's GPU (rm_group_config.gpu).
+/* group_nccl.c: collectives by NVIDIA's NCCL, between GPUs. The table rm_group_nccl is at the end. The other engines
+ * work on host memory; here every buffer is on this rank's GPU (rm_group_config.gpu).
  *
- * Nothing blocks: communicators are NCCL's non-blocking ones, a stream is asked whether it is empty, and between two
- * questions this rank looks at the clock and at who has died (nccl_comm.h). What goes wrong ends as an abort and a
- * sentence, here and, through the store, on the other ranks.
+ * Nothing blocks. Communicators are NCCL's non-blocking ones, and the stream is polled. Between polls this rank checks
+ * the clock and looks for dead ranks (nccl_comm.h). A failure ends in an abort and a message, here and, through the
+ * store, on the other ranks.
  *
- * NCCL itself compares nothing: ranks that disagree about a collective hang or get wrong sums. So every one begins with the
- * maximum of 16 bytes (agree.h), waited for by the host before the data is touched: one small all-reduce and two copies of
- * 16 bytes a call. To have agreed is to have met: a barrier is no more than that. */
+ * NCCL itself compares nothing: ranks that disagree about a collective hang or get wrong sums. Every collective
+ * therefore begins with the maximum of 16 bytes (agree.h), for which the host waits before the data are touched. This
+ * costs one small all-reduce and two copies of 16 bytes per call. A barrier consists of this exchange alone. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,42 +25,43 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-#define ABORT_MS 5000 /* for NCCL to end a communicator, or the group's time-out, if that is less */
+#define ABORT_MS 5000 /* time for NCCL to end a communicator; the group's timeout if that is shorter */
 #define CONNECTING "connecting by NCCL"
-#define TELLING_MS 1000 /* a death behind a lost connection is in the store within this time */
+#define TELLING_MS 1000 /* after a lost connection, the store reports a dead rank within this time */
 
 typedef struct {
     rm_group_config config;
     rm_failure failure;
-    bool blaming; /* the store knows this rank */
+    bool blaming; /* this rank is registered in the store, so failures can be attributed */
     rm_nccl nccl;
-    pthread_mutex_t lock; /* of the communicators: who runs a collective holds it, poll tries */
+    pthread_mutex_t lock; /* protects the communicators: a collective holds it, poll only tries it */
     ncclComm_t world;
     rm_nccl_tree tree;
-    ncclRedOp_t mean[RM_WIRES]; /* x * fl(1/W), added up */
+    ncclRedOp_t mean[RM_WIRES]; /* x * fl(1/W), summed */
     bool has_mean[RM_WIRES];
-    uint64_t *number, *number_host; /* two, for comparing fingerprints: on the GPU, and page-locked */
-    uint64_t device_bytes;          /* taken when it was opened */
-    void *scratch;                  /* on the GPU, for RM_TREE */
+    /* Two numbers for comparing fingerprints: on the GPU, and in page-locked host memory */
+    uint64_t *number, *number_host;
+    uint64_t device_bytes; /* taken when the group was opened */
+    void *scratch;         /* on the GPU, for RM_TREE */
     uint64_t scratch_bytes;
     const rm_fingerprint *now; /* NULL: between collectives */
-    bool complete;             /* the sentence of the failure says who and where */
-    bool told;                 /* and the other ranks have it */
-    atomic_flag ending;        /* rm_group_abort has been called; `reason` is complete when `ended` is true */
+    bool complete;             /* the failure's message already says who and where */
+    bool told;                 /* the other ranks have been told */
+    atomic_flag ending;        /* rm_group_abort has been called; `reason` is complete once `ended` is true */
     _Atomic bool ended;
     char reason[600];
     rm_nccl_buffers buffers;
 } nccl_group;
 
-/* ---- While waiting ----------------------------------------------------------------------------------------------- */
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* The usual reason why ranks that have all come do not get on. */
+/* Adds the usual reason why ranks that have all arrived cannot connect. */
 static remat_status check_joining(nccl_group *g) {
     remat_status status = rm_joining_look(g->config.joining);
     if (status && strstr(remat_last_error(), CONNECTING))
         return rm_fail(status,
-                       "%.600s. A network interface that does not reach the others is the usual reason: "
-                       "NCCL_SOCKET_IFNAME=NAME chooses one, NCCL_DEBUG=INFO shows what NCCL tries",
+                       "%.600s. The usual reason is a network interface that does not reach the others; choose one "
+                       "with NCCL_SOCKET_IFNAME=NAME. NCCL_DEBUG=INFO shows what NCCL tries",
                        remat_last_error());
     return status;
 }
@@ -84,9 +85,9 @@ static remat_status look(void *context, uint64_t waited_ns) {
     return status;
 }
 
-/* ---- When something failed --------------------------------------------------------------------------------------- */
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
-/* NCCL says that a connection is gone; the store knows whose, a moment later. */
+/* NCCL only reports a lost connection; a moment later the store knows which rank died. */
 static remat_status find_the_dead(nccl_group *g, remat_status status) {
     char text[700];
     if (g->nccl.result != ncclRemoteError && g->nccl.result != ncclSystemError) return status;
@@ -105,7 +106,7 @@ static void end_communicators(nccl_group *g) {
     rm_nccl_abort(&g->nccl, &g->world);
 }
 
-/* The end of every failure: whose fault, told to the others, the communicators gone. Keeps the sentence. */
+/* Handles every failure: finds the cause, tells the other ranks, and ends the communicators. Keeps the message. */
 static remat_status give_up(nccl_group *g, remat_status status, const char *doing) {
     char text[900];
     if (!g->complete) status = find_the_dead(g, status);
@@ -114,11 +115,10 @@ static remat_status give_up(nccl_group *g, remat_status status, const char *doin
     if (g->blaming && !g->told) rm_failure_abort(&g->failure, text);
     end_communicators(g);
     if (!g->nccl.stuck) return rm_fail(status, "%s", text);
-    return rm_fail(
-        status,
-        "%s. NCCL could not be ended within %lld ms: its threads and this rank's GPU memory stay taken until "
-        "the process ends",
-        text, (long long)g->nccl.patience_ms);
+    return rm_fail(status,
+                   "%s. NCCL could not be ended within %lld ms: its threads and this rank's GPU memory stay allocated "
+                   "until the process ends",
+                   text, (long long)g->nccl.patience_ms);
 }
 
 /* ---- Fingerprints ------------------------------------------------------------------------------------------------ */
@@ -152,11 +152,11 @@ static remat_status wait_for_key(nccl_group *g, const char *key, void *value, ui
         TRY(look(g, rm_now_ns() - start));
         usleep(1000);
     }
-    REQUIRE(length == bytes, INTERNAL, "%s has %u bytes in the store, not %u", key, length, bytes);
+    REQUIRE(length == bytes, INTERNAL, "%s has %u bytes in the store instead of %u", key, length, bytes);
     return REMAT_OK;
 }
 
-/* Through the store: ranks that disagree stop here, and the first to know must not take NCCL away from the others. */
+/* Through the store: ranks that disagree stop here, and the first rank to finish must not close NCCL for the others. */
 static remat_status gather(void *context, const rm_fingerprint *mine, rm_fingerprint *all) {
     nccl_group *g = context;
     char key[RM_KV_KEY_BYTES];
@@ -174,14 +174,14 @@ static remat_status agree(nccl_group *g, const rm_fingerprint *mine) {
     if (g->config.size == 1) return REMAT_OK;
     rm_exchange exchange = {.maximum = maximum, .gather = gather, .context = g};
     remat_status status = rm_agree(&g->config, &exchange, mine);
-    if (status == REMAT_PEER && !g->nccl.result) g->complete = true; /* its sentence names the two ranks */
+    if (status == REMAT_PEER && !g->nccl.result) g->complete = true; /* the message already names the two ranks */
     return status;
 }
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
 static const ncclDataType_t types[RM_WIRES] = {
-    [RM_WIRE_F32] = ncclFloat32, [RM_WIRE_I32] = ncclUint32, /* which wraps around by definition */
+    [RM_WIRE_F32] = ncclFloat32, [RM_WIRE_I32] = ncclUint32, /* sums of i32 wrap around by definition */
     [RM_WIRE_U8] = ncclUint8,    [RM_WIRE_F64] = ncclFloat64,
     [RM_WIRE_F16] = ncclFloat16, [RM_WIRE_BF16] = ncclBfloat16,
 };
@@ -190,13 +190,13 @@ static remat_status check_memory(const nccl_group *g, const void *address, const
     struct cudaPointerAttributes about = {0};
     if (!address) return REMAT_OK;
     cudaError_t error = g->nccl.lib->cudaPointerGetAttributes(&about, address);
-    if (error) (void)g->nccl.lib->cudaGetLastError(); /* older CUDAs refuse memory they do not know */
+    if (error) (void)g->nccl.lib->cudaGetLastError(); /* older versions of CUDA return an error for unknown memory */
     REQUIRE(!error && (about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged), INVALID,
-            "the collective's %s is host memory, and NCCL works on GPUs' alone. Ranks that compute on the CPU meet by "
-            "local, mpi or gloo: {backend}=auto chooses",
+            "the collective's %s is host memory, but NCCL only works on GPU memory. For ranks that compute on the CPU "
+            "use local, mpi or gloo ({backend}=auto chooses)",
             which);
     REQUIRE(about.type == cudaMemoryTypeManaged || about.device == g->nccl.device, INVALID,
-            "the collective's %s is on GPU %d, and the group of rank %d works on GPU %d", which, about.device,
+            "the collective's %s is on GPU %d, but the group of rank %d uses GPU %d", which, about.device,
             g->config.rank, g->nccl.device);
     return REMAT_OK;
 }
@@ -209,15 +209,15 @@ static remat_status check_buffers(const nccl_group *g, const rm_collective *what
 
 static remat_status need_scratch(nccl_group *g, uint64_t bytes) {
     if (bytes <= g->scratch_bytes) return REMAT_OK;
-    (void)g->nccl.lib->cudaFree(g->scratch); /* the stream is empty */
+    (void)g->nccl.lib->cudaFree(g->scratch); /* safe, since the stream is empty */
     g->scratch = NULL;
     g->scratch_bytes = 0;
-    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMalloc(&g->scratch, bytes), "room for a sum as a tree"));
+    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaMalloc(&g->scratch, bytes), "memory for a tree sum"));
     g->scratch_bytes = bytes;
     return REMAT_OK;
 }
 
-/* A row of a tree is cut from the whole sum. */
+/* For reduce_scatter, computes the whole tree sum and keeps one row. */
 static remat_status sum_as_tree(nccl_group *g, const rm_collective *what) {
     const int32_t rank = g->config.rank, size = g->config.size;
     const uint64_t bytes = rm_collective_in_bytes(what, size), row = rm_collective_out_bytes(what, size);
@@ -254,10 +254,11 @@ static bool is_tree(const rm_collective *what) {
 }
 
 static remat_status do_it(nccl_group *g, const rm_collective *what, const rm_fingerprint *mine) {
-    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaSetDevice(g->nccl.device), "choosing the GPU")); /* per thread */
+    /* The current device is per thread */
+    TRY(rm_cuda_check(g->nccl.lib, g->nccl.lib->cudaSetDevice(g->nccl.device), "choosing the GPU"));
     TRY(check_buffers(g, what));
     TRY(agree(g, mine));
-    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* to have agreed is to have met */
+    if (what->kind == RM_BARRIER || what->count == 0) return REMAT_OK; /* the ranks have already met to agree */
     if (what->after) TRY(rm_nccl_follow(&g->nccl, what->after));
     if (is_tree(what))
         TRY(sum_as_tree(g, what));
@@ -272,7 +273,7 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
     const rm_fingerprint mine = rm_fingerprint_of(call, what);
     pthread_mutex_lock(&g->lock);
     g->now = &mine;
-    g->nccl.after = NULL; /* what the collective before waited for may be gone */
+    g->nccl.after = NULL; /* the event of the last collective may have been destroyed */
     remat_status status = do_it(g, what, &mine);
     if (status) status = give_up(g, status, rm_fingerprint_text(&g->config, &mine, doing));
     g->now = NULL;
@@ -287,14 +288,13 @@ static remat_status choose_gpu(nccl_group *g) {
     int gpus = 0;
     cudaError_t error = lib->cudaGetDeviceCount(&gpus);
     if (error) (void)lib->cudaGetLastError();
-    REQUIRE(
-        !error && gpus > 0, MISSING,
-        "rank %d finds no GPU, which NCCL is for (CUDA says: %s). Ranks that compute on the CPU meet by local, mpi or "
-        "gloo: {backend}=auto chooses",
-        g->config.rank, lib->cudaGetErrorString(error ? error : cudaErrorNoDevice));
+    REQUIRE(!error && gpus > 0, MISSING,
+            "rank %d finds no GPU, which NCCL needs (CUDA says: %s). For ranks that compute on the CPU use local, mpi "
+            "or gloo ({backend}=auto chooses)",
+            g->config.rank, lib->cudaGetErrorString(error ? error : cudaErrorNoDevice));
     REQUIRE(g->nccl.device < gpus, INVALID,
-            "rank %d is to use GPU %d, and there are %d, counted from 0: start fewer ranks on this machine "
-            "(--nproc-per-node=%d), or see what CUDA_VISIBLE_DEVICES hides",
+            "rank %d is to use GPU %d, but there are only %d, counted from 0; start fewer ranks on this machine "
+            "(--nproc-per-node=%d), or check which GPUs CUDA_VISIBLE_DEVICES hides",
             g->config.rank, g->nccl.device, gpus, gpus);
     return rm_cuda_check(lib, lib->cudaSetDevice(g->nccl.device), "choosing the GPU");
 }
@@ -302,13 +302,14 @@ static remat_status choose_gpu(nccl_group *g) {
 static remat_status get_memory(nccl_group *g) {
     const rm_nccl_library *lib = g->nccl.lib;
     const size_t bytes = 2 * sizeof *g->number;
-    TRY(rm_cuda_check(lib, lib->cudaStreamCreateWithFlags(&g->nccl.stream, cudaStreamNonBlocking), "making a stream"));
-    TRY(rm_cuda_check(lib, lib->cudaMalloc((void **)&g->number, bytes), "memory for comparing what ranks do"));
+    TRY(rm_cuda_check(lib, lib->cudaStreamCreateWithFlags(&g->nccl.stream, cudaStreamNonBlocking),
+                      "creating a stream"));
+    TRY(rm_cuda_check(lib, lib->cudaMalloc((void **)&g->number, bytes), "memory for comparing fingerprints"));
     return rm_cuda_check(lib, lib->cudaMallocHost((void **)&g->number_host, bytes),
-                         "memory for comparing what ranks do");
+                         "memory for comparing fingerprints");
 }
 
-/* Rank 0 makes the name under which NCCL's ranks meet. */
+/* Rank 0 creates the ID with which NCCL's ranks find each other. */
 static remat_status share_id(nccl_group *g, ncclUniqueId *id) {
     char key[RM_KV_KEY_BYTES];
     snprintf(key, sizeof key, "%s/nccl/id", g->config.name);
@@ -352,7 +353,8 @@ static remat_status free_memory(const nccl_group *g, uint64_t *bytes) {
     return REMAT_OK;
 }
 
-/* Ranks that connect when they first need to would take memory in the middle of training, where nobody has counted it. */
+/* Connects all ranks when the group is opened. Connections made on first use would take GPU memory during training that
+ * no plan accounts for. */
 static void connect_at_once(void) { setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
 
 static remat_status enter(nccl_group *g) {
@@ -400,12 +402,11 @@ static void close_group(void *engine) {
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
     REQUIRE(config->gpu > 0, INVALID,
-            "NCCL works on GPUs' memory, and these ranks compute on the CPU, where they meet by local, mpi or gloo: "
-            "{backend}=auto chooses");
-    REQUIRE(config->store || config->size == 1, INVALID,
-            "NCCL needs a store for its ranks to meet: {init_method} is missing");
+            "NCCL works on GPU memory, but these ranks compute on the CPU; use local, mpi or gloo ({backend}=auto "
+            "chooses)");
+    REQUIRE(config->store || config->size == 1, INVALID, "NCCL needs a store for its ranks to meet; set {init_method}");
     nccl_group *g = rm_calloc(1, sizeof *g);
-    REQUIRE(g, MEMORY, "no memory for a group");
+    REQUIRE(g, MEMORY, "out of memory for a group");
     g->config = *config;
     g->nccl = (rm_nccl){.device = config->gpu - 1, .look = look, .context = g};
     g->nccl.patience_ms = config->timeout_ms < ABORT_MS ? config->timeout_ms : ABORT_MS;
@@ -434,7 +435,7 @@ static void free_buffer(void *engine, void *start) {
 
 static uint64_t device_bytes(const void *engine) { return ((const nccl_group *)engine)->device_bytes; }
 
-/* What a collective that is under way would find by itself is left to it. */
+/* A failure that the current collective would find itself is left to it. */
 static remat_status poll_group(void *engine) {
     nccl_group *g = engine;
     ncclResult_t state = ncclSuccess;
@@ -446,7 +447,7 @@ static remat_status poll_group(void *engine) {
     return status;
 }
 
-/* The communicators are for whoever uses them to end: the collective under way, or close. */
+/* Does not end the communicators: the thread that uses them does, in the current collective or in close. */
 static void abort_group(void *engine, const char *reason) {
     nccl_group *g = engine;
     if (atomic_flag_test_and_set(&g->ending)) return;

@@ -27,7 +27,7 @@ void rm_nccl_buffers_free(const rm_nccl *nccl, rm_nccl_buffers *buffers) {
 static remat_status zero(const rm_nccl *nccl, void *start, uint64_t bytes) {
     const rm_nccl_library *lib = nccl->lib;
     cudaStream_t stream = NULL;
-    TRY(rm_cuda_check(lib, lib->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
+    TRY(rm_cuda_check(lib, lib->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
     cudaError_t error = lib->cudaMemsetAsync(start, 0, bytes, stream);
     if (!error) error = lib->cudaStreamSynchronize(stream);
     (void)lib->cudaStreamDestroy(stream);
@@ -39,7 +39,7 @@ void *rm_nccl_buffers_take(const rm_nccl *nccl, rm_nccl_buffers *buffers, uint64
     char doing[80];
     rm_nccl_buffer *b = rm_calloc(1, sizeof *b);
     if (!b) {
-        (void)rm_fail(REMAT_MEMORY, "no memory for a buffer");
+        (void)rm_fail(REMAT_MEMORY, "out of memory for a buffer");
         return NULL;
     }
     snprintf(doing, sizeof doing, "a buffer of %llu bytes on GPU %d", (unsigned long long)bytes, nccl->device);

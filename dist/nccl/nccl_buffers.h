@@ -1,5 +1,5 @@
-/* nccl_buffers.h: the GPU memory that a group over NCCL gives to its users (rm_group_alloc), and takes back: what they
- * have not given back ends with the group. From any thread. */
+/* nccl_buffers.h: allocates and frees GPU memory for users of a group over NCCL (rm_group_alloc). Buffers that were not
+ * freed are freed with the group. Any thread. */
 #ifndef RM_NCCL_BUFFERS_H
 #define RM_NCCL_BUFFERS_H
 
@@ -15,10 +15,10 @@ typedef struct {
 } rm_nccl_buffers;
 
 void rm_nccl_buffers_init(rm_nccl_buffers *buffers);
-/* All that are left; nothing is freed on a GPU that NCCL may hold (rm_nccl.stuck). */
+/* Frees all remaining buffers; frees nothing on a GPU that NCCL may still hold (rm_nccl.stuck). */
 void rm_nccl_buffers_free(const rm_nccl *nccl, rm_nccl_buffers *buffers);
 
-/* Zeros, on the group's GPU. NULL: MEMORY or DEVICE, with its sentence. */
+/* Allocates zeroed memory on the group's GPU. NULL: MEMORY or DEVICE, with a message. */
 void *rm_nccl_buffers_take(const rm_nccl *nccl, rm_nccl_buffers *buffers, uint64_t bytes);
 void rm_nccl_buffers_give_back(const rm_nccl *nccl, rm_nccl_buffers *buffers, void *start);
 

@@ -1,4 +1,4 @@
-/* nccl_comm.c: making, waiting for and ending communicators, for group_nccl.c. */
+/* nccl_comm.c: creates, waits for and ends communicators, for group_nccl.c. */
 #define _GNU_SOURCE
 #include "dist/nccl/nccl_comm.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* A collective of the size of a bucket takes some hundred microseconds: stay awake for as long, then be polite. */
+/* A collective on a bucket takes some hundred microseconds: spins that long, then sleeps between polls. */
 enum { AWAKE_NS = 1000000 };
 static void pause_after(uint64_t waited_ns) {
     if (waited_ns < AWAKE_NS)
@@ -48,7 +48,7 @@ remat_status rm_nccl_follow(rm_nccl *nccl, cudaEvent_t event) {
     return rm_cuda_check(nccl->lib, nccl->lib->cudaStreamWaitEvent(nccl->stream, event, 0), "waiting for an event");
 }
 
-/* What fails instead of being reached shows in the stream, too. */
+/* If the event failed instead of being reached, the stream reports the failure, too. */
 static bool is_ahead(rm_nccl *nccl) {
     if (!nccl->after) return false;
     bool ahead = nccl->lib->cudaEventQuery(nccl->after) == cudaErrorNotReady;
@@ -59,7 +59,7 @@ static bool is_ahead(rm_nccl *nccl) {
     return ahead;
 }
 
-/* The stream first: a failure that emptied it is then seen in the state. */
+/* Polls the stream first, so that a failure that emptied it is seen in the communicator's state. */
 remat_status rm_nccl_drain(rm_nccl *nccl, ncclComm_t comm) {
     for (uint64_t reached = rm_now_ns();;) {
         cudaError_t work = nccl->lib->cudaStreamQuery(nccl->stream);
@@ -67,7 +67,7 @@ remat_status rm_nccl_drain(rm_nccl *nccl, ncclComm_t comm) {
         if (state && state != ncclInProgress) return fail(nccl, comm, state);
         if (!work && !state) return REMAT_OK;
         if (work && work != cudaErrorNotReady) return rm_cuda_check(nccl->lib, work, "waiting for the GPU");
-        if (work) (void)nccl->lib->cudaGetLastError(); /* "not ready" is remembered as if it were a failure */
+        if (work) (void)nccl->lib->cudaGetLastError(); /* CUDA remembers "not ready" as if it were an error */
         uint64_t now = rm_now_ns();
         bool ahead = is_ahead(nccl);
         if (ahead) reached = now;
@@ -76,7 +76,7 @@ remat_status rm_nccl_drain(rm_nccl *nccl, ncclComm_t comm) {
     }
 }
 
-/* ---- Beginning --------------------------------------------------------------------------------------------------- */
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 remat_status rm_nccl_open(rm_nccl *nccl, int rank, int size, const ncclUniqueId *id, ncclComm_t *out) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -84,26 +84,26 @@ remat_status rm_nccl_open(rm_nccl *nccl, int rank, int size, const ncclUniqueId 
     *out = NULL;
     ncclResult_t result = nccl->lib->ncclCommInitRankConfig(out, size, *id, rank, &config);
     remat_status status = *out || result ? rm_nccl_issued(nccl, *out, result)
-                                         : rm_fail(REMAT_DEVICE, "NCCL made no communicator, and gave no reason");
+                                         : rm_fail(REMAT_DEVICE, "NCCL created no communicator and gave no reason");
     if (status) rm_nccl_abort(nccl, out);
     return status;
 }
 
-/* The new communicator is InProgress for as long as its parent is, and may be for longer. */
+/* The new communicator is InProgress at least as long as its parent. */
 remat_status rm_nccl_split(rm_nccl *nccl, ncclComm_t parent, int color, int key, ncclComm_t *out) {
     *out = NULL;
-    remat_status status =
-        rm_nccl_issued(nccl, parent, nccl->lib->ncclCommSplit(parent, color, key, out, NULL /* as the parent */));
+    remat_status status = rm_nccl_issued(
+        nccl, parent, nccl->lib->ncclCommSplit(parent, color, key, out, NULL /* copies the parent's config */));
     if (!status && *out) status = rm_nccl_issued(nccl, *out, state_of(nccl, *out));
-    if (!status && !*out) status = rm_fail(REMAT_DEVICE, "NCCL made no communicator, and gave no reason");
+    if (!status && !*out) status = rm_fail(REMAT_DEVICE, "NCCL created no communicator and gave no reason");
     if (status) rm_nccl_abort(nccl, out);
     return status;
 }
 
-/* ---- Ending ------------------------------------------------------------------------------------------------------ */
+/* ---- End --------------------------------------------------------------------------------------------------------- */
 
-/* Abort and destroy are known to hang (a peer that is half gone, several communicators): they run in a thread of their own,
- * which is left alone when it takes too long. It frees what it was given, whenever that is. */
+/* Abort and destroy are known to hang (a peer that is half gone, several communicators). They run in a thread of their
+ * own, which is abandoned if it takes too long. The thread frees its arguments whenever it ends. */
 typedef struct {
     const rm_nccl_library *lib;
     __typeof__(ncclCommAbort) *call;
@@ -138,7 +138,7 @@ static bool in_time(const rm_nccl *nccl, __typeof__(ncclCommAbort) *function, nc
         return false;
     }
     const uint64_t start = rm_now_ns(), patience = (uint64_t)nccl->patience_ms * 1000000u;
-    do { /* pthread_timedjoin_np has the wall's clock, which may be set back */
+    do { /* pthread_timedjoin_np uses the wall clock, which may be set back */
         if (!pthread_tryjoin_np(thread, NULL)) return true;
         pause_after(rm_now_ns() - start);
     } while (rm_now_ns() - start < patience);

@@ -1,37 +1,37 @@
-/* nccl_error.c: NCCL's results in words: rm_nccl_fail. */
+/* nccl_error.c: messages for NCCL's results: rm_nccl_fail. */
 #include <stdio.h>
 #include <string.h>
 
 #include "dist/nccl/nccl_comm.h"
 
 typedef struct {
-    const char *words; /* in NCCL's text; NULL: a result whatever its text */
+    const char *words; /* a part of NCCL's text; NULL: any text */
     ncclResult_t result;
     remat_status status;
     const char *meaning, *remedy;
 } explanation;
 
-/* The first that fits. */
+/* The first match counts. */
 static const explanation explanations[] = {
     {"Duplicate GPU", 0, REMAT_INVALID, "two ranks of a machine use the same GPU, which NCCL refuses",
-     "start no more ranks on a machine than it has GPUs (--nproc-per-node), and let each take the one of its local "
-     "rank"},
+     "start at most as many ranks on a machine as it has GPUs (--nproc-per-node), and let each use the GPU of its "
+     "local rank"},
     {"socket interface", 0, REMAT_DEVICE, "NCCL found no network interface to use",
-     "NCCL_SOCKET_IFNAME=NAME chooses one (`ip -br addr` lists them; ^NAME leaves one out)"},
+     "choose one with NCCL_SOCKET_IFNAME=NAME (`ip -br addr` lists them; ^NAME excludes one)"},
     {"no interface found", 0, REMAT_DEVICE, "NCCL found no network interface to use",
-     "NCCL_SOCKET_IFNAME=NAME chooses one (`ip -br addr` lists them; ^NAME leaves one out)"},
+     "choose one with NCCL_SOCKET_IFNAME=NAME (`ip -br addr` lists them; ^NAME excludes one)"},
     {NULL, ncclUnhandledCudaError, REMAT_DEVICE, "a call to CUDA failed within NCCL",
-     "`nvidia-smi` shows whether the GPU is well, whether others fill it, and whether its driver is new enough; "
-     "NCCL_DEBUG=INFO says which call it was"},
+     "check with `nvidia-smi` whether the GPU works, whether other programs fill its memory, and whether its driver is "
+     "new enough; NCCL_DEBUG=INFO says which call it was"},
     {NULL, ncclSystemError, REMAT_DEVICE, "a call to the system failed within NCCL",
-     "often the network interface, chosen by NCCL_SOCKET_IFNAME=NAME, or too little /dev/shm in a container; "
-     "NCCL_DEBUG=INFO says which call it was"},
+     "often caused by the network interface (choose one with NCCL_SOCKET_IFNAME=NAME) or by too little /dev/shm in a "
+     "container; NCCL_DEBUG=INFO says which call it was"},
     {NULL, ncclInternalError, REMAT_DEVICE, "NCCL failed within itself",
-     "NCCL_DEBUG=INFO says where; ranks with different versions of NCCL look like this too"},
+     "NCCL_DEBUG=INFO says where; different versions of NCCL on the ranks can also cause this"},
     {NULL, ncclInvalidArgument, REMAT_INVALID, "NCCL refused an argument", "NCCL_DEBUG=WARN says which"},
-    {NULL, ncclInvalidUsage, REMAT_INVALID, "NCCL says that it is used wrongly", "NCCL_DEBUG=WARN says how"},
+    {NULL, ncclInvalidUsage, REMAT_INVALID, "NCCL reports wrong usage", "NCCL_DEBUG=WARN says how"},
     {NULL, ncclRemoteError, REMAT_PEER, "NCCL lost its connection to another rank",
-     "another rank has ended, or the network failed; look for the first failure in the logs of the others"},
+     "another rank has ended, or the network failed; look for the first failure in the logs of the other ranks"},
 };
 enum { EXPLANATIONS = sizeof explanations / sizeof *explanations };
 

@@ -1,11 +1,11 @@
-/* nccl_library.c: the libraries of group_nccl.c: nccl_library.h. */
+/* nccl_library.c: opens the libraries of group_nccl.c: nccl_library.h. */
 #include "dist/nccl/nccl_library.h"
 
 #include <pthread.h>
 
 #include "engine/shared_library.h"
 
-#define OLDEST 21800 /* NCCL 2.18: the first with ncclCommSplit */
+#define OLDEST 21800 /* NCCL 2.18, the first version with ncclCommSplit */
 
 #if CUDART_VERSION < 13000
 #define CUDART_NAME "libcudart.so.12"
@@ -73,7 +73,8 @@ remat_status rm_nccl_library_open(const rm_nccl_library **out) {
 remat_status rm_cuda_check(const rm_nccl_library *lib, cudaError_t error, const char *doing) {
     if (error == cudaSuccess) return REMAT_OK;
     (void)lib->cudaGetLastError();
-    if (error == cudaErrorMemoryAllocation) FAIL(MEMORY, "%s: the GPU's memory is full (cudaMalloc)", doing);
-    FAIL(DEVICE, "%s: CUDA says: %s (error %d). `nvidia-smi` shows whether the GPU is well and its driver new enough",
+    if (error == cudaErrorMemoryAllocation) FAIL(MEMORY, "%s: GPU memory is full (cudaMalloc)", doing);
+    FAIL(DEVICE,
+         "%s: CUDA says: %s (error %d). Check with `nvidia-smi` whether the GPU works and its driver is new enough",
          doing, lib->cudaGetErrorString(error), (int)error);
 }

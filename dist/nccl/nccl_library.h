@@ -1,11 +1,12 @@
-/* nccl_library.h: NVIDIA's libnccl and libcudart, opened when the first group asks for them and not before: a Remat that
- * was built with NCCL starts on machines that have neither. Here are the functions and their names; what they are used for
- * is in nccl_comm.c and group_nccl.c.
+/* nccl_library.h: NVIDIA's libnccl and libcudart, opened when the first group needs them: a Remat built with NCCL also
+ * starts on machines without them. This file lists the functions and their names; nccl_comm.c and group_nccl.c use
+ * them.
  *
- * Looked for: libnccl.so.2 and, in a build without kernels for GPUs, libcudart.so.N, N being the version of CUDA that Remat
- * was built with, where the system's loader looks, then where CMake found them. A build with kernels has the runtime linked
- * in, and takes that: streams and events are the driver's, whichever runtime NCCL has. REMAT_NCCL_LIBRARY and
- * REMAT_CUDART_LIBRARY name other files; tests put a libnccl there that computes on the CPU. */
+ * The files are libnccl.so.2 and, in a build without CUDA kernels, libcudart.so.N, where N is the version of CUDA that
+ * Remat was built with. They are searched by the system's loader, then in the folders where CMake found them. A build
+ * with kernels uses the runtime that is linked into it; streams and events belong to the driver, so NCCL may use
+ * another runtime. REMAT_NCCL_LIBRARY and REMAT_CUDART_LIBRARY name other files; tests use a libnccl that computes on
+ * the CPU. */
 #ifndef RM_NCCL_LIBRARY_H
 #define RM_NCCL_LIBRARY_H
 
@@ -51,7 +52,7 @@
     X(cudaStreamDestroy)                                                                                               \
     X(cudaEventQuery)
 
-/* Fields are named as the functions they point to: lib->ncclAllReduce(...). */
+/* Members have the names of the functions that they point to: lib->ncclAllReduce(...). */
 typedef struct {
 #define FIELD(name) __typeof__(name) *name;
     RM_NCCL_CALLS(FIELD)
@@ -60,10 +61,11 @@ typedef struct {
     int version; /* of NCCL: 22809 is 2.28.9 */
 } rm_nccl_library;
 
-/* The table, the same for the whole process; it stays open, because NCCL has threads. MISSING: not there, or too old. */
+/* The table, the same for the whole process. It stays open, because NCCL has threads. MISSING: not found, or too
+ * old. */
 remat_status rm_nccl_library_open(const rm_nccl_library **out);
 
-/* What CUDA calls failed with: OK, or MEMORY or DEVICE with a sentence; CUDA's own memory of it is cleared. */
+/* OK, or MEMORY or DEVICE with a message for the error of a CUDA call; clears CUDA's own record of the error. */
 remat_status rm_cuda_check(const rm_nccl_library *lib, cudaError_t error, const char *doing);
 
 #endif

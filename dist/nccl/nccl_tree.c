@@ -1,14 +1,14 @@
-/* nccl_tree.c: sums in one order for any number of ranks, by rm_nccl_tree_sum.
+/* nccl_tree.c: rm_nccl_tree_sum, which has the same order for any number of ranks.
  *
- * t(r) = t(r) + t(r + w) for all r < w, with w = W/2, W/4, ..., 1. Let ranks r and r + w both take that sum, and every rank
- * of the upper half go on like the one of the lower half that it equals: then level w is an all-reduce between each rank
- * and rank XOR w. W = 4:
+ * t(r) = t(r) + t(r + w) for all r < w, with w = W/2, W/4, ..., 1. If ranks r and r + w both compute this sum, every
+ * rank of the upper half equals one of the lower half and can continue like it. Level w then is an all-reduce between
+ * each rank and rank XOR w. W = 4:
  *
  *     rank   0    1    2    3          w = 2: (0,2) (1,3)       w = 1: (0,1) (2,3)
  *          x0   x1   x2   x3   ──►  x0+x2 x1+x3 x0+x2 x1+x3  ──►  (x0+x2)+(x1+x3) on all
  *
- * A sum of two is one addition, in which the order does not matter: the bits are those of the definition whichever of the
- * two NCCL adds to the other. */
+ * A sum of two is a single addition, which is commutative: the bits are those of the definition whichever operand comes
+ * first in NCCL. */
 #include "dist/nccl/nccl_tree.h"
 
 static remat_status meet(rm_nccl *nccl, rm_nccl_tree *tree, ncclComm_t world, int rank, int size) {
@@ -33,7 +33,8 @@ remat_status rm_nccl_tree_sum(rm_nccl *nccl, rm_nccl_tree *tree, ncclComm_t worl
         TRY(rm_nccl_issued(
             nccl, pair,
             nccl->lib->ncclAllReduce(sum->out, sum->out, sum->count, sum->type, ncclSum, pair, nccl->stream)));
-        TRY(rm_nccl_drain(nccl, pair)); /* asks this pair for failures: one at a time */
+        /* Waits for each pair before the next, since only one communicator is polled for failures */
+        TRY(rm_nccl_drain(nccl, pair));
     }
     return REMAT_OK;
 }

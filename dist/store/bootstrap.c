@@ -14,7 +14,7 @@
 
 #include "dist/store/boot_id.h"
 
-/* Ranks with the same text have one loopback interface: the same running kernel, the same network namespace. */
+/* Ranks with the same text share one loopback interface: the same running kernel and network namespace. */
 static void network_of_this_process(char *text, size_t bytes) {
     char boot[RM_BOOT_ID_BYTES], space[40] = "";
     rm_boot_id(boot);
@@ -25,13 +25,13 @@ static void network_of_this_process(char *text, size_t bytes) {
 
 static remat_status draw_secret(char *text, size_t bytes) {
     uint64_t number[2];
-    REQUIRE(getrandom(number, sizeof number, 0) == sizeof number, IO, "the system has no random numbers: %s",
+    REQUIRE(getrandom(number, sizeof number, 0) == sizeof number, IO, "the system provides no random numbers: %s",
             strerror(errno));
     snprintf(text, bytes, "%016llx%016llx", (unsigned long long)number[0], (unsigned long long)number[1]);
     return REMAT_OK;
 }
 
-/* An address that other hosts may know: not the loopback's, and none that is good on one wire only. */
+/* An address that other hosts may be able to reach: neither loopback nor link-local. */
 static bool is_for_others(const struct ifaddrs *a, int family) {
     if (!a->ifa_addr || a->ifa_addr->sa_family != family) return false;
     if (!(a->ifa_flags & IFF_UP) || a->ifa_flags & IFF_LOOPBACK) return false;
@@ -64,7 +64,7 @@ remat_status rm_bootstrap_serve(int32_t size, rm_kv **store, rm_bootstrap_addres
     network_of_this_process(out->network, sizeof out->network);
     list_hosts(name, out);
     TRY(draw_secret(out->secret, sizeof out->secret));
-    /* Everywhere: which of its addresses lead here, only those who come will find out. */
+    /* Listens everywhere: only the connecting ranks can find out which of its addresses they can reach. */
     TRY(rm_kv_open(&(rm_kv_config){.host = "::", .size = size, .secret = out->secret}, store));
     out->port = rm_kv_port(*store);
     return REMAT_OK;
@@ -84,7 +84,7 @@ static void list_tried(const rm_bootstrap_address *address, char *text, size_t b
         used += (size_t)snprintf(text + used, bytes - used, "%s%.60s", i ? ", " : "", address->host[i]);
 }
 
-/* Once at each, then with more patience: a network may only be coming up. */
+/* Tries each address once, then again with longer timeouts, in case a network is still coming up. */
 remat_status rm_bootstrap_join(const rm_bootstrap_address *address, int32_t rank, int32_t size, rm_kv **store) {
     static const int64_t patience_ms[] = {1, 500, 1500};
     char mine[sizeof address->network], tried[500];
@@ -100,9 +100,8 @@ remat_status rm_bootstrap_join(const rm_bootstrap_address *address, int32_t rank
     }
     list_tried(address, tried, sizeof tried);
     FAIL(PEER,
-         "rank %d cannot reach rank 0 at port %d of any of its addresses (%s), where all must hear of a rank that "
-         "fails: "
-         "name one that all can reach (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT), or a file that all see "
-         "({init_method}=file:///PATH)",
+         "rank %d cannot reach rank 0 at port %d of any of its addresses (%s), where all ranks must hear of a rank "
+         "that fails; give one that all can reach (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT), or a file that all "
+         "see ({init_method}=file:///PATH)",
          rank, address->port, tried);
 }

@@ -1,6 +1,6 @@
-/* bootstrap.h: a store for ranks that nobody told an address (mpirun on several hosts): rank 0 serves one on a free port
- * of its host, and its address, which some other way between the ranks carries (group_mpi.c: a broadcast), leads the
- * others there. What a launcher says beforehand is rendezvous.h's. */
+/* bootstrap.h: a store for ranks that have no address of rank 0 (mpirun on several hosts). Rank 0 serves a store on a
+ * free port of its host. Another channel between the ranks carries its address (a broadcast in group_mpi.c), and the
+ * other ranks connect to it. rendezvous.h handles the addresses that a launcher gives beforehand. */
 #ifndef RM_BOOTSTRAP_H
 #define RM_BOOTSTRAP_H
 
@@ -8,18 +8,18 @@
 
 enum { RM_BOOTSTRAP_HOSTS = 12 };
 
-/* Plain bytes, to be carried as they are. */
+/* Sent as raw bytes. */
 typedef struct {
-    int32_t port; /* 0: rank 0 could not serve */
+    int32_t port; /* 0: rank 0 could not serve a store */
     char secret[36];
-    char network[100];                  /* whose 127.0.0.1 is rank 0's: "BOOT net:[NUMBER]" */
-    char host[RM_BOOTSTRAP_HOSTS][256]; /* rank 0's addresses, then its name; "": no more */
+    char network[100];                  /* identifies the network whose 127.0.0.1 is rank 0's: "BOOT net:[NUMBER]" */
+    char host[RM_BOOTSTRAP_HOSTS][256]; /* rank 0's addresses, then its name; "" ends the list */
 } rm_bootstrap_address;
 
-/* On rank 0. IO, MEMORY: no port, no thread. */
+/* Runs on rank 0. IO, MEMORY: no port, no thread. */
 remat_status rm_bootstrap_serve(int32_t size, rm_kv **store, rm_bootstrap_address *out);
-/* On the others: tries one address after the other. PEER: none of them leads there; the sentence has them, and the
- * remedy. */
+/* Runs on the other ranks: tries one address after the other. PEER: none of them reaches rank 0; the message lists
+ * them, with the remedy. */
 remat_status rm_bootstrap_join(const rm_bootstrap_address *address, int32_t rank, int32_t size, rm_kv **store);
 
 #endif

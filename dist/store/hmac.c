@@ -7,7 +7,7 @@ enum { BLOCK = 64 };
 
 typedef struct {
     uint32_t state[8];
-    uint64_t bytes; /* so far */
+    uint64_t bytes; /* hashed so far */
     uint8_t block[BLOCK];
 } sha256;
 
@@ -24,7 +24,7 @@ static const uint32_t K[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-/* And of the square roots of the first 8. */
+/* The first 32 bits of the fractional parts of the square roots of the first 8 primes. */
 static const uint32_t first_state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
@@ -74,7 +74,7 @@ static void add(sha256 *h, const void *data, size_t bytes) {
     }
 }
 
-/* A one bit, zeros, and the length in bits fill up the last block. */
+/* Pads the last block with a one bit, zeros, and the length in bits. */
 static void end(sha256 *h, uint8_t out[RM_HMAC_BYTES]) {
     static const uint8_t filling[BLOCK] = {0x80};
     uint64_t bits = 8 * h->bytes;
@@ -96,7 +96,7 @@ static sha256 begin_with(const uint8_t key[BLOCK], uint8_t pad) {
 }
 
 void rm_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes, uint8_t out[RM_HMAC_BYTES]) {
-    uint8_t whole[BLOCK] = {0}; /* the key, or the hash of one that is longer */
+    uint8_t whole[BLOCK] = {0}; /* the key, or its hash if it is longer than a block */
     if (key_bytes > BLOCK) {
         sha256 h = begin();
         add(&h, key, key_bytes);
@@ -112,7 +112,7 @@ void rm_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes, 
 }
 
 bool rm_hmac_same(const uint8_t a[RM_HMAC_BYTES], const uint8_t b[RM_HMAC_BYTES]) {
-    volatile uint8_t differ = 0; /* volatile: the loop is not to end early */
+    volatile uint8_t differ = 0; /* volatile, so that the loop does not end early */
     for (int i = 0; i < RM_HMAC_BYTES; i++) differ = (uint8_t)(differ | (a[i] ^ b[i]));
     return differ == 0;
 }

@@ -1,4 +1,5 @@
-/* hostlist.c: reading host lists without writing them out: a name is found by its number, digit by digit as it were. */
+/* hostlist.c: reads host lists without expanding them: finds a name by its number, like the digits of a mixed-radix
+ * number. */
 #include "dist/store/hostlist.h"
 
 #include <ctype.h>
@@ -11,7 +12,7 @@ enum { MOST_BRACKETS = 8, MOST_DIGITS = 9, MOST_HOSTS = 1000000 };
 
 typedef struct {
     int64_t first, last;
-    int width; /* of the digits, for leading zeros */
+    int width; /* number of digits, for leading zeros */
 } range;
 
 static bool read_number(const char **at, int64_t *number, int *width) {
@@ -32,9 +33,9 @@ static bool read_range(const char **at, range *out) {
     return read_number(at, &out->last, &width) && out->last >= out->first;
 }
 
-/* ---- One bracket, from '[' to behind ']' ------------------------------------------------------------------------- */
+/* ---- One bracket, from '[' to ']' -------------------------------------------------------------------------------- */
 
-/* Its number of values; and the text of value `index`, unless index is -1. False: it is no bracket. */
+/* Counts the values of a bracket, and writes value `index` unless index is -1. Returns false if it is not a bracket. */
 static bool read_bracket(const char **at, int64_t index, int64_t *count, char *value, size_t bytes) {
     *count = 0;
     do {
@@ -54,10 +55,10 @@ static bool read_bracket(const char **at, int64_t index, int64_t *count, char *v
 /* ---- One item of the list: text and brackets, up to ',' or the end ----------------------------------------------- */
 
 static bool plain(char c) {
-    return c > ' ' && c < 0x7f && c != ',' && c != '[' && c != ']'; /* isprint would ask the locale */
+    return c > ' ' && c < 0x7f && c != ',' && c != '[' && c != ']'; /* isprint would depend on the locale */
 }
 
-/* Where the item ends, how many hosts it names, and how many each of its brackets has. */
+/* The end of the item, the number of its hosts, and the number of values of each of its brackets. */
 static bool measure(const char *item, const char **end, int64_t *hosts, int64_t *sizes, int *brackets) {
     const char *at = item;
     *hosts = 1;
@@ -77,7 +78,7 @@ static bool measure(const char *item, const char **end, int64_t *hosts, int64_t 
     }
 }
 
-/* Writes host `index` of the item. The last bracket turns fastest. */
+/* Writes host `index` of the item. The last bracket varies fastest. */
 static bool write_host(const char *item, const char *end, int64_t index, const int64_t *sizes, int brackets,
                        char name[RM_HOST_BYTES]) {
     size_t used = 0;
@@ -102,7 +103,7 @@ static bool write_host(const char *item, const char *end, int64_t index, const i
 
 /* ---- The list ---------------------------------------------------------------------------------------------------- */
 
-/* Walks the list; stops at host `index` and writes it to `name`. *count: hosts passed. */
+/* Walks the list; stops at host `index` and writes it to `name`. *count: number of hosts passed. */
 static remat_status walk(const char *list, int64_t index, char *name, int64_t *count) {
     int64_t hosts, sizes[MOST_BRACKETS];
     int brackets;
@@ -110,7 +111,7 @@ static remat_status walk(const char *list, int64_t index, char *name, int64_t *c
     *count = 0;
     for (const char *item = list;; item = end + 1) {
         REQUIRE(measure(item, &end, &hosts, sizes, &brackets), INVALID,
-                "'%.300s' is no list of hosts: it goes wrong at '%.60s'", list, item);
+                "'%.300s' is not a list of hosts; the error is at '%.60s'", list, item);
         if (index >= *count && index < *count + hosts) {
             REQUIRE(write_host(item, end, index - *count, sizes, brackets, name), INVALID,
                     "a host in '%.300s' has a name that is too long", list);
@@ -120,12 +121,12 @@ static remat_status walk(const char *list, int64_t index, char *name, int64_t *c
         REQUIRE(*count <= MOST_HOSTS, INVALID, "'%.300s' names more than a million hosts", list);
         if (!*end) break;
     }
-    REQUIRE(index < 0, INVALID, "'%.300s' names %lld hosts, and number %lld was asked for", list, (long long)*count,
+    REQUIRE(index < 0, INVALID, "'%.300s' names %lld hosts, but number %lld was asked for", list, (long long)*count,
             (long long)index);
     return REMAT_OK;
 }
 
-/* The whole list must be one, also behind the host that is asked for. */
+/* Checks the whole list, including the part after the host that is asked for. */
 remat_status rm_hostlist_at(const char *list, int64_t index, char name[RM_HOST_BYTES]) {
     int64_t count;
     REQUIRE(index >= 0, INVALID, "host number %lld", (long long)index);
@@ -148,7 +149,7 @@ remat_status rm_tasks_on_node(const char *text, int64_t node, int64_t *tasks) {
             fine = read_number(&at, &times, &width) && *at == ')';
             if (fine) at++;
         }
-        REQUIRE(fine && (*at == ',' || *at == 0), INVALID, "'%.100s' is no count of tasks like 2(x3),1", text);
+        REQUIRE(fine && (*at == ',' || *at == 0), INVALID, "'%.100s' is not a count of tasks like 2(x3),1", text);
         if (node >= nodes && node < nodes + times) {
             *tasks = number;
             return REMAT_OK;
@@ -156,6 +157,6 @@ remat_status rm_tasks_on_node(const char *text, int64_t node, int64_t *tasks) {
         nodes += times;
         if (!*at) break;
     }
-    FAIL(INVALID, "'%.100s' counts the tasks of %lld nodes, and this is node %lld", text, (long long)nodes,
+    FAIL(INVALID, "'%.100s' counts the tasks of %lld nodes, but this is node %lld", text, (long long)nodes,
          (long long)node);
 }

@@ -507,7 +507,7 @@ START_TEST(another_version_is_refused) {
 }
 END_TEST
 
-/* All ranks have the same command line: one says what is wrong with it, and nothing is started again. */
+/* All ranks have the same command line: one says what is wrong with it, and nothing is restarted. */
 START_TEST(wrong_flags_are_said_once) {
     int status = run_program("launch --nproc-per-node=3 --max-restarts=2 " RM_BINARY_DIR "/remat train --hiden=4");
     ck_assert_int_eq(status, 2);

@@ -173,7 +173,7 @@ START_TEST(a_full_disk_is_the_end) {
 }
 END_TEST
 
-/* One rank gets SIGTERM from somebody: all stop after the same step, that rank is named, and nothing is started again. */
+/* One rank gets SIGTERM from somebody: all stop after the same step, that rank is named, and nothing is restarted. */
 START_TEST(a_polite_stop_is_the_end) {
     char line[2048], words[100];
     pid_t rank[16];
