@@ -1,27 +1,29 @@
-/* rendezvous.h: which rank am I, of how many, and where do we meet? Answered from the command line and from what launchers
- * leave in the environment; a pure function of both, so that every case can be tested. Main entry: rm_rendezvous_resolve.
+/* rendezvous.h: the rank of this process, the number of ranks, and where they meet. The result is a pure function of
+ * the command line and of the launchers' environment variables, so that every case can be tested. Main entry:
+ * rm_rendezvous_resolve.
  *
- * In this order, each complete in itself:
+ * Sources in this order, each complete in itself:
  *
  *   flags       --world-size --rank [--local-rank]
  *   torchrun    WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE [GROUP_WORLD_SIZE]  (also `remat launch`, or set by hand)
  *   Open MPI    OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK, _LOCAL_SIZE
  *   PMI         PMI_SIZE PMI_RANK MPI_LOCALRANKID MPI_LOCALNRANKS: the mpiexec of MPICH and Intel MPI
  *   Slurm       SLURM_NTASKS SLURM_PROCID SLURM_LOCALID, in a step that srun started
- *   PMIx        PMIX_RANK, whose size must be told by --world-size
+ *   PMIx        PMIX_RANK; --world-size must give the size
  *
- * Variables of other launchers (MVAPICH2, HPE Cray's PALS, Flux, jsrun), and the lesser ones of those above where the greater are
- * missing, are looked at only to refuse: where one says that there are several ranks, this is not a run of one.
+ * Variables of other launchers (MVAPICH2, HPE Cray's PALS, Flux, jsrun), and minor ones of the above when the major
+ * ones are missing, are only read to refuse: if one of them indicates several ranks, this is not a run of a single
+ * rank.
  *
- * Where several are there, each must give the same answer, or be one that starts such launchers: srun before torchrun or
- * mpirun. Anything else is refused with the names of both.
+ * If several sources exist, each must give the same answer or be a launcher that starts other launchers: srun before
+ * torchrun or mpirun. Anything else is refused, and the message names both.
  *
- * torchrun keeps a store of its own at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE): then ranks meet at another port, which
- * follows from the job's name. `remat launch` listens at MASTER_PORT itself, and rank 0 takes that socket over
+ * torchrun has a store of its own at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE); ranks then meet at another port, which
+ * is derived from the job's name. `remat launch` listens at MASTER_PORT itself, and rank 0 takes over that socket
  * (REMAT_LISTEN_FD).
  *
- * Flags beside a launcher fill in or override single numbers. Half an answer, or two that contradict each other, is an
- * error with its remedy: never one rank instead of many, never localhost instead of a host that is not known. */
+ * Flags in addition to a launcher set or override single numbers. Incomplete or contradictory information is an error
+ * with a remedy. It never leads to one rank instead of many, or to localhost instead of an unknown host. */
 #ifndef RM_RENDEZVOUS_H
 #define RM_RENDEZVOUS_H
 
@@ -45,40 +47,42 @@ typedef enum {
     RM_BY_PMIX,
     RM_BY_PMI
 } rm_launcher;
-typedef enum { RM_MEET_NOWHERE, RM_MEET_TCP, RM_MEET_FILE } rm_meeting; /* nowhere: one rank, or MPI must do it */
+/* nowhere: a single rank, or MPI connects the ranks */
+typedef enum { RM_MEET_NOWHERE, RM_MEET_TCP, RM_MEET_FILE } rm_meeting;
 
 typedef struct {
-    rm_launcher launcher; /* who said which rank this is */
+    rm_launcher launcher; /* the source of the rank */
     int32_t rank, size;
-    int32_t local_rank, local_size; /* of this host; -1: not known */
+    int32_t local_rank, local_size; /* on this host; -1: unknown */
     rm_meeting meeting;
     char host[RM_HOST_BYTES];
     int32_t port;
-    int32_t listen_fd; /* rank 0: a socket of the launcher's that listens there already; 0: none */
-    int32_t attempt;   /* how often the launcher has started this job again */
+    int32_t listen_fd; /* rank 0: a socket of the launcher that already listens there; 0: none */
+    int32_t attempt;   /* number of restarts by the launcher so far */
     char path[1024];
-    char secret[256]; /* tells this job from others; from REMAT_JOB_SECRET, or the launcher's name for the job */
+    char secret[256]; /* distinguishes this job from others; REMAT_JOB_SECRET or the launcher's name for the job */
 } rm_rendezvous;
 
-/* `get(context, name)` is getenv, or a test's table; NULL when unset. An empty value counts as unset. */
+/* `get(context, name)` is getenv, or a test's table; NULL if unset. An empty value counts as unset. */
 typedef const char *rm_environment(void *context, const char *name);
 remat_status rm_rendezvous_resolve(const rm_rendezvous_flags *flags, rm_environment *get, void *context,
                                    rm_rendezvous *out);
 
-/* Has a launcher started this process with the command line that it gave rank 0 too, which this is not? Then rank 0 says what
- * is wrong with that. `same_host`: only if a rank of this host is before this one, as for files, which may differ elsewhere.
- * Changes remat_last_error(). */
+/* Whether a launcher has started this process with the same command line as rank 0, and this is not rank 0: then rank 0
+ * reports what is wrong with it. `same_host`: only if this host has a lower rank (for errors about files, which may
+ * differ on other hosts). Changes remat_last_error(). */
 bool rm_rendezvous_repeats(rm_environment *get, void *context, bool same_host);
 
-/* Has a launcher started this process as one of several ranks, wherever those may meet? `who` gets "rank 1 of 4 (Slurm)", ""
- * if not. INVALID where the environment contradicts itself, or says so in variables that are not understood. */
+/* Whether a launcher has started this process as one of several ranks, wherever they may meet. `who` becomes "rank 1 of
+ * 4 (Slurm)", or "" if not. INVALID if the environment contradicts itself, or indicates several ranks in variables that
+ * are not supported. */
 remat_status rm_rendezvous_is_rank(rm_environment *get, void *context, char *who, size_t bytes);
 
-rm_environment rm_environment_of_process;           /* getenv; context is not used */
+rm_environment rm_environment_of_process;           /* getenv; ignores the context */
 const char *rm_launcher_text(rm_launcher launcher); /* "Slurm" */
-bool rm_host_is_itself(const char *host);           /* "localhost", "0.0.0.0": on every host that host itself */
+bool rm_host_is_itself(const char *host);           /* "localhost", "0.0.0.0": means the local host on every host */
 
-/* Opens the store that `where` describes; *out is NULL where ranks meet nowhere. `say`: as in rm_kv_config. */
+/* Opens the store that `where` describes; *out is NULL if ranks meet nowhere. `say`: as in rm_kv_config. */
 remat_status rm_rendezvous_store(const rm_rendezvous *where, int64_t timeout_ms,
                                  void (*say)(void *context, const char *sentence), void *context, rm_kv **out);
 

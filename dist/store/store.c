@@ -1,4 +1,4 @@
-/* store.c: the functions of store.h, in front of the two kinds. */
+/* store.c: the functions of store.h, which dispatch to the two kinds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -24,10 +24,11 @@ void rm_kv_who(char *text, size_t bytes) {
 remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out) {
     REQUIRE(config->size >= 1 && config->rank >= 0 && config->rank < config->size, INVALID, "rank %d of %d ranks",
             config->rank, config->size);
-    REQUIRE(config->timeout_ms >= 0, INVALID, "a time-out of %lld ms", (long long)config->timeout_ms);
+    REQUIRE(config->timeout_ms >= 0, INVALID, "a timeout of %lld ms is not possible; use 0 or more",
+            (long long)config->timeout_ms);
     REQUIRE(config->path || config->host, INVALID, "a store needs a host and port, or a path");
     rm_kv *store = rm_calloc(1, sizeof *store);
-    REQUIRE(store, MEMORY, "no memory for a store");
+    REQUIRE(store, MEMORY, "out of memory for a store");
     rm_kv_config filled = *config;
     if (!filled.timeout_ms) filled.timeout_ms = 300000;
     *store = (rm_kv){.kind = config->path ? &rm_kv_file : &rm_kv_tcp, .timeout_ms = filled.timeout_ms};
@@ -51,14 +52,15 @@ void rm_kv_close(rm_kv *store) {
 }
 
 static remat_status check_key(const char *key) {
-    REQUIRE(key[0] && strlen(key) <= RM_KV_KEY_BYTES, INVALID, "a key of %zu bytes; 1 to %u are possible", strlen(key),
-            RM_KV_KEY_BYTES);
+    REQUIRE(key[0] && strlen(key) <= RM_KV_KEY_BYTES, INVALID, "a key of %zu bytes is not possible; use 1 to %u",
+            strlen(key), RM_KV_KEY_BYTES);
     return REMAT_OK;
 }
 
 remat_status rm_kv_set(rm_kv *store, const char *key, const void *value, uint32_t bytes) {
     TRY(check_key(key));
-    REQUIRE(bytes <= RM_KV_VALUE_BYTES, INVALID, "a value of %u bytes; %u are possible", bytes, RM_KV_VALUE_BYTES);
+    REQUIRE(bytes <= RM_KV_VALUE_BYTES, INVALID, "a value of %u bytes is too long; the maximum is %u", bytes,
+            RM_KV_VALUE_BYTES);
     pthread_mutex_lock(&store->lock);
     remat_status status = store->kind->set(store->store, key, value, bytes);
     pthread_mutex_unlock(&store->lock);

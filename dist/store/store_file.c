@@ -1,15 +1,16 @@
-/* store_file.c: a store in one file on a file system that all ranks see: PyTorch's init_method="file://", for scripts that use it where
- * no port can be opened, or for ranks of one host. What is in the file: store_log.h. Here are its locks, and how it comes into being
- * and goes.
+/* store_file.c: a store in one file, in a file system that all ranks see: PyTorch's init_method="file://", for scripts
+ * that use it on hosts where no port can be opened, or for ranks of one host. This file contains its locks, and how it
+ * is created and removed; store_log.h has the contents of the file.
  *
- * Byte-range locks far beyond the end of the file do three jobs. They end with the process that holds them, however it
- * ends, so a file that an earlier job left behind is told from one in use:
+ * Byte-range locks far beyond the end of the file have three purposes. They end with the process that holds them,
+ * however it ends, so a file left behind by an earlier job is distinguished from one in use:
  *
- *   byte REPLACING      held by who puts its own in the place of a file that was left behind
+ *   byte REPLACING      held while replacing a file that was left behind
  *   byte WRITING        held while writing
  *   byte PRESENT + r    held by rank r as long as it lives
  *
- * A path may hold nothing, an empty file or what an earlier job left. Anything else is somebody's, and is left alone. */
+ * The path may name nothing, an empty file, or a file that an earlier job left behind. Any other file is not
+ * touched. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-enum { REFUSALS = 16 }; /* that are noted */
+enum { REFUSALS = 16 }; /* the most refusals that are recorded */
 #define LOCK_US 10000000
 
 #define REPLACING (((off_t)1 << 40) - 1)
@@ -55,15 +56,16 @@ static bool is_locked(int fd, off_t byte) {
 
 /* ---- The functions ----------------------------------------------------------------------------------------------- */
 
-/* A rank that is stopped while it writes keeps the others waiting, but not for ever. Pauses are counted, not time: who was stopped
- * itself blames nobody. */
+/* A rank that is stopped while it writes makes the others wait, but not forever. Counts pauses instead of time, so that
+ * a rank that was stopped itself blames no other. */
 static remat_status begin(file_store *store) {
     uint64_t waited_us = 0;
     for (useconds_t pause = 50; !lock(store->fd, WRITING, F_WRLCK, false); pause = pause < 5000 ? 2 * pause : pause) {
-        REQUIRE(errno == EAGAIN || errno == EACCES, IO,
-                "cannot lock %s: %s. Its file system must have byte-range locks", store->path, strerror(errno));
-        REQUIRE(waited_us < LOCK_US, PEER, "another rank has kept %s locked for %d s: is one of the ranks stopped?",
-                store->path, LOCK_US / 1000000);
+        REQUIRE(errno == EAGAIN || errno == EACCES, IO, "cannot lock %s: %s. Use a file system with byte-range locks",
+                store->path, strerror(errno));
+        REQUIRE(waited_us < LOCK_US, PEER,
+                "another rank has kept %s locked for %d s; check whether one of the ranks is stopped", store->path,
+                LOCK_US / 1000000);
         usleep(pause);
         waited_us += pause;
     }
@@ -97,13 +99,14 @@ static remat_status get(void *kind, const char *key, void *value, uint32_t capac
     }
 }
 
-/* Adding nothing only reads. */
+/* Adding 0 only reads. */
 static remat_status add_locked(file_store *store, const char *key, int64_t delta, int64_t *sum) {
     uint64_t number = 0;
     uint32_t bytes = sizeof number;
     bool there;
     remat_status status = rm_kv_log_read(&store->log, key, &number, sizeof number, &bytes, &there);
-    REQUIRE(status != REMAT_INVALID && bytes == sizeof number, INVALID, "adding to '%s', which holds no number", key);
+    REQUIRE(status != REMAT_INVALID && bytes == sizeof number, INVALID, "cannot add to '%s': it does not hold a number",
+            key);
     TRY(status);
     number = le64toh(number) + (uint64_t)delta;
     *sum = (int64_t)number;
@@ -129,12 +132,13 @@ static bool has(file_store *store, const char *name, int32_t rank, char *text, u
     return true;
 }
 
-/* Who came has said so in the log; who lives holds a lock; who closed has said that too. */
+/* A rank that was present has an entry in the log; a live rank holds a lock; a rank that closed its store has an entry
+ * for that, too. */
 static bool is_lost(file_store *store, int32_t rank, char *who, size_t bytes) {
     char text[128] = "", nothing[8];
     if (rank == store->rank || is_locked(store->fd, PRESENT + rank)) return false;
     if (!has(store, "came", rank, text, sizeof text)) return false;
-    if (is_locked(store->fd, PRESENT + rank)) return false; /* it came between the two questions */
+    if (is_locked(store->fd, PRESENT + rank)) return false; /* it arrived between the two queries */
     if (has(store, "left", rank, nothing, sizeof nothing)) return false;
     snprintf(who, bytes, "%s", text);
     return true;
@@ -155,7 +159,7 @@ static bool first_lost(file_store *store, char *text, uint32_t room) {
     return true;
 }
 
-/* Those who notice it end too, and must not be taken for the cause: what was noticed first is written down. */
+/* Ranks that notice a death end, too, and must not be taken for the cause: the first death noticed is recorded. */
 static void note_lost(file_store *store, char *text, uint32_t room) {
     if (begin(store)) return;
     if (!first_lost(store, text, room)) (void)rm_kv_log_write(&store->log, LOST, text, (uint32_t)strlen(text));
@@ -196,23 +200,23 @@ static bool is_at(int fd, const char *path) {
 
 static remat_status refuse_foreign(const char *path) {
     FAIL(INVALID,
-         "%s is there already, and is no store of Remat: it is left as it is; {init_method}=file://PATH needs a path "
+         "%s already exists and is not a store of Remat, so it is not touched; give {init_method}=file://PATH a path "
          "of its own",
          path);
 }
 
-/* With the lock REPLACING. A file in which rank 0's byte is locked belongs to a job that runs. */
+/* The caller holds the lock REPLACING. A file in which rank 0's byte is locked belongs to a running job. */
 static remat_status remove_old(const char *path, int fd) {
     uint8_t token[RM_KV_TOKEN_BYTES];
     int32_t size, attempt;
-    REQUIRE(!is_locked(fd, PRESENT), IO,
-            "%s is in use by a job that runs: choose another path for {init_method}=file://", path);
+    REQUIRE(!is_locked(fd, PRESENT), IO, "%s is in use by a running job; choose another path for {init_method}=file://",
+            path);
     if (rm_kv_log_look(fd, token, &size, &attempt) == RM_KV_LOG_FOREIGN) return refuse_foreign(path);
-    if (is_at(fd, path)) unlink(path); /* another may have replaced it meanwhile */
+    if (is_at(fd, path)) unlink(path); /* another rank may have replaced it meanwhile */
     return REMAT_OK;
 }
 
-/* Makes room where a file is in the way that may go. */
+/* Removes a file that is in the way if it may be removed. */
 static remat_status make_way(const char *path) {
     struct stat info;
     if (lstat(path, &info)) return REMAT_OK;
@@ -227,7 +231,7 @@ static remat_status make_way(const char *path) {
     return status;
 }
 
-/* False, errno EEXIST: something has that name already. Not every file system has both ways. */
+/* Returns false with errno EEXIST if the name exists. Not every file system supports both ways. */
 static bool give_name(const char *fresh, const char *path) {
     if (link(fresh, path)) return errno != EEXIST && !renameat2(AT_FDCWD, fresh, AT_FDCWD, path, RENAME_NOREPLACE);
     unlink(fresh);
@@ -235,26 +239,26 @@ static bool give_name(const char *fresh, const char *path) {
 }
 
 static remat_status take_name(const char *fresh, const char *path) {
-    for (int tries = 0; tries < 100; tries++) { /* another rank 0 may be at it too */
+    for (int tries = 0; tries < 100; tries++) { /* another rank 0 may be doing the same */
         TRY(make_way(path));
         if (give_name(fresh, path)) return REMAT_OK;
         if (errno != EEXIST) break;
     }
-    FAIL(IO, "cannot make %s, where the ranks are to meet: %s", path, strerror(errno));
+    FAIL(IO, "cannot create %s, where the ranks are to meet: %s", path, strerror(errno));
 }
 
-/* Made under another name, locked, and then given its own: nobody sees it without its lock, and nothing that has the name
- * already is lost. */
+/* Creates the file under another name, locks it, and then gives it its own name. No process sees it without its lock,
+ * and an existing file of that name is not lost. */
 static remat_status make_as(const rm_kv_config *config, file_store *store, char *fresh) {
     uint8_t token[RM_KV_TOKEN_BYTES];
     rm_kv_token(config->secret, token);
     store->fd = mkostemp(fresh, O_CLOEXEC);
-    REQUIRE(store->fd >= 0, IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(errno));
+    REQUIRE(store->fd >= 0, IO, "cannot create %s, where the ranks are to meet: %s", store->path, strerror(errno));
     bool made =
         rm_kv_log_make(store->fd, token, config->size, config->attempt) && lock(store->fd, PRESENT, F_WRLCK, false);
     remat_status status =
         made ? take_name(fresh, store->path)
-             : rm_fail(REMAT_IO, "cannot make %s, where the ranks are to meet: %s", store->path, strerror(errno));
+             : rm_fail(REMAT_IO, "cannot create %s, where the ranks are to meet: %s", store->path, strerror(errno));
     if (status) unlink(fresh);
     return status;
 }
@@ -262,7 +266,7 @@ static remat_status make_as(const rm_kv_config *config, file_store *store, char 
 static remat_status make(const rm_kv_config *config, file_store *store) {
     size_t room = strlen(store->path) + 8;
     char *fresh = rm_malloc(room);
-    REQUIRE(fresh, MEMORY, "no memory for a path");
+    REQUIRE(fresh, MEMORY, "out of memory for a path");
     snprintf(fresh, room, "%s.XXXXXX", store->path);
     remat_status status = make_as(config, store, fresh);
     rm_free(fresh);
@@ -272,10 +276,10 @@ static remat_status make(const rm_kv_config *config, file_store *store) {
 typedef struct {
     uint8_t token[RM_KV_TOKEN_BYTES];
     int32_t size, attempt;
-    bool later; /* this file is of an attempt that ends */
+    bool later; /* the file belongs to an attempt that is ending */
 } job;
 
-/* *there: the file is, with a living rank 0. */
+/* *there: the file exists, and its rank 0 is alive. */
 static remat_status find_file(file_store *store, job *found, bool *there) {
     *there = false;
     store->fd = open(store->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
@@ -293,12 +297,12 @@ static remat_status await_file(const rm_kv_config *config, file_store *store, in
         TRY(find_file(store, found, &there));
         if (there) return REMAT_OK;
         REQUIRE(rm_now_ms() < deadline, PEER,
-                "rank %d waited %lld ms at %s, and rank 0 did not come: do both see the same file system?",
+                "rank %d waited %lld ms at %s, but rank 0 did not come; check that both see the same file system",
                 config->rank, (long long)config->timeout_ms, store->path);
     }
 }
 
-/* For rank 0 to tell people, from the one who is sent away: nobody serves here. */
+/* Written by the refused rank itself, for rank 0 to report: a file store has no server. */
 static void note_refusal(const rm_kv_config *config, file_store *store, const char *why) {
     char key[32], who[96], text[256];
     bool there = true;
@@ -317,7 +321,8 @@ static void note_refusal(const rm_kv_config *config, file_store *store, const ch
     rm_kv_log_close(&store->log);
 }
 
-/* With its lock: whether an earlier process of this rank was here. The others, who see the lock, must hear that it died. */
+/* The caller holds the lock. Checks whether an earlier process of this rank was here: the other ranks, which see the
+ * lock, must learn that it died. */
 static remat_status check_new(file_store *store, job *found) {
     char who[128] = "", first[160], nothing[8];
     rm_kv_log_open(&store->log, store->fd, store->path);
@@ -342,22 +347,21 @@ static remat_status check_attempt(const rm_kv_config *config, const file_store *
     return REMAT_OK;
 }
 
-/* PEER: others may make way for it; INVALID: it was started wrongly. */
+/* PEER: a later store may accept this rank. INVALID: it was started with wrong settings. */
 static remat_status enter(const rm_kv_config *config, file_store *store, job *found) {
     uint8_t token[RM_KV_TOKEN_BYTES];
     rm_kv_token(config->secret, token);
     REQUIRE(!memcmp(found->token, token, sizeof token), PEER,
-            "%s belongs to another job (the secrets differ): choose another path", store->path);
+            "%s belongs to another job (the secrets differ); choose another path", store->path);
     TRY(check_attempt(config, store, found));
     bool fits = found->size == config->size, entered = fits && lock(store->fd, PRESENT + config->rank, F_WRLCK, false);
     if (entered) return check_new(store, found);
-    note_refusal(config, store, fits ? "that rank is here already" : "this job has another number of ranks");
-    REQUIRE(
-        fits, INVALID,
-        "rank 0 belongs to a job of %d ranks, and this is rank %d of %d: give all ranks the same {world_size}, and all "
-        "hosts the same --nnodes and --nproc-per-node",
-        found->size, config->rank, config->size);
-    FAIL(INVALID, "rank %d is in %s already: two jobs use one path, or two processes one {rank}", config->rank,
+    note_refusal(config, store, fits ? "this rank is already present" : "this job has another number of ranks");
+    REQUIRE(fits, INVALID,
+            "rank 0 belongs to a job of %d ranks, but this is rank %d of %d; give all ranks the same {world_size}, and "
+            "all hosts the same --nnodes and --nproc-per-node",
+            found->size, config->rank, config->size);
+    FAIL(INVALID, "rank %d is already in %s: two jobs use one path, or two processes one {rank}", config->rank,
          store->path);
 }
 
@@ -369,7 +373,7 @@ static void say_later(const rm_kv_config *config, int64_t left_ms) {
     config->say(config->context, sentence);
 }
 
-/* As over tcp: an attempt before may still be there, and goes. */
+/* As over tcp: an earlier attempt may still be present and ending. */
 static remat_status join(const rm_kv_config *config, file_store *store) {
     int64_t start = rm_now_ms(), deadline = start + config->timeout_ms;
     bool said = false;
@@ -391,7 +395,7 @@ static void close_store(void *kind) {
     char key[40];
     snprintf(key, sizeof key, " left/%d", store->rank);
     (void)set(store, key, "", 0);
-    if (store->rank == 0) { /* what still waits here must see the file; its name can be taken again */
+    if (store->rank == 0) { /* ranks that still wait must see the file; then its name can be reused */
         int64_t until = rm_now_ms() + 2000;
         for (int32_t r = 1; r < store->size; r++)
             while (is_locked(store->fd, PRESENT + r) && rm_now_ms() < until) usleep(1000);
@@ -412,9 +416,9 @@ static remat_status say_who(file_store *store) {
 
 static remat_status open_store(const rm_kv_config *config, void **out) {
     file_store *store = rm_calloc(1, sizeof *store);
-    REQUIRE(store, MEMORY, "no memory for a store");
+    REQUIRE(store, MEMORY, "out of memory for a store");
     *store = (file_store){.fd = -1, .rank = config->rank, .size = config->size, .path = rm_strdup(config->path)};
-    remat_status status = store->path ? REMAT_OK : rm_fail(REMAT_MEMORY, "no memory for a path");
+    remat_status status = store->path ? REMAT_OK : rm_fail(REMAT_MEMORY, "out of memory for a path");
     if (!status) status = config->rank == 0 ? make(config, store) : join(config, store);
     rm_kv_log_open(&store->log, store->fd, store->path);
     if (!status) status = say_who(store);

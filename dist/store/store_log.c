@@ -12,7 +12,8 @@
 #include "engine/hash.h"
 #include "memory/host.h"
 
-enum { PATIENCE = 2000, QUICK = 20, ROUND = 32 }; /* PATIENCE: looks at a value that is being written, about 2 s */
+/* PATIENCE: how often to re-read a value that is being written, about 2 s */
+enum { PATIENCE = 2000, QUICK = 20, ROUND = 32 };
 
 static const char magic[16] = "remat's store 2\n";
 
@@ -24,18 +25,18 @@ typedef struct {
 } head;
 
 typedef struct {
-    uint32_t key_bytes, room; /* 1 to RM_KV_KEY_BYTES; of the value, a multiple of ROUND */
-    uint64_t check;           /* of the key and the two numbers */
+    uint32_t key_bytes, room; /* key_bytes: 1 to RM_KV_KEY_BYTES; room: of the value, a multiple of ROUND */
+    uint64_t check;           /* checksum of the key and these two numbers */
 } record;
 
 typedef struct {
-    uint64_t check; /* of the value */
+    uint64_t check; /* checksum of the value */
     uint32_t bytes, spare;
 } filling;
 
 struct rm_kv_place {
     rm_kv_place *next;
-    uint64_t at; /* of its filling */
+    uint64_t at; /* of the value and its checksum */
     uint32_t room;
     char key[];
 };
@@ -54,7 +55,7 @@ static uint64_t check_of_key(const char *key, uint32_t bytes, uint32_t room) {
     return rm_hash(key, bytes, (uint64_t)room << 32 | bytes);
 }
 
-/* ---- The head ---------------------------------------------------------------------------------------------------- */
+/* ---- The header -------------------------------------------------------------------------------------------------- */
 
 rm_kv_log_kind rm_kv_log_look(int fd, uint8_t token[RM_KV_TOKEN_BYTES], int32_t *size, int32_t *attempt) {
     struct stat info;
@@ -88,7 +89,7 @@ void rm_kv_log_close(rm_kv_log *log) {
     *log = (rm_kv_log){.fd = -1};
 }
 
-/* ---- Where the keys are ------------------------------------------------------------------------------------------ */
+/* ---- Positions of the keys --------------------------------------------------------------------------------------- */
 
 static rm_kv_place **find(rm_kv_log *log, const char *key) {
     rm_kv_place **link = &log->table[rm_hash(key, strlen(key), 0) % RM_KV_LOG_BUCKETS];
@@ -101,7 +102,7 @@ static remat_status remember(rm_kv_log *log, const char *key, uint64_t at, uint3
     if (!*link) {
         size_t bytes = strlen(key) + 1;
         *link = rm_calloc(1, sizeof **link + bytes);
-        REQUIRE(*link, MEMORY, "no memory for a key of the store");
+        REQUIRE(*link, MEMORY, "out of memory for a key of the store");
         memcpy((*link)->key, key, bytes);
     }
     (*link)->at = at;
@@ -109,7 +110,7 @@ static remat_status remember(rm_kv_log *log, const char *key, uint64_t at, uint3
     return REMAT_OK;
 }
 
-/* Whole records beyond what was seen. On a file system of a network a record may be seen later than `used`. */
+/* Reads complete records beyond those seen. In a network file system, `used` may become visible before a record. */
 static remat_status catch_up(rm_kv_log *log) {
     uint64_t used;
     REQUIRE(read_at(log->fd, &used, sizeof used, offsetof(head, used)), IO, "cannot read %s: %s", log->path,
@@ -131,7 +132,7 @@ static remat_status catch_up(rm_kv_log *log) {
 static remat_status reserve(rm_kv_log *log, uint64_t bytes) {
     if (bytes <= log->block_bytes) return REMAT_OK;
     char *larger = rm_realloc(log->block, bytes);
-    REQUIRE(larger, MEMORY, "no memory for %llu bytes of the store", (unsigned long long)bytes);
+    REQUIRE(larger, MEMORY, "out of memory for %llu bytes of the store", (unsigned long long)bytes);
     log->block = larger;
     log->block_bytes = bytes;
     return REMAT_OK;
@@ -139,7 +140,7 @@ static remat_status reserve(rm_kv_log *log, uint64_t bytes) {
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* Into the block. A value that is being written over is looked at again. */
+/* Reads into the block. Re-reads a value that is being overwritten. */
 static remat_status read_filling(rm_kv_log *log, const rm_kv_place *p, filling *f) {
     TRY(reserve(log, sizeof *f + p->room));
     for (int look = 0; look < PATIENCE; look++) {
@@ -148,7 +149,7 @@ static remat_status read_filling(rm_kv_log *log, const rm_kv_place *p, filling *
         memcpy(f, log->block, sizeof *f);
         if (f->bytes <= p->room && f->check == rm_hash(log->block + sizeof *f, f->bytes, f->bytes)) return REMAT_OK;
     }
-    FAIL(IO, "'%s' in %s is damaged: a rank died while it wrote it, or the file was changed from outside", p->key,
+    FAIL(IO, "'%s' in %s is damaged: a rank died while writing it, or another program changed the file", p->key,
          log->path);
 }
 
@@ -162,7 +163,7 @@ remat_status rm_kv_log_read(rm_kv_log *log, const char *key, void *value, uint32
     TRY(read_filling(log, p, &f));
     *bytes = f.bytes;
     if (!value) return REMAT_OK;
-    REQUIRE(f.bytes <= capacity, INVALID, "'%s' in the store has %u bytes; there is room for %u", key, f.bytes,
+    REQUIRE(f.bytes <= capacity, INVALID, "'%s' in the store has %u bytes, but there is room for only %u", key, f.bytes,
             capacity);
     memcpy(value, log->block + sizeof f, f.bytes);
     return REMAT_OK;
@@ -182,7 +183,8 @@ static uint32_t room_for(uint32_t bytes, uint32_t before) {
     return (bytes + ROUND - 1) / ROUND * ROUND;
 }
 
-/* Its room is written too, so that a full disk is found out now; and `used` last, so that nobody sees half of it. */
+/* Also writes the unused part of the room, so that a full disk is noticed now. Updates `used` last, so that no process
+ * sees half a record. */
 static remat_status append(rm_kv_log *log, const char *key, const void *value, uint32_t bytes, uint32_t room) {
     record r = {.key_bytes = (uint32_t)strlen(key), .room = room};
     uint64_t key_room = padded(r.key_bytes), whole = sizeof r + key_room + sizeof(filling) + room, at = log->seen;
@@ -200,11 +202,11 @@ static remat_status append(rm_kv_log *log, const char *key, const void *value, u
     return REMAT_OK;
 }
 
-/* With the lock everything that others wrote can be read. */
+/* While the lock is held, everything that other ranks have written can be read. */
 static remat_status check_caught_up(const rm_kv_log *log) {
     uint64_t used;
     REQUIRE(read_at(log->fd, &used, sizeof used, offsetof(head, used)) && used == log->seen, IO,
-            "%s is damaged at byte %llu: it was changed from outside", log->path, (unsigned long long)log->seen);
+            "%s is damaged at byte %llu: another program changed it", log->path, (unsigned long long)log->seen);
     return REMAT_OK;
 }
 

@@ -1,4 +1,4 @@
-/* store_proof.c: what the two ends of a store show each other of the job's secret (store_kind.h). */
+/* store_proof.c: the proofs of the job's secret that the two ends of a store exchange (store_kind.h). */
 #include <string.h>
 #include <sys/random.h>
 

@@ -1,6 +1,6 @@
-/* store_server.c: rank 0's end of the tcp store: one thread, one poll loop, a table of keys. It trusts nobody: a
- * connection that has not shown within two seconds that it knows this job's secret (store_kind.h), or says a wrong word
- * before, is closed. */
+/* store_server.c: rank 0's end of the tcp store: one thread, one poll loop, and a table of keys. It trusts no client: a
+ * connection is closed unless it proves within two seconds that it knows this job's secret (store_kind.h), or if it
+ * sends anything unexpected before that. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -21,7 +21,7 @@ enum { BUCKETS = 1024, STRANGERS = 64, REFUSALS = 16 };
 #define HELLO_NS UINT64_C(2000000000)
 #define GOODBYE_NS UINT64_C(2000000000)
 #define FULL_NS UINT64_C(100000000)
-/* Of a client of ours at most a reply that it has given up on, and one more. */
+/* A client of this job has at most one reply that it has given up on, and one more. */
 #define UNREAD_BYTES ((size_t)4 * RM_KV_VALUE_BYTES)
 
 typedef struct entry entry;
@@ -31,7 +31,8 @@ struct entry {
     char *value, key[]; /* the key, 0, the value */
 };
 
-/* in: the request so far. out: replies not yet taken. A connection that waits for a key has `deadline_ns`. */
+/* in: the part of a request received so far. out: replies not yet sent. A connection that waits for a key has
+ * `deadline_ns`. */
 typedef struct {
     int fd;
     bool greeted, known, goodbye, waits;
@@ -52,8 +53,8 @@ struct rm_kv_server {
     struct pollfd *poll;
     int n_clients;
     int64_t room, poll_room;
-    uint64_t closing_ns; /* 0: open; else when to stop waiting for goodbyes */
-    uint64_t full_ns;    /* until then it takes nobody in: there were no descriptors or memory left */
+    uint64_t closing_ns; /* 0: open; otherwise when to stop waiting for goodbyes */
+    uint64_t full_ns;    /* accepts no connection until then: it ran out of descriptors or memory */
     pthread_t thread;
 };
 
@@ -90,7 +91,7 @@ static bool reserve(char **buffer, size_t *room, size_t bytes) {
     return true;
 }
 
-/* Sends what the socket takes; the rest goes when poll says so. False: the connection is gone. */
+/* Sends as much as the socket takes; the rest follows when poll says so. Returns false if the connection is gone. */
 static bool flush_out(client *c) {
     size_t sent = 0;
     while (sent < c->out_bytes) {
@@ -105,7 +106,7 @@ static bool flush_out(client *c) {
     return true;
 }
 
-/* False also where a client asks and asks, and does not read. */
+/* Also returns false if a client keeps sending requests but does not read the replies. */
 static bool reply_in(uint32_t magic, client *c, rm_kv_answer answer, int64_t number, const void *value,
                      uint32_t bytes) {
     rm_kv_reply head = {.magic = htole32(magic),
@@ -129,7 +130,7 @@ static bool refuse(client *c, const char *why) {
     return false;
 }
 
-/* Kept for rank 0 to tell people; of a stranger who tries again and again once. */
+/* Recorded for rank 0 to report; once for a stranger that tries again and again. */
 static void note_refusal(rm_kv_server *server, const char *who) {
     char key[32];
     for (int i = 1; i <= REFUSALS; i++) {
@@ -143,7 +144,7 @@ static void note_refusal(rm_kv_server *server, const char *who) {
     }
 }
 
-/* Whoever greets as `rank` of `size` was started wrongly. */
+/* Refuses a client that greets as `rank` of `size` and was started with wrong settings. */
 static bool send_away(rm_kv_server *server, client *c, long long rank, int size, const char *who, const char *why) {
     char text[480];
     snprintf(text, sizeof text, "rank %lld of %d from %.95s: %s", rank, size, who, why);
@@ -164,32 +165,34 @@ static void note_stranger(rm_kv_server *server, const client *c, long long rank,
 
 static bool refuse_stranger(rm_kv_server *server, client *c, long long rank) {
     note_stranger(server, c, rank, " of another job", "the secrets differ");
-    return refuse(c, "this port belongs to another job (the secrets differ): choose another port");
+    return refuse(c, "this port belongs to another job (the secrets differ); choose another port");
 }
 
-/* In the words of that version: heads have not changed where it matters. */
+/* Replies in the client's own version of the protocol, whose header has not changed in the relevant fields. */
 static bool refuse_version(rm_kv_server *server, client *c, const rm_kv_request *head) {
-    static const char why[] = "rank 0 is of another version of Remat: all ranks must run the same";
+    static const char why[] = "rank 0 runs another version of Remat; all ranks must run the same";
     uint32_t magic = le32toh(head->magic);
     if (magic == RM_KV_MAGIC || !RM_KV_IS_STORE(magic)) return false;
-    note_stranger(server, c, (long long)le64toh((uint64_t)head->number), "", "it is of another version of Remat");
+    note_stranger(server, c, (long long)le64toh((uint64_t)head->number), "", "it runs another version of Remat");
     (void)reply_in(magic, c, RM_KV_MISUSED, 0, why, sizeof why - 1);
     return false;
 }
 
 /* ---- Requests --------------------------------------------------------------------------------------------------- */
 
-/* The value is a nonce and "SIZE ATTEMPT WHO", which is looked at when it is known that this rank is one of ours. */
+/* The value is a nonce and "SIZE ATTEMPT WHO", which is parsed after the client has proved that it belongs to the
+ * job. */
 static bool hello(client *c, int64_t rank, const char *value, uint32_t bytes) {
     c->meeting.rank = htole64((uint64_t)rank);
     memcpy(c->meeting.client, value, RM_KV_NONCE_BYTES);
     memcpy(c->greeting, value + RM_KV_NONCE_BYTES, bytes - RM_KV_NONCE_BYTES);
     c->greeted = true;
-    if (!rm_kv_nonce(c->meeting.server)) return refuse(c, "rank 0's system has no random numbers");
+    if (!rm_kv_nonce(c->meeting.server)) return refuse(c, "rank 0's system provides no random numbers");
     return reply(c, RM_KV_FINE, 0, c->meeting.server, RM_KV_NONCE_BYTES);
 }
 
-/* Whether it is of another attempt than this store, or was here before: the others hear that it is gone, so their attempt ends. */
+/* Refuses a rank of another attempt than this store's, and a rank that was present before: the other ranks have noticed
+ * that it is gone, so their attempt ends. */
 static bool refuse_attempt(rm_kv_server *server, client *c, long long rank, int attempt) {
     char why[320], key[32];
     rm_kv_answer answer = attempt < server->attempt ? RM_KV_REFUSED : RM_KV_LATER;
@@ -208,7 +211,7 @@ static bool refuse_attempt(rm_kv_server *server, client *c, long long rank, int 
     return false;
 }
 
-/* A rank that is there already means that two jobs, or two launches of one, share this port. */
+/* A rank that is already present means that two jobs, or two launches of one job, share this port. */
 static bool take_rank(rm_kv_server *server, client *c, int64_t rank) {
     char why[320];
     int size = 0, attempt = 0, used = 0;
@@ -216,15 +219,16 @@ static bool take_rank(rm_kv_server *server, client *c, int64_t rank) {
     const char *who = c->greeting + used;
     if (size != server->size || rank < 0 || rank >= server->size) {
         snprintf(why, sizeof why,
-                 "rank 0 belongs to a job of %d ranks, and this is rank %lld of %d: give all ranks the same "
-                 "%s, and all hosts the same --nnodes and --nproc-per-node",
+                 "rank 0 belongs to a job of %d ranks, but this is rank %lld of %d; give all ranks the same %s, and "
+                 "all hosts the same --nnodes and --nproc-per-node",
                  server->size, (long long)rank, size, rm_member_name("world_size"));
         return send_away(server, c, rank, size, who, why);
     }
     if (!refuse_attempt(server, c, (long long)rank, attempt)) return false;
     for (int i = 0; i < server->n_clients; i++)
         if (server->clients[i].known && server->clients[i].rank == rank) {
-            snprintf(why, sizeof why, "rank %lld is here already (%s): two jobs use one port, or two processes one %s",
+            snprintf(why, sizeof why,
+                     "rank %lld is already present (%s): two jobs use one port, or two processes one %s",
                      (long long)rank, server->clients[i].who, rm_member_name("rank"));
             return send_away(server, c, rank, size, who, why);
         }
@@ -249,7 +253,7 @@ static bool answer_get(rm_kv_server *server, client *c, const char *key, int64_t
     entry *found = *find(server, key);
     if (found) return reply(c, RM_KV_FINE, 0, found->value, found->bytes);
     if (wait_ms < 0) return reply(c, RM_KV_NOT_THERE, 0, NULL, 0);
-    c->waits = true; /* the request stays in `in`, and is looked at again whenever a key is set */
+    c->waits = true; /* the request stays in `in` and is tried again whenever a key is set */
     c->deadline_ns = rm_now_ns() + (uint64_t)wait_ms * 1000000u;
     return true;
 }
@@ -257,7 +261,7 @@ static bool answer_get(rm_kv_server *server, client *c, const char *key, int64_t
 static bool add(rm_kv_server *server, client *c, const char *key, int64_t delta) {
     entry *found = *find(server, key);
     uint64_t sum = 0;
-    if (found && found->bytes != sizeof sum) return refuse(c, "adding to a key that holds no number");
+    if (found && found->bytes != sizeof sum) return refuse(c, "cannot add to a key that does not hold a number");
     if (found) memcpy(&sum, found->value, sizeof sum);
     sum = le64toh(sum) + (uint64_t)delta;
     if (!delta) return reply(c, RM_KV_FINE, (int64_t)sum, NULL, 0);
@@ -267,7 +271,7 @@ static bool add(rm_kv_server *server, client *c, const char *key, int64_t delta)
 
 static void look_again(rm_kv_server *server);
 
-/* One whole request. False: close the connection. */
+/* Serves one complete request. Returns false to close the connection. */
 static bool serve(rm_kv_server *server, client *c, const rm_kv_request *request) {
     char key[256];
     const char *value = c->in + sizeof *request + request->key_bytes;
@@ -299,7 +303,7 @@ static bool serve(rm_kv_server *server, client *c, const rm_kv_request *request)
     return fine;
 }
 
-/* Whether what came so far can be the start of a good request; and how many bytes that request has in all. */
+/* Whether the received bytes can be the start of a valid request; *whole: the total size of that request. */
 static bool plausible(const client *c, const rm_kv_request *head, size_t *whole) {
     uint32_t bytes = le32toh(head->value_bytes);
     *whole = sizeof *head + head->key_bytes + bytes;
@@ -309,7 +313,7 @@ static bool plausible(const client *c, const rm_kv_request *head, size_t *whole)
     return head->op == RM_KV_HELLO && bytes >= RM_KV_NONCE_BYTES && bytes < RM_KV_NONCE_BYTES + sizeof c->greeting;
 }
 
-/* Serves the request at the head of `in`, if it is complete; true also when it is not. */
+/* Serves the first request in `in` if it is complete. Also returns true if it is not complete yet. */
 static bool serve_head(rm_kv_server *server, client *c, bool *served) {
     rm_kv_request head;
     size_t whole;
@@ -329,9 +333,9 @@ static bool serve_head(rm_kv_server *server, client *c, bool *served) {
 }
 
 static bool receive(rm_kv_server *server, client *c) {
-    if (c->goodbye || !reserve(&c->in, &c->in_room, 512))
-        return false;                                /* it closes, or has more to say than it should */
-    if (c->in_bytes == c->in_room) return !c->waits; /* a client has one request under way: more is not from ours */
+    if (c->goodbye || !reserve(&c->in, &c->in_room, 512)) return false; /* it closes, or sends more than it should */
+    /* A client has one request at a time: more data are not from a rank of this job */
+    if (c->in_bytes == c->in_room) return !c->waits;
     ssize_t n = recv(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes, MSG_DONTWAIT);
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     if (n == 0) return false;
@@ -354,11 +358,11 @@ static void drop(rm_kv_server *server, int i) {
     snprintf(key, sizeof key, "lost/%d", gone.rank);
     (void)put(server, key, gone.who, (uint32_t)strlen(gone.who));
     int length = snprintf(who, sizeof who, "%d (%s)", gone.rank, gone.who);
-    if (!*find(server, "lost")) (void)put(server, "lost", who, (uint32_t)length); /* the first is the cause */
+    if (!*find(server, "lost")) (void)put(server, "lost", who, (uint32_t)length); /* the first one is the cause */
     look_again(server);
 }
 
-/* Requests that wait for a key are tried again; those whose time is up get their answer. */
+/* Tries requests that wait for a key again; those whose time is up get their reply. */
 static void look_again(rm_kv_server *server) {
     for (int i = 0; i < server->n_clients; i++) {
         client *c = &server->clients[i];
@@ -394,11 +398,11 @@ static int oldest_stranger(const rm_kv_server *server) {
     return oldest;
 }
 
-/* Where there are too many strangers, the one that has said nothing for longest goes: who came just now may be a rank. */
+/* If there are too many strangers, closes the one that has been silent for longest: the newest may be a rank. */
 static void take_in(rm_kv_server *server) {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-        server->full_ns = rm_now_ns() + FULL_NS; /* who waits in the queue would make poll return at once */
+        server->full_ns = rm_now_ns() + FULL_NS; /* a connection left in the queue would make poll return at once */
     if (fd < 0) return;
     if (server->n_clients >= server->size + STRANGERS) drop(server, oldest_stranger(server));
     if (!make_room(server)) {
@@ -442,7 +446,8 @@ static void *run(void *context) {
     while (!server->closing_ns || (anybody_left(server) && rm_now_ns() < server->closing_ns)) {
         int timeout = fill_poll(server), n = server->n_clients;
         if (poll(server->poll, (nfds_t)n + 2, timeout) < 0 && errno != EINTR) break;
-        for (int i = n - 1; i >= 0; i--) /* from the end: drop() fills a gap with the last, which has had its turn */
+        /* From the end: drop() fills a gap with the last entry, which has already been handled */
+        for (int i = n - 1; i >= 0; i--)
             if (!tend(server, &server->clients[i], server->poll[i + 2].revents)) drop(server, i);
         look_again(server);
         if (server->poll[0].revents & POLLIN) take_in(server);
@@ -483,7 +488,7 @@ remat_status rm_kv_server_start(int listen_fd, const rm_kv_config *config, rm_kv
     rm_kv_server *server = rm_calloc(1, sizeof *server);
     if (!server) {
         close(listen_fd);
-        FAIL(MEMORY, "no memory for the store");
+        FAIL(MEMORY, "out of memory for the store");
     }
     server->listen_fd = listen_fd;
     server->size = config->size;
@@ -492,7 +497,7 @@ remat_status rm_kv_server_start(int listen_fd, const rm_kv_config *config, rm_kv
     server->wake = eventfd(0, EFD_CLOEXEC);
     if (server->wake < 0 || !server->secret || !make_room(server) || start_thread(server)) {
         server_free(server);
-        FAIL(MEMORY, "no memory, descriptor or thread for the store");
+        FAIL(MEMORY, "out of memory, descriptors or threads for the store");
     }
     *out = server;
     return REMAT_OK;

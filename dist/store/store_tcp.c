@@ -1,4 +1,5 @@
-/* store_tcp.c: a rank's end of the tcp store; rank 0 also starts the server, and then connects to itself like the rest. */
+/* store_tcp.c: a rank's end of the tcp store. Rank 0 also starts the server, and then connects to itself like the
+ * others. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,18 +16,19 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-#define GRACE_MS 10000 /* where the config says nothing */
+#define GRACE_MS 10000 /* the default */
 
-/* late: rank 0 owes a reply that this rank has given up on. broken: half of one has come, or the connection has failed; what
- * comes now cannot be told apart. refused: rank 0 has said that it does not take this rank; later: not in this attempt. */
+/* late: rank 0 still owes a reply that this rank has given up on. broken: only half a reply has arrived, or the
+ * connection has failed, so later data cannot be interpreted. refused: rank 0 has refused this rank; later: only for
+ * this attempt. */
 typedef struct {
     int fd;
     int32_t rank, size, attempt, port;
     int64_t grace_ms;
     bool late, broken, refused, later, said_unknown, said_later;
     rm_kv_server *server;
-    char host[256];      /* where to connect to */
-    char said_host[256]; /* the config's */
+    char host[256];      /* the host to connect to */
+    char said_host[256]; /* the host in the config */
     char where[300];     /* "rank 0's store at HOST:PORT" */
 } tcp_store;
 
@@ -43,7 +45,7 @@ static bool send_all(int fd, const void *data, size_t bytes) {
     return true;
 }
 
-/* 1: all of it; 0: the other end has closed; -1: not in time. */
+/* 1: all received; 0: the other end has closed; -1: timed out. */
 static int receive_all(int fd, void *data, size_t bytes, int64_t deadline_ms) {
     for (char *at = data; bytes > 0;) {
         int64_t left = deadline_ms - rm_now_ms();
@@ -61,12 +63,12 @@ static int receive_all(int fd, void *data, size_t bytes, int64_t deadline_ms) {
 }
 
 static remat_status no_answer(const tcp_store *store, int got) {
-    if (got < 0) FAIL(PEER, "%s does not answer: is rank 0 stopped, or the network down?", store->where);
+    if (got < 0) FAIL(PEER, "%s does not answer; check whether rank 0 is stopped or the network is down", store->where);
     FAIL(PEER, "%s is gone: rank 0 has ended or dropped the connection", store->where);
 }
 
 static remat_status not_remat(const tcp_store *store) {
-    FAIL(IO, "what answers at %s is not Remat: another program uses that port", store->where);
+    FAIL(IO, "the program that answers at %s is not Remat; another program uses that port", store->where);
 }
 
 static remat_status give_up(tcp_store *store, int got) {
@@ -74,7 +76,7 @@ static remat_status give_up(tcp_store *store, int got) {
     return no_answer(store, got);
 }
 
-/* As receive_all, of what belongs to a reply that has begun. */
+/* As receive_all, for the rest of a reply that has begun. */
 static remat_status receive_rest(tcp_store *store, void *data, size_t bytes, int64_t deadline_ms) {
     int got = receive_all(store->fd, data, bytes, deadline_ms);
     return got > 0 ? REMAT_OK : give_up(store, got);
@@ -96,7 +98,7 @@ static remat_status receive_head(tcp_store *store, rm_kv_reply *reply, int64_t d
     TRY(receive_rest(store, reply, sizeof *reply, deadline_ms));
     store->broken = le32toh(reply->magic) != RM_KV_MAGIC;
     REQUIRE(!store->broken || !RM_KV_IS_STORE(le32toh(reply->magic)), INVALID,
-            "%s is of another version of Remat: all ranks must run the same", store->where);
+            "%s runs another version of Remat; all ranks must run the same", store->where);
     if (store->broken) return not_remat(store);
     reply->answer = le32toh(reply->answer);
     reply->value_bytes = le32toh(reply->value_bytes);
@@ -115,7 +117,7 @@ static remat_status skip(tcp_store *store, uint32_t bytes) {
     return REMAT_OK;
 }
 
-/* The reply that nobody waited for comes before that to the next request, and would be taken for it. */
+/* A reply that this rank no longer waits for arrives before the next one, and must not be taken for it. */
 static remat_status skip_late(tcp_store *store) {
     rm_kv_reply reply;
     if (!store->late) return REMAT_OK;
@@ -147,7 +149,7 @@ static bool send_request(const tcp_store *store, rm_kv_op op, const char *key, c
     return send_all(store->fd, head, sizeof request + key_bytes) && send_all(store->fd, value, bytes);
 }
 
-/* One request and its reply, of which the value is still to be received. */
+/* Sends one request and receives its reply, except for the reply's value. */
 static remat_status ask(tcp_store *store, rm_kv_op op, const char *key, const void *value, uint32_t bytes,
                         int64_t number, int64_t patience_ms, rm_kv_reply *reply) {
     if (store->broken) return no_answer(store, 0);
@@ -179,7 +181,8 @@ static remat_status get(void *kind, const char *key, void *value, uint32_t capac
     if (!value) return skip(store, reply.value_bytes);
     if (reply.value_bytes > capacity) {
         TRY(skip(store, reply.value_bytes));
-        FAIL(INVALID, "'%s' in the store has %u bytes; there is room for %u", key, reply.value_bytes, capacity);
+        FAIL(INVALID, "'%s' in the store has %u bytes, but there is room for only %u", key, reply.value_bytes,
+             capacity);
     }
     return receive_rest(store, value, reply.value_bytes, rm_now_ms() + store->grace_ms);
 }
@@ -191,7 +194,7 @@ static remat_status add(void *kind, const char *key, int64_t delta, int64_t *sum
     return REMAT_OK;
 }
 
-/* The server notes who goes without saying goodbye; when the server itself is gone, that was rank 0. */
+/* The server records ranks that go without saying goodbye. If the server itself is gone, rank 0 was lost. */
 static bool lost(void *kind, int32_t rank, char *who, size_t bytes) {
     char key[32], text[128] = "";
     uint32_t length;
@@ -226,7 +229,7 @@ static int32_t port(const void *kind) { return ((const tcp_store *)kind)->port; 
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------- */
 
-/* -1, errno. */
+/* Returns -1 with errno. */
 static int listen_at(const struct sockaddr *at, socklen_t length) {
     int one = 1, zero = 0, fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
@@ -242,7 +245,7 @@ static int listen_at(const struct sockaddr *at, socklen_t length) {
 static int listen_everywhere(uint16_t port_number) {
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port_number), .sin6_addr = in6addr_any};
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port_number)};
-    int fd = listen_at((struct sockaddr *)&v6, sizeof v6); /* takes both kinds */
+    int fd = listen_at((struct sockaddr *)&v6, sizeof v6); /* accepts IPv4 and IPv6 */
     return fd >= 0 || errno == EADDRINUSE ? fd : listen_at((struct sockaddr *)&v4, sizeof v4);
 }
 
@@ -256,13 +259,13 @@ static bool is_any(const struct sockaddr *at) {
     return at->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)at)->sin6_addr);
 }
 
-/* By a name that is one address: that, and its length. 0 where it is not known how the others reach this host: it has several,
- * or the name is this machine's own for itself, which may well be 127.0.1.1 here and something else to the others. */
+/* If the name has a single address: that address, and its length. 0 if it is unknown how other ranks reach this host:
+ * it has several addresses, or it is this host's own name, which may be 127.0.1.1 here and something else elsewhere. */
 static socklen_t only_address(const char *host, uint16_t port_number, struct sockaddr_storage *at) {
     char service[12];
     struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
     snprintf(service, sizeof service, "%d", port_number);
-    if (!strcmp(host, "localhost")) host = "127.0.0.1"; /* on many systems that is ::1 besides */
+    if (!strcmp(host, "localhost")) host = "127.0.0.1"; /* on many systems localhost is also ::1 */
     bool named = getaddrinfo(host, service, &hints, &found);
     hints.ai_flags = 0;
     if (named && getaddrinfo(host, service, &hints, &found)) return 0;
@@ -273,7 +276,8 @@ static socklen_t only_address(const char *host, uint16_t port_number, struct soc
     return length;
 }
 
-/* -1, errno. At all addresses of this host where the one is not known, or is another machine's that leads here. */
+/* Returns -1 with errno. Listens at all addresses of this host if the right one is unknown or belongs to another
+ * machine that forwards to this one. */
 static int open_listener(const char *host, uint16_t port_number) {
     struct sockaddr_storage at;
     socklen_t length = only_address(host, port_number, &at);
@@ -298,8 +302,9 @@ static bool doubt(const void *kind, char *text, size_t bytes) {
     if (found) freeaddrinfo(found);
     if (own) return false;
     snprintf(text, bytes,
-             failed ? "'%.255s' (MASTER_ADDR), where the others look for rank 0, is no name that this host knows"
-                    : "%.255s (MASTER_ADDR), where the others look for rank 0, is no address of this host",
+             failed
+                 ? "'%.255s' (MASTER_ADDR), where the other ranks look for rank 0, is not a name that this host knows"
+                 : "%.255s (MASTER_ADDR), where the other ranks look for rank 0, is not an address of this host",
              host);
     return true;
 }
@@ -317,8 +322,8 @@ remat_status rm_kv_listen(const char *host, int32_t *port_number, const char *re
     *listen_fd = open_listener(host, (uint16_t)*port_number);
     if (*listen_fd < 0 && errno == EADDRINUSE)
         FAIL(IO,
-             "port %d on this host is taken, by another job or by what is left of one: %s, or see who has it with "
-             "`ss -ltnp sport = :%d`",
+             "port %d on this host is in use by another job or the rest of one; %s, or find the process with `ss -ltnp "
+             "sport = :%d`",
              *port_number, remedy, *port_number);
     REQUIRE(*listen_fd >= 0, IO, "cannot listen on port %d: %s", *port_number, strerror(errno));
     *port_number = port_of(*listen_fd);
@@ -333,21 +338,21 @@ static remat_status listen_on(const rm_kv_config *config, int *out) {
     return rm_kv_listen(config->host, &chosen, remedy, out);
 }
 
-/* A launcher's socket may have been lost between it and this process, and its number may by now mean another file. */
+/* The launcher's socket may have been closed on the way to this process, and its number may now belong to another
+ * file. */
 static remat_status take_over(const rm_kv_config *config) {
     int listens = 0, fd = config->listen_fd;
     socklen_t length = sizeof listens;
     bool is_ours = !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) && listens &&
                    (!config->port || port_of(fd) == config->port);
-    REQUIRE(
-        is_ours, IO,
-        "descriptor %d is not the socket that listens on port %d: what stands between the launcher and this program "
-        "has closed it (Python's subprocess needs close_fds=False)",
-        fd, config->port);
+    REQUIRE(is_ours, IO,
+            "descriptor %d is not the socket that listens on port %d; a program between the launcher and this one has "
+            "closed it (Python's subprocess needs close_fds=False)",
+            fd, config->port);
     return REMAT_OK;
 }
 
-/* Where rank 0 finds itself, behind a socket that listens at one address or at all. */
+/* The address at which rank 0 reaches its own socket, which listens at one address or at all. */
 static void own_address(int fd, char *host, size_t bytes) {
     struct sockaddr_storage at;
     socklen_t length = sizeof at;
@@ -369,7 +374,7 @@ static remat_status serve(const rm_kv_config *config, tcp_store *store) {
     return rm_kv_server_start(fd, config, &store->server);
 }
 
-/* -1, errno: nobody there, or not reachable. */
+/* Returns -1 with errno if nobody listens there or it cannot be reached. */
 static int connect_once(const struct addrinfo *address, int64_t timeout_ms) {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0, one = 1;
     if (fd < 0) return -1;
@@ -387,11 +392,11 @@ static int connect_once(const struct addrinfo *address, int64_t timeout_ms) {
     }
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one); /* a host that vanishes is noticed by the server */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one); /* so that the server notices a host that vanishes */
     return fd;
 }
 
-/* Names are looked up anew each time: on a cluster a host may appear in them a little later than the job starts. */
+/* Looks up names anew each time: on a cluster, a host's name may appear a little later than the job starts. */
 static int connect_to_any(const char *host, int32_t port_number, bool *unknown, char *why, size_t bytes) {
     char service[12];
     struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
@@ -409,14 +414,14 @@ static int connect_to_any(const char *host, int32_t port_number, bool *unknown, 
 
 static void say_unknown(const rm_kv_config *config, const char *why) {
     char sentence[512];
-    snprintf(
-        sentence, sizeof sentence,
-        "finds no host '%s', where rank 0 should be (%s): is that its name? It is looked up again for up to %lld s",
-        config->host, why, (long long)config->timeout_ms / 1000);
+    snprintf(sentence, sizeof sentence,
+             "finds no host '%s', where rank 0 should be (%s); check that this is its name. It is looked up again for "
+             "up to %lld s",
+             config->host, why, (long long)config->timeout_ms / 1000);
     if (config->say) config->say(config->context, rm_printable(sentence));
 }
 
-/* That a name means nothing is said once, and at once: it may be that of a host that is yet to come, or wrong. */
+/* An unknown name is reported once, and immediately: the host may appear later, or the name may be wrong. */
 static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_store *store) {
     char why[128] = "";
     bool unknown = false;
@@ -429,14 +434,16 @@ static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_stor
         if (rm_now_ms() >= deadline) break;
         usleep((useconds_t)pause_us);
     }
-    REQUIRE(!unknown, PEER, "rank %d has looked for rank 0's host '%s' for %lld ms in vain: %s. Is that its name?",
+    REQUIRE(!unknown, PEER, "rank %d could not find rank 0's host '%s' for %lld ms: %s; check that this is its name",
             config->rank, config->host, (long long)config->timeout_ms, why);
     FAIL(PEER,
-         "rank %d cannot reach rank 0 at %s:%d within %lld ms: %s. Is rank 0 running there, and is the port open?",
+         "rank %d cannot reach rank 0 at %s:%d within %lld ms: %s; check that rank 0 runs there and that the port is "
+         "open",
          config->rank, config->host, config->port, (long long)config->timeout_ms, why);
 }
 
-/* One of the two questions of store_kind.h. Patiently: a launcher's socket listens before there is a rank 0 to answer. */
+/* One of the two requests of store_kind.h. Waits longer: a launcher's socket listens before there is a rank 0 to
+ * reply. */
 static remat_status exchange(tcp_store *store, rm_kv_op op, const void *value, size_t bytes, int64_t patience_ms,
                              void *answer, uint32_t answer_bytes) {
     rm_kv_reply reply;
@@ -449,7 +456,7 @@ static remat_status greet(const rm_kv_config *config, tcp_store *store, int64_t 
     char who[96], text[RM_KV_NONCE_BYTES + 112];
     uint8_t proof[RM_HMAC_BYTES], answer[RM_HMAC_BYTES];
     rm_kv_meeting meeting = {.rank = htole64((uint64_t)store->rank)};
-    REQUIRE(rm_kv_nonce(meeting.client), IO, "the system has no random numbers: %s", strerror(errno));
+    REQUIRE(rm_kv_nonce(meeting.client), IO, "the system provides no random numbers: %s", strerror(errno));
     memcpy(text, meeting.client, sizeof meeting.client);
     rm_kv_who(who, sizeof who);
     size_t room = sizeof text - sizeof meeting.client;
@@ -462,7 +469,8 @@ static remat_status greet(const rm_kv_config *config, tcp_store *store, int64_t 
     rm_kv_proof(config->secret, "server", &meeting, proof);
     store->refused = !rm_hmac_same(proof, answer);
     REQUIRE(!store->refused, PEER,
-            "what answers in the place of %s does not know this job's secret: choose another port", store->where);
+            "the program that answers in place of %s does not know this job's secret; choose another port",
+            store->where);
     return REMAT_OK;
 }
 
@@ -476,8 +484,8 @@ static void say_later(const rm_kv_config *config, tcp_store *store, int64_t left
     store->said_later = true;
 }
 
-/* Who is closed on without a word may only have come when too many strangers did; who is refused, while an attempt before
- * ends. */
+/* A connection that is closed without a reply may have come when there were too many strangers; one that is refused,
+ * while an earlier attempt is ending. */
 static remat_status join(const rm_kv_config *config, tcp_store *store) {
     int64_t start = rm_now_ms(), deadline = start + config->timeout_ms;
     for (;;) {
@@ -509,11 +517,12 @@ static void close_store(void *kind) {
 
 static remat_status open_store(const rm_kv_config *config, void **out) {
     bool serves = config->rank == 0;
-    REQUIRE((config->port > 0 || serves) && config->port <= 65535, INVALID, "port %d: ports are 1 to 65535",
+    REQUIRE((config->port > 0 || serves) && config->port <= 65535, INVALID, "port %d is not possible; use 1 to 65535",
             config->port);
-    REQUIRE(strlen(config->host) < 256, INVALID, "the name of rank 0's host has %zu characters", strlen(config->host));
+    REQUIRE(strlen(config->host) < 256, INVALID, "the name of rank 0's host has %zu characters, which is too long",
+            strlen(config->host));
     tcp_store *store = rm_calloc(1, sizeof *store);
-    REQUIRE(store, MEMORY, "no memory for a store");
+    REQUIRE(store, MEMORY, "out of memory for a store");
     *store = (tcp_store){.fd = -1, .rank = config->rank, .size = config->size, .port = config->port};
     store->attempt = config->attempt;
     snprintf(store->host, sizeof store->host, "%s", config->host);

