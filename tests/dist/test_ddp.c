@@ -247,11 +247,11 @@ static void texts(rm_group *group) {
     need_order(ddp);
     need_told(ddp);
     char words[200];
-    snprintf(words, sizeof words, "'w (4,3) f32' on rank 0, and 'w (4,4) f32' on rank %d", last);
+    snprintf(words, sizeof words, "'w (4,3) f32' on rank 0, but 'w (4,4) f32' on rank %d", last);
     need_difference(group, ddp, "b (4) f32\nw (4,3) f32\n", "b (4) f32\nw (4,4) f32\n", words);
-    snprintf(words, sizeof words, "'c' on rank 0, and nothing more on rank %d", last);
+    snprintf(words, sizeof words, "'c' on rank 0, but nothing more on rank %d", last);
     need_difference(group, ddp, "a\nb\nc\n", "a\nb\n", words);
-    snprintf(words, sizeof words, "nothing more on rank 0, and 'a' on rank %d", last);
+    snprintf(words, sizeof words, "nothing more on rank 0, but 'a' on rank %d", last);
     need_difference(group, ddp, "", "a", words);
     rm_ddp_close(ddp);
 }
@@ -286,7 +286,7 @@ static void versions(rm_group *group) {
     char host[200] = "", sentence[600];
     rm_ddp *ddp = NULL;
     gethostname(host, sizeof host - 1);
-    snprintf(sentence, sizeof sentence, "rank 0 on %s runs Remat " REMAT_VERSION ", and rank %d on %s runs Remat 9.8.7",
+    snprintf(sentence, sizeof sentence, "rank 0 on %s runs Remat " REMAT_VERSION ", but rank %d on %s runs Remat 9.8.7",
              host, last, host);
     if (rank == last) rm_ddp_version = "9.8.7";
     need_peer(rm_ddp_open(&(rm_ddp_config){.group = group, .rows = 1}, &ddp), sentence);

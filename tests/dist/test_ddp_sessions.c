@@ -574,7 +574,7 @@ static void another_shape(member *m, remat_config *config, bool odd) {
     char words[300];
     snprintf(words, sizeof words,
              "ranks 0 and %d disagree about the parameters (name, shape, type): 'lstm.weight_ih_l0 (20,3) f32' on "
-             "rank 0, and 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
+             "rank 0, but 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
              m->size - 1, m->size - 1);
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
 }
@@ -663,15 +663,14 @@ static void another_setting(member *m, remat_config *config, bool odd) {
     config->momentum = odd ? 0.5 : 0.9;
     m->session = open_lstm(config, 2, T, H, false);
     char words[200];
-    snprintf(words, sizeof words,
-             "rank %d has momentum 0.5, rank 0 has momentum 0.9: settings of the session must be the same on all ranks",
+    snprintf(words, sizeof words, "rank %d has momentum 0.5, but rank 0 has momentum 0.9; settings of the session",
              m->size - 1);
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
     remat_session_free(m->session);
     config->momentum = 0.9;
     config->train_only = odd ? "lstm" : NULL;
     m->session = open_lstm(config, 2, T, H, false);
-    snprintf(words, sizeof words, "rank %d has out.weight not trained, rank 0 has nothing more", m->size - 1);
+    snprintf(words, sizeof words, "rank %d has out.weight not trained, but rank 0 has nothing more", m->size - 1);
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
     remat_session_free(m->session);
     config->train_only = NULL;

@@ -642,7 +642,7 @@ START_TEST(the_missing_in_words) {
     }
     for (int r = 0; r < 3000; r++) odd[r] = r % 2;
     rm_missing_ranks(odd, 3000, text, sizeof text);
-    ck_assert_msg(!strncmp(text, "ranks 0, 2, 4, 6", 16) && strstr(text, ", ... (1500 in all) of 3000"), "%s", text);
+    ck_assert_msg(!strncmp(text, "ranks 0, 2, 4, 6", 16) && strstr(text, ", ... (1500 in total) of 3000"), "%s", text);
 }
 END_TEST
 

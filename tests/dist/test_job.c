@@ -93,7 +93,7 @@ static void differ(int rank, int size, rm_kv *store, void *context) {
     remat_job *job;
     need_ok(remat_join(&config, &job));
     remat_session *s = open_session(job, rank ? "adam" : "adamw", false);
-    need_peer(remat_job_begin(job, s), "rank 1 has optimizer adam, rank 0 has optimizer adamw");
+    need_peer(remat_job_begin(job, s), "rank 1 has optimizer adam, but rank 0 has optimizer adamw");
     remat_session_free(s);
     s = open_session(job, "adam", true);
     need(remat_job_begin(job, s) == REMAT_INVALID &&
@@ -234,7 +234,7 @@ START_TEST(what_cannot_work_is_refused) {
     ck_fails(remat_join(NULL, &job), INVALID, "needs a config");
     rm_host_fail_at(1);
     ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config)}, &job), MEMORY,
-             "no memory for a job");
+             "memory for a job");
     rm_host_fail_at(0);
 }
 END_TEST

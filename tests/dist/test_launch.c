@@ -186,11 +186,11 @@ START_TEST(what_cannot_be_started) {
     ck_assert_int_eq(run(JOB(2, (char *[]){"/no/such/program", NULL})), 100 + REMAT_IO);
     ck_said("No such file", NULL);
     ck_assert_int_eq(run(JOB(2, (char *[]){"/tmp", NULL})), 100 + REMAT_IO);
-    ck_said("it is a folder", NULL);
+    ck_said("a directory", NULL);
     rm_launch_config logs = JOB(1, SCRIPT("true"));
     logs.log_dir = "/dev/null/logs";
     ck_assert_int_eq(run(logs), 100 + REMAT_IO);
-    ck_said("cannot make the folder /dev/null", NULL);
+    ck_said("directory /dev/null", NULL);
 }
 END_TEST
 
@@ -203,7 +203,7 @@ static const struct {
     {{.nproc = 2, .nnodes = 0}, "0 nodes"},
     {{.nproc = 4000, .nnodes = 4000}, "1 to 32767"},
     {{.nproc = 1, .nnodes = 2, .node_rank = 2}, "node 2 of 2"},
-    {{.nproc = 1, .nnodes = 1, .master_port = 70000}, "ports are 1 to 65535"},
+    {{.nproc = 1, .nnodes = 1, .master_port = 70000}, "1 to 65535"},
     {{.nproc = 1, .nnodes = 2, .master_port = 7, .run_id = "x"}, "--master-addr=HOST"},
     {{.nproc = 1, .nnodes = 2, .master_addr = "127.0.0.1", .run_id = "x"}, "that node itself"},
     {{.nproc = 1, .nnodes = 2, .master_addr = "0.0.0.0", .run_id = "x"}, "that node itself"},

@@ -221,9 +221,9 @@ static const struct {
 } bad[] = {
     /* half an answer */
     {NO_FLAGS, "WORLD_SIZE=2", "RANK is not set"},
-    {NO_FLAGS, "RANK=1", "of how many"},
-    {FLAGS(4, -1), "", "which rank"},
-    {FLAGS(-1, 2), "", "of how many"},
+    {NO_FLAGS, "RANK=1", "number of ranks"},
+    {FLAGS(4, -1), "", "process's rank"},
+    {FLAGS(-1, 2), "", "number of ranks"},
     {NO_FLAGS, "PMIX_RANK=1", "world_size"},
     {FLAGS(4, 2), "", "MASTER_ADDR"},
     {FLAGS(4, 2), "MASTER_ADDR=h", "MASTER_PORT is not set"},
@@ -261,7 +261,7 @@ static const struct {
     {NO_FLAGS, SLURM " MASTER_ADDR=node[1-2] MASTER_PORT=5", "a list of hosts"},
     {NO_FLAGS, SLURM " WORLD_SIZE=8", "make them equal"},
     {NO_FLAGS, OMPI " WORLD_SIZE=3", "make them equal"},
-    {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_NODELIST=n[1-", "no list of hosts"},
+    {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_NODELIST=n[1-", "not a list of hosts"},
     /* what another launcher has left, or has been said by hand */
     {NO_FLAGS, "RANK=0 WORLD_SIZE=1 " OMPI, "rank 0 of 1 (torchrun's variables), and rank 1 of 2 (Open MPI)"},
     {NO_FLAGS, "RANK=0 WORLD_SIZE=1 " SLURM, "rank 0 of 1 (torchrun's variables), and rank 2 of 4 (Slurm)"},
@@ -270,8 +270,8 @@ static const struct {
     {NO_FLAGS, "RANK=3 WORLD_SIZE=8 " SLURM, "rank 3 of 8 (torchrun's variables), and rank 2 of 4 (Slurm)"},
     {NO_FLAGS, SLURM " " OMPI, "rank 1 of 2 (Open MPI), and rank 2 of 4 (Slurm)"},
     {NO_FLAGS, "PMI_RANK=0 PMI_SIZE=1 " OMPI, "rank 1 of 2 (Open MPI), and rank 0 of 1 (PMI)"},
-    {NO_FLAGS, "PMI_SIZE=2", "which rank"},
-    {NO_FLAGS, "PMI_RANK=1", "of how many"},
+    {NO_FLAGS, "PMI_SIZE=2", "process's rank"},
+    {NO_FLAGS, "PMI_RANK=1", "number of ranks"},
     /* localhost, when there are several hosts */
     {NO_FLAGS, SLURM " MASTER_ADDR=localhost MASTER_PORT=5", "several hosts"},
     {NO_FLAGS, SLURM " MASTER_ADDR=127.0.1.1 MASTER_PORT=5", "several hosts"},

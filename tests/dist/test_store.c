@@ -181,7 +181,7 @@ START_TEST(a_launchers_socket) {
     ck_ok(rm_kv_listen("localhost", &port, "remedy", &fd));
     ck_assert_int_gt(port, 0);
     ck_fails(rm_kv_listen("localhost", &port, "do this", &other_fd), IO,
-             "is in use by another job or the rest of one; do this, or see");
+             "is in use by another job or the rest of one; do this");
     ck_ok(rm_kv_listen("localhost", &other, "", &other_fd));
     rm_kv_config config = {.host = "localhost", .port = port, .listen_fd = other_fd, .size = 1};
     ck_fails(rm_kv_open(&config, &store), IO, "is not the socket that listens on port");
@@ -293,8 +293,7 @@ START_TEST(an_unknown_host_is_said_once) {
     rm_kv *store;
     rm_kv_config config = {
         .host = "no-such-\x1bhost.invalid", .port = 5, .rank = 1, .size = 2, .timeout_ms = 300, .say = hear};
-    ck_fails(rm_kv_open(&config, &store), PEER,
-             "rank 1 has looked for rank 0's host 'no-such-?host.invalid' for 300 ms in vain");
+    ck_fails(rm_kv_open(&config, &store), PEER, "rank 0's host 'no-such-?host.invalid' for 300 ms");
     static const char words[] = "finds no host 'no-such-?host.invalid', where rank 0 should be (";
     ck_assert_msg(!strncmp(told, words, strlen(words)) && !strstr(told + 1, "finds no host"), "'%s'", told);
 }

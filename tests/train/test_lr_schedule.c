@@ -101,7 +101,7 @@ static const struct {
     {"--lr-schedule=step --milestones=nan", "'nan'"},
     {"--lr-schedule=step --milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "more than 16"},
     {"--lr-schedule=step --milestones=5,4", "milestone 2 is update 4"},
-    {"--warmup-epochs=21", "the warm-up takes 630 updates and the whole run 600"},
+    {"--warmup-epochs=21", "the warm-up takes 630 updates"},
     {"--warmup-epochs=20 --lr-schedule=poly", "leaves none"},
     {"--label-smoothing=2", "from 0 to 1"},
 };
