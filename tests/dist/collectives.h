@@ -1,5 +1,5 @@
-/* collectives.h: random collectives, on buffers of every kind, against a plain sum: what any engine must get right. Every
- * rank draws the same case from the same number, and knows what every other rank brings. */
+/* collectives.h: random collectives on buffers of every kind, compared with a plain sum: what any engine must get
+ * right. Every rank draws the same case from the same number and can compute what every other rank contributes. */
 #ifndef TEST_COLLECTIVES_H
 #define TEST_COLLECTIVES_H
 
@@ -37,8 +37,8 @@ static inline random_case draw_case(uint64_t number, int size) {
     return c;
 }
 
-/* What rank r brings as its element i: as bits, of which 8-, 16- and 32-bit elements are the lowest (so halves are of every
- * kind, NaN and infinite too), and as floats of some magnitude and sign. */
+/* Element i of rank r's contribution: as bits, of which 8-, 16- and 32-bit elements use the lowest (so halves of every
+ * kind occur, including NaN and infinity), or as floats of some magnitude and sign. */
 static inline uint64_t brought_bits(const random_case *c, int r, int64_t i) {
     uint64_t state = c->seed * 1000003 + (uint64_t)r * 7919 + (uint64_t)i;
     return next_random(&state);
@@ -66,7 +66,7 @@ static inline void bring(const random_case *c, int r, int64_t n, void *buffer) {
     for (int64_t i = 0; i < n; i++) bring_element(c, r, i, (char *)buffer + (uint64_t)i * width);
 }
 
-/* The definitions of dist/group/group.h; volatile so that nothing is contracted or reordered. */
+/* The definitions of dist/group/group.h; volatile, so that nothing is contracted or reordered. */
 static inline double rounded(rm_wire wire, double x) {
     volatile float single = (float)x;
     if (wire == RM_WIRE_F64) return x;
@@ -102,8 +102,8 @@ static inline uint32_t summed_bits(const random_case *c, int size, int64_t i) {
     return sum;
 }
 
-/* Engines that add in an order of their own are held to the rounding of W - 1 additions: each at most half an ulp of a
- * partial sum, which is at most the sum of magnitudes; another half for each product of a mean. */
+/* Engines with their own order of additions may differ by the rounding of W - 1 additions, each at most half an ulp of
+ * a partial sum, which is at most the sum of the magnitudes; and by another half for each product of a mean. */
 static inline double slack(const random_case *c, int size, int64_t i) {
     double magnitudes = 0;
     for (int r = 0; r < size; r++) magnitudes += fabs(brought_real(c, r, i));
@@ -131,7 +131,7 @@ static inline void need_real(const random_case *c, int size, const void *out, in
              got, expected);
 }
 
-/* out[k] is element i of the sum (of: -1), or of what rank `of` brought. */
+/* out[k] must be element i of the sum (`of` = -1), or of the contribution of rank `of`. */
 static inline void need_element(const random_case *c, int size, const void *out, int64_t k, int of, int64_t i,
                                 bool rank_order) {
     const uint64_t width = rm_wire_bytes(c->what.wire);
@@ -180,7 +180,7 @@ static inline void give(rm_group *group, const random_case *c, void *buffer) {
         free(buffer);
 }
 
-/* Where in lies when it is a part of out, or out a part of it. */
+/* Places `in` if it is a part of `out`, or the reverse. */
 static inline void place(rm_group *group, random_case *c, int rank, int size, void **first, void **second) {
     uint64_t in = rm_collective_in_bytes(&c->what, size), out = rm_collective_out_bytes(&c->what, size);
     uint64_t row = (uint64_t)rank * (uint64_t)c->what.count * rm_wire_bytes(c->what.wire);
@@ -192,11 +192,11 @@ static inline void place(rm_group *group, random_case *c, int rank, int size, vo
     if (c->in_place && c->what.kind == RM_REDUCE_SCATTER) c->what.out = (char *)*first + row;
 }
 
-/* One case, checked. `rank_order`: sums must have the bits of a sum in rank order. */
+/* Runs and checks one case. `rank_order`: sums must have the bits of a sum in rank order. */
 static inline void do_case(rm_group *group, uint64_t number, bool rank_order) {
     const int rank = rm_group_rank(group), size = rm_group_size(group);
     random_case c = draw_case(number, size);
-    if (!strcmp(rm_group_engine(group), "nccl")) c.in_arena = true; /* it has no use for memory of the host */
+    if (!strcmp(rm_group_engine(group), "nccl")) c.in_arena = true; /* nccl does not use host memory */
     void *first, *second;
     place(group, &c, rank, size, &first, &second);
     if (c.what.kind != RM_BROADCAST && c.what.kind != RM_BARRIER)

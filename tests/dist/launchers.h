@@ -1,8 +1,8 @@
-/* launchers.h: tests of the launcher, which is forked from the test; what it and its ranks print goes to files in a folder
- * of the test's own. Ranks are shell scripts, or the test's program in a role (see its main).
+/* launchers.h: helpers for tests of the launcher, which is forked from the test. Its output and that of its ranks go to
+ * files in a directory of the test. Ranks are shell scripts, or the test program itself in another role (see its main).
  *
  *   ck_assert_int_eq(run(JOB(2, SCRIPT("exit $RANK"))), 1);   two ranks, the launcher's exit status
- *   ck_said("rank 1", NULL);                                  and what it said
+ *   ck_said("rank 1", NULL);                                  and what it printed
  */
 #ifndef TEST_LAUNCHERS_H
 #define TEST_LAUNCHERS_H
@@ -15,7 +15,7 @@
 
 #define COUNT(table) ((int)(sizeof table / sizeof *table))
 
-static char folder[128], self[1024]; /* a folder of this process's own; this program */
+static char folder[128], self[1024]; /* a directory of this process; this program */
 
 static inline const char *in_folder(const char *name) {
     static char path[4][300];
@@ -43,7 +43,7 @@ static inline void to_file(const char *name, int fd) {
     close(file);
 }
 
-/* Its output goes to the files NAME.out and NAME.err; a failure to start becomes status 100 + the remat_status. */
+/* Its output goes to the files NAME.out and NAME.err. A failure to start becomes status 100 + the remat_status. */
 static inline pid_t start(const rm_launch_config *config, const char *name) {
     char out[40], err[40];
     fflush(NULL);
@@ -75,11 +75,11 @@ static inline int run(rm_launch_config config) { return end_of(start(&config, "j
 
 static inline bool contains(const char *text, const char *words) { return strstr(text, words) != NULL; }
 
-/* What the last job said on stderr contains all of these. */
+/* The last job's stderr contains both texts. */
 static inline void ck_said(const char *first, const char *second) {
     char *text = output_of("job", "err");
-    ck_assert_msg(contains(text, first), "'%s' does not say '%s'", text, first);
-    ck_assert_msg(!second || contains(text, second), "'%s' does not say '%s'", text, second);
+    ck_assert_msg(contains(text, first), "'%s' does not contain '%s'", text, first);
+    ck_assert_msg(!second || contains(text, second), "'%s' does not contain '%s'", text, second);
     free(text);
 }
 
@@ -90,10 +90,10 @@ static inline bool gone(pid_t pid) {
     if (!file) return true;
     if (fread(text, 1, sizeof text - 1, file) > 0 && strrchr(text, ')')) state = strrchr(text, ')')[2];
     fclose(file);
-    return state == 'Z' || state == 'X'; /* nobody is obliged to take its status */
+    return state == 'Z' || state == 'X'; /* its parent may never reap it */
 }
 
-/* Processes that have left their number, one a line, in the file "pids"; at most 64. */
+/* Processes that have written their number to the file "pids", one per line; at most 64. */
 static inline int read_pids(pid_t *pid) {
     char *text = read_all(in_folder("pids"));
     int n = 0;
@@ -125,8 +125,8 @@ static inline pid_t child_of(pid_t parent) {
     return (pid_t)pid;
 }
 
-/* For scripts: "seen x" waits until a rank has done "mark x", and "stopped x" until one that did so is stopped, however busy
- * the machine is. */
+/* For scripts: "seen x" waits until a rank has run "mark x", and "stopped x" until the rank that did so is stopped,
+ * however busy the machine is. */
 static inline char *with_marks(const char *script) {
     static char text[1500];
     snprintf(text, sizeof text,
@@ -152,13 +152,13 @@ static inline void tear_down(void) {
     if (system(command)) perror("rm");
 }
 
-/* Where this program is, for ranks that are it. */
+/* The path of this program, for ranks that run it. */
 static inline void find_self(void) {
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
 }
 
-/* Runs the cases, each in a folder of its own; what main returns. */
+/* Runs the cases, each in its own directory, and returns main's exit status. */
 static inline int run_cases(const char *name, TCase *cases) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     Suite *suite = suite_create(name);

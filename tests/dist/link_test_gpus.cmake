@@ -1,4 +1,4 @@
-# The CUDA device and NCCL's ranks on one fake of both. Needs CUDA's and NCCL's headers.
+# The CUDA device and NCCL's ranks on one fake of both. Needs the headers of CUDA and NCCL.
 if(TARGET remat_nccl_headers AND CUBLAS_INCLUDE_DIR)
   set(fake_cuda ${CMAKE_CURRENT_SOURCE_DIR}/engine/fake_cuda)
   set(fake_nccl ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/fake_nccl)
@@ -14,7 +14,7 @@ if(TARGET remat_nccl_headers AND CUBLAS_INCLUDE_DIR)
     target_include_directories(${user} SYSTEM PRIVATE ${CUDART_INCLUDE_DIR} ${CUBLAS_INCLUDE_DIR})
   endforeach()
   target_link_libraries(fake_gpus PRIVATE remat_nccl_headers Threads::Threads)
-  # LeakSanitizer of gcc 12 stumbles over what threads keep in libraries that were opened later.
+  # gcc 12's LeakSanitizer fails on thread-local data of libraries that were opened later.
   target_compile_options(fake_gpus PRIVATE -ftls-model=initial-exec)
   target_compile_options(fake_collectives PRIVATE -ftls-model=initial-exec)
   set_target_properties(fake_collectives PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -1,5 +1,5 @@
-/* mpirun.h: tests whose ranks are this program again, started by mpirun: PROGRAM mpi WORDS PATH, PATH being where they meet.
- * A rank ends with mpi_rank_is_well; the parent counts those with well_under_mpi. */
+/* mpirun.h: tests whose ranks are this program again, started by mpirun: PROGRAM mpi WORDS PATH, where PATH is the
+ * meeting place. A rank ends with mpi_rank_is_well; the parent counts these with well_under_mpi. */
 #ifndef TEST_MPIRUN_H
 #define TEST_MPIRUN_H
 
@@ -7,14 +7,14 @@
 
 #include "tests/dist/ranks.h"
 
-static char own_program[512]; /* this one: found by find_own_program, before anything else in main */
+static char own_program[512]; /* the path of this program, found by find_own_program first of all in main */
 
 static inline bool find_own_program(void) {
     return readlink("/proc/self/exe", own_program, sizeof own_program - 1) > 0;
 }
 static inline bool have_mpirun(void) { return !system("command -v mpirun >/dev/null"); }
 
-/* In a rank. */
+/* Called in a rank. */
 static inline rm_kv *store_under_mpi(const char *path, int *rank, int *size) {
     const char *rank_text = getenv("OMPI_COMM_WORLD_RANK"), *size_text = getenv("OMPI_COMM_WORLD_SIZE");
     if (!rank_text) rank_text = getenv("PMI_RANK"), size_text = getenv("PMI_SIZE");
@@ -26,13 +26,14 @@ static inline rm_kv *store_under_mpi(const char *path, int *rank, int *size) {
 }
 static inline int mpi_rank_is_well(int rank, int linger_ms) {
     fprintf(stderr, "rank %d is well\n", rank);
-    nap_ms(linger_ms);          /* mpirun kills all when one ends without MPI_Finalize */
-    syscall(SYS_exit_group, 0); /* without what MPI and sanitizers do at the end, which dead peers upset */
+    nap_ms(linger_ms);          /* mpirun kills all ranks when one ends without MPI_Finalize */
+    syscall(SYS_exit_group, 0); /* skips the exit handlers of MPI and sanitizers, which fail after a rank has died */
     return 0;
 }
 
-/* How many ranks end well. MPI itself leaks, and its launcher kills everybody when one has died: Open MPI's after a second,
- * MPICH's at once unless it is told not to. What counts is what ranks say, which is left in `said`. */
+/* The number of ranks that end well. MPI itself leaks, and its launcher kills all ranks when one has died: Open MPI's
+ * after a second, MPICH's at once unless told otherwise. The test therefore counts what ranks print, which is returned
+ * in `said`. */
 static inline int well_under_mpi(int size, const char *words, char *said, size_t bytes) {
     char command[1400], line[512];
     int well = 0;

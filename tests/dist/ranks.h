@@ -1,4 +1,4 @@
-/* ranks.h: tests with several ranks: real processes, forked from the test, that meet at a file and fail loudly.
+/* ranks.h: tests with several ranks: real processes, forked from the test, that meet at a file and fail with a message.
  *
  *   static void body(int rank, int size, rm_kv *store, void *context) { ... need_ok(...); need(...); }
  *   run_ranks(4, body, context);              every rank must end well
@@ -21,7 +21,7 @@
 
 enum { MOST_RANKS = 8 };
 
-/* In a rank: says what is wrong and ends the process, without Check, which belongs to the parent. */
+/* In a rank: prints what is wrong and ends the process, without Check, which belongs to the parent. */
 #define need(fact, ...)                                                                                                \
     do {                                                                                                               \
         if (!(fact)) {                                                                                                 \
@@ -36,12 +36,12 @@ enum { MOST_RANKS = 8 };
         remat_status got_ = (call);                                                                                    \
         need(got_ == REMAT_OK, "%s", remat_last_error());                                                              \
     } while (0)
-/* It fails with PEER, and its sentence contains `words`. */
+/* `call` fails with PEER, and its message contains `words`. */
 #define need_peer(call, words)                                                                                         \
     do {                                                                                                               \
         remat_status got_ = (call);                                                                                    \
         need(got_ == REMAT_PEER, "status %d, %s", (int)got_, got_ ? remat_last_error() : "");                          \
-        need(strstr(remat_last_error(), words), "'%s' does not say '%s'", remat_last_error(), words);                  \
+        need(strstr(remat_last_error(), words), "'%s' does not contain '%s'", remat_last_error(), words);              \
     } while (0)
 
 #define ck_ok(call)                                                                                                    \
@@ -54,7 +54,7 @@ enum { MOST_RANKS = 8 };
         remat_status got_ = (call);                                                                                    \
         ck_assert_msg(got_ == REMAT_##status, "%s: status %d, not %s: %s", #call, (int)got_, #status,                  \
                       remat_last_error());                                                                             \
-        ck_assert_msg(strstr(remat_last_error(), words), "'%s' does not say '%s'", remat_last_error(), words);         \
+        ck_assert_msg(strstr(remat_last_error(), words), "'%s' does not contain '%s'", remat_last_error(), words);     \
     } while (0)
 
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
@@ -67,14 +67,14 @@ static inline double seconds(void) {
 
 static inline void nap_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
-/* A file name that no other test has. The one before is removed: a rank 0 that was killed leaves its file behind. */
+/* A file name that no other test uses. Removes the previous file, which a killed rank 0 leaves behind. */
 static inline const char *meeting_place(void) {
     static char path[128];
     static int number;
     if (path[0]) unlink(path);
     const char *folder = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/remat-ranks-%d-%d", folder ? folder : "/tmp", (int)getpid(), number++);
-    unlink(path); /* of a process that had this number before */
+    unlink(path); /* of an earlier process with the same number */
     return path;
 }
 
@@ -109,10 +109,10 @@ static inline void run_ranks(int size, rank_body *body, void *context) {
     int failed = 0;
     start_ranks(size, body, context, pid);
     for (int rank = 0; rank < size; rank++) failed += end_of(pid[rank]) != 0;
-    ck_assert_msg(!failed, "%d of %d ranks failed; what they say is above", failed, size);
+    ck_assert_msg(!failed, "%d of %d ranks failed; their messages are above", failed, size);
 }
 
-/* Opens a group of the engine under test with limits that suit a test. */
+/* Opens a group of the engine under test, with limits that suit a test. */
 static inline rm_group *open_group(const char *engine, int rank, int size, rm_kv *store) {
     rm_group *group;
     rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 60000};

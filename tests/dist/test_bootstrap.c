@@ -1,11 +1,11 @@
-/* test_bootstrap.c: ranks that know nothing of each other but an address, which here a pipe carries: they meet in rank 0's store;
- * and what is said when none of its addresses leads there. That MPI carries it is tested by train/ranks and cluster/netns. */
+/* test_bootstrap.c: ranks that know only rank 0's address, which a pipe carries here, meet in rank 0's store; an error
+ * lists the addresses if none of them works. train/ranks and cluster/netns test that MPI carries the address. */
 #include "dist/store/bootstrap.h"
 #include "tests/dist/ranks.h"
 
 enum { SIZE = 3 };
 
-/* Whichever way there is: over an address that other hosts could take, too. */
+/* Connects in one of two ways; `from_afar`: over an address that other hosts could use, too. */
 static void follow(rm_bootstrap_address address, int rank, bool from_afar) {
     rm_kv *store;
     int64_t sum;
@@ -18,7 +18,7 @@ static void follow(rm_bootstrap_address address, int rank, bool from_afar) {
     _exit(0);
 }
 
-START_TEST(an_address_leads_to_rank_0) {
+START_TEST(ranks_reach_rank_0_by_its_address) {
     rm_bootstrap_address address, second;
     rm_kv *store, *other;
     int64_t sum = 0;
@@ -35,15 +35,15 @@ START_TEST(an_address_leads_to_rank_0) {
     ck_assert_int_eq(sum, SIZE - 1);
     ck_ok(rm_kv_set(store, "all", "", 0));
     for (int rank = 1; rank < SIZE; rank++) ck_assert_int_eq(end_of(pid[rank]), 0);
-    ck_ok(rm_bootstrap_serve(SIZE, &other, &second)); /* two jobs on one host: each its own port and secret */
+    ck_ok(rm_bootstrap_serve(SIZE, &other, &second)); /* two jobs on one host, each with its own port and secret */
     ck_assert(second.port != address.port && strcmp(second.secret, address.secret));
     rm_kv_close(other);
     rm_kv_close(store);
 }
 END_TEST
 
-/* A port where nobody listens any more; and addresses that others have are passed by. */
-START_TEST(an_address_that_leads_nowhere) {
+/* A port where no process listens any more; addresses that belong to other hosts are skipped. */
+START_TEST(unreachable_addresses_are_an_error) {
     rm_bootstrap_address address;
     rm_kv *store, *other;
     ck_fails(rm_bootstrap_join(&(rm_bootstrap_address){0}, 1, 2, &other), PEER, "rank 0 could not serve a store");
@@ -65,8 +65,8 @@ int main(void) {
     Suite *suite = suite_create("dist/invite");
     TCase *tests = tcase_create("invite");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, an_address_leads_to_rank_0, 0, 2);
-    tcase_add_test(tests, an_address_that_leads_nowhere);
+    tcase_add_loop_test(tests, ranks_reach_rank_0_by_its_address, 0, 2);
+    tcase_add_test(tests, unreachable_addresses_are_an_error);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,5 @@
-/* test_ddp.c: data parallel without a session: buckets made by hand through the table that a session gets (remat_ranks), by
- * every engine there is; what is compared before the first step; and ranks that do not do the same. Sessions are in
- * test_ddp_sessions.c. */
+/* test_ddp.c: data-parallel training without a session, on every engine: hand-made buckets through remat_ranks, the
+ * comparisons before the first step, and ranks that disagree. test_ddp_sessions.c tests sessions. */
 #include "dist/ddp/ddp.h"
 
 #include <math.h>
@@ -11,14 +10,14 @@
 #include "tests/dist/halves.h"
 #include "tests/dist/mpirun.h"
 
-/* ---- Buckets by hand --------------------------------------------------------------------------------------------- */
+/* ---- Hand-made buckets ------------------------------------------------------------------------------------------- */
 
 enum { BUCKETS = 4, STEPS = 3 };
 static const char *const firsts[BUCKETS] = {"out.bias", "out.weight", "lstm.weight_hh_l0", "embedding.weight"};
 
 typedef struct {
-    float *parameters, *gradients; /* of all buckets, whole pages */
-    uint64_t bytes;                /* of each */
+    float *parameters, *gradients; /* of all buckets, in whole pages */
+    uint64_t bytes;                /* size of each */
     remat_bucket bucket[BUCKETS];
 } fake_session;
 
@@ -28,7 +27,7 @@ static float *pages(uint64_t bytes) {
     return block;
 }
 
-/* Counts are multiples of 16 * size: from eager to staged ones. */
+/* Counts are multiples of 16 * size, from eager to staged sizes. */
 static fake_session open_fake(const remat_ranks *ranks) {
     static const int64_t units[BUCKETS] = {1, 40, 700, 1500};
     fake_session s = {0};
@@ -62,11 +61,11 @@ static float gradient(int step, int bucket, int rank, int64_t i) {
     return ldexpf((float)bits, bits % 12 - 40);
 }
 
-/* ---- What must come out ------------------------------------------------------------------------------------------ */
+/* ---- Expected results -------------------------------------------------------------------------------------------- */
 
 static half_format format_of(rm_compress compress) { return compress == RM_COMPRESS_FP16 ? F16 : BF16; }
 
-/* What rank r adds, and the sum by the definition in dist/ddp/ddp.h. */
+/* The term that rank r adds, and the sum by the definition in dist/ddp/ddp.h. */
 static float addend(const rm_ddp_config *c, int size, float g) {
     volatile float share = 1.0f / (float)size, scaled = g * share;
     if (!c->compress) return scaled;
@@ -84,8 +83,8 @@ static float expected(const rm_ddp_config *c, int size, int step, int bucket, in
     return (float)half_value(half_of((double)t[0], format_of(c->compress)), format_of(c->compress));
 }
 
-/* Away from the true mean: a rounding of each addend and of the sum (half a unit of 2^-10 or 2^-7, or of f16's smallest
- * number), and of additions. */
+/* The difference from the true mean is at most one rounding of each term and of the sum (half a unit of 2^-10 or 2^-7,
+ * or of f16's smallest number), plus that of the additions. */
 static void need_close(const rm_ddp_config *c, int size, int step, int bucket, int64_t i, float got) {
     double mean = 0, magnitudes = 0;
     for (int r = 0; r < size; r++) {
@@ -126,7 +125,7 @@ static void check_bucket(const rm_ddp_config *c, const remat_ranks *ranks, const
     if (!c->shard_optimizer) need_same(c->group, bucket->gradients, bucket->count);
 }
 
-/* This rank's part of the parameters is new; all come back. */
+/* This rank updates its shard of the parameters; all shards are gathered. */
 static void update_parts(const remat_ranks *ranks, fake_session *s, int step) {
     for (int b = 0; b < BUCKETS; b++) {
         const int64_t part = s->bucket[b].count / ranks->size;
@@ -218,7 +217,7 @@ static void need_told(rm_ddp *ddp) {
     }
 }
 
-/* All ranks have the same sentence; the group goes on. */
+/* All ranks have the same message, and the group remains usable. */
 static void need_same_sentence(rm_group *group) {
     char mine[600] = "", first[600];
     snprintf(mine, sizeof mine, "%s", remat_last_error());
@@ -228,7 +227,7 @@ static void need_same_sentence(rm_group *group) {
     need(!strcmp(first, mine), "'%s' here, '%s' on rank 0", mine, first);
 }
 
-/* The last rank has `odd` where the others have `usual`. */
+/* The last rank passes `odd`, the others `usual`. */
 static void need_difference(rm_group *group, rm_ddp *ddp, const char *usual, const char *odd, const char *words) {
     const int rank = rm_group_rank(group), last = rm_group_size(group) - 1;
     char sentence[600];
@@ -296,11 +295,11 @@ static void versions(rm_group *group) {
     rm_ddp_close(ddp);
 }
 
-/* ---- Ranks that do something else -------------------------------------------------------------------------------- */
+/* ---- Ranks that disagree ----------------------------------------------------------------------------------------- */
 
 typedef enum { ANOTHER_ORDER, ANOTHER_CAP, A_BUCKET_TWICE, ONE_IS_MISSING, FAULTS } odd_doing;
 
-/* The last rank, in the second step; the others hear it in the collective where it happens. */
+/* The last rank deviates in the second step; the others learn of it in the same collective. */
 static void do_odd_step(const remat_ranks *ranks, fake_session *s, odd_doing doing) {
     remat_bucket *b = s->bucket, swapped = b[1];
     if (doing == ANOTHER_ORDER) b[1] = b[2], b[2] = swapped;
@@ -396,7 +395,7 @@ END_TEST
 
 /* ---- One rank ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(one_rank_is_a_job_too) {
+START_TEST(single_rank_needs_no_other_ranks) {
     rm_group *group;
     ck_ok(rm_group_open(&(rm_group_config){.size = 1}, &group));
     all_ways(group);
@@ -404,7 +403,7 @@ START_TEST(one_rank_is_a_job_too) {
 }
 END_TEST
 
-/* Whichever allocation fails, it is said, and nothing is lost (leaks are the sanitizer's to find). */
+/* Whichever allocation fails, there is a message, and no memory is lost (sanitizers find leaks). */
 static remat_status live_once(rm_group *group) {
     rm_ddp *ddp;
     rm_ddp_config c = {.group = group, .rows = 1, .compress = RM_COMPRESS_FP16};
@@ -424,7 +423,7 @@ static remat_status live_once(rm_group *group) {
     rm_ddp_close(ddp);
     return status;
 }
-START_TEST(every_failed_allocation_is_an_answer) {
+START_TEST(every_failed_allocation_is_an_error) {
     rm_group *group;
     ck_ok(rm_group_open(&(rm_group_config){.size = 1}, &group));
     for (int64_t n = 1;; n++) {
@@ -457,8 +456,8 @@ int main(int argc, char **argv) {
     else
         puts("no mpirun here: the engine mpi is not tested");
 #endif
-    tcase_add_test(alone, one_rank_is_a_job_too);
-    tcase_add_test(alone, every_failed_allocation_is_an_answer);
+    tcase_add_test(alone, single_rank_needs_no_other_ranks);
+    tcase_add_test(alone, every_failed_allocation_is_an_error);
     suite_add_tcase(suite, ranks);
     suite_add_tcase(suite, alone);
     SRunner *runner = srunner_create(suite);

@@ -1,8 +1,10 @@
-/* test_ddp_sessions.c: real training on ranks that are processes of this host. Whatever is kept, recomputed or shared out:
- * parameters are the same bits on all ranks, gradients are what they would be without recomputing, and a job of many ranks
- * does what one rank does with the batch of all. A thousand random networks instead of sixty, some minutes:
+/* test_ddp_sessions.c: training on ranks that are processes of this host, with any plan and any sharding. Parameters
+ * have the same bits on all ranks, gradients equal those without recomputing, and a job of many ranks gives the result
+ * of one rank with the whole batch. The first command below tries a thousand random networks instead of sixty and takes
+ * some minutes:
  *
- *     REMAT_LONG_TESTS=1 build/release/tests/dist_test_ddp_sessions */
+ *     REMAT_LONG_TESTS=1 build/release/tests/dist_test_ddp_sessions
+ */
 #include "engine/abi.h"
 #include "dist/ddp/ddp.h"
 
@@ -42,7 +44,7 @@ static void leave(member *m) {
     rm_group_close(m->group);
 }
 
-/* All arrays of a kind, one after the other; the caller's. */
+/* All arrays of a kind, concatenated; freed by the caller. */
 static float *read_all(remat_session *s, remat_kind kind, int64_t *count) {
     float *all = NULL;
     remat_array info;
@@ -57,7 +59,7 @@ static float *read_all(remat_session *s, remat_kind kind, int64_t *count) {
     return all;
 }
 
-/* Every rank's `count` floats, in order of ranks; the caller's. */
+/* The `count` floats of every rank, in order of ranks; freed by the caller. */
 static float *gather_all(rm_group *group, const float *mine, int64_t count) {
     float *all = malloc((size_t)(count * rm_group_size(group) + 1) * sizeof *all);
     need(all, "no memory");
@@ -77,7 +79,7 @@ static void need_same_kind(const member *m, remat_kind kind, const char *what) {
     free(mine);
 }
 
-/* ---- A job of many ranks is a job of one ------------------------------------------------------------------------- */
+/* ---- Many ranks give the result of one rank ---------------------------------------------------------------------- */
 
 enum { T = 12, C = 3, H = 5, OUT = 2 };
 
@@ -112,7 +114,7 @@ static remat_session *open_lstm(const remat_config *config, int64_t batch, int64
     return s;
 }
 
-/* Rows first .. first + batch of the step's global batch: a number is a function of step, time, row and channel. */
+/* Rows first .. first + batch of the step's global batch: each number is a function of step, time, row and channel. */
 static void write_rows(remat_session *s, int step, int64_t steps, int64_t first, int64_t batch) {
     for (int input = 0; input < 2; input++) {
         const int64_t width = input ? OUT : C;
@@ -132,7 +134,7 @@ typedef struct {
     const char *what;
     rm_ddp_config ddp;
     int micro_steps;
-    bool unequal; /* rank 0 has one row, the others three */
+    bool unequal; /* rank 0 has one row, the others have three */
     double clip, tolerance;
     const char *optimizer, *train_only;
 } variant;
@@ -175,7 +177,8 @@ static remat_config config_of(const variant *v) {
     return config;
 }
 
-/* `rows` rows a micro step from `first`; the batch of an update has `all`, micro step after micro step. */
+/* `rows` rows per micro step, from `first`; an update's batch has `all` rows per micro step, one micro step after
+ * another. */
 static remat_step_result update_once(remat_session *s, const variant *v, int step, int64_t first, int64_t rows,
                                      int64_t all) {
     remat_step_result r;
@@ -191,7 +194,7 @@ static remat_step_result update_once(remat_session *s, const variant *v, int ste
     return r;
 }
 
-/* One rank with everybody's rows. */
+/* One rank with the rows of all ranks. */
 static float *alone(const variant *v, int64_t all, double *loss, int64_t *count) {
     remat_config config = config_of(v);
     variant one = {.micro_steps = 0};
@@ -212,7 +215,7 @@ static bool is_trained(const char *name, const char *train_only) {
     return trained;
 }
 
-/* What travels is what is trained, whose arrays begin on 64 bytes; and so is what has a gradient. */
+/* Only trained parameters, whose arrays begin at multiples of 64 bytes, and only their gradients are in buckets. */
 static void need_trained_alone_in_buckets(const member *m, const char *train_only) {
     int64_t sent = 0, least = 0, most = 0, trained = 0;
     for (int64_t b = 0; b < remat_bucket_count(m->session); b++) sent += rm_bucket_at(m->session, b).count;
@@ -247,9 +250,9 @@ static void train_together(int rank, int size, rm_kv *store, void *context) {
     config.ranks = rm_ddp_ranks(m.ddp);
     config.micro_steps = v->micro_steps;
     config.deterministic_world = v->ddp.deterministic_world;
-    config.strategy = strategies[rank % 4]; /* to each its own plan */
+    config.strategy = strategies[rank % 4]; /* each rank has another strategy */
     config.segments = 2;
-    config.seed = rank ? 77 : 0; /* parameters are rank 0's */
+    config.seed = rank ? 77 : 0; /* all ranks start with rank 0's parameters */
     m.session = open_lstm(&config, rows, T, H, false);
     need_ok(rm_ddp_broadcast(m.ddp, m.session));
     need_trained_alone_in_buckets(&m, v->train_only);
@@ -271,7 +274,7 @@ static void train_together(int rank, int size, rm_kv *store, void *context) {
     leave(&m);
 }
 
-START_TEST(many_ranks_do_what_one_does) {
+START_TEST(many_ranks_give_the_result_of_one) {
     for (int size = 2; size <= 4; size++)
         if (!variants[_i].ddp.deterministic_world || size != 3) run_ranks(size, train_together, (void *)&variants[_i]);
 }
@@ -279,7 +282,7 @@ END_TEST
 
 /* ---- Every strategy ---------------------------------------------------------------------------------------------- */
 
-/* The table of a ddp with every call of reduce counted. */
+/* The table of a ddp, which counts the calls of reduce for each bucket. */
 typedef struct {
     const remat_ranks *inner;
     int reduced[64];
@@ -363,7 +366,7 @@ static void by_every_strategy(int rank, int size, rm_kv *store, void *context) {
     free(kept);
     leave(&m);
 }
-START_TEST(every_strategy_reduces_once) { run_ranks(2 + _i, by_every_strategy, NULL); }
+START_TEST(every_strategy_reduces_each_bucket_once) { run_ranks(2 + _i, by_every_strategy, NULL); }
 END_TEST
 
 /* ---- Random networks, random plans ------------------------------------------------------------------------------- */
@@ -386,7 +389,8 @@ static void make_gradients(remat_session *s, uint64_t seed, const remat_config *
     need(isfinite(r.loss), "loss %g", r.loss);
 }
 
-/* What this rank computes by itself, as the rank it is, keeping everything; and a plan for it to do otherwise. */
+/* The gradients that this rank computes alone, with its own inputs, keeping everything; also chooses another plan for
+ * it. */
 static float *gradients_alone(const net *n, remat_value loss, remat_config config, uint64_t seed, int rank, int size,
                               char **plan) {
     remat_ranks nobody = {.struct_bytes = sizeof(remat_ranks),
@@ -407,7 +411,7 @@ static float *gradients_alone(const net *n, remat_value loss, remat_config confi
     return gradients;
 }
 
-/* The definition (dist/ddp/ddp.h): a sum in the order of ranks, or a tree, of fl32(g_r * fl32(1/W)). */
+/* The definition (dist/ddp/ddp.h): the sum, in the order of ranks or as a tree, of fl32(g_r * fl32(1/W)). */
 static float mean_of(const float *all, int64_t count, int64_t i, int size, bool tree) {
     volatile float t[MOST_RANKS], share = 1.0f / (float)size;
     for (int r = 0; r < size; r++) t[r] = all[r * count + i] * share;
@@ -463,7 +467,7 @@ static void random_jobs(int rank, int size, rm_kv *store, void *context) {
     m.session = NULL;
     leave(&m);
 }
-START_TEST(random_networks_and_plans) {
+START_TEST(random_networks_and_plans_give_the_defined_mean) {
     int cases = rm_cases(334, 20);
     run_ranks(2 + _i, random_jobs, &cases);
 }
@@ -471,7 +475,7 @@ END_TEST
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* What all ranks have taken of the memory that they share. */
+/* The shared memory that all ranks use. */
 static uint64_t shared_bytes(void) {
     for (int fd = 3; fd < 64; fd++) {
         char path[64], target[128] = "";
@@ -485,7 +489,7 @@ static uint64_t shared_bytes(void) {
     return 0;
 }
 
-/* Gradients, and the buffers in which they travel, are what the plan says, to the byte; all is there before the first step. */
+/* Gradients, and the buffers in which they are sent, take exactly the bytes of the plan, all before the first step. */
 static void take_no_more(int rank, int size, rm_kv *store, void *context) {
     rm_ddp_config ddp = {.rows = 2, .compress = *(rm_compress *)context, .first_bucket_bytes = 1, .bucket_bytes = 3000};
     member m = join(rank, size, store, &ddp);
@@ -513,7 +517,7 @@ static void take_no_more(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_run(m.group, &(rm_collective){.kind = RM_BARRIER}));
     leave(&m);
 }
-START_TEST(steps_take_no_shared_memory) {
+START_TEST(steps_allocate_no_shared_memory) {
     rm_compress ways[] = {RM_COMPRESS_NONE, RM_COMPRESS_FP16, RM_COMPRESS_BF16};
     for (int size = 2; size <= 3; size++) run_ranks(size, take_no_more, &ways[_i]);
 }
@@ -557,7 +561,7 @@ static void one_of_eight_shards(int rank, int size, rm_kv *store, void *context)
     free(parameters);
     leave(&m);
 }
-START_TEST(the_number_of_ranks_changes_no_bit) {
+START_TEST(bits_do_not_depend_on_the_number_of_ranks) {
     result *r = mmap(NULL, 4 * sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert(r != MAP_FAILED);
     for (int k = 0; k < 4; k++) run_ranks(1 << k, one_of_eight_shards, &r[k]);
@@ -566,7 +570,7 @@ START_TEST(the_number_of_ranks_changes_no_bit) {
 }
 END_TEST
 
-/* ---- Ranks that do something else -------------------------------------------------------------------------------- */
+/* ---- Ranks that disagree ----------------------------------------------------------------------------------------- */
 
 static void another_shape(member *m, remat_config *config, bool odd) {
     config->ranks = rm_ddp_ranks(m->ddp);
@@ -579,7 +583,7 @@ static void another_shape(member *m, remat_config *config, bool odd) {
     need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
 }
 
-/* The first collective that differs is that of the first bucket which does. */
+/* The first collective that differs is that of the first bucket that differs. */
 static void another_cap(member *m, remat_config *config, bool odd) {
     remat_ranks table = *rm_ddp_ranks(m->ddp);
     if (odd) table.first_bucket_bytes = 500;
@@ -595,7 +599,7 @@ static void another_cap(member *m, remat_config *config, bool odd) {
     need(strstr(remat_last_error(), "all_reduce of"), "%s", remat_last_error());
 }
 
-/* Buckets 0 and 1 the other way round, which have the same size. */
+/* Exchanges buckets 0 and 1, which have the same size. */
 static remat_status reduce_swapped(void *context, const remat_bucket *bucket) {
     static remat_bucket held;
     const remat_ranks *inner = context;
@@ -614,7 +618,7 @@ static remat_status sum_swapped(void *context, double *values, int64_t n) {
 static void another_order(member *m, remat_config *config, bool odd) {
     remat_ranks table = *rm_ddp_ranks(m->ddp), inner = table;
     table.first_bucket_bytes = table.bucket_bytes = inner.first_bucket_bytes = inner.bucket_bytes =
-        1; /* one array each */
+        1; /* one array per bucket */
     table.context = &inner;
     table.reduce = reduce_swapped;
     table.wait = wait_swapped;
@@ -637,7 +641,7 @@ static void another_order(member *m, remat_config *config, bool odd) {
          "%s", remat_last_error());
 }
 
-/* One stops after its first step. */
+/* One rank stops after its first step. */
 static void a_missing_step(member *m, remat_config *config, bool odd) {
     config->ranks = rm_ddp_ranks(m->ddp);
     config->optimizer = "sgd";
@@ -656,7 +660,7 @@ static void a_missing_step(member *m, remat_config *config, bool odd) {
          "%s", remat_last_error());
 }
 
-/* Before the first step, on all ranks; and the group goes on. */
+/* Fails before the first step, on all ranks; the group remains usable. */
 static void another_setting(member *m, remat_config *config, bool odd) {
     config->ranks = rm_ddp_ranks(m->ddp);
     config->optimizer = "sgd";
@@ -684,7 +688,7 @@ static void another_setting(member *m, remat_config *config, bool odd) {
         need_ok(rm_ddp_broadcast(m->ddp, m->session));
 }
 
-/* In the step itself, on all ranks, with nobody's parameters changed. */
+/* Fails in the step itself, on all ranks, without changing any rank's parameters. */
 static void another_rate(member *m, remat_config *config, bool odd) {
     config->ranks = rm_ddp_ranks(m->ddp);
     config->optimizer = "adam";
@@ -713,17 +717,17 @@ static void with_an_odd_one(int rank, int size, rm_kv *store, void *context) {
     oddities[*(int *)context](&m, &config, rank == size - 1);
     leave(&m);
 }
-START_TEST(an_odd_rank_is_told_with_names) {
+START_TEST(disagreeing_rank_is_named_with_the_difference) {
     for (int size = 2; size <= 3; size++) run_ranks(size, with_an_odd_one, &_i);
 }
 END_TEST
 
-/* ---- A rank that dies in the middle of a step -------------------------------------------------------------------- */
+/* ---- A rank that dies during a step ------------------------------------------------------------------------------ */
 
 static remat_status die_at_bucket_2(void *context, const remat_bucket *bucket) {
     const remat_ranks *inner = context;
     if (bucket->index == 2) {
-        nap_ms(50); /* buckets 0 and 1 are done by then */
+        nap_ms(50); /* by then buckets 0 and 1 are done */
         raise(SIGKILL);
     }
     return inner->reduce(inner->context, bucket);
@@ -752,14 +756,14 @@ static void one_dies(int rank, int size, rm_kv *store, void *context) {
     need(strstr(said, "signal 9 (Killed)") && strstr(said, "bucket 1, which begins with "), "%s", said);
     leave(&m);
 }
-START_TEST(a_dead_rank_is_named_with_its_last_bucket) {
+START_TEST(dead_rank_is_named_with_its_last_bucket) {
     pid_t pid[MOST_RANKS];
     start_ranks(3, one_dies, NULL, pid);
     for (int r = 0; r < 3; r++) ck_assert_int_eq(end_of(pid[r]), r == 2 ? 128 + SIGKILL : 0);
 }
 END_TEST
 
-/* ---- A rank whose step fails half-way ---------------------------------------------------------------------------- */
+/* ---- A rank whose step fails ------------------------------------------------------------------------------------- */
 
 static remat_status fail_at_bucket_2(void *context, const remat_bucket *bucket) {
     counter *c = context;
@@ -767,7 +771,8 @@ static remat_status fail_at_bucket_2(void *context, const remat_bucket *bucket) 
     return c->inner->reduce(c->inner->context, bucket);
 }
 
-/* What it has handed over by then is still under way when its session and all go: the others are late. */
+/* The buckets that it has already issued are still running when its session and group are freed, since the other ranks
+ * are late. */
 static void one_fails(int rank, int size, rm_kv *store, void *context) {
     const char *wires = context;
     remat_config config = REMAT_CONFIG_INIT;
@@ -794,12 +799,12 @@ static void one_fails(int rank, int size, rm_kv *store, void *context) {
     leave(&m);
     need(seconds() - start < 10, "%.1f s until it was over", seconds() - start);
 }
-START_TEST(a_step_that_fails_is_over_for_all) { run_ranks(3, one_fails, (void *)(_i ? "bf16" : "")); }
+START_TEST(failed_step_fails_on_all_ranks) { run_ranks(3, one_fails, (void *)(_i ? "bf16" : "")); }
 END_TEST
 
-/* ---- Parameters on their way from rank 0 ------------------------------------------------------------------------- */
+/* ---- Sending parameters from rank 0 ------------------------------------------------------------------------------ */
 
-/* Small ones, of which many travel together, and such as are cut: of just 1 MiB, and above. */
+/* Small arrays, of which one broadcast carries many, and arrays that are split: of exactly 1 MiB and above. */
 static void get_parameters(int rank, int size, rm_kv *store, void *context) {
     static const int64_t width[] = {3, 700, 512, 512, 5, 1};
     enum { LAYERS = (int)(sizeof width / sizeof *width) - 1, ROWS = 2 };
@@ -832,22 +837,23 @@ static void get_parameters(int rank, int size, rm_kv *store, void *context) {
     free(after);
     leave(&m);
 }
-START_TEST(parameters_of_any_size_arrive) { run_ranks(2, get_parameters, NULL); }
+START_TEST(parameters_of_any_size_are_sent) { run_ranks(2, get_parameters, NULL); }
 END_TEST
 
 int main(void) {
     Suite *suite = suite_create("dist/ddp_sessions");
     TCase *training = tcase_create("training"), *odd = tcase_create("odd");
     tcase_set_timeout(training, 600);
-    tcase_add_loop_test(training, many_ranks_do_what_one_does, 0, VARIANTS);
-    tcase_add_loop_test(training, every_strategy_reduces_once, 0, 2);
-    tcase_add_loop_test(training, random_networks_and_plans, 0, 3);
-    tcase_add_loop_test(training, steps_take_no_shared_memory, 0, 3);
-    tcase_add_test(training, parameters_of_any_size_arrive);
-    tcase_add_test(training, the_number_of_ranks_changes_no_bit);
-    tcase_add_loop_test(odd, an_odd_rank_is_told_with_names, 0, (int)(sizeof oddities / sizeof *oddities));
-    tcase_add_test(odd, a_dead_rank_is_named_with_its_last_bucket);
-    tcase_add_loop_test(odd, a_step_that_fails_is_over_for_all, 0, 2);
+    tcase_add_loop_test(training, many_ranks_give_the_result_of_one, 0, VARIANTS);
+    tcase_add_loop_test(training, every_strategy_reduces_each_bucket_once, 0, 2);
+    tcase_add_loop_test(training, random_networks_and_plans_give_the_defined_mean, 0, 3);
+    tcase_add_loop_test(training, steps_allocate_no_shared_memory, 0, 3);
+    tcase_add_test(training, parameters_of_any_size_are_sent);
+    tcase_add_test(training, bits_do_not_depend_on_the_number_of_ranks);
+    tcase_add_loop_test(odd, disagreeing_rank_is_named_with_the_difference, 0,
+                        (int)(sizeof oddities / sizeof *oddities));
+    tcase_add_test(odd, dead_rank_is_named_with_its_last_bucket);
+    tcase_add_loop_test(odd, failed_step_fails_on_all_ranks, 0, 2);
     suite_add_tcase(suite, training);
     suite_add_tcase(suite, odd);
     SRunner *runner = srunner_create(suite);

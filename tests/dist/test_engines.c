@@ -1,6 +1,6 @@
-/* test_engines.c: the engines for ranks on many machines, mpi and gloo, on this one: the same random collectives, the same
- * faults, ranks that die and ranks that do not come. Gloo's ranks are forked; MPI's are this program again, started by
- * mpirun. An engine that this build or machine lacks is left out. */
+/* test_engines.c: the engines for several hosts, mpi and gloo, on this host: the same random collectives, the same
+ * faults, ranks that die and ranks that do not arrive. Gloo's ranks are forked; MPI's are this program again, started
+ * by mpirun. An engine that this build or machine lacks is skipped. */
 #include "tests/dist/collectives.h"
 #include "tests/dist/mpirun.h"
 
@@ -31,7 +31,7 @@ static void same_bits(rm_group *group) {
     for (int r = 1; r < size; r++) need(!memcmp(all[0], all[r], sizeof x), "rank %d has other bits", r);
 }
 
-/* The last rank does something else in its second call. */
+/* The last rank issues something else in its second call. */
 static void disagree(rm_group *group, rm_collective odd, const char *words) {
     static float x[64];
     rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 1, .in = x, .out = x};
@@ -66,7 +66,7 @@ static void die(rm_group *group) {
     need_peer(rm_group_poll(group), ranks);
 }
 
-/* The last rank does not come to the second call, and lives. */
+/* The last rank lives, but does not issue the second call. */
 static void dawdle(rm_group *group) {
     static float x[8];
     rm_collective what = {.kind = RM_ALL_REDUCE, .count = 8, .tag = 9, .in = x, .out = x};
@@ -108,10 +108,10 @@ static void in_a_rank(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = {.engine = j->engine, .rank = rank, .size = size, .store = store};
     config.timeout_ms = strcmp(j->scenario, "absence") ? 60000 : 1500;
-    config.join_ms = 60000; /* MPI takes long to start on a busy machine */
+    config.join_ms = 60000; /* MPI starts slowly on a busy machine */
     need_ok(rm_group_open(&config, &group));
     play(group, j->scenario);
-    if (!strcmp(j->scenario, "absence")) rm_group_abort(group, "seen enough"); /* nobody waits for anybody */
+    if (!strcmp(j->scenario, "absence")) rm_group_abort(group, "seen enough"); /* no rank waits for another */
     rm_group_close(group);
 }
 
@@ -140,8 +140,8 @@ START_TEST(gloo) {
 }
 END_TEST
 
-/* Exchanges until the group fails: a write to a connection whose other end has just gone must not end this rank too. Gloo
- * sometimes waits for such a write until its own time-out, which is short here. */
+/* Exchanges until the group fails: a write to a connection whose other end has just gone must not end this rank, too.
+ * Gloo sometimes waits for such a write until its own timeout, which is short here. */
 static void exchange_until_it_fails(int rank, int size, rm_kv *store, void *context) {
     static float x[100000];
     rm_group *group;
@@ -156,7 +156,7 @@ static void exchange_until_it_fails(int rank, int size, rm_kv *store, void *cont
     _exit(0);
 }
 
-START_TEST(gloo_and_broken_pipes) {
+START_TEST(broken_gloo_connections_do_not_kill_the_rank) {
     pid_t pid[MOST_RANKS];
     int ready[2];
     char byte;
@@ -174,15 +174,15 @@ START_TEST(gloo_and_broken_pipes) {
 }
 END_TEST
 
-/* ---- Strangers: listen() as Gloo finds it ---- */
+/* ---- Strangers: replaces the listen() that Gloo calls ---- */
 
 static struct {
-    int most; /* ports that a stranger connects to, in each rank */
+    int most; /* the most ports that a stranger connects to, in each rank */
     bool junk, leaves, came;
 } strangers;
 
-/* Gloo of 2022 waits for one rank at each of its ports; whoever comes first is taken for it. That of 2023 has one port for all ranks,
- * who say which they are: no stranger comes here. */
+/* Gloo of 2022 waits for one rank at each of its ports and takes whoever comes first for it. Gloo of 2023 has one port
+ * for all ranks, which identify themselves, so no stranger is tried there. */
 int listen(int fd, int backlog) {
     struct sockaddr_in here;
     socklen_t bytes = sizeof here;
@@ -213,8 +213,8 @@ static void meet_strangers(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
 }
 
-/* One that says nothing, one that talks, one that goes again; to the first ports, or to all that there ever are. */
-START_TEST(gloo_and_strangers) {
+/* Strangers that say nothing, that talk, or that leave again; on the first ports, or on all ports ever opened. */
+START_TEST(strangers_on_gloo_ports_are_detected) {
     strangers.most = _i < 3 ? 2 : 1000;
     strangers.junk = _i % 3 == 1;
     strangers.leaves = _i % 3 == 2;
@@ -222,7 +222,8 @@ START_TEST(gloo_and_strangers) {
 }
 END_TEST
 
-/* One rank fails before it listens: the others hear of it, long before their time is up. Gloo of 2023 takes ten seconds to give up. */
+/* One rank fails before it listens: the others learn of it long before their time limit. Gloo of 2023 takes ten seconds
+ * to give up. */
 static void choose_no_interface(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = {.engine = "gloo", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
@@ -232,10 +233,10 @@ static void choose_no_interface(int rank, int size, rm_kv *store, void *context)
     need_peer(rm_group_open(&config, &group), "rank 1 could not connect to the other ranks through nonexist0");
     need(seconds() - start < 20, "%.1f s", seconds() - start);
 }
-START_TEST(gloo_without_an_interface) { run_ranks(3, choose_no_interface, NULL); }
+START_TEST(missing_interface_is_an_error_on_all_ranks) { run_ranks(3, choose_no_interface, NULL); }
 END_TEST
 
-/* Threads that Gloo starts are kept from SIGPIPE; the program's own way with it stays. */
+/* SIGPIPE is blocked in the threads that Gloo starts; the program's own handling of it does not change. */
 static void keep_the_signal(int rank, int size, rm_kv *store, void *context) {
     sigset_t mask;
     struct sigaction action;
@@ -246,7 +247,7 @@ static void keep_the_signal(int rank, int size, rm_kv *store, void *context) {
     need(!sigaction(SIGPIPE, NULL, &action) && action.sa_handler == SIG_DFL, "its action has changed");
     rm_group_close(group);
 }
-START_TEST(gloo_leaves_the_signal_to_the_program) { run_ranks(2, keep_the_signal, NULL); }
+START_TEST(gloo_leaves_the_programs_sigpipe_handling_unchanged) { run_ranks(2, keep_the_signal, NULL); }
 END_TEST
 #endif
 
@@ -272,7 +273,7 @@ START_TEST(mpi) {
 END_TEST
 #endif
 
-/* LeakSanitizer asks: Gloo loses its list of interfaces where the one that was asked for is not there. */
+/* For LeakSanitizer: Gloo loses its list of interfaces if the requested one does not exist. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:gloo::transport::tcp::CreateDevice\n"; }
 
@@ -287,10 +288,10 @@ int main(int argc, char **argv) {
 #ifdef REMAT_HAVE_GLOO
     tcase_add_loop_test(engines, gloo, 0, SCENARIOS);
     TCase *signals = tcase_create("signals");
-    tcase_add_test(signals, gloo_and_broken_pipes);
-    tcase_add_test(signals, gloo_leaves_the_signal_to_the_program);
-    tcase_add_test(signals, gloo_without_an_interface);
-    tcase_add_loop_test(signals, gloo_and_strangers, 0, 6);
+    tcase_add_test(signals, broken_gloo_connections_do_not_kill_the_rank);
+    tcase_add_test(signals, gloo_leaves_the_programs_sigpipe_handling_unchanged);
+    tcase_add_test(signals, missing_interface_is_an_error_on_all_ranks);
+    tcase_add_loop_test(signals, strangers_on_gloo_ports_are_detected, 0, 6);
     tcase_set_timeout(signals, 250);
     suite_add_tcase(suite, signals);
 #endif

@@ -1,6 +1,7 @@
-/* test_gpus.c: ranks whose sessions lie on GPUs: engine/cuda/device.c and dist/nccl/group_nccl.c together, on one fake of CUDA and NCCL
- * (fake_gpus), the CPU's kernels in its streams. Two ranks on "cuda" end with the bits of two ranks on "cpu"; gradients travel
- * while the backward pass goes on, and no stream touches what another has not finished with. No GPU has any part in this. */
+/* test_gpus.c: ranks with sessions on GPUs: engine/cuda/device.c and dist/nccl/group_nccl.c together, on one fake of
+ * CUDA and NCCL (fake_gpus) that runs the CPU's kernels in its streams. Two ranks on "cuda" give the bits of two ranks
+ * on "cpu". Gradients are sent during the backward pass, and no stream touches data that another one has not finished.
+ * No real GPU is used. */
 #include "engine/abi.h"
 #include "tests/dist/ranks.h"
 
@@ -22,7 +23,7 @@ typedef struct {
 typedef struct {
     rm_group *host, *gpus;
     rm_ddp *ddp;
-    remat_ranks ranks; /* ddp's, watched */
+    remat_ranks ranks; /* the ddp's table, observed */
     remat_session *session;
 } member;
 
@@ -43,10 +44,10 @@ static void use_fakes(int rank, uint64_t seed) {
     setenv("REMAT_NCCL_LIBRARY", FAKE_CUDA, 1);
 }
 
-static int64_t early; /* buckets that were handed over while the GPU was still at work on them */
+static int64_t early; /* number of buckets issued while the GPU was still computing them */
 
-/* What is handed over to other ranks must be there, or there must be an event. With an event it may be sent while the host does
- * nothing else: whoever forgets the event reads what another stream is writing, and the fake says so. */
+/* Data passed to other ranks must be complete, or have an event. With an event they may be sent while the host does
+ * nothing else: without it, NCCL would read what another stream is writing, and the fake reports that. */
 static void watch_one(const remat_bucket *b, const float *start) {
     bool made = !fake_in_flight(start, (uint64_t)b->count * sizeof(float));
     need(made || b->ready, "it is still being made, and there is no event");
@@ -82,7 +83,7 @@ static void join(member *m, int rank, int size, rm_kv *store, const job *j, bool
     rm_ddp_config config = j->ddp;
     config.group = m->host;
     config.gpus = m->gpus;
-    config.rows = 3; /* as random_net has */
+    config.rows = 3; /* as in random_net */
     need_ok(rm_ddp_open(&config, &m->ddp));
     watch(m);
 }
@@ -197,13 +198,13 @@ static const job jobs[] = {
 };
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
-START_TEST(ranks_on_gpus_are_ranks_on_processors) { run_ranks(2, train_twice, (void *)(uintptr_t)&jobs[_i]); }
+START_TEST(ranks_on_gpus_give_the_bits_of_ranks_on_cpus) { run_ranks(2, train_twice, (void *)(uintptr_t)&jobs[_i]); }
 END_TEST
 
 /* ---- What fails -------------------------------------------------------------------------------------------------- */
 
-/* A GPU breaks in the second step, when the host may long have handed over gradients that will never be made. (Of one rank: what
- * the fake of NCCL waits for in a collective, it waits for without an end.) */
+/* A GPU breaks in the second step, when the host may already have issued gradients that will never be computed. (With
+ * one rank only: the fake NCCL waits in a collective without a limit.) */
 static void breaks(int rank, int size, rm_kv *store, void *context) {
     member m;
     remat_step_result r;
@@ -223,7 +224,7 @@ static void breaks(int rank, int size, rm_kv *store, void *context) {
     leave(&m);
     need(seconds() - start < 20, "only after %.1f s", seconds() - start);
 }
-START_TEST(a_gpu_breaks) {
+START_TEST(broken_gpu_is_an_error) {
     static const int work[] = {1, 7, 20, 40};
     run_ranks(1, breaks, (void *)&work[_i]);
 }
@@ -248,10 +249,10 @@ static void is_refused(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(m.host);
     need_nothing_wrong();
 }
-START_TEST(what_cannot_be_done_yet) { run_ranks(2, is_refused, NULL); }
+START_TEST(unsupported_settings_are_refused) { run_ranks(2, is_refused, NULL); }
 END_TEST
 
-/* Sessions on the one device, ranks that add up in the memory of the other. */
+/* The session is on one device, but the ranks sum in another device's memory. */
 static void does_not_match(int rank, int size, rm_kv *store, void *context) {
     member m;
     net n;
@@ -271,16 +272,16 @@ static void does_not_match(int rank, int size, rm_kv *store, void *context) {
     leave(&m);
     need_nothing_wrong();
 }
-START_TEST(ranks_of_another_memory) { run_ranks(2, does_not_match, NULL); }
+START_TEST(mismatched_memory_is_refused) { run_ranks(2, does_not_match, NULL); }
 END_TEST
 
 int main(void) {
     Suite *suite = suite_create("dist/gpus");
     TCase *all = tcase_create("gpus");
-    tcase_add_loop_test(all, ranks_on_gpus_are_ranks_on_processors, 0, JOBS);
-    tcase_add_loop_test(all, a_gpu_breaks, 0, 4);
-    tcase_add_test(all, what_cannot_be_done_yet);
-    tcase_add_test(all, ranks_of_another_memory);
+    tcase_add_loop_test(all, ranks_on_gpus_give_the_bits_of_ranks_on_cpus, 0, JOBS);
+    tcase_add_loop_test(all, broken_gpu_is_an_error, 0, 4);
+    tcase_add_test(all, unsupported_settings_are_refused);
+    tcase_add_test(all, mismatched_memory_is_refused);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_group.c: groups of ranks that are processes of this host (the engine `local`), and what all engines share: random
- * collectives against a plain sum in rank order, the queue, and every way to go wrong, each with its sentence. */
+/* test_group.c: groups of ranks that are processes of this host (the engine `local`), and what all engines share:
+ * random collectives compared with a plain sum in rank order, the queue, and every kind of failure with its message. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -22,7 +22,7 @@ static void many_cases(int rank, int size, rm_kv *store, void *context) {
 START_TEST(random_collectives_are_sums_in_rank_order) { run_ranks(_i, many_cases, &(int){_i <= 2 ? 150 : 60}); }
 END_TEST
 
-/* Hundreds under way at once, waited for out of order. */
+/* Hundreds of unfinished collectives, waited for out of order. */
 static void a_full_queue(int rank, int size, rm_kv *store, void *context) {
     enum { CALLS = 600, N = 33 };
     static int32_t data[CALLS][N];
@@ -45,10 +45,10 @@ static void a_full_queue(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_poll(group));
     rm_group_close(group);
 }
-START_TEST(a_queue_runs_in_order) { run_ranks(3, a_full_queue, NULL); }
+START_TEST(queued_collectives_run_in_order) { run_ranks(3, a_full_queue, NULL); }
 END_TEST
 
-/* More ranks than cores, waiting long: all asleep on their futexes, and woken. */
+/* More ranks than cores with long waits: all sleep on their futexes and are woken. */
 static void slow_ranks(int rank, int size, rm_kv *store, void *context) {
     rm_group *group = open_group(engine, rank, size, store);
     (void)context;
@@ -61,10 +61,10 @@ static void slow_ranks(int rank, int size, rm_kv *store, void *context) {
     }
     rm_group_close(group);
 }
-START_TEST(ranks_sleep_and_wake) { run_ranks(8, slow_ranks, NULL); }
+START_TEST(waiting_ranks_sleep_and_are_woken) { run_ranks(8, slow_ranks, NULL); }
 END_TEST
 
-/* Two groups over one store do not mix; one is closed while the other goes on. */
+/* Two groups over one store do not mix; one is closed while the other is used. */
 static void two_groups(int rank, int size, rm_kv *store, void *context) {
     rm_group *a = open_group(engine, rank, size, store), *b;
     (void)context;
@@ -75,7 +75,7 @@ static void two_groups(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(a);
     do_case(b, 77, true);
     rm_group_close(b);
-    for (int k = 0; k < 3; k++) { /* and a name can be used again */
+    for (int k = 0; k < 3; k++) { /* and a name can be reused */
         a = open_group(engine, rank, size, store);
         do_case(a, (uint64_t)k, true);
         rm_group_close(a);
@@ -84,7 +84,7 @@ static void two_groups(int rank, int size, rm_kv *store, void *context) {
 START_TEST(groups_do_not_mix) { run_ranks(2, two_groups, NULL); }
 END_TEST
 
-/* Buffers from the arena are zero, can be given back and had again, and end. */
+/* Buffers from the arena are zeroed, can be freed and allocated again, and end with the group. */
 static void buffers(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     (void)context;
@@ -98,12 +98,13 @@ static void buffers(int rank, int size, rm_kv *store, void *context) {
     need(!rm_group_alloc(group, UINT64_MAX), "that was too much");
     need((a = rm_group_alloc(group, 200000)) && a[0] == 0 && a[199999] == 0, "not zero");
     rm_group_free(group, NULL);
-    rm_group_close(group); /* b and c with it */
+    rm_group_close(group); /* frees b and c */
 }
-START_TEST(buffers_come_and_go) { run_ranks(2, buffers, NULL); }
+START_TEST(buffers_are_allocated_freed_and_reused) { run_ranks(2, buffers, NULL); }
 END_TEST
 
-/* Pages of the caller's that take part where they lie, beside others that do not; given back, taken again, closed upon. */
+/* The caller's pages, mapped in place, next to pages that are not; unmapped, mapped again, and still mapped when the
+ * group is closed. */
 static void mapped_pages(int rank, int size, rm_kv *store, void *context) {
     enum { PAGES = 40, N = 30 * 4096 / 4, CALLS = 25 };
     (void)context;
@@ -138,17 +139,17 @@ static void mapped_pages(int rank, int size, rm_kv *store, void *context) {
         rm_group_unmap(group, own + 4096);
         for (int i = 0; i < N; i++) need(x[i] == 0, "not zero again");
         memset(x, 1, N * 4);
-        rm_group_unmap(group, own + 4096); /* nothing is mapped there: left alone */
+        rm_group_unmap(group, own + 4096); /* nothing is mapped there, so it is ignored */
         need(own[4096] == 1, "was not left alone");
     }
     rm_group_close(group);
-    own[4096] = 5; /* still memory */
+    own[4096] = 5; /* it is memory again */
     munmap(own, PAGES * 4096);
 }
-START_TEST(pages_are_shared_in_place) { run_ranks(2 + _i, mapped_pages, NULL); }
+START_TEST(mapped_pages_are_shared_in_place) { run_ranks(2 + _i, mapped_pages, NULL); }
 END_TEST
 
-START_TEST(one_rank_needs_nobody) {
+START_TEST(single_rank_needs_no_store) {
     rm_group *group;
     ck_ok(rm_group_open(&(rm_group_config){.size = 1}, &group));
     for (uint64_t k = 0; k < 60; k++) do_case(group, k, true);
@@ -156,7 +157,7 @@ START_TEST(one_rank_needs_nobody) {
 }
 END_TEST
 
-/* Whichever allocation fails, opening says so and gives back what it took (leaks are the sanitizer's to find). */
+/* Whichever allocation fails, opening reports it and frees what it took (sanitizers find leaks). */
 static remat_status open_and_close(const char *path) {
     rm_kv *store;
     rm_group *group;
@@ -171,7 +172,7 @@ static remat_status open_and_close(const char *path) {
     rm_kv_close(store);
     return status;
 }
-START_TEST(every_failed_allocation_is_an_answer) {
+START_TEST(every_failed_allocation_is_an_error) {
     const char *path = _i ? meeting_place() : NULL;
     for (int64_t n = 1;; n++) {
         ck_assert_int_lt(n, 100);
@@ -220,7 +221,7 @@ START_TEST(bad_arguments_are_refused_and_harmless) {
     ck_fails(rm_group_open(&(rm_group_config){.size = 1, .engine = "carrier pigeon"}, &group), INVALID, "pigeon");
     const rm_group_api *api;
     ck_fails(rm_module_open("pigeon", &api), MISSING, "remat_pigeon.so");
-    ck_assert(rm_group_open(&(rm_group_config){.size = 1, .engine = "nccl"}, &group)); /* no GPU was named */
+    ck_assert(rm_group_open(&(rm_group_config){.size = 1, .engine = "nccl"}, &group)); /* the config names no GPU */
     ck_assert_ptr_nonnull(strstr(remat_last_error(), "GPU"));
 }
 END_TEST
@@ -234,7 +235,7 @@ static const char *bucket_name(void *context, uint32_t tag) {
     return text;
 }
 
-/* What the odd rank does otherwise than the rest in its 4th call, and what must be said of it. */
+/* How the odd rank deviates in its 4th call, and what the message must say. */
 typedef struct {
     const char *what, *words;
     rm_collective usual, odd;
@@ -285,7 +286,7 @@ enum { FAULTS = sizeof faults / sizeof *faults };
 
 typedef struct {
     const fault *fault;
-    int odd; /* the rank */
+    int odd; /* the deviating rank */
     bool queued;
 } faulty_run;
 
@@ -303,11 +304,11 @@ static void one_fault(int rank, int size, rm_kv *store, void *context) {
     snprintf(words, sizeof words, "ranks 0 and %d disagree", run->odd ? run->odd : 1);
     need(strstr(remat_last_error(), words), "'%s' does not say '%s'", remat_last_error(), words);
     need(strstr(remat_last_error(), "call 4") && strstr(remat_last_error(), "bucket"), "%s", remat_last_error());
-    need_peer(rm_group_run(group, what), words); /* and again */
+    need_peer(rm_group_run(group, what), words); /* every later call fails in the same way */
     need_peer(rm_group_poll(group), words);
     rm_group_close(group);
 }
-START_TEST(ranks_that_disagree_are_told_in_that_call) {
+START_TEST(disagreement_fails_in_the_same_call) {
     for (int odd = 0; odd < 3; odd++) {
         faulty_run run = {.fault = &faults[_i], .odd = odd, .queued = odd == 1};
         run_ranks(3, one_fault, &run);
@@ -315,7 +316,7 @@ START_TEST(ranks_that_disagree_are_told_in_that_call) {
 }
 END_TEST
 
-/* Random sequences in which one rank skips a call, repeats one, or swaps two that look alike: never a wrong sum. */
+/* Random sequences in which one rank skips a call, repeats one, or swaps two similar ones: never a wrong sum. */
 static void skip_or_swap(int rank, int size, rm_kv *store, void *context) {
     uint64_t state = *(uint64_t *)context;
     rm_group *group = open_group(engine, rank, size, store);
@@ -341,7 +342,7 @@ START_TEST(skipped_and_swapped_calls_never_sum) {
 }
 END_TEST
 
-/* ---- Ranks that do not come -------------------------------------------------------------------------------------- */
+/* ---- Ranks that do not arrive ------------------------------------------------------------------------------------ */
 
 static void one_leaves(int rank, int size, rm_kv *store, void *context) {
     rm_group *group = open_group(engine, rank, size, store);
@@ -352,7 +353,7 @@ static void one_leaves(int rank, int size, rm_kv *store, void *context) {
         need(strstr(remat_last_error(), "left the group after call 1, barrier (tag 5)"), "%s", remat_last_error());
     rm_group_close(group);
 }
-START_TEST(a_missing_last_call_is_noticed) { run_ranks(3, one_leaves, NULL); }
+START_TEST(missing_last_call_is_detected) { run_ranks(3, one_leaves, NULL); }
 END_TEST
 
 static void one_dawdles(int rank, int size, rm_kv *store, void *context) {
@@ -384,11 +385,11 @@ static void one_sleeps(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_open(&config, &group));
     need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
     double start = seconds();
-    while (!rm_group_poll(group) && seconds() < start + 30) nap_ms(10); /* computes, and asks now and then */
+    while (!rm_group_poll(group) && seconds() < start + 30) nap_ms(10); /* computes, and polls now and then */
     need_peer(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 8}), "1500 ms");
     rm_group_close(group);
 }
-START_TEST(a_rank_that_never_comes_is_named) { run_ranks(2, one_sleeps, NULL); }
+START_TEST(rank_that_never_arrives_is_named) { run_ranks(2, one_sleeps, NULL); }
 END_TEST
 
 /* ---- Ranks that die ---------------------------------------------------------------------------------------------- */
@@ -396,7 +397,7 @@ END_TEST
 typedef struct {
     int victim, how;       /* how: a signal; 0: exit(3) */
     bool large, computing; /* what the survivors do meanwhile */
-    double died_at;        /* shared: written by the parent or the victim */
+    double died_at;        /* shared memory: written by the parent or the victim */
 } death;
 
 static void one_dies(int rank, int size, rm_kv *store, void *context) {
@@ -425,7 +426,7 @@ static void one_dies(int rank, int size, rm_kv *store, void *context) {
     }
     *(volatile double *)&d->died_at = seconds();
     if (d->how) raise(d->how);
-    syscall(SYS_exit_group, 3); /* not _exit, which a sanitizer makes last a second */
+    syscall(SYS_exit_group, 3); /* not _exit, which sanitizers delay by a second */
 }
 
 static void *shared_page(size_t bytes) {
@@ -442,7 +443,7 @@ static void need_death(int size, death d) {
     for (int r = 0; r < size; r++) ck_assert_int_eq(end_of(pid[r]), r != d.victim ? 0 : d.how ? 128 + d.how : 3);
 }
 
-START_TEST(a_dead_rank_is_named_at_once) {
+START_TEST(dead_rank_is_named_at_once) {
     need_death(2, (death){.victim = 1, .how = SIGKILL});
     need_death(3, (death){.victim = 0, .how = SIGKILL, .large = true});
     need_death(4, (death){.victim = 2, .how = SIGKILL, .computing = true});
@@ -452,7 +453,7 @@ END_TEST
 
 /* ---- The launcher dies ------------------------------------------------------------------------------------------- */
 
-/* Ranks that only compute for a while hear of it too. */
+/* Ranks that only compute for a while learn of it, too. */
 static void works_on(int rank, int size, rm_kv *store, void *context) {
     _Atomic int *well = context;
     rm_group *group = open_group(engine, rank, size, store);
@@ -464,7 +465,7 @@ static void works_on(int rank, int size, rm_kv *store, void *context) {
     (*well)++;
 }
 
-START_TEST(ranks_do_not_outlive_a_killed_mpirun) {
+START_TEST(ranks_end_when_mpirun_is_killed) {
     _Atomic int *well = shared_page(sizeof *well);
     pid_t pid[MOST_RANKS], mpirun = fork();
     ck_assert_int_ge(mpirun, 0);
@@ -487,7 +488,7 @@ END_TEST
 typedef struct {
     _Atomic int ready;
     _Atomic double stopped_at;
-    bool let_go; /* it goes on in time, and so must the group */
+    bool let_go; /* the rank is continued in time, and the group must go on */
 } pause_run;
 
 static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
@@ -500,7 +501,7 @@ static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
     run->ready++;
     char text[512] = "";
     if (rank == 1) {
-        while (run->stopped_at == 0) nap_ms(1); /* here it is stopped */
+        while (run->stopped_at == 0) nap_ms(1); /* it is stopped here */
         if (run->let_go) need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
         rm_group_close(group);
         return;
@@ -523,7 +524,7 @@ static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
 }
 
-START_TEST(a_stopped_rank_is_named_in_two_seconds) {
+START_TEST(stopped_rank_is_named_in_two_seconds) {
     pause_run *run = shared_page(sizeof *run);
     pid_t pid[MOST_RANKS];
     run->let_go = _i;
@@ -544,7 +545,7 @@ START_TEST(a_stopped_rank_is_named_in_two_seconds) {
 }
 END_TEST
 
-/* A job that is suspended as a whole and continued later has lost nobody. */
+/* A job that is suspended as a whole and continued later loses no rank. */
 static void all_wait(int rank, int size, rm_kv *store, void *context) {
     pause_run *run = context;
     rm_group *group;
@@ -557,7 +558,7 @@ static void all_wait(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
     rm_group_close(group);
 }
-START_TEST(a_suspended_job_goes_on) {
+START_TEST(suspended_job_continues) {
     pause_run *run = shared_page(sizeof *run);
     pid_t pid[MOST_RANKS];
     start_ranks(2, all_wait, run, pid);
@@ -590,7 +591,7 @@ static void one_aborts(int rank, int size, rm_kv *store, void *context) {
     need(strstr(remat_last_error(), "rank 2"), "%s", remat_last_error());
     rm_group_close(group);
 }
-START_TEST(an_abort_reaches_all) { run_ranks(3, one_aborts, NULL); }
+START_TEST(abort_ends_the_group_on_all_ranks) { run_ranks(3, one_aborts, NULL); }
 END_TEST
 
 static void one_is_late(int rank, int size, rm_kv *store, void *context) {
@@ -600,7 +601,7 @@ static void one_is_late(int rank, int size, rm_kv *store, void *context) {
     if (rank < 2) need_peer(rm_group_open(&config, &group), "rank 2 of 3 did not come");
     if (rank == 2) nap_ms(1500);
 }
-START_TEST(a_start_without_a_rank_fails) { run_ranks(3, one_is_late, NULL); }
+START_TEST(opening_fails_if_a_rank_is_missing) { run_ranks(3, one_is_late, NULL); }
 END_TEST
 
 static void one_dies_early(int rank, int size, rm_kv *store, void *context) {
@@ -610,7 +611,7 @@ static void one_dies_early(int rank, int size, rm_kv *store, void *context) {
     rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store};
     need_peer(rm_group_open(&config, &group), "died before the group had started");
 }
-START_TEST(a_death_before_the_start_is_named) {
+START_TEST(rank_that_dies_before_opening_is_named) {
     pid_t pid[MOST_RANKS];
     start_ranks(2, one_dies_early, NULL, pid);
     ck_assert_int_eq(end_of(pid[0]), 0);
@@ -618,11 +619,11 @@ START_TEST(a_death_before_the_start_is_named) {
 }
 END_TEST
 
-/* ---- The roll call ----------------------------------------------------------------------------------------------- */
+/* ---- Arrivals ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_missing_in_words) {
+START_TEST(missing_ranks_are_listed) {
     static const struct {
-        const char *here, *words; /* 1: it is */
+        const char *here, *words; /* 1: the rank is present */
     } cases[] = {
         {"10", "rank 1 of 2"},
         {"01111", "rank 0 of 5"},
@@ -653,7 +654,7 @@ static void hear(void *context, const char *sentence) {
     strncat(heard, sentence, sizeof heard - strlen(heard) - 1);
 }
 
-/* Who is told whom the store has sent away; the store itself says so to its server alone, so here it is said for it. */
+/* Refusals by the store are reported. Only the store's server normally writes them, so the test does it here. */
 static void one_comes_late(int rank, int size, rm_kv *store, void *context) {
     static const char refused[] = "rank 7 of 9 from \x1b[5mnowhere: why";
     const bool whatever_engine = *(int *)context;
@@ -670,10 +671,10 @@ static void one_comes_late(int rank, int size, rm_kv *store, void *context) {
                      "has refused rank 7 of 9 from ?[5mnowhere: whywaiting for rank 2 of 3 since 2 s; up to 300 s"),
              "heard '%s'", heard);
 }
-START_TEST(the_missing_and_the_refused_are_told) { run_ranks(3, one_comes_late, &_i); }
+START_TEST(missing_and_refused_ranks_are_reported) { run_ranks(3, one_comes_late, &_i); }
 END_TEST
 
-/* Not only after the time-out, and all are told the cause. */
+/* Fails before the timeout, and all ranks get the cause. */
 static void one_dies_before(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     (void)context;
@@ -692,7 +693,7 @@ static void one_does_not_come(int rank, int size, rm_kv *store, void *context) {
     if (rank != 1) need_peer(rm_group_open(&config, &group), "rank 1 of 3 did not come within 500 ms");
     if (rank == 1) nap_ms(1500);
 }
-START_TEST(a_roll_call_fails_on_all) {
+START_TEST(arrival_fails_on_all_ranks) {
     pid_t pid[MOST_RANKS];
     start_ranks(3, one_dies_before, NULL, pid);
     ck_assert_int_eq(end_of(pid[0]), 0);
@@ -706,28 +707,28 @@ int main(void) {
     Suite *suite = suite_create("dist/group");
     TCase *results = tcase_create("results"), *failures = tcase_create("failures");
     tcase_add_loop_test(results, random_collectives_are_sums_in_rank_order, 1, MOST_RANKS + 1);
-    tcase_add_test(results, a_queue_runs_in_order);
-    tcase_add_test(results, ranks_sleep_and_wake);
+    tcase_add_test(results, queued_collectives_run_in_order);
+    tcase_add_test(results, waiting_ranks_sleep_and_are_woken);
     tcase_add_test(results, groups_do_not_mix);
-    tcase_add_test(results, buffers_come_and_go);
-    tcase_add_loop_test(results, pages_are_shared_in_place, 0, 2);
-    tcase_add_test(results, one_rank_needs_nobody);
-    tcase_add_loop_test(results, every_failed_allocation_is_an_answer, 0, 2);
+    tcase_add_test(results, buffers_are_allocated_freed_and_reused);
+    tcase_add_loop_test(results, mapped_pages_are_shared_in_place, 0, 2);
+    tcase_add_test(results, single_rank_needs_no_store);
+    tcase_add_loop_test(results, every_failed_allocation_is_an_error, 0, 2);
     tcase_add_test(results, bad_arguments_are_refused_and_harmless);
-    tcase_add_loop_test(failures, ranks_that_disagree_are_told_in_that_call, 0, FAULTS);
+    tcase_add_loop_test(failures, disagreement_fails_in_the_same_call, 0, FAULTS);
     tcase_add_test(failures, skipped_and_swapped_calls_never_sum);
-    tcase_add_test(failures, a_missing_last_call_is_noticed);
-    tcase_add_test(failures, a_rank_that_never_comes_is_named);
-    tcase_add_test(failures, a_dead_rank_is_named_at_once);
-    tcase_add_test(failures, ranks_do_not_outlive_a_killed_mpirun);
-    tcase_add_loop_test(failures, a_stopped_rank_is_named_in_two_seconds, 0, 2);
-    tcase_add_test(failures, a_suspended_job_goes_on);
-    tcase_add_test(failures, an_abort_reaches_all);
-    tcase_add_test(failures, a_start_without_a_rank_fails);
-    tcase_add_test(failures, a_death_before_the_start_is_named);
-    tcase_add_test(failures, the_missing_in_words);
-    tcase_add_loop_test(failures, the_missing_and_the_refused_are_told, 0, 2);
-    tcase_add_test(failures, a_roll_call_fails_on_all);
+    tcase_add_test(failures, missing_last_call_is_detected);
+    tcase_add_test(failures, rank_that_never_arrives_is_named);
+    tcase_add_test(failures, dead_rank_is_named_at_once);
+    tcase_add_test(failures, ranks_end_when_mpirun_is_killed);
+    tcase_add_loop_test(failures, stopped_rank_is_named_in_two_seconds, 0, 2);
+    tcase_add_test(failures, suspended_job_continues);
+    tcase_add_test(failures, abort_ends_the_group_on_all_ranks);
+    tcase_add_test(failures, opening_fails_if_a_rank_is_missing);
+    tcase_add_test(failures, rank_that_dies_before_opening_is_named);
+    tcase_add_test(failures, missing_ranks_are_listed);
+    tcase_add_loop_test(failures, missing_and_refused_ranks_are_reported, 0, 2);
+    tcase_add_test(failures, arrival_fails_on_all_ranks);
     suite_add_tcase(suite, results);
     suite_add_tcase(suite, failures);
     SRunner *runner = srunner_create(suite);

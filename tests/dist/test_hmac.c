@@ -1,4 +1,5 @@
-/* test_hmac.c: HMAC-SHA256 against the test vectors of RFC 4231, and at every length around a block against Python's. */
+/* test_hmac.c: HMAC-SHA256 compared with the test vectors of RFC 4231, and with Python at every length around a
+ * block. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static const char *hex(const uint8_t *bytes, size_t n) {
     (input) { .text = words }
 typedef struct {
     const char *text;
-    size_t bytes; /* without a text: so many of `fill` */
+    size_t bytes; /* if there is no text: this many bytes of `fill` */
     uint8_t fill;
 } input;
 
@@ -47,7 +48,7 @@ static size_t spell(const input *in, uint8_t *out) {
     return memcpy(out, in->text, strlen(in->text)), strlen(in->text);
 }
 
-START_TEST(the_vectors_of_rfc_4231) {
+START_TEST(rfc_4231_vectors_match) {
     uint8_t key[200], data[200], mac[RM_HMAC_BYTES];
     size_t key_bytes = spell(&vectors[_i].key, key), bytes = spell(&vectors[_i].data, data);
     rm_hmac(key, key_bytes, data, bytes, mac);
@@ -55,8 +56,8 @@ START_TEST(the_vectors_of_rfc_4231) {
 }
 END_TEST
 
-/* hmac.new(b"k" * n, bytes(range(n)), "sha256") for n = 0 ... 199, folded into one. */
-START_TEST(all_lengths) {
+/* hmac.new(b"k" * n, bytes(range(n)), "sha256") for n = 0 ... 199, combined into one. */
+START_TEST(all_lengths_around_a_block_match) {
     uint8_t key[200] = {0}, data[200] = {0}, mac[RM_HMAC_BYTES], sum[RM_HMAC_BYTES] = {0}, both[2 * RM_HMAC_BYTES];
     for (size_t n = 0; n < sizeof data; n++) {
         memset(key, 'k', n);
@@ -70,7 +71,7 @@ START_TEST(all_lengths) {
 }
 END_TEST
 
-START_TEST(every_bit_counts) {
+START_TEST(every_bit_changes_the_result) {
     uint8_t a[RM_HMAC_BYTES] = {0}, b[RM_HMAC_BYTES] = {0};
     ck_assert(rm_hmac_same(a, b));
     for (int bit = 0; bit < 8 * RM_HMAC_BYTES; bit++) {
@@ -84,9 +85,9 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("dist/hmac");
     TCase *cases = tcase_create("hmac");
-    tcase_add_loop_test(cases, the_vectors_of_rfc_4231, 0, sizeof vectors / sizeof *vectors);
-    tcase_add_test(cases, all_lengths);
-    tcase_add_test(cases, every_bit_counts);
+    tcase_add_loop_test(cases, rfc_4231_vectors_match, 0, sizeof vectors / sizeof *vectors);
+    tcase_add_test(cases, all_lengths_around_a_block_match);
+    tcase_add_test(cases, every_bit_changes_the_result);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

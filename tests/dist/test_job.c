@@ -1,6 +1,6 @@
-/* test_job.c: remat_join, what programs of several ranks use (engine/remat.h): from a place to meet, named in the config or by
- * a launcher's variables, to sessions that train together. What lies beneath has tests of its own; the example 06_two_ranks
- * and the installed library are tested by examples/check_ranks.sh. */
+/* test_job.c: remat_join and related functions for programs with several ranks (engine/remat.h): from a meeting place,
+ * given in the config or by a launcher's variables, to sessions that train together. The layers below have tests of
+ * their own; examples/check_ranks.sh tests the example 06_two_ranks and the installed library. */
 #include "engine/remat.h"
 
 #include "memory/host.h"
@@ -19,7 +19,7 @@ static remat_session *open_session(const remat_job *job, const char *optimizer, 
     config.optimizer = optimizer;
     config.threads = 1;
     config.deterministic_world = deterministic_world;
-    config.seed = (uint64_t)remat_job_rank(job); /* parameters are rank 0's */
+    config.seed = (uint64_t)remat_job_rank(job); /* all ranks get rank 0's parameters */
     config.ranks = remat_job_ranks(job);
     need_ok(remat_session_create(g, remat_mse(g, remat_linear(g, x, w, REMAT_NONE), y), &config, &s));
     remat_graph_free(g);
@@ -47,7 +47,7 @@ static void train(remat_job *job, const char *optimizer, float w[2]) {
     remat_session_free(s);
 }
 
-/* Sums of equal numbers of at most 24 bits: exact. */
+/* Sums of equal numbers of at most 24 bits are exact. */
 static void need_same(remat_job *job, const float *w, int count) {
     for (int i = 0; i < count; i++) {
         double sum[2] = {(double)w[i], 1};
@@ -120,7 +120,7 @@ static void by_variables(int rank, int size, rm_kv *store, void *context) {
     remat_leave(job);
 }
 
-/* In the wrong order: refused with a sentence, on every rank, and nothing is freed twice. */
+/* Leaving in the wrong order is an error on every rank, and nothing is freed twice. */
 static void leaves_too_early(int rank, int size, rm_kv *store, void *context) {
     remat_job_config config = config_of(rank, size);
     remat_step_result r;
@@ -170,17 +170,17 @@ START_TEST(ranks_train_together) {
     for (int size = 2; size <= 4; size++) run_job(size, all_train, &_i);
 }
 END_TEST
-START_TEST(ranks_that_differ_are_told) { run_job(2, differ, NULL); }
+START_TEST(ranks_with_different_settings_are_refused) { run_job(2, differ, NULL); }
 END_TEST
-START_TEST(a_launchers_variables_will_do) { run_job(2, by_variables, NULL); }
+START_TEST(launcher_variables_are_enough_to_join) { run_job(2, by_variables, NULL); }
 END_TEST
-START_TEST(a_rank_that_leaves_is_named) { run_job(2, one_is_gone, NULL); }
-END_TEST
-
-START_TEST(a_session_may_outlive_its_job) { run_job(2, leaves_too_early, &_i); }
+START_TEST(rank_that_leaves_is_named) { run_job(2, one_is_gone, NULL); }
 END_TEST
 
-START_TEST(alone_is_a_job_too) {
+START_TEST(session_may_outlive_its_job) { run_job(2, leaves_too_early, &_i); }
+END_TEST
+
+START_TEST(single_rank_is_a_job) {
     remat_job *job;
     float w[2];
     double number = 5;
@@ -207,7 +207,7 @@ START_TEST(join_timeout_ends_the_wait) {
 }
 END_TEST
 
-START_TEST(what_cannot_work_is_refused) {
+START_TEST(invalid_job_configs_are_refused) {
     remat_job *job;
     ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .grad_compress = "int8"}, &job),
              INVALID, "none, fp16 or bf16");
@@ -244,13 +244,13 @@ int main(void) {
     TCase *tests = tcase_create("job");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, ranks_train_together, 0, 4);
-    tcase_add_test(tests, ranks_that_differ_are_told);
-    tcase_add_test(tests, a_launchers_variables_will_do);
-    tcase_add_test(tests, a_rank_that_leaves_is_named);
-    tcase_add_loop_test(tests, a_session_may_outlive_its_job, 0, 2);
-    tcase_add_test(tests, alone_is_a_job_too);
+    tcase_add_test(tests, ranks_with_different_settings_are_refused);
+    tcase_add_test(tests, launcher_variables_are_enough_to_join);
+    tcase_add_test(tests, rank_that_leaves_is_named);
+    tcase_add_loop_test(tests, session_may_outlive_its_job, 0, 2);
+    tcase_add_test(tests, single_rank_is_a_job);
     tcase_add_test(tests, join_timeout_ends_the_wait);
-    tcase_add_test(tests, what_cannot_work_is_refused);
+    tcase_add_test(tests, invalid_job_configs_are_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_joining.c: ranks that join: whom the others wait for is told within seconds, and every wait ends with a reason, whichever
- * engine they use: when a rank is stopped, ends, differs, or starts again. */
+/* test_joining.c: joining ranks: within seconds the user is told which rank the others wait for, and every wait ends
+ * with a reason, whatever the engine, when a rank is stopped, ends, differs, or starts again. */
 #include "dist/group/arrivals.h"
 #include "dist/group/joining.h"
 
@@ -17,10 +17,10 @@ static const char *const engines[] = {
 };
 enum { ENGINES = sizeof engines / sizeof *engines, TOLD = 4000 };
 
-/* What the ranks of a test were told, and by whom: in memory that they share. */
+/* What each rank reported, in memory that the ranks share. */
 typedef struct {
     char text[MOST_RANKS][TOLD];
-    double first_s[MOST_RANKS]; /* when; 0: never */
+    double first_s[MOST_RANKS]; /* time of the first report; 0: none */
 } hearing;
 static hearing *heard;
 static int this_rank;
@@ -49,7 +49,7 @@ static rm_group_config config_of(const char *engine, int rank, int size, rm_kv *
                              .say = hear};
 }
 
-/* As a rank that has come to the roll call, and gets no further. */
+/* Like a rank that has arrived and gets no further. */
 static rm_joining *only_answer(const char *engine, int rank, int size, rm_kv *store) {
     static rm_group_config config;
     rm_arrival mine;
@@ -63,11 +63,11 @@ static rm_joining *only_answer(const char *engine, int rank, int size, rm_kv *st
     return config.joining;
 }
 
-/* ---- Stopped ----------------------------------------------------------------------------------------------------- */
+/* ---- A stopped rank ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *engine;
-    int behind; /* the rank that is */
+    int behind; /* the rank that lags behind */
     bool answers, ends;
 } scene;
 
@@ -84,7 +84,8 @@ static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = config_of(s->engine, rank, size, store, 3000);
     rm_joining *joining = rank == s->behind && s->answers ? only_answer(s->engine, rank, size, store) : NULL;
-    if (rank == s->behind && s->ends) wait_until_here(size, rank, store); /* who ends before must not be missed */
+    /* The others must have seen this rank before it ends */
+    if (rank == s->behind && s->ends) wait_until_here(size, rank, store);
     if (rank == s->behind && s->ends) rm_joining_free(joining);
     if (rank == s->behind && s->ends) return;
     if (rank == s->behind) raise(SIGSTOP);
@@ -99,7 +100,7 @@ static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
         need(strstr(remat_last_error(), "it was last meeting the other ranks"), "%s", remat_last_error());
 }
 
-/* Rank 0 alone speaks, long before the time is over, and all fail with one sentence. */
+/* Only rank 0 reports, long before the time limit, and all ranks fail with the same message. */
 START_TEST(stopped_rank_is_named_and_ends_the_wait) {
     scene s = {.engine = engines[_i % ENGINES], .behind = 1, .answers = _i / ENGINES};
     pid_t pid[3];
@@ -118,8 +119,8 @@ START_TEST(stopped_rank_is_named_and_ends_the_wait) {
 }
 END_TEST
 
-/* Its store is closed as by a rank that has done its work, and it exits with 0. */
-START_TEST(rank_that_ends_in_order_ends_the_wait) {
+/* It closes its store like a rank that has finished, and exits with 0. */
+START_TEST(normally_exiting_rank_ends_the_wait) {
     scene s = {.engine = engines[_i % ENGINES], .answers = _i / ENGINES, .ends = true};
     for (; s.behind < 2; s.behind++) run_ranks(3, one_stays_behind, &s);
 }
@@ -150,8 +151,8 @@ static rm_arrival arrival(const char *engine, const char *place, bool mpi, bool 
     return a;
 }
 
-/* What "auto" means follows from what all ranks' builds have, on all of them. */
-START_TEST(auto_is_what_all_ranks_have) {
+/* The engine that "auto" selects follows from the builds of all ranks, and is the same on all of them. */
+START_TEST(auto_selects_an_engine_that_all_ranks_have) {
     char engine[16];
     rm_arrival all[3];
     for (int r = 0; r < 3; r++) all[r] = arrival("auto", "here", true, true);
@@ -183,7 +184,7 @@ static void one_cannot(int rank, int size, rm_kv *store, void *context) {
         need(status == REMAT_PEER && strstr(remat_last_error(), "could not join: there is no engine 'no-such'"),
              "status %d, %s", (int)status, remat_last_error());
 }
-START_TEST(failure_of_one_is_told_to_all) { run_ranks(3, one_cannot, NULL); }
+START_TEST(failure_of_one_rank_is_reported_to_all) { run_ranks(3, one_cannot, NULL); }
 END_TEST
 
 /* ---- Over tcp ---------------------------------------------------------------------------------------------------- */
@@ -198,7 +199,7 @@ static int free_port(void) {
     return ntohs(at.sin_port);
 }
 
-/* Whose store answers nobody while it is stopped. */
+/* A stopped rank 0, whose store does not reply. */
 START_TEST(stopped_rank_0_is_named) {
     int port = free_port();
     pid_t pid[2];
@@ -229,10 +230,10 @@ int main(void) {
     tcase_set_timeout(all, 120);
     tcase_add_checked_fixture(all, prepare, NULL);
     tcase_add_loop_test(all, stopped_rank_is_named_and_ends_the_wait, 0, 2 * ENGINES);
-    tcase_add_loop_test(all, rank_that_ends_in_order_ends_the_wait, 0, 2 * ENGINES);
+    tcase_add_loop_test(all, normally_exiting_rank_ends_the_wait, 0, 2 * ENGINES);
     tcase_add_test(all, different_backends_are_named);
-    tcase_add_test(all, auto_is_what_all_ranks_have);
-    tcase_add_test(all, failure_of_one_is_told_to_all);
+    tcase_add_test(all, auto_selects_an_engine_that_all_ranks_have);
+    tcase_add_test(all, failure_of_one_rank_is_reported_to_all);
     tcase_set_timeout(tcp, 120);
     tcase_add_checked_fixture(tcp, prepare, NULL);
     tcase_add_test(tcp, stopped_rank_0_is_named);

@@ -1,5 +1,5 @@
-/* test_launch.c: the launcher: what ranks are given, who decides the exit code, signals, that nothing is left whichever
- * process is killed, and ranks that meet. */
+/* test_launch.c: the launcher: the variables of ranks, the exit code, signals, that no process is left whichever one is
+ * killed, and ranks that meet. */
 #define _GNU_SOURCE
 #include "tests/dist/launchers.h"
 
@@ -9,9 +9,9 @@
 #include "dist/store/rendezvous.h"
 #include "memory/host.h"
 
-/* ---- What a rank is given ---------------------------------------------------------------------------------------- */
+/* ---- A rank's environment ---------------------------------------------------------------------------------------- */
 
-START_TEST(ranks_know_who_they_are) {
+START_TEST(ranks_get_their_variables) {
     unsetenv("OMP_NUM_THREADS");
     ck_assert_int_eq(run(JOB(3, SCRIPT("echo r=$RANK w=$WORLD_SIZE l=$LOCAL_RANK lw=$LOCAL_WORLD_SIZE g=$GROUP_RANK "
                                        "gw=$GROUP_WORLD_SIZE a=$MASTER_ADDR c=$TORCHELASTIC_RESTART_COUNT "
@@ -30,7 +30,7 @@ START_TEST(ranks_know_who_they_are) {
 }
 END_TEST
 
-START_TEST(a_node_of_several) {
+START_TEST(second_node_gets_its_variables) {
     rm_launch_config config = {.nproc = 2,
                                .nnodes = 3,
                                .node_rank = 2,
@@ -47,8 +47,8 @@ START_TEST(a_node_of_several) {
 }
 END_TEST
 
-/* Only the first rank has the socket; the second finds its number unset and the descriptor closed. */
-START_TEST(the_first_rank_has_the_socket) {
+/* Only the first rank has the socket; for the second, the variable is unset and the descriptor closed. */
+START_TEST(only_the_first_rank_gets_the_socket) {
     ck_assert_int_eq(run(JOB(2, SCRIPT("case $RANK in 0) test -S /dev/fd/$REMAT_LISTEN_FD;; "
                                        "1) test -z \"$REMAT_LISTEN_FD\";; esac || exit 1\n"
                                        "n=0; for f in /proc/self/fd/*; do test -S $f && n=$((n+1)); done; "
@@ -57,7 +57,7 @@ START_TEST(the_first_rank_has_the_socket) {
 }
 END_TEST
 
-/* ---- Who decides the exit code ----------------------------------------------------------------------------------- */
+/* ---- The exit code ----------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *script, *said;
@@ -74,19 +74,19 @@ static const struct {
     {"test $RANK = 0 && kill -TERM $$; sleep 0.2", "(Terminated)", 143},
 };
 
-START_TEST(the_first_failure_decides) {
+START_TEST(first_failure_decides_the_exit_code) {
     ck_assert_int_eq(run(JOB(2, SCRIPT((char *)endings[_i].script))), endings[_i].code);
     if (endings[_i].code) ck_said(endings[_i].said, "remat launch: rank ");
 }
 END_TEST
 
-/* Both are found ended at once, by a supervisor that was held up: the one that exits did so because the other was killed. */
-START_TEST(a_killed_rank_is_the_cause) {
+/* A delayed supervisor finds both ranks ended at once. The rank that was killed is the cause; the other one exited
+ * because of it. */
+START_TEST(killed_rank_is_named_as_the_cause) {
     pid_t pids[64];
     char script[300];
     unlink(in_folder("pids"));
-    snprintf(script,
-             sizeof script, /* rank 1 is started last, and so sees the supervisor stopped with all ranks there */
+    snprintf(script, sizeof script, /* rank 1 is started last, so the supervisor is stopped when all ranks exist */
              "case $RANK in 1) kill -STOP $PPID; echo $$ >> %s; sleep 0.1; kill -9 $$;; "
              "0) while test ! -s %s; do sleep 0.01; done; echo $$ >> %s; exit 1;; esac",
              in_folder("pids"), in_folder("pids"), in_folder("pids"));
@@ -100,8 +100,8 @@ START_TEST(a_killed_rank_is_the_cause) {
 }
 END_TEST
 
-/* Rank 0 fails; rank 1 sees it and says so; rank 2 has to be asked; rank 3 does not listen. */
-START_TEST(the_others_have_time_to_say_so) {
+/* Rank 0 fails; rank 1 notices and reports it; rank 2 has to be asked; rank 3 ignores SIGTERM. */
+START_TEST(other_ranks_get_time_to_report_the_failure) {
     rm_launch_config config =
         JOB(4, SCRIPT(with_marks("case $RANK in 0) seen a; seen b; seen c; exit 9;; "
                                  "1) mark a; seen b; seen c; sleep 0.3; echo rank 0 is gone >&2; exit 1;; "
@@ -120,8 +120,9 @@ START_TEST(the_others_have_time_to_say_so) {
 }
 END_TEST
 
-/* A rank that is stopped can say nothing and hears no SIGTERM: it is woken at once, and not given time that it cannot use. */
-START_TEST(stopped_ranks_are_woken) {
+/* A stopped rank can report nothing and receives no SIGTERM: it is continued at once instead of getting time that it
+ * cannot use. */
+START_TEST(stopped_ranks_are_continued) {
     double start_s = seconds();
     ck_assert_int_eq(run(JOB(2, SCRIPT(with_marks("test $RANK = 0 && { stopped a; exit 9; }; mark a; kill -STOP $$; "
                                                   "echo awake; exit 3")))),
@@ -140,8 +141,9 @@ START_TEST(stopped_ranks_are_woken) {
 }
 END_TEST
 
-/* A SIGCONT would undo the SIGSTOP of a debugger that is just attaching; also a stopped child of a rank is woken. */
-START_TEST(only_stopped_ranks_are_woken) {
+/* A SIGCONT would cancel the SIGSTOP of a debugger that is attaching, so only stopped processes get one; a stopped
+ * child of a rank is continued, too. */
+START_TEST(only_stopped_ranks_get_sigcont) {
     ck_assert_int_eq(run(JOB(2, SCRIPT(with_marks("test $RANK = 0 && { stopped a; exit 9; }; trap 'echo heard' CONT; "
                                                   "sh -c 'kill -STOP $$; echo awake' & mark a $!; wait $!; wait $!; "
                                                   "exit 3")))),
@@ -152,7 +154,7 @@ START_TEST(only_stopped_ranks_are_woken) {
 }
 END_TEST
 
-START_TEST(stopped_ranks_hear_signals) {
+START_TEST(stopped_ranks_receive_signals) {
     char script[300];
     pid_t pids[64];
     unlink(in_folder("pids"));
@@ -169,7 +171,7 @@ START_TEST(stopped_ranks_hear_signals) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_started) {
+START_TEST(failed_starts_are_explained) {
     int port = 0, fd;
     char words[60];
     ck_ok(rm_kv_listen("127.0.0.1", &port, "", &fd));
@@ -214,7 +216,7 @@ static const struct {
     {{.nproc = 1, .nnodes = 1}, "no command"},
 };
 
-START_TEST(configs_that_cannot_work) {
+START_TEST(invalid_configs_are_refused) {
     int code;
     rm_launch_config config = wrong[_i].config;
     char **command = SCRIPT("true");
@@ -223,8 +225,8 @@ START_TEST(configs_that_cannot_work) {
 }
 END_TEST
 
-/* Whole, or not at all: jobs with one beginning would meet. */
-START_TEST(long_secrets) {
+/* A secret is used whole or refused: jobs whose secrets share a prefix would otherwise meet. */
+START_TEST(too_long_secrets_are_refused) {
     char secret[242], words[260];
     int code;
     memset(secret, 's', sizeof secret);
@@ -251,8 +253,8 @@ static int open_files(void) {
     return n;
 }
 
-/* The n-th allocation fails: a sentence, or a job that ends, and nothing left open. */
-START_TEST(without_memory) {
+/* The n-th allocation fails: there is an error or a job that ends, and no open descriptor. */
+START_TEST(failed_allocations_are_errors) {
     rm_launch_config config = JOB(2, SCRIPT("echo x; exit 4"));
     config.log_dir = in_folder("logs");
     to_file("job.out", 1);
@@ -274,7 +276,7 @@ END_TEST
 
 /* ---- Signals ----------------------------------------------------------------------------------------------------- */
 
-/* Each rank counts the signals it gets, and takes its time: ending as the signal asks stops nobody else. */
+/* Each rank counts its signals and takes its time: a rank that ends as the signal asks stops no other rank. */
 START_TEST(signals_are_passed_on_once) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     static const char *const names[] = {"INT", "TERM", "HUP", "QUIT"};
@@ -303,8 +305,8 @@ START_TEST(signals_are_passed_on_once) {
 }
 END_TEST
 
-/* SIGUSR1 as often as it comes: it asks nobody to stop, and a rank that then fails is started again. */
-START_TEST(sigusr1_stops_nothing) {
+/* SIGUSR1 is passed on every time: it asks no rank to stop, and a rank that fails after it is restarted. */
+START_TEST(sigusr1_stops_no_rank) {
     char script[400];
     pid_t pids[64];
     unlink(in_folder("pids"));
@@ -327,7 +329,7 @@ START_TEST(sigusr1_stops_nothing) {
 }
 END_TEST
 
-START_TEST(a_second_signal_kills) {
+START_TEST(second_signal_kills_all_ranks) {
     char script[300];
     pid_t pids[64];
     unlink(in_folder("pids"));
@@ -337,7 +339,7 @@ START_TEST(a_second_signal_kills) {
     wait_for_pids(pids, 2);
     kill(pid, SIGTERM);
     nap_ms(100);
-    kill(pid, SIGTERM); /* timeout(1) does that: still the first */
+    kill(pid, SIGTERM); /* timeout(1) does this: it still counts as the first signal */
     nap_ms(1100);
     ck_assert(!gone(pids[0]) && !gone(pids[1]));
     kill(pid, SIGINT);
@@ -346,8 +348,8 @@ START_TEST(a_second_signal_kills) {
 }
 END_TEST
 
-/* Under nohup SIGHUP is ignored, and stays so in the ranks. */
-START_TEST(what_was_ignored_stays_ignored) {
+/* Under nohup SIGHUP is ignored, also in the ranks. */
+START_TEST(ignored_signals_stay_ignored) {
     pid_t pid = fork();
     if (!pid) {
         signal(SIGHUP, SIG_IGN);
@@ -358,9 +360,9 @@ START_TEST(what_was_ignored_stays_ignored) {
 }
 END_TEST
 
-/* ---- Nothing is left --------------------------------------------------------------------------------------------- */
+/* ---- No process is left ------------------------------------------------------------------------------------------ */
 
-/* Each rank: itself, a child in a session of its own, and an orphan in another, whose parent is gone: six processes. */
+/* For each rank: itself, a child in a session of its own, and an orphan in another session: six processes in total. */
 static void start_tree(rm_launch_config *config, pid_t *launcher, pid_t *pids) {
     static char script[900];
     const char *path = in_folder("pids");
@@ -384,8 +386,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* REMAT_LAUNCH_TRIALS=100 repeats it, and prints how long it took. */
-START_TEST(killing_the_launcher_leaves_nothing) {
+/* REMAT_LAUNCH_TRIALS=100 repeats it and prints how long it took. */
+START_TEST(killing_the_launcher_leaves_no_process) {
     const char *asked = getenv("REMAT_LAUNCH_TRIALS");
     int trials = asked ? atoi(asked) : 5;
     double *took = calloc((size_t)trials, sizeof *took);
@@ -410,7 +412,8 @@ START_TEST(killing_the_launcher_leaves_nothing) {
 }
 END_TEST
 
-/* The ranks die with it, by themselves; what they had started becomes the launcher's, which ends it too. */
+/* The ranks die with the supervisor, without the launcher. Processes that they started become the launcher's children,
+ * which ends them. */
 START_TEST(killing_the_supervisor_leaves_no_process) {
     rm_launch_config config;
     pid_t launcher, pids[64];
@@ -432,8 +435,8 @@ START_TEST(killing_the_supervisor_leaves_no_process) {
 }
 END_TEST
 
-/* Of a job that ended well, too. */
-START_TEST(an_end_leaves_nothing) {
+/* The same after a job that ended well. */
+START_TEST(successful_job_leaves_no_process) {
     pid_t pids[64];
     char script[300];
     unlink(in_folder("pids"));
@@ -446,8 +449,8 @@ START_TEST(an_end_leaves_nothing) {
 }
 END_TEST
 
-/* The process that calls may have children of its own: they are not ours to end. */
-START_TEST(other_children_are_left_alone) {
+/* The calling process may have children of its own, which the launcher must not end. */
+START_TEST(other_children_of_the_caller_survive) {
     pid_t other = fork();
     if (!other) {
         pause();
@@ -469,8 +472,8 @@ END_TEST
 
 /* ---- Ranks that meet --------------------------------------------------------------------------------------------- */
 
-/* A rank of a job: finds the others over the store. With a number after it: the last rank leaves attempts before that one
- * as soon as all have met, and the others see it go. */
+/* A rank of a job, which finds the others through the store. With an argument: in attempts before that number, the last
+ * rank leaves as soon as all have met, and the others notice. */
 static int meet(int last_attempt) {
     rm_rendezvous_flags none = {.world_size = -1, .rank = -1, .local_rank = -1};
     rm_rendezvous where;
@@ -492,7 +495,7 @@ static int meet(int last_attempt) {
     return 0;
 }
 
-START_TEST(many_jobs_at_once) {
+START_TEST(many_jobs_run_at_once) {
     pid_t pid[20];
     char name[20];
     for (int j = 0; j < 20; j++) {
@@ -510,8 +513,9 @@ START_TEST(many_jobs_at_once) {
 }
 END_TEST
 
-/* Two nodes, which are both this host: under this name, which is not known for that. Every attempt fails on node 1; node 0 follows. */
-START_TEST(two_nodes_start_again_together) {
+/* Two nodes that are both this host, under a name not known to be local. Every attempt fails on node 1, and node 0
+ * follows. */
+START_TEST(two_nodes_restart_together) {
     pid_t pid[2];
     int fd, port = 0;
     ck_ok(rm_kv_listen("0x7f000001", &port, "", &fd));
@@ -545,28 +549,28 @@ int main(int argc, char **argv) {
     find_self();
     if (argc == 3 && !strcmp(argv[1], "--meet")) return meet(atoi(argv[2]));
     TCase *cases = tcase_create("launch");
-    tcase_add_test(cases, ranks_know_who_they_are);
-    tcase_add_test(cases, a_node_of_several);
-    tcase_add_test(cases, the_first_rank_has_the_socket);
-    tcase_add_loop_test(cases, the_first_failure_decides, 0, COUNT(endings));
-    tcase_add_test(cases, a_killed_rank_is_the_cause);
-    tcase_add_test(cases, the_others_have_time_to_say_so);
-    tcase_add_test(cases, stopped_ranks_are_woken);
-    tcase_add_test(cases, only_stopped_ranks_are_woken);
-    tcase_add_test(cases, stopped_ranks_hear_signals);
-    tcase_add_test(cases, what_cannot_be_started);
-    tcase_add_test(cases, without_memory);
-    tcase_add_loop_test(cases, configs_that_cannot_work, 0, COUNT(wrong));
-    tcase_add_test(cases, long_secrets);
+    tcase_add_test(cases, ranks_get_their_variables);
+    tcase_add_test(cases, second_node_gets_its_variables);
+    tcase_add_test(cases, only_the_first_rank_gets_the_socket);
+    tcase_add_loop_test(cases, first_failure_decides_the_exit_code, 0, COUNT(endings));
+    tcase_add_test(cases, killed_rank_is_named_as_the_cause);
+    tcase_add_test(cases, other_ranks_get_time_to_report_the_failure);
+    tcase_add_test(cases, stopped_ranks_are_continued);
+    tcase_add_test(cases, only_stopped_ranks_get_sigcont);
+    tcase_add_test(cases, stopped_ranks_receive_signals);
+    tcase_add_test(cases, failed_starts_are_explained);
+    tcase_add_test(cases, failed_allocations_are_errors);
+    tcase_add_loop_test(cases, invalid_configs_are_refused, 0, COUNT(wrong));
+    tcase_add_test(cases, too_long_secrets_are_refused);
     tcase_add_loop_test(cases, signals_are_passed_on_once, 0, 4);
-    tcase_add_test(cases, sigusr1_stops_nothing);
-    tcase_add_test(cases, a_second_signal_kills);
-    tcase_add_test(cases, what_was_ignored_stays_ignored);
-    tcase_add_test(cases, killing_the_launcher_leaves_nothing);
+    tcase_add_test(cases, sigusr1_stops_no_rank);
+    tcase_add_test(cases, second_signal_kills_all_ranks);
+    tcase_add_test(cases, ignored_signals_stay_ignored);
+    tcase_add_test(cases, killing_the_launcher_leaves_no_process);
     tcase_add_test(cases, killing_the_supervisor_leaves_no_process);
-    tcase_add_test(cases, an_end_leaves_nothing);
-    tcase_add_test(cases, other_children_are_left_alone);
-    tcase_add_test(cases, many_jobs_at_once);
-    tcase_add_test(cases, two_nodes_start_again_together);
+    tcase_add_test(cases, successful_job_leaves_no_process);
+    tcase_add_test(cases, other_children_of_the_caller_survive);
+    tcase_add_test(cases, many_jobs_run_at_once);
+    tcase_add_test(cases, two_nodes_restart_together);
     return run_cases("dist/launch", cases);
 }

@@ -1,5 +1,5 @@
-/* test_launch_flags.c: `remat launch` has torchrun's flags, and refuses others with a sentence; and `remat train --devices`
- * starts its own ranks. */
+/* test_launch_flags.c: `remat launch` accepts torchrun's flags and refuses others with a message; `remat train
+ * --devices` starts its own ranks. */
 #define _GNU_SOURCE
 #include "engine/abi.h"
 #include "tests/dist/launchers.h"
@@ -9,7 +9,7 @@
 
 /* ---- Flags ------------------------------------------------------------------------------------------------------- */
 
-/* Runs `remat launch` with these words, split at spaces, in a process of its own. */
+/* Runs `remat launch` with these words, split at spaces, in another process. */
 static int launch_words(const char *words) {
     fflush(NULL);
     pid_t pid = fork();
@@ -59,7 +59,7 @@ static void set_variables(const char *variables, bool set) {
     }
 }
 
-START_TEST(flags_are_torchruns) {
+START_TEST(torchruns_flags_are_accepted) {
     char words[600];
     snprintf(words, sizeof words, "%s %s", understood[_i].words, in_folder("show"));
     FILE *show = fopen(in_folder("show"), "w");
@@ -113,8 +113,8 @@ static const struct {
     {"--standalone train --data=x", "put remat in front"},
 };
 
-/* A folder of a program's name in PATH is no program. */
-START_TEST(folders_are_no_programs) {
+/* A directory with a program's name in PATH is not a program. */
+START_TEST(directories_are_not_taken_for_programs) {
     char path[400];
     ck_assert_int_eq(mkdir(in_folder("train"), 0777), 0);
     snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
@@ -135,8 +135,8 @@ START_TEST(wrong_flags_are_refused) {
 }
 END_TEST
 
-/* Words at random: an answer, or a sentence; nothing is ever started, for there is no such command. */
-START_TEST(any_words_have_an_answer) {
+/* Random words give a result or an error; nothing is ever started, since there is no such command. */
+START_TEST(random_words_never_crash) {
     static const char *const pieces[] = {"--",
                                          "nproc-per-node",
                                          "nnodes",
@@ -186,7 +186,7 @@ END_TEST
 
 /* ---- --devices --------------------------------------------------------------------------------------------------- */
 
-/* As `remat train --devices=WORDS` would do, with all other flags at their defaults. */
+/* Like `remat train --devices=WORDS`, with all other flags at their defaults. */
 static remat_status start_devices(const char *words, bool *ran, int *code) {
     rm_options options = {0};
     remat_status status = rm_options_defaults(&options);
@@ -196,7 +196,7 @@ static remat_status start_devices(const char *words, bool *ran, int *code) {
     return status;
 }
 
-/* GPUs that there are not: refused by the build, or by the list of those that may be seen. */
+/* Missing GPUs are refused by the build, or by the list of visible ones. */
 static void ck_gpus_are_refused(bool *ran, int *code) {
     bool cuda = strstr(rm_build_info_of_this().devices, "cuda") != NULL;
     setenv("CUDA_VISIBLE_DEVICES", "3,4", 1);
@@ -225,7 +225,8 @@ START_TEST(devices_start_ranks_of_this_program) {
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", "7", 1);
     ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 (torchrun's variables) already");
-    set_variables("MASTER_ADDR= MASTER_PORT=", false); /* that its ranks could not meet makes it no less of a rank */
+    /* An environment in which its ranks could not meet still makes it a rank */
+    set_variables("MASTER_ADDR= MASTER_PORT=", false);
     ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 (torchrun's variables) already");
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     setenv("OMPI_COMM_WORLD_RANK", "0", 1);
@@ -253,7 +254,7 @@ static int show_devices(int argc, char **argv) {
     if (status) fprintf(stderr, "%s\n", remat_last_error());
     if (status || ran) return status ? 9 : code;
     printf("rank %s of %s, %d words, '%s', '%s'\n", getenv("RANK"), getenv("WORLD_SIZE"), argc, argv[2], argv[3]);
-    return 3; /* the others are still printing, or have ended the same way */
+    return 3; /* the other ranks are still printing, or have ended in the same way */
 }
 
 /* ---- main -------------------------------------------------------------------------------------------------------- */
@@ -262,10 +263,10 @@ int main(int argc, char **argv) {
     find_self();
     if (argc == 4 && !strcmp(argv[1], "--devices")) return show_devices(argc, argv);
     TCase *cases = tcase_create("launch_flags");
-    tcase_add_loop_test(cases, flags_are_torchruns, 0, COUNT(understood));
+    tcase_add_loop_test(cases, torchruns_flags_are_accepted, 0, COUNT(understood));
     tcase_add_loop_test(cases, wrong_flags_are_refused, 0, COUNT(refused));
-    tcase_add_test(cases, folders_are_no_programs);
-    tcase_add_test(cases, any_words_have_an_answer);
+    tcase_add_test(cases, directories_are_not_taken_for_programs);
+    tcase_add_test(cases, random_words_never_crash);
     tcase_add_test(cases, devices_start_ranks_of_this_program);
     return run_cases("dist/launch_flags", cases);
 }

@@ -1,5 +1,5 @@
-/* test_launch_output.c: the launcher's attempts, and what becomes of the ranks' output in each: restarts, their logs, whole
- * lines with a prefix, and readers that are slow or gone. */
+/* test_launch_output.c: the launcher's attempts, and the ranks' output in each: restarts, logs, whole lines with a
+ * prefix, and readers that are slow or gone. */
 #define _GNU_SOURCE
 #include "tests/dist/launchers.h"
 
@@ -7,8 +7,9 @@
 
 /* ---- Restarts ---------------------------------------------------------------------------------------------------- */
 
-/* The secret is of the job: a rank of the next attempt must be able to tell that of an earlier one that it waits for its end.
- * Their numbers keep them apart (test_store.c: attempts_do_not_mix). Another job has another secret. */
+/* The secret belongs to the job: a rank of the next attempt must be able to prove to an earlier one that it waits for
+ * its end. The attempts' numbers keep them apart (test_store.c: attempts_do_not_mix). Another job has another
+ * secret. */
 START_TEST(restarts_have_numbers_and_the_secret_of_the_job) {
     rm_launch_config config = JOB(2, SCRIPT("echo $RANK $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS "
                                             "$MASTER_PORT $REMAT_JOB_SECRET; "
@@ -33,7 +34,7 @@ START_TEST(restarts_have_numbers_and_the_secret_of_the_job) {
     }
     ck_assert_uint_eq(strlen(secret[0][0]), 32);
     free(text);
-    config.max_restarts = 1; /* the last attempt's failure decides */
+    config.max_restarts = 1; /* the last attempt's failure counts */
     ck_assert_int_eq(run(config), 5);
     ck_said("restart 1 of 1", NULL);
     text = output_of("job", "out");
@@ -42,8 +43,8 @@ START_TEST(restarts_have_numbers_and_the_secret_of_the_job) {
 }
 END_TEST
 
-/* What was asked for in the wrong way will not work the next time either. */
-START_TEST(wrong_use_is_not_repeated) {
+/* A command line that cannot work will not work the next time either. */
+START_TEST(usage_errors_are_not_restarted) {
     rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; exit 2"));
     config.max_restarts = 3;
     ck_assert_int_eq(run(config), 2);
@@ -51,7 +52,7 @@ START_TEST(wrong_use_is_not_repeated) {
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, "attempt 0\nattempt 0\n");
     free(text);
-    config.max_restarts = 0; /* nothing would be anyway */
+    config.max_restarts = 0; /* there is no restart left anyway */
     ck_assert_int_eq(run(config), 2);
     text = output_of("job", "err");
     ck_assert_msg(!contains(text, "started again"), "%s", text);
@@ -59,9 +60,9 @@ START_TEST(wrong_use_is_not_repeated) {
 }
 END_TEST
 
-/* Somebody has asked a rank to stop, and it did: the same job again is not what was wanted. A rank that a signal killed, even
- * that one, has not stopped in order. */
-START_TEST(what_was_asked_to_stop_is_not_repeated) {
+/* A rank that was asked to stop and did is not restarted. A rank that a signal killed, even the same signal, has not
+ * stopped by itself. */
+START_TEST(ranks_that_were_asked_to_stop_are_not_restarted) {
     rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; trap 'exit 143' TERM; "
                                             "test $RANK = 0 || kill -TERM $$; sleep 0.2; exit 143"));
     config.max_restarts = 3;
@@ -76,8 +77,8 @@ START_TEST(what_was_asked_to_stop_is_not_repeated) {
 }
 END_TEST
 
-/* One for all ranks and attempts, and another for the next job, whatever jobs are called. */
-START_TEST(jobs_have_an_id) {
+/* The same ID for all ranks and attempts, and another one for the next job, whatever the jobs are called. */
+START_TEST(each_job_has_its_own_id) {
     char ids[2][100];
     for (int job = 0; job < 2; job++) {
         rm_launch_config config = JOB(2, SCRIPT("echo $REMAT_JOB_ID; exit 5"));
@@ -99,7 +100,7 @@ START_TEST(jobs_have_an_id) {
 }
 END_TEST
 
-/* The folders of runs in DIR, the oldest first: their names are times. How many. */
+/* The directories of runs in DIR, oldest first, since their names are times. Returns their number. */
 static int runs_in(const char *dir, char names[2][40]) {
     struct dirent **entry;
     int n = 0, all = scandir(dir, &entry, NULL, alphasort);
@@ -111,8 +112,8 @@ static int runs_in(const char *dir, char names[2][40]) {
     return n;
 }
 
-/* A second job, at once, leaves the first one's logs as they are, and has none beside its own. */
-START_TEST(each_run_has_its_logs) {
+/* A second job that starts at once does not touch the first one's logs, and none of them lie next to its own. */
+START_TEST(each_run_has_its_own_logs) {
     char names[2][40], path[120];
     rm_launch_config config = JOB(2, SCRIPT("echo first"));
     config.log_dir = in_folder("logs");
@@ -132,7 +133,7 @@ START_TEST(each_run_has_its_logs) {
 }
 END_TEST
 
-START_TEST(logs_by_attempt_and_rank) {
+START_TEST(logs_are_split_by_attempt_and_rank) {
     rm_launch_config config = JOB(2, SCRIPT("echo out $RANK; echo err $RANK >&2; printf unfinished; "
                                             "exit $((1 - TORCHELASTIC_RESTART_COUNT))"));
     char names[2][40];
@@ -161,7 +162,8 @@ END_TEST
 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
 
-/* Line i of rank r is "r i xxx...", with a length of its own; every 1,000th has 20,000 characters, a few 300,000. */
+/* Line i of rank r is "r i xxx...", with varying length; every 1,000th line has 20,000 characters, a few have
+ * 300,000. */
 static int line_length(int rank, int i) {
     return i % 9000 == 8999 ? 300000 : i % 1000 == 999 ? 20000 : (i * 7 + rank * 13) % 60;
 }
@@ -172,7 +174,7 @@ static void print_lines(int rank, int n) {
     for (int i = 0; i < n; i++) fprintf(i % 5 ? stdout : stderr, "%d %d %.*s\n", rank, i, line_length(rank, i), x);
 }
 
-/* Checks one line and counts it: those of a rank and stream come in order, but stdout's and stderr's may cross. */
+/* Checks and counts one line: the lines of a rank and stream arrive in order, but stdout and stderr may interleave. */
 static void check_line(const char *line, int next[4][2], int lines_of_a_rank) {
     int prefix, rank, i, used = 0;
     ck_assert_msg(sscanf(line, "[%d] %d %d %n", &prefix, &rank, &i, &used) == 3, "'%.100s'", line);
@@ -183,7 +185,7 @@ static void check_line(const char *line, int next[4][2], int lines_of_a_rank) {
     *expected += i % 5 == 0 ? 5 : i % 5 == 4 ? 2 : 1;
 }
 
-/* Both outputs go to one file, through one pipe or as themselves. */
+/* Both outputs go to one file, through the same pipe or through separate ones. */
 START_TEST(lines_arrive_whole) {
     enum { LINES = 25000 };
     int next[4][2] = {{1, 0}, {1, 0}, {1, 0}, {1, 0}}, n = 0;
@@ -208,8 +210,8 @@ START_TEST(lines_arrive_whole) {
 }
 END_TEST
 
-/* Nobody reads at first: ranks wait, the launcher does not; a rank that fails then is still dealt with in time. */
-START_TEST(a_slow_reader_holds_up_nobody_else) {
+/* At first nobody reads: ranks wait, but the launcher does not, and still handles a rank that fails then in time. */
+START_TEST(slow_reader_does_not_delay_the_launcher) {
     int ends[2], status = 0;
     pid_t pids[64];
     char script[1600], buffer[65536];
@@ -233,7 +235,7 @@ START_TEST(a_slow_reader_holds_up_nobody_else) {
     close(ends[1]);
     wait_for_pids(pids, 2);
     ck_assert_msg(until_gone(pids, 2) < 15, "the ranks are still there");
-    ck_assert_int_eq(waitpid(pid, &status, WNOHANG), 0); /* it has lines to write */
+    ck_assert_int_eq(waitpid(pid, &status, WNOHANG), 0); /* it still has lines to write */
     bool named = false;
     for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer - 1)) > 0;) {
         buffer[n] = 0;
@@ -245,8 +247,8 @@ START_TEST(a_slow_reader_holds_up_nobody_else) {
 }
 END_TEST
 
-/* `| head -1`: the rest is lost, the job goes on, and stderr says so. */
-START_TEST(a_reader_that_goes_away) {
+/* `| head -1`: the rest of the output is lost, the job continues, and stderr says so. */
+START_TEST(closed_output_does_not_stop_the_job) {
     int ends[2];
     ck_assert(!pipe(ends));
     pid_t pid = fork();
@@ -269,8 +271,8 @@ START_TEST(a_reader_that_goes_away) {
 }
 END_TEST
 
-/* The first rank may have the launcher's own output. */
-START_TEST(a_rank_may_write_by_itself) {
+/* The first rank may write directly to the launcher's own output. */
+START_TEST(first_rank_may_write_directly) {
     rm_launch_config config = JOB(2, SCRIPT("echo rank $RANK"));
     config.direct_rank_0 = config.prefix = true;
     ck_assert_int_eq(run(config), 0);
@@ -287,14 +289,14 @@ int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "--print")) return print_lines(atoi(getenv("RANK")), atoi(argv[2])), 0;
     TCase *cases = tcase_create("launch_output");
     tcase_add_test(cases, restarts_have_numbers_and_the_secret_of_the_job);
-    tcase_add_test(cases, wrong_use_is_not_repeated);
-    tcase_add_test(cases, what_was_asked_to_stop_is_not_repeated);
-    tcase_add_test(cases, jobs_have_an_id);
-    tcase_add_test(cases, logs_by_attempt_and_rank);
-    tcase_add_test(cases, each_run_has_its_logs);
+    tcase_add_test(cases, usage_errors_are_not_restarted);
+    tcase_add_test(cases, ranks_that_were_asked_to_stop_are_not_restarted);
+    tcase_add_test(cases, each_job_has_its_own_id);
+    tcase_add_test(cases, logs_are_split_by_attempt_and_rank);
+    tcase_add_test(cases, each_run_has_its_own_logs);
     tcase_add_test(cases, lines_arrive_whole);
-    tcase_add_test(cases, a_slow_reader_holds_up_nobody_else);
-    tcase_add_test(cases, a_reader_that_goes_away);
-    tcase_add_test(cases, a_rank_may_write_by_itself);
+    tcase_add_test(cases, slow_reader_does_not_delay_the_launcher);
+    tcase_add_test(cases, closed_output_does_not_stop_the_job);
+    tcase_add_test(cases, first_rank_may_write_directly);
     return run_cases("dist/launch_output", cases);
 }

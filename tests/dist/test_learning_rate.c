@@ -1,5 +1,5 @@
-/* test_learning_rate.c: rates against PyTorch's schedulers and MLPerf's formula (learning_rates.h), and against an oracle
- * that walks from update to update instead of computing each by itself; what does not fit together is refused. */
+/* test_learning_rate.c: rates compared with PyTorch's schedulers and MLPerf's formula (learning_rates.h), and with a
+ * reference that steps from update to update instead of evaluating a formula; inconsistent settings are refused. */
 #include "dist/large_batch/learning_rate.h"
 
 #include <check.h>
@@ -17,7 +17,7 @@ static void close_to(double rate, double expected, double largest, const char *w
                   (long long)update, rate, expected);
 }
 
-START_TEST(rates_are_those_of_others) {
+START_TEST(rates_match_pytorch_and_mlperf) {
     const rm_learning_rate *c = &golden[_i].config;
     check(c);
     for (int t = 1; t <= 12; t++)
@@ -25,11 +25,11 @@ START_TEST(rates_are_those_of_others) {
 }
 END_TEST
 
-/* ---- The oracle: from one update to the next, in long double ----------------------------------------------------- */
+/* ---- The reference: from one update to the next, in long double -------------------------------------------------- */
 
 typedef struct {
-    long double lr, re, im; /* the rate now; cosine: a point that goes round a circle */
-    int64_t done;           /* updates of the decay */
+    long double lr, re, im; /* the current rate; cosine: a point that moves on a circle */
+    int64_t done;           /* updates of the decay so far */
 } walker;
 
 static long double peak_of(const rm_learning_rate *c) {
@@ -96,7 +96,7 @@ static rm_learning_rate random_config(void) {
     return c;
 }
 
-START_TEST(every_rate_is_the_oracles) {
+START_TEST(rates_match_the_reference) {
     for (int i = 0; i < 2000; i++) {
         rm_learning_rate c = random_config();
         check(&c);
@@ -105,9 +105,9 @@ START_TEST(every_rate_is_the_oracles) {
 }
 END_TEST
 
-/* ---- What people rely on ----------------------------------------------------------------------------------------- */
+/* ---- Guarantees -------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_peak_is_reached_to_the_bit) {
+START_TEST(peak_is_reached_exactly) {
     for (int i = 0; i < 500; i++) {
         rm_learning_rate c = random_config();
         double before = c.warmup_steps ? rm_learning_rate_at(&c, c.warmup_steps) : rm_learning_rate_peak(&c);
@@ -117,7 +117,7 @@ START_TEST(the_peak_is_reached_to_the_bit) {
 }
 END_TEST
 
-START_TEST(no_update_of_a_run_is_wasted) { /* with an end of 0, none has the rate 0 */
+START_TEST(no_update_has_a_rate_of_zero) { /* with an end of 0, no update has the rate 0 */
     for (int schedule = RM_LR_CONSTANT; schedule <= RM_LR_POLY; schedule++)
         for (int64_t warmup = 0; warmup < 10; warmup++) {
             rm_learning_rate c = {.schedule = (rm_lr_schedule)schedule,
@@ -134,7 +134,7 @@ START_TEST(no_update_of_a_run_is_wasted) { /* with an end of 0, none has the rat
 }
 END_TEST
 
-START_TEST(after_the_end_the_rate_stays) {
+START_TEST(rate_stays_constant_after_the_end) {
     for (int schedule = RM_LR_LINEAR; schedule <= RM_LR_POLY; schedule++) {
         rm_learning_rate c = {
             .schedule = (rm_lr_schedule)schedule, .lr = 1, .end_lr = 0.25, .power = 2, .steps = 10, .warmup_steps = 3};
@@ -144,8 +144,8 @@ START_TEST(after_the_end_the_rate_stays) {
 }
 END_TEST
 
-/* A cycle of updates beyond any run, doubled for as long as it goes. */
-START_TEST(late_restarts_are_found) {
+/* A cycle that begins far beyond any real run, with lengths that double as long as possible. */
+START_TEST(late_restarts_are_computed_quickly) {
     rm_learning_rate c = {
         .schedule = RM_LR_RESTARTS, .lr = 1, .decay_steps = 7, .cycle_mult = 2, .warmup_steps = 2, .steps = 10};
     check(&c);
@@ -155,8 +155,8 @@ START_TEST(late_restarts_are_found) {
 }
 END_TEST
 
-/* Smaller batches than the base: the warm-up comes from 0, as one from lr would come down. */
-START_TEST(scaled_down_the_warm_up_still_rises) {
+/* For batches smaller than the base, the warm-up starts at 0, since a warm-up from lr would decrease. */
+START_TEST(warm_up_rises_for_scaled_down_rates) {
     rm_learning_rate c = {
         .scale = RM_SCALE_LINEAR, .lr = 1, .batch = 64, .base_batch = 256, .steps = 10, .warmup_steps = 5};
     check(&c);
@@ -217,8 +217,8 @@ START_TEST(impossible_configs_are_refused) {
 }
 END_TEST
 
-/* The edges of what is refused, and what a schedule does not read. */
-START_TEST(what_can_work_is_not_refused) {
+/* Values at the limits are accepted, and values that a schedule does not read are ignored. */
+START_TEST(valid_configs_are_accepted) {
     const rm_learning_rate fine[] = {
         {.lr = 0, .steps = 1},
         {.lr = 0.1, .steps = 100, .warmup_steps = 100},
@@ -240,15 +240,15 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("learning_rate");
     TCase *tests = tcase_create("learning_rate");
-    tcase_add_loop_test(tests, rates_are_those_of_others, 0, GOLDEN);
-    tcase_add_test(tests, every_rate_is_the_oracles);
-    tcase_add_test(tests, the_peak_is_reached_to_the_bit);
-    tcase_add_test(tests, no_update_of_a_run_is_wasted);
-    tcase_add_test(tests, after_the_end_the_rate_stays);
-    tcase_add_test(tests, late_restarts_are_found);
-    tcase_add_test(tests, scaled_down_the_warm_up_still_rises);
+    tcase_add_loop_test(tests, rates_match_pytorch_and_mlperf, 0, GOLDEN);
+    tcase_add_test(tests, rates_match_the_reference);
+    tcase_add_test(tests, peak_is_reached_exactly);
+    tcase_add_test(tests, no_update_has_a_rate_of_zero);
+    tcase_add_test(tests, rate_stays_constant_after_the_end);
+    tcase_add_test(tests, late_restarts_are_computed_quickly);
+    tcase_add_test(tests, warm_up_rises_for_scaled_down_rates);
     tcase_add_loop_test(tests, impossible_configs_are_refused, 0, REFUSED);
-    tcase_add_test(tests, what_can_work_is_not_refused);
+    tcase_add_test(tests, valid_configs_are_accepted);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

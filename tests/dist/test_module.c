@@ -1,4 +1,4 @@
-/* test_module.c: modules are opened when they are of this build, and otherwise not even loaded. */
+/* test_module.c: a module of this build is opened; any other file is not even loaded. */
 #include <dlfcn.h>
 
 #include "dist/group/group_auto.h"
@@ -27,7 +27,7 @@ static const char *copied(const char *folder, const char *old, const char *new) 
     return path;
 }
 
-START_TEST(of_this_build_only) {
+START_TEST(modules_of_other_builds_are_refused) {
     char folder[] = "/tmp/remat-modules-XXXXXX";
     const rm_group_api *api = NULL;
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -59,7 +59,7 @@ int main(void) {
     Suite *suite = suite_create("module");
     TCase *tests = tcase_create("module");
 #ifdef SOME
-    tcase_add_test(tests, of_this_build_only);
+    tcase_add_test(tests, modules_of_other_builds_are_refused);
 #endif
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,6 +1,7 @@
-/* test_nccl.c: the engine nccl on a machine without a GPU, against a libnccl and a libcudart that compute on the CPU and
- * insist on the rules (fake_nccl/fake.h): what is computed, every fault that can be asked for, and that nothing is left
- * behind. The real libraries, where they are, are asked for the functions that Remat calls, and for one clear sentence. */
+/* test_nccl.c: the engine nccl on a machine without a GPU, with a libnccl and a libcudart that compute on the CPU and
+ * check the rules (fake_nccl/fake.h): results, every fault that the fakes can produce, and that nothing is leaked. If
+ * the real libraries are installed, they must have the functions that Remat calls, and the lack of a GPU must be one
+ * clear error. */
 #include "tests/dist/collectives.h"
 
 #ifndef REMAT_HAVE_NCCL
@@ -58,11 +59,11 @@ static rm_group_config config_of(int rank, int size, rm_kv *store) {
                              .tag_name = bucket_name};
 }
 
-/* ---- What is computed -------------------------------------------------------------------------------------------- */
+/* ---- Results ----------------------------------------------------------------------------------------------------- */
 
 static bool is_half(rm_wire wire) { return wire == RM_WIRE_F16 || wire == RM_WIRE_BF16; }
 
-/* NCCL rounds 16-bit sums at every step: those are below, in numbers that need no rounding. */
+/* NCCL rounds 16-bit sums after every addition: another test covers these, with numbers that need no rounding. */
 static bool has_a_definition(uint64_t number, int size) {
     random_case c = draw_case(number, size);
     return !is_half(c.what.wire) || (c.what.kind != RM_ALL_REDUCE && c.what.kind != RM_REDUCE_SCATTER);
@@ -124,7 +125,7 @@ static void exact_sums(rm_group *group) {
         }
 }
 
-/* In an order of NCCL's own, but the same on all ranks; and two groups at once, each with a name. */
+/* The order is NCCL's own, but the bits are equal on all ranks. Also two groups at once, with different names. */
 static void same_bits(rm_group *group) {
     enum { N = 20000 };
     const int rank = rm_group_rank(group), size = rm_group_size(group);
@@ -136,7 +137,7 @@ static void same_bits(rm_group *group) {
                          &(rm_collective){.kind = RM_ALL_REDUCE, .reduction = RM_MEAN, .count = N, .in = x, .out = x}));
     need_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_GATHER, .count = N, .in = x, .out = all}));
     for (int r = 1; r < size; r++) need(!memcmp(all, all + r * N, N * sizeof *x), "rank %d has other bits", r);
-    need_ok(rm_group_poll(group)); /* x and all are freed with the group */
+    need_ok(rm_group_poll(group)); /* x and all other buffers are freed with the group */
 }
 
 static void results(int rank, int size, rm_kv *store, void *context) {
@@ -146,7 +147,7 @@ static void results(int rank, int size, rm_kv *store, void *context) {
     use_fakes(faults);
     need_ok(rm_group_open(&config, &group));
     config.name = "other";
-    config.engine = "auto"; /* on GPUs, that is nccl */
+    config.engine = "auto"; /* on GPUs, auto means nccl */
     need_ok(rm_group_open(&config, &other));
     need(!strcmp(rm_group_engine(other), "nccl"), "%s", rm_group_engine(other));
     random_cases(group, 0, faults ? 20 : 70);
@@ -163,13 +164,13 @@ END_TEST
 START_TEST(test_in_progress) { run_ranks(_i + 1, results, "in_progress=3"); }
 END_TEST
 
-/* ---- What goes wrong in a collective ----------------------------------------------------------------------------- */
+/* ---- Faults in a collective -------------------------------------------------------------------------------------- */
 
-/* The last rank has `faults`; all run three all-reduces of tag 7. NCCL's collectives 1 and 2 are those of call 1: the
- * fingerprint and the data. */
+/* The last rank has `faults`; all ranks run three all-reduces with tag 7. NCCL's collectives 1 and 2 belong to call 1:
+ * the fingerprint and the data. */
 typedef struct {
     const char *faults;
-    remat_status status; /* of the last rank; the others' is PEER, unless they have theirs */
+    remat_status status; /* of the last rank; the others get PEER unless they have faults themselves */
     const char *words, *others;
     int timeout_ms;
     double limit_s;
@@ -241,7 +242,7 @@ static void goes(int rank, int size, rm_kv *store, void *context) {
     if (rank == size - 1) {
         nap_ms(dies ? 50 : 2500);
         if (dies) raise(SIGKILL);
-        need_peer(rm_group_run(group, &what), "did not reach call 2"); /* late: the others have given up */
+        need_peer(rm_group_run(group, &what), "did not reach call 2"); /* too late: the others have given up */
     } else {
         need_peer(rm_group_run(group, &what),
                   dies ? "is gone" : "did not reach call 2, all_reduce of 8 f32 (bucket 9)");
@@ -265,7 +266,7 @@ static void *end_it(void *group) {
     return NULL;
 }
 
-/* From a thread beside the one that waits; the last rank does not come at all. */
+/* Aborts from another thread while one waits; the last rank never arrives. */
 static void gives_up(int rank, int size, rm_kv *store, void *context) {
     pthread_t thread;
     rm_group *group;
@@ -288,7 +289,7 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_abort) { run_ranks(3, gives_up, NULL); }
 END_TEST
 
-/* ---- Buffers that a GPU is not done with ------------------------------------------------------------------------- */
+/* ---- Buffers that the GPU has not finished ----------------------------------------------------------------------- */
 
 typedef struct {
     float *x;
@@ -308,8 +309,8 @@ static void *make_later(void *context) {
     return NULL;
 }
 
-/* What is handed over before it is made is added up as it is then, and a GPU may take longer for it than others wait for a rank
- * that does not come. Context: for how long, in milliseconds, beside a time-out of 1.5 s. */
+/* Data issued without an event are summed as they are at that moment. With an event, a GPU may take longer to reach it
+ * than the other ranks' time limit for missing ranks. Context: how long in ms, with a timeout of 1.5 s. */
 static void is_made_later(int rank, int size, rm_kv *store, void *context) {
     pthread_t thread;
     rm_group *group;
@@ -375,12 +376,12 @@ END_TEST
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* Of two ranks the last has the faults; NULL words: it opens. */
+/* The last of two ranks has the faults. NULL words: opening succeeds. */
 typedef struct {
     const char *faults;
     remat_status status;
     const char *words, *others;
-    int timeout_ms, gpu; /* gpu: of both; 0: one each */
+    int timeout_ms, gpu; /* gpu: of both ranks; 0: one GPU each */
     double limit_s;
 } start_fault;
 
@@ -413,10 +414,10 @@ static void starts(int rank, int size, rm_kv *store, void *context) {
     remat_status status = rm_group_open(&config, &group);
     need(seconds() - start <= f->limit_s, "only after %.1f s", seconds() - start);
     if (f->words) {
-        bool told = status == REMAT_PEER; /* by the other, if that was quicker */
+        bool told = status == REMAT_PEER; /* reported by the other rank if that was faster */
         need(told || (faulty && status == f->status) || f->gpu, "status %d: %s", (int)status, remat_last_error());
         need(strstr(remat_last_error(), faulty ? f->words : f->others), "%s", remat_last_error());
-        nap_ms(300); /* what others wait for is in the store of this rank */
+        nap_ms(300); /* the other ranks read this rank's store */
     } else {
         need(!status, "%s", remat_last_error());
         need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
@@ -443,9 +444,9 @@ static void never_comes(int rank, int size, rm_kv *store, void *context) {
 START_TEST(test_never_comes) { run_ranks(2, never_comes, NULL); }
 END_TEST
 
-/* ---- A group of one, which needs no store and no other process --------------------------------------------------- */
+/* ---- A group of one rank, without a store or another process ----------------------------------------------------- */
 
-/* Each in a process of its own: libraries stay open, and what hangs stays behind. */
+/* Each case runs in a process of its own: libraries stay open, and threads that hang remain. */
 typedef void alone(void);
 static void be_alone(int rank, int size, rm_kv *store, void *context) {
     (void)rank, (void)size, (void)store;
@@ -483,7 +484,7 @@ static void has_cpu_buffers(void) {
     rm_group *group;
     rm_group_config config = config_of(0, 1, NULL);
     float x[8];
-    config.gpu = 0; /* what a session on the CPU leaves there */
+    config.gpu = 0; /* as a session on the CPU configures it */
     need_fails(rm_group_open(&config, &group), INVALID, "backend=auto");
     need_ok(open_alone(NULL, &group));
     need_fails(rm_group_run(group, &(rm_collective){.kind = RM_ALL_REDUCE, .count = 8, .in = x, .out = x}), INVALID,
@@ -520,7 +521,7 @@ static void has_no_library(void) {
     use_fakes(NULL);
     setenv("REMAT_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
     need_fails(rm_group_open(&config, &group), MISSING, "REMAT_NCCL_LIBRARY=/nowhere/libnccl.so.2 cannot be opened");
-    setenv("REMAT_NCCL_LIBRARY", FAKE_CUDART, 1); /* a library that is another one */
+    setenv("REMAT_NCCL_LIBRARY", FAKE_CUDART, 1); /* another library under this name */
     need_fails(rm_group_open(&config, &group), MISSING, "has no function ncclGetVersion");
     need_ok(open_alone(NULL, &group));
     rm_group_close(group);
@@ -542,7 +543,7 @@ static void real_functions(void) {
     fflush(stdout);
 }
 
-/* On a machine with libraries and GPU it opens; with libraries alone, or without them, it says what is missing. */
+/* With libraries and a GPU the group opens; otherwise the error says what is missing. */
 static void real_libraries(void) {
     rm_group *group;
     rm_group_config config = config_of(0, 1, NULL);

@@ -1,5 +1,5 @@
-/* test_reduce.c: the arithmetic of collectives without ranks: 16-bit floats against their definition, sums as trees against the
- * loop that defines them, and that a tree of trees is a tree. */
+/* test_reduce.c: the arithmetic of collectives without ranks: 16-bit floats compared with their definition, tree sums
+ * with the loop that defines them, and trees of trees with a single tree. */
 #include "dist/group/reduce.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void check_half(uint16_t half) {
     ck_assert_int_eq(rm_to_f16(a), isnan(f16) ? 0x7e00 : half);
     ck_assert_int_eq(rm_to_bf16(b), isnan(bf16) ? 0x7fc0 : half);
 }
-START_TEST(every_half_there_is) {
+START_TEST(every_half_converts_both_ways) {
     for (int half = 0; half < 65536; half++) check_half((uint16_t)half);
 }
 END_TEST
@@ -31,7 +31,7 @@ static void check_float(uint32_t bits) {
     ck_assert_msg(rm_to_bf16(x) == half_of((double)x, BF16), "bf16 of %a (%08x): %04x, not %04x", (double)x, bits,
                   rm_to_bf16(x), half_of((double)x, BF16));
 }
-/* Halfway between any two halves, and next to it, where rounding is decided; and floats of every kind. */
+/* Values halfway between any two halves and next to it, where rounding is decided; and floats of every kind. */
 START_TEST(floats_round_to_the_nearest_half) {
     uint64_t state = 1;
     for (int half = 0; half < 65535; half++)
@@ -46,7 +46,7 @@ START_TEST(floats_round_to_the_nearest_half) {
 }
 END_TEST
 
-START_TEST(compressing_loses_half_a_unit) {
+START_TEST(compression_loses_at_most_half_a_unit) {
     enum { N = 5000 };
     static float x[N], y[N];
     static uint16_t half[N];
@@ -84,7 +84,7 @@ static void tree_of(int ranks, int64_t at, int64_t count, float *to) {
     rm_reduce(RM_WIRE_F32, RM_TREE, in, ranks, &one, 1, count);
 }
 
-START_TEST(a_tree_is_the_loop_that_defines_it) {
+START_TEST(tree_sum_equals_its_definition) {
     fill(7);
     for (int ranks = 1; ranks <= RANKS; ranks *= 2) {
         tree_of(ranks, 0, COUNT, out);
@@ -95,7 +95,7 @@ START_TEST(a_tree_is_the_loop_that_defines_it) {
                 for (int r = 0; r < w; r++) t[r] = t[r] + t[r + w];
             ck_assert_msg(t[0] == out[i], "%d ranks, element %d: %a, not %a", ranks, i, (double)out[i], (double)t[0]);
         }
-        tree_of(ranks, 77, 500, out + 77); /* in parts: the same */
+        tree_of(ranks, 77, 500, out + 77); /* the same sum in parts */
         float whole[500];
         memcpy(whole, out + 77, sizeof whole);
         tree_of(ranks, 0, COUNT, out);
@@ -104,8 +104,9 @@ START_TEST(a_tree_is_the_loop_that_defines_it) {
 }
 END_TEST
 
-/* Shard r + W j is the j-th of rank r: each rank's tree over its own, and the tree over ranks, is the tree over all. */
-START_TEST(a_tree_of_trees_is_a_tree) {
+/* Shard r + W j is the j-th of rank r: the tree over each rank's shards, and then over ranks, equals the tree over
+ * all. */
+START_TEST(tree_of_trees_equals_one_tree) {
     static float all[COUNT], own[RANKS][COUNT];
     fill(8);
     tree_of(RANKS, 0, COUNT, all);
@@ -125,8 +126,8 @@ START_TEST(a_tree_of_trees_is_a_tree) {
 }
 END_TEST
 
-/* Outs that are the ins, and sums for several outs. */
-START_TEST(sums_in_place) {
+/* Outputs that are also inputs, and sums with several outputs. */
+START_TEST(sums_work_in_place) {
     static float copy[4][COUNT];
     for (int reduction = RM_SUM; reduction <= RM_TREE; reduction++) {
         fill(9);
@@ -143,12 +144,12 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("dist/reduce");
     TCase *halves = tcase_create("halves"), *sums = tcase_create("sums");
-    tcase_add_test(halves, every_half_there_is);
+    tcase_add_test(halves, every_half_converts_both_ways);
     tcase_add_test(halves, floats_round_to_the_nearest_half);
-    tcase_add_test(halves, compressing_loses_half_a_unit);
-    tcase_add_test(sums, a_tree_is_the_loop_that_defines_it);
-    tcase_add_test(sums, a_tree_of_trees_is_a_tree);
-    tcase_add_test(sums, sums_in_place);
+    tcase_add_test(halves, compression_loses_at_most_half_a_unit);
+    tcase_add_test(sums, tree_sum_equals_its_definition);
+    tcase_add_test(sums, tree_of_trees_equals_one_tree);
+    tcase_add_test(sums, sums_work_in_place);
     suite_add_tcase(suite, halves);
     suite_add_tcase(suite, sums);
     SRunner *runner = srunner_create(suite);

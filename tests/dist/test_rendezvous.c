@@ -1,10 +1,10 @@
-/* test_rendezvous.c: who am I, of how many, and where do we meet: every launcher's variables, their precedence, their
- * contradictions, and the traps that users report; and Slurm's host lists. */
+/* test_rendezvous.c: rank, size and meeting place: every launcher's variables, their precedence, their contradictions,
+ * and traps that users have reported; and Slurm's host lists. */
 #include "dist/store/rendezvous.h"
 
 #include "tests/dist/ranks.h"
 
-/* ---- Host lists: answers are scontrol's (22.05) ------------------------------------------------------------------ */
+/* ---- Host lists: expected results from scontrol (22.05) ---------------------------------------------------------- */
 
 static const struct {
     const char *list, *hosts;
@@ -23,7 +23,7 @@ static const struct {
     {"login-2.cluster.example", "login-2.cluster.example"},
 };
 
-START_TEST(host_lists_are_written_out) {
+START_TEST(host_lists_are_expanded) {
     char all[1000] = "", name[RM_HOST_BYTES];
     int64_t count;
     ck_ok(rm_hostlist_count(lists[_i].list, &count));
@@ -38,7 +38,7 @@ START_TEST(host_lists_are_written_out) {
 }
 END_TEST
 
-START_TEST(what_is_no_host_list_is_refused) {
+START_TEST(invalid_host_lists_are_refused) {
     static const char *const bad[] = {"",
                                       ",",
                                       "a,",
@@ -77,7 +77,7 @@ START_TEST(what_is_no_host_list_is_refused) {
 }
 END_TEST
 
-START_TEST(tasks_of_nodes) {
+START_TEST(tasks_of_each_node_are_counted) {
     int64_t tasks, node;
     const int64_t expected[] = {2, 2, 2, 1, 12, 12};
     for (node = 0; node < 6; node++) {
@@ -143,15 +143,15 @@ static const struct {
     {FLAGS_METHOD(4, 2, "file:///shared/job 7"), "", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_FILE, "/shared/job 7", 0},
     {FLAGS(4, 2), "MASTER_ADDR=h MASTER_PORT=99", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "h", 99},
     {FLAGS(4, 2), "MASTER_ADDR=[::1] MASTER_PORT=99", RM_BY_FLAGS, 2, 4, -1, -1, RM_MEET_TCP, "::1", 99},
-    /* torchrun keeps its own store at MASTER_PORT; on one host its name for that host may lead nowhere */
+    /* torchrun has its own store at MASTER_PORT; on a single host, its name for that host may not resolve */
     {NO_FLAGS, TORCH " TORCHELASTIC_USE_AGENT_STORE=True", RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 0},
     {NO_FLAGS,
      "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=1 MASTER_ADDR=me.local MASTER_PORT=29500 "
      "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=none",
      RM_BY_TORCHRUN, 1, 2, 1, 2, RM_MEET_TCP, "127.0.0.1", 0},
-    /* flags alone, whatever is around */
+    /* flags alone, whatever variables are set */
     {FLAGS(8, 7), TORCH " " SLURM " " OMPI, RM_BY_FLAGS, 7, 8, -1, -1, RM_MEET_TCP, "hostA", 29500},
-    /* torchrun and `remat launch`, which srun or mpirun has started; by hand, two ranks for each of srun's tasks */
+    /* torchrun and `remat launch`, started by srun or mpirun; by hand, two ranks for each of srun's tasks */
     {NO_FLAGS, TORCH " TORCHELASTIC_RUN_ID=r " SLURM " " OMPI, RM_BY_TORCHRUN, 3, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
     {NO_FLAGS, "RANK=5 WORLD_SIZE=8 MASTER_ADDR=node1 MASTER_PORT=5 PMIX_RANK=2 " SLURM, RM_BY_TORCHRUN, 5, 8, -1, -1,
      RM_MEET_TCP, "node1", 5},
@@ -164,7 +164,7 @@ static const struct {
      "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
      "PMIX_RANK=5 PMI_RANK=2 PMI_SIZE=4 " SLURM,
      RM_BY_OPEN_MPI, 5, 8, 1, 2, RM_MEET_NOWHERE, "", -1},
-    /* MPICH's and Intel's mpiexec, which tells neither a place nor a name; srun's plugins for MPI */
+    /* the mpiexec of MPICH and Intel MPI, which gives neither address nor name; srun's MPI plugins */
     {NO_FLAGS, "PMI_SIZE=2 PMI_RANK=1", RM_BY_PMI, 1, 2, -1, -1, RM_MEET_NOWHERE, "", -1},
     {NO_FLAGS, "PMI_SIZE=2 PMI_RANK=1 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", RM_BY_PMI, 1, 2, 1, 2, RM_MEET_NOWHERE, "",
      -1},
@@ -174,11 +174,11 @@ static const struct {
     {NO_FLAGS, OMPI, RM_BY_OPEN_MPI, 1, 2, 1, 2, RM_MEET_TCP, "127.0.0.1", 0},
     {FLAGS(2, -1), "PMIX_RANK=1 PMIX_NAMESPACE=n MASTER_ADDR=h MASTER_PORT=5", RM_BY_PMIX, 1, 2, -1, -1, RM_MEET_TCP,
      "h", 5},
-    /* single numbers from flags; the rest from a launcher */
+    /* single numbers from flags, the rest from a launcher */
     {FLAGS(-1, 1), TORCH, RM_BY_TORCHRUN, 1, 4, 1, 2, RM_MEET_TCP, "hostA", 29500},
     {METHOD("tcp://other:7"), SLURM, RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "other", 7},
     {METHOD("file:///f"), OMPI, RM_BY_OPEN_MPI, 1, 2, 1, 2, RM_MEET_FILE, "/f", 0},
-    /* scripts written for the other framework, under srun: WORLD_SIZE, MASTER_ADDR and MASTER_PORT are exported */
+    /* scripts written for other frameworks, under srun: WORLD_SIZE, MASTER_ADDR and MASTER_PORT are exported */
     {NO_FLAGS, SLURM " WORLD_SIZE=4 MASTER_ADDR=node1 MASTER_PORT=12345", RM_BY_SLURM, 2, 4, 0, 2, RM_MEET_TCP, "node1",
      12345},
     /* srun -n 2 in an allocation of 8; one task of an allocation; a batch script of one task without srun */
@@ -189,13 +189,13 @@ static const struct {
     {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 SLURM_STEP_NODELIST=n5", RM_BY_SLURM, 0, 1, 0, -1,
      RM_MEET_NOWHERE, "", -1},
     {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=5", RM_BY_NOBODY, 0, 1, 0, 1, RM_MEET_NOWHERE, "", -1},
-    /* mpirun over several hosts tells no address: MPI must bring its ranks together */
+    /* mpirun over several hosts gives no address: MPI must connect its ranks */
     {NO_FLAGS,
      "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
      RM_BY_OPEN_MPI, 1, 4, 1, 2, RM_MEET_NOWHERE, "", -1},
 };
 
-START_TEST(every_launcher_is_understood) {
+START_TEST(every_launchers_variables_are_read) {
     rm_rendezvous got;
     remat_status status = rm_rendezvous_resolve(&good[_i].flags, look_up, (void *)good[_i].environment, &got);
     ck_assert_msg(!status, "%s: %s", good[_i].environment, remat_last_error());
@@ -219,7 +219,7 @@ static const struct {
     rm_rendezvous_flags flags;
     const char *environment, *words;
 } bad[] = {
-    /* half an answer */
+    /* incomplete */
     {NO_FLAGS, "WORLD_SIZE=2", "RANK is not set"},
     {NO_FLAGS, "RANK=1", "number of ranks"},
     {FLAGS(4, -1), "", "process's rank"},
@@ -227,7 +227,7 @@ static const struct {
     {NO_FLAGS, "PMIX_RANK=1", "world_size"},
     {FLAGS(4, 2), "", "MASTER_ADDR"},
     {FLAGS(4, 2), "MASTER_ADDR=h", "MASTER_PORT is not set"},
-    /* what is not understood, but says that there are others: never one rank instead */
+    /* unsupported launchers that indicate other ranks: never one rank instead */
     {NO_FLAGS, "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2"},
     {NO_FLAGS, "LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2"},
     {NO_FLAGS, "LOCAL_RANK=1", "LOCAL_RANK=1"},
@@ -240,7 +240,7 @@ static const struct {
     {NO_FLAGS, "JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_RANK=0", "JSM_NAMESPACE_SIZE=2"},
     {NO_FLAGS, "WORLD_SIZE=1 FLUX_JOB_SIZE=2", "FLUX_JOB_SIZE=2"},
     {NO_FLAGS, "FLUX_JOB_SIZE=many", "FLUX_JOB_SIZE='many'"},
-    /* nonsense */
+    /* impossible numbers */
     {FLAGS(2, 2), "", "ranks are 0 to 1"},
     {FLAGS(0, 0), "", "0 ranks"},
     {NO_FLAGS, "RANK=x WORLD_SIZE=2", "RANK='x'"},
@@ -255,14 +255,14 @@ static const struct {
     {METHOD("tcp://h:0"), TORCH, "1 to 65535"},
     {METHOD("tcp://h:1x"), TORCH, "tcp://HOST:PORT"},
     {METHOD("file://here"), TORCH, "from the root"},
-    /* Slurm: a script without srun; a list taken for a host (as a well-known recipe does); variables that disagree */
+    /* Slurm: a script without srun; a list used as a host (from a popular recipe); variables that disagree */
     {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_JOB_ID=5", "put srun in front"},
     {NO_FLAGS, "SLURM_NTASKS=4 SLURM_JOB_ID=5", "put srun in front"},
     {NO_FLAGS, SLURM " MASTER_ADDR=node[1-2] MASTER_PORT=5", "a list of hosts"},
     {NO_FLAGS, SLURM " WORLD_SIZE=8", "make them equal"},
     {NO_FLAGS, OMPI " WORLD_SIZE=3", "make them equal"},
     {NO_FLAGS, "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_NODELIST=n[1-", "not a list of hosts"},
-    /* what another launcher has left, or has been said by hand */
+    /* left over from another launcher, or set by hand */
     {NO_FLAGS, "RANK=0 WORLD_SIZE=1 " OMPI, "rank 0 of 1 (torchrun's variables), and rank 1 of 2 (Open MPI)"},
     {NO_FLAGS, "RANK=0 WORLD_SIZE=1 " SLURM, "rank 0 of 1 (torchrun's variables), and rank 2 of 4 (Slurm)"},
     {NO_FLAGS, "RANK=0 WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=2", "and rank 0 of 2 (PMI)"},
@@ -272,14 +272,14 @@ static const struct {
     {NO_FLAGS, "PMI_RANK=0 PMI_SIZE=1 " OMPI, "rank 1 of 2 (Open MPI), and rank 0 of 1 (PMI)"},
     {NO_FLAGS, "PMI_SIZE=2", "process's rank"},
     {NO_FLAGS, "PMI_RANK=1", "number of ranks"},
-    /* localhost, when there are several hosts */
+    /* localhost for several hosts */
     {NO_FLAGS, SLURM " MASTER_ADDR=localhost MASTER_PORT=5", "several hosts"},
     {NO_FLAGS, SLURM " MASTER_ADDR=127.0.1.1 MASTER_PORT=5", "several hosts"},
     {METHOD("tcp://127.0.0.1:5"), TORCH, "several hosts"},
     {METHOD("tcp://0.0.0.0:5"), TORCH, "several hosts"},
 };
 
-START_TEST(half_answers_and_contradictions_are_refused) {
+START_TEST(incomplete_and_contradictory_sources_are_refused) {
     rm_rendezvous got;
     remat_status status = rm_rendezvous_resolve(&bad[_i].flags, look_up, (void *)bad[_i].environment, &got);
     ck_assert_msg(status == REMAT_INVALID, "'%s' gives rank %d of %d at %s", bad[_i].environment, got.rank, got.size,
@@ -289,8 +289,8 @@ START_TEST(half_answers_and_contradictions_are_refused) {
 }
 END_TEST
 
-/* Jobs are told apart: by their own secret first, else by what the launcher calls them. */
-START_TEST(jobs_have_secrets) {
+/* Jobs are distinguished by their own secret or, without one, by the launcher's name for them. */
+START_TEST(each_job_has_its_own_secret) {
     static const char *const environments[] = {TORCH, TORCH " TORCHELASTIC_RUN_ID=r1", SLURM, OMPI,
                                                SLURM " REMAT_JOB_SECRET=xyzzy"};
     static const char *const secrets[] = {"", "torchrun r1 29500", "slurm 77.0", "pmix 4242.1", "xyzzy"};
@@ -302,13 +302,14 @@ START_TEST(jobs_have_secrets) {
 }
 END_TEST
 
-/* Who may leave it to rank 0 to say what is wrong with the command line: with a file, and without. */
-START_TEST(one_command_line_for_all) {
+/* Whether a rank may leave it to rank 0 to report an error in the command line: for errors about files, and for
+ * others. */
+START_TEST(shared_command_line_is_recognised) {
     static const struct {
         const char *environment;
         bool flags, files;
     } cases[] = {{"", false, false},
-                 {TORCH, false, false}, /* set by hand, perhaps */
+                 {TORCH, false, false}, /* possibly set by hand */
                  {TORCH " TORCHELASTIC_RUN_ID=none", true, true},
                  {"RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=none", true, false}, /* the first of its host */
                  {"RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=none", false, false},
@@ -327,11 +328,11 @@ START_TEST(one_command_line_for_all) {
 }
 END_TEST
 
-START_TEST(ranks_know_that_they_are) {
+START_TEST(processes_know_whether_they_are_ranks) {
     static const struct {
         const char *environment, *who;
     } cases[] = {{"", ""},
-                 {"WORLD_SIZE=2", ""}, /* exported for the other framework */
+                 {"WORLD_SIZE=2", ""}, /* exported for another framework */
                  {"SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_JOB_ID=5", ""},
                  {"RANK=0 WORLD_SIZE=1", ""},
                  {"RANK=0 WORLD_SIZE=2", "rank 0 of 2 (torchrun's variables)"},
@@ -348,8 +349,8 @@ START_TEST(ranks_know_that_they_are) {
 }
 END_TEST
 
-/* A launcher's socket is for rank 0; attempts are told apart, also where only torchrun's name for the job is known. */
-START_TEST(launchers_leave_sockets_and_attempts) {
+/* A launcher's socket is for rank 0. Attempts are distinguished, even if only torchrun's name for the job is known. */
+START_TEST(sockets_and_attempts_of_launchers_are_read) {
     static const char *const environments[] = {
         "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=7 REMAT_LISTEN_FD=5",
         "RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=7 REMAT_LISTEN_FD=5 TORCHELASTIC_RESTART_COUNT=3",
@@ -363,13 +364,13 @@ START_TEST(launchers_leave_sockets_and_attempts) {
         ck_assert_int_eq(got[i].listen_fd, fds[i]);
         ck_assert_int_eq(got[i].attempt, attempts[i]);
     }
-    ck_assert_str_eq(got[2].secret, got[3].secret); /* of the job; the attempt is told beside it */
+    ck_assert_str_eq(got[2].secret, got[3].secret); /* of the job; the attempt is sent separately */
     ck_assert_int_ne(got[2].port, got[3].port);
 }
 END_TEST
 
-/* A program under `remat launch` may be given its numbers as flags: it belongs to the attempt all the same, which alone keeps it
- * apart from the others of the job. Flags without the launcher's secret are of no launcher. */
+/* A program under `remat launch` may get its numbers as flags: it still belongs to the attempt, and only the attempt's
+ * number distinguishes it from the job's others. Flags without the launcher's secret belong to no launcher. */
 START_TEST(flags_belong_to_the_attempt) {
     static const char *const environments[] = {
         "MASTER_ADDR=h MASTER_PORT=7 REMAT_JOB_SECRET=xyzzy TORCHELASTIC_RESTART_COUNT=3",
@@ -384,7 +385,7 @@ START_TEST(flags_belong_to_the_attempt) {
 }
 END_TEST
 
-/* One of two ranks, with what its environment says: finds a number that both have added to. */
+/* One of two ranks with its environment: reads a number to which both have added. */
 _Noreturn static void meet(int rank, const char *method) {
     rm_rendezvous where;
     rm_kv *store;
@@ -401,7 +402,7 @@ _Noreturn static void meet(int rank, const char *method) {
     _exit(0);
 }
 
-/* torchrun's ranks: its own store is at MASTER_PORT, and speaks another language. */
+/* torchrun's ranks: its own store is at MASTER_PORT and uses another protocol. */
 START_TEST(ranks_meet_beside_torchruns_store) {
     pid_t pid[2];
     int fd, port = 0;
@@ -422,7 +423,7 @@ START_TEST(ranks_meet_beside_torchruns_store) {
 END_TEST
 
 /* From the environment of a real process to a number that both ranks see. */
-START_TEST(ranks_meet) {
+START_TEST(ranks_meet_by_their_environment) {
     pid_t pid[2];
     char method[200];
     snprintf(method, sizeof method, "file://%s", meeting_place());
@@ -441,18 +442,18 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("dist/rendezvous");
     TCase *cases = tcase_create("rendezvous");
-    tcase_add_loop_test(cases, host_lists_are_written_out, 0, COUNT(lists));
-    tcase_add_test(cases, what_is_no_host_list_is_refused);
-    tcase_add_test(cases, tasks_of_nodes);
-    tcase_add_loop_test(cases, every_launcher_is_understood, 0, COUNT(good));
-    tcase_add_loop_test(cases, half_answers_and_contradictions_are_refused, 0, COUNT(bad));
-    tcase_add_test(cases, jobs_have_secrets);
-    tcase_add_test(cases, one_command_line_for_all);
-    tcase_add_test(cases, ranks_know_that_they_are);
-    tcase_add_test(cases, launchers_leave_sockets_and_attempts);
+    tcase_add_loop_test(cases, host_lists_are_expanded, 0, COUNT(lists));
+    tcase_add_test(cases, invalid_host_lists_are_refused);
+    tcase_add_test(cases, tasks_of_each_node_are_counted);
+    tcase_add_loop_test(cases, every_launchers_variables_are_read, 0, COUNT(good));
+    tcase_add_loop_test(cases, incomplete_and_contradictory_sources_are_refused, 0, COUNT(bad));
+    tcase_add_test(cases, each_job_has_its_own_secret);
+    tcase_add_test(cases, shared_command_line_is_recognised);
+    tcase_add_test(cases, processes_know_whether_they_are_ranks);
+    tcase_add_test(cases, sockets_and_attempts_of_launchers_are_read);
     tcase_add_test(cases, flags_belong_to_the_attempt);
     tcase_add_test(cases, ranks_meet_beside_torchruns_store);
-    tcase_add_test(cases, ranks_meet);
+    tcase_add_test(cases, ranks_meet_by_their_environment);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,4 +1,5 @@
-/* test_sampler.c: the order of samples is PyTorch's, index for index (sampler_orders.h), and ranks share the data. */
+/* test_sampler.c: the order of samples equals PyTorch's, index for index (sampler_orders.h), and ranks share the
+ * data. */
 #include "dist/large_batch/sampler.h"
 
 #include <check.h>
@@ -16,7 +17,7 @@ static remat_sampler *create(remat_sampler_config config, int64_t epoch) {
     return sampler;
 }
 
-START_TEST(orders_are_pytorchs) {
+START_TEST(orders_match_pytorch) {
     remat_sampler *sampler = create(orders[_i].config, orders[_i].epoch);
     uint64_t checksum = 0;
     ck_assert_int_eq(remat_sampler_count(sampler), orders[_i].count);
@@ -31,7 +32,7 @@ START_TEST(orders_are_pytorchs) {
 END_TEST
 
 /* With and without short batches, padded and not. */
-START_TEST(batches_are_pytorchs) {
+START_TEST(batches_match_pytorch) {
     remat_sampler *sampler = create(cuts[_i].config, cuts[_i].epoch);
     uint64_t checksum = 0;
     int64_t count = remat_sampler_count(sampler), batch = cuts[_i].batch, last = 0;
@@ -49,8 +50,8 @@ START_TEST(batches_are_pytorchs) {
 }
 END_TEST
 
-/* The known answer for data 1..4 on two ranks: what the PyTorch demos that teach DDP print. */
-START_TEST(four_samples_on_two_ranks) {
+/* Four samples on two ranks: the output of well-known PyTorch DDP demos. */
+START_TEST(four_samples_on_two_ranks_match_pytorch) {
     static const int64_t expected[2][2][2] = {{{1, 4}, {2, 3}}, {{2, 3}, {4, 1}}}; /* [epoch][rank][k] */
     for (int64_t epoch = 0; epoch < 2; epoch++)
         for (int64_t rank = 0; rank < 2; rank++) {
@@ -63,7 +64,7 @@ START_TEST(four_samples_on_two_ranks) {
 }
 END_TEST
 
-/* Going back to an epoch gives its order again: that is what resuming relies on. */
+/* Setting an earlier epoch gives its order again, as resuming needs. */
 START_TEST(epochs_can_be_revisited) {
     remat_sampler *sampler = create((remat_sampler_config){.n = 500, .replicas = 1, .seed = 3, .shuffle = true}, 5);
     int64_t first = remat_sampler_at(sampler, 0), last = remat_sampler_at(sampler, 499);
@@ -94,7 +95,7 @@ START_TEST(ranks_share_the_data) {
 }
 END_TEST
 
-START_TEST(nonsense_is_refused) {
+START_TEST(invalid_configs_are_refused) {
     static const remat_sampler_config bad[] = {
         {.n = 0, .replicas = 1}, {.n = -5, .replicas = 1},           {.n = (int64_t)1 << 32, .replicas = 1},
         {.n = 4, .replicas = 0}, {.n = 4, .replicas = 2, .rank = 2}, {.n = 4, .replicas = 2, .rank = -1}};
@@ -111,12 +112,12 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("sampler");
-    tcase_add_loop_test(tests, orders_are_pytorchs, 0, ORDERS);
-    tcase_add_loop_test(tests, batches_are_pytorchs, 0, CUTS);
-    tcase_add_test(tests, four_samples_on_two_ranks);
+    tcase_add_loop_test(tests, orders_match_pytorch, 0, ORDERS);
+    tcase_add_loop_test(tests, batches_match_pytorch, 0, CUTS);
+    tcase_add_test(tests, four_samples_on_two_ranks_match_pytorch);
     tcase_add_test(tests, epochs_can_be_revisited);
     tcase_add_test(tests, ranks_share_the_data);
-    tcase_add_test(tests, nonsense_is_refused);
+    tcase_add_test(tests, invalid_configs_are_refused);
     Suite *suite = suite_create("dist/sampler");
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

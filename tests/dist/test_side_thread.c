@@ -1,4 +1,5 @@
-/* test_side_thread.c: a thread that dozes wakes in time also when the wall's clock is set back meanwhile, and ends at once. */
+/* test_side_thread.c: a sleeping helper thread wakes in time even if the wall clock is set back meanwhile, and ends at
+ * once. */
 #include "dist/group/side_thread.h"
 
 #include "memory/clock.h"
@@ -9,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The C library's, for this program: by the wall's clock it is an hour later than the kernel says, which is what a deadline
- * looks like after the clock has been set back by an hour. */
+/* Replaces the C library's function for this program: the wall clock is an hour ahead of the kernel's, as a deadline
+ * appears after the clock has been set back by an hour. */
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int status = (int)syscall(SYS_clock_gettime, clock, now);
     if (clock == CLOCK_REALTIME) now->tv_sec += 3600;
@@ -38,7 +39,7 @@ static int rounds_of(dozer *d) {
     return rounds;
 }
 
-START_TEST(a_clock_that_is_set_back) {
+START_TEST(waking_does_not_depend_on_the_wall_clock) {
     dozer d = {.between_s = 0.01};
     double start = (1e-9 * (double)rm_now_ns());
     ck_assert_int_eq(rm_side_thread_start(&d.side, doze, &d, "doze"), REMAT_OK);
@@ -49,7 +50,7 @@ START_TEST(a_clock_that_is_set_back) {
 }
 END_TEST
 
-START_TEST(an_end_wakes_it) {
+START_TEST(end_wakes_the_thread_at_once) {
     dozer d = {.between_s = 3600};
     ck_assert_int_eq(rm_side_thread_start(&d.side, doze, &d, "doze"), REMAT_OK);
     usleep(10000);
@@ -58,8 +59,8 @@ START_TEST(an_end_wakes_it) {
 }
 END_TEST
 
-/* Of what else waits: none of it asks the wall. (train/report/ writes the time of day down.) */
-START_TEST(nobody_waits_by_the_wall) {
+/* No other waiting code uses the wall clock. (train/report/ only writes the time of day.) */
+START_TEST(no_code_waits_by_the_wall_clock) {
     ck_assert_int_ne(
         system("grep -rnE 'CLOCK_REALTIME|gettimeofday|timedjoin_np\\(|sem_timedwait' --include='*.c' --include='*.h' "
                "--include='*.cc' --exclude-dir=report " RM_SOURCE_DIR "/dist " RM_SOURCE_DIR "/train " RM_SOURCE_DIR
@@ -71,9 +72,9 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("dist/side_thread");
     TCase *all = tcase_create("all");
-    tcase_add_test(all, a_clock_that_is_set_back);
-    tcase_add_test(all, an_end_wakes_it);
-    tcase_add_test(all, nobody_waits_by_the_wall);
+    tcase_add_test(all, waking_does_not_depend_on_the_wall_clock);
+    tcase_add_test(all, end_wakes_the_thread_at_once);
+    tcase_add_test(all, no_code_waits_by_the_wall_clock);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

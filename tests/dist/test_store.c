@@ -1,4 +1,4 @@
-/* test_store.c: the store, of both kinds: what it keeps, how it waits, whom it refuses, and who is missed. */
+/* test_store.c: both kinds of store: stored values, waiting, refusals, and detecting lost ranks. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,9 +13,9 @@
 #include "dist/store/store_kind.h"
 #include "tests/dist/ranks.h"
 
-/* ---- Two kinds, one behaviour ------------------------------------------------------------------------------------ */
+/* ---- Two kinds with one behaviour -------------------------------------------------------------------------------- */
 
-/* A socket that listens on a free port of this host: what a launcher would hand to rank 0. */
+/* A socket that listens on a free port of this host, as a launcher would pass to rank 0. */
 static int free_port(int *port) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
@@ -59,7 +59,7 @@ static void many_keys(rm_kv *store, int rank, int size) {
         need_ok(rm_kv_add(store, "all", k, &sum));
     }
     for (int r = 0; r < size; r++)
-        for (int k = 0; k < 40; k++) { /* waits where that rank is slower */
+        for (int k = 0; k < 40; k++) { /* waits if that rank is slower */
             snprintf(key, sizeof key, "key %d of %d", k, r);
             snprintf(expected, sizeof expected, "value %d of %d", k, r);
             need_ok(rm_kv_get(store, key, value, sizeof value, &bytes, 0));
@@ -99,7 +99,7 @@ static void odd_values(rm_kv *store) {
     need(sum == -5, "%ld", (long)sum);
 }
 
-START_TEST(keys_are_kept_and_waited_for) {
+START_TEST(keys_are_stored_and_waited_for) {
     place p = make_place(_i);
     pid_t pid[5];
     for (int r = 0; r < 5; r++) {
@@ -123,9 +123,9 @@ START_TEST(keys_are_kept_and_waited_for) {
 }
 END_TEST
 
-/* ---- Who is refused ---------------------------------------------------------------------------------------------- */
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
-/* What rank 0 can tell people of it: once each. */
+/* Each refusal is recorded once for rank 0 to report. */
 static void ck_refused(rm_kv *store, int number, const char *words) {
     char key[32], who[500] = "";
     uint32_t bytes;
@@ -148,7 +148,7 @@ START_TEST(strangers_are_refused) {
     ck_ok(rm_kv_open(&config, &other));
     rm_kv *third;
     ck_fails(rm_kv_open(&config, &third), INVALID, "already");
-    int n = 1; /* a file does not tell of strangers */
+    int n = 1; /* a file store records no strangers */
     if (!_i) ck_refused(store, n++, "rank 1 of another job, from 127.0.0.1: the secrets differ");
     ck_refused(store, n++, "rank 1 of 3 from ");
     if (_i) ck_refused(store, n++, "rank 1 of 3 from ");
@@ -160,7 +160,7 @@ START_TEST(strangers_are_refused) {
 }
 END_TEST
 
-START_TEST(a_taken_port_is_one_sentence) {
+START_TEST(port_in_use_is_an_error) {
     int port, fd = free_port(&port);
     char words[40];
     rm_kv *store;
@@ -174,8 +174,8 @@ START_TEST(a_taken_port_is_one_sentence) {
 }
 END_TEST
 
-/* What a launcher hands on, and what may become of it on the way. */
-START_TEST(a_launchers_socket) {
+/* A socket passed on by a launcher, and what may happen to it on the way. */
+START_TEST(launcher_socket_is_taken_over) {
     int port = 0, fd, other = 0, other_fd;
     rm_kv *store;
     ck_ok(rm_kv_listen("localhost", &port, "remedy", &fd));
@@ -195,8 +195,8 @@ START_TEST(a_launchers_socket) {
 }
 END_TEST
 
-/* Rank 1 of the next attempt comes while rank 0 of this one is still there; then rank 0 of its own, on the same socket or at
- * the same path. */
+/* Rank 1 of the next attempt arrives while rank 0 of this one is still present; then rank 0 of its own attempt arrives,
+ * on the same socket or at the same path. */
 START_TEST(attempts_do_not_meet) {
     place p = make_place(_i);
     rm_kv *old, *store;
@@ -226,8 +226,8 @@ START_TEST(attempts_do_not_meet) {
 }
 END_TEST
 
-/* Rank 0 bound a port by itself; the others come by either kind of address. */
-START_TEST(both_kinds_of_address) {
+/* Rank 0 bound a port itself; the others use either kind of address. */
+START_TEST(ranks_connect_by_ipv4_and_ipv6) {
     static const char *const hosts[][2] = {
         {"localhost", "127.0.0.1"}, {"0.0.0.0", "127.0.0.1"}, {"::", "::1"}, {"::1", "::1"}};
     rm_kv *store, *other;
@@ -249,8 +249,8 @@ START_TEST(both_kinds_of_address) {
 }
 END_TEST
 
-/* Rank 0 listens where the others come by, and nowhere else, if it can know that. */
-START_TEST(one_address_is_listened_at) {
+/* Rank 0 listens only at the address that the others use, if it can know it. */
+START_TEST(rank_0_listens_only_at_its_address) {
     static const char *const hosts[][2] = {{"127.0.0.2", "127.0.0.2"},     {"0x7f000003", "127.0.0.3"},
                                            {"localhost", "127.0.0.1"},     {"0.0.0.0", "::"},
                                            {"no-such-host.invalid", "::"}, {"192.0.2.1", "::"}};
@@ -271,7 +271,7 @@ START_TEST(one_address_is_listened_at) {
     rm_kv *store, *other;
     close(free_port(&port));
     rm_kv_config config = {.host = "127.0.0.2", .port = port, .size = 2, .timeout_ms = 5000};
-    ck_ok(rm_kv_open(&config, &store)); /* rank 0 finds itself there, too */
+    ck_ok(rm_kv_open(&config, &store)); /* rank 0 reaches itself there, too */
     config.rank = 1;
     ck_ok(rm_kv_open(&config, &other));
     rm_kv_close(other);
@@ -288,8 +288,8 @@ static void hear(void *context, const char *sentence) {
     strncat(told, sentence, sizeof told - strlen(told) - 1);
 }
 
-/* At once, and not again with each look. */
-START_TEST(an_unknown_host_is_said_once) {
+/* Reported immediately, and not again with each look-up. */
+START_TEST(unknown_host_is_reported_once) {
     rm_kv *store;
     rm_kv_config config = {
         .host = "no-such-\x1bhost.invalid", .port = 5, .rank = 1, .size = 2, .timeout_ms = 300, .say = hear};
@@ -299,7 +299,7 @@ START_TEST(an_unknown_host_is_said_once) {
 }
 END_TEST
 
-START_TEST(nobody_there) {
+START_TEST(missing_rank_0_is_an_error) {
     int port, fd = free_port(&port);
     rm_kv *store;
     rm_kv_config config = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .timeout_ms = 200};
@@ -324,7 +324,7 @@ static void *greet_wrongly(void *context) {
     close(fd);
     return NULL;
 }
-START_TEST(another_program_is_recognised) {
+START_TEST(another_program_on_the_port_is_recognised) {
     int port, fd = free_port(&port);
     pthread_t thread;
     rm_kv *store;
@@ -342,7 +342,7 @@ static double processor_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Without store_tcp.c, by hand */
+/* ---- The protocol by hand, without store_tcp.c ---- */
 
 static int knock(int port) {
     struct sockaddr_in at = {
@@ -377,7 +377,7 @@ static rm_kv_reply next_reply(int fd, void *value, size_t room) {
     return head;
 }
 
-/* As far as rank 0's nonce. */
+/* Sends the greeting up to the receipt of rank 0's nonce. */
 static void greet_by_hand(int fd, rm_kv_meeting *meeting, const char *who, int rank, int size) {
     char text[RM_KV_NONCE_BYTES + 112];
     *meeting = (rm_kv_meeting){.client = "a nonce", .rank = htole64((uint64_t)rank)};
@@ -402,7 +402,7 @@ static int enter_as(const char *who, int port, int rank, int size) {
 }
 static int enter_by_hand(int port, int rank, int size) { return enter_as("by hand", port, rank, size); }
 
-/* The end comes by itself: nothing is sent any more. Returns how much came before. */
+/* Waits for the end of the connection without sending anything. Returns the number of bytes received before it. */
 static size_t drain(int fd) {
     static char some[1 << 16];
     size_t all = 0;
@@ -414,8 +414,8 @@ static size_t drain(int fd) {
     return all;
 }
 
-/* Who asks for a large value again and again, and reads nothing, is dropped before what it has not read fills the memory. */
-START_TEST(who_does_not_read_is_dropped) {
+/* A client that keeps requesting a large value but reads nothing is dropped before the unread data fill the memory. */
+START_TEST(client_that_does_not_read_is_dropped) {
     static char large[RM_KV_VALUE_BYTES];
     place p = make_place(false);
     rm_kv *store;
@@ -430,14 +430,14 @@ START_TEST(who_does_not_read_is_dropped) {
     while (!rm_kv_lost(store, 1, who, sizeof who) && seconds() < start + 5) nap_ms(1);
     ck_assert_msg(rm_kv_lost(store, 1, who, sizeof who), "after %d requests it is still there", asked);
     ck_assert_str_eq(who, "by hand");
-    ck_assert_int_lt((int64_t)drain(fd), 32 << 20); /* what the system keeps comes on top */
+    ck_assert_int_lt((int64_t)drain(fd), 32 << 20); /* plus the data that the system buffers */
     close(fd);
     rm_kv_close(store);
 }
 END_TEST
 
-/* What comes after the goodbye costs nothing. */
-START_TEST(who_goes_on_after_goodbye_is_dropped) {
+/* Data after the goodbye cost no processor time. */
+START_TEST(client_that_sends_after_goodbye_is_dropped) {
     static const char noise[2000];
     place p = make_place(false);
     rm_kv *store;
@@ -459,8 +459,8 @@ START_TEST(who_goes_on_after_goodbye_is_dropped) {
 }
 END_TEST
 
-/* Neither a proof by another secret opens the door, nor one that was overheard, nor questions without any. */
-START_TEST(a_secret_must_be_known) {
+/* Refused: a proof with another secret, a proof overheard on another connection, and requests without a proof. */
+START_TEST(client_without_the_secret_is_refused) {
     place p = make_place(false);
     rm_kv *store;
     rm_kv_meeting first, second;
@@ -472,7 +472,7 @@ START_TEST(a_secret_must_be_known) {
         int fd = knock(p.port);
         greet_by_hand(fd, i == 2 ? &second : &first, "by hand", 1, 3);
         if (i < 2) rm_kv_proof(i ? "ours" : "theirs", i ? "server" : "client", &first, proof);
-        if (i == 2) rm_kv_proof("ours", "client", &first, proof); /* good for the connection before */
+        if (i == 2) rm_kv_proof("ours", "client", &first, proof); /* valid for the earlier connection */
         if (i < 3) ck_assert(request(fd, RM_KV_PROOF, "", proof, sizeof proof, 1));
         if (i < 3) ck_assert_int_eq(next_reply(fd, why, sizeof why).answer, RM_KV_REFUSED);
         if (i == 3) (void)request(fd, RM_KV_GET, "key", NULL, 0, -1);
@@ -485,7 +485,7 @@ START_TEST(a_secret_must_be_known) {
 }
 END_TEST
 
-/* Rank 0's part of the two questions, played with this secret. */
+/* Plays rank 0's part of the two requests, with this secret. */
 static void answer_greeting(int fd, const char *secret) {
     struct __attribute__((packed)) {
         rm_kv_request head;
@@ -506,14 +506,14 @@ static void answer_greeting(int fd, const char *secret) {
     need(send(fd, &reply, sizeof reply, MSG_NOSIGNAL) == sizeof reply, "nobody listens");
 }
 
-/* Who knows no secret cannot play rank 0 either. */
+/* A server without the secret cannot impersonate rank 0. */
 static void *play_rank_0(void *context) {
     int fd = accept(*(int *)context, NULL, NULL);
     answer_greeting(fd, "guessed");
     close(fd);
     return NULL;
 }
-START_TEST(rank_0_must_know_the_secret_too) {
+START_TEST(server_without_the_secret_is_refused) {
     int port, fd = free_port(&port);
     pthread_t thread;
     rm_kv *store;
@@ -526,8 +526,9 @@ START_TEST(rank_0_must_know_the_secret_too) {
 }
 END_TEST
 
-/* The Remat before sent a token with each request; the one after will have a digit of its own. Each hears in its own words. */
-START_TEST(another_version_gets_a_sentence) {
+/* The previous protocol sent a token with each request; the next one will have another digit. Each gets a reply in its
+ * own version. */
+START_TEST(client_of_another_version_gets_an_error) {
     place p = make_place(false);
     rm_kv *store;
     char why[512];
@@ -558,7 +559,7 @@ static void *be_of_another_version(void *context) {
     close(fd);
     return NULL;
 }
-START_TEST(a_rank_0_of_another_version_is_recognised) {
+START_TEST(rank_0_of_another_version_is_recognised) {
     int port, fd = free_port(&port);
     pthread_t thread;
     rm_kv *store;
@@ -570,8 +571,8 @@ START_TEST(a_rank_0_of_another_version_is_recognised) {
 }
 END_TEST
 
-/* A rank's name is what it says of itself. */
-START_TEST(names_are_no_orders_to_the_terminal) {
+/* A rank's name is text that the rank chooses. */
+START_TEST(control_characters_in_names_are_removed) {
     place p = make_place(false);
     rm_kv *store;
     char who[128];
@@ -582,15 +583,15 @@ START_TEST(names_are_no_orders_to_the_terminal) {
     double start = seconds();
     while (!rm_kv_lost(store, 1, who, sizeof who) && seconds() < start + 20) nap_ms(1);
     ck_assert_str_eq(who, "?]0;owned?");
-    ck_ok(rm_kv_set(store, "lost/0", "\x1b[2J", 5)); /* and what it says of others */
+    ck_ok(rm_kv_set(store, "lost/0", "\x1b[2J", 5)); /* and text that it stores about others */
     ck_assert(rm_kv_lost(store, 0, who, sizeof who));
     ck_assert_str_eq(who, "?[2J");
     rm_kv_close(store);
 }
 END_TEST
 
-/* Connections that say nothing, more of them than there is room for, and new ones all the time: ranks come in. */
-START_TEST(strangers_keep_nobody_out) {
+/* Silent connections, more than there is room for, and new ones all the time: ranks still get in. */
+START_TEST(strangers_do_not_keep_ranks_out) {
     place p = make_place(false);
     int idle[80];
     rm_kv *store, *other;
@@ -608,12 +609,12 @@ START_TEST(strangers_keep_nobody_out) {
 }
 END_TEST
 
-/* Two are closed on before rank 0 is there. */
+/* Two connections are closed before rank 0 is ready. */
 static void *close_two(void *context) {
     for (int i = 0; i < 2; i++) close(accept(*(int *)context, NULL, NULL));
     return NULL;
 }
-START_TEST(who_is_closed_on_without_a_word_comes_again) {
+START_TEST(rank_reconnects_after_a_silent_close) {
     place p = make_place(false);
     pthread_t thread;
     rm_kv *store;
@@ -634,8 +635,9 @@ START_TEST(who_is_closed_on_without_a_word_comes_again) {
 }
 END_TEST
 
-/* Connections that send garbage, half a request, a header that promises gigabytes, or nothing: the server goes on. */
-START_TEST(garbage_does_not_matter) {
+/* Connections that send garbage, half a request, a header that promises gigabytes, or nothing: the server keeps
+ * working. */
+START_TEST(garbage_is_dropped) {
     place p = make_place(false);
     rm_kv *store;
     rm_kv_config config = config_for(&p, 0, 1);
@@ -671,9 +673,9 @@ START_TEST(garbage_does_not_matter) {
 }
 END_TEST
 
-/* Ranks of ours that have gone mad: heads that are almost right, in pieces, more at once than is answered. The server
- * answers, waits or drops them, and goes on. */
-START_TEST(madness_does_not_matter) {
+/* Faulty ranks of this job: almost valid headers, in pieces, more requests than are answered. The server answers, waits
+ * or drops them, and keeps working. */
+START_TEST(malformed_messages_are_dropped) {
     place p = make_place(false);
     rm_kv *store;
     rm_kv_config config = config_for(&p, 0, 401);
@@ -683,7 +685,7 @@ START_TEST(madness_does_not_matter) {
         char text[3000];
         char who[128];
         size_t n = 0;
-        int fd = enter_by_hand(p.port, 1 + i, 401) /* each rank once: who was here does not come in again */;
+        int fd = enter_by_hand(p.port, 1 + i, 401) /* each rank once, since a rank cannot come twice */;
         for (int k = 0; k < 8; k++) {
             uint64_t r = next_random(&state);
             rm_kv_request head = {.magic = htole32(RM_KV_MAGIC),
@@ -713,9 +715,9 @@ START_TEST(madness_does_not_matter) {
 }
 END_TEST
 
-/* ---- Who is missed ----------------------------------------------------------------------------------------------- */
+/* ---- Lost ranks -------------------------------------------------------------------------------------------------- */
 
-START_TEST(the_dead_are_missed) {
+START_TEST(dead_ranks_are_reported_as_lost) {
     place p = make_place(_i);
     pid_t pid[3];
     char who[128];
@@ -734,7 +736,7 @@ START_TEST(the_dead_are_missed) {
         need_ok(rm_kv_wait(store, "go", 0));
         if (r == 1) raise(SIGKILL);
         if (r == 2) rm_kv_close(store);
-        if (r == 3) need_peer(rm_kv_wait(store, "never", 0), "gone"); /* rank 0 ends before that is set */
+        if (r == 3) need_peer(rm_kv_wait(store, "never", 0), "gone"); /* rank 0 ends before it is set */
         if (r == 3 && !_i) need(rm_kv_lost(store, -1, who, sizeof who) && who[0] == '0', "'%s'", who);
         _exit(0);
     }
@@ -750,7 +752,7 @@ START_TEST(the_dead_are_missed) {
     ck_assert_msg(strstr(who, "process"), "'%s'", who);
     ck_assert_int_eq(end_of(pid[0]), 128 + SIGKILL);
     ck_assert_int_eq(end_of(pid[1]), 0);
-    ck_assert(!rm_kv_lost(store, 2, who, sizeof who)); /* it took its leave */
+    ck_assert(!rm_kv_lost(store, 2, who, sizeof who)); /* it said goodbye */
     ck_assert(!rm_kv_lost(store, 3, who, sizeof who));
     ck_assert(rm_kv_lost(store, -1, who, sizeof who) && who[0] == '1');
     rm_kv_close(store);
@@ -758,8 +760,8 @@ START_TEST(the_dead_are_missed) {
 }
 END_TEST
 
-/* The launcher's next attempt does not take the one that is still ending for another job, nor mixes with it; what is left of an
- * earlier attempt is sent away. Over tcp and in a file. */
+/* The launcher's next attempt neither takes the attempt that is still ending for another job nor mixes with it. Ranks
+ * left over from an earlier attempt are refused. Over tcp and in a file. */
 START_TEST(attempts_do_not_mix) {
     place p = make_place(_i);
     rm_kv *store, *other;
@@ -777,13 +779,13 @@ START_TEST(attempts_do_not_mix) {
     ck_ok(rm_kv_open(&config, &other));
     rm_kv_close(other);
     config.timeout_ms = 300;
-    ck_fails(rm_kv_open(&config, &other), PEER, "and has ended: "); /* each comes once */
+    ck_fails(rm_kv_open(&config, &other), PEER, "and has ended: "); /* each rank is accepted once */
     rm_kv_close(store);
 }
 END_TEST
 
-/* Who comes and goes is not missed for a moment, however closely it is watched. */
-START_TEST(comers_and_goers_are_not_missed) {
+/* Ranks that join and leave never count as lost, not even for a moment. */
+START_TEST(leaving_ranks_are_not_reported_as_lost) {
     for (int i = 0; i < 100; i++) {
         const char *path = meeting_place();
         rm_kv *store;
@@ -804,8 +806,8 @@ START_TEST(comers_and_goers_are_not_missed) {
 }
 END_TEST
 
-/* A file that a killed job left behind is taken over; one in use is not. */
-START_TEST(old_files_are_told_from_used_ones) {
+/* A file left behind by a killed job is reused; one in use is not. */
+START_TEST(leftover_files_are_distinguished_from_used_ones) {
     const char *path = meeting_place();
     rm_kv *store, *second;
     rm_kv_config config = {.path = path, .size = 1};
@@ -832,8 +834,8 @@ static int64_t size_of(const char *path) {
     return info.st_size;
 }
 
-/* Ranks that say for days that they live. */
-START_TEST(what_is_said_again_takes_no_room) {
+/* Ranks that send heartbeats for days. */
+START_TEST(repeated_values_do_not_grow_the_file) {
     const char *path = meeting_place();
     rm_kv *store, *other;
     char text[4000], back[4000];
@@ -851,7 +853,7 @@ START_TEST(what_is_said_again_takes_no_room) {
     }
     ck_assert_int_eq(sum, 20000);
     ck_assert_int_lt(size_of(path), 2000);
-    for (uint32_t n = 1; n <= sizeof text; n++) { /* one that grows */
+    for (uint32_t n = 1; n <= sizeof text; n++) { /* a value that grows */
         memset(text, (int)n, n);
         ck_ok(rm_kv_set(other, "grows", text, n));
     }
@@ -863,7 +865,7 @@ START_TEST(what_is_said_again_takes_no_room) {
 }
 END_TEST
 
-START_TEST(looking_writes_nothing) {
+START_TEST(reading_writes_nothing) {
     const char *path = meeting_place();
     struct stat before, after;
     rm_kv *store;
@@ -885,8 +887,8 @@ START_TEST(looking_writes_nothing) {
 }
 END_TEST
 
-/* What is read is what somebody wrote, also while it is written over. */
-START_TEST(values_are_whole) {
+/* A value that is read is one that was written, even while it is overwritten. */
+START_TEST(values_are_read_whole) {
     const char *path = meeting_place();
     static char text[30000], back[30000];
     rm_kv *store;
@@ -907,7 +909,7 @@ START_TEST(values_are_whole) {
         uint32_t bytes;
         ck_ok(rm_kv_get(store, "text", back, sizeof back, &bytes, -1));
         ck_assert_uint_eq(bytes, sizeof back - (uint32_t)(back[0] - 'a') * 1000);
-        ck_assert(!memcmp(back, back + 1, bytes - 1)); /* all the same letter */
+        ck_assert(!memcmp(back, back + 1, bytes - 1)); /* all letters are equal */
     }
     ck_ok(rm_kv_set(store, "enough", "", 0));
     ck_assert_int_eq(end_of(pid), 0);
@@ -927,8 +929,8 @@ static void need_text(const char *path, const char *text) {
     fclose(file);
 }
 
-/* What somebody else has at that path is theirs, before, while and after. */
-START_TEST(strangers_files_are_left_alone) {
+/* A file of another program at that path is not touched: before, during and after. */
+START_TEST(other_programs_files_are_not_touched) {
     static const char thesis[] = "Chapter 1. It was a dark and stormy night, and the loss did not go down.\n";
     const char *path = meeting_place();
     rm_kv *store;
@@ -944,7 +946,7 @@ START_TEST(strangers_files_are_left_alone) {
     ck_assert(!rmdir(path) && !symlink("/nowhere/at/all", path));
     ck_fails(rm_kv_open(&config, &store), INVALID, "is not a store");
     ck_assert(!unlink(path));
-    write_text(path, ""); /* as mktemp makes them */
+    write_text(path, ""); /* as mktemp creates them */
     ck_ok(rm_kv_open(&config, &store));
     ck_assert(!unlink(path));
     write_text(path, thesis);
@@ -953,8 +955,8 @@ START_TEST(strangers_files_are_left_alone) {
 }
 END_TEST
 
-/* Jobs that start at once at one path, where an earlier one left its file: one gets it. */
-START_TEST(one_of_many_gets_the_file) {
+/* Jobs that start at the same time at one path, where an earlier job left its file: one gets it. */
+START_TEST(one_of_many_jobs_gets_the_file) {
     enum { JOBS = 6 };
     for (int round = 0; round < 15; round++) {
         const char *path = meeting_place();
@@ -986,7 +988,7 @@ START_TEST(one_of_many_gets_the_file) {
             winners += byte == '+';
         }
         for (int j = 0; j < JOBS; j++) {
-            kill(pid[j], SIGKILL); /* who has got nothing may just be leaving */
+            kill(pid[j], SIGKILL); /* a job that got nothing may be leaving just now */
             end_of(pid[j]);
         }
         close(done[0]);
@@ -996,7 +998,7 @@ START_TEST(one_of_many_gets_the_file) {
 }
 END_TEST
 
-/* ---- A rank 0 that is slow or full ------------------------------------------------------------------------------- */
+/* ---- A slow or overloaded rank 0 --------------------------------------------------------------------------------- */
 
 static void answer(int fd, const char *value, size_t cut) {
     char text[100];
@@ -1006,7 +1008,7 @@ static void answer(int fd, const char *value, size_t cut) {
     if (send(fd, text, sizeof head + strlen(value) - cut, MSG_NOSIGNAL) < 0) perror("send");
 }
 
-/* Answers the greeting, the first question too late and the second at once; then half of the third. */
+/* Answers the greeting, then the first request too late and the second at once, then half of the third. */
 static void *be_slow(void *context) {
     int fd = accept(*(int *)context, NULL, NULL);
     char text[1000];
@@ -1023,7 +1025,7 @@ static void *be_slow(void *context) {
     return NULL;
 }
 
-START_TEST(a_late_answer_is_not_taken_for_the_next) {
+START_TEST(late_reply_is_not_taken_for_the_next) {
     int port, fd = free_port(&port);
     pthread_t thread;
     rm_kv *store;
@@ -1046,8 +1048,8 @@ START_TEST(a_late_answer_is_not_taken_for_the_next) {
 }
 END_TEST
 
-/* Without descriptors for who knocks, the server waits for some; it does not turn and turn. */
-START_TEST(no_descriptor_is_waited_for) {
+/* Without descriptors for new connections, the server waits until some are free instead of spinning. */
+START_TEST(lack_of_descriptors_does_not_spin) {
     place p = make_place(false);
     rm_kv *store, *other;
     rm_kv_config config = config_for(&p, 0, 2);
@@ -1077,39 +1079,39 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("dist/store");
     TCase *cases = tcase_create("store");
-    tcase_add_loop_test(cases, keys_are_kept_and_waited_for, 0, 2);
+    tcase_add_loop_test(cases, keys_are_stored_and_waited_for, 0, 2);
     tcase_add_loop_test(cases, strangers_are_refused, 0, 2);
-    tcase_add_test(cases, a_taken_port_is_one_sentence);
-    tcase_add_test(cases, a_launchers_socket);
+    tcase_add_test(cases, port_in_use_is_an_error);
+    tcase_add_test(cases, launcher_socket_is_taken_over);
     tcase_add_loop_test(cases, attempts_do_not_meet, 0, 2);
-    tcase_add_test(cases, both_kinds_of_address);
-    tcase_add_test(cases, one_address_is_listened_at);
-    tcase_add_test(cases, an_unknown_host_is_said_once);
-    tcase_add_test(cases, nobody_there);
-    tcase_add_test(cases, another_program_is_recognised);
-    tcase_add_test(cases, who_does_not_read_is_dropped);
-    tcase_add_test(cases, who_goes_on_after_goodbye_is_dropped);
-    tcase_add_test(cases, strangers_keep_nobody_out);
-    tcase_add_test(cases, who_is_closed_on_without_a_word_comes_again);
-    tcase_add_test(cases, a_secret_must_be_known);
-    tcase_add_test(cases, rank_0_must_know_the_secret_too);
-    tcase_add_test(cases, another_version_gets_a_sentence);
-    tcase_add_test(cases, a_rank_0_of_another_version_is_recognised);
-    tcase_add_test(cases, names_are_no_orders_to_the_terminal);
-    tcase_add_test(cases, garbage_does_not_matter);
-    tcase_add_test(cases, madness_does_not_matter);
-    tcase_add_loop_test(cases, the_dead_are_missed, 0, 2);
-    tcase_add_test(cases, comers_and_goers_are_not_missed);
+    tcase_add_test(cases, ranks_connect_by_ipv4_and_ipv6);
+    tcase_add_test(cases, rank_0_listens_only_at_its_address);
+    tcase_add_test(cases, unknown_host_is_reported_once);
+    tcase_add_test(cases, missing_rank_0_is_an_error);
+    tcase_add_test(cases, another_program_on_the_port_is_recognised);
+    tcase_add_test(cases, client_that_does_not_read_is_dropped);
+    tcase_add_test(cases, client_that_sends_after_goodbye_is_dropped);
+    tcase_add_test(cases, strangers_do_not_keep_ranks_out);
+    tcase_add_test(cases, rank_reconnects_after_a_silent_close);
+    tcase_add_test(cases, client_without_the_secret_is_refused);
+    tcase_add_test(cases, server_without_the_secret_is_refused);
+    tcase_add_test(cases, client_of_another_version_gets_an_error);
+    tcase_add_test(cases, rank_0_of_another_version_is_recognised);
+    tcase_add_test(cases, control_characters_in_names_are_removed);
+    tcase_add_test(cases, garbage_is_dropped);
+    tcase_add_test(cases, malformed_messages_are_dropped);
+    tcase_add_loop_test(cases, dead_ranks_are_reported_as_lost, 0, 2);
+    tcase_add_test(cases, leaving_ranks_are_not_reported_as_lost);
     tcase_add_loop_test(cases, attempts_do_not_mix, 0, 2);
-    tcase_add_test(cases, old_files_are_told_from_used_ones);
-    tcase_add_test(cases, a_late_answer_is_not_taken_for_the_next);
-    tcase_add_test(cases, no_descriptor_is_waited_for);
+    tcase_add_test(cases, leftover_files_are_distinguished_from_used_ones);
+    tcase_add_test(cases, late_reply_is_not_taken_for_the_next);
+    tcase_add_test(cases, lack_of_descriptors_does_not_spin);
     TCase *files = tcase_create("files");
-    tcase_add_test(files, what_is_said_again_takes_no_room);
-    tcase_add_test(files, looking_writes_nothing);
-    tcase_add_test(files, values_are_whole);
-    tcase_add_test(files, strangers_files_are_left_alone);
-    tcase_add_test(files, one_of_many_gets_the_file);
+    tcase_add_test(files, repeated_values_do_not_grow_the_file);
+    tcase_add_test(files, reading_writes_nothing);
+    tcase_add_test(files, values_are_read_whole);
+    tcase_add_test(files, other_programs_files_are_not_touched);
+    tcase_add_test(files, one_of_many_jobs_gets_the_file);
     tcase_set_timeout(files, 60);
     suite_add_tcase(suite, files);
     suite_add_tcase(suite, cases);

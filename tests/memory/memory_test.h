@@ -23,7 +23,7 @@
     do {                                                                                                               \
         remat_status got_ = (call);                                                                                    \
         ck_assert_msg(got_ == REMAT_##status, "%s: status %d, not %s", #call, (int)got_, #status);                     \
-        ck_assert_msg(strstr(remat_last_error(), words), "'%s' does not contain '%s'", remat_last_error(), words);         \
+        ck_assert_msg(strstr(remat_last_error(), words), "'%s' does not contain '%s'", remat_last_error(), words);     \
     } while (0)
 
 /* The text that `call` writes to `file`; the caller frees it with free(). */

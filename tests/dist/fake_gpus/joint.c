@@ -1,6 +1,7 @@
-/* joint.c: the fake libnccl (tests/dist/fake_nccl) on the recording fake of CUDA (tests/engine/fake_cuda), in one library: so
- * sessions on "cuda" can be ranks, and what travels between them is held against the same rules of order as what is computed.
- * This file is what the one asks of the other, which otherwise its own, simpler libcudart answers. */
+/* joint.c: combines the fake libnccl (tests/dist/fake_nccl) and the recording fake of CUDA (tests/engine/fake_cuda) in
+ * one library. Sessions on "cuda" can thus be ranks, and the fake checks the order of communication by the same rules
+ * as that of computation. This file implements the functions that the fake libnccl otherwise calls in its own, simpler
+ * libcudart. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 
 #include "tests/engine/fake_cuda/fake.h"
 
-/* As in fake_nccl/fake.h, whose fake_push is called fake_push_collective here (link_test_gpus.cmake). */
+/* As in fake_nccl/fake.h, whose fake_push is named fake_push_collective here (link_test_gpus.cmake). */
 typedef struct {
     const void *in;
     void *out;
@@ -37,7 +38,7 @@ void fake_push_collective(cudaStream_t stream, cudaError_t (*work)(void *), void
     fake_push(stream, run, &c, sizeof c, range, 2);
 }
 
-/* Faults are asked of the fake of CUDA alone. */
+/* Only the fake of CUDA is asked for faults. */
 long fake_fault(const char *name, long otherwise) {
     (void)name;
     return otherwise;
@@ -53,7 +54,7 @@ void fake_violation(const char *format, ...) {
     abort();
 }
 
-/* A process has one. */
+/* There is one device per process. */
 int fake_stream_device(cudaStream_t stream) {
     if (!fake_stream_lives(stream)) fake_violation("a stream that is not, or no longer, there");
     return fake_cuda_current();

@@ -1,22 +1,23 @@
-/* fake.h: a libcudart and a libnccl that compute on the CPU, for tests of dist/nccl/group_nccl.c on machines without a GPU. They
- * have the names, types and numbers of the real ones, as many functions as Remat calls, and no patience: a call that NVIDIA's
- * rules forbid (a communicator used while it is InProgress or after an error, memory of the host where the GPU's is
+/* fake.h: a libcudart and a libnccl that compute on the CPU, to test dist/nccl/group_nccl.c on machines without a GPU.
+ * They have the names, types and constants of the real ones, but only the functions that Remat calls. A call that
+ * breaks NVIDIA's rules (a communicator used while it is InProgress or after an error, host memory where GPU memory is
  * needed, a wait for a GPU that will never finish) ends the process with a line on stderr.
  *
  *   fake_cuda.c  devices, memory (malloc's, so that sanitizers watch it), streams: a thread and a queue each
- *   fake_nccl.c  communicators: their life cycle, and what goes wrong with them
- *   fake_ring.c  what they compute, between processes, over a shared file
+ *   fake_nccl.c  communicators: their life cycle and their faults
+ *   fake_ring.c  the sums, between processes, over a shared file
  *
- * Faults are asked for by FAKE_NCCL, a list like "in_progress=3,remote_at=2", read at each call:
+ * The variable FAKE_NCCL requests faults, as a list like "in_progress=3,remote_at=2" that is read at each call:
  *
- *   gpus=N            how many there are (8)         slow_init=MS      the start takes so much longer
- *   in_progress=N     every call is InProgress for   init_hangs        and never ends
- *                     N questions                    init_fails        ... with ncclSystemError and a text
- *   remote_at=K       collective K (from 1) fails with ncclRemoteError, later; the GPU goes on waiting
+ *   gpus=N            number of GPUs (8)             slow_init=MS      the start takes this much longer
+ *   in_progress=N     every call is InProgress for   init_hangs        the start never ends
+ *                     N polls                        init_fails        the start fails with ncclSystemError and a text
+ *   remote_at=K       collective K (from 1) fails with ncclRemoteError, later; the GPU keeps waiting
  *   system_at=K       with ncclSystemError, at once  cuda_at=K         with an error of the stream
- *   hang_at=K         never ends                     no_memory         cudaMalloc has none
+ *   hang_at=K         never ends                     no_memory         cudaMalloc fails
  *   abort_hangs   destroy_hangs   finalize_hangs
- *   pair_remote_at=K   pair_hang_at=K   split_hangs     the same of communicators that come from ncclCommSplit */
+ *   pair_remote_at=K   pair_hang_at=K   split_hangs     the same for communicators from ncclCommSplit
+ */
 #ifndef FAKE_H
 #define FAKE_H
 
@@ -24,14 +25,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The number after NAME= in FAKE_NCCL; 1 when it has none; `otherwise` when NAME is not there. */
+/* The number after NAME= in FAKE_NCCL; 1 if it has none; `otherwise` if NAME is not in the list. */
 long fake_fault(const char *name, long otherwise);
 
 /* Ends the process: the caller has broken a rule. */
 void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Runs work(context) on the stream, after all that is there. It returns 0, or the error that the stream then has. It reads `in`
- * and writes `out`. */
+/* Runs work(context) on the stream after everything queued there. It returns 0, or the error that the stream then has.
+ * It reads `in` and writes `out`. */
 typedef struct {
     const void *in;
     void *out;
@@ -42,11 +43,12 @@ int fake_stream_device(cudaStream_t stream);
 int fake_current_device(void);
 void fake_need_device_memory(const void *start, size_t bytes, const char *who);
 
-/* An event, which a stream waits for until a test says that it is reached. For tests, by dlsym; stays until the process ends. */
+/* An event that a stream waits for until the test marks it as reached. For tests, by dlsym; exists until the process
+ * ends. */
 cudaEvent_t fake_event(void);
 void fake_event_reach(cudaEvent_t event);
 
-/* What has been made and not given back: memory, streams. In libnccl: communicators. For tests, by dlsym. */
+/* The number of objects that exist: memory and streams; in libnccl, communicators. For tests, by dlsym. */
 int fake_cuda_live(void);
 int fake_nccl_live(void);
 
@@ -63,7 +65,7 @@ typedef enum { FAKE_ALL_REDUCE, FAKE_BROADCAST, FAKE_ALL_GATHER, FAKE_REDUCE_SCA
 typedef struct {
     fake_kind kind;
     ncclDataType_t type;
-    bool maximum, scaled; /* scaled: by the first bytes of scale, in the type */
+    bool maximum, scaled; /* scaled: by the first bytes of scale, in the type of the data */
     _Alignas(8) unsigned char scale[8];
     int root;
     size_t count;
@@ -76,7 +78,7 @@ fake_ring *fake_ring_open(const char *path, int rank, int size, const _Atomic bo
 fake_end fake_ring_meet(fake_ring *ring, int device, int same[2]); /* same: ranks with the same GPU */
 fake_end fake_ring_tell(fake_ring *ring, int mine, int *all);
 fake_end fake_ring_run(fake_ring *ring, const fake_collective *what);
-void fake_ring_close(fake_ring *ring); /* the others then find this rank gone */
+void fake_ring_close(fake_ring *ring); /* the other ranks then see this rank as gone */
 size_t fake_type_bytes(ncclDataType_t type);
 
 #endif

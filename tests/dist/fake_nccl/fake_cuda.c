@@ -1,5 +1,5 @@
-/* fake_cuda.c: libcudart without a GPU: fake.h. A stream is a thread that does what is in its queue; cudaFree waits for all
- * of them, as the real one does. */
+/* fake_cuda.c: libcudart without a GPU: fake.h. A stream is a thread that works through its queue. cudaFree waits for
+ * all streams, as the real one does. */
 #include "fake.h"
 
 #include <pthread.h>
@@ -29,10 +29,10 @@ typedef struct allocation {
     struct allocation *next;
     char *start;
     size_t bytes;
-    int device; /* -1: page-locked memory of the host */
+    int device; /* -1: page-locked host memory */
 } allocation;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the lists and of all streams */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists and all streams */
 static struct CUstream_st *streams;
 static allocation *allocations;
 static int live;
@@ -90,7 +90,7 @@ static allocation *find(const void *start, size_t bytes) {
     return NULL;
 }
 
-/* The device that memory is on, -1 for page-locked memory, -2 for any other. */
+/* The device that the memory is on; -1 for page-locked memory, -2 for any other. */
 static int place_of(const void *start, size_t bytes) {
     pthread_mutex_lock(&lock);
     allocation *a = find(start, bytes);
@@ -121,7 +121,7 @@ static cudaError_t take(void **start, size_t bytes, int device) {
     return cudaSuccess;
 }
 
-/* `only` NULL: for all streams of all devices, which is stricter than the real one. */
+/* `only` NULL: waits for all streams of all devices, which is stricter than the real one. */
 static void wait_for_the_gpu(cudaStream_t only, const char *who) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -151,7 +151,7 @@ cudaError_t cudaMallocHost(void **start, size_t bytes) { return take(start, byte
 cudaError_t cudaFree(void *start) { return give_back(start, false, "cudaFree"); }
 cudaError_t cudaFreeHost(void *start) { return give_back(start, true, "cudaFreeHost"); }
 
-/* As if everything were taken in pieces of 1 MiB. */
+/* As if all memory were allocated in pieces of 1 MiB. */
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     *total = (size_t)16 << 30;
     *free = *total - ((size_t)fake_cuda_live() << 20);
@@ -190,7 +190,7 @@ static cudaError_t push_copy(copying c, cudaStream_t stream) {
     return cudaSuccess;
 }
 
-/* Memory of the host must be page-locked: else the real one waits. */
+/* Host memory must be page-locked: otherwise the real function blocks. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     const int to_place = kind == cudaMemcpyDeviceToHost ? -1 : current;
     const int from_place = kind == cudaMemcpyHostToDevice ? -1 : current;
@@ -252,7 +252,7 @@ static cudaStream_t *known(cudaStream_t stream) {
 }
 
 void fake_push(cudaStream_t stream, cudaError_t (*work)(void *context), void *context, fake_touched touched) {
-    (void)touched; /* tests/dist/fake_gpus heeds it */
+    (void)touched; /* tests/dist/fake_gpus uses it */
     task *t = malloc(sizeof *t);
     *t = (task){.work = work, .context = context};
     pthread_mutex_lock(&lock);
@@ -289,7 +289,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return remember(answer);
 }
 
-/* The real one returns at once, and the stream goes when it is empty; this one waits, but not for ever. */
+/* The real one returns at once, and the stream ends when it is empty. This one waits, but not forever. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     pthread_mutex_lock(&lock);
     wait_for_the_gpu(stream, "cudaStreamDestroy");

@@ -1,5 +1,5 @@
-/* fake_nccl.c: libnccl without a GPU: communicators, their life cycle, and what goes wrong with them (fake.h). Sums are made
- * by fake_ring.c. */
+/* fake_nccl.c: libnccl without a GPU: communicators, their life cycle and their faults (fake.h). fake_ring.c computes
+ * the sums. */
 #include "fake.h"
 
 #include <pthread.h>
@@ -13,7 +13,7 @@
 enum { MOST_OPS = 16 };
 typedef enum { STARTING, READY, FINALIZED, ENDED } stage;
 
-/* Kept as long as their communicator: a GPU that breaks never runs those that wait. */
+/* Kept as long as their communicator, since a GPU that breaks never runs the waiting ones. */
 typedef struct operation {
     struct operation *next;
     struct ncclComm *comm;
@@ -21,7 +21,7 @@ typedef struct operation {
     long number;
 } operation;
 
-/* They are never freed, so that a call on one that has ended is seen. */
+/* Never freed, so that a call on a communicator that has ended is detected. */
 struct ncclComm {
     struct ncclComm *next;
     operation *given;
@@ -30,14 +30,14 @@ struct ncclComm {
     _Atomic stage stage;
     _Atomic int result; /* ncclInProgress while starting */
     char text[200];
-    long questions;  /* so many more answers are InProgress */
-    operation *held; /* begins when they have been given */
+    long questions;  /* this many more polls return InProgress */
+    operation *held; /* starts when these polls have been answered */
     cudaStream_t stream;
     _Atomic bool stop;
-    _Atomic int running; /* operations that are on a stream, and the start */
+    _Atomic int running; /* number of operations on a stream, and the start */
     atomic_flag inside;
     fake_ring *ring;
-    struct ncclComm *parent; /* of a split: meets there first */
+    struct ncclComm *parent; /* of a split: the ranks first meet there */
     int color, key;
     long collectives;
     ncclDataType_t op_type[MOST_OPS];
@@ -135,7 +135,7 @@ static ncclComm_t new_comm(const char *path, int rank, int size) {
     return comm;
 }
 
-/* Ranks of the parent with the same color, in the order of their keys, which must be that of the parent. */
+/* Ranks of the parent with the same color, in the order of their keys, which must be the parent's order. */
 static fake_end find_pair(ncclComm_t comm) {
     int colors[FAKE_RANKS];
     ncclComm_t parent = comm->parent;
@@ -217,7 +217,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
 
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
-/* After a failure the GPU waits on, until the communicator is aborted. */
+/* After a failure the GPU waits until the communicator is aborted. */
 static cudaError_t operate(ncclComm_t comm, const operation *op) {
     if (op->number == fake_fault("cuda_at", 0)) return cudaErrorLaunchFailure;
     if (op->number == fake_fault(comm->parent ? "pair_hang_at" : "hang_at", 0)) wait_for_ever(&comm->stop);
@@ -322,7 +322,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
     return leave(comm, ncclSuccess);
 }
 
-/* ---- Asking ------------------------------------------------------------------------------------------------------ */
+/* ---- Polling ----------------------------------------------------------------------------------------------------- */
 
 static ncclResult_t answer(ncclComm_t comm) {
     int result = comm->result;
@@ -355,7 +355,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 static void end(ncclComm_t comm) {
     comm->stop = true;
-    if (comm->parent && comm->stage == STARTING) comm->parent->stop = true; /* where it waits */
+    if (comm->parent && comm->stage == STARTING) comm->parent->stop = true; /* the start waits there */
     while (comm->running) usleep(100);
     if (comm->ring) fake_ring_close(comm->ring);
     free(comm->held);

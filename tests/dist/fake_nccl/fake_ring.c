@@ -1,5 +1,6 @@
-/* fake_ring.c: what fake_nccl.c computes, between processes that have mapped the same file: fake.h. In rounds: everybody puts
- * a part of what it has into its slot, all wait for all, everybody takes what it needs, all wait for all. */
+/* fake_ring.c: the sums of fake_nccl.c, between processes that have mapped the same file: fake.h. It works in rounds:
+ * every rank copies a part of its data into its slot, all wait for all, every rank takes what it needs, all wait for
+ * all. */
 #include "fake.h"
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What ranks must agree about, since the real one does not look. */
+/* The fields on which ranks must agree; the real NCCL does not check. */
 typedef struct {
     uint64_t count, order;
     int32_t kind, type, root, maximum, scaled, spare;
@@ -38,7 +39,7 @@ struct fake_ring {
 
 /* ---- Waiting for each other -------------------------------------------------------------------------------------- */
 
-/* Gone, or a zombie: the parent of the ranks collects them late. */
+/* Whether the process is gone or a zombie: the parent reaps the ranks late. */
 static bool is_dead(int pid) {
     char path[64], state = 0;
     if (!pid) return false;
@@ -96,7 +97,7 @@ fake_end fake_ring_meet(fake_ring *ring, int device, int same[2]) {
     all->pid[ring->rank] = (int)getpid();
     fake_end end = barrier(ring);
     if (end) return end;
-    unlink(ring->path); /* all have it open */
+    unlink(ring->path); /* all ranks have opened it */
     for (same[0] = 0; same[0] < ring->size; same[0]++)
         for (same[1] = same[0] + 1; same[1] < ring->size; same[1]++)
             if (all->device[same[0]] == all->device[same[1]]) return FAKE_SAME_GPU;
@@ -151,13 +152,13 @@ static uint32_t bits_of(float x) {
     return bits;
 }
 
-/* Half floats by way of the scale of floats: 2^112 moves one exponent's zero to the other's. */
+/* Converts halves by scaling floats: 2^112 maps one exponent's zero to the other's. */
 static float from_half(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
     if (rest >= 0x7c00) return of_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
     return of_bits(sign | bits_of(of_bits(rest << 13) * 0x1p112f));
 }
-/* To the nearest, ties to even: adding and taking away a power of two leaves as many bits as fit. */
+/* To nearest, ties to even: adding and subtracting a power of two keeps as many bits as fit. */
 static uint16_t to_half(float x) {
     uint16_t sign = (uint16_t)(bits_of(x) >> 16 & 0x8000);
     float size = of_bits(bits_of(x) & 0x7fffffff);
@@ -198,7 +199,7 @@ static uint16_t to_bfloat(float x) {
         EACH(uint16_t, from_bfloat, to_bfloat, expression) break;                                                      \
     }
 
-/* In passes of their own, so that nothing is rounded once where it should be twice. */
+/* In separate passes, so that nothing is rounded once instead of twice. */
 __attribute__((noinline)) static void scale(ncclDataType_t type, void *sum, const void *other, size_t n) {
     const bool once = true;
     ALL_TYPES(x * y)
@@ -212,7 +213,7 @@ __attribute__((noinline)) static void larger(ncclDataType_t type, void *sum, con
     ALL_TYPES(x > y ? x : y)
 }
 
-/* In an order that begins with another rank for every part, as in a ring. */
+/* In an order that starts with another rank for every part, as in a ring. */
 static const void *reduce(fake_ring *ring, const fake_collective *what, size_t part, size_t n) {
     const size_t bytes = n * fake_type_bytes(what->type);
     for (int i = 0; i < ring->size; i++) {
@@ -243,7 +244,8 @@ static fake_end compare(fake_ring *ring, const fake_collective *what) {
     return end ? end : barrier(ring);
 }
 
-/* Elements at..at+n of `in` of everybody go to `out`, added up (of `wanted` ranks) or side by side. */
+/* Adds up elements at..at+n of the `in` of all ranks (or of the `wanted` ranks), or places them side by side, in
+ * `out`. */
 static fake_end part(fake_ring *ring, const fake_collective *what, size_t at, size_t n, int row) {
     const size_t width = fake_type_bytes(what->type), size = (size_t)ring->size;
     const char *in = (const char *)what->in + (row > 0 ? (size_t)row * what->count * width : 0);
