@@ -1,16 +1,17 @@
-# CUDA: where its toolkit is, whether its compiler works here, and remat_cuda_objects, which compiles the .cu files of ops/.
+# Finds the CUDA toolkit, checks whether its compiler works here, and defines remat_cuda_objects, which compiles the .cu
+# files of ops/.
 #
-# Looked for in CUDAToolkit_ROOT, around the nvcc on the PATH, in CUDA_HOME, in /usr/local/cuda*, and among NVIDIA's Python
-# packages that python3 sees (nvidia-cuda-nvcc, nvidia-cuda-runtime, nvidia-cublas, ...). Headers alone are enough for NCCL
-# and for the tests of the device's host side; the device needs a compiler that works, too.
+# The toolkit is searched in CUDAToolkit_ROOT, around the nvcc on the PATH, in CUDA_HOME, in /usr/local/cuda*, and among
+# NVIDIA's Python packages that python3 finds (nvidia-cuda-nvcc, nvidia-cuda-runtime, nvidia-cublas, ...). Headers alone
+# are enough for NCCL and for the tests of the device's host side; the device also needs a working compiler.
 #
-# nvcc is called by name. With CMake's own language CUDA, a C program that links libremat.a would have to know CUDA.
+# nvcc is called by name. With CMake's own language CUDA, a C program that links libremat.a would have to enable CUDA.
 set(REMAT_CUDA AUTO CACHE STRING "the device cuda, for NVIDIA GPUs: AUTO, ON or OFF")
 if(REMAT_SANITIZE AND NOT REMAT_CUDA STREQUAL "ON")
-  set(REMAT_CUDA OFF) # there the tests execute the kernels on the CPU, and the device on a stand-in for CUDA
+  set(REMAT_CUDA OFF) # with sanitizers, the tests run the kernels on the CPU, and the device on a fake of CUDA
 endif()
 
-# ---- Folders: CUDA_FOLDERS, the likeliest first --------------------------------------------------------------------------
+# ---- Folders: CUDA_FOLDERS, most likely first ------------------------------------------------------------------------------
 set(CUDA_FOLDERS ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT})
 find_program(CUDA_NVCC nvcc HINTS ${CUDA_FOLDERS} PATH_SUFFIXES bin NO_DEFAULT_PATH)
 find_program(CUDA_NVCC nvcc)
@@ -22,13 +23,14 @@ endforeach()
 file(GLOB numbered /usr/local/cuda-1[2-9]*)
 list(SORT numbered COMPARE NATURAL ORDER DESCENDING)
 find_program(PYTHON3 python3)
-if(PYTHON3) # nvidia/cu13 is a whole toolkit; before it each package had a folder: nvidia/cuda_runtime, nvidia/cublas, ...
+# nvidia/cu13 is a whole toolkit; earlier, each package had its own folder: nvidia/cuda_runtime, nvidia/cublas, ...
+if(PYTHON3)
   execute_process(COMMAND ${PYTHON3} -c "import glob, nvidia; print(';'.join(d for p in nvidia.__path__ for d in sorted(glob.glob(p + '/*'), reverse=True)), end='')"
                   OUTPUT_VARIABLE packages ERROR_QUIET)
 endif()
 list(APPEND CUDA_FOLDERS ${numbered} ${packages})
 find_program(CUDA_NVCC nvcc HINTS ${CUDA_FOLDERS} PATH_SUFFIXES bin)
-if(CUDA_NVCC) # what belongs to it comes before what only lies about
+if(CUDA_NVCC) # a toolkit's own files come before others that happen to be installed
   file(REAL_PATH ${CUDA_NVCC} nvcc)
   cmake_path(GET nvcc PARENT_PATH bin)
   cmake_path(GET bin PARENT_PATH home)
@@ -51,7 +53,7 @@ if(CUDNN_INCLUDE_DIR) # without it, no recurrent kernels of cuDNN's
   list(APPEND CUDA_INCLUDE_DIRS ${CUDNN_INCLUDE_DIR})
 endif()
 list(REMOVE_DUPLICATES CUDA_INCLUDE_DIRS)
-# Where libraries that are opened at run time are looked for besides: folders with : between them.
+# Further folders for libraries that are opened at run time, separated by colons.
 set(CUDA_LIBRARY_FOLDERS "")
 foreach(library ${CUDART_LIBRARY} ${CUBLAS_LIBRARY} ${CUDNN_LIBRARY})
   if(library)
@@ -77,8 +79,8 @@ foreach(need CUDA_NVCC CUDART_INCLUDE_DIR CUDACRT_INCLUDE_DIR CUBLAS_INCLUDE_DIR
 endforeach()
 list(JOIN CUDA_MISSING ", " CUDA_MISSING)
 
-# The machine code that is made, in CMake's own terms: 90 (and PTX for newer GPUs), 90-real, 90-virtual, or native. Those of
-# the default that this nvcc knows.
+# The GPU architectures to compile for, in CMake's notation: 90 (and PTX for newer GPUs), 90-real, 90-virtual, or
+# native. The default is reduced to those that this nvcc supports.
 if(NOT REMAT_CUDA STREQUAL "OFF" AND NOT CUDA_MISSING AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   execute_process(COMMAND ${CUDA_NVCC} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(architectures "")
@@ -87,15 +89,15 @@ if(NOT REMAT_CUDA STREQUAL "OFF" AND NOT CUDA_MISSING AND NOT DEFINED CMAKE_CUDA
       list(APPEND architectures ${architecture})
     endif()
   endforeach()
-  set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "GPUs that kernels are compiled for")
+  set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "GPU architectures for the kernels")
 endif()
 
 set(CUDA_FLAGS -std=c++17 -O3 -lineinfo -DREMAT_HAVE_CUDA "-I${CMAKE_SOURCE_DIR}")
 foreach(folder ${CUDA_INCLUDE_DIRS})
   list(APPEND CUDA_FLAGS -isystem ${folder})
 endforeach()
-# Warnings are errors, nvcc's and the host compiler's. A kernel that rebuilds what another left must round as it did: no
-# products and sums are fused unless the source says so, here as in the CPU's cells.
+# Warnings are errors, both nvcc's and the host compiler's. A kernel that recomputes another kernel's result must round
+# in the same way: products and sums are not fused unless the source says so, as in the CPU's cells.
 list(APPEND CUDA_FLAGS -Werror=all-warnings -fmad=false -Xfatbin=-compress-all
      "-Xcompiler=-Wall,-Wextra,-Werror,-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off")
 separate_arguments(more UNIX_COMMAND "${CMAKE_CUDA_FLAGS}")
@@ -117,7 +119,7 @@ foreach(architecture ${CMAKE_CUDA_ARCHITECTURES})
   endif()
 endforeach()
 
-# nvcc may be there and not work: a host compiler that it does not know, or none. Tried once for the same flags.
+# nvcc may exist but not work, for example with an unsupported host compiler. It is tried once for the same flags.
 if(NOT REMAT_CUDA STREQUAL "OFF" AND NOT CUDA_MISSING)
   string(MD5 trial "${CUDA_NVCC} ${CUDA_FLAGS} ${CUDA_ARCHITECTURE_FLAGS}")
   if(NOT trial STREQUAL REMAT_CUDA_TRIED)
@@ -151,7 +153,7 @@ if(CUDA_MISSING)
   string(APPEND CUDA_GIVES "; it lacks ${CUDA_MISSING}")
 elseif(NOT REMAT_CUDA STREQUAL "OFF")
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
-  string(APPEND CUDA_GIVES ", of kinds ${architectures}, by ${CUDA_NVCC}")
+  string(APPEND CUDA_GIVES ", for ${architectures}, by ${CUDA_NVCC}")
 endif()
 remat_part(CUDA CUDA_FOUND "${CUDA_GIVES}")
 

@@ -1,11 +1,11 @@
-# What `cmake --install` lays down:
+# What `cmake --install` installs:
 #
 #   bin/remat    include/remat.h, remat_op.h, remat/*.h    lib/libremat.a [libremat.so]    lib/pkgconfig/remat.pc    lib/cmake/Remat/*.cmake
-#   share/doc/remat: README.md and all other pages, examples, what the pages link to, the licence
+#   share/doc/remat: README.md and all other pages, examples, files that the pages link to, the licence
 #   share/man/man1/remat.1    share/bash-completion/completions/remat    share/zsh/site-functions/_remat
-#   [lib/remat/remat_mpi.so, remat_gloo.so: loaded by programs that ask for them, dist/group/module.h]
+#   [lib/remat/remat_mpi.so, remat_gloo.so: loaded on demand, dist/group/module.h]
 #
-# A static archive does not remember what it needs, so both ways of finding Remat hand its libraries on.
+# A static archive does not record the libraries it needs, so both the CMake package and the pkg-config file list them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Remat)

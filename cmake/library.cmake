@@ -1,7 +1,8 @@
-# The library. Inside this build everything links the target `remat`, an archive in which tests and the program reach rm_*. What
-# is installed shows remat_* alone: libremat.a, whose object files are first made one, and libremat.so.
-# It is found as Remat::remat (CMake) or `remat` (pkg-config): see install.cmake. Neither brings an allocator or a BLAS into the
-# program that links it: jemalloc is the program's own affair, and OpenBLAS is opened (ops/math/openblas.c).
+# The library. Inside this build everything links the target `remat`, an archive that gives tests and the program access
+# to rm_*. The installed libraries export only remat_*: libremat.a, whose object files are combined into one, and
+# libremat.so. They are found as Remat::remat (CMake) or `remat` (pkg-config): see install.cmake. Neither adds an
+# allocator or a BLAS to the program that links it: jemalloc is the program's choice, and OpenBLAS is opened at run time
+# (ops/math/openblas.c).
 set(remat_objects $<TARGET_OBJECTS:remat_engine> $<TARGET_OBJECTS:remat_memory> $<TARGET_OBJECTS:remat_ops>
     $<TARGET_OBJECTS:remat_ranks> $<TARGET_OBJECTS:remat_weights>)
 foreach(isa ${remat_isas})
@@ -9,7 +10,7 @@ foreach(isa ${remat_isas})
 endforeach()
 
 set(remat_needs OpenMP::OpenMP_C Threads::Threads ${CMAKE_DL_LIBS} m)
-# Kernels, and the CUDA runtime that launches them. It is in the program; cuBLAS is opened when it runs (cuda/library.c).
+# Kernels, and the CUDA runtime that launches them, are in the program; cuBLAS is opened at run time (cuda/library.c).
 if(REMAT_HAVE_CUDA)
   remat_cuda_objects(cuda_objects)
   add_custom_target(remat_cuda_kernels DEPENDS ${cuda_objects})
@@ -50,6 +51,6 @@ if(REMAT_HAVE_CUDA)
     add_dependencies(${library} remat_cuda_kernels)
   endforeach()
 endif()
-if(NOT REMAT_SHARED) # but for tests/abi, which it was built for
+if(NOT REMAT_SHARED) # except for tests/abi, for which it was built
   list(REMOVE_ITEM remat_public remat_shared)
 endif()

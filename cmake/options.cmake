@@ -1,4 +1,5 @@
-# Options. Each optional part is AUTO (use it if found), ON (stop if not found) or OFF, and says what it gives.
+# Options. Each optional part is AUTO (use it if found), ON (fail if not found) or OFF, and CMake prints what it
+# provides.
 option(REMAT_TESTS "Build the tests" ON)
 option(REMAT_BENCH "Build the benchmarks" ON)
 option(REMAT_EXAMPLES "Build the examples" ON)
@@ -11,7 +12,7 @@ find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 
-# remat_part(NAME FOUND_VARIABLE "what it gives")
+# remat_part(NAME FOUND_VARIABLE "what it provides")
 macro(remat_part name found gives)
   if(NOT REMAT_${name} STREQUAL "OFF" AND ${found})
     set(REMAT_HAVE_${name} 1)
@@ -29,12 +30,12 @@ set(REMAT_JEMALLOC AUTO CACHE STRING "host memory through jemalloc: AUTO, ON or 
 pkg_check_modules(OPENBLAS QUIET IMPORTED_TARGET openblas)
 pkg_check_modules(JEMALLOC QUIET IMPORTED_TARGET jemalloc)
 if(REMAT_SANITIZE AND NOT REMAT_JEMALLOC STREQUAL "ON")
-  set(REMAT_JEMALLOC OFF) # the sanitizers bring their own allocator
+  set(REMAT_JEMALLOC OFF) # sanitizers have their own allocator
 endif()
 remat_part(OPENBLAS OPENBLAS_FOUND "fast matrix products for linear layers and weight gradients")
 remat_part(JEMALLOC JEMALLOC_FOUND "jemalloc for host memory, and its statistics")
 
-# Pictures in files, for the program alone.
+# Image files, for the program only.
 set(REMAT_JPEG AUTO CACHE STRING "JPEG files through libjpeg-turbo: AUTO, ON or OFF")
 set(REMAT_PNG AUTO CACHE STRING "PNG files through libpng: AUTO, ON or OFF")
 pkg_check_modules(JPEG QUIET IMPORTED_TARGET libjpeg)
@@ -54,7 +55,7 @@ if(REMAT_SANITIZE_FLAGS)
   add_link_options(${REMAT_SANITIZE_FLAGS})
 endif()
 
-# For programs that never leave this machine. clang 19 warns of its own idea of some processors.
+# For programs that only run on this machine. clang 19 warns about its own description of some processors.
 set(REMAT_NATIVE_FLAGS -march=native)
 if(CMAKE_CROSSCOMPILING)
   set(REMAT_NATIVE_FLAGS "")

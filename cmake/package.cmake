@@ -1,4 +1,5 @@
-# `cpack` makes a .deb of what is installed. Libraries that are opened when they are needed are named here; the others it finds.
+# `cpack` makes a .deb of the installed files. Libraries that are opened at run time are listed here; cpack finds the
+# others.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "the authors of Remat <remat@localhost>")
 set(CPACK_PACKAGE_VENDOR "Remat")

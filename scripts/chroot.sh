@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# chroot.sh: runs a shell command in a fresh clone of this repository on a minimal Debian, as a machine that has only just been
-# installed: no compiler, no Python, nothing but what apt needs. Continuous integration tries README's commands so.
+# chroot.sh: runs a shell command in a fresh clone of this repository on a minimal Debian, as on a newly installed
+# machine: no compiler, no Python, only what apt needs. Continuous integration tests README's commands in this way.
 #
 #   scripts/chroot.sh SUITE COMMAND [FOLDER...]     e.g. scripts/chroot.sh trixie 'scripts/quickstart.sh && scripts/test.sh'
 #
-# SUITE is a release of Debian by name. COMMAND runs as root in the clone, with uncommitted changes to tracked files, and sees none
-# of this machine's files but the FOLDERs, which it cannot write. The exit status is the command's; 77, with a reason, where this
-# machine cannot run it: that needs root, mmdebstrap, git, mount namespaces and a Debian mirror.
+# SUITE is the name of a Debian release. COMMAND runs as root in the clone, which includes uncommitted changes to
+# tracked files. It sees no files of this machine except the FOLDERs, which it cannot write. The exit status is the
+# command's, or 77, with a reason, if this machine cannot run it: it needs root, mmdebstrap, git, mount namespaces and a
+# Debian mirror.
 #
-# Packages come from this machine's own apt sources, mirror and proxy included. The minimal system and downloaded packages are kept
-# in ${XDG_CACHE_HOME:-~/.cache}/remat-chroots. All mounts are in a namespace of their own, which ends with this script however it
-# ends: nobody else sees them, and no removal can reach through them.
+# Packages come from this machine's own apt sources, including mirror and proxy. The minimal system and the downloaded
+# packages are kept in ${XDG_CACHE_HOME:-~/.cache}/remat-chroots. All mounts are in a separate namespace that ends with
+# this script, however it ends: other processes do not see them, and no removal can reach through them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +20,7 @@ skip() { printf 'skipped: %s\n' "$*" >&2 && exit 77; }
 [[ $# -ge 2 ]] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2 && exit 2; }
 suite=$1 command=$2
 folders=("${@:3}")
-[[ $(id -u) == 0 ]] || skip "a chroot needs root, and this is not root"
+[[ $(id -u) == 0 ]] || skip "a chroot needs root; run this as root"
 command -v mmdebstrap >/dev/null || skip "a chroot needs mmdebstrap (apt-get install mmdebstrap)"
 command -v git >/dev/null && git rev-parse HEAD >/dev/null || skip "a fresh clone needs git, and a repository"
 for folder in "${folders[@]}"; do
@@ -30,7 +31,7 @@ unshare --mount --pid --fork true 2>/dev/null || skip "this machine allows no na
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/remat-chroots
 system=$cache/$suite.tar packages=$cache/$suite-packages root=$cache/$suite
 mkdir -p "$packages/partial"
-# One at a time. Whatever runs in the chroot holds the lock as well, so a tree that is there now is nobody's.
+# One at a time. Processes in the chroot hold the lock, too, so a tree that exists now is not in use.
 exec 9>"$cache/$suite.lock"
 flock 9
 running=
@@ -41,7 +42,7 @@ finish() {
 }
 trap finish EXIT
 
-# Debian's own entries of this machine's apt sources, for another suite.
+# The Debian entries of this machine's apt sources, for another suite.
 sources() {
     local codename
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
@@ -53,13 +54,13 @@ sources=$(sources)
 [[ $sources ]] || sources="deb http://deb.debian.org/debian $suite main
 deb http://deb.debian.org/debian $suite-updates main
 deb http://deb.debian.org/debian-security $suite-security main"
-settings=$(apt-config dump | grep '^Acquire::' | grep -v '^Acquire::IndexTargets') # proxies, for one
+settings=$(apt-config dump | grep '^Acquire::' | grep -v '^Acquire::IndexTargets') # for example proxies
 
-# The minimal system, anew when it is a month old.
+# The minimal system is made again after a month.
 if [[ ! $(find "$system" -mtime -30 2>/dev/null) ]]; then
     echo "making a minimal $suite"
     mmdebstrap --quiet --variant=minbase --mode=root "$suite" "$system.new" - <<<"$sources" && mv "$system.new" "$system" ||
-        [[ -f $system ]] || skip "mmdebstrap could not make a minimal $suite: is the network there?"
+        [[ -f $system ]] || skip "mmdebstrap could not make a minimal $suite; check the network"
 fi
 rm -rf --one-file-system "$root"
 mkdir "$root"
@@ -67,7 +68,7 @@ tar -C "$root" -xf "$system"
 rm -rf "$root"/etc/apt/sources.list.d/*
 printf '%s\n' "$sources" >"$root/etc/apt/sources.list"
 printf '%s\n' "$settings" >"$root/etc/apt/apt.conf.d/90host"
-echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/chroot" # nobody needs this tree after a power cut
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/chroot" # this tree need not survive a power failure
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
 mkdir -p "$root/etc/ssl/certs"
 [[ ! -f /etc/ssl/certs/ca-certificates.crt ]] || cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
@@ -89,13 +90,13 @@ enter() { # runs in namespaces of its own
         [[ ! ${!name:-} ]] || clean+=("$name=${!name}")
     done
     chroot "$root" "${clean[@]}" apt-get update -qq -o APT::Update::Error-Mode=any ||
-        { echo "skipped: no packages for $suite: is the network there?" >&2 && exit 77; }
+        { echo "skipped: cannot get packages for $suite; check the network" >&2 && exit 77; }
     chroot "$root" "${clean[@]}" apt-get autoclean -qq
     chroot "$root" "${clean[@]}" bash -euo pipefail -c "cd /remat; $command" || exit
 }
 export suite command root packages
 export -f enter
-set -m # a group of its own: what is interrupted there is not deaf to Ctrl-C
+set -m # a process group of its own, so that Ctrl-C interrupts the command
 unshare --mount --pid --fork --kill-child bash -c 'enter "$@"' bash "${folders[@]}" &
 running=$!
 set +m

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# quickstart.sh: from a fresh clone to a trained network in one command. Installs what is missing, builds, and trains the
-# same 2-layer LSTM on the same text twice, with exact back-propagation through 4096 timesteps: once keeping every
-# activation, once keeping 32 checkpoints and recomputing the rest. Then it puts the two runs side by side.
+# quickstart.sh: from a fresh clone to a trained network in one command. It installs missing packages, builds Remat, and
+# trains the same 2-layer LSTM on the same text twice, with exact back-propagation through 4096 time steps: once keeping
+# every activation, once keeping 32 checkpoints and recomputing the rest. Then it prints the two runs side by side.
 #
 #   scripts/quickstart.sh [any flags of `remat train`, e.g. --steps=10 --hidden=512]
 #
-# It trains on the CPU. So CUDA's kernels, which take longer to compile than all the rest, are left out unless a GPU answers,
-# and then made for that one alone.
+# It trains on the CPU. CUDA kernels take longer to compile than everything else, so they are only built if a GPU is
+# found, and then only for that GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# setup.sh: installs the Debian/Ubuntu packages that Remat is built from, if any is missing. Sourced or called by
-# quickstart.sh and test.sh; says what it does, asks nothing, and is quick when there is nothing to do.
+# setup.sh: installs the Debian or Ubuntu packages that Remat is built from, if any is missing. quickstart.sh and
+# test.sh source or call it. It prints what it does, asks nothing, and is quick if there is nothing to do.
 #
-#   scripts/setup.sh             what the build and its tests need, and what the system has of MPI and Gloo, for the ranks
-#   scripts/setup.sh --checks    also what scripts/test.sh --all needs: clang and its OpenMP for the sanitizers, mmdebstrap for
+#   scripts/setup.sh             packages for the build and its tests, and MPI and Gloo, if the system has them, for ranks
+#   scripts/setup.sh --checks    also packages for scripts/test.sh --all: clang and its OpenMP for the sanitizers, mmdebstrap for
 #                                minimal systems
-#   scripts/setup.sh --cluster   also Slurm, for tests that bring up a cluster of their own. It comes with services for a
-#                                machine that is part of one, so nothing installs it unasked
-#   scripts/setup.sh --aarch64   only what the preset aarch64 needs, which cross-compiles for 64-bit Arm
+#   scripts/setup.sh --cluster   also Slurm, for tests that start a cluster of their own. Its package starts services of a
+#                                cluster's node, so no other option installs it
+#   scripts/setup.sh --aarch64   only packages for the preset aarch64, which cross-compiles for 64-bit Arm
 #
-# Made for Debian 12, Debian 13 and Ubuntu 24.04. Elsewhere install the same things under the names your system gives
-# them, and set REMAT_SKIP_SETUP=1.
+# For Debian 12, Debian 13 and Ubuntu 24.04. On other systems install the same software under the names that it has
+# there, and set REMAT_SKIP_SETUP=1.
 set -euo pipefail
 
 libraries=(libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check libjpeg-dev libpng-dev)
 packages=(build-essential cmake ninja-build pkg-config "${libraries[@]}" gnuplot-nox python3 file)
-# Left out where the system has no such package, or does not let it be installed: so are then the parts of Remat that want it.
+# Skipped if the system does not have or cannot install the package; the parts of Remat that need it are then not built.
 optional=(libopenmpi-dev openmpi-bin libgloo-dev)
 case ${1:-} in
 --checks) packages+=(clang libomp-dev) optional+=(mmdebstrap) ;;
@@ -34,11 +34,11 @@ die() {
 
 installed() { [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null) == ii* ]]; }
 
-# clang comes without its sanitizers on some releases; their package carries clang's version in its name.
+# On some releases clang's sanitizers are in a separate package, whose name contains clang's version.
 clang_runtime() {
     local version
     version=$(dpkg-query -W -f='${Depends}' clang 2>/dev/null | grep -o 'clang-[0-9]*' | head -n 1) || true
-    [[ $version ]] || die "clang is installed, but not from a package named clang-VERSION: set REMAT_SKIP_SETUP=1"
+    [[ $version ]] || die "clang is installed, but not from a package named clang-VERSION; set REMAT_SKIP_SETUP=1"
     echo "libclang-rt-${version#clang-}-dev"
 }
 
@@ -53,12 +53,12 @@ as_root() {
 install() {
     say "setup: installing with apt-get: $*"
     if [[ $(id -u) != 0 ]] && ! command -v sudo >/dev/null; then
-        die "this needs root, and there is no sudo here. As root, run: apt-get install -y $*"
+        die "installing packages needs root or sudo. As root, run: apt-get install -y $*"
     fi
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq ||
-        die "apt-get update failed: is the network there, and are the package sources right?"
+        die "apt-get update failed; check the network and the package sources"
     local log
-    log=$(mktemp) || die "no temporary file for what apt-get prints: is there room in ${TMPDIR:-/tmp}?"
+    log=$(mktemp) || die "cannot create a temporary file for apt-get's output; check for free space in ${TMPDIR:-/tmp}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1 || {
         tail -n 20 "$log" >&2
         rm -f "$log"
@@ -80,7 +80,7 @@ ensure_known() {
     for package in "$@"; do
         if ! installed "$package" && apt-cache show "$package" >/dev/null 2>&1; then missing+=("$package"); fi
     done
-    [[ ${#missing[@]} == 0 ]] || (install "${missing[@]}") || say "setup: going on without ${missing[*]}"
+    [[ ${#missing[@]} == 0 ]] || (install "${missing[@]}") || say "setup: continuing without ${missing[*]}"
 }
 
 [[ -z ${REMAT_SKIP_SETUP:-} ]] || exit 0

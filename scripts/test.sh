@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# test.sh: installs what is missing, builds what is released, and runs the whole suite
+# test.sh: installs missing packages, builds the release, and runs the whole test suite
 #
-#   scripts/test.sh          five to ten minutes on two cores. CUDA's kernels are compiled where a GPU answers, or by REMAT_CUDA=ON
-#   scripts/test.sh --all    what continuous integration runs: the suite under AddressSanitizer and UBSan, and what runs on several
-#                            threads under ThreadSanitizer (clang). Then, on minimal systems (chroot.sh), a build for 64-bit Arm,
-#                            and what README tells people to run: on Debian 13, and on Debian 12 with CUDA's kernels wherever nvcc
-#                            is. Where there can be no chroot, the release suite runs here. A compiler's warning ends it
+#   scripts/test.sh          five to ten minutes on two cores. CUDA kernels are compiled if a GPU is found, or with REMAT_CUDA=ON
+#   scripts/test.sh --all    what continuous integration runs: the suite under AddressSanitizer and UBSan, and multi-threaded tests
+#                            under ThreadSanitizer (clang). Then, on minimal systems (chroot.sh), a build for 64-bit Arm and
+#                            README's commands: on Debian 13, and on Debian 12 with CUDA kernels if nvcc is found. Where no
+#                            chroot is possible, the release suite runs on this system. A compiler warning is an error
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,11 +21,12 @@ scripts/setup.sh ${all:+--checks}
 cuda=OFF gpu=
 ! nvidia-smi -L 2>/dev/null | grep -q '^GPU' || gpu=1
 [[ ! $all && ! $gpu ]] || cuda=AUTO
-# Threads that wait for each other by sleeping: the tests are many small programs on whatever cores there are.
+# Threads wait for each other by sleeping: the tests are many small programs that share few cores.
 export OMP_WAIT_POLICY=passive
-jobs=$(($(nproc) + 1)) # some tests only wait, for ranks that have died, say
+jobs=$(($(nproc) + 1)) # some tests only wait, for example for ranks that have died
 
-# The build for ThreadSanitizer makes what its tests need. Other files its compiler, clang, only reads, for its warnings.
+# The ThreadSanitizer build only builds what its tests need. For other files, its compiler, clang, only reports
+# warnings.
 read_rest() {
     local command object made
     made=$'\n'$(ninja -C build/tsan -t inputs threads | grep -v '^ninja: ')$'\n'
@@ -54,8 +55,8 @@ build() { # build PRESET [flags for CMake]
     rm -f "$log"
 }
 
-# bare SUITE COMMAND [FOLDER...]: in a fresh clone on a minimal Debian, where a warning is an error; false, which it says, where
-# this machine allows no chroot
+# bare SUITE COMMAND [FOLDER...]: in a fresh clone on a minimal Debian, with warnings as errors; prints a reason and
+# returns false if this machine allows no chroot
 bare() {
     local status=0
     echo "on a minimal $1: $2"
@@ -72,12 +73,13 @@ if [[ $all ]]; then
     commands='scripts/quickstart.sh && scripts/test.sh'
     toolkit=$(realpath -q "$(command -v nvcc || compgen -G '/usr/local/cuda*/bin/nvcc' | head -n 1)") || true
     toolkit=${toolkit%/bin/nvcc}
-    [[ ! $toolkit ]] || cuda=ON # has to work
+    [[ ! $toolkit ]] || cuda=ON # nvcc exists, so it has to work
     bare bookworm 'scripts/setup.sh --aarch64 && cmake --preset aarch64 && cmake --build --preset aarch64 -- --quiet' || true
     bare trixie "$commands" || true
     bare bookworm "${toolkit:+export REMAT_CUDA=ON CUDA_HOME=$toolkit; }$commands" ${toolkit:+"$toolkit"} && [[ ! $gpu ]] && exit
     echo "here, the release suite:"
 fi
-# For all kinds of GPUs: what quickstart.sh has set for this machine alone is forgotten. Last, so that its summary is too.
+# Compiles for all GPU architectures, since quickstart.sh selects only this machine's. Last, so that its summary is
+# last, too.
 build release "-DREMAT_CUDA=${REMAT_CUDA:-$cuda}" -UCMAKE_CUDA_ARCHITECTURES
 ctest --preset release -j "$jobs"

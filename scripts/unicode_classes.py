@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes train/data/unicode_ranges.h: which code points PyPI's `tokenizers` takes for letters (\\p{L}) and numbers (\\p{N}).
 
-    pip install tokenizers; python3 scripts/unicode_classes.py      # by hand, when it follows a later Unicode
+    # Run by hand, when tokenizers follows a later Unicode version
+    pip install tokenizers; python3 scripts/unicode_classes.py
 
 What joins with a letter in its ByteLevel pre-tokenizer is a letter, what joins with a digit is a number.
 """
