@@ -501,7 +501,7 @@ START_TEST(another_version_is_refused) {
     snprintf(command, sizeof command, "%s %s1 2>%s &", other, flags, in_scratch("errors"));
     ck_assert_int_eq(system(command), 0);
     ck_refuses(2, "rank 0 on ", "%s0", flags);
-    ck_assert_ptr_nonnull(strstr(program_errors, " runs Remat " REMAT_VERSION "rank 1 on "));
+    ck_assert_ptr_nonnull(strstr(program_errors, " runs Remat " REMAT_VERSION ", but rank 1 on "));
     ck_assert_ptr_nonnull(strstr(program_errors, " runs Remat 9.8.7"));
 }
 END_TEST
@@ -523,7 +523,7 @@ START_TEST(what_is_missing_is_not_tried_again) {
                              "--batch=4 --steps=2 --precision=tf32",
                              text_file());
     ck_assert_int_eq(status, 2);
-    ck_assert_msg(strstr(program_errors, "precision tf32 is what"), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "precision tf32"), "%s", program_errors);
     ck_assert_msg(strstr(program_errors, "no restart: exit status"), "%s", program_errors);
 }
 END_TEST
