@@ -391,7 +391,7 @@ remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save) {
 
 void rm_ranks_let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
 
-/* `remat launch` knows by exit statuses where a failure began (launch_keeper.c), whoever is gone first. */
+/* `remat launch` knows by exit statuses where a failure began (launch_supervisor.c), whoever is gone first. */
 static bool is_kept(void) { return getenv("REMAT_JOB_ID") && !getenv("TORCHELASTIC_USE_AGENT_STORE"); }
 
 /* Aborting has a sentence of its own, which must not take the place of the reason. */
