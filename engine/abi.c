@@ -5,7 +5,7 @@
 
 #include "engine/remat_op.h"
 
-/* ---- Fixed for good: passed by value, in arrays, in other structs, or filled by the library. -------------------------- */
+/* ---- Fixed for good: passed by value, in arrays, in other structs, or filled by the library. ------------------------ */
 
 #define IS_FIXED(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " never changes its size")
 IS_FIXED(remat_value, 4);
@@ -32,7 +32,7 @@ _Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 16 && REMAT_MAX_STATES
 _Static_assert(REMAT_LIVE_KINDS <= REMAT_MAX_LIVE_KINDS && REMAT_DEVICE_KINDS <= REMAT_MAX_DEVICE_KINDS,
                "there is room for more kinds in structs that are fixed");
 
-/* ---- May grow, at the end. Padding there would be bytes that older programs count and never set. ---------------------- */
+/* ---- May grow, at the end. Padding there would be bytes that older programs count and never set. -------------------- */
 
 #define BEGINS_AND_ENDS(type, member)                                                                                  \
     _Static_assert(offsetof(type, struct_bytes) == 0 && sizeof(((type *)0)->struct_bytes) == sizeof(size_t),           \

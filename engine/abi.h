@@ -1,13 +1,12 @@
-/* abi.h: structs of programs that were compiled with another remat.h: shorter where theirs was older, longer where it is newer.
- * Every struct that a program fills says in its first member, `struct_bytes`, how long it is there. docs/promises.md says what
- * may change. Results by value, for the sources here: the public functions fill structs. */
+/* abi.h: structs of programs that were compiled with another remat.h: shorter if theirs was older, longer if newer.
+ * Every struct that a program fills says its length in its first member, `struct_bytes` (docs/promises.md). Also: results by value, for the sources here; the public functions fill structs. */
 #ifndef RM_ABI_H
 #define RM_ABI_H
 
 #include "engine/status.h"
 
-/* Copies a struct that a program filled; members that theirs lacks become zero. INVALID, naming `type`: struct_bytes is no length, or a
- * member is set that ours lacks. */
+/* Copies a struct that a program filled; members that theirs lacks become zero. INVALID, naming `type`: struct_bytes is
+ * not a length, or a member is set that ours lacks. */
 remat_status rm_take(void *to, size_t to_bytes, const void *from, const char *type);
 
 /* The length that a program's struct says it has. INVALID as above. */

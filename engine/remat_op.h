@@ -46,7 +46,7 @@ extern "C" {
 #define REMAT_MAX_INPUTS 16 /* of an op: its inputs and the initial values of its carried states together */
 #define REMAT_MAX_STATES 8  /* that an op carries along time */
 
-/* A shape. rank 0 is a scalar; -1: an optional input that was not given. Unused dims are 1. */
+/* A shape. rank 0: a scalar; -1: an optional input that was not given. Unused dims are 1. */
 typedef struct {
     remat_dtype dtype;
     int32_t rank;
@@ -55,199 +55,193 @@ typedef struct {
 
 typedef struct {
     remat_desc desc;
-    void *data; /* borrowed; NULL: not there, or not wanted */
+    void *data; /* borrowed; NULL: absent, or not wanted */
 } remat_tensor;
 
-int64_t remat_desc_count(const remat_desc *); /* elements; a scalar has 1 */
-uint64_t remat_desc_bytes(const remat_desc *);
+int64_t remat_desc_count(const remat_desc *desc); /* elements; a scalar has 1 */
+uint64_t remat_desc_bytes(const remat_desc *desc);
 /* "f32 (331,4,64)", into a buffer of at least REMAT_DESC_TEXT bytes, which is returned. */
 #define REMAT_DESC_TEXT 192
-const char *remat_desc_text(const remat_desc *, char *buffer);
+const char *remat_desc_text(const remat_desc *desc, char *buffer);
 
 typedef enum { REMAT_FORWARD, REMAT_BACKWARD, REMAT_REBUILD, REMAT_ONCE } remat_pass;
 typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_kind;
 #define REMAT_MAX_DEVICE_KINDS 4
 
-/* How an op behaves along time, when its first input is a sequence. Shapes below are a tile's: tau timesteps. */
+/* How an op behaves along time if its first input is a sequence. Shapes are a tile's: tau timesteps. */
 typedef enum {
-    REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): any tile by itself. On WHOLE inputs: anything        */
-    REMAT_TIME_RECURRENT, /* as above, and carries `n_state` states from each tile to the next                   */
-    REMAT_TIME_SUM,       /* y has no time axis: the tiles' y add up to the result; each call gives its tile's
-                             share, already divided by t_total where the op is a mean. dy is the same for all.
-                             With a scalar y it can be a session's loss                                         */
-    REMAT_TIME_LAST,      /* y has no time axis and reads only the last tile                                     */
-    REMAT_TIME_REVERSE,   /* y is x with time reversed. A call sees one tile and reverses it; the graph takes the
-                             tiles in reverse order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
-    REMAT_TIME_FULL,      /* x and y have a time axis, and a call is given all of it: never cut into tiles. On WHOLE
-                             inputs: anything                                                                   */
-    REMAT_TIME_BEGIN,     /* x has no time axis, and y has: it is a sequence (T,B,..), made whole              */
+    REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): tiles are independent. Of STATIC inputs: anything */
+    REMAT_TIME_RECURRENT, /* the same, and `n_state` states are carried from each tile to the next */
+    REMAT_TIME_SUM,     /* y has no time axis: it is the sum of the tiles' y. Each call gives its tile's share, divided
+                           by t_total if the op is a mean. dy is the same for all. A scalar y can be a session's loss */
+    REMAT_TIME_LAST,    /* y has no time axis and reads the last tile only */
+    REMAT_TIME_REVERSE, /* y is x reversed in time. A call reverses one tile; the graph takes the tiles in reverse
+                           order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
+    REMAT_TIME_FULL,    /* x and y have a time axis, and a call gets all of it: no tiles. Of STATIC inputs: anything */
+    REMAT_TIME_BEGIN,   /* x has no time axis, and y is a sequence (T,B,..), made at once */
 } remat_time;
 
-/* Names what is drawn: of an update and a shard of its batch, and of a node of the graph. */
+/* What random numbers belong to: an update and a shard of its batch, and a node of the graph. */
 typedef struct {
     uint64_t seed, step;
     uint32_t node;
 } remat_key;
-/* 32 random bits, a function of these alone: the same however often a tile is run. `timestep` counts from the begin of
- * the sequence (call->t0 + t), `element` within it. */
-uint32_t remat_random(const remat_key *, int64_t timestep, uint64_t element);
+/* 32 random bits, a function of the arguments only: the same however often a tile is recomputed. `timestep` counts from
+ * the start of the sequence (call->t0 + t), `element` within the timestep. */
+uint32_t remat_random(const remat_key *key, int64_t timestep, uint64_t element);
 
-/* One call of a kernel, for one tile (or for the whole value, where there is no time axis). */
+/* One call of a kernel, for one tile, or for the whole value if there is no time axis. */
 typedef struct {
-    const void *attr;                 /* the op's own attributes, or NULL                                        */
-    remat_tensor x[REMAT_MAX_INPUTS]; /* inputs; desc.rank == -1: optional and not given                         */
-    remat_tensor y;                   /* forward: to fill; backward: if declared in saves                        */
-    remat_tensor state_in[REMAT_MAX_STATES];   /* carried; data NULL: zeros. Backward: if declared in saves        */
-    remat_tensor state_out[REMAT_MAX_STATES];  /* forward: to fill; not there in backward                         */
-    remat_tensor dy, dx[REMAT_MAX_INPUTS];     /* backward                                                        */
-    remat_tensor dstate_out[REMAT_MAX_STATES]; /* backward, in: gradient of state_out; NULL: zeros               */
-    remat_tensor dstate_in[REMAT_MAX_STATES];  /* backward, to fill; NULL: not wanted                             */
-    void *aux;          /* aux_bytes of the op's own saved data. Forward fills it, unless NULL: a forward-only
-                           pass. Backward reads it and may overwrite it.                                     */
-    void *scratch;      /* scratch_bytes, uninitialised                                                      */
-    void *fixed;        /* fixed_bytes, uninitialised; NULL where the device needs none                      */
-    const void *packed; /* packed_bytes derived from the weights by `pack`, anew before passes where they changed */
-    void *once;         /* once_bytes. `once` fills it; the others read it. It lies there until the step's end */
+    const void *attr;                          /* the op's own attributes, or NULL */
+    remat_tensor x[REMAT_MAX_INPUTS];          /* inputs; desc.rank == -1: not given */
+    remat_tensor y;                            /* forward: to fill; backward: if declared in saves */
+    remat_tensor state_in[REMAT_MAX_STATES];   /* carried; data NULL: zeros. Backward: if declared in saves */
+    remat_tensor state_out[REMAT_MAX_STATES];  /* forward: to fill; absent in backward */
+    remat_tensor dy, dx[REMAT_MAX_INPUTS];     /* backward */
+    remat_tensor dstate_out[REMAT_MAX_STATES]; /* backward: gradient of state_out; data NULL: zeros */
+    remat_tensor dstate_in[REMAT_MAX_STATES];  /* backward: to fill; data NULL: not wanted */
+    void *aux;     /* aux_bytes of saved data. Forward fills it, unless NULL (a forward-only pass). Backward reads it
+                      and may overwrite it */
+    void *scratch; /* scratch_bytes, uninitialised */
+    void *fixed;   /* fixed_bytes, uninitialised; NULL if the device needs none */
+    const void *packed; /* packed_bytes that `pack` made of the weights; anew before a pass if they changed */
+    void *once;         /* once_bytes: `once` fills it, the others read it. Valid until the step's end */
     const void *ranks;  /* for remat_sum_over_ranks */
     remat_key key;
-    int64_t t0, t_total; /* first timestep of this tile, timesteps in all; 0 and 1 where there is no time    */
-    bool training;       /* false: evaluation, where dropout is the identity                                 */
+    int64_t t0, t_total; /* first timestep of this tile, timesteps in total; 0 and 1 if there is no time axis */
+    bool training;       /* false: evaluation, where dropout is the identity */
     int threads;
-    void *queue; /* on CUDA: for remat_cuda_stream; NULL on the CPU. There, all data above lies in the device's memory;
-                    attr and the call itself in the host's                                                        */
+    void *queue; /* NULL on the CPU. On CUDA: for remat_cuda_stream; all data above is in device memory, while attr
+                    and the call are in host memory */
 } remat_call;
 
 typedef void remat_kernel(const remat_call *call);
 
-/* The cudaStream_t that a kernel's launches go to, and nothing else: a call returns before it is done. NULL on the CPU.
- */
-void *remat_cuda_stream(const remat_call *);
+/* The cudaStream_t for the launches of a kernel, which returns before they are done. NULL on the CPU. */
+void *remat_cuda_stream(const remat_call *call);
 
-/* Adds up `count` numbers over all ranks that train together, in place (on CUDA, in the device's memory): the same bits
- * on all. Each rank makes the same such calls in the same order, so they are for what every plan runs once: `once`, and
- * `backward`, of an op that is `collective`. Without other ranks, and in an evaluation, the numbers stay as they are. A
- * rank that fails ends the step. */
+/* Sums `count` numbers over all ranks, in place (on CUDA in device memory); the same bits on all. Each rank must make
+ * the same calls in the same order, so only kernels that every plan runs once may call it: `once`, and `backward`, of
+ * an op that is `collective`. Without other ranks, and in evaluations, the numbers are unchanged. A rank that fails
+ * ends the step. */
 void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count);
 
-/* Numbers that are finite and not negative. No kind of memory that an op asks for is more than 2^60 bytes. */
+/* Finite numbers, 0 or more. An op may ask for at most 2^60 bytes of each kind of memory. */
 typedef struct {
-    double flops;           /* multiply and add count as two                          */
-    double moved_bytes;     /* read and written, each operand once                    */
-    uint64_t scratch_bytes; /* of one such call                                       */
+    double flops;           /* multiply and add count as two */
+    double moved_bytes;     /* read and written, each operand once */
+    uint64_t scratch_bytes; /* of one such call */
 } remat_cost;
 
-/* A sample that remat_op_check runs: shapes of x, attributes. Inputs that are integers are drawn from [0, bound). */
+/* A sample that remat_op_check runs. Integer inputs are drawn from [0, bound). */
 typedef struct {
     const char *name;
     remat_desc x[REMAT_MAX_INPUTS]; /* rank -1: not given */
-    bool sequence;                  /* x[0] has a time axis: the check also cuts it into tiles                   */
+    bool sequence;                  /* x[0] has a time axis: the check also cuts it into tiles */
     const void *attr;
 } remat_sample;
 
-/* What one kind of device runs, and what memory of its own that takes. All but the CPU's forward and backward may be
- * NULL. */
+/* What one kind of device runs, and the memory that this takes. All but the CPU's forward and backward may be NULL. */
 typedef struct {
-    remat_kernel *forward, *backward, *rebuild; /* NULL: this device lacks it; sessions on it say so */
-    /* Scratch of a call, where that is other than cost's scratch_bytes; `aux`: the call has one. NULL: the same. */
+    remat_kernel *forward, *backward, *rebuild; /* NULL: not on this device; sessions on it say so */
+    /* Scratch of a call if it differs from cost's scratch_bytes (NULL: it does not). `aux`: the call has aux. */
     uint64_t (*scratch_bytes)(const remat_desc *x, const void *attr, remat_pass pass, bool aux);
-    /* More memory of a call, that lies in the same place in all calls of a session, whatever the node, tile or pass:
-     * what touches nothing else that differs from tile to tile can be recorded once for all. NULL: none. */
+    /* Memory at one place for all calls of a session, whatever the node, tile or pass. Work that touches nothing else
+     * that differs from tile to tile can then be recorded once. NULL: none. */
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
-    void (*pack)(const remat_call *call, void *packed); /* reads x[i] of `shared`, which have to be there before
-                                                            the first stage; NULL exactly if packed_bytes is */
-    remat_kernel *once;                                 /* NULL exactly if the op's once_bytes is */
+    /* Reads the `shared` inputs, which must exist before the first stage. NULL exactly if packed_bytes is. */
+    void (*pack)(const remat_call *call, void *packed);
+    remat_kernel *once; /* NULL exactly if the op's once_bytes is */
 } remat_op_device;
 
 typedef struct {
-    size_t struct_bytes;    /* sizeof(remat_op): an op may be compiled apart from the program, with another header */
-    const char *name, *doc; /* doc: one line for readers, or NULL. name: at most 40 bytes; sentences, measured times and
-                               carried states ("NAME.0.h") are called by it */
-    int n_in,
-        n_state; /* 1 <= n_in <= REMAT_MAX_INPUTS, of which x[0] is always given; n_state: of RECURRENT ops alone */
-    const char *state_name[REMAT_MAX_STATES]; /* what carried states are called after "NAME.0."; NULL: "h", "c", "s2",
-                                                 "s3", .. */
-    uint32_t optional; /* bit i: input i may be absent                                                       */
-    uint32_t shared;   /* bit i: input i has no time axis and is shared by all tiles; dx[i] is added to      */
-    uint32_t discrete; /* bit i: input i is I32 and has no gradient                                          */
-    uint32_t
-        buffers;     /* bit i: input i is a buffer (remat_buffer), which `once` reads and, where call->training, writes;
-                              other kernels are handed NULL. A buffer that is written is an input of one node only */
-    uint32_t resets; /* the bit of one optional input, F32 (T,B), of a RECURRENT op: where it is above 0, the op takes
-                        its states before that timestep as zeros (remat_reset_states). 0: it has none                 */
-    size_t attr_bytes; /* that attr points to, copied by the graph. Numbers alone, no addresses and no padding: the same
-                          attributes are the same bytes. 0: attr is NULL. It may be NULL otherwise, too: infer
-                          refuses that, or takes defaults                                                    */
+    size_t struct_bytes; /* sizeof(remat_op) */
+    const char *name;    /* at most 40 bytes; in messages, measured times and names of carried states ("NAME.0.h") */
+    const char *doc;     /* one line for readers, or NULL */
+    int n_in, n_state;   /* 1 <= n_in <= REMAT_MAX_INPUTS; x[0] is always given. n_state: of RECURRENT ops only */
+    const char *state_name[REMAT_MAX_STATES]; /* of carried states, after "NAME.0."; NULL: "h", "c", "s2", "s3", .. */
+    uint32_t optional;                        /* bit i: input i may be absent */
+    uint32_t shared;   /* bit i: input i has no time axis and is shared by all tiles; backward adds to dx[i] */
+    uint32_t discrete; /* bit i: input i is I32 and has no gradient */
+    uint32_t buffers;  /* bit i: input i is a buffer (remat_buffer), which `once` reads and, if call->training, writes.
+                          Other kernels get NULL. A buffer that is written is an input of one node only */
+    uint32_t resets; /* the bit of one optional input, F32 (T,B), of a RECURRENT op: where it is above 0, states before
+                        that timestep are zero (remat_reset_states). 0: none */
+    size_t attr_bytes; /* size of attr, which the graph copies. Numbers only, without addresses or padding: equal
+                          attributes have equal bytes. 0: attr is NULL. Otherwise it may be NULL, too, and infer refuses
+                          that or uses defaults */
     remat_time time;
     struct {
-        uint32_t in; /* bit i: backward reads x[i].data                */
-        bool out;    /* backward reads y                               */
-        bool state;  /* backward reads state_in                        */
+        uint32_t in; /* bit i: backward reads x[i].data */
+        bool out;    /* backward reads y */
+        bool state;  /* backward reads state_in */
     } saves;
-    /* Result shape, and shapes of the carried states, all F32 (F64 of F64 inputs). The inputs' dtypes and ranks are
-     * checked here: return remat_refuse(..), whose sentence names the op and the shapes. Also called for tiles (but for
-     * WHOLE ops): inputs with a time axis then have fewer timesteps, and so has y, if it has one; nothing else changes
-     * with them. A length may be refused: then remat_session_create says for which tiles. */
+    /* Shapes of the result and of the carried states, all F32 (F64 for F64 inputs). Checks dtypes and ranks of the
+     * inputs: return remat_refuse(..) with a message that names the op and the shapes. Also called for tiles (but of
+     * FULL ops): sequences, and y if it has a time axis, then have fewer timesteps, and nothing else changes. It may
+     * refuse a length; remat_session_create then says for which tiles. */
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);  /* NULL: none */
-    uint64_t (*once_bytes)(const remat_desc *x, const void *attr); /* NULL: none; of a tile, where there are tiles */
+    uint64_t (*once_bytes)(const remat_desc *x, const void *attr); /* of a tile, if there are tiles; NULL: none */
     bool (*collective)(const void *attr);                          /* it calls remat_sum_over_ranks; NULL: never */
-    int64_t (*bound)(const remat_desc *x, const void *attr, int input); /* exclusive upper limit of a
-                                                                           discrete input; NULL: none */
-    int64_t (*ignored)(const void *attr, int input); /* a value outside [0, bound) that a discrete input may have, too,
-                                                        if all that read it say so; NULL, or one inside: none */
-    remat_op_device on[REMAT_MAX_DEVICE_KINDS];      /* by remat_device_kind */
-    /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are that. */
+    /* Exclusive upper limit of a discrete input; NULL: none. */
+    int64_t (*bound)(const remat_desc *x, const void *attr, int input);
+    /* A value outside [0, bound) that a discrete input may also have, if all ops that read it say so; NULL, or a value
+     * inside: none. */
+    int64_t (*ignored)(const void *attr, int input);
+    remat_op_device on[REMAT_MAX_DEVICE_KINDS]; /* by remat_device_kind */
+    /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are the definition. */
     remat_kernel *define_forward, *define_backward, *define_rebuild, *define_once;
-    /* Lean saving. rebuild fills call->aux with what forward left there, every bit of it. It may read what backward may
-     * (x of saves.in, y, state_in), the inputs marked in `shared`, and `packed`; its cost is that of pass
-     * REMAT_REBUILD. NULL: aux, if any, is always saved. An op either has rebuild or is cheap, not both. */
-    bool (*rebuilds)(const remat_desc *x,
-                     const void *attr); /* shapes for which the bits are the same; NULL: all of them */
-    bool cheap; /* forward costs about as much as reading a saved y would: rather run it again than save. POINTWISE and
-                   REVERSE ops alone */
+    /* For lean plans. rebuild fills call->aux with what forward left there, bit for bit. It may read what backward may
+     * (x of saves.in, y, state_in), the `shared` inputs, and `packed`; its cost is that of REMAT_REBUILD. An op without
+     * rebuild always saves its aux. An op has rebuild or is cheap, not both. */
+    bool (*rebuilds)(const remat_desc *x, const void *attr); /* for which shapes the bits are equal; NULL: all */
+    bool cheap; /* forward costs about as much as reading a saved y: run it again instead of saving. POINTWISE
+                   and REVERSE ops only */
     int n_samples;
     const remat_sample *samples; /* two to five small ones, for remat_op_check */
-    uint64_t first_for;   /* bit i: backward reads x[0] for the gradient of input i. Where none of these is wanted, x[0]
-                             is not saved, and backward is handed NULL. 0: it reads x[0] for any gradient */
-    uint64_t denominator; /* the bit of one scalar input, marked in `shared`, of a SUM: y is a sum divided by it, the
-                             number of targets that count. Micro steps and ranks weigh such a loss by it
-                             (remat_config.loss_mean). 0: none */
+    uint64_t first_for;   /* bit i: backward reads x[0] for the gradient of input i. If none of these is wanted, x[0] is
+                             not saved, and backward gets NULL. 0: it reads x[0] for any gradient */
+    uint64_t denominator; /* the bit of one `shared` scalar input of a SUM: y is divided by it, the number of targets
+                             that count. Micro steps and ranks are weighted by it (remat_config.loss_mean). 0: none */
 } remat_op;
 
-/* Refuses in infer: records the sentence, printf-style ("softsign: slope is %s; ..."), and returns REMAT_INVALID. */
+/* For infer: records the message, printf-style ("softsign: slope is %s; ..."), and returns INVALID. */
 __attribute__((format(printf, 1, 2))) remat_status remat_refuse(const char *format, ...);
 
-/* results[0] = op(inputs[0], ..): n_inputs values, or REMAT_NONE where an optional one is not given; those missing at
- * the end are not given. The graph copies attr (op->attr_bytes; NULL: none) and keeps the address of op. After a
- * mistake results[0] is "no value", and the graph remembers it as of any builder (remat_graph_check); the status is the
- * same. INVALID: what cannot work, also in the descriptor; a name that an op of Remat's has, or another op of this
- * graph. `results` may be `inputs`. */
-remat_status remat_apply(remat_graph *, const remat_op *op, const remat_value *inputs, int n_inputs, const void *attr,
-                         remat_value *results);
+/* results[0] = op(inputs[0], ..). inputs: n_inputs values, REMAT_NONE if an optional one is not given; missing ones at
+ * the end are not given. The graph copies attr (op->attr_bytes) and keeps the address of op. After a mistake results[0]
+ * is REMAT_NONE, and remat_graph_check returns the same status. INVALID: inputs or descriptor cannot work, or another
+ * op has the name. `results` may be `inputs`. */
+remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
+                         REMAT_OPTIONAL const void *attr, remat_value *results);
 
 /* ---- The check ---------------------------------------------------------------------------------- */
 
 typedef struct {
-    bool same_across_threads; /* one thread and two gave the same bits: wished for, not demanded */
-    double gradient_error;    /* the worst difference between a finite difference and a gradient, of what is allowed */
-    double float_error;   /* the worst difference between float kernels and definitions in double, of what is allowed */
+    bool same_across_threads; /* one thread and two gave the same bits: desirable, not required */
+    double gradient_error;    /* largest difference between a finite difference and a gradient, over what is allowed */
+    double float_error;   /* largest difference between float kernels and double definitions, over what is allowed */
     uint64_t reserved[5]; /* zeros */
 } remat_op_report;
 
-/* Runs the op's CPU kernels and definitions on all its samples, in milliseconds to seconds: infer refuses, and names
- * the op; shapes and costs fit the timesteps; outputs are written in full, and nothing outside the buffers; the same
- * call gives the same bits, wherever the buffers lie; backward reads what `saves` declares, nothing else, and needs all
- * of it; unwanted gradients change nothing; weight gradients are added; any tile gives the same result (mirrored where
- * time is REVERSE; WHOLE ops are not cut); what a lean stage does not save is made again bit for bit; float kernels
- * agree with double; gradients agree with finite differences. What it cannot know is whether forward computes what was
- * meant.
+/* Runs the op's CPU kernels and definitions on all its samples, in milliseconds to seconds, and checks:
+ *   - infer refuses wrong inputs and names the op; shapes and costs follow the timesteps
+ *   - outputs are written completely, and nothing outside of the buffers
+ *   - a call has the same bits wherever its buffers lie
+ *   - backward reads exactly what `saves` declares; unwanted gradients change nothing
+ *   - gradients of `shared` inputs are added to dx
+ *   - any tile gives the same result (mirrored for REVERSE; FULL ops are not cut)
+ *   - what a lean stage does not save is rebuilt bit for bit
+ *   - float kernels agree with double, and gradients with finite differences
+ * It cannot know whether forward computes what you meant.
  *
- * op_f64 is the same op in double. INVALID: a promise is broken, and the sentence says which, on which sample, by how
- * much. MEMORY. A kernel that follows a NULL pointer ends the program: what backward did not declare is absent only
- * after it was found not to matter. `report` NULL: not wanted. May run in several threads at once. */
-remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
+ * op_f64 is the same op in double. INVALID: the message says which promise is broken, on which sample, by how much. A
+ * kernel that follows a NULL pointer crashes the program: data that backward did not declare is removed only after it
+ * was found not to matter. Different threads may call it at the same time. */
+remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, REMAT_OPTIONAL remat_op_report *report);
 
 #ifdef __cplusplus
 }
