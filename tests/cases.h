@@ -1,5 +1,5 @@
-/* cases.h: how many cases a random test tries: `few` of every kind, so that the suite takes minutes, or `many` where
- * REMAT_LONG_TESTS=1 asks for them. */
+/* cases.h: the number of cases of a random test: `few`, so that the suite takes minutes, or `many` with
+ * REMAT_LONG_TESTS=1. */
 #ifndef TEST_CASES_H
 #define TEST_CASES_H
 

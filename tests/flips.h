@@ -1,5 +1,5 @@
-/* flips.h: a single bit flipped in a state, at any moment between its making and its last reading, must be caught and named,
- * on whatever device: stage, timesteps, tensor. Random networks and flips for tests/engine/test_verify.c (cpu) and
+/* flips.h: random networks with one flipped bit in a state, at any moment between its computation and its last use. The
+ * session must report the stage, timesteps and tensor, on every device. For tests/engine/test_verify.c (cpu) and
  * tests/cuda/test_verify.c (cuda, emulated); each case is one call with a seed. */
 #ifndef RM_TEST_FLIPS_H
 #define RM_TEST_FLIPS_H
@@ -8,6 +8,7 @@
 
 #include "engine/session/session.h"
 #include "tests/net.h"
+#include "tests/says.h"
 #include "tests/zeros.h"
 
 static uint64_t rng_state;
@@ -16,19 +17,19 @@ static uint32_t draw(uint32_t below) {
     return (uint32_t)(rng_state >> 33) % below;
 }
 
-/* ---- Which flips must be noticed ------------------------------------------------------------------------------ */
+/* ---- Which flips must be detected ----------------------------------------------------------------------------- */
 
-/* One possible flip: in `piece`, just before or just after the program of line `step`. */
+/* A flip in `piece`, just before or just after the program of plan line `step`. */
 typedef struct {
     int64_t step;
     bool after;
     int32_t piece;
-    int64_t cut; /* by which stage cut-1 is to be named */
+    int64_t cut; /* the report must name stage cut-1 */
 } flip;
 
 static bool is_run(const rm_step *step) { return step->verb == RM_RUN_FORWARD || step->verb == RM_RUN_BACKWARD; }
 
-/* Is the state read after line `from` (inclusive) before it is made anew or freed? */
+/* Is the state read at or after line `from`, before it is recomputed or freed? */
 static bool is_read_later(const remat_session *s, int64_t from, int64_t state) {
     const rm_problem *p = &s->chain.problem;
     const rm_plan *plan = &s->training.plan;
@@ -42,7 +43,7 @@ static bool is_read_later(const remat_session *s, int64_t from, int64_t state) {
     return false;
 }
 
-/* A random one; piece -1: there is none at the moment that was drawn. */
+/* A random flip. piece -1: at the drawn moment there is no state to flip. */
 static flip random_flip(const remat_session *s) {
     const rm_plan *plan = &s->training.plan;
     const rm_problem *p = &s->chain.problem;
@@ -98,14 +99,14 @@ static void expect_caught(remat_session *s, const flip *f, uint64_t piece_bytes,
     remat_status status = remat_gradients(s, &result);
     const char *said = remat_last_error();
     ck_assert_int_eq(d.done, 1);
-    ck_assert_msg(status == REMAT_DEVICE, "bit %lu of piece %d flipped %s step %ld: not noticed", (unsigned long)d.bit,
+    ck_assert_msg(status == REMAT_DEVICE, "bit %lu of piece %d flipped %s step %ld: not detected", (unsigned long)d.bit,
                   f->piece, f->after ? "after" : "before", (long)f->step);
-    ck_assert_msg(strstr(said, names), "expected \"%s\" in \"%s\"", names, said);
-    ck_assert_msg(remat_update(s, 0.1, &result) == REMAT_INVALID, "gradients that failed could be used");
+    ck_says_all(said, names);
+    ck_assert_msg(remat_update(s, 0.1, &result) == REMAT_INVALID, "a failed step's gradients could be used");
     s->runner.disturb = NULL;
     unsigned char *after = net_read_all(s, REMAT_CARRIED, &bytes);
-    ck_assert_msg(!bytes || !memcmp(before, after, bytes), "a step that failed carried its states on");
-    CHECKED(remat_gradients(s, &result)); /* and the next step is a good one */
+    ck_assert_msg(!bytes || !memcmp(before, after, bytes), "a failed step advanced the carried states");
+    CHECKED(remat_gradients(s, &result)); /* the next step succeeds */
     ck_assert(s->stateful || !memcmp(&clean.loss, &result.loss, sizeof clean.loss));
     free(before), free(after);
 }
@@ -151,7 +152,7 @@ static void flip_along_time(const char *device, int seed) {
     int states = n.cell == NET_LSTM ? 2 : 1, slot = f.piece % s->chain.n_carried;
     int64_t first = (f.cut - 1) * config.tile, last = f.cut * config.tile - 1;
     char names[160];
-    snprintf(names, sizeof names, "stage %ld, timesteps %ld to %ld: %s of %s rnn.weight_hh_l%d ", (long)f.cut - 1,
+    snprintf(names, sizeof names, "stage %ld|timesteps %ld|%ld|%s of %s rnn.weight_hh_l%d", (long)f.cut - 1,
              (long)first, (long)(last < n.timesteps ? last : n.timesteps - 1), slot % states ? "c" : "h",
              n.cell == NET_RNN ? "rnn_tanh" : net_cell_name[n.cell], slot / states);
     expect_caught(s, &f, (uint64_t)(n.batch * n.hidden) * 4, names);
@@ -159,7 +160,7 @@ static void flip_along_time(const char *device, int seed) {
     remat_graph_free(graph);
 }
 
-/* linear -> gelu, several times: stage s is one pair, and what crosses the cut behind it is the gelu's result. */
+/* linear -> gelu, several times. Stage s is one pair; the gelu's result crosses the cut after it. */
 static void flip_by_depth(const char *device, int seed) {
     rng_state = 5000 + (uint64_t)seed;
     int64_t batch = 1 + draw(4), width = 1 + draw(9), layers = 4 + draw(8);
@@ -176,13 +177,13 @@ static void flip_by_depth(const char *device, int seed) {
     CHECKED(write_zeros(s));
     flip f = some_flip(s);
     char names[64];
-    snprintf(names, sizeof names, "stage %ld: result of gelu ", (long)f.cut - 1);
+    snprintf(names, sizeof names, "stage %ld|gelu", (long)f.cut - 1);
     expect_caught(s, &f, (uint64_t)(batch * width) * 4, names);
     remat_session_free(s);
     remat_graph_free(graph);
 }
 
-/* A state that went to the second tier and came back otherwise: noticed by the backward run that reads it. */
+/* A state that the second tier returns changed. The backward run that reads it detects the change. */
 static void flip_in_the_second_tier(const char *device, int seed) {
     static const char plan[] = "run forward 0 all\nrun forward 1 all\nsave state 0\nfree state 0\nrun forward 2 all\n"
                                "free state 2\nrun backward 2\nfree saved 2\nfree state 1\nload state 0\n"
@@ -201,8 +202,7 @@ static void flip_in_the_second_tier(const char *device, int seed) {
     net_feed(s, &n, 1);
     flip f = {.step = 10, .piece = (int32_t)s->chain.problem.state[0] + seed % 4, .cut = 1};
     char names[96];
-    snprintf(names, sizeof names, "stage 0, timesteps 0 to 3: %s of lstm rnn.weight_hh_l%d ", seed % 2 ? "c" : "h",
-             seed / 2);
+    snprintf(names, sizeof names, "stage 0|timesteps 0|3|%s of lstm rnn.weight_hh_l%d", seed % 2 ? "c" : "h", seed / 2);
     expect_caught(s, &f, (uint64_t)(n.batch * n.hidden) * 4, names);
     remat_session_free(s);
     remat_graph_free(graph);

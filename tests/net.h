@@ -1,5 +1,5 @@
-/* net.h: the small networks that the engine's tests train: embedding -> recurrent layers (dropout between) -> linear ->
- * cross entropy, with PyTorch's parameter names. Main entries: net_build, net_session, net_feed. */
+/* net.h: the small networks that the tests of the engine train: embedding -> recurrent layers (dropout between) ->
+ * linear -> cross-entropy, with PyTorch's parameter names. Main entries: net_build, net_session, net_feed. */
 #ifndef NET_H
 #define NET_H
 
@@ -22,7 +22,7 @@ typedef struct {
     double dropout;
 } net;
 
-#ifndef CHECKED /* programs that are no Check tests bring their own */
+#ifndef CHECKED /* programs that do not use Check define their own */
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 #endif
 
@@ -48,7 +48,7 @@ static inline remat_value net_layer(remat_graph *g, const net *n, int layer, rem
     return remat_rnn_tanh(g, x, w_ih, w_hh, b_ih, b_hh);
 }
 
-/* The loss. Not asserted: a test that makes allocations fail asks remat_graph_check itself. */
+/* Returns the loss. It does not assert: a test of failing allocations calls remat_graph_check itself. */
 static inline remat_value net_build(remat_graph *g, const net *n) {
     int64_t shape[] = {n->timesteps, n->batch};
     remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, shape);
@@ -66,7 +66,7 @@ static inline remat_value net_build(remat_graph *g, const net *n) {
     return remat_softmax_cross_entropy(g, remat_linear(g, x, w, b), targets);
 }
 
-/* Tokens and targets of batch number `batch`, drawn from it. */
+/* Writes tokens and targets, drawn from the batch's number. */
 static inline void net_feed(remat_session *s, const net *n, int64_t batch) {
     int64_t count = n->timesteps * n->batch;
     int32_t *data = malloc(count * sizeof *data);
@@ -77,7 +77,7 @@ static inline void net_feed(remat_session *s, const net *n, int64_t batch) {
     free(data);
 }
 
-/* All arrays of a kind, one behind the other; freed with free(). */
+/* All arrays of a kind, one after the other. Free the result with free(). */
 static inline unsigned char *net_read_all(remat_session *s, remat_kind kind, size_t *bytes) {
     *bytes = 0;
     unsigned char *all = NULL;

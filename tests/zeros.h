@@ -1,4 +1,4 @@
-/* zeros.h: zeros into every input of a session, for tests that do not care what a step is made of. */
+/* zeros.h: writes zeros to every input of a session, for tests in which the data do not matter. */
 #ifndef ZEROS_H
 #define ZEROS_H
 

@@ -1,4 +1,4 @@
-/* device.c: launches of emulated kernels, on the fake's streams: device.h. It takes the place of engine/device/devices.c. */
+/* device.c: launches emulated kernels on the fake's streams (device.h). It replaces engine/device/devices.c. */
 #include "tests/cuda/device.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* device.h: the device "cuda" for machines without a GPU, from end to end: Remat's own (engine/cuda*.c) with its own kernels
- * (ops/NAME.cu, as C++ on the CPU: shim.h), launched on the streams of the fake CUDA (tests/engine/fake_cuda). What is
- * recorded there keeps its kernels' arguments, as CUDA's graphs do. Included by a test, it brings rm_device_find with it. */
+/* device.h: the whole device "cuda" for machines without a GPU: Remat's own device (engine/cuda) and kernels
+ * (ops/NAME.cu, compiled as C++ for the CPU: shim.h) on the streams of the fake CUDA (tests/engine/fake_cuda). Recorded
+ * graphs keep their kernels' arguments, as CUDA's do. It defines rm_device_find for the test that includes it. */
 #ifndef RM_TEST_CUDA_DEVICE_H
 #define RM_TEST_CUDA_DEVICE_H
 
@@ -8,7 +8,7 @@
 #include "tests/cuda/emulation.h"
 #include "tests/engine/fake_cuda/fake.h"
 
-/* Forgets what was before; `seed` says in what order streams take turns. Threads and blocks: rm_emulate_in. */
+/* Resets the fake. `seed` decides in which order streams take turns; rm_emulate_in does so for threads and blocks. */
 void emulated_device_reset(uint64_t seed);
 
 #endif

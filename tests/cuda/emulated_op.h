@@ -1,4 +1,4 @@
-/* emulated_op.h: an op with its CUDA column where the harness of tests/ops looks, which knows of the CPU's alone. */
+/* emulated_op.h: an op with its CUDA kernels in the CPU's column, the only one that the harness of tests/ops reads. */
 #ifndef RM_EMULATED_OP_H
 #define RM_EMULATED_OP_H
 

@@ -1,5 +1,5 @@
-/* gpu_program.h: runs a program of tests/gpu, which waits for a GPU, on the emulated device (device.h): so that it is not the
- * program that fails when there is one. The program was included before, its main called `program`. */
+/* gpu_program.h: runs a program of tests/gpu on the emulated device (device.h), so that mistakes in the program itself
+ * are found without a GPU. Include the program first, with its main renamed to `program`. */
 #ifndef RM_TEST_GPU_PROGRAM_H
 #define RM_TEST_GPU_PROGRAM_H
 
@@ -8,7 +8,7 @@
 
 #include "tests/cuda/device.h"
 
-/* 0: it passed, broke no rule of order or lifetime, and gave everything back. `flags` ends in NULL. */
+/* Returns 0 if it passed, broke no rule of order or lifetime, and released everything. `flags` ends with NULL. */
 static inline int run_gpu_program(int (*program)(int, char **), char **flags) {
     int count = 0;
     while (flags[count]) count++;
@@ -16,7 +16,7 @@ static inline int run_gpu_program(int (*program)(int, char **), char **flags) {
     setenv("REMAT_CUDNN_LIBRARY", FAKE_CUDA, 1);
     int code = program(count, flags);
     if (fake_cuda_violation()) printf("%s\n", fake_cuda_violation());
-    if (fake_cuda_live()) printf("%lld things were not given back\n", (long long)fake_cuda_live());
+    if (fake_cuda_live()) printf("%lld objects were not released\n", (long long)fake_cuda_live());
     return code || fake_cuda_violation() || fake_cuda_live();
 }
 

@@ -5,7 +5,7 @@
 #include "tests/cuda/emulation.h"
 #include "tests/cuda/mutants.h"
 
-/* Thread 0 reads what the others may not have written yet: no __syncthreads between. */
+/* Thread 0 reads values that the others may not have written yet: a __syncthreads is missing. */
 static __global__ void races(float *out) {
     __shared__ float seen[64];
     seen[threadIdx.x] = 0;
@@ -17,7 +17,7 @@ static __global__ void races(float *out) {
     __syncthreads();
 }
 
-/* The same with it. */
+/* The same with __syncthreads. */
 static __global__ void waits(float *out) {
     __shared__ float seen[64];
     seen[threadIdx.x] = (float)(threadIdx.x + 1);
@@ -27,7 +27,7 @@ static __global__ void waits(float *out) {
     if (threadIdx.x == 0) *out = sum;
 }
 
-/* A warp may be ahead by more than one wait for its lanes: it writes what another has not read. */
+/* A warp may be ahead by more than one wait for its lanes, and overwrites values that another warp has not read. */
 static __global__ void races_ahead(float *out) {
     __shared__ float seen;
     float sum = 0;
@@ -49,7 +49,7 @@ static __global__ void returns_early(float *out) {
     *out = 1;
 }
 
-/* Both halves wait, but not at the same place. */
+/* Both halves wait, but at different places. */
 static __global__ void waits_elsewhere(float *out) {
     if (threadIdx.x >= 32)
         __syncthreads();
@@ -69,7 +69,7 @@ static __global__ void leaves_its_warp(float *out) {
 /* Blocks race for one number. */
 static __global__ void races_blocks(float *out) { *out = 2 * *out + (float)blockIdx.x; }
 
-/* As if another thread of the host launched something while this runs. */
+/* As if another host thread launched a kernel while this one runs. */
 static __global__ void counts_its_grid(float *out) {
     RM_LAUNCH(races_blocks, 4, 1, &rm_emulated_queue, out);
     *out += (float)(gridDim.x * blockDim.x);

@@ -1,6 +1,6 @@
-/* product.c: what takes cuBLAS's place where kernels are emulated: rm_cuda_queue.multiply in plain loops, at once. It is as
- * unhelpful as cuBLAS may be: in what order it adds depends on the number of rows, on how the first is aligned, and on how far
- * apart they are, so that a product whose rows must have the bits of another's, and does not say so (rows_like), is found out. */
+/* product.c: replaces cuBLAS for emulated kernels: rm_cuda_queue.multiply in plain loops, at once. As in cuBLAS, the
+ * order of sums may depend on the number of rows, their alignment and their distance. So a product that needs the bits
+ * of another product's rows, but does not say so (rows_like), is detected. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static void die(const rm_cuda_product *p, const char *what) {
     abort();
 }
 
-/* Of a matrix as it is stored. */
+/* The end of a stored matrix. */
 static const float *end(const float *x, int64_t rows, int64_t columns, int64_t ld) {
     return x + (rows - 1) * ld + columns;
 }
@@ -20,26 +20,26 @@ static const float *end(const float *x, int64_t rows, int64_t columns, int64_t l
 static void check(const rm_cuda_product *p) {
     int64_t a_rows = p->transpose_a ? p->k : p->m, a_columns = p->transpose_a ? p->m : p->k;
     int64_t b_rows = p->transpose_b ? p->n : p->k, b_columns = p->transpose_b ? p->k : p->n;
-    if (p->m < 1 || p->n < 1 || p->k < 1) die(p, "it has no elements, or no terms");
+    if (p->m < 1 || p->n < 1 || p->k < 1) die(p, "a dimension is 0");
     if (!p->a || !p->b || !p->c) die(p, "an operand is NULL");
     if (p->lda < a_columns || p->ldb < b_columns || p->ldc < p->n) die(p, "rows overlap: lda, ldb or ldc is too small");
-    if (p->rows_like < 0 || (p->rows_like && p->m % p->rows_like)) die(p, "m is no multiple of rows_like");
-    if (p->rows_like && p->transpose_a) die(p, "rows_like is not for transposed A");
+    if (p->rows_like < 0 || (p->rows_like && p->m % p->rows_like)) die(p, "m is not a multiple of rows_like");
+    if (p->rows_like && p->transpose_a) die(p, "rows_like cannot be used with transposed A");
     const float *c_end = end(p->c, p->m, p->n, p->ldc);
     if (p->c < end(p->a, a_rows, a_columns, p->lda) && p->a < c_end) die(p, "C overlaps A");
     if (p->c < end(p->b, b_rows, b_columns, p->ldb) && p->b < c_end) die(p, "C overlaps B");
 }
 
-/* 2: a multiple of 4 numbers; 1: of 2; 0: neither. */
+/* 2: aligned to 4 numbers; 1: to 2; 0: to neither. */
 static uint32_t alignment(uint64_t numbers) { return numbers % 4 == 0 ? 2 : numbers % 2 == 0; }
 
-/* Of the block of rows that row i is in. A kernel for a single row reads no ld. */
+/* The alignment of the block of rows around row i. A kernel for a single row does not read ld. */
 static uint32_t alignments(const float *x, int64_t ld, int64_t rows, int64_t i) {
     uint64_t at = (uintptr_t)(x + i / rows * rows * ld) / sizeof *x;
     return alignment(at) << 2 | alignment(rows > 1 ? (uint64_t)ld : 0);
 }
 
-/* The terms in one to four parts, as the number of rows and how they are aligned say; then the sum of the parts. */
+/* Sums the terms in one to four parts, depending on the number of rows and their alignment, and adds the parts. */
 static float element(const rm_cuda_product *p, int64_t i, int64_t j) {
     int64_t rows = p->rows_like ? p->rows_like : p->m;
     uint32_t known = (uint32_t)rows << 8 | alignments(p->a, p->lda, p->transpose_a ? p->m : rows, i) << 4 |

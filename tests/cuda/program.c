@@ -1,7 +1,8 @@
-/* program.c: what makes of `remat` a program whose device "cuda" is emulated (tests/train/link_test_emulated.cmake): Remat's own
- * device, ranks and kernels, on the fakes of CUDA and NCCL. There are as many GPUs as CUDA_VISIBLE_DEVICES names, or one. FAKE_LT
- * is what cuBLASLt is to be like (fake.h), as a number; FAKE_KERNELS the error with which kernels answer, made for another GPU;
- * FAKE_BREAK=N: the Nth kernel meets an illegal address. The programs of tests/gpu are made so, too (emulated_gpu_NAME). */
+/* program.c: links `remat` with an emulated device "cuda" (tests/train/link_test_emulated.cmake): Remat's own device,
+ * ranks and kernels on the fakes of CUDA and NCCL. The number of GPUs is that of the names in CUDA_VISIBLE_DEVICES, or
+ * one. FAKE_LT is a number that selects adverse behaviour of cuBLASLt (fake.h); FAKE_KERNELS the error of kernels for
+ * another GPU; with FAKE_BREAK=N the Nth kernel accesses an illegal address. The programs of tests/gpu are linked this
+ * way, too (emulated_gpu_NAME). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,10 +20,10 @@ static int count_gpus(void) {
     return n;
 }
 
-/* A session that ends, too, may break rules. */
+/* Rules may also be broken while a session is freed. */
 static void report(void) {
     if (fake_cuda_violation()) {
-        fprintf(stderr, "against the rules of CUDA: %s\n", fake_cuda_violation());
+        fprintf(stderr, "violation of CUDA's rules: %s\n", fake_cuda_violation());
         _Exit(70);
     }
 }

@@ -1,6 +1,7 @@
-/* shim.cc: runs emulated kernels (shim.h). The threads of a block that wait for each other are fibers, resumed
- * in turn: each runs until it waits or returns; when none can run, those that all wait for the same thing go on. A block of a
- * cluster runs until none of its threads can, then the next; a block that is in no cluster is run as a cluster of one. */
+/* shim.cc: runs emulated kernels (shim.h). The threads of a block that wait for each other are fibers, resumed in turn.
+ * Each runs until it waits or returns; when none can run, those that wait for the same thing continue. A block of a
+ * cluster runs until none of its threads can run, then the next block. A block without a cluster is a cluster of
+ * one. */
 #include "tests/cuda/shim.h"
 
 #include <stdio.h>
@@ -21,10 +22,10 @@ rm_index threadIdx, blockIdx, blockDim, gridDim;
 enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 64 * 1024, WIDEST = 8, MAX_BOXES = 64, SEAL = 0x5A6, MOST_FETCHES = 64 };
 enum { MAX_SHARED = 227 * 1024, MAX_EXPECTED = (1 << 20) - 1 }; /* bytes: of a block; of a phase */
 
-/* Where a fiber goes on. Kernels switch hundreds of thousands of times a test: on x86-64 that takes a few instructions; the C
- * library's way, with a system call, or under AddressSanitizer a large memset, serves elsewhere. */
+/* Where a fiber continues. A test switches hundreds of thousands of times: on x86-64 with a few instructions, elsewhere
+ * through the C library, with a system call and, under AddressSanitizer, a large memset. */
 #ifdef __x86_64__
-typedef void *place; /* its stack pointer; what a function must keep is on the stack */
+typedef void *place; /* its stack pointer; the callee-saved registers are on the stack */
 
 extern "C" void rm_emulated_switch(place *from, place *to);
 asm(".text\n"
@@ -36,7 +37,7 @@ asm(".text\n"
     "    popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp\n"
     "    ret\n");
 
-/* The first switch finds six registers, then where to return to: `start`, which sees a stack as after a call. */
+/* The first switch pops six registers and returns to `start`, which sees a stack as after a call. */
 static void place_make(place *p, char *stack, size_t bytes, void (*start)(void)) {
     void **top = (void **)(((uintptr_t)stack + bytes) & ~(uintptr_t)15) - 8;
     memset(top, 0, 8 * sizeof *top);
@@ -58,7 +59,7 @@ static void place_switch(place *from, place *to) { swapcontext(from, to); }
 typedef enum { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, WAITS_FOR_CLUSTER, WAITS_FOR_MAIL, RETURNED } state;
 
 typedef struct {
-    place at; /* where it goes on */
+    place at; /* where it continues */
     struct block *block;
     state is;
     const char *file; /* where it waits */
@@ -69,29 +70,28 @@ typedef struct {
         float *to;
         const void *from;
         unsigned batch;
-    } fetch[MOST_FETCHES]; /* under way, the oldest first */
+    } fetch[MOST_FETCHES]; /* pending, the oldest first */
     int n_fetches;
-    unsigned batches; /* ended */
+    unsigned batches; /* finished batches */
     char *stack;
-    void *fake_stack; /* AddressSanitizer's */
+    void *fake_stack; /* for AddressSanitizer */
 } fiber;
 
 typedef struct block {
     unsigned index, running, returned; /* blockIdx.x; threads */
     char *memory;
-    rm_mailbox *box[MAX_BOXES]; /* that are open */
+    rm_mailbox *box[MAX_BOXES]; /* open mailboxes */
     int boxes;
     fiber thread[MAX_THREADS];
-    unsigned char slot[2][MAX_THREADS][WIDEST]; /* what lanes exchange; the two are used in turn, so that none is
-                                                   overwritten before all have read it */
+    unsigned char slot[2][MAX_THREADS][WIDEST]; /* exchanged between lanes; two, used in turn, so that all can read one */
 } block;
 
-/* What was sent and has not arrived; a slot and a box of the block that gets it. */
+/* A sent value that has not arrived, with the receiving block's slot and mailbox. */
 typedef struct {
     block *to;
     float *slot, value;
     rm_mailbox *box;
-    unsigned from, thread; /* the block and thread that sent it */
+    unsigned from, thread; /* the sending block and thread */
 } mail;
 
 static struct {
@@ -100,15 +100,15 @@ static struct {
     void (*body)(void *);
     void *argument;
     rm_emulated_order order;
-    uint32_t drawn; /* the same again after rm_emulate_in */
-    bool late;      /* what is sent waits until no thread can run */
+    uint32_t drawn; /* reset by rm_emulate_in */
+    bool late;      /* sent values wait until no thread can run */
     int64_t launches;
     place scheduler;
     void *fake_stack;
     const void *scheduler_stack;
     size_t scheduler_bytes;
     fiber *current;
-    unsigned blocks; /* that run together */
+    unsigned blocks; /* blocks that run together */
     block cluster[RM_CLUSTER_MOST];
     mail *sent;
     int64_t n_sent, room;
@@ -117,14 +117,14 @@ static struct {
 void rm_emulate_in(rm_emulated_order order) { emulated.order = order, emulated.drawn = 1, emulated.late = false; }
 int64_t rm_emulated_launches(void) { return emulated.launches; }
 
-/* The k-th of n to be run. */
+/* Which of n runs as the k-th. */
 static int64_t in_turn(int64_t k, int64_t n) {
     if (emulated.order == RM_REVERSED) return n - 1 - k;
     if (emulated.order == RM_EVEN_LAST) return k < n / 2 ? 2 * k + 1 : 2 * (k - n / 2);
     return k;
 }
 
-/* Below n. */
+/* A random number below n. */
 static unsigned draw(unsigned n) {
     emulated.drawn = emulated.drawn * 1664525u + 1013904223u;
     return (unsigned)((uint64_t)emulated.drawn * n >> 32);
@@ -154,14 +154,14 @@ static void arrive(void *fake_stack, const void **stack, size_t *bytes) {
 #endif
 }
 
-/* Leaves nothing on its stack that AddressSanitizer still guards when the stack is used again. */
+/* Clears AddressSanitizer's marks on its stack, which is used again. */
 __attribute__((no_sanitize("address"))) static void fiber_main(void) {
     arrive(NULL, &emulated.scheduler_stack, &emulated.scheduler_bytes);
     emulated.body(emulated.argument);
     fiber *f = emulated.current;
     f->is = RETURNED;
     f->block->running--, f->block->returned++;
-    leave(NULL, emulated.scheduler_stack, emulated.scheduler_bytes); /* NULL: it does not come back */
+    leave(NULL, emulated.scheduler_stack, emulated.scheduler_bytes); /* NULL: the fiber does not return */
     place_switch(&f->at, &emulated.scheduler);
 }
 
@@ -182,14 +182,14 @@ void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int lane, co
     if (mask != 0xffffffffu) die(thread, "exchanges with a part of its warp; the emulation knows full masks only");
     if (blockDim.x % WARP) die(thread, "exchanges in a block that is not made of whole warps");
     if (bytes > WIDEST || lane < 0 || lane >= WARP) die(thread, "exchanges something too wide, or with no lane");
-    if (!emulated.grid.together) wait_for(WAITS_FOR_WARP, file, line); /* says so */
+    if (!emulated.grid.together) wait_for(WAITS_FOR_WARP, file, line); /* reports the missing RM_LAUNCH_TOGETHER */
     unsigned char(*slot)[WIDEST] = emulated.current->block->slot[emulated.current->exchanges++ % 2];
     memcpy(slot[thread], value, bytes);
     wait_for(WAITS_FOR_WARP, file, line);
     memcpy(value, slot[thread / WARP * WARP + (unsigned)lane], bytes);
 }
 
-/* ---- What a cluster's blocks share ------------------------------------------------------------------------------------ */
+/* ---- Memory of a cluster ---------------------------------------------------------------------------------------------- */
 
 static block *here(void) {
     if (!emulated.grid.size) die(threadIdx.x, "uses a cluster, but was not launched with RM_LAUNCH_CLUSTERS");
@@ -205,7 +205,7 @@ void rm_emulated_cluster_sync(const char *file, int line) {
     wait_for(WAITS_FOR_CLUSTER, file, line);
 }
 
-/* Where `shared`, of this block's memory, lies in b's. */
+/* The address in b's memory that corresponds to `shared` in this block's memory. */
 static void *there(const block *b, const void *shared, size_t bytes) {
     uintptr_t at = (uintptr_t)shared - (uintptr_t)here()->memory;
     if (at > emulated.grid.shared || bytes > emulated.grid.shared - at || at % bytes)
@@ -227,7 +227,7 @@ void rm_mailbox_open(rm_mailbox *box) {
     *box = {0, 0, 0, SEAL};
 }
 
-/* The phase ends where all has come that was expected. */
+/* The phase ends when all expected bytes have arrived. */
 static void count(block *b, rm_mailbox *box, int bytes) {
     box->missing += bytes;
     if (!box->expected || box->missing) return;
@@ -256,7 +256,7 @@ static void bring(const mail *m) {
     count(m->to, m->box, -(int)sizeof m->value);
 }
 
-/* A GPU may bring it now, or when all else is done. */
+/* A GPU may deliver it now, or after everything else. */
 void rm_mailbox_send(rm_peer rank, float *slot, rm_mailbox *box, float value) {
     here();
     if (rank >= emulated.blocks) die(threadIdx.x, "sends to a rank that its cluster does not have");
@@ -294,7 +294,7 @@ void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file,
 
 /* ---- Fetches ------------------------------------------------------------------------------------------------------------- */
 
-/* They arrive as late as they may; until then what lies there is nothing. */
+/* They arrive as late as allowed; until then the memory has no valid content. */
 void rm_fetch(void *shared, const void *global) {
     here();
     fiber *f = emulated.current;
@@ -338,7 +338,7 @@ static void resume(block *b, unsigned thread) {
     arrive(emulated.fake_stack, NULL, NULL);
 }
 
-/* Threads [from, to) of b: whether all of them wait for `what`, at the place where f does. */
+/* Do all threads [from, to) of b wait for `what`, at the same place as f? */
 static bool all_wait(const block *b, unsigned from, unsigned to, state what, const fiber *f) {
     for (unsigned t = from; t < to; t++) {
         const fiber *g = &b->thread[t];
@@ -383,7 +383,7 @@ static void run_block(block *b, unsigned threads) {
     check_end(b, threads);
 }
 
-/* Threads [from, to), a warp, as far as they get without others. */
+/* Runs threads [from, to), a warp, as far as they get without others. */
 static void run_warp(block *b, unsigned from, unsigned to) {
     for (bool ran = true; ran; release(b, from, to, WAITS_FOR_WARP)) {
         ran = false;
@@ -392,7 +392,7 @@ static void run_warp(block *b, unsigned from, unsigned to) {
     }
 }
 
-/* The next, from one that is drawn, of those that can run. */
+/* The next runnable one, starting at a random one. */
 static bool run_some_warp(unsigned threads) {
     const unsigned warp = WARP, each = (threads + warp - 1) / warp, n = emulated.blocks * each, at = draw(n);
     if (!draw(50)) emulated.late = !emulated.late;
@@ -409,7 +409,7 @@ static bool run_some_warp(unsigned threads) {
     return false;
 }
 
-/* No thread can run. Those that wait for mail say so first; then whoever is not where others wait for it. */
+/* No thread can run. Reports a thread that waits for a mailbox, or else a thread that others wait for. */
 [[noreturn]] static void give_up(unsigned threads) {
     static const struct {
         state is;
@@ -457,14 +457,14 @@ static bool run_some(unsigned threads) {
     return any;
 }
 
-/* So many blocks, `first` among them. */
+/* This many blocks, starting with `first`. */
 static void run_together(unsigned first, unsigned blocks, unsigned threads, size_t bytes) {
     unsigned returned = 0;
     emulated.blocks = blocks;
     for (unsigned i = 0; i < blocks; i++) {
         block *b = &emulated.cluster[i];
         b->index = first + i, b->running = threads, b->returned = 0, b->boxes = 0;
-        b->memory = bytes ? (char *)malloc(bytes) : NULL; /* of its own, for AddressSanitizer */
+        b->memory = bytes ? (char *)malloc(bytes) : NULL; /* allocated separately, for AddressSanitizer */
         if (bytes && !b->memory) abort();
         if (bytes) memset(b->memory, 0xff, bytes); /* NaN */
         for (unsigned t = 0; t < threads; t++) begin(b, &b->thread[t]);
@@ -487,7 +487,7 @@ typedef struct {
 
 int rm_emulated_kernel_error, rm_emulated_clusters;
 
-static rm_emulated_giver *giver; /* NULL: launches are run at once */
+static rm_emulated_giver *giver; /* NULL: launches run at once */
 void rm_emulate_by(rm_emulated_giver *to) { giver = to; }
 
 static void run_alone(unsigned block, int threads) {
@@ -519,7 +519,7 @@ static void run(void *context) {
     abort();
 }
 
-/* While another thread may run a kernel that was launched before, whose gridDim and the like stay as they are. */
+/* Another thread may run an earlier kernel at the same time; its gridDim and so on do not change. */
 void rm_emulated_launch(const void *queue, const char *kernel, const rm_emulated_grid *grid, void (*body)(void *),
                         const void *context, size_t bytes) {
     launch l = {kernel, *grid, body, {}};

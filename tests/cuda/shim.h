@@ -1,15 +1,16 @@
-/* shim.h: enough of CUDA's language for ops/NAME.cu to be compiled as C++ and executed on the CPU (ops/cuda/kernel.cuh includes
- * it when RM_CUDA_EMULATED is defined). Device memory is host memory; a launch runs at once, or when a stream gets there
- * (emulation.h): blocks one after the other, and the threads of a block as a plain loop, or (RM_LAUNCH_TOGETHER) as fibers
- * that wait for each other (shim.cc). All blocks of a cluster (cluster.cuh) are fibers together, cluster after cluster.
+/* shim.h: enough of CUDA's language for ops/NAME.cu to be compiled as C++ and executed on the CPU
+ * (ops/cuda/kernel.cuh includes it when RM_CUDA_EMULATED is defined). Device memory is host memory. A launch runs at
+ * once, or when its turn in a stream comes (emulation.h): blocks one after the other, and the threads of a block as
+ * a plain loop, or (RM_LAUNCH_TOGETHER) as fibers that wait for each other (shim.cc). The blocks of a cluster
+ * (cluster.cuh) run together as fibers, cluster after cluster.
  *
- * What it finds, saying so and calling abort: a __syncthreads, shuffle or rm_cluster_sync that not all threads reach, or not
- * the same one; waiting in a kernel that was launched with RM_LAUNCH; blocks larger than CUDA's. Of mailboxes: a wait that
- * never ends; one that is used before it is opened, or opened twice; a phase that is expected twice, or gets more than was
- * expected; what is sent outside the cluster or the block's memory, or to a block that is returning. AddressSanitizer finds
- * accesses outside arrays, and tests/cuda/test_kernels.c races: it runs every kernel with threads and blocks in several orders
- * and compares the bits; what is sent arrives at once in some of them, and when nothing else can be done in others.
- * Atomics are not there on purpose. What it cannot find: anything about speed, or about nvcc. */
+ * It reports these errors and aborts: a __syncthreads, shuffle or rm_cluster_sync that not all threads reach, or
+ * different ones; a wait in a kernel launched with RM_LAUNCH; blocks larger than CUDA allows; mailboxes with a wait
+ * that never ends, with use before opening, with two openings, with a phase that is expected twice or gets more than
+ * expected; values sent outside the cluster or the block's memory, or to a returning block. AddressSanitizer finds
+ * accesses outside arrays. tests/cuda/test_kernels.c finds races: it runs every kernel with threads and blocks in
+ * several orders and compares the bits; sent values arrive at once in some orders, and as late as possible in
+ * others. Atomics are missing on purpose. The emulation says nothing about speed or about nvcc. */
 #ifndef RM_SHIM_H
 #define RM_SHIM_H
 
@@ -33,33 +34,33 @@ extern rm_index threadIdx, blockIdx, blockDim, gridDim;
 extern int rm_emulated_kernel_error, rm_emulated_clusters; /* emulation.h */
 
 typedef struct {
-    int64_t blocks; /* of all clusters */
+    int64_t blocks; /* in all clusters */
     int threads;
     bool together;
-    int size;      /* blocks of a cluster; 0: no clusters */
+    int size;      /* blocks per cluster; 0: no clusters */
     size_t shared; /* bytes of rm_cluster_memory */
 } rm_emulated_grid;
 
-/* `body` is one thread's work, on `context` or on a copy of its `bytes`. */
+/* `body` is the work of one thread, on `context` or on a copy of its `bytes`. */
 void rm_emulated_launch(const void *queue, const char *kernel, const rm_emulated_grid *grid, void (*body)(void *),
                         const void *context, size_t bytes);
 void rm_emulated_syncthreads(const char *file, int line);
-/* *value becomes what `lane` of the warp came with. */
+/* Sets *value to the value of `lane` in the warp. */
 void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int lane, const char *file, int line);
 
 /* cluster.cuh */
 typedef struct {
-    int32_t missing;        /* bytes: expected - arrived; below 0 where they come first */
-    uint32_t expected : 20; /* 0: not yet in this phase */
+    int32_t missing;        /* bytes: expected - arrived; negative if they arrive first */
+    uint32_t expected : 20; /* 0: nothing expected yet in this phase */
     uint32_t phase : 1;
-    uint32_t seal : 11; /* what an open one has here */
+    uint32_t seal : 11; /* marks an open mailbox */
 } rm_mailbox;
 static_assert(sizeof(rm_mailbox) == 8, "a mailbox is as large as on a GPU");
 
 float *rm_cluster_memory(void);
 unsigned rm_cluster_rank(void), rm_cluster_size(void);
 void rm_mailbox_open(rm_mailbox *box), rm_mailbox_expect(rm_mailbox *box, unsigned bytes);
-typedef unsigned rm_peer; /* its rank */
+typedef unsigned rm_peer; /* the block's rank */
 static inline rm_peer rm_cluster_peer(unsigned rank) { return rank; }
 void rm_mailbox_send(rm_peer peer, float *slot, rm_mailbox *box, float value);
 void rm_fetch(void *shared, const void *global), rm_fetch_end(void), rm_emulated_fetch_wait(int batches);
@@ -84,7 +85,7 @@ static inline T rm_emulated_shuffle(unsigned mask, T value, int lane, const char
     return value;
 }
 
-/* A kernel's arguments, kept as they are when it is launched. */
+/* A kernel's arguments, copied at the launch. */
 template <typename K, typename... P> struct rm_emulated_call {
     K kernel;
     std::tuple<P...> arguments;

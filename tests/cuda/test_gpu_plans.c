@@ -7,7 +7,7 @@
 
 #include "tests/cuda/gpu_program.h"
 
-/* A cell at a time: the fake of CUDA makes so many streams and no more. */
+/* One cell at a time, because the fake CUDA limits the number of streams. */
 int main(void) {
     char *flags[] = {"test_plans", "--small", NULL, NULL};
     static char *const cell[] = {"--cell=lstm", "--cell=gru", "--cell=rnn"};

@@ -1,7 +1,7 @@
-/* test_persistent.c: the kernels that keep a recurrent layer on the chip (ops/recurrent/persistent.cuh), executed on the CPU
- * (shim.h), where it takes several blocks, clusters and sequences a cluster: near the definition in double, and the same bits
- * however a layer is cut into tiles, whatever sequences share a cluster, and in whatever order threads and blocks are run.
- * test_kernels.c demands of small layers all else that ops promise. No GPU has any part in this. */
+/* test_persistent.c: the kernels that keep a recurrent layer on the chip (ops/recurrent/persistent.cuh), executed on
+ * the CPU (shim.h), for layers that need several blocks, clusters and sequences per cluster. Results are near the
+ * definition in double precision, and have the same bits for all tiles, for all sequences that share a cluster, and for
+ * every order of threads and blocks. test_kernels.c tests the other promises of ops on small layers. No GPU is used. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,15 +16,15 @@ static const char *const cell_name[] = {"lstm", "gru", "rnn_tanh"};
 static const int cell_gates[] = {4, 3, 1};
 enum { CELLS = 3, B_IH = 1, B_HH = 2, STATES = 4 };
 
-/* in 0: the embedding is folded in. clusters: of the GPU, so that sequences share them as the comment says. */
+/* in 0: the embedding is folded. clusters: their number on the GPU; the comments say how many sequences share one. */
 typedef struct {
     int64_t steps, batch, in, hidden;
     int given, clusters;
 } shape;
 
-/* Up to 256 units, and up to 512: one to four sequences a cluster; where there are two clusters, the last is not full. */
+/* Up to 256 units, and up to 512: one to four sequences per cluster. Of two clusters, the last is not full. */
 static const shape shapes[] = {
-    {5, 2, 0, 255, B_IH | STATES, 1},        /* 16 blocks; one sequence a cluster */
+    {5, 2, 0, 255, B_IH | STATES, 1},        /* 16 blocks; one sequence per cluster */
     {6, 3, 1, 17, B_HH | STATES, 1},         /* 2; two */
     {5, 5, 0, 40, 0, 1},                     /* 3; three */
     {5, 7, 1, 33, B_IH | B_HH | STATES, 1},  /* 3; four */
@@ -35,7 +35,7 @@ static const shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes, WIDE = 256, VOCABULARY = 5 };
 
-static rm_cuda_queue queue; /* of as many clusters as the shape says */
+static rm_cuda_queue queue; /* with the shape's number of clusters */
 static void take_clusters(int clusters) {
     queue = rm_emulated_clusters_queue;
     queue.clusters = clusters;
@@ -58,8 +58,8 @@ static remat_sample sample_of(const shape *s, int gates, remat_dtype real) {
 
 /* ---- Near the definition ------------------------------------------------------------------------------------------------ */
 
-/* All that ops promise, where it takes two blocks and two clusters; and where rows begin anew, which these kernels leave to others. */
-START_TEST(several_blocks_keep_the_promises_of_ops) {
+/* All promises of ops, with two blocks and two clusters; and with resets, for which other kernels are used. */
+START_TEST(several_blocks_pass_the_op_check) {
     static const shape s[] = {{3, 3, 2, 17, B_HH, 1}, {2, 1, 0, 18, B_IH, 1}};
     remat_op op = emulated(rm_op_find(cell_name[_i])), op_f64 = *rm_op_find_f64(cell_name[_i]);
     remat_sample sample[3], in_f64[3];
@@ -87,7 +87,7 @@ static void list(const rm_op_outputs *out, const rm_op_array **array) {
     for (int i = 0; i < REMAT_MAX_STATES; i++) *array++ = &out->dstate[i];
 }
 
-/* A number is a sum of some hundred products that are about as large: some tens of roundings, 2^-24 each. */
+/* A number is a sum of a few hundred products of similar magnitude: some tens of roundings of 2^-24 each. */
 static void expect_near(const rm_op_outputs *exact, const rm_op_outputs *got, const char *cell) {
     const rm_op_array *a[OUTPUTS], *b[OUTPUTS];
     list(exact, a), list(got, b);
@@ -102,14 +102,14 @@ static void expect_near(const rm_op_outputs *exact, const rm_op_outputs *got, co
     }
 }
 
-/* Outputs that one of them has not are passed over. */
+/* Skips outputs that one of the two lacks. */
 static void expect_alike(const rm_op_outputs *all, const rm_op_outputs *some, const char *cell, const char *when) {
     const rm_op_array *a[OUTPUTS], *b[OUTPUTS];
     list(all, a), list(some, b);
     for (int i = 0; i < OUTPUTS; i++)
         ck_assert_msg(!a[i]->count || !b[i]->count ||
                           !memcmp(a[i]->value, b[i]->value, (size_t)a[i]->count * sizeof(double)),
-                      "%s: %s has other bits %s", cell, output_name[i], when);
+                      "%s: %s has different bits %s", cell, output_name[i], when);
 }
 
 static rm_op_outputs outputs_of(const rm_op_setup *setup, const rm_op_inputs *in) {
@@ -119,8 +119,8 @@ static rm_op_outputs outputs_of(const rm_op_setup *setup, const rm_op_inputs *in
     return out;
 }
 
-/* In two tiles, kept lean; and what is not wanted is NULL. */
-START_TEST(numbers_are_those_of_the_definition) {
+/* In two lean tiles; unneeded outputs are NULL. */
+START_TEST(results_match_the_definition) {
     const shape *s = &shapes[_i];
     take_clusters(s->clusters);
     for (int cell = 0; cell < CELLS; cell++) {
@@ -132,7 +132,7 @@ START_TEST(numbers_are_those_of_the_definition) {
                     setup = exact;
         rm_op_inputs in;
         rm_op_inputs_make(&exact, (uint64_t)(_i * CELLS + cell), &in);
-        for (int64_t i = 0; i < in.x[2].count; i++) /* so that no gate is shut */
+        for (int64_t i = 0; i < in.x[2].count; i++) /* so that no gate is closed */
             in.x[2].value[i] = (float)(in.x[2].value[i] / sqrt((double)s->hidden));
         rm_op_outputs expected = outputs_of(&exact, &in);
         setup.op = &op, setup.define = false, setup.lean = true, setup.tau = s->steps - 2;
@@ -142,7 +142,7 @@ START_TEST(numbers_are_those_of_the_definition) {
         for (int i = 0; i <= op.n_state && s->hidden <= WIDE; i++) {
             setup.no_aux = i == op.n_state, setup.which = REMAT_MAX_INPUTS + i;
             rm_op_outputs other = outputs_of(&setup, &in);
-            expect_alike(&got, &other, op.name, setup.no_aux ? "when nothing is kept" : "when one is not wanted");
+            expect_alike(&got, &other, op.name, setup.no_aux ? "when nothing is kept" : "when one is not needed");
             rm_op_outputs_free(&other);
         }
         rm_op_outputs_free(&got), rm_op_outputs_free(&expected);
@@ -153,13 +153,13 @@ END_TEST
 
 /* ---- The same bits --------------------------------------------------------------------------------------------------------- */
 
-/* What goes in: (T,B,..) or (B,H) each. x has one feature, if any: products of one term have the same bits for any number of
- * rows, so that none but the kernels in question can differ. */
+/* The inputs: (T,B,..) or (B,H) each. x has at most one feature: products of one term have the same bits for any number
+ * of rows, so that only the tested kernels can differ. */
 typedef struct {
     const remat_op *op;
     shape s;
     int gates;
-    int64_t width; /* of what is kept, and of its gradients: columns * H */
+    int64_t width; /* of saved values and their gradients: columns * H */
     float *x, *w_ih, *w_hh, *b_ih, *b_hh, *dy, *state[2], *dstate[2];
     int32_t *token;
 } layer;
@@ -199,11 +199,11 @@ static void layer_free(layer *l) {
     for (int i = 0; i < 2; i++) free(l->state[i]), free(l->dstate[i]);
 }
 
-/* What comes out of n sequences: (T,n,width) or (T,n,H), then (n,H) each; D: gradients of the gates. */
+/* The results for n sequences: (T,n,width) or (T,n,H), then (n,H) each; D: gradients of the gates. */
 enum { Y, GATES, C, D, H_OUT, C_OUT, DH_IN, DC_IN, ARRAYS };
 static const char *const array_name[] = {"y", "a gate", "c", "a gate's gradient", "h_out", "c_out", "dh_in", "dc_in"};
 typedef struct {
-    float *of[ARRAYS]; /* NULL: there is none */
+    float *of[ARRAYS]; /* NULL: the cell has none */
 } outcome;
 
 static int64_t width_of(const layer *l, int array) { return array == GATES || array == D ? l->width : l->s.hidden; }
@@ -229,13 +229,13 @@ static float *part_of(const layer *l, const void *all, int64_t steps, int64_t wi
     return part;
 }
 
-/* What of a layer and of what comes out a tile's call is made of. */
+/* The parts of a layer and its results that a tile's call uses. */
 typedef struct {
     const layer *l;
     int64_t n, t0, tau;
     remat_call call;
     float *x, *dy, *state[2], *dstate[2]; /* of these n sequences; x may be tokens */
-    float *between[2][2];                 /* states, or their gradients, on their way from tile to tile */
+    float *between[2][2];                 /* states, or their gradients, between tiles */
     outcome *out;
 } tile;
 
@@ -248,7 +248,7 @@ static size_t bytes_of(const tile *t, int array) {
     return (size_t)(t->tau * t->n * width_of(t->l, array)) * sizeof(float);
 }
 
-/* Calls `kernel`, with aux as it was kept if it is to be filled. Gives back aux, or scratch where a cell has no aux. */
+/* Calls `kernel`, with the saved aux as its initial content. Returns aux, or scratch for a cell without aux. */
 static float *call_tile(tile *t, remat_kernel *kernel, remat_pass pass, bool fill) {
     const layer *l = t->l;
     remat_call *call = &t->call;
@@ -275,7 +275,7 @@ static void tile_set(tile *t, int64_t t0, int64_t tau) {
     t->call.y.data = at(t, Y), t->call.dy.data = t->dy + t0 * t->n * s->hidden;
 }
 
-/* Forward, and what rebuild makes of y and the states, must be the same. */
+/* Rebuilding from y and the states must give the bits of forward. */
 static void forward_tile(tile *t, int64_t t0, int64_t tau) {
     const layer *l = t->l;
     tile_set(t, t0, tau);
@@ -285,14 +285,14 @@ static void forward_tile(tile *t, int64_t t0, int64_t tau) {
         t->call.state_out[i].data = last ? t->out->of[H_OUT + i] : t->between[i][odd];
     }
     float *aux = call_tile(t, l->op->on[REMAT_ON_CUDA].forward, REMAT_FORWARD, false);
-    const int64_t c = t->tau * t->n * l->width; /* where it begins */
+    const int64_t c = t->tau * t->n * l->width; /* its offset */
     if (at(t, GATES)) memcpy(at(t, GATES), aux, bytes_of(t, GATES));
     if (at(t, C)) memcpy(at(t, C), aux + c, bytes_of(t, C));
     free(aux);
     if (!l->op->on[REMAT_ON_CUDA].rebuild) return;
     aux = call_tile(t, l->op->on[REMAT_ON_CUDA].rebuild, REMAT_REBUILD, false);
-    ck_assert_msg(!memcmp(aux, at(t, GATES), bytes_of(t, GATES)), "%s: other gates are rebuilt", l->op->name);
-    ck_assert_msg(!at(t, C) || !memcmp(aux + c, at(t, C), bytes_of(t, C)), "%s: another c is rebuilt", l->op->name);
+    ck_assert_msg(!memcmp(aux, at(t, GATES), bytes_of(t, GATES)), "%s: rebuilt gates differ", l->op->name);
+    ck_assert_msg(!at(t, C) || !memcmp(aux + c, at(t, C), bytes_of(t, C)), "%s: the rebuilt c differs", l->op->name);
     free(aux);
 }
 
@@ -342,14 +342,14 @@ static outcome run(const layer *l, int64_t first, int64_t n, int64_t tau, int cl
     return o;
 }
 
-/* Of sequences [first, first + n): what a run of all of them left, and one of these alone, which is freed. */
+/* Compares sequences [first, first + n) in a run of all sequences and in a run of these alone. Frees the latter. */
 static void expect_same(const layer *l, const outcome *all, int64_t first, int64_t n, outcome some, const char *when) {
     for (int i = 0; i < ARRAYS; i++) {
         const int64_t width = width_of(l, i), bytes = width * (int64_t)sizeof(float);
         for (int64_t row = 0; all->of[i] && row < steps_of(l, i) * n; row++)
             ck_assert_msg(!memcmp(all->of[i] + (row / n * l->s.batch + first + row % n) * width,
                                   some.of[i] + row * width, (size_t)bytes),
-                          "%s, H %d: %s has other bits %s", l->op->name, (int)l->s.hidden, array_name[i], when);
+                          "%s, H %d: %s has different bits %s", l->op->name, (int)l->s.hidden, array_name[i], when);
     }
     outcome_free(&some);
 }
@@ -360,9 +360,9 @@ static void expect_finite(const layer *l, const outcome *o) {
             ck_assert_msg(isfinite(o->of[i][k]), "%s: %s is not written", l->op->name, array_name[i]);
 }
 
-/* However many timesteps a tile has, it is one launch; but not of a layer that is too wide, or fits into one block, or of very many
- * sequences. */
-START_TEST(large_layers_are_made_otherwise) {
+/* A tile of any number of timesteps is one launch, except for layers that are too wide or fit into one block, and for
+ * very many sequences. */
+START_TEST(unsuitable_layers_use_other_kernels) {
     static const shape s[] = {
         {3, 1, 0, 512, 0, 1}, {3, 16, 0, 17, 0, 1}, {3, 1, 0, 513, 0, 1}, {3, 17, 0, 17, 0, 1}, {3, 1, 0, 16, 0, 1}};
     layer l = layer_make(&s[_i], 2);
@@ -375,18 +375,17 @@ START_TEST(large_layers_are_made_otherwise) {
 }
 END_TEST
 
-START_TEST(bits_depend_on_the_cell_and_on_the_sequence_alone) {
+START_TEST(bits_depend_on_the_sequence_alone) {
     const shape *s = &shapes[_i];
     for (int cell = 0; cell < CELLS; cell++) {
         layer l = layer_make(s, cell);
         const int64_t n = s->batch, steps = s->steps;
-        const int64_t least =
-            s->hidden > WIDE ? steps - 1 : 1; /* timesteps of a tile: with fewer it would take seconds */
+        const int64_t least = s->hidden > WIDE ? steps - 1 : 1; /* timesteps of a tile: fewer would take seconds */
         outcome all = run(&l, 0, n, steps, s->clusters);
         expect_finite(&l, &all);
         for (int64_t tau = least; tau < steps; tau++) {
             rm_emulate_in((rm_emulated_order)(tau % RM_ORDERS));
-            expect_same(&l, &all, 0, n, run(&l, 0, n, tau, s->clusters), "in other tiles");
+            expect_same(&l, &all, 0, n, run(&l, 0, n, tau, s->clusters), "with other tiles");
         }
         for (int order = 1; order < RM_ORDERS && least == 1; order++) {
             rm_emulate_in((rm_emulated_order)order);
@@ -406,10 +405,10 @@ int main(void) {
     Suite *suite = suite_create("persistent");
     TCase *c = tcase_create("persistent");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, several_blocks_keep_the_promises_of_ops, 0, CELLS);
-    tcase_add_loop_test(c, numbers_are_those_of_the_definition, 0, SHAPES);
-    tcase_add_loop_test(c, bits_depend_on_the_cell_and_on_the_sequence_alone, 0, SHAPES);
-    tcase_add_loop_test(c, large_layers_are_made_otherwise, 0, 5);
+    tcase_add_loop_test(c, several_blocks_pass_the_op_check, 0, CELLS);
+    tcase_add_loop_test(c, results_match_the_definition, 0, SHAPES);
+    tcase_add_loop_test(c, bits_depend_on_the_sequence_alone, 0, SHAPES);
+    tcase_add_loop_test(c, unsuitable_layers_use_other_kernels, 0, 5);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_plans.c: random networks under random plans on the device "cuda", emulated from end to end (device.h): every plan the
- * same bits, near the CPU's. test_sessions.c, its neighbour, trains the usual networks under the usual strategies. */
+/* test_plans.c: random networks under random plans on the emulated device "cuda" (device.h). Every plan has the same
+ * bits, and the results are near the CPU's. test_sessions.c trains the usual networks under the usual strategies. */
 #ifdef HAVE_CUDA_HEADERS
 
 #include <math.h>
@@ -52,7 +52,8 @@ static char *plan_for(const net *n, remat_value loss, remat_config config) {
     return plan;
 }
 
-/* Of the largest gradient; there are deep networks among these, and layer norm of rows that are nearly alike. */
+/* Relative to the largest gradient. Some of these networks are deep, and some have layer norms of nearly constant
+ * rows. */
 static void expect_near(const outcome *cpu, const outcome *cuda) {
     float largest = 0, worst = 0;
     for (int i = 0; i < 2 * STEPS; i++)
@@ -63,7 +64,7 @@ static void expect_near(const outcome *cpu, const outcome *cuda) {
         largest = size > largest ? size : largest;
         worst = !(off <= worst) ? off : worst;
     }
-    ck_assert_msg(worst <= 1e-3f * largest, "a gradient is off by %.3g, where the largest is %.3g", (double)worst,
+    ck_assert_msg(worst <= 1e-3f * largest, "a gradient is off by %.3g; the largest is %.3g", (double)worst,
                   (double)largest);
 }
 
@@ -73,7 +74,7 @@ START_TEST(random_plans_have_the_same_bits) {
     remat_config config = REMAT_CONFIG_INIT;
     rng_state = (uint64_t)_i * 7919 + 11;
     bool timed = _i % 4 > 0;
-    rm_emulated_clusters = _i % 3 == 2 ? 2 : 0; /* with them recurrent layers of more than 16 units have other kernels */
+    rm_emulated_clusters = _i % 3 == 2 ? 2 : 0; /* with clusters, more than 16 units use other kernels */
     random_net_wider = rm_emulated_clusters ? 16 : 0;
     remat_value loss = random_net_with(&n, timed, _i % 2 == 1);
     if (_i % 3 == 0) loss = differentiate_some(&n);
@@ -96,7 +97,7 @@ START_TEST(random_plans_have_the_same_bits) {
         if (k)
             ck_assert_msg(!memcmp(first.number, o.number, sizeof o.number) && first.bytes == o.bytes &&
                               !memcmp(first.gradient, o.gradient, o.bytes),
-                          "network %d: other bits under the plan\n%s", _i, plan);
+                          "network %d: different bits under the plan\n%s", _i, plan);
         if (k)
             free(o.gradient);
         else

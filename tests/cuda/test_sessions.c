@@ -1,6 +1,6 @@
-/* test_sessions.c: language models trained on the device "cuda", emulated from end to end (device.h). The same bits for every
- * plan, whatever order streams, blocks and threads take; losses near the CPU's; timesteps recorded once and launched again.
- * test_plans.c, its neighbour, does the same with random networks and plans. No GPU has any part in this. */
+/* test_sessions.c: language models trained on the emulated device "cuda" (device.h). Every plan has the same bits, for
+ * every order of streams, blocks and threads; losses are near the CPU's; timesteps are recorded once and launched
+ * again. test_plans.c does the same with random networks and plans. No GPU is used. */
 #include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/net.h"
@@ -9,11 +9,12 @@
 
 #include "tests/cuda/device.h"
 #include "tests/engine/cells_of_ops.h"
+#include "tests/says.h"
 
 enum { STEPS = 4, MOST_NUMBERS = 3 * STEPS };
 
 typedef struct {
-    double number[MOST_NUMBERS]; /* loss, norm, evaluation's loss of each step */
+    double number[MOST_NUMBERS]; /* loss, norm and evaluation loss of each step */
     unsigned char *gradients, *parameters;
     size_t bytes;
     int64_t replays, graphs;
@@ -27,8 +28,8 @@ typedef struct {
     const char *precision; /* NULL: fp32 */
     int64_t tile;          /* 0: 5 timesteps */
     bool unrecorded;
-    int clusters; /* that the GPU runs at once (emulation.h) */
-    bool off;     /* they are not to be used */
+    int clusters; /* clusters that the GPU runs at once (emulation.h) */
+    bool off;     /* do not use clusters */
 } way;
 
 static remat_config config_of(const way *w) {
@@ -70,7 +71,7 @@ static outcome run(const net *n, const way *w) {
     return o;
 }
 
-/* On the emulated device, with streams, blocks and threads in the order numbered so. */
+/* Runs on the emulated device, with this order of streams, blocks and threads. */
 static outcome run_cuda(const net *n, const way *w, int order) {
     emulated_device_reset((uint64_t)order);
     fake_lt_is(w->whims);
@@ -99,7 +100,7 @@ static void expect_same(const outcome *a, const outcome *b, const way *w) {
     ck_assert_msg(!memcmp(a->parameters, b->parameters, a->bytes), "%s: parameters differ", w->strategy);
 }
 
-/* Both round, each in its way: some tens of roundings, of 2^-24 each, in a loss; more in gradients, which are sums of terms
+/* Both round, in different ways: some tens of roundings of 2^-24 in a loss, more in gradients, which are sums of terms
  * that cancel. */
 static void expect_near(const outcome *cpu, const outcome *cuda) {
     for (int i = 0; i < MOST_NUMBERS; i++) {
@@ -113,7 +114,7 @@ static void expect_near(const outcome *cpu, const outcome *cuda) {
                       (double)a[i]);
 }
 
-/* A prime number of timesteps in tiles of 5: the last one is short. H = 8 and H = 9: rows that are aligned, or not. */
+/* A prime number of timesteps in tiles of 5: the last one is short. H = 8 and H = 9: aligned and unaligned rows. */
 static net net_number(int i) {
     return (net){.cell = (net_cell)(i % 3),
                  .layers = 2,
@@ -138,7 +139,7 @@ static void try_plans(const net *n, bool unfolded, int clusters) {
         w.device = "cuda", w.unfolded = unfolded, w.clusters = clusters;
         outcome o = run_cuda(n, &w, i);
         ck_assert_msg(w.unrecorded || clusters ? !o.graphs : o.replays > 0,
-                      "%s: %d times recorded timesteps were launched", w.strategy, (int)o.replays);
+                      "%s: recorded timesteps were launched %d times", w.strategy, (int)o.replays);
         if (i) expect_same(&first, &o, &w);
         if (i)
             drop(&o);
@@ -156,8 +157,8 @@ START_TEST(every_plan_has_the_same_bits) {
 }
 END_TEST
 
-/* A tile's timesteps in one launch (ops/recurrent/persistent.cuh), which leaves nothing to record. Clusters of two
- * blocks, with one sequence each or two. */
+/* One launch runs a tile's timesteps (ops/recurrent/persistent.cuh), so there is nothing to record. Clusters of two
+ * blocks have one or two sequences. */
 START_TEST(every_plan_has_the_same_bits_with_clusters) {
     net n = net_number(_i);
     n.timesteps = 13;
@@ -166,7 +167,7 @@ START_TEST(every_plan_has_the_same_bits_with_clusters) {
 }
 END_TEST
 
-START_TEST(clusters_can_be_turned_off) {
+START_TEST(clusters_can_be_switched_off) {
     net n = net_number(_i);
     n.timesteps = 11, n.hidden = 17;
     way w = {.device = "cuda", .strategy = "lean"};
@@ -182,7 +183,7 @@ START_TEST(clusters_can_be_turned_off) {
 }
 END_TEST
 
-/* A GPU's are longer than a CPU's (docs/plans.md). */
+/* Tiles on a GPU are longer than on a CPU (docs/plans.md). */
 START_TEST(tiles_have_2048_rows) {
     static const struct {
         int64_t batch, tile, on_cpu;
@@ -206,8 +207,8 @@ START_TEST(tiles_have_2048_rows) {
 }
 END_TEST
 
-/* Calibrations are kept by identity: what changes times makes another. */
-START_TEST(what_is_switched_off_is_another_machine) {
+/* Calibrations are stored per identity, so a switch that changes times must change the identity. */
+START_TEST(switches_change_the_identity_of_the_device) {
     static const char *const off[] = {"REMAT_CUDA_SPLIT_K", "REMAT_CUDA_WORKSPACE", "REMAT_CUDA_GRAPHS",
                                       "REMAT_CUDA_CLUSTERS"};
     rm_device *device;
@@ -218,7 +219,7 @@ START_TEST(what_is_switched_off_is_another_machine) {
     ck_assert(rm_device_cuda.identity(device) == all);
     for (int i = 0; i < 4; i++) {
         setenv(off[i], "OFF", 1);
-        ck_assert_msg(rm_device_cuda.identity(device) != all, "%s makes no difference", off[i]);
+        ck_assert_msg(rm_device_cuda.identity(device) != all, "%s does not change the identity", off[i]);
         unsetenv(off[i]);
     }
     rm_device_cuda.close(device);
@@ -226,9 +227,9 @@ START_TEST(what_is_switched_off_is_another_machine) {
 }
 END_TEST
 
-/* Products in TF32, or by a cuBLASLt that has other bits for other numbers of rows, in batches too, or no algorithm at all: a
- * tile's gates are rebuilt to the bits of its timesteps all the same. */
-START_TEST(whatever_makes_the_products) {
+/* Products in TF32, or a cuBLASLt whose bits depend on the number of rows, also in batches, or without any algorithm:
+ * rebuilt gates of a tile still have the bits of its timesteps. */
+START_TEST(every_product_library_has_the_same_bits) {
     static const struct {
         unsigned whims;
         const char *precision;
@@ -252,9 +253,10 @@ START_TEST(whatever_makes_the_products) {
 }
 END_TEST
 
-/* However many tiles there are, and whatever is kept: for each of two layers and each direction one recording of the steps that
- * begin (or end) at no state, one of those that do not, and one of what is left over. 200 tiles of 2 steps, one in the last; or
- * tiles of 75, made by three: twice 32 steps, and 11. */
+/* The number of recordings does not depend on the number of tiles or on what is saved. For each of two layers and each
+ * direction there is one recording of timesteps at the start (or end) of a sequence, one of the others, and one of the
+ * remainder. There are 200 tiles of 2 timesteps (the last has one), or tiles of 75 timesteps, in three parts: 32, 32
+ * and 11. */
 START_TEST(tiles_share_their_recordings) {
     static const way ways[] = {{.device = "cuda", .strategy = "none"},
                                {.device = "cuda", .strategy = "lean"},
@@ -279,7 +281,7 @@ START_TEST(tiles_share_their_recordings) {
 }
 END_TEST
 
-/* Its ops have kernels here, and the scan has none. */
+/* The device has kernels for the cell's ops, but none for the scan. */
 START_TEST(a_cell_of_ops_is_refused) {
     remat_graph *g;
     remat_session *s;
@@ -294,18 +296,18 @@ START_TEST(a_cell_of_ops_is_refused) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){5, 2, 3});
     remat_value loss = remat_mse(g, remat_scan(g, &written.cell, &x, w), x);
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_MISSING);
-    ck_assert_str_eq(remat_last_error(), "the device \"cuda\" has no kernel for rnn of ops yet; use the device cpu");
+    ck_says_all(remat_last_error(), "cuda|kernel|rnn of ops|cpu");
     remat_graph_free(written.body);
     remat_graph_free(g);
 }
 END_TEST
 
-/* ---- A loss by weight ------------------------------------------------------------------------------------------------- */
+/* ---- Weighted loss ------------------------------------------------------------------------------------------------------ */
 
 enum { WT = 17, WB = 3, WV = 6 };
 
-/* Symbols to predict from themselves; three batches with other targets each, ever more of them ignored. Each is an update; or all
- * are micro steps of one, and nothing counts in the first. */
+/* The network predicts its input symbols. Three batches have different targets, with more and more of them ignored.
+ * Each batch is an update; or all are micro steps of one update, and no target of the first one counts. */
 static double train_weighted(const way *w, bool together, double losses[3]) {
     static const float weight[WV] = {1, 2, 0.5f, 1, 3, 0.25f};
     remat_config config = config_of(w);
@@ -338,8 +340,8 @@ static double train_weighted(const way *w, bool together, double losses[3]) {
     return r.grad_norm;
 }
 
-/* The targets are weighed on the device, anew in every update, before the first tile. */
-START_TEST(losses_by_weight) {
+/* The device sums the weights of the targets in every update, before the first tile. */
+START_TEST(weighted_losses_match_the_cpu) {
     double cpu[3], cuda[3], segments[3];
     double norm = train_weighted(&(way){.device = "cpu", .strategy = "none"}, _i, cpu);
     emulated_device_reset(1);
@@ -353,13 +355,13 @@ START_TEST(losses_by_weight) {
 }
 END_TEST
 
-/* ---- Kernels that talk to other ranks ------------------------------------------------------------------------------- */
+/* ---- Collective kernels --------------------------------------------------------------------------------------------- */
 
 static int n_sums;
 static remat_status of_twins(void *context, double *values, int64_t count) {
     (void)context;
     n_sums++;
-    for (int64_t i = 0; i < count; i++) values[i] *= 2; /* the other rank has the same */
+    for (int64_t i = 0; i < count; i++) values[i] *= 2; /* the other rank has the same values */
     return REMAT_OK;
 }
 static remat_status no_bucket(void *context, const remat_bucket *bucket) {
@@ -397,8 +399,8 @@ static void running_statistics(const char *device, float running[2][CHANNELS]) {
     remat_graph_free(g);
 }
 
-/* More numbers than are sent at once, of a device that the host does not reach. */
-START_TEST(kernels_talk) {
+/* More numbers than one message holds, in device memory that the host cannot access. */
+START_TEST(collective_kernels_reach_other_ranks) {
     static float cpu[2][CHANNELS], cuda[2][CHANNELS];
     running_statistics("cpu", cpu);
     ck_assert_int_eq(n_sums, 2);
@@ -425,7 +427,7 @@ START_TEST(one_value_per_channel_is_refused_in_training) {
     remat_value loss = remat_mse(g, y, x);
     config.device = "cuda";
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INVALID);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "the batch norm bn has one value per channel"));
+    ck_says_all(remat_last_error(), "bn|one value per channel");
     config.inference = true;
     CHECKED(remat_session_create(g, loss, &config, &s));
     remat_session_free(s);
@@ -439,14 +441,14 @@ int main(void) {
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, every_plan_has_the_same_bits, 0, rm_cases(9, 5));
     tcase_add_loop_test(c, every_plan_has_the_same_bits_with_clusters, 0, 3);
-    tcase_add_loop_test(c, clusters_can_be_turned_off, 0, rm_cases(3, 1));
-    tcase_add_loop_test(c, whatever_makes_the_products, 0, rm_cases(4, 2));
+    tcase_add_loop_test(c, clusters_can_be_switched_off, 0, rm_cases(3, 1));
+    tcase_add_loop_test(c, every_product_library_has_the_same_bits, 0, rm_cases(4, 2));
     tcase_add_test(c, tiles_have_2048_rows);
-    tcase_add_test(c, kernels_talk);
+    tcase_add_test(c, collective_kernels_reach_other_ranks);
     tcase_add_test(c, one_value_per_channel_is_refused_in_training);
     tcase_add_test(c, a_cell_of_ops_is_refused);
-    tcase_add_loop_test(c, losses_by_weight, 0, 2);
-    tcase_add_test(c, what_is_switched_off_is_another_machine);
+    tcase_add_loop_test(c, weighted_losses_match_the_cpu, 0, 2);
+    tcase_add_test(c, switches_change_the_identity_of_the_device);
     TCase *many = tcase_create("many");
     tcase_set_timeout(many, 300);
     tcase_add_loop_test(many, tiles_share_their_recordings, 0, rm_cases(4, 2));

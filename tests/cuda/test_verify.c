@@ -1,5 +1,5 @@
-/* test_verify.c: remat_config.verify_recompute on the device "cuda", emulated from end to end (device.h): as
- * tests/engine/test_verify.c, but that the device itself hashes and compares, and says so at the end of the step. */
+/* test_verify.c: remat_config.verify_recompute on the emulated device "cuda" (device.h). As tests/engine/test_verify.c,
+ * but the device itself hashes and compares, and reports at the end of the step. */
 #ifdef HAVE_CUDA_HEADERS
 
 #include "engine/abi.h"
@@ -29,11 +29,11 @@ START_TEST(flips_by_depth_are_caught) { try_one(flip_by_depth, _i); }
 END_TEST
 START_TEST(flips_in_the_second_tier_are_caught) { try_one(flip_in_the_second_tier, _i); }
 END_TEST
-START_TEST(same_bits_and_no_alarm) { try_one(nothing_flipped, _i); }
+START_TEST(verifying_changes_no_bits_and_reports_nothing) { try_one(nothing_flipped, _i); }
 END_TEST
 
-/* The hashes lie in the block, of the size that was planned, and the furthest byte claimed is its last. */
-START_TEST(the_hashes_are_planned) {
+/* The hashes lie in the block, which has the planned size, and the last claimed byte is its last one. */
+START_TEST(hashes_are_planned_memory) {
     net n = {.cell = NET_LSTM, .layers = 1, .vocabulary = 5, .embed = 2, .hidden = 2, .timesteps = 64, .batch = 1};
     remat_graph *graph;
     remat_session *s;
@@ -68,8 +68,8 @@ int main(void) {
     tcase_add_loop_test(c, flips_along_time_are_caught, 0, rm_cases(40, 10));
     tcase_add_loop_test(c, flips_by_depth_are_caught, 0, rm_cases(40, 10));
     tcase_add_loop_test(c, flips_in_the_second_tier_are_caught, 0, 4);
-    tcase_add_loop_test(c, same_bits_and_no_alarm, 0, 6);
-    tcase_add_test(c, the_hashes_are_planned);
+    tcase_add_loop_test(c, verifying_changes_no_bits_and_reports_nothing, 0, 6);
+    tcase_add_test(c, hashes_are_planned_memory);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

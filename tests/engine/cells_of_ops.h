@@ -1,4 +1,4 @@
-/* cells_of_ops.h: the built-in cells, written as bodies of remat_scan: weights and gates as theirs. */
+/* cells_of_ops.h: the built-in cells written as bodies of remat_scan, with the same weights and gates. */
 #ifndef RM_CELLS_OF_OPS_H
 #define RM_CELLS_OF_OPS_H
 
@@ -41,7 +41,7 @@ static void body_gru(written_cell *w, remat_value of_x, remat_value of_h, int64_
     w->next[0] = remat_add(g, n, remat_mul(g, z, rest)); /* (1 - z) n + z h */
 }
 
-/* Its body is the caller's to free, after the last remat_scan. */
+/* The caller frees the body, after the last remat_scan. */
 static inline void write_cell(int kind, int64_t batch, int64_t in, int64_t width, written_cell *w) {
     static const char *const names[] = {"lstm of ops", "gru of ops", "rnn of ops"};
     int64_t wide = cell_gates[kind] * width;

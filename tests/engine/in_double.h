@@ -1,6 +1,6 @@
-/* in_double.h: what a training step of a session computes, made again in double precision: every node of its graph by its
- * definition (ops/op.h), over all of time at once. It knows no stages, tiles or plans. Main entries: in_double_forward,
- * in_double_backward, in_double_expect. To be linked with remat_ops_f64. */
+/* in_double.h: computes a session's training step again in double precision: every node of the graph by its definition
+ * (ops/op.h), over the whole sequence at once, without stages, tiles or plans. Main entries: in_double_forward,
+ * in_double_backward, in_double_expect. Link with remat_ops_f64. */
 #ifndef IN_DOUBLE_H
 #define IN_DOUBLE_H
 
@@ -15,9 +15,9 @@
 enum { IN_DOUBLE_BLOCKS = 4096 };
 typedef struct {
     remat_session *session;
-    void **value;      /* by value id: doubles, or the integers of an input */
-    double **gradient; /* by value id; NULL: nothing was added to it */
-    remat_call *call;  /* by node: forward's */
+    void **value;      /* by value id: doubles, or an input's integers */
+    double **gradient; /* by value id; NULL: no contribution so far */
+    remat_call *call;  /* by node: the forward call */
     void *block[IN_DOUBLE_BLOCKS];
     int n_blocks;
 } in_double;
@@ -97,7 +97,7 @@ static void in_double_run_forward(in_double *d, int32_t n) {
     op->define_forward(call);
 }
 
-/* Of the inputs, parameters and buffers that the session holds now. */
+/* Starts from the session's current inputs, parameters and buffers. */
 static in_double in_double_forward(remat_session *s) {
     in_double d = {.session = s};
     const remat_graph *g = s->graph;
@@ -112,7 +112,7 @@ static in_double in_double_forward(remat_session *s) {
     return d;
 }
 
-/* The gradient of a value, to be added to. */
+/* The gradient of a value, for adding to it. */
 static double *in_double_gradient(in_double *d, int32_t v) {
     const remat_desc desc = in_double_desc(d->session->graph->value[v].desc);
     if (!d->gradient[v]) d->gradient[v] = in_double_room(d, rm_desc_bytes(&desc));
@@ -126,7 +126,7 @@ static void in_double_run_backward(in_double *d, int32_t n) {
     if (d->session->chain.role[n] == RM_ROLE_DEAD) return;
     for (int k = 0; k < node->op->n_state; k++) {
         int32_t initial = rm_initial(node, k), final = node->final[k];
-        if (final && d->gradient[final]) in_double_gradient(d, node->y); /* zeros, if nobody asks for more */
+        if (final && d->gradient[final]) in_double_gradient(d, node->y); /* zeros, unless something reads it */
         call.dstate_out[k].data = final ? d->gradient[final] : NULL;
         bool wanted = initial && g->value[initial].needs_gradient;
         call.dstate_in[k].data = wanted ? in_double_room(d, rm_desc_bytes(&call.dstate_in[k].desc)) : NULL;
@@ -151,14 +151,14 @@ static void in_double_run_backward(in_double *d, int32_t n) {
     }
 }
 
-/* After what is known of the outputs' gradients was put in; that of the loss is 1. */
+/* Call it after setting the gradients of the outputs. The gradient of the loss is 1. */
 static void in_double_backward(in_double *d) {
     if (d->session->chain.loss) *in_double_gradient(d, d->session->chain.loss) += 1;
     for (int32_t n = d->session->graph->n_nodes - 1; n >= 0; n--) in_double_run_backward(d, n);
 }
 
-/* Every gradient of the session, to `tolerance` of its array's largest element, or of `scale` where that is more. The largest
- * error, in these units. */
+/* Compares every gradient of the session. The tolerance is relative to the array's largest element, or to `scale` if
+ * that is larger. Returns the largest error in these units. */
 static double in_double_expect(const in_double *d, double tolerance, double scale, const char *what) {
     double worst = 0;
     for (int64_t i = 0; i < remat_count(d->session, REMAT_GRADIENT); i++) {

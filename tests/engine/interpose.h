@@ -1,13 +1,12 @@
-/* interpose.h: counts what this process asks of the C library for memory, from any library, between two moments. Include
- * it first in one file of a test program. Main entry: interposed_now.
+/* interpose.h: counts the memory allocations of this process, from any library, between two moments. Include it
+ * first, in one file of a test program. Main entry: interposed_now.
  *
- * Ordinarily the program defines malloc and its relatives itself and passes them on. Under a sanitizer, whose own malloc
- * must stay in charge, the sanitizer's hooks count instead (mmap they do not see; a thread that starts is seen to allocate
- * six times, so run by hand on a busy machine with OPENBLAS_NUM_THREADS=1, as ctest does); under ThreadSanitizer nothing is
- * counted, because the observer of OpenMP that comes with it allocates at every parallel region. For the same reason LLVM's
- * libomp is left out: some builds of it format a text at every loop and throw it away. (gcc's runtime does nothing of the
- * kind.)
- */
+ * Ordinarily the program defines malloc and its relatives itself and passes them on. Under a sanitizer, whose own
+ * malloc must stay in charge, the sanitizer's hooks count instead. They do not see mmap, and they count six
+ * allocations for each started thread, so set OPENBLAS_NUM_THREADS=1 on a busy machine, as ctest does. Under
+ * ThreadSanitizer nothing is counted, because its OpenMP observer allocates at every parallel region. LLVM's libomp
+ * is not counted either: some builds format a message at every loop and discard it. (gcc's runtime does not allocate
+ * in loops.) */
 #ifndef INTERPOSE_H
 #define INTERPOSE_H
 
@@ -60,14 +59,14 @@ __attribute__((constructor)) static void interpose_install(void) {
 
 #else
 
-/* `change` to what is outstanding, asked for by the code at `caller`. */
+/* Adds `change` to the outstanding allocations, on behalf of the code at `caller`. */
 static void interpose_from(const void *caller, int change) {
     Dl_info library;
     if (dladdr(caller, &library) && library.dli_fname && strstr(library.dli_fname, "libomp")) return;
     interpose_count(change);
 }
 
-/* The next definition of a function, found at its first use (glibc's dlsym does not allocate when it succeeds). */
+/* The next definition of a function, looked up at its first use. (glibc's dlsym does not allocate when it succeeds.) */
 #define NEXT(name, change)                                                                                             \
     static __typeof__(&name) next;                                                                                     \
     if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name);                                                      \

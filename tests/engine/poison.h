@@ -1,6 +1,7 @@
-/* poison.h: a session whose every buffer is full of NaNs when it begins to live, so that a byte which nobody wrote cannot look
- * like a number. It goes through the device's table, `claim`: the executor calls it for each piece, saved block and scratch
- * just before the run that makes it. Main entry: poison. For the device "cpu", whose memory the host writes. */
+/* poison.h: fills every buffer of a session with NaNs at the start of its life, so that an unwritten byte cannot pass
+ * for a number. It replaces `claim` in the device's table, which the executor calls for each piece, saved block and
+ * scratch buffer just before the run that writes it. Main entry: poison. Only for the device "cpu", whose memory the
+ * host can write. */
 #ifndef RM_TEST_POISON_H
 #define RM_TEST_POISON_H
 
@@ -12,9 +13,9 @@ static inline void *poisoned_claim(rm_block *block, uint64_t offset, uint64_t by
     return memset(rm_device_cpu.claim(block, offset, bytes), 0xFF, bytes);
 }
 
-/* From now on. What is resident has been claimed, and stays as it is. */
+/* Takes effect from now on. Resident buffers have been claimed already, and keep their contents. */
 static inline void poison(remat_session *s) {
-    static _Thread_local rm_device_api poisoned; /* the same for all sessions of a thread, which a rank may be */
+    static _Thread_local rm_device_api poisoned; /* shared by all sessions of a thread; a thread may be a rank */
     poisoned = rm_device_cpu;
     poisoned.claim = poisoned_claim;
     s->runner.api = &poisoned;

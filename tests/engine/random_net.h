@@ -1,6 +1,6 @@
-/* random_net.h: random networks, timed and deep, with outputs on and off the way to the loss, some of them differentiated from
- * outside, and random valid plans for them. Main entries: random_net, ask_for_outputs, differentiate_some, outside_gradients,
- * random_plan. What is drawn depends on rng_state alone. */
+/* random_net.h: random networks, along time and by depth, and random valid plans for them. Some outputs lie on the path
+ * to the loss, some do not, and some get their gradient from the caller. Main entries: random_net, ask_for_outputs,
+ * differentiate_some, outside_gradients, random_plan. All draws depend on rng_state alone. */
 #ifndef RANDOM_NET_H
 #define RANDOM_NET_H
 
@@ -29,14 +29,13 @@ enum { MAX_POOL = 32, MAX_PARAMS = 128, MAX_OUTPUTS = 16 };
 typedef struct {
     remat_graph *graph;
     remat_value pool[MAX_POOL];  /* values (T,B,C) or (B,C) to build on */
-    remat_value apart[MAX_POOL]; /* more of them, that the loss does not depend on */
+    remat_value apart[MAX_POOL]; /* more values, on which the loss does not depend */
     remat_value output[MAX_OUTPUTS];
     int n_pool, n_apart, n_outputs, n_differentiated, n_params;
     remat_value target, loss, twice_the_loss;
     bool picks_apart;
     int64_t steps, batch, width;
-    bool
-        odd; /* with shared parameters, a block that is used twice, weights made of weights, a branch that nobody reads */
+    bool odd; /* with shared parameters, a block that is used twice, computed weights, an unread branch */
     struct {
         remat_value value;
         int rank;
@@ -66,7 +65,7 @@ static void add_output(net *n, remat_value value) {
     if (n->n_outputs < MAX_OUTPUTS) n->output[n->n_outputs++] = value;
 }
 
-/* Where a layer begins anew, sometimes: made before the layer; and the layer's y with that. */
+/* Sometimes gives the layer a mask of sequence starts, computed before it. Returns the layer's y with those resets. */
 static remat_value maybe_reset(net *n, bool reversed) {
     char name[32];
     if (draw(3)) return REMAT_NONE;
@@ -78,14 +77,14 @@ static remat_value reset_at(net *n, remat_value reset, remat_value y) {
     return reset.id ? remat_reset_states(n->graph, y, reset) : y;
 }
 
-/* The timestep that an input names, of each row. */
+/* For each row, the timestep that an input selects. */
 static remat_value step_somewhere(net *n, remat_value x) {
     char name[32];
     snprintf(name, sizeof name, "index.%d", n->graph->n_values);
     return remat_step_at(n->graph, x, remat_input(n->graph, name, REMAT_I32, REMAT_STATIC, 1, &n->batch));
 }
 
-/* Where features are even in number, of two heads that share one of k and v, and know their places. */
+/* If the number of features is even: attention with two heads that share k and v, with rotary positions. */
 static remat_value attended(net *n) {
     remat_graph *g = n->graph;
     remat_value q = pick(n), k = pick(n), v = pick(n);
@@ -95,7 +94,7 @@ static remat_value attended(net *n) {
     return remat_attention(g, remat_rotary(g, q, 1, 50), k, v, 2, causal);
 }
 
-/* Layers that see time run backwards; what they make is an output, sometimes, in that order. */
+/* Layers on reversed time. Their result is sometimes an output, in reversed order. */
 static remat_value backwards(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
@@ -113,7 +112,7 @@ static remat_value backwards(net *n) {
     return remat_reverse(g, y);
 }
 
-/* A layer whose weights are known only when the last timestep is. */
+/* A layer whose weights are known only after the last timestep. */
 static remat_value known_at_the_end(net *n) {
     remat_graph *g = n->graph;
     remat_value whole = draw(2) ? remat_mean_over_time(g, pick(n)) : remat_last_step(g, pick(n)); /* (B,C) */
@@ -121,7 +120,7 @@ static remat_value known_at_the_end(net *n) {
     return remat_linear(g, remat_linear(g, pick(n), whole, REMAT_NONE), param(n, 2, n->width, n->batch), REMAT_NONE);
 }
 
-/* Layers that begin with what others ended with, or with parameters. */
+/* Layers whose initial state is another layer's final state, or a parameter. */
 static remat_value begun(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
@@ -146,7 +145,7 @@ static remat_value begun(net *n) {
     return draw(2) ? remat_add(g, y, first) : y;
 }
 
-/* Layers that see their input in another shape, or their weight. */
+/* Layers whose input, or weight, is a reshape. */
 static remat_value reshaped(net *n, bool timed) {
     remat_graph *g = n->graph;
     const int64_t seen[] = {n->steps, n->batch, 1, -1}, back[] = {n->steps, n->batch, n->width};
@@ -158,7 +157,7 @@ static remat_value reshaped(net *n, bool timed) {
     return remat_linear(g, y, remat_reshape(g, w, 2, square), REMAT_NONE);
 }
 
-/* What deep layers made of something without time, tile by tile. */
+/* Time-independent values of deep layers, read tile by tile. */
 static remat_value made_before(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
@@ -170,7 +169,7 @@ static remat_value made_before(net *n) {
     return draw(2) ? remat_reverse(g, remat_linear(g, remat_reverse(g, y), param(n, 2, c, c), REMAT_NONE)) : y;
 }
 
-/* Linear recurrences, and what stands around them. */
+/* Linear recurrences, and the layers around them. */
 static remat_value scanned(net *n) {
     remat_graph *g = n->graph;
     int64_t c = n->width;
@@ -192,8 +191,8 @@ static remat_value scanned(net *n) {
     }
 }
 
-/* Statistics over all of time; of few elements, too, which a larger epsilon keeps from making much of rounding. Of a single one
- * there are none. */
+/* Statistics over all timesteps, also of few elements: a larger epsilon keeps them from amplifying rounding errors. A
+ * single element has no statistics. */
 static remat_value batch_normalised(net *n, bool timed) {
     remat_graph *g = n->graph;
     if (n->batch * (timed ? n->steps : 1) == 1) return remat_tanh(g, pick(n));
@@ -207,7 +206,7 @@ static remat_value batch_normalised(net *n, bool timed) {
                             false);
 }
 
-/* The features as a signal, or as an image of one row. */
+/* Reads the features as a signal, or as an image of one row. */
 static remat_value filtered(net *n, bool timed) {
     remat_graph *g = n->graph;
     const int64_t signal[] = {n->steps, n->batch, 1, n->width}, image[] = {n->steps, n->batch, 1, 1, n->width};
@@ -227,10 +226,10 @@ static remat_value filtered(net *n, bool timed) {
         remat_value w = remat_param(g, name, 3, (int64_t[]){1, 1, 3}, remat_init_uniform(0.5));
         x = remat_conv1d(g, remat_reshape(g, x, timed ? 4 : 3, signal + !timed), w, REMAT_NONE, 1, 2, 2, 1);
     }
-    return remat_tanh(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape is no output */
+    return remat_tanh(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape cannot be an output */
 }
 
-/* The features as a plane of one row: normalised, enlarged and made smaller again, turned. */
+/* Reads the features as a plane of one row: normalised, upsampled, pooled and transposed. */
 static remat_value enlarged(net *n, bool timed) {
     remat_graph *g = n->graph;
     const int64_t plane[] = {n->steps, n->batch, 1, 1, n->width}, back[] = {n->steps, n->batch, n->width};
@@ -243,7 +242,7 @@ static remat_value enlarged(net *n, bool timed) {
         x = remat_pad2d(g, x, none, NULL), x = remat_avg_pool2d(g, x, (int64_t[]){1, 2}, (int64_t[]){1, 1}, NULL);
     x = remat_upsample2d(g, x, scale, (remat_upsample)draw(3));
     x = remat_avg_pool2d(g, x, scale, NULL, NULL);
-    return remat_gelu(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape is no output */
+    return remat_gelu(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape cannot be an output */
 }
 
 static remat_value random_layer(net *n, bool timed) {
@@ -316,7 +315,7 @@ static void add_apart(net *n, remat_value value) {
     add_output(n, value);
 }
 
-/* Sometimes: something that reads what the loss reads, or more of its kind, and that the loss does not depend on. */
+/* Sometimes adds values that read the loss's inputs, or each other, and on which the loss does not depend. */
 static void maybe_apart(net *n, bool timed) {
     if (draw(4)) return;
     n->picks_apart = true;
@@ -332,15 +331,15 @@ static void maybe_apart(net *n, bool timed) {
     n->picks_apart = false;
 }
 
-/* Behind the loss, and on the way to it. */
+/* Outputs after the loss, and on the path to it. */
 static void add_late_outputs(net *n, remat_value loss, bool timed) {
     for (int i = 0; i < 2; i++) maybe_apart(n, timed);
     if (draw(3) == 0) add_output(n, n->twice_the_loss = remat_scale(n->graph, loss, 2));
     if (draw(3) == 0) add_output(n, loss);
-    if (draw(3) == 0) add_output(n, n->pool[1 + draw((uint32_t)n->n_pool - 1)]); /* the first is an input */
+    if (draw(3) == 0) add_output(n, n->pool[1 + draw((uint32_t)n->n_pool - 1)]); /* the first value is an input */
 }
 
-/* The end: every value of the pool takes part, so nothing is dead; several kinds of heads. */
+/* The end of the network, with several kinds of heads. Every value of the pool takes part, so that nothing is dead. */
 static remat_value random_loss(net *n, bool timed) {
     remat_graph *g = n->graph;
     remat_value sum = n->pool[0];
@@ -358,14 +357,14 @@ static remat_value random_loss(net *n, bool timed) {
     return n->loss = remat_mse(g, sum, n->target);
 }
 
-/* linear, gelu, linear: all of it with the same weights both times. */
+/* linear, gelu, linear: twice, with the same weights. */
 static remat_value block_twice(net *n, remat_value x) {
     remat_value w = param(n, 2, n->width, n->width), v = param(n, 2, n->width, n->width), b = param(n, 1, n->width, 1);
     for (int i = 0; i < 2; i++) x = remat_linear(n->graph, remat_gelu(n->graph, remat_linear(n->graph, x, w, b)), v, b);
     return x;
 }
 
-/* An embedding that may be folded into its layer, whose table then is made once a step. */
+/* An embedding that may be folded into its layer; its table is then computed once per step. */
 static remat_value by_token(net *n) {
     remat_graph *g = n->graph;
     remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){n->steps, n->batch});
@@ -384,10 +383,10 @@ static void add_odd_parts(net *n, bool timed) {
     if (timed && draw(2)) add_to_pool(n, by_token(n));
     if (draw(2)) add_to_pool(n, filtered(n, timed));
     if (draw(2)) add_to_pool(n, enlarged(n, timed));
-    if (draw(2)) remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1)); /* nobody reads it */
+    if (draw(2)) remat_linear(g, pick(n), param(n, 2, c, c), param(n, 1, c, 1)); /* unread */
 }
 
-static int64_t random_net_wider; /* so many units more, for kernels that small layers are not given */
+static int64_t random_net_wider; /* additional units, to reach kernels that small layers do not use */
 
 static remat_value random_net_with(net *n, bool timed, bool odd) {
     *n = (net){.steps = 1 + draw(12), .batch = 1 + draw(3), .width = random_net_wider + 1 + draw(6), .odd = odd};
@@ -410,7 +409,7 @@ static remat_value random_net_with(net *n, bool timed, bool odd) {
 
 static inline remat_value random_net(net *n, bool timed) { return random_net_with(n, timed, false); }
 
-/* Of the network, which must be there as long as sessions are made by this config. */
+/* Adds the network's outputs to the config. The network must outlive the sessions that are created with it. */
 static inline void ask_for_outputs(remat_config *config, const net *n) {
     config->outputs = n->output;
     config->n_outputs = n->n_outputs;
@@ -419,12 +418,13 @@ static inline void ask_for_outputs(remat_config *config, const net *n) {
 
 static bool is_differentiable(const net *n, remat_value output) {
     for (int i = 0; i < n->n_differentiated; i++)
-        if (n->output[i].id == output.id) return false; /* once is enough */
+        if (n->output[i].id == output.id) return false; /* already asked for */
     const rm_value *value = &n->graph->value[output.id];
     return output.id != n->loss.id && output.id != n->twice_the_loss.id && value->needs_gradient && !value->state;
 }
 
-/* Gradients of inputs; and outputs that are differentiated from outside, beside the loss or in its place. The loss. */
+/* Asks for gradients of inputs, and for outputs that get their gradient from the caller, besides the loss or instead of
+ * it. Returns the loss. */
 static inline remat_value differentiate_some(net *n) {
     if (draw(2)) remat_requires_grad(n->graph, n->pool[0]);
     if (draw(2)) remat_requires_grad(n->graph, n->target);
@@ -439,7 +439,8 @@ static inline remat_value differentiate_some(net *n) {
 
 /* ---- Gradients ------------------------------------------------------------------------------------------------- */
 
-/* A loss from outside: c y + y^2 / 20 for each element of the outputs that are differentiated; c is drawn from its place. */
+/* The caller's loss: c y + y^2 / 20 for each element of the differentiated outputs. c is drawn from the element's
+ * position. */
 static inline double outside_constant(int output, int64_t k) {
     return (double)(rm_random(3, 5, (uint32_t)output, 0, (uint64_t)k) % 2001) / 1000 - 1;
 }
@@ -460,7 +461,8 @@ static inline double outside_write(remat_session *s, int output) {
     return loss;
 }
 
-/* Forward and backward, with that loss if there are such outputs; in the result, all losses together. */
+/* Forward and backward, with the caller's loss if there are such outputs. The result's loss is the sum of all
+ * losses. */
 static inline remat_status outside_gradients(remat_session *s, remat_step_result *r) {
     double outside = 0;
     if (!remat_count(s, REMAT_OUTPUT_GRADIENT)) return remat_gradients(s, r);
@@ -473,7 +475,7 @@ static inline remat_status outside_gradients(remat_session *s, remat_step_result
 
 /* ---- Random plans --------------------------------------------------------------------------------------------- */
 
-/* Stages a..b-1: differentiates them. Keeps the first and goes on behind it, or recomputes from a random split; to any
+/* Differentiates stages a..b-1. Keeps the first one and continues after it, or recomputes from a random split, to any
  * depth. */
 static void random_reverse(const rm_problem *problem, rm_plan *plan, int64_t a, int64_t b) {
     if (b - a == 1 || draw(3) == 0) {
@@ -488,10 +490,11 @@ static void random_reverse(const rm_problem *problem, rm_plan *plan, int64_t a, 
     random_reverse(problem, plan, a, split);
 }
 
-/* Runs more: at any moment stages 0..m again, dropping. So whatever of theirs is alive then was dropped before. */
+/* Adds superfluous runs: at any moment it runs stages 0..m again with `drop`. So all their live states were dropped
+ * before. */
 static void run_some_again(rm_plan *plan, int64_t n_stages) {
     rm_plan more = {0};
-    int64_t ran = 0, next = n_stages - 1; /* stages that have run; to be differentiated next */
+    int64_t ran = 0, next = n_stages - 1; /* stages that have run; the stage to be differentiated next */
     for (int64_t i = 0; i < plan->n_steps; i++) {
         int64_t most = ran < next + 1 ? ran : next + 1;
         if (most > 0 && draw((uint32_t)n_stages) == 0) {
@@ -507,7 +510,7 @@ static void run_some_again(rm_plan *plan, int64_t n_stages) {
     *plan = more;
 }
 
-/* For the session's own problem, as text. `again`: some runs are superfluous. */
+/* A plan for the session's own problem, as text. `again`: adds superfluous runs. */
 static char *random_plan_of(const remat_session *session, bool again) {
     const rm_problem *problem = &session->chain.problem;
     rm_plan plan = {0};

@@ -1,7 +1,7 @@
-/* team.h: the ranks of a job as threads of one process, for testing what a session does among ranks. Their remat_ranks adds
- * up in a way that can be checked by hand, at the latest moment that is allowed (in `wait`), and watches: pages are whole,
- * buckets come in order and once each, and nothing touches one between reduce and wait, or gather and gathered. What a rank
- * may not rely on is made NaN. Main entry: team_run. */
+/* team.h: the ranks of a job as threads of one process, for testing a session among ranks. Their remat_ranks adds in an
+ * order that can be checked by hand, at the latest allowed moment (in `wait`). It checks that pages are whole, that
+ * buckets come in order and once each, and that nothing touches a bucket between reduce and wait, or between gather and
+ * gathered. Values that a rank may not rely on become NaN. Main entry: team_run. */
 #ifndef TEAM_H
 #define TEAM_H
 
@@ -23,17 +23,17 @@ struct team;
 typedef struct {
     struct team *team;
     int rank;
-    float *copy[TEAM_BUCKETS]; /* of what was handed over, and of its parameters; NULL: nothing is under way */
-    int n_reduced, n_waited, n_mapped, n_unmapped, fail_at; /* fail_at: the call of reduce that fails; 0: none */
+    float *copy[TEAM_BUCKETS]; /* copies of the bucket and of its parameters; NULL: no collective is running */
+    int n_reduced, n_waited, n_mapped, n_unmapped, fail_at; /* fail_at: number of the failing reduce call; 0: none */
     int64_t n_calls;
-    uint32_t call[TEAM_CALLS]; /* kind and bucket of every collective: the same on all ranks */
+    uint32_t call[TEAM_CALLS]; /* kind and bucket of every collective, the same on all ranks */
     remat_ranks ranks;
-    void *data; /* the test's own */
+    void *data; /* for the test */
 } teammate;
 
 typedef struct team {
     int size;
-    bool deterministic_world, backwards; /* backwards: rank 0 wants the worst order of buckets */
+    bool deterministic_world, backwards; /* backwards: rank 0 asks for the worst order of buckets */
     pthread_barrier_t barrier;
     const void *shown[TEAM_MOST];
     teammate mate[TEAM_MOST];
@@ -44,7 +44,7 @@ typedef struct team {
 
 static void team_meet(team *t) { pthread_barrier_wait(&t->barrier); }
 
-/* Everybody sees what everybody shows, until all have come to team_part. */
+/* Every rank can read what the others show, until all ranks have called team_part. */
 static void team_show(teammate *m, const void *what) {
     m->team->shown[m->rank] = what;
     team_meet(m->team);
@@ -148,7 +148,7 @@ static remat_status team_wait(void *context, const remat_bucket *bucket) {
     return REMAT_OK;
 }
 
-/* The parts of others are what they were before this rank's update; all of it is left alone until `gathered`. */
+/* This rank's update does not change the other ranks' parts, and nothing changes until `gathered`. */
 static remat_status team_gather(void *context, const remat_bucket *bucket) {
     teammate *m = context;
     team_note(m, CALL_GATHER, bucket->index);
@@ -194,8 +194,8 @@ static void *team_thread(void *mate) {
     return NULL;
 }
 
-/* Every rank runs `body` in a thread of its own, with its ranks table filled in like `like`; `how`: size and deterministic_world, and
- * what else a test may want. */
+/* Runs `body` once per rank, each in its own thread, with a ranks table filled in like `like`. `how` gives size,
+ * deterministic_world and other settings. */
 static void team_run(const team *how, const remat_ranks *like, void (*body)(teammate *), void *const *data) {
     static team t; /* large */
     t = *how;
@@ -221,7 +221,7 @@ static void team_run(const team *how, const remat_ranks *like, void (*body)(team
         ck_assert_int_eq(m->n_unmapped, m->n_mapped);
         ck_assert_int_eq(m->n_calls, t.mate[0].n_calls);
         ck_assert_msg(!memcmp(m->call, t.mate[0].call, (size_t)m->n_calls * sizeof *m->call),
-                      "rank %d issued other collectives than rank 0, or in another order", r);
+                      "rank %d issued different collectives than rank 0, or in a different order", r);
     }
     pthread_barrier_destroy(&t.barrier);
 }

@@ -1,6 +1,6 @@
-/* test_bits.c: the first promise. Loss, gradients and parameters are the same to the last bit whatever the plan: nothing
- * recomputed, sqrt, every number of segments; with dropout, several layers, each cell, one and two threads. Compared as
- * bytes, so a NaN in one place must be the same NaN in the other; a separate assertion keeps the losses finite. */
+/* test_bits.c: the first promise. Loss, gradients and parameters are bit-identical under every plan: no recomputation,
+ * sqrt, every number of segments; with dropout, several layers, each cell, one and two threads. They are compared as
+ * bytes, so a NaN must be the same NaN in both; a separate assertion keeps the losses finite. */
 #include <string.h>
 
 #include "engine/abi.h"
@@ -10,7 +10,7 @@
 
 #define STEPS 20
 
-/* What a run leaves behind. */
+/* The results of a run. */
 typedef struct {
     double loss[STEPS], norm[STEPS];
     unsigned char *gradients, *parameters; /* of the last step; all arrays one after the other */
@@ -71,7 +71,7 @@ static void same(const trace *a, const trace *b, const char *what, int64_t segme
                   (long)segments);
 }
 
-/* none against sqrt and segments = first, first + stride, ... last. */
+/* Compares none with sqrt and with segments = first, first + stride, ... last. */
 static void sweep(const net *n, int64_t tile, int threads, int64_t first, int64_t last, int64_t stride) {
     const char *what = net_cell_name[n->cell];
     trace kept = run(n, "none", 0, tile, threads);
@@ -97,15 +97,15 @@ static net small(net_cell cell) {
                  .dropout = 0.2};
 }
 
-/* T = 64, one timestep a tile: every N from 1 to 64 is exact; under sanitizers every seventh. */
-START_TEST(every_segment_count) {
+/* T = 64 with one timestep per tile: every N from 1 to 64 is exact. Under sanitizers, every seventh N is tried. */
+START_TEST(every_segment_count_has_the_same_bits) {
     net n = small(_i / 2);
     sweep(&n, 1, 1 + _i % 2, 1, 64, 1);
 }
 END_TEST
 
-/* T = 331 (a prime), the default tile: N that divide nothing, up to far more than there are tiles. */
-START_TEST(odd_segment_counts) {
+/* T = 331 (a prime) with the default tile: N that are not divisors, up to many more than there are tiles. */
+START_TEST(segment_counts_that_do_not_divide_have_the_same_bits) {
     net n = small(_i / 2);
     n.timesteps = 331;
     sweep(&n, 0, 1 + _i % 2, 1, 13, 2);
@@ -113,8 +113,8 @@ START_TEST(odd_segment_counts) {
 }
 END_TEST
 
-/* Shapes at the edge: each alone, for each cell. */
-START_TEST(edges) {
+/* Extreme shapes, one at a time, for each cell. */
+START_TEST(extreme_shapes_have_the_same_bits) {
     net n = small(_i);
     n.batch = 1;
     sweep(&n, 16, 2, 3, 3, 1);
@@ -127,7 +127,7 @@ START_TEST(edges) {
     sweep(&n, 0, 1, 2, 9, 7);
     sweep(&n, 64, 1, 2, 2, 1);
     n = small(_i);
-    n.hidden = 33; /* wider than a vector, and not a multiple of one */
+    n.hidden = 33; /* wider than a vector register, and not a multiple of it */
     n.embed = 1;
     n.batch = 17;
     n.timesteps = 40;
@@ -135,8 +135,8 @@ START_TEST(edges) {
 }
 END_TEST
 
-/* More carried states than any table foresaw: two a layer. */
-START_TEST(many_layers) {
+/* Many carried states: two per layer. */
+START_TEST(many_layers_have_the_same_bits) {
     net n = small(NET_LSTM);
     n.layers = _i ? 200 : 33;
     n.hidden = 3;
@@ -145,8 +145,8 @@ START_TEST(many_layers) {
 }
 END_TEST
 
-/* More segments than tiles: the plan says how many it has. */
-START_TEST(clamped) {
+/* More segments than tiles: the plan reports how many it uses. */
+START_TEST(segments_are_limited_to_the_tiles) {
     net n = small(NET_LSTM);
     trace t = run(&n, "segments", 1000, 8, 1);
     ck_assert_int_eq(t.segments, 8);
@@ -157,8 +157,8 @@ START_TEST(clamped) {
 }
 END_TEST
 
-/* Dropout is live: another seed, or no dropout, gives other losses. (If it were not, the tests above would prove less.) */
-START_TEST(dropout_matters) {
+/* Another seed, or no dropout, gives other losses. Otherwise the tests above would prove nothing about dropout. */
+START_TEST(dropout_changes_the_loss) {
     net n = small(NET_LSTM), dry = n;
     dry.dropout = 0;
     trace a = run(&n, "segments", 4, 8, 1), b = run(&dry, "segments", 4, 8, 1);
@@ -172,12 +172,12 @@ int main(void) {
     Suite *suite = suite_create("bits");
     TCase *tcase = tcase_create("same bits");
     tcase_set_timeout(tcase, 540);
-    tcase_add_loop_test(tcase, every_segment_count, 0, 2 * NET_CELLS);
-    tcase_add_loop_test(tcase, odd_segment_counts, 0, 2 * NET_CELLS);
-    tcase_add_loop_test(tcase, edges, 0, NET_CELLS);
-    tcase_add_loop_test(tcase, many_layers, 0, 2);
-    tcase_add_test(tcase, clamped);
-    tcase_add_test(tcase, dropout_matters);
+    tcase_add_loop_test(tcase, every_segment_count_has_the_same_bits, 0, 2 * NET_CELLS);
+    tcase_add_loop_test(tcase, segment_counts_that_do_not_divide_have_the_same_bits, 0, 2 * NET_CELLS);
+    tcase_add_loop_test(tcase, extreme_shapes_have_the_same_bits, 0, NET_CELLS);
+    tcase_add_loop_test(tcase, many_layers_have_the_same_bits, 0, 2);
+    tcase_add_test(tcase, segments_are_limited_to_the_tiles);
+    tcase_add_test(tcase, dropout_changes_the_loss);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

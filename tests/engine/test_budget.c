@@ -1,13 +1,14 @@
-/* test_budget.c: a memory budget is honest. Random networks and budgets: what was planned is what is used, to the byte,
- * and never more than the budget, whether stages are run again, kept lean, spilled or neither; the smallest budget that a refusal names works, and one byte less does not; more bytes
- * never make a slower plan or a smaller peak. The networks are planned and run on the null device, which computes nothing
- * and counts everything, so that they may be as long as the real ones; a part of them really trains on the CPU. */
+/* test_budget.c: memory budgets hold. Random networks and budgets: the planned bytes are the used bytes, and never
+ * exceed the budget, whether stages are recomputed, lean, spilled or kept. The smallest budget that a refusal names
+ * works, and one byte less does not. A larger budget never gives a slower plan. Most networks run on the null device,
+ * which counts without computing, so that they can be as long as real ones; some train on the CPU. */
 #include <check.h>
 #include <string.h>
 
 #include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/net.h"
+#include "tests/says.h"
 
 static uint64_t rng_state;
 static int64_t draw(int64_t low, int64_t high) { /* inclusive */
@@ -15,7 +16,7 @@ static int64_t draw(int64_t low, int64_t high) { /* inclusive */
     return low + (int64_t)((rng_state >> 33) % (uint64_t)(high - low + 1));
 }
 
-/* Small numbers as often as large ones. */
+/* Draws small numbers as often as large ones. */
 static int64_t draw_scale(int64_t low, int64_t high) {
     int64_t value = high;
     while (value > low && draw(0, 1)) value = low + (value - low) / 2;
@@ -61,14 +62,14 @@ static remat_status open_with(const setting *setting, remat_session **session) {
     return status;
 }
 
-/* The least that will do, learned from a refusal. */
+/* The smallest sufficient budget, as reported by a refusal. */
 static uint64_t smallest_of(const setting *from) {
     setting s = *from;
     remat_session *session;
     s.config.memory_budget = 1;
     s.config.plan_only = true;
     ck_assert_int_eq(open_with(&s, &session), REMAT_INFEASIBLE);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "at step"));
+    ck_says_all(remat_last_error(), "step");
     return remat_smallest_budget();
 }
 
@@ -83,7 +84,7 @@ static uint64_t largest_of(const setting *from) {
     return bytes;
 }
 
-/* One step; the counted peak is the planned one. */
+/* Makes one step; the counted peak is the planned one. */
 static void run_within(const setting *s) {
     remat_session *session;
     remat_step_result result;
@@ -95,7 +96,7 @@ static void run_within(const setting *s) {
     CHECKED(remat_step(session, 0.01, &result));
     ck_assert_uint_le(result.arena_peak_bytes, plan.planned_peak_bytes);
     ck_assert(!strcmp(s->config.device, "null") || (result.loss > 0 && result.loss < 100));
-    CHECKED(remat_evaluate(session, &result)); /* the arena is for both; sometimes this is the larger one */
+    CHECKED(remat_evaluate(session, &result)); /* both use the arena; sometimes the evaluation needs more */
     ck_assert_uint_eq(result.arena_peak_bytes, plan.planned_peak_bytes);
     remat_session_free(session);
 }
@@ -104,8 +105,9 @@ static void refuse_at(const setting *from, uint64_t budget, uint64_t smallest) {
     setting s = *from;
     remat_session *session;
     s.config.memory_budget = budget;
-    ck_assert_msg(open_with(&s, &session) == REMAT_INFEASIBLE, "%lu bytes were taken, below the smallest, %lu",
-                  (unsigned long)budget, (unsigned long)smallest);
+    ck_assert_msg(open_with(&s, &session) == REMAT_INFEASIBLE,
+                  "a budget of %lu bytes was accepted, below the smallest, %lu", (unsigned long)budget,
+                  (unsigned long)smallest);
     ck_assert_uint_eq(remat_smallest_budget(), smallest);
 }
 
@@ -122,12 +124,12 @@ static void try_setting(uint64_t seed, bool on_cpu) {
     refuse_at(&s, least - (uint64_t)draw(1, (int64_t)least - 1), least);
 }
 
-START_TEST(planned_for_any_length) { try_setting((uint64_t)_i, false); }
+START_TEST(used_bytes_are_the_planned_bytes) { try_setting((uint64_t)_i, false); }
 END_TEST
-START_TEST(trained_on_the_cpu) { try_setting((uint64_t)_i + 5000, true); }
+START_TEST(used_bytes_are_the_planned_bytes_on_the_cpu) { try_setting((uint64_t)_i + 5000, true); }
 END_TEST
 
-START_TEST(more_bytes_never_hurt) {
+START_TEST(larger_budgets_never_give_slower_plans) {
     setting s = draw_setting((uint64_t)_i + 9000, false);
     uint64_t least = smallest_of(&s), most = largest_of(&s), peak = 0, time = UINT64_MAX;
     s.config.plan_only = true;
@@ -145,9 +147,9 @@ START_TEST(more_bytes_never_hurt) {
 }
 END_TEST
 
-/* Without a calibration nothing measured may choose: a device's rates are measured anew in each process, and for each
- * number of threads, which therefore stands for another process here. */
-START_TEST(the_same_plan_everywhere) {
+/* Without a calibration, measurements must not influence the plan. A device's rates are measured in each process and
+ * for each number of threads, so here another number of threads stands for another process. */
+START_TEST(plans_do_not_depend_on_measured_rates) {
     setting s = draw_setting(300 + (uint64_t)_i, true);
     remat_session *session;
     s.config.plan_only = true;
@@ -169,7 +171,7 @@ START_TEST(the_same_plan_everywhere) {
 }
 END_TEST
 
-/* A plan is predicted to take the same time whether a budget chose it or somebody wrote it down. */
+/* A plan has the same predicted time whether a budget chose it or the caller gave it. */
 START_TEST(predicted_time_is_independent_of_the_budget) {
     setting s = draw_setting(300 + (uint64_t)_i, true);
     remat_session *session;
@@ -193,15 +195,15 @@ START_TEST(predicted_time_is_independent_of_the_budget) {
 }
 END_TEST
 
-/* Every strategy is held to a budget, and named when it does not fit. */
-START_TEST(strategies_are_held_to_it) {
+/* Every strategy respects the budget, and the refusal names the strategy. */
+START_TEST(every_strategy_respects_the_budget) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
     setting s = draw_setting(77, true);
     remat_session *session;
     s.config.strategy = strategies[_i];
     s.config.segments = 3;
     uint64_t least = smallest_of(&s);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), strategies[_i]));
+    ck_says_all(remat_last_error(), strategies[_i]);
     s.config.memory_budget = least;
     run_within(&s);
     s.config.memory_budget = least - 1;
@@ -209,18 +211,18 @@ START_TEST(strategies_are_held_to_it) {
 }
 END_TEST
 
-/* REMAT_LONG_TESTS=1 tries a thousand, released or sanitized. */
+/* REMAT_LONG_TESTS=1 tries a thousand, in release and sanitizer builds. */
 int main(void) {
     int settings = rm_cases(1000, 40);
     Suite *suite = suite_create("budget");
     TCase *tests = tcase_create("budget");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, planned_for_any_length, 0, settings);
-    tcase_add_loop_test(tests, trained_on_the_cpu, 0, settings / 5);
-    tcase_add_loop_test(tests, more_bytes_never_hurt, 0, 10);
-    tcase_add_loop_test(tests, the_same_plan_everywhere, 0, 4);
+    tcase_add_loop_test(tests, used_bytes_are_the_planned_bytes, 0, settings);
+    tcase_add_loop_test(tests, used_bytes_are_the_planned_bytes_on_the_cpu, 0, settings / 5);
+    tcase_add_loop_test(tests, larger_budgets_never_give_slower_plans, 0, 10);
+    tcase_add_loop_test(tests, plans_do_not_depend_on_measured_rates, 0, 4);
     tcase_add_loop_test(tests, predicted_time_is_independent_of_the_budget, 0, 4);
-    tcase_add_loop_test(tests, strategies_are_held_to_it, 0, 5);
+    tcase_add_loop_test(tests, every_strategy_respects_the_budget, 0, 5);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
-/* test_calibrate.c: measured times: the file that keeps them, which is never an error; that a session uses what it finds
- * there, and measures what it does not; and that measuring changes no bits and takes no memory beyond the step's own. How
- * well the times predict is a measurement, not a test: bench/predict.py. */
+/* test_calibrate.c: measured times. Reading the calibration file never fails; a session uses the times in it and
+ * measures the missing ones; measuring changes no bits and takes no memory beyond the step's own. How well the times
+ * predict is not tested here but measured by bench/predict.py. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -15,6 +15,7 @@
 #include "engine/times/contention.h"
 #include "memory/host.h"
 #include "tests/net.h"
+#include "tests/says.h"
 
 static char folder[] = "/tmp/remat-calibrate-XXXXXX", path[64];
 
@@ -26,7 +27,7 @@ static void make_folder(void) {
 static void remove_folder(void) {
     unlink(path);
     rmdir(path);
-    ck_assert_msg(!rmdir(folder), "something was left in %s", folder); /* no temporary file either */
+    ck_assert_msg(!rmdir(folder), "files remain in %s", folder); /* not even a temporary file */
 }
 
 static void write_text(const char *text) {
@@ -41,7 +42,7 @@ START_TEST(entries_are_found_and_replaced) {
     rm_times times = {0};
     for (uint64_t i = 1; i <= RM_TIMES_MOST + 10; i++) CHECKED(rm_times_put(&times, i, 10 * i, "note"));
     ck_assert_int_eq(times.count, RM_TIMES_MOST);
-    ck_assert(!rm_times_find(&times, 10) && rm_times_find(&times, 11)); /* the oldest went */
+    ck_assert(!rm_times_find(&times, 10) && rm_times_find(&times, 11)); /* the oldest entry was evicted */
     CHECKED(rm_times_put(&times, 11, 5, "another\n\x80 note"));
     ck_assert_uint_eq(rm_times_find(&times, 11)->time_ns, 5);
     ck_assert_str_eq(rm_times_find(&times, 11)->note, "another?? note");
@@ -59,13 +60,13 @@ START_TEST(bad_lines_are_skipped) {
         int64_t count;
     } table[] = {
         {"remat calibration 1\n1 2 note\n", 1},
-        {"remat calibration 1\n1 2 note", 0},            /* cut off: 2 may have been 25 */
+        {"remat calibration 1\n1 2 note", 0},            /* truncated: 2 may have been 25 */
         {"remat calibration 1\n1 2\n", 1},               /* without a note */
         {"remat calibration 1\nx 2\n\n3 4 \n 5 6\n", 1}, /* 3 alone */
         {"remat calibration 1\n1 2x\n2 -3\n4 5.0\n", 0},
-        {"remat calibration 1\nABC 2 n\n", 0},      /* digits are small letters */
-        {"remat calibration 1\n1 2 a\n1 3 b\n", 1}, /* the later one counts */
-        {"remat calibration 2\n1 2 note\n", 0},     /* of another version */
+        {"remat calibration 1\nABC 2 n\n", 0},      /* hexadecimal digits are lower case */
+        {"remat calibration 1\n1 2 a\n1 3 b\n", 1}, /* the later entry counts */
+        {"remat calibration 2\n1 2 note\n", 0},     /* another version */
         {"1 2 note\n", 0},
         {"", 0},
     };
@@ -81,7 +82,7 @@ END_TEST
 START_TEST(files_that_cannot_be_read_are_empty) {
     make_folder();
     rm_times times = {0};
-    CHECKED(rm_times_read(&times, path)); /* none */
+    CHECKED(rm_times_read(&times, path)); /* no such file */
     CHECKED(rm_times_read(&times, ""));
     ck_assert_int_eq(rm_times_read(&times, folder), REMAT_INVALID);
     write_text("remat calibration 1\n");
@@ -98,8 +99,8 @@ START_TEST(files_that_cannot_be_read_are_empty) {
 }
 END_TEST
 
-/* What is something else is refused, and stays; a link leads to its target, and stays a link. */
-START_TEST(files_of_others_are_left_alone) {
+/* Files of another kind are refused and stay as they are. A symbolic link is followed and stays a link. */
+START_TEST(other_files_are_not_overwritten) {
     make_folder();
     rm_times times = {0}, found = {0};
     struct stat about;
@@ -110,7 +111,7 @@ START_TEST(files_of_others_are_left_alone) {
     ck_assert_int_eq(rm_times_write(&times, path), REMAT_INVALID);
     ck_assert(!stat(path, &about) && about.st_size == 30);
     unlink(path);
-    ck_assert_int_eq(mkfifo(path, 0600), 0); /* would wait for a writer for ever */
+    ck_assert_int_eq(mkfifo(path, 0600), 0); /* reading it would wait for a writer forever */
     ck_assert_int_eq(rm_times_read(&found, path), REMAT_INVALID);
     ck_assert_int_eq(rm_times_write(&times, path), REMAT_INVALID);
     ck_assert(!stat(path, &about) && S_ISFIFO(about.st_mode));
@@ -123,7 +124,7 @@ START_TEST(files_of_others_are_left_alone) {
     CHECKED(rm_times_read(&found, path));
     ck_assert_int_eq(found.count, 1);
     unlink(path);
-    ck_assert_int_eq(rm_times_write(&times, link), REMAT_IO); /* leads nowhere now */
+    ck_assert_int_eq(rm_times_write(&times, link), REMAT_IO); /* a dangling link now */
     unlink(link);
     rm_times_free(&times);
     rm_times_free(&found);
@@ -131,7 +132,7 @@ START_TEST(files_of_others_are_left_alone) {
 }
 END_TEST
 
-/* Each of several processes adds times of its own, a few at a time: none is lost. */
+/* Several processes add times of their own, a few at a time; none is lost. */
 START_TEST(additions_are_merged) {
     make_folder();
     enum { WRITERS = 4, ROUNDS = 25 };
@@ -154,8 +155,8 @@ START_TEST(additions_are_merged) {
 }
 END_TEST
 
-/* Four processes write whole files of their own over and over; who reads never sees a mixture, nor a part. */
-START_TEST(writers_side_by_side) {
+/* Four processes repeatedly write whole files; a reader never sees a mixture or a part of one. */
+START_TEST(concurrent_writers_leave_whole_files) {
     make_folder();
     enum { WRITERS = 4, ROUNDS = 40, ENTRIES = 500 };
     pid_t child[WRITERS];
@@ -223,7 +224,7 @@ static rm_times read_times(void) {
     return times;
 }
 
-START_TEST(only_who_asks_gets_measured_times) {
+START_TEST(measured_times_need_a_calibration) {
     remat_config config = config_of("none", NULL);
     ck_assert(!summary_of(&small, &config).measured_times);
     config.calibration = "";
@@ -249,13 +250,13 @@ START_TEST(assumed_rates_need_the_null_device) {
     config.assume_flops = 1e12;
     remat_session *s;
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), "null"), "%s", remat_last_error());
+    ck_says_all(remat_last_error(), "null");
     remat_graph_free(graph);
 }
 END_TEST
 
-/* A stage by itself may need more than the budget leaves, as far as it can be measured: then it is guessed. */
-START_TEST(what_does_not_fit_is_not_measured) {
+/* Measuring a stage alone may need more memory than the budget leaves; then its time is estimated. */
+START_TEST(stages_that_do_not_fit_are_not_measured) {
     remat_graph *g;
     remat_session *s = NULL;
     CHECKED(remat_graph_create(&g));
@@ -277,15 +278,15 @@ START_TEST(what_does_not_fit_is_not_measured) {
 }
 END_TEST
 
-/* What is in the file is what is predicted: every time replaced by one of ours, and one entry more, which stays. */
-START_TEST(times_come_from_the_file) {
+/* Predictions come from the file: the test replaces every time, and adds an entry, which must stay. */
+START_TEST(predicted_times_come_from_the_file) {
     make_folder();
     remat_config config = config_of("segments", path);
     remat_plan_summary first = summary_of(&small, &config), again = summary_of(&small, &config);
     ck_assert_uint_eq(first.step_ns, again.step_ns);
     ck_assert_uint_eq(first.fixed_ns, again.fixed_ns);
     rm_times times = read_times();
-    ck_assert_int_ge(times.count, 2 * (1 + 2 + 2) + 1); /* two classes, options all and lean, and what is fixed */
+    ck_assert_int_ge(times.count, 2 * (1 + 2 + 2) + 1); /* two stage kinds, options all and lean, and the fixed times */
     for (int64_t i = 0; i < times.count; i++) {
         bool backward = !strncmp(times.item[i].note, "backward", 8), drop = strstr(times.item[i].note, " drop");
         times.item[i].time_ns = backward ? 7000 : drop ? 500 : 1000;
@@ -298,7 +299,7 @@ START_TEST(times_come_from_the_file) {
     ck_assert_uint_eq(planted.recompute_ns, 6 * 1000);
     ck_assert_uint_eq(planted.backward_ns, 9 * 7000);
     ck_assert_uint_eq(planted.fixed_ns, 1000);
-    config.tile = 16; /* another shape: measured, added, and the first shape's times stay */
+    config.tile = 16; /* another shape is measured and added; the first shape's times stay */
     ck_assert_uint_ne(summary_of(&small, &config).backward_ns, 5 * 7000);
     config.tile = 8;
     ck_assert_uint_eq(summary_of(&small, &config).backward_ns, 9 * 7000);
@@ -309,7 +310,7 @@ START_TEST(times_come_from_the_file) {
 }
 END_TEST
 
-/* Whatever differs in shape, attribute, optimizer or threads differs in key: the number of entries grows. */
+/* Different shapes, attributes, optimizers or threads have different keys, so the number of entries grows. */
 START_TEST(keys_tell_shapes_apart) {
     make_folder();
     net n = small;
@@ -338,8 +339,9 @@ START_TEST(keys_tell_shapes_apart) {
 }
 END_TEST
 
-/* Times of a busy machine serve the session that took them, which says so; the next measures again, and keeps what it finds if
- * it is quiet then. A thread alone has its processor time taken: that is kept in any case. */
+/* A session uses and reports times measured on a busy machine, but does not store them. The next session measures
+ * again, and stores its times if the machine is idle. With one thread, processor time is measured, which is always
+ * stored. */
 START_TEST(busy_times_are_not_kept) {
     make_folder();
     remat_config config = config_of("none", path);
@@ -349,7 +351,7 @@ START_TEST(busy_times_are_not_kept) {
     remat_plan_summary busy = rm_plan_summary_of(s);
     char *text = remat_plan_describe(s);
     ck_assert(busy.measured_times && busy.measured_busy && busy.step_ns > 0);
-    ck_assert(strstr(text, "other programs") != NULL);
+    ck_says_all(text, "other programs");
     remat_text_free(text);
     remat_session_free(s);
     ck_assert_int_eq(read_times().count, 0);
@@ -360,7 +362,7 @@ START_TEST(busy_times_are_not_kept) {
     ck_assert_int_gt(times.count, 5);
     rm_times_free(&times);
     rm_contention_pretend(1);
-    ck_assert(!summary_of(&small, &config).measured_busy); /* from the file, when it was quiet */
+    ck_assert(!summary_of(&small, &config).measured_busy); /* from the file: measured on an idle machine */
     unlink(path);
     config.threads = 1;
     ck_assert(!summary_of(&small, &config).measured_busy);
@@ -378,12 +380,12 @@ static const struct {
     bool contended;
 } contentions[] = {
     {0, 1, 2, 2, false},       {0.1, 1, 2, 2, false}, {0.5, 1, 2, 2, true}, {1.8, 2, 2, 2, true},
-    {8, 1, 2, 64, false},      {63, 1, 2, 64, false}, /* with what is left they have to do: 64 - 63, and a quarter */
-    {64, 1, 2, 64, true},      {0, 1, 8, 2, false},   /* too many threads of its own: not others' doing */
-    {0.04, 0.05, 2, 2, false},                        /* less than clocks tell */
+    {8, 1, 2, 64, false},      {63, 1, 2, 64, false}, /* 64 - 63 processors remain, and a quarter */
+    {64, 1, 2, 64, true},      {0, 1, 8, 2, false},   /* too many own threads: not caused by others */
+    {0.04, 0.05, 2, 2, false},                        /* below the clocks' resolution */
 };
 
-START_TEST(what_contention_is) {
+START_TEST(contention_is_computed_from_busy_times) {
     ck_assert_int_eq(rm_is_contended((uint64_t)(1e9 * contentions[_i].others_s),
                                      (uint64_t)(1e9 * contentions[_i].time_s), contentions[_i].threads,
                                      contentions[_i].processors),
@@ -391,8 +393,8 @@ START_TEST(what_contention_is) {
 }
 END_TEST
 
-/* Others that this process has started itself: more than there are processors. */
-START_TEST(contention_is_noticed) {
+/* This process starts more busy processes than there are processors. */
+START_TEST(busy_processes_are_detected) {
     pid_t child[64];
     int n = (int)sysconf(_SC_NPROCESSORS_ONLN) + 1;
     FILE *file = fopen("/proc/stat", "r");
@@ -429,7 +431,7 @@ START_TEST(a_corrupt_file_is_measured_again) {
 }
 END_TEST
 
-START_TEST(a_session_refuses_the_file_of_others) {
+START_TEST(session_refuses_a_file_that_is_not_a_calibration) {
     make_folder();
     remat_config config = config_of("none", path);
     remat_session *s;
@@ -438,7 +440,7 @@ START_TEST(a_session_refuses_the_file_of_others) {
     remat_value loss = net_build(graph, &small);
     write_text("nonsense\n");
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), "not changed"), "%s", remat_last_error());
+    ck_says_all(remat_last_error(), "changed");
     unlink(path);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
@@ -447,8 +449,8 @@ START_TEST(a_session_refuses_the_file_of_others) {
 }
 END_TEST
 
-/* Networks without time: stages of equal layers share keys, and every stage gets a time. */
-START_TEST(networks_by_depth) {
+/* Networks without a time axis: stages of equal layers share keys, and every stage gets a time. */
+START_TEST(networks_without_time_are_measured) {
     make_folder();
     remat_graph *graph;
     CHECKED(remat_graph_create(&graph));
@@ -462,7 +464,7 @@ START_TEST(networks_by_depth) {
     CHECKED(remat_session_create(graph, loss, &config, &s));
     for (int64_t i = 0; i < s->chain.n_stages; i++) ck_assert_uint_gt(s->chain.problem.stage[i].drop.time_ns, 0);
     rm_times times = read_times();
-    ck_assert_int_lt(times.count, 40); /* 40 stages of 3 programs or more, most of them alike */
+    ck_assert_int_lt(times.count, 40); /* 40 stages of 3 or more programs, most of them equal */
     rm_times_free(&times);
     remat_session_free(s);
     remat_graph_free(graph);
@@ -470,9 +472,9 @@ START_TEST(networks_by_depth) {
 }
 END_TEST
 
-/* ---- What measuring must not do ------------------------------------------------------------------------------- */
+/* ---- Side effects of measuring -------------------------------------------------------------------------------- */
 
-START_TEST(bits_stay_the_same) {
+START_TEST(measuring_changes_no_bits) {
     remat_step_result with, without;
     net n = small;
     n.dropout = 0.3;
@@ -494,8 +496,9 @@ START_TEST(bits_stay_the_same) {
 }
 END_TEST
 
-/* The smallest budget that works without measuring works with it; one byte less is refused, before anything is measured. */
-START_TEST(the_smallest_budget_stays_the_smallest) {
+/* The smallest budget that works without measuring also works with it. One byte less is refused before anything is
+ * measured. */
+START_TEST(measuring_needs_no_larger_budget) {
     make_folder();
     remat_graph *graph;
     CHECKED(remat_graph_create(&graph));
@@ -504,14 +507,12 @@ START_TEST(the_smallest_budget_stays_the_smallest) {
     remat_session *s;
     config.memory_budget = 1;
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INFEASIBLE);
-    const char *least = strstr(remat_last_error(), "needs at least ");
-    ck_assert_msg(least, "%s", remat_last_error());
-    config.memory_budget = strtoull(least + strlen("needs at least "), NULL, 10);
+    config.memory_budget = remat_smallest_budget();
     config.calibration = path;
     CHECKED(remat_session_create(graph, loss, &config, &s));
     ck_assert(rm_plan_summary_of(s).measured_times);
     remat_session_free(s);
-    for (uint64_t round = 0; round < 50; round++) { /* whatever the times are */
+    for (uint64_t round = 0; round < 50; round++) { /* the result does not depend on the times */
         rm_times times = read_times();
         for (int64_t i = 0; i < times.count; i++)
             times.item[i].time_ns =
@@ -535,7 +536,7 @@ END_TEST
 #endif
 #if !defined(__SANITIZE_ADDRESS__) && !__has_feature(address_sanitizer) && !defined(__SANITIZE_THREAD__) &&            \
     !__has_feature(thread_sanitizer)
-/* The peak of a process that makes a session and a step, in KiB. */
+/* The peak memory of a process that creates a session and makes a step, in KiB. */
 static long peak_of(const remat_config *config) {
     int pipes[2];
     ck_assert_int_eq(pipe(pipes), 0);
@@ -560,8 +561,8 @@ static long peak_of(const remat_config *config) {
     return peak;
 }
 
-/* Of a plan that is mostly inputs and checkpoints, so that anything held besides would show. */
-START_TEST(measuring_takes_no_memory_of_its_own) {
+/* The plan is mostly inputs and checkpoints, so that any other memory would show. */
+START_TEST(measuring_takes_no_additional_memory) {
     remat_config config = config_of("segments", NULL);
     config.tile = 16;
     config.segments = 125;
@@ -572,12 +573,12 @@ START_TEST(measuring_takes_no_memory_of_its_own) {
 }
 END_TEST
 #else
-START_TEST(measuring_takes_no_memory_of_its_own) {} /* a sanitizer keeps what was freed */
+START_TEST(measuring_takes_no_additional_memory) {} /* sanitizers keep freed memory */
 END_TEST
 #endif
 
-/* Every allocation of a session that measures fails once: MEMORY, or the session is there without a file. */
-START_TEST(allocations_that_fail) {
+/* Each allocation of a measuring session fails once: the status is MEMORY, or the session works without a file. */
+START_TEST(failed_allocations_are_reported) {
     make_folder();
     net n = small;
     n.timesteps = 20;
@@ -599,7 +600,7 @@ START_TEST(allocations_that_fail) {
         ck_assert_msg(status == REMAT_OK || status == REMAT_MEMORY, "allocation %ld: %s", (long)at, remat_last_error());
         if (status == REMAT_OK) remat_session_free(s);
         refused += status == REMAT_MEMORY;
-        if (made < at) break; /* none was left to fail */
+        if (made < at) break; /* no allocation was left to fail */
     }
     ck_assert_int_eq(status, REMAT_OK);
     ck_assert_int_gt(refused, 20);
@@ -614,24 +615,24 @@ int main(void) {
     tcase_add_test(file, entries_are_found_and_replaced);
     tcase_add_test(file, bad_lines_are_skipped);
     tcase_add_test(file, files_that_cannot_be_read_are_empty);
-    tcase_add_test(file, files_of_others_are_left_alone);
+    tcase_add_test(file, other_files_are_not_overwritten);
     tcase_add_test(file, additions_are_merged);
-    tcase_add_test(file, writers_side_by_side);
-    tcase_add_test(sessions, only_who_asks_gets_measured_times);
+    tcase_add_test(file, concurrent_writers_leave_whole_files);
+    tcase_add_test(sessions, measured_times_need_a_calibration);
     tcase_add_test(sessions, assumed_rates_need_the_null_device);
-    tcase_add_test(sessions, what_does_not_fit_is_not_measured);
-    tcase_add_test(sessions, times_come_from_the_file);
+    tcase_add_test(sessions, stages_that_do_not_fit_are_not_measured);
+    tcase_add_test(sessions, predicted_times_come_from_the_file);
     tcase_add_test(sessions, keys_tell_shapes_apart);
     tcase_add_test(sessions, busy_times_are_not_kept);
-    tcase_add_loop_test(sessions, what_contention_is, 0, sizeof contentions / sizeof *contentions);
-    tcase_add_test(sessions, contention_is_noticed);
+    tcase_add_loop_test(sessions, contention_is_computed_from_busy_times, 0, sizeof contentions / sizeof *contentions);
+    tcase_add_test(sessions, busy_processes_are_detected);
     tcase_add_test(sessions, a_corrupt_file_is_measured_again);
-    tcase_add_test(sessions, a_session_refuses_the_file_of_others);
-    tcase_add_test(sessions, networks_by_depth);
-    tcase_add_test(sessions, bits_stay_the_same);
-    tcase_add_test(sessions, the_smallest_budget_stays_the_smallest);
-    tcase_add_test(sessions, measuring_takes_no_memory_of_its_own);
-    tcase_add_test(sessions, allocations_that_fail);
+    tcase_add_test(sessions, session_refuses_a_file_that_is_not_a_calibration);
+    tcase_add_test(sessions, networks_without_time_are_measured);
+    tcase_add_test(sessions, measuring_changes_no_bits);
+    tcase_add_test(sessions, measuring_needs_no_larger_budget);
+    tcase_add_test(sessions, measuring_takes_no_additional_memory);
+    tcase_add_test(sessions, failed_allocations_are_reported);
     suite_add_tcase(suite, file);
     suite_add_tcase(suite, sessions);
     SRunner *runner = srunner_create(suite);

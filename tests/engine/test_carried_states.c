@@ -1,5 +1,5 @@
-/* test_carried_states.c: the states of stateful sessions: several calls compute what one long call does; states have names, can
- * be read, set and so reset; gradients end where a call begins. */
+/* test_carried_states.c: stateful sessions. Several calls compute the same as one long call; states have names, and can
+ * be read, set and reset; gradients stop at the start of a call. */
 #include <string.h>
 
 #include "tests/net.h"
@@ -23,7 +23,7 @@ static remat_value layer(remat_graph *g, net_cell cell, int number, remat_value 
     return remat_rnn_tanh(g, x, w, u, REMAT_NONE, REMAT_NONE);
 }
 
-/* Two layers of a cell, whose h is the output and compared with a target. */
+/* Two layers of a cell. h is the output, and the loss compares it with a target. */
 static opened build(net_cell cell, int64_t timesteps, bool stateful, bool inference) {
     opened o;
     CHECKED(remat_graph_create(&o.graph));
@@ -47,7 +47,7 @@ static void release(opened *o) {
     remat_graph_free(o->graph);
 }
 
-/* Timesteps from `first` on of one series. */
+/* Timesteps of one series, starting at `first`. */
 static void feed(remat_session *s, int64_t first) {
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
         float data[LONG * B * H];
@@ -76,7 +76,7 @@ static void set_states(remat_session *s, float value) {
 
 /* ---- The tests ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(two_calls_are_one_long_call) {
+START_TEST(two_calls_match_one_long_call) {
     enum { COUNT = SHORT * B * H };
     float whole[2 * COUNT], part[COUNT];
     opened longer = build(_i, LONG, false, true), shorter = build(_i, SHORT, true, true);
@@ -85,7 +85,7 @@ START_TEST(two_calls_are_one_long_call) {
     ck_assert(!memcmp(part, whole, sizeof part));
     output_of(shorter.session, SHORT, part, COUNT);
     ck_assert(!memcmp(part, whole + COUNT, sizeof part));
-    set_states(shorter.session, 0); /* as at the beginning */
+    set_states(shorter.session, 0); /* as at the start */
     output_of(shorter.session, 0, part, COUNT);
     ck_assert(!memcmp(part, whole, sizeof part));
     release(&longer);
@@ -93,7 +93,7 @@ START_TEST(two_calls_are_one_long_call) {
 }
 END_TEST
 
-/* By the kind of layer, which of them, and the state: "lstm.1.c". h of the last layer is the last output. */
+/* A name consists of the kind of layer, its index and the state: "lstm.1.c". h of the last layer is the last output. */
 START_TEST(states_are_found_by_name) {
     static const char *const names[][5] = {{"lstm.0.h", "lstm.0.c", "lstm.1.h", "lstm.1.c", NULL},
                                            {"gru.0.h", "gru.1.h", NULL},
@@ -119,9 +119,9 @@ static double loss_from(remat_session *s, float states) {
     return result.loss;
 }
 
-/* Truncated back-propagation: the derivative with the states at the call's beginning held fast, by central differences along
- * the gradient itself. */
-START_TEST(gradients_end_where_a_call_begins) {
+/* Truncated back-propagation: the derivative for fixed states at the start of the call, by central differences along
+ * the gradient. */
+START_TEST(gradients_stop_at_the_start_of_a_call) {
     const double step = 1e-2;
     opened o = build(_i, SHORT, true, false);
     remat_session *s = o.session;
@@ -153,9 +153,9 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("carried states");
     TCase *tests = tcase_create("carried states");
-    tcase_add_loop_test(tests, two_calls_are_one_long_call, 0, NET_CELLS);
+    tcase_add_loop_test(tests, two_calls_match_one_long_call, 0, NET_CELLS);
     tcase_add_loop_test(tests, states_are_found_by_name, 0, NET_CELLS);
-    tcase_add_loop_test(tests, gradients_end_where_a_call_begins, 0, NET_CELLS);
+    tcase_add_loop_test(tests, gradients_stop_at_the_start_of_a_call, 0, NET_CELLS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_ctc.c: remat_ctc: PyTorch's numbers, and those of all paths written out; the same bits and the planned bytes whatever the
- * plan; labels that do not fit. */
+/* test_ctc.c: remat_ctc. It matches PyTorch and the explicit sum over all paths; every plan has the same bits and the
+ * planned bytes; labels that do not fit are tested too. */
 #include <math.h>
 #include <string.h>
 
@@ -7,8 +7,9 @@
 #include "tests/cases.h"
 #include "tests/golden/golden.h"
 #include "tests/net.h"
+#include "tests/says.h"
 
-/* The loss and its gradient by the logits, which are an input. */
+/* The loss and its gradient with respect to the logits, which are an input. */
 typedef struct {
     int steps, batch, classes, labels, blank;
     bool zero_infinity;
@@ -58,12 +59,10 @@ static const struct {
     const char *name;
     int blank;
     bool zero_infinity;
-    double
-        tolerance; /* of the gradient, whose largest element is about 1/B: alpha is a float, of a size that the least likely of
-                         the paths that matter are of, in nats, and so many of its units is what posteriors are off by */
+    double tolerance; /* of the gradient, at most about 1/B; alpha is a float log probability with rounding errors */
 } goldens[] = {{"short", 0, true, 1e-7}, {"certain", 4, false, 1e-6}, {"long", 0, false, 1e-6}};
 
-START_TEST(it_is_pytorchs_loss) {
+START_TEST(loss_and_gradient_match_pytorch) {
     golden *g = golden_open("ctc");
     const char *name = goldens[_i].name;
     const golden_array *logits = golden_find(g, name, "logits"), *target = golden_find(g, name, "targets");
@@ -79,7 +78,7 @@ START_TEST(it_is_pytorchs_loss) {
                  .input_length = golden_find(g, name, "input_lengths")->data};
     float *gradient = malloc(sizeof *gradient * (size_t)logits->count);
     for (int way = 0; way < 6; way++) {
-        p.target_length = way % 2 ? golden_find(g, name, "target_lengths")->data : NULL; /* else up to the first -1 */
+        p.target_length = way % 2 ? golden_find(g, name, "target_lengths")->data : NULL; /* NULL: up to the first -1 */
         double loss = solve(&p, (int64_t[]){1, 4, p.steps}[way / 2], gradient), expected = *(const double *)mean->data;
         ck_assert_msg(fabs(loss - expected) <= 3e-7 * expected, "%s: %.9g, not %.9g", name, loss, expected);
         for (int64_t i = 0; i < logits->count; i++) {
@@ -92,9 +91,9 @@ START_TEST(it_is_pytorchs_loss) {
 }
 END_TEST
 
-/* ---- All paths, written out ---------------------------------------------------------------------------------------- */
+/* ---- Explicit sum over all paths ----------------------------------------------------------------------------------- */
 
-/* Whether a path reads as the labels. */
+/* Does a path collapse to the labels? */
 static bool reads(const int *path, int steps, int blank, const int32_t *target, int labels) {
     int k = 0;
     for (int t = 0; t < steps; t++) {
@@ -111,7 +110,7 @@ static uint64_t draw(uint64_t *seed, uint64_t n) {
     return (*seed >> 33) % n;
 }
 
-/* Of the sample's labels: all paths' probability, and the part of it that is in class v at timestep t. */
+/* The probability of all paths that give the sample's labels, and the part of it in class v at timestep t. */
 static double enumerate(const double p[MOST][V], int steps, int blank, const int32_t *target, int labels,
                         double part[MOST][V]) {
     int path[MOST], paths = 1;
@@ -134,7 +133,7 @@ static void softmax(const float *x, double *p) {
     for (int v = 0; v < V; v++) p[v] /= sum;
 }
 
-START_TEST(it_is_the_sum_of_all_paths) {
+START_TEST(loss_is_the_sum_over_all_paths) {
     enum { B = 4, S = 3 };
     uint64_t seed = 1000 + (uint64_t)_i;
     float logits[MOST * B * V], gradient[MOST * B * V];
@@ -176,7 +175,7 @@ enum { T = 13, B = 3, H = 6, CLASSES = 5, S = 4 };
 static const net lstm = {.layers = 1, .vocabulary = CLASSES, .embed = 4, .hidden = H, .timesteps = T, .batch = B};
 static const int32_t labels[B * S] = {1, 2, 2, -1, 4, 4, 4, 1, 3, -1, -1, -1};
 
-/* LSTMs, in both directions of time if so asked, a head, and ctc. */
+/* LSTMs, optionally bidirectional, a head, and ctc. */
 static remat_session *session_of(bool both, remat_config config) {
     remat_graph *g;
     remat_session *s;
@@ -229,7 +228,7 @@ START_TEST(every_plan_has_the_same_bits) {
         config.strategy = plans[p].strategy;
         config.segments = plans[p].segments;
         config.verify_recompute = true;
-        config.calibration = p + 1 == sizeof plans / sizeof *plans ? "" : NULL; /* measures, the last */
+        config.calibration = p + 1 == sizeof plans / sizeof *plans ? "" : NULL; /* the last one measures */
         unsigned char *other = gradients(_i, config, &loss, &bytes);
         ck_assert_msg(loss == first_loss && !memcmp(first, other, bytes), "%s", plans[p].strategy);
         free(other);
@@ -240,9 +239,9 @@ END_TEST
 
 /* ---- Bad input ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(labels_that_do_not_fit_have_an_infinite_loss) {
+START_TEST(labels_too_long_for_the_input_have_an_infinite_loss) {
     float logits[3 * 2] = {0}, gradient[3 * 2];
-    int32_t target[2] = {1, 1}; /* two that are the same need three timesteps */
+    int32_t target[2] = {1, 1}; /* two equal labels need three timesteps */
     problem p = {.steps = 3, .batch = 1, .classes = 2, .labels = 2, .logits = logits, .target = target};
     ck_assert(fabs(solve(&p, 1, gradient) - 3 * log(2) / 2) < 1e-6);
     p.steps = 2;
@@ -255,24 +254,24 @@ END_TEST
 static const struct {
     int64_t batch, lengths, blank;
     const char *says;
-} mistakes[] = {{2, 3, 0, "ctc: logits is f32 (5,3,4) and targets is i32 (2,2); targets must be (B,S)"},
-                {3, 2, 0, "ctc: input_lengths is i32 (2); it must be one integer for each of 3 samples"},
-                {3, 3, 4, "ctc: the blank is 4; it must be one of the 4 classes"}};
+} mistakes[] = {{2, 3, 0, "ctc|f32 (5,3,4)|i32 (2,2)|(B,S)"},
+                {3, 2, 0, "ctc|input_lengths|i32 (2)|3"},
+                {3, 3, 4, "ctc|blank|4|classes"}};
 
-START_TEST(mistakes_are_named) {
+START_TEST(invalid_arguments_are_refused) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
     remat_value logits = remat_input(g, "logits", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){5, 3, 4});
     remat_value targets = remat_input(g, "t", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){mistakes[_i].batch, 2});
     remat_value length = remat_input(g, "l", REMAT_I32, REMAT_STATIC, 1, &mistakes[_i].lengths);
     ck_assert_int_eq(remat_ctc(g, logits, targets, length, REMAT_NONE, mistakes[_i].blank, false).id, 0);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), mistakes[_i].says));
+    ck_says_all(remat_last_error(), mistakes[_i].says);
     remat_graph_free(g);
 }
 END_TEST
 
-/* -1 ends a row of labels; other numbers outside are refused. */
-START_TEST(padding_may_be_written) {
+/* -1 ends a row of labels; other values out of range are refused. */
+START_TEST(minus_one_pads_labels) {
     int32_t target[B * S] = {1, -1};
     remat_session *s = session_of(false, REMAT_CONFIG_INIT);
     CHECKED(remat_write(s, REMAT_INPUT, 1, target, sizeof target));
@@ -287,12 +286,12 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("ctc");
     TCase *tests = tcase_create("ctc");
-    tcase_add_loop_test(tests, it_is_pytorchs_loss, 0, 3);
-    tcase_add_loop_test(tests, it_is_the_sum_of_all_paths, 0, rm_cases(2000, 60));
+    tcase_add_loop_test(tests, loss_and_gradient_match_pytorch, 0, 3);
+    tcase_add_loop_test(tests, loss_is_the_sum_over_all_paths, 0, rm_cases(2000, 60));
     tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2);
-    tcase_add_test(tests, labels_that_do_not_fit_have_an_infinite_loss);
-    tcase_add_loop_test(tests, mistakes_are_named, 0, 3);
-    tcase_add_test(tests, padding_may_be_written);
+    tcase_add_test(tests, labels_too_long_for_the_input_have_an_infinite_loss);
+    tcase_add_loop_test(tests, invalid_arguments_are_refused, 0, 3);
+    tcase_add_test(tests, minus_one_pads_labels);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,8 +1,9 @@
-/* test_cuda.c: the CUDA device on a recording fake of CUDA (tests/engine/fake_cuda), the CPU's kernels in its streams. Random
- * networks under random plans that move things to the host and back give the CPU's bits, whatever order the fake does things
- * in; every rule of order and lifetime holds; a fault at any call costs one sentence, and leaves nothing behind.
+/* test_cuda.c: the CUDA device on a fake CUDA (tests/engine/fake_cuda) that records all calls and runs the CPU's
+ * kernels in its streams. Random networks under random plans with transfers to the host and back give the CPU's bits
+ * in every order of execution; every rule of order and lifetime holds; a fault at any call gives one message and
+ * leaks nothing.
  *
- * What this cannot show is how a GPU does any of it. */
+ * The behaviour of a real GPU is tested in tests/gpu. */
 #include <check.h>
 #include <math.h>
 
@@ -12,24 +13,25 @@
 #include "tests/cases.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
+#include "tests/says.h"
 
 enum { STEPS = 3 };
 
 static void expect_clean(const char *what) {
     ck_assert_msg(!fake_cuda_violation(), "%s: %s", what, fake_cuda_violation());
-    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld things were not given back", what, (long long)fake_cuda_live());
+    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld objects were not released", what, (long long)fake_cuda_live());
 }
 
-/* One line that says something. */
+/* The error message is one line with these words. */
 static void expect_sentence(const char *part) {
     const char *sentence = remat_last_error();
-    ck_assert_msg(sentence && strlen(sentence) > 20 && !strchr(sentence, '\n') && strstr(sentence, part),
+    ck_assert_msg(sentence && strlen(sentence) > 20 && !strchr(sentence, '\n') && says_all(sentence, part),
                   "\"%s\" lacks \"%s\"", sentence, part);
 }
 
-/* ---- Plans that move things ------------------------------------------------------------------------------------ */
+/* ---- Plans with transfers -------------------------------------------------------------------------------------- */
 
-/* Is the state left alone between a run and the backward run of the same stage? */
+/* Does the state stay unchanged between a run and the backward run of the same stage? */
 static bool is_idle(const rm_problem *p, const rm_plan *plan, int64_t from, int64_t stage, int64_t state) {
     for (int64_t i = from; plan->step[i].verb != RM_RUN_BACKWARD || plan->step[i].index != stage; i++) {
         rm_step step = plan->step[i];
@@ -46,7 +48,7 @@ static void send_out(rm_plan *plan, rm_object object, int64_t i) {
     if (draw(2)) ck_assert(!rm_plan_free_object(plan, object, i));
 }
 
-/* What is still there ends first. */
+/* Live objects are freed first. */
 static void fetch(rm_plan *plan, rm_object object, int64_t i) {
     for (int64_t k = plan->n_steps - 1;; k--) {
         rm_step step = plan->step[k];
@@ -57,8 +59,8 @@ static void fetch(rm_plan *plan, rm_object object, int64_t i) {
     ck_assert(!rm_plan_load(plan, object, i));
 }
 
-/* Of a random plan: what some stages keep, and states that they read, go out, and come back just before they are read; they
- * are freed at once, or when they come back. */
+/* Changes a random plan: some saved blocks and states move to the host, and return just before they are read. They are
+ * freed at once, or when they return. */
 static char *moving_plan(const remat_session *s, const char *text) {
     const rm_problem *p = &s->chain.problem;
     rm_plan plan = {0}, out = {0};
@@ -83,7 +85,7 @@ static char *moving_plan(const remat_session *s, const char *text) {
         for (int64_t k = keeps->start[stage]; k < keeps->start[stage + 1]; k++) {
             int32_t state = keeps->item[k];
             if (!rm_in_list(&p->reads, stage, state) || !draw(3) || !is_idle(p, &plan, i + 1, stage, state)) continue;
-            if (copied[state]) continue; /* once a step */
+            if (copied[state]) continue; /* once per step */
             send_out(&out, RM_STATE, state);
             away[0][state] = copied[state] = true;
         }
@@ -144,7 +146,7 @@ typedef struct {
     double number[3 * STEPS];
     char *arrays;
     size_t bytes;
-    int64_t allocations, graphs; /* after the first step; after the second */
+    int64_t allocations, graphs; /* after the first step; after the second step */
 } outcome;
 
 static remat_status write_inputs(remat_session *s, uint64_t seed) {
@@ -194,7 +196,7 @@ static remat_status run_session(remat_session *s, const problem *p, outcome *o) 
     return status ? status : read_arrays(s, REMAT_OPTIMIZER, o);
 }
 
-/* What is recorded is made into graphs when it comes for the second time. */
+/* Recorded launches become graphs when they occur for the second time. */
 static void expect_nothing_new(const outcome *o) {
     ck_assert_int_eq(o->allocations, fake_cuda_allocations());
     ck_assert_int_eq(o->graphs, fake_cuda_graphs());
@@ -224,7 +226,7 @@ static void expect_same(const outcome *a, const outcome *b, const char *what) {
 
 static const char *const optimizers[] = {"sgd", "adamw", "lamb", "lars", "adam"};
 
-START_TEST(same_as_the_cpu) {
+START_TEST(cuda_has_the_bits_of_the_cpu) {
     problem p;
     outcome cpu, cuda;
     char what[64];
@@ -234,7 +236,7 @@ START_TEST(same_as_the_cpu) {
         snprintf(what, sizeof what, "network %d, order %d", _i, (int)order);
         stand_in_reset(order * 1000 + (uint64_t)_i);
         ck_assert_msg(!run_problem(&p, "cuda", &cuda), "%s: %s", what, remat_last_error());
-        ck_assert_int_gt(fake_cuda_replays(), fake_cuda_graphs()); /* the third step's */
+        ck_assert_int_gt(fake_cuda_replays(), fake_cuda_graphs()); /* in the third step */
         expect_clean(what);
         expect_same(&cpu, &cuda, what);
         free(cuda.arrays);
@@ -246,7 +248,7 @@ END_TEST
 
 /* ---- Faults ---------------------------------------------------------------------------------------------------- */
 
-/* A call whose answer nobody needs (something is given back) may fail unheard; then the numbers are right. */
+/* A call whose result is not needed (a release) may fail unreported; then the numbers are right. */
 static void try_fault(const problem *p, const outcome *right, int64_t call, cudaError_t error) {
     outcome o;
     char what[64];
@@ -263,7 +265,7 @@ static void try_fault(const problem *p, const outcome *right, int64_t call, cuda
     free(o.arrays);
 }
 
-START_TEST(faults_at_every_call) {
+START_TEST(a_fault_at_any_call_gives_one_message) {
     problem p;
     outcome right;
     make_problem(&p, (uint64_t)_i + 2, optimizers[_i + 1]);
@@ -281,9 +283,9 @@ START_TEST(faults_at_every_call) {
 }
 END_TEST
 
-/* Times are taken by timers between programs (the fake sees to it that they are read when they have been reached); they change
- * no bits, and failing costs a sentence. */
-START_TEST(times_are_measured) {
+/* Timers between programs measure times, and the fake checks that they are read only after they were reached. Timers
+ * change no bits, and a failing timer gives one message. */
+START_TEST(timers_change_no_bits) {
     problem p;
     outcome cpu, cuda;
     remat_session *s;
@@ -315,12 +317,12 @@ START_TEST(times_are_measured) {
 }
 END_TEST
 
-/* A kernel that fails while it runs is heard of later, at the next wait; the sentence says how far the plan was. */
+/* A kernel that fails while it runs is reported later, at the next wait. The message names the step of the plan. */
 static bool break_at(int kernel) {
     problem p;
     outcome o = {.allocations = 0};
     remat_session *s;
-    make_problem(&p, 3, "adamw"); /* of which some kernels end before the plan does */
+    make_problem(&p, 3, "adamw"); /* some of its kernels finish before the plan does */
     stand_in_reset((uint64_t)kernel);
     remat_config config = p.config;
     config.device = "cuda";
@@ -328,8 +330,8 @@ static bool break_at(int kernel) {
     fake_cuda_break_at(kernel);
     ck_assert_int_eq(run_session(s, &p, &o), REMAT_DEVICE);
     expect_sentence("error 700");
-    expect_sentence("given last: ");
-    bool names_the_step = strstr(remat_last_error(), "of the plan");
+    expect_sentence("last");
+    bool names_the_step = says_all(remat_last_error(), "step|plan");
     remat_session_free(s);
     expect_clean("after a broken kernel");
     free(o.arrays);
@@ -337,8 +339,8 @@ static bool break_at(int kernel) {
     return names_the_step;
 }
 
-/* It may be heard of while the plan runs, or only when its end is waited for. */
-START_TEST(a_kernel_breaks_the_gpu) {
+/* The error is reported while the plan runs, or only at the final wait. */
+START_TEST(a_failing_kernel_is_reported_at_the_next_wait) {
     int named = 0, kernels = 12;
     for (int i = 0; i < kernels; i++) named += break_at(10 + 6 * i);
     ck_assert_int_gt(named, 0);
@@ -346,8 +348,8 @@ START_TEST(a_kernel_breaks_the_gpu) {
 }
 END_TEST
 
-/* A failed step is not the session's end. */
-START_TEST(the_session_goes_on) {
+/* The session can be used after a failed step. */
+START_TEST(session_continues_after_a_failed_step) {
     problem p;
     outcome first, again;
     make_problem(&p, 5, "sgd");
@@ -362,7 +364,7 @@ START_TEST(the_session_goes_on) {
     ck_assert(!write_inputs(s, 1) && !remat_gradients(s, &r) && !read_arrays(s, REMAT_GRADIENT, &first));
     fake_cuda_fail_at(fake_cuda_calls() + 60, cudaErrorUnknown);
     ck_assert_int_eq(remat_gradients(s, &r), REMAT_DEVICE);
-    expect_sentence("of the plan");
+    expect_sentence("plan");
     ck_assert(!remat_gradients(s, &r) && !read_arrays(s, REMAT_GRADIENT, &again));
     ck_assert(first.bytes == again.bytes && !memcmp(first.arrays, again.arrays, first.bytes));
     remat_session_free(s);
@@ -383,30 +385,30 @@ static void expect_refusal(remat_status expected, const char *part) {
     expect_clean(part);
 }
 
-START_TEST(machines_that_will_not_do) {
+START_TEST(unsuitable_machines_are_refused) {
     stand_in_reset(1);
     fake_cuda_machine(0, 13000, 1 << 30);
-    expect_refusal(REMAT_MISSING, "looking for GPUs");
+    expect_refusal(REMAT_MISSING, "GPU");
     fake_cuda_machine(1, 0, 1 << 30);
-    expect_refusal(REMAT_MISSING, "needs an NVIDIA driver");
+    expect_refusal(REMAT_MISSING, "NVIDIA driver");
     fake_cuda_machine(1, 12040, 1 << 30);
-    expect_refusal(REMAT_MISSING, "driver is made for CUDA 12.4");
+    expect_refusal(REMAT_MISSING, "driver|CUDA 12.4");
     fake_cuda_machine(1, 13000, 3 << 20);
-    expect_refusal(REMAT_MEMORY, "has 3145728 bytes of memory free");
+    expect_refusal(REMAT_MEMORY, "3145728 bytes|free");
     fake_cuda_machine(1, 13000, 1 << 30);
     stand_in_kernels_answer(cudaErrorNoKernelImageForDevice);
-    expect_refusal(REMAT_MISSING, "for GPU 0, of compute capability 8.0");
-    expect_sentence("kernels are for other GPUs");
+    expect_refusal(REMAT_MISSING, "GPU 0|compute capability 8.0");
+    expect_sentence("kernels");
     stand_in_kernels_answer(cudaErrorUnsupportedPtxVersion);
-    expect_refusal(REMAT_MISSING, "install a newer driver, or build Remat again");
+    expect_refusal(REMAT_MISSING, "driver|build");
     stand_in_kernels_answer(cudaSuccess);
     fake_cuda_machine(2, 13000, 1 << 30);
     setenv("LOCAL_RANK", "2", 1);
-    expect_refusal(REMAT_INVALID, "LOCAL_RANK is 2, but CUDA sees 2 GPUs");
+    expect_refusal(REMAT_INVALID, "LOCAL_RANK|2 GPUs");
 }
 END_TEST
 
-START_TEST(a_plan_too_large) {
+START_TEST(plans_larger_than_gpu_memory_are_refused) {
     rm_device *device;
     rm_block *block;
     stand_in_reset(1);
@@ -414,7 +416,7 @@ START_TEST(a_plan_too_large) {
     ck_assert(!rm_device_cuda.open(1, &device));
     ck_assert_uint_gt(rm_device_cuda.overhead_bytes(device), 0);
     ck_assert_int_eq(rm_device_cuda.block_create(device, 1 << 30, &block), REMAT_MEMORY);
-    expect_sentence("needs 1073741824 bytes of the GPU's memory, and 83886080 beside it ");
+    expect_sentence("1073741824 bytes|83886080");
     fake_cuda_machine(1, 13000, 256 << 20);
     uint64_t free = rm_device_cuda.free_bytes(device), beside = 83886080; /* 64 MiB and 16 */
     ck_assert_int_eq(rm_device_cuda.block_create(device, free - beside + 1, &block), REMAT_MEMORY);
@@ -425,8 +427,8 @@ START_TEST(a_plan_too_large) {
 }
 END_TEST
 
-/* The toolkit's own libraries, on a machine without a GPU; elsewhere they may open. */
-START_TEST(real_libraries) {
+/* The toolkit's real libraries on a machine without a GPU; with a GPU they may open. */
+START_TEST(real_libraries_open_or_say_why_not) {
     rm_device *device;
     unsetenv("REMAT_CUDART_LIBRARY");
     unsetenv("REMAT_CUBLAS_LIBRARY");
@@ -441,18 +443,18 @@ START_TEST(real_libraries) {
 }
 END_TEST
 
-START_TEST(no_library) {
+START_TEST(missing_library_is_reported) {
     rm_device *device;
     setenv("REMAT_CUDART_LIBRARY", "/nowhere/libcudart.so", 1);
     ck_assert_int_eq(rm_device_cuda.open(1, &device), REMAT_MISSING);
-    expect_sentence("REMAT_CUDART_LIBRARY=/nowhere/libcudart.so cannot be opened");
+    expect_sentence("REMAT_CUDART_LIBRARY=/nowhere/libcudart.so");
 }
 END_TEST
 
-/* ---- The device by itself -------------------------------------------------------------------------------------- */
+/* ---- The device alone ------------------------------------------------------------------------------------------ */
 
-/* Through two stages of 1 MiB, several times over, in pieces of odd sizes. */
-START_TEST(copies) {
+/* Copies through two staging buffers of 1 MiB, several times, in pieces of odd sizes. */
+START_TEST(copies_arrive_unchanged) {
     enum { BYTES = 5 * 1000 * 1000 + 17 };
     const rm_device_api *api = &rm_device_cuda;
     rm_device *device;
@@ -482,7 +484,7 @@ START_TEST(copies) {
 }
 END_TEST
 
-START_TEST(two_queues) {
+START_TEST(events_order_two_queues) {
     const rm_device_api *api = &rm_device_cuda;
     rm_device *device;
     rm_block *block;
@@ -500,7 +502,7 @@ START_TEST(two_queues) {
     if (ordered) api->event_wait(second, event);
     api->copy_out(second, out, memory, 64);
     ck_assert(!api->synchronize(second) && !api->synchronize(first));
-    ck_assert_int_eq(!fake_cuda_violation(), ordered); /* and without the event the fake sees it */
+    ck_assert_int_eq(!fake_cuda_violation(), ordered); /* without the event the fake reports a violation */
     if (ordered) ck_assert(out[0] == 7 && out[63] == 7);
     api->event_free(event);
     api->queue_free(first);
@@ -534,7 +536,7 @@ static void close_bench(bench *b) {
     rm_device_cuda.close(b->device);
 }
 
-/* A launcher of two "kernels", the first of which writes `key` to the memory's first byte. True: it launched them. */
+/* Launches two "kernels"; the first writes `key` to the first byte. Returns true if it launched them. */
 static bool launch(bench *b, int64_t key) {
     const rm_cuda_queue *q = &b->queue->shown;
     if (!rm_cuda_begin(q, &key, sizeof key)) return false;
@@ -551,7 +553,7 @@ static int first_byte(bench *b) {
     return byte;
 }
 
-START_TEST(recorded_at_second_sight) {
+START_TEST(launches_are_recorded_the_second_time) {
     bench b;
     open_bench(&b, (uint64_t)_i);
     for (int sight = 1; sight <= 5; sight++)
@@ -569,8 +571,8 @@ START_TEST(recorded_at_second_sight) {
 }
 END_TEST
 
-/* What one user of a queue recorded (a calibration, say) takes no room from the next. */
-START_TEST(a_spare_queue_holds_no_recordings) {
+/* Graphs recorded by one user of a queue (a calibration, for example) take no memory from the next user. */
+START_TEST(released_queue_keeps_no_graphs) {
     bench b;
     open_bench(&b, (uint64_t)_i);
     const rm_queue *first = b.queue;
@@ -590,8 +592,8 @@ START_TEST(a_spare_queue_holds_no_recordings) {
 }
 END_TEST
 
-/* The fake's graphs take 64 KiB each. */
-START_TEST(recording_has_bounds) {
+/* Each graph of the fake takes 64 KiB. */
+START_TEST(recording_stops_at_its_memory_limit) {
     enum { GRAPHS = RM_CUDA_GRAPH_BYTES / (64 << 10), CALLS = RM_CUDA_CALLS + 100 };
     bench b;
     open_bench(&b, 1);
@@ -602,7 +604,7 @@ START_TEST(recording_has_bounds) {
         }
     rm_recordings known;
     rm_device_cuda.recordings(b.queue, &known);
-    ck_assert_str_eq(known.ended, "the memory set aside for them is full");
+    ck_says_all(known.ended, "memory|full");
     ck_assert(known.graphs == GRAPHS && known.calls == RM_CUDA_CALLS && known.bytes == known.limit_bytes);
     ck_assert_int_eq(fake_cuda_graphs(), GRAPHS);
     ck_assert_int_eq(fake_cuda_replays(), 2 * GRAPHS);
@@ -611,8 +613,9 @@ START_TEST(recording_has_bounds) {
 }
 END_TEST
 
-/* Memory that another program takes while a graph is made is not the graph's, and does not end recording. */
-START_TEST(what_others_take_ends_no_recording) {
+/* Memory that another program takes while a graph is created is not charged to the graph, and does not end
+ * recording. */
+START_TEST(memory_of_other_programs_does_not_end_recording) {
     enum { LAUNCHES = 20 };
     bench b;
     rm_recordings known;
@@ -626,13 +629,13 @@ START_TEST(what_others_take_ends_no_recording) {
     ck_assert_msg(known.calls == LAUNCHES && known.graphs == LAUNCHES && !known.ended, "%lld of %lld: %s",
                   (long long)known.graphs, (long long)known.calls, known.ended ? known.ended : "");
     ck_assert_uint_eq(known.bytes,
-                      (LAUNCHES - 1) * (64u << 10) + 2 * RM_CUDA_NODE_BYTES); /* that one has two launches */
+                      (LAUNCHES - 1) * (64u << 10) + 2 * RM_CUDA_NODE_BYTES); /* the last graph has two launches */
     close_bench(&b);
     expect_clean("others");
 }
 END_TEST
 
-START_TEST(a_large_gpu_has_room_for_more_graphs) {
+START_TEST(large_gpu_allows_more_graphs) {
     static const uint64_t gib[] = {1, 80, 140}, mib[] = {16, 80, 128};
     for (int i = 0; i < 3; i++) {
         rm_device *device;
@@ -650,8 +653,8 @@ START_TEST(a_large_gpu_has_room_for_more_graphs) {
 }
 END_TEST
 
-/* Each call that recording makes, failed: one sentence, and from then on kernels are started as they come. */
-START_TEST(recording_that_fails) {
+/* Each call that recording makes fails once: one message, and from then on kernels are launched one by one. */
+START_TEST(failed_recording_falls_back_to_single_launches) {
     bench b;
     open_bench(&b, 3);
     ck_assert(launch(&b, 1) && !rm_device_cuda.synchronize(b.queue));
@@ -666,7 +669,7 @@ START_TEST(recording_that_fails) {
         fake_cuda_fail_at(fake_cuda_calls() + call, cudaErrorUnknown);
         (void)launch(&b, 1);
         ck_assert_int_eq(rm_device_cuda.synchronize(b.queue), REMAT_DEVICE);
-        expect_sentence("a fault that a test has asked for");
+        expect_sentence("requested by a test");
         (void)launch(&b, 1);
         ck_assert_int_eq(first_byte(&b), 1);
         (void)launch(&b, 2), (void)launch(&b, 2);
@@ -677,9 +680,9 @@ START_TEST(recording_that_fails) {
 }
 END_TEST
 
-/* What NVML sees appear with the first use of the GPU is the context (the fake's takes 300 MiB), for good. So is what libraries
- * take at first: a device that is opened later counts it all the same. */
-START_TEST(the_context_counts) {
+/* The memory that NVML reports after the first use of the GPU is the context (300 MiB in the fake), which stays. So
+ * does the memory of libraries. A device that is opened later counts both, too. */
+START_TEST(context_memory_is_counted) {
     problem p;
     remat_session *s;
     make_problem(&p, 2, "sgd");
@@ -689,7 +692,7 @@ START_TEST(the_context_counts) {
     stand_in_reset(1);
     rm_device *check;
     ck_assert(!rm_device_cuda.open(1, &check));
-    rm_device_cuda.close(check); /* as `remat train` does first (remat_device_check) */
+    rm_device_cuda.close(check); /* `remat train` calls it first (remat_device_check) */
     for (int i = 0; i < 2; i++) {
         ck_assert_msg(!remat_session_create(p.n.graph, p.loss, &config, &s), "%s", remat_last_error());
         ck_assert_uint_ge(rm_plan_summary_of(s).workspace_bytes,
@@ -700,7 +703,7 @@ START_TEST(the_context_counts) {
     remat_session *beside;
     ck_assert(!remat_session_create(p.n.graph, p.loss, &config, &s));
     ck_assert(!remat_session_create(p.n.graph, p.loss, &config, &beside));
-    ck_assert_uint_lt(rm_plan_summary_of(beside).workspace_bytes, 100u << 20); /* they share it */
+    ck_assert_uint_lt(rm_plan_summary_of(beside).workspace_bytes, 100u << 20); /* the sessions share the context */
     remat_session_free(s);
     remat_session_free(beside);
     config.memory_budget = 300u << 20;
@@ -710,7 +713,7 @@ START_TEST(the_context_counts) {
 }
 END_TEST
 
-START_TEST(speeds) {
+START_TEST(speeds_are_measured) {
     const rm_device_api *api = &rm_device_cuda;
     rm_device *device;
     rm_second_tier *tier;
@@ -730,26 +733,26 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("cuda");
     TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
-    tcase_add_loop_test(same, same_as_the_cpu, 0, rm_cases(60, 15));
+    tcase_add_loop_test(same, cuda_has_the_bits_of_the_cpu, 0, rm_cases(60, 15));
     tcase_set_timeout(faults, 120);
-    tcase_add_loop_test(faults, faults_at_every_call, 0, rm_cases(3, 1));
-    tcase_add_loop_test(faults, times_are_measured, 0, 2);
-    tcase_add_test(c, a_kernel_breaks_the_gpu);
-    tcase_add_test(c, the_session_goes_on);
-    tcase_add_test(c, machines_that_will_not_do);
-    tcase_add_test(c, a_plan_too_large);
-    tcase_add_test(c, real_libraries);
-    tcase_add_test(c, no_library);
-    tcase_add_loop_test(c, copies, 0, 8);
-    tcase_add_loop_test(c, two_queues, 0, 16);
-    tcase_add_loop_test(c, recorded_at_second_sight, 0, 4);
-    tcase_add_loop_test(c, a_spare_queue_holds_no_recordings, 0, 2);
-    tcase_add_test(c, recording_has_bounds);
-    tcase_add_test(c, what_others_take_ends_no_recording);
-    tcase_add_test(c, a_large_gpu_has_room_for_more_graphs);
-    tcase_add_test(c, recording_that_fails);
-    tcase_add_test(c, the_context_counts);
-    tcase_add_test(c, speeds);
+    tcase_add_loop_test(faults, a_fault_at_any_call_gives_one_message, 0, rm_cases(3, 1));
+    tcase_add_loop_test(faults, timers_change_no_bits, 0, 2);
+    tcase_add_test(c, a_failing_kernel_is_reported_at_the_next_wait);
+    tcase_add_test(c, session_continues_after_a_failed_step);
+    tcase_add_test(c, unsuitable_machines_are_refused);
+    tcase_add_test(c, plans_larger_than_gpu_memory_are_refused);
+    tcase_add_test(c, real_libraries_open_or_say_why_not);
+    tcase_add_test(c, missing_library_is_reported);
+    tcase_add_loop_test(c, copies_arrive_unchanged, 0, 8);
+    tcase_add_loop_test(c, events_order_two_queues, 0, 16);
+    tcase_add_loop_test(c, launches_are_recorded_the_second_time, 0, 4);
+    tcase_add_loop_test(c, released_queue_keeps_no_graphs, 0, 2);
+    tcase_add_test(c, recording_stops_at_its_memory_limit);
+    tcase_add_test(c, memory_of_other_programs_does_not_end_recording);
+    tcase_add_test(c, large_gpu_allows_more_graphs);
+    tcase_add_test(c, failed_recording_falls_back_to_single_launches);
+    tcase_add_test(c, context_memory_is_counted);
+    tcase_add_test(c, speeds_are_measured);
     suite_add_tcase(suite, same);
     suite_add_tcase(suite, faults);
     suite_add_tcase(suite, c);

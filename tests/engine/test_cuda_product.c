@@ -1,8 +1,8 @@
-/* test_cuda_product.c: matrix products on the CUDA device (engine/cuda/product.c), on the fake (tests/engine/fake_cuda), whose
- * cuBLASLt may be as unhelpful as it likes: they are right, their rows keep their bits whatever the number of rows, nothing is
- * taken or tried twice, and a fault at any call costs one sentence.
+/* test_cuda_product.c: matrix products of the CUDA device (engine/cuda/product.c) on the fake
+ * (tests/engine/fake_cuda), with an adversarial cuBLASLt. The products are right, a row has the same bits for every
+ * number of rows, nothing is allocated or tried twice, and a fault at any call gives one message.
  *
- * What this cannot show is what NVIDIA's cuBLASLt does. */
+ * NVIDIA's cuBLASLt is tested in tests/gpu. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #ifdef HAVE_CUDA_HEADERS
 
 #include "tests/engine/fake_cuda/stand_ins.h"
+#include "tests/says.h"
 
 /* ---- A device and three matrices on it ---------------------------------------------------------------------------- */
 
@@ -51,10 +52,10 @@ static void close_bench(bench *b) {
 
 static void expect_clean(const char *what) {
     ck_assert_msg(!fake_cuda_violation(), "%s: %s", what, fake_cuda_violation());
-    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld things were not given back", what, (long long)fake_cuda_live());
+    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld objects were not released", what, (long long)fake_cuda_live());
 }
 
-/* C as it is on the GPU after the product, C having been what the host has. `offset` numbers are left out before each. */
+/* Copies C from the host, multiplies, and copies C back. Each matrix starts `offset` numbers into its buffer. */
 static remat_status multiply(bench *b, rm_cuda_product p, int offset, float *c) {
     p.a = b->on_gpu[0] + offset, p.b = b->on_gpu[1] + offset, p.c = b->on_gpu[2] + offset;
     api->copy_in(b->queue, b->on_gpu[2], b->host[2], sizeof b->host[2]);
@@ -89,8 +90,8 @@ static void expect_right(const bench *b, const rm_cuda_product *p, int offset, c
     }
 }
 
-/* All transpositions, adding or not; rows further apart than they need be; beginning anywhere. */
-START_TEST(products_are_right) {
+/* All transpositions, with and without adding; padded rows; any start offset. */
+START_TEST(products_match_the_definition) {
     static const int64_t size[][3] = {{1, 1, 1}, {5, 7, 3}, {16, 8, 32}, {1, 20, 9}, {33, 1, 12}, {12, 64, 16}};
     static bench b;
     static float c[MOST];
@@ -110,8 +111,8 @@ START_TEST(products_are_right) {
 }
 END_TEST
 
-/* What cuBLASLt does not know, cuBLAS does. */
-START_TEST(without_an_algorithm) {
+/* If cuBLASLt has no algorithm, cuBLAS computes the product. */
+START_TEST(cublas_replaces_a_missing_algorithm) {
     static bench b;
     static float c[MOST];
     stand_in_reset(1);
@@ -127,8 +128,8 @@ START_TEST(without_an_algorithm) {
 }
 END_TEST
 
-/* Rows that lie far apart are multiplied by the algorithm of those that lie close, which must not refuse them. */
-START_TEST(rows_far_apart) {
+/* Widely spaced rows use the algorithm of contiguous rows, which must accept them. */
+START_TEST(widely_spaced_rows_are_multiplied) {
     static bench b;
     static float close[MOST], apart[MOST];
     stand_in_reset(1);
@@ -149,7 +150,7 @@ END_TEST
 
 /* ---- The same bits ------------------------------------------------------------------------------------------------ */
 
-/* The product of all rows, and those of `rows` each, into two arrays. */
+/* Computes the product of all rows at once, and in groups of `rows`, into two arrays. */
 static void make_both(bench *b, rm_cuda_product p, int64_t rows, float *whole, float *parts) {
     rm_cuda_product part = p;
     p.rows_like = rows;
@@ -181,7 +182,7 @@ static const struct {
 };
 enum { MOODS = sizeof moods / sizeof *moods };
 
-START_TEST(rows_keep_their_bits) {
+START_TEST(rows_have_the_same_bits_for_every_count) {
     static bench b;
     static float whole[MOST], parts[MOST];
     static const int64_t size[][4] = {{12, 8, 40, 4}, {15, 7, 33, 5}, {30, 64, 61, 1}, {8, 5, 90, 2}};
@@ -195,7 +196,8 @@ START_TEST(rows_keep_their_bits) {
         if (turned) p.ldb = p.k;
         make_both(&b, p, size[s][3], whole, parts);
         expect_right(&b, &p, 0, whole);
-        ck_assert_msg(!memcmp(whole, parts, sizeof whole), "shape %d: a row of %lld has other bits", s, (long long)p.m);
+        ck_assert_msg(!memcmp(whole, parts, sizeof whole), "shape %d: a row of %lld has different bits", s,
+                      (long long)p.m);
     }
     for (rm_cuda_way way = RM_CUDA_WHOLE; way < RM_CUDA_WAYS; way++) {
         int64_t large = way == moods[_i / 4].way ? 4 : 0, small = way == RM_CUDA_BLOCKS ? 4 : 0;
@@ -206,8 +208,8 @@ START_TEST(rows_keep_their_bits) {
 }
 END_TEST
 
-/* Where there is no room to try all rows at once they are multiplied in parts, what is left over one by one. */
-START_TEST(in_parts) {
+/* If there is no memory to try all rows at once, they are multiplied in parts, and the remainder one by one. */
+START_TEST(rows_are_multiplied_in_parts_when_memory_is_short) {
     static bench b;
     static float whole[MOST], parts[MOST];
     bool some = false;
@@ -233,9 +235,9 @@ START_TEST(in_parts) {
 }
 END_TEST
 
-/* A sum is split where that is cuBLASLt's first choice and was seen to repeat; not where it does not, where it is too large to be
- * tried, nor where a switch says so. */
-START_TEST(split_sums_repeat) {
+/* A sum is split if that is cuBLASLt's first choice and its bits repeat; not if they differ, if it is too large to try,
+ * or if a switch forbids it. */
+START_TEST(sums_are_split_only_if_their_bits_repeat) {
     static const struct {
         unsigned whims;
         const char *off;
@@ -270,8 +272,8 @@ START_TEST(split_sums_repeat) {
 }
 END_TEST
 
-/* The tests above bite: without rows_like the bits do differ. */
-START_TEST(rows_alone_have_other_bits) {
+/* Checks the tests above: without rows_like the bits differ. */
+START_TEST(without_rows_like_the_bits_differ) {
     static bench b;
     static float whole[MOST], parts[MOST], alone[MOST];
     stand_in_reset(1);
@@ -283,8 +285,8 @@ START_TEST(rows_alone_have_other_bits) {
 }
 END_TEST
 
-/* The first time takes memory and tries; later times only multiply. */
-START_TEST(nothing_is_decided_twice) {
+/* The first call allocates and tries algorithms; later calls only multiply. */
+START_TEST(algorithms_are_chosen_once) {
     static bench b;
     static float c[MOST];
     stand_in_reset(1);
@@ -305,8 +307,9 @@ START_TEST(nothing_is_decided_twice) {
 }
 END_TEST
 
-/* While launches are recorded nothing can be tried: the rows are right all the same, and the shape is decided later. */
-START_TEST(recorded_before_it_is_decided) {
+/* Algorithms cannot be tried while launches are recorded. The rows are right nevertheless, and the shape is decided
+ * later. */
+START_TEST(recording_postpones_the_choice) {
     static bench b;
     static float whole[MOST], parts[MOST], c[MOST];
     const int key = 7;
@@ -315,7 +318,7 @@ START_TEST(recorded_before_it_is_decided) {
     rm_cuda_product p = tight(12, 8, 40);
     make_both(&b, p, 4, whole, parts);
     rm_cuda_products_precision(b.device->products, RM_TF32);
-    rm_cuda_products_precision(b.device->products, RM_FP32); /* all is forgotten */
+    rm_cuda_products_precision(b.device->products, RM_FP32); /* forgets all shapes */
     const rm_cuda_queue *queue = (const rm_cuda_queue *)b.queue;
     p.a = b.on_gpu[0], p.b = b.on_gpu[1], p.c = b.on_gpu[2], p.rows_like = 4;
     api->copy_in(b.queue, b.on_gpu[2], b.host[2], sizeof b.host[2]);
@@ -352,7 +355,7 @@ static double error_of(bench *b, rm_precision precision) {
     return most;
 }
 
-START_TEST(precisions_are_asked_for) {
+START_TEST(requested_precision_is_used) {
     static bench b;
     stand_in_reset(1);
     ck_assert(!open_bench(&b));
@@ -360,14 +363,14 @@ START_TEST(precisions_are_asked_for) {
     ck_assert_msg(fp32 < 1e-5 && 10 * fp32 < tf32 && 2 * tf32 < bf16 && bf16 < 1, "errors %g, %g, %g", fp32, tf32,
                   bf16);
     ck_assert(error_of(&b, RM_FP32) == fp32);
-    fake_lt_is(FAKE_LT_NO_TENSOR_CORES); /* then it is fp32 */
+    fake_lt_is(FAKE_LT_NO_TENSOR_CORES); /* then fp32 is used */
     ck_assert(error_of(&b, RM_TF32) == fp32 && error_of(&b, RM_BF16) == fp32);
     close_bench(&b);
     expect_clean("precision");
 }
 END_TEST
 
-/* What is not rounded although it was asked for is counted, whatever the reason. */
+/* Products that stay in fp32 although a lower precision was requested are counted, for any reason. */
 START_TEST(products_left_in_fp32_are_counted) {
     static const unsigned reasons[] = {FAKE_LT_NO_TENSOR_CORES, FAKE_LT_FASTER_IN_FP32, FAKE_LT_KNOWS_NOTHING};
     static bench b;
@@ -396,8 +399,8 @@ START_TEST(products_left_in_fp32_are_counted) {
 }
 END_TEST
 
-/* A 256th of a large card would be more than parts need. (A card of the fake's has 300 MiB beside what is free.) */
-START_TEST(room_for_trials_is_bounded) {
+/* 1/256 of a large GPU would be more than the parts need. (300 MiB of the fake's GPU are not free.) */
+START_TEST(memory_for_trials_is_bounded) {
     static const struct { size_t card, room; } cases[] = {{1, 64}, {24, 97}, {32, 128}, {140, 128}, {288, 128}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rm_device *device;
@@ -412,7 +415,7 @@ START_TEST(room_for_trials_is_bounded) {
 }
 END_TEST
 
-START_TEST(precisions_by_name) {
+START_TEST(unknown_precisions_are_refused) {
     static const struct {
         const rm_device_api *api;
         const char *name;
@@ -431,13 +434,13 @@ START_TEST(precisions_by_name) {
         rm_device *device = cases[i].api == api ? b.device : cases[i].api == &rm_device_cpu ? cpu : NULL;
         ck_assert_int_eq(rm_device_set_precision(cases[i].api, device, cases[i].name, &p), cases[i].status);
         if (!cases[i].status) ck_assert_int_eq(p, cases[i].precision);
-        if (cases[i].status) ck_assert_msg(!!strstr(remat_last_error(), "precision"), "%s", remat_last_error());
+        if (cases[i].status) ck_says_all(remat_last_error(), "precision");
     }
     rm_device_cpu.close(cpu);
-    b.device->major = 7; /* Turing's tensor cores know neither */
+    b.device->major = 7; /* Turing's tensor cores support neither */
     rm_precision p;
     ck_assert_int_eq(rm_device_set_precision(api, b.device, "tf32", &p), REMAT_MISSING);
-    ck_assert_msg(!!strstr(remat_last_error(), "Ampere"), "%s", remat_last_error());
+    ck_says_all(remat_last_error(), "Ampere");
     ck_assert_int_eq(rm_device_set_precision(api, b.device, "fp32", &p), REMAT_OK);
     close_bench(&b);
     expect_clean("precisions by name");
@@ -453,8 +456,8 @@ static remat_status run_all(bench *b, float *c) {
     return multiply(b, p, 0, c);
 }
 
-/* A trial that fails is no failure: then rows are multiplied in another way. */
-START_TEST(faults_at_every_call) {
+/* A failing trial is not an error: the rows are then multiplied in another way. */
+START_TEST(a_fault_at_any_call_gives_one_message) {
     static bench b;
     static float right[MOST], c[MOST];
     static const cudaError_t errors[] = {cudaErrorMemoryAllocation, cudaErrorUnknown};
@@ -472,7 +475,7 @@ START_TEST(faults_at_every_call) {
         remat_status status = run_all(&b, c);
         fake_cuda_fail_at(0, 0);
         ck_assert_msg(status || !memcmp(c, right, sizeof c), "%s: other bits", what);
-        ck_assert_msg(!status || strlen(remat_last_error()) > 20, "%s: no sentence", what);
+        ck_assert_msg(!status || strlen(remat_last_error()) > 20, "%s: no message", what);
         close_bench(&b);
         expect_clean(what);
     }
@@ -482,20 +485,20 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("cuda_product");
     TCase *c = tcase_create("cuda_product");
-    tcase_add_loop_test(c, products_are_right, 0, 8);
-    tcase_add_test(c, without_an_algorithm);
-    tcase_add_loop_test(c, rows_far_apart, 0, 2);
-    tcase_add_loop_test(c, rows_keep_their_bits, 0, 4 * MOODS);
-    tcase_add_test(c, in_parts);
-    tcase_add_test(c, split_sums_repeat);
-    tcase_add_test(c, rows_alone_have_other_bits);
-    tcase_add_test(c, nothing_is_decided_twice);
-    tcase_add_test(c, recorded_before_it_is_decided);
-    tcase_add_test(c, precisions_are_asked_for);
+    tcase_add_loop_test(c, products_match_the_definition, 0, 8);
+    tcase_add_test(c, cublas_replaces_a_missing_algorithm);
+    tcase_add_loop_test(c, widely_spaced_rows_are_multiplied, 0, 2);
+    tcase_add_loop_test(c, rows_have_the_same_bits_for_every_count, 0, 4 * MOODS);
+    tcase_add_test(c, rows_are_multiplied_in_parts_when_memory_is_short);
+    tcase_add_test(c, sums_are_split_only_if_their_bits_repeat);
+    tcase_add_test(c, without_rows_like_the_bits_differ);
+    tcase_add_test(c, algorithms_are_chosen_once);
+    tcase_add_test(c, recording_postpones_the_choice);
+    tcase_add_test(c, requested_precision_is_used);
     tcase_add_test(c, products_left_in_fp32_are_counted);
-    tcase_add_test(c, room_for_trials_is_bounded);
-    tcase_add_test(c, precisions_by_name);
-    tcase_add_loop_test(c, faults_at_every_call, 0, MOODS);
+    tcase_add_test(c, memory_for_trials_is_bounded);
+    tcase_add_test(c, unknown_precisions_are_refused);
+    tcase_add_loop_test(c, a_fault_at_any_call_gives_one_message, 0, MOODS);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

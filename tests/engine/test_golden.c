@@ -1,11 +1,12 @@
-/* test_golden.c: the engine against PyTorch, from files (tests/golden/): loss, every gradient, and ten steps of each
- * optimizer, for each kind of cell, for an LSTM with projections, for a mixture of the other layers, for layers of pictures, whose
- * running statistics count, and for sequences of different lengths; and truncated back-propagation; under several plans.
+/* test_golden.c: compares the engine with results of PyTorch in files (tests/golden/): loss, every gradient, and ten
+ * steps of each optimizer, for each kind of cell, an LSTM with projections, a mixture of the other layers, image
+ * layers with running statistics, and sequences of different lengths; and truncated back-propagation; under several
+ * plans.
  *
- * Tolerance. The files hold float64 results; we compute in float. One rounding is 2^-24 of a number, and an array's error
- * is measured against its largest magnitude M: LIMIT * 2^-24 * M. PyTorch's own float run stays within 11 such units
- * of the files (make.py prints it); roundings differ in order here, and the sigmoid and tanh by an ulp or two, so the limit
- * is 48. An error in a formula shows at thousands of units. */
+ * Tolerance. The files hold float64 results; Remat computes in float. One rounding is 2^-24 of a number, and an
+ * array's error is measured against its largest magnitude M: LIMIT * 2^-24 * M. PyTorch's own float run stays within
+ * 11 such units of the files (make.py prints it). Here the order of roundings differs, and sigmoid and tanh differ
+ * by an ulp or two, so the limit is 48. A wrong formula is off by thousands of units. */
 #include <string.h>
 
 #include "tests/golden/golden.h"
@@ -108,7 +109,7 @@ static remat_value turned(remat_graph *g) {
                      target);
 }
 
-/* make.py's Planes. A part of a plane's rows is a slice of the plane as one row. */
+/* make.py's Planes. A part of a plane's rows is a slice of the plane in the shape of one row. */
 static remat_value planes(remat_graph *g) {
     const int64_t two[] = {2, 2}, wide[] = {2, 3};
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){B, 2, 2, 3});
@@ -144,7 +145,7 @@ static remat_value one_way(remat_graph *g, int cell, remat_value x, int64_t widt
     return ends.id ? remat_reset_states(g, y, ends) : y;
 }
 
-/* make.py's Packed: padding comes first in reversed time, and states begin anew behind it. */
+/* make.py's Packed: padding comes first in reversed time, and states are reset after it. */
 static remat_value packed(remat_graph *g) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E}), there = x, back = x;
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, 2});
@@ -162,7 +163,7 @@ static remat_value packed(remat_graph *g) {
 /* The networks, in the order of the loops below. */
 static const char *const names[] = {"lstm",     "gru",    "rnn",    "lstm_projected", "mixture",
                                     "pictures", "packed", "planes", "labels",         "turned"};
-enum { PROJECTED = NET_CELLS, MIXTURE }; /* from MIXTURE on, networks have no states that could go on */
+enum { PROJECTED = NET_CELLS, MIXTURE }; /* from MIXTURE on, networks have no carried states */
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
@@ -174,7 +175,7 @@ static remat_value build(remat_graph *g, int network) {
 
 /* ---- Comparing ---------------------------------------------------------------------------------------------------- */
 
-/* count values against array, starting at element `from` of it. */
+/* Compares count values with the array, starting at its element `from`. */
 static void compare(const golden_array *expected, int64_t from, const double *got, int64_t count, const char *what) {
     double largest = 0;
     for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));
@@ -186,7 +187,7 @@ static void compare(const golden_array *expected, int64_t from, const double *go
     }
 }
 
-/* Every array of one kind, against "FOLDER/its name". */
+/* Compares every array of one kind with "FOLDER/its name". */
 static void compare_all(remat_session *s, remat_kind kind, const golden *g, const char *folder, const char *what) {
     for (int64_t i = 0; i < remat_count(s, kind); i++) {
         remat_array info;
@@ -212,7 +213,7 @@ static void load(remat_session *s, const golden *g) {
     }
 }
 
-/* Packed's: the third number of each target is the length of its sequence. */
+/* For Packed: the third number of each target is the length of its sequence. */
 static void feed_packed(remat_session *s, const golden *g, int step) {
     const float *all = golden_find(g, "target", NULL)->data;
     float target[B][2], ends[T][B] = {0};
@@ -230,7 +231,7 @@ static void feed_packed(remat_session *s, const golden *g, int step) {
     CHECKED(remat_write(s, REMAT_INPUT, 3, ends, sizeof ends));
 }
 
-/* Batch number `step`: the files hold STEPS of them in one array. */
+/* Writes batch number `step`. The files hold STEPS batches in one array. */
 static void feed(remat_session *s, const golden *g, int step) {
     static const char *const slot[] = {"input", "target"};
     if (remat_count(s, REMAT_INPUT) == 4) {
@@ -261,7 +262,7 @@ static const recipe recipes[] = {
     {"adamw", {.optimizer = "adamw", .beta1 = 0.8, .beta2 = 0.99, .epsilon = 1e-3, .weight_decay = 0.1}, 0.01},
 };
 
-/* Three ways to run the same step: everything kept; recomputed from a few tiles; the embedding not folded. */
+/* Three ways to run the same step: keep everything; recompute from a few tiles; do not fold the embedding. */
 static remat_config with_plan(remat_config config, int plan) {
     config.device = "cpu";
     config.threads = plan == 2 ? 2 : 1;
@@ -273,7 +274,7 @@ static remat_config with_plan(remat_config config, int plan) {
 }
 enum { PLANS = 3 };
 
-/* Session and file for (network, plan, recipe); the caller ends with done(). */
+/* Opens session and file for (network, plan, recipe). The caller must call done(). */
 typedef struct {
     remat_graph *graph;
     remat_session *session;
@@ -297,7 +298,7 @@ static void done(fixture *b) {
     golden_close(b->file);
 }
 
-START_TEST(loss_and_gradients) {
+START_TEST(loss_and_gradients_match_pytorch) {
     int network = _i / PLANS, plan = _i % PLANS;
     fixture b = start(network, plan, &recipes[1]);
     feed(b.session, b.file, 0);
@@ -309,7 +310,7 @@ START_TEST(loss_and_gradients) {
 }
 END_TEST
 
-START_TEST(ten_steps) {
+START_TEST(ten_steps_match_pytorch) {
     int network = _i / PLANS, plan = _i % PLANS;
     for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++) {
         const recipe *r = &recipes[k];
@@ -331,7 +332,7 @@ START_TEST(ten_steps) {
 }
 END_TEST
 
-/* Only finite numbers are asked of what lies behind a sequence's end. */
+/* Values after the end of a sequence only need to be finite. */
 START_TEST(padding_changes_no_bit) {
     enum { PACKED = MIXTURE + 2 };
     fixture b = start(PACKED, _i, &recipes[1]);
@@ -369,8 +370,8 @@ static fixture start_stateful(int network, int plan, int micro_steps) {
     return start(network, plan, &plain);
 }
 
-/* The ten batches are windows of one sequence: PyTorch's states are detached between them. */
-START_TEST(gradients_end_at_windows) {
+/* The ten batches are windows of one sequence; in PyTorch the states are detached between them. */
+START_TEST(gradients_stop_at_the_start_of_a_window) {
     int network = _i / PLANS, plan = _i % PLANS;
     fixture b = start_stateful(network, plan, STEPS);
     remat_step_result r;
@@ -384,7 +385,7 @@ START_TEST(gradients_end_at_windows) {
 }
 END_TEST
 
-START_TEST(a_step_a_window) {
+START_TEST(one_step_per_window_matches_pytorch) {
     int network = _i / PLANS, plan = _i % PLANS;
     fixture b = start_stateful(network, plan, 1);
     double losses[STEPS];
@@ -405,11 +406,11 @@ int main(void) {
     Suite *suite = suite_create("golden");
     TCase *tcase = tcase_create("pytorch");
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, loss_and_gradients, 0, runs);
-    tcase_add_loop_test(tcase, ten_steps, 0, runs);
+    tcase_add_loop_test(tcase, loss_and_gradients_match_pytorch, 0, runs);
+    tcase_add_loop_test(tcase, ten_steps_match_pytorch, 0, runs);
     tcase_add_loop_test(tcase, padding_changes_no_bit, 0, PLANS);
-    tcase_add_loop_test(tcase, gradients_end_at_windows, 0, MIXTURE * PLANS);
-    tcase_add_loop_test(tcase, a_step_a_window, 0, MIXTURE * PLANS);
+    tcase_add_loop_test(tcase, gradients_stop_at_the_start_of_a_window, 0, MIXTURE * PLANS);
+    tcase_add_loop_test(tcase, one_step_per_window_matches_pytorch, 0, MIXTURE * PLANS);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

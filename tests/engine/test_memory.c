@@ -1,6 +1,6 @@
-/* test_memory.c: the second promise. The planned peak is the arena's size and the measured high-water mark, to the byte;
- * after the first step nothing is allocated; and where an allocation fails, creating or stepping a session answers
- * MEMORY, having leaked nothing (the sanitizers' leak check watches this test too). */
+/* test_memory.c: the second promise. The planned peak is the arena's size and the measured high-water mark, to the
+ * byte. Nothing is allocated after the first step. If an allocation fails, creating or stepping a session returns
+ * MEMORY and leaks nothing (the sanitizers' leak check covers this test, too). */
 #define _GNU_SOURCE
 #include "tests/engine/interpose.h"
 
@@ -38,8 +38,8 @@ static remat_config configured(const choice *c) {
     return config;
 }
 
-/* Peak as planned == arena as used, whatever is resident; and the parts add up. */
-START_TEST(planned_is_measured) {
+/* The planned peak equals the used arena, whatever is resident, and the parts add up. */
+START_TEST(planned_peak_is_the_measured_peak) {
     const net *n = &nets[_i / CHOICES];
     remat_config config = configured(&choices[_i % CHOICES]);
     remat_graph *g;
@@ -63,10 +63,10 @@ START_TEST(planned_is_measured) {
 }
 END_TEST
 
-/* What is really written, not what was claimed: the activations are painted, a step is run, and the furthest byte that
- * changed lies within the last buffer: a buffer ends in at most 63 bytes of padding, and scratch is not used to its last
- * byte by every kernel. Beyond the arena lies a guard page, so a write past the plan is a crash. */
-START_TEST(the_plan_is_really_used) {
+/* Checks the bytes really written: paints the activations, runs a step, and finds the last changed byte in the last
+ * buffer. A buffer ends with at most 63 bytes of padding, and not every kernel uses its whole scratch buffer. A guard
+ * page follows the arena, so a write past the plan crashes. */
+START_TEST(a_step_uses_the_whole_arena) {
     const net *n = &nets[_i / CHOICES];
     remat_config config = configured(&choices[_i % CHOICES]);
     remat_graph *g;
@@ -74,7 +74,7 @@ START_TEST(the_plan_is_really_used) {
     remat_step_result r;
     CHECKED(remat_graph_create(&g));
     CHECKED(remat_session_create(g, net_build(g, n), &config, &s));
-    rm_arena *arena = (rm_arena *)s->runner.block; /* what a block of the cpu is */
+    rm_arena *arena = (rm_arena *)s->runner.block; /* the cpu's type of a block */
     remat_plan_summary plan = rm_plan_summary_of(s);
     uint64_t resident = plan.planned_peak_bytes - plan.activations_peak_bytes, last = 0;
     ck_assert_uint_eq(rm_arena_bytes(arena), plan.planned_peak_bytes);
@@ -92,8 +92,8 @@ START_TEST(the_plan_is_really_used) {
 }
 END_TEST
 
-/* More segments never need more activations than none at all does; many need far less, where T is long. */
-START_TEST(segments_save) {
+/* Segments never need more activations than none; for long T, many segments need far less. */
+START_TEST(segments_need_fewer_bytes) {
     const net *n = &nets[4];
     uint64_t bytes[CHOICES];
     for (int i = 0; i < CHOICES; i++) {
@@ -113,9 +113,8 @@ START_TEST(segments_save) {
 }
 END_TEST
 
-/* Steps 2..5: no malloc, no free, no mmap, from anybody; no allocation of ours either. (Check's own assertions allocate, so
- * none is made in between.) */
-START_TEST(nothing_after_the_first_step) {
+/* Steps 2..5 call no malloc, free or mmap, in any library. (Check's assertions allocate, so none is in between.) */
+START_TEST(nothing_is_allocated_after_the_first_step) {
     const net *n = &nets[_i];
     remat_config config = configured(&choices[3]);
     remat_graph *g;
@@ -139,10 +138,10 @@ START_TEST(nothing_after_the_first_step) {
 }
 END_TEST
 
-/* The interposer counts at all. */
-START_TEST(counting_works) {
+/* The interposer counts. */
+START_TEST(allocations_are_counted) {
     interposed before = interposed_now();
-    void *volatile block = malloc(100); /* volatile: the compiler may not leave the pair out */
+    void *volatile block = malloc(100); /* volatile: so that the compiler keeps the pair */
     interposed between = interposed_now();
     free(block);
     interposed after = interposed_now();
@@ -164,7 +163,7 @@ START_TEST(counting_works) {
 }
 END_TEST
 
-/* Graph, session, one step; the n-th allocation fails. Returns the first status that is not OK. */
+/* Graph, session, one step; the n-th allocation fails. Returns the first status other than OK. */
 static remat_status attempt(const net *n, const choice *c, int64_t nth) {
     remat_config config = configured(c);
     remat_graph *g = NULL;
@@ -179,13 +178,13 @@ static remat_status attempt(const net *n, const choice *c, int64_t nth) {
     if (!status) status = write_zeros(s);
     if (!status) status = remat_step(s, 0.01, &r);
     rm_host_fail_at(0);
-    if (status) ck_assert_msg(strlen(remat_last_error()) > 10, "allocation %ld: no sentence", (long)nth);
+    if (status) ck_assert_msg(strlen(remat_last_error()) > 10, "allocation %ld: no message", (long)nth);
     remat_session_free(s);
     remat_graph_free(g);
     return status;
 }
 
-START_TEST(failing_the_nth_allocation) {
+START_TEST(a_failing_allocation_is_reported) {
     const net *n = &nets[_i % 4];
     const choice *c = &choices[_i / 4 ? 3 : 0];
     CHECKED(attempt(n, c, 0));
@@ -195,7 +194,7 @@ START_TEST(failing_the_nth_allocation) {
     ck_assert_int_gt(needed, 5);
     for (int64_t nth = 1; nth <= needed; nth++) {
         remat_status status = attempt(n, c, nth);
-        ck_assert_msg(status == REMAT_MEMORY, "allocation %ld of %ld failed, the answer was %d (%s)", (long)nth,
+        ck_assert_msg(status == REMAT_MEMORY, "allocation %ld of %ld failed, the status was %d (%s)", (long)nth,
                       (long)needed, status, remat_last_error());
     }
     CHECKED(attempt(n, c, needed + 1));
@@ -206,12 +205,12 @@ int main(void) {
     Suite *suite = suite_create("memory");
     TCase *tcase = tcase_create("budget");
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, planned_is_measured, 0, NETS * CHOICES);
-    tcase_add_loop_test(tcase, the_plan_is_really_used, 0, NETS * CHOICES);
-    tcase_add_test(tcase, segments_save);
-    tcase_add_test(tcase, counting_works);
-    tcase_add_loop_test(tcase, nothing_after_the_first_step, 0, NETS);
-    tcase_add_loop_test(tcase, failing_the_nth_allocation, 0, 8);
+    tcase_add_loop_test(tcase, planned_peak_is_the_measured_peak, 0, NETS * CHOICES);
+    tcase_add_loop_test(tcase, a_step_uses_the_whole_arena, 0, NETS * CHOICES);
+    tcase_add_test(tcase, segments_need_fewer_bytes);
+    tcase_add_test(tcase, allocations_are_counted);
+    tcase_add_loop_test(tcase, nothing_is_allocated_after_the_first_step, 0, NETS);
+    tcase_add_loop_test(tcase, a_failing_allocation_is_reported, 0, 8);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

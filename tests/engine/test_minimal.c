@@ -1,5 +1,5 @@
-/* test_minimal.c: what a minimal recurrent layer keeps: its gates depend on no state, so where every tile is a segment of its own,
- * a sequence costs the carried states at the cuts, and nothing else. */
+/* test_minimal.c: the memory of minimal recurrent layers. Their gates do not depend on the state, so if every tile is a
+ * segment, a sequence costs only the carried states at the cuts. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -32,8 +32,8 @@ static uint64_t activations(int64_t tiles, bool lstm, bool convolved) {
 
 static uint64_t aligned(uint64_t floats) { return (floats * sizeof(float) + 63) / 64 * 64; }
 
-/* h (B,H) a cut, and the rows (B,2,H) that a convolution behind it looks back at. */
-START_TEST(a_cut_is_the_carried_state) {
+/* Each cut carries h (B,H), and the rows (B,2,H) that a convolution after it reads back. */
+START_TEST(a_cut_costs_only_the_carried_state) {
     bool lstm = _i % 2, convolved = _i / 2;
     uint64_t cut = aligned(B * H) + (convolved ? aligned(B * 2 * H) : 0);
     ck_assert_uint_eq(activations(200, lstm, convolved) - activations(100, lstm, convolved), 100 * cut);
@@ -43,7 +43,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("minimal");
     TCase *tests = tcase_create("minimal");
-    tcase_add_loop_test(tests, a_cut_is_the_carried_state, 0, 4);
+    tcase_add_loop_test(tests, a_cut_costs_only_the_carried_state, 0, 4);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_null.c: NULL for every pointer of every public function (remat.h, "NULL"): a status is INVALID, with a sentence that
- * names the function; everything else returns as if there were nothing, and does nothing. */
+/* test_null.c: NULL for every pointer of every public function (remat.h, "NULL"). Functions with a status return
+ * INVALID and name themselves in the message; all others do nothing and return an empty value. */
 #include <check.h>
 #include <ctype.h>
 #include <stdio.h>
@@ -122,7 +122,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_apply(graph, &op, NULL, 1, NULL, &none))                                                                   \
     X(remat_apply(graph, &op, &loss, 1, NULL, NULL))
 
-/* Values that are 0, or -1, or NULL: what is compared says which. */
+/* Calls that return 0, -1 or NULL; the comparison says which. */
 #define OTHER_CALLS(X)                                                                                                 \
     X(remat_input(NULL, "y", REMAT_F32, REMAT_SEQUENCE, 3, dim).id == 0)                                               \
     X(remat_input(graph, NULL, REMAT_F32, REMAT_SEQUENCE, 3, dim).id == 0)                                             \
@@ -234,7 +234,7 @@ static char text[REMAT_DESC_TEXT];
 static const char *const status_calls[] = {STATUS_CALLS(TEXT_OF)}, *const other_calls[] = {OTHER_CALLS(TEXT_OF)};
 enum { N_STATUS = sizeof status_calls / sizeof *status_calls, N_OTHER = sizeof other_calls / sizeof *other_calls };
 
-/* The sentence begins with the function, or with the array that was to be copied. */
+/* The message starts with the function, or with the array to be copied. */
 static void expect_invalid(remat_status status, const char *call) {
     const char *said = remat_last_error();
     size_t length = strcspn(call, "(");
@@ -243,20 +243,20 @@ static void expect_invalid(remat_status status, const char *call) {
                   call, said);
 }
 
-START_TEST(a_status_is_invalid) {
+START_TEST(null_gives_status_invalid) {
 #define EXPECT_INVALID(call) expect_invalid(call, #call);
     STATUS_CALLS(EXPECT_INVALID)
 }
 END_TEST
 
-START_TEST(anything_else_is_nothing) {
+START_TEST(null_gives_an_empty_value) {
 #define EXPECT_NOTHING(call) ck_assert_msg(call, "%s", #call);
     OTHER_CALLS(EXPECT_NOTHING)
 }
 END_TEST
 
-/* What is optional stays so. */
-START_TEST(results_may_be_unwanted) {
+/* Optional pointers may be NULL. */
+START_TEST(null_results_are_allowed) {
     float x[24] = {0};
     CHECKED(remat_write(session, REMAT_INPUT, 0, x, sizeof x));
     CHECKED(remat_gradients(session, NULL));
@@ -276,7 +276,7 @@ static bool is_tried(const char *name) {
     return false;
 }
 
-/* The headers' text without its comments; the caller's. */
+/* The headers' text without comments. The caller frees it. */
 static char *read_headers(void) {
     static const char *const path[] = {RM_SOURCE_DIR "/engine/remat/graph.h",   RM_SOURCE_DIR "/engine/remat/layers.h",
                                        RM_SOURCE_DIR "/engine/remat/ranks.h",   RM_SOURCE_DIR "/engine/remat/report.h",
@@ -298,7 +298,7 @@ static char *read_headers(void) {
     return text;
 }
 
-/* How many functions are called above; those of one function follow each other. */
+/* The number of functions called above. Calls of one function are adjacent. */
 static int count_tried(void) {
     int n = 0;
     const char *last = "";
@@ -312,8 +312,8 @@ static int count_tried(void) {
     return n;
 }
 
-/* A prototype is a name that begins with remat_, with parameters behind it, of which one is a pointer. */
-START_TEST(no_function_is_left_out) {
+/* A prototype is a name that starts with remat_, followed by parameters, one of them a pointer. */
+START_TEST(every_public_function_is_called) {
     char *header = read_headers();
     int found = 0;
     for (const char *at = header; (at = strstr(at, "remat_"));) {
@@ -327,7 +327,7 @@ START_TEST(no_function_is_left_out) {
         if (*at != '(' || within || !end || end[1] != ';' || !memchr(at, '*', (size_t)(end - at))) continue;
         ck_assert_uint_lt(length, sizeof name);
         snprintf(name, sizeof name, "%.*s", (int)length, begin);
-        ck_assert_msg(is_tried(name), "%s takes a pointer, and is not among the calls above", name);
+        ck_assert_msg(is_tried(name), "%s takes a pointer, but is not called above", name);
         found++;
     }
     ck_assert_int_eq(found, count_tried());
@@ -339,10 +339,10 @@ int main(void) {
     Suite *suite = suite_create("null");
     TCase *tests = tcase_create("null");
     tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, a_status_is_invalid);
-    tcase_add_test(tests, anything_else_is_nothing);
-    tcase_add_test(tests, results_may_be_unwanted);
-    tcase_add_test(tests, no_function_is_left_out);
+    tcase_add_test(tests, null_gives_status_invalid);
+    tcase_add_test(tests, null_gives_an_empty_value);
+    tcase_add_test(tests, null_results_are_allowed);
+    tcase_add_test(tests, every_public_function_is_called);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

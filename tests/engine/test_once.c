@@ -1,12 +1,13 @@
-/* test_once.c: once results of an op along time, which has one a tile: each is made once a step, before the first run that reads it,
- * whatever the plan and wherever in the net the op stands; and all runs of its tile read that one. */
+/* test_once.c: once results of an op along time, one per tile. Each is computed once per step, before the first run
+ * that reads it, under every plan and at every place in the network; all runs of its tile read it. */
 #include "engine/remat_op.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 
 enum { T = 11, TILE = 3, TILES = 4, B = 2, C = 3 };
 
-/* y = x (t0 + 1) of the tile, which is its once; in an evaluation, 1. It tells the other ranks how many timesteps it has seen. */
+/* y = x (t0 + 1), where t0 + 1 is the tile's once result; in an evaluation it is 1. The op tells the other ranks how
+ * many timesteps it has seen. */
 static int n_made, n_told;
 
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
@@ -60,7 +61,7 @@ static remat_value layer(net *n, remat_value x) {
     return remat_rnn_tanh(n->graph, x, param(n, 2, C, C), param(n, 2, C, C), REMAT_NONE, REMAT_NONE);
 }
 
-/* What is handed out is made of the op's result, which is then made again in the backward run. */
+/* The output depends on the op's result, which the backward run then recomputes. */
 static void describe(net *n, place where, remat_value *loss, remat_value *output) {
     *n = (net){.width = C};
     ck_assert(!remat_graph_create(&n->graph));
@@ -103,7 +104,7 @@ static void step(remat_session *s, place where, float *gradient, float y[T][B][C
     ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof(float) * T * B * C));
 }
 
-START_TEST(each_is_made_once) {
+START_TEST(once_results_are_computed_once) {
     net n;
     float first[C * C], y[T][B][C], other[C * C], its_y[T][B][C], evaluated[T][B][C];
     remat_value loss, output;
@@ -123,7 +124,7 @@ START_TEST(each_is_made_once) {
         char *steps = random_plan(s);
         again = open_session(&n, (place)_i, loss, &output, steps);
         step(again, (place)_i, other, its_y);
-        ck_assert_msg(!memcmp(first, other, sizeof first) && !memcmp(y, its_y, sizeof y), "other bits: %s", steps);
+        ck_assert_msg(!memcmp(first, other, sizeof first) && !memcmp(y, its_y, sizeof y), "different bits: %s", steps);
         remat_session_free(again);
         free(steps);
     }
@@ -141,8 +142,8 @@ static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     return (void)context, (void)bucket, REMAT_OK;
 }
 
-/* In training steps alone: ranks may evaluate as much as each likes. */
-START_TEST(evaluations_talk_to_nobody) {
+/* Only training steps call the other ranks; evaluations do not, so each rank may evaluate at any time. */
+START_TEST(evaluations_call_no_collectives) {
     net n;
     remat_value loss, output;
     remat_session *s;
@@ -165,8 +166,8 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("once");
     TCase *tests = tcase_create("once");
-    tcase_add_loop_test(tests, each_is_made_once, 0, PLACES);
-    tcase_add_test(tests, evaluations_talk_to_nobody);
+    tcase_add_loop_test(tests, once_results_are_computed_once, 0, PLACES);
+    tcase_add_test(tests, evaluations_call_no_collectives);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -1,12 +1,13 @@
-/* test_outputs.c: values that an evaluation hands out beside the loss. Whatever reads what the loss reads, in whatever order
- * the graph names it, training is what it is without; and the values are right, also those that are made of the loss itself.
- * test_random.c asks random networks for the same; here are the shapes that mistakes were found in. */
+/* test_outputs.c: outputs of an evaluation besides the loss. Readers of the loss's inputs, at any place in the graph,
+ * do not change training, and outputs have the right values, also those computed from the loss. test_random.c tests the
+ * same on random networks; these shapes once showed mistakes. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/engine/poison.h"
+#include "tests/says.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -38,7 +39,7 @@ static void feed(remat_session *s, int64_t index, uint32_t seed) {
     free(data);
 }
 
-/* Of a config with these outputs; every input is written. */
+/* A session of a config with these outputs, and with all inputs written. */
 static remat_session *session_with(remat_value loss, const remat_value *outputs, int n, remat_config config) {
     remat_session *s;
     config.outputs = outputs;
@@ -56,7 +57,7 @@ static float read_scalar(remat_session *s, int64_t output) {
     return value;
 }
 
-/* ---- Training is what it is without --------------------------------------------------------------------------- */
+/* ---- Training does not change --------------------------------------------------------------------------------- */
 
 static void expect_same_training(remat_value loss, const remat_value *outputs, int n, const remat_config *config) {
     remat_step_result with, without;
@@ -81,8 +82,8 @@ static remat_config config_of(int strategy, int64_t tile) {
     return config;
 }
 
-/* By depth: a reader of h that comes after the loss, and one before it. */
-START_TEST(a_reader_beside_the_loss) {
+/* By depth: a reader of h after the loss, and one before it. */
+START_TEST(readers_of_the_losss_input_do_not_change_training) {
     remat_config config = config_of(_i % N_STRATEGIES, _i / N_STRATEGIES);
     remat_value x = input("x", false), h = layer(remat_linear(graph, x, weight("w0"), REMAT_NONE), "w1");
     remat_value before = layer(h, "w2"), loss = remat_mse(graph, h, input("t", false)), after = layer(h, "w3");
@@ -93,8 +94,8 @@ START_TEST(a_reader_beside_the_loss) {
 }
 END_TEST
 
-/* Along time: reductions carry a running sum, whose gradient nobody makes. */
-START_TEST(a_reduction_beside_the_loss) {
+/* Along time: reductions carry a running sum, which has no gradient here. */
+START_TEST(reductions_besides_the_loss_do_not_change_training) {
     remat_config config = config_of(_i % N_STRATEGIES, _i / N_STRATEGIES ? 3 : 5);
     remat_value x = input("x", true), t = input("t", true);
     remat_value h = remat_rnn_tanh(graph, x, weight("w0"), weight("w1"), REMAT_NONE, REMAT_NONE);
@@ -106,8 +107,8 @@ START_TEST(a_reduction_beside_the_loss) {
 }
 END_TEST
 
-/* ... and training does no more work for what the loss does not depend on: the same calls in every program. */
-START_TEST(training_makes_only_what_the_loss_needs) {
+/* Training does no work for values on which the loss does not depend: every program makes the same calls. */
+START_TEST(training_computes_only_what_the_loss_needs) {
     remat_config config = config_of(1, 3);
     remat_value x = input("x", true);
     remat_value h = remat_rnn_tanh(graph, x, weight("w0"), weight("w1"), REMAT_NONE, REMAT_NONE);
@@ -130,9 +131,9 @@ END_TEST
 
 /* ---- Values --------------------------------------------------------------------------------------------------- */
 
-/* Without dropout a training step makes the values that an evaluation makes: of the spine, of leaves, across cuts, in tiles that
- * are dropped and made again. The last output is not on the way to the loss. */
-START_TEST(a_training_step_hands_them_out) {
+/* Without dropout a training step computes the values of an evaluation: of the spine, of leaves, across cuts, in tiles
+ * that are dropped and recomputed. The last output is not on the path to the loss. */
+START_TEST(training_steps_write_outputs) {
     enum { N = 4, MOST = T * B * W };
     bool timed = _i % 2;
     remat_config config = config_of(_i / 2 % N_STRATEGIES, _i / 2 / N_STRATEGIES ? 1 : 5);
@@ -157,8 +158,8 @@ START_TEST(a_training_step_hands_them_out) {
 }
 END_TEST
 
-/* By depth the loss may be made in one stage, and read in the next. */
-START_TEST(made_of_the_loss) {
+/* By depth, one stage may compute the loss and the next one read it. */
+START_TEST(outputs_may_depend_on_the_loss) {
     bool timed = _i / 2;
     remat_config config = config_of(0, _i % 2 ? 1 : timed ? 5 : 0);
     remat_value x = input("x", timed), t = input("t", timed);
@@ -169,7 +170,7 @@ START_TEST(made_of_the_loss) {
     remat_session *s = session_with(loss, outputs, 3, config);
     remat_step_result r;
     CHECKED(remat_evaluate(s, &r));
-    double near = 1e-5 * r.loss; /* the loss of a pass is added up in double */
+    double near = 1e-5 * r.loss; /* the loss of a pass is summed in double */
     ck_assert_msg(fabs(read_scalar(s, 0) - 2 * r.loss) < near, "%g is not twice %g", read_scalar(s, 0), r.loss);
     ck_assert_msg(fabs(read_scalar(s, 1) - 6 * r.loss) < near, "%g is not six times %g", read_scalar(s, 1), r.loss);
     ck_assert_msg(fabs(read_scalar(s, 2) - r.loss) < near, "%g is not %g", read_scalar(s, 2), r.loss);
@@ -177,7 +178,7 @@ START_TEST(made_of_the_loss) {
 }
 END_TEST
 
-START_TEST(as_many_as_one_likes) {
+START_TEST(there_may_be_many_outputs) {
     enum { MANY = 100 };
     remat_value x = input("x", true), h = remat_linear(graph, x, weight("w"), REMAT_NONE), outputs[MANY];
     remat_value mean = remat_mean_over_time(graph, h), loss = remat_mse(graph, h, x);
@@ -194,13 +195,13 @@ START_TEST(as_many_as_one_likes) {
 }
 END_TEST
 
-START_TEST(outputs_that_are_not_there) {
+START_TEST(null_outputs_are_refused) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s;
     remat_value x = input("x", true), loss = remat_mse(graph, remat_linear(graph, x, weight("w"), REMAT_NONE), x);
     config.n_outputs = 2;
     ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_INVALID);
-    ck_assert_str_eq(remat_last_error(), "n_outputs is 2, but there are no outputs");
+    ck_says_all(remat_last_error(), "n_outputs|2|outputs");
 }
 END_TEST
 
@@ -208,13 +209,13 @@ int main(void) {
     Suite *suite = suite_create("outputs");
     TCase *tests = tcase_create("outputs");
     tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_loop_test(tests, a_reader_beside_the_loss, 0, 2 * N_STRATEGIES);
-    tcase_add_loop_test(tests, a_reduction_beside_the_loss, 0, 2 * N_STRATEGIES);
-    tcase_add_test(tests, training_makes_only_what_the_loss_needs);
-    tcase_add_loop_test(tests, a_training_step_hands_them_out, 0, 4 * N_STRATEGIES);
-    tcase_add_loop_test(tests, made_of_the_loss, 0, 4);
-    tcase_add_test(tests, as_many_as_one_likes);
-    tcase_add_test(tests, outputs_that_are_not_there);
+    tcase_add_loop_test(tests, readers_of_the_losss_input_do_not_change_training, 0, 2 * N_STRATEGIES);
+    tcase_add_loop_test(tests, reductions_besides_the_loss_do_not_change_training, 0, 2 * N_STRATEGIES);
+    tcase_add_test(tests, training_computes_only_what_the_loss_needs);
+    tcase_add_loop_test(tests, training_steps_write_outputs, 0, 4 * N_STRATEGIES);
+    tcase_add_loop_test(tests, outputs_may_depend_on_the_loss, 0, 4);
+    tcase_add_test(tests, there_may_be_many_outputs);
+    tcase_add_test(tests, null_outputs_are_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,7 +1,7 @@
-/* test_outside.c: a loss of the program's own, as a program would bring it: forward, the gradients of outputs, backward; and
- * gradients of inputs. With a cross entropy written here a net has the gradients that it has with the built-in one, and its
- * own bits under every plan; heads run as often as they must; nothing is allocated; and calls in the wrong order are refused.
- * Random networks are in test_random.c. */
+/* test_outside.c: a loss computed by the caller: forward, gradients of outputs, backward; and gradients of inputs. With
+ * a cross-entropy written here, gradients match those of the built-in loss, and every plan has the same bits. Heads are
+ * not recomputed, nothing is allocated, and calls in the wrong order are refused. test_random.c tests random
+ * networks. */
 #define _GNU_SOURCE
 #include "engine/abi.h"
 #include "tests/engine/interpose.h"
@@ -11,10 +11,11 @@
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
 #include "tests/engine/team.h"
+#include "tests/says.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
-/* ---- A net, and a loss that is not the library's --------------------------------------------------------------- */
+/* ---- A network, and a loss of the caller ------------------------------------------------------------------------ */
 
 enum { T = 23, B = 3, C = 5, H = 8, V = 7, TILE = 4 };
 
@@ -33,7 +34,7 @@ static remat_value layer(remat_graph *g, int cell, remat_value x, int64_t width,
     return (cell == 0 ? remat_lstm : cell == 1 ? remat_gru : remat_rnn_tanh)(g, x, ih, hh, REMAT_NONE, REMAT_NONE);
 }
 
-/* x -> recurrent -> dropout -> recurrent -> linear: a class for each timestep. With a loss of the library, or without. */
+/* x -> recurrent -> dropout -> recurrent -> linear: a class for each timestep, with or without a built-in loss. */
 static tagger build(int cell, bool with_loss) {
     tagger t = {0};
     CHECKED(remat_graph_create(&t.graph));
@@ -60,7 +61,7 @@ static void feed(remat_session *s, int batch) {
     if (remat_count(s, REMAT_INPUT) > 1) CHECKED(remat_write(s, REMAT_INPUT, 1, targets, sizeof targets));
 }
 
-/* The mean over rows of log(sum exp) - logit of the target; its gradient takes the logits' place. */
+/* The mean over rows of log(sum exp) - logit of the target. The gradient replaces the logits. */
 static double cross_entropy(float logits[T * B * V], int batch) {
     double loss = 0;
     for (int row = 0; row < T * B; row++) {
@@ -74,7 +75,7 @@ static double cross_entropy(float logits[T * B * V], int batch) {
     return loss;
 }
 
-/* As a program writes it; the loss is its own. */
+/* A training step with the caller's own loss. */
 static remat_status own_gradients(remat_session *s, int batch, remat_step_result *r) {
     static _Thread_local float logits[T * B * V];
     remat_status status = remat_forward(s);
@@ -96,7 +97,7 @@ static remat_config configured(void) {
     return config;
 }
 
-/* Of a tagger without a loss of the library, unless it has one. */
+/* A session of a tagger; its logits are differentiated if it has no built-in loss. */
 static remat_session *open_session(const tagger *t, remat_config config) {
     remat_session *s;
     config.outputs = &t->logits;
@@ -130,7 +131,7 @@ static void expect_near(remat_session *a, remat_session *b, remat_kind kind, dou
 
 static void expect_invalid(remat_status status, const char *sentence) {
     ck_assert_int_eq(status, REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), sentence), "says \"%s\"", remat_last_error());
+    ck_says_all(remat_last_error(), sentence);
 }
 
 static void write_constant(remat_session *s, float value) {
@@ -139,10 +140,10 @@ static void write_constant(remat_session *s, float value) {
     CHECKED(remat_write(s, REMAT_OUTPUT_GRADIENT, 0, gradient, sizeof gradient));
 }
 
-/* ---- The same as with the built-in loss ------------------------------------------------------------------------ */
+/* ---- Comparison with the built-in loss ------------------------------------------------------------------------- */
 
-/* The built-in gradient of the logits is a float's rounding away, 6e-8; what that becomes in the sums behind it. Adam divides
- * by a gradient's size, so that a small element's rounding counts as much as a large one's. */
+/* The built-in gradient of the logits differs by a float rounding, 6e-8, which grows in the sums that follow. Adam
+ * divides by a gradient's magnitude, so the rounding of small elements counts as much as that of large ones. */
 enum { STEPS = 5 };
 static void compare_with_built_in(int cell, remat_config config) {
     tagger mine = build(cell, false), theirs = build(cell, true);
@@ -169,14 +170,14 @@ static void compare_with_built_in(int cell, remat_config config) {
     close_session(&theirs, b);
 }
 
-START_TEST(as_with_the_built_in_loss) {
+START_TEST(callers_loss_matches_the_built_in_loss) {
     remat_config config = configured();
     config.strategy = _i < 3 ? "none" : "sqrt";
     compare_with_built_in(_i % 3, config);
 }
 END_TEST
 
-START_TEST(in_micro_steps) {
+START_TEST(micro_steps_match_the_built_in_loss) {
     remat_config config = configured();
     config.micro_steps = 4;
     config.deterministic_world = _i;
@@ -184,7 +185,7 @@ START_TEST(in_micro_steps) {
 }
 END_TEST
 
-START_TEST(with_carried_states) {
+START_TEST(carried_states_match_the_built_in_loss) {
     remat_config config = configured();
     config.stateful = true;
     compare_with_built_in(0, config);
@@ -199,13 +200,13 @@ static void compare_on_a_rank(teammate *m) {
     compare_with_built_in(0, config);
 }
 
-START_TEST(on_ranks) {
+START_TEST(ranks_match_the_built_in_loss) {
     team_run(&(team){.size = 2, .deterministic_world = _i == 1}, &(remat_ranks){.weight = _i == 2 ? 0.5 : 1},
              compare_on_a_rank, NULL);
 }
 END_TEST
 
-/* An input's gradient is of this rank's batch alone, however the ranks' sums are made. */
+/* An input's gradient depends on this rank's batch alone, however the ranks sum theirs. */
 static void read_input_gradient(const remat_ranks *ranks, bool deterministic_world, float *gradient) {
     tagger t = build(0, false);
     remat_config config = configured();
@@ -226,7 +227,7 @@ static void compare_with_one_rank(teammate *m) {
     ck_assert(m->rank || !memcmp(here, alone, sizeof here)); /* the other rank drops other elements */
 }
 
-START_TEST(inputs_on_ranks) {
+START_TEST(input_gradients_are_of_the_ranks_own_batch) {
     team_run(&(team){.size = 2, .deterministic_world = _i == 1}, &(remat_ranks){.shard_optimizer = _i == 2},
              compare_with_one_rank, NULL);
 }
@@ -263,7 +264,7 @@ static trace run(const tagger *t, remat_config config, uint64_t *recomputed) {
     }
     read_all(s, REMAT_GRADIENT, &out);
     read_all(s, REMAT_PARAM, &out);
-    CHECKED(remat_evaluate(s, &r)); /* a lean plan may need less than the evaluation: the arena is for both */
+    CHECKED(remat_evaluate(s, &r)); /* both use the arena; a lean plan may need less than the evaluation */
     ck_assert_uint_eq(rm_plan_summary_of(s).planned_peak_bytes, r.arena_peak_bytes);
     remat_session_free(s);
     return out;
@@ -273,11 +274,11 @@ static void expect_same(const tagger *t, const trace *kept, const remat_config *
     uint64_t recomputed;
     trace other = run(t, *config, &recomputed);
     ck_assert_uint_eq(other.n, kept->n);
-    ck_assert_msg(!memcmp(other.norm, kept->norm, sizeof kept->norm), "%s: another norm", what);
-    ck_assert_msg(!memcmp(other.bits, kept->bits, kept->n), "%s: other gradients or parameters", what);
+    ck_assert_msg(!memcmp(other.norm, kept->norm, sizeof kept->norm), "%s: the norm differs", what);
+    ck_assert_msg(!memcmp(other.bits, kept->bits, kept->n), "%s: gradients or parameters differ", what);
 }
 
-/* Every saved(s) goes to the file when it is made, and comes back for its backward run. */
+/* Every saved block moves to the file after its run, and returns for its backward run. */
 static char *spill_all(const char *steps) {
     char *text, line[64];
     size_t length;
@@ -323,7 +324,7 @@ static void try_budgets(const tagger *t, const trace *kept, remat_config config)
     }
 }
 
-START_TEST(the_same_bits_for_every_plan) {
+START_TEST(every_plan_has_the_same_bits) {
     static const char *const strategies[] = {"segments", "sqrt", "lean", "optimal"};
     tagger t = build(_i % 3, false);
     remat_config config = configured();
@@ -342,8 +343,8 @@ START_TEST(the_same_bits_for_every_plan) {
 }
 END_TEST
 
-/* In double precision, by the ops' definitions. */
-START_TEST(gradients_in_double_precision) {
+/* Compares with the ops' definitions in double precision. */
+START_TEST(gradients_match_double_precision) {
     tagger t = build(_i, false);
     remat_session *s = open_session(&t, configured());
     remat_step_result r;
@@ -365,7 +366,7 @@ START_TEST(gradients_in_double_precision) {
 }
 END_TEST
 
-/* ---- What it costs --------------------------------------------------------------------------------------------- */
+/* ---- Cost ------------------------------------------------------------------------------------------------------- */
 
 static int forward_calls, backward_calls;
 static const char *counted_op;
@@ -392,8 +393,9 @@ static void expect_calls(remat_session *s, const char *op, int64_t forward, int6
     s->runner.api = before;
 }
 
-/* Once a tile, though tiles are run again: but what a head makes within, and its backward reads, is made twice. */
-START_TEST(a_head_is_not_recomputed) {
+/* A head runs once per tile although tiles are recomputed. But values inside a head that its backward reads are
+ * computed twice. */
+START_TEST(heads_are_not_recomputed) {
     tagger t = build(0, false);
     remat_config config = configured();
     config.strategy = "segments";
@@ -403,7 +405,7 @@ START_TEST(a_head_is_not_recomputed) {
     for (int kind = 0; kind < 3; kind++) {
         tagger other = {.graph = g, .logits = t.logits};
         if (kind == 1) other.logits = remat_linear(g, inner, matrix(g, "w2", V, V), REMAT_NONE);
-        if (kind == 2) other.logits = remat_tanh(g, t.logits); /* its backward reads its result: handed out */
+        if (kind == 2) other.logits = remat_tanh(g, t.logits); /* its backward reads its result, which is an output */
         remat_session *s = open_session(&other, config);
         int64_t n = rm_plan_summary_of(s).n_stages;
         feed(s, 0);
@@ -416,8 +418,8 @@ START_TEST(a_head_is_not_recomputed) {
 }
 END_TEST
 
-/* ... and is predicted: beside the plan, whose times are those of the same net without a head. */
-START_TEST(a_head_costs_the_same_in_every_plan) {
+/* The head's time is predicted besides the plan, whose times are those of the network without a head. */
+START_TEST(predicted_time_of_a_head_is_the_same_in_every_plan) {
     tagger t = build(0, false);
     remat_config config = configured();
     remat_session *s = open_session(&t, config);
@@ -429,7 +431,7 @@ START_TEST(a_head_costs_the_same_in_every_plan) {
     ck_assert_uint_eq(rm_plan_summary_of(s).fixed_ns, fixed);
     ck_assert_uint_gt(rm_plan_summary_of(s).recompute_ns, 0);
     remat_session_free(s);
-    config.calibration = ""; /* measured: but for what is made once */
+    config.calibration = ""; /* measured, except for values that are computed once */
     s = open_session(&t, config);
     ck_assert(rm_plan_summary_of(s).measured_times);
     ck_assert_uint_gt(rm_plan_summary_of(s).fixed_ns, rm_chain_once_ns(&s->chain));
@@ -437,9 +439,9 @@ START_TEST(a_head_costs_the_same_in_every_plan) {
 }
 END_TEST
 
-/* Outputs that are not differentiated come with the backward pass, as they do in any training step; a gradient from outside lies
- * where it was written. */
-START_TEST(other_outputs_come_later) {
+/* The backward pass writes outputs that are not differentiated, as in any training step. A gradient from the caller
+ * stays where it was written. */
+START_TEST(backward_writes_the_other_outputs) {
     static float inner[T * B * V], outer[T * B * V];
     tagger t = build(0, false);
     remat_value outputs[] = {remat_scale(t.graph, t.logits, 2), t.logits};
@@ -462,7 +464,7 @@ START_TEST(other_outputs_come_later) {
 }
 END_TEST
 
-START_TEST(both_halves_are_traced) {
+START_TEST(trace_covers_forward_and_backward) {
     tagger t = build(0, false);
     remat_config config = configured();
     config.strategy = "sqrt";
@@ -484,8 +486,8 @@ START_TEST(both_halves_are_traced) {
 }
 END_TEST
 
-/* A pass that has begun is not the next one, and half of one is no timeline. */
-START_TEST(half_a_trace_is_none) {
+/* A pass that has started is not "the next one", and half a pass is no timeline. */
+START_TEST(half_a_trace_is_refused) {
     tagger t = build(0, false);
     remat_session *s = open_session(&t, configured());
     remat_step_result r;
@@ -493,16 +495,16 @@ START_TEST(half_a_trace_is_none) {
     int64_t n;
     feed(s, 0);
     expect_invalid(remat_traced_timeline(s, &traced, &n),
-                   "call remat_trace_next, then remat_forward and remat_backward");
+                   "remat_trace_next|remat_forward|remat_backward");
     CHECKED(remat_forward(s));
     CHECKED(remat_trace_next(s));
     write_constant(s, 1);
     CHECKED(remat_backward(s, &r));
     expect_invalid(remat_traced_timeline(s, &traced, &n), "remat_trace_next");
     CHECKED(remat_forward(s));
-    expect_invalid(remat_traced_timeline(s, &traced, &n), "call remat_backward first");
-    CHECKED(remat_evaluate(s, &r)); /* gives it up; the next is traced in its place */
-    expect_invalid(remat_traced_timeline(s, &traced, &n), "call remat_forward and remat_backward");
+    expect_invalid(remat_traced_timeline(s, &traced, &n), "remat_backward");
+    CHECKED(remat_evaluate(s, &r)); /* abandons the pass; the next one is traced instead */
+    expect_invalid(remat_traced_timeline(s, &traced, &n), "remat_forward|remat_backward");
     CHECKED(own_gradients(s, 0, &r));
     CHECKED(remat_traced_timeline(s, &traced, &n));
     remat_text_free((char *)traced);
@@ -510,7 +512,7 @@ START_TEST(half_a_trace_is_none) {
 }
 END_TEST
 
-START_TEST(a_gradient_from_outside_takes_no_other_place) {
+START_TEST(callers_gradient_overwrites_no_other_value) {
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
@@ -532,7 +534,7 @@ START_TEST(a_gradient_from_outside_takes_no_other_place) {
 }
 END_TEST
 
-START_TEST(nothing_after_the_first_step) {
+START_TEST(nothing_is_allocated_after_the_first_step) {
     tagger t = build(0, false);
     remat_config config = configured();
     config.strategy = "sqrt";
@@ -562,33 +564,33 @@ END_TEST
 
 /* ---- The order of calls ---------------------------------------------------------------------------------------- */
 
-START_TEST(in_this_order) {
+START_TEST(calls_in_the_wrong_order_are_refused) {
     static float logits[T * B * V];
     tagger t = build(0, false);
     remat_session *s = open_session(&t, configured());
-    expect_invalid(remat_forward(s), "the input x has never been written");
+    expect_invalid(remat_forward(s), "input x|written");
     feed(s, 0);
-    expect_invalid(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits), "has not been made yet");
-    expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from: call remat_forward");
-    expect_invalid(remat_gradients(s, NULL), "this session differentiates outputs, whose gradients come from");
-    expect_invalid(remat_step(s, 0.1, NULL), "come from outside");
-    write_constant(s, 1); /* too early */
+    expect_invalid(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits), "output|yet");
+    expect_invalid(remat_backward(s, NULL), "forward pass|remat_forward");
+    expect_invalid(remat_gradients(s, NULL), "outputs|gradients");
+    expect_invalid(remat_step(s, 0.1, NULL), "outputs|gradients");
+    write_constant(s, 1); /* before remat_forward: too early */
     CHECKED(remat_forward(s));
     CHECKED(remat_read(s, REMAT_OUTPUT, 0, logits, sizeof logits));
-    expect_invalid(remat_update(s, 0.1, NULL), "call remat_forward and remat_backward before remat_update");
-    expect_invalid(remat_backward(s, NULL), "the gradient of output 0 has not been written since remat_forward");
+    expect_invalid(remat_update(s, 0.1, NULL), "remat_forward|remat_backward|remat_update");
+    expect_invalid(remat_backward(s, NULL), "gradient|output 0|remat_forward");
     write_constant(s, 1);
     CHECKED(remat_backward(s, NULL));
-    expect_invalid(remat_backward(s, NULL), "there is no forward pass");
+    expect_invalid(remat_backward(s, NULL), "forward pass");
     CHECKED(remat_forward(s));
-    expect_invalid(remat_backward(s, NULL), "has not been written"); /* of the last pass: used up */
-    CHECKED(remat_update(s, 0.1, NULL));                             /* of the pass before, whose gradients are there */
+    expect_invalid(remat_backward(s, NULL), "written"); /* the last pass consumed its gradient */
+    CHECKED(remat_update(s, 0.1, NULL));                             /* the gradients of the pass before are still there */
     close_session(&t, s);
 }
 END_TEST
 
-/* What is not written of a gradient is zero, whatever the last pass left there. */
-START_TEST(a_gradient_in_parts) {
+/* Unwritten parts of a gradient are zero, whatever the last pass left there. */
+START_TEST(unwritten_parts_of_a_gradient_are_zero) {
     tagger t = build(0, false);
     trace got[2] = {{.n = 0}, {.n = 0}};
     for (int i = 0; i < 2; i++) {
@@ -611,7 +613,7 @@ START_TEST(a_gradient_in_parts) {
         read_all(s, REMAT_GRADIENT, &got[i]);
         remat_session_free(s);
     }
-    ck_assert_msg(!memcmp(got[0].bits, got[1].bits, got[0].n), "parts that were not written count");
+    ck_assert_msg(!memcmp(got[0].bits, got[1].bits, got[0].n), "unwritten parts are not zero");
     remat_graph_free(t.graph);
 }
 END_TEST
@@ -631,7 +633,7 @@ static void parameter_between(remat_session *s) { write_between(s, REMAT_PARAM);
 static void output_between(remat_session *s) { write_between(s, REMAT_OUTPUT); }
 static void state_between(remat_session *s) { write_between(s, REMAT_CARRIED); }
 
-START_TEST(given_up_by_what_comes_between) {
+START_TEST(other_passes_abandon_the_forward_pass) {
     static void (*const between[])(remat_session *) = {evaluate_between, feed_between,   count_between,
                                                        change_between,   update_between, parameter_between,
                                                        output_between,   state_between};
@@ -646,14 +648,14 @@ START_TEST(given_up_by_what_comes_between) {
         CHECKED(remat_forward(s));
         write_constant(s, 1);
         between[i](s);
-        expect_invalid(remat_backward(s, NULL), "there is no forward pass to go on from");
+        expect_invalid(remat_backward(s, NULL), "forward pass");
     }
     close_session(&t, s);
 }
 END_TEST
 
-/* Twice forward is once; gradients that were made before may be read and written in between. */
-START_TEST(forward_again_begins_anew) {
+/* A second remat_forward replaces the first. Older gradients may be read and written in between. */
+START_TEST(second_forward_replaces_the_first) {
     tagger t = build(0, false);
     remat_step_result r;
     trace got[2] = {{.n = 0}, {.n = 0}};
@@ -678,13 +680,13 @@ START_TEST(forward_again_begins_anew) {
         read_all(s, REMAT_CARRIED, &got[i]);
         remat_session_free(s);
     }
-    ck_assert_msg(!memcmp(got[0].bits, got[1].bits, got[0].n), "forward again leaves something behind");
+    ck_assert_msg(!memcmp(got[0].bits, got[1].bits, got[0].n), "the first forward pass has an effect");
     remat_graph_free(t.graph);
 }
 END_TEST
 
-/* Where no output is differentiated, the two calls are remat_gradients. */
-START_TEST(two_halves_of_one_call) {
+/* If no output is differentiated, the two calls equal remat_gradients. */
+START_TEST(forward_and_backward_equal_gradients) {
     tagger t = build(0, true);
     remat_step_result whole, halves;
     trace a = {.n = 0}, b = {.n = 0};
@@ -701,24 +703,24 @@ START_TEST(two_halves_of_one_call) {
 }
 END_TEST
 
-START_TEST(not_for_sessions_that_do_not_train) {
+START_TEST(sessions_that_do_not_train_are_refused) {
     tagger t = build(0, false);
     remat_config config = configured();
     config.plan_only = true;
     remat_session *s = open_session(&t, config);
-    expect_invalid(remat_forward(s), "made to plan only");
-    expect_invalid(remat_backward(s, NULL), "made to plan only");
+    expect_invalid(remat_forward(s), "plan");
+    expect_invalid(remat_backward(s, NULL), "plan");
     remat_session_free(s);
     config = configured();
     config.inference = true;
     s = open_session(&t, config);
-    expect_invalid(remat_forward(s), "made for inference");
+    expect_invalid(remat_forward(s), "inference");
     ck_assert_int_eq(remat_count(s, REMAT_GRADIENT) + remat_count(s, REMAT_OUTPUT_GRADIENT), 0);
     close_session(&t, s);
 }
 END_TEST
 
-/* ---- What is refused ------------------------------------------------------------------------------------------- */
+/* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
 static void expect_refused(const tagger *t, remat_value loss, const remat_value *outputs, int n, int n_differentiated,
                            const char *sentence) {
@@ -730,7 +732,7 @@ static void expect_refused(const tagger *t, remat_value loss, const remat_value 
     expect_invalid(remat_session_create(t->graph, loss, &config, &s), sentence);
 }
 
-START_TEST(outputs_that_cannot_be_differentiated) {
+START_TEST(invalid_differentiated_outputs_are_refused) {
     tagger t = build(0, true);
     remat_graph *g = t.graph;
     remat_value data = remat_input(g, "data", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
@@ -743,15 +745,15 @@ START_TEST(outputs_that_cannot_be_differentiated) {
                              table,
                              remat_linear(g, data, table, REMAT_NONE)};
     expect_refused(&t, t.logits, NULL, 0, 0,
-                   "an op of your own with a scalar result, or differentiate outputs instead");
-    expect_refused(&t, REMAT_NONE, outputs, 1, 0, "training needs a loss, or outputs to differentiate");
-    expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated is 2; use 0 to n_outputs, which is 1");
-    expect_refused(&t, REMAT_NONE, outputs, 1, -1, "n_differentiated is -1");
-    expect_refused(&t, REMAT_NONE, outputs, 2, 2, "outputs 0 and 1 are one value");
-    expect_refused(&t, t.loss, outputs + 2, 1, 1, "depends on no parameter and no input that requires a gradient");
-    expect_refused(&t, t.loss, outputs + 3, 1, 1, "output 0 is the loss");
-    expect_refused(&t, t.loss, outputs + 4, 1, 1, "is made of the loss");
-    expect_refused(&t, REMAT_NONE, outputs + 5, 2, 1, "read it as a weight");
+                   "scalar|outputs");
+    expect_refused(&t, REMAT_NONE, outputs, 1, 0, "loss|outputs|differentiate");
+    expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated|2|n_outputs|1");
+    expect_refused(&t, REMAT_NONE, outputs, 1, -1, "n_differentiated|-1");
+    expect_refused(&t, REMAT_NONE, outputs, 2, 2, "0|1|one value");
+    expect_refused(&t, t.loss, outputs + 2, 1, 1, "parameter|input|gradient");
+    expect_refused(&t, t.loss, outputs + 3, 1, 1, "output 0|loss");
+    expect_refused(&t, t.loss, outputs + 4, 1, 1, "loss");
+    expect_refused(&t, REMAT_NONE, outputs + 5, 2, 1, "weight");
     remat_graph_free(g);
 }
 END_TEST
@@ -762,21 +764,22 @@ static void expect_mistake(remat_graph *g, remat_value value, const char *senten
     remat_graph_free(g);
 }
 
-START_TEST(values_that_have_no_gradient_of_their_own) {
+START_TEST(requires_grad_is_refused_for_other_values) {
     tagger t = build(0, false);
-    expect_mistake(t.graph, remat_requires_grad(t.graph, t.logits), "requires_grad is for inputs");
+    expect_mistake(t.graph, remat_requires_grad(t.graph, t.logits), "requires_grad|input");
     t = build(0, false);
-    expect_mistake(t.graph, remat_requires_grad(t.graph, (remat_value){99}), "not a value of this graph");
+    expect_mistake(t.graph, remat_requires_grad(t.graph, (remat_value){99}), "value|graph");
     t = build(0, true);
     remat_value tokens = remat_input(t.graph, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
-    expect_mistake(t.graph, remat_requires_grad(t.graph, tokens), "the input tokens is not f32");
+    expect_mistake(t.graph, remat_requires_grad(t.graph, tokens), "tokens|f32");
 }
 END_TEST
 
-/* ---- Inputs alone ---------------------------------------------------------------------------------------------- */
+/* ---- Networks without parameters -------------------------------------------------------------------------------- */
 
-/* Nothing is trained: mean((x - y)^2) by both of its sides, one of which asked after it was read. */
-START_TEST(a_net_without_parameters) {
+/* Nothing is trained: the gradients of mean((x - y)^2) with respect to x and y. One of them requires a gradient only
+ * after it was read. */
+START_TEST(inputs_have_gradients_without_parameters) {
     remat_graph *g;
     remat_session *s;
     CHECKED(remat_graph_create(&g));
@@ -791,7 +794,7 @@ START_TEST(a_net_without_parameters) {
     CHECKED(remat_write(s, REMAT_INPUT, 0, (float[]){1, 2, 3, 4}, 16));
     CHECKED(remat_write(s, REMAT_INPUT, 1, (float[]){0, 4, 3, 5}, 16));
     remat_step_result r;
-    for (int i = 0; i < 2; i++) CHECKED(remat_gradients(s, &r)); /* begins at zero each time */
+    for (int i = 0; i < 2; i++) CHECKED(remat_gradients(s, &r)); /* gradients start at zero each time */
     float dx[4], dy[4], dunread[4];
     ck_assert_int_eq(remat_count(s, REMAT_GRADIENT), 3);
     CHECKED(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, "x"), dx, 16));
@@ -812,29 +815,29 @@ int main(void) {
     Suite *suite = suite_create("outside");
     TCase *tests = tcase_create("outside");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, as_with_the_built_in_loss, 0, 6);
-    tcase_add_loop_test(tests, in_micro_steps, 0, 2);
-    tcase_add_test(tests, with_carried_states);
-    tcase_add_loop_test(tests, on_ranks, 0, 3);
-    tcase_add_loop_test(tests, inputs_on_ranks, 0, 3);
-    tcase_add_loop_test(tests, the_same_bits_for_every_plan, 0, 6);
-    tcase_add_loop_test(tests, gradients_in_double_precision, 0, 3);
-    tcase_add_test(tests, a_head_is_not_recomputed);
-    tcase_add_test(tests, other_outputs_come_later);
-    tcase_add_test(tests, both_halves_are_traced);
-    tcase_add_test(tests, half_a_trace_is_none);
-    tcase_add_test(tests, a_gradient_from_outside_takes_no_other_place);
-    tcase_add_test(tests, a_head_costs_the_same_in_every_plan);
-    tcase_add_test(tests, nothing_after_the_first_step);
-    tcase_add_test(tests, in_this_order);
-    tcase_add_test(tests, a_gradient_in_parts);
-    tcase_add_test(tests, given_up_by_what_comes_between);
-    tcase_add_test(tests, forward_again_begins_anew);
-    tcase_add_test(tests, two_halves_of_one_call);
-    tcase_add_test(tests, not_for_sessions_that_do_not_train);
-    tcase_add_test(tests, outputs_that_cannot_be_differentiated);
-    tcase_add_test(tests, values_that_have_no_gradient_of_their_own);
-    tcase_add_test(tests, a_net_without_parameters);
+    tcase_add_loop_test(tests, callers_loss_matches_the_built_in_loss, 0, 6);
+    tcase_add_loop_test(tests, micro_steps_match_the_built_in_loss, 0, 2);
+    tcase_add_test(tests, carried_states_match_the_built_in_loss);
+    tcase_add_loop_test(tests, ranks_match_the_built_in_loss, 0, 3);
+    tcase_add_loop_test(tests, input_gradients_are_of_the_ranks_own_batch, 0, 3);
+    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 6);
+    tcase_add_loop_test(tests, gradients_match_double_precision, 0, 3);
+    tcase_add_test(tests, heads_are_not_recomputed);
+    tcase_add_test(tests, backward_writes_the_other_outputs);
+    tcase_add_test(tests, trace_covers_forward_and_backward);
+    tcase_add_test(tests, half_a_trace_is_refused);
+    tcase_add_test(tests, callers_gradient_overwrites_no_other_value);
+    tcase_add_test(tests, predicted_time_of_a_head_is_the_same_in_every_plan);
+    tcase_add_test(tests, nothing_is_allocated_after_the_first_step);
+    tcase_add_test(tests, calls_in_the_wrong_order_are_refused);
+    tcase_add_test(tests, unwritten_parts_of_a_gradient_are_zero);
+    tcase_add_test(tests, other_passes_abandon_the_forward_pass);
+    tcase_add_test(tests, second_forward_replaces_the_first);
+    tcase_add_test(tests, forward_and_backward_equal_gradients);
+    tcase_add_test(tests, sessions_that_do_not_train_are_refused);
+    tcase_add_test(tests, invalid_differentiated_outputs_are_refused);
+    tcase_add_test(tests, requires_grad_is_refused_for_other_values);
+    tcase_add_test(tests, inputs_have_gradients_without_parameters);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_projected.c: two layers of LSTMs with projection, of sizes whose products go to the library and to several threads: the same
- * bits under every plan and number of threads, in the bytes that were planned; and what a cut carries. */
+/* test_projected.c: two LSTM layers with projection, large enough for library products and several threads. Every plan
+ * and number of threads has the same bits and uses the planned bytes. Also what a cut carries. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static void feed(remat_session *s) {
 
 enum { NUMBERS = 4 * H * (C + 3 * P) + 4 * 4 * H + 2 * P * H };
 
-/* All parameters after some steps; of these, the losses. */
+/* All parameters after some steps, and the losses of these steps. */
 static void train(way how, float *numbers, double *loss) {
     remat_value at;
     remat_graph *g = build(T, &at);
@@ -99,8 +99,8 @@ START_TEST(every_plan_has_the_same_bits) {
 }
 END_TEST
 
-/* h (B,P) and c (B,H) of each layer. */
-START_TEST(a_cut_is_the_carried_state) {
+/* A cut carries h (B,P) and c (B,H) of each layer. */
+START_TEST(a_cut_costs_only_the_carried_states) {
     enum { TILE = 4 };
     uint64_t bytes[2];
     for (int i = 0; i < 2; i++) {
@@ -120,7 +120,7 @@ int main(void) {
     TCase *tests = tcase_create("projected");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, every_plan_has_the_same_bits, 1, sizeof ways / sizeof *ways);
-    tcase_add_test(tests, a_cut_is_the_carried_state);
+    tcase_add_test(tests, a_cut_costs_only_the_carried_states);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,7 @@
-/* test_random.c: random networks under random plans. Whatever a valid plan recomputes, and whatever outputs there are beside
- * the loss, loss and gradients keep their bits, those of inputs and those begun from outside, too; and a directional derivative
- * and the ops' definitions in double precision say that the gradients are right, skip connections and all. */
+/* test_random.c: random networks under random plans. Every valid plan, with any outputs besides the loss, gives the
+ * same bits for the loss and all gradients, including those of inputs and those that start from the caller's loss. A
+ * directional derivative and the ops' definitions in double precision show that the gradients are right, also with skip
+ * connections. */
 #include <check.h>
 #include <math.h>
 
@@ -9,6 +10,7 @@
 #include "tests/engine/in_double.h"
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
+#include "tests/says.h"
 
 /* ---- Running and comparing ------------------------------------------------------------------------------------ */
 
@@ -48,7 +50,7 @@ static void expect_gradients_in_double(remat_session *s, const char *what) {
             gradient[k] = outside_constant(i, k) + 0.1 * y[k];
     }
     in_double_backward(&d);
-    in_double_expect(&d, 1e-3, 1e-3, what); /* float's 6e-8, over ten layers, steps and terms each; 2e-4 was seen */
+    in_double_expect(&d, 1e-3, 1e-3, what); /* float's 6e-8, over ten layers, steps and terms each; 2e-4 was observed */
     in_double_free(&d);
 }
 
@@ -61,7 +63,7 @@ static void expect_same_gradients(remat_session *a, remat_session *b, const char
     expect_same_arrays(a, b, REMAT_GRADIENT, what);
 }
 
-/* b gets a's running statistics: of as many steps. */
+/* Copies a's running statistics to b, so that both have seen as many steps. */
 static void copy_buffers(remat_session *a, remat_session *b) {
     for (int64_t i = 0; i < remat_count(a, REMAT_BUFFER); i++) {
         float room[64];
@@ -81,11 +83,11 @@ static void expect_same_evaluations(remat_session *a, remat_session *b, const ch
     ck_assert_msg(isfinite(ra.loss) && !memcmp(&ra.loss, &rb.loss, sizeof ra.loss), "%s: evaluated to %.9g, %.9g", what,
                   ra.loss, rb.loss);
     expect_same_arrays(a, b, REMAT_OUTPUT, what);
-    /* a lean plan may need less than the evaluation: the arena is for both */
+    /* both use the arena; a lean plan may need less than the evaluation */
     ck_assert_uint_eq(rm_plan_summary_of(b).planned_peak_bytes, rb.arena_peak_bytes);
 }
 
-/* What gradient i is the gradient of. */
+/* The kind and index of the array whose gradient is number i. */
 static remat_kind find_differentiated(const remat_session *s, int64_t i, int64_t *index) {
     remat_array info;
     remat_array_info(s, REMAT_GRADIENT, i, &info);
@@ -106,7 +108,7 @@ static double loss_at(remat_session *s, float *const *origin, float *const *dire
         free(moved);
     }
     remat_step_result r;
-    ck_assert_int_eq(outside_gradients(s, &r), REMAT_OK); /* not evaluate: dropout must be the same */
+    ck_assert_int_eq(outside_gradients(s, &r), REMAT_OK); /* not remat_evaluate, because dropout must be the same */
     return r.loss;
 }
 
@@ -114,7 +116,8 @@ static double slope_at(remat_session *s, float *const *origin, float *const *dir
     return (loss_at(s, origin, direction, e) - loss_at(s, origin, direction, -e)) / (2 * e);
 }
 
-/* Slopes against gradient . d, along one random direction of parameters, and of inputs that require a gradient. */
+/* Compares slopes with gradient . d, along a random direction d of the parameters and of the inputs that require a
+ * gradient. */
 static void expect_right_gradients(remat_session *s) {
     int64_t n = remat_count(s, REMAT_GRADIENT), index;
     float *origin[MAX_PARAMS + 2], *direction[MAX_PARAMS + 2];
@@ -140,7 +143,7 @@ static void expect_right_gradients(remat_session *s) {
     double e = 1e-3 / (sqrt(length) + 1e-9);
     double far = slope_at(s, origin, direction, 2 * e), near = slope_at(s, origin, direction, e);
     double measured = near + (near - far) / 3; /* without the cubic term */
-    /* float loss near r.loss: its rounding, 6e-8 of it, over 2e, and of both slopes; and the term behind the cubic one */
+    /* the rounding of the float loss, 6e-8 of it, over 2e, in both slopes; and the term after the cubic one */
     double tolerance = 2e-2 * fabs(expected) + 4e-7 * (fabs(r.loss) + 1e-3) / e;
     ck_assert_msg(fabs(measured - expected) <= tolerance, "directional derivative %.6g, gradients say %.6g (+- %.2g)",
                   measured, expected, tolerance);
@@ -152,7 +155,7 @@ static void expect_right_gradients(remat_session *s) {
 
 /* ---- Frozen parameters ---------------------------------------------------------------------------------------- */
 
-/* Each array of `some` is one of `all`, bit for bit. */
+/* Each array of `some` equals one of `all`, bit for bit. */
 static void expect_some_of(remat_session *some, remat_session *all, remat_kind kind, const char *what) {
     for (int64_t i = 0; i < remat_count(some, kind); i++) {
         remat_array info;
@@ -166,7 +169,8 @@ static void expect_some_of(remat_session *some, remat_session *all, remat_kind k
     }
 }
 
-/* Some of the parameters, comma separated, and how many; their gradients are all that there is, but for those of inputs. */
+/* Draws some of the parameters. Returns their number, and their names, separated by commas. Besides them only inputs
+ * have gradients. */
 static int draw_trained(const net *n, char names[MAX_PARAMS * 16]) {
     int count = 0;
     names[0] = 0;
@@ -192,14 +196,14 @@ static void expect_nothing_frozen_has_a_gradient(const remat_session *s, const c
     ck_assert_uint_eq(plan.optimizer_bytes, 2 * gradients);
 }
 
-/* A gradient that nobody wants is not begun. */
+/* Gradients that nothing needs are not computed. */
 static void expect_no_idle_backward(const rm_program *program, const char *what) {
     for (int32_t n = 0; n < program->n; n++) {
         rm_instruction item = rm_program_at(program, n);
         bool any = item.what != RM_DO_BACKWARD;
         for (int i = 0; i < REMAT_MAX_INPUTS; i++) any |= item.dx[i].space != RM_NOWHERE;
         for (int k = 0; k < REMAT_MAX_STATES; k++) any |= item.dstate_in[k].space != RM_NOWHERE;
-        ck_assert_msg(any, "%s: node %d is differentiated for nothing", what, item.node);
+        ck_assert_msg(any, "%s: node %d is differentiated without need", what, item.node);
     }
 }
 
@@ -210,7 +214,8 @@ static void expect_no_idle_backwards(const remat_session *s, const char *what) {
     expect_no_idle_backward(&s->chain.epilogue, what);
 }
 
-/* By any strategy: what is trained has the gradients that it has where all is; the plan's bytes are those that are taken. */
+/* Under every strategy, the trained parameters have the same gradients as if all were trained, and the used bytes are
+ * the planned ones. */
 static void expect_frozen(const net *n, remat_value loss, remat_config config, remat_session *all, const char *what) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
     char names[MAX_PARAMS * 16];
@@ -224,7 +229,7 @@ static void expect_frozen(const net *n, remat_value loss, remat_config config, r
         config.strategy = strategies[i];
         config.segments = i == 1 ? 2 : 0;
         remat_status status = remat_session_create(n->graph, loss, &config, &s);
-        if (status == REMAT_INVALID && strstr(remat_last_error(), "nothing that is differentiated depends")) return;
+        if (status == REMAT_INVALID && says_all(remat_last_error(), "differentiated|depends")) return;
         ck_assert_msg(status == REMAT_OK, "%s, %s trained: %s", what, names, remat_last_error());
         poison(s);
         fill_inputs(s, config.seed);
@@ -275,16 +280,16 @@ static void try_some(uint64_t number, bool timed) {
     for (uint64_t i = 0; i < AT_ONCE; i++) try_network(number * AT_ONCE + i, timed);
 }
 
-START_TEST(timed_networks) { try_some((uint64_t)_i, true); }
+START_TEST(random_networks_along_time_have_the_same_bits) { try_some((uint64_t)_i, true); }
 END_TEST
-START_TEST(deep_networks) { try_some((uint64_t)_i, false); }
+START_TEST(random_networks_by_depth_have_the_same_bits) { try_some((uint64_t)_i, false); }
 END_TEST
 
-/* A plan of one's own is judged: any run left out must be refused, and nothing runs. So must any FREE be but those of states
- * that a later run writes over. */
-START_TEST(wrong_plans_are_refused) {
+/* A given plan is checked. If any run is missing, the plan is refused and nothing runs. The same holds for any FREE,
+ * except of states that a later run overwrites. */
+START_TEST(incomplete_plans_are_refused) {
     net n;
-    rng_state = 5; /* a net of which no plan makes again what is not needed */
+    rng_state = 5; /* a network without superfluous recomputation in any plan */
     remat_value loss = random_net(&n, true);
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 2;
@@ -299,7 +304,7 @@ START_TEST(wrong_plans_are_refused) {
         config.plan_steps = without;
         remat_status status = remat_session_create(n.graph, loss, &config, &s);
         bool written_over = !strncmp(line, "free state", 10) && status == REMAT_OK;
-        ck_assert_msg(status == REMAT_INVALID || written_over, "a plan without %.30s was taken", line);
+        ck_assert_msg(status == REMAT_INVALID || written_over, "a plan without %.30s was accepted", line);
         if (written_over) remat_session_free(s);
         free(without);
     }
@@ -312,9 +317,9 @@ int main(void) {
     Suite *suite = suite_create("random");
     TCase *tests = tcase_create("random");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, timed_networks, 0, rm_cases(50, 15));
-    tcase_add_loop_test(tests, deep_networks, 0, rm_cases(50, 15));
-    tcase_add_test(tests, wrong_plans_are_refused);
+    tcase_add_loop_test(tests, random_networks_along_time_have_the_same_bits, 0, rm_cases(50, 15));
+    tcase_add_loop_test(tests, random_networks_by_depth_have_the_same_bits, 0, rm_cases(50, 15));
+    tcase_add_test(tests, incomplete_plans_are_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
-/* test_ranks.c: a session's step among ranks (remat_ranks), with ranks that are threads of this process (team.h). Whatever
- * network and plan each rank has: every bucket is reduced once, when its gradients are what they would be without recomputing
- * and alone; all ranks end with the same bits. */
+/* test_ranks.c: a session's step among ranks (remat_ranks), which are threads of this process (team.h). For every
+ * network and plan, each bucket is reduced once, with the gradients of a rank alone without recomputation, and all
+ * ranks end with the same bits. */
 #include "tests/cases.h"
 #include "tests/engine/team.h"
 
@@ -9,13 +9,15 @@
 #include "engine/session/session.h"
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
+#include "tests/says.h"
 #include "tests/zeros.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
 /* ---- Reading sessions ----------------------------------------------------------------------------------------- */
 
-/* All arrays of a kind, one after the other; the caller's. Sharded ones lie where they lie in the whole array. */
+/* All arrays of a kind, one after the other; the caller frees them. A sharded part lies at its place in the whole
+ * array. */
 static float *read_all(remat_session *s, remat_kind kind, int64_t *count, float *into) {
     int64_t total = 0;
     remat_array info;
@@ -38,7 +40,7 @@ static void expect_same(const float *a, const float *b, int64_t n, const char *w
                       (unsigned long)seed, (long)i, a[i], b[i]);
 }
 
-/* What lies beyond a bucket's arrays is zero, in gradients and parameters. */
+/* The bytes after a bucket's arrays are zero, in gradients and parameters. */
 static void expect_zero_padding(remat_session *s) {
     const rm_buckets *buckets = &s->chain.at.buckets;
     for (int64_t b = 0; b < remat_bucket_count(s); b++) {
@@ -50,7 +52,7 @@ static void expect_zero_padding(remat_session *s) {
         for (int64_t i = 0; i < bucket.count; i++) {
             ck_assert(used[i] || bucket.parameters[i] == 0);
             bool given =
-                i / rm_part_count(buckets, &buckets->item[b]) == buckets->rank; /* all of it, where not sharded */
+                i / rm_part_count(buckets, &buckets->item[b]) == buckets->rank; /* everything, if not sharded */
             ck_assert(used[i] || !given || bucket.gradients[i] == 0);
         }
         free(used);
@@ -67,12 +69,12 @@ typedef struct {
     remat_value loss;
     remat_config config;
     char *steps;
-    float *alone, *together; /* gradients: of this rank alone and without recomputing; with the others */
+    float *alone, *together; /* gradients: of this rank alone without recomputation; of all ranks */
     int64_t count;
     double loss_alone, loss_together;
 } member;
 
-/* A table that reaches nobody: what a rank computes by itself, as the rank it is. */
+/* A table without collectives: for what a rank with this number computes alone. */
 static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     return (void)context, (void)bucket, REMAT_OK;
 }
@@ -99,7 +101,7 @@ static remat_step_result make_gradients(remat_session *s, uint64_t seed, int ran
     return r;
 }
 
-/* Draws from rng_state, which threads share: so all of this comes before them. */
+/* Draws from rng_state, which threads share; so it runs before the threads start. */
 static void prepare(member *m, uint64_t seed, bool timed, int rank, int size) {
     *m = (member){.seed = seed, .timed = timed, .config = REMAT_CONFIG_INIT};
     rng_state = seed * 7919 + 3;
@@ -113,7 +115,7 @@ static void prepare(member *m, uint64_t seed, bool timed, int rank, int size) {
     m->config.ranks = &alone;
     remat_session *s;
     CHECKED(remat_session_create(m->net.graph, m->loss, &m->config, &s));
-    rng_state += (uint64_t)rank * 104729; /* another plan on each rank */
+    rng_state += (uint64_t)rank * 104729; /* a different plan on each rank */
     m->steps = random_plan(s);
     remat_step_result r = make_gradients(s, seed, rank, size);
     double own = 0;
@@ -189,19 +191,19 @@ static void try_one(uint64_t seed, bool timed) {
     }
 }
 
-START_TEST(timed_networks) { try_one((uint64_t)_i, true); }
+START_TEST(random_networks_along_time_are_reduced_exactly) { try_one((uint64_t)_i, true); }
 END_TEST
-START_TEST(deep_networks) { try_one((uint64_t)_i, false); }
+START_TEST(random_networks_by_depth_are_reduced_exactly) { try_one((uint64_t)_i, false); }
 END_TEST
 
-/* ---- Shards that decide the bits, and ranks that do not ------------------------------------------------------- */
+/* ---- Bits depend on shards, not on ranks ---------------------------------------------------------------------- */
 
-/* What all ranks of a run end with. */
+/* The results of a run, the same on all ranks. */
 typedef struct {
     uint64_t seed;
     remat_config config;
     int steps;
-    bool by_step, timed; /* remat_step, not remat_gradients and remat_update */
+    bool by_step, timed; /* remat_step instead of remat_gradients and remat_update */
     net net;
     remat_value loss;
     float *parameters, *optimizer;
@@ -251,7 +253,7 @@ static void make_outcome(teammate *mate) {
     remat_session_free(s);
 }
 
-/* The same job on `size` ranks; *shared, if not NULL, is where all ranks read their part of the optimizer's state to. */
+/* The same job on `size` ranks. If *shared is not NULL, all ranks copy their part of the optimizer's state there. */
 static outcome run_job(const outcome *like, int size, const remat_ranks *ranks, float *shared) {
     static outcome o[TEAM_MOST];
     void *data[TEAM_MOST] = {0};
@@ -286,7 +288,7 @@ static outcome job(uint64_t seed) {
     return o;
 }
 
-START_TEST(shards_alone_decide_the_bits) {
+START_TEST(bits_depend_on_shards_alone) {
     outcome like = job((uint64_t)_i + 100), first = {0};
     like.config.deterministic_world = true;
     for (int size = 1; size <= 8; size *= 2) {
@@ -306,7 +308,7 @@ START_TEST(shards_alone_decide_the_bits) {
 }
 END_TEST
 
-/* A gradient so small that an eighth of it cannot be written down: scaling by 1/8 is not exact everywhere. */
+/* Gradients so small that 1/8 of them is not representable: scaling by 1/8 is not always exact. */
 static void make_tiny_gradient(teammate *mate) {
     int size = mate->team->size;
     remat_config config = REMAT_CONFIG_INIT;
@@ -334,7 +336,7 @@ static void make_tiny_gradient(teammate *mate) {
     remat_graph_free(g);
 }
 
-START_TEST(shards_decide_the_smallest_bits) {
+START_TEST(subnormal_gradients_depend_on_shards_alone) {
     float gradient[4][20];
     for (int i = 0; i < 4; i++) {
         void *data[TEAM_MOST] = {gradient[i]};
@@ -348,7 +350,7 @@ END_TEST
 
 /* ---- ZeRO-1 --------------------------------------------------------------------------------------------------- */
 
-START_TEST(sharding_changes_nothing) {
+START_TEST(sharded_optimizers_have_the_same_bits) {
     outcome like = job((uint64_t)_i + 300);
     int size = 2 + _i % 3;
     remat_ranks ranks = {.first_bucket_bytes = 64, .bucket_bytes = 300};
@@ -356,7 +358,7 @@ START_TEST(sharding_changes_nothing) {
     ranks.shard_optimizer = true;
     ranks.fused_update = like.by_step = _i % 2;
     float *state = malloc((size_t)(2 * whole.count + 1) * sizeof *state);
-    for (int64_t i = 0; i < 2 * whole.count; i++) state[i] = NAN; /* all of it is somebody's part */
+    for (int64_t i = 0; i < 2 * whole.count; i++) state[i] = NAN; /* each element belongs to some rank */
     outcome parts = run_job(&like, size, &ranks, state);
     expect_same(whole.parameters, parts.parameters, whole.count, "parameters, whole and sharded", like.seed);
     expect_same(whole.optimizer, parts.optimizer, whole.state_count, "states, whole and sharded", like.seed);
@@ -367,7 +369,7 @@ START_TEST(sharding_changes_nothing) {
 }
 END_TEST
 
-START_TEST(clipping_and_norms_across_parts) {
+START_TEST(clipping_uses_the_norm_of_all_parts) {
     outcome like = job((uint64_t)_i + 500);
     static const char *const optimizers[] = {"adam", "lars", "lamb"};
     like.config.optimizer = optimizers[_i % 3];
@@ -386,14 +388,14 @@ START_TEST(clipping_and_norms_across_parts) {
 }
 END_TEST
 
-START_TEST(as_they_arrive) {
+START_TEST(updates_per_bucket_have_the_same_bits) {
     outcome like = job((uint64_t)_i + 700);
     if (_i % 4 == 3) like.config.optimizer = "lamb";
     like.by_step = true;
     remat_ranks ranks = {.first_bucket_bytes = 64, .bucket_bytes = 300};
     outcome after = run_job(&like, 2, &ranks, NULL);
     ranks.fused_update = true;
-    like.by_step = _i < 8; /* with remat_gradients and remat_update there is nothing to fuse */
+    like.by_step = _i < 8; /* remat_gradients and remat_update are not fused */
     outcome fused = run_job(&like, 2, &ranks, NULL);
     expect_same(after.parameters, fused.parameters, after.count, "parameters, fused and not", like.seed);
     ck_assert(after.norm == fused.norm && after.last_loss == fused.last_loss);
@@ -421,9 +423,9 @@ static outcome measured_job(int i, remat_ranks *ranks) {
     return like;
 }
 
-/* The norms of an array are those of all ranks' parts, also where each bucket would be updated as it arrives: a rank that
- * went by its own parts would get other bits than remat_gradients and remat_update. */
-START_TEST(parts_are_measured_together) {
+/* The norm of an array covers the parts of all ranks, also when buckets are updated as they arrive. A rank that used
+ * its own parts alone would get other bits than remat_gradients and remat_update. */
+START_TEST(layerwise_norms_cover_all_parts) {
     remat_ranks ranks;
     outcome like = measured_job(_i, &ranks);
     int size = _i / 2 % 2 ? 4 : 2;
@@ -444,8 +446,9 @@ START_TEST(parts_are_measured_together) {
 }
 END_TEST
 
-/* One rank with all shards; W ranks with one each, which update after the last bucket, or as buckets arrive. */
-START_TEST(measured_as_by_one_rank) {
+/* Compares one rank that has all shards with W ranks that have one each and update after the last bucket, or as buckets
+ * arrive. */
+START_TEST(layerwise_norms_do_not_depend_on_ranks) {
     remat_ranks ranks;
     outcome like = measured_job(_i, &ranks);
     int size = _i / 2 % 2 ? 4 : 2;
@@ -464,8 +467,8 @@ START_TEST(measured_as_by_one_rank) {
 }
 END_TEST
 
-/* A rank that shares the optimizer's state with nobody holds all of it: nothing is to be waited for. */
-START_TEST(one_rank_holds_all_parts) {
+/* A single rank holds the whole optimizer state, so it does not wait. */
+START_TEST(a_single_rank_does_not_wait) {
     remat_ranks ranks;
     outcome like = measured_job(_i, &ranks);
     outcome whole = run_job(&like, 1, &ranks, NULL);
@@ -477,10 +480,10 @@ START_TEST(one_rank_holds_all_parts) {
 }
 END_TEST
 
-/* ---- Small facts ---------------------------------------------------------------------------------------------- */
+/* ---- Buckets, dropout, weights of ranks, failures ------------------------------------------------------------- */
 
-/* 20 x Linear(512,512), as PyTorch's DDP rebuilds its buckets with a cap of 4 MiB: bytes, and the first parameter of each. */
-START_TEST(buckets_are_pytorchs) {
+/* 20 x Linear(512,512) in the buckets of PyTorch's DDP, cap 4 MiB: bytes and first parameter of each bucket. */
+START_TEST(buckets_match_pytorch) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){2, 512});
@@ -513,7 +516,7 @@ START_TEST(buckets_are_pytorchs) {
 }
 END_TEST
 
-/* y = x w, and a parameter that nobody reads. */
+/* y = x w, and an unused parameter. */
 static remat_value small_net(remat_graph *g, int64_t batch) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, 3});
     remat_param(g, "unused", 1, (int64_t[]){5}, remat_init_constant(1));
@@ -533,7 +536,7 @@ static remat_session *open_small(remat_config *config, int64_t batch) {
     return s;
 }
 
-START_TEST(unused_parameters_stay) {
+START_TEST(unused_parameters_keep_their_values) {
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = _i ? "adamw" : "sgd";
     config.weight_decay = 0.5;
@@ -551,8 +554,8 @@ START_TEST(unused_parameters_stay) {
 }
 END_TEST
 
-/* Shard 0 drops what a session without ranks does; the others drop something else each. */
-START_TEST(dropout_is_the_shards) {
+/* Shard 0 has the dropout mask of a session without ranks; each other shard has its own. */
+START_TEST(dropout_depends_on_the_shard) {
     float gradient[9][6];
     for (int i = 0; i < 9; i++) { /* without ranks; ranks 0 to 3 of 4; shards 0 to 3 of one rank, one at a time */
         remat_config config = REMAT_CONFIG_INIT;
@@ -577,8 +580,8 @@ START_TEST(dropout_is_the_shards) {
 }
 END_TEST
 
-/* A pass is drawn for by shard and update, all 64 bits of it: no two are alike. */
-START_TEST(dropout_is_the_updates) {
+/* Dropout depends on the shard and on all 64 bits of the update's number: no two masks are equal. */
+START_TEST(dropout_depends_on_the_update) {
     static const int64_t updates[] = {0, 1, 1ll << 32, (1ll << 32) + 1, 1ll << 33, 3ll << 32, 1ll << 56, INT64_MAX};
     enum { UPDATES = sizeof updates / sizeof *updates, SHARDS = 4, N = UPDATES * SHARDS };
     float gradient[N][6];
@@ -593,7 +596,7 @@ START_TEST(dropout_is_the_updates) {
         remat_session_free(s);
         for (int k = 0; k < i; k++)
             ck_assert_msg(memcmp(gradient[i], gradient[k], sizeof *gradient),
-                          "shard %d of update %ld drops what shard %d of update %ld does", i % SHARDS,
+                          "shard %d of update %ld has the mask of shard %d of update %ld", i % SHARDS,
                           (long)updates[i / SHARDS], k % SHARDS, (long)updates[k / SHARDS]);
     }
 }
@@ -633,7 +636,7 @@ static void unequal(teammate *mate) {
     remat_graph_free(g);
 }
 
-START_TEST(unequal_batches_weigh_by_rows) { team_run(&(team){.size = 2}, &(remat_ranks){0}, unequal, NULL); }
+START_TEST(unequal_batches_are_weighted_by_rows) { team_run(&(team){.size = 2}, &(remat_ranks){0}, unequal, NULL); }
 END_TEST
 
 static void fail_in_step(teammate *mate) {
@@ -648,7 +651,7 @@ static void fail_in_step(teammate *mate) {
     remat_session_free(s);
 }
 
-START_TEST(a_failure_comes_through) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_step, NULL); }
+START_TEST(a_failing_collective_fails_the_step) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_step, NULL); }
 END_TEST
 
 static remat_status refuse_map(void *context, void *address, uint64_t bytes) {
@@ -656,7 +659,7 @@ static remat_status refuse_map(void *context, void *address, uint64_t bytes) {
     return mate->n_mapped ? REMAT_MEMORY : team_map(context, address, bytes);
 }
 
-/* Sections that were mapped are given back, however far creating came. */
+/* Mapped sections are released, wherever the creation of a session fails. */
 static void fail_in_create(teammate *mate) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_graph *g;
@@ -673,12 +676,12 @@ static void fail_in_create(teammate *mate) {
     remat_graph_free(g);
 }
 
-START_TEST(pages_are_given_back) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_create, NULL); }
+START_TEST(mapped_pages_are_released) { team_run(&(team){.size = 1}, &(remat_ranks){0}, fail_in_create, NULL); }
 END_TEST
 
 static void expect_refused(remat_status status, const char *words) {
     ck_assert_int_eq(status, REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+    ck_says_all(remat_last_error(), words);
 }
 
 START_TEST(micro_steps_are_counted) {
@@ -687,16 +690,16 @@ START_TEST(micro_steps_are_counted) {
     config.micro_steps = 3;
     config.optimizer = "sgd";
     remat_session *s = open_small(&config, 4);
-    expect_refused(remat_step(s, 0.1, &r), "comes in 3 micro steps");
-    expect_refused(remat_update(s, 0.1, &r), "0 of 3");
+    expect_refused(remat_step(s, 0.1, &r), "3 micro");
+    expect_refused(remat_update(s, 0.1, &r), "0|3");
     for (int t = 0; t < 3; t++) {
         ck_assert_int_eq(remat_step_count(s), 0);
         CHECKED(remat_gradients(s, &r));
         ck_assert((t == 2) == (r.grad_norm > 0));
-        if (t < 2) expect_refused(remat_update(s, 0.1, &r), t ? "2 of 3" : "1 of 3");
+        if (t < 2) expect_refused(remat_update(s, 0.1, &r), t ? "2|3" : "1|3");
     }
     CHECKED(remat_update(s, 0.1, &r));
-    expect_refused(remat_update(s, 0.1, &r), "0 of 3");
+    expect_refused(remat_update(s, 0.1, &r), "0|3");
     remat_session_free(s);
 }
 END_TEST
@@ -709,7 +712,7 @@ static void refuse_config(const remat_config *config, const char *words) {
     remat_graph_free(g);
 }
 
-START_TEST(what_cannot_work_is_refused) {
+START_TEST(invalid_ranks_are_refused) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_ranks ranks = alone_as(0, 3);
     config.ranks = &ranks;
@@ -717,10 +720,10 @@ START_TEST(what_cannot_work_is_refused) {
     refuse_config(&config, "powers of two");
     ranks.size = 4;
     ranks.weight = 1.5;
-    refuse_config(&config, "same size on all ranks");
+    refuse_config(&config, "size|ranks");
     config.deterministic_world = false;
     ranks.rank = 4;
-    refuse_config(&config, "rank 4 of 4");
+    refuse_config(&config, "rank 4|4");
     ranks.rank = 1;
     ranks.shard_optimizer = true;
     refuse_config(&config, "gather");
@@ -730,7 +733,7 @@ START_TEST(what_cannot_work_is_refused) {
 }
 END_TEST
 
-/* ---- Ranks that do not update alike ------------------------------------------------------------------------------- */
+/* ---- Ranks with different updates ------------------------------------------------------------------------------- */
 
 typedef enum { BY_STEP, BY_UPDATE, FUSED, MIXED, WAYS } way;
 
@@ -757,10 +760,10 @@ static remat_session *open_mates(teammate *mate, remat_config *config, way how) 
 
 static void expect_peer(remat_status status, const char *words) {
     ck_assert_msg(status == REMAT_PEER, "status %d, not PEER", (int)status);
-    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+    ck_says_all(remat_last_error(), words);
 }
 
-/* The last rank has another rate in update 3. */
+/* The last rank has a different learning rate in update 3. */
 static void with_another_rate(teammate *mate) {
     const way how = *(const way *)mate->data;
     const bool odd = mate->rank == mate->team->size - 1;
@@ -772,19 +775,19 @@ static void with_another_rate(teammate *mate) {
     for (int step = 1; step < 3; step++) CHECKED(one_update(s, by_step, 0.3 / step));
     CHECKED(remat_read(s, REMAT_PARAM, 1, before, sizeof before));
     remat_status status = one_update(s, by_step, odd ? 0.01 : 0.02);
-    if (how == BY_UPDATE || how == MIXED) { /* not all knew it beforehand: the sum of update 4 tells */
+    if (how == BY_UPDATE || how == MIXED) { /* not all ranks knew it before; the sum of update 4 shows it */
         CHECKED(status);
         CHECKED(remat_read(s, REMAT_PARAM, 1, before, sizeof before));
         status = one_update(s, by_step, 0.02);
     }
-    snprintf(words, sizeof words, "rank %d has learning rate 0.01 in update 3, rank 0 has 0.02", mate->team->size - 1);
+    snprintf(words, sizeof words, "rank %d|learning rate|0.01|update 3|rank 0|0.02", mate->team->size - 1);
     expect_peer(status, words);
     CHECKED(remat_read(s, REMAT_PARAM, 1, after, sizeof after));
     ck_assert(how == FUSED || !memcmp(before, after, sizeof before));
     remat_session_free(s);
 }
 
-START_TEST(another_rate_is_named) {
+START_TEST(different_learning_rates_are_reported) {
     way how = (way)(_i % WAYS);
     int size = 2 + _i / WAYS;
     void *data[TEAM_MOST] = {&how, &how, &how, &how};
@@ -796,14 +799,16 @@ static void with_another_count(teammate *mate) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s = open_mates(mate, &config, BY_STEP);
     if (mate->rank == 0) remat_set_step_count(s, 100);
-    expect_peer(one_update(s, true, 0.1), "rank 1 has made 0 updates, rank 0 has made 100");
+    expect_peer(one_update(s, true, 0.1), "rank 1|0 updates|rank 0|100");
     remat_session_free(s);
 }
 
-START_TEST(another_count_is_named) { team_run(&(team){.size = 3}, &(remat_ranks){0}, with_another_count, NULL); }
+START_TEST(different_update_counts_are_reported) {
+    team_run(&(team){.size = 3}, &(remat_ranks){0}, with_another_count, NULL);
+}
 END_TEST
 
-/* All that two sessions differ in, and nothing else. */
+/* Two sessions' settings must differ in this line, and in nothing else. */
 static void expect_setting(const remat_config *config, const char *line) {
     remat_config plain = REMAT_CONFIG_INIT, other = *config;
     plain.optimizer = "sgd";
@@ -817,7 +822,7 @@ static void expect_setting(const remat_config *config, const char *line) {
     remat_session_free(b);
 }
 
-START_TEST(settings_are_told_in_words) {
+START_TEST(settings_are_listed_as_text) {
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "sgd";
 #define SETTING(change, line)                                                                                          \
@@ -875,13 +880,13 @@ static void read_part(teammate *mate) {
     remat_session_free(s);
 }
 
-START_TEST(a_part_is_not_read_as_a_whole) {
+START_TEST(sharded_arrays_are_not_read_as_whole) {
     team_run(&(team){.size = 2}, &(remat_ranks){.shard_optimizer = true, .first_bucket_bytes = 1}, read_part, NULL);
 }
 END_TEST
 
-/* A plan of four Linear(8,8) along time, all of them in each stage. Each weight is a bucket of its own; their gradients lie
- * between the first KiB, which holds the weights, and the second. */
+/* A plan of four Linear(8,8) along time, all in each stage. Each weight has its own bucket. The first KiB holds the
+ * weights, the second one their gradients. */
 static remat_session *linears_of_batch(int64_t batch) {
     remat_graph *g;
     remat_session *s;
@@ -903,8 +908,8 @@ static remat_session *linears_of_batch(int64_t batch) {
     return s;
 }
 
-/* Scratch, activations and their gradients have offsets of their own, which pass those of the gradients of parameters where the
- * batch is large: they must not be taken for those. */
+/* Scratch, activations and their gradients have their own offsets, which reach those of parameter gradients if the
+ * batch is large. They must not be confused. */
 START_TEST(buckets_are_final_after_the_same_instruction_for_every_batch) {
     remat_session *small = linears_of_batch(1);
     ck_assert_int_eq(small->chain.at.buckets.n, 4);
@@ -921,7 +926,7 @@ START_TEST(buckets_are_final_after_the_same_instruction_for_every_batch) {
 }
 END_TEST
 
-START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
+START_TEST(null_device_calls_no_collectives) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_ranks ranks = alone_as(0, 2);
     remat_graph *g;
@@ -933,7 +938,7 @@ START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_MISSING);
     config.plan_only = true;
     ranks = (remat_ranks){
-        .struct_bytes = sizeof(remat_ranks), .size = 2, .shard_optimizer = true}; /* a plan needs no slots */
+        .struct_bytes = sizeof(remat_ranks), .size = 2, .shard_optimizer = true}; /* plan_only needs no functions */
     CHECKED(remat_session_create(g, loss, &config, &s));
     char *text = remat_plan_describe(s);
     ck_assert_ptr_nonnull(strstr(text, "gradients for 2 ranks: 1 bucket, final in stage 0 (1)"));
@@ -943,7 +948,7 @@ START_TEST(a_device_that_computes_nothing_has_nothing_to_say) {
 }
 END_TEST
 
-/* A thousand random networks with time and a thousand without, some minutes:
+/* A thousand random networks along time and a thousand by depth take some minutes:
  *
  *     REMAT_LONG_TESTS=1 build/release/tests/engine_test_ranks */
 int main(void) {
@@ -951,31 +956,31 @@ int main(void) {
     Suite *suite = suite_create("ranks");
     TCase *tests = tcase_create("ranks");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, timed_networks, 0, networks);
-    tcase_add_loop_test(tests, deep_networks, 0, networks);
-    tcase_add_loop_test(tests, shards_alone_decide_the_bits, 0, networks / 4);
-    tcase_add_test(tests, shards_decide_the_smallest_bits);
-    tcase_add_loop_test(tests, sharding_changes_nothing, 0, networks / 4);
-    tcase_add_loop_test(tests, clipping_and_norms_across_parts, 0, 12);
-    tcase_add_loop_test(tests, as_they_arrive, 0, 12);
-    tcase_add_loop_test(tests, parts_are_measured_together, 0, 12);
-    tcase_add_loop_test(tests, measured_as_by_one_rank, 0, 8);
-    tcase_add_loop_test(tests, one_rank_holds_all_parts, 0, 4);
-    tcase_add_test(tests, buckets_are_pytorchs);
+    tcase_add_loop_test(tests, random_networks_along_time_are_reduced_exactly, 0, networks);
+    tcase_add_loop_test(tests, random_networks_by_depth_are_reduced_exactly, 0, networks);
+    tcase_add_loop_test(tests, bits_depend_on_shards_alone, 0, networks / 4);
+    tcase_add_test(tests, subnormal_gradients_depend_on_shards_alone);
+    tcase_add_loop_test(tests, sharded_optimizers_have_the_same_bits, 0, networks / 4);
+    tcase_add_loop_test(tests, clipping_uses_the_norm_of_all_parts, 0, 12);
+    tcase_add_loop_test(tests, updates_per_bucket_have_the_same_bits, 0, 12);
+    tcase_add_loop_test(tests, layerwise_norms_cover_all_parts, 0, 12);
+    tcase_add_loop_test(tests, layerwise_norms_do_not_depend_on_ranks, 0, 8);
+    tcase_add_loop_test(tests, a_single_rank_does_not_wait, 0, 4);
+    tcase_add_test(tests, buckets_match_pytorch);
     tcase_add_test(tests, buckets_are_final_after_the_same_instruction_for_every_batch);
-    tcase_add_loop_test(tests, unused_parameters_stay, 0, 2);
-    tcase_add_test(tests, dropout_is_the_shards);
-    tcase_add_test(tests, dropout_is_the_updates);
-    tcase_add_test(tests, unequal_batches_weigh_by_rows);
-    tcase_add_test(tests, a_failure_comes_through);
-    tcase_add_test(tests, pages_are_given_back);
+    tcase_add_loop_test(tests, unused_parameters_keep_their_values, 0, 2);
+    tcase_add_test(tests, dropout_depends_on_the_shard);
+    tcase_add_test(tests, dropout_depends_on_the_update);
+    tcase_add_test(tests, unequal_batches_are_weighted_by_rows);
+    tcase_add_test(tests, a_failing_collective_fails_the_step);
+    tcase_add_test(tests, mapped_pages_are_released);
     tcase_add_test(tests, micro_steps_are_counted);
-    tcase_add_loop_test(tests, another_rate_is_named, 0, 3 * WAYS);
-    tcase_add_test(tests, another_count_is_named);
-    tcase_add_test(tests, settings_are_told_in_words);
-    tcase_add_test(tests, a_part_is_not_read_as_a_whole);
-    tcase_add_test(tests, a_device_that_computes_nothing_has_nothing_to_say);
-    tcase_add_test(tests, what_cannot_work_is_refused);
+    tcase_add_loop_test(tests, different_learning_rates_are_reported, 0, 3 * WAYS);
+    tcase_add_test(tests, different_update_counts_are_reported);
+    tcase_add_test(tests, settings_are_listed_as_text);
+    tcase_add_test(tests, sharded_arrays_are_not_read_as_whole);
+    tcase_add_test(tests, null_device_calls_no_collectives);
+    tcase_add_test(tests, invalid_ranks_are_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,7 @@
-/* test_scan.c: cells written as graphs of ops (remat_scan). The built-in cells, written so, have the built-in ones' numbers; the
- * ops that are made of bodies, also of random ones, keep the promises of every op (remat_op_check: finite differences, tiles, lean
- * saving bit for bit); every plan has the same bits, in the bytes that were planned; and bodies that cannot work are refused. */
+/* test_scan.c: cells written as graphs of ops (remat_scan). The built-in cells written this way match the built-in ops.
+ * Ops made from bodies, also from random ones, keep the promises of every op (remat_op_check: finite differences,
+ * tiles, bit-identical lean saving). Every plan has the same bits and uses the planned bytes. Invalid bodies are
+ * refused. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,12 +13,13 @@
 #include "memory/host.h"
 #include "ops/scan/scan.h"
 #include "tests/engine/cells_of_ops.h"
+#include "tests/says.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
 enum { T = 23, B = 3, C = 5, H = 8, TILE = 4, MOST = 1 << 14 };
 
-/* ---- As the built-in cells --------------------------------------------------------------------------------------- */
+/* ---- Comparison with the built-in cells --------------------------------------------------------------------------- */
 
 static remat_value layer(remat_graph *g, int kind, bool of_ops, remat_value x, int64_t in, int number) {
     static const char *const names[] = {"w_ih", "w_hh", "b_ih", "b_hh"};
@@ -35,7 +37,7 @@ static remat_value layer(remat_graph *g, int kind, bool of_ops, remat_value x, i
     written_cell written;
     write_cell(kind, B, in, H, &written);
     remat_value y = remat_scan(g, &written.cell, &x, w);
-    remat_graph_free(written.body); /* it was copied */
+    remat_graph_free(written.body); /* remat_scan copied it */
     return y;
 }
 
@@ -47,7 +49,7 @@ static remat_session *open_net(int kind, bool of_ops, remat_config config) {
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
     remat_requires_grad(g, x);
     remat_value h = layer(g, kind, of_ops, x, C, 0);
-    if (!config.stateful) h = remat_reverse(g, h); /* what goes on in the next call runs forwards */
+    if (!config.stateful) h = remat_reverse(g, h); /* stateful sessions run forwards in time */
     remat_value y = layer(g, kind, of_ops, h, H, 1);
     remat_value loss = remat_mse(g, config.stateful ? y : remat_reverse(g, y), target);
     CHECKED(remat_session_create(g, loss, &config, &s));
@@ -106,8 +108,8 @@ static void expect_near(const numbers *a, const numbers *b, double tolerance) {
                       a->value[i], b->value[i]);
 }
 
-/* Losses, gradients, parameters, evaluations; states that go on from batch to batch, too. */
-START_TEST(like_the_built_in_cell) {
+/* Compares losses, gradients, parameters and evaluations, also with states carried from batch to batch. */
+START_TEST(cells_of_ops_match_the_built_in_cells) {
     int kind = _i % CELL_KINDS;
     static numbers got[2];
     for (int of_ops = 0; of_ops < 2; of_ops++) {
@@ -122,7 +124,7 @@ START_TEST(like_the_built_in_cell) {
 }
 END_TEST
 
-START_TEST(the_same_bits_for_every_plan) {
+START_TEST(every_plan_has_the_same_bits) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
     static numbers got[2];
     int kind = _i % CELL_KINDS;
@@ -147,7 +149,7 @@ START_TEST(the_same_bits_for_every_plan) {
 }
 END_TEST
 
-START_TEST(states_by_name) {
+START_TEST(states_are_found_by_name) {
     static const char *const names[] = {"lstm of ops.0.h", "lstm of ops.0.c", "lstm of ops.1.h", "lstm of ops.1.c"};
     remat_config config = configured();
     config.stateful = true;
@@ -160,7 +162,7 @@ END_TEST
 
 /* ---- The promises of every op ------------------------------------------------------------------------------------ */
 
-/* The op of the graph's last node, in both precisions, on samples of its own: seven timesteps, and one. */
+/* Checks the op of the graph's last node, in both precisions, on its own samples: seven timesteps, and one. */
 static remat_status check_op(const remat_graph *graph, remat_op_report *report) {
     const rm_scan *scan = graph->node[graph->n_nodes - 1].attr;
     remat_op op, op_f64;
@@ -187,14 +189,14 @@ static remat_status check_op(const remat_graph *graph, remat_op_report *report) 
     return remat_op_check(&op, &op_f64, report);
 }
 
-START_TEST(promises_of_the_cells) {
+START_TEST(cells_of_ops_pass_the_op_check) {
     remat_graph *g;
     remat_op_report report;
     CHECKED(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     layer(g, _i, true, x, C, 0);
     CHECKED(remat_graph_check(g));
-    ck_assert(g->node[0].op->on[0].rebuild || _i == CELL_RNN); /* which has no aux */
+    ck_assert(g->node[0].op->on[0].rebuild || _i == CELL_RNN); /* an RNN has no aux */
     CHECKED(check_op(g, &report));
     ck_assert(report.same_across_threads);
     remat_graph_free(g);
@@ -208,14 +210,14 @@ static uint32_t draw(uint32_t *seed, uint32_t below) {
     return (uint32_t)((uint64_t)(*seed >> 8) * below >> 24);
 }
 
-/* One more layer, of two values (B,H). Weights are read as such, or by a mul of a table (B,H). */
+/* Adds a layer that reads two values (B,H). Weights are read directly, or by a mul of a table (B,H). */
 static remat_value random_layer(remat_graph *g, uint32_t *seed, remat_value a, remat_value b, const remat_value *w) {
     remat_value halves[2];
     switch (draw(seed, 12)) {
     case 0:
         return remat_linear(g, a, w[0], w[1]);
     case 1:
-        return remat_linear(g, a, remat_tanh(g, w[0]), REMAT_NONE); /* a weight that is made */
+        return remat_linear(g, a, remat_tanh(g, w[0]), REMAT_NONE); /* a computed weight */
     case 2:
         return remat_layer_norm(g, a, w[1], w[1], 1e-3); /* one value twice */
     case 3:
@@ -240,7 +242,7 @@ static remat_value random_layer(remat_graph *g, uint32_t *seed, remat_value a, r
     }
 }
 
-/* Of all leaves and some layers, bounded. */
+/* A bounded sum of all leaves and some layers. */
 static void random_body(uint32_t seed, remat_graph *g, remat_value *x, remat_value *w, int n_states, remat_value *state,
                         remat_value *next, remat_value *output) {
     static const char *const names[REMAT_MAX_STATES] = {"h", "c", "n", "m", "s4", "s5", "s6", "s7"};
@@ -262,7 +264,7 @@ static void random_body(uint32_t seed, remat_graph *g, remat_value *x, remat_val
     *output = draw(&seed, 2) ? next[0] : remat_mul(g, next[0], pool[leaves + (int)draw(&seed, (uint32_t)layers)]);
 }
 
-START_TEST(promises_of_random_bodies) {
+START_TEST(random_bodies_pass_the_op_check) {
     remat_graph *g, *body;
     remat_value x[2], w[3], state[4], next[4], output, outer_x[2], outer_w[3];
     int n_states = 1 + _i % 4;
@@ -283,7 +285,7 @@ START_TEST(promises_of_random_bodies) {
 }
 END_TEST
 
-/* Dropout in a body draws by the timestep and by the layer: other tiles drop the same. */
+/* Dropout in a body depends on the timestep and the layer, so the tile does not change the mask. */
 static float dropped(int64_t tile, bool training) {
     remat_graph *g, *body;
     remat_session *s;
@@ -310,16 +312,16 @@ static float dropped(int64_t tile, bool training) {
     return (float)r.loss;
 }
 
-START_TEST(dropout_by_timestep) {
+START_TEST(dropout_does_not_depend_on_the_tile) {
     float whole = dropped(T, true), tiles = dropped(3, true);
     ck_assert_msg(fabsf(whole - tiles) <= 1e-6f * whole, "%.9g and %.9g", whole, tiles);
     ck_assert(fabsf(whole - dropped(T, false)) > 1e-3f);
 }
 END_TEST
 
-/* ---- What is refused --------------------------------------------------------------------------------------------- */
+/* ---- Refusals ----------------------------------------------------------------------------------------------------- */
 
-/* An RNN that works, and whose parts a test spoils. */
+/* A valid RNN, of which each test spoils a part. */
 typedef struct {
     remat_graph *g, *body;
     written_cell written;
@@ -343,7 +345,7 @@ static void end(spoiled *r, const char *sentence) {
     remat_value y = remat_scan(r->g, r->cell, &r->x, r->w);
     ck_assert_msg(y.id == 0, "not refused: %s", sentence);
     ck_assert_int_eq(remat_graph_check(r->g), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), sentence) != NULL, "%s", remat_last_error());
+    ck_says_all(remat_last_error(), sentence);
     remat_graph_free(r->g);
     remat_graph_free(r->body);
 }
@@ -355,64 +357,58 @@ static void end(spoiled *r, const char *sentence) {
         end(&r, sentence);                                                                                             \
     } while (0)
 
-START_TEST(wrong_cells) {
+START_TEST(invalid_cells_are_refused) {
     spoiled r;
-    REFUSED("remat_scan needs a cell", r.cell = NULL);
-    REFUSED("an op of Remat's has this name", r.cell->name = "linear");
-    REFUSED("a cell needs a name of 1 to 40 bytes", r.cell->name = NULL);
-    REFUSED("a cell needs a name", r.cell->name = "a name that is longer than forty bytes is");
-    REFUSED("it has no body", r.cell->body = NULL);
-    REFUSED("at least 1 input, and at most 16 of both", r.cell->n_weights = 16);
-    REFUSED("at least 1 input", r.cell->n_inputs = 0);
-    REFUSED("use 1 to 8: more are joined by remat_concat", r.cell->n_states = 9);
-    REFUSED("use 1 to 8", r.cell->n_states = 0);
-    REFUSED("a list of inputs, weights, states or next states is NULL", r.cell->states = NULL);
-    REFUSED("weight 1 is not a value of its body", r.written.weight[1].id = 99);
-    REFUSED("input 0 is not an input of its body", r.written.x = r.written.next[0]);
-    REFUSED("the body's input b_ih is listed twice", r.written.weight[3] = r.written.weight[2]);
-    REFUSED("output 0 is not made by a layer", r.cell->output = r.written.state[0]);
-    REFUSED("next state 0 is not made by a layer", r.written.next[0] = REMAT_NONE);
+    REFUSED("remat_scan|cell", r.cell = NULL);
+    REFUSED("name", r.cell->name = "linear");
+    REFUSED("cell|name|40", r.cell->name = NULL);
+    REFUSED("cell|name|40", r.cell->name = "a name that is longer than forty bytes is");
+    REFUSED("body", r.cell->body = NULL);
+    REFUSED("input|16", r.cell->n_weights = 16);
+    REFUSED("1 input", r.cell->n_inputs = 0);
+    REFUSED("1 to 8|remat_concat", r.cell->n_states = 9);
+    REFUSED("1 to 8", r.cell->n_states = 0);
+    REFUSED("states|NULL", r.cell->states = NULL);
+    REFUSED("weight 1|body", r.written.weight[1].id = 99);
+    REFUSED("input 0|body", r.written.x = r.written.next[0]);
+    REFUSED("b_ih|twice", r.written.weight[3] = r.written.weight[2]);
+    REFUSED("output 0|layer", r.cell->output = r.written.state[0]);
+    REFUSED("next state 0|layer", r.written.next[0] = REMAT_NONE);
 }
 END_TEST
 
-START_TEST(wrong_bodies) {
+START_TEST(invalid_bodies_are_refused) {
     spoiled r;
     remat_value both[2];
-    REFUSED("the body's input b_hh is neither an input, nor a weight, nor a state", r.cell->n_weights = 3);
-    REFUSED("state 0 is f32 (3,8), but next state 0 is f32 (3,5); they are one shape",
-            r.written.next[0] = remat_scale(r.body, r.written.x, 2));
-    REFUSED("output 0 is f32 (8,8); it begins with the batch, 3",
-            r.cell->output = remat_tanh(r.body, r.written.weight[1]));
-    REFUSED("its body has a parameter, p", remat_param(r.body, "p", 1, (int64_t[]){H}, remat_init_zero()));
+    REFUSED("b_hh|input|weight|state", r.cell->n_weights = 3);
+    REFUSED("state 0|f32 (3,8)|f32 (3,5)", r.written.next[0] = remat_scale(r.body, r.written.x, 2));
+    REFUSED("output 0|f32 (8,8)|batch|3", r.cell->output = remat_tanh(r.body, r.written.weight[1]));
+    REFUSED("body|parameter|p", remat_param(r.body, "p", 1, (int64_t[]){H}, remat_init_zero()));
     remat_op mine = *rm_op_find("tanh");
     mine.name = "mine";
-    REFUSED("its body has a layer mine; a body is made of linear",
-            CHECKED(remat_apply(r.body, &mine, &r.cell->output, 1, NULL, &r.cell->output)));
-    REFUSED("the body's input t is a sequence; a body describes one timestep",
+    REFUSED("mine|linear", CHECKED(remat_apply(r.body, &mine, &r.cell->output, 1, NULL, &r.cell->output)));
+    REFUSED("input t|sequence",
             r.written.x = remat_input(r.body, "t", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){B, 2, H}));
-    REFUSED("the body's input t is integers",
-            r.written.x = remat_input(r.body, "t", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){B, 2}));
-    REFUSED("neither output nor next states depend on the body's input s", both[0] = r.written.x;
-            both[1] = body_input(r.body, "s", 2, B, C); r.cell->inputs = both; r.cell->n_inputs = 2);
-    REFUSED("the name x is used twice", body_input(r.body, "x", 2, B, C));
-    REFUSED("its body has more than 64 layers",
-            for (int i = 0; i < 64; i++) r.cell->output = remat_scale(r.body, r.cell->output, 1));
+    REFUSED("input t|integer", r.written.x = remat_input(r.body, "t", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){B, 2}));
+    REFUSED("input s|depend", both[0] = r.written.x; both[1] = body_input(r.body, "s", 2, B, C); r.cell->inputs = both;
+            r.cell->n_inputs = 2);
+    REFUSED("name x|twice", body_input(r.body, "x", 2, B, C));
+    REFUSED("64 layers", for (int i = 0; i < 64; i++) r.cell->output = remat_scale(r.body, r.cell->output, 1));
 }
 END_TEST
 
-START_TEST(wrong_operands) {
+START_TEST(invalid_operands_are_refused) {
     spoiled r;
-    REFUSED("rnn of ops: weight 0 is f32 (8,8); by its body it is f32 (8,5)", r.w[0] = r.w[1]);
-    REFUSED("rnn of ops: sequence 0 is f32 (23,3,4); by its body it is f32 (23,3,5)",
+    REFUSED("rnn of ops|weight 0|f32 (8,8)|f32 (8,5)", r.w[0] = r.w[1]);
+    REFUSED("rnn of ops|sequence 0|f32 (23,3,4)|f32 (23,3,5)",
             r.x = remat_input(r.g, "y", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C - 1}));
-    REFUSED("rnn of ops works along time, but its input is not a sequence",
-            r.x = remat_input(r.g, "y", REMAT_F32, REMAT_STATIC, 3, (int64_t[]){T, B, C}));
-    REFUSED("rnn of ops: input 2 is missing", r.w[1] = REMAT_NONE);
+    REFUSED("rnn of ops|sequence", r.x = remat_input(r.g, "y", REMAT_F32, REMAT_STATIC, 3, (int64_t[]){T, B, C}));
+    REFUSED("rnn of ops|input 2|missing", r.w[1] = REMAT_NONE);
 }
 END_TEST
 
-/* While the graph is built, and while a session copies it. */
-START_TEST(memory_may_be_short) {
+/* Allocations fail while the graph is built, and while a session copies it. */
+START_TEST(failed_allocations_are_reported) {
     for (int copied = 0; copied < 2; copied++)
         for (int64_t n = 1;; n++) {
             spoiled r;
@@ -432,8 +428,8 @@ START_TEST(memory_may_be_short) {
 }
 END_TEST
 
-/* Another device plans the same bytes. */
-START_TEST(planned_without_a_machine) {
+/* The null device plans the same bytes. */
+START_TEST(null_device_plans_the_same_bytes) {
     uint64_t bytes[2];
     for (int i = 0; i < 2; i++) {
         remat_config config = configured();
@@ -451,17 +447,17 @@ int main(void) {
     Suite *suite = suite_create("scan");
     TCase *tests = tcase_create("scan");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, like_the_built_in_cell, 0, 2 * CELL_KINDS);
-    tcase_add_loop_test(tests, the_same_bits_for_every_plan, 0, 2 * CELL_KINDS);
-    tcase_add_test(tests, states_by_name);
-    tcase_add_loop_test(tests, promises_of_the_cells, 0, CELL_KINDS);
-    tcase_add_loop_test(tests, promises_of_random_bodies, 0, 24);
-    tcase_add_test(tests, dropout_by_timestep);
-    tcase_add_test(tests, wrong_cells);
-    tcase_add_test(tests, wrong_bodies);
-    tcase_add_test(tests, wrong_operands);
-    tcase_add_test(tests, memory_may_be_short);
-    tcase_add_test(tests, planned_without_a_machine);
+    tcase_add_loop_test(tests, cells_of_ops_match_the_built_in_cells, 0, 2 * CELL_KINDS);
+    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2 * CELL_KINDS);
+    tcase_add_test(tests, states_are_found_by_name);
+    tcase_add_loop_test(tests, cells_of_ops_pass_the_op_check, 0, CELL_KINDS);
+    tcase_add_loop_test(tests, random_bodies_pass_the_op_check, 0, 24);
+    tcase_add_test(tests, dropout_does_not_depend_on_the_tile);
+    tcase_add_test(tests, invalid_cells_are_refused);
+    tcase_add_test(tests, invalid_bodies_are_refused);
+    tcase_add_test(tests, invalid_operands_are_refused);
+    tcase_add_test(tests, failed_allocations_are_reported);
+    tcase_add_test(tests, null_device_plans_the_same_bytes);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

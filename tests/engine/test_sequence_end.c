@@ -1,18 +1,19 @@
-/* test_sequence_end.c: remat_set_sequence_end. Made-up recurrent nets whose rows all end early, in one direction or both, with a loss
- * at every timestep or at the last of each row, under any strategy: what is behind the end may be skipped, and even not be numbers,
- * and no bit of a loss, a parameter or an output changes. */
+/* test_sequence_end.c: remat_set_sequence_end. Random recurrent networks whose rows all end early, in one or both
+ * directions, with a loss at every timestep or at each row's last one, under every strategy. Timesteps after the end
+ * may be skipped and may hold NaN; no bit of a loss, parameter or output changes. */
 #include <check.h>
 #include <math.h>
 
 #include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
+#include "tests/says.h"
 
 enum { MAX_T = 48, MAX_B = 3, MAX_WIDTH = 8, CLASSES = 3, STEPS = 3 };
 
 typedef struct {
     int64_t T, B, width, tile, longest, end;
-    bool every_step; /* the loss is of all timesteps, and so is the first output */
+    bool every_step; /* the loss and the first output cover all timesteps */
     const char *strategy;
     int64_t length[MAX_B];
 } drawn;
@@ -29,7 +30,7 @@ static remat_value layer(net *n, remat_value x, remat_value ends, int64_t in, in
     return ends.id ? remat_reset_states(n->graph, y, ends) : y;
 }
 
-/* Attention that sees no padding: back in time, or told where rows end. */
+/* Attention that sees no padding: it is causal, or knows where rows end. */
 static remat_value attention(net *n, const drawn *d, remat_value x, int64_t in) {
     if (draw(2)) return remat_attention(n->graph, x, x, x, 1, true);
     remat_value padding = remat_input(n->graph, "padding", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){d->T, d->B});
@@ -37,7 +38,7 @@ static remat_value attention(net *n, const drawn *d, remat_value x, int64_t in) 
     return remat_cross_attention(n->graph, q, x, x, 1, padding);
 }
 
-/* Inputs: x, where rows end (as numbers, and marked), the targets. */
+/* Inputs: x, the ends of rows (as numbers, and as marks), the targets. */
 static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_graph *g = n->graph;
     int64_t in = d->width;
@@ -49,7 +50,7 @@ static remat_value describe(net *n, const drawn *d, remat_value *output) {
     remat_value back = REMAT_NONE, there = REMAT_NONE;
     bool attends = draw(2); /* once */
     for (uint32_t layers = 1 + draw(3); layers > 0; layers--) {
-        uint32_t ways = draw(3); /* there, back, both */
+        uint32_t ways = draw(3); /* forward, backward, both */
         there = ways == 1 ? REMAT_NONE : layer(n, x, REMAT_NONE, in, d->width);
         back = ways == 0 ? REMAT_NONE : layer(n, remat_reverse(g, x), remat_reverse(g, ends), in, d->width);
         if (ways == 0) x = there;
@@ -74,7 +75,8 @@ static remat_value with_loss(net *n, const drawn *d, remat_value *output) {
     return remat_softmax_cross_entropy_weighted(n->graph, *output, target, REMAT_NONE, -100, 0);
 }
 
-/* Of another batch in every step. What is behind the end and surely not computed is not a number, where `nothing` says so. */
+/* Writes another batch in every step. With `nothing`, timesteps after the end that are certainly not computed are
+ * NaN. */
 static void feed(remat_session *s, const drawn *d, int step, bool nothing) {
     static float x[MAX_T * MAX_B * MAX_WIDTH], ends[MAX_T * MAX_B];
     static int32_t target[MAX_T * MAX_B], padding[MAX_T * MAX_B], last[MAX_B];
@@ -139,7 +141,7 @@ static outcome run(const drawn *d, uint32_t seed, bool short_of_it) {
     config.optimizer = "sgd", config.calibration = "";
     ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%s", remat_last_error());
     feed(s, d, 0, false);
-    ck_assert(!remat_evaluate(s, NULL)); /* outputs hold something */
+    ck_assert(!remat_evaluate(s, NULL)); /* so that outputs hold values */
     if (short_of_it) ck_assert_msg(!remat_set_sequence_end(s, d->T, d->end), "%s", remat_last_error());
     for (int step = 0; step < STEPS; step++) {
         remat_step_result r;
@@ -170,7 +172,7 @@ static void compare_outputs(const drawn *d, const outcome *whole, const outcome 
         }
 }
 
-START_TEST(no_bit_changes) {
+START_TEST(skipping_padding_changes_no_bit) {
     static const char *const strategies[] = {"none", "sqrt", "segments", "lean", "optimal"};
     for (int k = 0, cases = rm_cases(300, 30); k < cases; k++) {
         rng_state = (uint64_t)(_i * 1000 + k);
@@ -199,8 +201,8 @@ START_TEST(no_bit_changes) {
 }
 END_TEST
 
-/* A batch that is longer again is computed again. */
-START_TEST(the_end_can_be_moved) {
+/* A later, longer batch is computed to its end. */
+START_TEST(sequence_end_can_be_moved) {
     drawn d = {.T = 20, .B = 2, .width = 4, .tile = 4, .longest = 20, .end = 20, .strategy = "none", .length = {20, 3}};
     net n = {.width = 4, .steps = 20, .batch = 2};
     remat_value output;
@@ -218,22 +220,22 @@ START_TEST(the_end_can_be_moved) {
     ck_assert(!remat_set_sequence_end(s, 20, 20) && !remat_evaluate(s, &after));
     ck_assert(before.loss != without.loss && before.loss == after.loss);
     ck_assert(!remat_forward(s) && !remat_set_sequence_end(s, 20, 3));
-    ck_assert_int_eq(remat_backward(s, NULL), REMAT_INVALID); /* the forward pass is of another end */
+    ck_assert_int_eq(remat_backward(s, NULL), REMAT_INVALID); /* the forward pass had another end */
     static const struct {
         int64_t timesteps, end;
         const char *word;
-    } wrong[] = {{20, 0, "cannot end at 0"}, {20, 21, "cannot end at 21"}, {19, 3, "no sequence of this graph has 19"}};
+    } wrong[] = {{20, 0, "end|0"}, {20, 21, "end|21"}, {19, 3, "sequence|19"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ck_assert_int_eq(remat_set_sequence_end(s, wrong[i].timesteps, wrong[i].end), REMAT_INVALID);
-        ck_assert_msg(strstr(remat_last_error(), wrong[i].word), "%s", remat_last_error());
+        ck_says_all(remat_last_error(), wrong[i].word);
     }
     remat_session_free(s);
     remat_graph_free(n.graph);
 }
 END_TEST
 
-/* Where an output has no time, the last tile is computed in any case: from the state that was handed through. */
-START_TEST(final_states_are_handed_out) {
+/* For outputs without a time axis the last tile is always computed, from the state that was passed through. */
+START_TEST(final_states_are_written) {
     net n = {.width = 4};
     remat_session *s;
     float x[20 * 2 * 4], y[20 * 2 * 4], state[2 * 4];
@@ -253,14 +255,15 @@ START_TEST(final_states_are_handed_out) {
     ck_assert(!remat_set_sequence_end(s, 20, 7) && !remat_evaluate(s, NULL));
     memset(state, 0, sizeof state);
     ck_assert(!remat_read(s, REMAT_OUTPUT, 0, y, sizeof y) && !remat_read(s, REMAT_OUTPUT, 1, state, sizeof state));
-    ck_assert(
-        !memcmp(state, &y[19 * 8], sizeof state)); /* the last tile was computed, from the state at timestep 7 on */
+    ck_assert(!memcmp(state, &y[19 * 8],
+                      sizeof state)); /* the last tile was computed, starting from the state at timestep 7 */
     remat_session_free(s);
     remat_graph_free(n.graph);
 }
 END_TEST
 
-/* The loss, and all gradients, of layers back, there and back, which begin with a parameter, or with what the one before ended with. */
+/* The loss and all gradients of layers that run backward, forward and backward. Each starts with a parameter, or with
+ * the final state of the layer before. */
 static double as_long_as(int64_t timesteps, int64_t end, const float *x, float *gradients) {
     net n = {.width = 4};
     remat_session *s;
@@ -292,8 +295,8 @@ static double as_long_as(int64_t timesteps, int64_t end, const float *x, float *
     return r.loss;
 }
 
-/* Where all rows end, states go through, in both directions. */
-START_TEST(it_is_as_if_sequences_were_shorter) {
+/* After the end of all rows, states pass through, in both directions. */
+START_TEST(padded_sequences_match_shorter_ones) {
     float x[20 * 2 * 4], shorter[1000] = {0}, longer[1000] = {0};
     rng_state = 17;
     for (int i = 0; i < 160; i++) x[i] = draw_real();
@@ -303,8 +306,8 @@ START_TEST(it_is_as_if_sequences_were_shorter) {
 }
 END_TEST
 
-/* What no loss depends on is as the last evaluation made it. */
-START_TEST(training_leaves_evaluated_outputs) {
+/* Outputs on which no loss depends keep the values of the last evaluation. */
+START_TEST(training_keeps_evaluated_outputs) {
     net n = {.width = 4};
     remat_session *s;
     float x[20 * 2 * 4], before[20 * 2 * 4], after[20 * 2 * 4];
@@ -327,7 +330,7 @@ START_TEST(training_leaves_evaluated_outputs) {
 }
 END_TEST
 
-START_TEST(states_that_go_on_have_no_end) {
+START_TEST(stateful_sessions_refuse_a_sequence_end) {
     net n = {.width = 4};
     remat_session *s;
     ck_assert(!remat_graph_create(&n.graph));
@@ -337,7 +340,7 @@ START_TEST(states_that_go_on_have_no_end) {
     config.stateful = true;
     ck_assert_msg(!remat_session_create(n.graph, remat_mse(n.graph, y, x), &config, &s), "%s", remat_last_error());
     ck_assert_int_eq(remat_set_sequence_end(s, 20, 3), REMAT_INVALID);
-    ck_assert(strstr(remat_last_error(), "stateful"));
+    ck_says_all(remat_last_error(), "stateful");
     remat_session_free(s);
     remat_graph_free(n.graph);
 }
@@ -346,12 +349,12 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("sequence_end");
     TCase *tests = tcase_create("sequence_end");
-    tcase_add_loop_test(tests, no_bit_changes, 0, 5);
-    tcase_add_test(tests, the_end_can_be_moved);
-    tcase_add_test(tests, final_states_are_handed_out);
-    tcase_add_test(tests, it_is_as_if_sequences_were_shorter);
-    tcase_add_test(tests, training_leaves_evaluated_outputs);
-    tcase_add_test(tests, states_that_go_on_have_no_end);
+    tcase_add_loop_test(tests, skipping_padding_changes_no_bit, 0, 5);
+    tcase_add_test(tests, sequence_end_can_be_moved);
+    tcase_add_test(tests, final_states_are_written);
+    tcase_add_test(tests, padded_sequences_match_shorter_ones);
+    tcase_add_test(tests, training_keeps_evaluated_outputs);
+    tcase_add_test(tests, stateful_sessions_refuse_a_sequence_end);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

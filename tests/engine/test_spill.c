@@ -1,6 +1,6 @@
-/* test_spill.c: plans that move saved blocks and states to a file and back. Loss, norms, gradients and parameters are those
- * of `none` to the last bit; nothing is allocated after the first step; a disk that fails costs one sentence and one step;
- * what the file takes was said before. */
+/* test_spill.c: plans that move saved blocks and states to a file and back. Loss, norms, gradients and parameters are
+ * bit-identical to `none`. Nothing is allocated after the first step. A failing disk fails one step with one message.
+ * The size of the file is known before the first step. */
 #define _GNU_SOURCE
 #include "tests/engine/interpose.h"
 
@@ -14,19 +14,20 @@
 #include "memory/spill.h"
 #include "tests/engine/poison.h"
 #include "tests/net.h"
+#include "tests/says.h"
 
 #define STEPS 3
 
 /* ---- Plans that spill --------------------------------------------------------------------------- */
 
-/* How the plan of a strategy is changed. Each stage has one state, which the next one reads: a stage's own state is the one
- * before it. */
+/* How to change a strategy's plan. Each stage has one state, which the next stage reads; so a stage reads the state of
+ * the stage before it. */
 typedef struct {
     const char *strategy;
     int64_t segments, tile;
-    bool states;        /* states go out, too */
+    bool states;        /* states move to the file, too */
     int64_t lag, ahead; /* runs between SAVE and FREE; stages between LOAD and its backward run */
-    int option;         /* that all stages are kept in, where they have it */
+    int option;         /* the option of all stages that have it */
 } spilling;
 
 typedef struct {
@@ -34,7 +35,7 @@ typedef struct {
     bool away[2][512];
     struct {
         rm_object object;
-        int64_t stage, due; /* FREE when so many runs have been made */
+        int64_t stage, due; /* FREE after so many runs */
     } late[1024];
     int64_t n_late, runs;
 } writer;
@@ -75,7 +76,7 @@ static void spill_plan(const rm_problem *problem, const spilling *how, rm_plan *
     for (int64_t i = 0; i < plan->n_steps; i++) {
         rm_step step = plan->step[i];
         int64_t s = step.index;
-        if (step.verb == RM_FREE) continue; /* added anew */
+        if (step.verb == RM_FREE) continue; /* added again below */
         bool keeps = step.verb == RM_RUN_FORWARD && step.option != RM_DROP;
         if (keeps && how->option < problem->stage[s].n_options) step.option = (int8_t)how->option;
         if (step.verb == RM_RUN_BACKWARD) fetch(&w, s - how->ahead, s);
@@ -99,7 +100,7 @@ static char *text_of_plan(const rm_problem *problem, const rm_plan *plan) {
     return text;
 }
 
-/* The text of such a plan, to be freed with free(). */
+/* The text of such a plan. Free it with free(). */
 static char *plan_text(const remat_graph *g, remat_value loss, const remat_config *config, const spilling *how) {
     remat_config only = *config;
     only.plan_only = true;
@@ -172,7 +173,7 @@ static trace run(remat_session *s, const net *n) {
         ck_assert(isfinite(r.loss) && r.loss > 0 && isfinite(r.grad_norm) && r.grad_norm > 0);
         t.loss[step] = r.loss;
         t.norm[step] = r.grad_norm;
-        if (step == 1) CHECKED(remat_evaluate(s, &r)); /* in the same arena, with other data in it */
+        if (step == 1) CHECKED(remat_evaluate(s, &r)); /* uses the same arena for other data */
     }
     if (s->runner.tier) t.moved_bytes = rm_spill_used((rm_spill *)s->runner.tier).load_bytes / STEPS;
     t.gradients = net_read_all(s, REMAT_GRADIENT, &t.bytes);
@@ -210,7 +211,7 @@ static const spilling ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-START_TEST(same_bits) {
+START_TEST(spilling_plans_have_the_same_bits) {
     const spilling *how = &ways[_i / 2 % WAYS];
     net n = small(_i / 2 / WAYS);
     int threads = 1 + _i % 2;
@@ -225,9 +226,9 @@ START_TEST(same_bits) {
 }
 END_TEST
 
-/* The planner's own plans, for a disk so slow that a part is recomputed: states that stay and states that go, small windows
- * and large ones. What is loaded is compared with what was made, too. */
-START_TEST(members_of_the_family) {
+/* The planner's own plans, for a disk so slow that a part is recomputed: with and without spilled states, small and
+ * large windows. Loaded data are compared with the originals, too. */
+START_TEST(spilling_plans_of_the_planner_have_the_same_bits) {
     net n = small(NET_LSTM);
     spilling how = {.strategy = "none", .tile = 8};
     remat_graph *g;
@@ -241,7 +242,7 @@ START_TEST(members_of_the_family) {
     rm_problem *problem = &planning->chain.problem;
     uint64_t stage_ns = problem->stage[1].option[0].forward.time_ns, bytes = problem->stage[1].option[0].saved_bytes;
     problem->tier.save_bytes_per_s = problem->tier.load_bytes_per_s = bytes * 1000000000 / (3 * stage_ns);
-    problem->tier.latency_ns = problem->tier.host_bytes = 0; /* which is more than all of this net */
+    problem->tier.latency_ns = problem->tier.host_bytes = 0; /* more than the whole network needs */
     rm_family family;
     CHECKED(rm_family_spill(problem, &(rm_plan_request){0}, &family));
     int64_t mixed = 0;
@@ -272,8 +273,8 @@ START_TEST(members_of_the_family) {
 }
 END_TEST
 
-/* One thread more, and nothing else: no malloc, no free, no mmap from anybody in steps 2..4. */
-START_TEST(nothing_after_the_first_step) {
+/* Spilling adds one thread and nothing else: steps 2..4 call no malloc, free or mmap. */
+START_TEST(nothing_is_allocated_after_the_first_step) {
     const spilling *how = &ways[_i];
     net n = small(NET_LSTM);
     remat_session *s = spilling_session(&n, how, 2);
@@ -293,9 +294,9 @@ START_TEST(nothing_after_the_first_step) {
 }
 END_TEST
 
-/* A disk that fails in the middle of a step: one sentence with directory and reason, and the session goes on as if that
- * step had never been: the same bits from there on. */
-START_TEST(a_failing_disk_costs_a_step) {
+/* A disk that fails in the middle of a step: one message with directory and reason. The session continues with the same
+ * bits, as if the step had not been made. */
+START_TEST(a_failing_disk_fails_one_step) {
     const spilling *how = &ways[1 + _i % 2];
     net n = small(NET_GRU);
     remat_session *keeping = keeping_session(&n, how, 2), *s = spilling_session(&n, how, 2);
@@ -305,16 +306,16 @@ START_TEST(a_failing_disk_costs_a_step) {
         rm_spill_fail_at(nth, _i % 3 ? EIO : ENOSPC);
         remat_status status = remat_step(s, 0.01, &r);
         rm_spill_fail_at(0, 0);
-        if (status == REMAT_OK) { /* there were not so many reads and writes */
+        if (status == REMAT_OK) { /* there were fewer reads and writes */
             ck_assert_int_gt(nth, 20);
             remat_session_free(s);
             s = spilling_session(&n, how, 2);
             break;
         }
         ck_assert_int_eq(status, REMAT_IO);
-        ck_assert_ptr_nonnull(strstr(remat_last_error(), "/tmp"));
-        ck_assert_ptr_nonnull(strstr(remat_last_error(), strerror(_i % 3 ? EIO : ENOSPC)));
-        ck_assert_int_eq(remat_update(s, 0.01, &r), REMAT_INVALID); /* there are no gradients */
+        ck_says_all(remat_last_error(), "/tmp");
+        ck_says_all(remat_last_error(), strerror(_i % 3 ? EIO : ENOSPC));
+        ck_assert_int_eq(remat_update(s, 0.01, &r), REMAT_INVALID); /* the step gave no gradients */
     }
     trace kept = run(keeping, &n), spilled = run(s, &n);
     same(&kept, &spilled);
@@ -325,8 +326,8 @@ START_TEST(a_failing_disk_costs_a_step) {
 }
 END_TEST
 
-/* Before the first step: the session is not made. */
-START_TEST(no_room_is_said_at_once) {
+/* The error comes before the first step: the session is not created. */
+START_TEST(a_full_disk_is_reported_before_the_first_step) {
     net n = small(NET_LSTM);
     remat_graph *g;
     remat_session *s;
@@ -337,10 +338,10 @@ START_TEST(no_room_is_said_at_once) {
     config.plan_steps = text;
     config.spill_dir = "/no/such/directory";
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_IO);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "/no/such/directory"));
+    ck_says_all(remat_last_error(), "/no/such/directory");
     config.spill_dir = NULL;
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INVALID);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "no second tier"));
+    ck_says_all(remat_last_error(), "second tier");
     struct rlimit before, small = {0};
     ck_assert(!getrlimit(RLIMIT_FSIZE, &before));
     small = (struct rlimit){.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
@@ -349,15 +350,15 @@ START_TEST(no_room_is_said_at_once) {
     remat_status status = remat_session_create(g, loss, &config, &s);
     ck_assert(!setrlimit(RLIMIT_FSIZE, &before));
     ck_assert_int_eq(status, REMAT_IO);
-    ck_assert_ptr_nonnull(strstr(remat_last_error(), "at most 0.1 MiB"));
+    ck_says_all(remat_last_error(), "0.1 MiB");
     free(text);
     remat_graph_free(g);
 }
 END_TEST
 
-/* The null device counts transfers like any other work; a session that only plans, or whose plan does not spill, leaves
- * no file open. */
-START_TEST(counted_only) {
+/* The null device counts transfers like other work. A session that only plans, or whose plan does not spill, opens no
+ * file. */
+START_TEST(null_device_counts_transfers) {
     net n = small(NET_LSTM);
     remat_graph *g;
     remat_session *s;
@@ -388,9 +389,9 @@ START_TEST(counted_only) {
 }
 END_TEST
 
-/* `optimal` with a directory to spill to and a budget that only spilling meets in time: it runs, inside the budget, with
- * the same bits. */
-START_TEST(optimal_spills) {
+/* `optimal` with a spill directory and a budget that is fast only with spilling: it runs, within the budget, with the
+ * same bits. */
+START_TEST(optimal_spills_within_the_budget) {
     net n = small(NET_LSTM);
     n.timesteps = 1200;
     spilling how = {.strategy = "optimal", .tile = 8};
@@ -399,7 +400,7 @@ START_TEST(optimal_spills) {
     CHECKED(remat_graph_create(&g));
     remat_value loss = net_build(g, &n);
     remat_config config = configured(&how, 2);
-    config.memory_budget = 1; /* refused, with the least there is */
+    config.memory_budget = 1; /* refused; the message names the smallest budget */
     ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INFEASIBLE);
     config.memory_budget = 0;
     config.plan_only = true;
@@ -425,13 +426,13 @@ int main(void) {
     Suite *suite = suite_create("spill");
     TCase *tcase = tcase_create("spill");
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, same_bits, 0, 2 * WAYS * NET_CELLS);
-    tcase_add_loop_test(tcase, members_of_the_family, 0, 2);
-    tcase_add_loop_test(tcase, nothing_after_the_first_step, 0, WAYS);
-    tcase_add_loop_test(tcase, a_failing_disk_costs_a_step, 0, 4);
-    tcase_add_test(tcase, no_room_is_said_at_once);
-    tcase_add_test(tcase, counted_only);
-    tcase_add_test(tcase, optimal_spills);
+    tcase_add_loop_test(tcase, spilling_plans_have_the_same_bits, 0, 2 * WAYS * NET_CELLS);
+    tcase_add_loop_test(tcase, spilling_plans_of_the_planner_have_the_same_bits, 0, 2);
+    tcase_add_loop_test(tcase, nothing_is_allocated_after_the_first_step, 0, WAYS);
+    tcase_add_loop_test(tcase, a_failing_disk_fails_one_step, 0, 4);
+    tcase_add_test(tcase, a_full_disk_is_reported_before_the_first_step);
+    tcase_add_test(tcase, null_device_counts_transfers);
+    tcase_add_test(tcase, optimal_spills_within_the_budget);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

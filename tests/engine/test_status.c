@@ -1,4 +1,4 @@
-/* test_status.c: sentences about failures: nothing in them is an order to the terminal that shows them. */
+/* test_status.c: error messages contain no control sequences for the terminal. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +16,17 @@ static const struct {
      "Z\xc3\xbcrich, \xe6\x9d\xb1\xe4\xba\xac \xf0\x9f\x92\xa1"},
     {"\xc2\x9b"
      "31m",
-     "??31m"}, /* U+009B opens a sequence by itself */
+     "??31m"}, /* U+009B alone starts a control sequence */
     {"\x9b"
      "31m\xff",
      "?31m?"},
-    {"cut \xe6\x9d", "cut ??"}, /* the end comes within a character */
+    {"cut \xe6\x9d", "cut ??"}, /* ends in the middle of a character */
     {"\xc3\x1b[m", "??[m"},
-    {"\xe0\x80\xaf \xed\xa0\x80 \xf0\x80\x80\xaf \xf4\x90\x80\x80", "??? ??? ???? ????"}, /* no reader of UTF-8 takes these */
+    {"\xe0\x80\xaf \xed\xa0\x80 \xf0\x80\x80\xaf \xf4\x90\x80\x80", "??? ??? ???? ????"}, /* invalid UTF-8 */
     {"\xed\x9f\xbf \xf4\x8f\xbf\xbd", "\xed\x9f\xbf \xf4\x8f\xbf\xbd"},
 };
 
-START_TEST(what_a_terminal_would_obey_is_replaced) {
+START_TEST(control_characters_are_replaced) {
     char text[64];
     strcpy(text, texts[_i].given);
     ck_assert_str_eq(rm_printable(text), texts[_i].shown);
@@ -34,7 +34,7 @@ START_TEST(what_a_terminal_would_obey_is_replaced) {
 }
 END_TEST
 
-START_TEST(sentences_are_printable) {
+START_TEST(messages_are_printable) {
     ck_assert_int_eq(rm_fail(REMAT_PEER, "rank 1 is '%s'", "\x1b[31m"), REMAT_PEER);
     ck_assert_str_eq(remat_last_error(), "rank 1 is '?[31m'");
     ck_assert_int_eq(rm_fail_in(REMAT_PEER, "in %s",
@@ -48,8 +48,8 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("engine/status");
     TCase *cases = tcase_create("printable");
-    tcase_add_loop_test(cases, what_a_terminal_would_obey_is_replaced, 0, sizeof texts / sizeof *texts);
-    tcase_add_test(cases, sentences_are_printable);
+    tcase_add_loop_test(cases, control_characters_are_replaced, 0, sizeof texts / sizeof *texts);
+    tcase_add_test(cases, messages_are_printable);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,9 +1,10 @@
-/* test_sweeps.c: networks that one pass over time, or one chain, cannot say: both directions, an encoder and a decoder of
- * different lengths, attention, a U-Net. Which sweeps there are; the same bits under every strategy and random plans; the bytes
- * that were planned; the device "null" plans the same. */
+/* test_sweeps.c: networks that need several passes over time, or more than a chain: both directions, an encoder and a
+ * decoder of different lengths, attention, a U-Net. The number of sweeps; the same bits under every strategy and under
+ * random plans; used bytes equal planned bytes; the device "null" plans the same. */
 #include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
+#include "tests/says.h"
 
 enum { T = 23, S = 17, B = 2, C = 5 };
 
@@ -56,7 +57,7 @@ static remat_value dense(net *n, remat_value x, int64_t in, int64_t out) {
     return remat_linear(n->graph, x, param(n, 2, out, in), param(n, 1, out, 1));
 }
 
-/* Two blocks: what stands between two layers of attention is a sweep of many ops, whose widest is cheap to make. */
+/* Two blocks: the ops between two attention layers form one sweep; the widest of them is cheap to recompute. */
 static remat_value transformer(net *n) {
     remat_graph *g = n->graph;
     remat_value x = input(n, "x", T);
@@ -70,7 +71,7 @@ static remat_value transformer(net *n) {
     return head(n, x, C, input(n, "target", T));
 }
 
-/* Linear layers; what goes down is read on the way up, too. */
+/* Linear layers with skip connections: the way up reads the results of the way down. */
 static remat_value u_net(net *n) {
     remat_value down[4] = {input(n, "x", 0)}, y;
     for (int i = 1; i < 4; i++)
@@ -83,7 +84,7 @@ static remat_value u_net(net *n) {
     return head(n, y, C, input(n, "target", 0));
 }
 
-/* Over the channels of x: C of them. */
+/* Batch norm over the C channels of x. */
 static remat_value normalised(net *n, remat_value x) {
     const int64_t dim[] = {C};
     char name[32];
@@ -102,17 +103,17 @@ static remat_value batch_norms(net *n) {
         y = normalised(n, remat_linear(n->graph, y, param(n, 2, C, C), REMAT_NONE));
         y = remat_dropout(n->graph, remat_relu(n->graph, y), 0.2);
     }
-    return head(n, normalised(n, y), C, input(n, "target", 0)); /* its last statistics are a leaf's */
+    return head(n, normalised(n, y), C, input(n, "target", 0)); /* the last statistics belong to a leaf */
 }
 
-/* Over all of time, and behind it. */
+/* Statistics over all timesteps, read after them. */
 static remat_value batch_norm_along_time(net *n) {
     remat_value y = normalised(n, lstm(n, normalised(n, input(n, "x", T)), C));
     y = remat_last_step(n->graph, lstm(n, y, C));
     return head(n, normalised(n, y), C, input(n, "target", 0));
 }
 
-/* The rows of a net without time go through its head some at a time. */
+/* The head of a network without time processes its rows in chunks. */
 static remat_value chunks_of_rows(net *n) {
     const int64_t rows = 23;
     remat_value x = remat_input(n->graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, C}), y = x;
@@ -123,7 +124,7 @@ static remat_value chunks_of_rows(net *n) {
     return head(n, y, C, target);
 }
 
-/* A deep net without time makes where a decoder begins, and what it multiplies each timestep by. */
+/* A network without time computes the decoder's initial state, and the factor of each timestep. */
 static remat_value captions(net *n) {
     remat_value image = input(n, "image", 0), y = lstm(n, input(n, "x", T), C);
     (void)y;
@@ -133,7 +134,7 @@ static remat_value captions(net *n) {
     y = lstm(n, words, C);
     for (int k = 0; k < 2; k++) remat_initial_state(n->graph, y, k, image);
     remat_value table =
-        remat_linear(n->graph, param(n, 2, C, C), param(n, 2, C, C), REMAT_NONE); /* of parameters alone */
+        remat_linear(n->graph, param(n, 2, C, C), param(n, 2, C, C), REMAT_NONE); /* depends on parameters alone */
     y = remat_linear(
         n->graph, y,
         remat_reshape(n->graph, remat_reshape(n->graph, table, 1, (int64_t[]){C * C}), 2, (int64_t[]){C, C}),
@@ -165,7 +166,7 @@ static remat_value residual(net *n) {
     return head(n, remat_mean(g, y, 2), C, input(n, "target", 0));
 }
 
-/* What a decoder begins with is read behind its last timestep, too. */
+/* The decoder's initial state is also read after its last timestep. */
 static remat_value begun_and_read_at_the_end(net *n) {
     remat_value h = remat_gelu(n->graph, remat_linear(n->graph, input(n, "h", 0), param(n, 2, C, C), REMAT_NONE));
     remat_value y = lstm(n, input(n, "x", T), C);
@@ -176,9 +177,9 @@ static remat_value begun_and_read_at_the_end(net *n) {
 static const struct {
     const char *name;
     remat_value (*build)(net *);
-    int32_t sweeps;   /* by depth every stage is one */
+    int32_t sweeps;   /* by depth every stage is a sweep */
     int64_t stages;   /* with tiles of 4 */
-    int32_t crossing; /* values that one sweep makes for others */
+    int32_t crossing; /* values that another sweep reads */
 } networks[] = {
     {"both directions", both_directions, 3, 18, 3},
     {"encoder and decoder", encoder_and_decoder, 2, 11, 2},
@@ -190,7 +191,7 @@ static const struct {
     {"batch norm along time", batch_norm_along_time, 4, 14, 3},
     {"transformer", transformer, 5, 20, 9},
     {"residual", residual, 22, 22, 21},
-    {"begun and read at the end", begun_and_read_at_the_end, 2, 7, 1},
+    {"initial state read at the end", begun_and_read_at_the_end, 2, 7, 1},
     {"decoder with attention", decoder_with_attention, 4, 17, 5},
 };
 enum { NETWORKS = sizeof networks / sizeof *networks, NORMS = 6, TRANSFORMER = 8 };
@@ -232,7 +233,7 @@ static void write_all(remat_session *s, remat_kind kind, FILE *out) {
     }
 }
 
-/* Loss and gradients of a step, and buffers after it, to be freed. */
+/* Loss and gradients of a step, and the buffers after it. The caller frees them. */
 static char *step(remat_session *s, size_t *bytes) {
     remat_step_result r;
     char *all;
@@ -251,12 +252,12 @@ static void expect_same(const net *n, remat_value loss, const remat_config *conf
     remat_session *s = open_session(n, loss, config);
     size_t got;
     char *all = step(s, &got);
-    ck_assert_msg(got == bytes && !memcmp(all, expected, bytes), "other bits: %s", what);
+    ck_assert_msg(got == bytes && !memcmp(all, expected, bytes), "different bits: %s", what);
     free(all);
     remat_session_free(s);
 }
 
-START_TEST(sweeps_there_are) {
+START_TEST(networks_have_the_expected_sweeps) {
     net n;
     remat_value loss = build(_i, &n);
     remat_config config = configured(_i);
@@ -278,7 +279,7 @@ START_TEST(sweeps_there_are) {
 }
 END_TEST
 
-START_TEST(the_same_bits_under_every_strategy) {
+START_TEST(every_strategy_has_the_same_bits) {
     static const char *const strategies[] = {"sqrt", "lean", "segments", "optimal", "optimal"};
     net n;
     size_t bytes;
@@ -307,7 +308,7 @@ START_TEST(the_same_bits_under_every_strategy) {
 }
 END_TEST
 
-START_TEST(the_same_bits_under_random_plans) {
+START_TEST(random_plans_have_the_same_bits) {
     net n;
     size_t bytes;
     remat_value loss = build(_i, &n);
@@ -329,9 +330,10 @@ START_TEST(the_same_bits_under_random_plans) {
 }
 END_TEST
 
-/* Of the tiles between two layers of attention, in floats of C for each row and timestep, beside the norms' statistics: all of it;
- * lean, what is added up and the 4 that gelu reads; leaner, nothing: the layers that make these are run again. */
-START_TEST(leaner_saves_what_takes_least_to_make) {
+/* The saved bytes of the tiles between two attention layers, in units of C floats per row and timestep, without the
+ * norms' statistics. "all" saves everything; "lean" saves the summands and the 4 units that gelu reads; "leaner" saves
+ * nothing and runs the layers again. */
+START_TEST(leaner_stages_save_the_fewest_bytes) {
     static const char *const name[] = {"all", "lean", "leaner"};
     static const uint64_t floats[] = {11, 5, 0};
     net n;
@@ -356,8 +358,8 @@ START_TEST(leaner_saves_what_takes_least_to_make) {
 }
 END_TEST
 
-/* One tile or several: the same numbers, to rounding. */
-START_TEST(tiles_change_nothing_but_rounding) {
+/* One tile or several: the same numbers, up to rounding. */
+START_TEST(tiles_change_only_rounding) {
     net n;
     remat_value loss = build(_i, &n);
     remat_config config = configured(_i);
@@ -385,8 +387,8 @@ START_TEST(tiles_change_nothing_but_rounding) {
 }
 END_TEST
 
-/* In a step once, whatever is run again; in an evaluation not at all. */
-START_TEST(running_statistics_are_written_once) {
+/* A step writes them once, whatever it recomputes; an evaluation does not write them. */
+START_TEST(running_statistics_are_written_once_per_step) {
     net n;
     float running[C], first[C], both[C];
     remat_value loss = build(NORMS, &n);
@@ -414,13 +416,9 @@ START_TEST(running_statistics_are_written_once) {
 }
 END_TEST
 
-START_TEST(buffers_that_cannot_be) {
-    static const char *const words[] = {"has to be a buffer",
-                                        "which ops that keep running statistics alone read",
-                                        "are one buffer",
-                                        "another layer's already",
-                                        "is the buffer of another layer",
-                                        "momentum is 2"};
+START_TEST(invalid_buffers_are_refused) {
+    static const char *const words[] = {"buffer",        "running statistics",   "one buffer",
+                                        "another layer", "buffer|another layer", "momentum|2"};
     net n = {.width = C};
     const int64_t dim[] = {C};
     ck_assert(!remat_graph_create(&n.graph));
@@ -438,16 +436,14 @@ START_TEST(buffers_that_cannot_be) {
     if (_i == 4) remat_initial_state(n.graph, lstm(&n, input(&n, "y", T), C), 0, h);
     if (_i == 5) remat_batch_norm(n.graph, x, none, none, mean, var, 2, 1e-5, false);
     ck_assert_int_eq(remat_graph_check(n.graph), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\"", remat_last_error());
+    ck_says_all(remat_last_error(), words[_i]);
     remat_graph_free(n.graph);
 }
 END_TEST
 
-START_TEST(shapes_that_cannot_be) {
-    static const char *const words[] = {"cannot become",    "the rank is 0",         "-1 once",
-                                        "whose (T,B) stay", "is a buffer",           "not a value",
-                                        "is a reshape",     "the loss is a reshape", "a sequence already",
-                                        "has a reshape",    "is made of a sequence", "sums over ranks"};
+START_TEST(invalid_reshapes_are_refused) {
+    static const char *const words[] = {"cannot",  "rank|0",       "-1|once",  "(T,B)",   "buffer",   "not a value",
+                                        "reshape", "loss|reshape", "sequence", "reshape", "sequence", "ranks"};
     net n = {.width = C};
     ck_assert(!remat_graph_create(&n.graph));
     const int64_t odd[] = {7, 3}, twice[] = {-1, -1}, flat[] = {-1}, one[] = {1}, dim[] = {T * B, C};
@@ -495,12 +491,13 @@ START_TEST(shapes_that_cannot_be) {
         remat_graph_free(body);
     }
     ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\" does not say \"%s\"", remat_last_error(), words[_i]);
+    ck_says_all(remat_last_error(), words[_i]);
     remat_graph_free(n.graph);
 }
 END_TEST
 
-/* The gradients of the first parameter from a loss, and from an output that lies between the layer and attention over all of time. */
+/* The gradients of the first parameter from a loss, and from an output between the layer and attention over all
+ * timesteps. */
 static void outside_attention(bool loss, bool outside, float gradient[4 * C * C]) {
     net n = {.width = C};
     float dy[T][B][C];
@@ -524,7 +521,7 @@ static void outside_attention(bool loss, bool outside, float gradient[4 * C * C]
     remat_graph_free(n.graph);
 }
 
-START_TEST(gradients_from_outside_and_from_attention_add_up) {
+START_TEST(gradients_of_the_caller_and_of_attention_add_up) {
     float of_loss[4 * C * C], of_output[4 * C * C], of_both[4 * C * C], largest = 0;
     outside_attention(true, false, of_loss), outside_attention(false, true, of_output),
         outside_attention(true, true, of_both);
@@ -539,28 +536,23 @@ END_TEST
 static void expect_refused(net *n, remat_value loss, const remat_config *config, const char *words) {
     remat_session *s;
     ck_assert_int_eq(remat_session_create(n->graph, loss, config, &s), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), words), "\"%s\" does not say \"%s\"", remat_last_error(), words);
+    ck_says_all(remat_last_error(), words);
     remat_graph_free(n->graph);
 }
 
-START_TEST(what_cannot_go_on) {
+START_TEST(unsupported_stateful_networks_are_refused) {
     net n;
     remat_value loss = build(0, &n);
     remat_config config = configured(0);
     config.stateful = true;
-    expect_refused(&n, loss, &config, "from the last timestep to the first");
+    expect_refused(&n, loss, &config, "last timestep|first");
     loss = build(1, &n);
     expect_refused(&n, loss, &config, "remat_initial_state");
 }
 END_TEST
 
-START_TEST(states_that_cannot_be) {
-    static const char *const words[] = {"make it before",
-                                        "a sequence",
-                                        "there is no number 2",
-                                        "is not what a recurrent layer",
-                                        "not a value of this graph",
-                                        "there is no number -1"};
+START_TEST(invalid_initial_states_are_refused) {
+    static const char *const words[] = {"before", "a sequence", "2", "recurrent layer", "value|graph", "-1"};
     net n = {.width = C};
     ck_assert(!remat_graph_create(&n.graph));
     remat_value x = input(&n, "x", T), y = lstm(&n, x, C), later = lstm(&n, x, C), h = param(&n, 2, B, C);
@@ -571,7 +563,7 @@ START_TEST(states_that_cannot_be) {
     if (_i == 4) remat_initial_state(n.graph, y, 0, (remat_value){1000});
     if (_i == 5) remat_final_state(n.graph, y, -1);
     ck_assert_int_eq(remat_graph_check(n.graph), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), words[_i]), "\"%s\"", remat_last_error());
+    ck_says_all(remat_last_error(), words[_i]);
     remat_graph_free(n.graph);
 }
 END_TEST
@@ -580,17 +572,17 @@ int main(void) {
     Suite *suite = suite_create("sweeps");
     TCase *tests = tcase_create("sweeps");
     tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, sweeps_there_are, 0, NETWORKS);
-    tcase_add_loop_test(tests, the_same_bits_under_every_strategy, 0, NETWORKS);
-    tcase_add_loop_test(tests, the_same_bits_under_random_plans, 0, NETWORKS);
-    tcase_add_test(tests, leaner_saves_what_takes_least_to_make);
-    tcase_add_loop_test(tests, tiles_change_nothing_but_rounding, 0, NETWORKS);
-    tcase_add_test(tests, running_statistics_are_written_once);
-    tcase_add_loop_test(tests, buffers_that_cannot_be, 0, 6);
-    tcase_add_loop_test(tests, shapes_that_cannot_be, 0, 12);
-    tcase_add_test(tests, gradients_from_outside_and_from_attention_add_up);
-    tcase_add_test(tests, what_cannot_go_on);
-    tcase_add_loop_test(tests, states_that_cannot_be, 0, 6);
+    tcase_add_loop_test(tests, networks_have_the_expected_sweeps, 0, NETWORKS);
+    tcase_add_loop_test(tests, every_strategy_has_the_same_bits, 0, NETWORKS);
+    tcase_add_loop_test(tests, random_plans_have_the_same_bits, 0, NETWORKS);
+    tcase_add_test(tests, leaner_stages_save_the_fewest_bytes);
+    tcase_add_loop_test(tests, tiles_change_only_rounding, 0, NETWORKS);
+    tcase_add_test(tests, running_statistics_are_written_once_per_step);
+    tcase_add_loop_test(tests, invalid_buffers_are_refused, 0, 6);
+    tcase_add_loop_test(tests, invalid_reshapes_are_refused, 0, 12);
+    tcase_add_test(tests, gradients_of_the_caller_and_of_attention_add_up);
+    tcase_add_test(tests, unsupported_stateful_networks_are_refused);
+    tcase_add_loop_test(tests, invalid_initial_states_are_refused, 0, 6);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -1,5 +1,6 @@
-/* test_sync_batch_norm.c: statistics over the batches of all ranks: ranks with a part of the rows each, under plans of their own, make
- * what one rank makes of all rows. The ranks are threads (team.h), which also sees that all issue the same collectives. */
+/* test_sync_batch_norm.c: statistics over the batches of all ranks. Ranks with parts of the rows, each under its own
+ * plan, get the results of one rank with all rows. The ranks are threads (team.h, which also checks that all ranks
+ * issue the same collectives). */
 #include "tests/cases.h"
 #include "tests/engine/team.h"
 
@@ -22,7 +23,7 @@ static remat_value describe(net *n, int64_t rows, bool sync) {
         y = remat_batch_norm(n->graph, y, param(n, 1, FEATURES, 1), param(n, 1, FEATURES, 1),
                              remat_buffer(n->graph, name[0], 1, dim, remat_init_zero()),
                              remat_buffer(n->graph, name[1], 1, dim, remat_init_constant(1)), 0.1, 1e-5, sync);
-        if (i + 1 < LAYERS) y = remat_gelu(n->graph, y); /* the last one is a leaf */
+        if (i + 1 < LAYERS) y = remat_gelu(n->graph, y); /* the last layer is a leaf */
     }
     return remat_mse(n->graph, y, remat_input(n->graph, "t", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){rows, FEATURES}));
 }
@@ -85,7 +86,7 @@ static void expect_close(const float *a, const float *b, size_t n, const char *w
                       b[i]);
 }
 
-/* Ranks with batches of 4, 6 and 2 rows, each with a plan of its own, beside one with all rows. */
+/* Compares ranks with batches of 4, 6 and 2 rows, each with its own plan, with one rank that has all rows. */
 static void compare(bool sync, rank_of *one, rank_of *three) {
     static const char *const strategy[] = {"none", "segments", "sqrt"};
     static const int64_t rows[] = {4, 6, 2};
@@ -101,7 +102,7 @@ static void compare(bool sync, rank_of *one, rank_of *three) {
              train_among_ranks, data);
 }
 
-START_TEST(ranks_make_what_one_makes_of_all_rows) {
+START_TEST(ranks_match_one_rank_with_all_rows) {
     static rank_of one, three[3];
     compare(true, &one, three);
     for (int r = 0; r < 3; r++) {
@@ -114,8 +115,8 @@ START_TEST(ranks_make_what_one_makes_of_all_rows) {
 }
 END_TEST
 
-/* Without sync each has its own. */
-START_TEST(own_batches_are_something_else) {
+/* Without sync each rank has its own statistics. */
+START_TEST(without_sync_statistics_differ) {
     static rank_of one, three[3];
     compare(false, &one, three);
     ck_assert(fabs(three[0].loss - one.loss) > 1e-3);
@@ -123,8 +124,8 @@ START_TEST(own_batches_are_something_else) {
 }
 END_TEST
 
-/* Ranks that cut stages elsewhere would talk in another order. */
-START_TEST(stages_are_compared_where_layers_talk) {
+/* Ranks with other stage boundaries would issue collectives in another order. */
+START_TEST(stage_boundaries_are_compared_if_layers_are_collective) {
     for (int sync = 0; sync < 2; sync++) {
         net n;
         remat_session *s;
@@ -150,7 +151,7 @@ static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     return (void)context, (void)bucket, REMAT_OK;
 }
 
-START_TEST(a_rank_that_fails_ends_the_step) {
+START_TEST(a_failing_rank_fails_the_step) {
     net n;
     remat_session *s;
     remat_step_result result;
@@ -163,13 +164,13 @@ START_TEST(a_rank_that_fails_ends_the_step) {
     ck_assert_int_eq(remat_forward(s), REMAT_PEER);
     ck_assert_str_eq(remat_last_error(), "rank 1 has gone");
     ck_assert_int_eq(remat_gradients(s, &result), REMAT_PEER);
-    CHECKED(remat_evaluate(s, &result)); /* talks to nobody */
+    CHECKED(remat_evaluate(s, &result)); /* calls no collectives */
     remat_session_free(s);
     remat_graph_free(n.graph);
 }
 END_TEST
 
-/* Of x (1,FEATURES,1,side), whether a session can be made of it. */
+/* Can a session be created for x (1,FEATURES,1,side)? */
 static remat_status norm_alone(int64_t side, bool sync, bool inference, const remat_ranks *ranks) {
     remat_graph *g;
     remat_session *s = NULL;
@@ -191,9 +192,9 @@ static remat_status norm_alone(int64_t side, bool sync, bool inference, const re
 
 START_TEST(one_value_per_channel_is_refused_in_training) {
     remat_ranks ranks = {.struct_bytes = sizeof ranks, .size = 2, .sum = fails, .reduce = no_bucket, .wait = no_bucket};
-    const char *sentence = "the batch norm layer4.0.bn1 has one value per channel, x f32 (1,5,1,1): training makes its "
-                           "output constant and passes no gradient; use a larger batch or larger inputs";
-    for (int i = 0; i < 3; i++) { /* sync without other ranks is of one batch, too; ranks without sync have one each */
+    const char *sentence = "layer4.0.bn1|one value per channel|f32 (1,5,1,1)|batch";
+    for (int i = 0; i < 3;
+         i++) { /* sync with a single rank covers one batch, too; ranks without sync have one batch each */
         ck_assert_int_eq(norm_alone(1, i == 1, false, i == 2 ? &ranks : NULL), REMAT_INVALID);
         ck_assert_str_eq(remat_last_error(), sentence);
     }
@@ -206,10 +207,10 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("sync_batch_norm");
     TCase *tests = tcase_create("sync_batch_norm");
-    tcase_add_test(tests, ranks_make_what_one_makes_of_all_rows);
-    tcase_add_test(tests, own_batches_are_something_else);
-    tcase_add_test(tests, stages_are_compared_where_layers_talk);
-    tcase_add_test(tests, a_rank_that_fails_ends_the_step);
+    tcase_add_test(tests, ranks_match_one_rank_with_all_rows);
+    tcase_add_test(tests, without_sync_statistics_differ);
+    tcase_add_test(tests, stage_boundaries_are_compared_if_layers_are_collective);
+    tcase_add_test(tests, a_failing_rank_fails_the_step);
     tcase_add_test(tests, one_value_per_channel_is_refused_in_training);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,6 +1,6 @@
-/* test_timeline.c: what pictures are drawn from. The bytes that the executor counts as it runs are, step for step and
- * kind for kind, those that were planned; the curve's top is the plan's peak; and every point of memory against time
- * is a plan that a session can have. */
+/* test_timeline.c: the data of plots. The bytes that the executor counts during a run are the planned ones, for each
+ * step and kind. The curve's maximum is the plan's peak. Every point of memory against time is a plan that a session
+ * can use. */
 #include <string.h>
 
 #include "engine/abi.h"
@@ -21,7 +21,7 @@ typedef struct {
     const char *strategy;
     int64_t segments, tile;
     const char *spill;
-    double budget; /* between the least that is possible (0) and what `none` takes (1) */
+    double budget; /* between the smallest possible (0) and that of `none` (1) */
 } choice;
 static const choice choices[] = {
     {"none", 0, 0, NULL, 0},     {"segments", 5, 8, NULL, 0}, {"sqrt", 0, 4, NULL, 0},       {"lean", 0, 8, NULL, 0},
@@ -107,7 +107,7 @@ static void check_measured(const remat_live_point *planned, const remat_live_poi
     }
 }
 
-START_TEST(counted_is_planned) {
+START_TEST(counted_bytes_are_the_planned_bytes) {
     const net *n = &nets[_i / CHOICES];
     remat_config config = configured(n, &choices[_i % CHOICES]);
     remat_session *s;
@@ -116,7 +116,7 @@ START_TEST(counted_is_planned) {
     CHECKED(create(n, &config, &s));
     CHECKED(remat_plan_timeline(s, &planned, &n_planned));
     check_planned(s, planned, n_planned);
-    for (int step = 0; step < 3; step++) { /* the trace can be asked for again */
+    for (int step = 0; step < 3; step++) { /* a trace may be requested again */
         remat_step_result r;
         net_feed(s, n, step);
         if (step != 1) CHECKED(remat_trace_next(s));
@@ -130,7 +130,7 @@ START_TEST(counted_is_planned) {
 }
 END_TEST
 
-/* Cut by depth, with a skip connection over every layer: pieces that several objects hold. */
+/* By depth, with a skip connection over every layer: several objects share a piece. */
 static remat_value deep_net(remat_graph *g) {
     enum { LAYERS = 9, WIDTH = 24, ROWS = 6 };
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDTH}), skipped = REMAT_NONE;
@@ -147,7 +147,7 @@ static remat_value deep_net(remat_graph *g) {
     return remat_mse(g, x, target);
 }
 
-START_TEST(counted_is_planned_by_depth) {
+START_TEST(counted_bytes_are_the_planned_bytes_by_depth) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "optimal"};
     remat_config config = REMAT_CONFIG_INIT;
     remat_graph *g;
@@ -180,8 +180,8 @@ START_TEST(counted_is_planned_by_depth) {
 }
 END_TEST
 
-/* Tracing changes no bit, and what cannot be traced says so. */
-START_TEST(tracing_is_polite) {
+/* Tracing changes no bit, and a session that cannot be traced refuses. */
+START_TEST(tracing_changes_no_bits) {
     const net *n = &nets[0];
     remat_config config = configured(n, &choices[1]);
     remat_session *plain, *traced, *planned;
@@ -196,7 +196,7 @@ START_TEST(tracing_is_polite) {
     for (int step = 0; step < 2; step++) {
         net_feed(plain, n, step);
         net_feed(traced, n, step);
-        CHECKED(remat_evaluate(traced, &b)); /* in between: it is not what was asked for */
+        CHECKED(remat_evaluate(traced, &b)); /* an evaluation in between is not traced */
         CHECKED(remat_step(plain, 0.01, &a));
         CHECKED(remat_step(traced, 0.01, &b));
         ck_assert(a.loss == b.loss && a.grad_norm == b.grad_norm && a.arena_peak_bytes == b.arena_peak_bytes);
@@ -227,7 +227,7 @@ static void check_frontier(const remat_pareto_point *point, int64_t n) {
     }
 }
 
-/* A session asked for this point has it: to the byte; `optimal` given so many bytes is at least as fast. */
+/* A session with this point's settings has its bytes exactly; `optimal` with that many bytes is at least as fast. */
 static void check_attainable(const net *n, remat_config config, const remat_pareto_point *point) {
     remat_session *s;
     bool optimal = !strcmp(point->strategy, "optimal") || !strcmp(point->strategy, "spill");
@@ -249,7 +249,7 @@ static void check_attainable(const net *n, remat_config config, const remat_pare
     remat_session_free(s);
 }
 
-START_TEST(points_are_plans) {
+START_TEST(every_point_is_a_plan) {
     const net *n = &nets[_i];
     remat_config config = configured(n, &choices[1]);
     config.device = "null";
@@ -273,7 +273,7 @@ START_TEST(points_are_plans) {
     uint64_t promised = least_bytes(n, config), least = UINT64_MAX;
     for (int64_t i = 0; i < count; i++)
         if (point[i].budgeted_bytes < least) least = point[i].budgeted_bytes;
-    ck_assert_uint_eq(least, promised); /* none below, and it is among them */
+    ck_assert_uint_eq(least, promised); /* no point is below it, and one equals it */
     ck_assert_int_eq(own, 1);
     ck_assert_int_ge(kinds, 4); /* none, segments, sqrt, optimal at least */
     remat_text_free((char *)point);
@@ -282,7 +282,7 @@ START_TEST(points_are_plans) {
 END_TEST
 
 /* With recomputation off there is no plan that recomputes. */
-START_TEST(off_is_off) {
+START_TEST(without_recomputation_no_point_recomputes) {
     remat_config config = configured(&nets[0], &choices[0]);
     config.recompute = "off";
     config.plan_only = true;
@@ -298,8 +298,8 @@ START_TEST(off_is_off) {
 }
 END_TEST
 
-/* Every allocation that fails is told, and nothing leaks (the sanitizers watch). */
-START_TEST(out_of_memory_is_an_answer) {
+/* Every failing allocation is reported, and nothing leaks (the sanitizers check). */
+START_TEST(failed_allocations_are_reported) {
     remat_config config = configured(&nets[3], &choices[1]);
     config.device = "null";
     config.spill_dir = ".";
@@ -329,12 +329,12 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("timeline");
     tcase_set_timeout(tests, 300);
-    tcase_add_loop_test(tests, counted_is_planned, 0, NETS * CHOICES);
-    tcase_add_loop_test(tests, counted_is_planned_by_depth, 0, 4);
-    tcase_add_test(tests, tracing_is_polite);
-    tcase_add_loop_test(tests, points_are_plans, 0, NETS);
-    tcase_add_test(tests, off_is_off);
-    tcase_add_test(tests, out_of_memory_is_an_answer);
+    tcase_add_loop_test(tests, counted_bytes_are_the_planned_bytes, 0, NETS * CHOICES);
+    tcase_add_loop_test(tests, counted_bytes_are_the_planned_bytes_by_depth, 0, 4);
+    tcase_add_test(tests, tracing_changes_no_bits);
+    tcase_add_loop_test(tests, every_point_is_a_plan, 0, NETS);
+    tcase_add_test(tests, without_recomputation_no_point_recomputes);
+    tcase_add_test(tests, failed_allocations_are_reported);
     Suite *suite = suite_create("engine/report/timeline");
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

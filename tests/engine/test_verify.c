@@ -1,13 +1,14 @@
-/* test_verify.c: remat_config.verify_recompute. A single bit flipped in a state, at any moment between its making and its
- * last reading, is caught and named: stage, timesteps, tensor; 100 of 100. Nothing is reported where nothing was flipped
- * (test_random.c verifies half of its random networks and plans, too). And the hash itself. */
+/* test_verify.c: remat_config.verify_recompute. A bit flipped in a state, at any moment between its computation and its
+ * last use, is detected in 100 of 100 cases, and the message names stage, timesteps and tensor. Without a flip nothing
+ * is reported (test_random.c verifies half of its random networks and plans, too). Also the hash itself. */
 #include "engine/hash.h"
 #include "tests/flips.h"
 
 /* ---- The hash ------------------------------------------------------------------------------------------------- */
 
-/* Every length from 0 to 300, every bit of each: never the same hash; nor for another seed, or one zero byte more. */
-START_TEST(every_bit_counts) {
+/* For every length from 0 to 300, flipping any bit changes the hash. So does another seed, or an additional zero
+ * byte. */
+START_TEST(every_bit_changes_the_hash) {
     unsigned char data[300];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)rm_random(1, 2, 3, 4, i);
     for (size_t n = 0; n < sizeof data; n++) {
@@ -16,7 +17,7 @@ START_TEST(every_bit_counts) {
         ck_assert_uint_ne(hash, rm_hash(data, n, 8));
         unsigned char moved[sizeof data + 1];
         memcpy(moved + 1, data, n);
-        ck_assert_uint_eq(hash, rm_hash(moved + 1, n, 7)); /* wherever it lies */
+        ck_assert_uint_eq(hash, rm_hash(moved + 1, n, 7)); /* the address does not matter */
         for (size_t bit = 0; bit < 8 * n; bit++) {
             data[bit / 8] ^= (unsigned char)(1 << bit % 8);
             ck_assert_uint_ne(hash, rm_hash(data, n, 7));
@@ -26,8 +27,8 @@ START_TEST(every_bit_counts) {
 }
 END_TEST
 
-/* Words and blocks that change places, and zeros of different lengths. */
-START_TEST(order_and_length_count) {
+/* Exchanged words and blocks, and zeros of different lengths. */
+START_TEST(order_and_length_change_the_hash) {
     uint64_t word[64], swapped[64], zero[64] = {0}, hash;
     for (int i = 0; i < 64; i++) word[i] = (uint64_t)rm_random(9, 0, 0, 0, (uint64_t)i) << 32 | (uint32_t)i;
     hash = rm_hash(word, sizeof word, 0);
@@ -51,11 +52,11 @@ START_TEST(flips_by_depth_are_caught) { flip_by_depth("cpu", _i); }
 END_TEST
 START_TEST(flips_in_the_second_tier_are_caught) { flip_in_the_second_tier("cpu", _i); }
 END_TEST
-START_TEST(same_bits_and_no_alarm) { nothing_flipped("cpu", _i); }
+START_TEST(verifying_changes_no_bits_and_reports_nothing) { nothing_flipped("cpu", _i); }
 END_TEST
 
-/* The tables are part of what the session says it takes. */
-START_TEST(the_hashes_are_counted) {
+/* The session counts the tables of hashes among its bytes. */
+START_TEST(hashes_are_counted_as_memory) {
     net n = {.cell = NET_LSTM, .layers = 1, .vocabulary = 5, .embed = 2, .hidden = 2, .timesteps = 64, .batch = 1};
     remat_graph *graph;
     CHECKED(remat_graph_create(&graph));
@@ -73,13 +74,13 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("verify");
     TCase *tests = tcase_create("verify");
-    tcase_add_test(tests, every_bit_counts);
-    tcase_add_test(tests, order_and_length_count);
+    tcase_add_test(tests, every_bit_changes_the_hash);
+    tcase_add_test(tests, order_and_length_change_the_hash);
     tcase_add_loop_test(tests, flips_along_time_are_caught, 0, 100);
     tcase_add_loop_test(tests, flips_by_depth_are_caught, 0, 100);
     tcase_add_loop_test(tests, flips_in_the_second_tier_are_caught, 0, 4);
-    tcase_add_loop_test(tests, same_bits_and_no_alarm, 0, 12);
-    tcase_add_test(tests, the_hashes_are_counted);
+    tcase_add_loop_test(tests, verifying_changes_no_bits_and_reports_nothing, 0, 12);
+    tcase_add_test(tests, hashes_are_counted_as_memory);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

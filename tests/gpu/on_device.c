@@ -1,4 +1,4 @@
-/* on_device.c: a call's arrays to the device, its kernel, and back: on_device.h. */
+/* on_device.c: copies a call's arrays to the device, runs its kernel, and copies them back (on_device.h). */
 #include "tests/gpu/on_device.h"
 
 #include <stdarg.h>
@@ -10,7 +10,7 @@ enum { REDZONE = 256, MOST_PIECES = 3 * REMAT_MAX_INPUTS + 6 * REMAT_MAX_STATES,
 
 static on_device_state now;
 static rm_block *block;
-static char *base, *staging; /* the block's memory, and as much of the host's */
+static char *base, *staging; /* the block's memory, and as much host memory */
 static uint64_t room;
 static const remat_op *current;
 static remat_op shown;
@@ -18,8 +18,8 @@ static char complaint[TEXT];
 
 /* One array of a call. */
 typedef struct {
-    void **data; /* in the device's copy of the call */
-    void *host;  /* NULL: nothing is put there or brought back */
+    void **data; /* pointer in the device's copy of the call */
+    void *host;  /* NULL: nothing is copied */
     uint64_t bytes, at;
 } piece;
 
@@ -108,7 +108,7 @@ static uint64_t scratch_bytes(const remat_op *op, remat_pass pass, const remat_c
     return cost.scratch_bytes;
 }
 
-/* Packed weights go along where the device's kernels read some. */
+/* Packed weights are included if the device's kernels read them. */
 static void add_own(image *im, const remat_op *op, remat_pass pass) {
     remat_call *c = &im->call;
     remat_desc x[REMAT_MAX_INPUTS];
@@ -136,7 +136,7 @@ static void list_pieces(image *im, const remat_op *op, remat_pass pass) {
     im->end += REDZONE;
 }
 
-/* What lies between arrays is as it was. */
+/* The redzones between arrays must be unchanged. */
 static void check_redzones(const image *im, const char *kernel) {
     uint64_t from = 0;
     for (int k = 0; k <= im->n_pieces; k++) {
@@ -145,7 +145,7 @@ static void check_redzones(const image *im, const char *kernel) {
             if ((unsigned char)staging[i] != POISON) {
                 complain("%s wrote outside its arrays, %lld bytes %s", kernel,
                          (long long)(k && i - from < REDZONE ? i - from + 1 : to - i),
-                         k && i - from < REDZONE ? "behind one" : "before one");
+                         k && i - from < REDZONE ? "after one" : "before one");
                 return;
             }
         if (k < im->n_pieces) from = im->piece[k].at + im->piece[k].bytes;

@@ -1,4 +1,4 @@
-/* skip.h: a test that needs a GPU says that there is none, in one sentence, and ends as skipped. */
+/* skip.h: lets a test that needs a GPU report in one line that there is none, and end as skipped. */
 #ifndef RM_TEST_SKIP_H
 #define RM_TEST_SKIP_H
 
@@ -8,7 +8,7 @@
 
 #include "engine/device/device.h"
 
-enum { SKIPPED = 77 }; /* ctest and run.sh know it */
+enum { SKIPPED = 77 }; /* known to ctest and run.sh */
 
 /* The value of `flag` ("--device="), or `otherwise`. */
 static inline const char *value_of(int argc, char **argv, const char *flag, const char *otherwise) {
@@ -23,7 +23,7 @@ static inline bool has_flag(int argc, char **argv, const char *flag) {
     return false;
 }
 
-/* OK, or why it cannot be opened. */
+/* OK, or the reason why it cannot be opened. */
 static inline remat_status try_device(const char *name) {
     const rm_device_api *api = rm_device_find(name);
     rm_device *device = NULL;
@@ -33,7 +33,7 @@ static inline remat_status try_device(const char *name) {
     return REMAT_OK;
 }
 
-/* Where the device is merely not there, the test is skipped; any other failure fails it. */
+/* If the device is missing, the test is skipped; any other failure fails it. */
 static inline void need_device(remat_status status) {
     if (!status) return;
     printf("%s%s\n", status == REMAT_MISSING ? "skipped: " : "", remat_last_error());

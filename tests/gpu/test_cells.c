@@ -1,19 +1,20 @@
-/* test_cells.c: where the time of a recurrent layer goes on a real device: one tile, forward, rebuild and backward, in microseconds a
- * timestep, with recorded launches and without, and with products alone and element-wise kernels alone.
+/* test_cells.c: measures the parts of a recurrent layer's time on a real device: forward, rebuild and backward of
+ * one tile, in microseconds per timestep, with and without recorded launches, and products and element-wise kernels
+ * alone.
  *
  *     gpu_test_cells [--device=cuda] [--small] [--cell=lstm|gru|rnn_tanh] [--batch=B] [--hidden=H] [--precision=fp32|tf32|bf16]
  *                    [--tile=timesteps]
  *     gpu_test_cells --list [--small]
  *
- * --list prints the last four flags for each shape of the bench (bench/gpu.py), in each precision: run.sh gives each a process.
- * Ends with 77 where there is no such device. */
+ * --list prints the last four flags for each shape of the bench (bench/gpu.py) in each precision, so that run.sh can
+ * give each its own process. Exits with 77 without such a device. */
 #include <math.h>
 
 #include "ops/cuda/cuda_queue.h"
 #include "ops/op.h"
 #include "tests/gpu/skip.h"
 
-enum { TRIES = 5, X = 0, W_IH, W_HH, B_IH, B_HH, INPUTS, RESET = INPUTS /* which is not given */ };
+enum { TRIES = 5, X = 0, W_IH, W_HH, B_IH, B_HH, INPUTS, RESET = INPUTS /* not given */ };
 
 static const rm_device_api *api;
 static rm_device *device;
@@ -30,7 +31,7 @@ static void check(remat_status status) {
 /* ---- A call ------------------------------------------------------------------------------------------------------ */
 
 static void *take(uint64_t bytes) {
-    void *memory = block ? api->claim(block, at, bytes) : NULL; /* at first, to see how much is needed */
+    void *memory = block ? api->claim(block, at, bytes) : NULL; /* without a block: only counts the bytes */
     at += (bytes + 255) / 256 * 256;
     return memory;
 }
@@ -40,7 +41,7 @@ static remat_desc real(int rank, int64_t a, int64_t b, int64_t c) {
     return (remat_desc){.dtype = REMAT_F32, .rank = rank, .dim = {a, b, c}};
 }
 
-/* A tile in the middle of a sequence, x given, as wide as h; everything is kept. */
+/* A tile in the middle of a sequence; x is as wide as h; everything is saved. */
 static remat_call make_call(const remat_op *op, int64_t gates, int64_t batch, int64_t hidden) {
     remat_call c = {.t0 = tau, .t_total = 3 * tau, .training = true, .threads = 1};
     const remat_desc state = real(2, batch, hidden, 0), y = real(3, tau, batch, hidden);
@@ -68,7 +69,7 @@ static remat_call make_call(const remat_op *op, int64_t gates, int64_t batch, in
 
 static void nothing(const rm_cuda_queue *q, const rm_cuda_product *p) { (void)q, (void)p; }
 
-/* Microseconds a timestep of the quickest of some calls, the first two of which load and record. */
+/* Microseconds per timestep of the fastest of some calls; the first two calls load and record. */
 static double time_of(const remat_op *op, remat_pass pass, const remat_call *call) {
     double best = 1e30;
     for (int i = 0; i < TRIES + 2; i++) {
@@ -81,7 +82,7 @@ static double time_of(const remat_op *op, remat_pass pass, const remat_call *cal
     return best;
 }
 
-/* A timestep's product forward, h w_hh^T, or backward, dgates w_hh, as often as a tile has timesteps. */
+/* The product of each timestep of a tile: h w_hh^T forward, or dgates w_hh backward. */
 static double time_of_products(const remat_call *call, int64_t gates, bool back) {
     const rm_cuda_queue *q = (const rm_cuda_queue *)queue;
     const int64_t batch = call->y.desc.dim[1], hidden = call->y.desc.dim[2], wide = gates * hidden;
@@ -109,7 +110,8 @@ static double time_of_products(const remat_call *call, int64_t gates, bool back)
     return best;
 }
 
-/* In a queue of its own, which reads the environment when it is made; it is given back at the end, since the next would get it. */
+/* In its own queue, which reads the environment when it is created. The queue is destroyed at the end, so that the next
+ * call gets a new one. */
 enum { LINES = 4 };
 static rm_queue *used[LINES];
 static int n_used;
@@ -120,7 +122,7 @@ static void time_line(const remat_op *op, const remat_call *call, const char *wh
     rm_queue *first = queue;
     check(api->queue_create(device, &queue));
     unsetenv("REMAT_CUDA_GRAPHS");
-    rm_cuda_queue *shown = (rm_cuda_queue *)queue; /* what a launcher is given of it */
+    rm_cuda_queue *shown = (rm_cuda_queue *)queue; /* the launchers' view of it */
     __typeof__(shown->multiply) multiply = shown->multiply;
     const int found = shown->clusters;
     if (!multiplies) shown->multiply = nothing;

@@ -1,10 +1,10 @@
-/* test_nccl.c: NVIDIA's NCCL with one GPU: a group of this process alone, opened, used and closed through the real library. Every
- * collective in every type and reduction must leave what one rank brought, in place and elsewhere, at once and behind an event of
- * the device's queue; then a barrier. Two GPUs are run.sh's part `ranks`.
+/* test_nccl.c: NVIDIA's NCCL with one GPU: a group of this process alone, opened, used and closed through the real
+ * library. Every collective in every type and reduction must return the rank's own values, in place and out of
+ * place, at once and after an event of the device's queue; then a barrier. The part `ranks` of run.sh uses two GPUs.
  *
  *     gpu_test_nccl [--device=cuda]
  *
- * Ends with 77 where there is no such device, or no NCCL. */
+ * Exits with 77 without such a device or without NCCL. */
 #include "dist/group/group.h"
 #include "dist/group/reduce.h"
 #include "tests/gpu/skip.h"
@@ -18,14 +18,14 @@ static const rm_device_api *api;
 static rm_device *device;
 static rm_queue *queue;
 static rm_event *event;
-static char *room[2]; /* of the group's memory */
+static char *room[2]; /* in the group's memory */
 static int failures, collectives;
 
 static void check(remat_status status) {
     if (status) printf("%s\n", remat_last_error()), exit(EXIT_FAILURE);
 }
 
-/* 1, 2, -1, 0.5 as halves: a mean of one rank is the same number, whatever is rounded. */
+/* 1, 2, -1, 0.5 as halves: the mean over one rank is the same number, however it is rounded. */
 static void put(rm_wire wire, int i, void *to) {
     static const uint16_t f16[] = {0x3c00, 0x4000, 0xbc00, 0x3800}, bf16[] = {0x3f80, 0x4000, 0xbf80, 0x3f00};
     if (wire == RM_WIRE_F32) ((float *)to)[i] = (float)(i - 300) / 8;
@@ -52,8 +52,8 @@ static void run(rm_group *group, rm_collective what, bool in_place, bool behind)
     check(api->synchronize(queue));
     collectives++;
     if (memcmp(got, brought, bytes)) {
-        printf("%s of %s, %s%s%s FAILED: other numbers than one rank brought\n", kinds[what.kind], wires[what.wire],
-               reductions[what.reduction], in_place ? ", in place" : "", behind ? ", behind an event" : "");
+        printf("%s of %s, %s%s%s FAILED: not the numbers of the single rank\n", kinds[what.kind], wires[what.wire],
+               reductions[what.reduction], in_place ? ", in place" : "", behind ? ", after an event" : "");
         failures++;
     }
 }
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
     run_all(group);
     check(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
     check(rm_group_poll(group));
-    rm_group_free(group, room[0]); /* the other ends with the group */
+    rm_group_free(group, room[0]); /* closing the group frees the other one */
     const uint64_t taken = rm_group_device_bytes(group);
     rm_group_close(group);
     api->event_free(event);

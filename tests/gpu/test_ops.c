@@ -1,14 +1,14 @@
-/* test_ops.c: every op and optimizer on a real device against its definition on the CPU: all that remat_op_check demands of
- * kernels, with its tolerances (NaN fails), the kernels launched by the device's own queue (on_device.h).
+/* test_ops.c: compares every op and optimizer on a real device with its definition on the CPU: everything that
+ * remat_op_check tests, with its tolerances (NaN fails). The device's own queue launches the kernels (on_device.h).
  *
  *     gpu_test_ops [--device=cuda] [--small] [--few-elements] [--op=NAME]
  *     gpu_test_ops --list
  *
- * --small: a few calls of each kernel, for compute-sanitizer; --few-elements: no long arrays, for an emulated device. --op: that
- * op or optimizer alone, or sum_of_squares; --list prints such a flag for each, without a GPU: what a kernel breaks is lost to
- * its process, so run.sh gives each a process.
+ * --small: a few calls of each kernel, for compute-sanitizer. --few-elements: no long arrays, for an emulated
+ * device. --op: only that op or optimizer, or sum_of_squares. --list prints such a flag for each, without a GPU: a
+ * failing kernel makes the GPU unusable for its process, so run.sh gives each op its own process.
  *
- * --device=cpu tests this program. Ends with 77 where there is no such device. */
+ * --device=cpu tests this program. Exits with 77 without such a device. */
 #include <math.h>
 
 #include "tests/gpu/on_device.h"
@@ -44,7 +44,7 @@ static void check_op(const remat_op *op) {
     fflush(stdout);
 }
 
-/* Forward and backward of each sample, whole and in tiles of two steps, rebuilt where the op knows how. */
+/* Forward and backward of each sample, whole and in tiles of two timesteps, with rebuild if the op has it. */
 static void touch_op(const remat_op *op) {
     for (int sample = 0; sample < op->n_samples; sample++)
         for (int64_t tau = 0; tau <= 2; tau += 2) {
@@ -73,7 +73,7 @@ static void gradient_of_step(float *g, int64_t n, int64_t step) {
     for (int64_t i = 0; i < n; i++) g[i] = (float)((i * 7 + step * 13) % 23 - 11) / 8;
 }
 
-/* Parameters, both states and the gradient lie one behind the other, n floats each, in `all`. */
+/* `all` contains the parameters, both states and the gradient, one after the other, n floats each. */
 static void step_on_cpu(const rm_optimizer *o, rm_update *u, int64_t n, float *all) {
     float *const state[] = {all + n, all + 2 * n};
     gradient_of_step(all + 3 * n, n, u->step);
@@ -113,7 +113,7 @@ static remat_status train_on_device(const rm_optimizer *o, rm_update u, int64_t 
     return d->api->synchronize(d->queue);
 }
 
-/* A few roundings a step apart: norms are added in another order. */
+/* The results may differ by a few roundings per step: norms are summed in another order. */
 static bool close_enough(const float *a, const float *b, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (!(fabsf(a[i] - b[i]) <= 2e-6f * (1 + fabsf(a[i])))) return false;
@@ -129,7 +129,7 @@ static const char *compare_optimizer(const rm_optimizer *o, rm_update u, int64_t
     for (u.step = 1; u.step <= STEPS; u.step++) step_on_cpu(o, &u, n, cpu);
     bool same = !status && close_enough(cpu, device, 3 * n);
     free(cpu), free(device);
-    return same ? NULL : status ? remat_last_error() : "other numbers than on the CPU";
+    return same ? NULL : status ? remat_last_error() : "the numbers differ from the CPU's";
 }
 
 static void check_optimizer(const rm_optimizer *o, bool few) {
@@ -156,7 +156,7 @@ static void check_sum_of_squares(void) {
         double expected = rm_sum_of_squares(x, n, 1), got = d->api->sum_of_squares(d->queue, (float *)room, n);
         double again = d->api->sum_of_squares(d->queue, (float *)room, n);
         if (!(fabs(got - expected) <= 1e-13 * expected) || memcmp(&got, &again, sizeof got))
-            fail("sum_of_squares", "another sum than on the CPU, or not the same twice");
+            fail("sum_of_squares", "the sum differs from the CPU's, or between two runs");
     }
     free(x);
 }
@@ -180,7 +180,7 @@ int main(int argc, char **argv) {
         if (!wanted(only, rm_ops[i]->name)) continue;
         ops++;
         if (!has_kernels(rm_ops[i]))
-            fail(rm_ops[i]->name, "it has no kernels for this device");
+            fail(rm_ops[i]->name, "no kernels for this device");
         else if (small)
             touch_op(rm_ops[i]);
         else
@@ -193,7 +193,7 @@ int main(int argc, char **argv) {
     }
     const bool sum = wanted(only, "sum_of_squares");
     if (sum) check_sum_of_squares();
-    if (!ops && !optimizers && !sum) fail(only, "there is no such op or optimizer; --list names them");
+    if (!ops && !optimizers && !sum) fail(only, "no such op or optimizer; use --list");
     printf("%d ops, %d optimizers, %lld calls of kernels on %s: %d failed\n", ops, optimizers,
            (long long)on_device_now()->calls, on_device_now()->api->name, failures);
     on_device_close();

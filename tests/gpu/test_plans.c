@@ -1,15 +1,16 @@
-/* test_plans.c: the first promise, on a real device: loss, norms, gradients and parameters have the same bits whatever the
- * plan (everything kept, lean, segments, sqrt, and a budget that forbids recomputing, so that activations travel to the host
- * and back), twice the same, and within float's reach of the CPU's.
+/* test_plans.c: the first promise, on a real device: loss, norms, gradients and parameters have the same bits under
+ * every plan (everything kept, lean, segments, sqrt, and a budget without recomputation, so that activations move to
+ * the host and back), are repeatable, and agree with the CPU's to float precision.
  *
  *     gpu_test_plans [--device=cuda] [--small] [--cell=lstm|gru|rnn] [--precision=fp32|tf32|bf16] [--kernels=remat|cudnn]
  *     gpu_test_plans --list [--small]
  *
- * --list prints the last three flags for each combination that there is, without a GPU: run.sh gives each a process.
+ * --list prints the last three flags for each available combination, without a GPU; run.sh gives each its own
+ * process.
  *
- * On a GPU also with recurrent layers by cuDNN, where there is one, and with products in tf32 and bf16, where it has them; what is
- * rounded is not compared with the CPU's.
- * --device=cpu tests this program, and the CPU's products in bf16, where it has them. Ends with 77 where there is no such device. */
+ * On a GPU also with recurrent layers through cuDNN, if installed, and with products in tf32 and bf16, if supported;
+ * these are not compared with the CPU's. --device=cpu tests this program, and the CPU's products in bf16, if
+ * supported. Exits with 77 without such a device. */
 #include "engine/abi.h"
 #include "tests/gpu/skip.h"
 
@@ -44,7 +45,8 @@ enum { POLICIES = sizeof policies / sizeof *policies };
 
 static int failures;
 
-/* What a pass over all nets is made with; cuDNN rounds to no bf16. --small leaves it at the first two on a GPU. */
+/* Precision and kernels of a pass over all networks; cuDNN does not support bf16. On a GPU --small uses only the first
+ * two. */
 typedef struct {
     const char *precision, *cells;
 } kind;
@@ -71,8 +73,8 @@ static remat_config configured(const char *device, const policy *how, int64_t ti
     return config;
 }
 
-/* What keeping everything would take now: a session measures what libraries take beside the plan, and the first of a kind finds
- * more than later ones. */
+/* The bytes of keeping everything at this moment: a session measures the memory of libraries besides the plan, and the
+ * first session of a kind measures more than later ones. */
 static uint64_t keeping_all(const remat_graph *g, remat_value loss, remat_config config) {
     remat_session *s = NULL;
     config.strategy = "none";
@@ -87,7 +89,7 @@ static uint64_t keeping_all(const remat_graph *g, remat_value loss, remat_config
     return all;
 }
 
-/* A third of the way from the smallest budget that would do to what keeping everything takes. */
+/* One third of the way from the smallest budget to that of keeping everything. */
 static uint64_t tight_budget(const remat_graph *g, remat_value loss, remat_config config) {
     remat_session *s = NULL;
     uint64_t all = keeping_all(g, loss, config);
@@ -108,7 +110,7 @@ static remat_status run_steps(remat_session *s, const net *n, trace *t) {
         TRY(remat_step(s, 0.01, &r));
         REQUIRE(isfinite(r.loss) && r.loss > 0 && isfinite(r.grad_norm), INTERNAL, "the loss of step %d is %g", step,
                 r.loss);
-        REQUIRE(r.arena_peak_bytes <= t->plan.planned_peak_bytes, INTERNAL, "the step took more than was planned");
+        REQUIRE(r.arena_peak_bytes <= t->plan.planned_peak_bytes, INTERNAL, "the step used more bytes than planned");
         t->loss[step] = r.loss, t->norm[step] = r.grad_norm;
     }
     size_t bytes;
@@ -142,9 +144,9 @@ static remat_status run(const char *device, const net *n, const policy *how, int
 /* ---- Comparing ----------------------------------------------------------------------------------------------------- */
 
 static const char *difference(const trace *a, const trace *b) {
-    if (memcmp(a->loss, b->loss, sizeof a->loss)) return "other losses";
-    if (memcmp(a->norm, b->norm, sizeof a->norm)) return "other gradient norms";
-    if (a->bytes != b->bytes || memcmp(a->arrays, b->arrays, a->bytes)) return "other gradients or parameters";
+    if (memcmp(a->loss, b->loss, sizeof a->loss)) return "losses differ";
+    if (memcmp(a->norm, b->norm, sizeof a->norm)) return "gradient norms differ";
+    if (a->bytes != b->bytes || memcmp(a->arrays, b->arrays, a->bytes)) return "gradients or parameters differ";
     return NULL;
 }
 
@@ -156,7 +158,8 @@ static void report(const char *cell, const char *what, const char *wrong, const 
     fflush(stdout);
 }
 
-/* float's rounding, over some hundred timesteps and STEPS updates: losses agree to five digits. TF32 is not asked for. */
+/* Float rounding, over a few hundred timesteps and STEPS updates: losses agree to five digits. TF32 is not
+ * requested. */
 static void compare_with_cpu(const net *n, const policy *how, int64_t tile, const trace *there) {
     trace here;
     remat_status status = run("cpu", n, how, tile, &here);
@@ -170,8 +173,9 @@ static void compare_with_cpu(const net *n, const policy *how, int64_t tile, cons
     free(here.arrays);
 }
 
-/* Where the second tier itself takes more than a tiny net, keeping everything is the smallest plan. Only arenas are compared: what is
- * beside them differs from session to session, and is small beside the activations of a large net. */
+/* If the second tier itself needs more memory than a tiny network, keeping everything is the smallest plan. Only arenas
+ * are compared: the other memory varies between sessions, and is small compared with the activations of a large
+ * network. */
 static bool too_little_for_all(const remat_plan_summary *plan, const remat_plan_summary *kept, const net *n) {
     const uint64_t beside = plan->budgeted_bytes - plan->planned_peak_bytes;
     return plan->memory_budget - beside < kept->planned_peak_bytes || n->hidden * n->batch >= 4096;
@@ -231,13 +235,13 @@ int main(int argc, char **argv) {
         net n = {.cell = (net_cell)cell, .layers = 2, .vocabulary = 13, .embed = 6, .hidden = 9, .dropout = 0.2};
         n.timesteps = 37, n.batch = 3;
         check(device, &n,
-              4); /* its timesteps by products; those of the others by persistent kernels, where there are clusters */
+              4); /* timesteps through products; the other networks use persistent kernels, if the GPU has clusters */
         n.hidden = 19;
         check(device, &n, 4);
         if (small) continue;
         n.vocabulary = 64, n.embed = 32, n.hidden = 256, n.timesteps = 200, n.batch = 16;
         check(device, &n, 32);
-        n.hidden = 131, n.batch = 1; /* vectors, and sizes that fill no block */
+        n.hidden = 131, n.batch = 1; /* vectors, and sizes that do not fill a block */
         check(device, &n, 16);
         n.hidden = 301, n.batch = 5, n.timesteps = 50;
         check(device, &n, 8);

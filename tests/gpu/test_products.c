@@ -1,25 +1,26 @@
-/* test_products.c: matrix products on a real GPU (docs/notes/cuda.md), in each precision: near those in double, the same
- * bits when they are made again, and for rows_like the bits that few rows have alone; and how fast they are, so that it shows
- * whether the library lets a tile's rows be multiplied as one (speeds near the product that stands for itself) or not. The words at
- * the end of a line are the algorithm's numbers (CUBLASLT_ALGO_CONFIG_ID and so on), and what it rounds to.
+/* test_products.c: matrix products on a real GPU (docs/notes/cuda.md), in each precision: near those in double
+ * precision, repeatable, and with rows_like the bits of few rows alone. It also prints speeds, which show whether
+ * the library can multiply a tile's rows at once (then they are near those of the product without rows_like). A line
+ * ends with the algorithm's numbers (CUBLASLT_ALGO_CONFIG_ID and so on) and its precision.
  *
  *     gpu_test_products [--device=cuda] [--small] [--precision=fp32|tf32|bf16]
  *     gpu_test_products --list
  *
- * REMAT_CUDA_SPLIT_K=OFF and REMAT_CUDA_WORKSPACE=OFF show what split sums and the workspace are worth. --list prints the last flag for each precision: run.sh gives each a process.
+ * REMAT_CUDA_SPLIT_K=OFF and REMAT_CUDA_WORKSPACE=OFF show the benefit of split sums and of the workspace. --list
+ * prints the last flag for each precision; run.sh gives each its own process.
  *
- * Ends with 77 where there is no such device. */
+ * Exits with 77 without such a device. */
 #include <math.h>
 
 #include "ops/cuda/cuda_queue.h"
 #include "tests/gpu/skip.h"
 
 typedef struct {
-    int64_t rows, blocks, n, k; /* rows: a timestep's; blocks: timesteps */
+    int64_t rows, blocks, n, k; /* rows: per timestep; blocks: timesteps */
     bool transpose_b, add;
 } shape;
 
-/* As lstm, gru and linear have them; then sizes that nothing divides. */
+/* Those of lstm, gru and linear; then prime sizes. */
 static const shape shapes[] = {
     {1, 128, 1024, 256, true, true},   {16, 64, 2048, 512, true, true}, {64, 32, 4096, 1024, true, true},
     {64, 32, 4096, 1024, true, false}, {32, 32, 1536, 512, true, true}, {64, 32, 1024, 4096, false, false},
@@ -33,7 +34,7 @@ static rm_block *block;
 static rm_queue *queue;
 static int failures;
 
-/* A, B, what C is before, and C twice: on the device, and here. */
+/* A, B, the initial C, and C twice: on the device, and on the host. */
 enum { A, B, BEFORE, C, OTHER, ARRAYS };
 typedef struct {
     float *there[ARRAYS], *here[ARRAYS];
@@ -73,7 +74,7 @@ static void free_arrays(arrays *x) {
 
 /* Rows [first, first + rows). */
 static void multiply(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like, int into) {
-    const rm_cuda_queue *q = (const rm_cuda_queue *)queue; /* what a launcher is given of it */
+    const rm_cuda_queue *q = (const rm_cuda_queue *)queue; /* the launchers' view of it */
     const rm_cuda_product p = {.a = x->there[A] + first * s->k,
                                .b = x->there[B],
                                .c = x->there[into] + first * s->n,
@@ -103,7 +104,7 @@ static void expect_same(const char *name, const arrays *x, const char *what) {
     failures++;
 }
 
-/* Every so many-th element; roundings of operands are 2^-11 in TF32, and 2^-8 in bf16. */
+/* Checks a sample of elements. Operands are rounded by 2^-11 in TF32, and by 2^-8 in bf16. */
 static void expect_near(const char *name, const shape *s, const arrays *x, rm_precision precision) {
     static const double unit[RM_PRECISIONS] = {0x1p-24, 0x1p-10, 0x1p-7};
     int64_t step = x->count[C] / 997 + 1;
@@ -124,7 +125,7 @@ static void expect_near(const char *name, const shape *s, const arrays *x, rm_pr
     }
 }
 
-/* Microseconds of the quickest of five; 0: there are no timers. */
+/* Microseconds of the fastest of five calls; 0: no timers. */
 static double time_of(const shape *s, const arrays *x, int64_t rows_like) {
     rm_event *from, *to;
     double best = 1e30;
@@ -156,13 +157,13 @@ static void try_shape(const shape *s, rm_precision precision) {
     begin_again(&x, OTHER);
     for (int64_t b = 0; b < s->blocks; b++) multiply(s, &x, b * s->rows, s->rows, 0, OTHER);
     read_back(&x, C), read_back(&x, OTHER);
-    api->products(device, &known); /* the one algorithm of both */
+    api->products(device, &known); /* the algorithm of both */
     expect_near(name, s, &x, precision);
-    expect_same(name, &x, "rows have other bits than in their timestep's product");
+    expect_same(name, &x, "rows differ from those of their timestep's product");
     begin_again(&x, OTHER);
     multiply(s, &x, 0, m, s->rows, OTHER);
     read_back(&x, OTHER);
-    expect_same(name, &x, "made again, it has other bits");
+    expect_same(name, &x, "the second product differs");
     double like = time_of(s, &x, s->rows), alone = time_of(s, &x, 0);
     printf("%-40s rows as alone: %9.1f us, %6.2f TFLOP/s; for itself: %9.1f us; %s\n", name, like,
            2e-6 * (double)m * (double)s->n * (double)s->k / (like + 1e-9), alone, known.latest);

@@ -1,9 +1,9 @@
-/* test_versions.c: which libraries the device works with: opens it, cuDNN, and NCCL with a group of this process alone, and
- * prints every file that was opened for them with the version it says of itself.
+/* test_versions.c: prints the libraries that the device uses. It opens the device, cuDNN, and NCCL with a group of
+ * this process alone, and prints every file that was opened for them, with its version.
  *
  *     gpu_test_versions [--device=cuda]
  *
- * Ends with 77 where there is no such device. What is lacking beside it is printed, and no failure. */
+ * Exits with 77 without such a device. Other missing libraries are printed, but are no failure. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include "dist/group/group.h"
 #include "tests/gpu/skip.h"
 
-/* Functions that say a version: by value, or through a pointer. */
+/* Functions that return a version: by value, or through a pointer. */
 static const struct {
     const char *function, *of;
     bool by_pointer;
@@ -23,7 +23,7 @@ static const struct {
     {"ncclGetVersion", "NCCL", true},
 };
 
-int cudaRuntimeGetVersion(int *version) __attribute__((weak)); /* builds with kernels have the runtime linked in */
+int cudaRuntimeGetVersion(int *version) __attribute__((weak)); /* linked in, in builds with kernels */
 
 static long long ask(void *function, bool by_pointer) {
     size_t (*by_value)(void);
@@ -36,7 +36,8 @@ static long long ask(void *function, bool by_pointer) {
     return (long long)by_value();
 }
 
-/* Of a file that is open, what it says itself; a name that it only sees in another library is that one's. */
+/* The versions that an open file itself reports. A function that it only imports from another library does not
+ * count. */
 static void say_versions(const char *file) {
     void *handle = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
     Dl_info from;
@@ -55,7 +56,7 @@ static bool is_nvidias(const char *file) {
     return false;
 }
 
-/* Every file once: its pieces lie one behind the other in memory. */
+/* Each file once: its segments are adjacent in memory. */
 static void say_files(void) {
     char line[4096], last[4096] = "";
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -83,7 +84,7 @@ int main(int argc, char **argv) {
     if (api->use_cudnn && api->use_cudnn(device)) printf("cuDNN: %s\n", remat_last_error());
     int runtime = 0;
     if (cudaRuntimeGetVersion && !cudaRuntimeGetVersion(&runtime)) printf("linked in: CUDA runtime %d\n", runtime);
-    say_files(); /* once before NCCL, which is the likeliest not to come back */
+    say_files(); /* already before NCCL, which is most likely to hang */
     api->close(device);
     const rm_group_config config = {.engine = "nccl", .size = 1, .gpu = 1, .timeout_ms = 30000};
     if (api->number) {

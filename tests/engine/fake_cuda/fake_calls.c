@@ -1,4 +1,4 @@
-/* fake_calls.c: the functions of CUDA, cuBLAS and NVML that Remat's device calls: fake.h. */
+/* fake_calls.c: the functions of CUDA, cuBLAS and NVML that Remat's device calls (fake.h). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@ static _Thread_local cudaError_t last;
 static struct {
     int gpus, driver;
     size_t free_bytes;
-    bool used; /* by this process: it has a context */
+    bool used; /* this process has a context on it */
     bool loaded[FAKE_LIBRARIES];
-    size_t others, others_take; /* other programs have so much of its memory, and take so much with the next graph */
+    size_t others, others_take; /* bytes used by other programs, and bytes that they take with the next graph */
 } machine = {.gpus = 1, .driver = 13000, .free_bytes = (size_t)1 << 30};
 
 void fake_violate(const char *format, ...) {
@@ -50,7 +50,7 @@ void fake_cuda_reset(uint64_t seed) {
     fake_cuda_machine(1, 13000, (size_t)1 << 30);
 }
 
-/* What this call answers, if it is well in itself. */
+/* The status of a valid call. */
 static cudaError_t answer(void) {
     FAKE_INSIDE;
     cudaError_t error = ++calls == fail_at ? failure : fake_broken ? cudaErrorIllegalAddress : cudaSuccess;
@@ -137,7 +137,7 @@ cudaError_t cudaGetLastError(void) {
     return fake_broken ? cudaErrorIllegalAddress : was;
 }
 
-/* NVML's, which sees the GPU from outside. */
+/* NVML, which reports the memory of all programs. */
 typedef struct {
     unsigned long long total, free, used;
 } memory_seen;
@@ -160,7 +160,7 @@ int nvmlDeviceGetMemoryInfo(void *gpu, memory_seen *out) {
 static cudaError_t take(void **start, size_t bytes, bool on_gpu) {
     allocations++;
     *start = NULL;
-    if (fake_records()) fake_violate("memory is taken while a stream records");
+    if (fake_records()) fake_violate("memory is allocated while a stream records");
     ENTER();
     *start = fake_take(bytes, on_gpu);
     return *start ? cudaSuccess : (last = cudaErrorMemoryAllocation);
@@ -170,14 +170,14 @@ static cudaError_t take(void **start, size_t bytes, bool on_gpu) {
 cudaError_t cudaMalloc(void **start, size_t bytes) { return take(start, bytes, true); }
 cudaError_t cudaMallocHost(void **start, size_t bytes) { return take(start, bytes, false); }
 
-/* What is given back is gone, also where the answer is an error that something earlier has left. NULL is nothing. */
+/* The memory is released even if the call returns the error of earlier work. NULL is ignored. */
 cudaError_t cudaFree(void *start) {
-    if (fake_records()) fake_violate("memory is given back while a stream records");
+    if (fake_records()) fake_violate("memory is freed while a stream records");
     if (start) fake_give_back(start, true);
     return answer();
 }
 cudaError_t cudaFreeHost(void *start) {
-    if (fake_records()) fake_violate("memory is given back while a stream records");
+    if (fake_records()) fake_violate("memory is freed while a stream records");
     if (start) fake_give_back(start, false);
     return answer();
 }
@@ -207,7 +207,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     bool in = kind == cudaMemcpyHostToDevice, out = kind == cudaMemcpyDeviceToHost;
     if (kind != cudaMemcpyDefault && (!fake_lies_in(to, bytes, !out) || !fake_lies_in(from, bytes, !in)))
         fake_violate(
-            "a copy of %zu bytes from %p to %p is not of the kind it says (%d), or its host memory is pageable", bytes,
+            "a copy of %zu bytes from %p to %p is not of its declared kind (%d), or its host memory is pageable", bytes,
             from, to, (int)kind);
     push_move(stream, (moving){to, from, 0, bytes});
     return cudaSuccess;
@@ -224,21 +224,21 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     allocations++;
     *stream = NULL;
     ENTER();
-    if (flags != cudaStreamNonBlocking) fake_violate("a stream that waits for the default stream");
+    if (flags != cudaStreamNonBlocking) fake_violate("a stream waits for the default stream");
     *stream = fake_stream_make();
     return *stream ? cudaSuccess : (last = cudaErrorMemoryAllocation);
 }
-/* The work is done all the same: an answer here is about something earlier. */
+/* The work runs in any case: the status is about earlier work. */
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     if (!fake_stream_lives(stream))
-        fake_violate("a stream is waited for that is not there");
+        fake_violate("a wait for a stream that does not exist");
     else
         fake_finish_stream(stream);
     return answer();
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     ENTER();
-    if (!fake_stream_lives(stream)) fake_violate("a stream is asked about that is not there");
+    if (!fake_stream_lives(stream)) fake_violate("a query of a stream that does not exist");
     if (fake_query_stream(stream)) return fake_broken ? (last = cudaErrorIllegalAddress) : cudaSuccess;
     return last = cudaErrorNotReady;
 }
@@ -290,10 +290,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     ENTER();
-    if (mode != cudaStreamCaptureModeThreadLocal) fake_violate("a recording that other threads can spoil, or hide in");
+    if (mode != cudaStreamCaptureModeThreadLocal) fake_violate("a recording that is not limited to its thread");
     return fake_record_begin(stream) ? cudaSuccess : (last = cudaErrorIllegalState);
 }
-/* Where it fails, the stream records no more, and there is no graph. */
+/* If it fails, the stream stops recording, and there is no graph. */
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     cudaError_t error = answer();
     *graph = fake_record_end(stream);
@@ -307,7 +307,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
     ENTER();
-    if (nodes) fake_violate("what a graph consists of is asked for, not how much");
+    if (nodes) fake_violate("a graph's nodes are requested, not their number");
     *count = fake_graph_launches(graph);
     return cudaSuccess;
 }
@@ -315,7 +315,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
     *exec = NULL;
     ENTER();
-    if (flags || fake_records()) fake_violate("a graph is made with flags %llu, or while a stream records", flags);
+    if (flags || fake_records()) fake_violate("a graph is created with flags %llu, or while a stream records", flags);
     *exec = fake_graph_make(graph);
     machine.others += machine.others_take;
     machine.others_take = 0;
@@ -324,7 +324,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
     (void)exec;
     ENTER();
-    if (!fake_stream_lives(stream)) fake_violate("a graph is given to a stream that is not there");
+    if (!fake_stream_lives(stream)) fake_violate("a graph is launched on a stream that does not exist");
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -347,7 +347,7 @@ struct cublasContext {
 
 cublasStatus_t fake_blas_answer(void) {
     cudaError_t error = answer();
-    last = cudaSuccess; /* cuBLAS has its own */
+    last = cudaSuccess; /* cuBLAS has its own errors */
     if (!error) return CUBLAS_STATUS_SUCCESS;
     return error == cudaErrorMemoryAllocation ? CUBLAS_STATUS_ALLOC_FAILED : CUBLAS_STATUS_EXECUTION_FAILED;
 }
@@ -380,7 +380,7 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
 }
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes) {
     cublasStatus_t status = fake_blas_answer();
-    if (!fake_lies_in(workspace, bytes, true)) fake_violate("cuBLAS's workspace is not the GPU's memory");
+    if (!fake_lies_in(workspace, bytes, true)) fake_violate("cuBLAS's workspace is not GPU memory");
     handle->workspace = status ? NULL : workspace;
     handle->bytes = bytes;
     return status;
@@ -398,7 +398,7 @@ enum { LARGEST = 1 << 24 };
 
 static void multiply(void *context) {
     const product *p = context;
-    if (p->m * p->n * p->k > LARGEST) return; /* the device makes such only to see how long they take */
+    if (p->m * p->n * p->k > LARGEST) return; /* the device computes these only to measure their time */
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) {
             double sum = 0;
@@ -410,7 +410,8 @@ static void multiply(void *context) {
         }
 }
 
-/* `columns` of ld numbers each, of which `rows` are touched: what is beyond the last of them is not. */
+/* `columns` columns of ld numbers each, of which the first `rows` are accessed. The rest of the last column is not
+ * accessed. */
 static fake_range matrix(const float *start, int64_t rows, int64_t columns, int64_t ld, bool writes) {
     if (ld < rows) fake_violate("a matrix with %lld rows, %lld numbers apart", (long long)rows, (long long)ld);
     return (fake_range){start, 4 * (uint64_t)((columns - 1) * ld + rows), writes};
@@ -422,7 +423,7 @@ cublasStatus_t cublasSgemm_v2_64(cublasHandle_t handle, cublasOperation_t ta, cu
     bool turn_a = ta != CUBLAS_OP_N, turn_b = tb != CUBLAS_OP_N;
     cublasStatus_t status = fake_blas_answer();
     if (status) return status;
-    if (!handle->workspace) fake_violate("a product without a workspace of its own");
+    if (!handle->workspace) fake_violate("a product without its own workspace");
     product p = {turn_a, turn_b, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c};
     fake_range range[] = {matrix(a, turn_a ? k : m, turn_a ? m : k, lda, false),
                           matrix(b, turn_b ? n : k, turn_b ? k : n, ldb, false),

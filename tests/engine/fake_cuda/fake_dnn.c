@@ -1,8 +1,8 @@
-/* fake_dnn.c: the functions of cuDNN that Remat's recurrent layers call: fake.h. The RNN is plain loops, done when the stream
- * gets there. Its spaces are its own business, as cuDNN's are: weights lie in an order that nobody would guess, with gaps; the
- * reserve space is filled from the last timestep to the first, is no longer what it was after the gradients of data, which
- * those of weights need; the work space holds rubbish after each call. Sums begin elsewhere for another number of timesteps, and
- * where nothing is kept (inference), so that bits differ as cuDNN's may. */
+/* fake_dnn.c: the functions of cuDNN that Remat's recurrent layers call (fake.h). The RNN runs in plain loops when its
+ * turn in the stream comes. Like cuDNN's, its buffers have private layouts: weights lie in an unexpected order, with
+ * gaps; the reserve space is filled from the last timestep to the first, and the gradients of data change it before
+ * those of weights read it; the work space holds garbage after each call. Sums start at another term for another number
+ * of timesteps, and in inference, so that bits differ as cuDNN's may. */
 #if __has_include(<cudnn.h>)
 
 #include <cudnn.h>
@@ -48,7 +48,7 @@ static void *make(size_t bytes, cudnnStatus_t *status) {
     return made;
 }
 static cudnnStatus_t unmake(void *handle) {
-    if (!handle) fake_violate("something of cuDNN's is given back that is not there");
+    if (!handle) fake_violate("a cuDNN object is destroyed that does not exist");
     fake_blas_handle(-1);
     free(handle);
     return answer();
@@ -82,7 +82,7 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t desc, cudnnHand
                                         void *states, size_t bytes, unsigned long long seed) {
     (void)handle, (void)states, (void)bytes, (void)seed;
     desc->set = true;
-    if (dropout != 0) fake_violate("cuDNN is to drop values, which is not its business");
+    if (dropout != 0) fake_violate("cuDNN is asked for dropout, which Remat does itself");
     return answer();
 }
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t desc, cudnnDataType_t type, int n, const int dim[],
@@ -143,7 +143,7 @@ static int64_t columns_of(const struct cudnnRNNStruct *rnn, int id) {
     return id < gates_of(rnn) ? rnn->in : rnn->hidden;
 }
 
-/* Where the bias of `id` begins, in numbers; its matrix lies behind it. id -1: where all ends. */
+/* The offset of the bias of `id`, in numbers; its matrix follows. id -1: the total size. */
 static int64_t bias_at(const struct cudnnRNNStruct *rnn, int id) {
     int64_t at = GAP;
     for (int i = 2 * gates_of(rnn) - 1; i > id; i--) at += rnn->hidden * (columns_of(rnn, i) + 1) + 2 * GAP;
@@ -218,7 +218,7 @@ static const float *h_before(const call *c, int t, int b) {
 }
 static const float *x_of(const call *c, int t, int b) { return c->x + ((int64_t)t * c->batch + b) * c->rnn.in; }
 
-/* Row j of matrix `id` times v, and the bias. */
+/* Row j of matrix `id` times v, plus the bias. */
 static float sum(const call *c, int id, int j, const float *v) {
     int64_t n = columns_of(&c->rnn, id), from = (c->tau + (c->keeps ? 0 : 1)) % n;
     const float *row = c->w + matrix_at(&c->rnn, id) + j * n;
@@ -229,7 +229,7 @@ static float sum(const call *c, int id, int j, const float *v) {
 
 static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-/* What a unit keeps: lstm i f g o c; gru r z n q; rnn h. */
+/* The saved values of a unit: lstm i f g o c; gru r z n q; rnn h. */
 static float forward_unit(const call *c, int t, int b, int j, float *keep) {
     const float *x = x_of(c, t, b), *h = h_before(c, t, b);
     int gates = gates_of(&c->rnn);
@@ -265,7 +265,8 @@ static void forward(void *context) {
     c->reserve[0] = AFTER_FORWARD, c->reserve[1] = (float)c->tau, c->reserve[2] = (float)c->batch;
 }
 
-/* The unit's gates become gradients: of x's parts and of h's. What of dh goes straight to the timestep before is returned. */
+/* Replaces the unit's gates by their gradients, for x and for h. Returns the part of dh that goes directly to the
+ * timestep before. */
 static float backward_unit(const call *c, int t, int b, int j, float dh, float *dc) {
     float *u = unit(c, t, b, j), *of_x = u + 5, *of_h = of_x + MOST_GATES, direct = 0;
     const float *h = h_before(c, t, b);
@@ -381,8 +382,8 @@ static cudnnStatus_t give(cudnnHandle_t handle, void (*work)(void *), const call
     count++;
     const void *const space[] = {c->w, c->dw, c->work, c->reserve};
     for (int i = 0; i < 4; i++)
-        if ((uintptr_t)space[i] % 256) fake_violate("space %d of a layer by cuDNN is not aligned to 256 bytes", i);
-    if (fake_records()) fake_violate("a layer by cuDNN while launches are recorded");
+        if ((uintptr_t)space[i] % 256) fake_violate("space %d of a cuDNN layer is not aligned to 256 bytes", i);
+    if (fake_records()) fake_violate("a cuDNN layer while launches are recorded");
     fake_push(handle->stream, work, c, sizeof *c, range, sizeof range / sizeof *range);
     return CUDNN_STATUS_SUCCESS;
 }
@@ -393,7 +394,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
                               void *hy, cudnnTensorDescriptor_t c_desc, const void *cx, void *cy, size_t weight_size,
                               const void *weights, size_t work_size, void *work, size_t reserve_size, void *reserve) {
     cudnnStatus_t status = answer();
-    if (length) fake_violate("lengths of sequences are given, which cuDNN 9 does not read");
+    if (length) fake_violate("sequence lengths are given, which cuDNN 9 does not read");
     (void)c_desc;
     if (status) return status;
     if (!fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
@@ -422,7 +423,7 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       const void *weights, size_t work_size, void *work, size_t reserve_size,
                                       void *reserve) {
     cudnnStatus_t status = answer();
-    if (length) fake_violate("lengths of sequences are given, which cuDNN 9 does not read");
+    if (length) fake_violate("sequence lengths are given, which cuDNN 9 does not read");
     (void)c_desc;
     if (status) return status;
     if (!dx || !fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
@@ -451,7 +452,7 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
                                          const void *y, size_t weight_size, void *dw, size_t work_size, void *work,
                                          size_t reserve_size, void *reserve) {
     cudnnStatus_t status = answer();
-    if (length) fake_violate("lengths of sequences are given, which cuDNN 9 does not read");
+    if (length) fake_violate("sequence lengths are given, which cuDNN 9 does not read");
     if (status) return status;
     bool fit = mode == CUDNN_WGRAD_MODE_ADD && fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size);
     if (!fit) return CUDNN_STATUS_BAD_PARAM;

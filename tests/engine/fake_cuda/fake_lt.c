@@ -1,7 +1,8 @@
-/* fake_lt.c: the functions of cuBLASLt that Remat's device calls: fake.h. Products are made in plain loops when the stream gets
- * there. It is as unhelpful as the real one may be: which algorithm it proposes depends on the number of columns (rows, to
- * Remat), and the order in which a sum is made on the algorithm; the proposals that come first split sums in no order or
- * in one, want memory, or do not work. On demand (fake_lt_is) bits differ with the number of columns although the algorithm is the same. */
+/* fake_lt.c: the functions of cuBLASLt that Remat's device calls (fake.h). Products run in plain loops when their turn
+ * in the stream comes. It is as difficult as the real library may be: the proposed algorithm depends on the number of
+ * columns (Remat's rows), and the order of a sum depends on the algorithm. The first proposals split sums in no fixed
+ * order or in a fixed one, need memory, or do not work. On demand (fake_lt_is) bits depend on the number of columns
+ * even with the same algorithm. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@ void fake_lt_reset(void) {
     count = (fake_lt_count){0};
 }
 
-/* What Remat's descriptors point to. */
+/* The targets of Remat's descriptors. */
 typedef struct {
     int64_t rows, columns, ld, stride;
     int32_t batch;
@@ -42,7 +43,7 @@ enum { ID, SPLIT, SCHEME, MEMORY, COLUMNS, NEAR, NUMERICS, LATE };
 static const layout *read_layout(cublasLtMatrixLayout_t l) { return (const layout *)(const void *)l; }
 static const operation *read_operation(cublasLtMatmulDesc_t o) { return (const operation *)(const void *)o; }
 
-/* Takes a handle; NULL where that failed. */
+/* Creates a handle; NULL if that failed. */
 static void *make(size_t bytes, cublasStatus_t *status) {
     *status = fake_blas_answer();
     void *made = *status ? NULL : calloc(1, bytes);
@@ -50,7 +51,7 @@ static void *make(size_t bytes, cublasStatus_t *status) {
     return made;
 }
 static cublasStatus_t unmake(void *handle) {
-    if (!handle) fake_violate("something of cuBLASLt's is given back that is not there");
+    if (!handle) fake_violate("a cuBLASLt object is destroyed that does not exist");
     fake_blas_handle(-1);
     free(handle);
     return fake_blas_answer();
@@ -96,7 +97,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
     cublasStatus_t status;
     layout *l = make(sizeof *l, &status);
     if (l) *l = (layout){(int64_t)rows, (int64_t)columns, ld, 0, 1};
-    if (type != CUDA_R_32F) fake_violate("a matrix that is not of floats");
+    if (type != CUDA_R_32F) fake_violate("a matrix of another type than float");
     if (ld < (int64_t)rows) fake_violate("a matrix with %lld rows, %lld numbers apart", (long long)rows, (long long)ld);
     *out = (cublasLtMatrixLayout_t)(void *)l;
     return status;
@@ -161,7 +162,7 @@ static uint64_t numerics_of(cublasComputeType_t compute) {
     return CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
 }
 
-/* A good one, which adds in one go. */
+/* A good algorithm, which does not split sums. */
 static cublasLtMatmulAlgo_t algorithm(uint64_t id, int64_t columns, cublasComputeType_t compute) {
     return (cublasLtMatmulAlgo_t){
         .data = {[ID] = id, [SPLIT] = 1, [COLUMNS] = (uint64_t)columns, [NUMERICS] = numerics_of(compute)}};
@@ -187,12 +188,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status) return status;
     count.searches++;
     if (!fits(o, x[0], x[1], x[3])) return CUBLAS_STATUS_INVALID_VALUE;
-    if (w->scheme & ~3u) fake_violate("algorithms are asked for that split sums in no order");
+    if (w->scheme & ~3u) fake_violate("algorithms that split sums in no fixed order are requested");
     for (int i = 0; i < 4; i++)
-        if (w->align[i] > 16 || !aligned(x[i], w->align[i])) fake_violate("operand %d is aligned to less than said", i);
+        if (w->align[i] > 16 || !aligned(x[i], w->align[i]))
+            fake_violate("operand %d has a smaller alignment than declared", i);
     if (whims & FAKE_LT_KNOWS_NOTHING) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (whims & FAKE_LT_NO_TENSOR_CORES && o->compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    const int first = w->memory < NEEDED ? GOOD : w->scheme ? SPLITS : WANTS_MEMORY; /* that would do */
+    const int first = w->memory < NEEDED ? GOOD : w->scheme ? SPLITS : WANTS_MEMORY; /* the first suitable one */
     for (int i = 0; i < PROPOSALS && i < wanted; i++) {
         uint64_t id = 1 + ((uint64_t)x[3]->columns * 7 + (uint64_t)x[0]->ld % 2 + (uint64_t)i) % 11;
         memset(&result[i], 0, sizeof result[i]);
@@ -219,7 +221,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     if (!fits(read_operation(matmul), read_layout(a), read_layout(b), out)) return CUBLAS_STATUS_INVALID_VALUE;
     if (whims & FAKE_LT_REFUSES_OTHERS && (other || out->batch > 1)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (refuses(algo, read_layout(a), read_layout(b), out)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    result->workspaceSize = algo->data[MEMORY]; /* `state` is left as it was */
+    result->workspaceSize = algo->data[MEMORY]; /* `state` stays unchanged */
     return status;
 }
 
@@ -255,7 +257,7 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *alg
 typedef struct {
     layout a, b, d;
     operation o;
-    uint64_t order; /* in which a sum's terms are added */
+    uint64_t order; /* of a sum's terms */
     uint64_t numerics;
     float alpha, beta;
     const float *x, *y;
@@ -264,7 +266,7 @@ typedef struct {
 
 enum { LARGEST = 1 << 24 };
 
-/* As tensor cores read it: TF32 has 10 bits behind the point, bf16 has 7. */
+/* Rounds as tensor cores do: TF32 has 10 mantissa bits, bf16 has 7. */
 static float rounded(float x, uint64_t numerics) {
     uint32_t bits, off = numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32   ? 13
                          : numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF ? 16
@@ -289,7 +291,7 @@ static float element(const product *p, const float *x, const float *y, int64_t i
 static void multiply(void *context) {
     const product *p = context;
     int64_t terms = p->o.turn_a ? p->a.rows : p->a.columns;
-    if (p->d.rows * p->d.columns * terms > LARGEST) return; /* made only to see how long it takes */
+    if (p->d.rows * p->d.columns * terms > LARGEST) return; /* computed only to measure its time */
     for (int64_t block = 0; block < p->d.batch; block++)
         for (int64_t j = 0; j < p->d.columns; j++)
             for (int64_t i = 0; i < p->d.rows; i++) {
@@ -299,7 +301,7 @@ static void multiply(void *context) {
             }
 }
 
-/* What is beyond the last number of the last column is not touched. */
+/* The numbers after the last row of the last column are not accessed. */
 static fake_range touched(const float *start, const layout *l, bool writes) {
     int64_t last = (l->batch - 1) * l->stride + (l->columns - 1) * l->ld + l->rows;
     return (fake_range){start, sizeof *start * (uint64_t)last, writes};
@@ -340,8 +342,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
                  y,
                  out};
     if (!fits(&p.o, &p.a, &p.b, &p.d)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (algo->data[SCHEME] > 2) fake_violate("a product by an algorithm that splits sums in no order");
-    if (algo->data[MEMORY] > bytes) fake_violate("a product by an algorithm that wants more memory");
+    if (algo->data[SCHEME] > 2) fake_violate("a product by an algorithm that splits sums in no fixed order");
+    if (algo->data[MEMORY] > bytes) fake_violate("a product by an algorithm that needs more memory");
     if (c != out || c_layout != d) fake_violate("a product that adds to something else");
     p.order = order_of(algo, &p.d);
     count.products++;
@@ -349,7 +351,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
     count.splits += algo->data[SPLIT] > 1;
     if (algo->data[SPLIT] > 1) p.order += not_repeated();
     if (algo->data[MEMORY] && ((uintptr_t)memory % 256 || !fake_lies_in(memory, bytes, true)))
-        fake_violate("a product's workspace is not the GPU's memory, or begins at no multiple of 256 bytes");
+        fake_violate("a product's workspace is not GPU memory, or is not aligned to 256 bytes");
     fake_range range[] = {
         touched(x, &p.a, false), touched(y, &p.b, false), touched(out, &p.d, true), {memory, algo->data[MEMORY], true}};
     fake_push(stream, multiply, &p, sizeof p, range, 4);

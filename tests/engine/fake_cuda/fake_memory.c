@@ -1,4 +1,4 @@
-/* fake_memory.c: the fake's memory: fake.h. What is the GPU's can be touched only while a stream works. */
+/* fake_memory.c: the fake's memory (fake.h). GPU memory is accessible only while a stream works. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@ typedef struct {
 } allocation;
 
 static allocation taken[MOST];
-static int open_for; /* threads that work: the GPU's memory stays open while there are any */
+static int open_for; /* working threads: GPU memory is accessible while there are any */
 
 static allocation *find(const void *start, uint64_t bytes, bool on_gpu) {
     for (int i = 0; i < MOST; i++) {
@@ -49,10 +49,10 @@ void fake_give_back(void *start, bool on_gpu) {
     FAKE_INSIDE;
     allocation *a = find(start, 1, on_gpu);
     if (!a || a->start != start) {
-        fake_violate("memory at %p is given back that was not taken, or twice", start);
+        fake_violate("memory at %p is freed that was not allocated, or twice", start);
         return;
     }
-    if (fake_in_flight(start, a->bytes)) fake_violate("memory at %p is given back while a stream may use it", start);
+    if (fake_in_flight(start, a->bytes)) fake_violate("memory at %p is freed while a stream may use it", start);
     munmap(start, a->mapped);
     a->start = NULL;
 }

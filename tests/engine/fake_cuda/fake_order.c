@@ -1,5 +1,5 @@
-/* fake_order.c: the fake's streams and events: fake.h. Each piece of work knows what had to be done before it, as a count
- * for every stream; an access that is not behind a conflicting one of another stream by these counts is a violation. */
+/* fake_order.c: the fake's streams and events (fake.h). Each piece of work knows how much of every stream precedes it.
+ * An access is a violation if by these counts it does not follow a conflicting access of another stream. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,19 +11,19 @@
 enum { MOST_STREAMS = 64, MOST_RANGES = 40 };
 
 typedef struct {
-    uint64_t after[MOST_STREAMS]; /* by stream: its work up to this number is done before */
+    uint64_t after[MOST_STREAMS]; /* by stream: its work up to this number comes before */
 } moment;
 
 typedef struct task {
     struct task *next;
     enum { WORK, RECORD, WAIT } what;
     void (*work)(void *context);
-    void *context; /* its own */
+    void *context; /* owned copy */
     cudaEvent_t event;
     uint64_t version;
 } task;
 
-/* A piece of work as it was recorded. */
+/* A recorded piece of work. */
 typedef struct recorded {
     struct recorded *next;
     void (*work)(void *context);
@@ -43,8 +43,8 @@ struct CUgraphExec_st {
     struct CUgraphExec_st *next;
     bool lives;
     recorded *first;
-    int stream;      /* where it was launched last ... */
-    uint64_t number; /* ... as this piece of work; 0: nowhere */
+    int stream;      /* of its last launch ... */
+    uint64_t number; /* ... where it was this piece of work; 0: never launched */
 };
 
 struct CUstream_st {
@@ -53,8 +53,8 @@ struct CUstream_st {
     int number;
     moment now;
     task *first, **last;
-    bool busy;           /* some thread does a piece of its work */
-    cudaGraph_t records; /* NULL: what it is given is done */
+    bool busy;           /* a thread runs a piece of its work */
+    cudaGraph_t records; /* NULL: the stream executes its work */
     pthread_t recorder;
 };
 
@@ -64,7 +64,7 @@ struct CUevent_st {
     moment when;
     uint64_t recorded, reached;
     bool keeps_time;
-    struct timespec at; /* when it was reached last */
+    struct timespec at; /* time when it was last reached */
 };
 
 typedef struct {
@@ -78,7 +78,7 @@ static struct CUgraph_st *graphs;
 static struct CUgraphExec_st *execs;
 static int64_t graphs_made, graphs_launched;
 static int n_streams;
-static moment host; /* what it has waited for */
+static moment host; /* the work that it has waited for */
 static struct {
     access_made *item;
     int64_t n, room;
@@ -100,7 +100,7 @@ void fake_leave(const int *unused) {
     if (!--depth) pthread_mutex_unlock(&mutex);
 }
 
-/* Work may wait for another process, whose work may wait for another thread of this one. */
+/* Work may wait for another process, whose work may wait for another thread of this process. */
 static int step_outside(void) {
     int was = depth;
     depth = 0;
@@ -122,7 +122,7 @@ static void join(moment *a, const moment *b) {
         if (b->after[i] > a->after[i]) a->after[i] = b->after[i];
 }
 
-/* ---- Who touches what ------------------------------------------------------------------------------------------ */
+/* ---- Accesses -------------------------------------------------------------------------------------------------- */
 
 static bool overlap(const fake_range *a, const fake_range *b) {
     const char *x = a->start, *y = b->start;
@@ -135,9 +135,9 @@ static void check_access(cudaStream_t stream, const fake_range *range) {
             const access_made *other = &made[s].item[i];
             bool conflict = (range->writes || other->range.writes) && overlap(range, &other->range);
             if (!conflict || other->number <= stream->now.after[s]) continue;
-            fake_violate("stream %d %s %llu bytes at %p that stream %d %s, and no event stands between them",
-                         stream->number, range->writes ? "writes" : "reads", (unsigned long long)range->bytes,
-                         range->start, s, other->range.writes ? "writes" : "reads");
+            fake_violate("stream %d %s %llu bytes at %p that stream %d %s, and no event orders them", stream->number,
+                         range->writes ? "writes" : "reads", (unsigned long long)range->bytes, range->start, s,
+                         other->range.writes ? "writes" : "reads");
         }
 }
 
@@ -150,7 +150,7 @@ static void keep_access(cudaStream_t stream, const fake_range *range) {
     made[s].item[made[s].n++] = (access_made){*range, stream->now.after[s]};
 }
 
-/* What the host has waited for can conflict with nothing that comes. */
+/* Work that the host has waited for cannot conflict with later work. */
 static void forget_accesses(void) {
     for (int s = 0; s < n_streams; s++) {
         int64_t kept = 0;
@@ -169,7 +169,7 @@ bool fake_in_flight(const void *start, uint64_t bytes) {
     return false;
 }
 
-/* ---- Doing it -------------------------------------------------------------------------------------------------- */
+/* ---- Execution ------------------------------------------------------------------------------------------------- */
 
 static bool can_go_on(cudaStream_t s) {
     return s->first && !s->busy && !(s->first->what == WAIT && s->first->event->reached < s->first->version);
@@ -193,7 +193,7 @@ static void go_on(cudaStream_t s) {
     free(t);
 }
 
-/* One step of some stream; false: none can go on. */
+/* Runs one piece of work of some stream. False: no stream can continue. */
 static bool take_a_turn(void) {
     cudaStream_t able[MOST_STREAMS];
     uint32_t n = 0;
@@ -228,7 +228,7 @@ static void run_until(cudaStream_t stream, cudaEvent_t event, uint64_t version) 
 
 bool fake_query_stream(cudaStream_t stream) {
     FAKE_INSIDE;
-    if (stream->records) fake_violate("a stream is asked about while it records");
+    if (stream->records) fake_violate("a stream is queried while it records");
     fake_unlock(true);
     if (!is_empty(stream)) (void)take_a_turn();
     fake_unlock(false);
@@ -248,7 +248,7 @@ bool fake_query_event(cudaEvent_t event) {
 
 void fake_finish_stream(cudaStream_t stream) {
     FAKE_INSIDE;
-    if (stream->records) fake_violate("a stream is waited for while it records");
+    if (stream->records) fake_violate("a wait for a stream that records");
     run_until(stream, NULL, 0);
     join(&host, &stream->now);
     forget_accesses();
@@ -261,7 +261,7 @@ void fake_finish_event(cudaEvent_t event) {
     forget_accesses();
 }
 
-/* ---- Giving it ------------------------------------------------------------------------------------------------- */
+/* ---- Submission ------------------------------------------------------------------------------------------------ */
 
 static task *append(cudaStream_t stream) {
     task *t = calloc(1, sizeof *t);
@@ -272,7 +272,7 @@ static task *append(cudaStream_t stream) {
     return t;
 }
 
-/* Now and then something is done at once: a GPU does not wait to be waited for. */
+/* Sometimes work runs at once: a real GPU does not need a wait. */
 static void perhaps_go_on(void) {
     if (draw(32)) return;
     fake_unlock(true);
@@ -293,7 +293,7 @@ static void push(cudaStream_t stream, const recorded *r) {
         const fake_range *range = &r->range[i];
         if (!range->bytes) continue;
         if (!fake_lies_in(range->start, range->bytes, true) && !fake_lies_in(range->start, range->bytes, false))
-            fake_violate("%llu bytes at %p lie in no memory that was taken from CUDA", (unsigned long long)range->bytes,
+            fake_violate("%llu bytes at %p are not in memory allocated by CUDA", (unsigned long long)range->bytes,
                          range->start);
         check_access(stream, range);
         keep_access(stream, range);
@@ -313,7 +313,7 @@ void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, s
     recorded r = {.work = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n};
     if (n) memcpy(r.range, range, (size_t)n * sizeof *range);
     if (!fake_stream_lives(stream))
-        fake_violate("work is given to a stream that is not there");
+        fake_violate("work is given to a stream that does not exist");
     else if (stream->records)
         keep_recorded(stream->records, &r);
     else {
@@ -354,7 +354,7 @@ bool fake_records(void) {
 bool fake_record_begin(cudaStream_t stream) {
     FAKE_INSIDE;
     if (!fake_stream_lives(stream) || stream->records) {
-        fake_violate("a stream is to record that is not there, or records already");
+        fake_violate("a recording starts on a stream that does not exist, or that records already");
         return false;
     }
     cudaGraph_t graph = calloc(1, sizeof *graph);
@@ -369,7 +369,7 @@ bool fake_record_begin(cudaStream_t stream) {
 cudaGraph_t fake_record_end(cudaStream_t stream) {
     FAKE_INSIDE;
     cudaGraph_t graph = fake_stream_lives(stream) ? stream->records : NULL;
-    if (!graph) fake_violate("a recording ends that never began");
+    if (!graph) fake_violate("a recording ends that was never started");
     if (graph) stream->records = NULL;
     return graph;
 }
@@ -383,7 +383,7 @@ static void drop_recorded(recorded *first) {
     }
 }
 
-/* Of those that have ended the shell stays, so that a second end, or a later use, is seen. */
+/* Destroyed graphs stay as empty objects, so that a second destruction or a later use is detected. */
 void fake_graph_end(cudaGraph_t graph) {
     FAKE_INSIDE;
     if (!graph->lives) fake_violate("a graph is destroyed twice");
@@ -396,7 +396,7 @@ cudaGraphExec_t fake_graph_make(cudaGraph_t graph) {
     FAKE_INSIDE;
     cudaGraphExec_t exec = calloc(1, sizeof *exec);
     recorded **last = &exec->first;
-    if (!graph->lives) fake_violate("a graph is instantiated that is not there any more");
+    if (!graph->lives) fake_violate("a destroyed graph is instantiated");
     for (const recorded *r = graph->first; r; r = r->next) {
         *last = copy_of(r, sizeof *r);
         (*last)->context = copy_of(r->context, r->bytes);
@@ -419,7 +419,7 @@ size_t fake_graph_launches(cudaGraph_t graph) {
 void fake_graph_launch(cudaGraphExec_t exec, cudaStream_t stream) {
     FAKE_INSIDE;
     if (!exec->lives || !fake_stream_lives(stream) || stream->records) {
-        fake_violate("a graph is launched that is not there, or on a stream that is not, or that records");
+        fake_violate("a graph is launched that does not exist, or on a stream that does not exist or records");
         return;
     }
     for (const recorded *r = exec->first; r; r = r->next) push(stream, r);
@@ -447,7 +447,7 @@ int64_t fake_graphs_live(void) {
 int64_t fake_cuda_graphs(void) { return graphs_made; }
 int64_t fake_cuda_replays(void) { return graphs_launched; }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------ */
+/* ---- Creation and destruction ---------------------------------------------------------------------------------- */
 
 cudaStream_t fake_stream_make(void) {
     FAKE_INSIDE;
@@ -471,13 +471,13 @@ cudaEvent_t fake_event_make(void) {
 void fake_event_keeps_time(cudaEvent_t event) { event->keeps_time = true; }
 
 float fake_event_between_ms(cudaEvent_t from, cudaEvent_t to) {
-    if (!from->keeps_time || !to->keeps_time) fake_violate("the time of an event is asked for that keeps none");
+    if (!from->keeps_time || !to->keeps_time) fake_violate("the time of an event without timing is queried");
     if (!from->recorded || from->reached < from->recorded || !to->recorded || to->reached < to->recorded)
-        fake_violate("the time of an event is asked for that was not reached");
+        fake_violate("the time of an event that was not reached is queried");
     return 1e3f * (float)(to->at.tv_sec - from->at.tv_sec) + 1e-6f * (float)(to->at.tv_nsec - from->at.tv_nsec);
 }
 
-/* Those that have ended stay, so that a second end is seen. */
+/* Destroyed objects stay, so that a second destruction is detected. */
 bool fake_stream_lives(cudaStream_t stream) {
     FAKE_INSIDE;
     for (cudaStream_t s = streams; s; s = s->next)
@@ -488,7 +488,7 @@ bool fake_stream_lives(cudaStream_t stream) {
 void fake_stream_end(cudaStream_t stream) {
     FAKE_INSIDE;
     if (!fake_stream_lives(stream))
-        fake_violate("a stream is destroyed that is not there, or twice");
+        fake_violate("a stream is destroyed that does not exist, or twice");
     else if (stream->first || stream->records)
         fake_violate("a stream is destroyed while it has work, or records");
     else

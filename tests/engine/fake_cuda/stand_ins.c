@@ -1,5 +1,5 @@
-/* stand_ins.c: CPU kernels on recording streams: stand_ins.h. It takes the place of engine/cuda/kernels.c and devices.c. A
- * launcher keeps what a real one would have read by the time it returns, and no more. */
+/* stand_ins.c: CPU kernels on recording streams (stand_ins.h), instead of engine/cuda/kernels.c and devices.c. A
+ * launcher copies only what a real one would have read by the time it returns. */
 #include "tests/engine/fake_cuda/stand_ins.h"
 
 #include <math.h>
@@ -24,8 +24,8 @@ static void add_tensor(ranges *r, const remat_tensor *t, bool writes) {
 typedef struct {
     const remat_op *op;
     remat_pass pass;
-    void *packed;           /* not NULL: weights are packed there */
-    double attr[MOST_ATTR]; /* all attributes are doubles, or integers of as many bytes */
+    void *packed;           /* not NULL: room for packed weights */
+    double attr[MOST_ATTR]; /* all attributes are doubles, or integers of the same size */
     remat_call call;
 } launch;
 
@@ -78,11 +78,11 @@ static void make_launch(launch *l, const remat_op *op, remat_pass pass, const re
     l->call.threads = 1;
 }
 
-/* The device asks for a kernel and calls it at once: which one it was is remembered from the one to the other. */
+/* The device looks up a kernel and calls it at once; this remembers which one it is. */
 static const remat_op *asked_op;
 static remat_pass asked_pass;
 
-/* All that a launch depends on, but for the key of what draws: that is another one in every step. */
+/* Everything that a launch depends on, except the random key, which changes in every step. */
 typedef struct {
     const void *address[2 * REMAT_MAX_INPUTS + 4 * REMAT_MAX_STATES + 6];
     remat_desc desc[REMAT_MAX_INPUTS];
@@ -113,7 +113,7 @@ static void make_key(const launch *l, launch_key *key) {
 
 static void do_nothing(void *context) { (void)context; }
 
-/* As two launches, that are recorded together wherever nothing is drawn. */
+/* Two launches, which are recorded together if nothing is random. */
 static void launch_op(const remat_call *call) {
     const rm_cuda_queue *queue = call->queue;
     launch l;
@@ -135,7 +135,7 @@ static remat_kernel *kernel(const remat_op *op, remat_pass pass) {
     return rm_op_kernel(op, REMAT_ON_CPU, pass) ? launch_op : NULL;
 }
 
-/* The CPU's kernels read packed weights, a GPU's do not. */
+/* The CPU's kernels read packed weights; a GPU's do not. */
 static void pack(rm_queue *queue, const remat_op *op, const remat_call *call, void *packed) {
     launch l;
     remat_desc x[REMAT_MAX_INPUTS];
@@ -237,7 +237,7 @@ const rm_cuda_kernels rm_cuda_kernels_built = {kernel,       update, measure,   
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 
-/* Laid out as for the CPU's kernels. */
+/* The layout for the CPU's kernels. */
 const rm_device_api *rm_device_find(const char *name) {
     static rm_device_api cuda;
     cuda = rm_device_cuda;

@@ -1,15 +1,15 @@
-/* stand_ins.h: the device "cuda" for machines without a GPU: Remat's own (engine/cuda/device.c and its neighbours), on the fake
- * runtime, with "launchers" that let the CPU's kernels run when the stream gets there: so the same plan gives the same bits
- * as on the device "cpu" with one thread. Included by a test, it brings rm_device_find with it. */
+/* stand_ins.h: the device "cuda" for machines without a GPU: engine/cuda/device.c and its neighbours on the fake
+ * runtime, with launchers that run the CPU's kernels when their turn in the stream comes. So a plan gives the same bits
+ * as on the device "cpu" with one thread. It defines rm_device_find for the test that includes it. */
 #ifndef STAND_INS_H
 #define STAND_INS_H
 
 #include "engine/cuda/cuda.h"
 #include "tests/engine/fake_cuda/fake.h"
 
-/* Names the fake's library to engine/cuda/library.c, and forgets what was before. */
+/* Gives engine/cuda/library.c the fake's library, and resets the fake. */
 void stand_in_reset(uint64_t seed);
-/* Asked whether they are made for this GPU. */
+/* The answer of the kernels when the device asks whether they fit its GPU. */
 void stand_in_kernels_answer(cudaError_t error);
 
 #endif
