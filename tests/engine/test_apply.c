@@ -3,6 +3,7 @@
  * embeddings are not folded into custom ops. Invalid descriptors, inputs and results are refused. */
 #include <math.h>
 
+#include "engine/abi.h"
 #include "engine/graph/graph.h"
 #include "memory/host.h"
 #include "tests/cases.h"
@@ -72,7 +73,7 @@ static void expect_same_text(char *a, char *b, const char *what) {
 }
 
 static void expect_same_plans(const remat_session *a, const remat_session *b, const char *what) {
-    remat_plan_summary x = remat_session_plan(a), y = remat_session_plan(b);
+    remat_plan_summary x = rm_plan_summary_of(a), y = rm_plan_summary_of(b);
     expect_same_text(remat_plan_problem_text(a), remat_plan_problem_text(b), what); /* bytes and times of every stage */
     expect_same_text(remat_plan_steps_text(a), remat_plan_steps_text(b), what);
     ck_assert_uint_eq(x.budgeted_bytes, y.budgeted_bytes);
@@ -204,7 +205,7 @@ START_TEST(embeddings_are_not_folded_into_custom_ops) {
     remat_session *folded = open_lstm(&ours, config), *b = open_lstm(&mine, config);
     config.fold_embedding = false;
     remat_session *a = open_lstm(&ours, config);
-    ck_assert_uint_ne(remat_session_plan(folded).planned_peak_bytes, remat_session_plan(a).planned_peak_bytes);
+    ck_assert_uint_ne(rm_plan_summary_of(folded).planned_peak_bytes, rm_plan_summary_of(a).planned_peak_bytes);
     expect_same_plans(a, b, "not folded");
     expect_same_runs(a, b, 1, "not folded");
     remat_session_free(a), remat_session_free(b), remat_session_free(folded);
@@ -236,7 +237,7 @@ START_TEST(custom_ops_are_calibrated) {
     config.strategy = "optimal";
     config.calibration = "";
     remat_session *s = open_lstm(&mine, config);
-    ck_assert(remat_session_plan(s).measured_times);
+    ck_assert(rm_plan_summary_of(s).measured_times);
     remat_session_free(s);
     remat_graph_free(mine.graph);
 }

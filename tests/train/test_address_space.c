@@ -1,5 +1,5 @@
-/* test_address_space.c: limits on address space (ulimit -v): `remat train` trains, or refuses in a sentence that names a limit
- * under which it does. OpenBLAS by itself waits for ever where it can map nothing. */
+/* test_address_space.c: limits on address space (ulimit -v). `remat train` either trains, or names a limit under which
+ * it does. OpenBLAS alone would wait forever if it cannot map memory. */
 #include "engine/abi.h"
 #include "tests/train/train_test.h"
 
@@ -30,10 +30,10 @@ static void expect_training_or_a_limit(uint64_t mib, int threads) {
                   status, program_errors);
 }
 
-/* Around what is needed without the library, with its code, and with one buffer and with two. */
+/* Limits near the needs of the program without OpenBLAS, with its code, and with one and two of its buffers. */
 START_TEST(trains_or_names_a_limit) {
     static const uint64_t some[] = {40, 49, 100, 180, 320, 400};
-    const bool sanitized = OVERHEAD_BYTES > UINT64_C(1) << 30; /* needs terabytes by itself */
+    const bool sanitized = OVERHEAD_BYTES > UINT64_C(1) << 30; /* sanitizers need terabytes */
     if (sanitized || !strstr(rm_build_info_of_this().gemm_library, "OpenBLAS")) return;
     make_text("data", 90000);
     for (int threads = 1; threads <= 2; threads++) {

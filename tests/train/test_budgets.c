@@ -1,5 +1,6 @@
-/* test_budgets.c: budgets that are too small, for every task and kind of data: exit status 2, and the least budget to the byte. What
- * plans make of a budget is tests/memory/test_schedule.c's, what the engine counts tests/engine/test_budget.c's. */
+/* test_budgets.c: budgets that are too small, for every task and kind of data: exit status 2, and the smallest budget,
+ * exact to the byte. tests/memory/test_schedule.c tests plans under a budget, tests/engine/test_budget.c the engine's
+ * count. */
 #include "tests/train/train_test.h"
 
 #include <zlib.h>
@@ -119,8 +120,8 @@ static const char *const kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* One byte, less than the data alone take, is refused as any other number is. */
-START_TEST(least_budget_of_every_task_works_and_a_byte_less_does_not) {
+/* A budget of one byte, which is less than the data alone need, is refused like any other. */
+START_TEST(smallest_budget_of_every_task_is_exact) {
     make_texts();
     make_sequences();
     make_pictures();
@@ -139,7 +140,7 @@ int main(void) {
     Suite *suite = suite_create("budgets");
     TCase *tcase = tcase_create("budgets");
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, least_budget_of_every_task_works_and_a_byte_less_does_not, 0, KINDS);
+    tcase_add_loop_test(tcase, smallest_budget_of_every_task_is_exact, 0, KINDS);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_class_weights.c: --class-weights and --ignore-index: what the losses of training and evaluations are, and accuracies, from the
- * probabilities that `remat predict` writes. */
+/* test_class_weights.c: --class-weights and --ignore-index: losses and accuracies of training and evaluation match
+ * those computed from the probabilities that `remat predict` writes. */
 #include "train/models/model.h"
 
 #include "train/state/state_json.h"
@@ -18,7 +18,7 @@ static double p[N][CLASSES];
 
 static bool counts(int i) { return labels[8 + i] != IGNORED; }
 
-/* Of every batch of 4 that is not shuffled some are left out; of the second, all. */
+/* In each unshuffled batch of 4 some labels are ignored; in the second batch, all. */
 static void make_images(bool with_ignored) {
     uint8_t images[16 + N * T] = {0, 0, 8, 3, 0, 0, 0, N, 0, 0, 0, 3, 0, 0, 0, 3};
     for (int i = 0; i < N * T; i++) images[16 + i] = (uint8_t)(i * 37);
@@ -49,7 +49,7 @@ typedef struct {
     int samples;
 } judged;
 
-/* With label smoothing e, where it is above 0. */
+/* With label smoothing e, if it is above 0. */
 static judged judge(const double *weight, double e) {
     judged j = {0};
     double sum = 0;
@@ -74,13 +74,13 @@ static void check_eval(const judged *j) {
     const char *line = strstr(program_output, "eval ");
     if (!line) line = program_output;
     snprintf(samples, sizeof samples, "(%d samples)", j->samples);
-    ck_assert_msg(strstr(program_output, samples), "not of %s: %s", samples, program_output);
+    ck_says_all(program_output, samples);
     ck_assert_msg(fabs(number_in(line, "loss ") - j->loss) < 1e-6, "loss %.9g: %s", j->loss, program_output);
     ck_assert_msg(fabs(number_in(line, "accuracy ") - 100 * j->accuracy) < 0.006, "%g: %s", j->accuracy,
                   program_output);
 }
 
-START_TEST(what_is_ignored_counts_nowhere) {
+START_TEST(ignored_labels_count_nowhere) {
     make_images(true);
     char *state = in_scratch("st");
     ck_runs("train " SMALL "--data=%s --labels=%s --ignore-index=255 --batch=4 --no-shuffle --lr=0.02 --tile=4 "
@@ -89,12 +89,11 @@ START_TEST(what_is_ignored_counts_nowhere) {
     predict(state);
     judged j = judge(NULL, 0);
     static const char *const more[] = {"", "--batch=7"};
-    for (int i = 0; i < 2; i++) { /* the state knows which label it was */
+    for (int i = 0; i < 2; i++) { /* the training state contains the ignored label */
         ck_runs("eval --resume=%s --data=%s --labels=%s %s", state, images_path, labels_path, more[i]);
         check_eval(&j);
     }
-    ck_refuses(2, "--ignore-index=1 does not agree with the training state",
-               "train --resume=%s --ignore-index=1 --steps=11", state);
+    ck_refuses(2, "--ignore-index=1|training state", "train --resume=%s --ignore-index=1 --steps=11", state);
     ck_runs("eval --resume=%s --data=%s --labels=%s --json", state, images_path, labels_path);
     int confused = 0;
     const char *at = strstr(program_output, "\"confusion\"");
@@ -102,7 +101,7 @@ START_TEST(what_is_ignored_counts_nowhere) {
     for (at += 12; *at; at++)
         if (*at >= '0' && *at <= '9') confused += (int)strtol(at, (char **)&at, 10);
     ck_assert_int_eq(confused, j.samples);
-    /* ranks share the evaluation, and a resumed run knows which label it was */
+    /* ranks share the evaluation, and a resumed run knows the ignored label */
     ck_runs("train --resume=%s --steps=11 --lr=0 --eval-data=%s --eval-labels=%s", state, images_path, labels_path);
     check_eval(&j);
     ck_runs("train " SMALL "--data=%s --labels=%s --ignore-index=255 --batch=4 --lr=0 --steps=1 --devices=cpu:2 "
@@ -112,8 +111,8 @@ START_TEST(what_is_ignored_counts_nowhere) {
 }
 END_TEST
 
-/* Behind a number that would be the likeliest, were it a logit. */
-START_TEST(no_target_is_never_right) {
+/* The logits follow a number that would be the largest if it were one of them. */
+START_TEST(ignored_targets_are_never_correct) {
     static const float numbers[] = {9, 0, 1, 2, 1, 0, 2};
     static const int32_t targets[] = {-1, 2};
     ck_assert_int_eq(rm_count_right(numbers + 1, targets, 2, 3, 1), 1);
@@ -121,8 +120,8 @@ START_TEST(no_target_is_never_right) {
 }
 END_TEST
 
-/* As --allow-nan may make them, of --eval-data. */
-START_TEST(what_is_no_number_is_never_right) {
+/* --allow-nan may give NaN logits for --eval-data. */
+START_TEST(nan_logits_are_never_correct) {
     const float logits[] = {NAN, NAN, NAN, 1, NAN, 0, 3, 2, 1};
     const int32_t targets[] = {1, 0, 0};
     ck_assert_int_eq(rm_count_right(logits, targets, 3, 3, 1), 1);
@@ -130,8 +129,8 @@ START_TEST(what_is_no_number_is_never_right) {
 }
 END_TEST
 
-/* A step over all samples that changes nothing has the loss and the accuracy of what it leaves. */
-START_TEST(training_weighs_classes) {
+/* A step over all samples with learning rate 0 has the loss and accuracy of an evaluation. */
+START_TEST(training_weights_classes) {
     static const char header[118] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }";
     uint8_t file[128 + 12] = "\x93NUMPY\1\0\x76\0";
     for (int k = 0; k < 3; k++) memcpy(file + 128 + 4 * k, &(float){(float)weights[k]}, 4);
@@ -156,14 +155,14 @@ START_TEST(training_weighs_classes) {
 }
 END_TEST
 
-START_TEST(wrong_ones_are_refused) {
+START_TEST(invalid_class_weights_are_refused) {
     static const struct {
         const char *flags, *sentence;
-    } wrong[] = {{"", "label 255 of sample 1 is outside 0..2: check --labels or --classes"},
+    } wrong[] = {{"", "label 255|sample 1|0..2|--labels|--classes"},
                  {"--ignore-index=255 --class-weights=1,2", "--class-weights=1,2 has 2 numbers for 3 classes"},
-                 {"--ignore-index=255 --class-weights=1,x,2", "'x,2' does not begin with a number"},
-                 {"--ignore-index=255 --class-weights=1,-1,2", "that of class 1 is -1"},
-                 {"--ignore-index=255 --class-weights=1,nan,2", "that of class 1 is nan"},
+                 {"--ignore-index=255 --class-weights=1,x,2", "'x,2'|number"},
+                 {"--ignore-index=255 --class-weights=1,-1,2", "class 1|-1"},
+                 {"--ignore-index=255 --class-weights=1,nan,2", "class 1|nan"},
                  {"--ignore-index=255 --class-weights=0,0,0", "--class-weights are all 0"}};
     make_images(true);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
@@ -172,13 +171,13 @@ START_TEST(wrong_ones_are_refused) {
     ck_refuses(1, "nowhere", "train " SMALL "--ignore-index=255 --class-weights=/nowhere --data=%s --labels=%s",
                images_path, labels_path);
     memset(labels + 8, IGNORED, N);
-    ck_refuses(2, "has no label but 255", "train " SMALL "--ignore-index=255 --data=%s --labels=%s", images_path,
+    ck_refuses(2, "label|255", "train " SMALL "--ignore-index=255 --data=%s --labels=%s", images_path,
                make_file("labels", labels, sizeof labels));
     memset(labels + 8, 0, N);
-    ck_refuses(2, "all labels are 0", "train " SMALL "--data=%s --labels=%s", images_path,
+    ck_refuses(2, "labels|0", "train " SMALL "--data=%s --labels=%s", images_path,
                make_file("labels", labels, sizeof labels));
-    ck_refuses(2, "needs --task=classify", "train --task=copy --ignore-index=0");
-    ck_refuses(2, "needs --task=classify", "train --task=copy --class-weights=1,2");
+    ck_refuses(2, "--task=classify", "train --task=copy --ignore-index=0");
+    ck_refuses(2, "--task=classify", "train --task=copy --class-weights=1,2");
 }
 END_TEST
 
@@ -186,7 +185,7 @@ END_TEST
 
 enum { SAMPLES = 16, STEPS = 6, FEATURES = 3, SIDE = 16 };
 
-/* Of the first four samples nothing counts; of the others some, but for the sixth, all of which does. */
+/* In the first four samples no target counts; in the sixth all do, in the others some. */
 static bool is_left_out(int i, int at) { return i < 4 || (i != 5 && (i * 7 + at * 5) % 3 == 1); }
 
 static void make_parts(char flags[600], int task) {
@@ -223,14 +222,14 @@ static void make_parts(char flags[600], int task) {
              f[0], *f[1] ? "--data=" : "", f[1], *f[2] ? "--labels=" : "", f[2], f[3], task == 4 ? l_path : "");
 }
 
-/* After an update by its gradient. */
+/* The loss after an update with this gradient. */
 static double second_loss(const char *flags, const char *parts) {
     ck_runs("train %s %s --lr=0.3 --clip-grad-norm=0.5 --steps=2 --metrics=-", flags, parts);
     return number_in(strstr(program_output, "\"step\":2,"), "\"loss\":");
 }
 
-/* Micro steps, ranks and shards, in some of which nothing counts. */
-START_TEST(a_batch_in_parts_is_one_batch) {
+/* Micro steps, ranks and shards; in some of them no target counts. */
+START_TEST(batches_in_parts_match_one_batch) {
     static const char *const parts[] = {
         "--batch=4 --devices=cpu:2",         "--batch=4 --accumulate-steps=2",
         "--batch=1 --accumulate-steps=8",    "--batch=2 --accumulate-steps=2 --devices=cpu:2 --zero=1",
@@ -246,24 +245,23 @@ START_TEST(a_batch_in_parts_is_one_batch) {
         if (i == 5) ck_assert(loss == of_shards);
     }
     if (strstr(flags, "transcribe"))
-        ck_refuses(2, "--loss-mean is \"parts\", but all targets of this loss count", "train %s --loss-mean=parts",
-                   flags);
+        ck_refuses(2, "--loss-mean|parts|targets", "train %s --loss-mean=parts", flags);
     else
         ck_assert(second_loss(flags, "--batch=4 --devices=cpu:2 --loss-mean=parts") != whole);
 }
 END_TEST
 
-/* As a version before --loss-mean left it. */
+/* A training state of a version before --loss-mean. */
 static void forget_mean(const char *state) {
     char path[RM_PATH_BYTES];
     json_t *root;
     ck_ok(rm_state_json_read(state, path, &root));
-    json_object_del(json_object_get(root, "flags"), "loss-mean"); /* is there where the loss counts */
+    json_object_del(json_object_get(root, "flags"), "loss-mean"); /* present if the loss counts targets */
     ck_ok(rm_state_json_write(path, root));
     json_decref(root);
 }
 
-/* What was a mean of parts then continues as one, and says so; where nothing would differ, nothing is said. */
+/* A run with means of parts continues with them and prints that. If there is no difference, nothing is printed. */
 START_TEST(state_before_loss_mean_continues_with_means_of_parts) {
     static const char *const cases[][2] = {{"--ignore-index=255", "--batch=4 --accumulate-steps=2"},
                                            {"--ignore-index=255", "--batch=4 --devices=cpu:2"},
@@ -282,15 +280,15 @@ START_TEST(state_before_loss_mean_continues_with_means_of_parts) {
     ck_runs("train --resume=%s --steps=5 %s --loss-mean=batch", in_scratch("old/step-00000002"), again);
     ck_assert_ptr_null(strstr(program_errors, "--loss-mean"));
     ck_runs("train --resume=%s --steps=3 %s --metrics=%s", in_scratch("old"), again, in_scratch("b.jsonl"));
-    ck_assert_msg(parts == (strstr(program_errors, "continues with --loss-mean=parts") != NULL), "%s", program_errors);
+    ck_assert_msg(parts == (says_all(program_errors, "--loss-mean=parts")), "%s", program_errors);
     ck_runs("train --resume=%s --steps=4 %s --metrics=%s", in_scratch("old"), again, in_scratch("b.jsonl"));
-    ck_assert_ptr_null(strstr(program_errors, "--loss-mean")); /* the state says it now */
+    ck_assert_ptr_null(strstr(program_errors, "--loss-mean")); /* the new state contains the flag */
     ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
 }
 END_TEST
 
-/* Each window is a micro step: what is left out of one makes it weigh less. */
-START_TEST(windows_weigh_by_what_counts) {
+/* Each window is a micro step; ignored targets reduce its weight. */
+START_TEST(windows_are_weighted_by_counting_targets) {
     char flags[600];
     make_parts(flags, 3);
     ck_runs("train %s --batch=8 --steps=1 --metrics=-", flags);
@@ -301,8 +299,8 @@ START_TEST(windows_weigh_by_what_counts) {
 }
 END_TEST
 
-/* The budget counts what is new, and is kept. */
-START_TEST(it_fits_the_budget) {
+/* The budget includes the new arrays, and holds. */
+START_TEST(class_weights_fit_the_budget) {
     make_images(true);
     ck_runs("train " SMALL "--data=%s --labels=%s --ignore-index=255 --class-weights=1,2,3 --batch=4 --steps=2 "
             "--memory-budget=10MiB --calibration=off",
@@ -312,14 +310,14 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("class_weights");
-    tcase_add_test(tests, what_is_ignored_counts_nowhere);
+    tcase_add_test(tests, ignored_labels_count_nowhere);
     tcase_add_loop_test(tests, state_before_loss_mean_continues_with_means_of_parts, 0, 4);
-    tcase_add_test(tests, what_is_no_number_is_never_right);
-    tcase_add_test(tests, no_target_is_never_right);
-    tcase_add_loop_test(tests, training_weighs_classes, 0, 6);
-    tcase_add_test(tests, wrong_ones_are_refused);
-    tcase_add_loop_test(tests, a_batch_in_parts_is_one_batch, 0, 8);
-    tcase_add_test(tests, windows_weigh_by_what_counts);
-    tcase_add_test(tests, it_fits_the_budget);
+    tcase_add_test(tests, nan_logits_are_never_correct);
+    tcase_add_test(tests, ignored_targets_are_never_correct);
+    tcase_add_loop_test(tests, training_weights_classes, 0, 6);
+    tcase_add_test(tests, invalid_class_weights_are_refused);
+    tcase_add_loop_test(tests, batches_in_parts_match_one_batch, 0, 8);
+    tcase_add_test(tests, windows_are_weighted_by_counting_targets);
+    tcase_add_test(tests, class_weights_fit_the_budget);
     return run_suite("train/class_weights", tests);
 }

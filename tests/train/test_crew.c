@@ -1,4 +1,5 @@
-/* test_crew.c: every item is done once, by any number of threads, job after job; of those that fail the first is told. */
+/* test_crew.c: any number of worker threads process each item once, job after job; of several failures the first is
+ * reported. */
 #include "train/data/crew.h"
 
 #include "tests/train/train_test.h"
@@ -16,7 +17,7 @@ static remat_status do_item(void *context, int64_t item) {
     return REMAT_OK;
 }
 
-START_TEST(every_item_once) {
+START_TEST(every_item_is_processed_once) {
     rm_crew *crew;
     ck_ok(rm_crew_create(_i, &crew));
     for (int64_t count = 0; count <= ITEMS; count = count * 3 + 1) {
@@ -29,7 +30,7 @@ START_TEST(every_item_once) {
 }
 END_TEST
 
-START_TEST(the_first_failure_is_told) {
+START_TEST(first_failure_is_reported) {
     rm_crew *crew;
     ck_ok(rm_crew_create(4, &crew));
     for (int round = 0; round < 50; round++) {
@@ -47,7 +48,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("crew");
-    tcase_add_loop_test(tests, every_item_once, 1, 6);
-    tcase_add_test(tests, the_first_failure_is_told);
+    tcase_add_loop_test(tests, every_item_is_processed_once, 1, 6);
+    tcase_add_test(tests, first_failure_is_reported);
     return run_suite("crew", tests);
 }

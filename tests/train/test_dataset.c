@@ -1,4 +1,4 @@
-/* test_dataset.c: every kind of data gives the samples that its definition says, and files that do not fit are refused. */
+/* test_dataset.c: every kind of data gives the samples of its definition, and unsuitable files are refused. */
 #include "train/tasks/task.h"
 #include "train/data/dataset.h"
 #include "train/data/loader.h"
@@ -39,7 +39,7 @@ static uint32_t checksum_of(const char *task, rm_data_source source) {
 
 /* ---- Text ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(text_is_cut_as_defined) {
+START_TEST(text_is_split_into_samples) {
     const char *path = make_file("t", "abcdefghij", 10); /* T = 3: floor(9/3) = 3 samples */
     rm_dataset *d = open_ok("lm", (rm_data_source){.data = path, .timesteps = 3});
     int32_t x[3 * 2], y[3 * 2];
@@ -52,15 +52,15 @@ START_TEST(text_is_cut_as_defined) {
     rm_dataset_close(d);
     open_fails("lm", (rm_data_source){.data = path, .timesteps = 10}, REMAT_INVALID, "needs 11");
     open_fails("lm", (rm_data_source){.data = make_file("empty", "", 0)}, REMAT_INVALID, "0 bytes");
-    open_fails("lm", (rm_data_source){.data = "/nowhere"}, REMAT_IO, "does not exist");
+    open_fails("lm", (rm_data_source){.data = "/nowhere"}, REMAT_IO, "/nowhere|exist");
     open_fails("lm", (rm_data_source){.data = "/tmp"}, REMAT_IO, "directory");
-    open_fails("lm", (rm_data_source){.data = "/dev/zero"}, REMAT_IO, "not a file that can be read twice");
+    open_fails("lm", (rm_data_source){.data = "/dev/zero"}, REMAT_IO, "/dev/zero|read");
     open_fails("lm", (rm_data_source){0}, REMAT_INVALID, "--data=FILE");
 }
 END_TEST
 
-/* Tokens as they are written by NumPy, and without a header in as many bytes as the vocabulary needs; packed or not. */
-START_TEST(tokens_of_a_vocabulary) {
+/* Tokens as written by NumPy, and without a header in as many bytes as the vocabulary needs; compressed or not. */
+START_TEST(tokens_are_read_in_every_format) {
     static const uint16_t two[] = {7, 300, 2, 999, 0, 5, 41};
     static const uint32_t four[] = {7, 300, 2, 99999, 0, 5, 41};
     static const uint8_t big[] = {0, 7, 1, 44, 0, 2, 3, 231, 0, 0, 0, 5, 0, 41};
@@ -83,16 +83,16 @@ START_TEST(tokens_of_a_vocabulary) {
         ck_assert(x[1] == 2 && x[3] == files[i].last && y[1] == files[i].last && y[3] == 0);
         rm_dataset_close(d);
         crc[i] = checksum_of("lm", source);
-        source.vocab = files[i].last; /* one less than it takes */
+        source.vocab = files[i].last; /* one less than needed */
         if (files[i].last == 999 || i == 5)
-            open_fails("lm", source, REMAT_INVALID, i == 5 ? "token 3 is 99999" : "0 to 998: give a larger --vocab");
+            open_fails("lm", source, REMAT_INVALID, i == 5 ? "token 3|99999" : "0 to 998|--vocab");
     }
     rm_dataset *d = open_ok("lm", (rm_data_source){.data = files[0].path, .timesteps = 2, .vocab = 1000});
-    static const uint16_t later[] = {7, 300, 2, 1000,
-                                     0, 5,   41}; /* what is not looked at before the run is when it is read */
+    static const uint16_t later[] = {
+        7, 300, 2, 1000, 0, 5, 41}; /* values that are not checked before the run are checked when they are read */
     int32_t x[2], y[2];
     make_file("two", later, sizeof later);
-    ck_fails(rm_dataset_fill(d, 1, 0, 1, x, y), REMAT_INVALID, "token 3 is 1000");
+    ck_fails(rm_dataset_fill(d, 1, 0, 1, x, y), REMAT_INVALID, "token 3|1000");
     rm_dataset_close(d);
     ck_assert(crc[0] == crc[1] && crc[0] == crc[3] && crc[0] != crc[2]);
     open_fails("lm", (rm_data_source){.data = make_file("odd", two, 7), .timesteps = 2, .vocab = 9}, REMAT_IO,
@@ -100,31 +100,30 @@ START_TEST(tokens_of_a_vocabulary) {
     open_fails("lm", (rm_data_source){.data = make_file("short", two, 4), .timesteps = 2, .vocab = 9}, REMAT_INVALID,
                "2 tokens");
     open_fails("lm", (rm_data_source){.data = make_npy("f.npy", "<f4", "(3,)", four, 12), .timesteps = 2, .vocab = 9},
-               REMAT_INVALID, "whole numbers in one dimension");
+               REMAT_INVALID, "whole numbers|one dimension");
     open_fails("lm", (rm_data_source){.data = make_npy("l.npy", "<u2", "(9,)", two, 14), .timesteps = 2, .vocab = 9},
-               REMAT_IO, "save it again");
+               REMAT_IO, "save");
     uint32_t wide[40];
     for (uint32_t i = 0; i < 40; i++) wide[i] = i % 9;
     const char *path = make_file("wide", wide, sizeof wide);
-    open_fails("lm", (rm_data_source){.data = path, .timesteps = 2, .vocab = 9}, REMAT_INVALID,
-               "every second token is 0, as of numbers of four bytes");
-    wide[30] = 0x10000; /* one that is not 0 */
+    open_fails("lm", (rm_data_source){.data = path, .timesteps = 2, .vocab = 9}, REMAT_INVALID, "token|0|four bytes");
+    wide[30] = 0x10000; /* a nonzero second half */
     rm_dataset_close(
         open_ok("lm", (rm_data_source){.data = make_file("wide", wide, sizeof wide), .timesteps = 2, .vocab = 9}));
 }
 END_TEST
 
-START_TEST(a_file_that_shrinks_is_noticed) {
+START_TEST(shrinking_files_are_detected) {
     const char *path = make_file("t", "abcdefghij", 10);
     rm_dataset *d = open_ok("lm", (rm_data_source){.data = path, .timesteps = 3});
     int32_t x[3], y[3];
     ck_assert_int_eq(truncate(path, 8), 0);
-    ck_fails(rm_dataset_fill(d, 2, 0, 1, x, y), REMAT_IO, "ends at byte 8");
+    ck_fails(rm_dataset_fill(d, 2, 0, 1, x, y), REMAT_IO, "byte 8");
     rm_dataset_close(d);
 }
 END_TEST
 
-/* Unpacked, it is the same text: a run may go on with either. Beyond the budget it is not unpacked. */
+/* The unpacked text is the same data, so a run may continue with either file. It is not unpacked beyond the budget. */
 START_TEST(packed_texts_are_unpacked) {
     rm_data_source plain = {.data = make_file("t", "abcdefghij", 10), .timesteps = 3}, packed = plain;
     packed.data = make_gz("t.gz", "abcdefghij", 10);
@@ -142,7 +141,7 @@ START_TEST(packed_texts_are_unpacked) {
     rm_dataset_close(a);
     rm_dataset_close(b);
     packed.budget = 9;
-    open_fails("lm", packed, REMAT_INFEASIBLE, "more than 9 bytes when it is unpacked, the memory budget");
+    open_fails("lm", packed, REMAT_INFEASIBLE, "9 bytes|memory budget");
 }
 END_TEST
 
@@ -172,16 +171,16 @@ START_TEST(images_are_sequences_of_pixels) {
     ck_assert(d->shape.timesteps == 2 && d->shape.classes == 12);
     rm_dataset_close(d);
     open_fails("classify", (rm_data_source){.data = plain}, REMAT_INVALID, "--labels=FILE");
-    open_fails("classify", (rm_data_source){.data = plain, .held_out = true}, REMAT_INVALID, "say --eval-labels=FILE");
+    open_fails("classify", (rm_data_source){.data = plain, .held_out = true}, REMAT_INVALID, "--eval-labels=FILE");
     open_fails("classify", (rm_data_source){.data = plain, .labels = label, .timesteps = 4}, REMAT_INVALID, "3 pixels");
     open_fails("classify", (rm_data_source){.data = plain, .labels = label, .classes = 5}, REMAT_INVALID, "label 9");
     open_fails("classify", (rm_data_source){.data = plain, .labels = plain}, REMAT_IO, "dimensions");
     open_fails("classify", (rm_data_source){.data = label, .labels = label}, REMAT_IO, "one dimension");
-    open_fails("classify", (rm_data_source){.data = plain, .labels = "/nowhere"}, REMAT_IO, "does not exist");
+    open_fails("classify", (rm_data_source){.data = plain, .labels = "/nowhere"}, REMAT_IO, "/nowhere|exist");
 }
 END_TEST
 
-START_TEST(images_row_by_row) {
+START_TEST(images_are_sequences_of_rows) {
     static const uint8_t image[] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 51, 102, 153, 204, 255, 0};
     rm_data_source source = {
         .data = make_file("i", image, sizeof image), .rows = true, .unlabelled = true, .classes = 4};
@@ -191,10 +190,10 @@ START_TEST(images_row_by_row) {
     ck_assert(d->shape.timesteps == 2 && d->shape.features == 3 && d->shape.classes == 4);
     ck_ok(rm_dataset_fill(d, 0, 0, 1, x, &y));
     for (int i = 0; i < 6; i++) ck_assert(x[i] == (float)image[16 + i] / 255);
-    ck_assert_int_eq(y, 0); /* nobody said */
+    ck_assert_int_eq(y, 0); /* no label was given */
     rm_dataset_close(d);
     source.timesteps = 3;
-    open_fails("classify", source, REMAT_INVALID, "has 2 timesteps a sample, and 3 are asked for");
+    open_fails("classify", source, REMAT_INVALID, "2 timesteps|3");
     source.timesteps = 0;
     source.classes = 0;
     open_fails("classify", source, REMAT_INVALID, "--classes=N");
@@ -206,7 +205,7 @@ START_TEST(images_row_by_row) {
 }
 END_TEST
 
-START_TEST(damaged_gzip_is_noticed) {
+START_TEST(damaged_gzip_is_detected) {
     const char *path = make_gz("i.gz", images, sizeof images), *label = make_file("l", labels, sizeof labels);
     struct stat about;
     ck_assert_int_eq(stat(path, &about), 0);
@@ -219,14 +218,14 @@ START_TEST(damaged_gzip_is_noticed) {
 }
 END_TEST
 
-START_TEST(other_numbers_of_labels_are_refused) {
+START_TEST(wrong_number_of_labels_is_refused) {
     static const uint8_t three[] = {0, 0, 8, 1, 0, 0, 0, 3, 4, 9, 1};
     const char *plain = make_file("i", images, sizeof images), *label = make_file("l", three, sizeof three);
-    open_fails("classify", (rm_data_source){.data = plain, .labels = label}, REMAT_INVALID, "3 labels for 2 samples");
+    open_fails("classify", (rm_data_source){.data = plain, .labels = label}, REMAT_INVALID, "3 labels|2 samples");
 }
 END_TEST
 
-START_TEST(numpy_features) {
+START_TEST(numpy_features_are_read) {
     float number[12];
     for (int i = 0; i < 12; i++) number[i] = (float)i;
     const char *path = make_npy("x.npy", "<f4", "(2, 3, 2)", number, sizeof number),
@@ -235,10 +234,10 @@ START_TEST(numpy_features) {
     float x[2 * 1 * 2];
     int32_t y[1];
     ck_assert(d->count == 2 && d->shape.features == 2 && d->shape.timesteps == 2);
-    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, y)); /* its first two of three timesteps */
+    ck_ok(rm_dataset_fill(d, 1, 0, 1, x, y)); /* the first two of three timesteps */
     ck_assert(x[0] == 6 && x[1] == 7 && x[2] == 8 && x[3] == 9 && y[0] == 9);
     rm_dataset_close(d);
-    static const uint8_t byte[] = {0, 51, 255, 102}; /* divided by 255, without a sign alone */
+    static const uint8_t byte[] = {0, 51, 255, 102}; /* only unsigned bytes are divided by 255 */
     path = make_npy("x.npy", "|u1", "(2, 2)", byte, 4);
     d = open_ok("classify", (rm_data_source){.data = path, .labels = label});
     ck_ok(rm_dataset_fill(d, 1, 0, 1, x, y));
@@ -252,7 +251,7 @@ START_TEST(numpy_features) {
 }
 END_TEST
 
-START_TEST(labels_of_any_type) {
+START_TEST(labels_of_any_type_are_read) {
     static const struct {
         const char *descr;
         uint8_t bytes[16];
@@ -272,38 +271,39 @@ START_TEST(labels_of_any_type) {
     static const float broken[] = {1, 2.5f}, missing[] = {1, NAN};
     static const int8_t negative[] = {0, -1};
     rm_data_source source = {.data = data, .labels = make_npy("y.npy", "<f4", "(2,)", broken, 8)};
-    open_fails("classify", source, REMAT_INVALID, "y.npy: label 2.5 of sample 1 is not whole");
+    open_fails("classify", source, REMAT_INVALID, "y.npy|label 2.5|sample 1|whole");
     make_npy("y.npy", "<f4", "(2,)", missing, 8);
-    open_fails("classify", source, REMAT_INVALID, "nan of sample 1");
+    open_fails("classify", source, REMAT_INVALID, "nan|sample 1");
     make_npy("y.npy", "|i1", "(2,)", negative, 2);
-    open_fails("classify", source, REMAT_INVALID, "if such samples are not to count, say --ignore-index");
+    open_fails("classify", source, REMAT_INVALID, "--ignore-index");
 }
 END_TEST
 
-/* Where it is, is said when it is read; later it would look like a learning rate that is too large. */
-START_TEST(what_is_no_number_is_named) {
+/* A non-finite value is reported with its position when it is read; later it would look like a too large learning
+ * rate. */
+START_TEST(non_finite_values_are_reported) {
     float number[20 * 4 * 2] = {0};
     double large[4] = {0, 0, -1e300, 0};
     uint8_t twenty[8 + 20] = {0, 0, 8, 1, 0, 0, 0, 20, 1};
     rm_data_source source = {.labels = make_file("l", twenty, sizeof twenty)};
     number[17 * 8 + 3 * 2] = NAN;
     source.data = make_npy("x.npy", "<f4", "(20, 4, 2)", number, sizeof number);
-    open_fails("classify", source, REMAT_INVALID, "x.npy: sample 17, timestep 3, feature 0 is nan;");
-    source.timesteps = 3; /* it is in none of the samples */
+    open_fails("classify", source, REMAT_INVALID, "x.npy|sample 17|timestep 3|feature 0|nan");
+    source.timesteps = 3; /* it is in no sample */
     rm_dataset_close(open_ok("classify", source));
     source.timesteps = 0;
     number[2 * 8 + 1] = -INFINITY;
     make_npy("x.npy", "<f4", "(20, 4, 2)", number, sizeof number);
-    open_fails("classify", source, REMAT_INVALID, "x.npy: sample 2, timestep 0, feature 1 is -inf;");
+    open_fails("classify", source, REMAT_INVALID, "x.npy|sample 2|timestep 0|feature 1|-inf");
     source.labels = make_file("l", labels, sizeof labels);
     make_npy("x.npy", "<f8", "(2, 2)", large, sizeof large);
     open_fails("classify", source, REMAT_INVALID, "sample 1, timestep 0, feature 0 is -1e+300, too large");
 }
 END_TEST
 
-/* ---- Files that are not what they should be ----------------------------------------------------------------------- */
+/* ---- Files of the wrong kind --------------------------------------------------------------------------------------- */
 
-START_TEST(other_files_are_called_by_their_names) {
+START_TEST(files_of_the_wrong_kind_are_named) {
     static const float none[1];
     static const uint8_t no_images[] = {0, 0, 8, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3};
     static const char weights[] = "\20\0\0\0\0\0\0\0{\"a\":{\"dtype\"}}";
@@ -314,23 +314,23 @@ START_TEST(other_files_are_called_by_their_names) {
         open_fails("classify", source, REMAT_IO, shapes[i]);
     }
     source.data = make_file("i", no_images, sizeof no_images);
-    open_fails("classify", source, REMAT_IO, "empty, its shape is (0, 1, 3)");
+    open_fails("classify", source, REMAT_IO, "empty|(0, 1, 3)");
     source.data = make_file("x.npz", "PK\3\4and more", 12);
     open_fails("classify", source, REMAT_IO, "numpy.save('x.npy', numpy.load('/");
     static const char torch[] = "PK\3\4\0\0\x8\x8\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\2\0archive/data.pklFB",
                       older[] = "\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.";
     for (int i = 0; i < 2; i++) {
         source.data = i ? make_file("x.pt", older, sizeof older - 1) : make_file("x.pt", torch, sizeof torch - 1);
-        open_fails("classify", source, REMAT_IO, "is a file of torch.save");
-        open_fails("lm", (rm_data_source){.data = source.data}, REMAT_INVALID, "is a file of torch.save, not a text");
+        open_fails("classify", source, REMAT_IO, "torch.save");
+        open_fails("lm", (rm_data_source){.data = source.data}, REMAT_INVALID, "torch.save|text");
     }
     source.data = make_file("x.npy", "nothing of NumPy's", 18);
     open_fails("classify", source, REMAT_IO, "numpy.save");
     source.data = make_file("w", weights, sizeof weights);
     open_fails("classify", source, REMAT_IO, "--init");
-    open_fails("lm", source, REMAT_INVALID, "begin with them by --init");
-    open_fails("lm", (rm_data_source){.data = source.labels}, REMAT_INVALID, "is an array (IDX), not a text");
-    open_fails("lm", (rm_data_source){.data = in_scratch("x.npz")}, REMAT_INVALID, "unpack it");
+    open_fails("lm", source, REMAT_INVALID, "--init");
+    open_fails("lm", (rm_data_source){.data = source.labels}, REMAT_INVALID, "IDX|text");
+    open_fails("lm", (rm_data_source){.data = in_scratch("x.npz")}, REMAT_INVALID, "unpack");
     static const char *const packed[] = {"BZh91AY",
                                          "\xFD"
                                          "7zXZ",
@@ -339,18 +339,18 @@ START_TEST(other_files_are_called_by_their_names) {
     memcpy(tar + 257, "ustar", 5);
     for (int i = 0; i < 4; i++) {
         const char *path = make_file("packed", packed[i] ? packed[i] : tar, packed[i] ? strlen(packed[i]) : sizeof tar);
-        open_fails("lm", (rm_data_source){.data = path}, REMAT_INVALID, "packed in a way that is not read here");
+        open_fails("lm", (rm_data_source){.data = path}, REMAT_INVALID, "packed");
     }
-    source.data = make_npy("text", "<f4", "(1,)", none, 4); /* whatever its name, packed or not */
-    open_fails("lm", source, REMAT_INVALID, "is an array (.npy), not a text: learn from it with --task=classify");
+    source.data = make_npy("text", "<f4", "(1,)", none, 4); /* with any name, packed or not */
+    open_fails("lm", source, REMAT_INVALID, ".npy|text|--task=classify");
     source.data = make_gz("text.gz", "\x93NUMPY", 6);
-    open_fails("lm", source, REMAT_INVALID, "is an array (.npy)");
+    open_fails("lm", source, REMAT_INVALID, ".npy");
     source.data = make_file("i", images, sizeof images);
     source.labels = make_npy("y.npy", "<f4", "(0,)", none, 0);
-    open_fails("classify", source, REMAT_IO, "y.npy is empty");
+    open_fails("classify", source, REMAT_IO, "y.npy|empty");
     float x[3];
     int32_t y;
-    uint8_t npy[128 + 8]; /* packed, and by another name */
+    uint8_t npy[128 + 8]; /* packed, and with another name */
     FILE *file = fopen(make_npy("y.npy", "<i4", "(2,)", labels, 8), "rb");
     ck_assert_uint_eq(fread(npy, 1, sizeof npy, file), sizeof npy);
     fclose(file);
@@ -370,8 +370,9 @@ static long peak_kib(void) {
     return usage.ru_maxrss;
 }
 
-/* Of what is packed no more is unpacked than the header claims, and nothing when that cannot be, or is not wanted. */
-START_TEST(packed_files_stay_small) {
+/* A packed file is unpacked only up to the size in its header, and not at all if that size is impossible or over the
+ * limit. */
+START_TEST(packed_files_are_unpacked_within_limits) {
     enum { MIB = 32 };
     static uint8_t zeros[1 << 20];
     uint8_t header[16] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3};
@@ -385,12 +386,12 @@ START_TEST(packed_files_stay_small) {
         long before = peak_kib();
         source.budget = claims_all ? 1 << 20 : 0;
         if (claims_all)
-            open_fails("classify", source, REMAT_INFEASIBLE, "more than the memory budget of 1048576");
+            open_fails("classify", source, REMAT_INFEASIBLE, "memory budget|1048576");
         else
-            open_fails("classify", source, REMAT_IO, "longer than its header says (which is 6 bytes of data)");
+            open_fails("classify", source, REMAT_IO, "header|6 bytes");
         source.timesteps = 1 << 21;
         source.budget = 0;
-        if (claims_all) open_fails("classify", source, REMAT_INVALID, "1048576 pixels a sample, and 2097152 are asked");
+        if (claims_all) open_fails("classify", source, REMAT_INVALID, "1048576|2097152");
         source.timesteps = 0;
         ck_assert_int_lt(peak_kib() - before, 1024 * MIB / 2);
     }
@@ -399,17 +400,17 @@ START_TEST(packed_files_stay_small) {
     FILE *packed = fopen(make_gz("i.gz", header, 16), "ab");
     ck_assert(packed && fwrite(long_enough, 1, 2 << 20, packed) == 2 << 20 && !fclose(packed));
     free(long_enough);
-    open_fails("classify", source, REMAT_INFEASIBLE, "more than the limit of 1073741824: give a --memory-budget");
+    open_fails("classify", source, REMAT_INFEASIBLE, "1073741824|--memory-budget");
     memcpy(header + 4, (uint8_t[]){0, 0xff, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0}, 12);
     source.budget = 0;
     source.data = make_gz("i.gz", header, 16);
-    open_fails("classify", source, REMAT_IO, "cannot hold the 1095216660496 bytes that its header claims");
+    open_fails("classify", source, REMAT_IO, "1095216660496 bytes|header");
     source.data = make_file("i", header, 16);
-    open_fails("classify", source, REMAT_IO, "has 16 bytes, and should have 1095216660496 by its header");
+    open_fails("classify", source, REMAT_IO, "16 bytes|1095216660496|header");
 }
 END_TEST
 
-/* ---- Is it the same? ---------------------------------------------------------------------------------------------- */
+/* ---- Checksums ----------------------------------------------------------------------------------------------------- */
 
 START_TEST(checksums_tell_data_apart) {
     rm_data_source text = {.data = make_file("t", "abcdefghij", 10), .timesteps = 4}; /* 2 samples: bytes 0 .. 8 */
@@ -446,8 +447,8 @@ static void put_byte(const char *path, off_t at, char byte) {
     close(fd);
 }
 
-/* Of a large text only stretches are read: among them its beginning and the end of its last sample. */
-START_TEST(checksums_of_large_texts) {
+/* The checksum of a large text covers only parts of it, including its start and the end of its last sample. */
+START_TEST(checksums_of_large_texts_read_parts) {
     const off_t samples = 300000, used = 1000 * samples + 1;
     rm_data_source text = {.data = make_file("t", "", 0), .timesteps = 1000};
     ck_assert_int_eq(truncate(text.data, used + 7), 0);
@@ -466,7 +467,7 @@ END_TEST
 
 /* ---- Generated -------------------------------------------------------------------------------------------------- */
 
-START_TEST(adding_adds) {
+START_TEST(adding_task_sums_marked_values) {
     enum { T = 9 };
     float x[T * 2], again[T * 2], other[T * 2], y[1], y_again[1];
     rm_data_source source = {.timesteps = T, .samples = 50, .seed = 3};
@@ -485,7 +486,7 @@ START_TEST(adding_adds) {
     ck_ok(rm_dataset_fill(d, 7, 0, 1, x, y));
     rm_dataset_close(d);
     d = open_ok("adding", source);
-    ck_ok(rm_dataset_fill(d, 7, 0, 1, again, y_again)); /* from the seed and the index alone */
+    ck_ok(rm_dataset_fill(d, 7, 0, 1, again, y_again)); /* depends only on the seed and the index */
     ck_assert(!memcmp(x, again, sizeof x) && y[0] == y_again[0]);
     rm_dataset_close(d);
     source.held_out = true;
@@ -493,11 +494,11 @@ START_TEST(adding_adds) {
     ck_ok(rm_dataset_fill(d, 7, 0, 1, other, y));
     ck_assert(memcmp(x, other, sizeof x));
     rm_dataset_close(d);
-    open_fails("adding", (rm_data_source){.timesteps = 1, .samples = 1}, REMAT_INVALID, "at least 2");
+    open_fails("adding", (rm_data_source){.timesteps = 1, .samples = 1}, REMAT_INVALID, "2");
 }
 END_TEST
 
-START_TEST(copy_copies) {
+START_TEST(copy_task_repeats_its_input) {
     for (int T = 21; T < 25; T++) {
         int32_t x[25], y[25];
         rm_dataset *d = open_ok("copy", (rm_data_source){.timesteps = T, .samples = 5, .seed = 1});
@@ -507,12 +508,12 @@ START_TEST(copy_copies) {
         for (int t = 10; t < T; t++) ck_assert_int_eq(x[t], t == T - 11 ? 9 : 8);
         rm_dataset_close(d);
     }
-    open_fails("copy", (rm_data_source){.timesteps = 20, .samples = 1}, REMAT_INVALID, "at least 21");
+    open_fails("copy", (rm_data_source){.timesteps = 20, .samples = 1}, REMAT_INVALID, "21");
 }
 END_TEST
 
-/* By composing maps, and by all permutations in the order of the dictionary. */
-START_TEST(s5_composes_transpositions) {
+/* Compares with composed maps, and with all permutations in lexicographic order. */
+START_TEST(s5_task_composes_transpositions) {
     enum { T = 300 };
     static const int pair[10][2] = {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}, {2, 3}, {2, 4}, {3, 4}};
     char order[120][6], here[6] = "01234";
@@ -555,7 +556,7 @@ START_TEST(batches_follow_the_order_and_can_start_anywhere) {
     }
     ck_assert(loader.epoch == 2 && loader.consumed == 3);
     ck_assert(memcmp(seen[0], seen[3], sizeof seen[0]) &&
-              memcmp(seen[3], seen[6], sizeof seen[0])); /* each its order */
+              memcmp(seen[3], seen[6], sizeof seen[0])); /* each epoch has its own order */
     ck_ok(rm_loader_create(d, &order, &other));
     ck_ok(rm_loader_seek(&other, 1, 6));
     for (int i = 5; i < 7; i++) {
@@ -574,24 +575,24 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("dataset");
-    tcase_add_test(tests, text_is_cut_as_defined);
-    tcase_add_test(tests, tokens_of_a_vocabulary);
-    tcase_add_test(tests, a_file_that_shrinks_is_noticed);
+    tcase_add_test(tests, text_is_split_into_samples);
+    tcase_add_test(tests, tokens_are_read_in_every_format);
+    tcase_add_test(tests, shrinking_files_are_detected);
     tcase_add_test(tests, packed_texts_are_unpacked);
     tcase_add_test(tests, images_are_sequences_of_pixels);
-    tcase_add_test(tests, images_row_by_row);
-    tcase_add_test(tests, damaged_gzip_is_noticed);
+    tcase_add_test(tests, images_are_sequences_of_rows);
+    tcase_add_test(tests, damaged_gzip_is_detected);
     tcase_add_test(tests, checksums_tell_data_apart);
-    tcase_add_test(tests, checksums_of_large_texts);
-    tcase_add_test(tests, other_numbers_of_labels_are_refused);
-    tcase_add_test(tests, numpy_features);
-    tcase_add_test(tests, labels_of_any_type);
-    tcase_add_test(tests, what_is_no_number_is_named);
-    tcase_add_test(tests, other_files_are_called_by_their_names);
-    tcase_add_test(tests, packed_files_stay_small);
-    tcase_add_test(tests, adding_adds);
-    tcase_add_test(tests, copy_copies);
-    tcase_add_test(tests, s5_composes_transpositions);
+    tcase_add_test(tests, checksums_of_large_texts_read_parts);
+    tcase_add_test(tests, wrong_number_of_labels_is_refused);
+    tcase_add_test(tests, numpy_features_are_read);
+    tcase_add_test(tests, labels_of_any_type_are_read);
+    tcase_add_test(tests, non_finite_values_are_reported);
+    tcase_add_test(tests, files_of_the_wrong_kind_are_named);
+    tcase_add_test(tests, packed_files_are_unpacked_within_limits);
+    tcase_add_test(tests, adding_task_sums_marked_values);
+    tcase_add_test(tests, copy_task_repeats_its_input);
+    tcase_add_test(tests, s5_task_composes_transpositions);
     tcase_add_test(tests, batches_follow_the_order_and_can_start_anywhere);
     return run_suite("train/dataset", tests);
 }

@@ -1,7 +1,8 @@
-/* test_decoder.c: what the decoder expects token by token is what the whole graph says of the same line, for lines that go on from each
- * other as in beam search, on random weights.
+/* test_decoder.c: the decoder's logits, token by token, match those of the whole graph on the same line, for lines
+ * that branch as in beam search, with random weights.
  *
- * Tolerance: logits are below 1, and most have the same bits; sums in another order differ by 1.5 units of 2^-24. 16 are allowed. */
+ * Tolerance: logits are below 1, and most have the same bits. Sums in another order differ by 1.5 units of 2^-24;
+ * the limit is 16. */
 #include "train/commands/decoder.h"
 #include "train/state/weights.h"
 
@@ -22,9 +23,9 @@ static rm_model_spec specs[] = {
     {.name = "rnn", .layers = 2, .bidirectional = true},
 };
 enum { SPECS = sizeof specs / sizeof *specs };
-static const int lengths[] = {2, 4, 0, 8, 15, 1}; /* the second and the fourth need more room: for their ends */
+static const int lengths[] = {2, 4, 0, 8, 15, 1}; /* the second and the fourth need more memory, for their ends */
 
-/* The whole graph, as it is evaluated. */
+/* Evaluates the whole graph. */
 typedef struct {
     rm_model model;
     remat_session *session;
@@ -54,7 +55,7 @@ static void put(const whole *w, const char *name, const void *data, size_t bytes
     ck_ok(remat_write(w->session, REMAT_INPUT, remat_find(w->session, REMAT_INPUT, name), data, bytes));
 }
 
-/* Behind `length` tokens of an answer. */
+/* The logits after `length` tokens of an answer. */
 static void ask(const whole *w, const int32_t *source, int count, const int32_t *answer, int length, float out[K]) {
     int32_t x[S], padding[S], previous[T], target[T];
     float begins[S];
@@ -71,7 +72,7 @@ static void ask(const whole *w, const int32_t *source, int count, const int32_t 
     ck_ok(remat_read_part(w->session, REMAT_OUTPUT, 0, (uint64_t)length * K * sizeof *out, out, K * sizeof *out));
 }
 
-/* What beam search might choose: any lines of those before, any tokens. */
+/* A possible choice of beam search: any of the previous lines, any tokens. */
 static int choose(rm_beam_step step[WIDEST], int32_t answer[WIDEST][T], int length, int lines, int width) {
     int32_t before[WIDEST][T];
     int n = 1 + rand() % width;
@@ -97,13 +98,13 @@ static void read_and_write_a_line(rm_decoder *d, const whole *w, int count) {
             ask(w, source, count, answer[i], length, expected);
             for (int k = 0; k < K; k++)
                 ck_assert_msg(fabsf(logits[i][k] - expected[k]) <= LIMIT,
-                              "source of %d, line %d behind %d tokens: logit %d is %g, not %g", count, i, length, k,
+                              "source of %d, line %d after %d tokens: logit %d is %g, not %g", count, i, length, k,
                               (double)logits[i][k], (double)expected[k]);
         }
     }
 }
 
-START_TEST(tokens_are_expected_as_by_the_whole_graph) {
+START_TEST(decoder_matches_the_whole_graph) {
     rm_decoder d;
     rm_model_spec spec = specs[_i % SPECS];
     const remat_config config = inference(2);
@@ -124,6 +125,6 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("decoder");
-    tcase_add_loop_test(tests, tokens_are_expected_as_by_the_whole_graph, 0, 2 * SPECS);
+    tcase_add_loop_test(tests, decoder_matches_the_whole_graph, 0, 2 * SPECS);
     return run_suite("train/decoder", tests);
 }

@@ -1,4 +1,4 @@
-/* test_draw.c: what `sample` draws from a few classes: temperature, top-k and top-p are those of Hugging Face's generate(). */
+/* test_draw.c: `sample` draws from a few classes: temperature, top-k and top-p work as in Hugging Face's generate(). */
 #include "train/commands/draw.h"
 
 #include "tests/train/train_test.h"
@@ -8,7 +8,7 @@
 enum { CLASSES = 4, DRAWS = 1000 };
 static const double probability[CLASSES] = {0.1, 0.4, 0.2, 0.3};
 
-/* How many of DRAWS evenly spread uniforms give each class. */
+/* Counts how many of DRAWS evenly spaced uniform numbers give each class. */
 static void count(const double *p, rm_draw_rule rule, int *times) {
     float logit[CLASSES];
     rm_draw_room room;
@@ -19,7 +19,7 @@ static void count(const double *p, rm_draw_rule rule, int *times) {
     rm_draw_room_free(&room);
 }
 
-/* The shares are those of the classes that are kept, scaled to 1. */
+/* The frequencies are the probabilities of the kept classes, scaled to sum 1. */
 static const struct {
     rm_draw_rule rule;
     int times[CLASSES];
@@ -32,18 +32,18 @@ static const struct {
     {{1, 3, 1}, {0, 444, 222, 334}},
     {{1, 4, 1}, {100, 400, 200, 300}},
     {{1, 9, 1}, {100, 400, 200, 300}},
-    {{1, 0, 0.01}, {0, 1000, 0, 0}}, /* one always stays */
+    {{1, 0, 0.01}, {0, 1000, 0, 0}}, /* at least one class is kept */
     {{1, 0, 0.39}, {0, 1000, 0, 0}},
     {{1, 0, 0.41}, {0, 571, 0, 429}},
     {{1, 0, 0.71}, {0, 444, 222, 334}},
     {{1, 0, 0.89}, {0, 444, 222, 334}},
     {{1, 0, 0.91}, {100, 400, 200, 300}},
-    {{1, 2, 0.5}, {0, 1000, 0, 0}}, /* of the two that top-k leaves, the first has 4/7 */
+    {{1, 2, 0.5}, {0, 1000, 0, 0}}, /* of the two classes kept by top-k, the first has 4/7 */
     {{1, 2, 0.6}, {0, 571, 0, 429}},
     {{0.5, 0, 0.5}, {0, 1000, 0, 0}}, /* after the temperature the first has 16/30 */
 };
 
-START_TEST(shares_are_those_of_what_is_kept) {
+START_TEST(frequencies_are_those_of_the_kept_classes) {
     int times[CLASSES];
     count(probability, cases[_i].rule, times);
     for (int i = 0; i < CLASSES; i++)
@@ -52,8 +52,9 @@ START_TEST(shares_are_those_of_what_is_kept) {
 }
 END_TEST
 
-/* Hugging Face drops what is less likely than the k-th; of equals, top-p keeps no more than it needs. */
-START_TEST(classes_that_are_equally_likely) {
+/* Hugging Face drops classes less likely than the k-th one; of equally likely classes, top-p keeps no more than it
+ * needs. */
+START_TEST(equally_likely_classes_are_kept_or_dropped) {
     static const double equal[CLASSES] = {0.2, 0.4, 0.2, 0.2};
     int times[CLASSES];
     count(equal, (rm_draw_rule){1, 2, 1}, times);
@@ -63,8 +64,8 @@ START_TEST(classes_that_are_equally_likely) {
 }
 END_TEST
 
-/* Tokens are more than bytes are. */
-START_TEST(of_many_classes_the_likeliest_are_kept) {
+/* There are more tokens than bytes. */
+START_TEST(most_likely_of_many_classes_are_kept) {
     enum { MANY = 5000, KEPT = 300 };
     static float logit[MANY];
     rm_draw_room room;
@@ -83,7 +84,7 @@ START_TEST(of_many_classes_the_likeliest_are_kept) {
 }
 END_TEST
 
-START_TEST(logits_that_are_not_numbers_draw_something) {
+START_TEST(nan_logits_draw_a_class) {
     float logit[CLASSES] = {NAN, NAN, NAN, NAN};
     rm_draw_room room;
     ck_ok(rm_draw_room_create(CLASSES, &room));
@@ -95,9 +96,9 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("draw");
-    tcase_add_loop_test(tests, shares_are_those_of_what_is_kept, 0, sizeof cases / sizeof *cases);
-    tcase_add_test(tests, classes_that_are_equally_likely);
-    tcase_add_test(tests, of_many_classes_the_likeliest_are_kept);
-    tcase_add_test(tests, logits_that_are_not_numbers_draw_something);
+    tcase_add_loop_test(tests, frequencies_are_those_of_the_kept_classes, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tests, equally_likely_classes_are_kept_or_dropped);
+    tcase_add_test(tests, most_likely_of_many_classes_are_kept);
+    tcase_add_test(tests, nan_logits_draw_a_class);
     return run_suite("draw", tests);
 }

@@ -1,5 +1,5 @@
-/* test_effects.c: every setting of every optimizer, of groups and of every schedule changes what is trained, or is refused: none is
- * read and forgotten. */
+/* test_effects.c: every setting of every optimizer, group and schedule changes the trained parameters, or is refused.
+ * None is silently ignored. */
 #include "train/flags/lr_schedule.h"
 #include "train/flags/options.h"
 #include "train/run/setup.h"
@@ -8,7 +8,7 @@
 
 static rm_options o;
 
-/* Flags, cut at spaces, as the program takes them. */
+/* Parses flags, split at spaces, as the program does. */
 static remat_status take(const char *line) {
     static char copy[1024];
     static char *argv[32];
@@ -35,7 +35,7 @@ typedef struct {
     float weight[K * C], bias[K];
 } outcome;
 
-/* A linear layer, after some updates at changing rates. */
+/* Trains a linear layer for some updates with changing learning rates. */
 static outcome train(void) {
     static const double rates[UPDATES] = {0.1, 0.05, 0.2};
     outcome out;
@@ -66,9 +66,9 @@ static outcome train(void) {
 static const char *const optimizers[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
-/* A setting, beside others that it may need. */
+/* A setting, and others that it needs. */
 static const struct {
-    const char *setting, *beside, *for_optimizers; /* those that take it */
+    const char *setting, *beside, *for_optimizers; /* the optimizers that support it */
 } settings[] = {{"--momentum=0.9", "", "sgd rmsprop lars"},
                 {"--nesterov", "--momentum=0.9", "sgd lars"},
                 {"--nesterov", "", ""},
@@ -96,7 +96,7 @@ static bool is_for(const char *list, const char *optimizer) {
     return at && (at[n] == ' ' || !at[n] || (at = strstr(at + 1, optimizer)) != NULL);
 }
 
-START_TEST(a_setting_changes_the_parameters_or_is_refused) {
+START_TEST(optimizer_settings_change_parameters_or_are_refused) {
     const char *optimizer = optimizers[_i];
     char line[256];
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -117,8 +117,8 @@ START_TEST(a_setting_changes_the_parameters_or_is_refused) {
 }
 END_TEST
 
-/* Matrices and vectors, beside all that other flags may say about them. */
-START_TEST(a_group_changes_its_parameters) {
+/* Groups of matrices and of vectors, with all other flags that affect them. */
+START_TEST(groups_change_their_parameters) {
     static const char *const beside[] = {"", "--weight-decay=0.1", "--adapt-vectors",
                                          "--adapt-vectors --weight-decay=0.1",
                                          "--adapt-vectors --weight-decay=0.1 --decay-vectors"};
@@ -143,14 +143,14 @@ START_TEST(a_group_changes_its_parameters) {
 }
 END_TEST
 
-/* What changes nothing, by the words that it is refused with. */
-START_TEST(a_group_without_effect_is_refused) {
+/* Groups without effect, and the words of the refusal. */
+START_TEST(groups_without_effect_are_refused) {
     static const char *const refused[][2] = {
-        {"--optimizer=lamb --weight-decay=0.1 --groups=bias:weight-decay=0", "its parameters have anyway"},
-        {"--optimizer=lars --weight-decay=0.1 --groups=bias:weight-decay=0", "its parameters have anyway"},
-        {"--optimizer=adam --groups=bias:weight-decay=0", "its parameters have anyway"},
-        {"--optimizer=adamw --weight-decay=0.1 --groups=weight:weight-decay=0.1", "its parameters have anyway"},
-        {"--groups=head.bias:lr=3 --train-only=rnn.", "names is trained: name it in --train-only"}};
+        {"--optimizer=lamb --weight-decay=0.1 --groups=bias:weight-decay=0", "--groups|weight_decay"},
+        {"--optimizer=lars --weight-decay=0.1 --groups=bias:weight-decay=0", "--groups|weight_decay"},
+        {"--optimizer=adam --groups=bias:weight-decay=0", "--groups|weight_decay"},
+        {"--optimizer=adamw --weight-decay=0.1 --groups=weight:weight-decay=0.1", "--groups|weight_decay"},
+        {"--groups=head.bias:lr=3 --train-only=rnn.", "trained|--train-only"}};
     const char *text = make_text("text", 4096);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         ck_refuses(2, refused[i][1], "train --data=%s --hidden=4 --layers=1 --seq-len=16 --batch=2 --threads=1 %s",
@@ -185,7 +185,7 @@ static const char *const rates[] = {"--warmup-steps=20",
                                     "--scale-lr=none --base-batch=256",
                                     "--lr=0.25"};
 
-/* Rates of all updates, before and after evaluations that no longer improve; or a refusal. */
+/* The rates of all updates, before and after evaluations that stop improving; or a refusal. */
 static remat_status rates_of(const char *line, double rate[3 * RUN]) {
     rm_learning_rate r;
     TRY(take(line));
@@ -197,7 +197,7 @@ static remat_status rates_of(const char *line, double rate[3 * RUN]) {
     return REMAT_OK;
 }
 
-START_TEST(a_setting_changes_the_rates_or_is_refused) {
+START_TEST(schedule_settings_change_rates_or_are_refused) {
     static double with[3 * RUN], without[3 * RUN];
     char base[256], line[400];
     snprintf(base, sizeof base, "--lr=0.5 --task=copy --lr-schedule=%s %s", schedules[_i].name, schedules[_i].needs);
@@ -212,8 +212,8 @@ START_TEST(a_setting_changes_the_rates_or_is_refused) {
 }
 END_TEST
 
-/* What looks at evaluations: read by the schedule plateau alone. */
-START_TEST(what_waits_for_evaluations_is_refused_without_them) {
+/* Settings for evaluations, which only the schedule plateau uses. */
+START_TEST(plateau_settings_are_refused_without_evaluations) {
     static const char *const flags[] = {"--patience=3", "--threshold=0.5"};
     char line[256];
     for (int i = 0; i < 2; i++) {
@@ -229,10 +229,10 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("effects");
-    tcase_add_loop_test(tests, a_setting_changes_the_parameters_or_is_refused, 0, OPTIMIZERS);
-    tcase_add_loop_test(tests, a_group_changes_its_parameters, 0, OPTIMIZERS);
-    tcase_add_test(tests, a_group_without_effect_is_refused);
-    tcase_add_loop_test(tests, a_setting_changes_the_rates_or_is_refused, 0, SCHEDULES);
-    tcase_add_loop_test(tests, what_waits_for_evaluations_is_refused_without_them, 0, SCHEDULES);
+    tcase_add_loop_test(tests, optimizer_settings_change_parameters_or_are_refused, 0, OPTIMIZERS);
+    tcase_add_loop_test(tests, groups_change_their_parameters, 0, OPTIMIZERS);
+    tcase_add_test(tests, groups_without_effect_are_refused);
+    tcase_add_loop_test(tests, schedule_settings_change_rates_or_are_refused, 0, SCHEDULES);
+    tcase_add_loop_test(tests, plateau_settings_are_refused_without_evaluations, 0, SCHEDULES);
     return run_suite("train/effects", tests);
 }

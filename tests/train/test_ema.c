@@ -1,5 +1,5 @@
-/* test_ema.c: --ema: the average is what its formula says, to the bit, however a run was cut; it is what is evaluated; its bytes are in
- * the budget. */
+/* test_ema.c: --ema: the average matches its formula bit for bit, also in resumed runs; evaluations use it; the budget
+ * includes its bytes. */
 #include "train/state/safetensors.h"
 
 #include "tests/train/train_test.h"
@@ -7,7 +7,7 @@
 #define RUN "--hidden=8 --layers=1 --batch=4 --seq-len=16 --threads=1 --tile=8 --seed=3 --lr=0.05 "
 enum { MOST = 1 << 14, STEPS = 5 };
 
-/* All arrays of a file, one behind the other in its order. */
+/* All arrays of a file, one after the other in file order. */
 static int64_t read_all(const char *directory, int step, const char *name, float *out) {
     char path[300];
     rm_safetensors file;
@@ -31,8 +31,9 @@ static void expect_same(const char *a, const char *b) {
     ck_assert_int_eq(system(command), 0);
 }
 
-/* From the weights after each update, which the states have; and the same when it is saved and gone on from. */
-START_TEST(it_is_the_moving_average) {
+/* Computes the average from the weights after each update, which are in the states. Saving and resuming gives the same
+ * average. */
+START_TEST(average_is_the_exponential_moving_average) {
     static float average[MOST], now[MOST], saved[MOST];
     const char *text = make_text("text", 3000), *whole = in_scratch("a"), *parts = in_scratch("b");
     ck_runs("train --data=%s " RUN "--ema=0.75 --save-every=1 --keep=0 --steps=%d --save=%s", text, STEPS, whole);
@@ -47,14 +48,14 @@ START_TEST(it_is_the_moving_average) {
     ck_runs("train --resume=%s --steps=%d --checkpoint-segments=2", parts, STEPS);
     expect_same(whole, parts);
     char command[300];
-    snprintf(command, sizeof command, "test $(ls %s | wc -l) = 1", parts); /* what is pruned goes whole */
+    snprintf(command, sizeof command, "test $(ls %s | wc -l) = 1", parts); /* old states are removed completely */
     ck_assert_int_eq(system(command), 0);
-    ck_refuses(2, "--ema=0.5 does not agree with the training state", "train --resume=%s --ema=0.5", parts);
+    ck_refuses(2, "--ema=0.5|training state", "train --resume=%s --ema=0.5", parts);
 }
 END_TEST
 
-/* Of two ranks, of which each has a part of the optimizer's state; and one goes on. */
-START_TEST(ranks_have_one_average) {
+/* Two ranks, each with a part of the optimizer's state; one rank resumes. */
+START_TEST(ranks_have_the_same_average) {
     const char *text = make_text("text", 3000), *a = in_scratch("a"), *b = in_scratch("b");
     ck_runs("train --data=%s " RUN "--ema=0.75 --zero=1 --devices=cpu:2 --deterministic-world=2 --steps=%d --save=%s",
             text, STEPS, a);
@@ -71,8 +72,8 @@ static double loss_of(const char *before) {
     return strtod(at + 5, NULL);
 }
 
-/* Unless --ema=0 asks for the weights as they were trained. */
-START_TEST(it_is_what_is_evaluated) {
+/* Unless --ema=0 selects the trained weights. */
+START_TEST(evaluations_use_the_average) {
     const char *text = make_text("text", 3000), *st = in_scratch("st");
     char model[300], ema[300];
     snprintf(model, sizeof model, "%s/step-00000005/model.safetensors", st);
@@ -92,10 +93,10 @@ START_TEST(it_is_what_is_evaluated) {
 }
 END_TEST
 
-START_TEST(a_state_without_one) {
+START_TEST(state_without_an_average_is_refused) {
     const char *text = make_text("text", 3000), *st = in_scratch("st");
     ck_runs("train --data=%s " RUN "--steps=1 --save=%s", text, st);
-    ck_refuses(2, "has no average of the weights: leave --ema out", "eval --resume=%s --data=%s --ema=0.9", st, text);
+    ck_refuses(2, "average|--ema", "eval --resume=%s --data=%s --ema=0.9", st, text);
     char damaged[300];
     snprintf(damaged, sizeof damaged, "%s/step-00000002/ema.safetensors", in_scratch("with"));
     ck_runs("train --data=%s " RUN "--ema=0.5 --steps=2 --save=%s", text, in_scratch("with"));
@@ -113,7 +114,7 @@ static unsigned long long least_budget(const char *text, const char *more) {
     return strtoull(at + strlen(says), NULL, 10);
 }
 
-START_TEST(the_budget_counts_it) {
+START_TEST(budget_includes_the_average) {
     const char *text = make_text("text", 3000);
     unsigned long long without = least_budget(text, ""), with = least_budget(text, "--ema=0.9");
     ck_assert_msg(with > without + 16000, "%llu bytes, and %llu without", with, without); /* 4.9 k parameters */
@@ -126,10 +127,10 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("ema");
-    tcase_add_test(tests, it_is_the_moving_average);
-    tcase_add_test(tests, ranks_have_one_average);
-    tcase_add_test(tests, it_is_what_is_evaluated);
-    tcase_add_test(tests, a_state_without_one);
-    tcase_add_test(tests, the_budget_counts_it);
+    tcase_add_test(tests, average_is_the_exponential_moving_average);
+    tcase_add_test(tests, ranks_have_the_same_average);
+    tcase_add_test(tests, evaluations_use_the_average);
+    tcase_add_test(tests, state_without_an_average_is_refused);
+    tcase_add_test(tests, budget_includes_the_average);
     return run_suite("train/ema", tests);
 }

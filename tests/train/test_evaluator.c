@@ -1,5 +1,5 @@
-/* test_evaluator.c: the mean loss over a data set is that of its samples, each once, and has the same bits however many ranks
- * share the work. */
+/* test_evaluator.c: the mean loss over a data set counts each sample once, and has the same bits for any number of
+ * ranks. */
 #include "train/run/evaluator.h"
 #include "train/run/setup.h"
 
@@ -31,7 +31,7 @@ static remat_status sum(void *context, double *values, int64_t count) {
     return REMAT_OK;
 }
 
-/* ---- A data set that counts who asks ---- */
+/* ---- A data set that counts reads ---- */
 
 static _Atomic int asked[4096];
 static const rm_data_kind *kind;
@@ -81,7 +81,7 @@ static void *run(void *context) {
     return NULL;
 }
 
-/* What `size` ranks find; all the same. */
+/* The result of `size` ranks, the same on all. */
 static rm_eval_event evaluate(const char *flags, int64_t batch, int size, int64_t samples) {
     member m[MOST];
     pthread_t thread[MOST];
@@ -116,20 +116,20 @@ static void same_for_any_ranks(const char *flags, int64_t batch, int64_t samples
 
 #define COPY "--task=copy --seq-len=21 --hidden=5 --layers=1 --threads=1 "
 
-START_TEST(the_same_bits_on_any_ranks) {
+START_TEST(evaluation_bits_do_not_depend_on_ranks) {
     same_for_any_ranks(COPY "--samples=37", 5, 37); /* the last batch is short */
     same_for_any_ranks(COPY "--samples=40", 5, 40);
     same_for_any_ranks(COPY "--samples=3", 5, 3); /* fewer than a batch, and than ranks */
 }
 END_TEST
 
-/* More batches than are added up at a time. */
-START_TEST(many_batches) {
+/* More batches than are summed at a time. */
+START_TEST(many_batches_are_summed) {
     rm_eval_event one = evaluate(COPY "--samples=2051", 1, 1, 2051),
                   three = evaluate(COPY "--samples=2051", 1, 3, 2051);
     ck_assert(!memcmp(&one.loss, &three.loss, sizeof one.loss));
     rm_eval_event tens =
-        evaluate(COPY "--samples=2051", 10, 2, 2051); /* other batches: the same mean, other last bits */
+        evaluate(COPY "--samples=2051", 10, 2, 2051); /* other batches: the same mean, different last bits */
     ck_assert(fabs(tens.loss - one.loss) < 1e-6);
 }
 END_TEST
@@ -150,7 +150,7 @@ START_TEST(accuracy_counts_each_sample_once) {
 }
 END_TEST
 
-/* Weights of zero answer class 0 everywhere. */
+/* Zero weights predict class 0 everywhere. */
 START_TEST(s5_counts_every_timestep) {
     enum { N = 23, T = 40 };
     static const float zeros[4 * 5 * 120];
@@ -183,8 +183,8 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("evaluator");
-    tcase_add_test(tests, the_same_bits_on_any_ranks);
-    tcase_add_test(tests, many_batches);
+    tcase_add_test(tests, evaluation_bits_do_not_depend_on_ranks);
+    tcase_add_test(tests, many_batches_are_summed);
     tcase_add_test(tests, accuracy_counts_each_sample_once);
     tcase_add_test(tests, s5_counts_every_timestep);
     return run_suite("train/evaluator", tests);

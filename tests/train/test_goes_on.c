@@ -1,5 +1,5 @@
-/* test_goes_on.c: what only reports ends no run: metrics, TensorBoard's file, the output and pictures are done without, which is said once. And
- * what ends a run between steps, data that changed, ends it saved. */
+/* test_goes_on.c: failing reports do not end a run: it continues without metrics, TensorBoard's file, output or plots,
+ * and says so once. Changed data end a run between steps, after a save. */
 #include "tests/train/train_test.h"
 
 #define RUN "--hidden=8 --layers=1 --batch=2 --seq-len=16 --threads=1 --calibration=off --log-every=1 "
@@ -20,7 +20,7 @@ static const char *read_text(const char *path, char *text, size_t bytes) {
     return text;
 }
 
-/* The program with these arguments between two parts of a shell's line; its exit status. */
+/* Runs the program with these arguments between two parts of a shell command. Returns its exit status. */
 static int run_in_shell(const char *before, const char *arguments, const char *behind) {
     char line[2048], code[16];
     snprintf(line, sizeof line, "{ %s %s/remat %s; echo $? >%s; } 2>%s %s", before, RM_BINARY_DIR, arguments,
@@ -44,7 +44,7 @@ static const struct {
      "without its picture"},
 };
 
-START_TEST(reports_end_no_run) {
+START_TEST(failing_reports_do_not_end_a_run) {
     char before[512], flags[512], arguments[1024];
     make_file("gnuplot", "#!/bin/sh\nexit 4\n", 17);
     chmod(in_scratch("gnuplot"), 0755);
@@ -60,16 +60,16 @@ START_TEST(reports_end_no_run) {
 }
 END_TEST
 
-/* Before anything was trained there is nothing to go on with. */
-START_TEST(the_first_line_must_be_written) {
-    ck_refuses(1, "make room", "train --data=%s " RUN "--steps=2 --metrics=/dev/full", make_text("text", 300));
+/* Before the first step a failing report ends the run. */
+START_TEST(first_line_of_metrics_must_be_written) {
+    ck_refuses(1, "/dev/full", "train --data=%s " RUN "--steps=2 --metrics=/dev/full", make_text("text", 300));
 }
 END_TEST
 
-/* A text is cut short under a run, and later is what it was: the run ends saved, and is resumed to the same bits. */
+/* A text is truncated during a run, and restored later: the run saves and ends, and resuming gives the same bits. */
 static const char *const cut[] = {"text", "held"};
 
-START_TEST(data_that_change_cost_no_step) {
+START_TEST(changed_data_end_a_run_after_a_save) {
     char line[1024], step[64];
     int out = temporary(), err = temporary(), status, steps = 0;
     const char *a = in_scratch("a.jsonl"), *b = in_scratch("b.jsonl"), *st = in_scratch("st");
@@ -102,8 +102,8 @@ START_TEST(data_that_change_cost_no_step) {
 }
 END_TEST
 
-/* Of several ranks none can save amid a step: the sentence names the state that there is. */
-START_TEST(ranks_whose_data_change_name_the_last_state) {
+/* With several ranks none can save in the middle of a step; the message names the last state. */
+START_TEST(ranks_with_changed_data_name_the_last_state) {
     char line[1024];
     int out = temporary(), err = temporary(), status;
     const char *st = in_scratch("st");
@@ -128,9 +128,9 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("goes on");
-    tcase_add_loop_test(tests, reports_end_no_run, 0, (int)(sizeof reports / sizeof *reports));
-    tcase_add_test(tests, the_first_line_must_be_written);
-    tcase_add_loop_test(tests, data_that_change_cost_no_step, 0, (int)(sizeof cut / sizeof *cut));
-    tcase_add_test(tests, ranks_whose_data_change_name_the_last_state);
+    tcase_add_loop_test(tests, failing_reports_do_not_end_a_run, 0, (int)(sizeof reports / sizeof *reports));
+    tcase_add_test(tests, first_line_of_metrics_must_be_written);
+    tcase_add_loop_test(tests, changed_data_end_a_run_after_a_save, 0, (int)(sizeof cut / sizeof *cut));
+    tcase_add_test(tests, ranks_with_changed_data_name_the_last_state);
     return run_suite("train/goes_on", tests);
 }

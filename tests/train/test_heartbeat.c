@@ -1,10 +1,10 @@
-/* test_heartbeat.c: what another rank says of itself reaches people as text that a terminal obeys nothing of. */
+/* test_heartbeat.c: text from another rank is shown without control sequences for the terminal. */
 #include "train/ranks/heartbeat.h"
 
 #include "tests/dist/ranks.h"
 
-/* A job of one rank, which hears itself. */
-START_TEST(a_name_with_control_characters) {
+/* A job of one rank, which reads its own heartbeat. */
+START_TEST(control_characters_in_names_are_replaced) {
     rm_kv *store;
     rm_group *group;
     rm_heartbeat *heartbeat;
@@ -26,7 +26,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("train/heartbeat");
     TCase *all = tcase_create("all");
-    tcase_add_test(all, a_name_with_control_characters);
+    tcase_add_test(all, control_characters_in_names_are_replaced);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

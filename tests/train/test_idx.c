@@ -1,4 +1,4 @@
-/* test_idx.c: IDX images are read, and damaged ones get a sentence. */
+/* test_idx.c: IDX images are read, and damaged files are refused. */
 #include "train/data/idx.h"
 
 #include "tests/train/train_test.h"
@@ -18,7 +18,7 @@ START_TEST(images_are_read) {
 }
 END_TEST
 
-START_TEST(every_cut_is_noticed) {
+START_TEST(every_truncation_is_detected) {
     for (size_t size = 0; size < sizeof good; size++) ck_assert_int_eq(rm_idx_parse(good, size, "x", &idx), REMAT_IO);
 }
 END_TEST
@@ -31,11 +31,11 @@ static remat_status parse_with(size_t at, uint8_t byte) {
 }
 
 START_TEST(headers_are_checked) {
-    ck_fails(parse_with(0, 1), REMAT_IO, "x.idx is not an IDX file");
+    ck_fails(parse_with(0, 1), REMAT_IO, "x.idx|IDX");
     ck_fails(parse_with(2, 0x0d), REMAT_IO, "type 0x0d");
     ck_fails(parse_with(3, 0), REMAT_IO, "0 dimensions");
     ck_fails(parse_with(3, 5), REMAT_IO, "5 dimensions");
-    ck_fails(parse_with(7, 0), REMAT_IO, "empty, its shape is (0, 2, 3)");
+    ck_fails(parse_with(7, 0), REMAT_IO, "empty|(0, 2, 3)");
     ck_fails(parse_with(7, 3), REMAT_IO, "shorter");
     ck_fails(parse_with(4, 0xff), REMAT_IO, "shorter");
     ck_fails(parse_with(7, 1), REMAT_IO, "longer");
@@ -53,7 +53,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("idx");
     tcase_add_test(tests, images_are_read);
-    tcase_add_test(tests, every_cut_is_noticed);
+    tcase_add_test(tests, every_truncation_is_detected);
     tcase_add_test(tests, headers_are_checked);
     tcase_add_test(tests, sizes_do_not_overflow);
     return run_suite("train/idx", tests);

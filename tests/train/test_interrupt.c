@@ -1,4 +1,4 @@
-/* Signals as answers: none is lost. */
+/* test_interrupt.c: signals as requests: none is lost. */
 #include "train/run/interrupt.h"
 
 #include "tests/train/train_test.h"
@@ -6,7 +6,8 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Called by the handler alone: this clock stands in front of the C library's, and every signal comes long after the last. */
+/* Called only by the handler. This clock replaces the C library's, so that every signal seems to come long after the
+ * one before. */
 static volatile sig_atomic_t handled;
 int clock_gettime(clockid_t clock, struct timespec *now) {
     (void)clock;
@@ -23,12 +24,12 @@ static void *send(void *reader) {
         for (int waited = 0; taken < i && waited < 1000000; waited++)
             if (waited > 995000) usleep(1000); /* five seconds on a busy machine */
     }
-    pthread_kill(*(pthread_t *)reader, SIGTERM); /* the end */
+    pthread_kill(*(pthread_t *)reader, SIGTERM); /* ends the test */
     return NULL;
 }
 
-/* Whenever it comes, also while it is asked whether one came. */
-START_TEST(every_request_to_save_is_taken) {
+/* A request may come at any time, also during the check for requests. */
+START_TEST(every_request_to_save_is_served) {
     pthread_t self = pthread_self(), sender;
     rm_interrupt_catch();
     rm_interrupt_catch_save();
@@ -42,6 +43,6 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("interrupt");
-    tcase_add_test(tests, every_request_to_save_is_taken);
+    tcase_add_test(tests, every_request_to_save_is_served);
     return run_suite("train/interrupt", tests);
 }

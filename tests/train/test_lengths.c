@@ -1,5 +1,5 @@
-/* test_lengths.c: samples that end before their array does (--lengths), and documents side by side in one text (--document-end). That
- * layers with such ends are PyTorch's over packed sequences is tests/engine/test_golden.c's. */
+/* test_lengths.c: samples shorter than their array (--lengths), and several documents in one text (--document-end).
+ * tests/engine/test_golden.c compares such layers with PyTorch's on packed sequences. */
 #include "train/tasks/task.h"
 #include "train/data/loader.h"
 
@@ -12,7 +12,7 @@ enum { N = 12, T = 6, F = 2 };
 
 static int32_t lengths[N];
 
-/* Features with `padding` behind the ends. */
+/* Features with `padding` after the ends. */
 static const char *make_features(const char *name, float padding) {
     float x[N][T][F];
     for (int i = 0; i < N; i++) {
@@ -37,8 +37,8 @@ static void train(const char *x, const char *flags, const char *run) {
             make_lengths("l.npy"), flags, in_scratch(metrics), in_scratch(run));
 }
 
-/* Not even what is no number: it is never looked at. And an evaluation sees what training saw. */
-START_TEST(what_is_behind_the_end_does_not_matter) {
+/* Padding is never read, not even NaN. An evaluation sees the same samples as training. */
+START_TEST(padding_does_not_matter) {
     static const char *const flags[] = {"", "--bidirectional", "--model=gru --bidirectional --checkpoint-segments=2",
                                         "--model=mingru", "--model=rnn --batch=12"};
     char *zeros = strdup(make_features("zeros.npy", 0)), *others = strdup(make_features("others.npy", NAN));
@@ -50,15 +50,15 @@ START_TEST(what_is_behind_the_end_does_not_matter) {
     char *first = strdup(program_output);
     ck_assert_int_eq(run_program(eval, in_scratch("b"), others, make_labels(), in_scratch("l.npy")), 0);
     ck_assert_str_eq(strstr(first, "loss "), strstr(program_output, "loss "));
-    ck_refuses(2, "nothing says it of --data: add --lengths=FILE", "eval --resume=%s --data=%s --labels=%s",
-               in_scratch("b"), others, make_labels());
-    ck_refuses(2, "add --lengths=FILE", "predict --resume=%s --data=%s", in_scratch("b"), others);
+    ck_refuses(2, "--data|--lengths=FILE", "eval --resume=%s --data=%s --labels=%s", in_scratch("b"), others,
+               make_labels());
+    ck_refuses(2, "--lengths=FILE", "predict --resume=%s --data=%s", in_scratch("b"), others);
     free(first), free(zeros), free(others);
 }
 END_TEST
 
-/* A sample is what it would be in an array that ends where it does. */
-START_TEST(short_samples_are_short_arrays) {
+/* A sample gives the same result as in an array that ends with it. */
+START_TEST(short_samples_match_short_arrays) {
     float x[2][3][F] = {{{0.5f, 1}, {2, -1}, {9, 9}}, {{1, 1}, {-2, 0.25f}, {9, 9}}}, shorter[2][2][F];
     const int64_t two[] = {2, 2};
     for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
@@ -79,8 +79,8 @@ START_TEST(short_samples_are_short_arrays) {
 }
 END_TEST
 
-/* What a network is asked of longer samples than it was trained on is asked of all of them, or of a part that somebody chose. */
-START_TEST(longer_samples_are_not_cut_unasked) {
+/* Longer samples than in training are used completely, or in the part that the user chose. */
+START_TEST(longer_samples_are_not_truncated_silently) {
     static const char *const y = "y.npy";
     float x[2][4][F] = {{{0.5f, 1}, {2, -1}, {9, 9}, {1, 2}}, {{1, 1}, {-2, 0.25f}, {9, 9}, {0, 1}}}, shorter[2][2][F];
     for (int i = 0; i < 2; i++) memcpy(shorter[i], x[i], sizeof shorter[i]);
@@ -100,7 +100,7 @@ START_TEST(longer_samples_are_not_cut_unasked) {
     ck_assert_str_eq(program_output, cut);
     ck_runs("predict --resume=%s --data=%s --seq-len=4", run, four);
     ck_assert_str_ne(program_output, cut);
-    const char *chosen = in_scratch("chosen"); /* and a run that chose goes on */
+    const char *chosen = in_scratch("chosen"); /* a run with a chosen part is resumed */
     ck_runs("train " SMALL "--batch=2 --data=%s --labels=%s --eval-data=%s --eval-labels=%s --seq-len=2 --save=%s",
             four, label, four, label, chosen);
     ck_runs("train --resume=%s --steps=10", chosen);
@@ -108,8 +108,8 @@ START_TEST(longer_samples_are_not_cut_unasked) {
 }
 END_TEST
 
-/* Labels without times, and two sessions for the last short batch. */
-START_TEST(transcripts_end_where_samples_do) {
+/* Labels without times, and a second session for the last, short batch. */
+START_TEST(transcripts_end_with_their_samples) {
     int32_t label[N][2];
     char *zeros = strdup(make_features("zeros.npy", 0)), *others = strdup(make_features("others.npy", NAN));
     for (int i = 0; i < N; i++) label[i][0] = lengths[i] > 1 ? 1 + i % 2 : -1, label[i][1] = lengths[i] > 3 ? 2 : -1;
@@ -125,11 +125,10 @@ START_TEST(transcripts_end_where_samples_do) {
     }
     ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
     ck_assert_str_eq(printed[0], printed[1]);
-    label[0][0] = label[0][1] = 1; /* a sample of one timestep */
+    label[0][0] = label[0][1] = 1; /* of a sample of one timestep */
     y = make_npy("t.npy", "<i4", "(12, 2)", label, sizeof label);
     ck_assert_int_eq(run_program("train --task=transcribe --data=%s --labels=%s --lengths=%s", zeros, y, l), 2);
-    ck_assert_msg(strstr(program_errors, "sample 0 has 2 labels, which need 3 timesteps, and there are 1"), "%s",
-                  program_errors);
+    ck_says_all(program_errors, "sample 0|2 labels|3 timesteps|1");
     free(zeros), free(others), free(printed[0]), free(printed[1]);
 }
 END_TEST
@@ -139,12 +138,12 @@ static long long held(const char *flags) {
     ck_assert_int_eq(run_program("train " SMALL "--memory-budget=1 --data=%s --labels=%s %s", in_scratch("x.npy"),
                                  make_labels(), flags),
                      2);
-    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    ck_says_all(program_errors, words);
     return strtoll(strstr(program_errors, words) + strlen(words), NULL, 10);
 }
 
-/* Of each sample its length; of each of a batch its end, twice, and a mark for each timestep. */
-START_TEST(they_count_in_the_budget) {
+/* Memory for each sample's length, and for each row of a batch its end, twice, and a mark per timestep. */
+START_TEST(lengths_count_in_the_budget) {
     char flags[300];
     make_features("x.npy", 0);
     snprintf(flags, sizeof flags, "--lengths=%s", make_lengths("l.npy"));
@@ -154,10 +153,10 @@ END_TEST
 
 static void refused(const char *flags, const char *part) {
     ck_assert_int_eq(run_program("train " SMALL "%s", flags), 2);
-    ck_assert_msg(strstr(program_errors, part), "%s: %s", flags, program_errors);
+    ck_assert_msg(says_all(program_errors, part), "%s: %s", flags, program_errors);
 }
 
-START_TEST(wrong_lengths_are_refused) {
+START_TEST(invalid_lengths_are_refused) {
     static const int32_t none[N] = {1, 1, 0}, beyond[N] = {1, T + 1};
     static const float half[N] = {1, 1, 1, 2.5f};
     const char *x = make_features("x.npy", 0), *y = make_labels();
@@ -169,7 +168,7 @@ START_TEST(wrong_lengths_are_refused) {
          "sample 2 has length 0; here it is a whole number from 1 to 6"},
         {make_npy("7.npy", "<i4", "(12,)", beyond, sizeof beyond), "sample 1 has length 7"},
         {make_npy("h.npy", "<f4", "(12,)", half, sizeof half), "sample 3 has length 2.5"},
-        {make_npy("n.npy", "<i4", "(3,)", none, 12), "the lengths of 12 samples"},
+        {make_npy("n.npy", "<i4", "(3,)", none, 12), "lengths|12 samples"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(flags, sizeof flags, "--data=%s --labels=%s --lengths=%s", x, y, wrong[i].path);
@@ -177,14 +176,14 @@ START_TEST(wrong_lengths_are_refused) {
     }
     snprintf(flags, sizeof flags, "--data=%s --labels=%s --lengths=%s --eval-data=%s --eval-labels=%s", x, y,
              make_lengths("l.npy"), x, y);
-    refused(flags, "add --eval-lengths=FILE");
+    refused(flags, "--eval-lengths=FILE");
     ck_assert_int_eq(run_program("train --data=%s --lengths=%s", x, in_scratch("l.npy")), 2);
-    ck_assert_msg(strstr(program_errors, "--lengths"), "%s", program_errors);
+    ck_says_all(program_errors, "--lengths");
 }
 END_TEST
 
-/* The same samples under any plan; tiles behind a batch's longest are left out. */
-START_TEST(like_lengths_come_together) {
+/* Every plan sees the same samples; tiles after a batch's longest sample are skipped. */
+START_TEST(buckets_have_similar_lengths) {
     const char *x = make_features("x.npy", NAN);
     train(x, "--bucket-by-length", "a");
     train(x, "--bucket-by-length --checkpoint-segments=3", "b");
@@ -193,13 +192,13 @@ START_TEST(like_lengths_come_together) {
     ck_assert_int_eq(run_program("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("c.jsonl")), 1);
     char flags[1024];
     snprintf(flags, sizeof flags, "--data=%s --labels=%s --bucket-by-length", x, make_labels());
-    refused(flags, "add --lengths=FILE");
+    refused(flags, "--lengths=FILE");
 }
 END_TEST
 
 /* ---- Documents ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(documents_begin_behind_ends) {
+START_TEST(documents_start_after_ends) {
     rm_data_source source = {.data = make_file("t", "abcd|ef|ghijk", 13), .timesteps = 3, .document_end = 1 + '|'};
     rm_dataset *d;
     rm_batch batch;
@@ -214,12 +213,13 @@ START_TEST(documents_begin_behind_ends) {
     rm_batch_free(&batch);
     rm_dataset_close(d);
     source.document_end = 1 + 256;
-    ck_fails(rm_task_open("lm", &source, &d), REMAT_INVALID, "--document-end=256 is no token: there are 0 to 255");
+    ck_fails(rm_task_open("lm", &source, &d), REMAT_INVALID, "--document-end=256|0 to 255");
 }
 END_TEST
 
-/* Of documents that are as long as samples, nothing is carried over: rows that go on have the losses of rows that do not. */
-START_TEST(nothing_passes_an_end) {
+/* If documents are as long as samples, no state is carried over: stateful rows have the losses of rows without carried
+ * states. */
+START_TEST(states_do_not_cross_a_document_end) {
     char text[10 * 3 * 8 + 1];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
     const char *path = make_file("t", text, sizeof text);
@@ -233,8 +233,8 @@ START_TEST(nothing_passes_an_end) {
 }
 END_TEST
 
-/* And where states go on, documents that are as long as samples begin as samples do. */
-START_TEST(documents_in_a_row_are_documents_alone) {
+/* With carried states, documents as long as samples start like samples. */
+START_TEST(packed_documents_match_separate_documents) {
     static const char *const model[] = {"lstm", "gru", "mingru", "minlstm", "lstm --proj-size=4"};
     char text[30 * 8 + 1], flags[256];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
@@ -248,15 +248,16 @@ START_TEST(documents_in_a_row_are_documents_alone) {
 }
 END_TEST
 
-/* What the program writes after a prompt. */
+/* The text that the program writes after a prompt. */
 static const char *continuation(const char *from, const char *prompt) {
     ck_runs("sample %s --prompt=%s --length=60 --seed=3", from, prompt);
     ck_assert_msg(!strncmp(program_output, prompt, strlen(prompt)), "%s", program_output);
     return program_output + strlen(prompt);
 }
 
-/* As in training: after a document's end the next begins as the first does. The state has the flag; weights alone do not. */
-START_TEST(samples_begin_behind_ends) {
+/* As in training, a document after an end starts like the first one. The training state has the flag; weights alone do
+ * not. */
+START_TEST(sampling_restarts_after_a_document_end) {
     static const char *const model[] = {"lstm", "gru", "mingru", "minlstm", "lstm --proj-size=4"};
     char text[30 * 8 + 1], state[300], weights[300];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
@@ -270,7 +271,7 @@ START_TEST(samples_begin_behind_ends) {
     ck_assert_str_ne(continuation(weights, "dace|b"), alone);
     strcat(weights, " --document-end=124");
     ck_assert_str_eq(continuation(weights, "dace|b"), alone);
-    ck_refuses(2, "--document-end=256 is no token", "sample %s --document-end=256", weights);
+    ck_refuses(2, "--document-end=256|token", "sample %s --document-end=256", weights);
     free(alone);
 }
 END_TEST
@@ -279,17 +280,17 @@ int main(void) {
     Suite *suite = suite_create("lengths");
     TCase *tcase = tcase_create("lengths");
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, what_is_behind_the_end_does_not_matter, 0, 5);
-    tcase_add_test(tcase, short_samples_are_short_arrays);
-    tcase_add_test(tcase, longer_samples_are_not_cut_unasked);
-    tcase_add_test(tcase, transcripts_end_where_samples_do);
-    tcase_add_test(tcase, they_count_in_the_budget);
-    tcase_add_test(tcase, wrong_lengths_are_refused);
-    tcase_add_test(tcase, like_lengths_come_together);
-    tcase_add_test(tcase, documents_begin_behind_ends);
-    tcase_add_test(tcase, nothing_passes_an_end);
-    tcase_add_loop_test(tcase, documents_in_a_row_are_documents_alone, 0, 5);
-    tcase_add_loop_test(tcase, samples_begin_behind_ends, 0, 5);
+    tcase_add_loop_test(tcase, padding_does_not_matter, 0, 5);
+    tcase_add_test(tcase, short_samples_match_short_arrays);
+    tcase_add_test(tcase, longer_samples_are_not_truncated_silently);
+    tcase_add_test(tcase, transcripts_end_with_their_samples);
+    tcase_add_test(tcase, lengths_count_in_the_budget);
+    tcase_add_test(tcase, invalid_lengths_are_refused);
+    tcase_add_test(tcase, buckets_have_similar_lengths);
+    tcase_add_test(tcase, documents_start_after_ends);
+    tcase_add_test(tcase, states_do_not_cross_a_document_end);
+    tcase_add_loop_test(tcase, packed_documents_match_separate_documents, 0, 5);
+    tcase_add_loop_test(tcase, sampling_restarts_after_a_document_end, 0, 5);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
-/* test_lr_schedule.c: flags to learning rates: epochs and milestones, the batch of all ranks, presets under the user's own flags,
- * and what is said of flags that nothing reads. The rates themselves are tests/dist/test_learning_rate.c's. */
+/* test_lr_schedule.c: from flags to learning rates: epochs and milestones, the batch of all ranks, presets with
+ * additional flags, and flags without effect. tests/dist/test_learning_rate.c tests the rates. */
 #include "train/flags/lr_schedule.h"
 
 #include <math.h>
@@ -78,43 +78,43 @@ END_TEST
 static const struct {
     const char *line, *part;
 } wrong[] = {
-    {"--power=3", "--power has no effect with --lr-schedule=constant: it needs --lr-schedule=poly"},
+    {"--power=3", "--power|--lr-schedule=constant|--lr-schedule=poly"},
     {"--power=3 --lr-schedule=cosine", "--lr-schedule=poly"},
     {"--end-lr=0.1", "--lr-schedule=linear, cosine, poly, restarts or plateau"},
     {"--end-lr=0.1 --lr-schedule=step --milestones=3", "--lr-schedule=linear, cosine, poly, restarts or plateau"},
-    {"--decay-steps=9", "--decay-steps has no effect"},
+    {"--decay-steps=9", "--decay-steps"},
     {"--gamma=0.5", "--lr-schedule=step"},
     {"--milestones=3,6", "--lr-schedule=step"},
     {"--base-batch=32", "--scale-lr"},
     {"--lr-schedule=step", "--milestones="},
-    {"--warmup-steps=3 --warmup-epochs=1", "exclude each other"},
+    {"--warmup-steps=3 --warmup-epochs=1", "--warmup-steps|--warmup-epochs"},
     {"--momentum-correction --optimizer=sgd", "--optimizer=lars"},
     {"--preset=mlperf-resnet-4095", "N = 1632, 3264"},
-    {"--preset=imagenet", "no preset 'imagenet'"},
-    {"--lr-schedule=step --milestones=3,", "is not a number of updates"},
-    {"--lr-schedule=step --milestones=3.5", "is not a number of updates"},
-    {"--lr-schedule=step --milestones=1e20", "'1e20' is not a number of updates"},
-    {"--lr-schedule=step --milestones=0x10", "'0x10' is not a number of updates"},
-    {"--lr-schedule=step --milestones=30e5", "'30e5' is not a number of updates"},
-    {"--lr-schedule=step --milestones=9999999999999999999", "--milestones=9999999999999999999 is later than any run"},
+    {"--preset=imagenet", "preset|imagenet"},
+    {"--lr-schedule=step --milestones=3,", "number"},
+    {"--lr-schedule=step --milestones=3.5", "3.5|number"},
+    {"--lr-schedule=step --milestones=1e20", "1e20|number"},
+    {"--lr-schedule=step --milestones=0x10", "0x10|number"},
+    {"--lr-schedule=step --milestones=30e5", "30e5|number"},
+    {"--lr-schedule=step --milestones=9999999999999999999", "--milestones|9999999999999999999"},
     {"--lr-schedule=step --milestones=3x", "'3x'"},
     {"--lr-schedule=step --milestones=nan", "'nan'"},
-    {"--lr-schedule=step --milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "more than 16"},
-    {"--lr-schedule=step --milestones=5,4", "milestone 2 is update 4"},
-    {"--warmup-epochs=21", "the warm-up takes 630 updates"},
-    {"--warmup-epochs=20 --lr-schedule=poly", "leaves none"},
-    {"--label-smoothing=2", "from 0 to 1"},
+    {"--lr-schedule=step --milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "16"},
+    {"--lr-schedule=step --milestones=5,4", "milestone|2|4"},
+    {"--warmup-epochs=21", "warm-up|630 updates"},
+    {"--warmup-epochs=20 --lr-schedule=poly", "warm-up|none"},
+    {"--label-smoothing=2", "0|1"},
 };
 enum { WRONG = sizeof wrong / sizeof wrong[0] };
 
-START_TEST(mistakes_get_a_sentence) {
+START_TEST(invalid_schedules_are_refused) {
     rm_learning_rate rate;
     ck_fails(make(wrong[_i].line, facts, &rate), REMAT_INVALID, wrong[_i].part);
     rm_options_free(&o);
 }
 END_TEST
 
-/* ---- Presets ----------------------------------------------------------------------------------------------------------- */
+/* ---- Presets ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(a_preset_is_a_row) {
     rm_learning_rate rate;
@@ -137,11 +137,12 @@ START_TEST(a_preset_is_a_row) {
 }
 END_TEST
 
-START_TEST(own_flags_go_above_a_preset) {
+START_TEST(flags_override_a_preset) {
     ck_ok(parse("--preset=mlperf-resnet-8192 --lr=3 --warmup-steps=10 --momentum=0.5"));
     ck_assert(o.rate.lr == 3 && o.rate.warmup_steps == 10 && o.warmup_epochs == 0 && o.session.momentum == 0.5 &&
               o.rate.decay_steps == 6095);
-    ck_assert(rm_options_given(&o, "decay-steps") && !rm_options_given(&o, "warmup-epochs")); /* a state keeps both */
+    ck_assert(rm_options_given(&o, "decay-steps") &&
+              !rm_options_given(&o, "warmup-epochs")); /* a training state keeps both */
     const char *file = make_file("f.conf", "lr = 4\npreset = mlperf-resnet-8192\n", 34);
     char line[300];
     snprintf(line, sizeof line, "--config=%s", file);
@@ -151,8 +152,8 @@ START_TEST(own_flags_go_above_a_preset) {
 }
 END_TEST
 
-/* Every row, once: a wrong digit in the table is a wrong digit here too, or a red test. */
-START_TEST(rows_are_mlperfs) {
+/* Every row is repeated here, so that a wrong digit in the table fails the test. */
+START_TEST(presets_match_mlperf) {
     static const struct {
         int batch;
         double lr;
@@ -192,9 +193,9 @@ START_TEST(a_preset_is_for_one_global_batch) {
     ck_assert_int_eq(o.order.batch, 2048);
     ck_ok(share("--preset=mlperf-resnet-8192 --batch=128 --accumulate-steps=4", 16));
     ck_fails(share("--preset=mlperf-resnet-8192 --batch=64", 16), REMAT_INVALID,
-             "this run has 1024 (--batch=64 x 16 ranks): say --batch=512 or --accumulate-steps=8");
-    ck_fails(share("--preset=mlperf-resnet-8192 --batch=1000", 16), REMAT_INVALID, "say --batch=512, or --scale-lr");
-    ck_fails(share("--preset=mlperf-resnet-8192", 3), REMAT_INVALID, "cannot be shared out");
+             "1024|--batch=64|16 ranks|--batch=512|--accumulate-steps=8");
+    ck_fails(share("--preset=mlperf-resnet-8192 --batch=1000", 16), REMAT_INVALID, "--batch=512|--scale-lr");
+    ck_fails(share("--preset=mlperf-resnet-8192", 3), REMAT_INVALID, "3 ranks");
     ck_ok(share("--preset=mlperf-resnet-8192 --batch=64 --scale-lr=linear", 16));
     rm_learning_rate rate;
     ck_ok(rm_lr_schedule_make(&o, &(rm_lr_schedule_facts){1024, 1251, 20000}, &rate));
@@ -203,7 +204,7 @@ START_TEST(a_preset_is_for_one_global_batch) {
 }
 END_TEST
 
-/* ---- The program ------------------------------------------------------------------------------------------------------- */
+/* ---- The program ------------------------------------------------------------------------------------------------ */
 
 #define SMALL "--model=rnn --layers=1 --hidden=8 --seq-len=20 --batch=4 --threads=1 "
 
@@ -218,8 +219,8 @@ static double loss_in(const char *metrics, const char *event) {
     return loss;
 }
 
-/* Nothing of a schedule is saved but the number of updates, and the rate before the last for the correction. */
-START_TEST(a_resumed_run_has_the_same_rates) {
+/* A training state saves only the number of updates, and the previous rate for momentum correction. */
+START_TEST(resumed_run_has_the_same_rates) {
     static const char flags[] =
         SMALL "--optimizer=lars --momentum=0.9 --momentum-correction --lr=2 --weight-decay=1e-3 "
               "--warmup-steps=3 --lr-schedule=poly --decay-steps=9 --label-smoothing=0.1";
@@ -232,7 +233,7 @@ START_TEST(a_resumed_run_has_the_same_rates) {
 }
 END_TEST
 
-START_TEST(the_optimizers_train) {
+START_TEST(layerwise_optimizers_train) {
     static const char *const flags[] = {
         "--optimizer=lars --momentum=0.9 --lr=2", "--optimizer=lamb --lr=0.02",
         "--optimizer=lamb --lr=0.02 --adapt-vectors --decay-vectors --weight-decay=0.01"};
@@ -247,18 +248,18 @@ START_TEST(the_optimizers_train) {
 }
 END_TEST
 
-/* What examples/large_batch shows, in short: at 64 times the rate that a batch of 4 trains with, a batch of 256 is lost within
- * 30 updates; with a warm-up the same rate is reached (and held for a while) by a loss that is still a number. */
-START_TEST(warm_up_saves_a_scaled_rate) {
+/* examples/large_batch in short: with 64 times the learning rate of a batch of 4, a batch of 256 diverges within 30
+ * updates. With a warm-up it reaches this rate, and holds it for a while, with a finite loss. */
+START_TEST(warm_up_prevents_divergence) {
     static const char flags[] =
         "--task=adding --seq-len=20 --samples=20000 --model=gru --layers=1 --hidden=32 --threads=1 "
         "--optimizer=sgd --momentum=0.9 --lr=0.0075 --batch=256 --scale-lr=linear --base-batch=4";
-    ck_refuses(1, "training has diverged", "train %s --steps=60", flags);
+    ck_refuses(1, "diverged", "train %s --steps=60", flags);
     ck_runs("train %s --steps=420 --warmup-steps=390 --eval-every=420", flags);
 }
 END_TEST
 
-/* The training loss is the smoothed one, the evaluation's the plain one: with a rate of 0 they can be told apart. */
+/* The training loss is smoothed, the evaluation loss is not. With a learning rate of 0 they can be compared. */
 START_TEST(evaluation_reports_the_plain_loss) {
     const char *text = make_text("text", 3000), *plain = in_scratch("p.jsonl"), *smoothed = in_scratch("s.jsonl");
     ck_runs("train --data=%s --eval-data=%s " SMALL "--steps=1 --lr=0 --metrics=%s", text, text, plain);
@@ -266,8 +267,7 @@ START_TEST(evaluation_reports_the_plain_loss) {
             smoothed);
     ck_assert_double_eq(loss_in(plain, "\"event\":\"eval\""), loss_in(smoothed, "\"event\":\"eval\""));
     ck_assert_double_ne(loss_in(plain, "\"event\":\"step\""), loss_in(smoothed, "\"event\":\"step\""));
-    ck_refuses(2, "tasks with classes",
-               "train --task=adding --seq-len=20 --samples=64 --label-smoothing=0.1 --steps=1");
+    ck_refuses(2, "classes", "train --task=adding --seq-len=20 --samples=64 --label-smoothing=0.1 --steps=1");
 }
 END_TEST
 
@@ -276,10 +276,9 @@ START_TEST(presets_are_listed) {
     ck_runs("plan --preset=list");
     ck_runs("plan --task=adding --samples=1024 --batch=64 --epochs=10 --lr=0.01 --scale-lr=linear --base-batch=4 "
             "--warmup-epochs=2");
-    ck_assert_ptr_nonnull(strstr(program_output,
-                                 "learning rate: 0.16 = 0.01 x 16 (linear; batch 64 against 4), after a "
-                                 "warm-up of 32 updates\n"));
-    ck_refuses(2, "say --batch=8192", "train --data=%s --preset=mlperf-resnet-8192 --batch=3 --steps=3",
+    ck_says_all(program_output, "learning rate: 0.16 = 0.01 x 16 (linear; batch 64 against 4), after a "
+                                "warm-up of 32 updates\n");
+    ck_refuses(2, "--batch=8192", "train --data=%s --preset=mlperf-resnet-8192 --batch=3 --steps=3",
                make_text("text", 3000));
 }
 END_TEST
@@ -289,14 +288,14 @@ int main(void) {
     tcase_add_test(tests, without_flags_the_rate_is_constant);
     tcase_add_test(tests, epochs_become_updates);
     tcase_add_test(tests, the_batch_of_all_ranks_scales);
-    tcase_add_loop_test(tests, mistakes_get_a_sentence, 0, WRONG);
+    tcase_add_loop_test(tests, invalid_schedules_are_refused, 0, WRONG);
     tcase_add_test(tests, a_preset_is_a_row);
-    tcase_add_test(tests, own_flags_go_above_a_preset);
-    tcase_add_test(tests, rows_are_mlperfs);
+    tcase_add_test(tests, flags_override_a_preset);
+    tcase_add_test(tests, presets_match_mlperf);
     tcase_add_test(tests, a_preset_is_for_one_global_batch);
-    tcase_add_test(tests, a_resumed_run_has_the_same_rates);
-    tcase_add_test(tests, the_optimizers_train);
-    tcase_add_test(tests, warm_up_saves_a_scaled_rate);
+    tcase_add_test(tests, resumed_run_has_the_same_rates);
+    tcase_add_test(tests, layerwise_optimizers_train);
+    tcase_add_test(tests, warm_up_prevents_divergence);
     tcase_add_test(tests, evaluation_reports_the_plain_loss);
     tcase_add_test(tests, presets_are_listed);
     return run_suite("schedule", tests);

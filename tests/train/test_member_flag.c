@@ -1,4 +1,4 @@
-/* The library's sentences name members of structs; the program's name flags. */
+/* test_member_flag.c: the library's messages name members of structs, the program's name flags. */
 #include <check.h>
 #include <glob.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include "train/flags/member_flag.h"
 #include "train/flags/options.h"
 
-START_TEST(sentences_name_members_until_told_otherwise) {
+START_TEST(messages_name_members_by_default) {
     ck_assert_int_eq(rm_fail(REMAT_INVALID, "{end_lr}=%g is too large: %s", 2.0, "{lr}"), REMAT_INVALID);
-    ck_assert_str_eq(remat_last_error(), "end_lr=2 is too large: {lr}"); /* an argument is left as it is */
+    ck_assert_str_eq(remat_last_error(), "end_lr=2 is too large: {lr}"); /* arguments stay unchanged */
     rm_set_member_names(rm_flag_of_member);
     rm_fail(REMAT_INVALID, "{end_lr}=%g: {schedule}=%s, {carry_stride}, {", 2.0, "poly");
     ck_assert_str_eq(remat_last_error(), "--end-lr=2: --lr-schedule=poly, the second number of --tbptt, {");
@@ -21,7 +21,7 @@ START_TEST(sentences_name_members_until_told_otherwise) {
 }
 END_TEST
 
-/* The flag of a member may stand among words. */
+/* A member's flag may be surrounded by words. */
 static bool is_flag(const char *help, const char *text) {
     const char *flag = strstr(text, "--");
     char line[80] = "";
@@ -44,7 +44,7 @@ static int check_file(const char *path, const char *help) {
     return found;
 }
 
-START_TEST(every_member_in_a_sentence_has_a_flag) {
+START_TEST(every_member_in_a_message_has_a_flag) {
     static char help[1 << 17];
     FILE *out = fmemopen(help, sizeof help, "w");
     rm_options_help(RM_TRAIN, out);
@@ -67,8 +67,8 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("member_flag");
     TCase *tests = tcase_create("member_flag");
-    tcase_add_test(tests, sentences_name_members_until_told_otherwise);
-    tcase_add_test(tests, every_member_in_a_sentence_has_a_flag);
+    tcase_add_test(tests, messages_name_members_by_default);
+    tcase_add_test(tests, every_member_in_a_message_has_a_flag);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,4 +1,5 @@
-/* test_metrics.c: numbers survive the metrics file, and a resumed run cuts off what it will make again. */
+/* test_metrics.c: numbers survive the metrics file, and a resumed run removes the lines of steps that it will
+ * repeat. */
 #include "train/report/metrics.h"
 
 #include "tests/train/train_test.h"
@@ -47,7 +48,7 @@ START_TEST(floats_survive) {
 }
 END_TEST
 
-START_TEST(lines_say_when) {
+START_TEST(lines_have_times) {
     const char *path = in_scratch("m.jsonl");
     ck_ok(rm_metrics_open(path, &begins, &metrics));
     ck_ok(rm_metrics_step(&metrics, &(rm_step_event){.step = 3, .epoch = 1.5}));
@@ -64,7 +65,7 @@ START_TEST(lines_say_when) {
 }
 END_TEST
 
-START_TEST(what_is_no_number_is_null) {
+START_TEST(non_finite_numbers_are_null) {
     const char *path = in_scratch("m.jsonl");
     ck_ok(rm_metrics_open(path, &begins, &metrics));
     write_steps(1, 1, NAN);
@@ -77,12 +78,12 @@ START_TEST(what_is_no_number_is_null) {
 }
 END_TEST
 
-/* Killed at step 7, saved at step 5: the resumed run makes 6 and 7 again. */
-START_TEST(a_resumed_run_goes_on_in_the_file) {
+/* Killed at step 7, saved at step 5: the resumed run repeats 6 and 7. */
+START_TEST(resumed_run_continues_the_file) {
     const char *path = in_scratch("m.jsonl");
     ck_ok(rm_metrics_open(path, &begins, &metrics));
     write_steps(1, 7, 1);
-    fputs("{\"event\":\"step\",\"st", metrics.file); /* the line that was being written */
+    fputs("{\"event\":\"step\",\"st", metrics.file); /* an incomplete line */
     ck_ok(rm_metrics_close(&metrics));
     ck_ok(rm_metrics_open(path, &(rm_metrics_run){.name = "a", .resumed_step = 5}, &metrics));
     write_steps(6, 8, 2);
@@ -105,13 +106,13 @@ static void need_events(const char *path, size_t count) {
 }
 
 static void refused(const char *path, rm_metrics_run run) {
-    ck_fails(rm_metrics_open(path, &run, &metrics), REMAT_INVALID, "metrics of another run in it");
+    ck_fails(rm_metrics_open(path, &run, &metrics), REMAT_INVALID, "another run");
     ck_ok(rm_metrics_close(&metrics));
     need_events(path, 4);
 }
 
-/* A file of metrics is gone on with by the run that wrote it, and by nobody else. */
-START_TEST(metrics_of_others_are_left_alone) {
+/* Only the run that wrote a metrics file continues it. */
+START_TEST(metrics_of_other_runs_are_not_changed) {
     const char *path = make_file("m.jsonl", "{\"event\":\"plan\",\"run\":\"a\"}\n", 27);
     const rm_metrics_run goes_on = {.name = "a", .resumed_step = 2}, again = {.name = "b", .again = true};
     ck_ok(rm_metrics_open(path, &goes_on, &metrics));
@@ -119,10 +120,10 @@ START_TEST(metrics_of_others_are_left_alone) {
     ck_ok(rm_metrics_close(&metrics));
     refused(path, begins);
     refused(path, (rm_metrics_run){.name = "b", .resumed_step = 2});
-    ck_fails(rm_metrics_open(path, &evaluation, &metrics), REMAT_INVALID, "the metrics of a run in it");
+    ck_fails(rm_metrics_open(path, &evaluation, &metrics), REMAT_INVALID, "metrics|run");
     ck_ok(rm_metrics_close(&metrics));
     need_events(path, 4);
-    ck_ok(rm_metrics_open(path, &again, &metrics)); /* killed before it saved anything */
+    ck_ok(rm_metrics_open(path, &again, &metrics)); /* killed before the first save */
     ck_ok(rm_metrics_close(&metrics));
     need_events(path, 0);
     ck_ok(rm_metrics_open(path, &begins, &metrics));
@@ -132,15 +133,16 @@ START_TEST(metrics_of_others_are_left_alone) {
     write_steps(1, 3, 1);
     ck_ok(rm_metrics_end(&metrics, &(rm_end_event){.steps = 3}));
     ck_ok(rm_metrics_close(&metrics));
-    refused(path, again);                             /* one that ended has saved */
-    ck_ok(rm_metrics_open(path, &goes_on, &metrics)); /* a file of a version that did not name runs */
+    refused(path, again);                             /* a finished run has saved */
+    ck_ok(rm_metrics_open(path, &goes_on, &metrics)); /* a file of a version without run names */
     ck_ok(rm_metrics_close(&metrics));
     need_events(path, 2);
 }
 END_TEST
 
-/* Behind half a line of one that was killed, too. Of no run: a run does not go on there. */
-START_TEST(evaluations_add_up) {
+/* Evaluations are appended, also after an incomplete line of a killed one. They belong to no run, so no run continues
+ * the file. */
+START_TEST(evaluations_are_appended) {
     const char *path = make_file("e.jsonl", "{\"event\":\"eval\",\"step\":9}\n{\"event\":", 35);
     for (int i = 0; i < 2; i++) {
         ck_ok(rm_metrics_open(path, &evaluation, &metrics));
@@ -149,7 +151,7 @@ START_TEST(evaluations_add_up) {
         need_events(path, 2 + i);
     }
     const rm_metrics_run goes_on = {.name = "a", .resumed_step = 9};
-    ck_fails(rm_metrics_open(path, &goes_on, &metrics), REMAT_INVALID, "metrics of another run in it");
+    ck_fails(rm_metrics_open(path, &goes_on, &metrics), REMAT_INVALID, "another run");
     ck_ok(rm_metrics_close(&metrics));
     need_events(path, 3);
 }
@@ -161,22 +163,22 @@ START_TEST(two_runs_at_once_are_refused) {
     ck_ok(rm_metrics_open(path, &begins, &metrics));
     write_steps(1, 3, 1);
     const rm_metrics_run goes_on = {.name = "a", .resumed_step = 1};
-    ck_fails(rm_metrics_open(path, &goes_on, &other), REMAT_IO, "another run is writing");
+    ck_fails(rm_metrics_open(path, &goes_on, &other), REMAT_IO, "another run");
     ck_ok(rm_metrics_close(&other));
     ck_ok(rm_metrics_close(&metrics));
     need_events(path, 3);
-    ck_ok(rm_metrics_open("/dev/null", &begins, &metrics)); /* a device is for all */
+    ck_ok(rm_metrics_open("/dev/null", &begins, &metrics)); /* a device may have several writers */
     ck_ok(rm_metrics_open("/dev/null", &begins, &other));
     ck_ok(rm_metrics_close(&other));
     ck_ok(rm_metrics_close(&metrics));
 }
 END_TEST
 
-START_TEST(a_full_disk_is_noticed) {
+START_TEST(full_disk_is_reported) {
     ck_ok(rm_metrics_open("/dev/full", &begins, &metrics));
     ck_fails(rm_metrics_step(&metrics, &(rm_step_event){.step = 1}), REMAT_IO, "/dev/full");
     ck_ok(rm_metrics_open(NULL, &begins, &metrics));
-    ck_ok(rm_metrics_step(&metrics, &(rm_step_event){.step = 1})); /* nobody wants them */
+    ck_ok(rm_metrics_step(&metrics, &(rm_step_event){.step = 1})); /* without --metrics */
     ck_fails(rm_metrics_open("/nowhere/m.jsonl", &begins, &metrics), REMAT_IO, "--metrics");
 }
 END_TEST
@@ -184,12 +186,12 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("metrics");
     tcase_add_test(tests, floats_survive);
-    tcase_add_test(tests, lines_say_when);
-    tcase_add_test(tests, what_is_no_number_is_null);
-    tcase_add_test(tests, a_resumed_run_goes_on_in_the_file);
-    tcase_add_test(tests, metrics_of_others_are_left_alone);
-    tcase_add_test(tests, evaluations_add_up);
+    tcase_add_test(tests, lines_have_times);
+    tcase_add_test(tests, non_finite_numbers_are_null);
+    tcase_add_test(tests, resumed_run_continues_the_file);
+    tcase_add_test(tests, metrics_of_other_runs_are_not_changed);
+    tcase_add_test(tests, evaluations_are_appended);
     tcase_add_test(tests, two_runs_at_once_are_refused);
-    tcase_add_test(tests, a_full_disk_is_noticed);
+    tcase_add_test(tests, full_disk_is_reported);
     return run_suite("train/metrics", tests);
 }

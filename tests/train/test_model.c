@@ -1,5 +1,5 @@
-/* test_model.c: the networks that `remat` trains. Without biases they compute what they compute with biases of zero, and have
- * no arrays for them. In both directions they are two networks, one of which reads backwards. */
+/* test_model.c: the networks that `remat` trains. Networks without biases compute the same as with zero biases, and
+ * have no arrays for them. A bidirectional network equals two networks, one of which reads backwards. */
 #include "train/models/model.h"
 
 #include "tests/train/train_test.h"
@@ -37,7 +37,7 @@ static void release(built *b) {
     rm_model_free(&b->model);
 }
 
-/* What `from` has by that name; zeros where it has none. */
+/* The array of `from` with that name; zeros if there is none. */
 static int64_t find(remat_session *from, const remat_array *array, remat_kind kind, float *data) {
     int64_t there = remat_find(from, kind, array->name);
     ck_assert_uint_le(array->bytes, MOST * sizeof *data);
@@ -46,7 +46,7 @@ static int64_t find(remat_session *from, const remat_array *array, remat_kind ki
     return there;
 }
 
-START_TEST(no_bias_is_a_bias_of_zero) {
+START_TEST(no_bias_equals_zero_bias) {
     static float with_data[MOST], without_data[MOST];
     built with = build(cells[_i], false), without = build(cells[_i], true);
     remat_array array;
@@ -107,7 +107,7 @@ static void read_logits(built *b, float logits[B * CLASSES]) {
     ck_ok(remat_read(b->session, REMAT_OUTPUT, 0, logits, B * CLASSES * sizeof *logits));
 }
 
-/* One direction's parameters out of those of both; of the head, its half of the columns. */
+/* The parameters of one direction; of the head, its half of the columns. */
 static void copy_direction(built *both, built *one, bool reverse) {
     static float data[MOST], half[MOST];
     remat_array array;
@@ -125,8 +125,9 @@ static void copy_direction(built *both, built *one, bool reverse) {
     }
 }
 
-/* The logits of both directions are the sum of those of one, and of the other on what is turned round. */
-START_TEST(two_directions_are_two_models) {
+/* The logits of the bidirectional model are the sum of those of one direction and those of the other on reversed
+ * input. */
+START_TEST(bidirectional_model_equals_two_models) {
     built both = build_classifier(cells[_i], 1, true, false), ahead = build_classifier(cells[_i], 1, false, false);
     built back = build_classifier(cells[_i], 1, false, true);
     float sum[B * CLASSES], one[B * CLASSES], other[B * CLASSES];
@@ -145,7 +146,7 @@ START_TEST(two_directions_are_two_models) {
 }
 END_TEST
 
-START_TEST(layers_above_read_both) {
+START_TEST(upper_layers_read_both_directions) {
     built b = build_classifier(cells[_i], 2, true, false);
     remat_array array;
     ck_ok(remat_array_info(b.session, REMAT_PARAM, remat_find(b.session, REMAT_PARAM, "rnn.weight_ih_l1_reverse"),
@@ -159,8 +160,8 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("model");
-    tcase_add_loop_test(tests, no_bias_is_a_bias_of_zero, 0, sizeof cells / sizeof *cells);
-    tcase_add_loop_test(tests, two_directions_are_two_models, 0, sizeof cells / sizeof *cells);
-    tcase_add_loop_test(tests, layers_above_read_both, 0, sizeof cells / sizeof *cells);
+    tcase_add_loop_test(tests, no_bias_equals_zero_bias, 0, sizeof cells / sizeof *cells);
+    tcase_add_loop_test(tests, bidirectional_model_equals_two_models, 0, sizeof cells / sizeof *cells);
+    tcase_add_loop_test(tests, upper_layers_read_both_directions, 0, sizeof cells / sizeof *cells);
     return run_suite("model", tests);
 }

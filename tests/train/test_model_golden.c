@@ -1,8 +1,10 @@
-/* test_model_golden.c: the models mingru, minlstm and gpt2, an lstm whose head is its embedding, and one with projections in both directions: loss and gradients are
- * minGRU-pytorch's, Hugging Face's and PyTorch's, under several plans (tests/golden); no timestep's result depends on later ones.
+/* test_model_golden.c: the models mingru, minlstm and gpt2, an lstm with tied embeddings, and a bidirectional lstm
+ * with projections. Loss and gradients match minGRU-pytorch's, Hugging Face's and PyTorch's under several plans
+ * (tests/golden); no timestep's result depends on later ones.
  *
- * Tolerance, in units of 2^-24 times an array's largest magnitude, as in tests/engine/test_golden.c: minGRU-pytorch's own float
- * run, in log space, stays within 40 of its double run (make.py prints it). Ours has no logarithms; the limit is 48. */
+ * Tolerance, in units of 2^-24 times an array's largest magnitude, as in tests/engine/test_golden.c:
+ * minGRU-pytorch's own float run, in log space, stays within 40 of its double run (make.py prints it). Remat's has
+ * no logarithms; the limit is 48. */
 #include "train/models/model.h"
 
 #include "tests/golden/golden.h"
@@ -13,7 +15,7 @@
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
 static const char *const cells[] = {"mingru",     "minlstm", "gpt2", "lstm_tied", "lstm_projected_both",
-                                    "gpt2_untied"}; /* as files are called */
+                                    "gpt2_untied"}; /* names of the files */
 enum { CELLS = 6, GPT2 = 2, TIED, PROJECTED, UNTIED };
 static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2,    2 + 2 * 12 + 2,
                                   1 + 2 * 4 + 1,  1 + 2 * 2 * 5 + 2, 2 + 2 * 12 + 3};
@@ -37,7 +39,7 @@ static fixture start(const char *cell, int plan, bool inference) {
     config.strategy = plan == 1 ? "segments" : plan == 2 ? "lean" : "none";
     config.segments = plan == 1 ? 3 : 0;
     config.tile = plan ? 2 : 0;
-    config.fold_embedding = plan == 1; /* of an embedding that is a head as well, too */
+    config.fold_embedding = plan == 1; /* also with tied embeddings */
     config.inference = inference;
     config.outputs = &f.model.logits;
     config.n_outputs = 1;
@@ -63,7 +65,7 @@ static void done(fixture *f) {
     golden_close(f->file);
 }
 
-START_TEST(loss_and_gradients_are_the_references) {
+START_TEST(loss_and_gradients_match_the_references) {
     fixture f = start(cells[_i / PLANS], _i % PLANS, false);
     static float data[MOST];
     remat_step_result r;
@@ -71,7 +73,7 @@ START_TEST(loss_and_gradients_are_the_references) {
     float loss = (float)r.loss;
     golden_compare(golden_find(f.file, "loss", NULL), &loss, LIMIT);
     int64_t count = remat_count(f.session, REMAT_GRADIENT);
-    ck_assert_int_eq(count, arrays[_i / PLANS]); /* all that the reference has */
+    ck_assert_int_eq(count, arrays[_i / PLANS]); /* every array of the reference */
     for (int64_t i = 0; i < count; i++) {
         remat_array info;
         ck_ok(remat_array_info(f.session, REMAT_GRADIENT, i, &info));
@@ -83,8 +85,8 @@ START_TEST(loss_and_gradients_are_the_references) {
 }
 END_TEST
 
-/* The reference's convolutions once looked ahead, and its validation loss was too good. */
-START_TEST(nothing_leaks_from_later_timesteps) {
+/* The reference's convolutions once read later timesteps, and its validation loss was too low. */
+START_TEST(results_do_not_depend_on_later_timesteps) {
     fixture f = start(cells[_i / 2], _i % 2, true);
     int32_t token[T][B];
     static float before[T][B][V], after[T][B][V];
@@ -111,19 +113,19 @@ START_TEST(nothing_leaks_from_later_timesteps) {
 }
 END_TEST
 
-START_TEST(what_they_do_not_have_is_refused) {
+START_TEST(unsupported_model_settings_are_refused) {
     static const struct {
         rm_model_spec spec;
         const char *says;
-    } wrong[] = {{{.name = "mingru", .embed = 8}, "leave --embed out"},
-                 {{.name = "mingru", .embed = H, .bidirectional = true}, "reads forwards alone"},
+    } wrong[] = {{{.name = "mingru", .embed = 8}, "--embed"},
+                 {{.name = "mingru", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
                  {{.name = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
-                 {{.name = "gpt2", .embed = 8}, "leave --embed out"},
-                 {{.name = "gpt2", .embed = H, .bidirectional = true}, "has no directions"},
-                 {{.name = "gpt2", .embed = H, .no_bias = true}, "biases where GPT-2 has them"},
+                 {{.name = "gpt2", .embed = 8}, "--embed"},
+                 {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
+                 {{.name = "gpt2", .embed = H, .no_bias = true}, "bias"},
                  {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6 cannot be dealt to 4 heads"},
-                 {{.name = "gpt2", .embed = H, .positions = T - 1}, "samples have 7 timesteps"},
+                 {{.name = "gpt2", .embed = H, .positions = T - 1}, "7 timesteps"},
                  {{.name = "gru", .projection = 3}, "--proj-size is for lstm"},
                  {{.name = "lstm", .projection = H}, "--proj-size=6 must be below --hidden=6"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -131,7 +133,7 @@ START_TEST(what_they_do_not_have_is_refused) {
         rm_model model;
         spec.layers = 1, spec.hidden = H, spec.data = rm_text_shape(T, 0);
         ck_assert_int_eq(rm_model_build(&spec, B, true, &model), REMAT_INVALID);
-        ck_assert_msg(strstr(remat_last_error(), wrong[i].says), "%s", remat_last_error());
+        ck_says_all(remat_last_error(), wrong[i].says);
         rm_model_free(&model);
     }
 }
@@ -139,8 +141,8 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("model");
-    tcase_add_loop_test(tests, loss_and_gradients_are_the_references, 0, CELLS * PLANS);
-    tcase_add_loop_test(tests, nothing_leaks_from_later_timesteps, 0, 2 * PROJECTED);
-    tcase_add_test(tests, what_they_do_not_have_is_refused);
+    tcase_add_loop_test(tests, loss_and_gradients_match_the_references, 0, CELLS * PLANS);
+    tcase_add_loop_test(tests, results_do_not_depend_on_later_timesteps, 0, 2 * PROJECTED);
+    tcase_add_test(tests, unsupported_model_settings_are_refused);
     return run_suite("model_golden", tests);
 }

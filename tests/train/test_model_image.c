@@ -1,9 +1,11 @@
-/* test_model_image.c: the models of pictures are PyTorch's and torchvision's, the unet milesial's: names, shapes, loss, gradients, two steps of training, running
- * statistics, evaluation (tests/golden/make_images.py, which says how arrays are told by two numbers each).
+/* test_model_image.c: the image models match PyTorch's and torchvision's, the unet milesial's: names, shapes, loss,
+ * gradients, two training steps, running statistics, evaluation (tests/golden/make_images.py explains the two
+ * numbers that stand for each array).
  *
- * Tolerance, relative to an array's norm: PyTorch's own float run stays within 4e-5 of its double run, as make_images.py prints it;
- * ours, with another order of sums, within 2e-4. Where another processor's rounding puts one relu of a hundred thousand on its other
- * side, gradients move by some thousandths: the limit for the resnets is 5e-3. What is wrong in them is wrong by more. */
+ * Tolerance, relative to an array's norm: PyTorch's own float run stays within 4e-5 of its double run, as
+ * make_images.py prints it; Remat's run, with another order of sums, within 2e-4. If another processor's rounding
+ * changes the sign at one relu of a hundred thousand, gradients move by a few thousandths, so the limit for the
+ * resnets is 5e-3. Real errors are larger. */
 #include "train/models/model.h"
 
 #include "tests/golden/golden.h"
@@ -80,7 +82,7 @@ static void write_batch(remat_session *s, const char *name, int64_t batch, int64
     free(data);
 }
 
-/* All arrays of a kind are in the file under this folder, with their shapes; returns how many there are. */
+/* Compares all arrays of a kind, and their shapes, with the file's under this folder. Returns their number. */
 static int64_t compare(const golden *file, double limit, const char *folder, remat_session *s, remat_kind kind) {
     for (int64_t i = 0; i < remat_count(s, kind); i++) {
         remat_array info;
@@ -115,7 +117,7 @@ static void check_loss(const golden *file, double limit, int which, double loss)
     ck_assert_msg(fabs(loss - want) <= limit * fabs(want), "loss %d is %.9g; PyTorch says %.9g", which, loss, want);
 }
 
-START_TEST(they_are_pytorchs) {
+START_TEST(image_models_match_pytorch) {
     golden *file = golden_open(cases[_i].file);
     rm_model_spec spec = cases[_i].spec;
     const int64_t C = cases[_i].channels, side = cases[_i].side, B = cases[_i].batch;
@@ -149,6 +151,6 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("model_image");
-    tcase_add_loop_test(tests, they_are_pytorchs, 0, CASES);
+    tcase_add_loop_test(tests, image_models_match_pytorch, 0, CASES);
     return run_suite("model_image", tests);
 }

@@ -1,4 +1,4 @@
-/* test_npy.c: NumPy arrays are read as numpy.save writes them, and damaged ones get a sentence. */
+/* test_npy.c: NumPy arrays are read as numpy.save writes them, and damaged files are refused. */
 #include "train/data/npy.h"
 
 #include "tests/train/train_test.h"
@@ -8,7 +8,7 @@
 static rm_array array;
 static uint8_t file[4096];
 
-/* A file with this header and `data_bytes` bytes 0, 1, 2, ... behind it; returns its size. */
+/* A file with this header, followed by `data_bytes` bytes 0, 1, 2, ... Returns its size. */
 static size_t make(int version, const char *header, size_t data_bytes) {
     size_t start = version == 1 ? 10 : 12, length = strlen(header);
     memcpy(file, "\x93NUMPY", 6);
@@ -41,7 +41,7 @@ START_TEST(floats_are_read) {
 }
 END_TEST
 
-/* Each type in each byte order that it has: the same numbers, by their bytes from the most significant on. */
+/* Each type in each of its byte orders gives the same numbers. */
 static const struct {
     const char *type;
     int bytes;
@@ -62,7 +62,7 @@ static const struct {
     {"b1", 1, {0}, {1}, {0, 1}},
 };
 
-START_TEST(every_type_in_every_byte_order) {
+START_TEST(every_type_is_read_in_every_byte_order) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         for (const char *order = types[i].bytes == 1 ? "|<>" : "<>"; *order; order++) {
             char header[100];
@@ -83,8 +83,8 @@ START_TEST(every_type_in_every_byte_order) {
 }
 END_TEST
 
-/* Bytes 0, 1, 2, ... as (2,3,2): the last index runs fastest, or in Fortran order the first. */
-START_TEST(both_orders_of_dimensions) {
+/* Bytes 0, 1, 2, ... as (2,3,2): the last index varies fastest, or in Fortran order the first. */
+START_TEST(c_and_fortran_order_are_read) {
     ck_ok(parse("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 2), }", 12));
     ck_assert(rm_array_at(&array, 1, 0, 0) == 6 && rm_array_at(&array, 0, 2, 1) == 5);
     ck_ok(parse("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 2), }", 12));
@@ -93,18 +93,19 @@ START_TEST(both_orders_of_dimensions) {
     ck_assert(rm_array_at(&array, 4, 0, 0) == 4);
     ck_ok(parse("{'descr': '<f8', 'fortran_order': False, 'shape': (), }", 8));
     ck_assert_int_eq(array.rank, 0);
-    ck_ok(parse("{\"shape\":(1,1,1,1),\"fortran_order\":False,\"descr\":\"<f4\"}", 4)); /* other order and quotes */
+    ck_ok(parse("{\"shape\":(1,1,1,1),\"fortran_order\":False,\"descr\":\"<f4\"}",
+                4)); /* another order of keys, other quotes */
 }
 END_TEST
 
-START_TEST(every_cut_is_noticed) {
+START_TEST(every_truncation_is_detected) {
     size_t size = make(1, FLOATS, 24);
     for (size_t cut = 0; cut < size; cut++) ck_assert_int_eq(rm_npy_parse(file, cut, "x", &array), REMAT_IO);
     ck_assert_int_eq(rm_npy_parse(file, size + 1, "x", &array), REMAT_IO);
 }
 END_TEST
 
-/* Python 2 wrote its long integers so; NumPy takes them in the versions of the format that there were then. */
+/* Python 2 wrote long integers this way; NumPy accepts them in the format versions of that time. */
 START_TEST(headers_of_python_2_are_read) {
     static const char header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }";
     for (int version = 1; version <= 3; version++) {
@@ -131,10 +132,9 @@ START_TEST(headers_are_checked) {
         ck_fails(parse(header, 24), REMAT_IO, refused[i][1]);
     }
     ck_fails(parse("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (6,), }", 24), REMAT_IO, "'fortran_order'");
-    ck_fails(parse("{'descr': '<f4', 'descr': '<f4', 'shape': (6,), }", 24), REMAT_IO, "damaged header at 'descr'");
+    ck_fails(parse("{'descr': '<f4', 'descr': '<f4', 'shape': (6,), }", 24), REMAT_IO, "header|'descr'");
     ck_fails(parse("{'descr': '<f4', 'fortran_order': False, }", 24), REMAT_IO, "without");
-    ck_fails(parse("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3), }", 0), REMAT_IO,
-             "empty, its shape is (0, 3)");
+    ck_fails(parse("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3), }", 0), REMAT_IO, "empty|(0, 3)");
     ck_fails(parse("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 0, 3), }", 0), REMAT_IO, "(2, 0, 3)");
     ck_fails(parse("{'descr': '<f4', 'fortran_order': False, 'shape': (-6,), }", 24), REMAT_IO, "not numbers");
     ck_fails(parse("{'descr': '<f4', 'fortran_order': False, 'shape': (1,2,1,1,3), }", 24), REMAT_IO, "dimensions");
@@ -150,9 +150,9 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("npy");
     tcase_add_test(tests, floats_are_read);
-    tcase_add_test(tests, every_type_in_every_byte_order);
-    tcase_add_test(tests, both_orders_of_dimensions);
-    tcase_add_test(tests, every_cut_is_noticed);
+    tcase_add_test(tests, every_type_is_read_in_every_byte_order);
+    tcase_add_test(tests, c_and_fortran_order_are_read);
+    tcase_add_test(tests, every_truncation_is_detected);
     tcase_add_test(tests, headers_of_python_2_are_read);
     tcase_add_test(tests, headers_are_checked);
     return run_suite("train/npy", tests);

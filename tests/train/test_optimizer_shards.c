@@ -1,5 +1,5 @@
-/* test_optimizer_shards.c: training states of many ranks: what any number of them saved, sharing the optimizer's state or not, any other
- * number reads; what one rank cannot write nobody has saved; files that make no sense are refused. */
+/* test_optimizer_shards.c: training states of many ranks. Any number of ranks reads what any other number saved, with
+ * the optimizer's state sharded or not. If one rank cannot write, the state is not saved. Invalid files are refused. */
 #include "train/state/optimizer_shards.h"
 #include "train/run/setup.h"
 #include "train/state/state_directory.h"
@@ -13,7 +13,7 @@
 
 #define FLAGS "--task=copy --seq-len=21 --batch=2 --hidden=9 --layers=2 --samples=99 --threads=1 "
 
-/* ---- A job: its ranks are sessions of this process, each with a thread of its own while they save ---- */
+/* ---- A job: its ranks are sessions of this process, each with its own thread during a save ---- */
 
 enum { MOST = 7 };
 
@@ -29,9 +29,9 @@ typedef struct {
     pthread_mutex_t lock;
     remat_status failed;
     int meetings;
-    double sum[2 * MOST + 8];    /* sizes and checksums: model, a shard each, carried states, tokenizer, average */
-    void (*before)(int meeting); /* rank 0 calls it when a meeting is over */
-    /* Of the last save. */
+    double sum[2 * MOST + 8];    /* sizes and checksums: model, shards, carried states, tokenizer, average */
+    void (*before)(int meeting); /* rank 0 calls it after a meeting */
+    /* Results of the last save. */
     remat_status status[MOST];
     char sentence[MOST][RM_PATH_BYTES];
 } job;
@@ -63,7 +63,7 @@ static remat_status meet(void *context, remat_status mine, double *values, int64
     return mine ? mine : all ? rm_fail(all, "%s", "") : REMAT_OK;
 }
 
-/* ---- Ranks that a session can believe in ---- */
+/* ---- Stand-ins for ranks ---- */
 
 static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     (void)context, (void)bucket;
@@ -150,7 +150,7 @@ static void save_job(job *j, const char *directory) {
     for (int r = 1; r < j->size; r++) pthread_join(thread[r], NULL);
 }
 
-/* ---- What is in arrays: a number for each element, that no rank must get wrong ---- */
+/* ---- Contents of arrays: a distinct number for each element ---- */
 
 static float value_of(remat_kind kind, int64_t array, int64_t element) {
     return (float)(kind * 1000003 + array * 10007 + element);
@@ -173,7 +173,7 @@ static void fill_session(remat_session *s, remat_kind kind, float times) {
     }
 }
 
-/* How many elements it holds; all must be what fill_session made them. */
+/* The number of elements that it holds. All must have the values of fill_session. */
 static int64_t check_filled(remat_session *s, remat_kind kind, float times) {
     int64_t held = 0;
     for (int64_t i = 0; i < remat_count(s, kind); i++) {
@@ -203,7 +203,7 @@ static void saved_ok(job *j) {
     for (int r = 0; r < j->size; r++) ck_assert_msg(!j->status[r], "rank %d: %s", r, j->sentence[r]);
 }
 
-/* Every rank reads it; together they hold every element, as often as there are copies. */
+/* Every rank reads the state. Together they hold every element, once per copy. */
 static void load_job(job *j, const char *state, int from_size, bool from_sharded) {
     rm_state_point point;
     rm_options options;
@@ -219,13 +219,13 @@ static void load_job(job *j, const char *state, int from_size, bool from_sharded
         held += check_session(j->session[r], REMAT_OPTIMIZER);
         ck_assert_int_eq(remat_step_count(j->session[r]), 12);
     }
-    ck_assert_int_eq(held, 2 * all * (j->sharded ? 1 : j->size)); /* Adam's two arrays */
+    ck_assert_int_eq(held, 2 * all * (j->sharded ? 1 : j->size)); /* the two arrays of Adam */
     rm_options_free(&options);
 }
 
 static const int sizes[] = {1, 2, 3, 4, 7};
 
-START_TEST(any_ranks_read_what_any_others_saved) {
+START_TEST(states_are_read_by_any_number_of_ranks) {
     job *to[10];
     for (int i = 0; i < 10; i++) to[i] = open_job(sizes[i / 2], i % 2, FLAGS);
     for (int i = 0; i < 10; i++) {
@@ -245,8 +245,8 @@ START_TEST(any_ranks_read_what_any_others_saved) {
 }
 END_TEST
 
-/* Plain sgd has no arrays: files of shards are there, and empty. */
-START_TEST(an_optimizer_without_state) {
+/* Plain sgd has no arrays: the shard files exist and are empty. */
+START_TEST(optimizers_without_arrays_are_saved) {
     job *a = open_job(3, true, FLAGS "--optimizer=sgd"), *b = open_job(2, true, FLAGS "--optimizer=sgd");
     rm_state_point point = saved_point;
     save_job(a, in_scratch("st"));
@@ -259,19 +259,18 @@ END_TEST
 
 /* ---- Failing ---- */
 
-static void in_the_way(int meeting) { /* of rank 2's shards, once the directory is there: the store, then the save */
+static void in_the_way(int meeting) { /* blocks the file of rank 2's shards, once the directory exists */
     if (meeting == 2) mkdir(in_scratch("st/.tmp-step-00000012/optimizer-2-of-3.safetensors"), 0777);
 }
 
-START_TEST(one_rank_that_cannot_write) {
+START_TEST(one_failing_rank_fails_the_save) {
     job *j = open_job(3, true, FLAGS);
     char state[RM_PATH_BYTES];
     bool found;
     j->before = in_the_way;
     save_job(j, in_scratch("st"));
     for (int r = 0; r < 3; r++) ck_assert_int_eq(j->status[r], REMAT_IO);
-    ck_assert_msg(strstr(j->sentence[2], "step 12 was not saved: cannot create") &&
-                      strstr(j->sentence[2], "optimizer-2-of-3.safetensors"),
+    ck_assert_msg(strstr(j->sentence[2], "step 12|not saved") && strstr(j->sentence[2], "optimizer-2-of-3.safetensors"),
                   "%s", j->sentence[2]);
     ck_ok(rm_state_find(in_scratch("st"), state, &found));
     ck_assert(!found);
@@ -300,21 +299,21 @@ START_TEST(saving_again_changes_nothing) {
 }
 END_TEST
 
-/* A second job that saves there is refused, on all its ranks, with rank 0's reason. */
-START_TEST(a_place_that_is_taken) {
+/* A second job that saves to the same place is refused, on all its ranks, with rank 0's reason. */
+START_TEST(second_job_in_the_same_place_is_refused) {
     job *j = open_job(2, false, FLAGS);
     rm_state_store other;
     ck_ok(rm_state_store_open(in_scratch("st"), 0, 0, NULL, &other));
     save_job(j, in_scratch("st"));
     ck_assert(j->status[0] == REMAT_IO && j->status[1] == REMAT_IO);
-    ck_assert_ptr_nonnull(strstr(j->sentence[0], "another run is saving"));
+    ck_assert_ptr_nonnull(strstr(j->sentence[0], "another run"));
     rm_state_store_close(&other);
     close_job(j);
 }
 END_TEST
 
-/* Each allocation fails once: a sentence, and nothing is left behind. */
-START_TEST(no_memory_at_any_moment) {
+/* Each allocation fails once: a message, and no files are left. */
+START_TEST(failed_allocations_are_reported) {
     job *j = open_job(2, true, FLAGS);
     rm_file_writer writer;
     rm_saved_file file[2];
@@ -346,9 +345,9 @@ START_TEST(no_memory_at_any_moment) {
 }
 END_TEST
 
-/* ---- What lies on a disk ---- */
+/* ---- Files on the disk ---- */
 
-START_TEST(half_a_state_is_none) {
+START_TEST(incomplete_states_are_ignored) {
     job *j = open_job(3, true, FLAGS);
     save_job(j, in_scratch("st"));
     ck_assert(rm_state_is_whole(in_scratch("st/step-00000012")));
@@ -362,7 +361,7 @@ START_TEST(half_a_state_is_none) {
 }
 END_TEST
 
-START_TEST(names_of_shard_files) {
+START_TEST(names_of_shard_files_are_parsed) {
     static const char *const bad[] = {
         "optimizer-3-of-3.safetensors",  "optimizer--1-of-3.safetensors", "optimizer-01-of-3.safetensors",
         "optimizer-0-of-3.safetensors~", "optimizer.safetensors",         "optimizer-0-of-3",
@@ -375,8 +374,8 @@ START_TEST(names_of_shard_files) {
 }
 END_TEST
 
-/* Only the files that are read from are summed up: a rank of as many ranks as saved reads its own alone. */
-START_TEST(bits_that_changed_are_noticed) {
+/* Only files that are read are checked: a rank of a job of the same size reads only its own shard. */
+START_TEST(changed_bits_are_detected) {
     job *j = open_job(3, true, FLAGS);
     rm_state_point point = saved_point;
     fill_job(j, 1);
@@ -401,8 +400,8 @@ START_TEST(another_optimizer_or_model_is_refused) {
     save_job(a, in_scratch("st"));
     saved_ok(a);
     const char *state = in_scratch("st/step-00000012");
-    ck_fails(rm_state_restore(state, &point, true, sgd->session[1]), REMAT_INVALID, "that this model does not have");
-    ck_fails(rm_state_restore(state, &point, true, wide->session[1]), REMAT_INVALID, "give the flags of the model");
+    ck_fails(rm_state_restore(state, &point, true, sgd->session[1]), REMAT_INVALID, "model");
+    ck_fails(rm_state_restore(state, &point, true, wide->session[1]), REMAT_INVALID, "flags|model");
     close_job(a);
     close_job(sgd);
     close_job(wide);
@@ -427,16 +426,16 @@ START_TEST(lists_of_files_are_not_trusted) {
 #define MODEL "\"model.safetensors\":{\"bytes\":1,\"crc32\":1}"
 #define FIRST "\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}"
     static const char *const lists[][2] = {
-        {"{" MODEL ",\"../../../etc/passwd\":{\"bytes\":1,\"crc32\":1}}", "no part of a training state of 2 ranks"},
+        {"{" MODEL ",\"../../../etc/passwd\":{\"bytes\":1,\"crc32\":1}}", "training state|2 ranks"},
         {"{" MODEL "," FIRST ",\"optimizer-0-of-3.safetensors\":{\"bytes\":1,\"crc32\":1}}", "'optimizer-0-of-3"},
-        {"{" MODEL ",\"optimizer.safetensors\":{\"bytes\":1,\"crc32\":1}}", "with --zero=1; resume from"},
-        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1}}", "does not describe optimizer-0-of-2"},
-        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":-1,\"crc32\":1}}", "not describe optimizer-0-of-2"},
-        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":4294967296}}", "not describe optimizer-0"},
-        {"{" MODEL "," FIRST "}", "does not describe optimizer-1-of-2.safetensors; resume from"},
-        {"{" FIRST "}", "does not describe model"},
-        {"7", "does not describe model"},
-        {"{" MODEL "," FIRST ",\"optimizer-1-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}}", "not as it was saved ("},
+        {"{" MODEL ",\"optimizer.safetensors\":{\"bytes\":1,\"crc32\":1}}", "--zero=1"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1}}", "optimizer-0-of-2"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":-1,\"crc32\":1}}", "optimizer-0-of-2"},
+        {"{" MODEL ",\"optimizer-0-of-2.safetensors\":{\"bytes\":1,\"crc32\":4294967296}}", "optimizer-0"},
+        {"{" MODEL "," FIRST "}", "optimizer-1-of-2.safetensors"},
+        {"{" FIRST "}", "model"},
+        {"7", "model"},
+        {"{" MODEL "," FIRST ",\"optimizer-1-of-2.safetensors\":{\"bytes\":1,\"crc32\":1}}", "optimizer-"},
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         state_json(lists[i][0]);
@@ -446,27 +445,27 @@ START_TEST(lists_of_files_are_not_trusted) {
 }
 END_TEST
 
-/* state.json with one number changed by somebody who knows how to make its checksum right. */
-START_TEST(counts_must_fit_each_other) {
+/* state.json with one changed number and a correct checksum. */
+START_TEST(inconsistent_counts_are_refused) {
     static const struct {
         const char *name;
         json_int_t value;
         const char *part;
-    } cases[] = {{"world_size", 2, "no part of a training state of 2 ranks"},
-                 {"world_size", 4, "no part of a training state of 4 ranks"},
+    } cases[] = {{"world_size", 2, "training state|2 ranks"},
+                 {"world_size", 4, "training state|4 ranks"},
                  {"world_size", 0, "0 ranks"},
-                 {"world_size", 1, "1 ranks, zero 1"},
+                 {"world_size", 1, "1 rank|zero"},
                  {"world_size", 32768, "32768 ranks"},
-                 {"world_size", INT64_MAX, "cannot be; resume from"},
-                 {"zero", 0, "no part of a training state of 3 ranks; resume from"},
+                 {"world_size", INT64_MAX, "resume"},
+                 {"zero", 0, "training state|3 ranks"},
                  {"zero", 2, "zero 2"},
                  {"zero", 4294967297, "zero 4294967297"},
                  {"shards", -1, "-1 shards"},
                  {"shards", 1 << 20, "1048576 shards"},
-                 {"step", 13, "is of step 13, and its directory is called step-00000012; "},
-                 {"consumed", 100, "100 samples of an epoch of 99"},
-                 {"samples", 1, "31 samples of an epoch of 1 "},
-                 {"epoch", INT64_MAX, "cannot be; resume from"}};
+                 {"step", 13, "step 13|step-00000012"},
+                 {"consumed", 100, "100 samples|99"},
+                 {"samples", 1, "31 samples|1"},
+                 {"epoch", INT64_MAX, "resume"}};
     job *j = open_job(3, true, FLAGS);
     rm_state_point point = saved_point;
     rm_options options;
@@ -506,7 +505,7 @@ typedef struct {
     size_t size;
 } content;
 
-static content contents[FILES], strange[FILES]; /* of the state, and of another step's */
+static content contents[FILES], strange[FILES]; /* of this state, and of the state of another step */
 
 static const char *path_of(const char *directory, const char *name) {
     static char path[RM_PATH_BYTES];
@@ -526,14 +525,14 @@ static void write_content(const char *name, const void *data, size_t size) {
     make_file(relative, data, size);
 }
 
-/* A number below n; the same ones in every run. */
+/* A random number below n; the same sequence in every run. */
 static uint64_t seed = 20;
 static size_t below(size_t n) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     return (size_t)(seed >> 33) % n;
 }
 
-/* Does something to file f; what it was is left in `text`. */
+/* Damages file f, and describes the damage in `text`. */
 static void damage(int f, char text[200]) {
     content c = contents[f];
     uint8_t *copy = malloc(c.size + 64);
@@ -563,7 +562,7 @@ static void damage(int f, char text[200]) {
         snprintf(text, 200, "%s with zeros from %zu", names[f], at);
         memset(copy + at, 0, c.size - at);
         break;
-    case 5: /* what still reads well */
+    case 5: /* the file can still be parsed */
         while (copy[at] < '0' || copy[at] > '9') at = (at + 1) % c.size;
         snprintf(text, 200, "%s with another digit at %zu", names[f], at);
         copy[at] = (uint8_t)('0' + (copy[at] - '0' + bits) % 10);
@@ -577,7 +576,7 @@ static void damage(int f, char text[200]) {
     free(copy);
 }
 
-/* All that state.json says of a run, as text that the caller frees; "" where it is refused. */
+/* Everything that state.json says about a run, as text that the caller frees; "" if it is refused. */
 static char *what_it_says(const char *state) {
     rm_options o;
     rm_state_point p;
@@ -598,10 +597,10 @@ static char *what_it_says(const char *state) {
     return text;
 }
 
-static char *undamaged; /* what it said before */
+static char *undamaged; /* the text before the damage */
 
-/* Reads the damaged state: it is refused, in a sentence with the file and a remedy, and nothing in the session has changed; or
- * what was damaged means nothing, and it has come back as it was. */
+/* Reads the damaged state. Either it is refused, with a message that names the file and a remedy, and the session is
+ * unchanged; or the damage has no meaning, and the state is restored completely. */
 static void read_damaged(remat_session *session, const char *text, bool may_work) {
     rm_state_point point = saved_point;
     const char *state = in_scratch("st/step-00000012");
@@ -623,7 +622,7 @@ static void read_damaged(remat_session *session, const char *text, bool may_work
     free(what);
 }
 
-START_TEST(any_damage_is_noticed) {
+START_TEST(any_damage_is_detected) {
     job *j = open_job(3, true, FLAGS), *one = open_job(1, false, FLAGS);
     char text[200];
     int trials = rm_cases(6000, 600);
@@ -657,8 +656,8 @@ START_TEST(any_damage_is_noticed) {
 }
 END_TEST
 
-/* Each by its name: a shard that is not there, and one that other ranks have saved. */
-START_TEST(shards_of_others_are_refused) {
+/* The message names the shard: a missing one, and one that other ranks have saved. */
+START_TEST(shards_of_other_states_are_refused) {
     job *three = open_job(3, true, FLAGS), *two = open_job(2, true, FLAGS);
     rm_state_point point = saved_point;
     char command[1024], state[RM_PATH_BYTES];
@@ -673,16 +672,15 @@ START_TEST(shards_of_others_are_refused) {
         " cp two/step-00000012/optimizer-*-of-2.safetensors st/step-00000012/",
         scratch());
     ck_assert_int_eq(system(command), 0);
-    ck_ok(rm_state_find(in_scratch("st"), state, &found)); /* more shards than it needs: it is there */
+    ck_ok(rm_state_find(in_scratch("st"), state, &found)); /* a state with additional shards is complete */
     ck_assert(found);
-    ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO,
-             "optimizer-0-of-3.safetensors is not as it was saved (");
+    ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO, "optimizer-0-of-3.safetensors");
     unlink(path_of("st", "optimizer-0-of-3.safetensors"));
     ck_fails(rm_state_restore(state, &point, true, three->session[2]), REMAT_IO,
-             "optimizer-0-of-3.safetensors is missing; resume from");
+             "optimizer-0-of-3.safetensors|missing");
     snprintf(command, sizeof command, "cd %s && cp two/step-00000012/state.json st/step-00000012/", scratch());
     ck_assert_int_eq(system(command), 0);
-    ck_ok(rm_state_restore(state, &point, true, two->session[1])); /* these are all of the other's */
+    ck_ok(rm_state_restore(state, &point, true, two->session[1])); /* all files are those of the other state */
     close_job(three);
     close_job(two);
 }
@@ -692,7 +690,7 @@ END_TEST
 
 static const remat_array ours[2] = {{.name = "a", .rank = 2, .dim = {2, 3}}, {.name = "b.c", .rank = 1, .dim = {4}}};
 
-/* One file for each text: "NAME DTYPE DIM [DIM]; ..."; what matching says of them. */
+/* One file for each text: "NAME DTYPE DIM [DIM]; ...". Returns the status of matching them. */
 static remat_status match(const char *first, const char *second) {
     const char *text[2] = {first, second};
     static rm_safetensors file[2];
@@ -728,21 +726,21 @@ static remat_status match(const char *first, const char *second) {
     return status;
 }
 
-START_TEST(shards_must_be_all_of_it_once) {
+START_TEST(shards_must_cover_each_element_once) {
     ck_ok(match("a F32 2 3;b.c F32 4", NULL));
     ck_ok(match("a[0:6] F32 6;b.c F32 4", NULL));
     ck_ok(match("b.c[1:4] F32 3;a[3:6] F32 3", "b.c[0:1] F32 1;a[0:1] F32 1;a[1:3] F32 2"));
-    ck_fails(match("a F32 2 3", NULL), REMAT_INVALID, "no 'b.c'");
-    ck_fails(match("a F32 2 3;b.c[0:2] F32 2", NULL), REMAT_IO, "elements 2 to 3 of 'b.c' are in no file");
-    ck_fails(match("a F32 2 3;b.c[2:4] F32 2", NULL), REMAT_IO, "elements 0 to 1 of 'b.c'");
-    ck_fails(match("a[0:2] F32 2;a[4:6] F32 2;b.c F32 4", NULL), REMAT_IO, "elements 2 to 3 of 'a'");
-    ck_fails(match("a[0:4] F32 4;b.c F32 4", "a[3:6] F32 3"), REMAT_IO, "overlaps 'a[0:4]' of first");
-    ck_fails(match("a F32 2 3;b.c F32 4", "b.c F32 4"), REMAT_IO, "overlaps");
-    ck_fails(match("a F32 2 3;b.c F32 4", "b.c[3:4] F32 1"), REMAT_IO, "overlaps");
+    ck_fails(match("a F32 2 3", NULL), REMAT_INVALID, "b.c");
+    ck_fails(match("a F32 2 3;b.c[0:2] F32 2", NULL), REMAT_IO, "2 to 3|b.c");
+    ck_fails(match("a F32 2 3;b.c[2:4] F32 2", NULL), REMAT_IO, "0 to 1|b.c");
+    ck_fails(match("a[0:2] F32 2;a[4:6] F32 2;b.c F32 4", NULL), REMAT_IO, "2 to 3|'a'");
+    ck_fails(match("a[0:4] F32 4;b.c F32 4", "a[3:6] F32 3"), REMAT_IO, "overlap|a[0:4]");
+    ck_fails(match("a F32 2 3;b.c F32 4", "b.c F32 4"), REMAT_IO, "overlap");
+    ck_fails(match("a F32 2 3;b.c F32 4", "b.c[3:4] F32 1"), REMAT_IO, "overlap");
 }
 END_TEST
 
-START_TEST(shards_that_make_no_sense) {
+START_TEST(invalid_shards_are_refused) {
     static const char *const names[] = {"a[]",
                                         "a[0:]",
                                         "a[:6]",
@@ -768,34 +766,34 @@ START_TEST(shards_that_make_no_sense) {
         strcpy(name, names[i]);
         ck_assert_msg(!rm_shard_parse(name, &first, &count), "%s", names[i]);
     }
-    ck_fails(match("a[0:x] F32 6;b.c F32 4", NULL), REMAT_IO, "is no shard");
-    ck_fails(match("a[1:7] F32 6;b.c F32 4", NULL), REMAT_INVALID, "does not fit");
-    ck_fails(match("a[9223372036854775800:9223372036854775806] F32 6;b.c F32 4", NULL), REMAT_INVALID, "does not fit");
-    ck_fails(match("a[0:6] F32 5;b.c F32 4", NULL), REMAT_INVALID, "another shape than its name says");
-    ck_fails(match("a[0:6] F32 2 3;b.c F32 4", NULL), REMAT_INVALID, "another shape than its name says");
-    ck_fails(match("a F32 3 2;b.c F32 4", NULL), REMAT_INVALID, "another shape");
-    ck_fails(match("a F16 2 3;b.c F32 4", NULL), REMAT_INVALID, "'a' is F16");
-    ck_fails(match("d[0:6] F32 6;b.c F32 4", NULL), REMAT_INVALID, "does not have");
+    ck_fails(match("a[0:x] F32 6;b.c F32 4", NULL), REMAT_IO, "shard");
+    ck_fails(match("a[1:7] F32 6;b.c F32 4", NULL), REMAT_INVALID, "a[");
+    ck_fails(match("a[9223372036854775800:9223372036854775806] F32 6;b.c F32 4", NULL), REMAT_INVALID, "a[");
+    ck_fails(match("a[0:6] F32 5;b.c F32 4", NULL), REMAT_INVALID, "shape|name");
+    ck_fails(match("a[0:6] F32 2 3;b.c F32 4", NULL), REMAT_INVALID, "shape|name");
+    ck_fails(match("a F32 3 2;b.c F32 4", NULL), REMAT_INVALID, "shape");
+    ck_fails(match("a F16 2 3;b.c F32 4", NULL), REMAT_INVALID, "'a'|F16");
+    ck_fails(match("d[0:6] F32 6;b.c F32 4", NULL), REMAT_INVALID, "'d");
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("shards");
-    tcase_add_test(tests, any_ranks_read_what_any_others_saved);
-    tcase_add_test(tests, an_optimizer_without_state);
-    tcase_add_test(tests, one_rank_that_cannot_write);
+    tcase_add_test(tests, states_are_read_by_any_number_of_ranks);
+    tcase_add_test(tests, optimizers_without_arrays_are_saved);
+    tcase_add_test(tests, one_failing_rank_fails_the_save);
     tcase_add_test(tests, saving_again_changes_nothing);
-    tcase_add_test(tests, a_place_that_is_taken);
-    tcase_add_test(tests, no_memory_at_any_moment);
-    tcase_add_test(tests, half_a_state_is_none);
-    tcase_add_test(tests, names_of_shard_files);
-    tcase_add_test(tests, bits_that_changed_are_noticed);
+    tcase_add_test(tests, second_job_in_the_same_place_is_refused);
+    tcase_add_test(tests, failed_allocations_are_reported);
+    tcase_add_test(tests, incomplete_states_are_ignored);
+    tcase_add_test(tests, names_of_shard_files_are_parsed);
+    tcase_add_test(tests, changed_bits_are_detected);
     tcase_add_test(tests, another_optimizer_or_model_is_refused);
     tcase_add_test(tests, lists_of_files_are_not_trusted);
-    tcase_add_test(tests, counts_must_fit_each_other);
-    tcase_add_test(tests, any_damage_is_noticed);
-    tcase_add_test(tests, shards_of_others_are_refused);
-    tcase_add_test(tests, shards_must_be_all_of_it_once);
-    tcase_add_test(tests, shards_that_make_no_sense);
+    tcase_add_test(tests, inconsistent_counts_are_refused);
+    tcase_add_test(tests, any_damage_is_detected);
+    tcase_add_test(tests, shards_of_other_states_are_refused);
+    tcase_add_test(tests, shards_must_cover_each_element_once);
+    tcase_add_test(tests, invalid_shards_are_refused);
     return run_suite("train/optimizer_shards", tests);
 }

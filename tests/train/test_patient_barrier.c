@@ -1,4 +1,4 @@
-/* test_patient_barrier.c: ranks wait for each other longer than any collective would, and not a moment longer than all of them live. */
+/* test_patient_barrier.c: ranks wait for each other longer than any collective, but only while all of them live. */
 #include "train/ranks/patient_barrier.h"
 
 #include "tests/dist/ranks.h"
@@ -6,10 +6,10 @@
 typedef struct {
     const char *engine;
     int late_ms;
-    int failing, dying; /* a rank; -1: none */
+    int failing, dying; /* number of a rank; -1: none */
 } scene;
 
-/* A collective gives up after a second here. */
+/* Here a collective times out after one second. */
 static void open_all(rm_ranks *ranks, int rank, int size, rm_kv *store, const char *engine) {
     rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 1000};
     *ranks = (rm_ranks){.rank = rank, .size = size, .store = store};
@@ -38,14 +38,14 @@ static void body(int rank, int size, rm_kv *store, void *context) {
     close_all(&ranks);
 }
 
-/* One fails: all do, and one says why. */
+/* If one rank fails, all fail, and one says why. */
 static void body_failing(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_ranks ranks;
     open_all(&ranks, rank, size, store, s->engine);
     need_ok(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0));
     double value = 1;
-    if (rank != s->failing) nap_ms(150); /* the one that fails waits, and looks for the others meanwhile */
+    if (rank != s->failing) nap_ms(150); /* the failing rank waits, and watches the others meanwhile */
     remat_status mine = rank == s->failing ? rm_fail(REMAT_IO, "the disk of rank %d is full", rank) : REMAT_OK;
     remat_status all = rm_patient_barrier(&ranks, mine, &value, 1);
     need(all == REMAT_IO, "%d", (int)all);
@@ -53,7 +53,7 @@ static void body_failing(int rank, int size, rm_kv *store, void *context) {
     close_all(&ranks);
 }
 
-/* One dies while the others wait: they hear of it within two seconds, far from any time-out. */
+/* One rank dies while the others wait: they detect it within two seconds, long before any timeout. */
 static void body_dying(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_ranks ranks;
@@ -69,7 +69,7 @@ static void body_dying(int rank, int size, rm_kv *store, void *context) {
     close_all(&ranks);
 }
 
-START_TEST(ranks_wait_for_those_who_are_late) {
+START_TEST(ranks_wait_for_late_ranks) {
     run_ranks(1, body, &(scene){.engine = "local"});
     run_ranks(2, body, &(scene){.engine = "local", .late_ms = 1500});
     run_ranks(5, body, &(scene){.engine = "local", .late_ms = 100});
@@ -84,7 +84,7 @@ static const char *const engines[] = {
 };
 enum { ENGINES = sizeof engines / sizeof *engines };
 
-START_TEST(one_fails_for_all) {
+START_TEST(one_failing_rank_fails_all) {
     for (int failing = 0; failing < 3; failing++) run_ranks(3, body_failing, &(scene){engines[_i], 0, failing, -1});
 }
 END_TEST
@@ -99,8 +99,8 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("patient_barrier");
     tcase_set_timeout(tests, 300);
-    tcase_add_test(tests, ranks_wait_for_those_who_are_late);
-    tcase_add_loop_test(tests, one_fails_for_all, 0, ENGINES);
+    tcase_add_test(tests, ranks_wait_for_late_ranks);
+    tcase_add_loop_test(tests, one_failing_rank_fails_all, 0, ENGINES);
     tcase_add_test(tests, a_death_ends_the_wait);
     Suite *suite = suite_create("train/patient_barrier");
     suite_add_tcase(suite, tests);

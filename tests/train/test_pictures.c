@@ -1,5 +1,4 @@
-/* test_pictures.c: pictures as data: what each kind of file means, what is done to a picture before a model reads it, and that this is a
- * function of (seed, epoch, sample) alone. */
+/* test_pictures.c: images as data: kinds of files, and transforms, which depend only on (seed, epoch, sample). */
 #include "train/tasks/task.h"
 #include "train/data/framing.h"
 #include "train/data/loader.h"
@@ -30,7 +29,7 @@ static const uint8_t bytes[48] = {0,  51, 102, 153, 204, 255, 5,  6,  7,   8,   
                                   27, 28, 29,  30,  31,  32,  33, 34, 35,  36,  37,  38,  39,  40,  41, 42};
 static const uint8_t idx_labels[] = {0, 0, 8, 1, 0, 0, 0, 2, 4, 9};
 
-/* Sample 1 of 2, in column 1 of 3, and what lies there. */
+/* Reads sample 1 of 2 into column 1 of 3, and compares its values. */
 static const float *second(rm_dataset *d, int32_t *label) {
     static float x[3 * 64];
     int32_t target[3];
@@ -39,13 +38,13 @@ static const float *second(rm_dataset *d, int32_t *label) {
     return x + d->shape.features;
 }
 
-/* Where the numbers of picture 1, channel c, row y, column x lie in the file's bytes. */
+/* The position of image 1, channel c, row y, column x in the file's bytes. */
 typedef int place(int c, int y, int x);
 static int in_planes(int c, int y, int x) { return 24 + c * 8 + y * 2 + x; } /* (2,3,4,2) */
 static int alone(int c, int y, int x) { return 24 + c * 0 + y * 4 + x; }     /* (2,6,4) */
 static int ambiguous(int c, int y, int x) { return 24 + c * 8 + y * 4 + x; } /* (2,3,2,4): as PyTorch has it */
 
-START_TEST(axes_of_arrays) {
+START_TEST(axes_of_arrays_are_recognised) {
     static const struct {
         const char *shape;
         int64_t C, H, W;
@@ -75,8 +74,8 @@ START_TEST(axes_of_arrays) {
 }
 END_TEST
 
-/* (N,H,W,C), where the second axis cannot be channels; floats stay as they are. */
-START_TEST(channels_behind) {
+/* (N,H,W,C), if the second axis cannot be the channels; floats stay unchanged. */
+START_TEST(channels_may_come_last) {
     float value[30];
     for (int i = 0; i < 30; i++) value[i] = (float)i / 8;
     rm_data_source source = {
@@ -90,20 +89,20 @@ START_TEST(channels_behind) {
         for (int p = 0; p < 10; p++) ck_assert(x[c * 10 + p] == value[p * 3 + c]);
     rm_dataset_close(d);
     source.channels = 1;
-    open_fails(source, REMAT_INVALID, "pictures of 3 channels, and --channels=1");
+    open_fails(source, REMAT_INVALID, "3 channels|--channels=1");
     source.channels = 0;
     value[7] = NAN;
     source.data = make_npy("n.npy", "<f4", "(1, 5, 2, 3)", value, sizeof value);
-    open_fails(source, REMAT_INVALID, "picture 0, channel 1, row 1, column 0 is ");
+    open_fails(source, REMAT_INVALID, "0, channel 1, row 1, column 0");
     source.data = make_npy("two.npy", "<f4", "(5, 6)", value, sizeof value);
-    open_fails(source, REMAT_INVALID, "pictures are (N,H,W), (N,C,H,W) or (N,H,W,C)");
+    open_fails(source, REMAT_INVALID, "(N,H,W)|(N,C,H,W)|(N,H,W,C)");
     source.data = make_npy("x.npy", "|u1", "(2, 6, 4)", bytes, 48);
     source.unlabelled = false;
     open_fails(source, REMAT_INVALID, "--labels=FILE");
 }
 END_TEST
 
-/* A CIFAR-10 file of so many pictures, whose bytes count up. */
+/* A CIFAR-10 file with this many images, whose bytes count up. */
 static const char *make_cifar(const char *name, int pictures, int first_label) {
     static uint8_t data[4 * 3073];
     for (int i = 0; i < pictures * 3073; i++) data[i] = (uint8_t)(i * 7);
@@ -111,7 +110,7 @@ static const char *make_cifar(const char *name, int pictures, int first_label) {
     return make_file(name, data, (size_t)pictures * 3073);
 }
 
-START_TEST(cifar) {
+START_TEST(cifar_files_are_read) {
     char list[600];
     static float x[3072];
     int32_t label;
@@ -129,7 +128,7 @@ START_TEST(cifar) {
         for (int k = 0; k < 3072; k++) ck_assert(x[k] == (float)((uint8_t)((k + 1) * 7) / 255.0));
         rm_dataset_close(d);
     }
-    mkdir(in_scratch("set1"), 0700); /* which set[1] would be, as a pattern */
+    mkdir(in_scratch("set1"), 0700); /* a match of set[1], if it were a pattern */
     mkdir(in_scratch("set[1]"), 0700);
     make_cifar("set1/data_batch_1.bin", 2, 3);
     make_cifar("set[1]/data_batch_9.bin", 1, 6);
@@ -141,14 +140,14 @@ START_TEST(cifar) {
         ck_assert_int_eq(label, 4 + i);
     }
     rm_dataset_close(d);
-    open_fails((rm_data_source){.data = one, .labels = one}, REMAT_INVALID, "has its labels in it: leave --labels out");
-    open_fails((rm_data_source){.data = one, .classes = 9}, REMAT_INVALID, "has 10 classes, and --classes=9");
-    open_fails((rm_data_source){.data = make_cifar("d.bin", 1, 10)}, REMAT_IO, "picture 0 has the label 10");
-    open_fails((rm_data_source){.data = make_file("e.bin", bytes, 48)}, REMAT_IO, "3073 for each picture");
+    open_fails((rm_data_source){.data = one, .labels = one}, REMAT_INVALID, "labels|--labels");
+    open_fails((rm_data_source){.data = one, .classes = 9}, REMAT_INVALID, "10 classes|--classes=9");
+    open_fails((rm_data_source){.data = make_cifar("d.bin", 1, 10)}, REMAT_IO, "0|label|10");
+    open_fails((rm_data_source){.data = make_file("e.bin", bytes, 48)}, REMAT_IO, "3073");
 }
 END_TEST
 
-/* ---- Framing ----------------------------------------------------------------------------------------------------- */
+/* ---- Transforms -------------------------------------------------------------------------------------------------- */
 
 enum { SIDE = 6 };
 
@@ -164,7 +163,7 @@ static void frame(const rm_framing *f, const rm_array *picture, const char *norm
     rm_framing_apply(f, picture, 1, &n, line, out);
 }
 
-START_TEST(a_crop_is_a_window_of_the_padded_picture) {
+START_TEST(crops_are_windows_of_the_padded_image) {
     static uint8_t data[SIDE * SIDE];
     rm_augment augment;
     int flipped = 0, moved[5] = {0};
@@ -190,8 +189,8 @@ START_TEST(a_crop_is_a_window_of_the_padded_picture) {
 }
 END_TEST
 
-/* Each of the three alone decides. */
-START_TEST(what_is_drawn_depends_on_seed_epoch_and_sample) {
+/* Each of the three alone changes the transform. */
+START_TEST(transforms_depend_on_seed_epoch_and_sample) {
     const rm_augment augment = {.resized_crop = true};
     int same = 0;
     for (int i = 0; i < 100; i++) {
@@ -210,8 +209,8 @@ START_TEST(what_is_drawn_depends_on_seed_epoch_and_sample) {
 }
 END_TEST
 
-/* Pillow's numbers: Image.fromarray(floats).resize((4, 6), BILINEAR), and of that the middle 4 rows. */
-START_TEST(resizing_is_pillows) {
+/* Pillow's numbers: the middle 4 rows of Image.fromarray(floats).resize((4, 6), BILINEAR). */
+START_TEST(resizing_matches_pillow) {
     static uint8_t data[15 * 10];
     for (int i = 0; i < 15 * 10; i++) data[i] = (uint8_t)(i * i % 251);
     rm_array picture = picture_of(data, 15, 10);
@@ -231,17 +230,17 @@ START_TEST(resizing_is_pillows) {
 }
 END_TEST
 
-START_TEST(flags_that_make_no_sense) {
+START_TEST(invalid_transform_flags_are_refused) {
     rm_augment a;
     rm_normalize n;
-    ck_fails(rm_augment_parse("crop", &a), REMAT_INVALID, "there is no 'crop'");
-    ck_fails(rm_augment_parse("crop:0", &a), REMAT_INVALID, "there is no 'crop:0'");
-    ck_fails(rm_augment_parse("flip,turn", &a), REMAT_INVALID, "there is no 'turn'");
-    ck_fails(rm_augment_parse("crop:2,resized-crop", &a), REMAT_INVALID, "one of the two");
+    ck_fails(rm_augment_parse("crop", &a), REMAT_INVALID, "'crop'");
+    ck_fails(rm_augment_parse("crop:0", &a), REMAT_INVALID, "'crop:0'");
+    ck_fails(rm_augment_parse("flip,turn", &a), REMAT_INVALID, "'turn'");
+    ck_fails(rm_augment_parse("crop:2,resized-crop", &a), REMAT_INVALID, "crop|resized-crop");
     ck_ok(rm_augment_parse("none", &a));
     ck_fails(rm_normalize_parse("0.5", 3, &n), REMAT_INVALID, "MEAN:STD");
     ck_fails(rm_normalize_parse("0.5:0", 3, &n), REMAT_INVALID, "MEAN:STD");
-    ck_fails(rm_normalize_parse("0:1,0:1", 3, &n), REMAT_INVALID, "2 pairs, and pictures have 3 channels");
+    ck_fails(rm_normalize_parse("0:1,0:1", 3, &n), REMAT_INVALID, "2 pairs|3 channels");
     ck_fails(rm_normalize_parse("0:1,0:1,", 1, &n), REMAT_INVALID, "MEAN:STD");
     ck_ok(rm_normalize_parse("1:2,3:4,5:6", 3, &n));
     ck_assert(n.mean[1] == 3 && n.deviation[2] == 6);
@@ -250,14 +249,14 @@ END_TEST
 
 /* ---- Order ------------------------------------------------------------------------------------------------------- */
 
-/* A loader of pictures that are changed, as rank r of W, with so many threads. */
+/* A loader of transformed images, as rank r of W, with this many threads. */
 static void load(rm_dataset *d, int64_t rank, int64_t size, int64_t threads, rm_loader *out) {
     ck_ok(rm_loader_create(
         d, &(rm_loader_config){.batch = 4, .shuffle = true, .rank = rank, .size = size, .threads = threads}, out));
 }
 
-/* Any number of threads, ranks and restarts see the same pictures. */
-START_TEST(the_same_pictures_for_all) {
+/* Any number of threads, ranks and restarts gives the same images. */
+START_TEST(images_do_not_depend_on_threads_or_ranks) {
     uint8_t data[2000];
     enum { FEATURES = 100, UPDATES = 12 };
     for (int i = 0; i < 2000; i++) data[i] = (uint8_t)(i * 31);
@@ -289,8 +288,8 @@ START_TEST(the_same_pictures_for_all) {
 }
 END_TEST
 
-/* One epoch's pictures are not the next one's. */
-START_TEST(every_epoch_anew) {
+/* Transforms differ between epochs. */
+START_TEST(transforms_differ_between_epochs) {
     float first[24], second_time[24];
     int32_t label;
     rm_data_source source = {
@@ -310,14 +309,14 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("pictures");
-    tcase_add_test(tests, axes_of_arrays);
-    tcase_add_test(tests, channels_behind);
-    tcase_add_test(tests, cifar);
-    tcase_add_test(tests, a_crop_is_a_window_of_the_padded_picture);
-    tcase_add_test(tests, what_is_drawn_depends_on_seed_epoch_and_sample);
-    tcase_add_test(tests, resizing_is_pillows);
-    tcase_add_test(tests, flags_that_make_no_sense);
-    tcase_add_test(tests, the_same_pictures_for_all);
-    tcase_add_test(tests, every_epoch_anew);
+    tcase_add_test(tests, axes_of_arrays_are_recognised);
+    tcase_add_test(tests, channels_may_come_last);
+    tcase_add_test(tests, cifar_files_are_read);
+    tcase_add_test(tests, crops_are_windows_of_the_padded_image);
+    tcase_add_test(tests, transforms_depend_on_seed_epoch_and_sample);
+    tcase_add_test(tests, resizing_matches_pillow);
+    tcase_add_test(tests, invalid_transform_flags_are_refused);
+    tcase_add_test(tests, images_do_not_depend_on_threads_or_ranks);
+    tcase_add_test(tests, transforms_differ_between_epochs);
     return run_suite("pictures", tests);
 }

@@ -1,10 +1,12 @@
-/* test_plans.c: the program's models under random plans: any strategy, a budget anywhere between the least and what keeping everything
- * takes, lean or not, spilled to a file, or a plan of no strategy at all; alone and on up to four ranks, of which each has a plan of its
- * own. Losses, norms, and in the end all parameters, running statistics and the optimizer's state are, bit for bit, those of the
- * same job with everything kept, and bytes are those that were planned. For 300 plans of each model, longer than ctest waits:
+/* test_plans.c: the program's models under random plans: any strategy, any budget between the smallest and that of
+ * keeping everything, lean or not, spilled to a file, or a random plan; on one to four ranks, each with its own plan.
+ * Losses, norms, and the final parameters, running statistics and optimizer state are bit-identical to those of the
+ * same job with everything kept, and the used bytes are the planned ones. 300 plans of each model take longer than
+ * ctest's limit:
  *     REMAT_LONG_TESTS=1 build/release/tests/train_test_plans
  *
- * A job is a number of ranks, a tile, micro steps and so on: what may decide bits. Ranks are threads (tests/engine/team.h). */
+ * A job consists of everything that may decide bits: the number of ranks, the tile, micro steps and so on. Ranks are
+ * threads (tests/engine/team.h). */
 #include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/engine/team.h"
@@ -49,7 +51,7 @@ enum { MODELS = sizeof models / sizeof *models };
 typedef struct {
     rm_model model;
     int size;
-    remat_ranks ranks; /* like these */
+    remat_ranks ranks; /* template for every rank */
     remat_config config;
 } job;
 
@@ -69,13 +71,13 @@ static void begin_job(job *j, int model, int number) {
     j->config.seed = (uint64_t)number;
 }
 
-/* What one rank is to do, and what came of it. */
+/* The task of one rank, and its results. */
 typedef struct {
     const job *job;
     remat_config config;
     char *steps, what[160];
     double loss[STEPS + 1], norm[STEPS];
-    unsigned char *end; /* all that is there then */
+    unsigned char *end; /* all arrays at the end */
     size_t bytes;
     uint64_t recomputed;
 } member;
@@ -155,7 +157,7 @@ static remat_status no_sum(void *context, double *values, int64_t n) {
     return (void)context, (void)values, (void)n, REMAT_OK;
 }
 
-/* What it would be as one of the ranks; nothing runs. */
+/* A session as one of the ranks, only for its plan. */
 static remat_status planned(const job *j, int rank, remat_config config, remat_session **s) {
     remat_ranks ranks = j->ranks;
     ranks.struct_bytes = sizeof ranks;
@@ -167,7 +169,7 @@ static remat_status planned(const job *j, int rank, remat_config config, remat_s
     return remat_session_create(j->model.graph, j->model.loss, &config, s);
 }
 
-/* Every third time the least. */
+/* Every third time the smallest budget. */
 static uint64_t draw_budget(const job *j, int rank, remat_config config, uint64_t everything) {
     remat_session *s;
     config.memory_budget = 1;
@@ -217,7 +219,7 @@ static void expect_same(const member *kept, const member *m, const char *model, 
                   number, m->what);
 }
 
-/* One after the other the plans of a job, against what it is with everything kept. How many recomputed. */
+/* Compares the plans of a job, one after the other, with keeping everything. Returns how many recomputed. */
 static int try_job(int model, int number, int plans) {
     static member kept[RANKS], m[RANKS];
     int recomputed = 0;
@@ -243,8 +245,8 @@ static int try_job(int model, int number, int plans) {
     return recomputed;
 }
 
-START_TEST(a_plan_never_decides_bits) {
-    const bool large = !strcmp(models[_i].name, "resnet18"); /* to draw its weights takes longer than all else */
+START_TEST(bits_do_not_depend_on_the_plan) {
+    const bool large = !strcmp(models[_i].name, "resnet18"); /* initialising its weights takes most of the time */
     int recomputed = 0, jobs = rm_cases(JOBS, large ? 2 : JOBS), plans = rm_cases(300 / JOBS, large ? 1 : 2);
     for (int number = 0; number < jobs; number++) recomputed += try_job(_i, number, plans);
     ck_assert_int_gt(recomputed, 0);
@@ -255,7 +257,7 @@ int main(void) {
     Suite *suite = suite_create("plans");
     TCase *tests = tcase_create("plans");
     tcase_set_timeout(tests, 3600);
-    tcase_add_loop_test(tests, a_plan_never_decides_bits, 0, MODELS);
+    tcase_add_loop_test(tests, bits_do_not_depend_on_the_plan, 0, MODELS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

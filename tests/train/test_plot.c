@@ -1,5 +1,5 @@
-/* test_plot.c: pictures. What cannot be drawn is refused before anything runs; what is drawn is whole, of the kind its
- * name says, and holds the peak, however many steps are thinned. Skips the drawing where gnuplot is not installed. */
+/* test_plot.c: plots. An impossible plot is refused before anything runs. Files are complete, of the kind given by
+ * their name, and show the peak even if steps are thinned. Skips the drawing if gnuplot is not installed. */
 #include "train/report/plot_timeline.c" /* for thin() */
 
 #include "tests/train/train_test.h"
@@ -18,22 +18,22 @@ static const char *contents(const char *path) {
 
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(refused_before_anything) {
-    ck_fails(rm_plot_check("a.jpg"), REMAT_INVALID, "ends in .svg, .png or .html");
-    ck_fails(rm_plot_check(".svg"), REMAT_INVALID, "ends in .svg");
-    ck_fails(rm_plot_check("svg"), REMAT_INVALID, "ends in .svg");
+START_TEST(impossible_plots_are_refused_first) {
+    ck_fails(rm_plot_check("a.jpg"), REMAT_INVALID, ".svg|.png|.html");
+    ck_fails(rm_plot_check(".svg"), REMAT_INVALID, ".svg");
+    ck_fails(rm_plot_check("svg"), REMAT_INVALID, ".svg");
     ck_ok(rm_plot_check(NULL));
     if (have_gnuplot()) {
-        ck_fails(rm_plot_check("/nowhere/a.svg"), REMAT_IO, "choose another place for --plot");
+        ck_fails(rm_plot_check("/nowhere/a.svg"), REMAT_IO, "--plot");
         ck_ok(rm_plot_check(in_scratch("a.svg")));
-        ck_assert(access(in_scratch("a.svg"), F_OK)); /* trying leaves nothing behind */
+        ck_assert(access(in_scratch("a.svg"), F_OK)); /* the check leaves no file */
         make_file("there.svg", "there", 5);
         ck_ok(rm_plot_check(in_scratch("there.svg")));
         ck_assert_str_eq(contents(in_scratch("there.svg")), "there");
     }
     char *path = strdup(getenv("PATH"));
     setenv("PATH", scratch(), 1);
-    ck_fails(rm_plot_check(in_scratch("a.svg")), REMAT_MISSING, "apt-get install gnuplot-nox");
+    ck_fails(rm_plot_check(in_scratch("a.svg")), REMAT_MISSING, "gnuplot-nox");
     setenv("PATH", path, 1);
     free(path);
 }
@@ -41,8 +41,8 @@ END_TEST
 
 /* ---- Thinning ---------------------------------------------------------------------------------------------------- */
 
-/* Random walks of many steps, in which many take no time: the largest and the least of every column stay. */
-START_TEST(thinning_loses_no_peak) {
+/* Random walks of many steps, many of which take no time: the maximum and minimum of every column stay. */
+START_TEST(thinning_keeps_peaks) {
     enum { MOST = 200000 };
     static remat_live_point point[MOST];
     static int64_t kept[4 * COLUMNS + 8];
@@ -70,8 +70,8 @@ END_TEST
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
 
-/* Wherever the peak is, its words leave room at one end for those of the arena and the budget, which go there. */
-START_TEST(words_are_not_written_over_each_other) {
+/* Wherever the peak is, its label leaves space at one end for the labels of the arena and the budget. */
+START_TEST(labels_do_not_overlap) {
     remat_live_point point[] = {{0, 0, {0}, 0, {0}}, {1, 0, {64800}, 0, {0}}, {2, 0, {0}, 0, {0}}};
     for (uint64_t begin = 0; begin < 1000; begin += 50)
         for (uint64_t end = begin + 1; end < 1000; end += 50) {
@@ -88,10 +88,10 @@ END_TEST
 
 /* ---- Drawing ----------------------------------------------------------------------------------------------------- */
 
-/* Names that would break a script or a page if they were not quoted. */
+/* Names that would break an unquoted script or page. */
 static const char *const names[] = {"plain.svg", "it's 100% \"quoted\".svg", "p.png", "a<b>&c.html"};
 
-START_TEST(drawings_are_whole) {
+START_TEST(plots_are_complete) {
     remat_live_point point[] = {
         {0, 0, {10, 0, 0, 5}, 0, {0}}, {1, 10, {10, 1000, 0, 70}, 0, {0}}, {2, 20, {10, 500, 30, 0}, 0, {0}}};
     remat_live_point measured[] = {
@@ -128,9 +128,9 @@ START_TEST(drawings_are_whole) {
 }
 END_TEST
 
-/* ---- Strangers' texts -------------------------------------------------------------------------------------------- */
+/* ---- Untrusted texts --------------------------------------------------------------------------------------------- */
 
-/* Each would touch a file `ran`, or break a script, a page or a terminal, if some program read it as more than a text. */
+/* Each would create a file `ran`, or break a script, a page or a terminal, if a program interpreted it. */
 static const char *const hostile[] = {"a\nsystem('touch ran')\n#",
                                       "'\nsystem(\"touch ran\")\n'",
                                       "`touch ran`",
@@ -161,8 +161,8 @@ static const char *output_of(const char *command) {
     return text;
 }
 
-/* gnuplot prints the very text, but for bytes that are no printable characters. */
-START_TEST(gnuplot_reads_strangers_texts_as_texts) {
+/* gnuplot prints exactly this text, except for unprintable bytes. */
+START_TEST(gnuplot_does_not_interpret_untrusted_texts) {
     if (!have_gnuplot()) return;
     ck_assert_int_eq(chdir(scratch()), 0);
     char quoted[256], shown[256], script[300];
@@ -173,7 +173,7 @@ START_TEST(gnuplot_reads_strangers_texts_as_texts) {
     strcat(rm_printable(shown), "\n");
     ck_assert_str_eq(output_of("gnuplot -d script"), shown);
     char cut[4096] = "";
-    for (size_t room = 8; room < 24; room++) { /* cut anywhere, it is still one string */
+    for (size_t room = 8; room < 24; room++) { /* truncated anywhere, it is still one string */
         strcat(strcat(cut, "\nprint "), rm_plot_quote(hostile[_i], quoted, room));
         ck_assert_uint_lt(strlen(quoted), room);
     }
@@ -183,7 +183,7 @@ START_TEST(gnuplot_reads_strangers_texts_as_texts) {
 }
 END_TEST
 
-START_TEST(shells_read_strangers_texts_as_texts) {
+START_TEST(shells_do_not_interpret_untrusted_texts) {
     ck_assert_int_eq(chdir(scratch()), 0);
     char quoted[256], command[300];
     snprintf(command, sizeof command, "printf %%s %s", rm_shell_quote(hostile[_i], quoted, sizeof quoted));
@@ -193,11 +193,11 @@ START_TEST(shells_read_strangers_texts_as_texts) {
 }
 END_TEST
 
-/* Flags, the file's name and the temporary directory's: nothing runs, and the picture is whole. */
-START_TEST(pictures_run_nothing) {
+/* In flags, the file's name and the temporary directory's name: nothing runs, and the plot is complete. */
+START_TEST(plots_do_not_run_untrusted_texts) {
     if (!have_gnuplot()) return;
     ck_assert_int_eq(chdir(scratch()), 0);
-    ck_assert_int_eq(mkdir(hostile[_i], 0700), 0); /* a relative path, which begins with the text */
+    ck_assert_int_eq(mkdir(hostile[_i], 0700), 0); /* a relative path that starts with the text */
     setenv("TMPDIR", hostile[_i], 1);
     remat_live_point point[] = {{0, 0, {10, 0, 0, 5}, 0, {0}}, {1, 10, {10, 1000, 0, 70}, 0, {0}}};
     remat_plan_summary plan = {
@@ -228,8 +228,8 @@ START_TEST(pictures_run_nothing) {
 }
 END_TEST
 
-/* One that says nothing: how it ended is told. */
-START_TEST(a_failing_gnuplot_is_told) {
+/* If gnuplot prints nothing, its exit status is reported. */
+START_TEST(failing_gnuplot_is_reported) {
     make_file("gnuplot", "#!/bin/sh\necho no fonts today >&2\nexit 3\n", 41);
     chmod(in_scratch("gnuplot"), 0755);
     char path[4096];
@@ -245,21 +245,21 @@ START_TEST(a_failing_gnuplot_is_told) {
     o.plot = in_scratch("a.svg");
     ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "no fonts today");
     make_file("gnuplot", "#!/bin/sh\nexit 4\n", 17);
-    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "it ended with status 4 and no picture");
+    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "status 4");
     make_file("gnuplot", "#!/bin/sh\nkill -9 $$\n", 21);
-    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "it was ended by signal 9");
+    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "signal 9");
     make_file("gnuplot", "#!/bin/sh\nexit 0\n", 17);
-    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "it ended with status 0 and no picture");
+    ck_fails(rm_plot_timeline(&o, &plan, &timeline), REMAT_INTERNAL, "status 0");
     ck_assert(access(in_scratch("a.svg"), F_OK));
     unlink(in_scratch("gnuplot"));
-    ck_assert_msg(rmdir(scratch()) == 0, "something was left behind"); /* nothing else is in it */
+    ck_assert_msg(rmdir(scratch()) == 0, "files are left"); /* the directory must be empty */
     mkdir(scratch(), 0700);
     o.plot = NULL;
     rm_options_free(&o);
 }
 END_TEST
 
-/* As they would be typed. */
+/* Flags are shown as they would be typed. */
 START_TEST(flags_are_readable) {
     char *line[] = {"--dropout=0.2", "--lr=1e-3", "--memory-budget=64MiB", "--no-fold", "--json", "--seq-len=4096"};
     char text[400];
@@ -285,14 +285,14 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("plot");
-    tcase_add_test(tests, refused_before_anything);
-    tcase_add_loop_test(tests, thinning_loses_no_peak, 0, 12);
-    tcase_add_test(tests, words_are_not_written_over_each_other);
-    tcase_add_loop_test(tests, drawings_are_whole, 0, (int)(sizeof names / sizeof names[0]));
-    tcase_add_loop_test(tests, gnuplot_reads_strangers_texts_as_texts, 0, HOSTILE);
-    tcase_add_loop_test(tests, shells_read_strangers_texts_as_texts, 0, HOSTILE);
-    tcase_add_loop_test(tests, pictures_run_nothing, 0, HOSTILE);
-    tcase_add_test(tests, a_failing_gnuplot_is_told);
+    tcase_add_test(tests, impossible_plots_are_refused_first);
+    tcase_add_loop_test(tests, thinning_keeps_peaks, 0, 12);
+    tcase_add_test(tests, labels_do_not_overlap);
+    tcase_add_loop_test(tests, plots_are_complete, 0, (int)(sizeof names / sizeof names[0]));
+    tcase_add_loop_test(tests, gnuplot_does_not_interpret_untrusted_texts, 0, HOSTILE);
+    tcase_add_loop_test(tests, shells_do_not_interpret_untrusted_texts, 0, HOSTILE);
+    tcase_add_loop_test(tests, plots_do_not_run_untrusted_texts, 0, HOSTILE);
+    tcase_add_test(tests, failing_gnuplot_is_reported);
     tcase_add_test(tests, flags_are_readable);
     return run_suite("train/plot", tests);
 }

@@ -1,5 +1,5 @@
-/* test_predict.c: what `remat predict` writes is what `remat eval` judges, sample by sample; and saved weights are not tried on data
- * unlike those they were trained on. */
+/* test_predict.c: `remat eval` scores exactly what `remat predict` writes, sample by sample; saved weights are refused
+ * on data of another shape than in training. */
 #include "train/tasks/task.h"
 #include "train/data/dataset.h"
 #include "train/data/npy.h"
@@ -29,7 +29,7 @@ static double number_after(const char *label) {
     return strtod(at + strlen(label), NULL);
 }
 
-/* Rows of CSV as the program has printed them. */
+/* The rows of CSV that the program has printed. */
 static void read_rows(int64_t rows, int64_t columns, double *out) {
     const char *at = program_output;
     char *end;
@@ -41,9 +41,9 @@ static void read_rows(int64_t rows, int64_t columns, double *out) {
     ck_assert_int_eq(*at, 0);
 }
 
-/* ---- The same as eval ------------------------------------------------------------------------------------------- */
+/* ---- Agreement with eval ----------------------------------------------------------------------------------------- */
 
-/* Of batches of 4 the last is short; a run's plan, budget and shards do not matter, nor does another --batch. */
+/* The last batch of 4 is short. The run's plan, budget and shards do not matter, nor does another --batch. */
 static void compare_with_eval(const char *state, const char *more) {
     double p[N * CLASSES], loss = 0;
     int right = 0;
@@ -65,7 +65,7 @@ static void compare_with_eval(const char *state, const char *more) {
     ck_assert_msg(fabs(loss - eval_loss) < 1e-6, "loss %.9g, not %.9g", loss, eval_loss);
 }
 
-START_TEST(classes_are_those_of_eval) {
+START_TEST(predicted_classes_match_eval) {
     static const char *const runs[] = {"", "--rows --checkpoint-segments=2", "--memory-budget=10MiB --calibration=off",
                                        "--deterministic-world=2"};
     make_images();
@@ -81,8 +81,8 @@ START_TEST(classes_are_those_of_eval) {
 }
 END_TEST
 
-/* A step over all samples that changes nothing gets as many right as an evaluation of what it leaves. */
-START_TEST(training_accuracy_is_that_of_eval) {
+/* A step over all samples with learning rate 0 has the accuracy of an evaluation. */
+START_TEST(training_accuracy_matches_eval) {
     static const char *const runs[] = {"", "--rows --tile=1 --checkpoint-segments=2",
                                        "--memory-budget=10MiB --calibration=off"};
     make_images();
@@ -100,7 +100,7 @@ START_TEST(training_accuracy_is_that_of_eval) {
 }
 END_TEST
 
-START_TEST(files_have_the_same_numbers) {
+START_TEST(csv_and_npy_have_the_same_numbers) {
     make_images();
     char *state = in_scratch("st"), *csv = in_scratch("p.csv"), *npy = in_scratch("p.npy");
     double p[N * CLASSES];
@@ -129,7 +129,7 @@ START_TEST(files_have_the_same_numbers) {
 }
 END_TEST
 
-START_TEST(values_are_those_of_eval) {
+START_TEST(predicted_values_match_eval) {
     enum { SAMPLES = 10, T = 12 };
     char *state = in_scratch("st");
     double p[SAMPLES], loss = 0;
@@ -153,7 +153,7 @@ END_TEST
 
 /* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
-/* What was predicted before stays when there is no room, and nothing is left beside it. */
+/* If the disk is full, the earlier file stays, and no temporary file is left. */
 START_TEST(a_full_disk_keeps_the_earlier_file) {
     char *state = in_scratch("st"), *npy = in_scratch("p.npy"), *beside = in_scratch("p.npy.unfinished");
     struct stat before, after;
@@ -167,15 +167,15 @@ START_TEST(a_full_disk_keeps_the_earlier_file) {
     int status = run_program("predict --resume=%s --out=%s", state, npy);
     setrlimit(RLIMIT_FSIZE, &old);
     ck_assert_int_eq(status, 1);
-    ck_assert_msg(strstr(program_errors, "make room"), "%s", program_errors);
+    ck_says_all(program_errors, "make room");
     ck_assert_int_eq(stat(npy, &after), 0);
     ck_assert(before.st_ino == after.st_ino && before.st_size == after.st_size && access(beside, F_OK));
     ck_assert_int_eq(symlink("/dev/full", in_scratch("full.csv")), 0);
-    ck_refuses(1, "make room", "predict --resume=%s --out=%s", state, in_scratch("full.csv"));
+    ck_refuses(1, "full.csv", "predict --resume=%s --out=%s", state, in_scratch("full.csv"));
 }
 END_TEST
 
-/* Two samples of `features` features at each of `timesteps`. */
+/* Two samples with `features` features at each of `timesteps`. */
 static const char *make_features(const char *name, int timesteps, int features) {
     char header[118];
     uint8_t file[128 + 100] = "\x93NUMPY\1\0\x76\0";
@@ -186,7 +186,7 @@ static const char *make_features(const char *name, int timesteps, int features) 
     return make_file(name, file, 128 + 2 * (size_t)(timesteps * features));
 }
 
-START_TEST(data_unlike_those_of_training) {
+START_TEST(data_of_another_shape_are_refused) {
     static const uint8_t two[] = {0, 0, 8, 1, 0, 0, 0, 2, 0, 1};
     const char *x = make_features("x.npy", 4, 3), *wide = make_features("wide.npy", 4, 5),
                *brief = make_features("brief.npy", 3, 3), *y = make_file("y", two, sizeof two),
@@ -196,35 +196,31 @@ START_TEST(data_unlike_those_of_training) {
              x, y);
     static const char *const commands[] = {"train", "plan"};
     for (int i = 0; i < 2; i++) {
-        ck_refuses(2, "wide.npy has 5 features a timestep, and --data=", "%s %s --eval-data=%s --eval-labels=%s",
-                   commands[i], train, wide, y);
-        ck_refuses(2, "brief.npy has 3 timesteps a sample, and 4 are asked for, by --seq-len or by the data",
-                   "%s %s --eval-data=%s --eval-labels=%s", commands[i], train, brief, y);
-        ck_refuses(2, "say --eval-labels=FILE", "%s %s --eval-data=%s", commands[i], train, x);
+        ck_refuses(2, "wide.npy|5 features|--data=", "%s %s --eval-data=%s --eval-labels=%s", commands[i], train, wide,
+                   y);
+        ck_refuses(2, "brief.npy|3 timesteps|4|--seq-len", "%s %s --eval-data=%s --eval-labels=%s", commands[i], train,
+                   brief, y);
+        ck_refuses(2, "--eval-labels=FILE", "%s %s --eval-data=%s", commands[i], train, x);
     }
     ck_runs("train %s --steps=1 --save=%s", train, state);
-    ck_refuses(2, "wide.npy has 5 features a timestep, and the model was trained on 3", "predict --resume=%s --data=%s",
-               state, wide);
-    ck_refuses(2, "wide.npy has 5 features a timestep, and the model was trained on 3",
-               "eval --resume=%s --data=%s --labels=%s", state, wide, y);
-    ck_refuses(2, "there are no data: say --data=FILE and --labels=FILE; those that the run was trained on are not",
-               "eval --resume=%s", state);
-    ck_refuses(2, "there are no labels for ", "eval --resume=%s --data=%s", state, x);
-    ck_refuses(2, "there are no data: say --data=FILE; those", "predict --resume=%s", state);
+    ck_refuses(2, "wide.npy|5 features|model|3", "predict --resume=%s --data=%s", state, wide);
+    ck_refuses(2, "wide.npy|5 features|model|3", "eval --resume=%s --data=%s --labels=%s", state, wide, y);
+    ck_refuses(2, "--data=FILE|--labels=FILE", "eval --resume=%s", state);
+    ck_refuses(2, "labels", "eval --resume=%s --data=%s", state, x);
+    ck_refuses(2, "--data=FILE", "predict --resume=%s", state);
     ck_runs("predict --resume=%s --data=%s --seq-len=3", state, brief);
-    ck_refuses(2, "would be written over --data=", "predict --resume=%s --data=%s --out=%s", state, x, x);
-    ck_refuses(2, "--rows=true does not agree with the training state", "eval --resume=%s --data=%s --labels=%s --rows",
-               state, x, y);
+    ck_refuses(2, "--data=", "predict --resume=%s --data=%s --out=%s", state, x, x);
+    ck_refuses(2, "--rows=true|training state", "eval --resume=%s --data=%s --labels=%s --rows", state, x, y);
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("predict");
-    tcase_add_test(tests, classes_are_those_of_eval);
-    tcase_add_test(tests, training_accuracy_is_that_of_eval);
-    tcase_add_test(tests, files_have_the_same_numbers);
-    tcase_add_test(tests, values_are_those_of_eval);
+    tcase_add_test(tests, predicted_classes_match_eval);
+    tcase_add_test(tests, training_accuracy_matches_eval);
+    tcase_add_test(tests, csv_and_npy_have_the_same_numbers);
+    tcase_add_test(tests, predicted_values_match_eval);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_file);
-    tcase_add_test(tests, data_unlike_those_of_training);
+    tcase_add_test(tests, data_of_another_shape_are_refused);
     return run_suite("train/predict", tests);
 }

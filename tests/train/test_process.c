@@ -1,5 +1,5 @@
-/* test_process.c: what the whole process takes, as the system counts it (VmHWM), against what was planned: no more than
- * one per cent above the arena and the plan's tables, plus a fixed overhead for code, libraries and their buffers. */
+/* test_process.c: the memory of the whole process, as the system counts it (VmHWM), compared with the plan: at most one
+ * per cent above the arena and the plan's tables, plus a fixed overhead for code, libraries and their buffers. */
 #include "tests/cases.h"
 #include "tests/train/train_test.h"
 
@@ -8,7 +8,7 @@
 #include "engine/remat.h"
 
 static const struct {
-    int timesteps; /* 0: the task has its own */
+    int timesteps; /* 0: the task's default */
     const char *flags;
 } runs[] = {
     {512, "--hidden=32 --batch=4 --checkpoint=none"},
@@ -27,7 +27,7 @@ static const struct {
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
 
-/* The run's flags; of half the length where few cases are tried. */
+/* The run's flags, with half the length if few cases are tried. */
 static const char *flags_of(int run) {
     static char flags[300];
     int n = snprintf(flags, sizeof flags, "--steps=2 %s", runs[run].flags);
@@ -60,7 +60,7 @@ static uint64_t number(const json_t *event, const char *name) {
     return (uint64_t)json_integer_value(value);
 }
 
-/* A header for so many bytes of images of 28 x 28, or of labels, and the bytes: the numbers from 0 to 9 in turn. */
+/* An IDX file with this many bytes of 28 x 28 images, or of labels: the numbers 0 to 9 repeated. */
 static const char *make_idx(const char *name, bool images, size_t count) {
     static uint8_t all[16 + 100 * 784];
     size_t head = images ? 16 : 8, bytes = count * (images ? 784 : 1);
@@ -74,7 +74,7 @@ static const char *make_idx(const char *name, bool images, size_t count) {
     return make_file(name, all, head + bytes);
 }
 
-/* What the task of the run reads, as flags. */
+/* The flags for the data of the run's task. */
 static const char *data_flags(const char *run) {
     static char flags[600];
     if (strstr(run, "--task=classify"))
@@ -104,7 +104,7 @@ static void ck_within(const char *metrics, const char *run) {
     json_decref(end);
 }
 
-START_TEST(the_process_stays_within) {
+START_TEST(process_stays_within_the_plan) {
     const char *metrics = in_scratch("metrics.jsonl");
     const char *flags = flags_of(_i);
     ck_runs("train %s --metrics=%s --threads=2 %s", data_flags(flags), metrics, flags);
@@ -112,8 +112,8 @@ START_TEST(the_process_stays_within) {
 }
 END_TEST
 
-/* Single arrays here are larger than what a process may take above its budget. */
-START_TEST(files_take_nothing_beside) {
+/* Single arrays are larger than the allowed overhead of the process. */
+START_TEST(writing_files_takes_no_additional_memory) {
     static const char run[] = "--hidden=1200 --seq-len=8 --batch=1";
     const char *text = data_flags(run), *metrics = in_scratch("metrics.jsonl"), *more = in_scratch("more.jsonl");
     const char *folder = in_scratch("saved"), *gradients = in_scratch("gradients");
@@ -127,7 +127,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("process");
-    tcase_add_loop_test(tests, the_process_stays_within, 0, RUNS);
-    tcase_add_test(tests, files_take_nothing_beside);
+    tcase_add_loop_test(tests, process_stays_within_the_plan, 0, RUNS);
+    tcase_add_test(tests, writing_files_takes_no_additional_memory);
     return run_suite("process", tests);
 }

@@ -1,6 +1,6 @@
-/* test_restarts.c: ranks of a job are killed at random moments, and the launcher starts the job again, which goes on from the
- * last state it saved: in the end parameters and the optimizer's state have the same bits as those of a job that was left
- * alone. Also a job that goes on with other ranks. REMAT_LONG_TESTS=1 kills 20 times a case, else it is 2. */
+/* test_restarts.c: ranks of a job are killed at random moments, and the launcher restarts the job, which continues from
+ * its last saved state. In the end parameters and optimizer state have the same bits as those of an undisturbed job.
+ * Also jobs resumed on other ranks. REMAT_LONG_TESTS=1 kills 20 times per case instead of twice. */
 #include "tests/cases.h"
 #include "tests/train/train_test.h"
 #include "train/state/state.h"
@@ -16,7 +16,7 @@ enum { STEPS = 200 };
 static int kills_wanted(void) { return rm_cases(20, 2); }
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
-/* ---- Who is there ---- */
+/* ---- Processes of a job ---- */
 
 static pid_t parent_of(const char *pid) {
     char path[300], line[512];
@@ -47,21 +47,21 @@ static int ranks_of(pid_t launcher, pid_t *rank, int most) {
     return children_of(launcher, &supervisor, 1) == 1 ? children_of(supervisor, rank, most) : 0;
 }
 
-/* ---- A job that is disturbed ---- */
+/* ---- A disturbed job ---- */
 
-/* Until the job has saved something more, or ten seconds. */
+/* Waits until the job has saved a new state, at most ten seconds. */
 static void wait_for_progress(void) {
     static char last[RM_PATH_BYTES];
     char state[RM_PATH_BYTES];
     bool found = false;
     for (int waited = 0; waited < 10000 && !(found && strcmp(state, last)); waited++) {
-        if (rm_state_find(in_scratch("killed"), state, &found)) found = false; /* looked while it was being changed */
+        if (rm_state_find(in_scratch("killed"), state, &found)) found = false; /* the directory was being changed */
         wait_ms(1);
     }
     if (found) strcpy(last, state);
 }
 
-/* Kills any rank, a random time after all ranks of an attempt are there, or after a state was saved; false: the job has
+/* Kills a random rank, a random time after all ranks of an attempt run, or after a state was saved. False: the job
  * ended before. */
 static bool kill_one(pid_t launcher, int size, bool soon, int *status) {
     pid_t rank[16];
@@ -75,7 +75,7 @@ static bool kill_one(pid_t launcher, int size, bool soon, int *status) {
     if (!soon) wait_for_progress();
     wait_ms(rand() % (soon ? 150 : 50));
     kill(rank[rand() % size], SIGKILL);
-    for (int waited = 0; waited < 30000; waited++) { /* until they are all gone, or others have come */
+    for (int waited = 0; waited < 30000; waited++) { /* until all have ended, or new ones run */
         pid_t now[16];
         if (waitpid(launcher, status, WNOHANG) == launcher) return false;
         int n = ranks_of(launcher, now, 16), same = 0;
@@ -88,7 +88,7 @@ static bool kill_one(pid_t launcher, int size, bool soon, int *status) {
     return false;
 }
 
-/* Runs it to its end, and kills so many ranks on the way; how many it were. */
+/* Runs the job to its end, and kills this many ranks on the way. Returns how many were killed. */
 static int run_disturbed(const char *line, int size, int kills) {
     int out = temporary(), err = temporary(), status = 0, killed = 0;
     pid_t launcher = start_program(line, out, err);
@@ -121,7 +121,7 @@ static const struct {
     const char *flags;
 } cases[] = {{1, ""}, {2, ""}, {3, "--zero=1"}, {2, "--deterministic-world=4 --clip-grad-norm=0.5"}};
 
-START_TEST(killed_and_started_again) {
+START_TEST(restarted_job_has_the_same_bits) {
     char line[2048];
     const char *text = make_text("text", 8192);
     int size = cases[_i].size, kills = kills_wanted();
@@ -134,25 +134,25 @@ START_TEST(killed_and_started_again) {
     srand((unsigned)_i + 5);
     int killed = run_disturbed(line, size, kills);
     ck_assert_int_ge(killed, 2);
-    ck_assert_ptr_nonnull(strstr(program_output, "resumed from"));
+    ck_says_all(program_output, "resumed from");
     same_files(in_scratch("alone/step-00000200"), in_scratch("killed/step-00000200"));
 }
 END_TEST
 
-/* What another run left in the directory is none of this job's: it is refused, however often it is started again. */
-START_TEST(a_restarted_job_takes_over_nobody_elses_state) {
+/* The state of another run in the directory is refused, also after restarts. */
+START_TEST(restarted_job_refuses_the_state_of_another_run) {
     const char *text = make_text("text", 8192);
     ck_runs("launch --nproc-per-node=2 " REMAT " train --data=%s " FLAGS "--steps=4 --save=%s", text, in_scratch("st"));
     int status =
         run_program("launch --nproc-per-node=2 --max-restarts=2 " REMAT " train --data=%s " FLAGS "--steps=8 --save=%s",
                     text, in_scratch("st"));
     ck_assert_int_eq(status, 2);
-    ck_assert_msg(strstr(program_errors, "already holds a training state of step 4"), "%s", program_errors);
+    ck_says_all(program_errors, "training state|step 4");
 }
 END_TEST
 
-/* A save that finds no room would find none the next time either. */
-START_TEST(a_full_disk_is_the_end) {
+/* A restart would find the disk full again. */
+START_TEST(full_disk_is_not_restarted) {
     char line[2048];
     struct rlimit old, small;
     snprintf(line, sizeof line,
@@ -167,14 +167,13 @@ START_TEST(a_full_disk_is_the_end) {
     ck_assert_msg(status == 2, "%d: %s", status, program_errors);
     ck_assert_msg(strstr(program_errors, "the training state of step 3 was not saved: cannot write ") &&
                       strstr(program_errors, ": make room, or write elsewhere") &&
-                      strstr(program_errors, "no restart: exit status 2") &&
-                      !strstr(program_errors, "restart 1 of 2"),
+                      strstr(program_errors, "no restart: exit status 2") && !strstr(program_errors, "restart 1 of 2"),
                   "%s", program_errors);
 }
 END_TEST
 
-/* One rank gets SIGTERM from somebody: all stop after the same step, that rank is named, and nothing is restarted. */
-START_TEST(a_polite_stop_is_the_end) {
+/* One rank receives SIGTERM: all stop after the same step, that rank is named, and nothing is restarted. */
+START_TEST(sigterm_of_a_rank_is_not_restarted) {
     char line[2048], words[100];
     pid_t rank[16];
     int out = temporary(), err = temporary(), status = 0;
@@ -190,12 +189,12 @@ START_TEST(a_polite_stop_is_the_end) {
     read_back(err, program_errors, sizeof program_errors);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 143, "status %x: %s", (unsigned)status, program_errors);
     snprintf(words, sizeof words, "(process %d) exited with status 143", (int)rank[1]);
-    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    ck_says_all(program_errors, words);
     ck_assert_msg(!strstr(program_errors, "restarting all ranks"), "%s", program_errors);
 }
 END_TEST
 
-/* The commands that each attempt of each rank runs; A is what any of them runs. */
+/* The commands of each attempt of each rank; A is the command that they share. */
 static const char *script(const char *text) {
     char whole[4096];
     int n = snprintf(whole, sizeof whole, "A='" REMAT " train --data=%s " FLAGS "--save=%s'\nS=%s\n%s\n",
@@ -203,25 +202,25 @@ static const char *script(const char *text) {
     return make_file("job.sh", whole, (size_t)n);
 }
 
-/* Two jobs that somebody calls the same, in one directory: the second, started again before it has saved anything, does not
- * go on from what the first has left. */
-START_TEST(jobs_of_one_name_are_two) {
+/* Two jobs with the same name in one directory: the second, restarted before it saved anything, does not continue from
+ * the first one's state. */
+START_TEST(jobs_with_the_same_name_are_told_apart) {
     make_text("text", 8192);
     ck_runs("launch --nproc-per-node=2 --run-id=none sh %s", script("$A --steps=4"));
     int status = run_program("launch --nproc-per-node=2 --run-id=none --max-restarts=2 sh %s",
                              script("test $TORCHELASTIC_RESTART_COUNT = 0 && exit 5\nexec $A --steps=8"));
     ck_assert_int_eq(status, 2);
-    ck_assert_msg(strstr(program_errors, "already holds a training state of step 4"), "%s", program_errors);
-    ck_assert_msg(strstr(program_errors, "no restart: exit status"), "%s", program_errors);
+    ck_says_all(program_errors, "training state|step 4");
+    ck_says_all(program_errors, "no restart: exit status");
     ck_assert_msg(!strstr(program_errors, "restart 2 of 2"), "%s", program_errors);
 }
 END_TEST
 
-/* An agent that starts its one rank by way of scripts, as torchrun may: first one attempt, then another. */
-START_TEST(agents_are_told_apart) {
+/* An agent that starts its rank through scripts, as torchrun may: first one attempt, then another. */
+START_TEST(attempts_of_an_agent_are_recognised) {
     char command[1024];
     make_text("text", 8192);
-    const char *rank = script("sh -c \"$A --steps=$1\"; exit $?"); /* not exec: a process more between the two */
+    const char *rank = script("sh -c \"$A --steps=$1\"; exit $?"); /* no exec: an additional process between the two */
     snprintf(command, sizeof command,
              "v='TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True RANK=0 WORLD_SIZE=1';"
              "env $v TORCHELASTIC_RESTART_COUNT=0 sh %1$s 4 && env $v TORCHELASTIC_RESTART_COUNT=1 sh %1$s 6 || exit 1;"
@@ -233,8 +232,9 @@ START_TEST(agents_are_told_apart) {
 }
 END_TEST
 
-/* The newest state is damaged while nobody runs: the next attempt says so in one line, and goes on from the one before. */
-START_TEST(a_damaged_state_is_passed_by) {
+/* The newest state is damaged between attempts: the next attempt says so in one line, and continues from the state
+ * before. */
+START_TEST(damaged_state_is_skipped) {
     const char *text = make_text("text", 8192);
     ck_runs("train --data=%s " FLAGS "--steps=1 --save=%s/init", text, scratch());
     ck_runs("launch --nproc-per-node=2 --max-restarts=1 sh %s",
@@ -249,12 +249,12 @@ START_TEST(a_damaged_state_is_passed_by) {
     ck_assert_msg(!strstr(strchr(said, '\n'), "is not as it was saved"), "more than once: %s", program_errors);
     ck_assert(!access(in_scratch("st/damaged-step-00000006/state.json"), R_OK));
     ck_assert(!access(in_scratch("st/step-00000008/state.json"), R_OK));
-    ck_refuses(1, "is not as it was saved (", "train --resume=%s --steps=9", in_scratch("st/damaged-step-00000006"));
+    ck_refuses(1, "damaged-step-00000006", "train --resume=%s --steps=9", in_scratch("st/damaged-step-00000006"));
 }
 END_TEST
 
-/* With a deterministic world other ranks go on to the same bits, wherever in an epoch they take over. */
-START_TEST(other_ranks_go_on_to_the_same_bits) {
+/* With a deterministic world, resuming on other ranks gives the same bits, at any point of an epoch. */
+START_TEST(resume_on_other_world_size_is_bit_exact) {
     const char *text = make_text("text", 8192);
 #define GLOBAL "--hidden=24 --layers=2 --seq-len=64 --dropout=0.2 --threads=1 --lr=0.01 --deterministic-world=4 "
     ck_runs("launch --nproc-per-node=1 " REMAT " train --data=%s " GLOBAL "--batch=8 --steps=40 --save=%s", text,
@@ -267,8 +267,8 @@ START_TEST(other_ranks_go_on_to_the_same_bits) {
 }
 END_TEST
 
-/* Weights do not say how the optimizer's state was kept. */
-START_TEST(weights_of_shared_states_are_used) {
+/* Files of weights do not depend on the sharding of the optimizer's state. */
+START_TEST(weights_of_sharded_states_are_used) {
     const char *text = make_text("text", 8192);
     static char shared[sizeof program_output];
     ck_runs("launch --nproc-per-node=3 " REMAT " train --data=%s " FLAGS "--steps=5 --zero=1 --save=%s", text,
@@ -288,14 +288,14 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("restarts");
-    tcase_add_loop_test(tests, killed_and_started_again, 0, sizeof cases / sizeof *cases);
-    tcase_add_test(tests, a_restarted_job_takes_over_nobody_elses_state);
-    tcase_add_test(tests, a_full_disk_is_the_end);
-    tcase_add_test(tests, a_polite_stop_is_the_end);
-    tcase_add_test(tests, jobs_of_one_name_are_two);
-    tcase_add_test(tests, agents_are_told_apart);
-    tcase_add_test(tests, a_damaged_state_is_passed_by);
-    tcase_add_test(tests, other_ranks_go_on_to_the_same_bits);
-    tcase_add_test(tests, weights_of_shared_states_are_used);
+    tcase_add_loop_test(tests, restarted_job_has_the_same_bits, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tests, restarted_job_refuses_the_state_of_another_run);
+    tcase_add_test(tests, full_disk_is_not_restarted);
+    tcase_add_test(tests, sigterm_of_a_rank_is_not_restarted);
+    tcase_add_test(tests, jobs_with_the_same_name_are_told_apart);
+    tcase_add_test(tests, attempts_of_an_agent_are_recognised);
+    tcase_add_test(tests, damaged_state_is_skipped);
+    tcase_add_test(tests, resume_on_other_world_size_is_bit_exact);
+    tcase_add_test(tests, weights_of_sharded_states_are_used);
     return run_suite("train/restarts", tests);
 }

@@ -1,8 +1,9 @@
-/* test_seq2seq.c: --task=seq2seq: pairs of lines; the model beside PyTorch's, whose encoder reads packed sequences; what is padding
- * changes no bit, nor does a plan or the number of ranks; what `remat sample` writes is what `remat eval` counts; beam search.
+/* test_seq2seq.c: --task=seq2seq: pairs of lines; the model matches PyTorch's, whose encoder reads packed sequences;
+ * padding, plans and the number of ranks change no bit; `remat eval` counts exactly what `remat sample` writes; beam
+ * search.
  *
- * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 84 of its run in double
- * (make_seq2seq.py prints it); the limit is 100. */
+ * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 84 of its
+ * run in double (make_seq2seq.py prints it); the limit is 100. */
 #include "train/tasks/task.h"
 #include "train/commands/beam.h"
 #include "train/data/loader.h"
@@ -38,7 +39,7 @@ static void put(const fixture *f, const char *name, const void *data, size_t byt
     ck_ok(remat_write(f->session, REMAT_INPUT, remat_find(f->session, REMAT_INPUT, name), data, bytes));
 }
 
-/* The file has lines as they are read, padded in front. `filler`: the token that stands in the place of padding. */
+/* The file has lines in reading order, padded in front. `filler`: the token used as padding. */
 static void put_batch(const fixture *f, int32_t filler) {
     int32_t x[S][B], previous[T][B], padding[S][B];
     float begins[S][B];
@@ -98,7 +99,7 @@ static int64_t read_gradient(const fixture *f, int64_t i, float data[MOST], rema
     return (int64_t)info->bytes;
 }
 
-START_TEST(loss_and_gradients_are_pytorchs) {
+START_TEST(loss_and_gradients_match_pytorch) {
     fixture f = start(_i / PLANS, _i % PLANS);
     float data[MOST];
     remat_step_result r;
@@ -106,7 +107,7 @@ START_TEST(loss_and_gradients_are_pytorchs) {
     ck_ok(remat_gradients(f.session, &r));
     float loss = (float)r.loss;
     golden_compare(golden_find(f.file, "loss", NULL), &loss, LIMIT);
-    ck_assert_int_eq(remat_count(f.session, REMAT_GRADIENT), arrays[_i / PLANS]); /* all that PyTorch has */
+    ck_assert_int_eq(remat_count(f.session, REMAT_GRADIENT), arrays[_i / PLANS]); /* all of PyTorch's */
     for (int64_t i = 0; i < arrays[_i / PLANS]; i++) {
         read_gradient(&f, i, data, &info);
         golden_compare(golden_find(f.file, "gradient", info.name), data, LIMIT);
@@ -137,10 +138,10 @@ END_TEST
 
 START_TEST(exact_lines_are_counted) {
     static const float logits[3][2][2] = {{{0, 1}, {1, 0}}, {{1, 0}, {0, 1}}, {{0, 9}, {5, 5}}};
-    static const int32_t target[][3][2] = {{{1, 0}, {0, 1}, {1, 0}},     /* of equal logits the first is taken */
+    static const int32_t target[][3][2] = {{{1, 0}, {0, 1}, {1, 0}},     /* of equal logits the first is chosen */
                                            {{1, 0}, {0, 1}, {1, 1}},     /* which is wrong here */
-                                           {{0, 0}, {0, 0}, {1, 0}},     /* a token of each */
-                                           {{1, 0}, {-1, 1}, {-1, -1}}}; /* what counts nothing is not wrong */
+                                           {{0, 0}, {0, 0}, {1, 0}},     /* one token of each */
+                                           {{1, 0}, {-1, 1}, {-1, -1}}}; /* ignored targets are not wrong */
     static const int exact[] = {2, 1, 0, 2};
     for (int i = 0; i < 4; i++) ck_assert_int_eq(rm_count_exact(logits[0][0], target[i][0], 3, 2, 2), exact[i]);
 }
@@ -186,8 +187,8 @@ START_TEST(lines_become_pairs) {
 }
 END_TEST
 
-/* Windows ends lines by CR LF; a CR elsewhere is a byte of its line. */
-START_TEST(ends_of_windows_are_ends) {
+/* Windows ends lines with CR LF; any other CR is part of its line. */
+START_TEST(windows_line_ends_are_read) {
     static const char *const texts[][2] = {{"ab\nc\n", "x\n\n"}, {"ab\r\nc\r\n", "x\r\n\r\n"}, {"a\rb\nc\n", "x\n\n"}};
     uint32_t crc[3];
     for (int i = 0; i < 3; i++) {
@@ -214,7 +215,7 @@ END_TEST
 
 static int by_letter(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
 
-/* Lines of 10 to 20 letters; those held out are others. */
+/* Lines of 10 to 20 letters; evaluation lines differ from training lines. */
 START_TEST(generated_answers_are_right) {
     static const char *const rules[] = {"copy", "reverse", "sort"};
     enum { N = 200, STEPS = 21, END = 256 };
@@ -248,9 +249,9 @@ START_TEST(generated_answers_are_right) {
 }
 END_TEST
 
-/* ---- Where batches end ---------------------------------------------------------------------------------------------- */
+/* ---- Ends of batches ------------------------------------------------------------------------------------------------ */
 
-/* Lines of 0 to `most` letters; the first has them all. */
+/* Lines of 0 to `most` letters; the first has `most`. */
 static char *random_lines(int count, int most) {
     char *text = malloc((size_t)(count * (most + 1) + 1)), *at = text;
     for (int i = 0; i < count; i++) {
@@ -265,7 +266,7 @@ typedef struct {
     rm_model_spec spec;
     remat_config config;
     int batch;
-    uint64_t samples; /* which of them are in a batch is drawn from this */
+    uint64_t samples; /* random state for drawing batches */
 } drawn;
 
 enum { LINES = 40, UPDATES = 3, NUMBERS = 1 << 15 };
@@ -274,7 +275,7 @@ typedef struct {
     double loss[UPDATES], evaluated;
     float gradient[NUMBERS], parameter[NUMBERS];
     int64_t gradients, parameters;
-    int shorter; /* batches that end before the longest lines do */
+    int shorter; /* batches that are shorter than the longest lines */
 } outcome;
 
 static int64_t read_floats(remat_session *s, remat_kind kind, float *out) {
@@ -291,7 +292,7 @@ static int64_t read_floats(remat_session *s, remat_kind kind, float *out) {
 
 static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Draws a batch, and writes it; then its ends are where they should be, or nowhere. */
+/* Draws and writes a batch; then sets its correct ends, or none. */
 static void write_batch(rm_batch *b, remat_session *s, bool ends, outcome *o) {
     const rm_dataset *d = b->dataset;
     int64_t from = d->shape.timesteps, to = d->shape.answer_steps, source = 1, target = 1;
@@ -358,9 +359,9 @@ static drawn draw_pairs(const rm_dataset *dataset, int plan) {
     return d;
 }
 
-/* Loss, gradients and updates have the same bits, computed to the end of the longest lines of all, or of the batch. Sources and targets
- * are padded differently, or alike, where one end is for both. */
-START_TEST(ends_change_no_bit) {
+/* Loss, gradients and updates have the same bits, whether computed to the end of the longest lines of all or of the
+ * batch. Sources and targets have different ends, or one common end. */
+START_TEST(ends_of_batches_change_no_bit) {
     static outcome whole, part;
     int shorter = 0;
     for (int k = 0, cases = rm_cases(100, 12); k < cases; k++) {
@@ -385,8 +386,8 @@ START_TEST(ends_change_no_bit) {
 }
 END_TEST
 
-/* Sorted by the source first, then by the target, of files and of generated lines. */
-START_TEST(like_lines_come_together) {
+/* Lines from files, and generated ones, are sorted by the source, then by the target. */
+START_TEST(buckets_have_similar_lines) {
     rng_state = 7;
     char *from = random_lines(RM_POOL, 9), *to = random_lines(RM_POOL, 9);
     rm_data_source source = {.generate = "copy", .samples = RM_POOL};
@@ -418,7 +419,7 @@ enum { K = 3, LAST = 2, FIRST = 3, LONGEST = 4, WIDEST = 81 };
 
 static uint64_t go_on(uint64_t seed, int32_t token) { return seed * 7 + (uint64_t)token + 1; }
 
-/* Some log-probabilities for what comes behind the tokens that have made this of the seed. */
+/* Pseudorandom log-probabilities of the next token, given the hash of the tokens before it. */
 static void behind(uint64_t seed, double out[K]) {
     double sum = 0;
     for (int k = 0; k < K; k++) {
@@ -430,7 +431,7 @@ static void behind(uint64_t seed, double out[K]) {
     for (int k = 0; k < K; k++) out[k] -= log(sum);
 }
 
-/* A state for each line, as a decoder has. */
+/* A state per line, as in a decoder. */
 typedef struct {
     uint64_t seed, line[WIDEST];
 } toy;
@@ -477,8 +478,8 @@ static int64_t greedy(uint64_t seed, int32_t *out) {
     return LONGEST;
 }
 
-/* As wide as there are lines nothing is missed, and one line is the greedy one. */
-START_TEST(beams_find_the_best_line) {
+/* A beam as wide as the number of lines finds the best line; a beam of one is greedy. */
+START_TEST(beam_search_finds_the_best_line) {
     int differ = 0;
     for (uint64_t seed = 1; seed < 300; seed++) {
         int32_t out[LONGEST], line[LONGEST];
@@ -519,7 +520,7 @@ static double number_after(const char *label) {
     return strtod(at + strlen(label), NULL);
 }
 
-/* Of every line of `source` the first letters behind it are what is written; how many lines are as in `target`. */
+/* The program writes an answer for every line of `source`. Returns how many equal the line of `target`. */
 static int lines_that_match(const char *state, const char *target, const char *flags) {
     char command[1024], line[256], wanted[256];
     int same = 0;
@@ -537,7 +538,8 @@ static int lines_that_match(const char *state, const char *target, const char *f
     return same;
 }
 
-/* Some lines are learnt and others not: what is decoded is right where an evaluation, which is told what came before, says so. */
+/* Some lines are learned, others are not. Decoded lines are right exactly where an evaluation with the true prefix says
+ * so. */
 START_TEST(decoding_writes_what_evaluations_count) {
     enum { N = 60 };
     char source[N * 8], target[N * 8], *state = in_scratch("st");
@@ -552,7 +554,7 @@ START_TEST(decoding_writes_what_evaluations_count) {
     make_file("source", source, at);
     const char *answers = make_file("target", target, at);
     ck_runs("train " TOY SMALL "--steps=100 --save=%s --eval-every=50", state);
-    ck_assert_msg(strstr(program_output, "exact match"), "%s", program_output);
+    ck_says_all(program_output, "exact match");
     ck_runs("eval --resume=%s --threads=1 --data=%s --labels=%s --seq-len=6", state, in_scratch("source"), answers);
     int exact = (int)lround(number_after("exact match ") * N / 100);
     ck_assert_msg(exact > 3 && exact < N, "%s", program_output);
@@ -599,9 +601,9 @@ START_TEST(ranks_change_no_bit) {
 }
 END_TEST
 
-/* Batches that end here and there have the same losses under any plan, and when a run goes on in the second epoch, whose buckets come in
- * another order; and are others than without the flag. */
-START_TEST(like_lines_come_together_again) {
+/* Bucketed batches have the same losses under every plan, and after a resume in the second epoch, which has another
+ * order. Without the flag losses differ. */
+START_TEST(bucketed_runs_resume_with_the_same_bits) {
     rng_state = 5;
     char *from = random_lines(1200, 12), *to = random_lines(1200, 16), common[768];
     const char *source = make_file("source", from, strlen(from)), *target = make_file("target", to, strlen(to));
@@ -625,7 +627,7 @@ START_TEST(like_lines_come_together_again) {
 }
 END_TEST
 
-START_TEST(a_run_goes_on) {
+START_TEST(resumed_seq2seq_run_has_the_same_bits) {
     make_file("source", "one\ntwo\nthree\nfour\nfive\n", 24);
     make_file("target", "eno\nowt\neerht\nruof\nevif", 23);
     const char *source = in_scratch("source"), *target = in_scratch("target");
@@ -637,13 +639,13 @@ START_TEST(a_run_goes_on) {
     ck_runs("train --resume=%s --data=%s --labels=%s --steps=8 --metrics=%s", state, source, target, parts);
     ck_runs("report %s %s --require-identical", whole, parts);
     make_file("target", "eno\nowt\neerht\nruof\nevix", 23);
-    ck_refuses(2, "it is other data", "train --resume=%s --data=%s --labels=%s --steps=9", state, source, target);
-    ck_refuses(2, "there are no data: say --data=FILE and --labels=FILE", "eval --resume=%s", state);
+    ck_refuses(2, "data|checksum", "train --resume=%s --data=%s --labels=%s --steps=9", state, source, target);
+    ck_refuses(2, "--data=FILE|--labels=FILE", "eval --resume=%s", state);
 }
 END_TEST
 
-/* Learnt by heart, through a tokenizer, of which the training state has a copy. */
-START_TEST(tokens_become_lines_again) {
+/* Memorised lines, through a tokenizer, which the training state copies. */
+START_TEST(tokens_are_decoded_to_lines) {
     static const char questions[] = "the quick brown fox\nna\xc3\xafve\nover the lazy dog\n\n",
                       answers[] = "jumps\n\xf0\x9f\x99\x82 caf\xc3\xa9\nwhat\nnothing at all\n";
     make_file("source", questions, sizeof questions - 1);
@@ -655,14 +657,14 @@ START_TEST(tokens_become_lines_again) {
             in_scratch("source"), right, json, state);
     ck_assert_int_eq(unlink(json), 0);
     ck_runs("eval --resume=%s --data=%s --labels=%s", state, in_scratch("source"), right);
-    ck_assert_msg(strstr(program_output, "exact match 100.00 %"), "%s", program_output);
+    ck_says_all(program_output, "exact match 100.00 %");
     ck_assert_int_eq(lines_that_match(state, right, ""), 4);
     ck_assert_int_eq(lines_that_match(state, right, "--beam=3"), 4);
 }
 END_TEST
 
-/* Behind a short line a long one, of both kinds, and a short one again: there is room for each, and what was read stays. */
-START_TEST(long_lines_get_more_room) {
+/* A long line after a short one, in source and target, and a short one again: memory grows, and earlier text stays. */
+START_TEST(long_lines_get_more_memory) {
     char questions[128], answers[128], flags[64];
     snprintf(questions, sizeof questions, "a\n%.*s\nb\n", 40, "cdefghijklmnopqrstuvwxyzcdefghijklmnopqrstuvwxyz");
     snprintf(answers, sizeof answers, "short\n%s%s\nno\n", "one two three four five six seven eight nine ten ",
@@ -682,16 +684,14 @@ END_TEST
 static const struct {
     const char *flags, *says;
 } wrong[] = {
-    {"", "seq2seq needs two texts, of which line N of one belongs to line N of the other: say --data=FILE and "
-         "--labels=FILE"},
+    {"", "seq2seq|--data=FILE|--labels=FILE"},
     {"--data=%s", "--labels=FILE"},
-    {"--data=%s --labels=%s", "has 2 lines, and"},
+    {"--data=%s --labels=%s", "2 lines"},
     {"--data=%s --labels=%s --generate=sort", "--data and --generate exclude each other"},
-    {"--data=%s --labels=%s --samples=7", "it needs --generate=copy, reverse or sort"},
-    {"--data=%s --labels=%s --seq-len=4",
-     "line 2 has 4 tokens, and with its end that is more than --seq-len=4: make that 5"},
+    {"--data=%s --labels=%s --samples=7", "--samples|--generate=copy, reverse or sort"},
+    {"--data=%s --labels=%s --seq-len=4", "line 2|4 tokens|--seq-len=4|5"},
     {"--generate=sort --tokenizer=t.json", "--generate makes letters: leave one of them out"},
-    {"--generate=sort --seq-len=1", "a letter and its end need 2 timesteps"},
+    {"--generate=sort --seq-len=1", "2 timesteps"},
     {"--generate=sort --model=mingru", "--model=mingru cannot begin where an encoder ends"},
     {"--generate=sort --model=gpt2", "--model=gpt2 cannot begin where an encoder ends"},
     {"--generate=sort --tbptt=4", "--tbptt"},
@@ -699,7 +699,7 @@ static const struct {
     {"--generate=sort --model=cnn", "--model=cnn"},
 };
 
-START_TEST(what_does_not_fit_is_named) {
+START_TEST(unsuitable_pairs_are_refused) {
     char flags[512];
     const char *source = make_file("source", "a\nfour\n", 7), *target = make_file("target", "b\n", 2);
     if (strstr(wrong[_i].flags, "seq-len=4")) target = make_file("target", "b\nc\n", 4);
@@ -708,43 +708,41 @@ START_TEST(what_does_not_fit_is_named) {
 }
 END_TEST
 
-START_TEST(flags_of_other_tasks_are_named) {
+START_TEST(flags_of_other_tasks_are_refused) {
     const char *text = make_text("text", 3000);
-    ck_refuses(2, "--generate has no effect with --task=lm", "train --generate=copy");
+    ck_refuses(2, "--generate|--task=lm", "train --generate=copy");
     make_file("empty", "", 0);
-    ck_refuses(2, "is empty: it needs a line for each sample", "train --task=seq2seq --data=%s --labels=%s",
-               in_scratch("empty"), text);
+    ck_refuses(2, "empty|line", "train --task=seq2seq --data=%s --labels=%s", in_scratch("empty"), text);
     char *state = in_scratch("st");
     ck_runs("train " TOY SMALL "--steps=1 --save=%s", state);
-    ck_refuses(2, "--temperature has no effect with --task=seq2seq", "sample --resume=%s --prompt=a --temperature=1",
-               state);
-    ck_refuses(2, "has a target at each timestep", "predict --resume=%s --data=%s", state, text);
+    ck_refuses(2, "--temperature|--task=seq2seq", "sample --resume=%s --prompt=a --temperature=1", state);
+    ck_refuses(2, "target|timestep", "predict --resume=%s --data=%s", state, text);
     char *lm = in_scratch("lm");
     ck_runs("train --data=%s --hidden=4 --layers=1 --seq-len=20 --batch=2 --steps=1 --threads=1 --save=%s", text, lm);
-    ck_refuses(2, "--beam has no effect with --task=lm", "sample --resume=%s --beam=3", lm);
+    ck_refuses(2, "--beam|--task=lm", "sample --resume=%s --beam=3", lm);
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("seq2seq");
-    tcase_add_loop_test(tests, loss_and_gradients_are_pytorchs, 0, 2 * PLANS);
+    tcase_add_loop_test(tests, loss_and_gradients_match_pytorch, 0, 2 * PLANS);
     tcase_add_loop_test(tests, padding_changes_no_bit, 0, 2);
     tcase_add_test(tests, exact_lines_are_counted);
     tcase_add_test(tests, lines_become_pairs);
-    tcase_add_test(tests, ends_of_windows_are_ends);
+    tcase_add_test(tests, windows_line_ends_are_read);
     tcase_add_test(tests, other_lines_have_another_checksum);
     tcase_add_loop_test(tests, generated_answers_are_right, 0, 3);
-    tcase_add_loop_test(tests, ends_change_no_bit, 0, 4);
-    tcase_add_loop_test(tests, like_lines_come_together, 0, 2);
-    tcase_add_test(tests, beams_find_the_best_line);
+    tcase_add_loop_test(tests, ends_of_batches_change_no_bit, 0, 4);
+    tcase_add_loop_test(tests, buckets_have_similar_lines, 0, 2);
+    tcase_add_test(tests, beam_search_finds_the_best_line);
     tcase_add_test(tests, decoding_writes_what_evaluations_count);
     tcase_add_loop_test(tests, plans_change_no_bit, 0, sizeof ways / sizeof *ways);
     tcase_add_loop_test(tests, ranks_change_no_bit, 0, 2);
-    tcase_add_test(tests, like_lines_come_together_again);
-    tcase_add_test(tests, a_run_goes_on);
-    tcase_add_test(tests, tokens_become_lines_again);
-    tcase_add_test(tests, long_lines_get_more_room);
-    tcase_add_loop_test(tests, what_does_not_fit_is_named, 0, sizeof wrong / sizeof *wrong);
-    tcase_add_test(tests, flags_of_other_tasks_are_named);
+    tcase_add_test(tests, bucketed_runs_resume_with_the_same_bits);
+    tcase_add_test(tests, resumed_seq2seq_run_has_the_same_bits);
+    tcase_add_test(tests, tokens_are_decoded_to_lines);
+    tcase_add_test(tests, long_lines_get_more_memory);
+    tcase_add_loop_test(tests, unsuitable_pairs_are_refused, 0, sizeof wrong / sizeof *wrong);
+    tcase_add_test(tests, flags_of_other_tasks_are_refused);
     return run_suite("train/seq2seq", tests);
 }

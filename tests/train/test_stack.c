@@ -1,6 +1,7 @@
-/* test_stack.c: what a thread needs of its stack, as docs/promises.md says it: the stacks of a calling thread and of OpenMP's threads are
- * painted, sessions of the program's models are made and run, and the deepest byte that lost its paint is looked for. The program trains
- * with OMP_STACKSIZE at that size. That no single function takes more than 32 KiB is the compiler's affair (REMAT_STACK_FLAGS). */
+/* test_stack.c: the stack that a thread needs, as promised in docs/promises.md. The test paints the stacks of a calling
+ * thread and of OpenMP's threads, creates and runs sessions of the program's models, and finds the deepest overwritten
+ * byte. The program trains with OMP_STACKSIZE at that size. The compiler checks that no function takes more than 32 KiB
+ * (REMAT_STACK_FLAGS). */
 #include "tests/train/train_test.h"
 
 #include "engine/abi.h"
@@ -20,7 +21,7 @@ enum { PROMISED = 80 << 10, ROOM = 1 << 20, MARGIN = 4096, THREADS = 2, PAINT = 
 #define PIXELS                                                                                                         \
     { .timesteps = 1, .channels = 3, .height = 16, .width = 16, .features = 768, .classes = 3, .places = 256 }
 
-/* Wide enough for every block of the kernels to be full. */
+/* Wide enough to fill every block of the kernels. */
 static const rm_model_spec models[] = {
     {.name = "mlp", .layers = 3, .hidden = 300, .dropout = 0.2, .data = PICTURES},
     {.name = "cnn", .dropout = 0.2, .data = PICTURES},
@@ -38,9 +39,9 @@ enum { MODELS = sizeof models / sizeof *models };
 
 /* ---- Painting ------------------------------------------------------------------------------------------------------ */
 
-static char *frame[THREADS + 1]; /* of OpenMP's threads, and of the thread that is the caller */
+static char *frame[THREADS + 1]; /* of OpenMP's threads, and of the calling thread */
 
-/* Far below its own frame, so not what is in use. */
+/* Paints far below its own frame, so not the used part. */
 static __attribute__((noinline)) void paint(int i) {
     frame[i] = __builtin_frame_address(0);
     memset(frame[i] - ROOM, PAINT, ROOM - MARGIN);
@@ -58,11 +59,11 @@ static void feed(remat_session *s) {
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
         remat_array info;
         ck_ok(remat_array_info(s, REMAT_INPUT, i, &info));
-        ck_ok(remat_write(s, REMAT_INPUT, i, calloc(1, info.bytes), info.bytes)); /* freed when the process ends */
+        ck_ok(remat_write(s, REMAT_INPUT, i, calloc(1, info.bytes), info.bytes)); /* freed at the end of the process */
     }
 }
 
-/* budget 0: none. Returns what the session's plan takes of one. */
+/* budget 0: none. Returns the bytes of the session's plan. */
 static uint64_t train(const rm_model *model, const char *strategy, const char *precision, uint64_t budget) {
     remat_config config = REMAT_CONFIG_INIT;
     config.threads = THREADS;
@@ -74,7 +75,7 @@ static uint64_t train(const rm_model *model, const char *strategy, const char *p
     remat_session *s;
     remat_step_result r;
     remat_status status = remat_session_create(model->graph, model->loss, &config, &s);
-    if (status) return 0; /* the budget is too small, or this processor or model knows no bf16 */
+    if (status) return 0; /* the budget is too small, or this processor or model does not support bf16 */
     feed(s);
     for (int step = 0; step < 2; step++) {
         ck_ok(remat_gradients(s, &r));
@@ -114,7 +115,7 @@ START_TEST(stacks_stay_within_the_promise) {
     rm_model_spec spec = models[_i];
     ck_assert_int_eq(pthread_create(&thread, &attributes, call, &spec), 0);
     pthread_join(thread, NULL);
-    ck_assert_uint_gt(worker_depth, MARGIN); /* it worked */
+    ck_assert_uint_gt(worker_depth, MARGIN); /* a worker thread ran */
     ck_assert_msg(caller_depth <= PROMISED && worker_depth <= PROMISED, "%s: the caller used %zu, the other thread %zu",
                   spec.name, caller_depth, worker_depth);
 }
@@ -134,7 +135,7 @@ END_TEST
 
 int main(void) {
 #ifdef REMAT_SANITIZED
-    return 0; /* their frames are larger */
+    return 0; /* sanitizers have larger frames */
 #endif
     TCase *tests = tcase_create("stack");
     tcase_add_loop_test(tests, stacks_stay_within_the_promise, 0, MODELS);

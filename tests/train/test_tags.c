@@ -1,9 +1,9 @@
-/* test_tags.c: an answer at each timestep, a class or numbers: losses and gradients are PyTorch's, of a bidirectional LSTM; what
- * `remat eval` finds is what `remat predict` writes; labels that do not fit are refused; what lies behind a row's end (--lengths)
- * changes no bit.
+/* test_tags.c: a target at each timestep, a class or numbers. Losses and gradients match PyTorch's for a
+ * bidirectional LSTM; `remat eval` scores what `remat predict` writes; unsuitable labels are refused; timesteps
+ * after the end of a row (--lengths) change no bit.
  *
- * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 8 of its run in double
- * (make_tags.py prints it); the limit is 24. */
+ * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 8 of its run
+ * in double (make_tags.py prints it); the limit is 24. */
 #include "train/tasks/task.h"
 #include "train/data/loader.h"
 #include "train/models/model.h"
@@ -13,17 +13,17 @@
 
 #include <math.h>
 
-/* ---- Beside PyTorch --------------------------------------------------------------------------------------------- */
+/* ---- Comparison with PyTorch ------------------------------------------------------------------------------------ */
 
 #define LIMIT 24
 enum { ROWS = 4, STEPS = 6, K = 4, ARRAYS = 2 * 2 * 4 + 2, PLANS = 4, MOST = 512 };
 
-/* A loss of the golden file, and what asks for it. */
+/* A loss of the golden file, and its flags. */
 typedef struct {
     const char *name;
     bool lengths;
-    bool weighted;       /* by class, one of which is ignored */
-    const char *answers; /* the array of the file that has them, numbers; NULL: "labels" */
+    bool weighted;       /* class weights, and one ignored class */
+    const char *answers; /* the file's array of numbers; NULL: "labels" */
 } question;
 static const question questions[] = {{.name = "whole"},
                                      {.name = "classes", .lengths = true},
@@ -42,7 +42,7 @@ typedef struct {
     remat_session *session;
 } fixture;
 
-/* An array of the golden file as .npy. spoilt: behind the ends of the rows everything is `filler`. */
+/* An array of the golden file as .npy. spoilt: everything after the ends of rows is `filler`. */
 static const char *file_of(const fixture *f, const char *name, const char *shape, bool spoilt, const void *filler) {
     const golden_array *a = golden_find(f->file, name, NULL);
     const int32_t *lengths = golden_find(f->file, "lengths", NULL)->data;
@@ -110,7 +110,7 @@ static void done(fixture *f) {
     golden_close(f->file);
 }
 
-/* The loss, and behind it each gradient. */
+/* The loss, followed by each gradient. */
 static void run(const fixture *f, float out[1 + ARRAYS][MOST]) {
     remat_step_result r;
     ck_ok(remat_gradients(f->session, &r));
@@ -124,7 +124,7 @@ static void run(const fixture *f, float out[1 + ARRAYS][MOST]) {
     }
 }
 
-START_TEST(losses_and_gradients_are_pytorchs) {
+START_TEST(losses_and_gradients_match_pytorch) {
     static float plain[1 + ARRAYS][MOST], planned[1 + ARRAYS][MOST];
     const question *q = &questions[_i];
     for (int plan = 0; plan < PLANS; plan++) {
@@ -175,7 +175,7 @@ static void make_data(void) {
     y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
 }
 
-/* Files in which nothing can be learnt from what is behind the ends. */
+/* Files without information after the ends of rows. */
 static void make_uneven_data(void) {
     make_data();
     for (int i = 0; i < N; i++)
@@ -194,7 +194,7 @@ static double number_after(const char *label) {
     return strtod(at + strlen(label), NULL);
 }
 
-/* From the probabilities in program_output, a row for each sample; 0 behind its end. */
+/* Computed from the probabilities in program_output, a row for each sample; 0 after its end. */
 static void judge(double *loss, double *accuracy, const int32_t *lengths, int ignored) {
     const char *at = program_output;
     int counted = 0, right = 0;
@@ -230,8 +230,8 @@ static void check_header(const char *state) {
     ck_assert_msg(strstr(header + 10, "(7, 6, 3)"), "%s", header + 10);
 }
 
-/* Of batches of 4 the last is short, and tiles of 4 timesteps do not divide 6. */
-START_TEST(eval_judges_what_predict_writes) {
+/* The last batch of 4 is short, and 6 timesteps are not a multiple of the tile of 4. */
+START_TEST(eval_scores_what_predict_writes) {
     static const char *const models[] = {"lstm --bidirectional", "gru", "mingru", "lstm --ignore-index=1"};
     double loss, accuracy;
     make_data();
@@ -241,19 +241,19 @@ START_TEST(eval_judges_what_predict_writes) {
             models[_i], x_path, y_path, state);
     ck_runs("eval --resume=%s --data=%s --labels=%s", state, x_path, y_path);
     double eval_loss = number_after("loss "), eval_accuracy = number_after("accuracy ");
-    ck_assert_msg(strstr(program_output, "(7 samples)"), "%s", program_output);
+    ck_says_all(program_output, "(7 samples)");
     ck_runs("predict --resume=%s --data=%s", state, x_path);
     judge(&loss, &accuracy, whole, _i == 3 ? 1 : -1);
     ck_assert_msg(fabs(loss - eval_loss) < 1e-6 * (1 + loss), "%.9g, not %.9g", eval_loss, loss);
     ck_assert_msg(fabs(accuracy - eval_accuracy) < 0.006, "%g %%, not %g", eval_accuracy, accuracy); /* two digits */
     check_header(state);
     ck_runs("eval --resume=%s --data=%s --labels=%s --json", state, x_path, y_path);
-    ck_assert_msg(strstr(program_output, "\"confusion\":[["), "%s", program_output);
+    ck_says_all(program_output, "\"confusion\":[[");
 }
 END_TEST
 
-/* Batches of 4 samples, and of what is left; with a row that has one timestep, and one that has them all. */
-START_TEST(lengths_are_heeded_everywhere) {
+/* Batches of 4 samples and a remainder, with a row of one timestep and a row of full length. */
+START_TEST(lengths_are_used_everywhere) {
     static const char *const models[] = {"lstm --bidirectional --layers=2", "gru --bucket-by-length", "minlstm",
                                          "lstm --ignore-index=1"};
     double loss, accuracy;
@@ -270,8 +270,7 @@ START_TEST(lengths_are_heeded_everywhere) {
     judge(&loss, &accuracy, uneven, _i == 3 ? 1 : -1);
     ck_assert_msg(fabs(loss - eval_loss) < 1e-6 * (1 + loss), "%.9g, not %.9g", eval_loss, loss);
     ck_assert_msg(fabs(accuracy - eval_accuracy) < 0.006, "%g %%, not %g", eval_accuracy, accuracy);
-    ck_refuses(2, "nothing says it of --data: add --lengths=FILE", "eval --resume=%s --data=%s --labels=%s", state,
-               x_path, y_path);
+    ck_refuses(2, "--data|--lengths=FILE", "eval --resume=%s --data=%s --labels=%s", state, x_path, y_path);
 }
 END_TEST
 
@@ -281,7 +280,7 @@ enum { V = 2 };
 static const char *const losses[] = {"mse", "mae", "huber", "bce"};
 static float numbers[N][T][V];
 
-/* NaN behind the ends; shares of 0 and 1 for bce. */
+/* NaN after the ends; values between 0 and 1 for bce. */
 static const char *make_numbers(bool shares) {
     for (int i = 0; i < N; i++)
         for (int t = 0; t < T; t++)
@@ -294,11 +293,11 @@ static const char *make_numbers(bool shares) {
 
 static double loss_of(int loss, double y, double target) {
     double d = fabs(y - target);
-    if (loss == 3) return -log(1 - d); /* of a probability */
+    if (loss == 3) return -log(1 - d); /* the output is a probability */
     return loss == 0 ? d * d : loss == 1 ? d : d <= 1 ? d * d / 2 : d - 0.5;
 }
 
-/* From the values in program_output, of which there are none, 0, behind the ends. */
+/* Computed from the values in program_output, which are empty (0) after the ends. */
 static double loss_of_rows(int loss) {
     const char *at = program_output;
     double sum = 0;
@@ -317,7 +316,7 @@ static double loss_of_rows(int loss) {
     return sum / counted;
 }
 
-START_TEST(numbers_end_where_samples_do) {
+START_TEST(regression_targets_end_with_their_samples) {
     const char *flags = "--task=regress --hidden=5 --layers=1 --threads=1 --batch=4 --seed=2 --tile=2 --lr=0.01";
     make_uneven_data();
     const char *y = make_numbers(_i == 3), *state = in_scratch("st"), *files = "--data=%s --labels=%s --lengths=%s";
@@ -330,13 +329,13 @@ START_TEST(numbers_end_where_samples_do) {
     ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
     ck_runs("eval --resume=%s %s", state, run);
     double eval = number_after("loss ");
-    ck_assert_msg(strstr(program_output, "(7 samples)"), "%s", program_output);
+    ck_says_all(program_output, "(7 samples)");
     ck_runs("predict --resume=%s --data=%s --lengths=%s", state, x_path, l_path);
     double ours = loss_of_rows(_i);
     ck_assert_msg(fabs(ours - eval) < 1e-6 * (1 + eval), "%s: %.9g, not %.9g", losses[_i], eval, ours);
-    numbers[2][5][1] = NAN; /* the last timestep of one that has them all */
-    ck_refuses(2, "number 1 at timestep 5 of sample 2 is nan", "train %s --data=%s --labels=%s --lengths=%s", flags,
-               x_path, make_npy("n.npy", "<f4", "(7, 6, 2)", numbers, sizeof numbers), l_path);
+    numbers[2][5][1] = NAN; /* the last timestep of a sample of full length */
+    ck_refuses(2, "number 1|timestep 5|sample 2|nan", "train %s --data=%s --labels=%s --lengths=%s", flags, x_path,
+               make_npy("n.npy", "<f4", "(7, 6, 2)", numbers, sizeof numbers), l_path);
 }
 END_TEST
 
@@ -344,12 +343,12 @@ static long long held(const char *flags) {
     const char *words = "the program's own data and batches take ";
     ck_assert_int_eq(run_program("train --task=regress --hidden=5 --threads=1 --batch=4 --memory-budget=1 %s", flags),
                      2);
-    ck_assert_msg(strstr(program_errors, words), "%s", program_errors);
+    ck_says_all(program_errors, words);
     return strtoll(strstr(program_errors, words) + strlen(words), NULL, 10);
 }
 
-/* Of each sample its length; of each of a batch its end, twice, and two marks for each timestep. */
-START_TEST(marks_count_in_the_budget) {
+/* Memory for each sample's length, and for each row of a batch its end, twice, and two marks per timestep. */
+START_TEST(masks_count_in_the_budget) {
     char with[600], without[400];
     make_uneven_data();
     make_numbers(false);
@@ -363,10 +362,10 @@ START_TEST(marks_count_in_the_budget) {
 }
 END_TEST
 
-/* ---- Under any plan, on any ranks ------------------------------------------------------------------------------- */
+/* ---- Plans and ranks -------------------------------------------------------------------------------------------- */
 
-/* Plans, and buckets, which change the order. */
-START_TEST(lengths_under_any_plan) {
+/* Different plans, and buckets, which change the order. */
+START_TEST(lengths_have_the_same_bits_in_every_plan) {
     static const char *const ways[] = {"", "--bidirectional", "--bucket-by-length --bidirectional --model=gru"};
     char run[800];
     make_uneven_data();
@@ -379,8 +378,8 @@ START_TEST(lengths_under_any_plan) {
 }
 END_TEST
 
-/* Timesteps that no sample of a batch has are as if they were not there. */
-START_TEST(short_samples_are_short_arrays) {
+/* Timesteps after the longest sample of a batch have no effect. */
+START_TEST(short_samples_match_short_arrays) {
     static const int32_t three[N] = {3, 1, 2, 3, 3, 2, 1};
     float x[N][3][F];
     int32_t y[N][3];
@@ -396,7 +395,8 @@ START_TEST(short_samples_are_short_arrays) {
 }
 END_TEST
 
-/* Samples `first`, `first` + 2, of the first four, as files of their own; what a run says of its first step. */
+/* Samples `first` and `first` + 2 of the first four as separate files. Returns what a run reports for its first
+ * step. */
 static double loss_of_half(int first) {
     float x[2][T][F];
     int32_t y[2][T], l[2];
@@ -411,8 +411,8 @@ static double loss_of_half(int first) {
     return number_after("loss ");
 }
 
-/* Two ranks, with 10 and 3 timesteps: the mean is over all 13; or that of their two means, as under PyTorch's DDP. */
-START_TEST(ranks_weigh_by_their_timesteps) {
+/* Two ranks with 10 and 3 timesteps: the mean covers all 13, or is the mean of two means, as in PyTorch's DDP. */
+START_TEST(ranks_are_weighted_by_timesteps) {
     make_uneven_data();
     double first = loss_of_half(0), second = loss_of_half(1);
     double wanted = _i ? (first + second) / 2 : (10 * first + 3 * second) / 13;
@@ -424,8 +424,8 @@ START_TEST(ranks_weigh_by_their_timesteps) {
 }
 END_TEST
 
-/* The same bits in windows that are cut, whether targets of all their timesteps count or of the last, and after a resume. */
-START_TEST(plans_and_resumes_agree) {
+/* The same bits with truncated windows, with targets at all timesteps or at the last one, and after a resume. */
+START_TEST(plans_and_resumes_have_the_same_bits) {
     static const char *const ways[] = {"", "--bidirectional", "--tbptt=2", "--tbptt=4:2"};
     char run[800], command[600];
     make_data();
@@ -440,8 +440,8 @@ START_TEST(plans_and_resumes_agree) {
 }
 END_TEST
 
-/* What is learnt from one timestep's features alone is learnt whole. */
-START_TEST(a_sign_is_recognised) {
+/* A task that depends on one timestep's features alone is learned completely. */
+START_TEST(a_local_pattern_is_learned) {
     static const char *const x = "eval    200  loss ";
     make_data();
     for (int i = 0; i < N; i++)
@@ -454,18 +454,18 @@ START_TEST(a_sign_is_recognised) {
 }
 END_TEST
 
-START_TEST(labels_that_do_not_fit) {
+START_TEST(unsuitable_labels_are_refused) {
     static const struct {
         const char *shape, *flags, *sentence;
         size_t count;
         int status;
     } wrong[] = {
-        {"(6, 6)", "", "has labels for 6 samples, and there are 7", 36, 2},
-        {"(7, 5)", "", "has labels for 5 timesteps, and samples have 6: give one for each, or [N]", 35, 2},
-        {"(7, 1, 6)", "", "has 3 dimensions; labels are [N], one for each sample, or [N,T]", 42, 1},
-        {"(7,)", "--every-step", "has one label a sample, and the model gives one a timestep", 7, 2},
-        {"(7,)", "--tbptt=3", "one answer a sample cannot be cut: give labels [N,T], or", 7, 2},
-        {"(7, 6)", "--classes=2", "label 2 of sample 0, timestep 3 is outside 0..1", 42, 2},
+        {"(6, 6)", "", "6 samples|7", 36, 2},
+        {"(7, 5)", "", "5 timesteps|6|[N]", 35, 2},
+        {"(7, 1, 6)", "", "3 dimensions|[N]|[N,T]", 42, 1},
+        {"(7,)", "--every-step", "sample|model|timestep", 7, 2},
+        {"(7,)", "--tbptt=3", "[N,T]", 7, 2},
+        {"(7, 6)", "--classes=2", "label 2|sample 0|timestep 3|0..1", 42, 2},
     };
     make_data();
     labels[0][2] = 0, labels[0][3] = 2;
@@ -475,67 +475,63 @@ START_TEST(labels_that_do_not_fit) {
                    make_npy("z.npy", "<i4", wrong[i].shape, labels, 4 * wrong[i].count), wrong[i].flags);
     labels[4][5] = -1;
     y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
-    ck_refuses(2, "label -1 of sample 4, timestep 5 is outside 0..999999", "train " SMALL "--data=%s --labels=%s",
-               x_path, y_path);
+    ck_refuses(2, "label -1|sample 4|timestep 5|0..999999", "train " SMALL "--data=%s --labels=%s", x_path, y_path);
     ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --ignore-index=-1", x_path, y_path);
-    ck_refuses(2, "--every-step has no effect with --model=mlp", "train " SMALL "--model=mlp --every-step --data=%s",
-               x_path);
+    ck_refuses(2, "--every-step|--model=mlp", "train " SMALL "--model=mlp --every-step --data=%s", x_path);
 }
 END_TEST
 
-START_TEST(labels_within_and_behind_the_ends) {
+START_TEST(labels_are_checked_before_the_ends_only) {
     make_uneven_data();
-    ck_refuses(2, "add --eval-lengths=FILE",
+    ck_refuses(2, "--eval-lengths=FILE",
                "train " SMALL "--data=%s --labels=%s --lengths=%s --eval-data=%s --eval-labels=%s", x_path, y_path,
                l_path, x_path, y_path);
-    ck_refuses(2, "--tbptt=2 cuts samples into windows of one length, and those of --lengths end within one",
-               "train " SMALL "--tbptt=2 --data=%s --labels=%s --lengths=%s", x_path, y_path, l_path);
-    labels[3][1] = 5; /* the last that counts */
+    ck_refuses(2, "--tbptt=2|--lengths|window", "train " SMALL "--tbptt=2 --data=%s --labels=%s --lengths=%s", x_path,
+               y_path, l_path);
+    labels[3][1] = 5; /* the last counting timestep */
     y_path = make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels);
-    ck_refuses(2, "label 5 of sample 3, timestep 1 is outside 0..2",
-               "train " SMALL "--classes=3 --data=%s --labels=%s --lengths=%s", x_path, y_path, l_path);
+    ck_refuses(2, "label 5|sample 3|timestep 1|0..2", "train " SMALL "--classes=3 --data=%s --labels=%s --lengths=%s",
+               x_path, y_path, l_path);
     ck_runs("train " SMALL "--classes=3 --steps=1 --data=%s --labels=%s --lengths=%s --ignore-index=5", x_path, y_path,
             l_path);
 }
 END_TEST
 
-/* What a state answers with is not to be changed by other labels. */
-START_TEST(labels_unlike_those_of_training) {
+/* Other labels must not change the kind of a saved model's outputs. */
+START_TEST(labels_of_another_kind_are_refused) {
     make_data();
     const char *a = in_scratch("a"), *b = in_scratch("b"),
                *one = make_npy("one.npy", "<i4", "(7,)", (int32_t[]){0, 1, 2, 0, 1, 2, 0}, 28);
     ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", x_path, y_path, a);
     ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", x_path, one, b);
-    ck_refuses(2, "has one label a sample, and the model gives one a timestep",
-               "eval --resume=%s --data=%s --labels=%s", a, x_path, one);
-    ck_refuses(2, "has one label a timestep, and the model gives one a sample",
-               "eval --resume=%s --data=%s --labels=%s", b, x_path, y_path);
-    ck_refuses(2, "has one label a sample, and the model gives one a timestep",
-               "train " SMALL "--data=%s --labels=%s --eval-data=%s --eval-labels=%s", x_path, y_path, x_path, one);
+    ck_refuses(2, "sample|model|timestep", "eval --resume=%s --data=%s --labels=%s", a, x_path, one);
+    ck_refuses(2, "timestep|model|sample", "eval --resume=%s --data=%s --labels=%s", b, x_path, y_path);
+    ck_refuses(2, "sample|model|timestep", "train " SMALL "--data=%s --labels=%s --eval-data=%s --eval-labels=%s",
+               x_path, y_path, x_path, one);
     char weights[300];
     snprintf(weights, sizeof weights, "--init=%s/step-00000001/model.safetensors", a);
     ck_runs("eval " SMALL "%s --data=%s --labels=%s", weights, x_path, y_path);
     labels[N - 1][T - 1] = 0;
-    ck_refuses(2, "but it is other data", "train --resume=%s --steps=2 --labels=%s", a,
+    ck_refuses(2, "data|checksum", "train --resume=%s --steps=2 --labels=%s", a,
                make_npy("y.npy", "<i4", "(7, 6)", labels, sizeof labels));
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("tags");
-    tcase_add_loop_test(tests, losses_and_gradients_are_pytorchs, 0, QUESTIONS);
+    tcase_add_loop_test(tests, losses_and_gradients_match_pytorch, 0, QUESTIONS);
     tcase_add_loop_test(tests, padding_changes_no_bit, 0, (QUESTIONS - 1) * PLANS);
-    tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 4);
-    tcase_add_loop_test(tests, lengths_are_heeded_everywhere, 0, 4);
-    tcase_add_loop_test(tests, numbers_end_where_samples_do, 0, 4);
-    tcase_add_test(tests, marks_count_in_the_budget);
-    tcase_add_loop_test(tests, lengths_under_any_plan, 0, 3);
-    tcase_add_test(tests, short_samples_are_short_arrays);
-    tcase_add_loop_test(tests, ranks_weigh_by_their_timesteps, 0, 2);
-    tcase_add_test(tests, labels_within_and_behind_the_ends);
-    tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 4);
-    tcase_add_test(tests, a_sign_is_recognised);
-    tcase_add_test(tests, labels_that_do_not_fit);
-    tcase_add_test(tests, labels_unlike_those_of_training);
+    tcase_add_loop_test(tests, eval_scores_what_predict_writes, 0, 4);
+    tcase_add_loop_test(tests, lengths_are_used_everywhere, 0, 4);
+    tcase_add_loop_test(tests, regression_targets_end_with_their_samples, 0, 4);
+    tcase_add_test(tests, masks_count_in_the_budget);
+    tcase_add_loop_test(tests, lengths_have_the_same_bits_in_every_plan, 0, 3);
+    tcase_add_test(tests, short_samples_match_short_arrays);
+    tcase_add_loop_test(tests, ranks_are_weighted_by_timesteps, 0, 2);
+    tcase_add_test(tests, labels_are_checked_before_the_ends_only);
+    tcase_add_loop_test(tests, plans_and_resumes_have_the_same_bits, 0, 4);
+    tcase_add_test(tests, a_local_pattern_is_learned);
+    tcase_add_test(tests, unsuitable_labels_are_refused);
+    tcase_add_test(tests, labels_of_another_kind_are_refused);
     return run_suite("train/tags", tests);
 }

@@ -1,12 +1,13 @@
-/* test_tbptt.c: --tbptt and --stateful: windows are micro steps of a session that carries states; rows of a text go on from batch
- * to batch, on any ranks, and after a training state. That a window's gradients are PyTorch's is tests/engine/test_golden.c's. */
+/* test_tbptt.c: --tbptt and --stateful: windows are micro steps of a stateful session; rows of a text continue from
+ * batch to batch, on any ranks, and after a resume. tests/engine/test_golden.c compares the gradients of windows with
+ * PyTorch's. */
 #include "train/models/model.h"
 
 #include "tests/train/train_test.h"
 
 #define SMALL "--hidden=12 --layers=2 --threads=1 --lr=0.05 --tile=4 "
 
-/* The losses of two runs, a.jsonl and b.jsonl. */
+/* Compares the losses of two runs, a.jsonl and b.jsonl. */
 static void expect_identical(void) {
     ck_runs("report --require-identical %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
 }
@@ -17,7 +18,7 @@ static void run(const char *text, const char *flags, const char *metrics) {
     ck_runs("train --data=%s " SMALL "%s --metrics=%s", text, flags, in_scratch(metrics));
 }
 
-/* A batch of four windows is four batches of one, where rows go on. */
+/* A batch of four windows equals four stateful batches of one window. */
 START_TEST(windows_are_micro_steps) {
     const char *text = make_text("text", 3 * 20 * 32 + 1);
     run(text, "--batch=3 --stateful --seq-len=32 --tbptt=8 --steps=30", "a.jsonl");
@@ -26,8 +27,8 @@ START_TEST(windows_are_micro_steps) {
 }
 END_TEST
 
-/* Nothing is cut; and states that begin with zeros make no other session. */
-START_TEST(one_window_is_exact) {
+/* A single window is not truncated, and zero initial states change nothing. */
+START_TEST(a_single_window_is_exact) {
     const char *text = make_text("text", 2000);
     run(text, "--batch=3 --seq-len=32 --tbptt=32 --steps=30", "a.jsonl");
     run(text, "--batch=3 --seq-len=32 --steps=30", "b.jsonl");
@@ -51,8 +52,8 @@ static void same_to(const char *a, const char *b, double most) {
     ck_assert_msg(fabs(x - y) <= most * y, "%.9g, and %.9g", x, y);
 }
 
-/* Forward nothing is cut, wherever windows begin. */
-START_TEST(windows_that_overlap_have_the_sample_s_loss) {
+/* The forward pass is not truncated, wherever windows start. */
+START_TEST(overlapping_windows_have_the_samples_loss) {
     const char *text = make_text("text", 2000);
     run(text, "--model=gru --batch=3 --seq-len=64 --tbptt=16:4 --steps=1", "a.jsonl");
     run(text, "--model=gru --batch=3 --seq-len=64 --steps=1", "b.jsonl");
@@ -60,9 +61,9 @@ START_TEST(windows_that_overlap_have_the_sample_s_loss) {
 }
 END_TEST
 
-/* Where the first window is the sample, the losses of all together are the sample's, and so are their gradients, but for rounding; and
- * one step is as good as none. */
-START_TEST(windows_that_reach_back_to_the_beginning_are_exact) {
+/* If every window reaches back to the start, losses and gradients are the sample's, up to rounding; windows of one
+ * additional timestep change nothing. */
+START_TEST(windows_that_reach_back_to_the_start_are_exact) {
     const char *text = make_text("text", 2000);
     run(text, "--batch=3 --seq-len=32 --tbptt=32:4 --steps=30", "a.jsonl");
     run(text, "--batch=3 --seq-len=32 --steps=30", "b.jsonl");
@@ -73,20 +74,20 @@ START_TEST(windows_that_reach_back_to_the_beginning_are_exact) {
 }
 END_TEST
 
-/* Forward nothing is cut: the first losses agree but for the order of adding; what is learnt from them does not. */
-START_TEST(a_report_tells_truncated_from_exact) {
+/* The forward pass is not truncated, so the first losses agree up to the order of sums. Later losses differ. */
+START_TEST(report_marks_truncated_runs) {
     const char *text = make_text("text", 2000);
     run(text, "--batch=3 --seq-len=32 --tbptt=8 --steps=30", "a.jsonl");
     run(text, "--batch=3 --seq-len=32 --steps=30", "b.jsonl");
     ck_runs("report %s %s", in_scratch("a.jsonl"), in_scratch("b.jsonl"));
-    ck_assert_ptr_nonnull(strstr(program_output, "a.jsonl is truncated: its gradients end every 8 timesteps."));
+    ck_says_all(program_output, "a.jsonl is truncated|8 timesteps");
     ck_assert_ptr_null(strstr(program_output, "b.jsonl is truncated"));
-    ck_assert_ptr_nonnull(strstr(program_output, "The losses differ first at step"));
+    ck_says_all(program_output, "losses differ|step");
 }
 END_TEST
 
-/* A plan is of one window: for a sample of any length. */
-START_TEST(plans_are_of_a_window) {
+/* A plan covers one window, so samples may have any length. */
+START_TEST(plans_cover_one_window) {
     ck_runs("plan " SMALL "--seq-len=32 --tbptt=8 --json");
     char *first = strdup(strstr(program_output, "\"planned_peak_bytes\""));
     ck_runs("plan " SMALL "--seq-len=32000 --tbptt=8 --json");
@@ -95,15 +96,15 @@ START_TEST(plans_are_of_a_window) {
     free(first);
     ck_assert_int_eq(
         run_program("plan --batch=1 --seq-len=4096 --tbptt=2048 --threads=1 --hidden=64 --memory-budget=2600KiB"), 2);
-    ck_assert_msg(strstr(program_errors, "--tbptt=128 would fit"), "%s", program_errors);
+    ck_says_all(program_errors, "--tbptt=128 would fit");
     ck_assert_int_eq(
         run_program("plan --batch=1 --seq-len=4096 --tbptt=2048:32 --threads=1 --hidden=64 --memory-budget=2600KiB"),
         2);
-    ck_assert_msg(strstr(program_errors, "--tbptt=256:32 would fit"), "%s", program_errors);
+    ck_says_all(program_errors, "--tbptt=256:32 would fit");
 }
 END_TEST
 
-/* ---- The loop, by the library alone ---- */
+/* ---- The same loop with the library alone ---- */
 
 enum { K = 8, WINDOWS = 3, ROWS = 2, STEPS = 20, BYTES = 1 + ROWS * K * WINDOWS * 7 };
 
@@ -130,7 +131,7 @@ static void zero_states(remat_session *s) {
         ck_ok(remat_write(s, REMAT_CARRIED, i, zeros, sizeof zeros));
 }
 
-/* Window w of the text's begin for row 0, of its middle for row 1. */
+/* Window w from the start of the text for row 0, from its middle for row 1. */
 static void feed(remat_session *s, const char *text, int64_t row_bytes, int64_t w) {
     int32_t x[K][ROWS], y[K][ROWS];
     for (int t = 0; t < K; t++)
@@ -143,8 +144,8 @@ static void feed(remat_session *s, const char *text, int64_t row_bytes, int64_t 
     ck_ok(remat_write(s, REMAT_INPUT, 1, y, sizeof y));
 }
 
-/* Three epochs, nearly: what the program does is PyTorch's loop, in C. */
-START_TEST(the_program_is_the_detached_loop) {
+/* Almost three epochs: the program does the same as PyTorch's loop, written in C. */
+START_TEST(program_matches_the_detached_loop) {
     const char *path = make_text("text", BYTES);
     char text[BYTES];
     FILE *file = fopen(path, "rb");
@@ -179,8 +180,8 @@ static void same_file(const char *a, const char *b) {
     ck_assert_int_eq(system(command), 0);
 }
 
-/* With a rate of 0 the states alone go on: row for row the same, whoever computes it. */
-START_TEST(rows_are_the_same_on_any_ranks) {
+/* With a learning rate of 0 only the states change: each row has the same states on any ranks. */
+START_TEST(rows_do_not_depend_on_ranks) {
 #define FIXED "--hidden=12 --layers=2 --threads=1 --tile=4 --lr=0 --seq-len=8 --stateful --steps=5 "
     const char *text = make_text("text", 2000);
     ck_runs("train --data=%s " FIXED "--batch=6 --save=%s", text, in_scratch("one"));
@@ -194,7 +195,7 @@ START_TEST(rows_are_the_same_on_any_ranks) {
 }
 END_TEST
 
-/* Two ranks that stop and go on are two that do not. */
+/* Two resumed ranks match two uninterrupted ones. */
 START_TEST(ranks_resume_with_their_rows) {
     const char *text = make_text("text", 2000);
     run(text, "--batch=2 --devices=cpu:2 --seq-len=16 --tbptt=8 --stateful --steps=40", "a.jsonl");
@@ -206,30 +207,27 @@ START_TEST(ranks_resume_with_their_rows) {
 }
 END_TEST
 
-START_TEST(what_does_not_fit_is_refused) {
+START_TEST(unsuitable_states_are_refused) {
     const char *text = make_text("text", 2000);
     ck_runs("train --data=%s " SMALL "--batch=4 --seq-len=8 --stateful --steps=2 --save=%s", text, in_scratch("st"));
-    ck_refuses(2, "has the states of 4 rows, and this run has 2: rows of a batch times ranks must stay the same",
-               "train --resume=%s --batch=2 --accumulate-steps=2 --steps=4", in_scratch("st"));
-    ck_refuses(2, "--tbptt=4 does not agree", "train --resume=%s --tbptt=4 --steps=4", in_scratch("st"));
+    ck_refuses(2, "4 rows|2", "train --resume=%s --batch=2 --accumulate-steps=2 --steps=4", in_scratch("st"));
+    ck_refuses(2, "--tbptt=4", "train --resume=%s --tbptt=4 --steps=4", in_scratch("st"));
     make_file("st/step-00000002/carried.safetensors", "short", 5);
-    ck_refuses(1, "carried.safetensors is not as it was saved", "train --resume=%s --steps=4", in_scratch("st"));
+    ck_refuses(1, "carried.safetensors", "train --resume=%s --steps=4", in_scratch("st"));
     unlink(in_scratch("st/step-00000002/carried.safetensors"));
-    ck_refuses(1, "carried.safetensors is missing", "train --resume=%s --steps=4", in_scratch("st"));
+    ck_refuses(1, "carried.safetensors|missing", "train --resume=%s --steps=4", in_scratch("st"));
 }
 END_TEST
 
 static const char *const refused[][2] = {
-    {"samples of 1000 timesteps cannot be cut into windows of so many: make --seq-len a multiple", "--tbptt=300"},
+    {"1000 timesteps|--seq-len|multiple", "--tbptt=300"},
     {"--tbptt=48:16: samples of 1000 timesteps do not hold such windows", "--tbptt=48:16"},
     {"--tbptt=7:2: the second number must be in the first a whole number of times", "--tbptt=7:2"},
     {"--tbptt=7:0: the second number", "--tbptt=7:0"},
     {"--tbptt=7:: is neither", "--tbptt=7:"},
     {"--tbptt=20:10 has windows that would begin in the batch before", "--tbptt=20:10 --stateful"},
-    {"the second number of --tbptt is 10, and that is no whole number of tiles of 4 timesteps: set --tile=2",
-     "--batch=2 --tbptt=20:10 --tile=4"},
-    {"the second number of --tbptt is 1, and that is no whole number of tiles of 2 timesteps: set --tile=1",
-     "--batch=2 --tbptt=5:1 --tile=2"},
+    {"--tbptt|10|4 timesteps|--tile=2", "--batch=2 --tbptt=20:10 --tile=4"},
+    {"--tbptt|1|2 timesteps|--tile=1", "--batch=2 --tbptt=5:1 --tile=2"},
     {"--tbptt has no effect with --task=adding", "--task=adding --tbptt=10"},
     {"--stateful has no effect with --task=copy", "--task=copy --stateful"},
     {"--tbptt carries states forwards, and --bidirectional", "--task=copy --tbptt=10 --bidirectional"},
@@ -237,7 +235,7 @@ static const char *const refused[][2] = {
      "--stateful --deterministic-world"},
     {"--stateful gives each row a stretch of the text, which --pad", "--stateful --pad"},
 };
-START_TEST(what_cannot_work_is_refused) {
+START_TEST(unsupported_tbptt_settings_are_refused) {
     bool generated = strstr(refused[_i][1], "--task");
     ck_refuses(2, refused[_i][0], "train %s%s %s", generated ? "" : "--data=", generated ? "" : make_text("text", 5000),
                refused[_i][1]);
@@ -247,15 +245,15 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("tbptt");
     tcase_add_test(tests, windows_are_micro_steps);
-    tcase_add_test(tests, one_window_is_exact);
-    tcase_add_test(tests, windows_that_overlap_have_the_sample_s_loss);
-    tcase_add_test(tests, windows_that_reach_back_to_the_beginning_are_exact);
-    tcase_add_test(tests, a_report_tells_truncated_from_exact);
-    tcase_add_test(tests, plans_are_of_a_window);
-    tcase_add_test(tests, the_program_is_the_detached_loop);
-    tcase_add_test(tests, rows_are_the_same_on_any_ranks);
+    tcase_add_test(tests, a_single_window_is_exact);
+    tcase_add_test(tests, overlapping_windows_have_the_samples_loss);
+    tcase_add_test(tests, windows_that_reach_back_to_the_start_are_exact);
+    tcase_add_test(tests, report_marks_truncated_runs);
+    tcase_add_test(tests, plans_cover_one_window);
+    tcase_add_test(tests, program_matches_the_detached_loop);
+    tcase_add_test(tests, rows_do_not_depend_on_ranks);
     tcase_add_test(tests, ranks_resume_with_their_rows);
-    tcase_add_test(tests, what_does_not_fit_is_refused);
-    tcase_add_loop_test(tests, what_cannot_work_is_refused, 0, sizeof refused / sizeof *refused);
+    tcase_add_test(tests, unsuitable_states_are_refused);
+    tcase_add_loop_test(tests, unsupported_tbptt_settings_are_refused, 0, sizeof refused / sizeof *refused);
     return run_suite("train/tbptt", tests);
 }

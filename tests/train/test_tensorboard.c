@@ -8,7 +8,7 @@
 static uint8_t file[1 << 16];
 static size_t size;
 
-/* By the definition: the remainder of the message, bit by bit, most significant first, so with everything mirrored. */
+/* The definition: the remainder of the message, bit by bit, most significant first, so all bits are mirrored. */
 static uint32_t crc32c(const uint8_t *data, size_t bytes) {
     uint32_t crc = 0xffffffff, mirrored = 0;
     for (size_t i = 0; i < 8 * bytes; i++) {
@@ -47,7 +47,7 @@ static void read_events(const char *directory) {
     fclose(in);
 }
 
-/* The message of the record at *at, and on to the next; NULL: the file ends here. */
+/* The message of the record at *at; moves *at to the next record. NULL: end of the file. */
 static const uint8_t *next_record(size_t *at, size_t *bytes) {
     if (*at == size) return NULL;
     ck_assert_uint_le(*at + 16, size);
@@ -60,7 +60,7 @@ static const uint8_t *next_record(size_t *at, size_t *bytes) {
     return head + 12;
 }
 
-/* Where these words stand in the message; NULL: nowhere. */
+/* The position of these words in the message; NULL: not found. */
 static const uint8_t *find(const uint8_t *message, size_t bytes, const char *words) {
     size_t length = strlen(words);
     for (size_t i = 0; message && i + length <= bytes; i++)
@@ -68,7 +68,7 @@ static const uint8_t *find(const uint8_t *message, size_t bytes, const char *wor
     return NULL;
 }
 
-/* The simple_value behind this tag, somewhere in the message. */
+/* The simple_value that follows this tag in the message. */
 static float value_of(const uint8_t *message, size_t bytes, const char *tag) {
     const uint8_t *at = find(message, bytes, tag);
     ck_assert_msg(at, "no %s", tag);
@@ -80,7 +80,7 @@ static float value_of(const uint8_t *message, size_t bytes, const char *tag) {
     return value;
 }
 
-START_TEST(records_come_back) {
+START_TEST(records_are_read_back) {
     rm_tensorboard board;
     const rm_metrics_run run = {.name = "a", .resumed_step = 299};
     const rm_step_event step = {
@@ -90,7 +90,7 @@ START_TEST(records_come_back) {
                                 .score = {{"accuracy", "%g", 0.75, true}, {"perplexity", "%g", 9, false}},
                                 .scores = 2};
     size_t at = 0, bytes;
-    ck_assert_uint_eq(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); /* known */
+    ck_assert_uint_eq(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); /* a known value */
     ck_ok(rm_tensorboard_open(in_scratch("a/b"), &run, &board));
     ck_ok(rm_tensorboard_step(&board, &step));
     ck_ok(rm_tensorboard_eval(&board, &eval));
@@ -112,7 +112,7 @@ START_TEST(records_come_back) {
 }
 END_TEST
 
-START_TEST(what_is_not_known_is_left_out) {
+START_TEST(unknown_values_are_omitted) {
     rm_tensorboard board;
     size_t at = 0, bytes;
     ck_ok(rm_tensorboard_open(NULL, NULL, &board));
@@ -131,7 +131,7 @@ START_TEST(what_is_not_known_is_left_out) {
 }
 END_TEST
 
-START_TEST(a_run_writes_them) {
+START_TEST(a_run_writes_an_event_file) {
     size_t at = 0, bytes, records = 0;
     ck_runs("train --task=copy --hidden=8 --batch=3 --threads=1 --steps=4 --eval-every=2 --samples=9 --tensorboard=%s",
             in_scratch("tb"));
@@ -139,15 +139,14 @@ START_TEST(a_run_writes_them) {
     while (next_record(&at, &bytes)) records++;
     ck_assert_uint_eq(records, 7);
     make_file("plain", "x", 1);
-    ck_refuses(1, "choose another place for --tensorboard", "train --task=copy --tensorboard=%s/tb",
-               in_scratch("plain"));
+    ck_refuses(1, "--tensorboard", "train --task=copy --tensorboard=%s/tb", in_scratch("plain"));
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("tensorboard");
-    tcase_add_test(tests, records_come_back);
-    tcase_add_test(tests, what_is_not_known_is_left_out);
-    tcase_add_test(tests, a_run_writes_them);
+    tcase_add_test(tests, records_are_read_back);
+    tcase_add_test(tests, unknown_values_are_omitted);
+    tcase_add_test(tests, a_run_writes_an_event_file);
     return run_suite("train/tensorboard", tests);
 }

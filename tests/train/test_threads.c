@@ -1,8 +1,8 @@
-/* test_threads.c: what many threads take beside the plan: 16 MiB with up to 8 of them, and 1 MiB for each one more, whatever
- * the machine has processors for. test_process.c has what takes no more with few. */
+/* test_threads.c: the memory of many threads besides the plan: 16 MiB for up to 8 threads, and 1 MiB for each
+ * additional one, for any number of processors. test_process.c tests few threads. */
 #include "tests/train/train_test.h"
 
-/* The number behind the last "name": in a file of metrics. */
+/* The number after the last "name": in a metrics file. */
 static uint64_t last_number(const char *path, const char *name) {
     char line[1 << 15], quoted[64];
     uint64_t found = 0;
@@ -28,9 +28,9 @@ static const struct {
     {"--hidden=32 --seq-len=256 --batch=4", 64},
 };
 
-START_TEST(threads_take_what_is_said) {
+START_TEST(threads_stay_within_the_promise) {
     const char *metrics = in_scratch("metrics.jsonl"), *text = make_text("text", 40000);
-    setenv("OMP_WAIT_POLICY", "passive", 1); /* there are more than processors */
+    setenv("OMP_WAIT_POLICY", "passive", 1); /* there are more threads than processors */
     ck_runs("train --data=%s --layers=1 --steps=1 --metrics=%s --threads=%d %s", text, metrics, (int)runs[_i].threads,
             runs[_i].flags);
     uint64_t budgeted = last_number(metrics, "budgeted_bytes"), peak = last_number(metrics, "rss_peak_bytes");
@@ -45,6 +45,6 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("threads");
-    tcase_add_loop_test(tests, threads_take_what_is_said, 0, sizeof runs / sizeof *runs);
+    tcase_add_loop_test(tests, threads_stay_within_the_promise, 0, sizeof runs / sizeof *runs);
     return run_suite("threads", tests);
 }

@@ -1,5 +1,5 @@
-/* test_tokenizer.c: byte-level BPE: the tokens of PyPI's `tokenizers` (tests/golden/make_tokenizer.py), and back; what a
- * tokenizer.json may not ask for. */
+/* test_tokenizer.c: byte-level BPE: the same tokens as PyPI's `tokenizers` (tests/golden/make_tokenizer.py), decoding,
+ * and unsupported features of a tokenizer.json. */
 #include "train/data/tokenizer.h"
 
 #include "memory/host.h"
@@ -9,7 +9,7 @@
 #include "train/data/words.h"
 #include "train/file.h"
 
-/* A file of three tokens, but for what closes it. */
+/* A file of three tokens, without its closing part. */
 #define MODEL "\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
 #define WORDS ",\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
 
@@ -38,7 +38,7 @@ static rm_tokenizer *golden_tokenizer(const char *name) {
 
 static const char *const names[] = {"tokenizer", "tokenizer_strings"};
 
-START_TEST(tokens_are_those_of_tokenizers) {
+START_TEST(tokens_match_tokenizers) {
     golden *g = golden_open("tokenizer");
     const golden_array *expected = golden_find(g, names[_i], NULL);
     bytes text = golden_file("tokenizer.txt");
@@ -56,7 +56,7 @@ START_TEST(tokens_are_those_of_tokenizers) {
 }
 END_TEST
 
-/* The texts of the tokens, one behind the other, are the text. */
+/* The concatenated texts of the tokens are the text. */
 static void there_and_back(const rm_tokenizer *t, const uint8_t *text, size_t size) {
     rm_tokens tokens = {0};
     size_t at = 0, length;
@@ -70,8 +70,9 @@ static void there_and_back(const rm_tokenizer *t, const uint8_t *text, size_t si
     rm_free(tokens.id);
 }
 
-/* Of any bytes, no UTF-8 too; of one word of 200,000 bytes, which takes as long as as many short ones; of nothing. */
-START_TEST(text_comes_back) {
+/* Any bytes, also invalid UTF-8; one word of 200,000 bytes, which takes no longer than many short ones; an empty
+ * text. */
+START_TEST(decoded_tokens_give_the_text) {
     enum { LONG = 200000 };
     rm_tokenizer *t = golden_tokenizer("tokenizer");
     bytes text = golden_file("tokenizer.txt");
@@ -84,7 +85,7 @@ START_TEST(text_comes_back) {
     for (int i = 0; i < LONG; i++) word[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
     there_and_back(t, word, LONG);
     free(word);
-    word = malloc(2); /* a character that is cut off: nothing is read behind it */
+    word = malloc(2); /* a truncated character: nothing is read after it */
     memcpy(word, "\xE2\x82", 2);
     there_and_back(t, word, 2);
     free(word);
@@ -93,7 +94,7 @@ START_TEST(text_comes_back) {
 }
 END_TEST
 
-START_TEST(numbers_may_be_left_out) {
+START_TEST(added_token_numbers_may_have_gaps) {
     static const char json[] = "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]},"
                                "\"added_tokens\":[{\"id\":3,\"content\":\"b a\"}],\"model\":{\"vocab\":{\"a\":0,\"b\":"
                                "1,\"ab\":5},\"merges\":[]}" WORDS "}";
@@ -110,8 +111,8 @@ START_TEST(numbers_may_be_left_out) {
 }
 END_TEST
 
-/* What `tokenizers` 0.23.3 makes of these files: an added token comes behind the vocabulary and the added ones before it, whatever
- * number the file has for it. */
+/* As `tokenizers` 0.23.3 reads these files: an added token is numbered after the vocabulary and the earlier added
+ * tokens, whatever its number in the file. */
 START_TEST(added_tokens_are_numbered_as_tokenizers_does) {
     static const struct {
         const char *added, *text;
@@ -144,7 +145,7 @@ END_TEST
 
 /* ---- Words and characters ----------------------------------------------------------------------------------------- */
 
-START_TEST(words_are_cut_as_gpt_2_cuts_them) {
+START_TEST(words_are_split_as_in_gpt_2) {
     static const struct {
         const char *text;
         int length[8];
@@ -172,8 +173,8 @@ START_TEST(words_are_cut_as_gpt_2_cuts_them) {
 }
 END_TEST
 
-/* Unicode 16's. */
-START_TEST(every_character_has_a_kind) {
+/* The classes of Unicode 16. */
+START_TEST(characters_have_unicode_classes) {
     int64_t count[4] = {0};
     for (uint32_t c = 0; c < 0x110000; c++) count[rm_char_kind_of(c)]++;
     ck_assert_int_eq(count[RM_CHAR_LETTER], 141028);
@@ -182,26 +183,26 @@ START_TEST(every_character_has_a_kind) {
 }
 END_TEST
 
-/* ---- What is refused ---------------------------------------------------------------------------------------------- */
+/* ---- Refusals ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(what_is_not_here_is_named) {
+START_TEST(unsupported_features_are_refused) {
     static const struct {
         remat_status status;
         const char *json, *part;
     } cases[] = {
         {REMAT_IO, "{", "not JSON"},
-        {REMAT_INVALID, "[]", "no model"},
-        {REMAT_INVALID, "{" MODEL "}}", "no pre-tokenizer"},
-        {REMAT_INVALID, "{" MODEL "},\"pre_tokenizer\":{\"type\":\"Sequence\"}}", "`pre_tokenizer` of type Sequence"},
+        {REMAT_INVALID, "[]", "model"},
+        {REMAT_INVALID, "{" MODEL "}}", "tokenizer"},
+        {REMAT_INVALID, "{" MODEL "},\"pre_tokenizer\":{\"type\":\"Sequence\"}}", "pre_tokenizer|Sequence"},
         {REMAT_INVALID, "{" MODEL "},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":false}}", "use_regex"},
         {REMAT_INVALID, "{" MODEL "},\"normalizer\":{\"type\":\"NFC\"}" WORDS "}", "`normalizer`"},
         {REMAT_INVALID, "{" MODEL "},\"truncation\":{}" WORDS "}", "`truncation`"},
         {REMAT_INVALID, "{" MODEL "},\"post_processor\":{\"type\":\"TemplateProcessing\"}" WORDS "}",
-         "`post_processor` of type TemplateProcessing"},
+         "post_processor|TemplateProcessing"},
         {REMAT_INVALID,
          "{" MODEL "},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]}" WORDS
          "}",
-         "`post_processor` of type TemplateProcessing"},
+         "post_processor|TemplateProcessing"},
         {REMAT_INVALID, "{" MODEL "},\"decoder\":{\"type\":\"WordPiece\"}" WORDS "}", "`decoder`"},
         {REMAT_INVALID, "{" MODEL ",\"type\":\"Unigram\"}" WORDS "}", "type Unigram"},
         {REMAT_INVALID, "{" MODEL ",\"dropout\":0.1}" WORDS "}", "`dropout`"},
@@ -209,27 +210,27 @@ START_TEST(what_is_not_here_is_named) {
         {REMAT_INVALID, "{" MODEL ",\"ignore_merges\":true}" WORDS "}", "`ignore_merges`"},
         {REMAT_INVALID, "{" MODEL "},\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"lstrip\":true}]" WORDS "}",
          "`lstrip`"},
-        {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3}]" WORDS "}", "without a text"},
+        {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3}]" WORDS "}", "text"},
         {REMAT_IO,
          "{\"model\":{\"vocab\":{\"a\":1},\"merges\":[]},\"added_tokens\":[{\"id\":2,\"content\":\"x\"}]" WORDS "}",
          "says otherwise"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\\u0000 a\"]}" WORDS "}", "two tokens of"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\\u0000 a\"]}" WORDS "}", "tokens"},
         {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3,\"content\":\"ab\"}]" WORDS "}", "says otherwise"},
         {REMAT_IO, "{" MODEL "},\"added_tokens\":[7]" WORDS "}", "is none"},
         {REMAT_INVALID,
          "{\"model\":{\"vocab\":{\"\u00e1\":0},\"merges\":[]},\"added_tokens\":[{\"id\":0,\"content\":\"\u00e1\"}"
          "]" WORDS "}",
          "other bytes"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0}}" WORDS "}", "no list of merges"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0}}" WORDS "}", "merges"},
         {REMAT_IO, "{\"model\":{\"vocab\":{},\"merges\":[]}" WORDS "}", "empty"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}" WORDS "}", "two tokens"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}" WORDS "}", "no number"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":\"0\"},\"merges\":[]}" WORDS "}", "no number"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":1048576},\"merges\":[]}" WORDS "}", "no number"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}" WORDS "}", "tokens"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}" WORDS "}", "number"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":\"0\"},\"merges\":[]}" WORDS "}", "number"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":1048576},\"merges\":[]}" WORDS "}", "number"},
         {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}" WORDS "}", "lacks"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}" WORDS "}", "two tokens of"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}" WORDS "}", "two tokens of"},
-        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}" WORDS "}", "two tokens of"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}" WORDS "}", "tokens"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}" WORDS "}", "tokens"},
+        {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}" WORDS "}", "tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rm_tokenizer *t;
@@ -240,7 +241,7 @@ START_TEST(what_is_not_here_is_named) {
 }
 END_TEST
 
-START_TEST(a_byte_that_the_vocabulary_lacks) {
+START_TEST(bytes_missing_from_the_vocabulary_are_refused) {
     static const char json[] = "{" MODEL "}" WORDS "}";
     rm_tokenizer *t;
     rm_tokens tokens = {0};
@@ -255,13 +256,13 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("tokenizer");
-    tcase_add_loop_test(tests, tokens_are_those_of_tokenizers, 0, 2);
-    tcase_add_test(tests, text_comes_back);
-    tcase_add_test(tests, numbers_may_be_left_out);
+    tcase_add_loop_test(tests, tokens_match_tokenizers, 0, 2);
+    tcase_add_test(tests, decoded_tokens_give_the_text);
+    tcase_add_test(tests, added_token_numbers_may_have_gaps);
     tcase_add_test(tests, added_tokens_are_numbered_as_tokenizers_does);
-    tcase_add_test(tests, words_are_cut_as_gpt_2_cuts_them);
-    tcase_add_test(tests, every_character_has_a_kind);
-    tcase_add_test(tests, what_is_not_here_is_named);
-    tcase_add_test(tests, a_byte_that_the_vocabulary_lacks);
+    tcase_add_test(tests, words_are_split_as_in_gpt_2);
+    tcase_add_test(tests, characters_have_unicode_classes);
+    tcase_add_test(tests, unsupported_features_are_refused);
+    tcase_add_test(tests, bytes_missing_from_the_vocabulary_are_refused);
     return run_suite("tokenizer", tests);
 }

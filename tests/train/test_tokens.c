@@ -1,5 +1,5 @@
-/* test_tokens.c: language models of tokens: texts that a tokenizer cuts, its copy in training states, what `remat sample` reads and
- * writes, and bits per byte. */
+/* test_tokens.c: language models of tokens: tokenized texts, the tokenizer's copy in training states, `remat sample`,
+ * and bits per byte. */
 #include "train/tasks/task.h"
 #include "train/data/dataset.h"
 #include "train/data/tokenizer.h"
@@ -17,7 +17,7 @@
 #define TOKENIZER GOLDEN "tokenizer.json"
 #define SMALL "--layers=1 --hidden=8 --batch=4 --seq-len=50 --threads=1 "
 
-enum { TOKENS = 5076, VOCABULARY = 600 }; /* of the golden text */
+enum { TOKENS = 5076, VOCABULARY = 600 }; /* in the golden text */
 
 /* ---- The data set --------------------------------------------------------------------------------------------------- */
 
@@ -40,8 +40,8 @@ static uint32_t checksum_of(rm_data_source source) {
     return crc;
 }
 
-/* Its tokens are the golden ones; bytes are those of the targets that samples have. */
-START_TEST(a_text_is_cut_into_tokens) {
+/* The tokens match the golden ones; target_bytes counts the bytes of the samples' targets. */
+START_TEST(texts_are_tokenized) {
     enum { T = 100, SAMPLES = (TOKENS - 1) / T };
     golden *g = golden_open("tokenizer");
     const int32_t *token = golden_find(g, "tokenizer", NULL)->data;
@@ -83,7 +83,7 @@ static const char *make_packed(const char *name, const char *of) {
     return path;
 }
 
-/* The golden tokens, as numpy.save writes int32. */
+/* The golden tokens in the format of numpy.save for int32. */
 static const char *make_npy_of_tokens(void) {
     static uint8_t file[128 + 4 * TOKENS] = "\x93NUMPY\1\0\x76\0";
     golden *g = golden_open("tokenizer");
@@ -106,30 +106,30 @@ START_TEST(packed_and_encoded_texts_are_the_same_data) {
     ck_assert(d->shape.vocabulary == VOCABULARY && d->target_bytes == 0);
     rm_dataset_close(d);
     d = open_ok((rm_data_source){.data = TEXT, .timesteps = 9});
-    ck_assert_uint_eq(d->target_bytes, (uint64_t)(d->count * 9)); /* of bytes, each is one */
+    ck_assert_uint_eq(d->target_bytes, (uint64_t)(d->count * 9)); /* in bytes, each target is one */
     rm_dataset_close(d);
 }
 END_TEST
 
-START_TEST(what_does_not_fit_is_named) {
+START_TEST(unsuitable_tokens_are_refused) {
     rm_data_source source = {.data = TEXT, .timesteps = 9, .tokenizer = TOKENIZER, .vocab = 640};
-    rm_dataset *d = open_ok(source); /* as models are padded */
+    rm_dataset *d = open_ok(source); /* as in padded models */
     ck_assert_int_eq(d->shape.vocabulary, 640);
     rm_dataset_close(d);
     source.vocab = 599;
     open_fails(source, REMAT_INVALID, "--vocab=599 is less than the 600 tokens");
     source.vocab = 0;
     source.budget = 4096;
-    open_fails(source, REMAT_INFEASIBLE, "give these as .npy");
+    open_fails(source, REMAT_INFEASIBLE, ".npy");
     source.budget = 0;
     source.timesteps = TOKENS;
-    open_fails(source, REMAT_INVALID, "has 5076 tokens");
+    open_fails(source, REMAT_INVALID, "5076 tokens");
     source.tokenizer = TEXT;
     open_fails(source, REMAT_IO, "not JSON");
     static const char few[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\"}}";
     source.tokenizer = make_file("few.json", few, sizeof few - 1);
-    open_fails(source, REMAT_INVALID, "the text has the byte 0x");
+    open_fails(source, REMAT_INVALID, "byte 0x");
 }
 END_TEST
 
@@ -170,8 +170,9 @@ static bool has_text(const char *path, const char *part) {
     return has;
 }
 
-/* A run goes on, evaluates and writes with the state's own copy; states before it may be gone by then, and the file as well. */
-START_TEST(a_state_has_its_tokenizer) {
+/* A run resumes, evaluates and samples with the state's own copy. Earlier states and the original file may be
+ * deleted. */
+START_TEST(states_contain_their_tokenizer) {
     const char *st = in_scratch("st"), *json = copy_of("t.json", TOKENIZER), *whole = in_scratch("whole");
     ck_runs("train --data=" TEXT " --tokenizer=%s " SMALL "--steps=7 --save=%s", json, whole);
     ck_runs("train --data=" TEXT " --tokenizer=%s " SMALL "--steps=2 --save=%s", json, st);
@@ -181,10 +182,10 @@ START_TEST(a_state_has_its_tokenizer) {
     ck_assert(same_files(in_scratch("st/step-00000007/tokenizer.json"), TOKENIZER));
     ck_assert(same_files(in_scratch("st/step-00000007/model.safetensors"),
                          in_scratch("whole/step-00000007/model.safetensors")));
-    ck_assert(!rm_path_exists(in_scratch("st/step-00000002")));             /* its tokenizer.json, too */
-    ck_runs("eval --resume=%s --data=" TEXT " --tokenizer=" TOKENIZER, st); /* the same, said again */
-    ck_refuses(2, "is another than that of the training state",
-               "eval --resume=%s --data=" TEXT " --tokenizer=" GOLDEN "tokenizer_strings.json", st);
+    ck_assert(!rm_path_exists(in_scratch("st/step-00000002")));             /* including its tokenizer.json */
+    ck_runs("eval --resume=%s --data=" TEXT " --tokenizer=" TOKENIZER, st); /* the same tokenizer, given again */
+    ck_refuses(2, "training state", "eval --resume=%s --data=" TEXT " --tokenizer=" GOLDEN "tokenizer_strings.json",
+               st);
     const char *copy = in_scratch("st/step-00000007/tokenizer.json");
     ck_assert_int_eq(truncate(copy, 100), 0);
     ck_refuses(1, "tokenizer.json", "sample --resume=%s", st);
@@ -193,8 +194,8 @@ START_TEST(a_state_has_its_tokenizer) {
 }
 END_TEST
 
-/* Beside carried states and the average of the weights, each is found by its name. */
-START_TEST(a_state_has_everything) {
+/* A state with carried states, the average of the weights and a tokenizer: each is found by its name. */
+START_TEST(states_contain_all_arrays) {
     const char *st = in_scratch("st"), *whole = in_scratch("whole");
     ck_runs("train --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL "--stateful --ema=0.5 --steps=5 --save=%s", whole);
     ck_runs("train --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL "--stateful --ema=0.5 --steps=2 --save=%s", st);
@@ -207,8 +208,8 @@ START_TEST(a_state_has_everything) {
 }
 END_TEST
 
-/* Carried states and the tokenizer are both there, from two ranks. */
-START_TEST(ranks_save_it_once) {
+/* Two ranks save the carried states and the tokenizer. */
+START_TEST(ranks_save_the_tokenizer_once) {
     const char *st = in_scratch("st");
     ck_runs("train --devices=cpu:2 --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL
             "--stateful --zero=1 --steps=2 --save=%s",
@@ -218,7 +219,7 @@ START_TEST(ranks_save_it_once) {
 }
 END_TEST
 
-START_TEST(bits_per_byte_are_of_the_text) {
+START_TEST(bits_per_byte_count_the_bytes_of_the_text) {
     const char *st = in_scratch("st");
     rm_dataset *d = open_ok((rm_data_source){.data = TEXT, .timesteps = 50, .tokenizer = TOKENIZER});
     double bytes_per_target = (double)d->target_bytes / (double)(d->count * 50);
@@ -230,11 +231,11 @@ START_TEST(bits_per_byte_are_of_the_text) {
     ck_assert(bytes_per_target > 1.5);
     ck_runs("eval --resume=%s --data=%s --json", st, make_npy_of_tokens());
     ck_assert_double_eq_tol(number_after(program_output, "\"loss\":"), loss, 1e-8 * loss);
-    ck_assert_ptr_null(strstr(program_output, "bits_per_byte")); /* nobody knows */
+    ck_assert_ptr_null(strstr(program_output, "bits_per_byte")); /* the bytes are unknown */
 }
 END_TEST
 
-START_TEST(text_is_written_through_the_tokenizer) {
+START_TEST(sampled_tokens_are_decoded_to_text) {
     static char first[256];
     const char *st = in_scratch("st"), *sample = "sample --resume=%s --length=20 --prompt=Before --seed=%d";
     ck_runs("train --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL "--steps=3 --save=%s", st);
@@ -248,13 +249,13 @@ START_TEST(text_is_written_through_the_tokenizer) {
     ck_runs("sample --resume=%s --length=3 --top-k=300", st);
     ck_runs("train --model=gpt2 --data=" TEXT " --tokenizer=" TOKENIZER " " SMALL "--steps=2 --save=%s",
             in_scratch("gpt"));
-    ck_runs("sample --resume=%s --length=60 --prompt=Before", in_scratch("gpt")); /* beyond its positions */
+    ck_runs("sample --resume=%s --length=60 --prompt=Before", in_scratch("gpt")); /* more tokens than positions */
     ck_runs("sample --init=%s/step-00000003/model.safetensors --tokenizer=" TOKENIZER " --length=2", st);
-    ck_refuses(2, "--tokenizer has no effect with --task=copy", "train --task=copy --tokenizer=" TOKENIZER);
+    ck_refuses(2, "--tokenizer|--task=copy", "train --task=copy --tokenizer=" TOKENIZER);
 }
 END_TEST
 
-/* Of tokens alone: numbers, or text where a tokenizer is said. */
+/* A model of plain token numbers writes numbers, or text if a tokenizer is given. */
 START_TEST(numbers_are_written_without_a_tokenizer) {
     const char *st = in_scratch("st");
     int used, number, count = 0;
@@ -265,21 +266,21 @@ START_TEST(numbers_are_written_without_a_tokenizer) {
         ck_assert(number >= 0 && number < 600);
     ck_assert_int_eq(count, 7);
     ck_runs("sample --resume=%s --length=5", st);
-    ck_refuses(2, "must be from 0 to 599", "sample --resume=%s --prompt=600", st);
-    ck_refuses(2, "is not a whole number", "sample --resume=%s --prompt=Before", st);
-    ck_refuses(2, "--prompt is empty", "sample --resume=%s --prompt=,", st);
+    ck_refuses(2, "0|599", "sample --resume=%s --prompt=600", st);
+    ck_refuses(2, "Before|whole number", "sample --resume=%s --prompt=Before", st);
+    ck_refuses(2, "--prompt|empty", "sample --resume=%s --prompt=,", st);
     ck_runs("sample --resume=%s --length=5 --prompt=Before --tokenizer=" TOKENIZER, st);
     ck_assert(!strncmp(program_output, "Before", 6));
 }
 END_TEST
 
-START_TEST(a_model_of_bytes_has_no_tokenizer) {
+START_TEST(byte_models_refuse_a_tokenizer) {
     ck_runs("train --data=" TEXT " " SMALL "--steps=1 --save=%s", in_scratch("st"));
-    ck_refuses(2, "whose tokens are bytes", "sample --resume=%s --tokenizer=" TOKENIZER, in_scratch("st"));
+    ck_refuses(2, "tokens|bytes", "sample --resume=%s --tokenizer=" TOKENIZER, in_scratch("st"));
 }
 END_TEST
 
-START_TEST(a_plan_needs_no_text) {
+START_TEST(plan_needs_no_text) {
     ck_runs("plan --tokenizer=" TOKENIZER " " SMALL "--json");
     double params = number_after(program_output, "\"params_bytes\": ");
     ck_runs("plan --vocab=600 " SMALL "--json");
@@ -289,16 +290,16 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("tokens");
-    tcase_add_test(tests, a_text_is_cut_into_tokens);
+    tcase_add_test(tests, texts_are_tokenized);
     tcase_add_test(tests, packed_and_encoded_texts_are_the_same_data);
-    tcase_add_test(tests, what_does_not_fit_is_named);
-    tcase_add_test(tests, a_state_has_its_tokenizer);
-    tcase_add_test(tests, a_state_has_everything);
-    tcase_add_test(tests, ranks_save_it_once);
-    tcase_add_test(tests, bits_per_byte_are_of_the_text);
-    tcase_add_test(tests, text_is_written_through_the_tokenizer);
+    tcase_add_test(tests, unsuitable_tokens_are_refused);
+    tcase_add_test(tests, states_contain_their_tokenizer);
+    tcase_add_test(tests, states_contain_all_arrays);
+    tcase_add_test(tests, ranks_save_the_tokenizer_once);
+    tcase_add_test(tests, bits_per_byte_count_the_bytes_of_the_text);
+    tcase_add_test(tests, sampled_tokens_are_decoded_to_text);
     tcase_add_test(tests, numbers_are_written_without_a_tokenizer);
-    tcase_add_test(tests, a_model_of_bytes_has_no_tokenizer);
-    tcase_add_test(tests, a_plan_needs_no_text);
+    tcase_add_test(tests, byte_models_refuse_a_tokenizer);
+    tcase_add_test(tests, plan_needs_no_text);
     return run_suite("tokens", tests);
 }

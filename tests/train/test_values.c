@@ -1,5 +1,5 @@
-/* test_values.c: --task=regress: labels that are numbers, one answer a sample or one each timestep. The loss that `remat eval` finds is
- * that of what `remat predict` writes. */
+/* test_values.c: --task=regress: numbers as labels, one target per sample or per timestep. The loss of `remat eval` is
+ * that of the values that `remat predict` writes. */
 #include "train/data/dataset.h"
 
 #include "tests/train/train_test.h"
@@ -22,7 +22,7 @@ static void make_data(void) {
     data_path = make_floats("x.npy", "(7, 6, 3)", features, N * T * F);
 }
 
-/* What labels may look like: (N), (N,V), (N,T,V), and (N,T) where they are said to be of timesteps. */
+/* Shapes of labels: (N), (N,V), (N,T,V), and (N,T) with --every-step. */
 static const struct {
     const char *shape, *flag, *predicted;
     int width;
@@ -52,7 +52,7 @@ static double loss_of(const char *name, double d) {
     return d * d;
 }
 
-/* From the rows of CSV that the program has printed, in the order of the labels' file. */
+/* Computed from the rows of CSV that the program printed, in the order of the labels' file. */
 static double loss_of_rows(const char *name, int width) {
     const char *at = program_output;
     char *end;
@@ -75,8 +75,8 @@ static void check_file(const char *state, const char *shape) {
     ck_assert_msg(strstr(header + 10, shape), "%s is not of shape %s", header + 10, shape);
 }
 
-/* Of batches of 4 the last is short, and tiles of 4 timesteps do not divide 6. */
-START_TEST(eval_judges_what_predict_writes) {
+/* The last batch of 4 is short, and 6 timesteps are not a multiple of the tile of 4. */
+START_TEST(eval_scores_what_predict_writes) {
     static const char *const losses[] = {"mse", "mae", "huber", "bce"};
     static const char *const models[] = {"lstm", "gru --bidirectional", "mingru", "lstm"};
     int kind = _i % KINDS, loss = _i / KINDS;
@@ -115,8 +115,8 @@ START_TEST(a_wave_is_forecast) {
 }
 END_TEST
 
-/* The same bits for every plan, in windows that are cut, and after a resume. */
-START_TEST(plans_and_resumes_agree) {
+/* The same bits for every plan, with truncated windows, and after a resume. */
+START_TEST(plans_and_resumes_have_the_same_bits) {
     char run[800];
     make_data();
     const char *labels = make_labels(2), *a = in_scratch("a"), *b = in_scratch("b");
@@ -134,15 +134,15 @@ END_TEST
 
 /* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
-START_TEST(labels_that_do_not_fit) {
+START_TEST(unsuitable_labels_are_refused) {
     static const struct {
         const char *shape, *flags, *sentence;
         int count;
-    } wrong[] = {{"(6, 2)", "", "has numbers for 6 samples, and there are 7", 12},
-                 {"(7, 5, 1)", "", "has answers for 5 timesteps, and samples have 6", 35},
-                 {"(7,)", "--every-step", "has one answer a sample, and the model gives one a timestep", 7},
-                 {"(7, 6, 1)", "--values=1", "has one answer a timestep, and the model gives one a sample", 42},
-                 {"(7, 2)", "--values=3", "has 2 numbers an answer, and the model gives 3", 14},
+    } wrong[] = {{"(6, 2)", "", "6 samples|7", 12},
+                 {"(7, 5, 1)", "", "5 timesteps|6", 35},
+                 {"(7,)", "--every-step", "sample|model|timestep", 7},
+                 {"(7, 6, 1)", "--values=1", "timestep|model|sample", 42},
+                 {"(7, 2)", "--values=3", "2|model|3", 14},
                  {"(7, 2)", "--tbptt=3", "--tbptt=3 cuts samples into windows", 14},
                  {"(7, 2)", "--label-smoothing=0.1", "--task=lm, classify, copy, s5 or seq2seq", 14}};
     make_data();
@@ -150,45 +150,42 @@ START_TEST(labels_that_do_not_fit) {
         ck_refuses(2, wrong[i].sentence, "train " SMALL "--data=%s --labels=%s %s", data_path,
                    make_floats("y.npy", wrong[i].shape, answers, wrong[i].count), wrong[i].flags);
     answers[3] = NAN;
-    ck_refuses(2,
-               "y.npy: number 1 of sample 1 is nan; only numbers can be learnt or judged by: put one there, or leave "
-               "the sample out, or let it through by --allow-nan",
-               "train " SMALL "--data=%s --labels=%s", data_path, make_floats("y.npy", "(7, 2)", answers, 14));
-    ck_refuses(2, "y.npy: number 0 at timestep 3 of sample 0 is nan", "train " SMALL "--data=%s --labels=%s", data_path,
+    ck_refuses(2, "y.npy|number 1|sample 1|nan|--allow-nan", "train " SMALL "--data=%s --labels=%s", data_path,
+               make_floats("y.npy", "(7, 2)", answers, 14));
+    ck_refuses(2, "y.npy|number 0|timestep 3|sample 0|nan", "train " SMALL "--data=%s --labels=%s", data_path,
                make_floats("y.npy", "(7, 6, 1)", answers, 42));
     answers[3] = 1.5f, answers[0] = answers[1] = answers[2] = 0;
-    ck_refuses(2, "y.npy: number 1 of sample 1 is 1.5; --loss=bce judges labels from 0 to 1",
-               "train " SMALL "--loss=bce --data=%s --labels=%s", data_path,
-               make_floats("y.npy", "(7, 2)", answers, 14));
-    ck_refuses(2, "say --labels=FILE.npy", "train " SMALL "--data=%s", data_path);
-    ck_refuses(2, "regress needs --data=FILE", "train " SMALL);
-    ck_refuses(2, "--loss=bce is for labels 0 and 1", "train --task=adding --loss=bce");
-    ck_refuses(2, "--loss has no effect with --task=copy: it needs --task=regress or adding",
+    ck_refuses(2, "y.npy|number 1|sample 1|1.5|--loss=bce|0 to 1", "train " SMALL "--loss=bce --data=%s --labels=%s",
+               data_path, make_floats("y.npy", "(7, 2)", answers, 14));
+    ck_refuses(2, "--labels=FILE.npy", "train " SMALL "--data=%s", data_path);
+    ck_refuses(2, "regress|--data=FILE", "train " SMALL);
+    ck_refuses(2, "--loss=bce|0|1", "train --task=adding --loss=bce");
+    ck_refuses(2, "--loss|--task=copy|--task=regress or adding",
                "train --task=copy "
                "--loss=mae");
 }
 END_TEST
 
-/* What a state answers with is not to be changed by other labels. */
-START_TEST(labels_unlike_those_of_training) {
+/* Other labels must not change the kind of a saved model's outputs. */
+START_TEST(labels_of_another_kind_are_refused) {
     make_data();
     const char *state = in_scratch("st"), *labels = make_labels(2);
     ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", data_path, labels, state);
-    ck_refuses(2, "has one answer a sample, and the model gives one a timestep",
-               "eval --resume=%s --data=%s --labels=%s", state, data_path, make_floats("z.npy", "(7,)", answers, 7));
-    ck_refuses(2, "has 1 numbers an answer, and the model gives 2", "eval --resume=%s --data=%s --labels=%s", state,
-               data_path, make_floats("z.npy", "(7, 6, 1)", answers, 42));
-    ck_refuses(2, "there are no labels for ", "eval --resume=%s --data=%s", state, data_path);
+    ck_refuses(2, "sample|model|timestep", "eval --resume=%s --data=%s --labels=%s", state, data_path,
+               make_floats("z.npy", "(7,)", answers, 7));
+    ck_refuses(2, "1|model|2", "eval --resume=%s --data=%s --labels=%s", state, data_path,
+               make_floats("z.npy", "(7, 6, 1)", answers, 42));
+    ck_refuses(2, "labels", "eval --resume=%s --data=%s", state, data_path);
     char weights[300];
     snprintf(weights, sizeof weights, "--init=%s/step-00000001/model.safetensors", state);
     ck_runs("eval " SMALL "%s --data=%s --labels=%s", weights, data_path, labels);
     answers[0] += 1;
-    ck_refuses(2, "but it is other data", "train --resume=%s --steps=2 --labels=%s", state, make_labels(2));
+    ck_refuses(2, "data|checksum", "train --resume=%s --steps=2 --labels=%s", state, make_labels(2));
 }
 END_TEST
 
-/* A file of weights says how many numbers an answer has, and which tasks it is not of. */
-START_TEST(weights_tell_their_task_and_answers) {
+/* A file of weights implies the number of outputs, and excludes some tasks. */
+START_TEST(weights_imply_task_and_outputs) {
     make_data();
     char state[300], flags[400];
     snprintf(state, sizeof state, "%s", in_scratch("st"));
@@ -199,15 +196,15 @@ START_TEST(weights_tell_their_task_and_answers) {
     strcpy(row, program_output);
     ck_runs("predict --task=regress %s", flags);
     ck_assert_str_eq(program_output, row);
-    ck_refuses(2, "'head.weight' is (2,5), but this model's", "predict --task=regress --values=7 %s", flags);
+    ck_refuses(2, "head.weight|(2,5)", "predict --task=regress --values=7 %s", flags);
     for (int named = 0; named < 2; named++)
-        ck_refuses(2, "has no embedding, so it is not of --task=lm: say --task=classify, regress, transcribe or adding",
-                   "eval %s --labels=%s %s", flags, make_labels(1), named ? "--model=lstm" : "");
+        ck_refuses(2, "embedding|--task=lm|--task=classify, regress, transcribe or adding", "eval %s --labels=%s %s",
+                   flags, make_labels(1), named ? "--model=lstm" : "");
 }
 END_TEST
 
-/* Flags that nobody gave are not complained of. */
-START_TEST(weights_that_are_not_of_a_language_model) {
+/* The message does not name flags that were not given. */
+START_TEST(weights_of_other_tasks_are_refused) {
     static const char *const small = "--hidden=5 --layers=1 --threads=1 --batch=4 --steps=1";
     char pairs[300], both[300];
     snprintf(pairs, sizeof pairs, "%s", in_scratch("pairs"));
@@ -215,19 +212,18 @@ START_TEST(weights_that_are_not_of_a_language_model) {
     ck_runs("train --task=seq2seq --generate=copy --samples=8 %s --save=%s", small, pairs);
     ck_runs("eval --init=%s/step-00000001/model.safetensors --generate=copy --samples=8", pairs);
     ck_runs("eval --model=lstm --init=%s/step-00000001/model.safetensors --generate=copy --samples=8", pairs);
-    ck_refuses(2, "--task=lm does not agree",
-               "eval --task=lm --init=%s/step-00000001/model.safetensors --generate=copy", pairs);
+    ck_refuses(2, "--task=lm", "eval --task=lm --init=%s/step-00000001/model.safetensors --generate=copy", pairs);
     ck_runs("train --task=copy --bidirectional --seq-len=24 --samples=8 %s --save=%s", small, both);
     ck_runs("eval --task=copy --init=%s/step-00000001/model.safetensors --seq-len=24 --samples=8", both);
-    ck_refuses(2, "reads in both directions, so it is not of --task=lm: say --task=copy or s5",
+    ck_refuses(2, "direction|--task=lm|--task=copy or s5",
                "eval --init=%s/step-00000001/model.safetensors --seq-len=24", both);
     ck_runs("train --task=adding --model=mingru --seq-len=24 --samples=8 %s --save=%s", small, in_scratch("minimal"));
-    ck_refuses(2, "has no embedding", "plan --init=%s/step-00000001/model.safetensors", in_scratch("minimal"));
+    ck_refuses(2, "embedding", "plan --init=%s/step-00000001/model.safetensors", in_scratch("minimal"));
 }
 END_TEST
 
-/* Its own row is NaN, and the others are what they are without it; nothing is learnt from it. */
-START_TEST(nan_is_let_through_when_asked) {
+/* The sample's own row is NaN, and other rows are unchanged; training stops at a NaN. */
+START_TEST(allow_nan_accepts_nan_in_data) {
     static char before[sizeof program_output];
     make_data();
     const char *state = in_scratch("st"), *labels = make_labels(1);
@@ -236,7 +232,7 @@ START_TEST(nan_is_let_through_when_asked) {
     strcpy(before, program_output);
     features[2 * T * F + 4] = NAN;
     data_path = make_floats("x.npy", "(7, 6, 3)", features, N * T * F);
-    ck_refuses(2, "sample 2, timestep 1, feature 1 is nan", "predict --resume=%s --data=%s", state, data_path);
+    ck_refuses(2, "sample 2|timestep 1|feature 1|nan", "predict --resume=%s --data=%s", state, data_path);
     ck_runs("predict --resume=%s --data=%s --allow-nan", state, data_path);
     const char *a = before, *b = program_output;
     for (int i = 0; i < N; i++, a = strchr(a, '\n') + 1, b = strchr(b, '\n') + 1) {
@@ -244,32 +240,31 @@ START_TEST(nan_is_let_through_when_asked) {
         ck_assert_msg(i == 2 ? strstr(b, "nan") && strstr(b, "nan") < strchr(b, '\n') : !strncmp(a, b, length),
                       "row %d: %.30s, then %.30s", i, a, b);
     }
-    ck_refuses(1, "numbers that are not finite in the data",
-               "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, labels);
+    ck_refuses(1, "finite|data", "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, labels);
     make_data();
     answers[1] = NAN;
-    ck_refuses(1, "numbers that are not finite in the data",
-               "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, make_labels(1));
+    ck_refuses(1, "finite|data", "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path,
+               make_labels(1));
     answers[1] = 0;
-    answers[2 * 3 + 1] = NAN; /* of the second batch */
-    ck_refuses(1, "a NaN of the data, which --allow-nan lets through",
-               "train " SMALL "--batch=3 --no-shuffle --data=%s --labels=%s --allow-nan", data_path, make_labels(1));
+    answers[2 * 3 + 1] = NAN; /* in the second batch */
+    ck_refuses(1, "NaN|data|--allow-nan", "train " SMALL "--batch=3 --no-shuffle --data=%s --labels=%s --allow-nan",
+               data_path, make_labels(1));
     make_data();
     answers[1] = INFINITY;
-    ck_refuses(2, "number 1 of sample 0 is inf", "train " SMALL "--data=%s --labels=%s --allow-nan", data_path,
+    ck_refuses(2, "number 1|sample 0|inf", "train " SMALL "--data=%s --labels=%s --allow-nan", data_path,
                make_labels(1));
 }
 END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("values");
-    tcase_add_loop_test(tests, eval_judges_what_predict_writes, 0, 4 * KINDS);
-    tcase_add_test(tests, nan_is_let_through_when_asked);
+    tcase_add_loop_test(tests, eval_scores_what_predict_writes, 0, 4 * KINDS);
+    tcase_add_test(tests, allow_nan_accepts_nan_in_data);
     tcase_add_test(tests, a_wave_is_forecast);
-    tcase_add_loop_test(tests, plans_and_resumes_agree, 0, 2);
-    tcase_add_test(tests, labels_that_do_not_fit);
-    tcase_add_test(tests, labels_unlike_those_of_training);
-    tcase_add_test(tests, weights_tell_their_task_and_answers);
-    tcase_add_test(tests, weights_that_are_not_of_a_language_model);
+    tcase_add_loop_test(tests, plans_and_resumes_have_the_same_bits, 0, 2);
+    tcase_add_test(tests, unsuitable_labels_are_refused);
+    tcase_add_test(tests, labels_of_another_kind_are_refused);
+    tcase_add_test(tests, weights_imply_task_and_outputs);
+    tcase_add_test(tests, weights_of_other_tasks_are_refused);
     return run_suite("train/values", tests);
 }

@@ -1,8 +1,9 @@
-/* train_test.h: what the tests of train/ share: a scratch directory, small files, running the program `remat`. */
+/* train_test.h: shared by the tests of train/: a scratch directory, small files, running the program `remat`. */
 #ifndef TRAIN_TEST_H
 #define TRAIN_TEST_H
 
 #include "engine/status.h"
+#include "tests/says.h"
 
 #include <check.h>
 #include <errno.h>
@@ -19,16 +20,16 @@
 #include <unistd.h>
 
 #define ck_ok(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
-/* Fails with this status, and with a sentence that has `part` in it. */
+/* Fails with this status, and with a message that says all of `part` ("word|word"). */
 #define ck_fails(call, expected, part)                                                                                 \
     do {                                                                                                               \
         remat_status fails_ = (call);                                                                                  \
         ck_assert_msg(fails_ == (expected), "%s: status %d, not %d: %s", #call, fails_, expected, remat_last_error()); \
-        ck_assert_msg(strstr(remat_last_error(), part), "%s: \"%s\" does not say \"%s\"", #call, remat_last_error(),   \
-                      part);                                                                                           \
+        ck_says_all(remat_last_error(), part);                                                                         \
     } while (0)
 
-/* A directory of this test's own, gone when the test process ends well. Tests run in forked processes: each has its own. */
+/* A directory for this test, removed when the test process ends normally. Tests run in forked processes, each with its
+ * own directory. */
 static char scratch_directory[64];
 static inline void remove_scratch(void) {
     char command[128];
@@ -44,7 +45,7 @@ static inline const char *scratch(void) {
     return scratch_directory;
 }
 
-/* A path in it; good until the 16th call after. */
+/* A path in the scratch directory; valid until the 16th call after. */
 static inline char *in_scratch(const char *name) {
     static char path[16][256];
     static int next;
@@ -76,7 +77,7 @@ static inline const char *make_npy(const char *name, const char *descr, const ch
     return make_file(name, file, 128 + bytes);
 }
 
-/* `bytes` bytes of something like text: a repeating pattern that a model can begin to learn. */
+/* `bytes` bytes of a text-like repeating pattern, which a model can start to learn. */
 static inline const char *make_text(const char *name, size_t bytes) {
     char *text = malloc(bytes);
     ck_assert_ptr_nonnull(text);
@@ -87,8 +88,8 @@ static inline const char *make_text(const char *name, size_t bytes) {
     return path;
 }
 
-/* What a process takes beside its plan, that does not grow with anything: `docs/promises.md` states it. Sanitizers add shadow memory, so nothing is claimed
- * there but that the run works. */
+/* The constant memory of a process besides its plan, as stated in `docs/promises.md`. Sanitizers add shadow memory, so
+ * there the tests only check that the run works. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define OVERHEAD_BYTES (UINT64_C(64) << 30)
 #elif defined(__has_feature)
@@ -120,7 +121,7 @@ static inline int temporary(void) {
     return fd;
 }
 
-/* Until a directory of states has a whole one. */
+/* Waits until the directory contains a complete state. */
 static inline void wait_for_state(const char *directory) {
     char pattern[512];
     glob_t found = {0};
@@ -130,7 +131,7 @@ static inline void wait_for_state(const char *directory) {
     globfree(&found);
 }
 
-/* Starts it with a line of arguments, cut at spaces; stdout and stderr go to the two files. */
+/* Starts the program with a line of arguments, split at spaces; stdout and stderr go to the two files. */
 static inline pid_t start_program(const char *line, int out, int err) {
     static char copy[4096];
     char *argument[MOST_ARGUMENTS + 2] = {RM_BINARY_DIR "/remat"};
@@ -150,7 +151,8 @@ static inline pid_t start_program(const char *line, int out, int err) {
     return child;
 }
 
-/* Runs it to its end; its output is in program_output and program_errors. 128 + n when a signal ended it. */
+/* Runs the program to its end; its output is in program_output and program_errors. Returns 128 + n if signal n ended
+ * it. */
 static inline int run_program(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline int run_program(const char *format, ...) {
     char line[4096];
@@ -172,12 +174,12 @@ static inline int run_program(const char *format, ...) {
         ck_assert_msg(status_ == 0, "exit %d: %s", status_, program_errors);                                           \
     } while (0)
 
-/* Ends with this status and one sentence on stderr that has `part` in it. */
+/* Ends with this status, and with one line on stderr that says all of `part` ("word|word"). */
 #define ck_refuses(status, part, ...)                                                                                  \
     do {                                                                                                               \
         int status_ = run_program(__VA_ARGS__);                                                                        \
         ck_assert_msg(status_ == (status), "exit %d, not %d: %s", status_, status, program_errors);                    \
-        ck_assert_msg(strstr(program_errors, part), "\"%s\" does not say \"%s\"", program_errors, part);               \
+        ck_says_all(program_errors, part);                                                                             \
         char *end_ = strchr(program_errors, '\n');                                                                     \
         ck_assert_msg(end_ && !end_[1], "more than one line: %s", program_errors);                                     \
     } while (0)
