@@ -136,7 +136,7 @@ static unsigned draw(unsigned n) {
     abort();
 }
 
-/* ---- Fibers --------------------------------------------------------------------------------------------------------- */
+/* ---- Fibers ----------------------------------------------------------------------------------------------------- */
 
 static void leave(void **fake_stack, const void *stack, size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
@@ -189,7 +189,7 @@ void rm_emulated_exchange(unsigned mask, void *value, size_t bytes, int lane, co
     memcpy(value, slot[thread / WARP * WARP + (unsigned)lane], bytes);
 }
 
-/* ---- Memory of a cluster ---------------------------------------------------------------------------------------------- */
+/* ---- Memory of a cluster ---------------------------------------------------------------------------------------- */
 
 static block *here(void) {
     if (!emulated.grid.size) die(threadIdx.x, "uses a cluster, but was not launched with RM_LAUNCH_CLUSTERS");
@@ -292,7 +292,7 @@ void rm_emulated_mailbox_wait(rm_mailbox *box, unsigned phase, const char *file,
     }
 }
 
-/* ---- Fetches ------------------------------------------------------------------------------------------------------------- */
+/* ---- Fetches ---------------------------------------------------------------------------------------------------- */
 
 /* They arrive as late as allowed; until then the memory has no valid content. */
 void rm_fetch(void *shared, const void *global) {
@@ -320,7 +320,7 @@ void rm_emulated_fetch_wait(int batches) {
     memmove(f->fetch, f->fetch + n, (size_t)f->n_fetches * sizeof *f->fetch);
 }
 
-/* ---- Blocks that run together ------------------------------------------------------------------------------------------ */
+/* ---- Blocks that run together ----------------------------------------------------------------------------------- */
 
 static void begin(block *b, fiber *f) {
     if (!f->stack) f->stack = (char *)malloc(STACK_BYTES);
@@ -475,7 +475,7 @@ static void run_together(unsigned first, unsigned blocks, unsigned threads, size
     for (unsigned i = 0; i < blocks; i++) free(emulated.cluster[i].memory);
 }
 
-/* ---- Launches ----------------------------------------------------------------------------------------------------------- */
+/* ---- Launches --------------------------------------------------------------------------------------------------- */
 
 enum { MOST_ARGUMENTS = 512 }; /* bytes */
 typedef struct {

@@ -184,7 +184,7 @@ static void expect_near(const outcome *cpu, const outcome *cuda) {
                       (double)a[i]);
 }
 
-/* ---- Results ------------------------------------------------------------------------------------------------------ */
+/* ---- Results ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(every_plan_has_the_same_bits) {
     static const way ways[] = {{"cuda", "cudnn", "none", 0, 0},     {"cuda", "cudnn", "lean", 0, 0},
@@ -222,7 +222,7 @@ START_TEST(auto_selects_remats_kernels) {
 }
 END_TEST
 
-/* ---- Plans --------------------------------------------------------------------------------------------------------- */
+/* ---- Plans ------------------------------------------------------------------------------------------------------ */
 
 /* cuDNN's weight spaces are resident; stages save its reserve spaces, here 13 numbers per unit; its work space is
  * scratch; its other memory is counted. */
@@ -275,7 +275,7 @@ START_TEST(smallest_budget_works) {
 }
 END_TEST
 
-/* ---- Faults and messages ------------------------------------------------------------------------------------------ */
+/* ---- Faults and messages ---------------------------------------------------------------------------------------- */
 
 /* Each call that creates the session and starts its first step fails once, then every seventh call. A call whose result
  * is not needed may fail unreported; then the numbers are right. */

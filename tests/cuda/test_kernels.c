@@ -37,7 +37,7 @@ START_TEST(kernels_pass_the_op_check) {
 }
 END_TEST
 
-/* ---- Orders ----------------------------------------------------------------------------------------------------------- */
+/* ---- Orders ----------------------------------------------------------------------------------------------------- */
 
 static void compare_array(const rm_op_array *a, const rm_op_array *b, const char *op, const char *what) {
     ck_assert_int_eq(a->count, b->count);
@@ -162,7 +162,7 @@ START_TEST(embedding_gradients_add_rows_in_order) {
 }
 END_TEST
 
-/* ---- Recorded launches ------------------------------------------------------------------------------------------------ */
+/* ---- Recorded launches ------------------------------------------------------------------------------------------ */
 
 /* The key of the last launcher that asked whether its launches are recorded. The answer is yes, so it makes none. */
 static unsigned char asked[1024];
@@ -263,7 +263,7 @@ START_TEST(recording_keys_contain_all_dependencies) {
 }
 END_TEST
 
-/* ---- Optimizers ------------------------------------------------------------------------------------------------------- */
+/* ---- Optimizers ------------------------------------------------------------------------------------------------- */
 
 static const rm_update configurations[] = {
     {.momentum_factor = 1, .trust_coefficient = 1e-3},
@@ -345,7 +345,7 @@ START_TEST(sums_of_squares_have_double_precision) {
 }
 END_TEST
 
-/* ---- Comparing states ------------------------------------------------------------------------------------------------ */
+/* ---- Comparing states ------------------------------------------------------------------------------------------- */
 
 /* The definition of compare.h, written independently. */
 static uint64_t hash_of(const uint32_t *word, int64_t n, uint64_t seed) {
@@ -425,7 +425,7 @@ START_TEST(every_bit_is_compared) {
 }
 END_TEST
 
-/* ---- Mistakes that the emulation must find --------------------------------------------------------------------------- */
+/* ---- Mistakes that the emulation must find ---------------------------------------------------------------------- */
 
 static bool depends_on_order(void (*launch)(float *)) {
     float first = 1;

@@ -56,7 +56,7 @@ static remat_sample sample_of(const shape *s, int gates, remat_dtype real) {
     return sample;
 }
 
-/* ---- Near the definition ------------------------------------------------------------------------------------------------ */
+/* ---- Near the definition ---------------------------------------------------------------------------------------- */
 
 /* All promises of ops, with two blocks and two clusters; and with resets, for which other kernels are used. */
 START_TEST(several_blocks_pass_the_op_check) {
@@ -151,7 +151,7 @@ START_TEST(results_match_the_definition) {
 }
 END_TEST
 
-/* ---- The same bits --------------------------------------------------------------------------------------------------------- */
+/* ---- The same bits ---------------------------------------------------------------------------------------------- */
 
 /* The inputs: (T,B,..) or (B,H) each. x has at most one feature: products of one term have the same bits for any number
  * of rows, so that only the tested kernels can differ. */

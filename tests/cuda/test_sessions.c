@@ -302,7 +302,7 @@ START_TEST(a_cell_of_ops_is_refused) {
 }
 END_TEST
 
-/* ---- Weighted loss ------------------------------------------------------------------------------------------------------ */
+/* ---- Weighted loss ---------------------------------------------------------------------------------------------- */
 
 enum { WT = 17, WB = 3, WV = 6 };
 
@@ -355,7 +355,7 @@ START_TEST(weighted_losses_match_the_cpu) {
 }
 END_TEST
 
-/* ---- Collective kernels --------------------------------------------------------------------------------------------- */
+/* ---- Collective kernels ----------------------------------------------------------------------------------------- */
 
 static int n_sums;
 static remat_status of_twins(void *context, double *values, int64_t count) {

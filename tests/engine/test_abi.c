@@ -100,7 +100,7 @@ static int64_t learns_as_before(remat_session *s) {
     return reduced;
 }
 
-/* ---- Structs that programs fill -------------------------------------------------------------------------------------- */
+/* ---- Structs that programs fill --------------------------------------------------------------------------------- */
 
 #define FORGET_FROM(member, type, object) /* as if it ended before that member, followed by other data */              \
     memset((char *)(object) + offsetof(type, member), UNTOUCHED, sizeof(type) - offsetof(type, member))

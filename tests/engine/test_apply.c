@@ -62,7 +62,7 @@ static remat_graph *from_outside(const remat_graph *graph, const char *but) {
     return mine;
 }
 
-/* ---- Same plan, same run ------------------------------------------------------------------------------------------ */
+/* ---- Same plan, same run ---------------------------------------------------------------------------------------- */
 
 static void expect_same_text(char *a, char *b, const char *what) {
     size_t same = 0;
@@ -161,7 +161,7 @@ START_TEST(custom_ops_have_the_bits_of_built_in_ops_in_every_plan) {
 }
 END_TEST
 
-/* ---- Names --------------------------------------------------------------------------------------------------------- */
+/* ---- Names ------------------------------------------------------------------------------------------------------ */
 
 enum { T = 24, B = 2, H = 8, V = 5 };
 
@@ -243,7 +243,7 @@ START_TEST(custom_ops_are_calibrated) {
 }
 END_TEST
 
-/* ---- Attributes ---------------------------------------------------------------------------------------------------- */
+/* ---- Attributes ------------------------------------------------------------------------------------------------- */
 
 START_TEST(attributes_are_copied) {
     remat_graph *g;
@@ -268,7 +268,7 @@ START_TEST(attributes_are_copied) {
 }
 END_TEST
 
-/* ---- Refusals ------------------------------------------------------------------------------------------------------- */
+/* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
 static remat_graph *graph;
 static remat_value sequence, whole, slope;

@@ -91,7 +91,7 @@ START_TEST(loss_and_gradient_match_pytorch) {
 }
 END_TEST
 
-/* ---- Explicit sum over all paths ----------------------------------------------------------------------------------- */
+/* ---- Explicit sum over all paths -------------------------------------------------------------------------------- */
 
 /* Does a path collapse to the labels? */
 static bool reads(const int *path, int steps, int blank, const int32_t *target, int labels) {
@@ -169,7 +169,7 @@ START_TEST(loss_is_the_sum_over_all_paths) {
 }
 END_TEST
 
-/* ---- Under a plan -------------------------------------------------------------------------------------------------- */
+/* ---- Under a plan ----------------------------------------------------------------------------------------------- */
 
 enum { T = 13, B = 3, H = 6, CLASSES = 5, S = 4 };
 static const net lstm = {.layers = 1, .vocabulary = CLASSES, .embed = 4, .hidden = H, .timesteps = T, .batch = B};
@@ -237,7 +237,7 @@ START_TEST(every_plan_has_the_same_bits) {
 }
 END_TEST
 
-/* ---- Bad input ----------------------------------------------------------------------------------------------------- */
+/* ---- Bad input -------------------------------------------------------------------------------------------------- */
 
 START_TEST(labels_too_long_for_the_input_have_an_infinite_loss) {
     float logits[3 * 2] = {0}, gradient[3 * 2];

@@ -13,7 +13,7 @@
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/says.h"
 
-/* ---- A device and three matrices on it ---------------------------------------------------------------------------- */
+/* ---- A device and three matrices on it -------------------------------------------------------------------------- */
 
 enum { MOST = 1 << 14 }; /* numbers in each */
 
@@ -68,7 +68,7 @@ static rm_cuda_product tight(int64_t m, int64_t n, int64_t k) {
     return (rm_cuda_product){.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n};
 }
 
-/* ---- Right numbers ------------------------------------------------------------------------------------------------ */
+/* ---- Right numbers ---------------------------------------------------------------------------------------------- */
 
 static double expected(const bench *b, const rm_cuda_product *p, int offset, int64_t i, int64_t j) {
     const float *a = b->host[0] + offset, *w = b->host[1] + offset;
@@ -148,7 +148,7 @@ START_TEST(widely_spaced_rows_are_multiplied) {
 }
 END_TEST
 
-/* ---- The same bits ------------------------------------------------------------------------------------------------ */
+/* ---- The same bits ---------------------------------------------------------------------------------------------- */
 
 /* Computes the product of all rows at once, and in groups of `rows`, into two arrays. */
 static void make_both(bench *b, rm_cuda_product p, int64_t rows, float *whole, float *parts) {
@@ -338,7 +338,7 @@ START_TEST(recording_postpones_the_choice) {
 }
 END_TEST
 
-/* ---- Precision ---------------------------------------------------------------------------------------------------- */
+/* ---- Precision -------------------------------------------------------------------------------------------------- */
 
 static double error_of(bench *b, rm_precision precision) {
     static float c[MOST];
@@ -447,7 +447,7 @@ START_TEST(unknown_precisions_are_refused) {
 }
 END_TEST
 
-/* ---- Faults ------------------------------------------------------------------------------------------------------- */
+/* ---- Faults ----------------------------------------------------------------------------------------------------- */
 
 static remat_status run_all(bench *b, float *c) {
     rm_cuda_product p = tight(12, 8, 40);

@@ -173,7 +173,7 @@ static remat_value build(remat_graph *g, int network) {
     return net_build(g, &n);
 }
 
-/* ---- Comparing ---------------------------------------------------------------------------------------------------- */
+/* ---- Comparing -------------------------------------------------------------------------------------------------- */
 
 /* Compares count values with the array, starting at its element `from`. */
 static void compare(const golden_array *expected, int64_t from, const double *got, int64_t count, const char *what) {
@@ -245,7 +245,7 @@ static void feed(remat_session *s, const golden *g, int step) {
     }
 }
 
-/* ---- The tests ---------------------------------------------------------------------------------------------------- */
+/* ---- The tests -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *name;
@@ -363,7 +363,7 @@ START_TEST(padding_changes_no_bit) {
 }
 END_TEST
 
-/* ---- Truncated back-propagation ----------------------------------------------------------------------------------- */
+/* ---- Truncated back-propagation --------------------------------------------------------------------------------- */
 
 static fixture start_stateful(int network, int plan, int micro_steps) {
     recipe plain = {"truncated", {.optimizer = "sgd", .stateful = true, .micro_steps = micro_steps}, 0.5};

@@ -11,7 +11,7 @@
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
-/* ---- Losses ------------------------------------------------------------------------------------------------------- */
+/* ---- Losses ----------------------------------------------------------------------------------------------------- */
 
 typedef enum { IGNORE, WEIGHTS, SMOOTHED, LAST, PIXELS, MSE, MAE, HUBER, BCE, CTC, KINDS } kind;
 static const char *const kind_name[] = {"ignore", "weights", "smoothed", "last", "pixels",
@@ -131,7 +131,7 @@ static remat_session *open_part(const problem *p, int64_t n, const remat_config 
     return s;
 }
 
-/* ---- An update in parts ------------------------------------------------------------------------------------------- */
+/* ---- An update in parts ----------------------------------------------------------------------------------------- */
 
 enum { NUMBERS = H * F + H + K * H + K };
 
@@ -228,7 +228,7 @@ static void expect_near(const float *a, const float *b, double part, const char 
                       (double)b[i]);
 }
 
-/* ---- PyTorch's numbers -------------------------------------------------------------------------------------------- */
+/* ---- PyTorch's numbers ------------------------------------------------------------------------------------------ */
 
 #define WAY(r, k, tree)                                                                                                \
     { .ranks = r, .micro_steps = k, .deterministic_world = tree }
@@ -272,7 +272,7 @@ START_TEST(parts_match_one_batch_of_pytorch) {
 }
 END_TEST
 
-/* ---- Random batches ----------------------------------------------------------------------------------------------- */
+/* ---- Random batches --------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t seed, n;
@@ -427,7 +427,7 @@ START_TEST(if_no_target_counts_loss_and_gradients_are_0) {
 }
 END_TEST
 
-/* ---- What a call reports ------------------------------------------------------------------------------------------- */
+/* ---- What a call reports ---------------------------------------------------------------------------------------- */
 
 START_TEST(a_call_reports_the_weight_of_its_loss) {
     source s = {5, 0};
@@ -456,7 +456,7 @@ START_TEST(a_call_reports_the_weight_of_its_loss) {
 }
 END_TEST
 
-/* ---- Refusals ----------------------------------------------------------------------------------------------------- */
+/* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     TWICE,

@@ -19,7 +19,7 @@
 
 enum { T = 23, B = 3, C = 5, H = 8, TILE = 4, MOST = 1 << 14 };
 
-/* ---- Comparison with the built-in cells --------------------------------------------------------------------------- */
+/* ---- Comparison with the built-in cells ------------------------------------------------------------------------- */
 
 static remat_value layer(remat_graph *g, int kind, bool of_ops, remat_value x, int64_t in, int number) {
     static const char *const names[] = {"w_ih", "w_hh", "b_ih", "b_hh"};
@@ -319,7 +319,7 @@ START_TEST(dropout_does_not_depend_on_the_tile) {
 }
 END_TEST
 
-/* ---- Refusals ----------------------------------------------------------------------------------------------------- */
+/* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
 /* A valid RNN, of which each test spoils a part. */
 typedef struct {

@@ -210,7 +210,7 @@ START_TEST(tracing_changes_no_bits) {
 }
 END_TEST
 
-/* ---- Memory against time ------------------------------------------------------------------------------------------ */
+/* ---- Memory against time ---------------------------------------------------------------------------------------- */
 
 static bool beats(const remat_pareto_point *x, const remat_pareto_point *y) {
     bool no_worse = x->budgeted_bytes <= y->budgeted_bytes && x->step_ns <= y->step_ns;

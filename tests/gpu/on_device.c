@@ -38,7 +38,7 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
     va_end(arguments);
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------ */
+/* ---- Opening ---------------------------------------------------------------------------------------------------- */
 
 remat_status on_device_open(const char *name) {
     now = (on_device_state){.api = rm_device_find(name)};
@@ -88,7 +88,7 @@ char *on_device_room(uint64_t bytes) {
     return base;
 }
 
-/* ---- Arrays of a call ------------------------------------------------------------------------------------------------ */
+/* ---- Arrays of a call ------------------------------------------------------------------------------------------- */
 
 static void add_piece(image *im, void **data, uint64_t bytes, bool travels) {
     if (!*data) return;

@@ -65,7 +65,7 @@ static remat_call make_call(const remat_op *op, int64_t gates, int64_t batch, in
     return c;
 }
 
-/* ---- Times -------------------------------------------------------------------------------------------------------- */
+/* ---- Times ------------------------------------------------------------------------------------------------------ */
 
 static void nothing(const rm_cuda_queue *q, const rm_cuda_product *p) { (void)q, (void)p; }
 
@@ -156,7 +156,7 @@ static void time_cell(const remat_op *op, int64_t batch, int64_t hidden, const c
     api->block_free(block);
 }
 
-/* ---- Main entry ---------------------------------------------------------------------------------------------------- */
+/* ---- Main entry ------------------------------------------------------------------------------------------------- */
 
 static int list(bool small) {
     static const char *const shape[] = {"--batch=64 --hidden=1024", "--batch=16 --hidden=512",

@@ -22,7 +22,7 @@ static void fail(const char *name, const char *wrong) {
     failures++;
 }
 
-/* ---- Ops ------------------------------------------------------------------------------------------------------------ */
+/* ---- Ops -------------------------------------------------------------------------------------------------------- */
 
 static bool has_kernels(const remat_op *op) {
     const rm_device_api *api = on_device_now()->api;
@@ -59,7 +59,7 @@ static void touch_op(const remat_op *op) {
         }
 }
 
-/* ---- Optimizers ------------------------------------------------------------------------------------------------------ */
+/* ---- Optimizers ------------------------------------------------------------------------------------------------- */
 
 static const rm_update configurations[] = {
     {.momentum_factor = 1, .trust_coefficient = 1e-3},

@@ -55,7 +55,7 @@ static const kind kinds[] = {
 enum { KINDS = sizeof kinds / sizeof *kinds, SMALL_KINDS = 2 };
 static kind now;
 
-/* ---- A run --------------------------------------------------------------------------------------------------------- */
+/* ---- A run ------------------------------------------------------------------------------------------------------ */
 
 static remat_config configured(const char *device, const policy *how, int64_t tile) {
     remat_config config = REMAT_CONFIG_INIT;
@@ -141,7 +141,7 @@ static remat_status run(const char *device, const net *n, const policy *how, int
     return status;
 }
 
-/* ---- Comparing ----------------------------------------------------------------------------------------------------- */
+/* ---- Comparing -------------------------------------------------------------------------------------------------- */
 
 static const char *difference(const trace *a, const trace *b) {
     if (memcmp(a->loss, b->loss, sizeof a->loss)) return "losses differ";

@@ -1,4 +1,4 @@
-/* test_batch.c: the fields of a batch: which data have which, what they take, and that a model reads nothing else. */
+/* test_batch.c: the fields of a batch: which data have which fields, their bytes, and that models read no others. */
 #include "train/data/batch.h"
 #include "train/models/model.h"
 

@@ -472,7 +472,7 @@ START_TEST(budgets_choose_the_strategy) {
 }
 END_TEST
 
-/* ---- Memory against time ------------------------------------------------------------------------------------------ */
+/* ---- Memory against time ---------------------------------------------------------------------------------------- */
 
 START_TEST(pareto_has_every_strategy) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};

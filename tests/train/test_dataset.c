@@ -301,7 +301,7 @@ START_TEST(non_finite_values_are_reported) {
 }
 END_TEST
 
-/* ---- Files of the wrong kind --------------------------------------------------------------------------------------- */
+/* ---- Files of the wrong kind ------------------------------------------------------------------------------------ */
 
 START_TEST(files_of_the_wrong_kind_are_named) {
     static const float none[1];
@@ -410,7 +410,7 @@ START_TEST(packed_files_are_unpacked_within_limits) {
 }
 END_TEST
 
-/* ---- Checksums ----------------------------------------------------------------------------------------------------- */
+/* ---- Checksums -------------------------------------------------------------------------------------------------- */
 
 START_TEST(checksums_tell_data_apart) {
     rm_data_source text = {.data = make_file("t", "abcdefghij", 10), .timesteps = 4}; /* 2 samples: bytes 0 .. 8 */

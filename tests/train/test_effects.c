@@ -27,7 +27,7 @@ static void expect_refusal(const char *line) {
     ck_assert_msg(said, "%s: %s", line, remat_last_error());
 }
 
-/* ---- Optimizers and groups ---------------------------------------------------------------------------------------- */
+/* ---- Optimizers and groups -------------------------------------------------------------------------------------- */
 
 enum { B = 6, C = 5, K = 4, UPDATES = 3 };
 
@@ -161,7 +161,7 @@ START_TEST(groups_without_effect_are_refused) {
 }
 END_TEST
 
-/* ---- Schedules ---------------------------------------------------------------------------------------------------- */
+/* ---- Schedules -------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name, *needs;

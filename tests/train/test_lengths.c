@@ -196,7 +196,7 @@ START_TEST(buckets_have_similar_lengths) {
 }
 END_TEST
 
-/* ---- Documents ------------------------------------------------------------------------------------------------------ */
+/* ---- Documents -------------------------------------------------------------------------------------------------- */
 
 START_TEST(documents_start_after_ends) {
     rm_data_source source = {.data = make_file("t", "abcd|ef|ghijk", 13), .timesteps = 3, .document_end = 1 + '|'};

@@ -46,7 +46,7 @@ static const rm_model_spec models[] = {
 };
 enum { MODELS = sizeof models / sizeof *models };
 
-/* ---- Jobs ---------------------------------------------------------------------------------------------------------- */
+/* ---- Jobs ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     rm_model model;
@@ -148,7 +148,7 @@ static void run_job(const job *j, member m[RANKS]) {
     team_run(&(team){.size = j->size}, &j->ranks, train, data);
 }
 
-/* ---- Plans --------------------------------------------------------------------------------------------------------- */
+/* ---- Plans ------------------------------------------------------------------------------------------------------ */
 
 static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     return (void)context, (void)bucket, REMAT_OK;

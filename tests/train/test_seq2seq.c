@@ -22,7 +22,7 @@ static uint32_t draw(uint32_t below) {
     return (uint32_t)(rng_state >> 33) % below;
 }
 
-/* ---- The model ------------------------------------------------------------------------------------------------------ */
+/* ---- The model -------------------------------------------------------------------------------------------------- */
 
 #define LIMIT 100
 enum { S = 6, T = 5, B = 3, CLASSES = 8, BEGIN = CLASSES, MOST = 1024, PLANS = 4 };
@@ -147,7 +147,7 @@ START_TEST(exact_lines_are_counted) {
 }
 END_TEST
 
-/* ---- Pairs ---------------------------------------------------------------------------------------------------------- */
+/* ---- Pairs ------------------------------------------------------------------------------------------------------ */
 
 static rm_dataset *pairs_of(const char *source, const char *target, int64_t timesteps) {
     rm_dataset *d;
@@ -249,7 +249,7 @@ START_TEST(generated_answers_are_right) {
 }
 END_TEST
 
-/* ---- Ends of batches ------------------------------------------------------------------------------------------------ */
+/* ---- Ends of batches -------------------------------------------------------------------------------------------- */
 
 /* Lines of 0 to `most` letters; the first has `most`. */
 static char *random_lines(int count, int most) {
@@ -413,7 +413,7 @@ START_TEST(buckets_have_similar_lines) {
 }
 END_TEST
 
-/* ---- Beam search ---------------------------------------------------------------------------------------------------- */
+/* ---- Beam search ------------------------------------------------------------------------------------------------ */
 
 enum { K = 3, LAST = 2, FIRST = 3, LONGEST = 4, WIDEST = 81 };
 
@@ -509,7 +509,7 @@ START_TEST(beam_search_finds_the_best_line) {
 }
 END_TEST
 
-/* ---- The program ---------------------------------------------------------------------------------------------------- */
+/* ---- The program ------------------------------------------------------------------------------------------------ */
 
 #define TOY "--task=seq2seq --generate=copy --seq-len=5 --samples=2000 "
 #define SMALL "--hidden=64 --embed=32 --layers=1 --threads=1 --batch=16 --lr=0.01 --seed=1 "

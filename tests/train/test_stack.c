@@ -37,7 +37,7 @@ static const rm_model_spec models[] = {
 };
 enum { MODELS = sizeof models / sizeof *models };
 
-/* ---- Painting ------------------------------------------------------------------------------------------------------ */
+/* ---- Painting --------------------------------------------------------------------------------------------------- */
 
 static char *frame[THREADS + 1]; /* of OpenMP's threads, and of the calling thread */
 
@@ -53,7 +53,7 @@ static size_t depth(int i) {
     return (size_t)(frame[i] - at);
 }
 
-/* ---- Sessions ------------------------------------------------------------------------------------------------------ */
+/* ---- Sessions --------------------------------------------------------------------------------------------------- */
 
 static void feed(remat_session *s) {
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {

@@ -81,7 +81,8 @@ static int count_entries(const char *directory, const char *prefix) {
     return count;
 }
 
-/* ---- Dying: these replace the C library's functions, and end the process at the n-th call. A file that is being synced then loses its second half, as in a power cut. ---- */
+/* ---- Dying: these replace the C library's functions, and end the process at the n-th call. A file that is being synced
+ * then loses its second half, as in a power cut. ---- */
 
 static int die_at;                   /* 0: never */
 static int rename_error, sync_error; /* 0: none; sync_error: for directories */

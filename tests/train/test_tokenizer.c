@@ -143,7 +143,7 @@ START_TEST(added_tokens_are_numbered_as_tokenizers_does) {
 }
 END_TEST
 
-/* ---- Words and characters ----------------------------------------------------------------------------------------- */
+/* ---- Words and characters --------------------------------------------------------------------------------------- */
 
 START_TEST(words_are_split_as_in_gpt_2) {
     static const struct {
@@ -183,7 +183,7 @@ START_TEST(characters_have_unicode_classes) {
 }
 END_TEST
 
-/* ---- Refusals ----------------------------------------------------------------------------------------------------- */
+/* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
 START_TEST(unsupported_features_are_refused) {
     static const struct {

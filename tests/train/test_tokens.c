@@ -19,7 +19,7 @@
 
 enum { TOKENS = 5076, VOCABULARY = 600 }; /* in the golden text */
 
-/* ---- The data set --------------------------------------------------------------------------------------------------- */
+/* ---- The data set ----------------------------------------------------------------------------------------------- */
 
 static rm_dataset *open_ok(rm_data_source source) {
     rm_dataset *dataset;
@@ -133,7 +133,7 @@ START_TEST(unsuitable_tokens_are_refused) {
 }
 END_TEST
 
-/* ---- The program ---------------------------------------------------------------------------------------------------- */
+/* ---- The program ------------------------------------------------------------------------------------------------ */
 
 static double number_after(const char *text, const char *words) {
     const char *at = strstr(text, words);

@@ -131,7 +131,7 @@ cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data, cudnnData
     return known && tau > 0 && tau <= 65535 ? status : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
-/* ---- Spaces ------------------------------------------------------------------------------------------------------- */
+/* ---- Spaces ----------------------------------------------------------------------------------------------------- */
 
 enum { MOST_GATES = 4, GAP = 16, HEAD = 16, PER_UNIT = 5 + 2 * MOST_GATES };
 enum { EMPTY, AFTER_FORWARD, AFTER_DATA }; /* the first number of a reserve space */
@@ -190,7 +190,7 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
     return status;
 }
 
-/* ---- A call ------------------------------------------------------------------------------------------------------- */
+/* ---- A call ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     struct cudnnRNNStruct rnn;
@@ -346,7 +346,7 @@ static void backward_weights(void *context) {
                 }
 }
 
-/* ---- Main entries -------------------------------------------------------------------------------------------------- */
+/* ---- Main entries ----------------------------------------------------------------------------------------------- */
 
 static bool fits(cudnnRNNDescriptor_t rnn, cudnnRNNDataDescriptor_t x, cudnnRNNDataDescriptor_t y,
                  cudnnTensorDescriptor_t state, size_t weights, size_t work, size_t reserve) {
