@@ -1,14 +1,14 @@
 #!/bin/sh
-# netns.sh COMMAND [ARGUMENT...]: runs a command beside two "hosts" on this machine: hostA and hostB, network namespaces joined
-# by a veth pair (10.77.0.1 and 10.77.0.2), each with a host name of its own. Nothing of them is visible outside, and all is
-# gone afterwards. The exit status is the command's; 77, with a reason, where this machine allows no namespaces.
+# netns.sh COMMAND [ARGUMENT...]: runs a command with two "hosts" on this machine: hostA and hostB, network namespaces joined by a
+# veth pair (10.77.0.1 and 10.77.0.2), each with its own host name. They are invisible outside, and removed afterwards. The exit
+# status is the command's; 77, with a reason, if this machine does not allow namespaces.
 #
 #   $REMAT_ON hostB COMMAND...      runs a command on hostB
 #   $REMAT_AGENT hostB 'COMMAND'    the same, called as ssh is: for mpirun --mca plm_rsh_agent
 set -u
 skip() { echo "skipped: $*" >&2; exit 77; }
 [ $# -gt 0 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
-[ "$(id -u)" = 0 ] || skip "network namespaces are made by root, and this is not root"
+[ "$(id -u)" = 0 ] || skip "network namespaces need root"
 PATH=$PATH:/usr/sbin:/sbin
 command -v ip >/dev/null || skip "there is no ip (apt-get install iproute2)"
 if [ -z "${REMAT_PRIVATE_HOSTS:-}" ]; then

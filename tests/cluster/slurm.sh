@@ -1,19 +1,19 @@
 #!/bin/sh
-# slurm.sh COMMAND [ARGUMENT...]: runs a command under a Slurm of its own: real slurmctld, slurmd and munged, two virtual
-# nodes node1 and node2 with two processors each, on this machine's loopback, for root. Everything is taken down afterwards.
-# The exit status is the command's; 77, with a reason, where there can be no such Slurm. SLURM_CONF is set for the command.
+# slurm.sh COMMAND [ARGUMENT...]: runs a command under its own Slurm: real slurmctld, slurmd and munged, two virtual nodes node1 and
+# node2 with two processors each, on this machine's loopback, as root. Everything is shut down afterwards. The exit status is the
+# command's; 77, with a reason, if Slurm cannot run here. SLURM_CONF is set for the command.
 #
 # Needs: apt-get install --no-install-recommends slurm-wlm munge
 set -u
 skip() { echo "skipped: $*" >&2; exit 77; }
 [ $# -gt 0 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
-[ "$(id -u)" = 0 ] || skip "Slurm's daemons are started as root, and this is not root"
+[ "$(id -u)" = 0 ] || skip "Slurm's daemons need root"
 PATH=$PATH:/usr/sbin:/sbin
 for program in slurmctld slurmd munged srun sbatch; do
     command -v $program >/dev/null || skip "there is no $program (apt-get install --no-install-recommends slurm-wlm munge)"
 done
 
-# node1 and node2 are names of this machine, for what runs in here alone.
+# Inside this mount namespace node1 and node2 are names of this machine.
 if [ -z "${REMAT_PRIVATE_HOSTS:-}" ]; then
     export REMAT_PRIVATE_HOSTS=1
     unshare -m true 2>/dev/null || skip "this machine allows no mount namespaces (unshare -m)"
@@ -23,8 +23,8 @@ fi
 dir=$(mktemp -d) && host=$(hostname -s) || exit 1
 mkdir -p "$dir"/ctld "$dir"/log "$dir"/node1 "$dir"/node2 "$dir"/tmp-node1 "$dir"/tmp-node2 "$dir"/munge/run
 chmod 755 "$dir" "$dir"/munge/run
-chmod 711 "$dir"/munge # munged insists on who may look into its folders
-port() { # these and numbers of jobs, from which ports follow too, depend on the process: two of these can run at once
+chmod 711 "$dir"/munge # munged checks the permissions of its folders
+port() { # ports and job numbers depend on the process id, so that two of these can run at once
     echo $((20000 + ($$ * 4 + $1) % 9000))
 }
 

@@ -1,11 +1,10 @@
-# train.sh: what the tests of this folder share (sourced): the same small model, trained by whatever starts ranks; and
-# whether its parameters are the same, to the last bit, as those of ranks of one machine.
-#
-#   set_up SOURCE BINARY               a folder, data, the reference; exits with 77 where remat is not built
-#   train NAME COMMAND...              COMMAND plus the flags of the model; its states go to $dir/NAME
-#   same NAME [REFERENCE]              compares with the reference; says so; counts failures
+# train.sh: shared by the tests of this folder (sourced): trains a small model with any launcher, and checks that its parameters are
+# bit-identical to those of ranks on one machine.
+#   set_up SOURCE BINARY               a folder, data, the reference; exits with 77 if remat is not built
+#   train NAME COMMAND...              runs COMMAND with the flags of the model; saves to $dir/NAME
+#   same NAME [REFERENCE]              compares with the reference; prints the result; counts failures
 #   finish                             the verdict
-#   has ENGINE                         whether this build has that engine for ranks, and it can be loaded here
+#   has ENGINE                         does this build have that engine for ranks, and can it be loaded here?
 failures=0
 
 has() { "$remat" info --json | grep -q "\"$1\": \""; }
@@ -22,7 +21,7 @@ set_up() {
     model="--data=$dir/text --hidden=24 --layers=2 --seq-len=60 --steps=12 --log-every=6 --threads=1 --dropout=0.1"
     PATH=$2:$PATH
     export OMP_WAIT_POLICY=passive
-    export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # MPI itself leaks; leaks are the other tests' business
+    export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # MPI itself leaks; other tests check for leaks
     train two "$remat" train --devices=cpu:2 --batch=4 && train eight "$remat" train --devices=cpu:2 --batch=8 \
         --deterministic-world || { echo "FAILED: ranks of one machine do not train" >&2; exit 1; }
 }
@@ -43,7 +42,7 @@ same() {
     if [ -f "$dir/$1"/step-00000012/model.safetensors ] && [ "$(state "$1")" = "$(state "$reference")" ]; then
         echo "$1: the same parameters as $reference, to the last bit"
     else
-        fail "$1: other parameters than $reference"
+        fail "$1: parameters differ from $reference"
     fi
 }
 

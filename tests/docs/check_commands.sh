@@ -1,17 +1,13 @@
 #!/usr/bin/env bash
-# check_commands.sh SOURCE BUILD: every command line of the pages, of the manual and of --help runs, at a tiny size.
-#
-# command_lines.awk finds them. commands.txt says of a line what is added to it ("+ FLAGS"), what is run in its place ("= COMMAND"), or
-# why it is not run ("- REASON"); one that is not there runs as it stands. A line of commands.txt that is on no page any more fails the
-# test, as does a line of a page that fails or takes too long: mend the page, or give it a line there.
-#
-# "..." on a page stands for the flags of a tiny run; other lines of `remat train` get --steps=1 --batch=2. Looked at, and not run:
-#
-#   bench/X, scripts/X          each flag stands in the script
-#   build/release/tests/X       the program is there
-#   cmake --preset X, ctest -R X, remat X    there is such a preset, test, command
-#
-# Needs all of Remat built, which ctest does not see to.
+# check_commands.sh SOURCE BUILD: runs every command line of the pages, of the manual and of --help at a tiny size.
+# command_lines.awk finds them. For a line, commands.txt gives additional flags ("+ FLAGS"), a command to run instead ("= COMMAND"), or
+# the reason not to run it ("- REASON"); other lines run unchanged. The test fails for a line of commands.txt that is on no page, and
+# for a line of a page that fails or takes too long: repair the page, or add the line to commands.txt.
+# "..." on a page stands for the flags of a tiny run; other lines of `remat train` get --steps=1 --batch=2. Checked, but not run:
+#   bench/X, scripts/X          the script contains each flag
+#   build/release/tests/X       the program exists
+#   cmake --preset X, ctest -R X, remat X    the preset, test or command exists
+# Needs a complete build, which ctest does not check.
 set -uo pipefail
 source=$(realpath "$1") build=$(realpath "$2") here=$(realpath "$(dirname "$0")")
 work=$(mktemp -d) || exit 1
@@ -55,13 +51,13 @@ prepare() {
 }
 prepare >"$work/log" 2>&1 || {
     cat "$work/log"
-    echo "check_commands.sh: what the pages' commands read cannot be made"
+    echo "check_commands.sh: the data for the pages' commands cannot be created"
     exit 1
 }
 
 # ---- Running one ----------------------------------------------------------------------------------------------------------------------
 
-# The flags of a line on a page stand in the script that it calls.
+# The script that a page's line calls must contain the line's flags.
 look_at_script() { # WHERE COMMAND
     local word script
     for word in $2; do [[ $word != bench/* && $word != scripts/* && $word != tests/* && $word != examples/* ]] || script=$word; done
@@ -69,7 +65,7 @@ look_at_script() { # WHERE COMMAND
     for word in $2; do
         word=${word%%=*}
         [[ $word != --* || $word == --help ]] || grep -q -e "$word\b" "$source/$script" || grep -q -e "$word\b" "${source}/${script%.sh}.py" 2>/dev/null ||
-            fail "$1" "$2" "$script does not know $word"
+            fail "$1" "$2" "$script has no flag $word"
     done
 }
 
@@ -111,7 +107,7 @@ take() { # WHERE COMMAND
             return
             ;;
         *ctest*\ -R\ *)
-            (cd "$build" && ctest -N -R "${command##* -R }") | grep -q 'Total Tests: [1-9]' || fail "$where" "$command" "it finds no test"
+            (cd "$build" && ctest -N -R "${command##* -R }") | grep -q 'Total Tests: [1-9]' || fail "$where" "$command" "no test matches"
             return
             ;;
         *'remat train'*)
@@ -138,12 +134,12 @@ while IFS= read -r line; do
     esac
 done <"$here/commands.txt"
 
-pages() ( # in the order in which people read them: a line may need what one before it has made
+pages() ( # in reading order: a line may need the output of an earlier one
     cd "$source" && for page in README.md docs/*.md docs/notes/*.md examples/*.md examples/*/*.md SECURITY.md CONTRIBUTING.md */README.md; do
         awk -f "$here/command_lines.awk" "$page"
     done
 )
-helps() { # their examples begin with two spaces, and have a flag
+helps() { # their examples start with two spaces, and have a flag
     local name
     { remat --help && for name in train plan eval predict sample report place info launch; do remat $name --help; done; } |
         sed -n 's/^  \(remat [a-zA-Z]* .*\)/    \1/p' | grep -e ' --' | awk -f "$here/command_lines.awk" | sed 's/^[^\t]*/--help/'
@@ -153,8 +149,8 @@ helps() { # their examples begin with two spaces, and have a flag
 { pages && helps; } >"$work/lines"
 while IFS=$'\t' read -r where command; do take "$where" "$command"; done <"$work/lines"
 
-[[ $(wc -l <"$work/lines") -gt 150 ]] || fail command_lines.awk "pages" "it finds too few lines"
-# Every flag that a page names, in a table or in passing, is one of remat's, or of a script's, or of another program's here.
+[[ $(wc -l <"$work/lines") -gt 150 ]] || fail command_lines.awk "pages" "too few lines were found"
+# Every flag on a page, in a table or in the text, belongs to remat, to a script, or to another program in this list.
 others="cflags cpus-per-task host install libs logdir multi-prog nodes nproc_per_node ntasks-per-node output-on-failure prefix shm-size signal
     table use-env"
 {
@@ -165,7 +161,7 @@ others="cflags cpus-per-task host install libs logdir multi-prog nodes nproc_per
 for page in "$source"/*.md "$source"/docs/*.md "$source"/docs/notes/*.md "$source"/*/README.md "$source"/examples/multi_node.md; do
     [[ $page != */CHANGELOG.md ]] || continue
     for flag in $(grep -oE -e '(^|[^-a-zA-Z])--[a-z][a-z0-9_-]*' "$page" | grep -oE -e '--[a-z].*' | sort -u | comm -23 - "$work/flags"); do
-        fail "${page#"$source"/}" "$flag" "nothing has such a flag"
+        fail "${page#"$source"/}" "$flag" "no program has this flag"
     done
 done
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every relative link in a page leads to a file, and to a heading where it names one; so does every docs/PAGE.md that code mentions.
+# Every relative link in a page leads to a file, and to a heading if it names one. Every docs/PAGE.md named in code exists.
 # Usage: check_links.sh FOLDER, which is the repository or the installed share/doc/remat
 set -eu
 cd "$1"

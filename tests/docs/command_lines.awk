@@ -1,6 +1,6 @@
-# command_lines.awk: the command lines of pages, one a line: PAGE:LINE, a tab, the command without its prompt and what a page says of it.
-# They stand in blocks marked sh (every line of these is one), in other blocks and lines set off by four spaces, and in the text between
-# backticks (where a name alone, `scripts/test.sh`, is none). In blocks that are not the shell's, what comes after two spaces is a remark.
+# command_lines.awk: prints the command lines of pages, one per line: PAGE:LINE, a tab, the command without prompt and remarks. Command
+# lines are all lines of blocks marked sh, lines in other blocks and lines indented by four spaces, and text between backticks (but not a
+# name alone, like `scripts/test.sh`). In blocks other than sh, two spaces start a remark.
 
 function is_command(text) {
     return text ~ /^([A-Z_]+=[^ ]+ )*(remat|srun|sbatch|mpirun|torchrun|cmake|ctest|cpack|cc|cd|export|kill|python3?|pip|man|clang-format|(\.|scripts|bench|tests|build|examples)\/[^ ]*)( |$)/ &&

@@ -1,5 +1,5 @@
-/* golden.h: reads a golden file (tests/golden/make.py says what is in one). For tests: a file that cannot be read ends
- * the test. Main entries: golden_open, golden_find. */
+/* golden.h: reads a golden file (tests/golden/make.py describes the format). An unreadable file fails the test. Main
+ * entries: golden_open, golden_find. */
 #ifndef GOLDEN_H
 #define GOLDEN_H
 
@@ -25,7 +25,7 @@ typedef struct {
     int count;
 } golden;
 
-/* "name f32 2 11 4" into *a; false at the empty line that ends the list. */
+/* Parses "name f32 2 11 4" into *a. False: the empty line that ends the list. */
 static inline bool golden_line(FILE *file, golden_array *a) {
     char line[256];
     ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
@@ -62,7 +62,7 @@ static inline golden *golden_open(const char *name) {
     return g;
 }
 
-/* The array "FOLDER/NAME", or "FOLDER" where name is NULL. */
+/* The array "FOLDER/NAME", or "FOLDER" if name is NULL. */
 static inline const golden_array *golden_find(const golden *g, const char *folder, const char *name) {
     char full[128];
     snprintf(full, sizeof full, "%s%s%s", folder, name ? "/" : "", name ? name : "");
@@ -77,7 +77,7 @@ static inline void golden_close(golden *g) {
     free(g);
 }
 
-/* Of an array of doubles, in units of 2^-24 of its largest element. */
+/* Compares with an array of doubles; the limit is in units of 2^-24 of its largest element. */
 static inline void golden_compare(const golden_array *expected, const float *got, double limit) {
     double largest = 0;
     for (int64_t i = 0; i < expected->count; i++) largest = fmax(largest, fabs(((double *)expected->data)[i]));

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Makes the golden files: what PyTorch computes for small networks, in double precision.
+"""Makes the golden files: PyTorch's results for small networks in double precision.
 
-    python3 tests/golden/make.py          # any PyTorch, minGRU-pytorch 0.2, transformers; run it by hand, commit what it writes
+    python3 tests/golden/make.py          # any PyTorch, minGRU-pytorch 0.2, transformers; run it by hand and commit the result
 
 The tests read the files (tests/golden/golden.h) and never need PyTorch. Each file holds one network: its initial
 parameters (rounded to float, so both sides start from the same numbers), its inputs, the loss and every gradient of the
 first batch, and, for each optimizer, the losses, gradient norms and final parameters of ten steps on ten batches. For
-networks whose states can go on (LSTM, GRU, RNN) also truncated back-propagation: the ten batches as windows that follow
-one another, with detached states; the gradient of all ten, and ten steps of plain SGD, one a window.
+networks with carried states (LSTM, GRU, RNN) also truncated back-propagation: the ten batches as windows that follow
+one another, with detached states; the gradient of all ten, and ten steps of plain SGD, one per window.
 
 Format: a line "remat golden 1", a line "NAME DTYPE RANK DIM..." per array, an empty line; then the arrays' bytes, little
 endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
-of the array: the yardstick for the tolerances in tests/engine/test_golden.c. Other people's models, mingru, minlstm
+of the array: the basis of the tolerances in tests/engine/test_golden.c. Models of other libraries, mingru, minlstm,
 gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
@@ -36,7 +36,7 @@ OPTIMIZERS = {  # name -> (constructor, clip_grad_norm): the test sets the same 
 
 
 class ByteModel(nn.Module):
-    """embedding -> layers -> linear; cross entropy at every timestep."""
+    """embedding -> layers -> linear; cross-entropy at every timestep."""
 
     def __init__(self, cell, projection=0):
         super().__init__()
@@ -57,7 +57,7 @@ class ByteModel(nn.Module):
 
 
 class BothDirections(nn.Module):
-    """An LSTM with projection in both directions; no states can go on."""
+    """A bidirectional LSTM with projection, without carried states."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ class BothDirections(nn.Module):
 
 
 class MinimalModel(minLM):
-    """minGRU-pytorch's language model, with its convolutions; (T,B) as ours."""
+    """minGRU-pytorch's language model, with its convolutions; (T,B) as in Remat."""
 
     def __init__(self, lstm):
         super().__init__(num_tokens=V, dim=6, depth=L, use_lstm=lstm, enable_conv=True)
@@ -88,7 +88,7 @@ class MinimalModel(minLM):
 
 
 class Gpt2(GPT2Model):
-    """Hugging Face's, with the head of GPT2LMHeadModel, the embedding; (T,B) as ours."""
+    """Hugging Face's GPT-2, with GPT2LMHeadModel's tied head; (T,B) as in Remat."""
 
     def __init__(self):
         super().__init__(GPT2Config(vocab_size=V, n_positions=T + 2, n_embd=6, n_layer=L, n_head=2, embd_pdrop=0,
@@ -102,7 +102,7 @@ class Gpt2(GPT2Model):
 
 
 class Gpt2Untied(Gpt2):
-    """The same with a head of its own, as GPT2LMHeadModel has it where tie_word_embeddings is False."""
+    """The same with an untied head, as in GPT2LMHeadModel with tie_word_embeddings=False."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ class Gpt2Untied(Gpt2):
 
 
 class Planes(nn.Module):
-    """What enlarges, surrounds, normalises and turns planes."""
+    """Layers that upsample, pad, normalise and transpose planes."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,7 @@ class Planes(nn.Module):
 
 
 class Labels(nn.Module):
-    """Several labels of a sample may be right."""
+    """Multi-label classification."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,7 @@ class Turned(nn.Module):
 
 
 class Tied(nn.Module):
-    """An LSTM whose head is the embedding."""
+    """An LSTM with tied embeddings."""
 
     def __init__(self):
         super().__init__()
@@ -221,7 +221,7 @@ class Mixture(nn.Module):
 
 
 class Pictures(nn.Module):
-    """Convolutions of two and of one dimension, batch norm and pools, every number of theirs in use."""
+    """Convolutions in one and two dimensions, batch norm and pooling, with all their parameters."""
 
     def __init__(self):
         super().__init__()
@@ -245,7 +245,7 @@ class Pictures(nn.Module):
 
 
 class Packed(nn.Module):
-    """Sequences of different lengths, in no order: both directions of every cell; the answer from each one's own ends."""
+    """Unsorted sequences of different lengths: both directions of every cell; the output comes from each sequence's own ends."""
 
     def __init__(self):
         super().__init__()
@@ -270,7 +270,7 @@ class Packed(nn.Module):
 
 
 def state(model):
-    """Parameters and buffers by name; how many batches there were is not among ours."""
+    """Parameters and buffers by name, without num_batches_tracked, which Remat lacks."""
     return {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 
@@ -293,7 +293,7 @@ def detached(state):
 
 
 def truncated(model, batches, optimizer):
-    """The loop of PyTorch's examples; without an optimizer the windows' gradients are averaged."""
+    """The loop of PyTorch's examples. Without an optimizer the gradients of windows are averaged."""
     state, losses = None, []
     model.zero_grad(set_to_none=True)
     for tokens, targets in zip(*batches):
@@ -309,7 +309,7 @@ def truncated(model, batches, optimizer):
 
 
 def run(build, start, batches, dtype):
-    """Everything a golden file holds besides its inputs, computed in `dtype`."""
+    """Everything in a golden file except its inputs, computed in `dtype`."""
     real = [b.to(dtype) if b.is_floating_point() else b for b in batches]
 
     def fresh():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes ctc.golden: what torch.nn.functional.ctc_loss gives in double precision, of logits that are floats.
+"""Makes ctc.golden: torch.nn.functional.ctc_loss in double precision, for logits that are floats.
 
-    python3 tests/golden/make_ctc.py      # any PyTorch; run it by hand, commit what it writes
+    python3 tests/golden/make_ctc.py      # any PyTorch; run it by hand and commit the result
 
 Three cases, each with logits, targets padded with -1, both lengths, each sample's loss (reduction none), the mean, and its
-gradient by the logits. short: no labels, the same label again and again, labels that do not fit into the timesteps (zero_infinity).
-certain: logits up to 30 in size, and another blank. long: 500 timesteps. The format is make.py's.
+gradient with respect to the logits. short: no labels, one repeated label, labels that do not fit the timesteps (zero_infinity).
+certain: logits of magnitude up to 30, and another blank. long: 500 timesteps. The format is make.py's.
 """
 import os
 

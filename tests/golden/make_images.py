@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Makes the golden files of the models of pictures: what PyTorch and torchvision compute, in double precision.
+"""Makes the golden files of the image models: results of PyTorch and torchvision in double precision.
 
-    python3 tests/golden/make_images.py          # any PyTorch and torchvision; run it by hand, commit what it writes
+    python3 tests/golden/make_images.py          # any PyTorch and torchvision; run it by hand and commit the result
 
-tests/train/test_model_image.c reads them. The networks are too large for files of their numbers: parameters and pictures are a hash
-of their names and places, the same there, and of each array two numbers are kept: its norm, and its product with such a hash. A
+tests/train/test_model_image.c reads them. The networks are too large to store their numbers: parameters and images are a hash
+of their names and positions, as in the test, and each array is stored as two numbers: its norm, and its product with such a hash. A
 file holds, in the format of make.py:
 
     loss               of the first and the second of two steps of plain SGD on one batch, and of an evaluation after them
     gradient/NAME      of the first step, for each parameter: norm, product, and then the parameter's shape
     after/NAME         each parameter, and each running statistic, after both steps: norm, product, shape
 
-It also prints how far PyTorch's own float32 run lies from its float64 run, relative to the norm: the yardstick for the test.
+It also prints how far PyTorch's own float32 run lies from its float64 run, relative to the norm: the basis of the test's tolerance.
 """
 import os
 import zlib
@@ -51,7 +51,7 @@ def mlp(channels, side, classes):
 
 
 def small(build, classes):
-    """For small pictures: a stem of 3x3 with stride 1, and no max_pool."""
+    """For small images: a 3x3 stem with stride 1, without max_pool."""
     model = build(num_classes=classes)
     model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     return model
@@ -69,7 +69,7 @@ class Twice(nn.Module):
 
 
 class Unet(nn.Module):
-    """By the names and shapes of milesial's Pytorch-UNet, bilinear, of any depth; a class for each pixel."""
+    """The names and shapes of milesial's Pytorch-UNet, bilinear, of any depth; a class for each pixel."""
 
     def __init__(self, channels, classes, levels, width):
         super().__init__()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes loss_mean.golden: losses of one batch, and their gradients, where targets count unequally, in double.
+"""Makes loss_mean.golden: losses of one batch and their gradients, with unequally weighted targets, in double precision.
 
-    python3 tests/golden/make_loss_mean.py      # any PyTorch; run it by hand, commit what it writes
+    python3 tests/golden/make_loss_mean.py      # any PyTorch; run it by hand and commit the result
 
 A hidden layer with tanh and a head, over four samples: in the first of them nothing counts, where a loss can leave targets out. The
 test cuts the batch into micro steps, ranks and shards. The format is make.py's.

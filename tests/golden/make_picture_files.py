@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tests/train/picture_files.h: small JPEG and PNG files of every kind that decoders tell apart, and what Pillow reads in them.
+"""Makes tests/train/picture_files.h: small JPEG and PNG files of every kind that decoders distinguish, and Pillow's pixels.
 
-    python3 tests/golden/make_picture_files.py     # any Pillow; run it by hand, commit what it writes
+    python3 tests/golden/make_picture_files.py     # any Pillow; run it by hand and commit the result
 """
 import io
 import os
@@ -25,12 +25,12 @@ def chunk(kind, data):
 
 
 def with_chunks(png, *chunks):
-    """Behind the header, 33 bytes."""
+    """Inserts a chunk after the header, at byte 33."""
     return png[:33] + b"".join(chunk(kind, data) for kind, data in chunks) + png[33:]
 
 
 def png_file(kind, bits, rows, *chunks):
-    """What Pillow does not write."""
+    """A kind of PNG that Pillow does not write."""
     data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows), 9)
     head = struct.pack(">IIBBBBB", W, H, bits, kind, 0, 0, 0)
     file = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
@@ -38,7 +38,7 @@ def png_file(kind, bits, rows, *chunks):
 
 
 def interlaced(rgb):
-    """Adam7: seven smaller pictures, one after the other."""
+    """Adam7: seven smaller images, one after the other."""
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     rows = [row for y, x, down, right in passes for row in rgb[y::down, x::right] if row.size]
     data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows), 9)
@@ -56,7 +56,7 @@ def main():
     rgb = np.stack([30 * x + 10, 40 * y + 20, 15 * (x + y) + 60], 2).astype(np.uint8)
     colour, alpha = Image.fromarray(rgb), Image.fromarray(np.dstack([rgb, 255 - rgb[:, :, :1]]))
     deep = Image.fromarray((rgb[:, :, 0].astype(np.uint16) * 257))
-    # Pure colours, whose grey depends most on how it is made; 16 bits with lower halves that rounding would see.
+    # Pure colours, whose grey depends most on the formula; 16 bits with lower halves that rounding would change.
     pure = np.array([[255 * (i & 1), 255 * (i >> 1 & 1), 200 * (i >> 2 & 1)] for i in range(H * W)], np.uint8)
     pure = pure.reshape(H, W, 3)
     deeper = (pure.astype(">u2") * 256 + 255 - x[:, :, None] * 20).astype(">u2")
@@ -90,13 +90,13 @@ def main():
     }
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, "../train/picture_files.h"), "w") as out:
-        out.write("/* picture_files.h: small pictures as files, and their colours as Pillow reads them (tests/golden/make_picture_files.py, which\n"
-                  f" * makes this), {H} rows of {W} red, green and blue, or of grey. */\n#ifndef PICTURE_FILES_H\n#define PICTURE_FILES_H\n\n"
+        out.write(f"/* picture_files.h: small image files, and their pixels as Pillow reads them: {H} rows of {W} red, green and blue, or of\n"
+                  " * grey. Written by tests/golden/make_picture_files.py. */\n#ifndef PICTURE_FILES_H\n#define PICTURE_FILES_H\n\n"
                   "#include <stddef.h>\n#include <stdint.h>\n\n/* clang-format off */\n")
         for name, data in files.items():
             out.write(c_array(name, data))
             image = Image.open(io.BytesIO(data))
-            if name == "png_deep":  # Pillow cuts 16 bits off where a conversion would round
+            if name == "png_deep":  # Pillow truncates 16 bits where a conversion would round
                 image = Image.fromarray((np.array(image) // 257).astype(np.uint8))
             out.write(c_array(name + "_rgb", np.array(image.convert("RGB")).tobytes()))
             out.write(c_array(name + "_luma", np.array(image.convert("L")).tobytes()))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes seq2seq_lstm.golden and seq2seq_gru_both.golden: loss and gradients of an encoder and a decoder with attention, in double.
+"""Makes seq2seq_lstm.golden and seq2seq_gru_both.golden: loss and gradients of an encoder and a decoder with attention, in double precision.
 
-    python3 tests/golden/make_seq2seq.py      # any PyTorch; run it by hand, commit what it writes
+    python3 tests/golden/make_seq2seq.py      # any PyTorch; run it by hand and commit the result
 
 Two layers; of gru_both the encoder's run in both directions. Sources of different lengths go through pack_padded_sequence, padded
 behind; the file has them as Remat's encoder reads them, padded in front. Attention is Luong's, score "general". The format is make.py's,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tags.golden: losses and gradients of a bidirectional LSTM with an answer at each timestep, in double.
+"""Makes tags.golden: losses and gradients of a bidirectional LSTM with a target at each timestep, in double precision.
 
-    python3 tests/golden/make_tags.py      # any PyTorch; run it by hand, commit what it writes
+    python3 tests/golden/make_tags.py      # any PyTorch; run it by hand and commit the result
 
 Two layers over rows of 4, 1, 6 and 3 timesteps, which go through pack_padded_sequence; each loss is the mean over what the rows have.
 "whole" reads all six timesteps of every row. What lies behind the ends is in the file as PyTorch was given it, and changes nothing.

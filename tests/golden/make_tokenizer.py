@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the golden files of the tokenizer: what PyPI's `tokenizers` makes of a text.
+"""Makes the golden files of the tokenizer: the tokens of PyPI's `tokenizers` for a text.
 
-    pip install tokenizers; python3 tests/golden/make_tokenizer.py      # run it by hand, commit what it writes
+    pip install tokenizers; python3 tests/golden/make_tokenizer.py      # run it by hand and commit the result
 
-tokenizer.txt is the text, real lines and then what a pre-tokenizer may stumble over: every kind of space, contractions, characters
-from all of Unicode. Of a vocabulary trained on it there are two files as that library writes and wrote them:
+tokenizer.txt is the text: real lines, then cases that are hard for a pre-tokenizer: every kind of space, contractions, characters
+from all of Unicode. A vocabulary trained on it is stored in the library's current and older format:
 
     tokenizer.json            merges as pairs; one special token
-    tokenizer_strings.json    merges as strings; a space is put in front; added tokens of both kinds, some within others
+    tokenizer_strings.json    merges as strings; a prepended space; added tokens of both kinds, some inside others
 
-tokenizer.golden has their tokens of the text, in the format of make.py. tests/train/test_tokenizer.c reads them.
+tokenizer.golden has the tokens of the text for both, in the format of make.py. tests/train/test_tokenizer.c reads them.
 """
 import json
 import os
@@ -35,7 +35,7 @@ def train(text):
 
 
 def as_strings(tokenizer):
-    """The same in the older way, with more added tokens."""
+    """The same in the older format, with more added tokens."""
     parts = json.loads(tokenizer.to_str())
     model = parts["model"]
     model["merges"] = [" ".join(pair) for pair in model["merges"]]

@@ -1,31 +1,27 @@
 #!/usr/bin/env bash
-# run.sh: everything about CUDA that needs a GPU, in one command and under ten minutes; ends with a short table.
+# run.sh: all tests of CUDA that need a GPU, in one command and under ten minutes; ends with a short table.
 #
 #   tests/gpu/run.sh [--parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck] [--build=DIR]
 #                    [--minutes=10]
-#
-# In the order of how much they tell:
-#
-#   versions    driver, runtime and libraries, and which of their files were opened (test_versions.c); PyTorch
+# The most informative parts come first:
+#   versions    driver, runtime and libraries, and their opened files (test_versions.c); PyTorch
 #   products    matrix products in every precision: near those in double, rows that keep their bits, speeds (test_products.c)
 #   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
 #   plans       the same bits for every plan (test_plans.c)
 #   nccl        every collective of a group of one rank, through the real library (test_nccl.c)
-#   cells       one tile of a recurrent layer, microseconds a timestep: where they go (test_cells.c)
-#   bench       bench/gpu.sh: steps, memory and the longest sequence beside PyTorch on the same card
-#   offload     training within a cap that its activations exceed: they travel to the host and back, the losses stay
+#   cells       the parts of a recurrent layer's time, in microseconds per timestep (test_cells.c)
+#   bench       bench/gpu.sh: steps, memory and the longest sequence compared with PyTorch on the same GPU
+#   offload     training under a cap that its activations exceed: they move to the host and back, the losses do not change
 #   ranks       two ranks on two GPUs over NCCL: each has the same gradients, twice the same bits, and the losses of one rank
-#               with both batches; also with the optimizer's state shared out. Skipped where there are fewer GPUs
+#               with both batches; also with a sharded optimizer state. Skipped with fewer GPUs
 #   memcheck, racecheck   compute-sanitizer on small cases of ops and plans
-#
-# What a kernel breaks is lost to its process, so products, ops, plans and cells have a process for each line of their program's
-# --list, each ended after two minutes: one failure hides nothing else. The table says for each part what failed and what
-# it did not reach.
-#
-# Builds build/gpu-8.6, or as the first card's compute capability is, since another card needs other kernels; unless --build names a
-# finished build. Without a GPU: one sentence, and 77; also 77 where every part was skipped, for then nothing is known. What each
-# part printed is in DIR/gpu_logs. --device=cpu tries this script itself where there is no GPU, with another program in the place
-# of compute-sanitizer if COMPUTE_SANITIZER names one, and --small makes nets and calls small (check_run.sh does).
+# A failing kernel makes the GPU unusable for its process. So products, ops, plans and cells run one process for each line of their
+# program's --list, each limited to two minutes: a failure does not hide others. The table lists for each part the failed and the
+# unreached lines.
+# Builds build/gpu-8.6 (named after the first GPU's compute capability), unless --build names a finished build. Without a GPU it prints
+# one line and exits with 77; also with 77 if every part was skipped. The output of each part is in DIR/gpu_logs. --device=cpu tests
+# this script without a GPU, with COMPUTE_SANITIZER, if set, instead of compute-sanitizer; --small makes networks and calls small
+# (as in check_run.sh).
 set -uo pipefail
 shopt -s extglob
 start=$SECONDS
@@ -40,14 +36,14 @@ for argument in "$@"; do
     --minutes=*) minutes=${argument#*=} ;;
     --device=*) device=${argument#*=} ;;
     --small) small=1 ;;
-    *) echo "run.sh: $argument is not a flag; there are --parts, --build and --minutes" >&2 && exit 2 ;;
+    *) echo "run.sh: $argument is not a flag; use --parts, --build or --minutes" >&2 && exit 2 ;;
     esac
 done
 
 for part in ${parts//,/ }; do
-    [[ ,$all_parts, == *,"$part",* ]] || { echo "run.sh: there is no part $part; there are $all_parts" >&2 && exit 2; }
+    [[ ,$all_parts, == *,"$part",* ]] || { echo "run.sh: there is no part $part; use $all_parts" >&2 && exit 2; }
 done
-[[ ${parts//,/} ]] || { echo "run.sh: --parts names none; there are $all_parts" >&2 && exit 2; }
+[[ ${parts//,/} ]] || { echo "run.sh: --parts is empty; use $all_parts" >&2 && exit 2; }
 
 there_is_a_gpu() {
     compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ $(nvidia-smi -L 2>/dev/null) ]]
@@ -57,11 +53,11 @@ if [[ $device == cuda ]] && ! there_is_a_gpu; then
     exit 77
 fi
 
-# ---- Parts: each prints what it says in the table as its last line --------------------------------------------------------
+# ---- Parts: the last printed line of each goes into the table --------------------------------------------------------------
 
 wants() { [[ ,$parts, == *,$1,* ]]; }
 
-# Seconds that parts leave to what comes after them: the bench, and what is behind it.
+# Seconds that parts leave for the bench and the parts after it.
 behind_s=0 bench_s=0 each_s=120
 for part in offload ranks memcheck racecheck; do wants $part && ((behind_s += 25)); done
 wants bench && bench_s=150
@@ -70,7 +66,7 @@ left() { echo $((60 * minutes - (SECONDS - start))); }
 
 limited() { timeout -k 5 "$each_s" "$@"; }
 
-number_of() { # number_of NAME FILE: from the first event that has it
+number_of() { # number_of NAME FILE: from the first event that contains NAME
     sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
 }
 
@@ -78,8 +74,8 @@ listed() { # listed WORD NAMES: " WORD: NAMES" if there are any
     [[ ! $2 ]] || printf '; %s:%s' "$1" "${2%,}"
 }
 
-# each PROGRAM FLAGS...: the program once for each line of its --list, in a process of its own. The last line printed says which
-# failed, which took too long, and which were not reached.
+# each PROGRAM FLAGS...: runs the program once for each line of its --list, in separate processes. The last line names the failed, the
+# late and the unreached ones.
 each() {
     local program=$build/tests/gpu_test_$1 flags name limit code passed=0 all=0 failed='' late='' unreached='' skipped='' list
     shift
@@ -89,7 +85,7 @@ each() {
         name=${flags//--+([a-z])=/} limit=$(($(left) - bench_s - behind_s))
         ((limit > 0)) || { unreached+=" $name," && continue; }
         echo "-- $name"
-        # shellcheck disable=SC2086 # several flags a line
+        # shellcheck disable=SC2086 # several flags per line
         timeout -k 5 $((limit < each_s ? limit : each_s)) "$program" "--device=$device" "$@" $flags </dev/null
         code=$?
         case $code in
@@ -132,7 +128,7 @@ part_offload() {
     local activations all libraries cap
     activations=$(number_of activations_peak_bytes "$work/plan.json")
     all=$(number_of budgeted_bytes "$work/plan.json")
-    libraries=$(number_of workspace_bytes "$work/plan.json") # CUDA's context and the like: more on some cards than on others
+    libraries=$(number_of workspace_bytes "$work/plan.json") # CUDA's context and so on, which depend on the GPU
     cap=$((all - activations * 2 / 3))
     limited "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/kept.jsonl" || return 1
     limited "$build/remat" train "${flags[@]}" --steps=3 --metrics="$work/capped.jsonl" --memory-budget="$cap" --recompute=off \
@@ -179,14 +175,14 @@ part_ranks() {
         [[ -s $work/$run.rank0 && -s $work/$run.rank1 ]] || { echo "two ranks did not train" && return 1; }
     done
     limited "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/shared" --zero=1 ||
-        { echo "two ranks that share out the optimizer's state did not train" && return 1; }
+        { echo "two ranks with a sharded optimizer state did not train" && return 1; }
     limited "$build/remat" train "${flags[@]}" --batch=32 "$one" --metrics="$work/alone" ||
         { echo "one rank did not train" && return 1; }
     for run in first.rank1 again.rank0 again.rank1; do
         cmp <(losses_and_norms "$work/first.rank0") <(losses_and_norms "$work/$run") ||
             { echo "losses or gradient norms of $run are not those of first.rank0" && return 1; }
     done
-    cmp "$work/first.safetensors" "$work/again.safetensors" || { echo "other gradients, the second time" && return 1; }
+    cmp "$work/first.safetensors" "$work/again.safetensors" || { echo "the second run has different gradients" && return 1; }
     alone=$(last_loss "$work/alone")
     for run in first.rank0 shared; do
         loss=$(last_loss "$work/$run")
@@ -195,8 +191,8 @@ part_ranks() {
     echo "both ranks have the same bits, twice; losses end at $loss, one rank's at $alone"
 }
 
-# Queries of CUDA's own runtime that fail are no errors of ours, and what library kernels do in shared memory is their affair.
-# A racecheck of everything takes long: each run has its share of the time that is left.
+# Failing queries of CUDA's own runtime are not errors of Remat, and kernels of libraries are not checked for races. A racecheck of
+# everything takes long: each run gets its share of the remaining time.
 sanitize() { # sanitize memcheck|racecheck
     local sanitizer tool=$1 program limit code runs=2 unfinished='' options
     local library='regex=gemm|gemv|cutlass|nvjet|xmma|cublas|N5cudnn|RNNcell|LSTM_|GRU_|RNN_'
@@ -207,7 +203,7 @@ sanitize() { # sanitize memcheck|racecheck
     options=(--tool "$tool" --report-api-errors no --error-exitcode 9)
     if [[ $tool == racecheck ]]; then
         "$sanitizer" --help 2>/dev/null | grep -e '--kernel-name-exclude' >/dev/null ||
-            { echo "for racecheck this compute-sanitizer is too old: no --kernel-name-exclude" && return 77; }
+            { echo "this compute-sanitizer is too old for racecheck: it has no --kernel-name-exclude" && return 77; }
         options+=(--kernel-name-exclude "$library")
     fi
     for program in ops plans; do
@@ -219,7 +215,7 @@ sanitize() { # sanitize memcheck|racecheck
         0) ;;
         77) return 77 ;;
         124 | 137) unfinished+=" $program," ;;
-        *) echo "$tool of $program ended with $code; what it found is above$(listed 'not reached' "$unfinished")" && return 1 ;;
+        *) echo "$tool of $program ended with $code; its findings are above$(listed 'not reached' "$unfinished")" && return 1 ;;
         esac
     done
     [[ ! $unfinished ]] || { echo "nothing found, but there was no time for${unfinished%,}" && return 77; }
@@ -252,22 +248,22 @@ run_part() { # run_part NAME COMMAND...
     log=$build/gpu_logs/$name.log
     shift
     echo "--- $name"
-    "$@" 2>&1 | tee "$log" # of a process substitution, bash could not say when it is done
+    "$@" 2>&1 | tee "$log" # a process substitution would not be waited for
     code=${PIPESTATUS[0]}
     case $code in
     0) word=passed ;;
     77) word=skipped skipped+=" $name," ;;
-    124 | 137) word=FAILED failed=1 && echo "it was not done in time; what it had printed is above" | tee -a "$log" ;;
+    124 | 137) word=FAILED failed=1 && echo "it was not done in time; its output so far is above" | tee -a "$log" ;;
     *) word=FAILED failed=1 ;;
     esac
-    [[ $code != 0 || $name == build ]] || ((passed += 1)) # a build shows nothing yet
+    [[ $code != 0 || $name == build ]] || ((passed += 1)) # a build is not a test
     last=$(tail -n 1 "$log")
     last=${last#skipped: }
     rows+=("$(printf '%-10s %-8s %5d s   %.*s' "$name" "$word" $((SECONDS - began)) $width "${last:-it printed nothing}")")
     return $code
 }
 
-verdict() { # in words; exit_status says the same
+verdict() { # the result in words, like exit_status
     local missing=${skipped:+; skipped:${skipped%,}}
     if ((failed)); then echo "FAILED$missing"; elif ((!passed)); then echo "nothing was tested$missing"; elif [[ $missing ]]; then
         echo "$passed passed$missing"

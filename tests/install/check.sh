@@ -1,13 +1,13 @@
 #!/bin/sh
-# Installs Remat into an empty folder and builds consumer.c against what lies there, by pkg-config and by find_package,
-# from outside the repository. Usage: check.sh SOURCE BUILD CC [FLAGS of the build's sanitizer]
+# Installs Remat into an empty folder and builds consumer.c against it, by pkg-config and by find_package, outside the repository.
+# Usage: check.sh SOURCE BUILD CC [FLAGS of the build's sanitizer]
 set -eu
 source=$1 build=$2 cc=$3
 shift 3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/first" >/dev/null
-mv "$work/first" "$work/tree" # nothing may remember where it was installed first
+mv "$work/first" "$work/tree" # installed files must not depend on their first location
 sh "$source/tests/install/search_paths.sh" "$build" "$work/tree"
 sh "$source/tests/docs/check_links.sh" "$work/tree/share/doc/remat"
 mkdir "$work/own"
@@ -20,7 +20,7 @@ cd "$work/own"
 
 pc=$(find "$work/tree" -name remat.pc)
 export PKG_CONFIG_PATH="${pc%/*}"
-export LD_LIBRARY_PATH="${PKG_CONFIG_PATH%/*}" # where -lremat finds libremat.so, if there is one
+export LD_LIBRARY_PATH="${PKG_CONFIG_PATH%/*}" # where -lremat finds libremat.so, if it exists
 # shellcheck disable=SC2046
 $cc "$@" consumer.c $(pkg-config --cflags --libs remat) -o by_pkg_config
 ./by_pkg_config
@@ -29,20 +29,20 @@ $cc "$@" consumer.c $(pkg-config --static --cflags --libs remat) -o by_pkg_confi
 ./by_pkg_config_static
 # shellcheck disable=SC2046
 $cc "$@" 06_two_ranks.c $(pkg-config --cflags --libs remat) -o ranks_by_pkg_config
-# An op from outside: it does what the example says, the mistake that remat_op_check has to find included.
+# A custom op: it behaves as the example says, including the mistake that remat_op_check must find.
 # shellcheck disable=SC2046
 $cc "$@" 08_write_an_op.c softsign.c softsign_f64.c $(pkg-config --cflags --libs remat) -o op_by_pkg_config
 sh "$source/examples/check.sh" ./op_by_pkg_config 08_write_an_op.c
 
-# The library leaves its program as it was: no allocator comes along, no BLAS before it is needed, no names but its own.
+# The library does not change its program: it links no allocator, loads no BLAS before it is needed, and exports only its own names.
 ! ldd by_pkg_config by_pkg_config_static ranks_by_pkg_config | grep -E 'jemalloc|blas' ||
-    { echo "programs are linked to what they did not ask for"; exit 1; }
+    { echo "programs are linked to unrequested libraries"; exit 1; }
 names() { nm --defined-only "$@" | awk 'NF == 3 && $2 ~ /[A-Z]/ && $2 != "A" { print $3 }' | grep -v '^remat_'; }
-! names -g "${PKG_CONFIG_PATH%/*}/libremat.a" || { echo "libremat.a shows these names"; exit 1; }
+! names -g "${PKG_CONFIG_PATH%/*}/libremat.a" || { echo "libremat.a exports these names"; exit 1; }
 [ ! -e "${PKG_CONFIG_PATH%/*}/libremat.so" ] || ! names -D "${PKG_CONFIG_PATH%/*}/libremat.so" ||
-    { echo "libremat.so shows these names"; exit 1; }
+    { echo "libremat.so exports these names"; exit 1; }
 
-# The header alone is also C++, and warns about nothing there: not what a config begins as either.
+# The header alone compiles as C++ without warnings, including the initial value of a config.
 cat >header.cpp <<'END'
 #include <remat_op.h>
 remat_status describe(remat_graph *g, remat_session **s) {
@@ -75,7 +75,7 @@ for module in mpi gloo; do
         { echo "not installed: remat_$module.so"; exit 1; }
 done
 
-# Ranks: by what every build has, and by modules, of which only the installation knows.
+# Ranks: with the built-in engine, and with modules found in the installation.
 in_ranks() { sh "$source/examples/check_ranks.sh" "$work/tree/bin/remat" "$1" 06_two_ranks.c 3 $2; }
 in_mpi() {
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LSAN_OPTIONS=detect_leaks=0 \

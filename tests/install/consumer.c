@@ -1,4 +1,4 @@
-/* consumer.c: a program of somebody else, built against an installed Remat. */
+/* consumer.c: a user's program, built against an installed Remat. */
 #include <remat.h>
 #include <stdio.h>
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# No program or library below the FOLDERs looks for libraries in the current directory: every folder in its search path is
-# absolute or begins with $ORIGIN. Usage: search_paths.sh FOLDER...
+# No program or library below the FOLDERs searches for libraries in the current directory: every folder in its search path is absolute
+# or starts with $ORIGIN. Usage: search_paths.sh FOLDER...
 set -eu
-command -v readelf >/dev/null || { echo "no readelf here, which is in Debian's package binutils"; exit 1; }
+command -v readelf >/dev/null || { echo "readelf is missing; install binutils"; exit 1; }
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
-# What can be loaded has a program header; object files and archives have none.
+# Loadable files have a program header; object files and archives have none.
 find "$@" -type f \( -perm -u+x -o -name '*.so*' \) ! -path '*/CMakeFiles/*' ! -name '*.sh' -print >"$list"
 [ -s "$list" ] || { echo "no programs below $*"; exit 1; }
 xargs readelf -d <"$list" 2>/dev/null |
@@ -18,4 +18,4 @@ xargs readelf -d <"$list" 2>/dev/null |
              if (n == 0) { print file " has an empty search path"; bad = 1 }
              read++
          }
-         END { print read ? read " search paths" : "no search path was found to look at"; exit bad || !read }'
+         END { print read ? read " search paths" : "no search path was found"; exit bad || !read }'

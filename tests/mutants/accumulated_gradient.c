@@ -1,4 +1,4 @@
-/* Adds to dx, which it must overwrite. */
+/* Adds to dx instead of overwriting it. */
 #define SET_DX(i) dx[i] += dy[i] * x[i] * scratch[j]
 #include "tests/mutants/base.h"
 

@@ -1,6 +1,6 @@
-/* base.h: a small correct op, y[t,c] = x[t,c]^2 w[c] + (t0 + t)/8, made to be broken. Each file beside this one
- * defines one of the macros below otherwise, and so is an op with one mistake; unbroken.c has none. The harness of
- * the ops must pass that and catch every other (tests/ops/test_mutants.c). */
+/* base.h: a small correct op, y[t,c] = x[t,c]^2 w[c] + (t0 + t)/8. Each file in this folder redefines one of the macros
+ * below, which gives an op with one mistake; unbroken.c has none. The harness for ops must accept unbroken.c and reject
+ * all others (tests/ops/test_mutants.c). */
 #include "ops/real.h"
 
 #include <stdint.h>
@@ -19,7 +19,7 @@ enum { X, W };
 #ifndef FIRST_FOR
 #define FIRST_FOR 0
 #endif
-#ifndef Y_STEPS /* that infer gives y, for x of these */
+#ifndef Y_STEPS /* the timesteps that infer gives y, for those of x */
 #define Y_STEPS x[X].dim[0]
 #endif
 #ifndef WRITTEN_ROWS /* of the output */
@@ -31,7 +31,7 @@ enum { X, W };
 #ifndef VALUE
 #define VALUE(i) (x[i] * x[i] * w[j])
 #endif
-#ifndef SCRATCH_USED /* elements of scratch, of which the op says it needs c */
+#ifndef SCRATCH_USED /* used elements of scratch; the op declares c */
 #define SCRATCH_USED c
 #endif
 #ifndef SET_DX /* scratch[j] is 2 w[j] */

@@ -1,4 +1,4 @@
-/* The control for those whose forward is run again: the harness must find nothing. */
+/* The control for ops whose forward is run again: the harness must find no mistake. */
 #define LEAN .cheap = true
 #include "tests/mutants/lean_base.h"
 

@@ -1,4 +1,4 @@
-/* Marked cheap, but forward remembers its operand until backward, and is not the same when it sees that again. */
+/* Marked cheap, but forward remembers its operand until backward, and gives another result when it runs again. */
 static const void *seen;
 static int seen_again(const void *x) {
     int again = x == seen;

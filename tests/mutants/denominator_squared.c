@@ -1,4 +1,4 @@
-/* Says that its result is a sum divided by a count, and divides by the count's square: y = (sum of x) / count^2. */
+/* Declares its result as a sum divided by a count, but divides by the square of the count: y = (sum of x) / count^2. */
 #include "ops/real.h"
 
 #include "ops/op.h"

@@ -1,4 +1,4 @@
-/* Leaves the last row of the output as it found it. */
+/* Does not write the last row of the output. */
 #define WRITTEN_ROWS steps - 1
 #include "tests/mutants/base.h"
 

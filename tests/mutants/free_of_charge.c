@@ -1,4 +1,4 @@
-/* Says that it costs nothing. */
+/* Declares a cost of zero. */
 #define FLOPS 0
 #include "tests/mutants/base.h"
 

@@ -1,6 +1,6 @@
-/* lean_base.h: base.h's neighbour, for ops that can be saved lean: y[t,c] = x[t,c]^2 w[c], whose forward leaves aux[t,c] =
- * 2 x[t,c] w[c] for backward, and whose rebuild makes that again from x and w. Each file beside this one defines one of
- * the macros below otherwise, and so is an op with one mistake; rebuild_unbroken.c and cheap_unbroken.c have none. */
+/* lean_base.h: like base.h, for ops that can be saved lean: y[t,c] = x[t,c]^2 w[c]. Forward saves aux[t,c] = 2 x[t,c]
+ * w[c] for backward, and rebuild computes it again from x and w. Each file in this folder redefines one of the macros
+ * below, which gives an op with one mistake; rebuild_unbroken.c and cheap_unbroken.c have none. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -8,7 +8,7 @@
 
 enum { X, W };
 
-#ifndef KEPT /* what forward leaves in aux */
+#ifndef KEPT /* the values that forward saves in aux */
 #define KEPT(i) (2 * x[i] * w[j])
 #endif
 #ifndef REBUILT
@@ -17,7 +17,7 @@ enum { X, W };
 #ifndef REBUILT_ROWS
 #define REBUILT_ROWS steps
 #endif
-#ifndef REBUILD_ALSO /* a last statement of rebuild */
+#ifndef REBUILD_ALSO /* an additional last statement of rebuild */
 #define REBUILD_ALSO (void)0
 #endif
 #ifndef BACKWARD_ALSO

@@ -1,4 +1,4 @@
-/* Backward reads the state that forward carried on, which nobody keeps for it: h[t] = h[t-1]/2 + x[t], y = h. */
+/* Backward reads forward's outgoing state, which is not saved for it: h[t] = h[t-1]/2 + x[t], y = h. */
 #include "ops/real.h"
 
 #include "ops/op.h"

@@ -1,4 +1,4 @@
-/* Saves y, which backward has no use for: memory for nothing. */
+/* Saves y, which backward does not read: wasted memory. */
 #define SAVES_OUTPUT true
 #include "tests/mutants/base.h"
 

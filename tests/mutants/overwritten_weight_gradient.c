@@ -1,4 +1,4 @@
-/* Sets the gradient of a weight in its first row, where it must add to what earlier tiles left. */
+/* Overwrites a weight's gradient in its first row instead of adding to that of earlier tiles. */
 #define SET_DW(i) dw[j] = (t ? dw[j] : 0) + dy[i] * x[i] * x[i]
 #include "tests/mutants/base.h"
 

@@ -1,4 +1,4 @@
-/* Wants to be rebuilt and to be run again. */
+/* Declares both rebuild and cheap. */
 #define LEAN .define_rebuild = rebuild, .on[REMAT_ON_CPU].rebuild = rebuild, .cheap = true
 #include "tests/mutants/lean_base.h"
 

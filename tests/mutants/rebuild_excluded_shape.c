@@ -1,5 +1,5 @@
-/* Not broken: other bits for some shapes, which `rebuilds` excludes; those are saved.
- * Rows of nine elements are rebuilt by another formula, as a library might for some sizes. */
+/* Not broken: rebuild gives different bits for some shapes, which `rebuilds` excludes; those are saved. Rows of nine
+ * elements are rebuilt by another formula, as a library might for some sizes. */
 #define REBUILT(i)                                                                                                     \
     (c == 9 ? 2 * (x[i] * w[j]) * (1 + (sizeof(real) == 4 ? (real)0x1p-23 : (real)0x1p-52)) : 2 * x[i] * w[j])
 

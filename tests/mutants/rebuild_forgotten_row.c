@@ -1,4 +1,4 @@
-/* Leaves the last row of aux as it found it. */
+/* Does not write the last row of aux. */
 #define REBUILT_ROWS steps - 1
 #include "tests/mutants/lean_base.h"
 

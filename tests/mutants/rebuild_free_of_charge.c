@@ -1,4 +1,4 @@
-/* Says that to rebuild costs nothing. */
+/* Declares a cost of zero for rebuild. */
 #define REBUILD_FLOPS 0
 #include "tests/mutants/lean_base.h"
 

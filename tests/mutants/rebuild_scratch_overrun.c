@@ -1,4 +1,4 @@
-/* Rebuild writes one element beyond the scratch it asked for. */
+/* Rebuild writes one element past the end of its scratch. */
 #define REBUILD_ALSO scratch[c] = 1
 #include "tests/mutants/lean_base.h"
 

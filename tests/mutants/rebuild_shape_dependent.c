@@ -1,5 +1,5 @@
-/* Other bits for some shapes, and no word about it.
- * Rows of nine elements are rebuilt by another formula, as a library might for some sizes. */
+/* Rebuild gives different bits for some shapes without declaring it. Rows of nine elements are rebuilt by another
+ * formula, as a library might for some sizes. */
 #define REBUILT(i)                                                                                                     \
     (c == 9 ? 2 * (x[i] * w[j]) * (1 + (sizeof(real) == 4 ? (real)0x1p-23 : (real)0x1p-52)) : 2 * x[i] * w[j])
 #include "tests/mutants/lean_base.h"

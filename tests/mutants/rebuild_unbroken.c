@@ -1,4 +1,4 @@
-/* The control for those that rebuild: the harness must find nothing. */
+/* The control for ops with rebuild: the harness must find no mistake. */
 #include "tests/mutants/lean_base.h"
 
 MUTANT(rebuild_unbroken);

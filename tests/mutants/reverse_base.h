@@ -1,5 +1,5 @@
-/* reverse_base.h: x with time reversed, to be broken as base.h is: each file beside this one that includes it defines one of the
- * macros below otherwise. */
+/* reverse_base.h: x with time reversed. As with base.h, each file that includes it redefines one of the macros
+ * below. */
 #include "ops/real.h"
 
 #include "ops/op.h"

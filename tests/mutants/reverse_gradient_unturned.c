@@ -1,4 +1,4 @@
-/* The gradient comes back the way it came. */
+/* The gradient is not reversed. */
 #define PLACE_BACK(t) (t)
 #include "tests/mutants/reverse_base.h"
 

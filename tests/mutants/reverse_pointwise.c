@@ -1,4 +1,4 @@
-/* Turns its tile round, and does not say so. */
+/* Reverses time in its tile without declaring it. */
 #define TIME REMAT_TIME_POINTWISE
 #include "tests/mutants/reverse_base.h"
 

@@ -1,4 +1,5 @@
-/* Right for one timestep, and where all are one tile it does nothing: the tiles are turned round, not what is in them. */
+/* Reverses the order of tiles, but not the timesteps in them: right for tiles of one timestep, and without effect for a
+ * single tile. */
 #define PLACE(t) (t)
 #define PLACE_BACK(t) (t)
 #include "tests/mutants/reverse_base.h"

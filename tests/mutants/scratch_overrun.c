@@ -1,4 +1,4 @@
-/* Writes one element beyond the scratch it asked for. */
+/* Writes one element past the end of its scratch. */
 #define SCRATCH_USED c + 1
 #include "tests/mutants/base.h"
 

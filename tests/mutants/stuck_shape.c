@@ -1,4 +1,4 @@
-/* Infer says the same y for every tile. */
+/* infer gives the same shape of y for every tile. */
 #define Y_STEPS 7
 #include "tests/mutants/base.h"
 

@@ -1,4 +1,4 @@
-/* Backward reads x for dx, too, and says that it does for dw alone. */
+/* Backward reads x for dx and dw, but declares it for dw alone. */
 #define FIRST_FOR (1u << W)
 #include "tests/mutants/base.h"
 

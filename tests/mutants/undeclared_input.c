@@ -1,4 +1,4 @@
-/* Backward reads w, and does not say so. */
+/* Backward reads w without declaring it. */
 #define SAVED_INPUTS (1u << X)
 #include "tests/mutants/base.h"
 

@@ -1,4 +1,5 @@
-/* Backward reads y, and does not say so. (Right at t = 0 only, but the declaration is what is found first.) */
+/* Backward reads y without declaring it. (The result is right only at t = 0, but the harness finds the missing
+ * declaration first.) */
 #define SET_DX(i) dx[i] = 2 * dy[i] * y[i] / x[i]
 #include "tests/mutants/base.h"
 

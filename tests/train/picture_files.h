@@ -1,5 +1,5 @@
-/* picture_files.h: small pictures as files, and their colours as Pillow reads them (tests/golden/make_picture_files.py, which
- * makes this), 5 rows of 7 red, green and blue, or of grey. */
+/* picture_files.h: small image files, and their pixels as Pillow reads them: 5 rows of 7 red, green and blue, or of
+ * grey. Written by tests/golden/make_picture_files.py. */
 #ifndef PICTURE_FILES_H
 #define PICTURE_FILES_H
 

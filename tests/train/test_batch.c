@@ -62,7 +62,7 @@ START_TEST(fields_follow_from_the_shape) {
 }
 END_TEST
 
-START_TEST(a_batch_that_is_too_large_is_refused) {
+START_TEST(too_large_batches_are_refused) {
     rm_dataset data = {.shape = {.timesteps = INT64_C(1) << 40, .features = 1 << 20, .values = 1}};
     rm_batch batch;
     ck_fails(rm_batch_create(&data, 1 << 20, &batch), REMAT_MEMORY, "no memory for a batch of 1048576 samples");
@@ -71,7 +71,7 @@ START_TEST(a_batch_that_is_too_large_is_refused) {
 END_TEST
 
 /* Inputs of a graph have names, types and shapes of fields. */
-START_TEST(models_read_fields_alone) {
+START_TEST(models_read_only_fields) {
     rm_model_spec spec = {.name = "lstm", .layers = 1, .hidden = 4, .embed = 4, .data = cases[_i].shape};
     rm_field field[RM_FIELDS];
     rm_model model;
@@ -99,7 +99,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("batch");
     tcase_add_loop_test(tests, fields_follow_from_the_shape, 0, CASES);
-    tcase_add_test(tests, a_batch_that_is_too_large_is_refused);
-    tcase_add_loop_test(tests, models_read_fields_alone, 0, CASES);
+    tcase_add_test(tests, too_large_batches_are_refused);
+    tcase_add_loop_test(tests, models_read_only_fields, 0, CASES);
     return run_suite("train/batch", tests);
 }

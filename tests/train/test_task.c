@@ -1,4 +1,5 @@
-/* test_task.c: the table of tasks: each is found by its name, its flags are flags, and those with shapes of their own build. */
+/* test_task.c: the table of tasks: each is found by its name, its flags exist, and tasks with their own shapes can be
+ * built. */
 #include "train/flags/options_table.h"
 #include "train/tasks/task.h"
 
@@ -13,7 +14,7 @@ static const char *const names[] = {
 };
 enum { TASKS = sizeof names / sizeof *names };
 
-START_TEST(a_task_is_found_by_its_name) {
+START_TEST(tasks_are_found_by_name) {
     const rm_task *task = rm_task_find(names[_i]);
     ck_assert(task && !strcmp(task->name, names[_i]) && !task->kind == !!task->open);
     ck_assert_ptr_null(rm_task_find("nothing"));
@@ -21,7 +22,7 @@ START_TEST(a_task_is_found_by_its_name) {
 }
 END_TEST
 
-START_TEST(flags_of_a_task_are_flags) {
+START_TEST(flags_of_tasks_exist) {
     const rm_task *task = rm_task_find(names[_i]);
     ck_assert(*task->flags == ' ' && task->flags[strlen(task->flags) - 1] == ' ');
     for (const char *at = task->flags + 1; *at; at += strcspn(at, " ") + 1)
@@ -50,7 +51,7 @@ START_TEST(data_are_generated_or_read) {
 }
 END_TEST
 
-START_TEST(a_shape_is_that_of_the_data) {
+START_TEST(models_have_the_shape_of_the_data) {
     const rm_task *task = rm_task_find(names[_i]);
     const rm_data_source source = {.samples = 2, .generate = "none"};
     rm_data_shape shape;
@@ -65,10 +66,10 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("task");
-    tcase_add_loop_test(tests, a_task_is_found_by_its_name, 0, TASKS);
-    tcase_add_loop_test(tests, flags_of_a_task_are_flags, 0, TASKS);
+    tcase_add_loop_test(tests, tasks_are_found_by_name, 0, TASKS);
+    tcase_add_loop_test(tests, flags_of_tasks_exist, 0, TASKS);
     tcase_add_test(tests, tasks_are_listed_by_flag);
     tcase_add_test(tests, data_are_generated_or_read);
-    tcase_add_loop_test(tests, a_shape_is_that_of_the_data, 0, TASKS);
+    tcase_add_loop_test(tests, models_have_the_shape_of_the_data, 0, TASKS);
     return run_suite("train/task", tests);
 }
