@@ -22,7 +22,7 @@
 
 #define BEAT_S 0.5
 #define FIRST_BEAT_S 0.1
-#define TALK_S 0.1
+#define REPORT_S 0.1
 #define QUIET_S 1.5 /* three heartbeats */
 /* Seconds until the user is told which ranks are waited for, first and second time; then every LATER_S */
 #define FIRST_S 1.5
@@ -43,10 +43,10 @@ struct rm_joining {
     const rm_group_config *config;
     rm_kv *store; /* config->store */
     mate *mates;  /* used by the heartbeat thread only */
-    rm_side_thread beats, talks;
-    bool has_beats, has_talks;
+    rm_side_thread heartbeat, reporter;
+    bool has_heartbeat, has_reporter;
     double round_s; /* duration of the heartbeat thread's last round */
-    /* Protected by the lock of `beats`: */
+    /* Protected by the lock of `heartbeat`: */
     int32_t step;
     int64_t count;
     const char *doing;
@@ -82,12 +82,12 @@ static void key_of(const rm_joining *j, int32_t rank, char key[RM_KV_KEY_BYTES])
 }
 
 static void set_failure(rm_joining *j, const char *sentence) {
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     if (!*j->failure) {
         snprintf(j->failure, sizeof j->failure, "%s", sentence);
         j->failed_s = now_s();
     }
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
 }
 
 static void give_up_store(rm_joining *j) {
@@ -125,9 +125,9 @@ static void read_word(mate *m, char *text, double now) {
 
 /* The store has answered, so the next query's waiting time starts anew. */
 static void note_answer(rm_joining *j) {
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     if (j->asking_s > 0) j->asking_s = now_s();
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
 }
 
 static void read_mate(rm_joining *j, int32_t rank) {
@@ -138,9 +138,9 @@ static void read_mate(rm_joining *j, int32_t rank) {
     note_answer(j);
     if (!there) return;
     text[length] = 0;
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     double now = clock_s(j);
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     read_word(&j->mates[rank], text, now);
 }
 
@@ -152,7 +152,7 @@ static double silence_of(const rm_joining *j, const mate *m, double now) {
 /* ---- Descriptions ------------------------------------------------------------------------------------------------ */
 
 /* Finds the ranks that lag behind all others. Returns false if there are none. */
-static bool find_behind(const rm_joining *j, bool *others) {
+static bool find_lagging(const rm_joining *j, bool *others) {
     int32_t least = OPEN, most = 0, size = j->config->size;
     for (int32_t r = 0; r < size; r++) {
         int32_t step = j->mates[r].step;
@@ -199,7 +199,7 @@ static void name_awaited(const rm_joining *j, bool *others, double now, char *wh
     if (!j->store) {
         snprintf(who, who_bytes, "the other ranks");
         snprintf(how, how_bytes, "only MPI knows them, and this one is %s", j->doing);
-    } else if (find_behind(j, others) || find_silent(j, others, now)) {
+    } else if (find_lagging(j, others) || find_silent(j, others, now)) {
         describe(j, others, now, who, who_bytes, how, how_bytes);
     } else {
         snprintf(who, who_bytes, "all %d ranks", j->config->size);
@@ -279,9 +279,9 @@ static bool is_judge(rm_joining *j) {
     for (int32_t r = 0; r < j->config->rank && !j->ending; r++) {
         read_mate(j, r);
         const mate *m = &j->mates[r];
-        rm_side_thread_lock(&j->beats);
+        rm_side_thread_lock(&j->heartbeat);
         double now = clock_s(j);
-        rm_side_thread_unlock(&j->beats);
+        rm_side_thread_unlock(&j->heartbeat);
         if (m->step > 0 && m->step < OPEN && silence_of(j, m, now) == 0) return false;
     }
     return true;
@@ -293,13 +293,13 @@ static void judge(rm_joining *j, bool late) {
     bool *others = rm_calloc((size_t)c->size, sizeof *others);
     if (!others) return;
     for (int32_t r = 0; j->store && r < c->size && !j->ending; r++) read_mate(j, r);
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     double now = clock_s(j);
     j->mates[c->rank].step = j->step;
     snprintf(j->mates[c->rank].doing, sizeof j->mates[c->rank].doing, "%s", j->doing);
     name_awaited(j, others, now, who, sizeof who, how, sizeof how);
     snprintf(j->awaited, sizeof j->awaited, "%s\n%s", who, how);
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     if (late)
         give_up(j, who, how);
     else if (j->store && !j->ending)
@@ -321,43 +321,43 @@ static void tell_refused(rm_joining *j) {
 }
 
 static void look_round(rm_joining *j) {
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     double now = clock_s(j);
     bool late = now - j->since_s > 1e-3 * (double)j->config->join_ms;
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     if (j->store && is_over(j)) return;
     if (j->ending) return;
     tell_refused(j);
     bool judges = j->store ? is_judge(j) : j->config->rank == 0;
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     j->speaks = judges;
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     if ((judges || late) && !j->ending) judge(j, late);
 }
 
 /* Between two queries, the store has answered. */
 static void *beat(void *context) {
     rm_joining *j = context;
-    rm_side_thread_lock(&j->beats);
-    for (double pause = FIRST_BEAT_S; rm_side_thread_doze(&j->beats, now_s() + pause);) {
+    rm_side_thread_lock(&j->heartbeat);
+    for (double pause = FIRST_BEAT_S; rm_side_thread_doze(&j->heartbeat, now_s() + pause);) {
         double start = now_s(), due = 1e-3 * (double)j->config->join_ms - (clock_s(j) - j->since_s);
         int32_t step = j->step;
         int64_t count = ++j->count;
         const char *doing = j->doing;
         bool over = *j->failure;
         j->asking_s = start;
-        rm_side_thread_unlock(&j->beats);
+        rm_side_thread_unlock(&j->heartbeat);
         if (!over && !j->ending) leave_word(j, step, count, doing);
         if (!over && !j->silent && !j->ending) {
             note_answer(j);
             look_round(j);
         }
-        rm_side_thread_lock(&j->beats);
+        rm_side_thread_lock(&j->heartbeat);
         j->asking_s = 0;
         j->round_s = now_s() - start;
         pause = due > 0 && due < BEAT_S ? due + 0.001 : BEAT_S;
     }
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     return NULL;
 }
 
@@ -406,14 +406,14 @@ static void speak_of_store(rm_joining *j, told *t, double asking) {
 
 static void talk_once(rm_joining *j, told *t) {
     char awaited[sizeof j->awaited];
-    rm_side_thread_lock(&j->beats);
+    rm_side_thread_lock(&j->heartbeat);
     const double now = now_s(), waited = clock_s(j) - j->since_s, asking = j->asking_s > 0 ? now - j->asking_s : 0;
     const bool over = *j->failure, stuck = over && !j->stuck && now - j->failed_s > STUCK_S;
     const bool late = asking > QUIET_S + 3 * j->round_s, speaks = j->speaks;
     if (t->step != j->step) *t = (told){.step = j->step, .next_s = FIRST_S, .store = t->store};
     memcpy(awaited, j->awaited, sizeof awaited);
     j->stuck |= stuck;
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     if (stuck && j->config->stuck) j->config->stuck(j->config->context, j->failure);
     if (!late) t->store &= asking > 0;
     if (over) return;
@@ -423,16 +423,16 @@ static void talk_once(rm_joining *j, told *t) {
         speak(j, t, awaited, waited);
 }
 
-static void *talk(void *context) {
+static void *report_waiting(void *context) {
     rm_joining *j = context;
     told t = {.next_s = FIRST_S};
-    rm_side_thread_lock(&j->talks);
-    while (rm_side_thread_doze(&j->talks, now_s() + TALK_S)) {
-        rm_side_thread_unlock(&j->talks);
+    rm_side_thread_lock(&j->reporter);
+    while (rm_side_thread_doze(&j->reporter, now_s() + REPORT_S)) {
+        rm_side_thread_unlock(&j->reporter);
         talk_once(j, &t);
-        rm_side_thread_lock(&j->talks);
+        rm_side_thread_lock(&j->reporter);
     }
-    rm_side_thread_unlock(&j->talks);
+    rm_side_thread_unlock(&j->reporter);
     return NULL;
 }
 
@@ -440,11 +440,11 @@ static void *talk(void *context) {
 
 static remat_status start(rm_joining *j) {
     if (j->config->size == 1) return REMAT_OK;
-    TRY(rm_side_thread_start(&j->beats, beat, j, "send heartbeats"));
-    j->has_beats = true;
+    TRY(rm_side_thread_start(&j->heartbeat, beat, j, "send heartbeats"));
+    j->has_heartbeat = true;
     if (!j->config->say) return REMAT_OK;
-    TRY(rm_side_thread_start(&j->talks, talk, j, "report waiting"));
-    j->has_talks = true;
+    TRY(rm_side_thread_start(&j->reporter, report_waiting, j, "report waiting"));
+    j->has_reporter = true;
     return REMAT_OK;
 }
 
@@ -470,22 +470,22 @@ remat_status rm_joining_begin(const rm_group_config *config, rm_joining **out) {
 }
 
 void rm_joining_step(rm_joining *j, const char *doing) {
-    if (!j->has_beats) return;
-    rm_side_thread_lock(&j->beats);
+    if (!j->has_heartbeat) return;
+    rm_side_thread_lock(&j->heartbeat);
     j->step++;
     j->doing = doing;
     j->since_s = clock_s(j);
     j->awaited[0] = 0;
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
 }
 
 remat_status rm_joining_look(rm_joining *j) {
     char text[sizeof j->failure];
-    if (!j->has_beats) return REMAT_OK;
-    rm_side_thread_lock(&j->beats);
+    if (!j->has_heartbeat) return REMAT_OK;
+    rm_side_thread_lock(&j->heartbeat);
     (void)clock_s(j);
     memcpy(text, j->failure, sizeof text);
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     return *text ? rm_fail(REMAT_PEER, "%s", text) : REMAT_OK;
 }
 
@@ -515,18 +515,18 @@ remat_status rm_joining_get(rm_joining *j, const char *key, void *value, uint32_
 }
 
 int64_t rm_joining_left_ms(rm_joining *j) {
-    if (!j->has_beats) return j->config->join_ms;
-    rm_side_thread_lock(&j->beats);
+    if (!j->has_heartbeat) return j->config->join_ms;
+    rm_side_thread_lock(&j->heartbeat);
     int64_t left = j->config->join_ms - (int64_t)(1000 * (clock_s(j) - j->since_s));
-    rm_side_thread_unlock(&j->beats);
+    rm_side_thread_unlock(&j->heartbeat);
     return left > 1 ? left : 1;
 }
 
 static void stop(rm_joining *j) {
     j->ending = true;
-    if (j->has_talks) rm_side_thread_end(&j->talks);
-    if (j->has_beats) rm_side_thread_end(&j->beats);
-    j->has_talks = j->has_beats = false;
+    if (j->has_reporter) rm_side_thread_end(&j->reporter);
+    if (j->has_heartbeat) rm_side_thread_end(&j->heartbeat);
+    j->has_reporter = j->has_heartbeat = false;
 }
 
 void rm_joining_end(rm_joining *j, remat_status status) {
