@@ -33,7 +33,7 @@ static const struct {
 } understood[] = {
     {"", "--nproc-per-node=2 --no-prefix --", "0/2 0/1 127.0.0.1 "},
     {"", "--nproc_per_node 2 --no-prefix", "1/2 0/1 127.0.0.1 "},
-    {"", "--standalone --no_python --monitor_interval 5 --nproc-per-node=1 --nnodes=1:1", "[0] 0/1 0/1 127.0.0.1 "},
+    {"", "--standalone --nproc_per_node=1 --nnodes=1:1", "[0] 0/1 0/1 127.0.0.1 "},
     {"", "--nnodes=2 --node_rank=1 --master_addr=h --master_port=77 --nproc=2", "[3] 3/4 1/2 h 77 h:77"},
     {"", "--nnodes=2 --node-rank 1 --master-addr h --run-id=night", "[1] 1/2 1/2 h 29500 night"},
     {"", "--nnodes=4:4 --node-rank=3 --rdzv-endpoint=h:5 --rdzv-id=x", "[3] 3/4 3/4 h 5 x"},
