@@ -145,7 +145,7 @@ script contention.py '' --no-torch --rounds=1 --steps=1 --threads=2 --busy=0,1 -
 script contention.py torch --rows=a --busy=0 --rounds=1 --steps=1 --threads=1
 smaller conv.py 's/\(128, 16, 128, 3, 1, 1\).*/)/; s/^ +\(128, 32, 128.*//'
 script conv.py torch --rounds=1 --calls=1 --threads=1
-met[gpu.py]=1 # by gpu.sh
+met[gpu.py]=1 met[lifetimes_csv.c]=1 met[lifetimes_csv.h]=1 # by gpu.sh, place.c
 script integer_program.py highspy,numpy --budgets=1 --seconds=5 "$source/tests/problems/u_net.problem"
 smaller lengths.py 's/2048, 512, 32, 32, 128$/64, 16, 4, 32, 8/'
 script lengths.py '' --pairs --rounds=1
