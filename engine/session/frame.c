@@ -30,7 +30,7 @@ void *rm_frame_piece(const rm_frame *f, const rm_where *where) {
     return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
 }
 
-void *rm_frame_address(const rm_frame *f, const rm_where *where) {
+void *rm_frame_find(const rm_frame *f, const rm_where *where) {
     const rm_runner *r = f->runner;
     uint64_t along = where->per_time * (uint64_t)(where->from_end ? f->t0_from_end : f->t0);
     switch ((rm_space)where->space) {

@@ -19,7 +19,10 @@ typedef struct {
 rm_frame rm_frame_of(rm_runner *runner, int64_t stage);
 
 /* NULL: there is nothing: before the first tile there is no carried state, and what nobody wants has no place. */
-void *rm_frame_address(const rm_frame *f, const rm_where *where);
+void *rm_frame_find(const rm_frame *f, const rm_where *where);
+static inline void *rm_frame_address(const rm_frame *f, const rm_where *where) {
+    return where->space == RM_NOWHERE ? NULL : rm_frame_find(f, where); /* most operands of a call */
+}
 void *rm_frame_piece(const rm_frame *f, const rm_where *where); /* of an AT_PIECE address */
 /* Is it a state that goes on from call to call? */
 bool rm_frame_keeps(const rm_runner *runner, int32_t slot);
