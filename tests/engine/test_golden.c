@@ -270,6 +270,7 @@ static remat_config with_plan(remat_config config, int plan) {
     config.segments = plan == 1 ? 3 : 0;
     config.tile = plan == 1 ? 2 : 0;
     config.fold_embedding = plan != 2;
+    config.struct_bytes = sizeof config;
     return config;
 }
 enum { PLANS = 3 };
