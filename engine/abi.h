@@ -1,5 +1,6 @@
 /* abi.h: structs of programs that were compiled with another remat.h: shorter if theirs was older, longer if newer.
- * Every struct that a program fills says its length in its first member, `struct_bytes` (docs/promises.md). Also: results by value, for the sources here; the public functions fill structs. */
+ * Every struct that a program fills says its length in its first member, `struct_bytes` (docs/promises.md). Also:
+ * results by value, for the sources here; the public functions fill structs. */
 #ifndef RM_ABI_H
 #define RM_ABI_H
 

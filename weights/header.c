@@ -218,7 +218,9 @@ static remat_status read_member(text *t, const char *key, rm_st_array *out, entr
 static remat_status read_array(text *t, uint64_t data_bytes, rm_st_array *out) {
     entry e = {.dtype = false};
     char *key;
-    REQUIRE(take(t, '{'), IO, "%s: the header's '%.80s' is not an array", t->path, out->name);
+    bool begins = take(t, '{');
+    if (t->at == t->end) DAMAGED(t, "it ends within an array's description");
+    REQUIRE(begins, IO, "%s: the header's '%.80s' is not an array", t->path, out->name);
     if (take(t, '}')) return check_array(t->path, data_bytes, out, &e);
     do {
         TRY(read_string(t, &key));
