@@ -1,4 +1,5 @@
 /* test_safetensors.c: arrays are read as they were written, and hostile files are refused. */
+#include "train/models/family.h"
 #include "train/state/safetensors.h"
 
 #include "tests/train/train_test.h"
@@ -57,7 +58,7 @@ static const struct {
                {2, 2, 3, 7, NULL}};
 START_TEST(array_names_identify_resnets) {
     char header[4096];
-    rm_weights_shape shape;
+    rm_model_found found;
     int n = snprintf(header, sizeof header,
                      "{\"module.conv1.weight\":{\"dtype\":\"F32\",\"shape\":[0,3,%d,%d],\"data_offsets\":[0,0]}",
                      resnets[_i].filter, resnets[_i].filter);
@@ -70,10 +71,10 @@ START_TEST(array_names_identify_resnets) {
     ck_assert_int_lt(n, (int)sizeof header);
     uint8_t file[8 + sizeof header] = {(uint8_t)n, (uint8_t)(n >> 8)};
     memcpy(file + 8, header, (size_t)n);
-    ck_ok(rm_weights_shape_of(make_file("x", file, 8 + (size_t)n), &shape));
-    const char *found = shape.pictures ? shape.pictures : "none", *wanted = resnets[_i].model;
-    ck_assert_str_eq(found, wanted ? wanted : "none");
-    ck_assert(shape.cifar_stem == (resnets[_i].filter == 3));
+    ck_ok(rm_model_recognise(make_file("x", file, 8 + (size_t)n), &found));
+    const char *wanted = resnets[_i].model;
+    ck_assert_str_eq(found.model ? found.model : "none", wanted ? wanted : "none");
+    if (wanted) ck_assert_str_eq(found.flag[0].value, resnets[_i].filter == 3 ? "cifar" : "imagenet");
 }
 END_TEST
 

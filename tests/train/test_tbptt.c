@@ -225,15 +225,14 @@ static const char *const refused[][2] = {
     {"--tbptt=7:2: the second number must be in the first a whole number of times", "--tbptt=7:2"},
     {"--tbptt=7:0: the second number", "--tbptt=7:0"},
     {"--tbptt=7:: is neither", "--tbptt=7:"},
-    {"--tbptt=20:10 has windows that would begin in the batch before", "--tbptt=20:10 --stateful"},
+    {"--tbptt=20:10|overlap|--stateful", "--tbptt=20:10 --stateful"},
     {"--tbptt|10|4 timesteps|--tile=2", "--batch=2 --tbptt=20:10 --tile=4"},
     {"--tbptt|1|2 timesteps|--tile=1", "--batch=2 --tbptt=5:1 --tile=2"},
     {"--tbptt has no effect with --task=adding", "--task=adding --tbptt=10"},
     {"--stateful has no effect with --task=copy", "--task=copy --stateful"},
-    {"--tbptt carries states forwards, and --bidirectional", "--task=copy --tbptt=10 --bidirectional"},
-    {"--stateful carries states from one micro step to the next, and --deterministic-world",
-     "--stateful --deterministic-world"},
-    {"--stateful gives each row a stretch of the text, which --pad", "--stateful --pad"},
+    {"--bidirectional and --tbptt=10 exclude each other", "--task=copy --tbptt=10 --bidirectional"},
+    {"--deterministic-world=8 and --stateful exclude each other", "--stateful --deterministic-world"},
+    {"--stateful and --pad exclude each other", "--stateful --pad"},
 };
 START_TEST(unsupported_tbptt_settings_are_refused) {
     bool generated = strstr(refused[_i][1], "--task");

@@ -159,7 +159,7 @@ START_TEST(unsuitable_labels_are_refused) {
                data_path, make_floats("y.npy", "(7, 2)", answers, 14));
     ck_refuses(2, "--labels=FILE.npy", "train " SMALL "--data=%s", data_path);
     ck_refuses(2, "regress|--data=FILE", "train " SMALL);
-    ck_refuses(2, "--loss=bce|0|1", "train --task=adding --loss=bce");
+    ck_refuses(2, "--loss=bce|--task=regress", "train --task=adding --loss=bce");
     ck_refuses(2, "--loss|--task=copy|--task=regress or adding",
                "train --task=copy "
                "--loss=mae");

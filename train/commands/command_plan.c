@@ -3,7 +3,7 @@
 #include "engine/abi.h"
 #include "train/commands/commands.h"
 
-#include "train/flags/budget_flag.h"
+#include "train/run/budget.h"
 #include "train/run/ema.h"
 #include "train/run/evaluator.h"
 #include "train/file.h"
@@ -161,7 +161,7 @@ static void drop_unwanted(pareto *p) {
 }
 
 static remat_status show_pareto(const remat_session *session, const rm_options *o, uint64_t held) {
-    pareto p = {.plan = summary_of(session, o), .held = held, .pictures = rm_model_takes_pictures(o->model.name)};
+    pareto p = {.plan = summary_of(session, o), .held = held, .pictures = rm_model_is(o->model.name, "pictures")};
     TRY(remat_plan_pareto(session, &p.point, &p.count));
     drop_unwanted(&p);
     for (int64_t i = 0; i < p.count; i++)

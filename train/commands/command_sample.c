@@ -148,7 +148,7 @@ static remat_status sample(sampling *s, rm_options *o) {
     REQUIRE(strcmp(o->session.device, "null"), INVALID,
             "--device=null computes nothing, so it has nothing to write: use cpu");
     if (writes == RM_WRITES_LINES) return rm_translate(o, s->state, &s->point);
-    bool stateful = rm_model_has_states(o->model.name);
+    bool stateful = rm_model_is(o->model.name, "states");
     o->data.timesteps = stateful ? 1 : o->model.positions;
     TRY(rm_setup_spec(o, NULL, &spec));
     TRY(make_room(s, o, &spec.data));

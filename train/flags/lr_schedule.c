@@ -1,8 +1,6 @@
 /* lr_schedule.c: see lr_schedule.h. */
 #include "train/flags/lr_schedule.h"
 
-#include "train/run/setup.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,9 +51,16 @@ static remat_status warm_up_updates(double epochs, int64_t per_epoch, int64_t *o
     return to_updates(epochs, per_epoch, "warmup-epochs", text, out);
 }
 
+double rm_lr_given(const rm_options *o) {
+    if (o->rate.lr >= 0) return o->rate.lr;
+    if (!strcmp(o->session.optimizer, "sgd")) return 0.1;
+    if (!strcmp(o->session.optimizer, "rmsprop") || !strcmp(o->session.optimizer, "adagrad")) return 0.01;
+    return !strcmp(o->session.optimizer, "lars") ? 1 : 1e-3;
+}
+
 remat_status rm_lr_schedule_make(const rm_options *o, const rm_lr_schedule_facts *facts, rm_learning_rate *out) {
     *out = o->rate;
-    out->lr = rm_setup_learning_rate(o);
+    out->lr = rm_lr_given(o);
     out->batch = (double)facts->batch;
     out->steps = facts->steps;
     if (o->warmup_epochs > 0) TRY(warm_up_updates(o->warmup_epochs, facts->per_epoch, &out->warmup_steps));

@@ -12,6 +12,8 @@ typedef struct {
     int64_t steps;     /* updates of the whole run */
 } rm_lr_schedule_facts;
 
+double rm_lr_given(const rm_options *options); /* --lr, or the one that is usual for the optimizer */
+
 /* INVALID names the flag. Steps and epochs need not come out even: a warm-up is rounded to whole updates. */
 remat_status rm_lr_schedule_make(const rm_options *options, const rm_lr_schedule_facts *facts, rm_learning_rate *out);
 

@@ -260,7 +260,7 @@ static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
 /* Models of pictures have one task. */
 static remat_status follow_model(rm_options *o) {
     const rm_option *task = rm_option_named("task");
-    if (!rm_options_pictures(o) || o->given[task - rm_option_table]) return REMAT_OK;
+    if (!rm_model_is(o->model.name, "pictures") || o->given[task - rm_option_table]) return REMAT_OK;
     return rm_option_set(o, task, rm_task_of_pictures()->name, (rm_option_place){"--", "="});
 }
 
@@ -326,6 +326,13 @@ const char *rm_options_text(const rm_options *o, int index, char *text, size_t b
 
 const char *rm_options_text_of(const rm_options *o, const char *name, char *text, size_t bytes) {
     return rm_option_text(o, rm_option_named(name), text, bytes);
+}
+
+remat_status rm_options_reset(rm_options *o, const char *name) {
+    const rm_option *line = rm_option_named(name);
+    TRY(reset(o, line));
+    o->given[line - rm_option_table] = false;
+    return REMAT_OK;
 }
 
 /* Same value, whatever the spelling: 1e-3 is 0.001. */

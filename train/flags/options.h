@@ -104,9 +104,9 @@ remat_status rm_options_parse_config(rm_options *options, const char *text, size
 /* "length, prompt": what stands in the config file and belongs to other commands, which it may serve too; "" nothing. */
 const char *rm_options_idle(const rm_options *options, rm_command command, char *list, size_t bytes);
 
-bool rm_options_pictures(const rm_options *options); /* the model is one of pictures */
 bool rm_options_given(const rm_options *options, const char *name);
 bool rm_options_said(const rm_options *options, const char *name);
+remat_status rm_options_reset(rm_options *options, const char *name);    /* as if nobody had said it */
 void rm_options_mark(rm_options *options, const char *name, bool given); /* whatever its value */
 
 /* What a training state keeps of the flags, as texts by name. OF_MODEL: its arrays mean nothing under another value.

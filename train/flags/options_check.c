@@ -7,6 +7,7 @@
 #include "train/flags/presets.h"
 #include "train/tasks/task.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,136 +16,32 @@ static bool is(const char *value, const char *other) { return !strcmp(value, oth
 
 static bool said(const rm_options *o, const char *name) { return o->said[rm_option_named(name) - rm_option_table]; }
 
-/* ---- Flags that nothing would read ------------------------------------------------------------------------------- */
+/* ---- Conditions --------------------------------------------------------------------------------------------------- */
 
-/* A flag has an effect where another has one of certain values:
- *
- *   "a|b|c"   one of these
- *   ">N"      a number above N
- *   BY_TASK   the tasks that use the flag (rm_task.flags)
- *   NULL      any: it is there; `other` may then name several flags, of which one does
- *
- * A flag may have several lines, of which all must hold. It may always say `off`, the value at which it asks for nothing.
- *
- * Not here: flags about ranks (--zero, --bucket-cap-mb, --grad-compress and the like), because one script is run on any
- * number of ranks, one included; and flags that forbid something (--no-fold, --recompute=exact-only) which would not
- * happen anyhow. */
+/* One condition, as the table's column `needs` has them: "FLAG", "FLAG>N", "FLAG=a|b", "model:TRAIT", "task:FLAG"; "FLAG|OTHER": either. */
 typedef struct {
-    const char *flag, *off; /* off NULL: there is no such value */
-    const char *other, *values;
-    const char *because; /* appended to the sentence; NULL: nothing */
-} rule;
+    char text[160], why[120]; /* why: what stands in brackets behind it, or "" */
+    const rm_option *line;    /* of the first flag */
+    char sign;                /* '>', '=', ':' or 0 */
+    const char *values;       /* behind the sign */
+} condition;
 
-#define BY_TASK "?"
-#define RECURRENT "lstm|gru|rnn|mingru|minlstm"
-#define SEQUENCES RECURRENT "|gpt2"
-#define RESNETS "resnet18|resnet34|resnet50"
-#define NORMED RESNETS "|unet" /* by batch norm */
-#define WHOLE_PICTURES "mlp|cnn|" RESNETS
-#define PICTURES WHOLE_PICTURES "|unet"
-
-static const rule rules[] = {
-    {"dropout", "0", "layers", ">1", "dropout is between layers"},
-    {"embed", "0", "task", BY_TASK, "whose inputs are symbols"},
-    {"classes", "0", "task", BY_TASK, NULL},
-    {"data", NULL, "task", BY_TASK, "the others generate theirs"},
-    {"labels", NULL, "task", BY_TASK, NULL},
-    {"eval-data", NULL, "task", BY_TASK, "the others generate theirs: --eval-every=N evaluates"},
-    {"eval-labels", NULL, "task", BY_TASK, NULL},
-    {"eval-labels", NULL, "eval-data", NULL, NULL},
-    {"lengths", NULL, "task", BY_TASK, NULL},
-    {"lengths", NULL, "model", RECURRENT, "which read timestep by timestep"},
-    {"eval-lengths", NULL, "lengths", NULL, NULL},
-    {"eval-lengths", NULL, "eval-data", NULL, NULL},
-    {"document-end", "-1", "task", BY_TASK, NULL},
-    {"document-end", "-1", "model", RECURRENT, "whose states can begin anew"},
-    {"rows", "false", "task", BY_TASK, NULL},
-    {"samples", NULL, "task", BY_TASK, "which generate them"},
-    {"generate", "none", "task", BY_TASK, NULL},
-    {"loss", NULL, "task", BY_TASK, "whose answers are numbers"},
-    {"class-weights", NULL, "task", BY_TASK, NULL},
-    {"ignore-index", NULL, "task", BY_TASK, NULL},
-    {"allow-nan", "false", "task", BY_TASK, NULL},
-    {"values", "0", "task", BY_TASK, NULL},
-    {"every-step", "false", "task", BY_TASK, NULL},
-    {"every-step", "false", "model", RECURRENT, "which read timestep by timestep"},
-    {"image-size", "0", "model", PICTURES, NULL},
-    {"channels", "0", "model", PICTURES, NULL},
-    {"normalize", "none", "model", PICTURES, NULL},
-    {"augment", "none", "model", WHOLE_PICTURES, "whose labels it leaves right"},
-    {"loader-threads", "0", "model", PICTURES, NULL},
-    {"skip-broken", "false", "model", PICTURES, NULL},
-    {"rows", "false", "model", SEQUENCES, "which read pictures as sequences"},
-    {"seq-len", "0", "model", SEQUENCES, NULL},
-    {"tile", "0", "model", SEQUENCES, "which have timesteps"},
-    {"embed", "0", "model", RECURRENT, NULL},
-    {"heads", "0", "model", "gpt2", NULL},
-    {"positions", "0", "model", "gpt2", NULL},
-    {"no-bias", "false", "model", "lstm|gru|rnn", NULL},
-    {"bidirectional", "false", "model", "lstm|gru|rnn", NULL},
-    {"tie-embeddings", "false", "model", "lstm|gru|rnn", NULL},
-    {"tie-embeddings", "false", "task", BY_TASK, "whose outputs are the symbols that it reads"},
-    {"no-tie", "false", "model", "gpt2", NULL},
-    {"proj-size", "0", "model", "lstm", NULL},
-    {"layers", NULL, "model", SEQUENCES "|mlp|unet", NULL},
-    {"hidden", NULL, "model", SEQUENCES "|mlp|unet", NULL},
-    {"dropout", "0", "model", SEQUENCES "|mlp|cnn", NULL},
-    {"stem", "imagenet", "model", RESNETS, NULL},
-    {"sync-batchnorm", "false", "model", NORMED, "which have batch norm"},
-    {"init-head", "file", "init", NULL, NULL},
-    {"vocab", "0", "task", BY_TASK, NULL},
-    {"tokenizer", NULL, "task", BY_TASK, NULL},
-    {"stateful", "false", "task", BY_TASK, "whose samples go on where others end"},
-    {"stateful", "false", "model", RECURRENT, "which have states"},
-    {"tbptt", "0", "model", RECURRENT, "which have states"},
-    {"tbptt", "0", "task", BY_TASK, "whose targets are at every timestep"},
-
-    {"momentum", "0", "optimizer", "sgd|rmsprop|lars", NULL},
-    {"nesterov", "false", "optimizer", "sgd|lars", NULL},
-    {"nesterov", "false", "momentum", ">0", NULL},
-    {"beta1", NULL, "optimizer", "adam|adamw|lamb", NULL},
-    {"beta2", NULL, "optimizer", "adam|adamw|lamb", NULL},
-    {"alpha", NULL, "optimizer", "rmsprop", NULL},
-    {"eps", NULL, "optimizer", "adam|adamw|rmsprop|adagrad|lars|lamb", NULL},
-    {"clip-grad-value", "0", "optimizer", "sgd|adam|adamw|rmsprop|adagrad",
-     "the others look at whole gradients: --clip-grad-norm"},
-    {"trust-coefficient", NULL, "optimizer", "lars", NULL},
-    {"momentum-correction", "false", "optimizer", "lars",
-     "whose velocity holds the learning rate; that of sgd does not, and is right as it is"},
-    {"momentum-correction", "false", "momentum", ">0", NULL},
-    {"adapt-vectors", "false", "optimizer", "lars|lamb", NULL},
-    {"decay-vectors", "false", "optimizer", "lars|lamb", NULL},
-    {"decay-vectors", "false", "weight-decay", ">0", NULL},
-    {"norm-limit", "0", "optimizer", "lamb", NULL},
-    {"label-smoothing", "0", "task", BY_TASK, "tasks with classes"},
-
-    {"base-batch", NULL, "scale-lr", "linear|sqrt", NULL},
-    {"milestones", NULL, "lr-schedule", "step", NULL},
-    {"gamma", NULL, "lr-schedule", "step|plateau", NULL},
-    {"end-lr", NULL, "lr-schedule", "linear|cosine|poly|restarts|plateau", NULL},
-    {"decay-steps", "0", "lr-schedule", "linear|cosine|poly|restarts|one-cycle", NULL},
-    {"cycle-mult", "1", "lr-schedule", "restarts", NULL},
-    {"pct-start", NULL, "lr-schedule", "one-cycle", NULL},
-    {"div-factor", NULL, "lr-schedule", "one-cycle", NULL},
-    {"final-div-factor", NULL, "lr-schedule", "one-cycle", NULL},
-    {"patience", NULL, "lr-schedule", "plateau", NULL},
-    {"threshold", NULL, "lr-schedule", "plateau", NULL},
-    {"early-stop", "0", "eval-every", ">0", "whose losses it looks at"},
-    {"power", NULL, "lr-schedule", "poly", NULL},
-
-    {"temperature", NULL, "task", BY_TASK, "for which tokens are drawn: --beam is for seq2seq"},
-    {"top-k", "0", "task", BY_TASK, NULL},
-    {"top-p", "1", "task", BY_TASK, NULL},
-    {"beam", "1", "task", BY_TASK, NULL},
-    {"top-k", "0", "temperature", ">0", NULL},
-    {"top-p", "1", "temperature", ">0", NULL},
-
-    {"metrics-per-rank", "false", "metrics", NULL, NULL},
-    {"save-every", NULL, "save|resume", NULL, NULL},
-    {"keep", NULL, "save|resume", NULL, NULL},
-    {"keep-best", "none", "save|resume", NULL, NULL},
-    {"keep-best", "none", "eval-every", ">0", "among whose evaluations it is"},
-};
+/* The condition at *at of "A; B (why); C", and steps to the next; false when there is none. */
+static bool next_condition(const char **at, condition *c) {
+    size_t length = strcspn(*at, ";"), plain = strcspn(*at, ";("), name;
+    *c = (condition){.text = ""};
+    if (!length) return false;
+    if (plain < length) snprintf(c->why, sizeof c->why, "%.*s", (int)(length - plain - 2), *at + plain + 1);
+    while (plain && (*at)[plain - 1] == ' ') plain--;
+    snprintf(c->text, sizeof c->text, "%.*s", (int)plain, *at);
+    name = strcspn(c->text, ">=:|");
+    c->line = rm_option_find(c->text, name);
+    assert(c->line);
+    c->sign = c->text[name] == '|' ? 0 : c->text[name];
+    c->values = c->sign ? c->text + name + 1 : c->text;
+    *at += length + strspn(*at + length, "; ");
+    return true;
+}
 
 /* The word at *at of "a|b|c", and steps to the next; false when there is none. */
 static bool next_word(const char **at, char word[32]) {
@@ -155,21 +52,32 @@ static bool next_word(const char **at, char word[32]) {
     return true;
 }
 
-static const char *text_of(const rm_options *o, const char *name, char text[RM_PATH_BYTES]) {
-    return rm_option_text(o, rm_option_named(name), text, RM_PATH_BYTES);
-}
-
-static bool holds(const rm_options *o, const rule *r) {
-    char text[RM_PATH_BYTES], word[32];
-    const char *at = r->values ? r->values : r->other;
-    if (r->values && is(r->values, BY_TASK)) return rm_task_uses(rm_task_find(o->task), r->flag);
-    if (r->values && *r->values == '>') return strtod(text_of(o, r->other, text), NULL) > strtod(r->values + 1, NULL);
-    while (next_word(&at, word))
-        if (r->values ? is(text_of(o, r->other, text), word) : *text_of(o, word, text)) return true;
+static bool is_among(const char *value, const char *words) {
+    char word[32];
+    while (next_word(&words, word))
+        if (is(value, word)) return true;
     return false;
 }
 
-/* "sgd, adam or lars" */
+/* It has a value at which it asks for something: not "", 0, false or none. */
+static bool is_set(const rm_options *o, const rm_option *line) {
+    char text[RM_PATH_BYTES];
+    return *rm_option_text(o, line, text, sizeof text) && !is_among(text, "0|false|none");
+}
+
+static bool holds(const rm_options *o, const condition *c) {
+    char text[RM_PATH_BYTES], word[32];
+    rm_option_text(o, c->line, text, sizeof text);
+    if (c->sign == '>') return strtod(text, NULL) > strtod(c->values, NULL);
+    if (c->sign == '=') return is_among(text, c->values);
+    if (c->sign == ':' && is(c->line->name, "task")) return rm_task_uses(rm_task_find(o->task), c->values);
+    if (c->sign == ':') return rm_model_is(o->model.name, c->values);
+    for (const char *at = c->values; next_word(&at, word);)
+        if (is_set(o, rm_option_named(word))) return true;
+    return false;
+}
+
+/* "a|b|c" as "a, b or c". */
 static void list_words(const char *words, char *list, size_t bytes) {
     char word[32];
     size_t n = 0;
@@ -178,59 +86,145 @@ static void list_words(const char *words, char *list, size_t bytes) {
         n += (size_t)snprintf(list + n, bytes - n, "%s%s", !n ? "" : *at ? ", " : " or ", word);
 }
 
-static remat_status has_no_effect(const rm_options *o, const rule *r) {
-    char now[RM_PATH_BYTES], list[160], tasks[160], word[32], with[160], needs[240];
-    const char *first = r->other;
-    next_word(&first, word);
-    if (!r->values) {
-        snprintf(with, sizeof with, "without --%s", word);
-        snprintf(needs, sizeof needs, "--%s=%s", word, rm_option_named(word)->value);
-    } else {
-        snprintf(with, sizeof with, "with --%s=%.60s", word, text_of(o, word, now));
-        list_words(is(r->values, BY_TASK) ? rm_tasks_using(r->flag, tasks, sizeof tasks) : r->values, list,
-                   sizeof list);
-        if (*r->values == '>')
-            snprintf(needs, sizeof needs, "--%s above %s", word, r->values + 1);
-        else
-            snprintf(needs, sizeof needs, "--%s=%s", word, list);
-    }
-    FAIL(INVALID, "--%s has no effect %s: it needs %s%s%s", r->flag, with, needs, r->because ? ", " : "",
-         r->because ? r->because : "");
+/* How it would hold: "--momentum above 0", "--save=DIR", "--optimizer=lars or lamb". */
+static void remedy(const condition *c, char text[240]) {
+    char list[200], names[200];
+    if (c->sign == ':' && is(c->line->name, "task"))
+        rm_tasks_using(c->values, names, sizeof names);
+    else if (c->sign == ':')
+        rm_model_list(c->values, names, sizeof names);
+    list_words(c->sign == ':' ? names : c->values, list, sizeof list);
+    if (c->sign == '>')
+        snprintf(text, 240, "--%s above %s", c->line->name, c->values);
+    else
+        snprintf(text, 240, "--%s%s%s", c->line->name, c->sign || c->line->value ? "=" : "",
+                 c->sign          ? list
+                 : c->line->value ? c->line->value
+                                  : "");
 }
 
-static bool asks_for_something(const rm_options *o, const rule *r) {
+/* As it is: "--optimizer=adam", "--bidirectional". */
+static void now(const rm_options *o, const rm_option *line, char text[120]) {
+    char value[RM_PATH_BYTES];
+    rm_option_text(o, line, value, sizeof value);
+    snprintf(text, 120, rm_option_is_switch(line) ? "--%s" : "--%s=%.60s", line->name, value);
+}
+
+/* ---- Flags that nothing would read ------------------------------------------------------------------------------- */
+
+/* The table says when a flag has an effect. Not flags about ranks (--zero, --bucket-cap-mb, --grad-compress and the like), because one
+ * script is run on any number of ranks, one included; nor flags that forbid something (--no-fold, --recompute=exact-only) which would
+ * not happen anyhow. */
+static remat_status has_no_effect(const rm_options *o, const rm_option *line, const condition *c) {
+    char with[120], needs[240];
+    now(o, c->line, with);
+    remedy(c, needs);
+    FAIL(INVALID, "--%s has no effect %s %s%s: it needs %s%s%s", line->name, c->sign ? "with" : "without",
+         c->sign ? with : "--", c->sign ? "" : c->line->name, needs, *c->why ? ", " : "", c->why);
+}
+
+static bool asks_for_something(const rm_options *o, const rm_option *line) {
     char text[RM_PATH_BYTES];
-    return said(o, r->flag) && !(r->off && is(text_of(o, r->flag, text), r->off));
+    const char *off = rm_option_is_switch(line) ? "false" : line->default_text;
+    if (!o->said[line - rm_option_table]) return false;
+    return line->needs_always || !off || !is(rm_option_text(o, line, text, sizeof text), off);
 }
 
 /* A file's --momentum beside a command line's --optimizer=adam: the line wins, and what it leaves idle in the file is let be. */
-static bool is_overruled(const rm_options *o, const rule *r) {
-    const rm_option *other = r->values ? rm_option_named(r->other) : NULL;
-    bool on_line = other && o->said[other - rm_option_table] && !o->in_file[other - rm_option_table];
-    return on_line && o->in_file[rm_option_named(r->flag) - rm_option_table];
+static bool is_overruled(const rm_options *o, const rm_option *line, const condition *c) {
+    int64_t other = c->line - rm_option_table;
+    return c->sign && o->said[other] && !o->in_file[other] && o->in_file[line - rm_option_table];
+}
+
+static remat_status check_effect(const rm_options *o, const rm_option *line) {
+    condition c;
+    for (const char *at = line->needs; next_condition(&at, &c);)
+        if (!is_overruled(o, line, &c) && !holds(o, &c)) return has_no_effect(o, line, &c);
+    return REMAT_OK;
 }
 
 /* A config file may serve several commands: what this one does not take is not its business. */
 static remat_status check_effects(const rm_options *o, rm_command command) {
     int commands = command == RM_PLAN ? RM_PLAN | RM_TRAIN : (int)command;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        bool taken = rm_option_named(rules[i].flag)->commands & commands, overruled = is_overruled(o, &rules[i]);
-        bool wants = taken && !overruled && asks_for_something(o, &rules[i]);
-        if (wants && !holds(o, &rules[i])) return has_no_effect(o, &rules[i]);
+    for (const rm_option *line = rm_option_table; line < rm_option_table + rm_n_options; line++)
+        if (line->needs && line->commands & commands && asks_for_something(o, line)) TRY(check_effect(o, line));
+    return REMAT_OK;
+}
+
+/* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
+
+/* Where both conditions hold. */
+static const struct {
+    const char *one, *other, *why;
+} exclusive[] = {
+    {"bidirectional", "tbptt|stateful", "states are carried forwards, and the reverse direction begins at the end"},
+    {"tie-embeddings", "init-head=new", "the head is the embedding"},
+    {"recompute=off", "checkpoint-segments>1", "segments are recomputed"},
+    {"recompute=off", "checkpoint=sqrt|lean", "both compute again what they do not keep"},
+    {"recompute=exact-only", "checkpoint=lean", "it rebuilds gates from h"},
+    {"assume-memory", "memory-budget", "the memory of the machine assumed is the budget"},
+    {"deterministic-world", "accumulate-steps>1", "the first cuts --batch into shards, the second adds batches to it"},
+    {"deterministic-world", "grad-compress",
+     "gradients are rounded on the way, so bits would depend on the number of ranks"},
+    {"deterministic-world", "model:sync-batchnorm",
+     "running statistics are each rank's own, so bits would depend on the number of ranks; --sync-batchnorm makes "
+     "ranks agree to "
+     "rounding"},
+    {"deterministic-world", "tbptt|stateful",
+     "states are carried from one micro step to the next, and shards come in another order"},
+    {"fused-update", "clip-grad-norm", "parameters are updated before the norm of all gradients is known"},
+    {"clip-grad-norm", "clip-grad-value", NULL},
+    {"tbptt", "lengths", "a sample may end within a window"},
+    {"stateful", "pad", "each row of the batch reads its own part of the text"},
+    {"metrics-per-rank", "metrics=-", "standard output is one file"},
+};
+
+/* Where the first condition holds, the others must. */
+static const struct {
+    const char *where, *need;
+} demands[] = {
+    {"loss=bce", "task:values"},
+    {"checkpoint=segments", "checkpoint-segments"},
+    {"lr-schedule=step", "milestones (updates such as 300,600 or epochs such as 30e,60e)"},
+    {"lr-schedule=plateau", "eval-every>0"},
+};
+
+/* The flag of "A|B" that is set, or of any other condition its own. */
+static const rm_option *cause(const rm_options *o, const condition *c) {
+    char word[32];
+    for (const char *at = c->values; !c->sign && next_word(&at, word);)
+        if (is_set(o, rm_option_named(word))) return rm_option_named(word);
+    return c->line;
+}
+
+static remat_status check_exclusive(const rm_options *o) {
+    char first[120], second[120];
+    for (size_t i = 0; i < sizeof exclusive / sizeof *exclusive; i++) {
+        const char *one = exclusive[i].one, *other = exclusive[i].other, *why = exclusive[i].why;
+        condition a, b;
+        bool both = next_condition(&one, &a) && holds(o, &a) && next_condition(&other, &b) && holds(o, &b);
+        if (!both) continue;
+        now(o, cause(o, &a), first);
+        now(o, cause(o, &b), second);
+        FAIL(INVALID, "%s and %s exclude each other%s%s: remove one of the two", first, second, why ? ", because " : "",
+             why ? why : "");
     }
     return REMAT_OK;
 }
 
-static bool is_among(const char *value, const char *words) {
-    char word[32];
-    while (next_word(&words, word))
-        if (is(value, word)) return true;
-    return false;
+static remat_status check_demands(const rm_options *o) {
+    char with[120], needs[240];
+    for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
+        const char *where = demands[i].where, *need = demands[i].need;
+        condition a, b;
+        bool missing = next_condition(&where, &a) && holds(o, &a) && next_condition(&need, &b) && !holds(o, &b);
+        if (!missing) continue;
+        now(o, a.line, with);
+        remedy(&b, needs);
+        FAIL(INVALID, "%s needs %s%s%s", with, needs, *b.why ? ", " : "", b.why);
+    }
+    return REMAT_OK;
 }
-
-bool rm_options_pictures(const rm_options *o) { return is_among(o->model.name, PICTURES); }
-
-/* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
 
 /* Plans of the other strategies keep what they keep in memory; --pareto shows plans of all. */
 static remat_status check_spill(const rm_options *o) {
@@ -254,51 +248,12 @@ static remat_status check_verify(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* Ways of using memory. */
-static remat_status check_memory(const rm_options *o) {
-    bool recomputes = o->session.segments > 1 || is(o->session.strategy, "sqrt"),
-         lean = is(o->session.strategy, "lean");
-    REQUIRE(o->session.segments || !is(o->session.strategy, "segments"), INVALID,
-            "--checkpoint=segments needs their number: say --checkpoint-segments=N");
-    REQUIRE(!is(o->session.recompute, "off") || !(recomputes || lean), INVALID,
-            "--recompute=off forbids what --checkpoint%s%s does: give one of the two",
-            recomputes && o->session.segments ? "-segments" : "=",
-            recomputes && o->session.segments ? "" : o->session.strategy);
-    REQUIRE(!is(o->session.recompute, "exact-only") || !lean, INVALID,
-            "--recompute=exact-only forbids what --checkpoint=lean does, rebuilding from h: give one of the two");
-    bool assumes = o->assume_memory || o->session.assume_flops || o->session.assume_bandwidth;
-    REQUIRE(!assumes || is(o->session.device, "null"), INVALID,
-            "--assume-memory, --assume-flops and --assume-bandwidth describe a machine that is not this one: they need "
-            "--device=null");
-    REQUIRE(!(o->assume_memory && o->session.memory_budget), INVALID,
-            "--assume-memory is the memory budget of the machine assumed; it and --memory-budget exclude each other");
-    TRY(check_verify(o));
-    return check_spill(o);
-}
-
-/* What can be said before it is known how many ranks there are; rm_setup_world says the rest. */
-static remat_status check_ranks(const rm_options *o) {
+/* Shards are added up as a tree. What depends on the number of ranks says rm_setup_world. */
+static remat_status check_shards(const rm_options *o) {
     int64_t shards = o->order.shards;
-    char word[32];
-    REQUIRE(
-        !(shards & (shards - 1)), INVALID,
-        "--deterministic-world=%lld: shards are added up as a tree, so their number must be a power of two, such as 8",
-        (long long)shards);
-    REQUIRE(!(shards && o->order.micro_steps > 1), INVALID,
-            "--deterministic-world and --accumulate-steps exclude each other: the first cuts --batch into shards, the "
-            "second adds batches to it");
-    REQUIRE(!(shards && o->ddp.compress), INVALID,
-            "--grad-compress=%s rounds what ranks send, so the bits would depend on their number: leave it out, or "
-            "--deterministic-world",
-            rm_options_text_of(o, "grad-compress", word, sizeof word));
-    REQUIRE(!(shards && is_among(o->model.name, NORMED)), INVALID,
-            "--deterministic-world has the same bits for any number of ranks, and the running statistics of --model=%s "
-            "are each "
-            "rank's own: leave one of the two out (--sync-batchnorm makes ranks agree to rounding)",
-            o->model.name);
-    REQUIRE(!(o->ddp.fused_update && o->session.clip_grad_norm > 0), INVALID,
-            "--fused-update updates before all gradients are there, and --clip-grad-norm needs the norm of all: give "
-            "one of the two");
+    REQUIRE(!(shards & (shards - 1)), INVALID,
+            "--deterministic-world=%lld: shards are added up as a tree; use a power of two, such as 8",
+            (long long)shards);
     return REMAT_OK;
 }
 
@@ -318,39 +273,15 @@ static remat_status check_null(const rm_options *o, rm_command command) {
     return REMAT_OK;
 }
 
-static remat_status check_clipping(const rm_options *o) {
-    REQUIRE(!(o->session.clip_grad_value > 0 && o->session.clip_grad_norm > 0), INVALID,
-            "--clip-grad-norm and --clip-grad-value exclude each other: give one");
-    return REMAT_OK;
-}
-
-/* Carried states go forwards in time, and in one order. */
-static remat_status check_states(const rm_options *o) {
-    const char *flag = o->tbptt.length ? "tbptt" : "stateful";
-    bool overlap = o->tbptt.step < o->tbptt.length;
-    if (!o->tbptt.length && !o->order.stateful) return REMAT_OK;
-    REQUIRE(!overlap || !rm_task_uses(rm_task_find(o->task), "values"), INVALID,
-            "--tbptt=%lld:%lld counts targets of a window's last timesteps alone, and those of --task=%s all count: "
-            "give --tbptt one number",
-            (long long)o->tbptt.length, (long long)o->tbptt.step, o->task);
-    REQUIRE(!o->tbptt.length || !o->data.lengths, INVALID,
-            "--tbptt=%lld cuts samples into windows of one length, and those of --lengths end within one: leave one of "
-            "the two out",
-            (long long)o->tbptt.length);
-    REQUIRE(!overlap || !o->order.stateful, INVALID,
-            "--tbptt=%lld:%lld has windows that would begin in the batch before, and --stateful has left that behind: "
-            "leave --stateful out, or give --tbptt one number",
-            (long long)o->tbptt.length, (long long)o->tbptt.step);
-    REQUIRE(!o->model.bidirectional, INVALID,
-            "--%s carries states forwards, and --bidirectional has layers that begin at the end: leave one of the two "
-            "out",
-            flag);
-    REQUIRE(!o->order.shards, INVALID,
-            "--%s carries states from one micro step to the next, and --deterministic-world makes them in another "
-            "order: leave one of the two out",
-            flag);
-    REQUIRE(!(o->order.stateful && o->order.pad), INVALID,
-            "--stateful gives each row a stretch of the text, which --pad could not fill up: leave one of the two out");
+/* Windows that overlap read what was before them. */
+static remat_status check_windows(const rm_options *o) {
+    const rm_windows w = o->tbptt;
+    const char *other = rm_task_uses(rm_task_find(o->task), "values") ? "task=regress"
+                        : o->order.stateful                           ? "stateful"
+                                                                      : NULL;
+    REQUIRE(w.step == w.length || !other, INVALID,
+            "--tbptt=%lld:%lld has windows that overlap, which --%s does not allow: give --tbptt one number",
+            (long long)w.length, (long long)w.step, other);
     return REMAT_OK;
 }
 
@@ -382,29 +313,24 @@ static remat_status check_pairs(const rm_options *o) {
 
 /* ---- All of it ----------------------------------------------------------------------------------------------------- */
 
-static remat_status exclude(const rm_options *o, const char *one, const char *other) {
-    REQUIRE(!(said(o, one) && said(o, other)), INVALID, "--%s and --%s exclude each other: give one", one, other);
-    return REMAT_OK;
-}
+/* On one line. */
+static const char *const said_once[][2] = {{"steps", "epochs"},       {"warmup-steps", "warmup-epochs"},
+                                           {"resume", "init"},        {"data", "generate"},
+                                           {"json", "steps-text"},    {"json", "problem"},
+                                           {"steps-text", "problem"}, {"pareto", "steps-text"},
+                                           {"pareto", "problem"},     {"devices", "rank"},
+                                           {"devices", "world-size"}};
 
 remat_status rm_options_check_said(const rm_options *o) {
-    TRY(exclude(o, "steps", "epochs"));
-    TRY(exclude(o, "warmup-steps", "warmup-epochs"));
     bool restarts =
         o->save && o->resume && rm_path_same(o->save, o->resume); /* a script that says the same every time */
-    if (!restarts) TRY(exclude(o, "resume", "init"));
-    TRY(exclude(o, "data", "generate"));
-    TRY(exclude(o, "json", "steps-text"));
-    TRY(exclude(o, "json", "problem"));
-    TRY(exclude(o, "steps-text", "problem"));
+    for (size_t i = 0; i < sizeof said_once / sizeof *said_once; i++) {
+        const char *one = said_once[i][0], *other = said_once[i][1];
+        bool both = said(o, one) && said(o, other) && !(restarts && is(one, "resume"));
+        REQUIRE(!both, INVALID, "--%s and --%s exclude each other: remove one of the two", one, other);
+    }
     REQUIRE(!(said(o, "checkpoint-segments") && said(o, "checkpoint") && !is(o->session.strategy, "segments")), INVALID,
-            "--checkpoint-segments and --checkpoint=%s exclude each other: give one", o->session.strategy);
-    REQUIRE(!(o->pareto && (o->steps_text || o->problem)), INVALID,
-            "--pareto shows many plans; --steps-text and --problem belong to one: leave one out");
-    REQUIRE(
-        !(o->devices && (said(o, "rank") || said(o, "world-size"))), INVALID,
-        "--devices starts the ranks itself; --world-size and --rank belong to a rank that somebody else started: give "
-        "the one or the others");
+            "--checkpoint-segments and --checkpoint=%s exclude each other: remove one of the two", o->session.strategy);
     return REMAT_OK;
 }
 
@@ -459,11 +385,9 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     const rm_task *task = rm_task_find(o->task);
     REQUIRE(!o->model.bidirectional || !task->next_token, INVALID,
             "--bidirectional reads what comes next, and --task=%s is to predict it: leave one of them out", o->task);
-    REQUIRE(task->pictures || !rm_options_pictures(o), INVALID,
+    REQUIRE(task->pictures || !rm_model_is(o->model.name, "pictures"), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model.name, o->task);
-    REQUIRE(strcmp(o->model.loss, "bce") || rm_task_uses(task, "values"), INVALID,
-            "--loss=bce is for labels 0 and 1, which --task=regress reads");
     REQUIRE(!rm_task_uses(task, "classes") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
             "--classes=1: with one class there is nothing to learn; say how many there are, 2 or more");
     REQUIRE(!o->order.by_length || o->data.lengths || task->pairs, INVALID,
@@ -471,24 +395,18 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(!o->data.lengths || !o->held_out.data || o->held_out.lengths, INVALID,
             "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
             "--eval-lengths=FILE");
-    REQUIRE(!o->model.tie_embeddings || !o->init_head || !is(o->init_head, "new"), INVALID,
-            "--init-head=new draws the head, which --tie-embeddings makes the embedding: leave one of them out");
     REQUIRE(!is(o->keep_best, "accuracy") || task->accuracy, INVALID,
             "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
+    TRY(check_exclusive(o));
+    TRY(check_demands(o));
     TRY(check_tied_head(o));
-    TRY(check_memory(o));
-    TRY(check_ranks(o));
-    TRY(check_states(o));
-    TRY(check_clipping(o));
+    TRY(check_verify(o));
+    TRY(check_spill(o));
+    TRY(check_shards(o));
+    TRY(check_windows(o));
     TRY(check_pairs(o));
-    REQUIRE(o->rate.schedule != RM_LR_STEP || o->milestones, INVALID,
-            "--lr-schedule=step needs to know where: say --milestones=300,600 (updates) or 30e,60e (epochs)");
-    REQUIRE(o->rate.schedule != RM_LR_PLATEAU || o->eval_every, INVALID,
-            "--lr-schedule=plateau goes by evaluations: say how often there are any, --eval-every=N");
     TRY(check_preset(o));
     TRY(check_null(o, command));
-    REQUIRE(!o->metrics_per_rank || !o->metrics || !is(o->metrics, "-"), INVALID,
-            "--metrics=- is standard output, and --metrics-per-rank needs the name of a file");
     TRY(check_effects(o, command));
     return rm_option_check_files(o, command);
 }

@@ -51,6 +51,10 @@ typedef struct {
     const char *value, *help; /* as --help prints them */
     const char *bare;         /* the value of the flag without one; NULL: it needs one */
     rm_option_file file;
+    /* When it has an effect; NULL: always. "optimizer=lars|lamb; momentum>0 (why)": all hold; where "FLAG" is given, or is not zero,
+     * "FLAG>N", "FLAG=a|b"; "model:TRAIT": the model has it (models/model.h); "task:FLAG": the task uses it; "save|resume": one of them is given. */
+    const char *needs;
+    bool needs_always; /* saying the default asks for nothing, as a rule; not so here */
 } rm_option;
 
 #define RM_OPTION_SHOWN 60 /* of what was typed, in a sentence */

@@ -1,5 +1,10 @@
-/* gpt2.c: see gpt2.h. */
-#include "train/models/gpt2.h"
+/* gpt2.c: the model gpt2 (Radford et al. 2019), with the names, shapes and starting distributions of Hugging Face's GPT2LMHeadModel:
+ * --layers blocks of --hidden numbers with --heads heads, the head tied to the embedding.
+ *
+ *     x = wte[token] + wpe[timestep];  each block:  x += c_proj(attention(c_attn(ln_1 x)));  x += c_proj(gelu(c_fc(ln_2 x)))
+ *
+ * Dropout stands where GPT-2 has it, but for the one within attention. */
+#include "train/models/family.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +24,7 @@ static int64_t heads(const rm_model_spec *spec) { return spec->heads ? spec->hea
 static int64_t timesteps(const rm_model_spec *spec) { return spec->window ? spec->window : spec->data.timesteps; }
 static int64_t positions(const rm_model_spec *spec) { return spec->positions ? spec->positions : timesteps(spec); }
 
-remat_status rm_gpt2_check(const rm_model_spec *spec) {
+static remat_status check(const rm_model_spec *spec) {
     const rm_data_shape *data = &spec->data;
     REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes, INVALID,
             "--model=gpt2 says what token comes next: it is for --task=lm");
@@ -79,7 +84,7 @@ static remat_value head(builder *b) {
     return parameter(b, "lm_head.weight", 2, b->spec->data.classes, b->spec->hidden, remat_init_normal(DEVIATION));
 }
 
-remat_value rm_gpt2_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     builder b = {.graph = g, .spec = spec};
     const double into_the_sum = DEVIATION / sqrt(2 * (double)spec->layers); /* of whose terms there are 2 a block */
     remat_value wte = parameter(&b, "wte.weight", 2, spec->data.vocabulary, spec->hidden, remat_init_normal(DEVIATION));
@@ -94,3 +99,24 @@ remat_value rm_gpt2_logits(remat_graph *g, const rm_model_spec *spec, remat_valu
     x = norm(&b, "ln_f.weight", "ln_f.bias", x);
     return remat_linear(g, x, spec->no_tie ? head(&b) : wte, REMAT_NONE);
 }
+
+static void name_head(const rm_model_spec *spec, char *out, size_t bytes) {
+    snprintf(out, bytes, "%s", spec->no_tie ? "lm_head." : "wte.");
+}
+
+static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    const rm_st_array *wpe = rm_weights_named(file, "wpe.weight"), *wte = rm_weights_named(file, "wte.weight");
+    const rm_st_array *head = rm_weights_named(file, "lm_head.weight");
+    int64_t layers = rm_weights_layers(file, "h.", ".attn.c_attn.weight");
+    (void)name;
+    if (!wpe || wpe->rank != 2) return false;
+    if (wte) out->outputs = wte->dim[0];
+    rm_found_number(out, "positions", wpe->dim[0]);
+    if (head && wte && !rm_weights_same(file, head, wte)) rm_found_switch(out, "no-tie", true);
+    if (layers) rm_found_number(out, "layers", layers);
+    rm_found_number(out, "hidden", wpe->dim[1]);
+    return true;
+}
+
+const rm_model_family rm_gpt2_family = {
+    .check = check, .logits = logits, .name_head = name_head, .recognise = recognise};

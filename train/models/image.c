@@ -1,6 +1,8 @@
 /* image.c: see image.h. */
 #include "train/models/image.h"
 
+#include "train/models/family.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -23,7 +25,7 @@ static remat_value as_rows(remat_graph *g, remat_value x, int64_t features) {
 
 /* ---- mlp ----------------------------------------------------------------------------------------------------------- */
 
-remat_value rm_mlp_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value mlp_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     char name[32];
     int64_t width = spec->data.features;
     x = as_rows(g, x, width);
@@ -37,15 +39,32 @@ remat_value rm_mlp_logits(remat_graph *g, const rm_model_spec *spec, remat_value
     return rm_image_linear(g, name, x, width, spec->data.classes);
 }
 
-void rm_mlp_head(const rm_model_spec *spec, char *out, size_t bytes) {
+static void mlp_head(const rm_model_spec *spec, char *out, size_t bytes) {
     snprintf(out, bytes, "%lld.", (long long)(2 * spec->layers));
 }
+
+/* Its layers are numbers: 0.weight, 2.weight, ... */
+static bool recognise_mlp(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    int64_t last = rm_weights_layers(file, "", ".weight") - 1;
+    const rm_st_array *first = rm_weights_named(file, "0.weight"), *head;
+    char full[32];
+    (void)name;
+    snprintf(full, sizeof full, "%lld.weight", (long long)last);
+    head = rm_weights_named(file, full);
+    if (!first || !head || last < 1 || first->rank != 2 || head->rank != 2) return false;
+    rm_found_number(out, "layers", last / 2);
+    rm_found_number(out, "hidden", first->dim[0]);
+    out->outputs = head->dim[0];
+    return true;
+}
+
+const rm_model_family rm_mlp_family = {.logits = mlp_logits, .name_head = mlp_head, .recognise = recognise_mlp};
 
 /* ---- cnn ----------------------------------------------------------------------------------------------------------- */
 
 enum { CNN_FIRST = 32, CNN_SECOND = 64, CNN_HIDDEN = 128 };
 
-remat_status rm_cnn_check(const rm_model_spec *spec) {
+static remat_status cnn_check(const rm_model_spec *spec) {
     REQUIRE(spec->data.height >= 4 && spec->data.width >= 4, INVALID,
             "--model=cnn halves pictures twice, so they have 4 x 4 pixels or more, and these %lld x %lld",
             (long long)spec->data.height, (long long)spec->data.width);
@@ -59,7 +78,7 @@ static remat_value conv_block(remat_graph *g, const char *name, remat_value x, i
     return remat_max_pool2d(g, remat_relu(g, x), (int64_t[]){2, 2}, NULL, NULL);
 }
 
-remat_value rm_cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
     int64_t features = CNN_SECOND * (data->height / 2 / 2) * (data->width / 2 / 2);
     x = conv_block(g, "conv1", x, data->channels, CNN_FIRST);
@@ -68,3 +87,14 @@ remat_value rm_cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_value
     if (spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
     return rm_image_linear(g, "fc2", x, CNN_HIDDEN, data->classes);
 }
+
+static bool recognise_cnn(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    const rm_st_array *head = rm_weights_named(file, "fc2.weight");
+    (void)name;
+    if (!rm_weights_named(file, "fc1.weight")) return false;
+    if (head && head->rank == 2) out->outputs = head->dim[0];
+    return true;
+}
+
+const rm_model_family rm_cnn_family = {
+    .check = cnn_check, .logits = cnn_logits, .head = "fc2.", .recognise = recognise_cnn};

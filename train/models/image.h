@@ -10,13 +10,6 @@
 
 #include "train/models/model.h"
 
-/* (B,K) of the input. */
-remat_value rm_mlp_logits(remat_graph *g, const rm_model_spec *spec, remat_value x);
-void rm_mlp_head(const rm_model_spec *spec, char *out, size_t bytes); /* "4." */
-
-remat_status rm_cnn_check(const rm_model_spec *spec);
-remat_value rm_cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_value x);
-
 /* PyTorch's Linear, x (B,in) -> (B,out), with parameters NAME.weight and NAME.bias. */
 remat_value rm_image_linear(remat_graph *g, const char *name, remat_value x, int64_t in, int64_t out);
 

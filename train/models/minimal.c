@@ -1,5 +1,15 @@
-/* minimal.c: see minimal.h. */
-#include "train/models/minimal.h"
+/* minimal.c: the models mingru and minlstm: minLM of minGRU-pytorch with its convolutions, parameters named, shaped and
+ * started as there, so that its state_dict is read and written.
+ *
+ *     token_emb ─ block 0 ─ ... ─ block L-1 ─ norm ─ [last step] ─ to_logits
+ *
+ *     block    x = x + convolution of x: of each feature over 3 timesteps, then of width 1
+ *              x = x + to_out minGRU to_hidden_and_gate norm x, 3/2 as wide inside
+ *              x = x + feed forward of norm x, 4 times as wide inside; dropout
+ *
+ * Numbers come in through a linear layer, `input`, which minLM does not have.
+ */
+#include "train/models/family.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +17,7 @@
 
 enum { FILTER = 3, FEED_FORWARD = 4 };
 
-remat_status rm_minimal_check(const rm_model_spec *spec) {
+static remat_status check(const rm_model_spec *spec) {
     REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
             "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: leave --embed out",
             (long long)spec->embed, spec->name, (long long)spec->hidden);
@@ -77,7 +87,7 @@ static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t laye
     return spec->dropout > 0 ? remat_dropout(g, x, spec->dropout) : x;
 }
 
-remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
     int64_t width = spec->hidden, outputs = rm_data_outputs(data);
     if (data->vocabulary)
@@ -90,3 +100,20 @@ remat_value rm_minimal_logits(remat_graph *g, const rm_model_spec *spec, remat_v
         x = spec->field[RM_LAST].id ? remat_step_at(g, x, spec->field[RM_LAST]) : remat_last_step(g, x);
     return linear(g, -1, "to_logits.weight", NULL, norm(g, -1, "norm.weight", x, width), width, outputs);
 }
+
+static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    const char *inner = !strcmp(name, "mingru") ? ".2.to_hidden_and_gate.weight" : ".2.to_hidden_and_f_i_gate.weight";
+    const rm_st_array *first, *head = rm_weights_named(file, "to_logits.weight");
+    char full[80];
+    snprintf(full, sizeof full, "layers.0%s", inner);
+    first = rm_weights_named(file, full);
+    if (!first || first->rank != 2) return false;
+    out->symbols = rm_weights_named(file, "token_emb.weight") != NULL;
+    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_number(out, "layers", rm_weights_layers(file, "layers.", inner));
+    rm_found_number(out, "hidden", first->dim[1]);
+    return true;
+}
+
+const rm_model_family rm_minimal_family = {
+    .check = check, .logits = logits, .head = "to_logits.", .recognise = recognise};

@@ -1,47 +1,29 @@
-/* model.c: see model.h. */
+/* model.c: the table of models, and what they have in common: inputs and losses. See model.h. */
 #include "train/models/model.h"
 
-#include "train/models/gpt2.h"
-#include "train/models/image.h"
-#include "train/models/minimal.h"
-#include "train/models/recurrent.h"
-#include "train/models/resnet.h"
+#include "train/models/family.h"
 #include "train/models/seq2seq.h"
 #include "train/run/transcript.h"
-#include "train/models/unet.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* ---- The models --------------------------------------------------------------------------------------------------- */
 
-/* A family is a file of its own, and has a line here for each model. */
+#define MODEL(NAME, FAMILY, TRAITS) extern const rm_model_family rm_##FAMILY##_family;
+#include "train/models/models.def"
+#undef MODEL
+
 typedef struct {
     const char *name;
-    enum {
-        RECURRENT,
-        WHOLE_TEXT,
-        PICTURES,
-        PIXELS
-    } kind; /* what it reads: sequences with states of its own; those without; pictures; ... to label pixels */
-    const char *head;                             /* what the names of its last layer's parameters begin with */
-    remat_status (*check)(const rm_model_spec *); /* INVALID: what it does not have; NULL: it has all */
-    remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x);
+    const rm_model_family *family;
+    const char *traits;
 } model;
 
 static const model models[] = {
-    {"lstm", RECURRENT, "head.", rm_recurrent_check, rm_recurrent_logits},
-    {"gru", RECURRENT, "head.", rm_recurrent_check, rm_recurrent_logits},
-    {"rnn", RECURRENT, "head.", rm_recurrent_check, rm_recurrent_logits},
-    {"mingru", RECURRENT, "to_logits.", rm_minimal_check, rm_minimal_logits},
-    {"minlstm", RECURRENT, "to_logits.", rm_minimal_check, rm_minimal_logits},
-    {"gpt2", WHOLE_TEXT, "wte.", rm_gpt2_check, rm_gpt2_logits},
-    {"mlp", PICTURES, NULL, NULL, rm_mlp_logits},
-    {"cnn", PICTURES, "fc2.", rm_cnn_check, rm_cnn_logits},
-    {"resnet18", PICTURES, "fc.", NULL, rm_resnet_logits},
-    {"resnet34", PICTURES, "fc.", NULL, rm_resnet_logits},
-    {"resnet50", PICTURES, "fc.", NULL, rm_resnet_logits},
-    {"unet", PIXELS, "outc.", rm_unet_check, rm_unet_logits},
+#define MODEL(NAME, FAMILY, TRAITS) {#NAME, &rm_##FAMILY##_family, TRAITS},
+#include "train/models/models.def"
+#undef MODEL
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
@@ -59,39 +41,53 @@ static remat_status no_such_model(const char *name) {
     FAIL(INVALID, "there is no model '%s': %s", name, list);
 }
 
-bool rm_model_takes_pictures(const char *name) {
-    const model *m = find_model(name);
-    return m && (m->kind == PICTURES || m->kind == PIXELS);
+static bool has(const model *m, const char *trait) {
+    size_t length = strlen(trait);
+    for (const char *at = m ? m->traits : ""; *at; at += strspn(at, " ")) {
+        size_t word = strcspn(at, " ");
+        if (word == length && !memcmp(at, trait, length)) return true;
+        at += word;
+    }
+    return false;
 }
 
-bool rm_model_labels_pixels(const char *name) {
-    const model *m = find_model(name);
-    return m && m->kind == PIXELS;
-}
+bool rm_model_is(const char *name, const char *trait) { return has(find_model(name), trait); }
 
-bool rm_model_has_states(const char *name) {
-    const model *m = find_model(name);
-    return m && m->kind == RECURRENT;
+void rm_model_list(const char *trait, char *out, size_t bytes) {
+    size_t n = 0;
+    *out = 0;
+    for (int i = 0; i < MODELS && n < bytes; i++)
+        if (has(&models[i], trait)) n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? "|" : "", models[i].name);
 }
 
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
-    const model *m = find_model(spec->name);
-    if (spec->no_tie)
-        snprintf(out, bytes, "lm_head.");
-    else if (m && m->head)
-        snprintf(out, bytes, "%s", m->head);
+    const rm_model_family *family = find_model(spec->name)->family;
+    if (family->name_head)
+        family->name_head(spec, out, bytes);
     else
-        rm_mlp_head(spec, out, bytes);
+        snprintf(out, bytes, "%s", family->head);
+}
+
+remat_status rm_model_recognise(const char *path, rm_model_found *out) {
+    rm_safetensors file;
+    *out = (rm_model_found){0};
+    remat_status status = rm_safetensors_open(path, &file);
+    for (int i = 0; i < MODELS && !status && !out->model; i++) {
+        *out = (rm_model_found){0};
+        if (models[i].family->recognise(models[i].name, &file, out)) out->model = models[i].name;
+    }
+    rm_safetensors_free(&file);
+    return status;
 }
 
 static remat_status check_data(const rm_model_spec *spec, const model *m) {
-    bool pictures = m->kind == PICTURES || m->kind == PIXELS;
+    bool pictures = has(m, "pictures");
     REQUIRE(pictures || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are pictures",
             m->name);
     REQUIRE(!pictures || spec->data.channels, INVALID, "--model=%s reads pictures, and the data are sequences",
             m->name);
     if (spec->data.answer_steps) TRY(rm_seq2seq_check(spec));
-    return m->check ? m->check(spec) : REMAT_OK;
+    return m->family->check ? m->family->check(spec) : REMAT_OK;
 }
 
 /* ---- The graph ---------------------------------------------------------------------------------------------------- */
@@ -168,7 +164,7 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     rm_model_spec marked = *spec;
     for (int i = 0; i < RM_FIELDS; i++) marked.field[i] = REMAT_NONE;
     if (with_loss || data->answer_steps) add_fields(g, &marked, field);
-    out->logits = data->answer_steps ? rm_seq2seq_logits(g, &marked, batch, x) : m->logits(g, &marked, x);
+    out->logits = data->answer_steps ? rm_seq2seq_logits(g, &marked, batch, x) : m->family->logits(g, &marked, x);
     if (with_loss) out->loss = loss(g, &marked, out->logits, y);
     out->classes = data->every_step ? 0 : data->classes;
     return remat_graph_check(g);

@@ -32,7 +32,8 @@ typedef struct {
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool sync_batchnorm;
     int64_t projection; /* of an lstm: PyTorch's proj_size; 0: none */
-    remat_value field[RM_FIELDS]; /* by rm_model_build: inputs for fields after the first two, as far as the model reads them */
+    remat_value
+        field[RM_FIELDS]; /* by rm_model_build: inputs for fields after the first two, as far as the model reads them */
     remat_value *encoded; /* of pairs: NULL, or room for 1 + 2 * layers: in two parts (seq2seq.h) */
 } rm_model_spec;
 
@@ -43,12 +44,17 @@ typedef struct {
     int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
 } rm_model;
 
-/* False also where there is no such model. */
-bool rm_model_takes_pictures(const char *name);
-bool rm_model_labels_pixels(const char *name); /* it takes pictures, and has an answer for each pixel */
-bool rm_model_has_states(const char *name);
-/* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. */
+/* Traits of models are words in their lines of models.def. Some say what a model reads: sequences, or pictures; whether it has states,
+ * can be a seq2seq's encoder and decoder, answers for whole-pictures or for pixels. Others are the names of flags that it reads and
+ * other models do not. */
+bool rm_model_is(const char *name, const char *trait);          /* false also where there is no such model */
+void rm_model_list(const char *trait, char *out, size_t bytes); /* those that are: "lstm|gru" */
+/* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. Of a model that there is. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
+
+/* Which model a file of weights is of, and with which flags (family.h): those that its names and shapes tell. */
+typedef struct rm_model_found rm_model_found;
+remat_status rm_model_recognise(const char *path, rm_model_found *out);
 
 /* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", and after it those of the batch's other fields
  * (batch.h) that the model reads; of pairs these in any case. Free in any case. */

@@ -1,6 +1,8 @@
 /* recurrent.c: see recurrent.h. */
 #include "train/models/recurrent.h"
 
+#include "train/models/family.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +12,8 @@ typedef remat_value recurrent_builder(remat_graph *, remat_value x, remat_value 
 static const struct {
     const char *name;
     recurrent_builder *build;
-    int64_t gates;
-} cells[] = {{"lstm", remat_lstm, 4}, {"gru", remat_gru, 3}, {"rnn", remat_rnn_tanh, 1}};
+    int64_t gates, states;
+} cells[] = {{"lstm", remat_lstm, 4, 2}, {"gru", remat_gru, 3, 1}, {"rnn", remat_rnn_tanh, 1, 1}};
 enum { CELLS = sizeof cells / sizeof cells[0] };
 
 static int find_cell(const char *name) {
@@ -23,8 +25,11 @@ static int find_cell(const char *name) {
 /* Numbers in h. */
 int64_t rm_recurrent_width(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
 
+int64_t rm_recurrent_states(const rm_model_spec *spec) { return cells[find_cell(spec->name)].states; }
+
 static remat_status check_projection(const rm_model_spec *spec) {
-    REQUIRE(!strcmp(spec->name, "lstm"), INVALID, "--proj-size is for lstm; --model=%s has no projection", spec->name);
+    REQUIRE(rm_model_is(spec->name, "proj-size"), INVALID, "--proj-size is for lstm; --model=%s has no projection",
+            spec->name);
     REQUIRE(spec->projection < spec->hidden, INVALID,
             "--proj-size=%lld must be below --hidden=%lld, as in PyTorch: a projection is to make h smaller",
             (long long)spec->projection, (long long)spec->hidden);
@@ -43,7 +48,7 @@ static remat_status check_tie(const rm_model_spec *spec) {
     return REMAT_OK;
 }
 
-remat_status rm_recurrent_check(const rm_model_spec *spec) {
+static remat_status check(const rm_model_spec *spec) {
     if (spec->projection) TRY(check_projection(spec));
     return spec->tie_embeddings ? check_tie(spec) : REMAT_OK;
 }
@@ -121,7 +126,7 @@ static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value t
     return remat_linear(g, spec->data.every_step ? every_step(g, y) : last_step(g, spec, y), w, b);
 }
 
-remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
     int64_t width = data->vocabulary ? spec->embed : data->features;
     remat_value table = REMAT_NONE;
@@ -131,3 +136,41 @@ remat_value rm_recurrent_logits(remat_graph *g, const rm_model_spec *spec, remat
     }
     return head(g, spec, table, layers(g, spec, x, width));
 }
+
+/* ---- Its files of weights ------------------------------------------------------------------------------------------- */
+
+static bool has_biases(const rm_safetensors *file) {
+    for (int64_t j = 0; j < file->count; j++)
+        if (strstr(file->array[j].name, "bias")) return true;
+    return false;
+}
+
+/* A head that has a bias alone: its weight is the embedding's. */
+static void note_ends(const rm_safetensors *file, rm_model_found *out) {
+    const rm_st_array *embedding = rm_weights_named(file, "embedding.weight"),
+                      *head = rm_weights_named(file, "head.weight");
+    bool bias = rm_weights_named(file, "head.bias") != NULL;
+    out->symbols = embedding != NULL;
+    if (head && head->rank == 2) out->outputs = head->dim[0];
+    if (embedding && embedding->rank == 2) rm_found_number(out, "embed", embedding->dim[1]);
+    if (embedding && bias && !head) rm_found_switch(out, "tie-embeddings", true);
+}
+
+static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    const rm_st_array *first = rm_weights_named(file, "rnn.weight_hh_l0");
+    const rm_st_array *projection = rm_weights_named(file, "rnn.weight_hr_l0");
+    if (!first || first->rank != 2 || (projection && projection->rank != 2)) return false;
+    int64_t hidden = projection ? projection->dim[1] : first->dim[1];
+    if (!hidden || first->dim[0] / hidden != cells[find_cell(name)].gates) return false;
+    out->both_ways = rm_weights_named(file, "rnn.weight_hh_l0_reverse") != NULL;
+    out->seq2seq = rm_weights_named(file, "decoder_rnn.weight_ih_l0") != NULL;
+    rm_found_switch(out, "no-bias", !has_biases(file));
+    rm_found_switch(out, "bidirectional", out->both_ways);
+    rm_found_number(out, "proj-size", projection ? projection->dim[0] : 0);
+    rm_found_number(out, "layers", rm_weights_layers(file, "rnn.weight_hh_l", ""));
+    rm_found_number(out, "hidden", hidden);
+    note_ends(file, out);
+    return true;
+}
+
+const rm_model_family rm_recurrent_family = {.check = check, .logits = logits, .head = "head.", .recognise = recognise};

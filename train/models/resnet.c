@@ -1,5 +1,16 @@
-/* resnet.c: see resnet.h. */
-#include "train/models/resnet.h"
+/* resnet.c: the models resnet18, resnet34 and resnet50 (He et al., "Deep residual learning", 2015), named, shaped and started as
+ * torchvision's, so that its state_dict is read and written.
+ *
+ *     stem     conv1 7x7 to 64, stride 2; bn1; relu; max_pool 3x3, stride 2.  --stem=cifar: conv1 3x3, bn1, relu
+ *     layer1   blocks, 64 wide
+ *     layer2   blocks, 128 wide, the first with stride 2; so layer3, 256, and layer4, 512
+ *     head     the mean over each plane; fc
+ *
+ *     basic block       conv1 3x3, bn1, relu, conv2 3x3, bn2                            resnet18, resnet34
+ *     bottleneck        conv1 1x1, bn1, relu, conv2 3x3, bn2, relu, conv3 1x1 to 4 times the width, bn3      resnet50
+ *     ... + x, or downsample of x: conv 1x1, bn, where shapes differ; relu
+ */
+#include "train/models/family.h"
 
 #include "train/models/image.h"
 
@@ -17,6 +28,12 @@ typedef struct {
 
 static const shape shapes[] = {
     {"resnet18", {2, 2, 2, 2}, false}, {"resnet34", {3, 4, 6, 3}, false}, {"resnet50", {3, 4, 6, 3}, true}};
+
+static const shape *find_shape(const char *name) {
+    const shape *net = shapes;
+    while (strcmp(net->name, name)) net++;
+    return net;
+}
 
 typedef struct {
     remat_graph *graph;
@@ -93,12 +110,27 @@ static remat_value stem(builder *b, const rm_model_spec *spec, remat_value x) {
     return remat_max_pool2d(b->graph, y, (int64_t[]){3, 3}, (int64_t[]){2, 2}, (int64_t[]){1, 1});
 }
 
-remat_value rm_resnet_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     builder b = {.graph = g, .sync = spec->sync_batchnorm};
-    const shape *net = shapes;
+    const shape *net = find_shape(spec->name);
     int64_t channels = STEM;
-    while (strcmp(net->name, spec->name)) net++;
     x = stem(&b, spec, x);
     for (int layer = 0; layer < LAYERS; layer++) x = blocks(&b, net, layer, x, &channels);
     return rm_image_linear(g, "fc", remat_mean(g, x, 2), channels, spec->data.classes);
 }
+
+/* By the blocks of two layers. */
+static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    const shape *net = find_shape(name);
+    const rm_st_array *stem = rm_weights_named(file, "conv1.weight"), *head = rm_weights_named(file, "head.weight");
+    bool bottleneck = rm_weights_layers(file, "layer1.", ".conv3.weight") > 0;
+    const char *last = bottleneck ? ".conv3.weight" : ".conv2.weight";
+    bool same = bottleneck == net->bottleneck && rm_weights_layers(file, "layer1.", last) == net->blocks[0] &&
+                rm_weights_layers(file, "layer3.", last) == net->blocks[2];
+    if (!same) return false;
+    rm_found_text(out, "stem", stem && stem->rank == 4 && stem->dim[2] == 3 ? "cifar" : "imagenet");
+    if (head) out->outputs = head->dim[0]; /* which is called fc: weights.h */
+    return true;
+}
+
+const rm_model_family rm_resnet_family = {.logits = logits, .head = "fc.", .recognise = recognise};

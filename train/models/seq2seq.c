@@ -4,12 +4,12 @@
 #include "train/models/recurrent.h"
 
 #include <math.h>
-#include <string.h>
 
 remat_status rm_seq2seq_check(const rm_model_spec *spec) {
-    const char *cell = spec->name;
-    REQUIRE(!strcmp(cell, "lstm") || !strcmp(cell, "gru") || !strcmp(cell, "rnn"), INVALID,
-            "--task=seq2seq is for lstm, gru and rnn; --model=%s cannot begin where an encoder ends", cell);
+    char models[120];
+    rm_model_list("seq2seq", models, sizeof models);
+    REQUIRE(rm_model_is(spec->name, "seq2seq"), INVALID,
+            "--task=seq2seq is for %s; --model=%s cannot begin where an encoder ends", models, spec->name);
     return REMAT_OK;
 }
 
@@ -29,12 +29,12 @@ typedef struct {
 static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer, sides x) {
     rm_model_spec decoder = *spec;
     decoder.field[RM_BEGINS] = decoder.field[RM_ENDS] = REMAT_NONE;
-    int64_t H = rm_recurrent_width(spec), states = strcmp(spec->name, "lstm") ? 1 : 2;
+    int64_t H = rm_recurrent_width(spec), states = rm_recurrent_states(spec);
     remat_value there = rm_recurrent_layer(g, spec, "rnn", layer, x.encoded, x.width, false), back = REMAT_NONE;
     if (spec->bidirectional)
         back = rm_recurrent_layer(g, spec, "rnn", layer, remat_reverse(g, x.encoded), x.width, true);
     remat_value y = rm_recurrent_layer(g, &decoder, "decoder_rnn", layer, x.decoded, layer ? H : spec->embed, false);
-    for (int state = 0; state < states; state++) {
+    for (int state = 0; state < (int)states; state++) {
         remat_value final = remat_final_state(g, there, state);
         if (spec->encoded)
             spec->encoded[1 + layer * states + state] = final;

@@ -1,12 +1,21 @@
-/* unet.c: see unet.h. */
-#include "train/models/unet.h"
+/* unet.c: U-Net (Ronneberger et al. 2015) for a class at each pixel, as milesial's Pytorch-UNet with bilinear=True has it, names,
+ * shapes and starting distributions: twice a 3x3 convolution, batch norm and relu at each level, max_pool 2 down, enlarging
+ * by 2 up, and what was made on the way down beside it:
+ *
+ *     inc ──────────────────────────────── up4 ─ outc
+ *       down1 ────────────────────── up3
+ *           down2 ──────────── up2               --layers: how often it goes down; --hidden: channels of inc
+ *               down3 ── up1
+ *                   down4
+ */
+#include "train/models/family.h"
 
 #include <math.h>
 #include <stdio.h>
 
 enum { MOST_LEVELS = 12 };
 
-remat_status rm_unet_check(const rm_model_spec *spec) {
+static remat_status check(const rm_model_spec *spec) {
     REQUIRE(spec->layers <= MOST_LEVELS, INVALID, "--layers=%lld: a unet goes down %d times at most",
             (long long)spec->layers, MOST_LEVELS);
     REQUIRE(spec->hidden % 2 == 0, INVALID,
@@ -96,7 +105,7 @@ static remat_value classes_of(remat_graph *g, const rm_model_spec *spec, remat_v
     return remat_transpose(g, remat_reshape(g, x, 3, (int64_t[]){-1, K, spec->data.places}), 1, 2);
 }
 
-remat_value rm_unet_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     builder b = {.graph = g, .spec = spec, .prefix = "inc.double_conv."};
     remat_value made[MOST_LEVELS + 1];
     made[0] = twice(&b, x, spec->data.channels, spec->hidden, spec->hidden);
@@ -105,3 +114,17 @@ remat_value rm_unet_logits(remat_graph *g, const rm_model_spec *spec, remat_valu
     for (int64_t level = spec->layers - 1; level >= 0; level--) x = up(&b, level, x, made[level]);
     return classes_of(g, spec, x);
 }
+
+static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    const rm_st_array *first = rm_weights_named(file, "inc.double_conv.0.weight");
+    const rm_st_array *head = rm_weights_named(file, "outc.conv.weight");
+    int64_t levels = rm_weights_layers(file, "down", ".maxpool_conv.1.double_conv.0.weight") - 1; /* from 1 on */
+    (void)name;
+    if (!first) return false;
+    if (levels > 0) rm_found_number(out, "layers", levels);
+    rm_found_number(out, "hidden", first->dim[0]);
+    if (head) out->outputs = head->dim[0];
+    return true;
+}
+
+const rm_model_family rm_unet_family = {.check = check, .logits = logits, .head = "outc.", .recognise = recognise};

@@ -9,6 +9,7 @@
 #include "train/file.h"
 #include "train/ranks/ranks_wait.h"
 #include "train/ranks/ranks_watch.h"
+#include "train/flags/lr_schedule.h"
 #include "train/run/setup.h"
 
 #include <sched.h>
@@ -248,7 +249,7 @@ static void write_flag(FILE *out, const rm_options *o, int flag) {
     rm_options_text(o, flag, text, sizeof text);
     bool lr = !strcmp(name, "lr"), absent = !rm_options_has_default(flag) && (!*text || !strcmp(text, "0"));
     if (lr && o->rate.lr < 0)
-        fprintf(out, "--lr=%g\n", rm_setup_learning_rate(o));
+        fprintf(out, "--lr=%g\n", rm_lr_given(o));
     else if (absent && !lr)
         fprintf(out, "no --%s\n", name);
     else

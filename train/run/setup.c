@@ -1,7 +1,8 @@
 /* setup.c: see setup.h. */
 #include "train/run/setup.h"
 
-#include "train/flags/budget_flag.h"
+#include "train/models/family.h"
+#include "train/run/budget.h"
 #include "train/state/weights.h"
 #include "train/tasks/task.h"
 
@@ -31,65 +32,43 @@ remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset
     return status;
 }
 
-static remat_status learn_count(rm_options *o, const char *name, int64_t count) {
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)count);
-    return count ? rm_options_learn(o, name, text, o->init) : REMAT_OK;
-}
-
-/* Models of pictures have one task. */
-static remat_status learn_pictures(rm_options *o, const rm_weights_shape *shape) {
-    TRY(rm_options_learn(o, "model", shape->pictures, o->init));
-    TRY(rm_options_learn(o, "task", rm_task_of_pictures()->name, o->init));
-    bool resnet = !strncmp(shape->pictures, "resnet", 6);
-    return resnet ? rm_options_learn(o, "stem", shape->cifar_stem ? "cifar" : "imagenet", o->init) : REMAT_OK;
-}
-
 /* Weights that cannot be those of the task by default: flags that go with another would be refused, though nobody named a task. */
-static remat_status learn_task(rm_options *o, const rm_weights_shape *shape) {
-    bool given = rm_options_given(o, "task"), recurrent = shape->gates || shape->minimal;
-    if (shape->pairs) return rm_options_learn(o, "task", rm_task_of_pairs()->name, o->init);
-    if (given || !recurrent || !rm_task_find(o->task)->next_token) return REMAT_OK;
-    REQUIRE(shape->symbols, INVALID,
+static remat_status learn_task(rm_options *o, const rm_model_found *found) {
+    bool given = rm_options_given(o, "task");
+    if (rm_model_is(found->model, "pictures")) return rm_options_learn(o, "task", rm_task_of_pictures()->name, o->init);
+    if (found->seq2seq) return rm_options_learn(o, "task", rm_task_of_pairs()->name, o->init);
+    if (given || !rm_model_is(found->model, "states") || !rm_task_find(o->task)->next_token) return REMAT_OK;
+    REQUIRE(found->symbols, INVALID,
             "%s has no embedding, so it is not of --task=lm: say --task=classify, regress, transcribe or adding",
             o->init);
-    REQUIRE(!shape->bidirectional, INVALID,
-            "%s reads in both directions, so it is not of --task=lm: say --task=copy or s5", o->init);
+    REQUIRE(!found->both_ways, INVALID, "%s reads in both directions, so it is not of --task=lm: say --task=copy or s5",
+            o->init);
     return REMAT_OK;
 }
 
 /* How wide an answer is. Labels say it of values themselves. */
 static remat_status learn_answers(rm_options *o, int64_t outputs) {
+    char text[32];
     const rm_task *task = rm_task_find(o->task);
-    bool classes = rm_task_uses(task, "classes"), values = rm_task_uses(task, "values");
-    if (!strcmp(o->init_head, "new")) return REMAT_OK;
-    if (classes && !o->data.classes) return learn_count(o, "classes", outputs);
-    return values && !o->data.values && !o->data.labels ? learn_count(o, "values", outputs) : REMAT_OK;
+    bool classes = rm_task_uses(task, "classes") && !o->data.classes;
+    bool values = rm_task_uses(task, "values") && !o->data.values && !o->data.labels;
+    snprintf(text, sizeof text, "%lld", (long long)outputs);
+    if (!outputs || !strcmp(o->init_head, "new") || !(classes || values)) return REMAT_OK;
+    return rm_options_learn(o, classes ? "classes" : "values", text, o->init);
 }
 
 /* What the file does not tell, or tells in a way that no model has, is found when its arrays are matched with the session's. */
 remat_status rm_setup_init(rm_options *o) {
-    rm_weights_shape shape;
+    rm_model_found found;
     if (!o->init) return REMAT_OK;
-    TRY(rm_weights_shape_of(o->init, &shape));
-    const char *cell = shape.gates == 4 ? "lstm" : shape.gates == 3 ? "gru" : shape.gates == 1 ? "rnn" : NULL;
-    if (shape.pictures) TRY(learn_pictures(o, &shape));
-    TRY(learn_task(o, &shape));
-    if (shape.minimal) TRY(rm_options_learn(o, "model", shape.minimal == 1 ? "mingru" : "minlstm", o->init));
-    if (shape.gpt2_positions) TRY(rm_options_learn(o, "model", "gpt2", o->init));
-    TRY(learn_count(o, "positions", shape.gpt2_positions));
-    if (shape.untied) TRY(rm_options_learn(o, "no-tie", "true", o->init));
-    if (cell) TRY(rm_options_learn(o, "model", cell, o->init));
-    if (cell) TRY(rm_options_learn(o, "no-bias", shape.biases ? "false" : "true", o->init));
-    if (cell) TRY(rm_options_learn(o, "bidirectional", shape.bidirectional ? "true" : "false", o->init));
-    if (shape.tied) TRY(rm_options_learn(o, "tie-embeddings", "true", o->init));
-    if (cell && !shape.projection) TRY(rm_options_learn(o, "proj-size", "0", o->init));
-    TRY(learn_count(o, "proj-size", shape.projection));
-    TRY(learn_count(o, "layers", shape.layers));
-    TRY(learn_count(o, "hidden", shape.hidden));
-    bool as_hidden = !o->model.embed && shape.embed == shape.hidden; /* which is what 0 means */
-    if (!as_hidden) TRY(learn_count(o, "embed", shape.embed));
-    return learn_answers(o, shape.outputs);
+    TRY(rm_model_recognise(o->init, &found));
+    if (!found.model) return REMAT_OK;
+    TRY(rm_options_learn(o, "model", found.model, o->init));
+    TRY(learn_task(o, &found));
+    for (int i = 0; i < found.n; i++) TRY(rm_options_learn(o, found.flag[i].flag, found.flag[i].value, o->init));
+    bool as_hidden = o->model.embed == o->model.hidden && !rm_options_said(o, "embed");
+    if (as_hidden) TRY(rm_options_reset(o, "embed")); /* which means the same */
+    return learn_answers(o, found.outputs);
 }
 
 /* Data that a small budget has no room for are read all the same: what they take must be known to name the budget that would
@@ -111,8 +90,8 @@ static void hold_out(const rm_options *o, rm_data_source *source) {
 
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     rm_data_source source = o->data;
-    source.pictures = rm_model_takes_pictures(o->model.name);
-    source.pixels = rm_model_labels_pixels(o->model.name);
+    source.pictures = rm_model_is(o->model.name, "pictures");
+    source.pixels = rm_model_is(o->model.name, "pixels");
     source.document_end = o->data.document_end + 1;
     source.yes_or_no = !strcmp(o->model.loss, "bce");
     source.ignores = rm_options_given(o, "ignore-index");
@@ -163,7 +142,7 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
         shape = dataset->shape;
     else
         TRY(rm_task_shape(task, &source, &shape));
-    if (!strcmp(o->model.name, "gpt2") && !o->model.positions)
+    if (rm_model_is(o->model.name, "positions") && !o->model.positions)
         o->model.positions = shape.timesteps; /* of the run, for samples of other lengths */
     *out = o->model;
     if (!out->embed) out->embed = out->hidden;
@@ -304,13 +283,6 @@ remat_status rm_setup_session(const rm_model *model, const remat_config *config,
     remat_config with = *config;
     if (model->classes) with.outputs = &model->logits, with.n_outputs = 1;
     return remat_session_create(model->graph, model->loss, &with, out);
-}
-
-double rm_setup_learning_rate(const rm_options *o) {
-    if (o->rate.lr >= 0) return o->rate.lr;
-    if (!strcmp(o->session.optimizer, "sgd")) return 0.1;
-    if (!strcmp(o->session.optimizer, "rmsprop") || !strcmp(o->session.optimizer, "adagrad")) return 0.01;
-    return !strcmp(o->session.optimizer, "lars") ? 1 : 1e-3;
 }
 
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,

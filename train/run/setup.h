@@ -49,7 +49,6 @@ remat_config rm_setup_inference_config(const rm_options *options);
 /* remat_session_create, with the logits of whole samples as an output (its first: training accuracy); what is wrong with a flag is
  * said of the flag. */
 remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out);
-double rm_setup_learning_rate(const rm_options *options);
 
 /* Weights from --resume's state (if `state` is not empty; with --ema their average) or from --init; neither: INVALID. For eval and sample. */
 remat_status rm_setup_weights(const rm_options *options, const char *state, const rm_state_point *point,

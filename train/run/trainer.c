@@ -4,7 +4,7 @@
 
 #include "memory/host.h"
 #include "train/data/class_weights.h"
-#include "train/flags/budget_flag.h"
+#include "train/run/budget.h"
 #include "train/flags/device_flag.h"
 #include "train/report/dump.h"
 #include "train/run/interrupt.h"

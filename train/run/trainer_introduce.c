@@ -1,7 +1,7 @@
 /* trainer_introduce.c: the lines before the first step: model, data, batch, plan, ranks, learning rate, budget. See trainer.h. */
 #include "train/run/trainer.h"
 
-#include "train/flags/budget_flag.h"
+#include "train/run/budget.h"
 #include "train/run/setup.h"
 #include "train/text.h"
 
@@ -32,7 +32,7 @@ static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
 
 /* "lstm, 2 x 256"; "lstm, 2 x 256, projected to 64"; "resnet18". */
 static const char *model_text(const rm_options *o, char *text, size_t bytes) {
-    bool sized = !rm_model_takes_pictures(o->model.name) || !strcmp(o->model.name, "mlp");
+    bool sized = rm_model_is(o->model.name, "hidden") && !rm_model_is(o->model.name, "pixels");
     int n = snprintf(text, bytes, "%s", o->model.name);
     if (sized)
         snprintf(text + n, bytes - (size_t)n, ", %lld x %lld", (long long)o->model.layers, (long long)o->model.hidden);

@@ -4,7 +4,7 @@
 #include "train/run/trainer.h"
 
 #include "memory/host.h"
-#include "train/flags/budget_flag.h"
+#include "train/run/budget.h"
 #include "train/run/setup.h"
 
 #include <stdio.h>

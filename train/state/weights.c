@@ -5,7 +5,10 @@
 #include "train/state/stream.h"
 #include "train/text.h"
 
+#include <ctype.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- What a file of parameters holds: buffers, too, behind them ------------------------------------------------------ */
@@ -170,7 +173,7 @@ static int64_t find_foreign(const remat_session *session, remat_kind kind, const
 }
 
 /* The same numbers under two names, as PyTorch's state_dict has them of what is tied. */
-static bool are_same(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b) {
+bool rm_weights_same(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b) {
     uint8_t x[4096], y[4096];
     uint64_t bytes = a->end - a->begin;
     bool same = b->end - b->begin == bytes && !strcmp(a->dtype, b->dtype);
@@ -252,7 +255,7 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
         if (i >= 0) TRY(stored_info(session, kind, i, &ours));
         if (how.anew && (begins(name, how.anew) || (i >= 0 && begins(ours.name, how.anew)))) continue;
         if (i < 0) return unknown_name(session, kind, file, &file->array[j], foreign);
-        if (foreign && source[i] >= 0 && are_same(file, &file->array[source[i]], &file->array[j])) continue;
+        if (foreign && source[i] >= 0 && rm_weights_same(file, &file->array[source[i]], &file->array[j])) continue;
         if (source[i] >= 0) return two_for_one(file, &file->array[source[i]], &file->array[j], ours.name);
         source[i] = j;
         TRY(must_match(file->path, &ours, &file->array[j], foreign));
@@ -309,101 +312,9 @@ remat_status rm_weights_import(remat_session *session, const char *path, const c
     return load(session, REMAT_PARAM, path, (reading){true, anew}, true);
 }
 
-/* ---- The model that a file is of ---------------------------------------------------------------------------------- */
+/* ---- What models look for in a file -------------------------------------------------------------------------------- */
 
-/* Is this the projection of a layer of mingru or minlstm? Its number; else -1. */
-static int minimal_layer(const char *name, const char *projection) {
-    char expected[64];
-    int layer;
-    if (sscanf(name, "layers.%9d.", &layer) != 1) return -1;
-    snprintf(expected, sizeof expected, "layers.%d.2.%s.weight", layer, projection);
-    return strcmp(name, expected) ? -1 : layer;
-}
-
-static void note_minimal(const char *name, const rm_st_array *array, rm_weights_shape *out) {
-    static const char *const projections[] = {"to_hidden_and_gate", "to_hidden_and_f_i_gate"};
-    for (int i = 0; i < 2; i++) {
-        int layer = minimal_layer(name, projections[i]);
-        if (layer < 0) continue;
-        out->minimal = i + 1;
-        out->hidden = array->dim[1];
-        if (layer >= out->layers) out->layers = layer + 1;
-    }
-    if (!strcmp(name, "to_logits.weight")) out->outputs = array->dim[0];
-}
-
-static void note_gpt2(const char *name, const rm_st_array *array, rm_weights_shape *out) {
-    int layer, end = 0;
-    if (!strcmp(name, "wpe.weight")) out->gpt2_positions = array->dim[0], out->hidden = array->dim[1];
-    if (!strcmp(name, "wte.weight")) out->outputs = array->dim[0];
-    if (sscanf(name, "h.%9d.attn.c_attn.weight%n", &layer, &end) == 1 && end && layer >= out->layers)
-        out->layers = layer + 1;
-}
-
-/* ---- ... of pictures ------------------------------------------------------------------------------------------------ */
-
-/* What tells the models of pictures apart: blocks in two stages of a resnet, the last linear layer of an mlp, and names. */
-typedef struct {
-    int64_t first_blocks, third_blocks, mlp_last;
-    bool bottleneck, cnn, unet;
-} picture_marks;
-
-static void note_blocks(const char *name, picture_marks *m) {
-    int stage, block, conv;
-    if (sscanf(name, "layer%1d.%3d.conv%1d.weight", &stage, &block, &conv) != 3) return;
-    int64_t *blocks = stage == 1 ? &m->first_blocks : &m->third_blocks;
-    if ((stage == 1 || stage == 3) && block >= *blocks) *blocks = block + 1;
-    m->bottleneck = m->bottleneck || conv == 3;
-}
-
-static void note_pictures(const char *name, const rm_st_array *array, picture_marks *m, rm_weights_shape *out) {
-    int number, end = 0;
-    note_blocks(name, m);
-    if (!strcmp(name, "conv1.weight") && array->rank == 4) out->cifar_stem = array->dim[2] == 3;
-    if (!strcmp(name, "fc1.weight")) m->cnn = true;
-    if (!strcmp(name, "fc2.weight") && array->rank == 2) out->outputs = array->dim[0];
-    if (!strcmp(name, "outc.conv.weight")) out->outputs = array->dim[0];
-    if (!strcmp(name, "inc.double_conv.0.weight")) m->unet = true, out->hidden = array->dim[0];
-    if (sscanf(name, "down%3d.maxpool_conv.", &number) == 1 && number > out->layers) out->layers = number;
-    if (sscanf(name, "%9d.weight%n", &number, &end) == 1 && end && !name[end] && array->rank == 2) {
-        if (number == 0) out->hidden = array->dim[0];
-        if (number >= m->mlp_last) m->mlp_last = number, out->outputs = array->dim[0];
-        if (number / 2 > out->layers) out->layers = number / 2;
-    }
-}
-
-static const char *model_of_pictures(const picture_marks *m) {
-    if (m->unet) return "unet";
-    if (m->first_blocks == 2 && m->third_blocks == 2 && !m->bottleneck) return "resnet18";
-    if (m->first_blocks == 3 && m->third_blocks == 6) return m->bottleneck ? "resnet50" : "resnet34";
-    return m->first_blocks ? NULL : m->cnn ? "cnn" : m->mlp_last ? "mlp" : NULL;
-}
-
-/* What array j says, if it is one of those that say something. */
-static void note_shape(const rm_st_array *array, rm_weights_shape *out) {
-    char name[256];
-    int layer, end = 0;
-    rm_weights_our_name(array->name, name, sizeof name);
-    if (strstr(name, "bias")) out->biases = true;
-    if (!strcmp(name, "head.bias")) out->tied = true; /* unless there is a weight */
-    if (!strcmp(name, "rnn.weight_hh_l0_reverse")) out->bidirectional = true;
-    if (!strcmp(name, "decoder_rnn.weight_ih_l0")) out->pairs = true;
-    if (!strcmp(name, "embedding.weight") || !strcmp(name, "token_emb.weight")) out->symbols = true;
-    if (array->rank != 2) return;
-    if (sscanf(name, "rnn.weight_hh_l%9d%n", &layer, &end) == 1 && !name[end] && layer >= out->layers) {
-        out->layers = layer + 1;
-        if (!out->projection) out->hidden = array->dim[1];
-        if (!out->projection) out->gates = out->hidden ? array->dim[0] / out->hidden : 0;
-    }
-    if (!strcmp(name, "rnn.weight_hr_l0")) /* of an lstm alone */
-        out->projection = array->dim[0], out->hidden = array->dim[1], out->gates = 4;
-    if (!strcmp(name, "embedding.weight")) out->embed = array->dim[1];
-    if (!strcmp(name, "head.weight")) out->outputs = array->dim[0];
-    note_minimal(name, array, out);
-    note_gpt2(name, array, out);
-}
-
-static const rm_st_array *named(const rm_safetensors *file, const char *ours) {
+const rm_st_array *rm_weights_named(const rm_safetensors *file, const char *ours) {
     char name[256];
     for (int64_t j = 0; j < file->count; j++) {
         rm_weights_our_name(file->array[j].name, name, sizeof name);
@@ -412,26 +323,17 @@ static const rm_st_array *named(const rm_safetensors *file, const char *ours) {
     return NULL;
 }
 
-/* Both names are there, for different numbers. */
-static bool is_untied(const rm_safetensors *file) {
-    const rm_st_array *head = named(file, ties[1][0]), *embedding = named(file, ties[1][1]);
-    return head && embedding && !are_same(file, head, embedding);
-}
-
-remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out) {
-    rm_safetensors file;
-    *out = (rm_weights_shape){0};
-    picture_marks marks = {0};
-    remat_status status = rm_safetensors_open(path, &file);
-    for (int64_t j = 0; j < file.count && !status; j++) {
-        note_shape(&file.array[j], out);
-        note_pictures(without_prefixes(file.array[j].name), &file.array[j], &marks, out);
+int64_t rm_weights_layers(const rm_safetensors *file, const char *before, const char *after) {
+    int64_t layers = 0;
+    size_t length = strlen(before);
+    for (int64_t j = 0; j < file->count; j++) {
+        char name[256], *end;
+        rm_weights_our_name(file->array[j].name, name, sizeof name);
+        if (strncmp(name, before, length) || !isdigit((unsigned char)name[length])) continue;
+        long layer = strtol(name + length, &end, 10);
+        if (!strcmp(end, after) && layer >= layers && layer < INT_MAX) layers = layer + 1;
     }
-    out->pictures = model_of_pictures(&marks);
-    out->untied = !status && out->gpt2_positions && is_untied(&file);
-    out->tied = out->tied && out->gates && out->embed && !out->outputs;
-    rm_safetensors_free(&file);
-    return status;
+    return layers;
 }
 
 remat_status rm_weights_copy(remat_session *from, remat_session *to) {

@@ -25,19 +25,11 @@ remat_status rm_weights_check(remat_session *session, remat_kind kind,
  * embedding, either name will do, or both for the same numbers. Arrays of the model that begin with `anew` stay as they are, whatever the file has for them; NULL: none. */
 remat_status rm_weights_import(remat_session *session, const char *path, const char *anew);
 
-/* What the shapes in such a file say of its model; 0: nothing. gates: 4 lstm, 3 gru, 1 rnn. minimal: 1 mingru, 2 minlstm. pictures: the
- * model's name, where it is one of pictures. */
-typedef struct {
-    const char *pictures;
-    bool cifar_stem; /* of a resnet */
-    int64_t layers, hidden, gates, minimal, embed, outputs, gpt2_positions;
-    bool biases, bidirectional; /* there are any; layers in both directions */
-    bool tied;                  /* a head that has a bias alone: its weight is the embedding's */
-    bool untied;                /* gpt2's lm_head.weight is there, and is not its wte.weight */
-    int64_t projection;         /* an lstm's proj_size */
-    bool symbols, pairs;        /* there is an embedding; an encoder and a decoder */
-} rm_weights_shape;
-remat_status rm_weights_shape_of(const char *path, rm_weights_shape *out);
+/* What tells models apart in such a file: the array that is called so, by our names (NULL: there is none); the layers of arrays called
+ * "before7after", one more than the largest number; whether two arrays hold the same. */
+const rm_st_array *rm_weights_named(const rm_safetensors *file, const char *ours);
+int64_t rm_weights_layers(const rm_safetensors *file, const char *before, const char *after);
+bool rm_weights_same(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b);
 
 /* Copies all parameters and buffers from one session to another of the same model. */
 remat_status rm_weights_copy(remat_session *from, remat_session *to);

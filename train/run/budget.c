@@ -1,7 +1,7 @@
-/* budget_flag.c: see budget_flag.h. */
-#include "engine/abi.h"
-#include "train/flags/budget_flag.h"
+/* budget.c: see budget.h. */
+#include "train/run/budget.h"
 
+#include "engine/abi.h"
 #include "memory/check.h"
 #include "train/data/batch.h"
 #include "train/data/by_length.h"

@@ -1,8 +1,8 @@
-/* budget_flag.h: --memory-budget as the program sees it. The engine's budget covers a session; the program holds a few
+/* budget.h: --memory-budget as the program sees it. The engine's budget covers a session; the program holds a few
  * buffers besides (the data set, one batch, the order of the samples, and with --eval-every a second session), and
  * they come off first. When nothing fits, this is also where the change of flags is found that would. */
-#ifndef RM_TRAIN_BUDGET_H
-#define RM_TRAIN_BUDGET_H
+#ifndef RM_BUDGET_H
+#define RM_BUDGET_H
 
 #include "train/data/dataset.h"
 #include "train/models/model.h"
