@@ -493,7 +493,7 @@ END_TEST
 
 static const char *const refused[][2] = {
     {"--early-stop has no effect with --eval-every=0", "--early-stop=3"},
-    {"--eval-every=N", "--lr-schedule=plateau"},
+    {"--lr-schedule=plateau|--eval-every", "--lr-schedule=plateau"},
     {"--patience has no effect with --lr-schedule=constant", "--patience=3"},
     {"--decay-steps=N", "--lr-schedule=restarts"},
     {"--pct-start", "--lr-schedule=one-cycle --warmup-steps=3"},
