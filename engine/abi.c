@@ -27,7 +27,7 @@ IS_FIXED(remat_array, 192);
 IS_FIXED(remat_step_result, 128);
 IS_FIXED(remat_build_info, 128);
 IS_FIXED(remat_op_report, 64);
-_Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 16 && REMAT_MAX_STATES == 8 && REMAT_DESC_TEXT == 192,
+_Static_assert(REMAT_MAX_RANK == 8 && REMAT_MAX_INPUTS == 12 && REMAT_MAX_STATES == 4 && REMAT_DESC_TEXT == 192,
                "lengths of programs' arrays");
 _Static_assert(REMAT_LIVE_KINDS <= REMAT_MAX_LIVE_KINDS && REMAT_DEVICE_KINDS <= REMAT_MAX_DEVICE_KINDS,
                "there is room for more kinds in structs that are fixed");

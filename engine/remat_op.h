@@ -43,8 +43,8 @@
 extern "C" {
 #endif
 
-#define REMAT_MAX_INPUTS 16 /* of an op: its inputs and the initial values of its carried states together */
-#define REMAT_MAX_STATES 8  /* that an op carries along time */
+#define REMAT_MAX_INPUTS 12 /* of an op: its inputs and the initial values of its carried states together */
+#define REMAT_MAX_STATES 4  /* that an op carries along time */
 
 /* A shape. rank 0: a scalar; -1: an optional input that was not given. Unused dims are 1. */
 typedef struct {
@@ -160,7 +160,7 @@ typedef struct {
     const char *name;    /* at most 40 bytes; in messages, measured times and names of carried states ("NAME.0.h") */
     const char *doc;     /* one line for readers, or NULL */
     int n_in, n_state;   /* 1 <= n_in <= REMAT_MAX_INPUTS; x[0] is always given. n_state: of RECURRENT ops only */
-    const char *state_name[REMAT_MAX_STATES]; /* of carried states, after "NAME.0."; NULL: "h", "c", "s2", "s3", .. */
+    const char *state_name[REMAT_MAX_STATES]; /* of carried states, after "NAME.0."; NULL: "h", "c", "s2", "s3" */
     uint32_t optional;                        /* bit i: input i may be absent */
     uint32_t shared;   /* bit i: input i has no time axis and is shared by all tiles; backward adds to dx[i] */
     uint32_t discrete; /* bit i: input i is I32 and has no gradient */

@@ -97,7 +97,7 @@ static remat_status check_lean(const remat_op *op) {
 }
 
 const char *rm_op_state_name(const remat_op *op, int state) {
-    static const char *const usual[REMAT_MAX_STATES] = {"h", "c", "s2", "s3", "s4", "s5", "s6", "s7"};
+    static const char *const usual[REMAT_MAX_STATES] = {"h", "c", "s2", "s3"};
     return op->state_name[state] ? op->state_name[state] : usual[state];
 }
 

@@ -77,13 +77,13 @@ remat_value remat_reset_states(remat_graph *graph, remat_value y, remat_value re
  * slice, at most 64 layers. It has one output; remat_concat joins several. */
 typedef struct {
     size_t struct_bytes; /* sizeof(remat_cell) */
-    const char *name;    /* at most 40 bytes; carried states are called NAME.0.h, NAME.0.c, NAME.0.s2, .. */
+    const char *name;    /* at most 40 bytes; carried states are called NAME.0.h, NAME.0.c, NAME.0.s2, NAME.0.s3 */
     const remat_graph *body;
-    const remat_value *inputs; /* the body's input for each sequence; with the weights at most 16 */
+    const remat_value *inputs; /* the body's input for each sequence; with the weights at most 12 */
     int n_inputs;
     const remat_value *weights;
     int n_weights;
-    const remat_value *states, *next_states; /* inputs, and results of the same shapes; 1 to 8 */
+    const remat_value *states, *next_states; /* inputs, and results of the same shapes; 1 to 4 */
     int n_states;
     remat_value output; /* a result whose first axis is B, such as (B,H) */
 } remat_cell;

@@ -175,12 +175,12 @@ typedef struct {
 
 const void *rm_op_queue;
 
-#define EIGHT(x) x "[0]", x "[1]", x "[2]", x "[3]", x "[4]", x "[5]", x "[6]", x "[7]"
-#define SIXTEEN(x) EIGHT(x), x "[8]", x "[9]", x "[10]", x "[11]", x "[12]", x "[13]", x "[14]", x "[15]"
-_Static_assert(REMAT_MAX_INPUTS == 16 && REMAT_MAX_STATES == 8, "a name for each, and no more");
-const char *const rm_op_x_name[] = {SIXTEEN("x")}, *const rm_op_dx_name[] = {SIXTEEN("dx")};
-const char *const rm_op_state_in_name[] = {EIGHT("state_in")}, *const rm_op_state_out_name[] = {EIGHT("state_out")};
-const char *const rm_op_dstate_in_name[] = {EIGHT("dstate_in")};
+#define FOUR(x) x "[0]", x "[1]", x "[2]", x "[3]"
+#define TWELVE(x) FOUR(x), x "[4]", x "[5]", x "[6]", x "[7]", x "[8]", x "[9]", x "[10]", x "[11]"
+_Static_assert(REMAT_MAX_INPUTS == 12 && REMAT_MAX_STATES == 4, "a name for each, and no more");
+const char *const rm_op_x_name[] = {TWELVE("x")}, *const rm_op_dx_name[] = {TWELVE("dx")};
+const char *const rm_op_state_in_name[] = {FOUR("state_in")}, *const rm_op_state_out_name[] = {FOUR("state_out")};
+const char *const rm_op_dstate_in_name[] = {FOUR("dstate_in")};
 
 static _Thread_local char message[512];
 

@@ -301,7 +301,7 @@ static void expect_refused(const remat_op *op, const remat_value *inputs, int n,
     X("tanh", op.name = "a name of more than forty letters, all of them", "needs|name")                                \
     X("tanh", op.name = "gelu", "gelu|name")                                                                           \
     X("tanh", op.n_in = 0, "n_in|0")                                                                                   \
-    X("tanh", op.n_in = REMAT_MAX_INPUTS + 1, "n_in|17")                                                               \
+    X("tanh", op.n_in = REMAT_MAX_INPUTS + 1, "n_in|13")                                                               \
     X("tanh", op.n_state = -1, "n_state|-1")                                                                           \
     X("tanh", op.n_state = 1, "n_state|1")                                                                             \
     X("tanh", op.time = (remat_time)7, "time|7")                                                                       \

@@ -245,7 +245,7 @@ static remat_value random_layer(remat_graph *g, uint32_t *seed, remat_value a, r
 /* A bounded sum of all leaves and some layers. */
 static void random_body(uint32_t seed, remat_graph *g, remat_value *x, remat_value *w, int n_states, remat_value *state,
                         remat_value *next, remat_value *output) {
-    static const char *const names[REMAT_MAX_STATES] = {"h", "c", "n", "m", "s4", "s5", "s6", "s7"};
+    static const char *const names[REMAT_MAX_STATES] = {"h", "c", "n", "m"};
     remat_value pool[60];
     int n = 0;
     pool[n++] = x[0] = body_input(g, "x0", 2, B, H);
@@ -364,10 +364,10 @@ START_TEST(invalid_cells_are_refused) {
     REFUSED("cell|name|40", r.cell->name = NULL);
     REFUSED("cell|name|40", r.cell->name = "a name that is longer than forty bytes is");
     REFUSED("body", r.cell->body = NULL);
-    REFUSED("input|16", r.cell->n_weights = 16);
+    REFUSED("input|12", r.cell->n_weights = 12);
     REFUSED("1 input", r.cell->n_inputs = 0);
-    REFUSED("1 to 8|remat_concat", r.cell->n_states = 9);
-    REFUSED("1 to 8", r.cell->n_states = 0);
+    REFUSED("1 to 4|remat_concat", r.cell->n_states = 5);
+    REFUSED("1 to 4", r.cell->n_states = 0);
     REFUSED("states|NULL", r.cell->states = NULL);
     REFUSED("weight 1|body", r.written.weight[1].id = 99);
     REFUSED("input 0|body", r.written.x = r.written.next[0]);
