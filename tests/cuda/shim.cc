@@ -427,7 +427,7 @@ static bool run_some_warp(unsigned threads) {
             blockIdx.x = b->index;
             if (!w.what) {
                 snprintf(text, sizeof text, "waits at %s:%d for a mailbox, which %s (%d bytes are missing)", f->file,
-                         f->line, f->box->expected ? "nobody fills" : "nobody expects anything in", f->box->missing);
+                         f->line, f->box->expected ? "is never filled" : "expects nothing", f->box->missing);
                 die(at % threads, text);
             }
             bool cluster = w.is == WAITS_FOR_CLUSTER;

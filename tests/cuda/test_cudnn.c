@@ -186,7 +186,7 @@ static void expect_near(const outcome *cpu, const outcome *cuda) {
 
 /* ---- Results ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(cudnn_has_the_same_bits_in_every_plan) {
     static const way ways[] = {{"cuda", "cudnn", "none", 0, 0},     {"cuda", "cudnn", "lean", 0, 0},
                                {"cuda", "cudnn", "segments", 2, 0}, {"cuda", "cudnn", "segments", 3, 0},
                                {"cuda", "cudnn", "sqrt", 0, 0},     {"cuda", "cudnn", "segments", 5, 0}};
@@ -279,7 +279,7 @@ END_TEST
 
 /* Each call that creates the session and starts its first step fails once, then every seventh call. A call whose result
  * is not needed may fail unreported; then the numbers are right. */
-START_TEST(a_fault_at_any_call_gives_one_message) {
+START_TEST(a_fault_at_any_call_of_cudnn_gives_one_message) {
     model m = model_number(6 + _i);
     m.n.timesteps = 7, m.n.hidden = 3, m.n.embed = 2, m.n.batch = 1;
     steps = 2;
@@ -313,7 +313,7 @@ static void expect_refused(const model *m, const remat_config *config, remat_sta
     remat_graph_free(g);
 }
 
-START_TEST(unsupported_settings_are_refused) {
+START_TEST(unsupported_cudnn_settings_are_refused) {
     model m = model_number(0), long_one = m;
     remat_config config = config_of(&(way){"cuda", "cudnn", "none", 0, 0});
     reset(0);
@@ -340,13 +340,13 @@ int main(void) {
     tcase_set_timeout(results, 300);
     tcase_set_timeout(plans, 300);
     tcase_set_timeout(faults, 300);
-    tcase_add_loop_test(results, every_plan_has_the_same_bits, 0, rm_cases(15, 6));
+    tcase_add_loop_test(results, cudnn_has_the_same_bits_in_every_plan, 0, rm_cases(15, 6));
     tcase_add_test(results, auto_selects_remats_kernels);
     tcase_add_loop_test(plans, cudnn_memory_is_planned, 0, 3);
     tcase_add_test(plans, second_device_counts_cudnns_memory);
     tcase_add_loop_test(plans, smallest_budget_works, 0, 3);
-    tcase_add_loop_test(faults, a_fault_at_any_call_gives_one_message, 0, rm_cases(3, 1));
-    tcase_add_test(faults, unsupported_settings_are_refused);
+    tcase_add_loop_test(faults, a_fault_at_any_call_of_cudnn_gives_one_message, 0, rm_cases(3, 1));
+    tcase_add_test(faults, unsupported_cudnn_settings_are_refused);
     suite_add_tcase(suite, results);
     suite_add_tcase(suite, plans);
     suite_add_tcase(suite, faults);

@@ -151,7 +151,7 @@ static void try_plans(const net *n, bool unfolded, int clusters) {
     drop(&cpu), drop(&first);
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(language_models_have_the_same_bits_in_every_plan) {
     net n = net_number(_i);
     try_plans(&n, _i >= 6, 0);
 }
@@ -412,7 +412,7 @@ START_TEST(collective_kernels_reach_other_ranks) {
 }
 END_TEST
 
-START_TEST(one_value_per_channel_is_refused_in_training) {
+START_TEST(one_value_per_channel_is_refused_on_cuda) {
     const int64_t dim[] = {1, CHANNELS};
     remat_config config = REMAT_CONFIG_INIT;
     remat_graph *g;
@@ -439,13 +439,13 @@ int main(void) {
     Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, every_plan_has_the_same_bits, 0, rm_cases(9, 5));
+    tcase_add_loop_test(c, language_models_have_the_same_bits_in_every_plan, 0, rm_cases(9, 5));
     tcase_add_loop_test(c, every_plan_has_the_same_bits_with_clusters, 0, 3);
     tcase_add_loop_test(c, clusters_can_be_switched_off, 0, rm_cases(3, 1));
     tcase_add_loop_test(c, every_product_library_has_the_same_bits, 0, rm_cases(4, 2));
     tcase_add_test(c, tiles_have_2048_rows);
     tcase_add_test(c, collective_kernels_reach_other_ranks);
-    tcase_add_test(c, one_value_per_channel_is_refused_in_training);
+    tcase_add_test(c, one_value_per_channel_is_refused_on_cuda);
     tcase_add_test(c, a_cell_of_ops_is_refused);
     tcase_add_loop_test(c, weighted_losses_match_the_cpu, 0, 2);
     tcase_add_test(c, switches_change_the_identity_of_the_device);

@@ -23,13 +23,13 @@ static void try_one(void (*one)(const char *device, int seed), int seed) {
     expect_clean();
 }
 
-START_TEST(flips_along_time_are_caught) { try_one(flip_along_time, _i); }
+START_TEST(flips_along_time_are_caught_on_cuda) { try_one(flip_along_time, _i); }
 END_TEST
-START_TEST(flips_by_depth_are_caught) { try_one(flip_by_depth, _i); }
+START_TEST(flips_by_depth_are_caught_on_cuda) { try_one(flip_by_depth, _i); }
 END_TEST
-START_TEST(flips_in_the_second_tier_are_caught) { try_one(flip_in_the_second_tier, _i); }
+START_TEST(flips_in_the_second_tier_are_caught_on_cuda) { try_one(flip_in_the_second_tier, _i); }
 END_TEST
-START_TEST(verifying_changes_no_bits_and_reports_nothing) { try_one(nothing_flipped, _i); }
+START_TEST(verifying_on_cuda_changes_no_bits_and_reports_nothing) { try_one(nothing_flipped, _i); }
 END_TEST
 
 /* The hashes lie in the block, which has the planned size, and the last claimed byte is its last one. */
@@ -65,10 +65,10 @@ int main(void) {
     Suite *suite = suite_create("verify");
     TCase *c = tcase_create("verify");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, flips_along_time_are_caught, 0, rm_cases(40, 10));
-    tcase_add_loop_test(c, flips_by_depth_are_caught, 0, rm_cases(40, 10));
-    tcase_add_loop_test(c, flips_in_the_second_tier_are_caught, 0, 4);
-    tcase_add_loop_test(c, verifying_changes_no_bits_and_reports_nothing, 0, 6);
+    tcase_add_loop_test(c, flips_along_time_are_caught_on_cuda, 0, rm_cases(40, 10));
+    tcase_add_loop_test(c, flips_by_depth_are_caught_on_cuda, 0, rm_cases(40, 10));
+    tcase_add_loop_test(c, flips_in_the_second_tier_are_caught_on_cuda, 0, 4);
+    tcase_add_loop_test(c, verifying_on_cuda_changes_no_bits_and_reports_nothing, 0, 6);
     tcase_add_test(c, hashes_are_planned_memory);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);

@@ -14,7 +14,7 @@ enum {
     LATER = 8,
     UNTOUCHED = 0xa5,
     ROOM = 1024
-}; /* bytes that a later release added; a byte that nobody wrote; plenty */
+}; /* bytes that a later release added; marks an unwritten byte; plenty */
 
 static int64_t reduced;
 static remat_status reduce(void *context, const remat_bucket *bucket) {

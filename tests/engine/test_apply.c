@@ -525,7 +525,7 @@ START_TEST(built_in_ops_may_be_applied) {
 }
 END_TEST
 
-START_TEST(failed_allocations_are_reported) {
+START_TEST(failed_allocations_of_custom_ops_are_reported) {
     for (int64_t n = 1;; n++) {
         remat_graph *g;
         double factor = 2;
@@ -552,7 +552,7 @@ int main(void) {
     tcase_add_test(tests, carried_states_are_named_after_the_op);
     tcase_add_test(tests, custom_ops_are_calibrated);
     tcase_add_test(tests, attributes_are_copied);
-    tcase_add_test(tests, failed_allocations_are_reported);
+    tcase_add_test(tests, failed_allocations_of_custom_ops_are_reported);
     tcase_add_checked_fixture(refused, set_up, tear_down);
     tcase_add_loop_test(refused, invalid_descriptors_are_refused, 0, N_MISTAKES);
     tcase_add_loop_test(refused, invalid_inputs_are_refused, 0, 8);

@@ -578,7 +578,7 @@ END_TEST
 #endif
 
 /* Each allocation of a measuring session fails once: the status is MEMORY, or the session works without a file. */
-START_TEST(failed_allocations_are_reported) {
+START_TEST(failed_allocations_of_calibrations_are_reported) {
     make_folder();
     net n = small;
     n.timesteps = 20;
@@ -632,7 +632,7 @@ int main(void) {
     tcase_add_test(sessions, measuring_changes_no_bits);
     tcase_add_test(sessions, measuring_needs_no_larger_budget);
     tcase_add_test(sessions, measuring_takes_no_additional_memory);
-    tcase_add_test(sessions, failed_allocations_are_reported);
+    tcase_add_test(sessions, failed_allocations_of_calibrations_are_reported);
     suite_add_tcase(suite, file);
     suite_add_tcase(suite, sessions);
     SRunner *runner = srunner_create(suite);

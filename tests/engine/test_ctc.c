@@ -213,7 +213,7 @@ static unsigned char *gradients(bool both, remat_config config, double *loss, si
     return all;
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(ctc_has_the_same_bits_in_every_plan) {
     static const struct {
         const char *strategy;
         int64_t segments;
@@ -258,7 +258,7 @@ static const struct {
                 {3, 2, 0, "ctc|input_lengths|i32 (2)|3"},
                 {3, 3, 4, "ctc|blank|4|classes"}};
 
-START_TEST(invalid_arguments_are_refused) {
+START_TEST(invalid_ctc_arguments_are_refused) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
     remat_value logits = remat_input(g, "logits", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){5, 3, 4});
@@ -288,9 +288,9 @@ int main(void) {
     TCase *tests = tcase_create("ctc");
     tcase_add_loop_test(tests, loss_and_gradient_match_pytorch, 0, 3);
     tcase_add_loop_test(tests, loss_is_the_sum_over_all_paths, 0, rm_cases(2000, 60));
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2);
+    tcase_add_loop_test(tests, ctc_has_the_same_bits_in_every_plan, 0, 2);
     tcase_add_test(tests, labels_too_long_for_the_input_have_an_infinite_loss);
-    tcase_add_loop_test(tests, invalid_arguments_are_refused, 0, 3);
+    tcase_add_loop_test(tests, invalid_ctc_arguments_are_refused, 0, 3);
     tcase_add_test(tests, minus_one_pads_labels);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -457,7 +457,7 @@ static remat_status run_all(bench *b, float *c) {
 }
 
 /* A failing trial is not an error: the rows are then multiplied in another way. */
-START_TEST(a_fault_at_any_call_gives_one_message) {
+START_TEST(a_fault_at_any_call_of_a_product_gives_one_message) {
     static bench b;
     static float right[MOST], c[MOST];
     static const cudaError_t errors[] = {cudaErrorMemoryAllocation, cudaErrorUnknown};
@@ -498,7 +498,7 @@ int main(void) {
     tcase_add_test(c, products_left_in_fp32_are_counted);
     tcase_add_test(c, memory_for_trials_is_bounded);
     tcase_add_test(c, unknown_precisions_are_refused);
-    tcase_add_loop_test(c, a_fault_at_any_call_gives_one_message, 0, MOODS);
+    tcase_add_loop_test(c, a_fault_at_any_call_of_a_product_gives_one_message, 0, MOODS);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -196,7 +196,7 @@ static void expect_refused(remat_value loss, remat_config config, const char *wo
     ck_says_all(remat_last_error(), words);
 }
 
-START_TEST(invalid_configs_are_refused) {
+START_TEST(invalid_session_configs_are_refused) {
     remat_value loss = language_model();
     remat_config config = REMAT_CONFIG_INIT, wrong;
     expect_refused(REMAT_NONE, config, "loss");
@@ -751,7 +751,7 @@ int main(void) {
     tcase_add_test(tests, ranks_above_8_are_refused);
     tcase_add_loop_test(tests, mixed_directions_of_time_are_refused, 0, 4);
     tcase_add_loop_test(tests, concat_and_slice_check_their_inputs, 0, 10);
-    tcase_add_test(tests, invalid_configs_are_refused);
+    tcase_add_test(tests, invalid_session_configs_are_refused);
     tcase_add_test(tests, only_named_parameters_are_trained);
     tcase_add_test(tests, frozen_layers_cost_nothing);
     tcase_add_test(tests, groups_have_their_own_rates_and_decays);

@@ -353,7 +353,7 @@ static void expect_bits(const outcome *a, const outcome *b, const char *what, ki
     ck_assert_msg(!memcmp(a->parameter, b->parameter, sizeof a->parameter), "%s, %s: parameters", kind_name[k], what);
 }
 
-START_TEST(bits_depend_on_shards_alone) {
+START_TEST(means_depend_on_shards_alone) {
     source s;
     const problem p = random_problem((uint64_t)_i + 100, &s);
     way how = {.ranks = 1,
@@ -374,7 +374,7 @@ START_TEST(bits_depend_on_shards_alone) {
 }
 END_TEST
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(every_plan_has_the_same_mean) {
     source s;
     const problem p = random_problem((uint64_t)_i + 200, &s);
     way how = {.ranks = 1 << below(&s, 2), .micro_steps = 2, .updates = 2, .optimizer = "sgd", .tile = 2};
@@ -548,8 +548,8 @@ int main(void) {
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, parts_match_one_batch_of_pytorch, 0, KINDS);
     tcase_add_loop_test(tests, parts_match_one_batch, 0, rm_cases(300, 2 * KINDS));
-    tcase_add_loop_test(tests, bits_depend_on_shards_alone, 0, rm_cases(100, KINDS));
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, rm_cases(100, KINDS));
+    tcase_add_loop_test(tests, means_depend_on_shards_alone, 0, rm_cases(100, KINDS));
+    tcase_add_loop_test(tests, every_plan_has_the_same_mean, 0, rm_cases(100, KINDS));
     tcase_add_loop_test(tests, equal_parts_have_the_bits_of_a_mean_of_means, 0, CTC);
     tcase_add_loop_test(tests, if_no_target_counts_loss_and_gradients_are_0, 0, CTC);
     tcase_add_test(tests, a_call_reports_the_weight_of_its_loss);

@@ -324,7 +324,7 @@ static void try_budgets(const tagger *t, const trace *kept, remat_config config)
     }
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(callers_loss_has_the_same_bits_in_every_plan) {
     static const char *const strategies[] = {"segments", "sqrt", "lean", "optimal"};
     tagger t = build(_i % 3, false);
     remat_config config = configured();
@@ -534,7 +534,7 @@ START_TEST(callers_gradient_overwrites_no_other_value) {
 }
 END_TEST
 
-START_TEST(nothing_is_allocated_after_the_first_step) {
+START_TEST(callers_loss_allocates_nothing_after_the_first_step) {
     tagger t = build(0, false);
     remat_config config = configured();
     config.strategy = "sqrt";
@@ -584,7 +584,7 @@ START_TEST(calls_in_the_wrong_order_are_refused) {
     expect_invalid(remat_backward(s, NULL), "forward pass");
     CHECKED(remat_forward(s));
     expect_invalid(remat_backward(s, NULL), "written"); /* the last pass consumed its gradient */
-    CHECKED(remat_update(s, 0.1, NULL));                             /* the gradients of the pass before are still there */
+    CHECKED(remat_update(s, 0.1, NULL)); /* the gradients of the pass before are there */
     close_session(&t, s);
 }
 END_TEST
@@ -820,7 +820,7 @@ int main(void) {
     tcase_add_test(tests, carried_states_match_the_built_in_loss);
     tcase_add_loop_test(tests, ranks_match_the_built_in_loss, 0, 3);
     tcase_add_loop_test(tests, input_gradients_are_of_the_ranks_own_batch, 0, 3);
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 6);
+    tcase_add_loop_test(tests, callers_loss_has_the_same_bits_in_every_plan, 0, 6);
     tcase_add_loop_test(tests, gradients_match_double_precision, 0, 3);
     tcase_add_test(tests, heads_are_not_recomputed);
     tcase_add_test(tests, backward_writes_the_other_outputs);
@@ -828,7 +828,7 @@ int main(void) {
     tcase_add_test(tests, half_a_trace_is_refused);
     tcase_add_test(tests, callers_gradient_overwrites_no_other_value);
     tcase_add_test(tests, predicted_time_of_a_head_is_the_same_in_every_plan);
-    tcase_add_test(tests, nothing_is_allocated_after_the_first_step);
+    tcase_add_test(tests, callers_loss_allocates_nothing_after_the_first_step);
     tcase_add_test(tests, calls_in_the_wrong_order_are_refused);
     tcase_add_test(tests, unwritten_parts_of_a_gradient_are_zero);
     tcase_add_test(tests, other_passes_abandon_the_forward_pass);

@@ -88,7 +88,7 @@ static void train(way how, float *numbers, double *loss) {
     remat_graph_free(g);
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(projected_lstms_have_the_same_bits_in_every_plan) {
     static float first[NUMBERS], other[NUMBERS];
     double loss[2][STEPS];
     train(ways[0], first, loss[0]);
@@ -119,7 +119,7 @@ int main(void) {
     Suite *suite = suite_create("projected");
     TCase *tests = tcase_create("projected");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 1, sizeof ways / sizeof *ways);
+    tcase_add_loop_test(tests, projected_lstms_have_the_same_bits_in_every_plan, 1, sizeof ways / sizeof *ways);
     tcase_add_test(tests, a_cut_costs_only_the_carried_states);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

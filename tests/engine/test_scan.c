@@ -124,7 +124,7 @@ START_TEST(cells_of_ops_match_the_built_in_cells) {
 }
 END_TEST
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(cells_of_ops_have_the_same_bits_in_every_plan) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
     static numbers got[2];
     int kind = _i % CELL_KINDS;
@@ -149,7 +149,7 @@ START_TEST(every_plan_has_the_same_bits) {
 }
 END_TEST
 
-START_TEST(states_are_found_by_name) {
+START_TEST(states_of_cells_of_ops_are_found_by_name) {
     static const char *const names[] = {"lstm of ops.0.h", "lstm of ops.0.c", "lstm of ops.1.h", "lstm of ops.1.c"};
     remat_config config = configured();
     config.stateful = true;
@@ -408,7 +408,7 @@ START_TEST(invalid_operands_are_refused) {
 END_TEST
 
 /* Allocations fail while the graph is built, and while a session copies it. */
-START_TEST(failed_allocations_are_reported) {
+START_TEST(failed_allocations_of_scans_are_reported) {
     for (int copied = 0; copied < 2; copied++)
         for (int64_t n = 1;; n++) {
             spoiled r;
@@ -448,15 +448,15 @@ int main(void) {
     TCase *tests = tcase_create("scan");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, cells_of_ops_match_the_built_in_cells, 0, 2 * CELL_KINDS);
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2 * CELL_KINDS);
-    tcase_add_test(tests, states_are_found_by_name);
+    tcase_add_loop_test(tests, cells_of_ops_have_the_same_bits_in_every_plan, 0, 2 * CELL_KINDS);
+    tcase_add_test(tests, states_of_cells_of_ops_are_found_by_name);
     tcase_add_loop_test(tests, cells_of_ops_pass_the_op_check, 0, CELL_KINDS);
     tcase_add_loop_test(tests, random_bodies_pass_the_op_check, 0, 24);
     tcase_add_test(tests, dropout_does_not_depend_on_the_tile);
     tcase_add_test(tests, invalid_cells_are_refused);
     tcase_add_test(tests, invalid_bodies_are_refused);
     tcase_add_test(tests, invalid_operands_are_refused);
-    tcase_add_test(tests, failed_allocations_are_reported);
+    tcase_add_test(tests, failed_allocations_of_scans_are_reported);
     tcase_add_test(tests, null_device_plans_the_same_bytes);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

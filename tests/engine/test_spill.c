@@ -274,7 +274,7 @@ START_TEST(spilling_plans_of_the_planner_have_the_same_bits) {
 END_TEST
 
 /* Spilling adds one thread and nothing else: steps 2..4 call no malloc, free or mmap. */
-START_TEST(nothing_is_allocated_after_the_first_step) {
+START_TEST(spilling_allocates_nothing_after_the_first_step) {
     const spilling *how = &ways[_i];
     net n = small(NET_LSTM);
     remat_session *s = spilling_session(&n, how, 2);
@@ -428,7 +428,7 @@ int main(void) {
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, spilling_plans_have_the_same_bits, 0, 2 * WAYS * NET_CELLS);
     tcase_add_loop_test(tcase, spilling_plans_of_the_planner_have_the_same_bits, 0, 2);
-    tcase_add_loop_test(tcase, nothing_is_allocated_after_the_first_step, 0, WAYS);
+    tcase_add_loop_test(tcase, spilling_allocates_nothing_after_the_first_step, 0, WAYS);
     tcase_add_loop_test(tcase, a_failing_disk_fails_one_step, 0, 4);
     tcase_add_test(tcase, a_full_disk_is_reported_before_the_first_step);
     tcase_add_test(tcase, null_device_counts_transfers);

@@ -308,7 +308,7 @@ START_TEST(every_strategy_has_the_same_bits) {
 }
 END_TEST
 
-START_TEST(random_plans_have_the_same_bits) {
+START_TEST(sweeps_have_the_same_bits_in_random_plans) {
     net n;
     size_t bytes;
     remat_value loss = build(_i, &n);
@@ -574,7 +574,7 @@ int main(void) {
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, networks_have_the_expected_sweeps, 0, NETWORKS);
     tcase_add_loop_test(tests, every_strategy_has_the_same_bits, 0, NETWORKS);
-    tcase_add_loop_test(tests, random_plans_have_the_same_bits, 0, NETWORKS);
+    tcase_add_loop_test(tests, sweeps_have_the_same_bits_in_random_plans, 0, NETWORKS);
     tcase_add_test(tests, leaner_stages_save_the_fewest_bytes);
     tcase_add_loop_test(tests, tiles_change_only_rounding, 0, NETWORKS);
     tcase_add_test(tests, running_statistics_are_written_once_per_step);

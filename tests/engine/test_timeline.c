@@ -299,7 +299,7 @@ START_TEST(without_recomputation_no_point_recomputes) {
 END_TEST
 
 /* Every failing allocation is reported, and nothing leaks (the sanitizers check). */
-START_TEST(failed_allocations_are_reported) {
+START_TEST(failed_allocations_of_timelines_are_reported) {
     remat_config config = configured(&nets[3], &choices[1]);
     config.device = "null";
     config.spill_dir = ".";
@@ -334,7 +334,7 @@ int main(void) {
     tcase_add_test(tests, tracing_changes_no_bits);
     tcase_add_loop_test(tests, every_point_is_a_plan, 0, NETS);
     tcase_add_test(tests, without_recomputation_no_point_recomputes);
-    tcase_add_test(tests, failed_allocations_are_reported);
+    tcase_add_test(tests, failed_allocations_of_timelines_are_reported);
     Suite *suite = suite_create("engine/report/timeline");
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -113,7 +113,7 @@ static unsigned char *gradients(kind k, remat_config config, double *loss, size_
     return all;
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(weighted_losses_have_the_same_bits_in_every_plan) {
     static const struct {
         const char *strategy;
         int64_t segments;
@@ -290,7 +290,7 @@ static void refused(double smoothing, bool weights, const char *part) {
     ck_says_all(remat_last_error(), part);
     remat_graph_free(g);
 }
-START_TEST(invalid_arguments_are_refused) {
+START_TEST(invalid_weighted_losses_are_refused) {
     refused(0, true, "class_weights|f32 (6)");
     refused(2, false, "label smoothing|2");
 }
@@ -311,7 +311,7 @@ int main(void) {
     Suite *suite = suite_create("weighted loss");
     TCase *tests = tcase_create("weighted loss");
     tcase_add_loop_test(tests, loss_is_the_weighted_mean_over_all_tiles, 1, T + 1);
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, IGNORING, KINDS);
+    tcase_add_loop_test(tests, weighted_losses_have_the_same_bits_in_every_plan, IGNORING, KINDS);
     tcase_add_test(tests, equal_weights_give_the_unweighted_loss);
     tcase_add_test(tests, inference_uses_the_weights);
     tcase_add_test(tests, if_no_target_counts_the_loss_is_0);
@@ -319,7 +319,7 @@ int main(void) {
     tcase_add_test(tests, ignored_targets_may_be_written);
     tcase_add_test(tests, ignored_targets_are_refused_if_another_layer_reads_them);
     tcase_add_test(tests, loss_of_the_last_step_is_weighted);
-    tcase_add_test(tests, invalid_arguments_are_refused);
+    tcase_add_test(tests, invalid_weighted_losses_are_refused);
     tcase_add_loop_test(tests, invalid_value_handles_are_refused, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

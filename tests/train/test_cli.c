@@ -164,7 +164,7 @@ START_TEST(a_full_disk_keeps_the_earlier_gradients) {
     int status = run_program("train --data=%s " SMALL "--steps=1 --dump-grads=%s", text, dump);
     setrlimit(RLIMIT_FSIZE, &old);
     ck_assert_int_eq(status, 0);
-    ck_says_all(program_errors, "without its gradients");
+    ck_says_all(program_errors, "without|gradients");
     ck_assert_int_eq(stat(dump, &after), 0);
     ck_assert(before.st_ino == after.st_ino && before.st_size == after.st_size && after.st_size > 2000);
 }
@@ -199,7 +199,7 @@ static void need_text(const char *path, size_t bytes) {
 
 /* A file is first written under a temporary name. The program does not follow a link placed there, not even to a
  * pipe. */
-START_TEST(planted_links_are_not_followed) {
+START_TEST(outputs_do_not_follow_planted_links) {
     static const char *const target[] = {"/dev/null", "pipe"}, *const name[] = {"p.csv", "g.safetensors", "p.svg"};
     const char *st = in_scratch("st"), *text = make_text("text", 4096);
     bool draws = !system("command -v gnuplot >/dev/null 2>&1");
@@ -338,7 +338,7 @@ START_TEST(advice_fits_a_resumed_run) {
     static const char *const commands[] = {"train", "plan"};
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run_program("%s --resume=%s --memory-budget=20KB", commands[i], st), 2);
-        ck_says_all(program_errors, "is the least that would do");
+        ck_says_all(program_errors, "\n  --memory-budget=");
         ck_says_all(program_errors, "--memory-budget=20KB");
         ck_assert_msg(!strstr(program_errors, "--tile") && !strstr(program_errors, "--batch"), "%s", program_errors);
         ck_says_all(program_errors, "resume");
@@ -829,7 +829,7 @@ int main(void) {
     tcase_add_test(tests, bf16_is_refused_without_effect);
     tcase_add_test(tests, a_full_disk_ends_a_run_cleanly);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
-    tcase_add_test(tests, planted_links_are_not_followed);
+    tcase_add_test(tests, outputs_do_not_follow_planted_links);
     tcase_add_test(tests, existing_files_are_not_overwritten);
     tcase_add_test(tests, plan_predicts_the_run);
     tcase_add_test(tests, parameters_are_counted);

@@ -201,7 +201,7 @@ START_TEST(images_are_sequences_of_rows) {
     open_fails("classify", source, REMAT_INVALID, "--labels=FILE");
     source.labels = make_file("l", labels, sizeof labels);
     source.data = make_npy("x.npy", "|u1", "(2, 3)", image, 6);
-    open_fails("classify", source, REMAT_INVALID, "--rows is for IDX images");
+    open_fails("classify", source, REMAT_INVALID, "--rows|IDX");
 }
 END_TEST
 

@@ -161,15 +161,15 @@ END_TEST
 /* Products that stay in fp32 are reported once, after the first step. */
 START_TEST(products_in_fp32_are_reported) {
     expect(0, "train " NET "--steps=3 --device=cuda --precision=bf16");
-    expect_words("products in bf16");
-    ck_assert_msg(!strstr(printed(), "in spite of"), "%s", printed());
+    expect_words("products|bf16");
+    ck_assert_msg(!strstr(printed(), "--precision="), "%s", printed());
     setenv("FAKE_LT", "16", 1); /* FAKE_LT_NO_TENSOR_CORES */
     expect(0, "train " NET "--steps=3 --device=cuda --precision=bf16");
     expect_words("fp32|--precision=bf16");
-    const char *first = strstr(printed(), "in spite of");
-    ck_assert_msg(!strstr(first + 1, "in spite of"), "%s", printed());
+    const char *first = strstr(printed(), "--precision=");
+    ck_assert_msg(!strstr(first + 1, "--precision="), "%s", printed());
     expect(0, "train " NET "--steps=3 --device=cuda");
-    ck_assert_msg(!strstr(printed(), "in spite of"), "%s", printed());
+    ck_assert_msg(!strstr(printed(), "--precision="), "%s", printed());
     unsetenv("FAKE_LT");
 }
 END_TEST
@@ -180,7 +180,7 @@ START_TEST(ranks_on_gpus_match_ranks_on_cpus) {
     expect(0, "train " NET "--steps=4 --devices=cpu:2 --device=cpu");
     double cpu = last_loss();
     expect(0, "train " NET "--steps=4 --devices=0,1 --bucket-cap-mb=0.001");
-    expect_words("2 ranks over nccl");
+    expect_words("2 ranks|nccl");
     expect_words("device cuda");
     double cuda = last_loss();
     ck_assert_msg(fabs(cuda - cpu) <= 1e-4 * fabs(cpu), "%g, on the CPU %g", cuda, cpu);

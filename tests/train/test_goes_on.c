@@ -91,9 +91,8 @@ START_TEST(changed_data_end_a_run_after_a_save) {
     read_back(err, program_errors, sizeof program_errors);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", program_errors);
     steps = count(read_text(b, metrics, sizeof metrics), "\"event\":\"step\"");
-    snprintf(step, sizeof step, "; step %d is saved in ", steps);
-    ck_assert_msg(strstr(program_errors, "it was cut short") && strstr(program_errors, step), "no '%s': %s", step,
-                  program_errors);
+    snprintf(step, sizeof step, "step %d", steps);
+    ck_says_all(program_errors, step);
     make_text("text", 3000), make_text("held", 60);
     if (steps >= 100) return; /* a busy machine */
     ck_runs("train --resume=%s --steps=100 --metrics=%s", st, b);
@@ -117,12 +116,10 @@ START_TEST(ranks_with_changed_data_name_the_last_state) {
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     read_back(err, program_errors, sizeof program_errors);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", program_errors);
-    const char *named = strstr(program_errors, "; nothing was saved since the last training state, ");
-    ck_assert_msg(strstr(program_errors, "it was cut short") && named, "%s", program_errors);
-    ck_assert_int_eq(snprintf(line, sizeof line, "test -f %.*s/state.json", (int)strcspn(strchr(named, ','), "\n") - 2,
-                              strchr(named, ',') + 2) > 0 &&
-                         system(line),
-                     0);
+    const char *named = strstr(program_errors, in_scratch("st/step-"));
+    ck_assert_msg(named, "%s", program_errors);
+    snprintf(line, sizeof line, "test -f %.*s/state.json", (int)strlen(in_scratch("st/step-00000005")), named);
+    ck_assert_int_eq(system(line), 0);
 }
 END_TEST
 

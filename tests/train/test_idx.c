@@ -18,7 +18,7 @@ START_TEST(images_are_read) {
 }
 END_TEST
 
-START_TEST(every_truncation_is_detected) {
+START_TEST(truncated_idx_files_are_detected) {
     for (size_t size = 0; size < sizeof good; size++) ck_assert_int_eq(rm_idx_parse(good, size, "x", &idx), REMAT_IO);
 }
 END_TEST
@@ -30,7 +30,7 @@ static remat_status parse_with(size_t at, uint8_t byte) {
     return rm_idx_parse(bad, sizeof bad, "x.idx", &idx);
 }
 
-START_TEST(headers_are_checked) {
+START_TEST(idx_headers_are_checked) {
     ck_fails(parse_with(0, 1), REMAT_IO, "x.idx|IDX");
     ck_fails(parse_with(2, 0x0d), REMAT_IO, "type 0x0d");
     ck_fails(parse_with(3, 0), REMAT_IO, "0 dimensions");
@@ -53,8 +53,8 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("idx");
     tcase_add_test(tests, images_are_read);
-    tcase_add_test(tests, every_truncation_is_detected);
-    tcase_add_test(tests, headers_are_checked);
+    tcase_add_test(tests, truncated_idx_files_are_detected);
+    tcase_add_test(tests, idx_headers_are_checked);
     tcase_add_test(tests, sizes_do_not_overflow);
     return run_suite("train/idx", tests);
 }

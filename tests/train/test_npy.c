@@ -98,7 +98,7 @@ START_TEST(c_and_fortran_order_are_read) {
 }
 END_TEST
 
-START_TEST(every_truncation_is_detected) {
+START_TEST(truncated_npy_files_are_detected) {
     size_t size = make(1, FLOATS, 24);
     for (size_t cut = 0; cut < size; cut++) ck_assert_int_eq(rm_npy_parse(file, cut, "x", &array), REMAT_IO);
     ck_assert_int_eq(rm_npy_parse(file, size + 1, "x", &array), REMAT_IO);
@@ -118,7 +118,7 @@ START_TEST(headers_of_python_2_are_read) {
 }
 END_TEST
 
-START_TEST(headers_are_checked) {
+START_TEST(npy_headers_are_checked) {
     static const char *const refused[][2] = {
         {"'|O'", "Python objects"},       {"'<c8'", "x.real, x.imag"},
         {"'<U7'", "return_inverse"},      {"'|S7'", "return_inverse"},
@@ -152,8 +152,8 @@ int main(void) {
     tcase_add_test(tests, floats_are_read);
     tcase_add_test(tests, every_type_is_read_in_every_byte_order);
     tcase_add_test(tests, c_and_fortran_order_are_read);
-    tcase_add_test(tests, every_truncation_is_detected);
+    tcase_add_test(tests, truncated_npy_files_are_detected);
     tcase_add_test(tests, headers_of_python_2_are_read);
-    tcase_add_test(tests, headers_are_checked);
+    tcase_add_test(tests, npy_headers_are_checked);
     return run_suite("train/npy", tests);
 }

@@ -108,7 +108,7 @@ static const char *flags(const char *more) {
     return text;
 }
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(image_models_have_the_same_bits_in_every_plan) {
     static const char *const plans[] = {"--checkpoint=sqrt", "--checkpoint-segments=7",
                                         "--checkpoint=lean --loader-threads=2"};
     make_data();
@@ -377,7 +377,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("pictures_run");
-    tcase_add_test(tests, every_plan_has_the_same_bits);
+    tcase_add_test(tests, image_models_have_the_same_bits_in_every_plan);
     tcase_add_loop_test(tests, resumed_image_run_has_the_same_bits, 0, 2);
     tcase_add_test(tests, sync_batchnorm_matches_one_rank);
     tcase_add_test(tests, unet_predicts_a_class_per_pixel);

@@ -227,8 +227,7 @@ START_TEST(other_data_is_refused) {
     ck_runs("train --data=%s " FLAGS "--steps=2 --save=%s", text, st);
     const char *other = make_zeros("other", 8192);
     ck_refuses(2, "data|checksum", "train --resume=%s --data=%s --steps=4", st, other);
-    ck_assert_msg(strstr(program_errors, "/other has as many") && strstr(program_errors, "st/step-00000002 was saved"),
-                  "%s", program_errors);
+    ck_assert_msg(says_all(program_errors, "/other|st/step-00000002"), "%s", program_errors);
     ck_runs("train --resume=%s --data=%s --steps=4", st, same);
     make_zeros("same", 8192);
     ck_refuses(2, "data|checksum", "train --resume=%s --steps=6", st);
@@ -275,17 +274,14 @@ START_TEST(the_state_before_a_damaged_one_is_named) {
     snprintf(newest, sizeof newest, "%s/step-00000003/%s", st, files[_i % 3]);
     ck_runs("train --data=%s " FLAGS "--steps=3 --save-every=1 --keep=0 --save=%s", text, st);
     (_i < 3 ? damage : lose)(newest, _i == 0);
-    snprintf(
-        said, sizeof said,
-        "; the one before it is %1$s/step-00000002: move %1$s/step-00000003 away, and --resume=%1$s goes on from there",
-        st);
+    snprintf(said, sizeof said, "%1$s/step-00000002|%1$s/step-00000003|--resume=%1$s", st);
     ck_refuses(1, said, "train --resume=%s --steps=4", st);
     ck_refuses(1, said, "plan --resume=%s", st);
     ck_refuses(1, said, "eval --resume=%s --data=%s", st, text);
     ck_refuses(1, "step-00000003", "train --resume=%s/step-00000003 --steps=4", st);
     damage(in_scratch("st/step-00000002/model.safetensors"), false); /* skipped */
     ck_refuses(1, "step-00000001", "train --resume=%s --steps=4", st);
-    ck_says_all(program_errors, "st/step-00000001: move ");
+    ck_says_all(program_errors, "st/step-00000001|move");
     snprintf(command, sizeof command, "mv %1$s/step-00000003 %1$s/step-00000002 %2$s", st, scratch());
     ck_assert_int_eq(system(command), 0);
     ck_runs("train --resume=%s --steps=2", st);

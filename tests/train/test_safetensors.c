@@ -169,7 +169,7 @@ START_TEST(written_arrays_are_read_back) {
 }
 END_TEST
 
-START_TEST(every_truncation_is_detected) {
+START_TEST(truncated_safetensors_are_detected) {
     float a[6] = {0}, b[2] = {0};
     const char *path = write_two("cut.safetensors", a, b);
     struct stat about;
@@ -191,6 +191,6 @@ int main(void) {
     tcase_add_test(tests, hostile_headers_are_refused);
     tcase_add_test(tests, lengths_are_checked);
     tcase_add_test(tests, written_arrays_are_read_back);
-    tcase_add_test(tests, every_truncation_is_detected);
+    tcase_add_test(tests, truncated_safetensors_are_detected);
     return run_suite("train/safetensors", tests);
 }

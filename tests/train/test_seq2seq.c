@@ -99,7 +99,7 @@ static int64_t read_gradient(const fixture *f, int64_t i, float data[MOST], rema
     return (int64_t)info->bytes;
 }
 
-START_TEST(loss_and_gradients_match_pytorch) {
+START_TEST(seq2seq_matches_pytorch) {
     fixture f = start(_i / PLANS, _i % PLANS);
     float data[MOST];
     remat_step_result r;
@@ -116,7 +116,7 @@ START_TEST(loss_and_gradients_match_pytorch) {
 }
 END_TEST
 
-START_TEST(padding_changes_no_bit) {
+START_TEST(padding_of_lines_changes_no_bit) {
     fixture f = start(_i, 1);
     static float before[64][MOST];
     float after[MOST];
@@ -725,8 +725,8 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("seq2seq");
-    tcase_add_loop_test(tests, loss_and_gradients_match_pytorch, 0, 2 * PLANS);
-    tcase_add_loop_test(tests, padding_changes_no_bit, 0, 2);
+    tcase_add_loop_test(tests, seq2seq_matches_pytorch, 0, 2 * PLANS);
+    tcase_add_loop_test(tests, padding_of_lines_changes_no_bit, 0, 2);
     tcase_add_test(tests, exact_lines_are_counted);
     tcase_add_test(tests, lines_become_pairs);
     tcase_add_test(tests, windows_line_ends_are_read);

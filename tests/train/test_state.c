@@ -81,8 +81,8 @@ static int count_entries(const char *directory, const char *prefix) {
     return count;
 }
 
-/* ---- Dying: these replace the C library's functions, and end the process at the n-th call. A file that is being synced
- * then loses its second half, as in a power cut. ---- */
+/* ---- Dying: these replace the C library's functions, and end the process at the n-th call. A file that is being
+ * synced then loses its second half, as in a power cut. ---- */
 
 static int die_at;                   /* 0: never */
 static int rename_error, sync_error; /* 0: none; sync_error: for directories */
@@ -717,9 +717,8 @@ START_TEST(damaged_states_are_skipped) {
     ck_assert_int_eq(count_entries(in_scratch("st"), "step-"), 5);
     rm_state_store_close(&store);
     ck_assert_str_eq(goes_on_from(JOB), "step-00000001");
-    ck_assert_msg(strstr(note, "step-00000005/model.safetensors is not as it was saved") &&
-                      strstr(note, "damaged-step-00000005") && strstr(note, "older ones") && !strchr(note, '\n'),
-                  "%s", note);
+    ck_says_all(note, "step-00000005/model.safetensors|damaged-step-00000005|older");
+    ck_assert_msg(!strchr(note, '\n'), "%s", note);
     ck_assert_int_eq(count_entries(in_scratch("st"), "step-"), 1);
     ck_assert_int_eq(count_entries(in_scratch("st"), "damaged-step-"), 4);
     ck_ok(rm_state_restore(in_scratch("st/step-00000001"), &point, true, b.session));

@@ -143,7 +143,7 @@ START_TEST(losses_and_gradients_match_pytorch) {
 }
 END_TEST
 
-START_TEST(padding_changes_no_bit) {
+START_TEST(padding_of_tags_changes_no_bit) {
     static float clean[1 + ARRAYS][MOST], other[1 + ARRAYS][MOST];
     for (int spoilt = 0; spoilt < 2; spoilt++) {
         fixture f;
@@ -231,7 +231,7 @@ static void check_header(const char *state) {
 }
 
 /* The last batch of 4 is short, and 6 timesteps are not a multiple of the tile of 4. */
-START_TEST(eval_scores_what_predict_writes) {
+START_TEST(eval_scores_predicted_tags) {
     static const char *const models[] = {"lstm --bidirectional", "gru", "mingru", "lstm --ignore-index=1"};
     double loss, accuracy;
     make_data();
@@ -379,7 +379,7 @@ START_TEST(lengths_have_the_same_bits_in_every_plan) {
 END_TEST
 
 /* Timesteps after the longest sample of a batch have no effect. */
-START_TEST(short_samples_match_short_arrays) {
+START_TEST(short_tagged_samples_match_short_arrays) {
     static const int32_t three[N] = {3, 1, 2, 3, 3, 2, 1};
     float x[N][3][F];
     int32_t y[N][3];
@@ -425,7 +425,7 @@ START_TEST(ranks_are_weighted_by_timesteps) {
 END_TEST
 
 /* The same bits with truncated windows, with targets at all timesteps or at the last one, and after a resume. */
-START_TEST(plans_and_resumes_have_the_same_bits) {
+START_TEST(taggers_have_the_same_bits_in_plans_and_resumes) {
     static const char *const ways[] = {"", "--bidirectional", "--tbptt=2", "--tbptt=4:2"};
     char run[800], command[600];
     make_data();
@@ -454,7 +454,7 @@ START_TEST(a_local_pattern_is_learned) {
 }
 END_TEST
 
-START_TEST(unsuitable_labels_are_refused) {
+START_TEST(unsuitable_tags_are_refused) {
     static const struct {
         const char *shape, *flags, *sentence;
         size_t count;
@@ -498,7 +498,7 @@ START_TEST(labels_are_checked_before_the_ends_only) {
 END_TEST
 
 /* Other labels must not change the kind of a saved model's outputs. */
-START_TEST(labels_of_another_kind_are_refused) {
+START_TEST(tags_of_another_kind_are_refused) {
     make_data();
     const char *a = in_scratch("a"), *b = in_scratch("b"),
                *one = make_npy("one.npy", "<i4", "(7,)", (int32_t[]){0, 1, 2, 0, 1, 2, 0}, 28);
@@ -520,18 +520,18 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("tags");
     tcase_add_loop_test(tests, losses_and_gradients_match_pytorch, 0, QUESTIONS);
-    tcase_add_loop_test(tests, padding_changes_no_bit, 0, (QUESTIONS - 1) * PLANS);
-    tcase_add_loop_test(tests, eval_scores_what_predict_writes, 0, 4);
+    tcase_add_loop_test(tests, padding_of_tags_changes_no_bit, 0, (QUESTIONS - 1) * PLANS);
+    tcase_add_loop_test(tests, eval_scores_predicted_tags, 0, 4);
     tcase_add_loop_test(tests, lengths_are_used_everywhere, 0, 4);
     tcase_add_loop_test(tests, regression_targets_end_with_their_samples, 0, 4);
     tcase_add_test(tests, masks_count_in_the_budget);
     tcase_add_loop_test(tests, lengths_have_the_same_bits_in_every_plan, 0, 3);
-    tcase_add_test(tests, short_samples_match_short_arrays);
+    tcase_add_test(tests, short_tagged_samples_match_short_arrays);
     tcase_add_loop_test(tests, ranks_are_weighted_by_timesteps, 0, 2);
     tcase_add_test(tests, labels_are_checked_before_the_ends_only);
-    tcase_add_loop_test(tests, plans_and_resumes_have_the_same_bits, 0, 4);
+    tcase_add_loop_test(tests, taggers_have_the_same_bits_in_plans_and_resumes, 0, 4);
     tcase_add_test(tests, a_local_pattern_is_learned);
-    tcase_add_test(tests, unsuitable_labels_are_refused);
-    tcase_add_test(tests, labels_of_another_kind_are_refused);
+    tcase_add_test(tests, unsuitable_tags_are_refused);
+    tcase_add_test(tests, tags_of_another_kind_are_refused);
     return run_suite("train/tags", tests);
 }

@@ -164,7 +164,7 @@ END_TEST
 
 /* ---- The program ------------------------------------------------------------------------------------------------ */
 
-START_TEST(every_plan_has_the_same_bits) {
+START_TEST(tied_models_have_the_same_bits_in_every_plan) {
     const char *text = make_text("text", 4096), *st = in_scratch("st");
     ck_runs("train --tie-embeddings --data=%s " SMALL "--steps=4 --metrics=%s", text, in_scratch("a.jsonl"));
     ck_runs("train --tie-embeddings --data=%s " SMALL "--steps=4 --metrics=%s --checkpoint-segments=3", text,
@@ -240,7 +240,7 @@ int main(void) {
     tcase_add_test(tests, files_may_have_either_name);
     tcase_add_test(tests, head_of_gpt2_is_compared_with_the_embedding);
     tcase_add_test(tests, non_causal_masks_are_refused);
-    tcase_add_test(tests, every_plan_has_the_same_bits);
+    tcase_add_test(tests, tied_models_have_the_same_bits_in_every_plan);
     tcase_add_test(tests, weights_imply_an_untied_head);
     tcase_add_test(tests, weights_imply_tied_embeddings);
     tcase_add_test(tests, unsupported_tying_is_refused);

@@ -164,7 +164,7 @@ START_TEST(segments_change_no_bit) {
                 y_path, states[i], ways[i]);
     }
     ck_runs("report %s %s", states[0], states[1]);
-    ck_says_all(program_output, "identical, to the last bit");
+    ck_says_all(program_output, "identical");
 }
 END_TEST
 
@@ -187,8 +187,8 @@ static const struct {
     const char *says;
 } rows[] = {{{1, 0, -1, -1}, "label 0|sample 1|1..3|blank|-1"},
             {{1, 4, -1, -1}, "label 4|sample 1|1..3"},
-            {{1, -1, 2, -1}, "sample 1 has a label behind -1, which ends its row"},
-            {{2, 2, 2, -1}, "sample 1 has 3 labels, which need 5 timesteps, and there are 4: give longer samples"}};
+            {{1, -1, 2, -1}, "sample 1|label|-1"},
+            {{2, 2, 2, -1}, "sample 1|3 labels|5 timesteps|4"}};
 
 START_TEST(invalid_rows_of_labels_are_refused) {
     float few[2 * 4] = {0};

@@ -76,7 +76,7 @@ static void check_file(const char *state, const char *shape) {
 }
 
 /* The last batch of 4 is short, and 6 timesteps are not a multiple of the tile of 4. */
-START_TEST(eval_scores_what_predict_writes) {
+START_TEST(eval_scores_predicted_numbers) {
     static const char *const losses[] = {"mse", "mae", "huber", "bce"};
     static const char *const models[] = {"lstm", "gru --bidirectional", "mingru", "lstm"};
     int kind = _i % KINDS, loss = _i / KINDS;
@@ -116,7 +116,7 @@ START_TEST(a_wave_is_forecast) {
 END_TEST
 
 /* The same bits for every plan, with truncated windows, and after a resume. */
-START_TEST(plans_and_resumes_have_the_same_bits) {
+START_TEST(regressions_have_the_same_bits_in_plans_and_resumes) {
     char run[800];
     make_data();
     const char *labels = make_labels(2), *a = in_scratch("a"), *b = in_scratch("b");
@@ -134,7 +134,7 @@ END_TEST
 
 /* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
-START_TEST(unsuitable_labels_are_refused) {
+START_TEST(unsuitable_numbers_are_refused) {
     static const struct {
         const char *shape, *flags, *sentence;
         int count;
@@ -167,7 +167,7 @@ START_TEST(unsuitable_labels_are_refused) {
 END_TEST
 
 /* Other labels must not change the kind of a saved model's outputs. */
-START_TEST(labels_of_another_kind_are_refused) {
+START_TEST(numbers_of_another_kind_are_refused) {
     make_data();
     const char *state = in_scratch("st"), *labels = make_labels(2);
     ck_runs("train " SMALL "--data=%s --labels=%s --steps=1 --save=%s", data_path, labels, state);
@@ -258,12 +258,12 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("values");
-    tcase_add_loop_test(tests, eval_scores_what_predict_writes, 0, 4 * KINDS);
+    tcase_add_loop_test(tests, eval_scores_predicted_numbers, 0, 4 * KINDS);
     tcase_add_test(tests, allow_nan_accepts_nan_in_data);
     tcase_add_test(tests, a_wave_is_forecast);
-    tcase_add_loop_test(tests, plans_and_resumes_have_the_same_bits, 0, 2);
-    tcase_add_test(tests, unsuitable_labels_are_refused);
-    tcase_add_test(tests, labels_of_another_kind_are_refused);
+    tcase_add_loop_test(tests, regressions_have_the_same_bits_in_plans_and_resumes, 0, 2);
+    tcase_add_test(tests, unsuitable_numbers_are_refused);
+    tcase_add_test(tests, numbers_of_another_kind_are_refused);
     tcase_add_test(tests, weights_imply_task_and_outputs);
     tcase_add_test(tests, weights_of_other_tasks_are_refused);
     return run_suite("train/values", tests);
