@@ -141,7 +141,7 @@ pages() ( # in reading order: a line may need the output of an earlier one
 )
 helps() { # their examples start with two spaces, and have a flag
     local name
-    { remat --help && for name in train plan eval predict sample report place info launch; do remat $name --help; done; } |
+    { remat --help && for name in train plan eval predict sample report info launch; do remat $name --help; done; } |
         sed -n 's/^  \(remat [a-zA-Z]* .*\)/    \1/p' | grep -e ' --' | awk -f "$here/command_lines.awk" | sed 's/^[^\t]*/--help/'
     remat help --man | sed -n '/^.SH EXAMPLES/,/^.SH SEE/p' | sed 's/\\//g; s/^remat/    remat/' | awk -f "$here/command_lines.awk" |
         sed 's/^[^\t]*/the manual/'
@@ -152,7 +152,7 @@ while IFS=$'\t' read -r where command; do take "$where" "$command"; done <"$work
 [[ $(wc -l <"$work/lines") -gt 150 ]] || fail command_lines.awk "pages" "too few lines were found"
 # Every flag on a page, in a table or in the text, belongs to remat, to a script, or to another program in this list.
 others="cflags cpus-per-task host install libs logdir multi-prog nodes nproc_per_node ntasks-per-node output-on-failure prefix shm-size signal
-    table use-env"
+    table use-env no-python"
 {
     remat help --man | sed 's/\\//g'
     cat "$source"/bench/*.py "$source"/bench/*.sh "$source"/scripts/*.sh "$source"/tests/gpu/run.sh "$source"/examples/large_batch/run.py

@@ -110,7 +110,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     int64_t layers = rm_weights_layers(file, "h.", ".attn.c_attn.weight");
     (void)name;
     if (!wpe || wpe->rank != 2) return false;
-    if (wte) out->outputs = wte->dim[0];
+    if (wte && wte->rank == 2) out->outputs = wte->dim[0];
     rm_found_number(out, "positions", wpe->dim[0]);
     if (head && wte && !rm_weights_same(file, head, wte)) rm_found_switch(out, "no-tie", true);
     if (layers) rm_found_number(out, "layers", layers);

@@ -129,7 +129,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
                 rm_weights_layers(file, "layer3.", last) == net->blocks[2];
     if (!same) return false;
     rm_found_text(out, "stem", stem && stem->rank == 4 && stem->dim[2] == 3 ? "cifar" : "imagenet");
-    if (head) out->outputs = head->dim[0]; /* which is called fc: weights.h */
+    if (head && head->rank == 2) out->outputs = head->dim[0]; /* which is called fc: weights.h */
     return true;
 }
 

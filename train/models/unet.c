@@ -120,10 +120,10 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     const rm_st_array *head = rm_weights_named(file, "outc.conv.weight");
     int64_t levels = rm_weights_layers(file, "down", ".maxpool_conv.1.double_conv.0.weight") - 1; /* from 1 on */
     (void)name;
-    if (!first) return false;
+    if (!first || first->rank != 4) return false;
     if (levels > 0) rm_found_number(out, "layers", levels);
     rm_found_number(out, "hidden", first->dim[0]);
-    if (head) out->outputs = head->dim[0];
+    if (head && head->rank == 4) out->outputs = head->dim[0];
     return true;
 }
 
