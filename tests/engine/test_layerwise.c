@@ -93,6 +93,7 @@ static const remat_config configurations[] = {
 START_TEST(lars_scales_arrays_by_their_norms) {
     static const double rates[] = {0.5, 1, 2, 2, 0.25, 0.125};
     remat_config c = configurations[_i];
+    c.struct_bytes = sizeof c;
     c.device = "cpu", c.strategy = "none", c.recompute = "auto", c.threads = 1, c.optimizer = "lars";
     c.beta1 = 0.9, c.beta2 = 0.999, c.trust_coefficient = 0.05;
     remat_session *s = open_session(&c, 0);

@@ -20,7 +20,7 @@ static int train_within(uint64_t mib, int threads) {
 static void expect_training_or_a_limit(uint64_t mib, int threads) {
     int status = train_within(mib, threads);
     if (!status) return;
-    const char *named = strstr(program_errors, "raise it (ulimit -v ");
+    const char *named = strstr(program_errors, "(ulimit -v ");
     ck_assert_msg(status == 1 && named && strchr(program_errors, '\n')[1] == 0, "%llu MiB, %d threads: exit %d: %s",
                   (unsigned long long)mib, threads, status, program_errors);
     unsigned long long enough = strtoull(strpbrk(named, "0123456789"), NULL, 10) / 1024;
