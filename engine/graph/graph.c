@@ -29,6 +29,7 @@ void remat_graph_free(remat_graph *graph) {
     for (int32_t i = 0; graph->node && i < graph->n_nodes; i++) {
         rm_free(graph->node[i].own_op);
         rm_free(graph->node[i].attr);
+        rm_free(graph->node[i].state);
     }
     rm_free(graph->value);
     rm_free(graph->node);
@@ -251,7 +252,7 @@ void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, r
                    remat_desc *state) {
     input_descs(graph, node, tau, x);
     *y = rm_value_desc(graph, node->y, tau);
-    memcpy(state, node->state, sizeof node->state);
+    for (int k = 0; k < node->op->n_state; k++) state[k] = node->state[k];
 }
 
 static remat_status check_node(const remat_graph *graph, const rm_node *node, int64_t tau, remat_device_kind device) {
@@ -371,6 +372,17 @@ static remat_status check_result(const remat_op *op, bool sequence, remat_desc *
     return op->time == REMAT_TIME_FULL ? REMAT_OK : check_tile(op, x, attr, *y, state);
 }
 
+/* Gives the node its own copies. Without attributes, or states, it has NULL: ops may ask. On an error the caller frees both. */
+static remat_status own_data(rm_node *node, const void *attr, const remat_desc *state) {
+    size_t state_bytes = (size_t)node->op->n_state * sizeof *state;
+    node->attr = node->attr_bytes ? rm_malloc(node->attr_bytes) : NULL;
+    node->state = state_bytes ? rm_malloc(state_bytes) : NULL;
+    REQUIRE((node->attr || !node->attr_bytes) && (node->state || !state_bytes), MEMORY, "out of memory for a node");
+    if (node->attr) memcpy(node->attr, attr, node->attr_bytes);
+    if (node->state) memcpy(node->state, state, state_bytes);
+    return REMAT_OK;
+}
+
 static remat_status add_node(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr, int32_t *id) {
     remat_desc descs[REMAT_MAX_INPUTS], y = rm_desc_make(REMAT_F32, 0, NULL), state[REMAT_MAX_STATES] = {{0}};
     bool needs_gradient = false, sequence, reversed;
@@ -389,24 +401,21 @@ static remat_status add_node(remat_graph *graph, const remat_op *op, const int32
     TRY(check_result(op, sequence, descs, attr, &y, state));
     rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
-    memcpy(node.state, state, sizeof node.state);
     TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
-    if (node.attr_bytes) {
-        node.attr = rm_malloc(node.attr_bytes);
-        REQUIRE(node.attr, MEMORY, "out of memory for a node");
-        memcpy(node.attr, attr, node.attr_bytes);
-    }
     bool keeps_time = op->time == REMAT_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
-    remat_status status = add_value(graph, NULL,
-                                    (rm_value){.origin = RM_VALUE_RESULT,
-                                               .desc = y,
-                                               .sequence = keeps_time,
-                                               .reversed = keeps_time && reversed != (op->time == REMAT_TIME_REVERSE),
-                                               .needs_gradient = needs_gradient,
-                                               .node = graph->n_nodes},
-                                    &node.y);
+    remat_status status = own_data(&node, attr, state);
+    if (!status)
+        status = add_value(graph, NULL,
+                           (rm_value){.origin = RM_VALUE_RESULT,
+                                      .desc = y,
+                                      .sequence = keeps_time,
+                                      .reversed = keeps_time && reversed != (op->time == REMAT_TIME_REVERSE),
+                                      .needs_gradient = needs_gradient,
+                                      .node = graph->n_nodes},
+                           &node.y);
     if (status) {
         rm_free(node.attr);
+        rm_free(node.state);
         return status;
     }
     graph->node[graph->n_nodes++] = node;
@@ -640,15 +649,13 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
     }
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         rm_node node = graph->node[i];
-        node.attr = node.attr_bytes ? rm_malloc(node.attr_bytes) : NULL; /* none stays none: ops may ask */
-        REQUIRE(node.attr || !node.attr_bytes, MEMORY, "out of memory for a node");
-        if (node.attr) memcpy(node.attr, graph->node[i].attr, node.attr_bytes);
         node.own_op = NULL;
         for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
             if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
             node.x[k] = bytes_of(graph, node.x[k]);
         }
-        copy->node[copy->n_nodes++] = node;
+        copy->node[copy->n_nodes++] = node; /* the copy frees what it owns from here on */
+        TRY(own_data(&copy->node[i], graph->node[i].attr, graph->node[i].state));
         if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
     }
     return REMAT_OK;

@@ -31,7 +31,7 @@ typedef struct {
         x[REMAT_MAX_INPUTS]; /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
     int32_t seen[REMAT_MAX_INPUTS]; /* as which view of x[i], in a copy, where x[i] is never a view; 0: as it is */
     int32_t y;
-    remat_desc state[REMAT_MAX_STATES]; /* shapes of its op's carried states, which are the same for all tiles */
+    remat_desc *state; /* owned; n_state shapes of its op's carried states, the same for all tiles. NULL: it has none */
     int32_t final[REMAT_MAX_STATES]; /* value ids: the carried states after the last timestep; 0: nobody asked */
     uint32_t key;                    /* for randomness: the node's number in the graph as described, kept by rewrites */
 } rm_node;
@@ -76,7 +76,7 @@ remat_status rm_node_own_op(rm_node *node);
 /* Keeps the last error as the graph's, if it is its first. Returns 0, "no value". */
 int32_t rm_graph_mistake(remat_graph *graph, remat_status status);
 
-/* The inputs' and the result's shapes as an op sees them for `tau` timesteps (tau = 0: as they are). Nothing is inferred: that was done
+/* The shapes of the inputs, the result and op->n_state states as an op sees them for `tau` timesteps (tau = 0: as they are). Nothing is inferred: that was done
  * when the node was added, and rm_node_check finds out whether a tile's result is a part of the whole. */
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, remat_desc *x, remat_desc *y,
                    remat_desc *state);
