@@ -192,8 +192,9 @@ rm_instruction rm_program_at(const rm_program *program, int32_t n) {
     const rm_packed_instruction *from = &program->item[n];
     const rm_where *where = program->where + from->first;
     rm_instruction to = {.what = from->what, .once = from->once, .node = from->node, .count = from->count};
-    for (int i = 0; i < RM_OPERANDS; i++)
-        if (from->there[i / 64] >> i % 64 & 1) to.operand[i] = *where++;
+    for (int w = 0; w < (RM_OPERANDS + 63) / 64; w++)
+        for (uint64_t there = from->there[w]; there; there &= there - 1)
+            to.operand[64 * w + __builtin_ctzll(there)] = *where++;
     return to;
 }
 

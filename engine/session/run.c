@@ -62,7 +62,7 @@ static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *c
                                                  : f->t0,
                          .t_total = timed ? first->desc.dim[0] : 1,
                          .training = r->training};
-    for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
+    for (int k = 0; k < node->op->n_in; k++) {
         call->x[k] = (remat_tensor){x[k], rm_frame_address(f, &i->x[k])};
         call->dx[k] = (remat_tensor){x[k], rm_frame_address(f, &i->dx[k])};
     }
