@@ -19,10 +19,16 @@ typedef struct {
 
 struct rm_schedule;
 
+/* What of a request changes a strategy's plan: it has one plan for a problem, one for each number of segments, or one
+ * for each budget. */
+typedef enum { RM_ONE_PLAN, RM_PLANS_BY_SEGMENTS, RM_PLANS_BY_BUDGET } rm_strategy_plans;
+
 typedef struct {
     const char *name, *doc;
+    rm_strategy_plans plans;
     /* Appends a whole step to the empty *plan. INVALID: the plan request makes no sense. INFEASIBLE: nothing fits. */
-    remat_status (*propose)(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan, rm_proposal *proposal);
+    remat_status (*propose)(const rm_problem *problem, const rm_plan_request *request, rm_plan *plan,
+                            rm_proposal *proposal);
     /* For strategies that choose among many plans: their own version of rm_schedule_propose (schedule.h). NULL for
      * strategies with a single plan. */
     remat_status (*choose)(const rm_problem *problem, const rm_plan_request *request, struct rm_schedule *schedule);

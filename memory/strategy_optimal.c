@@ -223,6 +223,7 @@ static remat_status propose(const rm_problem *problem, const rm_plan_request *re
 const rm_strategy rm_strategy_optimal = {
     .name = "optimal",
     .doc = "the fastest plan that fits the memory budget",
+    .plans = RM_PLANS_BY_BUDGET,
     .propose = propose,
     .choose = choose,
 };

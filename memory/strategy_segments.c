@@ -9,5 +9,6 @@ static remat_status propose(const rm_problem *problem, const rm_plan_request *re
 const rm_strategy rm_strategy_segments = {
     .name = "segments",
     .doc = "N even segments; all but the last are recomputed, one at a time",
+    .plans = RM_PLANS_BY_SEGMENTS,
     .propose = propose,
 };

@@ -39,7 +39,7 @@ static remat_status add_point(points *p, const char *strategy, const rm_schedule
     return REMAT_OK;
 }
 
-static rm_plan_request wish_of(const remat_session *s) {
+static rm_plan_request request_of(const remat_session *s) {
     return (rm_plan_request){.segments = 1,
                              .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
                              .least_block_bytes = s->evaluation.placement.bytes};
@@ -48,10 +48,10 @@ static rm_plan_request wish_of(const remat_session *s) {
 /* A strategy that cannot serve this session (it would recompute where that is off) has no point. */
 static remat_status add_proposal(points *p, const rm_strategy *strategy, int64_t segments) {
     rm_schedule schedule = {0};
-    rm_plan_request wish = wish_of(p->session);
-    wish.segments = segments;
-    remat_status status = rm_schedule_propose(&p->session->chain.problem, strategy, &wish, &schedule);
-    bool serves = !status && !(wish.no_recompute && schedule.verdict.recomputed_stages);
+    rm_plan_request request = request_of(p->session);
+    request.segments = segments;
+    remat_status status = rm_schedule_propose(&p->session->chain.problem, strategy, &request, &schedule);
+    bool serves = !status && !(request.no_recompute && schedule.verdict.recomputed_stages);
     if (serves) status = add_point(p, strategy->name, &schedule);
     rm_schedule_free(&schedule);
     return status == REMAT_INVALID || status == REMAT_INFEASIBLE ? REMAT_OK : status;
@@ -117,8 +117,8 @@ typedef remat_status make_family(const rm_problem *, const rm_plan_request *, rm
 
 static remat_status add_made_family(points *p, const char *name, make_family *make) {
     rm_family family = {0};
-    rm_plan_request wish = wish_of(p->session);
-    remat_status status = make(&p->session->chain.problem, &wish, &family);
+    rm_plan_request request = request_of(p->session);
+    remat_status status = make(&p->session->chain.problem, &request, &family);
     if (!status) status = add_family(p, name, &family);
     rm_family_free(&family);
     return status;
@@ -140,17 +140,17 @@ static bool copy_times(const rm_chain *chain, rm_chain *copy) {
     return true;
 }
 
-/* What `optimal` does with next to nothing, by standard times: whether a budget is enough is decided by these. */
-static remat_status find_least(const remat_session *s, const rm_strategy *optimal, rm_schedule *least) {
+/* The plan for a budget of one byte, by standard times, which decide whether a budget suffices. */
+static remat_status find_least(const remat_session *s, const rm_strategy *strategy, rm_schedule *least) {
     rm_chain standard;
     rm_rates rates = rm_standard_rates();
-    rm_plan_request wish = wish_of(s);
-    wish.budget_bytes = 1;
+    rm_plan_request request = request_of(s);
+    request.budget_bytes = 1;
     remat_status status = REMAT_MEMORY;
     if (copy_times(&s->chain, &standard)) {
         rm_tier_by_standard(&standard.problem.tier);
         rm_chain_guess_times(&standard, &rates);
-        status = rm_schedule_propose(&standard.problem, optimal, &wish, least);
+        status = rm_schedule_propose(&standard.problem, strategy, &request, least);
     } else {
         rm_fail(status, "out of memory for the times of %lld stages", (long long)s->chain.n_stages);
     }
@@ -191,26 +191,32 @@ static void end_range(points *p) {
     p->range = p->count = kept;
 }
 
-/* The members of `optimal`, with the least there is; the bytes of that are the answer. */
-static remat_status add_optimal(points *p, const rm_strategy *optimal, uint64_t *least_bytes) {
+/* The smallest plan for any budget, whose bytes are the answer, and the larger ones that recompute. */
+static remat_status add_by_budget(points *p, const rm_strategy *strategy, uint64_t *least_bytes) {
     rm_schedule least = {0};
-    remat_status status = find_least(p->session, optimal, &least);
-    if (!status) status = add_point(p, optimal->name, &least);
+    remat_status status = find_least(p->session, strategy, &least);
+    if (!status) status = add_point(p, strategy->name, &least);
     if (!status) *least_bytes = p->item[p->count - 1].budgeted_bytes;
     rm_schedule_free(&least);
-    return status ? status : add_made_family(p, optimal->name, rm_family_recompute);
+    if (!status) status = add_made_family(p, strategy->name, rm_family_recompute);
+    if (!status) drop_below(p, *least_bytes);
+    return status;
 }
 
 /* A strategy's own way, and the session's plan if it is that strategy's. */
 static remat_status add_strategy(points *p, const rm_strategy *strategy, uint64_t *least_bytes) {
     if (strategy == p->session->strategy) TRY(add_point(p, strategy->name, &p->session->training));
-    if (!strcmp(strategy->name, "segments"))
-        TRY(add_segments(p, strategy));
-    else if (!strcmp(strategy->name, "optimal"))
-        TRY(add_optimal(p, strategy, least_bytes));
-    else
+    switch (strategy->plans) {
+    case RM_ONE_PLAN:
         TRY(add_proposal(p, strategy, 1));
-    if (!strcmp(strategy->name, "optimal")) drop_below(p, *least_bytes);
+        break;
+    case RM_PLANS_BY_SEGMENTS:
+        TRY(add_segments(p, strategy));
+        break;
+    case RM_PLANS_BY_BUDGET:
+        TRY(add_by_budget(p, strategy, least_bytes));
+        break;
+    }
     end_range(p);
     return REMAT_OK;
 }

@@ -60,6 +60,13 @@ static const char models[] =
 #undef MODEL
     ;
 
+/* "|none|segments" */
+#define STRATEGY(name) "|" #name
+static const char strategy_names[] =
+#include "memory/strategies.def"
+    ;
+#undef STRATEGY
+
 /* "|lm|classify" and "; lm: next byte of a text; classify: ..." */
 #define TASK(name, help) "|" #name
 static const char task_names[] =
@@ -248,7 +255,7 @@ const rm_option rm_option_table[] = {
 
     INT("checkpoint-segments", session.segments, FIT, RM_REMEMBERED, NULL, 1, HUGE_COUNT,
         "keep activations at N places only and recompute the rest: same losses, less memory"),
-    ONE("checkpoint", session.strategy, FIT, RM_REMEMBERED, "none", "none|segments|sqrt|lean|optimal",
+    ONE("checkpoint", session.strategy, FIT, RM_REMEMBERED, "none", strategy_names + 1,
         "none: keep everything; sqrt: choose N; lean: keep only h; optimal: the fastest that fits --memory-budget"),
     BIG("memory-budget", session.memory_budget, FIT, RM_REMEMBERED, "SIZE",
         "all bytes a step may use, e.g. 512MiB: takes the fastest plan that fits, or says the smallest that would"),

@@ -6,13 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-/* gnuplot's point types: filled shapes, told apart without their colours too. */
+/* Strategies in the order of their points take these in turn: gnuplot's filled shapes, which differ without their colours,
+ * too. */
 static const struct {
-    const char *strategy, *colour;
+    const char *colour;
     int shape;
 } style[] = {
-    {"none", RM_PLOT_INK, 5},   {"segments", RM_PLOT_SKY, 7}, {"sqrt", RM_PLOT_ORANGE, 13},
-    {"lean", RM_PLOT_GREEN, 9}, {"optimal", RM_PLOT_RED, 11}, {"spill", RM_PLOT_PINK, 15},
+    {RM_PLOT_INK, 5}, {RM_PLOT_SKY, 7}, {RM_PLOT_ORANGE, 13}, {RM_PLOT_GREEN, 9}, {RM_PLOT_RED, 11}, {RM_PLOT_PINK, 15},
 };
 enum { STYLES = sizeof style / sizeof style[0] };
 
@@ -105,13 +105,17 @@ static void write_point(const picture *p, const remat_pareto_point *q) {
     fprintf(p->plot.script, "%.9g %.9g\n", (double)q->activations_peak_bytes, height(p, q->step_ns));
 }
 
-static int64_t write_strategy(const picture *p, int i) {
-    int64_t n = 0;
-    fprintf(p->plot.script, "$s%d << END\n", i);
-    for (int64_t k = 0; k < p->count; k++)
-        if (is(&p->point[k], style[i].strategy)) write_point(p, &p->point[k]), n++;
+/* The points of a strategy are neighbours: those from `first` on end here. */
+static int64_t end_of_strategy(const picture *p, int64_t first) {
+    int64_t k = first;
+    while (k < p->count && is(&p->point[k], p->point[first].strategy)) k++;
+    return k;
+}
+
+static void write_strategy(const picture *p, int64_t first) {
+    fprintf(p->plot.script, "$s%lld << END\n", (long long)first);
+    for (int64_t k = first; k < end_of_strategy(p, first); k++) write_point(p, &p->point[k]);
     fprintf(p->plot.script, "END\n");
-    return n;
 }
 
 /* What a given number of bytes buys: level until the next better plan, then down. Points of several strategies come in
@@ -148,20 +152,19 @@ static void write_own(const picture *p) {
 
 static void draw(const picture *p) {
     FILE *out = p->plot.script;
-    int64_t n[STYLES];
     write_memory_axis(p);
     write_time_axis(p);
     write_budget(p);
-    for (int i = 0; i < STYLES; i++) n[i] = write_strategy(p, i);
+    for (int64_t k = 0; k < p->count; k = end_of_strategy(p, k)) write_strategy(p, k);
     write_frontier(p);
     write_own(p);
     fprintf(out, "plot $frontier using 1:2 with fsteps linecolor rgb '#999999' linewidth 1.6 title 'least time for the "
                  "bytes'");
-    for (int i = 0; i < STYLES; i++)
-        if (n[i])
-            fprintf(out,
-                    ", \\\n     $s%d using 1:2 with points pointtype %d pointsize %s linecolor rgb '%s' title '%s'", i,
-                    style[i].shape, style[i].shape == 7 ? "1.0" : "1.3", style[i].colour, style[i].strategy);
+    int i = 0;
+    for (int64_t k = 0; k < p->count; k = end_of_strategy(p, k), i = (i + 1) % STYLES)
+        fprintf(out, ", \\\n     $s%lld using 1:2 with points pointtype %d pointsize %s linecolor rgb '%s' title '%s'",
+                (long long)k, style[i].shape, style[i].shape == 7 ? "1.0" : "1.3", style[i].colour,
+                p->point[k].strategy);
     fprintf(out, "\n");
 }
 
