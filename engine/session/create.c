@@ -29,7 +29,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     REQUIRE(loss >= 0 && loss < graph->n_values, INVALID, "the loss is not a value of this graph");
     REQUIRE(loss || config->inference || config->n_differentiated, INVALID,
             "training needs a loss, or outputs to differentiate (n_differentiated); set inference to run without");
-    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape; what it is made of can be the loss");
+    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape: use the value that it reshapes as the loss");
     REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
             "the loss is not computed by any operation");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
@@ -43,7 +43,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
         REQUIRE(id <= 0 || id >= graph->n_values || !graph->value[id].view_of, INVALID,
-                "output %d is a reshape; what it is made of can be an output", i);
+                "output %d is a reshape: use the value that it reshapes as the output", i);
         REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
                 "output %d is not the result of an operation of this graph", i);
     }

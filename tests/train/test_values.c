@@ -143,7 +143,7 @@ START_TEST(unsuitable_numbers_are_refused) {
                  {"(7,)", "--every-step", "sample|model|timestep", 7},
                  {"(7, 6, 1)", "--values=1", "timestep|model|sample", 42},
                  {"(7, 2)", "--values=3", "2|model|3", 14},
-                 {"(7, 2)", "--tbptt=3", "--tbptt=3 cuts samples into windows", 14},
+                 {"(7, 2)", "--tbptt=3", "--tbptt=3|windows|[N,T,V]", 14},
                  {"(7, 2)", "--label-smoothing=0.1", "--task=lm, classify, copy, s5 or seq2seq", 14}};
     make_data();
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

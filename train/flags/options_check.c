@@ -266,7 +266,8 @@ static remat_status check_null(const rm_options *o, rm_command command) {
                        : o->eval_every             ? "eval-every"
                                                    : NULL;
     if (!is(o->session.device, "null")) return REMAT_OK;
-    REQUIRE(command != RM_EVAL, INVALID, "--device=null computes nothing, so it has no loss to tell: use cpu");
+    REQUIRE(command != RM_EVAL, INVALID,
+            "--device=null does not compute anything, so there is no loss to report: use --device=cpu");
     REQUIRE(command != RM_TRAIN || !flag, INVALID,
             "--device=null computes nothing, and --%s is about what was computed: leave it out, or use --device=cpu",
             flag);
@@ -384,7 +385,9 @@ static remat_status check_tied_head(const rm_options *o) {
 remat_status rm_options_check(const rm_options *o, rm_command command) {
     const rm_task *task = rm_task_find(o->task);
     REQUIRE(!o->model.bidirectional || !task->next_token, INVALID,
-            "--bidirectional reads what comes next, and --task=%s is to predict it: leave one of them out", o->task);
+            "--bidirectional cannot be used with --task=%s, because the reverse direction would see the token to be "
+            "predicted: remove one of the two",
+            o->task);
     REQUIRE(task->pictures || !rm_model_is(o->model.name, "pictures"), INVALID,
             "--model=%s tells what pictures show, and --task=%s has none: say --task=classify, or leave it out",
             o->model.name, o->task);

@@ -117,10 +117,11 @@ bool rm_setup_windows_fit(const rm_options *o) {
 static remat_status check_windows(const rm_options *o) {
     const rm_task *task = rm_task_find(o->task);
     bool as_labels = rm_task_uses(task, "every-step");
-    REQUIRE(!o->tbptt.length || o->data.every_step || !as_labels, INVALID,
-            "--tbptt=%lld cuts samples into windows, and labels with one answer a sample cannot be cut: give labels "
-            "%s, or leave --tbptt out",
-            (long long)o->tbptt.length, rm_task_uses(task, "values") ? "[N,T,V]" : "[N,T]");
+    REQUIRE(
+        !o->tbptt.length || o->data.every_step || !as_labels, INVALID,
+        "--tbptt=%lld cuts samples into windows, so it needs an answer for each timestep: give labels %s, or remove "
+        "--tbptt",
+        (long long)o->tbptt.length, rm_task_uses(task, "values") ? "[N,T,V]" : "[N,T]");
     REQUIRE(o->tbptt.step < o->tbptt.length || rm_setup_windows_fit(o), INVALID,
             "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
             "of it",
