@@ -257,7 +257,7 @@ START_TEST(every_point_is_a_plan) {
     config.spill_dir = _i % 2 ? "." : NULL;
     remat_session *s;
     remat_pareto_point *point;
-    int64_t count, own = 0, kinds = 0;
+    int64_t count, own = 0, kinds = 0, in_segments = 0, in_optimal = 0;
     CHECKED(create(n, &config, &s));
     CHECKED(remat_plan_pareto(s, &point, &count));
     remat_plan_summary plan = rm_plan_summary_of(s);
@@ -268,6 +268,8 @@ START_TEST(every_point_is_a_plan) {
         own += !strcmp(point[i].strategy, "segments") && point[i].budgeted_bytes == plan.budgeted_bytes &&
                point[i].step_ns == plan.step_ns;
         kinds += !i || strcmp(point[i].strategy, point[i - 1].strategy);
+        in_segments += !strcmp(point[i].strategy, "segments");
+        in_optimal += !strcmp(point[i].strategy, "optimal");
     }
     config.strategy = "optimal";
     uint64_t promised = least_bytes(n, config), least = UINT64_MAX;
@@ -275,7 +277,9 @@ START_TEST(every_point_is_a_plan) {
         if (point[i].budgeted_bytes < least) least = point[i].budgeted_bytes;
     ck_assert_uint_eq(least, promised); /* no point is below it, and one equals it */
     ck_assert_int_eq(own, 1);
-    ck_assert_int_ge(kinds, 4); /* none, segments, sqrt, optimal at least */
+    ck_assert_int_ge(kinds, 4);                               /* none, segments, sqrt, optimal at least */
+    ck_assert_int_ge(in_segments, plan.n_stages > 4 ? 4 : 1); /* plans of several numbers, and of several budgets */
+    ck_assert_int_ge(in_optimal, plan.n_stages > 4 ? 2 : 1);
     remat_text_free((char *)point);
     remat_session_free(s);
 }

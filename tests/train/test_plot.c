@@ -123,6 +123,8 @@ START_TEST(plots_are_complete) {
     ck_ok(rm_plot_pareto(&o, &plan, pareto, 3));
     text = contents(o.plot);
     if (!strstr(names[_i], ".png")) ck_assert_ptr_nonnull(strstr(text, "this plan: segments"));
+    for (int i = 0; i < 3 && strstr(names[_i], ".svg"); i++) /* in the legend */
+        ck_assert(strstr(text, (const char *[]){">none<", ">segments<", ">optimal<"}[i]));
     o.plot = NULL;
     rm_options_free(&o);
 }
