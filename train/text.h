@@ -1,4 +1,4 @@
-/* text.h: numbers as people read and write them, and what the process has used. */
+/* text.h: human-readable numbers, and the process's clock and peak memory. */
 #ifndef RM_TEXT_H
 #define RM_TEXT_H
 
@@ -12,7 +12,7 @@ const char *rm_bytes_text(uint64_t bytes, char text[RM_TEXT]);    /* "812 B", "4
 const char *rm_duration_text(double seconds, char text[RM_TEXT]); /* "0:12", "1:02:03"   */
 const char *rm_count_text(double count, char text[RM_TEXT]);      /* "812", "45.6 k"     */
 
-/* A whole number in decimal; INVALID when it is none, or out of [low, high]. `where` it stands is for the sentence. */
+/* Parses a decimal integer; INVALID when it is not one or not in [low, high]. `where` names its place in the message. */
 remat_status rm_text_whole(const char *where, const char *value, int64_t low, int64_t high, int64_t *out);
 
 /* Whether `text` ends in `with`, and is longer. */
@@ -21,7 +21,7 @@ bool rm_text_ends(const char *text, const char *with);
 /* `word` as one word of a POSIX shell: in quotes where it needs them, up to 4 * strlen(word) + 3 bytes. Returns `out`. */
 const char *rm_shell_quote(const char *word, char *out, size_t bytes);
 
-double rm_now_s(void);            /* of a clock that only goes forward */
-uint64_t rm_rss_peak_bytes(void); /* the most this process has had resident (VmHWM); 0: unknown */
+double rm_now_s(void);            /* monotonic clock */
+uint64_t rm_rss_peak_bytes(void); /* peak resident memory of this process (VmHWM); 0: unknown */
 
 #endif

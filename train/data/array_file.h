@@ -1,5 +1,5 @@
-/* array_file.h: a file that holds one array of numbers, .npy or IDX, plain or packed by gzip: its first bytes say which. The
- * header is read first, and no more unpacked than it claims: a byte of gzip can become a thousand. */
+/* array_file.h: a file with one array of numbers, .npy or IDX, optionally gzipped; the first bytes tell the format. The header
+ * is read first and limits how much is decompressed, because one byte of gzip can expand to a thousand. */
 #ifndef RM_ARRAY_FILE_H
 #define RM_ARRAY_FILE_H
 
@@ -9,15 +9,15 @@
 typedef struct {
     rm_array array;
     bool images;   /* IDX: not .npy */
-    uint8_t *data; /* of the whole file, unpacked; the array lies in it */
+    uint8_t *data; /* the whole file, decompressed; the array points into it */
     size_t size;
 } rm_array_file;
 
-/* The header alone: out->data and the array's items are NULL. `budget` and failures as below. */
+/* Reads the header only: out->data and the array's item are NULL. `budget` and errors as below. */
 remat_status rm_array_file_begin(const char *path, uint64_t budget, rm_array_file *out);
 
-/* `budget` as in rm_data_source. IO when it is no such file; INFEASIBLE when it is packed, and unpacked larger than the
- * budget. Free in any case. */
+/* `budget` as in rm_data_source. IO when the file is neither format; INFEASIBLE when it does not fit in the budget once
+ * decompressed. Free *out even after an error. */
 remat_status rm_array_file_read(const char *path, uint64_t budget, rm_array_file *out);
 void rm_array_file_free(rm_array_file *file);
 

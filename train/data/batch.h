@@ -1,15 +1,15 @@
-/* batch.h: samples side by side, as the fields that a session reads: each an array with a name, which is that of the graph's input.
- * Which fields there are, and how large, follows from the data's shape; whoever makes, counts, describes to a graph or writes a
- * batch loops over them.
+/* batch.h: a batch of samples as named fields, one array per graph input of the same name. The data's shape determines which
+ * fields exist and how large they are. Code that creates a batch, counts its bytes, declares graph inputs or writes to a session
+ * loops over the fields.
  *
  *     input                 the samples, time-major
- *     target                their answers
- *     last, length (B)      of samples that end early: the last timestep, and how many there are
+ *     target                their targets
+ *     last, length (B)      of samples that end early: the last timestep, and the number of timesteps
  *     ends (T,B)            ... 1 at the last timestep
  *     begins (T,B)          1 where documents, or inputs of pairs, begin
  *     padding (T,B)         of pairs, and of numbers at each timestep: 1 after a sample's end
  *     previous (A,B)        of pairs: the token before each target
- *     class_weights (K)     what each class counts: one array for all batches
+ *     class_weights (K)     the loss weight of each class: one array shared by all batches
  */
 #ifndef RM_BATCH_H
 #define RM_BATCH_H
@@ -37,13 +37,13 @@ typedef struct {
     remat_axis axis;
     int rank; /* 1 to 4 */
     int64_t dim[4];
-    int32_t fill; /* after a sample's end: 1 for padding, -1 for targets that do not count */
+    int32_t fill; /* value after a sample's end: 1 for padding, -1 for ignored targets */
 } rm_field;
 
-/* The fields of a batch of so many samples, of `timesteps` timesteps each. */
+/* The fields of a batch of `batch` samples with `timesteps` timesteps each. */
 void rm_data_fields(const rm_data_shape *shape, int64_t timesteps, int64_t batch, rm_field out[RM_FIELDS]);
 uint64_t rm_field_bytes(const rm_field *field);
-/* Of so many batches; they share class weights. */
+/* Bytes of `batches` batches, which share one array of class weights. */
 uint64_t rm_data_batch_bytes(const rm_data_shape *shape, int64_t batch, int64_t batches);
 
 struct rm_batch {
@@ -54,20 +54,20 @@ struct rm_batch {
     uint64_t bytes;        /* of these, but for class weights */
 };
 
-/* MEMORY when there is not enough. Free in any case. */
+/* MEMORY when allocation fails. Free *out even after an error. */
 remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out);
 void rm_batch_free(rm_batch *batch);
 remat_status rm_batch_put(rm_batch *batch, int64_t column, int64_t sample);
-/* For kinds of data whose samples end early: the fields of one that has `length` timesteps. */
+/* Fills the length fields of one sample of `length` timesteps, for data whose samples may end early. */
 void rm_batch_put_length(rm_batch *batch, int64_t column, int64_t length);
 
-/* A stretch of a batch's timesteps, first..first+count-1, of which the targets of from..from+counted-1 count. */
+/* A window of a batch's timesteps, first..first+count-1. Only targets of from..from+counted-1 contribute to the loss. */
 typedef struct {
     int64_t first, count, from, counted;
 } rm_window;
 rm_window rm_batch_whole(const rm_batch *batch);
-/* Into the inputs of a session of window.count timesteps. Less than all is for targets at every timestep; of those that do not count
- * classes are -1. A graph need not have inputs for fields after the first two. */
+/* Writes the window to the inputs of a session of window.count timesteps. A partial window requires targets at every timestep;
+ * ignored class targets become -1. The graph may lack inputs for all fields but the first two. */
 remat_status rm_batch_write(const rm_batch *batch, rm_window window, remat_session *session);
 
 #endif

@@ -1,5 +1,5 @@
 /* state_json.h: state.json as a file: one object, and under "crc32" the checksum of the rest, whatever its spaces and the
- * order of its names. What is in it is state.c's, which writes it, and state_resume.c's, which reads it. */
+ * order of its names. state.c writes the contents and state_resume.c reads them. */
 #ifndef RM_STATE_JSON_H
 #define RM_STATE_JSON_H
 
@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-/* The remedy for any file of a state that is not as it should be: ends such a sentence. */
+/* The end of every error message about a damaged file of a state: what to do. */
 #define RM_STATE_REMEDY "; resume from another training state, or start afresh"
 
 /* A text of any bytes, such as a path: a string where it is UTF-8, else {"hex": "2f746d70e9"}. NULL: no memory. */

@@ -1,6 +1,6 @@
-/* stream.h: one array between a session and a file, a little at a time: saving and loading take no memory that grows with
- * the largest array, as the budget leaves no room for that. Which arrays, and what their names are, is the business of
- * weights.h (whole arrays) and optimizer_shards.h (shared out ones). */
+/* stream.h: copies one array between a session and a file in small pieces, because the budget leaves no room for a buffer
+ * as large as the largest array. weights.h (whole arrays) and optimizer_shards.h (sharded ones) choose the arrays and their
+ * names. */
 #ifndef RM_STREAM_H
 #define RM_STREAM_H
 
@@ -8,19 +8,19 @@
 
 enum { RM_STREAM_BYTES = 1 << 18 };
 
-/* Writes all that the session holds of the array. INTERNAL, naming it, where an element is not finite: nobody could go on from that.
- * Gradients are written as they are. */
+/* Writes all that the session holds of the array. INTERNAL, naming the array, when it has non-finite values: training could
+ * not continue from them. Gradients are written unchecked. */
 remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer);
 
-/* `bytes` bytes at `at` of the open file become those of the array from byte `first` on. */
+/* Reads `bytes` bytes at offset `at` of the open file into the array, starting at its byte `first`. */
 remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
                           int fd, const char *path, uint64_t at);
 
-/* The same of floats of 16 bits, which are made whole ones: `bytes` and `first` are the array's. */
+/* The same for 16-bit floats in the file, which become 32-bit: `bytes` and `first` count in the array. */
 remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
                                  int fd, const char *path, uint64_t at, bool bf16);
 
-/* The array of one session becomes that of another, which holds as much of it. */
+/* Copies an array from one session to another, which holds equally much of it. */
 remat_status rm_stream_copy(remat_session *from, remat_session *to, remat_kind kind, int64_t index);
 
 #endif

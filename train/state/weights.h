@@ -1,13 +1,13 @@
-/* weights.h: a session's arrays to and from safetensors files: parameters (and buffers behind them, as PyTorch's state_dict has
- * both), optimizer state, gradients. Between the
- * format (safetensors.h) and the training state, which is several files (state.h). */
+/* weights.h: a session's arrays to and from safetensors files: parameters (followed by buffers, because
+ * PyTorch's state_dict has both), optimizer state and gradients. It sits between the format (safetensors.h) and the training
+ * state, which consists of several files (state.h). */
 #ifndef RM_WEIGHTS_H
 #define RM_WEIGHTS_H
 
 #include "train/state/safetensors.h"
 
-/* Writes all arrays of a kind, one at a time; fsynced. On failure what was written is removed. bytes and crc32 of the file
- * are left in *writer. */
+/* Writes all arrays of a kind, one at a time; fsynced. Removes the file on failure. *writer keeps the file's bytes and
+ * crc32. */
 remat_status rm_weights_save(remat_session *session, remat_kind kind, const char *path, rm_file_writer *writer);
 /* The same into what is open already; it is closed in any case. */
 remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer);

@@ -1,6 +1,6 @@
-/* task.h: what is to be learnt, by name: how its data open, which flags it has, how answers are judged and written. A task is a
- * rm_task in a file of this folder, and a line in tasks.def; nobody else compares names of tasks. Which loss it has follows from the
- * shape of its data (models/model.h). */
+/* task.h: tasks by name: how a task opens its data, which flags it uses, how predictions are evaluated and written. A task is an
+ * rm_task in a file of this folder and a line in tasks.def; no other code compares task names. The shape of the data determines
+ * the loss (models/model.h). */
 #ifndef RM_TASK_H
 #define RM_TASK_H
 
@@ -12,17 +12,18 @@ typedef enum { RM_WRITES_NOTHING, RM_WRITES_TEXT, RM_WRITES_LINES } rm_task_writ
 
 typedef struct {
     const char *name;
-    /* Of the flags that have an effect with some tasks alone, those that have one with this: " data vocab ". */
+    /* The task-specific flags that have an effect with this task: " data vocab ". */
     const char *flags;
-    const rm_data_kind *kind; /* of its data; NULL: `open` opens them. INVALID: the flags do not fit; IO: the file does not */
+    const rm_data_kind
+        *kind; /* of its data; NULL: `open` opens them. INVALID: the flags do not fit; IO: the file does not */
     remat_status (*open)(const rm_data_source *, rm_dataset **);
     /* The shape of its data, where the flags alone say it; NULL: they do not. */
     remat_status (*shape)(const rm_data_source *, rm_data_shape *);
     rm_task_row row;
     rm_task_writing writes;
-    bool next_token; /* answers are the tokens that come next: evaluations have a perplexity */
-    bool pairs;      /* a sequence becomes another */
-    bool pictures;   /* what models of pictures are for */
+    bool next_token; /* targets are the next tokens, so evaluations report perplexity */
+    bool pairs;      /* sequence to sequence */
+    bool pictures;   /* for image models */
     bool accuracy;   /* --keep-best=accuracy may go by it */
 } rm_task;
 
@@ -34,11 +35,11 @@ const rm_task *rm_task_of_pairs(void);
 bool rm_task_uses(const rm_task *task, const char *flag);
 /* "lm|copy|s5": the tasks that use the flag, into `list`. */
 const char *rm_tasks_using(const char *flag, char *list, size_t bytes);
-/* Whether it makes its own data. */
+/* Whether the task generates its data. */
 bool rm_task_generates(const rm_task *task, const rm_data_source *source);
 
 remat_status rm_task_open(const char *task, const rm_data_source *source, rm_dataset **out);
-/* What the flags say of data that are not there. INVALID: not enough. */
+/* The shape of absent data, from the flags. INVALID: the flags do not determine it. */
 remat_status rm_task_shape(const rm_task *task, const rm_data_source *source, rm_data_shape *out);
 remat_status rm_task_needs_data(const rm_task *task);
 
