@@ -62,8 +62,8 @@ static remat_value tensor(remat_graph *g, const char *name, int rank, const int6
     return remat_param(g, name, rank, dim, remat_init_zero());
 }
 
-/* make.py's Pictures. */
-static remat_value pictures(remat_graph *g) {
+/* make.py's Images. */
+static remat_value images(remat_graph *g) {
     const int64_t six[] = {6};
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 4, (int64_t[]){B, 2, 9, 8});
     remat_value target = remat_input(g, "target", REMAT_I32, REMAT_STATIC, 1, (int64_t[]){B});
@@ -161,14 +161,13 @@ static remat_value packed(remat_graph *g) {
 }
 
 /* The networks, in the order of the loops below. */
-static const char *const names[] = {"lstm",     "gru",    "rnn",    "lstm_projected", "mixture",
-                                    "pictures", "packed", "planes", "labels",         "turned"};
+static const char *const names[] = {"lstm",   "gru",    "rnn",    "lstm_projected", "mixture",
+                                    "images", "packed", "planes", "labels",         "turned"};
 enum { PROJECTED = NET_CELLS, MIXTURE }; /* from MIXTURE on, networks have no carried states */
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    static remat_value (*const others[])(remat_graph *) = {projected, mixture, pictures, packed,
-                                                           planes,    labels,  turned};
+    static remat_value (*const others[])(remat_graph *) = {projected, mixture, images, packed, planes, labels, turned};
     if (network >= NET_CELLS) return others[network - NET_CELLS](g);
     return net_build(g, &n);
 }

@@ -18,9 +18,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (rm_cifar_check(data, size, "input", &count)) return 0;
     if (count < 1 || (size_t)count * RM_CIFAR_BYTES != size) abort();
     for (int64_t i = 0; i < count; i++) {
-        rm_array picture;
-        rm_cifar_picture(data + i * RM_CIFAR_BYTES, &picture);
-        const double last = rm_array_at(&picture, 2, 31, 31);
+        rm_array image;
+        rm_cifar_image(data + i * RM_CIFAR_BYTES, &image);
+        const double last = rm_array_at(&image, 2, 31, 31);
         if (!(last >= 0 && last <= 255)) abort();
     }
     return 0;

@@ -5,27 +5,27 @@
 
 #include <stdlib.h>
 
-#include "tests/train/picture_files.h"
+#include "tests/train/image_files.h"
 #include "train/data/decode.h"
 
 enum { MOST = 1 << 16 };
-static fuzz_seed seeds[PICTURE_FILES];
+static fuzz_seed seeds[IMAGE_FILES];
 
 const fuzz_seed *rm_fuzz_seeds(size_t *count) {
-    for (int i = 0; i < PICTURE_FILES; i++) seeds[i] = (fuzz_seed){picture_files[i].data, picture_files[i].size};
-    *count = PICTURE_FILES;
+    for (int i = 0; i < IMAGE_FILES; i++) seeds[i] = (fuzz_seed){image_files[i].data, image_files[i].size};
+    *count = IMAGE_FILES;
     return seeds;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    rm_picture_size about;
-    if (rm_picture_size_of(data, size, "input", &about)) return 0;
+    rm_image_size about;
+    if (rm_image_size_of(data, size, "input", &about)) return 0;
     if (about.height < 1 || about.width < 1 || about.height > RM_MOST_PIXELS / about.width) abort();
     if (about.height * about.width > MOST) return 0;
     for (int64_t channels = 1; channels <= 3; channels += 2) {
         uint8_t *out = malloc((size_t)(about.height * about.width * channels));
         if (!out) abort();
-        (void)rm_picture_decode(data, size, "input", channels, &about, out);
+        (void)rm_image_decode(data, size, "input", channels, &about, out);
         free(out);
     }
     return 0;

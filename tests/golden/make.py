@@ -220,7 +220,7 @@ class Mixture(nn.Module):
                 torch.randn(STEPS, B, 2, generator=generator).double()]
 
 
-class Pictures(nn.Module):
+class Images(nn.Module):
     """Convolutions in one and two dimensions, batch norm and pooling, with all their parameters."""
 
     def __init__(self):
@@ -372,7 +372,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     networks = {"lstm": lambda: ByteModel(nn.LSTM), "gru": lambda: ByteModel(nn.GRU), "rnn": lambda: ByteModel(nn.RNN),
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
-                "pictures": Pictures, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
+                "images": Images, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
                 "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied}
     for index, (name, build) in enumerate(networks.items()):

@@ -95,7 +95,7 @@ class Unet(nn.Module):
         return self.outc.conv(x).flatten(2)
 
 
-CASES = {  # name -> model, batch, channels, side, classes, which pictures: the test has the same numbers. Pictures for which no relu or
+CASES = {  # name -> model, batch, channels, side, classes, which images: the test has the same numbers. Images for which no relu or
     # max_pool is decided by the last digits
 
     "mlp": (lambda: mlp(2, 5, 3), 4, 2, 5, 3, 0),

@@ -33,7 +33,7 @@ static const struct {
      {.timesteps = T, .answer_steps = 4, .vocabulary = 9, .classes = 8, .every_step = true}},
     {"",
      4 * (B * 3 * 4 * 4 + B * 16),
-     {.timesteps = 1, .features = 48, .classes = 2, .places = 16, .channels = 3, .height = 4, .width = 4}},
+     {.timesteps = 1, .features = 48, .classes = 2, .pixels = 16, .channels = 3, .height = 4, .width = 4}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -44,14 +44,14 @@ static void make_sequences(void) {
     make_gz("x.npy");
 }
 
-static void make_pictures(void) {
-    static uint8_t picture[2][3][SIDE][SIDE], pixel[2][SIDE][SIDE],
+static void make_images(void) {
+    static uint8_t image[2][3][SIDE][SIDE], pixel[2][SIDE][SIDE],
         idx[16 + N * 49] = {0, 0, 8, 3, 0, 0, 0, N, 0, 0, 0, 7, 0, 0, 0, 7}, label[8 + N] = {0, 0, 8, 1, 0, 0, 0, N};
-    for (size_t i = 0; i < sizeof picture; i++) (&picture[0][0][0][0])[i] = (uint8_t)number((int)i);
+    for (size_t i = 0; i < sizeof image; i++) (&image[0][0][0][0])[i] = (uint8_t)number((int)i);
     for (size_t i = 0; i < sizeof pixel; i++) (&pixel[0][0][0])[i] = number((int)i) % 2;
     for (int i = 16; i < (int)sizeof idx; i++) idx[i] = (uint8_t)number(i);
     for (int i = 8; i < (int)sizeof label; i++) label[i] = (uint8_t)(i % 10);
-    make_npy("pictures.npy", "|u1", "(2, 3, 32, 32)", picture, sizeof picture);
+    make_npy("images.npy", "|u1", "(2, 3, 32, 32)", image, sizeof image);
     make_npy("pixels.npy", "|u1", "(2, 32, 32)", pixel, sizeof pixel);
     make_npy("kinds.npy", "|u1", "(2,)", "\0\1", 2);
     make_file("images.idx", idx, sizeof idx);
@@ -114,9 +114,9 @@ static const char *const kinds[] = {
     RNN "--task=copy --samples=20",
     RNN "--task=s5 --samples=20",
     RNN "--task=classify --model=mlp --data=@images.idx --labels=@labels.idx",
-    ("--batch=2 --task=classify --model=resnet18 --stem=cifar --data=@pictures.npy --labels=@kinds.npy "
+    ("--batch=2 --task=classify --model=resnet18 --stem=cifar --data=@images.npy --labels=@kinds.npy "
      "--loader-threads=1"),
-    "--batch=2 --task=classify --model=unet --hidden=2 --layers=2 --data=@pictures.npy --labels=@pixels.npy",
+    "--batch=2 --task=classify --model=unet --hidden=2 --layers=2 --data=@images.npy --labels=@pixels.npy",
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
@@ -124,7 +124,7 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 START_TEST(smallest_budget_of_every_task_is_exact) {
     make_texts();
     make_sequences();
-    make_pictures();
+    make_images();
     const char *flags = with_paths(kinds[_i]);
     ck_assert_msg(run_program("plan --calibration=off --memory-budget=1 %s", flags) == 2, "%s", program_errors);
     unsigned long long least = least_in(program_errors);

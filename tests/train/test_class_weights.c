@@ -191,13 +191,13 @@ static bool is_left_out(int i, int at) { return i < 4 || (i != 5 && (i * 7 + at 
 static void make_parts(char flags[600], int task) {
     static float x[SAMPLES * STEPS * FEATURES], y[SAMPLES * STEPS * 2];
     static int32_t tags[SAMPLES * STEPS], rows[SAMPLES * 2], lengths[SAMPLES];
-    static uint8_t pictures[SAMPLES * SIDE * SIDE], pixels[SAMPLES * SIDE * SIDE];
+    static uint8_t images[SAMPLES * SIDE * SIDE], pixels[SAMPLES * SIDE * SIDE];
     for (int i = 0; i < SAMPLES * STEPS * FEATURES; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
     for (int i = 0; i < SAMPLES * STEPS * 2; i++) y[i] = (float)(i * 53 % 97) / 48 - 1;
     for (int i = 0; i < SAMPLES * STEPS; i++) tags[i] = is_left_out(i / STEPS, i) ? 9 : i * 5 % 7 % 3;
-    for (int i = 0; i < SAMPLES * SIDE * SIDE; i++) pictures[i] = (uint8_t)(i * 37);
+    for (int i = 0; i < SAMPLES * SIDE * SIDE; i++) images[i] = (uint8_t)(i * 37);
     for (int i = 0; i < SAMPLES * SIDE * SIDE; i++)
-        pixels[i] = (uint8_t)(is_left_out(i / SIDE / SIDE, i) ? 9 : pictures[i] / 90);
+        pixels[i] = (uint8_t)(is_left_out(i / SIDE / SIDE, i) ? 9 : images[i] / 90);
     for (int i = 0; i < SAMPLES; i++) rows[2 * i] = 1 + i % 2, rows[2 * i + 1] = i % 3 ? 1 + i % 3 % 2 : -1;
     for (int i = 0; i < SAMPLES; i++) lengths[i] = 4 + i * 5 % 3 - i / 4 % 2 * 3;
     const char *x_path = make_npy("x.npy", "<f4", "(16, 6, 3)", x, sizeof x);
@@ -205,7 +205,7 @@ static void make_parts(char flags[600], int task) {
     const char *t_path = make_npy("t.npy", "<i4", "(16, 6)", tags, sizeof tags);
     const char *l_path = make_npy("l.npy", "<i4", "(16,)", lengths, sizeof lengths);
     const char *r_path = make_npy("r.npy", "<i4", "(16, 2)", rows, sizeof rows);
-    const char *p_path = make_npy("p.npy", "|u1", "(16, 1, 16, 16)", pictures, sizeof pictures);
+    const char *p_path = make_npy("p.npy", "|u1", "(16, 1, 16, 16)", images, sizeof images);
     const char *q_path = make_npy("q.npy", "|u1", "(16, 16, 16)", pixels, sizeof pixels);
     make_images(true);
     const char *const of[][4] = {

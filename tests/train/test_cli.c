@@ -74,7 +74,7 @@ static const struct {
     {1, "/nowhere/g.safetensors", "train --data=%1$s/text " SMALL "--dump-grads=/nowhere/g.safetensors --steps=1"},
     {2, "--classes=1|one class", "train --task=classify --data=x --labels=y --classes=1"},
     {1, "Not a directory|--tensorboard", "train --data=%1$s/text " SMALL "--tensorboard=%1$s/text"},
-    {1, "picture.png|folder", "train --task=classify --model=cnn --data=%1$s/picture.png --labels=%1$s/text"},
+    {1, "image.png|folder", "train --task=classify --model=cnn --data=%1$s/image.png --labels=%1$s/text"},
     {2, "--eval-data=FILE", "train --data=%1$s/text " SMALL "--eval-every=2"},
     {1, "nothing|exist", "train --config=%1$s/nothing"},
     {2, "short:1", "train --config=%1$s/short"},
@@ -129,7 +129,7 @@ static const struct {
 enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
 
 START_TEST(refusals_are_one_line) {
-    make_file("picture.png", "\x89PNG\r\n\x1a\n\0\0\0\0", 12);
+    make_file("image.png", "\x89PNG\r\n\x1a\n\0\0\0\0", 12);
     char line[2048];
     make_text("text", 4096);
     make_file("short", "a few bytes", 11);
@@ -707,19 +707,19 @@ START_TEST(weights_identify_their_model) {
 END_TEST
 
 /* Weights of image models also identify the model, its task and its sizes. */
-static const char *const picture_models[][2] = {
+static const char *const image_models[][2] = {
     {"mlp", "--layers=3 --hidden=5"}, {"cnn", ""}, {"resnet18", "--stem=cifar"}, {"unet", "--layers=2 --hidden=2"}};
 START_TEST(weights_identify_their_image_model) {
     static uint8_t numbers[4 * 3 * 8 * 8];
     for (size_t i = 0; i < sizeof numbers; i++) numbers[i] = (uint8_t)(i % 3);
-    const char *model = picture_models[_i][0];
+    const char *model = image_models[_i][0];
     bool pixels = !strcmp(model, "unet");
     const char *x = make_npy("x.npy", "|u1", "(4, 3, 8, 8)", numbers, sizeof numbers),
                *y = make_npy("y.npy", "|u1", pixels ? "(4, 8, 8)" : "(4,)", numbers, pixels ? 4 * 8 * 8 : 4);
     char rest[900], init[300];
     snprintf(rest, sizeof rest, "--data=%s --labels=%s --batch=4 --threads=1", x, y);
     snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", in_scratch("st"));
-    ck_runs("train --model=%s %s %s --optimizer=sgd --steps=1 --save=%s", model, picture_models[_i][1], rest,
+    ck_runs("train --model=%s %s %s --optimizer=sgd --steps=1 --save=%s", model, image_models[_i][1], rest,
             in_scratch("st"));
     ck_runs("train %s %s --optimizer=sgd --steps=1", init, rest);
     ck_says_all(program_output, model);

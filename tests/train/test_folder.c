@@ -3,33 +3,33 @@
 #include "train/tasks/task.h"
 #include "train/data/decode.h"
 
-#include "tests/train/picture_files.h"
+#include "tests/train/image_files.h"
 #include "tests/train/train_test.h"
 #include "train/data/dataset.h"
 
 #include <jansson.h>
 #include <math.h>
 
-enum { PIXELS = PICTURE_HEIGHT * PICTURE_WIDTH };
+enum { PIXELS = IMAGE_HEIGHT * IMAGE_WIDTH };
 
 static bool has(const char *library) { return strncmp(library, "not", 3) != 0; }
 
 /* Pillow's JPEG decoder may have another version, which rounds differently. */
 START_TEST(decoders_match_pillow) {
-    const uint8_t *rgb = picture_files[_i].rgb;
-    const char *name = picture_files[_i].name;
+    const uint8_t *rgb = image_files[_i].rgb;
+    const char *name = image_files[_i].name;
     const int within = *name == 'j' ? 2 : 0;
-    rm_picture_size size;
+    rm_image_size size;
     uint8_t out[3 * PIXELS], grey[PIXELS];
-    ck_ok(rm_picture_size_of(picture_files[_i].data, picture_files[_i].size, name, &size));
-    ck_assert(size.height == PICTURE_HEIGHT && size.width == PICTURE_WIDTH);
-    ck_ok(rm_picture_decode(picture_files[_i].data, picture_files[_i].size, name, 3, &size, out));
-    ck_ok(rm_picture_decode(picture_files[_i].data, picture_files[_i].size, name, 1, &size, grey));
+    ck_ok(rm_image_size_of(image_files[_i].data, image_files[_i].size, name, &size));
+    ck_assert(size.height == IMAGE_HEIGHT && size.width == IMAGE_WIDTH);
+    ck_ok(rm_image_decode(image_files[_i].data, image_files[_i].size, name, 3, &size, out));
+    ck_ok(rm_image_decode(image_files[_i].data, image_files[_i].size, name, 1, &size, grey));
     for (int i = 0; i < 3 * PIXELS; i++)
         ck_assert_msg(abs(out[i] - rgb[i]) <= within, "%s: byte %d is %d, not %d", name, i, out[i], rgb[i]);
     for (int i = 0; i < PIXELS; i++)
-        ck_assert_msg(abs(grey[i] - picture_files[_i].grey[i]) <= within, "%s: pixel %d is %d, not %d", name, i,
-                      grey[i], picture_files[_i].grey[i]);
+        ck_assert_msg(abs(grey[i] - image_files[_i].grey[i]) <= within, "%s: pixel %d is %d, not %d", name, i, grey[i],
+                      image_files[_i].grey[i]);
 }
 END_TEST
 
@@ -42,12 +42,12 @@ START_TEST(files_that_pillow_repairs_are_read) {
         75,  106, 109, 86,  117, 122, 97,  127, 137, 107, 136, 152, 117, 145, 166, 129, 156, 183, 139, 166, 196,
         100, 131, 134, 111, 142, 147, 122, 152, 162, 133, 162, 178, 142, 170, 191, 154, 181, 208, 165, 192, 222};
     uint8_t file[1024], out[3 * PIXELS];
-    size_t size = picture_files[0].size - 14;
-    rm_picture_size is;
-    memcpy(file, picture_files[0].data, size);
+    size_t size = image_files[0].size - 14;
+    rm_image_size is;
+    memcpy(file, image_files[0].data, size);
     file[size - 2] = 0xff, file[size - 1] = 0xd9;
-    ck_ok(rm_picture_size_of(file, size, "x", &is));
-    ck_ok(rm_picture_decode(file, size, "x", 3, &is, out));
+    ck_ok(rm_image_size_of(file, size, "x", &is));
+    ck_ok(rm_image_decode(file, size, "x", 3, &is, out));
     for (int i = 0; i < 3 * PIXELS; i++)
         ck_assert_msg(abs(out[i] - rgb[i]) <= 2, "byte %d is %d, not %d", i, out[i], rgb[i]);
 }
@@ -55,22 +55,22 @@ END_TEST
 
 /* Truncated at every byte. */
 START_TEST(truncated_files_are_refused) {
-    rm_picture_size size, now;
+    rm_image_size size, now;
     uint8_t out[3 * PIXELS];
-    size_t whole = picture_files[_i].size;
-    ck_ok(rm_picture_size_of(picture_files[_i].data, whole, "x", &size));
+    size_t whole = image_files[_i].size;
+    ck_ok(rm_image_size_of(image_files[_i].data, whole, "x", &size));
     for (size_t n = 0; n + 2 < whole; n++) {
-        remat_status status = rm_picture_size_of(picture_files[_i].data, n, "x", &now);
-        if (!status) status = rm_picture_decode(picture_files[_i].data, n, "x", 3, &size, out);
-        ck_assert_msg(status == REMAT_IO, "%s cut at %zu of %zu: status %d", picture_files[_i].name, n, whole, status);
+        remat_status status = rm_image_size_of(image_files[_i].data, n, "x", &now);
+        if (!status) status = rm_image_decode(image_files[_i].data, n, "x", 3, &size, out);
+        ck_assert_msg(status == REMAT_IO, "%s cut at %zu of %zu: status %d", image_files[_i].name, n, whole, status);
     }
     size.width++;
-    ck_fails(rm_picture_decode(picture_files[_i].data, whole, "x", 3, &size, out), REMAT_IO, "another");
+    ck_fails(rm_image_decode(image_files[_i].data, whole, "x", 3, &size, out), REMAT_IO, "another");
 }
 END_TEST
 
 static void put(const char *name, int file, size_t cut) {
-    make_file(name, picture_files[file].data, picture_files[file].size - cut);
+    make_file(name, image_files[file].data, image_files[file].size - cut);
 }
 
 /* Classes by name, files by name in each. */
@@ -86,24 +86,24 @@ static const char *make_folder(void) {
     put("f/b/1.JPEG", 0, 0);
     put("f/b/0.png", 4, 0);
     put("f/a/z.jpg", 2, 0);
-    make_file("f/a/notes.txt", "no picture", 10);
+    make_file("f/a/notes.txt", "no image", 10);
     return in_scratch("f");
 }
 
 START_TEST(classes_are_folders) {
-    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = PICTURE_HEIGHT, .threads = 2};
+    rm_data_source source = {.data = make_folder(), .images = true, .image_size = IMAGE_HEIGHT, .threads = 2};
     rm_dataset *d, *again;
     int32_t label[3];
     static float x[3][3 * 25];
     uint32_t crc[2];
     ck_ok(rm_task_open("classify", &source, &d));
-    ck_assert(d->count == 3 && d->shape.classes == 3 && d->shape.channels == 3 && d->shape.height == PICTURE_HEIGHT);
+    ck_assert(d->count == 3 && d->shape.classes == 3 && d->shape.channels == 3 && d->shape.height == IMAGE_HEIGHT);
     for (int i = 0; i < 3; i++) ck_ok(rm_dataset_fill(d, i, 0, 1, x[i], &label[i]));
     ck_assert(label[0] == 0 && label[1] == 1 && label[2] == 1);
     for (int c = 0; c < 3; c++) /* the middle five columns of 0.png */
         for (int k = 0; k < 25; k++)
             ck_assert(x[1][c * 25 + k] ==
-                      (float)(picture_files[4].rgb[(k / 5 * PICTURE_WIDTH + k % 5 + 1) * 3 + c] / 255.0));
+                      (float)(image_files[4].rgb[(k / 5 * IMAGE_WIDTH + k % 5 + 1) * 3 + c] / 255.0));
     ck_ok(rm_dataset_checksum(d, &crc[0]));
     put("f/b/2.png", 5, 0);
     ck_ok(rm_task_open("classify", &source, &again));
@@ -132,7 +132,7 @@ END_TEST
 /* A folder one level too high, also with empty folders beside it. An explicit --classes is accepted. */
 START_TEST(single_class_is_refused) {
     char command[400];
-    rm_data_source source = {.data = in_scratch("above"), .pictures = true, .image_size = 4};
+    rm_data_source source = {.data = in_scratch("above"), .images = true, .image_size = 4};
     rm_dataset *d;
     make_folder();
     snprintf(command, sizeof command, "rm -rf %s && mkdir %s && mv %s %s/train", source.data, source.data,
@@ -162,7 +162,7 @@ START_TEST(files_match_torchvisions_image_folder) {
                                          "b/a/n.webp",      "b/a/x.png", "b/a-b/z.png", "b/a/y/0.png"};
     enum { LISTED = sizeof listed / sizeof *listed };
     char name[64], command[300], root[300];
-    rm_data_source source = {.data = root, .pictures = true, .image_size = 4};
+    rm_data_source source = {.data = root, .images = true, .image_size = 4};
     rm_dataset *d;
     float x[48];
     int32_t label;
@@ -179,7 +179,7 @@ START_TEST(files_match_torchvisions_image_folder) {
         put(name, 4, 30);
     }
     put("g/.c/0.png", 4, 30);
-    make_file("g/b/n.txt", "no picture", 10);
+    make_file("g/b/n.txt", "no image", 10);
     make_file("g/0.png", "of no class", 11);
     ck_assert_int_eq(symlink("../a/deep", in_scratch("g/b/link")), 0);
     ck_ok(rm_task_open("classify", &source, &d));
@@ -190,7 +190,7 @@ START_TEST(files_match_torchvisions_image_folder) {
         ck_fails(rm_dataset_fill(d, i, 0, 1, x, &label), REMAT_IO, name);
     }
     rm_dataset_close(d);
-    make_file("g/b/a/m.tif", "not a picture at all", 20);
+    make_file("g/b/a/m.tif", "not an image at all", 20);
     ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "g/b/a/m.tif|JPEG|PNG");
 }
 END_TEST
@@ -200,17 +200,17 @@ START_TEST(images_are_not_rotated) {
     static const uint8_t note[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8,
                                    0,    1,    1, 18, 0,   3,   0,   0,   0, 1, 0,   6,   0, 0,  0, 0, 0, 0};
     static uint8_t file[4096];
-    const size_t size = picture_files[0].size;
-    rm_picture_size plain, noted;
+    const size_t size = image_files[0].size;
+    rm_image_size plain, noted;
     uint8_t out[2][3 * PIXELS];
-    memcpy(file, picture_files[0].data, 2);
+    memcpy(file, image_files[0].data, 2);
     memcpy(file + 2, note, sizeof note);
-    memcpy(file + 2 + sizeof note, picture_files[0].data + 2, size - 2);
-    ck_ok(rm_picture_size_of(picture_files[0].data, size, "x", &plain));
-    ck_ok(rm_picture_size_of(file, size + sizeof note, "x", &noted));
+    memcpy(file + 2 + sizeof note, image_files[0].data + 2, size - 2);
+    ck_ok(rm_image_size_of(image_files[0].data, size, "x", &plain));
+    ck_ok(rm_image_size_of(file, size + sizeof note, "x", &noted));
     ck_assert(noted.height == plain.height && noted.width == plain.width);
-    ck_ok(rm_picture_decode(picture_files[0].data, size, "x", 3, &plain, out[0]));
-    ck_ok(rm_picture_decode(file, size + sizeof note, "x", 3, &noted, out[1]));
+    ck_ok(rm_image_decode(image_files[0].data, size, "x", 3, &plain, out[0]));
+    ck_ok(rm_image_decode(file, size + sizeof note, "x", 3, &noted, out[1]));
     ck_assert(!memcmp(out[0], out[1], sizeof out[0]));
 }
 END_TEST
@@ -218,7 +218,7 @@ END_TEST
 /* A damaged header is detected when the folder is opened, a damaged body when it is read. With --skip the file is
  * ignored. */
 START_TEST(damaged_files_are_refused_or_skipped) {
-    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
+    rm_data_source source = {.data = make_folder(), .images = true, .image_size = 4};
     rm_dataset *d;
     float x[48];
     int32_t label;
@@ -227,7 +227,7 @@ START_TEST(damaged_files_are_refused_or_skipped) {
     ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/cut.png|damaged");
     ck_ok(rm_dataset_fill(d, 1, 0, 1, x, &label));
     rm_dataset_close(d);
-    make_file("f/b/text.png", "not a picture at all", 20);
+    make_file("f/b/text.png", "not an image at all", 20);
     ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "f/b/text.png|JPEG|PNG");
     source.skip_broken = true;
     ck_ok(rm_task_open("classify", &source, &d));
@@ -239,7 +239,7 @@ END_TEST
 
 /* A dangling link, a pipe and an unreadable file are also skipped. */
 START_TEST(unreadable_files_are_refused_or_skipped) {
-    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
+    rm_data_source source = {.data = make_folder(), .images = true, .image_size = 4};
     rm_dataset *d;
     ck_ok(rm_task_open("classify", &source, &d));
     int64_t count = d->count;
@@ -259,7 +259,7 @@ END_TEST
 
 /* A file that changes during the run is detected, whatever its new content. */
 START_TEST(changed_files_are_detected) {
-    rm_data_source source = {.data = make_folder(), .pictures = true, .image_size = 4};
+    rm_data_source source = {.data = make_folder(), .images = true, .image_size = 4};
     rm_dataset *d;
     float x[48];
     int32_t label;
@@ -291,7 +291,7 @@ START_TEST(runs_train_on_folders) {
     }
     put("g/a/0.png", 4, 0);
     ck_refuses(2, "names|classes", "train %s --eval-data=%s --steps=1", line, in_scratch("g"));
-    make_file("f/b/text.png", "not a picture", 13);
+    make_file("f/b/text.png", "not an image", 13);
     ck_refuses(1, "f/b/text.png|JPEG|PNG", "train %s --steps=1", line);
     ck_runs("train %s --steps=1 --skip-broken", line);
     ck_says_all(program_errors, "f/b/text.png");
@@ -351,8 +351,8 @@ int main(void) {
         printf("skipped: JPEG is %s, PNG %s\n", rm_jpeg_library(), rm_png_library());
         return 77;
     }
-    tcase_add_loop_test(tests, decoders_match_pillow, 0, PICTURE_FILES);
-    tcase_add_loop_test(tests, truncated_files_are_refused, 0, PICTURE_FILES);
+    tcase_add_loop_test(tests, decoders_match_pillow, 0, IMAGE_FILES);
+    tcase_add_loop_test(tests, truncated_files_are_refused, 0, IMAGE_FILES);
     tcase_add_test(tests, classes_are_folders);
     tcase_add_test(tests, single_class_is_refused);
     tcase_add_test(tests, states_contain_class_names);

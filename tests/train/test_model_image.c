@@ -127,7 +127,7 @@ START_TEST(image_models_match_pytorch) {
     remat_config config = REMAT_CONFIG_INIT;
     config.optimizer = "sgd";
     config.strategy = _i % 2 ? "sqrt" : "none";
-    spec.data = rm_picture_shape(C, side, side, cases[_i].classes, !strcmp(spec.name, "unet"));
+    spec.data = rm_image_shape(C, side, side, cases[_i].classes, !strcmp(spec.name, "unet"));
     ck_ok(rm_model_build(&spec, B, true, &model));
     ck_ok(remat_session_create(model.graph, model.loss, &config, &s));
     start_parameters(s);

@@ -23,18 +23,18 @@ enum { STEPS = 2, BATCH = 2, RANKS = 4, JOBS = 12 };
     { .timesteps = 13, .vocabulary = 7, .classes = 7, .every_step = true }
 #define NUMBERS                                                                                                        \
     { .timesteps = 13, .features = 3, .classes = 4 }
-#define PICTURES(channels_, side, classes_)                                                                            \
+#define IMAGES(channels_, side, classes_)                                                                              \
     {                                                                                                                  \
         .timesteps = 1, .channels = channels_, .height = side, .width = side, .features = channels_ * side * side,     \
         .classes = classes_                                                                                            \
     }
 #define PIXELS                                                                                                         \
-    { .timesteps = 1, .channels = 3, .height = 8, .width = 8, .features = 192, .classes = 3, .places = 64 }
+    { .timesteps = 1, .channels = 3, .height = 8, .width = 8, .features = 192, .classes = 3, .pixels = 64 }
 
 static const rm_model_spec models[] = {
-    {.name = "mlp", .layers = 3, .hidden = 9, .dropout = 0.2, .data = PICTURES(2, 5, 3)},
-    {.name = "cnn", .dropout = 0.2, .data = PICTURES(1, 8, 3)},
-    {.name = "resnet18", .small_stem = true, .data = PICTURES(3, 8, 3)},
+    {.name = "mlp", .layers = 3, .hidden = 9, .dropout = 0.2, .data = IMAGES(2, 5, 3)},
+    {.name = "cnn", .dropout = 0.2, .data = IMAGES(1, 8, 3)},
+    {.name = "resnet18", .small_stem = true, .data = IMAGES(3, 8, 3)},
     {.name = "unet", .layers = 2, .hidden = 4, .data = PIXELS},
     {.name = "gpt2", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .dropout = 0.2, .data = TEXT},
     {.name = "lstm", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},

@@ -75,7 +75,7 @@ START_TEST(labels_do_not_overlap) {
     remat_live_point point[] = {{0, 0, {0}, 0, {0}}, {1, 0, {64800}, 0, {0}}, {2, 0, {0}, 0, {0}}};
     for (uint64_t begin = 0; begin < 1000; begin += 50)
         for (uint64_t end = begin + 1; end < 1000; end += 50) {
-            picture p = {.shown = point, .n = 3, .end_ns = 1000};
+            chart p = {.shown = point, .n = 3, .end_ns = 1000};
             point[1].begin_ns = begin, point[2].begin_ns = end;
             place_words(&p);
             double x = (double)(begin + end) / 2000, width = 0.0065 * (double)strlen(p.peak_label);
@@ -209,14 +209,14 @@ START_TEST(plots_do_not_run_untrusted_texts) {
     static const char *const endings[] = {".svg", ".html", ".png"};
     char data[300], *line[] = {data};
     snprintf(data, sizeof data, "--data=%s", hostile[_i]);
-    for (int picture = 0; picture < 2; picture++) {
+    for (int chart = 0; chart < 2; chart++) {
         rm_options o;
-        int format = (_i + picture) % 3;
+        int format = (_i + chart) % 3;
         char path[300];
         ck_ok(rm_options_parse(&o, RM_TRAIN, 1, line));
         snprintf(path, sizeof path, "%s/%s%s", hostile[_i], hostile[_i], endings[format]);
         o.plot = path;
-        ck_ok(picture ? rm_plot_pareto(&o, &plan, pareto, 1) : rm_plot_timeline(&o, &plan, &timeline));
+        ck_ok(chart ? rm_plot_pareto(&o, &plan, pareto, 1) : rm_plot_timeline(&o, &plan, &timeline));
         const char *text = contents(path);
         if (format == 2)
             ck_assert(!memcmp(text, "\x89PNG", 4));

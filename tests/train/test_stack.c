@@ -16,16 +16,16 @@ enum { PROMISED = 80 << 10, ROOM = 1 << 20, MARGIN = 4096, THREADS = 2, PAINT = 
 
 #define TEXT                                                                                                           \
     { .timesteps = 80, .vocabulary = 70, .classes = 70, .every_step = true }
-#define PICTURES                                                                                                       \
+#define IMAGES                                                                                                         \
     { .timesteps = 1, .channels = 3, .height = 40, .width = 40, .features = 4800, .classes = 10 }
 #define PIXELS                                                                                                         \
-    { .timesteps = 1, .channels = 3, .height = 16, .width = 16, .features = 768, .classes = 3, .places = 256 }
+    { .timesteps = 1, .channels = 3, .height = 16, .width = 16, .features = 768, .classes = 3, .pixels = 256 }
 
 /* Wide enough to fill every block of the kernels. */
 static const rm_model_spec models[] = {
-    {.name = "mlp", .layers = 3, .hidden = 300, .dropout = 0.2, .data = PICTURES},
-    {.name = "cnn", .dropout = 0.2, .data = PICTURES},
-    {.name = "resnet18", .data = PICTURES},
+    {.name = "mlp", .layers = 3, .hidden = 300, .dropout = 0.2, .data = IMAGES},
+    {.name = "cnn", .dropout = 0.2, .data = IMAGES},
+    {.name = "resnet18", .data = IMAGES},
     {.name = "unet", .layers = 2, .hidden = 16, .data = PIXELS},
     {.name = "gpt2", .layers = 2, .hidden = 128, .embed = 128, .heads = 2, .dropout = 0.2, .data = TEXT},
     {.name = "lstm", .layers = 2, .hidden = 520, .embed = 130, .dropout = 0.2, .data = TEXT},

@@ -18,7 +18,7 @@ START_TEST(tasks_are_found_by_name) {
     const rm_task *task = rm_task_find(names[_i]);
     ck_assert(task && !strcmp(task->name, names[_i]) && !task->kind == !!task->open);
     ck_assert_ptr_null(rm_task_find("nothing"));
-    ck_assert(rm_task_of_pictures()->pictures && rm_task_of_pairs()->pairs);
+    ck_assert(rm_task_of_images()->images && rm_task_of_pairs()->pairs);
 }
 END_TEST
 

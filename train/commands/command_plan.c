@@ -95,7 +95,7 @@ typedef struct {
     double none_ns; /* of `none`; 0: it is not there */
     remat_plan_summary plan;
     uint64_t held; /* beside the session */
-    bool pictures; /* and no timesteps */
+    bool images;   /* and no timesteps */
 } pareto;
 
 static bool is_this_plan(const pareto *p, const remat_pareto_point *q) {
@@ -115,7 +115,7 @@ static void print_pareto_row(const pareto *p, const remat_pareto_point *q) {
 
 static remat_status print_pareto(const pareto *p) {
     char work[96];
-    if (p->pictures)
+    if (p->images)
         snprintf(work, sizeof work, "batch %lld, %lld stages", (long long)p->plan.batch, (long long)p->plan.n_stages);
     else
         snprintf(work, sizeof work, "%lld timesteps x batch %lld in %lld tile%s of %lld", (long long)p->plan.timesteps,
@@ -161,7 +161,7 @@ static void drop_unwanted(pareto *p) {
 }
 
 static remat_status show_pareto(const remat_session *session, const rm_options *o, uint64_t held) {
-    pareto p = {.plan = summary_of(session, o), .held = held, .pictures = rm_model_is(o->model.name, "pictures")};
+    pareto p = {.plan = summary_of(session, o), .held = held, .images = rm_model_is(o->model.name, "images")};
     TRY(remat_plan_pareto(session, &p.point, &p.count));
     drop_unwanted(&p);
     for (int64_t i = 0; i < p.count; i++)

@@ -55,12 +55,12 @@ static remat_status write_row(prediction *p, int64_t width) {
 /* Numbers in the row of a sample. */
 static int64_t row_width(const prediction *p) {
     const rm_evaluator *e = &p->saved.evaluator;
-    return p->saved.dataset->shape.places ? e->answers : e->answers * e->width;
+    return p->saved.dataset->shape.pixels ? e->answers : e->answers * e->width;
 }
 
 static void fill_row(const prediction *p, const float *outputs) {
     int64_t width = p->saved.evaluator.width, answers = p->saved.evaluator.answers, n = answers * width;
-    if (p->saved.dataset->shape.places)
+    if (p->saved.dataset->shape.pixels)
         likeliest(outputs, answers, width, p->row);
     else if (p->probabilities)
         for (int64_t k = 0; k < n; k += width) softmax(outputs + k, width, p->row + k);
@@ -127,7 +127,7 @@ static remat_status write_header(prediction *p) {
     uint8_t header[RM_NPY_HEADER];
     if (!p->npy) return REMAT_OK;
     const rm_dataset *d = p->saved.dataset;
-    if (d->shape.places)
+    if (d->shape.pixels)
         rm_npy_make_header(3, (int64_t[]){d->count, d->shape.height, d->shape.width}, header);
     else if (d->shape.every_step && !d->shape.labels)
         rm_npy_make_header(3, (int64_t[]){d->count, d->shape.timesteps, rm_data_outputs(&d->shape)}, header);

@@ -133,13 +133,13 @@ static remat_status draw(const rm_trainer *t) {
     return status;
 }
 
-/* A picture that Ctrl-C ended is nobody's loss. */
+/* Ctrl-C may end the drawing of a chart; that is not an error. */
 static void show_step(rm_trainer *t) {
     remat_status status = draw(t);
     if (!status)
         rm_progress_say(&t->progress, "step %lld is drawn in %s", (long long)t->step, t->options->plot);
     else if (!rm_interrupt_caught())
-        do_without(t, "its picture", status);
+        do_without(t, "its chart", status);
 }
 
 static void add_cost(const rm_trainer *t, rm_step_event *event) {
@@ -201,7 +201,7 @@ static remat_status make_step(rm_trainer *t) {
                            .grad_norm = result.grad_norm,
                            .lr = t->lr,
                            .step_ms = seconds * 1e3,
-                           .unit = t->dataset->shape.channels ? "pictures" : NULL,
+                           .unit = t->dataset->shape.channels ? "images" : NULL,
                            .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.global) / seconds,
                            .arena_peak_bytes = result.arena_peak_bytes,
                            .rss_peak_bytes = rm_rss_peak_bytes()};

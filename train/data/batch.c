@@ -14,7 +14,7 @@ static rm_field input(const rm_data_shape *s, int64_t T, int64_t B) {
 static rm_field target(const rm_data_shape *s, int64_t T, int64_t B) {
     int64_t answers = s->answer_steps ? s->answer_steps : T;
     if (s->labels) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 2, {B, s->labels}, -1};
-    if (s->places) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 2, {B, s->places}, -1};
+    if (s->pixels) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 2, {B, s->pixels}, -1};
     if (s->every_step && s->classes) return (rm_field){"target", REMAT_I32, REMAT_SEQUENCE, 2, {answers, B}, -1};
     if (s->every_step) return (rm_field){"target", REMAT_F32, REMAT_SEQUENCE, 3, {answers, B, s->values}, 0};
     if (s->classes) return (rm_field){"target", REMAT_I32, REMAT_STATIC, 1, {B}, -1};

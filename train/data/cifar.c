@@ -3,19 +3,19 @@
 
 remat_status rm_cifar_check(const uint8_t *data, size_t size, const char *name, int64_t *count) {
     REQUIRE(size && size % RM_CIFAR_BYTES == 0, IO,
-            "%s has %zu bytes, and CIFAR-10's binary files have %d for each picture: fetch it again (the binary "
+            "%s has %zu bytes, and CIFAR-10's binary files have %d for each image: fetch it again (the binary "
             "version, not "
             "Python's or CIFAR-100's)",
             name, size, RM_CIFAR_BYTES);
     *count = (int64_t)(size / RM_CIFAR_BYTES);
     for (int64_t i = 0; i < *count; i++)
         REQUIRE(data[i * RM_CIFAR_BYTES] < RM_CIFAR_CLASSES, IO,
-                "%s: picture %lld has the label %d, and CIFAR-10 has 0 to 9: this is another file, or a damaged one",
+                "%s: image %lld has the label %d, and CIFAR-10 has 0 to 9: this is another file, or a damaged one",
                 name, (long long)i, data[i * RM_CIFAR_BYTES]);
     return REMAT_OK;
 }
 
-void rm_cifar_picture(const uint8_t *data, rm_array *out) {
+void rm_cifar_image(const uint8_t *data, rm_array *out) {
     const int64_t side = RM_CIFAR_SIDE;
     *out =
         (rm_array){.kind = 'u', .bytes = 1, .rank = 3, .dim = {3, side, side, 1}, .stride = {side * side, side, 1, 0}};

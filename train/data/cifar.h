@@ -12,6 +12,6 @@ enum { RM_CIFAR_SIDE = 32, RM_CIFAR_BYTES = 1 + 3 * 32 * 32, RM_CIFAR_CLASSES = 
 /* Counts the images; IO when the data is not a CIFAR-10 file. */
 remat_status rm_cifar_check(const uint8_t *data, size_t size, const char *name, int64_t *count);
 /* The image whose record starts at `data`. */
-void rm_cifar_picture(const uint8_t *data, rm_array *out);
+void rm_cifar_image(const uint8_t *data, rm_array *out);
 
 #endif

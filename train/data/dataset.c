@@ -13,7 +13,7 @@ static const rm_data_kind *const kinds[] = {
 
 static const rm_data_kind *kind_of(const rm_data_source *source) {
     int i = 0;
-    while (!kinds[i]->reads || !kinds[i]->reads(source)) i++; /* image_array reads any pictures, arrays any others */
+    while (!kinds[i]->reads || !kinds[i]->reads(source)) i++; /* image_array reads any images, arrays any others */
     return kinds[i];
 }
 

@@ -4,7 +4,7 @@
  *     text      lm        any file, or tokens in one: (T,B) and the next ones (T,B)
  *     arrays    classify  .npy (N,T,F), or IDX images as sequences of pixels: reals (T,B,F), labels (B), or (T,B) at every timestep
  *     arrays    regress   the same, with reals for labels: (B,V) of whole samples, (T,B,V) at every timestep
- *     images    classify  for models of pictures: whole ones (images.h): reals (B,C,H,W), labels (B)
+ *     images    classify  for models of images: whole ones (images.h): reals (B,C,H,W), labels (B)
  *     arrays    transcribe  .npy (N,T,F): reals (T,B,F), rows of labels (B,S), padded with -1
  *     adding    adding    generated: reals (T,B,2), a real target (B,1)
  *     copy      copy      generated: tokens (T,B) and classes (T,B)
@@ -23,9 +23,9 @@ typedef struct {
     int64_t features;   /* otherwise: inputs are reals, float (T,B,features) */
     int64_t classes;    /* > 0: targets are classes, int32; 0: reals, float */
     bool every_step;    /* targets (T,B) of classes, (T,B,values) of reals; otherwise (B), (B,values) */
-    /* channels > 0: inputs are pictures, float (B,channels,height,width); T is 1 then, and features their product. */
+    /* channels > 0: inputs are images, float (B,channels,height,width); T is 1 then, and features their product. */
     int64_t channels, height, width;
-    int64_t places; /* of pictures: so many pixels, and each has a class: targets (B,places); 0: the picture has one */
+    int64_t pixels; /* classes are given per pixel: targets (B,pixels). 0: one class per image */
     int64_t labels; /* S > 0: targets are rows of labels (B,S), for CTC; every_step is true of the outputs alone */
     uint32_t class_names; /* a checksum of them, in order; 0: they have none */
     bool lengths;         /* samples end where rm_dataset.length says; what inputs have behind that is 0 */
@@ -52,11 +52,11 @@ static inline int64_t rm_data_outputs(const rm_data_shape *shape) {
     return shape->classes ? shape->classes : shape->values;
 }
 static inline int64_t rm_data_targets(const rm_data_shape *shape) {
-    return shape->places ? shape->places : shape->labels ? shape->labels : shape->classes ? 1 : shape->values;
+    return shape->pixels ? shape->pixels : shape->labels ? shape->labels : shape->classes ? 1 : shape->values;
 }
 /* Of a sample (or timestep): how many there are. */
 static inline int64_t rm_data_answers(const rm_data_shape *shape) {
-    return shape->places         ? shape->places
+    return shape->pixels         ? shape->pixels
            : shape->answer_steps ? shape->answer_steps
            : shape->tracked      ? shape->timesteps
                                  : 1;
@@ -76,11 +76,11 @@ typedef struct {
     int64_t count;       /* samples */
     uint64_t held_bytes; /* kept in memory: the file, where it is read whole, and the labels */
     rm_data_shape shape;
-    int64_t epoch;         /* set before samples are taken, by who takes them in epochs: a picture is altered anew in each */
-    uint64_t target_bytes; /* lm: of the text that the targets of all samples stand for; 0: not known */
+    int64_t epoch; /* set before samples are taken, by who takes them in epochs: an image is altered anew in each */
+    uint64_t target_bytes;             /* lm: of the text that the targets of all samples stand for; 0: not known */
     const rm_class_names *class_names; /* what the classes are called; NULL: they have no names */
-    float *class_weights; /* (classes), where shape.weighted (class_weights.h) */
-    uint8_t *tokenizer; /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
+    float *class_weights;              /* (classes), where shape.weighted (class_weights.h) */
+    uint8_t *tokenizer;                /* the tokenizer.json of source->tokenizer, for a training state; NULL: none */
     size_t tokenizer_bytes;
 } rm_dataset;
 
@@ -100,10 +100,10 @@ typedef struct {
     int64_t samples, seed;           /* of generated data */
     bool held_out;                   /* generated data: other samples than those for training */
     uint64_t budget;                 /* the most bytes that a packed file may become; 0: RM_UNPACKED_BYTES */
-    bool pictures;                   /* classify: images as wholes, not as sequences; then: */
+    bool images;                     /* classify: images as wholes, not as sequences; then: */
     bool pixels;                     /* labels are of each pixel */
     int64_t channels, image_size;    /* 0: the file's own; 3 in a folder */
-    const char *normalize, *augment; /* as in framing.h; NULL: not at all */
+    const char *normalize, *augment; /* as in transform.h; NULL: not at all */
     int64_t threads;                 /* that may call `fill` at a time; 0: 1 */
     bool numbers;                    /* labels are numbers, not classes */
     bool transcripts;                /* labels are rows (N,S), not one for each sample */
@@ -111,17 +111,17 @@ typedef struct {
     const char *tokenizer; /* a path; the file holds a text, which it cuts into tokens, or, of lm, .npy of tokens */
     int64_t values;        /* of regress: numbers of an answer; 0: as the labels have */
     bool yes_or_no;        /* ... and each is 0, 1 or between them */
-    bool every_step;       /* ... each timestep has one; false with values 0: as the labels have; of classify likewise, */
-    bool steps_known;      /* ... but every_step binds labels where this is true, and else they say it themselves */
-    bool whole;            /* samples of more than `timesteps` are refused, not cut */
-    const char *generate;  /* of seq2seq without data: "copy", "reverse", "sort" */
+    bool every_step;  /* ... each timestep has one; false with values 0: as the labels have; of classify likewise, */
+    bool steps_known; /* ... but every_step binds labels where this is true, and else they say it themselves */
+    bool whole;       /* samples of more than `timesteps` are refused, not cut */
+    const char *generate; /* of seq2seq without data: "copy", "reverse", "sort" */
 } rm_data_source;
 
 #define RM_UNPACKED_BYTES ((uint64_t)1 << 30)
 
 /* A kind of data. */
 struct rm_data_kind {
-    size_t bytes; /* of its struct */
+    size_t bytes;                          /* of its struct */
     bool (*reads)(const rm_data_source *); /* whether such data are of this kind; NULL: a task names it */
     /* Into zeros but for `kind`; closed by the caller when it fails. INVALID: the flags do not fit; IO: the file does not. */
     remat_status (*open)(rm_dataset *, const rm_data_source *);
@@ -131,9 +131,9 @@ struct rm_data_kind {
     remat_status (*fill)(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
     /* The same for the batch's other fields, after `fill`; NULL: it has none. */
     remat_status (*mark)(rm_dataset *, int64_t index, int64_t column, rm_batch *batch);
-    int64_t (*length)(const rm_dataset *, int64_t index); /* timesteps, 1 to T; NULL: all have T */
+    int64_t (*length)(const rm_dataset *, int64_t index);        /* timesteps, 1 to T; NULL: all have T */
     int64_t (*answer_length)(const rm_dataset *, int64_t index); /* of pairs, 1 to answer_steps; else NULL */
-    remat_status (*checksum)(rm_dataset *, uint32_t *crc32); /* adds to 0; NULL: the data are made, not read */
+    remat_status (*checksum)(rm_dataset *, uint32_t *crc32);     /* adds to 0; NULL: the data are made, not read */
     bool threads; /* several threads may call `fill` and `mark` at a time, for different columns */
 };
 
@@ -143,7 +143,8 @@ void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 
 /* For kinds of data: reads source->tokenizer. *out is the caller's; *vocabulary becomes what rm_tokenizer_fit says. */
 struct rm_tokenizer;
-remat_status rm_dataset_read_tokenizer(rm_dataset *, const rm_data_source *, struct rm_tokenizer **out, int64_t *vocabulary);
+remat_status rm_dataset_read_tokenizer(rm_dataset *, const rm_data_source *, struct rm_tokenizer **out,
+                                       int64_t *vocabulary);
 
 static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, int64_t column, int64_t batch,
                                            void *input, void *target) {
@@ -164,6 +165,6 @@ rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes 
 /* Of lines of so many tokens, without their ends; `tokens`: how many there are to choose from. */
 rm_data_shape rm_pair_shape(int64_t source, int64_t target, int64_t tokens);
 enum { RM_PAIR_BYTES = 256 };
-rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
+rm_data_shape rm_image_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels);
 
 #endif

@@ -215,7 +215,7 @@ static remat_status open_file(rm_dataset *base, const rm_data_source *source) {
     return REMAT_OK;
 }
 
-static bool reads(const rm_data_source *source) { return !source->pictures; }
+static bool reads(const rm_data_source *source) { return !source->images; }
 
 const rm_data_kind rm_data_arrays = {.bytes = sizeof(array_data),
                                      .reads = reads,

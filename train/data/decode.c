@@ -6,8 +6,8 @@
 typedef struct {
     const char *magic;
     size_t bytes;
-    remat_status (*size_of)(const uint8_t *, size_t, const char *, rm_picture_size *);
-    remat_status (*decode)(const uint8_t *, size_t, const char *, int64_t, const rm_picture_size *, uint8_t *);
+    remat_status (*size_of)(const uint8_t *, size_t, const char *, rm_image_size *);
+    remat_status (*decode)(const uint8_t *, size_t, const char *, int64_t, const rm_image_size *, uint8_t *);
 } format;
 
 static const format formats[] = {{"\xFF\xD8\xFF", 3, rm_jpeg_size_of, rm_jpeg_decode},
@@ -23,7 +23,7 @@ static remat_status no_format(const char *name) {
     FAIL(IO, "%s is neither a JPEG nor a PNG file, by its first bytes: save it as one, or leave it out", name);
 }
 
-remat_status rm_picture_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+remat_status rm_image_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     const format *f = format_of(data, size);
     if (!f) return no_format(name);
     TRY(f->size_of(data, size, name, out));
@@ -33,15 +33,15 @@ remat_status rm_picture_size_of(const uint8_t *data, size_t size, const char *na
     return REMAT_OK;
 }
 
-remat_status rm_picture_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                               const rm_picture_size *expected, uint8_t *out) {
+remat_status rm_image_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                             const rm_image_size *expected, uint8_t *out) {
     const format *f = format_of(data, size);
     return f ? f->decode(data, size, name, channels, expected, out) : no_format(name);
 }
 
-remat_status rm_picture_check(const rm_picture_size *expected, rm_picture_size now, const char *name) {
+remat_status rm_image_check(const rm_image_size *expected, rm_image_size now, const char *name) {
     REQUIRE(now.height == expected->height && now.width == expected->width &&
                 now.decoder_bytes <= expected->decoder_bytes,
-            IO, "%s is another picture than when the run began: start again", name);
+            IO, "%s is another image than when the run began: start again", name);
     return REMAT_OK;
 }

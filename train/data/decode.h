@@ -12,16 +12,16 @@
 
 typedef struct {
     int64_t height, width;
-    uint64_t decoder_bytes; /* that decoding takes at most, beside the picture */
-} rm_picture_size;
+    uint64_t decoder_bytes; /* that decoding takes at most, beside the image */
+} rm_image_size;
 
-/* The header alone. IO: it is no such picture, or a damaged one. MISSING: the build has no decoder for it. */
-remat_status rm_picture_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
+/* The header alone. IO: it is no such image, or a damaged one. MISSING: the build has no decoder for it. */
+remat_status rm_image_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out);
 
 /* Its pixels, height * width * channels bytes, 1 or 3 channels. IO also where it has not the size that is `expected`. Where parts
  * of a file are missing it is an IO; what was written is then of no use. */
-remat_status rm_picture_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                               const rm_picture_size *expected, uint8_t *out);
+remat_status rm_image_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
+                             const rm_image_size *expected, uint8_t *out);
 
 /* ITU-R 601's luma in whole numbers, as Pillow's convert("L") has it, whatever the file says of its colours. */
 static inline uint8_t rm_grey_of(const uint8_t rgb[3]) {
@@ -38,14 +38,14 @@ const char *rm_png_library(void);
 
 /* ---- One format each: decode_jpeg.c, decode_png.c ------------------------------------------------------------------- */
 
-/* For decoders, which read the header once: IO where it is not that of the picture that is `expected`. */
-remat_status rm_picture_check(const rm_picture_size *expected, rm_picture_size now, const char *name);
+/* For decoders, which read the header once: IO where it is not that of the image that is `expected`. */
+remat_status rm_image_check(const rm_image_size *expected, rm_image_size now, const char *name);
 
-remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
+remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out);
 remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                            const rm_picture_size *expected, uint8_t *out);
-remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out);
+                            const rm_image_size *expected, uint8_t *out);
+remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out);
 remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                           const rm_picture_size *expected, uint8_t *out);
+                           const rm_image_size *expected, uint8_t *out);
 
 #endif

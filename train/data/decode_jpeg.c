@@ -21,7 +21,7 @@ const char *rm_jpeg_library(void) {
 #endif
 }
 
-enum { FIXED_BYTES = 1 << 20 }; /* what a decoder takes whatever the picture, and for rows of it */
+enum { FIXED_BYTES = 1 << 20 }; /* what a decoder takes whatever the image, and for rows of it */
 
 typedef struct {
     struct jpeg_error_mgr base;
@@ -37,7 +37,7 @@ static void on_error(j_common_ptr jpeg) {
 }
 
 /* Where the file ends too soon, the library makes up what is missing, and warns. Its other warnings are of damage within a file that has
- * its end: everybody shows such pictures, and Pillow reads them without a word. */
+ * its end: everybody shows such images, and Pillow reads them without a word. */
 static void on_message(j_common_ptr jpeg, int level) {
     errors *e = (errors *)jpeg->err;
     if (level < 0 && e->base.msg_code == JWRN_JPEG_EOF) e->cut_short = true;
@@ -55,21 +55,21 @@ static void begin(struct jpeg_decompress_struct *jpeg, errors *e, const uint8_t 
     jpeg_read_header(jpeg, TRUE);
 }
 
-/* A progressive picture is put together before the first row: two bytes for each number, of whole blocks. */
-static rm_picture_size size_of(const struct jpeg_decompress_struct *jpeg) {
+/* A progressive image is put together before the first row: two bytes for each number, of whole blocks. */
+static rm_image_size size_of(const struct jpeg_decompress_struct *jpeg) {
     const uint64_t block = 32, width = (jpeg->image_width + block - 1) / block * block;
     const uint64_t height = (jpeg->image_height + block - 1) / block * block;
     bool whole = jpeg->progressive_mode || jpeg->comps_in_scan < jpeg->num_components;
     const uint64_t rows = FIXED_BYTES + 64 * width * (uint64_t)jpeg->num_components,
                    all = whole ? 2 * width * height * (uint64_t)jpeg->num_components : 0;
-    return (rm_picture_size){jpeg->image_height, jpeg->image_width, rows + all};
+    return (rm_image_size){jpeg->image_height, jpeg->image_width, rows + all};
 }
 
 static remat_status broken(const char *name, const errors *e) {
     FAIL(IO, "%s is damaged: %s; fetch it again, or leave it out (--skip-broken)", name, e->text);
 }
 
-remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     struct jpeg_decompress_struct jpeg;
     errors e = {.text = ""};
     memset(&jpeg, 0, sizeof jpeg);
@@ -112,7 +112,7 @@ static void read_rows(struct jpeg_decompress_struct *jpeg, int64_t channels, uin
 }
 
 remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                            const rm_picture_size *expected, uint8_t *out) {
+                            const rm_image_size *expected, uint8_t *out) {
     struct jpeg_decompress_struct jpeg;
     errors e = {.text = ""};
     memset(&jpeg, 0, sizeof jpeg);
@@ -121,7 +121,7 @@ remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, 
         return broken(name, &e);
     }
     begin(&jpeg, &e, data, size);
-    remat_status status = rm_picture_check(expected, size_of(&jpeg), name);
+    remat_status status = rm_image_check(expected, size_of(&jpeg), name);
     if (status) {
         jpeg_destroy_decompress(&jpeg);
         return status;
@@ -141,14 +141,14 @@ remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, 
 
 const char *rm_jpeg_library(void) { return "not in this build: install libjpeg-turbo (libjpeg-dev) and build again"; }
 
-remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     (void)data, (void)size, (void)out;
     FAIL(MISSING, "%s is a JPEG file, and this build reads none: install libjpeg-turbo (libjpeg-dev) and build again",
          name);
 }
 
 remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                            const rm_picture_size *expected, uint8_t *out) {
+                            const rm_image_size *expected, uint8_t *out) {
     (void)channels, (void)expected, (void)out;
     return rm_jpeg_size_of(data, size, name, NULL);
 }

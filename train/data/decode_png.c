@@ -57,15 +57,15 @@ static void read_header(png_structp png, png_infop info, source *s) {
 
 static bool has_colour(png_structp png, png_infop info) { return png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR; }
 
-static rm_picture_size size_of(png_structp png, png_infop info) {
-    rm_picture_size size = {png_get_image_height(png, info), png_get_image_width(png, info), 0};
+static rm_image_size size_of(png_structp png, png_infop info) {
+    rm_image_size size = {png_get_image_height(png, info), png_get_image_width(png, info), 0};
     bool whole = has_colour(png, info) && png_get_interlace_type(png, info) != PNG_INTERLACE_NONE; /* to become grey */
     size.decoder_bytes =
         FIXED_BYTES + 32 * (uint64_t)size.width + (whole ? 3 * (uint64_t)(size.width * size.height) : 0);
     return size;
 }
 
-remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     source s = {.data = data, .left = size};
     png_infop info;
     png_structp png = begin(&s, &info);
@@ -89,7 +89,7 @@ static void ask_for(png_structp png, png_infop info, int64_t channels) {
 }
 
 /* Colours as grey: rows by way of `rgb`, which has room for one, or for all where they come in several passes. */
-static void read_grey(png_structp png, const rm_picture_size *size, int passes, uint8_t *rgb, uint8_t *out) {
+static void read_grey(png_structp png, const rm_image_size *size, int passes, uint8_t *rgb, uint8_t *out) {
     const int64_t W = size->width, H = size->height;
     for (int pass = 0; pass < passes; pass++)
         for (int64_t y = 0; y < H; y++) {
@@ -99,13 +99,13 @@ static void read_grey(png_structp png, const rm_picture_size *size, int passes, 
         }
 }
 
-static void read_plain(png_structp png, const rm_picture_size *size, int passes, size_t row, uint8_t *out) {
+static void read_plain(png_structp png, const rm_image_size *size, int passes, size_t row, uint8_t *out) {
     for (int pass = 0; pass < passes; pass++)
         for (int64_t y = 0; y < size->height; y++) png_read_row(png, out + (size_t)y * row, NULL);
 }
 
 remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                           const rm_picture_size *expected, uint8_t *out) {
+                           const rm_image_size *expected, uint8_t *out) {
     source s = {.data = data, .left = size};
     png_infop info;
     png_structp png = begin(&s, &info);
@@ -117,7 +117,7 @@ remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, i
         return broken(name, &s);
     }
     read_header(png, info, &s);
-    remat_status status = rm_picture_check(expected, size_of(png, info), name);
+    remat_status status = rm_image_check(expected, size_of(png, info), name);
     if (status) {
         png_destroy_read_struct(&png, &info, NULL);
         return status;
@@ -144,13 +144,13 @@ remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, i
 
 const char *rm_png_library(void) { return "not in this build: install libpng (libpng-dev) and build again"; }
 
-remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_picture_size *out) {
+remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     (void)data, (void)size, (void)out;
     FAIL(MISSING, "%s is a PNG file, and this build reads none: install libpng (libpng-dev) and build again", name);
 }
 
 remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,
-                           const rm_picture_size *expected, uint8_t *out) {
+                           const rm_image_size *expected, uint8_t *out) {
     (void)channels, (void)expected, (void)out;
     return rm_png_size_of(data, size, name, NULL);
 }

@@ -9,8 +9,8 @@ static uint32_t big_endian(const uint8_t *p) {
 
 remat_status rm_idx_header(const uint8_t *data, size_t size, const char *name, rm_array *out, size_t *header_bytes) {
     *out = (rm_array){.kind = 'u', .bytes = 1, .dim = {1, 1, 1, 1}};
-    bool picture = size >= 4 && (!memcmp(data, "\x89PNG", 4) || !memcmp(data, "\xff\xd8\xff", 3));
-    REQUIRE(!picture, IO, "%s is one picture: give a folder that has a folder of pictures for each class", name);
+    bool image = size >= 4 && (!memcmp(data, "\x89PNG", 4) || !memcmp(data, "\xff\xd8\xff", 3));
+    REQUIRE(!image, IO, "%s is one image: give a folder that has a folder of images for each class", name);
     REQUIRE(size >= 4 && data[0] == 0 && data[1] == 0, IO,
             "%s is not an IDX file: it does not start with the bytes 0 0 (MNIST files look like "
             "train-images-idx3-ubyte, plain or .gz)",

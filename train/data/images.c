@@ -24,15 +24,15 @@ static void give_back(rm_images *images, scratch s) {
 remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     rm_images *images = (rm_images *)base;
     const rm_data_shape *shape = &base->shape;
-    rm_array picture;
+    rm_array image;
     (void)batch;
     scratch s = borrow(images);
-    remat_status status = images->read(images, index, s.bytes, &picture);
+    remat_status status = images->read(images, index, s.bytes, &image);
     if (!status) {
-        rm_framing framing = rm_framing_drawn(&images->augment, images->seed, base->epoch, index, picture.dim[1],
-                                              picture.dim[2], shape->height, shape->width);
-        rm_framing_apply(&framing, &picture, images->unit, &images->normalize, s.line,
-                         (float *)input + column * shape->features);
+        rm_transform transform = rm_transform_random(&images->augment, images->seed, base->epoch, index, image.dim[1],
+                                                     image.dim[2], shape->height, shape->width);
+        rm_transform_apply(&transform, &image, images->unit, &images->normalize, s.line,
+                           (float *)input + column * shape->features);
     }
     give_back(images, s);
     const int32_t *labels = images->labels.item;
@@ -43,11 +43,11 @@ remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int
 
 /* ---- Opening ------------------------------------------------------------------------------------------------------ */
 
-rm_data_shape rm_picture_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels) {
+rm_data_shape rm_image_shape(int64_t channels, int64_t height, int64_t width, int64_t classes, bool pixels) {
     return (rm_data_shape){.timesteps = 1,
                            .features = channels * height * width,
                            .classes = classes,
-                           .places = pixels ? height * width : 0,
+                           .pixels = pixels ? height * width : 0,
                            .channels = channels,
                            .height = height,
                            .width = width};
@@ -57,9 +57,9 @@ static remat_status take_shape(rm_images *images, const rm_data_source *source) 
     const uint32_t class_names = images->base.shape.class_names;
     int64_t size = source->image_size, classes = source->classes ? source->classes : images->labels.classes;
     REQUIRE(images->height || size, INVALID,
-            "the pictures in %s have sizes of their own: say --image-size=S, for all of them", source->data);
+            "the images in %s have sizes of their own: say --image-size=S, for all of them", source->data);
     REQUIRE(!source->channels || source->channels == images->channels, INVALID,
-            "%s has pictures of %lld channels, and --channels=%lld: leave --channels out, or give other data",
+            "%s has images of %lld channels, and --channels=%lld: leave --channels out, or give other data",
             source->data, (long long)images->channels, (long long)source->channels);
     REQUIRE(!images->labels.item || images->labels.classes <= classes, INVALID,
             "%s has %lld classes, and --classes=%lld: make it larger", source->data, (long long)images->labels.classes,
@@ -70,11 +70,11 @@ static remat_status take_shape(rm_images *images, const rm_data_source *source) 
             "not",
             source->data, (long long)images->labels.classes, (long long)classes);
     REQUIRE(!source->pixels || !size || (size == images->height && size == images->width), INVALID,
-            "--image-size=%lld: pictures whose pixels have labels stay as they are, here %lld x %lld", (long long)size,
+            "--image-size=%lld: images whose pixels have labels stay as they are, here %lld x %lld", (long long)size,
             (long long)images->height, (long long)images->width);
     REQUIRE(classes, INVALID, "without labels the number of classes is needed: say --classes=N");
-    images->base.shape = rm_picture_shape(images->channels, size ? size : images->height, size ? size : images->width,
-                                          classes, source->pixels);
+    images->base.shape = rm_image_shape(images->channels, size ? size : images->height, size ? size : images->width,
+                                        classes, source->pixels);
     images->base.shape.class_names = class_names;
     images->base.class_names = images->names.count ? &images->names : NULL;
     return REMAT_OK;
@@ -83,13 +83,13 @@ static remat_status take_shape(rm_images *images, const rm_data_source *source) 
 static remat_status make_scratch(rm_images *images, int64_t threads) {
     uint64_t line = 4 * (uint64_t)images->most_width;
     images->free = rm_calloc((size_t)threads, sizeof *images->free);
-    REQUIRE(images->free, MEMORY, "no memory to read pictures on %lld threads", (long long)threads);
+    REQUIRE(images->free, MEMORY, "no memory to read images on %lld threads", (long long)threads);
     for (int64_t i = 0; i < threads; i++) {
         scratch *s = &images->free[i];
         *s = (scratch){rm_malloc(images->scratch_bytes), rm_malloc(line)};
         images->n_free = ++images->n_scratch;
         REQUIRE(s->bytes && s->line, MEMORY,
-                "no memory for pictures of %llu bytes on %lld threads: make --loader-threads smaller",
+                "no memory for images of %llu bytes on %lld threads: make --loader-threads smaller",
                 (unsigned long long)images->scratch_bytes, (long long)threads);
     }
     images->base.held_bytes += (uint64_t)threads * (images->scratch_bytes + images->decoder_bytes + line);

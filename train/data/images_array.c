@@ -16,18 +16,18 @@ typedef struct {
     int channel, row; /* axes of the array; the column's is row + 1. channel -1: there is none */
 } array_images;
 
-static remat_status read_picture(rm_images *images, int64_t index, uint8_t *scratch, rm_array *picture) {
+static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratch, rm_array *image) {
     const array_images *from = (array_images *)images;
     const rm_array *all = &from->file.array;
     (void)scratch;
-    *picture = *all;
-    picture->rank = 3;
-    picture->item = all->item + index * all->stride[0] * all->bytes;
-    picture->dim[0] = images->channels;
-    picture->stride[0] = from->channel < 0 ? 0 : all->stride[from->channel];
+    *image = *all;
+    image->rank = 3;
+    image->item = all->item + index * all->stride[0] * all->bytes;
+    image->dim[0] = images->channels;
+    image->stride[0] = from->channel < 0 ? 0 : all->stride[from->channel];
     for (int d = 1; d <= 2; d++) {
-        picture->dim[d] = all->dim[from->row + d - 1];
-        picture->stride[d] = all->stride[from->row + d - 1];
+        image->dim[d] = all->dim[from->row + d - 1];
+        image->stride[d] = all->stride[from->row + d - 1];
     }
     return REMAT_OK;
 }
@@ -52,7 +52,7 @@ static bool could_be_channels(int64_t length) { return length == 1 || length == 
 static remat_status take_shape(array_images *from, const char *path) {
     const rm_array *array = &from->file.array;
     REQUIRE(array->rank == 3 || array->rank == 4, INVALID,
-            "%s has %d dimension%s; pictures are (N,H,W), (N,C,H,W) or (N,H,W,C): save them as one of these, or take a "
+            "%s has %d dimension%s; images are (N,H,W), (N,C,H,W) or (N,H,W,C): save them as one of these, or take a "
             "recurrent --model, which reads features",
             path, array->rank, array->rank == 1 ? "" : "s");
     bool last = array->rank == 4 && could_be_channels(array->dim[3]) && !could_be_channels(array->dim[1]);
@@ -69,15 +69,15 @@ static remat_status check_numbers(rm_images *images, const rm_data_source *sourc
     rm_array p;
     if (((array_images *)images)->file.array.kind != 'f') return REMAT_OK;
     for (int64_t i = 0; i < images->base.count; i++) {
-        TRY(read_picture(images, i, NULL, &p));
+        TRY(read_image(images, i, NULL, &p));
         for (int64_t n = 0; n < images->channels * images->height * images->width; n++) {
             int64_t c = n / (images->height * images->width), y = n / images->width % images->height,
                     x = n % images->width;
             double value = rm_array_at(&p, c, y, x);
             REQUIRE(
                 fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
-                "%s: picture %lld, channel %lld, row %lld, column %lld is %g; only numbers can be learnt from: put one "
-                "there (numpy.nan_to_num), or leave the picture out",
+                "%s: image %lld, channel %lld, row %lld, column %lld is %g; only numbers can be learnt from: put one "
+                "there (numpy.nan_to_num), or leave the image out",
                 source->data, (long long)i, (long long)c, (long long)y, (long long)x, value);
         }
     }
@@ -90,14 +90,14 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     const char *eval = source->held_out ? "eval-" : "";
     REQUIRE(!access(source->data, F_OK), IO, "%s does not exist: check the path", source->data);
     REQUIRE(source->labels || source->unlabelled, INVALID,
-            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each picture", source->data, eval);
+            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each image", source->data, eval);
     TRY(rm_array_file_begin(source->data, source->budget, &from->file));
     TRY(take_shape(from, source->data));
     TRY(rm_array_file_read(source->data, source->budget, &from->file));
     TRY(take_shape(from, source->data));
     images->base.count = from->file.array.dim[0];
     images->unit = from->file.array.kind == 'u' && from->file.array.bytes == 1 ? 255 : 1;
-    images->read = read_picture;
+    images->read = read_image;
     TRY(check_numbers(images, source));
     rm_labelled samples = {.count = images->base.count, .height = images->height, .width = images->width};
     images->labels.classes = source->classes;
@@ -112,7 +112,7 @@ static remat_status open_images(rm_dataset *base, const rm_data_source *source) 
     return rm_images_open((rm_images *)base, source, find);
 }
 
-static bool reads(const rm_data_source *source) { return source->pictures; }
+static bool reads(const rm_data_source *source) { return source->images; }
 
 const rm_data_kind rm_data_image_array = {.bytes = sizeof(array_images),
                                           .reads = reads,

@@ -20,9 +20,9 @@ typedef struct {
     size_t size;
 } cifar_images;
 
-static remat_status read_picture(rm_images *images, int64_t index, uint8_t *scratch, rm_array *picture) {
+static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratch, rm_array *image) {
     (void)scratch;
-    rm_cifar_picture(((cifar_images *)images)->data + index * RM_CIFAR_BYTES, picture);
+    rm_cifar_image(((cifar_images *)images)->data + index * RM_CIFAR_BYTES, image);
     return REMAT_OK;
 }
 
@@ -51,7 +51,7 @@ static remat_status append(cifar_images *from, const char *path) {
     }
     rm_free(data);
     TRY(status);
-    REQUIRE(all, MEMORY, "no memory for the pictures in %s", path);
+    REQUIRE(all, MEMORY, "no memory for the images in %s", path);
     return REMAT_OK;
 }
 
@@ -117,7 +117,7 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     images->channels = 3;
     images->height = images->width = images->most_width = RM_CIFAR_SIDE;
     images->unit = 255;
-    images->read = read_picture;
+    images->read = read_image;
     images->labels.classes = RM_CIFAR_CLASSES;
     TRY(rm_labels_make_room(&images->labels, count, 1, 1));
     for (int64_t i = 0; i < count; i++) ((int32_t *)images->labels.item)[i] = from->data[i * RM_CIFAR_BYTES];
@@ -131,7 +131,7 @@ static remat_status open_images(rm_dataset *base, const rm_data_source *source) 
 
 static bool reads(const rm_data_source *source) {
     bool file = rm_text_ends(source->data, ".bin") && !rm_path_is_directory(source->data);
-    return source->pictures && (file || has_batches(source->data));
+    return source->images && (file || has_batches(source->data));
 }
 
 const rm_data_kind rm_data_image_cifar = {.bytes = sizeof(cifar_images),

@@ -5,7 +5,7 @@
 #include "train/data/images.h"
 
 #include "memory/host.h"
-#include "train/data/crew.h"
+#include "train/data/workers.h"
 #include "train/data/decode.h"
 #include "train/file.h"
 
@@ -25,22 +25,22 @@ typedef struct {
     int32_t label;
     bool broken;
     uint64_t bytes;
-    rm_picture_size size;
-} picture;
+    rm_image_size size;
+} image;
 
 typedef struct {
     rm_images images;
     char *folder;
-    picture *picture;
+    image *image;
     int64_t capacity;
     uint64_t most_bytes, most_pixels;
     bool decodes; /* while it is opened: to see whether that works */
 } folder_images;
 
-/* ---- A picture --------------------------------------------------------------------------------------------------- */
+/* ---- A image --------------------------------------------------------------------------------------------------- */
 
 static remat_status path_of(const folder_images *from, int64_t index, char path[RM_PATH_BYTES]) {
-    return rm_path_join(path, RM_PATH_BYTES, from->folder, from->picture[index].name);
+    return rm_path_join(path, RM_PATH_BYTES, from->folder, from->image[index].name);
 }
 
 /* Its first `most` bytes, or as many as there are. */
@@ -52,9 +52,9 @@ static remat_status read_bytes(const char *path, uint64_t most, uint8_t *data, u
     return status;
 }
 
-static remat_status read_picture(rm_images *images, int64_t index, uint8_t *scratch, rm_array *out) {
+static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratch, rm_array *out) {
     const folder_images *from = (folder_images *)images;
-    const picture *p = &from->picture[index];
+    const image *p = &from->image[index];
     const int64_t C = images->channels, W = p->size.width;
     uint8_t *file = scratch + from->most_pixels * (uint64_t)C;
     char path[RM_PATH_BYTES];
@@ -62,7 +62,7 @@ static remat_status read_picture(rm_images *images, int64_t index, uint8_t *scra
     TRY(path_of(from, index, path));
     TRY(read_bytes(path, p->bytes, file, &size));
     REQUIRE(size == p->bytes, IO, "%s is another file than when the run began: start again", path);
-    TRY(rm_picture_decode(file, size, path, C, &p->size, scratch));
+    TRY(rm_image_decode(file, size, path, C, &p->size, scratch));
     *out = (rm_array){.kind = 'u', .bytes = 1, .rank = 3, .dim = {C, p->size.height, W, 1}, .stride = {1, W * C, C, 0}};
     out->count = C * W * p->size.height;
     out->item = scratch;
@@ -74,7 +74,7 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const folder_images *from = (folder_images *)base;
     uLong sum = crc32_z(0, NULL, 0);
     for (int64_t i = 0; i < base->count; i++) {
-        const picture *p = &from->picture[i];
+        const image *p = &from->image[i];
         sum = crc32_z(sum, (const uint8_t *)p->name, strlen(p->name) + 1);
         sum = crc32_z(sum, (const uint8_t *)&p->bytes, sizeof p->bytes);
     }
@@ -84,8 +84,8 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
 
 static void close_images(rm_dataset *base) {
     folder_images *from = (folder_images *)base;
-    for (int64_t i = 0; i < base->count; i++) rm_free(from->picture[i].name);
-    rm_free(from->picture);
+    for (int64_t i = 0; i < base->count; i++) rm_free(from->image[i].name);
+    rm_free(from->image);
     rm_free(from->folder);
     rm_images_close(&from->images);
 }
@@ -95,7 +95,7 @@ static void close_images(rm_dataset *base) {
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* ImageFolder's endings, those that nothing here decodes, too: such a file is refused, not left out unseen. */
-static bool is_picture(const char *name) {
+static bool is_image(const char *name) {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
     const char *dot = strrchr(name, '.');
     for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
@@ -106,7 +106,7 @@ static bool is_picture(const char *name) {
 static remat_status add_name(rm_class_names *list, const char *root, const char *name, bool folders) {
     char path[RM_PATH_BYTES];
     TRY(rm_path_join(path, sizeof path, root, name));
-    if (folders != rm_path_is_directory(path) || (!folders && !is_picture(name))) return REMAT_OK;
+    if (folders != rm_path_is_directory(path) || (!folders && !is_image(name))) return REMAT_OK;
     return rm_class_names_add(list, name);
 }
 
@@ -119,7 +119,7 @@ static remat_status add_entry(rm_class_names *list, const char *root, const char
     return add_name(list, root, joined, folders);
 }
 
-/* Adds what lies in root/below, folders or pictures, each as below/NAME; below: "" is root itself. */
+/* Adds what lies in root/below, folders or images, each as below/NAME; below: "" is root itself. */
 static remat_status add_names(rm_class_names *list, const char *root, const char *below, bool folders) {
     char path[RM_PATH_BYTES];
     remat_status status = REMAT_OK;
@@ -136,23 +136,23 @@ static void sort_names(rm_class_names *list) {
     if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
 }
 
-static remat_status add_picture(folder_images *from, const char *name, int32_t label) {
-    REQUIRE(rm_grow(&from->picture, &from->capacity, from->images.base.count + 1, sizeof *from->picture), MEMORY,
-            "no memory for the names of pictures");
-    picture *p = &from->picture[from->images.base.count];
-    *p = (picture){.name = rm_strdup(name), .label = label};
-    REQUIRE(p->name, MEMORY, "no memory for the names of pictures");
+static remat_status add_image(folder_images *from, const char *name, int32_t label) {
+    REQUIRE(rm_grow(&from->image, &from->capacity, from->images.base.count + 1, sizeof *from->image), MEMORY,
+            "no memory for the names of images");
+    image *p = &from->image[from->images.base.count];
+    *p = (image){.name = rm_strdup(name), .label = label};
+    REQUIRE(p->name, MEMORY, "no memory for the names of images");
     from->images.base.held_bytes += strlen(name) + 1;
     from->images.base.count++;
     return REMAT_OK;
 }
 
 /* Those of one folder, not of the folders in it. */
-static remat_status add_pictures(folder_images *from, const char *folder, int32_t label) {
+static remat_status add_images(folder_images *from, const char *folder, int32_t label) {
     rm_class_names files = {0};
     remat_status status = add_names(&files, from->folder, folder, false);
     sort_names(&files);
-    for (int64_t i = 0; i < files.count && !status; i++) status = add_picture(from, files.name[i], label);
+    for (int64_t i = 0; i < files.count && !status; i++) status = add_image(from, files.name[i], label);
     rm_class_names_free(&files);
     return status;
 }
@@ -164,7 +164,7 @@ static remat_status add_class(folder_images *from, const char *class_name, int32
     for (int64_t i = 0; i < folders.count && !status; i++)
         status = add_names(&folders, from->folder, folders.name[i], true);
     sort_names(&folders);
-    for (int64_t i = 0; i < folders.count && !status; i++) status = add_pictures(from, folders.name[i], label);
+    for (int64_t i = 0; i < folders.count && !status; i++) status = add_images(from, folders.name[i], label);
     rm_class_names_free(&folders);
     return status;
 }
@@ -188,17 +188,17 @@ static remat_status find_classes(folder_images *from) {
 
 /* A folder above that of the classes has one class, and nothing is to be learnt. */
 static remat_status check_classes(const folder_images *from, const rm_data_source *source) {
-    const picture *first = from->picture, *last = first + from->images.base.count - 1;
+    const image *first = from->image, *last = first + from->images.base.count - 1;
     if (source->classes || source->unlabelled) return REMAT_OK;
     const char *only = from->images.names.name[first->label];
     REQUIRE(first->label != last->label, INVALID,
-            "%s: all pictures are in one folder, %s, so there is one class and nothing to learn; give the folder whose "
+            "%s: all images are in one folder, %s, so there is one class and nothing to learn; give the folder whose "
             "folders are the classes",
             from->folder, only);
     return REMAT_OK;
 }
 
-static remat_status find_pictures(folder_images *from, const rm_data_source *source) {
+static remat_status find_images(folder_images *from, const rm_data_source *source) {
     TRY(find_classes(from));
     for (int64_t i = 0; i < from->images.names.count; i++) TRY(add_class(from, from->images.names.name[i], (int32_t)i));
     REQUIRE(from->images.base.count, INVALID,
@@ -210,20 +210,20 @@ static remat_status find_pictures(folder_images *from, const rm_data_source *sou
 
 /* ---- Looking at all of them ---------------------------------------------------------------------------------------- */
 
-static remat_status decode_once(const folder_images *from, const char *path, const picture *p, const uint8_t *file) {
+static remat_status decode_once(const folder_images *from, const char *path, const image *p, const uint8_t *file) {
     uint8_t *pixels = rm_malloc((size_t)(p->size.height * p->size.width * from->images.channels));
-    REQUIRE(pixels, MEMORY, "no memory for the picture in %s", path);
-    remat_status status = rm_picture_decode(file, p->bytes, path, from->images.channels, &p->size, pixels);
+    REQUIRE(pixels, MEMORY, "no memory for the image in %s", path);
+    remat_status status = rm_image_decode(file, p->bytes, path, from->images.channels, &p->size, pixels);
     rm_free(pixels);
     return status;
 }
 
-static remat_status look_at_bytes(const folder_images *from, const char *path, uint64_t most, picture *p) {
+static remat_status look_at_bytes(const folder_images *from, const char *path, uint64_t most, image *p) {
     uint8_t *file = rm_malloc(most ? most : 1);
     REQUIRE(file, MEMORY, "no memory to read %s", path);
     remat_status status = read_bytes(path, most, file, &p->bytes);
     uint64_t size = p->bytes < most ? p->bytes : most;
-    if (!status) status = rm_picture_size_of(file, size, path, &p->size);
+    if (!status) status = rm_image_size_of(file, size, path, &p->size);
     if (!status && from->decodes) status = decode_once(from, path, p, file);
     rm_free(file);
     return status;
@@ -232,7 +232,7 @@ static remat_status look_at_bytes(const folder_images *from, const char *path, u
 /* By its beginning; where that does not do, by all of it. */
 static remat_status look_at(void *context, int64_t i) {
     folder_images *from = context;
-    picture *p = &from->picture[i];
+    image *p = &from->image[i];
     char path[RM_PATH_BYTES];
     int fd = -1;
     uint64_t bytes;
@@ -247,11 +247,11 @@ static remat_status look_at(void *context, int64_t i) {
 }
 
 static remat_status look_at_all(folder_images *from, int64_t threads) {
-    rm_crew *crew;
-    TRY(rm_crew_create(threads > 1 ? threads : 1, &crew));
-    rm_crew_start(crew, look_at, from, from->images.base.count);
-    remat_status status = rm_crew_wait(crew);
-    rm_crew_free(crew);
+    rm_workers *workers;
+    TRY(rm_workers_create(threads > 1 ? threads : 1, &workers));
+    rm_workers_start(workers, look_at, from, from->images.base.count);
+    remat_status status = rm_workers_wait(workers);
+    rm_workers_free(workers);
     return status;
 }
 
@@ -259,13 +259,13 @@ static remat_status look_at_all(folder_images *from, int64_t threads) {
 static remat_status leave_broken_out(folder_images *from) {
     int64_t n = 0, broken = 0;
     for (int64_t i = 0; i < from->images.base.count; i++) {
-        picture *p = &from->picture[i];
+        image *p = &from->image[i];
         if (p->broken && !broken++)
             fprintf(stderr, "remat: %s/%s cannot be read, and is left out\n", from->folder, p->name);
         if (p->broken)
             rm_free(p->name);
         else
-            from->picture[n++] = *p;
+            from->image[n++] = *p;
     }
     from->images.base.count = n;
     if (broken > 1) fprintf(stderr, "remat: ... and %lld more\n", (long long)broken - 1);
@@ -280,7 +280,7 @@ static remat_status settle(folder_images *from) {
     int64_t count = images->base.count;
     TRY(rm_labels_make_room(&images->labels, count, 1, 1));
     for (int64_t i = 0; i < count; i++) {
-        const picture *p = &from->picture[i];
+        const image *p = &from->image[i];
         ((int32_t *)images->labels.item)[i] = p->label;
         images->decoder_bytes = larger(images->decoder_bytes, p->size.decoder_bytes);
         from->most_bytes = larger(from->most_bytes, p->bytes);
@@ -288,8 +288,7 @@ static remat_status settle(folder_images *from) {
         if (p->size.width > images->most_width) images->most_width = p->size.width;
     }
     images->scratch_bytes = from->most_pixels * (uint64_t)images->channels + from->most_bytes;
-    images->base.held_bytes +=
-        rm_labels_bytes(&images->labels, count) + (uint64_t)from->capacity * sizeof *from->picture;
+    images->base.held_bytes += rm_labels_bytes(&images->labels, count) + (uint64_t)from->capacity * sizeof *from->image;
     return REMAT_OK;
 }
 
@@ -297,16 +296,16 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     folder_images *from = (folder_images *)images;
     images->channels = source->channels ? source->channels : 3;
     images->unit = 255;
-    images->read = read_picture;
+    images->read = read_image;
     REQUIRE(!source->labels, INVALID, "%s has a folder for each class: leave --%slabels out", source->data,
             source->held_out ? "eval-" : "");
     REQUIRE(images->channels == 1 || images->channels == 3, INVALID,
-            "--channels=%lld: pictures from a folder have 3 channels (red, green, blue), or 1 (grey)",
+            "--channels=%lld: images from a folder have 3 channels (red, green, blue), or 1 (grey)",
             (long long)images->channels);
     from->decodes = source->skip_broken;
     from->folder = rm_strdup(source->data);
     REQUIRE(from->folder, MEMORY, "no memory to open %s", source->data);
-    TRY(find_pictures(from, source));
+    TRY(find_images(from, source));
     TRY(look_at_all(from, source->threads));
     if (from->decodes) TRY(leave_broken_out(from));
     return settle(from);
@@ -316,7 +315,7 @@ static remat_status open_images(rm_dataset *base, const rm_data_source *source) 
     return rm_images_open((rm_images *)base, source, find);
 }
 
-static bool reads(const rm_data_source *source) { return source->pictures && rm_path_is_directory(source->data); }
+static bool reads(const rm_data_source *source) { return source->images && rm_path_is_directory(source->data); }
 
 const rm_data_kind rm_data_image_folder = {.bytes = sizeof(folder_images),
                                            .reads = reads,

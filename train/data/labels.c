@@ -146,7 +146,7 @@ remat_status rm_labels_as_pixels(const rm_array *array, const rm_data_source *so
                                  rm_labels *labels) {
     int64_t N = samples->count, H = samples->height, W = samples->width;
     REQUIRE(array->rank == 3 && array->dim[0] == N && array->dim[1] == H && array->dim[2] == W, INVALID,
-            "%s: a class for each pixel of %lld pictures is (N,H,W) = (%lld,%lld,%lld), and it has %d dimension%s%s",
+            "%s: a class for each pixel of %lld images is (N,H,W) = (%lld,%lld,%lld), and it has %d dimension%s%s",
             source->labels, (long long)N, (long long)N, (long long)H, (long long)W, array->rank,
             array->rank == 1 ? "" : "s", array->rank == 3 ? " of other lengths" : "");
     TRY(rm_labels_make_room(labels, N, H * W, 1));

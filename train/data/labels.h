@@ -8,7 +8,7 @@
 /* The samples that they belong to. Of sequences `most` timesteps are in the file, and the first `timesteps` of them used. */
 typedef struct {
     int64_t count, most, timesteps;
-    int64_t height, width;  /* of pictures */
+    int64_t height, width;  /* of images */
     const int32_t *lengths; /* where samples end, (count), maybe after `timesteps`; NULL: none does */
 } rm_labelled;
 
@@ -23,13 +23,15 @@ typedef struct {
 typedef remat_status rm_labels_as(const rm_array *, const rm_data_source *, const rm_labelled *, rm_labels *);
 
 /* source->labels. INVALID where they do not fit the samples or the source. Free in any case. */
-remat_status rm_labels_read(const rm_data_source *source, const rm_labelled *samples, rm_labels_as *as, rm_labels *labels);
+remat_status rm_labels_read(const rm_data_source *source, const rm_labelled *samples, rm_labels_as *as,
+                            rm_labels *labels);
 void rm_labels_free(rm_labels *labels);
 
 /* Whole numbers, of whatever type; -1 for what is ignored. */
 rm_labels_as rm_labels_as_classes; /* (N), one a sample */
-rm_labels_as rm_labels_as_steps;   /* the same, or (N,T), one a timestep, as steps_known and every_step allow; -1 after its end */
-rm_labels_as rm_labels_as_pixels;  /* (N,H,W) */
+rm_labels_as
+    rm_labels_as_steps; /* the same, or (N,T), one a timestep, as steps_known and every_step allow; -1 after its end */
+rm_labels_as rm_labels_as_pixels; /* (N,H,W) */
 /* (N,S) for CTC: class 0 is the blank and no label, -1 fills up rows. Each has to fit into the timesteps of its sample. */
 rm_labels_as rm_labels_as_rows;
 /* Numbers: (N), (N,V), one answer a sample; (N,T,V), one a timestep, and (N,T) where --every-step says so; 0 after its end. */

@@ -73,7 +73,7 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
         snprintf(share, sizeof share, " on %lld ranks, %lld micro step%s each: %lld", (long long)c->size,
                  (long long)c->micro_steps, c->micro_steps == 1 ? "" : "s", (long long)l->global);
     REQUIRE(!dataset->shape.channels, INVALID,
-            "the data has %lld pictures, fewer than --batch=%lld%s: give more, or a smaller --batch",
+            "the data has %lld images, fewer than --batch=%lld%s: give more, or a smaller --batch",
             (long long)l->samples, (long long)c->batch, share);
     FAIL(INVALID,
          "the data has %lld samples of %lld timesteps, fewer than --batch=%lld%s: give more data, or a smaller --batch "
@@ -114,12 +114,12 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
     if (c->by_length) TRY(open_by_length(out, dataset));
     if (!c->threads || !dataset->kind->threads) return REMAT_OK;
     TRY(rm_batch_create(dataset, here / c->micro_steps, &out->spare));
-    return rm_crew_create(c->threads, &out->crew);
+    return rm_workers_create(c->threads, &out->workers);
 }
 
 void rm_loader_free(rm_loader *loader) {
-    rm_crew_free(loader->crew);
-    loader->crew = NULL;
+    rm_workers_free(loader->workers);
+    loader->workers = NULL;
     rm_free(loader->by_length);
     rm_free(loader->sample);
     loader->by_length = NULL;
@@ -132,7 +132,7 @@ void rm_loader_free(rm_loader *loader) {
 
 /* Nobody wants the batch that is being made. */
 static void abandon(rm_loader *l) {
-    if (l->crew && l->under_way) (void)rm_crew_wait(l->crew);
+    if (l->workers && l->under_way) (void)rm_workers_wait(l->workers);
     l->under_way = false;
 }
 
@@ -155,7 +155,7 @@ remat_status rm_loader_seek(rm_loader *l, int64_t epoch, int64_t consumed) {
 
 static remat_status fill_row(void *context, int64_t i) {
     rm_loader *l = context;
-    return rm_batch_put(l->crew ? &l->spare : &l->batch, i, l->sample[i]);
+    return rm_batch_put(l->workers ? &l->spare : &l->batch, i, l->sample[i]);
 }
 
 /* The batch of the next micro step, in the next epoch where this one ends. */
@@ -167,9 +167,9 @@ static remat_status begin(rm_loader *l) {
     l->filling.micro = ends ? 0 : l->micro;
     l->batch.dataset->epoch = l->filling.epoch;
     for (int64_t i = 0; i < rows; i++) l->sample[i] = (uint32_t)sample_of(l, l->filling.micro, i);
-    l->under_way = l->crew;
-    if (l->crew) rm_crew_start(l->crew, fill_row, l, rows);
-    for (int64_t i = 0; i < rows && !l->crew; i++) TRY(fill_row(l, i));
+    l->under_way = l->workers;
+    if (l->workers) rm_workers_start(l->workers, fill_row, l, rows);
+    for (int64_t i = 0; i < rows && !l->workers; i++) TRY(fill_row(l, i));
     return REMAT_OK;
 }
 
@@ -186,9 +186,9 @@ static void go_on(rm_loader *l) {
 remat_status rm_loader_next(rm_loader *l) {
     rm_batch made = l->spare;
     if (!l->under_way) TRY(begin(l));
-    if (!l->crew) return go_on(l), REMAT_OK;
+    if (!l->workers) return go_on(l), REMAT_OK;
     l->under_way = false;
-    TRY(rm_crew_wait(l->crew));
+    TRY(rm_workers_wait(l->workers));
     l->spare = l->batch;
     l->batch = made;
     go_on(l);

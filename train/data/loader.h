@@ -23,7 +23,7 @@
 #include "dist/large_batch/sampler.h"
 #include "train/data/batch.h"
 #include "train/data/by_length.h"
-#include "train/data/crew.h"
+#include "train/data/workers.h"
 
 typedef struct {
     int64_t batch; /* B */
@@ -54,11 +54,11 @@ typedef struct {
     int64_t micro;           /* the next micro step, of that update */
     bool begins;             /* the batch's samples do not go on where those of the batch before ended */
     /* Of a batch that is being made: where its samples lie, into which buffers. */
-    rm_crew *crew; /* NULL: there are no threads */
+    rm_workers *workers; /* NULL: there are no threads */
     bool under_way;
     rm_loader_place filling;
-    uint32_t *sample;        /* by row */
-    rm_batch spare; /* with threads; it and `batch` change places */
+    uint32_t *sample; /* by row */
+    rm_batch spare;   /* with threads; it and `batch` change places */
 } rm_loader;
 
 /* Over all of `dataset`, which is borrowed. INVALID when it has fewer samples than an update needs, or B cannot be cut into

@@ -257,11 +257,11 @@ static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
-/* Models of pictures have one task. */
+/* Models of images have one task. */
 static remat_status follow_model(rm_options *o) {
     const rm_option *task = rm_option_named("task");
-    if (!rm_model_is(o->model.name, "pictures") || o->given[task - rm_option_table]) return REMAT_OK;
-    return rm_option_set(o, task, rm_task_of_pictures()->name, (rm_option_place){"--", "="});
+    if (!rm_model_is(o->model.name, "images") || o->given[task - rm_option_table]) return REMAT_OK;
+    return rm_option_set(o, task, rm_task_of_images()->name, (rm_option_place){"--", "="});
 }
 
 remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char **argv) {

@@ -66,7 +66,7 @@ enum { CNN_FIRST = 32, CNN_SECOND = 64, CNN_HIDDEN = 128 };
 
 static remat_status cnn_check(const rm_model_spec *spec) {
     REQUIRE(spec->data.height >= 4 && spec->data.width >= 4, INVALID,
-            "--model=cnn halves pictures twice, so they have 4 x 4 pixels or more, and these %lld x %lld",
+            "--model=cnn halves images twice, so they have 4 x 4 pixels or more, and these %lld x %lld",
             (long long)spec->data.height, (long long)spec->data.width);
     return REMAT_OK;
 }

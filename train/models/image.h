@@ -1,6 +1,6 @@
-/* image.h: models of pictures (B,C,H,W), with PyTorch's names, shapes and starting distributions.
+/* image.h: models of images (B,C,H,W), with PyTorch's names, shapes and starting distributions.
  *
- *     mlp    nn.Sequential(Linear, ReLU, Linear, ReLU, ..., Linear) of the picture as one row: --layers hidden layers of
+ *     mlp    nn.Sequential(Linear, ReLU, Linear, ReLU, ..., Linear) of the image as one row: --layers hidden layers of
  *            --hidden; parameters 0.weight, 0.bias, 2.weight, ...
  *     cnn    as PyTorch's example for MNIST, but that both convolutions have a max_pool of their own and keep the size:
  *            conv1 3x3 to 32, relu, max_pool 2; conv2 3x3 to 64, relu, max_pool 2; fc1 to 128, relu; fc2

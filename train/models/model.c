@@ -81,11 +81,9 @@ remat_status rm_model_recognise(const char *path, rm_model_found *out) {
 }
 
 static remat_status check_data(const rm_model_spec *spec, const model *m) {
-    bool pictures = has(m, "pictures");
-    REQUIRE(pictures || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are pictures",
-            m->name);
-    REQUIRE(!pictures || spec->data.channels, INVALID, "--model=%s reads pictures, and the data are sequences",
-            m->name);
+    bool images = has(m, "images");
+    REQUIRE(images || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are images", m->name);
+    REQUIRE(!images || spec->data.channels, INVALID, "--model=%s reads images, and the data are sequences", m->name);
     if (spec->data.answer_steps) TRY(rm_seq2seq_check(spec));
     return m->family->check ? m->family->check(spec) : REMAT_OK;
 }

@@ -9,7 +9,7 @@
  * one's own last: timestep T-1 of the one, 0 of the other.
  *
  * Of pairs, with an encoder and a decoder: seq2seq.h.
- * Models of pictures: image.h, resnet.h; gpt2: gpt2.h.
+ * Models of images: image.h, resnet.h; gpt2: gpt2.h.
  */
 #ifndef RM_MODEL_H
 #define RM_MODEL_H
@@ -44,8 +44,8 @@ typedef struct {
     int64_t classes;    /* of samples as wholes, K: predictions can be right or wrong. 0: they cannot */
 } rm_model;
 
-/* Traits of models are words in their lines of models.def. Some say what a model reads: sequences, or pictures; whether it has states,
- * can be a seq2seq's encoder and decoder, answers for whole-pictures or for pixels. Others are the names of flags that it reads and
+/* Traits of models are words in their lines of models.def. Some say what a model reads: sequences, or images; whether it has states,
+ * can be a seq2seq's encoder and decoder, answers for whole-images or for pixels. Others are the names of flags that it reads and
  * other models do not. */
 bool rm_model_is(const char *name, const char *trait);          /* false also where there is no such model */
 void rm_model_list(const char *trait, char *out, size_t bytes); /* those that are: "lstm|gru" */

@@ -1,4 +1,4 @@
-/* recurrent.h: the models lstm, gru and rnn, PyTorch's, in layers (model.h has the picture). */
+/* recurrent.h: the models lstm, gru and rnn, PyTorch's, in layers (model.h draws it). */
 #ifndef RM_MODELS_RECURRENT_H
 #define RM_MODELS_RECURRENT_H
 

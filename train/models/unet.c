@@ -22,7 +22,7 @@ static remat_status check(const rm_model_spec *spec) {
             "--hidden=%lld: a unet halves its channels on the way up: give an even number", (long long)spec->hidden);
     int64_t times = (int64_t)1 << spec->layers;
     REQUIRE(spec->data.height % times == 0 && spec->data.width % times == 0, INVALID,
-            "--model=unet halves pictures --layers=%lld times, and these are %lld x %lld: cut or pad them to multiples "
+            "--model=unet halves images --layers=%lld times, and these are %lld x %lld: cut or pad them to multiples "
             "of %lld, or give fewer --layers",
             (long long)spec->layers, (long long)spec->data.height, (long long)spec->data.width, (long long)times);
     return REMAT_OK;
@@ -102,7 +102,7 @@ static remat_value classes_of(remat_graph *g, const rm_model_spec *spec, remat_v
     const remat_init init = remat_init_uniform(1 / sqrt((double)in));
     remat_value w = remat_param(g, "outc.conv.weight", 4, (int64_t[]){K, in, 1, 1}, init);
     x = remat_conv2d(g, x, w, remat_param(g, "outc.conv.bias", 1, &K, init), NULL, NULL, NULL, 1);
-    return remat_transpose(g, remat_reshape(g, x, 3, (int64_t[]){-1, K, spec->data.places}), 1, 2);
+    return remat_transpose(g, remat_reshape(g, x, 3, (int64_t[]){-1, K, spec->data.pixels}), 1, 2);
 }
 
 static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {

@@ -136,7 +136,7 @@ static void in_directory(const rm_plot *plot, const char *name, char path[RM_PAT
 }
 
 static void remove_directory(const rm_plot *plot) {
-    static const char *const names[] = {"script", "picture", "errors"};
+    static const char *const names[] = {"script", "chart", "errors"};
     char path[RM_PATH_BYTES];
     for (int i = 0; i < 3; i++) {
         in_directory(plot, names[i], path);
@@ -145,7 +145,7 @@ static void remove_directory(const rm_plot *plot) {
     rmdir(plot->directory);
 }
 
-/* A line of text above the picture, from the left edge. */
+/* A line of text above the chart, from the left edge. */
 static void write_line(const rm_plot *plot, int tag, double y, const char *font, const char *colour, const char *text) {
     char quoted[4 * sizeof plot->flags];
     fprintf(plot->script, "set label %d %s at screen 0.025,%.3f left noenhanced font '%s' textcolor rgb '%s'\n", tag,
@@ -186,7 +186,7 @@ static void write_head(const rm_plot *plot) {
             RM_PLOT_INK);
     write_line(plot, 101, 0.962, ",16", RM_PLOT_INK, plot->heading);
     double y = write_flags(plot);
-    size_t length = strlen(plot->numbers); /* in smaller letters where they would run out of the picture */
+    size_t length = strlen(plot->numbers); /* in smaller letters where they would run out of the chart */
     write_line(plot, 104, y, length < 150 ? ",11" : length < 170 ? ",10" : ",9", RM_PLOT_INK, plot->numbers);
 }
 
@@ -240,7 +240,7 @@ static remat_status say_reason(const rm_plot *plot, const char *errors, bool in_
     else if (WIFSIGNALED(status))
         snprintf(ended, sizeof ended, "it was ended by signal %d, and said nothing", WTERMSIG(status));
     else
-        snprintf(ended, sizeof ended, "it ended with status %d and no picture, and said nothing", WEXITSTATUS(status));
+        snprintf(ended, sizeof ended, "it ended with status %d and no chart, and said nothing", WEXITSTATUS(status));
     bool said = in_time && !rm_file_read(errors, 1 << 20, &text, &size) && size > 0;
     rm_fail(REMAT_INTERNAL, "gnuplot could not draw %s: %.300s", plot->path, said ? (char *)text : ended);
     rm_free(text);
@@ -249,14 +249,14 @@ static remat_status say_reason(const rm_plot *plot, const char *errors, bool in_
 
 /* gnuplot reads the script, draws and complains on its standard streams: it is given no path, since to it some are commands. */
 static remat_status run_gnuplot(const rm_plot *plot) {
-    char script[RM_PATH_BYTES], picture[RM_PATH_BYTES], errors[RM_PATH_BYTES];
+    char script[RM_PATH_BYTES], chart[RM_PATH_BYTES], errors[RM_PATH_BYTES];
     in_directory(plot, "script", script);
-    in_directory(plot, "picture", picture);
+    in_directory(plot, "chart", chart);
     in_directory(plot, "errors", errors);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 0, script, O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, picture, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, 1, chart, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&files, 2, errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     char *argument[] = {"gnuplot", "-d", NULL}; /* -d: nobody's own settings */
     pid_t child;
@@ -265,8 +265,7 @@ static remat_status run_gnuplot(const rm_plot *plot) {
     REQUIRE(!error, MISSING, "cannot run gnuplot: %s", strerror(error));
     bool in_time = wait_for(child, &status);
     struct stat drawn;
-    if (in_time && WIFEXITED(status) && !WEXITSTATUS(status) && !stat(picture, &drawn) && drawn.st_size)
-        return REMAT_OK;
+    if (in_time && WIFEXITED(status) && !WEXITSTATUS(status) && !stat(chart, &drawn) && drawn.st_size) return REMAT_OK;
     return say_reason(plot, errors, in_time, status);
 }
 
@@ -310,7 +309,7 @@ static remat_status write_to(rm_file_writer *writer, const void *data, size_t si
     return status;
 }
 
-/* Beside, then renamed, so that an earlier picture is replaced whole or not at all. What is there and is no plain file (a
+/* Beside, then renamed, so that an earlier chart is replaced whole or not at all. What is there and is no plain file (a
  * pipe, a device) is written to directly; a link's target is what is replaced. */
 static remat_status write_file(const rm_plot *plot, const void *data, size_t size) {
     char target[PATH_MAX], beside[PATH_MAX + 16];
@@ -330,11 +329,11 @@ static remat_status write_file(const rm_plot *plot, const void *data, size_t siz
 }
 
 static remat_status deliver(const rm_plot *plot) {
-    char picture[RM_PATH_BYTES], *page = NULL;
+    char chart[RM_PATH_BYTES], *page = NULL;
     uint8_t *drawn;
     size_t size, page_size = 0;
-    in_directory(plot, "picture", picture);
-    TRY(rm_file_read(picture, 1 << 30, &drawn, &size));
+    in_directory(plot, "chart", chart);
+    TRY(rm_file_read(chart, 1 << 30, &drawn, &size));
     bool html = plot->format == HTML;
     FILE *out = html ? open_memstream(&page, &page_size) : NULL;
     if (out) write_page(out, plot, (char *)drawn);

@@ -1,6 +1,6 @@
-/* plot.h: pictures, drawn by gnuplot, a program of its own: a script with its data goes to a temporary directory, and
+/* plot.h: charts, drawn by gnuplot, a program of its own: a script with its data goes to a temporary directory, and
  * what gnuplot made of it is written to the file that --plot names. plot.c runs it; plot_timeline.c and plot_pareto.c
- * each know one picture.
+ * each know one chart.
  *
  *     .svg   a drawing     .png   1600 x 900 pixels     .html   one page: the drawing, and its numbers as a table
  * / */
@@ -25,7 +25,7 @@ remat_status rm_plot_timeline(const rm_options *options, const remat_plan_summar
 remat_status rm_plot_pareto(const rm_options *options, const remat_plan_summary *plan, const remat_pareto_point *points,
                             int64_t count);
 
-/* ---- For the pictures ------------------------------------------------------------------------------------------- */
+/* ---- For the charts ------------------------------------------------------------------------------------------- */
 
 #define RM_PLOT_ROWS 24
 typedef struct {
@@ -33,14 +33,14 @@ typedef struct {
     const char *path;
     int format;
     char directory[256];
-    char heading[128], flags[400], numbers[400]; /* the three lines above the picture */
+    char heading[128], flags[400], numbers[400]; /* the three lines above the chart */
     struct {
         char name[64], value[96];
     } row[RM_PLOT_ROWS]; /* of the page's table */
     int n_rows;
 } rm_plot;
 
-/* Opens the script, with the terminal and what all pictures share; fill in the three lines before. */
+/* Opens the script, with the terminal and what all charts share; fill in the three lines before. */
 remat_status rm_plot_begin(const char *path, rm_plot *plot);
 /* Runs it, and writes the file. Ends the plot in any case. */
 remat_status rm_plot_finish(rm_plot *plot);

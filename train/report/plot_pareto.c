@@ -23,13 +23,13 @@ typedef struct {
     int64_t count;
     double none_ns; /* times are relative to this: of `none`, or where there is none, of the fastest */
     double low, high, slowest;
-} picture;
+} chart;
 
-static double ratio(const picture *p, uint64_t ns) { return (double)ns / p->none_ns; }
+static double ratio(const chart *p, uint64_t ns) { return (double)ns / p->none_ns; }
 
 static bool is(const remat_pareto_point *point, const char *strategy) { return !strcmp(point->strategy, strategy); }
 
-static void find_ranges(picture *p) {
+static void find_ranges(chart *p) {
     p->none_ns = INFINITY;
     p->low = INFINITY;
     bool none = false;
@@ -55,7 +55,7 @@ static const char *power_text(int i, char text[RM_TEXT]) {
 }
 
 /* Ticks at powers of two, named as bytes; every other one where there would be many. */
-static void write_memory_axis(const picture *p) {
+static void write_memory_axis(const chart *p) {
     char text[RM_TEXT];
     double low = p->low > 0 ? p->low / 1.25 : 1, high = p->high > low ? p->high * 1.25 : low * 2;
     int first = (int)ceil(log2(low)), last = (int)floor(log2(high)), step = 1;
@@ -69,9 +69,9 @@ static void write_memory_axis(const picture *p) {
 
 /* Times can differ by a few per cent or by a factor of ten: the axis is even in the speed, 1 / time, and names times.
  */
-static double height(const picture *p, uint64_t ns) { return 1 - p->none_ns / (double)ns; }
+static double height(const chart *p, uint64_t ns) { return 1 - p->none_ns / (double)ns; }
 
-static void write_time_axis(const picture *p) {
+static void write_time_axis(const chart *p) {
     static const double tick[] = {1,    1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6,
                                   1.75, 2,    2.5,  3,    4,   5,    7,   10,   20,  50,  1000};
     double most = p->slowest > 1.02 ? 1 - 1 / p->slowest : 0.02, last = -1;
@@ -85,7 +85,7 @@ static void write_time_axis(const picture *p) {
 }
 
 /* Of the budget, what is left for activations beside what this run's plan has otherwise. */
-static void write_budget(const picture *p) {
+static void write_budget(const chart *p) {
     const remat_plan_summary *plan = p->plan;
     uint64_t others = plan->budgeted_bytes - plan->activations_peak_bytes;
     char text[RM_TEXT], label[96], quoted[4 * sizeof label];
@@ -101,18 +101,18 @@ static void write_budget(const picture *p) {
 
 /* ---- Points ----------------------------------------------------------------------------------------------------- */
 
-static void write_point(const picture *p, const remat_pareto_point *q) {
+static void write_point(const chart *p, const remat_pareto_point *q) {
     fprintf(p->plot.script, "%.9g %.9g\n", (double)q->activations_peak_bytes, height(p, q->step_ns));
 }
 
 /* The points of a strategy are neighbours: those from `first` on end here. */
-static int64_t end_of_strategy(const picture *p, int64_t first) {
+static int64_t end_of_strategy(const chart *p, int64_t first) {
     int64_t k = first;
     while (k < p->count && is(&p->point[k], p->point[first].strategy)) k++;
     return k;
 }
 
-static void write_strategy(const picture *p, int64_t first) {
+static void write_strategy(const chart *p, int64_t first) {
     fprintf(p->plot.script, "$s%lld << END\n", (long long)first);
     for (int64_t k = first; k < end_of_strategy(p, first); k++) write_point(p, &p->point[k]);
     fprintf(p->plot.script, "END\n");
@@ -120,7 +120,7 @@ static void write_strategy(const picture *p, int64_t first) {
 
 /* What a given number of bytes buys: level until the next better plan, then down. Points of several strategies come in
  * order of bytes by looking for the next larger each time; there are few. */
-static void write_frontier(const picture *p) {
+static void write_frontier(const chart *p) {
     double last = -1;
     fprintf(p->plot.script, "$frontier << END\n");
     for (;;) {
@@ -138,7 +138,7 @@ static void write_frontier(const picture *p) {
 }
 
 /* A ring, and its words at the right top: less time for more bytes leaves that corner empty. */
-static void write_own(const picture *p) {
+static void write_own(const chart *p) {
     char text[RM_TEXT], label[160], quoted[4 * sizeof label];
     double x = (double)p->plan->activations_peak_bytes, y = height(p, p->plan->step_ns);
     snprintf(label, sizeof label, "ringed, this plan: %s, %s, x %.2f", p->plan->strategy,
@@ -150,7 +150,7 @@ static void write_own(const picture *p) {
             x, y, RM_PLOT_INK, rm_plot_quote(label, quoted, sizeof quoted), RM_PLOT_INK);
 }
 
-static void draw(const picture *p) {
+static void draw(const chart *p) {
     FILE *out = p->plot.script;
     write_memory_axis(p);
     write_time_axis(p);
@@ -170,7 +170,7 @@ static void draw(const picture *p) {
 
 /* ---- Words ------------------------------------------------------------------------------------------------------ */
 
-static void write_numbers(picture *p, const rm_options *o) {
+static void write_numbers(chart *p, const rm_options *o) {
     char a[RM_TEXT], b[RM_TEXT];
     rm_plot *plot = &p->plot;
     const remat_plan_summary *plan = p->plan;
@@ -198,7 +198,7 @@ static void write_numbers(picture *p, const rm_options *o) {
 remat_status rm_plot_pareto(const rm_options *o, const remat_plan_summary *plan, const remat_pareto_point *points,
                             int64_t count) {
     REQUIRE(count > 0, INVALID, "there are no plans to draw");
-    picture p = {.plan = plan, .point = points, .count = count};
+    chart p = {.plan = plan, .point = points, .count = count};
     find_ranges(&p);
     write_numbers(&p, o);
     TRY(rm_plot_begin(o->plot, &p.plot));

@@ -31,7 +31,7 @@ typedef struct {
     double unit, time_unit;         /* bytes and ns of an axis's 1 */
     const char *unit_name, *time_name;
     double low, high, end_ns; /* ranges of the axes */
-} picture;
+} chart;
 
 static uint64_t total(const remat_live_point *point) {
     uint64_t sum = 0;
@@ -75,7 +75,7 @@ static int64_t thin(const remat_live_point *point, int64_t n, double end_ns, int
 /* ---- Data ------------------------------------------------------------------------------------------------------- */
 
 /* Columns: time, top of the resident band, top of each layer, the process, the planned sum. */
-static void write_point(const picture *p, double x, int64_t i) {
+static void write_point(const chart *p, double x, int64_t i) {
     const remat_live_point *point = &p->shown[i];
     double sum = p->resident / p->unit;
     fprintf(p->plot.script, "%.9g %.9g", x / p->time_unit, sum);
@@ -86,7 +86,7 @@ static void write_point(const picture *p, double x, int64_t i) {
 }
 
 /* Each step is level from where it begins to where the next one does. */
-static remat_status write_data(const picture *p) {
+static remat_status write_data(const chart *p) {
     int64_t *kept = rm_malloc((size_t)(4 * COLUMNS + 8 < p->n ? 4 * COLUMNS + 8 : p->n + 1) * sizeof *kept);
     REQUIRE(kept, MEMORY, "no memory to draw %lld steps", (long long)p->n);
     int64_t count = thin(p->shown, p->n, p->end_ns, kept);
@@ -103,16 +103,16 @@ static remat_status write_data(const picture *p) {
 /* ---- Ranges ----------------------------------------------------------------------------------------------------- */
 
 /* A trace has no end of its own: its last step is a FREE, and takes next to nothing. */
-static void choose_times(picture *p) {
+static void choose_times(chart *p) {
     double last = (double)p->shown[p->n - 1].begin_ns + 1, predicted = (double)p->plan->step_ns;
     p->end_ns = !p->timeline->measured && predicted > last ? predicted : last;
     p->time_unit = p->end_ns >= 10e9 ? 1e9 : 1e6;
     p->time_name = p->end_ns >= 10e9 ? "s" : "ms";
 }
 
-/* Where what stays dwarfs what moves, the axis begins inside its band. The budget and the process are on the picture if
+/* Where what stays dwarfs what moves, the axis begins inside its band. The budget and the process are on the chart if
  * they do not make the rest of it small. */
-static void choose_bytes(picture *p) {
+static void choose_bytes(chart *p) {
     const remat_plan_summary *plan = p->plan;
     double activations = (double)plan->activations_peak_bytes, arena = (double)plan->planned_peak_bytes;
     double budget = (double)plan->memory_budget;
@@ -129,7 +129,7 @@ static void choose_bytes(picture *p) {
 }
 
 /* The peak lies on the arena's line, and its words beside the line's. */
-static void place_words(picture *p) {
+static void place_words(chart *p) {
     char text[RM_TEXT];
     p->peak = largest(p->shown, p->n);
     const remat_live_point *at = &p->shown[p->peak];
@@ -143,7 +143,7 @@ static void place_words(picture *p) {
 
 /* ---- Axes and marks --------------------------------------------------------------------------------------------- */
 
-static void write_axes(const picture *p) {
+static void write_axes(const chart *p) {
     FILE *out = p->plot.script;
     fprintf(out, "set xrange [0:%.9g]\nset yrange [%.9g:%.9g]\n", p->end_ns / p->time_unit, p->low / p->unit,
             p->high / p->unit);
@@ -159,7 +159,7 @@ static void write_axes(const picture *p) {
 }
 
 /* A line over the whole width. */
-static void write_level(const picture *p, int tag, double bytes, const char *colour, int dash) {
+static void write_level(const chart *p, int tag, double bytes, const char *colour, int dash) {
     fprintf(p->plot.script,
             "set arrow %d from graph 0, first %.9g to graph 1, first %.9g nohead front linecolor rgb '%s' dashtype %d "
             "linewidth 1.4\n",
@@ -167,7 +167,7 @@ static void write_level(const picture *p, int tag, double bytes, const char *col
 }
 
 /* Its name, above it. */
-static void name_level(const picture *p, int tag, double bytes, const char *colour, const char *name) {
+static void name_level(const chart *p, int tag, double bytes, const char *colour, const char *name) {
     char quoted[512];
     fprintf(p->plot.script,
             "set label %d %s at graph %s, first %.9g %s offset 0,0.6 front noenhanced font ',11' textcolor rgb '%s'\n",
@@ -176,7 +176,7 @@ static void name_level(const picture *p, int tag, double bytes, const char *colo
 }
 
 /* The arena and the budget; one name for both where they are close. Returns the upper of what lies close. */
-static double write_levels(const picture *p) {
+static double write_levels(const chart *p) {
     char a[RM_TEXT], b[RM_TEXT], name[128];
     double arena = (double)p->plan->planned_peak_bytes, budget = (double)p->plan->memory_budget;
     bool shown = budget >= arena && budget < p->high, close = shown && budget - arena < 0.07 * (p->high - p->low);
@@ -191,7 +191,7 @@ static double write_levels(const picture *p) {
     return close ? budget : arena;
 }
 
-static void write_peak(const picture *p, double above) {
+static void write_peak(const chart *p, double above) {
     char quoted[512];
     double x = p->peak_ns / p->time_unit, bytes = p->resident + (double)total(&p->shown[p->peak]);
     fprintf(p->plot.script,
@@ -201,11 +201,11 @@ static void write_peak(const picture *p, double above) {
             p->peak_is_late ? "right" : "left", p->peak_is_late ? "1" : "-1", RM_PLOT_INK);
 }
 
-/* ---- The picture ------------------------------------------------------------------------------------------------ */
+/* ---- The chart ------------------------------------------------------------------------------------------------ */
 
 /* Each layer reaches down to the axis and is covered by the one below it: bands between two curves leave hairs where
  * they are empty. */
-static void write_curves(const picture *p) {
+static void write_curves(const chart *p) {
     FILE *out = p->plot.script;
     fprintf(out, "plot ");
     for (int k = REMAT_LIVE_KINDS - 1; k >= 0; k--)
@@ -223,7 +223,7 @@ static void write_curves(const picture *p) {
 }
 
 /* Appends to the line of numbers. */
-__attribute__((format(printf, 2, 3))) static void say(picture *p, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void say(chart *p, const char *format, ...) {
     size_t n = strlen(p->plot.numbers);
     va_list arguments;
     va_start(arguments, format);
@@ -231,7 +231,7 @@ __attribute__((format(printf, 2, 3))) static void say(picture *p, const char *fo
     va_end(arguments);
 }
 
-static void write_numbers(picture *p, const rm_options *o) {
+static void write_numbers(chart *p, const rm_options *o) {
     char a[RM_TEXT], b[RM_TEXT];
     const remat_plan_summary *plan = p->plan;
     snprintf(p->plot.heading, sizeof p->plot.heading, "%s",
@@ -248,7 +248,7 @@ static void write_numbers(picture *p, const rm_options *o) {
     if (p->timeline->measured) say(p, "; measured %.4g %s", p->end_ns / p->time_unit, p->time_name);
 }
 
-static void write_table(picture *p) {
+static void write_table(chart *p) {
     char a[RM_TEXT];
     const remat_plan_summary *plan = p->plan;
     rm_plot *plot = &p->plot;
@@ -273,7 +273,7 @@ static void write_table(picture *p) {
 
 remat_status rm_plot_timeline(const rm_options *o, const remat_plan_summary *plan, const rm_timeline *t) {
     REQUIRE(t->n > 0, INVALID, "the plan has no steps to draw");
-    picture p = {.plan = plan, .timeline = t, .shown = t->measured ? t->measured : t->planned, .n = t->n};
+    chart p = {.plan = plan, .timeline = t, .shown = t->measured ? t->measured : t->planned, .n = t->n};
     choose_times(&p);
     choose_bytes(&p);
     place_words(&p);

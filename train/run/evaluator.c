@@ -75,13 +75,13 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     TRY(create_part(options, spec, dataset, full, plan_only, &out->full));
     if (rest) TRY(create_part(options, spec, dataset, rest, plan_only, &out->rest));
     return options->data.threads && dataset->kind->threads && !plan_only
-               ? rm_crew_create(options->data.threads, &out->crew)
+               ? rm_workers_create(options->data.threads, &out->workers)
                : REMAT_OK;
 }
 
-static remat_status check_pictures(const rm_options *o, const rm_data_shape *a, const rm_data_shape *b) {
+static remat_status check_images(const rm_options *o, const rm_data_shape *a, const rm_data_shape *b) {
     REQUIRE(a->channels == b->channels && a->height == b->height && a->width == b->width, INVALID,
-            "--eval-data=%s has pictures of %lld x %lld x %lld, and --data=%s of %lld x %lld x %lld: give data of one "
+            "--eval-data=%s has images of %lld x %lld x %lld, and --data=%s of %lld x %lld x %lld: give data of one "
             "kind, or "
             "--image-size=S",
             o->held_out.data, (long long)a->channels, (long long)a->height, (long long)a->width, o->data.data,
@@ -102,7 +102,7 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
     REQUIRE(o->held_out.data || rm_setup_generates(o), INVALID,
             "--eval-every needs something to evaluate on: --eval-data=FILE");
     TRY(rm_setup_dataset(o, true, dataset));
-    TRY(check_pictures(o, &(*dataset)->shape, &spec.data));
+    TRY(check_images(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
             "--eval-data=%s has %lld features a timestep, and --data=%s has %lld: give data of one kind",
             o->held_out.data, (long long)(*dataset)->shape.features, o->data.data ? o->data.data : "",
@@ -114,8 +114,8 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
 void rm_evaluator_free(rm_evaluator *evaluator) {
     free_part(&evaluator->full);
     free_part(&evaluator->rest);
-    rm_crew_free(evaluator->crew);
-    evaluator->crew = NULL;
+    rm_workers_free(evaluator->workers);
+    evaluator->workers = NULL;
     rm_free(evaluator->outputs);
     rm_free(evaluator->reading);
     rm_free(evaluator->row);
@@ -213,9 +213,9 @@ static remat_status put_row(void *context, int64_t i) {
 }
 
 static remat_status fill_batch(rm_evaluator *e, stretch s) {
-    if (e->crew) {
-        rm_crew_start(e->crew, put_row, &s, s.batch->batch);
-        return rm_crew_wait(e->crew);
+    if (e->workers) {
+        rm_workers_start(e->workers, put_row, &s, s.batch->batch);
+        return rm_workers_wait(e->workers);
     }
     for (int64_t i = 0; i < s.batch->batch; i++) TRY(put_row(&s, i));
     return REMAT_OK;

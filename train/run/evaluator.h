@@ -31,16 +31,16 @@ typedef struct {
     /* Of one batch, (batch,answers,width); with answers at every timestep (T,batch,V), V values or logits, and behind them a sample's
      * (T,V); of transcripts (T,batch,classes). */
     float *outputs;
-    int32_t *reading;   /* of transcripts: a sample's labels, (T), */
-    int64_t *distance;  /* and room to compare them, (S + 1) */
-    float *row;         /* and the labels for the sink */
+    int32_t *reading;    /* of transcripts: a sample's labels, (T), */
+    int64_t *distance;   /* and room to compare them, (S + 1) */
+    float *row;          /* and the labels for the sink */
     uint64_t held_bytes; /* of these four */
-    rm_eval_sink *sink; /* may be set between runs; gets batch after batch. NULL: nobody asks */
+    rm_eval_sink *sink;  /* may be set between runs; gets batch after batch. NULL: nobody asks */
     void *sink_context;
     int64_t
         *confusion; /* the caller's, of zeros, (width,width): how often a class (row) was taken for another; may be set
                            between runs of one rank. NULL: nobody asks */
-    rm_crew *crew;  /* that makes batches ready; NULL: nobody helps */
+    rm_workers *workers; /* that makes batches ready; NULL: nobody helps */
     bool tokens;
     double bytes_per_target; /* lm: of the text, where they are known; else 0 */
     const remat_ranks
@@ -72,7 +72,8 @@ remat_status rm_evaluator_run(rm_evaluator *evaluator, remat_session *weights, r
 
 typedef struct {
     char state[RM_PATH_BYTES]; /* "": they are --init's */
-    char named[RM_PATH_BYTES]; /* the state that says what its classes are called, which the file of --init may lie in; "": none */
+    char named
+        [RM_PATH_BYTES]; /* the state that says what its classes are called, which the file of --init may lie in; "": none */
     rm_state_point point;
     rm_dataset *dataset;
     rm_evaluator evaluator; /* its session has the weights */

@@ -35,7 +35,7 @@ remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset
 /* Weights that cannot be those of the task by default: flags that go with another would be refused, though nobody named a task. */
 static remat_status learn_task(rm_options *o, const rm_model_found *found) {
     bool given = rm_options_given(o, "task");
-    if (rm_model_is(found->model, "pictures")) return rm_options_learn(o, "task", rm_task_of_pictures()->name, o->init);
+    if (rm_model_is(found->model, "images")) return rm_options_learn(o, "task", rm_task_of_images()->name, o->init);
     if (found->seq2seq) return rm_options_learn(o, "task", rm_task_of_pairs()->name, o->init);
     if (given || !rm_model_is(found->model, "states") || !rm_task_find(o->task)->next_token) return REMAT_OK;
     REQUIRE(found->symbols, INVALID,
@@ -90,7 +90,7 @@ static void hold_out(const rm_options *o, rm_data_source *source) {
 
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     rm_data_source source = o->data;
-    source.pictures = rm_model_is(o->model.name, "pictures");
+    source.images = rm_model_is(o->model.name, "images");
     source.pixels = rm_model_is(o->model.name, "pixels");
     source.document_end = o->data.document_end + 1;
     source.yes_or_no = !strcmp(o->model.loss, "bce");

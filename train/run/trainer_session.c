@@ -31,7 +31,7 @@ static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_conf
 static void settle_plan(rm_trainer *t) {
     remat_plan_summary chosen = t->plan;
     t->plan = rm_plan_summary_of(t->session);
-    if (!t->plan.batch) t->plan.batch = rm_setup_rows(t->options); /* of pictures, which the engine sees no rows of */
+    if (!t->plan.batch) t->plan.batch = rm_setup_rows(t->options); /* of images, which the engine sees no rows of */
     if (t->ranks.rank || t->ranks.size == 1) return;
     t->plan.segments = chosen.segments;
     t->plan.segments_requested = chosen.segments_requested;

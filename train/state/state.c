@@ -332,7 +332,7 @@ static remat_status save(saving *s, remat_session *session) {
     const rm_state_ranks *ranks = &s->store->ranks;
     bool first = ranks->rank == 0;
     double there = 0;
-    rm_file_forget_no_room(); /* that of a picture, say, is no reason why this fails */
+    rm_file_forget_no_room(); /* that of an image, say, is no reason why this fails */
     remat_status status = prepare(s);
     if (!status && first) status = begin(s, &there);
     TRY(agree_saved(s, status, &there, 1));

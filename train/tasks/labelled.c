@@ -3,29 +3,28 @@
 
 static remat_status open_classify(const rm_data_source *source, rm_dataset **out) {
     const char *eval = source->held_out ? "eval-" : "";
-    REQUIRE(
-        source->data || !source->pictures, INVALID,
-        "there are no pictures: say --%sdata=FILE (IDX, .npy or CIFAR-10's .bin) or --%sdata=DIR (a folder for each "
-        "class)",
-        eval, eval);
+    REQUIRE(source->data || !source->images, INVALID,
+            "there are no images: say --%sdata=FILE (IDX, .npy or CIFAR-10's .bin) or --%sdata=DIR (a folder for each "
+            "class)",
+            eval, eval);
     REQUIRE(source->data, INVALID,
             "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
             eval, eval);
     REQUIRE(!source->pixels || source->labels || source->unlabelled, INVALID,
             "each pixel has a class, and nothing says which: say --%slabels=FILE, .npy (N,H,W)", eval);
-    REQUIRE(source->pictures || source->labels || source->unlabelled, INVALID,
+    REQUIRE(source->images || source->labels || source->unlabelled, INVALID,
             "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each sample, [N], or for each "
             "timestep, [N,T]",
             source->data, eval);
     return rm_data_open(NULL, source, out);
 }
 
-static remat_status shape_of_pictures(const rm_data_source *source, rm_data_shape *out) {
-    if (!source->pictures) return rm_task_needs_data(rm_task_of_pictures());
+static remat_status shape_of_images(const rm_data_source *source, rm_data_shape *out) {
+    if (!source->images) return rm_task_needs_data(rm_task_of_images());
     REQUIRE(source->image_size && source->classes, INVALID,
-            "without --data=FILE the pictures must be described: say --image-size=S, --classes=N and --channels=C [3]");
-    *out = rm_picture_shape(source->channels ? source->channels : 3, source->image_size, source->image_size,
-                            source->classes, source->pixels);
+            "without --data=FILE the images must be described: say --image-size=S, --classes=N and --channels=C [3]");
+    *out = rm_image_shape(source->channels ? source->channels : 3, source->image_size, source->image_size,
+                          source->classes, source->pixels);
     return REMAT_OK;
 }
 
@@ -34,9 +33,9 @@ const rm_task rm_task_classify = {
     .flags = " classes data labels eval-data eval-labels lengths rows class-weights ignore-index allow-nan every-step "
              "tbptt label-smoothing ",
     .open = open_classify,
-    .shape = shape_of_pictures,
+    .shape = shape_of_images,
     .row = RM_ROW_CLASSES,
-    .pictures = true,
+    .images = true,
     .accuracy = true};
 
 /* Labels are numbers, in the shape that says what an answer is. */

@@ -21,9 +21,9 @@ const rm_task *rm_task_find(const char *name) {
     return NULL;
 }
 
-const rm_task *rm_task_of_pictures(void) {
+const rm_task *rm_task_of_images(void) {
     int i = 0;
-    while (!tasks[i]->pictures) i++;
+    while (!tasks[i]->images) i++;
     return tasks[i];
 }
 

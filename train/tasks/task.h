@@ -23,13 +23,13 @@ typedef struct {
     rm_task_writing writes;
     bool next_token; /* targets are the next tokens, so evaluations report perplexity */
     bool pairs;      /* sequence to sequence */
-    bool pictures;   /* for image models */
+    bool images;     /* for image models */
     bool accuracy;   /* --keep-best=accuracy may go by it */
 } rm_task;
 
 /* NULL: there is none; --task has been checked. */
 const rm_task *rm_task_find(const char *name);
-const rm_task *rm_task_of_pictures(void);
+const rm_task *rm_task_of_images(void);
 const rm_task *rm_task_of_pairs(void);
 
 bool rm_task_uses(const rm_task *task, const char *flag);

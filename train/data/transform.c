@@ -1,5 +1,5 @@
-/* framing.c: see framing.h. */
-#include "train/data/framing.h"
+/* transform.c: see transform.h. */
+#include "train/data/transform.h"
 
 #include "engine/rng.h"
 
@@ -36,7 +36,7 @@ remat_status rm_augment_parse(const char *text, rm_augment *out) {
         at += length + (at[length] == ',');
     }
     REQUIRE(!(out->crop && out->resized_crop), INVALID,
-            "--augment: crop and resized-crop both say which part of a picture is taken: give one of the two");
+            "--augment: crop and resized-crop both say which part of an image is taken: give one of the two");
     return REMAT_OK;
 }
 
@@ -53,7 +53,7 @@ static const char *parse_pair(const char *at, double *mean, double *deviation) {
 remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize *out) {
     int64_t n = 0;
     REQUIRE(channels >= 1 && channels <= RM_MOST_CHANNELS, INVALID,
-            "pictures of %lld channels: 1 to %d are read: is the axis of channels where --help says?",
+            "images of %lld channels: 1 to %d are read: is the axis of channels where --help says?",
             (long long)channels, RM_MOST_CHANNELS);
     for (int64_t c = 0; c < channels; c++) out->mean[c] = 0, out->deviation[c] = 1;
     for (const char *at = given(text); *at; n++) {
@@ -68,7 +68,7 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
         at = next;
     }
     REQUIRE(n <= 1 || n == channels, INVALID,
-            "--normalize has %lld pairs, and pictures have %lld channels: give one pair, or %lld", (long long)n,
+            "--normalize has %lld pairs, and images have %lld channels: give one pair, or %lld", (long long)n,
             (long long)channels, (long long)channels);
     for (int64_t c = 1; n == 1 && c < channels; c++) out->mean[c] = out->mean[0], out->deviation[c] = out->deviation[0];
     return REMAT_OK;
@@ -77,14 +77,14 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
 /* ---- Which part -------------------------------------------------------------------------------------------------- */
 
 /* torchvision's Resize and CenterCrop: the longer side is rounded down, the beginning of the middle to the nearest pixel. */
-rm_framing rm_framing_plain(int64_t picture_height, int64_t picture_width, int64_t height, int64_t width) {
-    rm_framing f = {.rows = picture_height, .columns = picture_width, .height = height, .width = width};
-    bool wide = picture_width * height > picture_height * width;
-    int64_t tall_to = wide ? height : (int64_t)((double)picture_height * (double)width / (double)picture_width);
-    int64_t wide_to = wide ? (int64_t)((double)picture_width * (double)height / (double)picture_height) : width;
+rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
+    rm_transform f = {.rows = image_height, .columns = image_width, .height = height, .width = width};
+    bool wide = image_width * height > image_height * width;
+    int64_t tall_to = wide ? height : (int64_t)((double)image_height * (double)width / (double)image_width);
+    int64_t wide_to = wide ? (int64_t)((double)image_width * (double)height / (double)image_height) : width;
     if (tall_to < height) tall_to = height;
     if (wide_to < width) wide_to = width;
-    double down = (double)picture_height / (double)tall_to, across = (double)picture_width / (double)wide_to;
+    double down = (double)image_height / (double)tall_to, across = (double)image_width / (double)wide_to;
     f.top = nearbyint((double)(tall_to - height) / 2) * down;
     f.left = nearbyint((double)(wide_to - width) / 2) * across;
     f.box_height = (double)height * down;
@@ -96,8 +96,8 @@ enum { NODE = 0xA06, CROP = 0, RESIZED = 1, TRIES = 10 }; /* of the random key *
 
 static int64_t below(uint32_t word, int64_t n) { return (int64_t)((uint64_t)word * (uint64_t)n >> 32); }
 
-/* Of the picture, `height` by `width` pixels from there on, as if there were nothing around it. */
-static void take_box(rm_framing *f, int64_t top, int64_t left, int64_t height, int64_t width) {
+/* Of the image, `height` by `width` pixels from there on, as if there were nothing around it. */
+static void take_box(rm_transform *f, int64_t top, int64_t left, int64_t height, int64_t width) {
     f->top = (double)(f->first_row = top);
     f->left = (double)(f->first_column = left);
     f->box_height = (double)(f->rows = height);
@@ -105,7 +105,7 @@ static void take_box(rm_framing *f, int64_t top, int64_t left, int64_t height, i
 }
 
 /* torchvision's RandomResizedCrop: ten tries; else the middle, as much of it as has an allowed shape. */
-static void draw_box(rm_framing *f, uint64_t seed, int64_t epoch, int64_t sample, int64_t H, int64_t W) {
+static void draw_box(rm_transform *f, uint64_t seed, int64_t epoch, int64_t sample, int64_t H, int64_t W) {
     const double narrow = 3.0 / 4, wide = 4.0 / 3;
     for (uint32_t i = 0; i < TRIES; i++) {
         rm_philox draw =
@@ -122,12 +122,12 @@ static void draw_box(rm_framing *f, uint64_t seed, int64_t epoch, int64_t sample
     take_box(f, (H - h) / 2, (W - w) / 2, h, w);
 }
 
-rm_framing rm_framing_drawn(const rm_augment *augment, uint64_t seed, int64_t epoch, int64_t sample,
-                            int64_t picture_height, int64_t picture_width, int64_t height, int64_t width) {
-    rm_framing f = rm_framing_plain(picture_height, picture_width, height, width);
+rm_transform rm_transform_random(const rm_augment *augment, uint64_t seed, int64_t epoch, int64_t sample,
+                                 int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
+    rm_transform f = rm_transform_fixed(image_height, image_width, height, width);
     rm_philox draw = rm_random4(rm_seed_at(seed, (uint64_t)epoch), (uint64_t)sample, NODE, CROP, (uint32_t)epoch);
     int64_t play = 2 * augment->crop + 1;
-    if (augment->resized_crop) draw_box(&f, seed, epoch, sample, picture_height, picture_width);
+    if (augment->resized_crop) draw_box(&f, seed, epoch, sample, image_height, image_width);
     f.down = below(draw.word[0], play) - augment->crop;
     f.right = below(draw.word[1], play) - augment->crop;
     f.flip = augment->flip && draw.word[2] >> 31;
@@ -136,7 +136,7 @@ rm_framing rm_framing_drawn(const rm_augment *augment, uint64_t seed, int64_t ep
 
 /* ---- The numbers ------------------------------------------------------------------------------------------------- */
 
-/* Where one output pixel looks: so many of the picture's, each with a weight. */
+/* Where one output pixel looks: so many of the image's, each with a weight. */
 typedef struct {
     double centre, support;
     int64_t first, end;
@@ -154,8 +154,8 @@ static double weight_at(const window *w, int64_t i) {
     return fmax(0, 1 - fabs((double)i + 0.5 - w->centre) / w->support);
 }
 
-/* The picture's columns, each as the mean of the rows of a window. */
-static void mix_rows(const rm_framing *f, const rm_array *picture, int64_t c, const window *rows, float *line) {
+/* The image's columns, each as the mean of the rows of a window. */
+static void mix_rows(const rm_transform *f, const rm_array *image, int64_t c, const window *rows, float *line) {
     double all = 0;
     for (int64_t x = 0; x < f->columns; x++) line[x] = 0;
     for (int64_t y = rows->first; y < rows->end; y++) all += weight_at(rows, y);
@@ -163,11 +163,11 @@ static void mix_rows(const rm_framing *f, const rm_array *picture, int64_t c, co
         double weight = weight_at(rows, y) / all;
         if (weight == 0) continue;
         for (int64_t x = 0; x < f->columns; x++)
-            line[x] += (float)(weight * rm_array_at(picture, c, y, f->first_column + x));
+            line[x] += (float)(weight * rm_array_at(image, c, y, f->first_column + x));
     }
 }
 
-static float mix_columns(const rm_framing *f, const window *columns, const float *line) {
+static float mix_columns(const rm_transform *f, const window *columns, const float *line) {
     double all = 0, sum = 0;
     for (int64_t x = columns->first; x < columns->end; x++) {
         double weight = weight_at(columns, x);
@@ -177,7 +177,7 @@ static float mix_columns(const rm_framing *f, const window *columns, const float
     return (float)(sum / all);
 }
 
-static void make_row(const rm_framing *f, const float *line, double unit, float mean, float deviation, float *out) {
+static void make_row(const rm_transform *f, const float *line, double unit, float mean, float deviation, float *out) {
     double scale = f->box_width / (double)f->width;
     for (int64_t x = 0; x < f->width; x++) {
         int64_t at = (f->flip ? f->width - 1 - x : x) + f->right;
@@ -188,15 +188,15 @@ static void make_row(const rm_framing *f, const float *line, double unit, float 
     }
 }
 
-void rm_framing_apply(const rm_framing *f, const rm_array *picture, double unit, const rm_normalize *normalize,
-                      float *line, float *out) {
+void rm_transform_apply(const rm_transform *f, const rm_array *image, double unit, const rm_normalize *normalize,
+                        float *line, float *out) {
     double scale = f->box_height / (double)f->height;
-    for (int64_t c = 0; c < picture->dim[0]; c++)
+    for (int64_t c = 0; c < image->dim[0]; c++)
         for (int64_t y = 0; y < f->height; y++) {
             int64_t at = y + f->down;
             bool inside = at >= 0 && at < f->height;
             window rows = window_at(f->top, scale, at, f->first_row, f->rows);
-            if (inside) mix_rows(f, picture, c, &rows, line);
+            if (inside) mix_rows(f, image, c, &rows, line);
             make_row(f, inside ? line : NULL, unit, normalize->mean[c], normalize->deviation[c],
                      out + (c * f->height + y) * f->width);
         }

@@ -1,7 +1,7 @@
-/* picture_files.h: small image files, and their pixels as Pillow reads them: 5 rows of 7 red, green and blue, or of
- * grey. Written by tests/golden/make_picture_files.py. */
-#ifndef PICTURE_FILES_H
-#define PICTURE_FILES_H
+/* image_files.h: small image files, and their pixels as Pillow reads them: 5 rows of 7 red, green and blue, or of
+ * grey. Written by tests/golden/make_image_files.py. */
+#ifndef IMAGE_FILES_H
+#define IMAGE_FILES_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -416,7 +416,7 @@ static const struct {
     const uint8_t *data;
     size_t size;
     const uint8_t *rgb, *grey;
-} picture_files[] = {
+} image_files[] = {
     {"jpeg", jpeg, sizeof jpeg, jpeg_rgb, jpeg_luma},
     {"jpeg_progressive", jpeg_progressive, sizeof jpeg_progressive, jpeg_progressive_rgb, jpeg_progressive_luma},
     {"jpeg_grey", jpeg_grey, sizeof jpeg_grey, jpeg_grey_rgb, jpeg_grey_luma},
@@ -441,6 +441,6 @@ static const struct {
     {"jpeg_pure_cmyk", jpeg_pure_cmyk, sizeof jpeg_pure_cmyk, jpeg_pure_cmyk_rgb, jpeg_pure_cmyk_luma},
 };
 /* clang-format on */
-enum { PICTURE_FILES = 22, PICTURE_HEIGHT = 5, PICTURE_WIDTH = 7 };
+enum { IMAGE_FILES = 22, IMAGE_HEIGHT = 5, IMAGE_WIDTH = 7 };
 
 #endif

@@ -1,4 +1,4 @@
-/* test_pictures_run.c: the program on images: a resnet's bits under every plan and split, after a resume, and on ranks
+/* test_images_run.c: the program on images: a resnet's bits under every plan and split, after a resume, and on ranks
  * with synchronised batch norm; a class for each pixel; weights with a new head; plans without data. */
 #include "tests/train/train_test.h"
 
@@ -376,7 +376,7 @@ START_TEST(invalid_image_flags_are_refused) {
 END_TEST
 
 int main(void) {
-    TCase *tests = tcase_create("pictures_run");
+    TCase *tests = tcase_create("images_run");
     tcase_add_test(tests, image_models_have_the_same_bits_in_every_plan);
     tcase_add_loop_test(tests, resumed_image_run_has_the_same_bits, 0, 2);
     tcase_add_test(tests, sync_batchnorm_matches_one_rank);
@@ -386,5 +386,5 @@ int main(void) {
     tcase_add_test(tests, evaluations_report_accuracy_and_confusion);
     tcase_add_test(tests, batch_norm_of_one_value_is_refused);
     tcase_add_test(tests, invalid_image_flags_are_refused);
-    return run_suite("pictures_run", tests);
+    return run_suite("images_run", tests);
 }

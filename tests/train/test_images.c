@@ -1,6 +1,6 @@
-/* test_pictures.c: images as data: kinds of files, and transforms, which depend only on (seed, epoch, sample). */
+/* test_images.c: images as data: kinds of files, and transforms, which depend only on (seed, epoch, sample). */
 #include "train/tasks/task.h"
-#include "train/data/framing.h"
+#include "train/data/transform.h"
 #include "train/data/loader.h"
 
 #include "memory/host.h"
@@ -11,13 +11,13 @@
 
 static rm_dataset *open_ok(rm_data_source source) {
     rm_dataset *dataset;
-    source.pictures = true;
+    source.images = true;
     ck_ok(rm_task_open("classify", &source, &dataset));
     return dataset;
 }
 static void open_fails(rm_data_source source, remat_status status, const char *part) {
     rm_dataset *dataset;
-    source.pictures = true;
+    source.images = true;
     ck_fails(rm_task_open("classify", &source, &dataset), status, part);
     ck_assert_ptr_null(dataset);
 }
@@ -103,11 +103,11 @@ START_TEST(channels_may_come_last) {
 END_TEST
 
 /* A CIFAR-10 file with this many images, whose bytes count up. */
-static const char *make_cifar(const char *name, int pictures, int first_label) {
+static const char *make_cifar(const char *name, int images, int first_label) {
     static uint8_t data[4 * 3073];
-    for (int i = 0; i < pictures * 3073; i++) data[i] = (uint8_t)(i * 7);
-    for (int i = 0; i < pictures; i++) data[i * 3073] = (uint8_t)(first_label + i);
-    return make_file(name, data, (size_t)pictures * 3073);
+    for (int i = 0; i < images * 3073; i++) data[i] = (uint8_t)(i * 7);
+    for (int i = 0; i < images; i++) data[i * 3073] = (uint8_t)(first_label + i);
+    return make_file(name, data, (size_t)images * 3073);
 }
 
 START_TEST(cifar_files_are_read) {
@@ -151,16 +151,16 @@ END_TEST
 
 enum { SIDE = 6 };
 
-static rm_array picture_of(const uint8_t *data, int64_t height, int64_t width) {
+static rm_array image_of(const uint8_t *data, int64_t height, int64_t width) {
     return (rm_array){
         .kind = 'u', .bytes = 1, .rank = 3, .dim = {1, height, width, 1}, .stride = {0, width, 1, 0}, .item = data};
 }
 
-static void frame(const rm_framing *f, const rm_array *picture, const char *normalize, float *out) {
+static void frame(const rm_transform *f, const rm_array *image, const char *normalize, float *out) {
     float line[64];
     rm_normalize n;
     ck_ok(rm_normalize_parse(normalize, 1, &n));
-    rm_framing_apply(f, picture, 1, &n, line, out);
+    rm_transform_apply(f, image, 1, &n, line, out);
 }
 
 START_TEST(crops_are_windows_of_the_padded_image) {
@@ -168,13 +168,13 @@ START_TEST(crops_are_windows_of_the_padded_image) {
     rm_augment augment;
     int flipped = 0, moved[5] = {0};
     for (int i = 0; i < SIDE * SIDE; i++) data[i] = (uint8_t)(i + 1);
-    rm_array picture = picture_of(data, SIDE, SIDE);
+    rm_array image = image_of(data, SIDE, SIDE);
     ck_ok(rm_augment_parse("crop:2,flip", &augment));
     for (int64_t sample = 0; sample < 400; sample++) {
         float out[SIDE * SIDE];
-        rm_framing f = rm_framing_drawn(&augment, 1, 0, sample, SIDE, SIDE, SIDE, SIDE);
+        rm_transform f = rm_transform_random(&augment, 1, 0, sample, SIDE, SIDE, SIDE, SIDE);
         ck_assert(f.down >= -2 && f.down <= 2 && f.right >= -2 && f.right <= 2);
-        frame(&f, &picture, NULL, out);
+        frame(&f, &image, NULL, out);
         for (int y = 0; y < SIDE; y++)
             for (int x = 0; x < SIDE; x++) {
                 int64_t row = y + f.down, column = (f.flip ? SIDE - 1 - x : x) + f.right;
@@ -194,11 +194,11 @@ START_TEST(transforms_depend_on_seed_epoch_and_sample) {
     const rm_augment augment = {.resized_crop = true};
     int same = 0;
     for (int i = 0; i < 100; i++) {
-        rm_framing a = rm_framing_drawn(&augment, 1, 2, i, 300, 200, 64, 64);
-        rm_framing b = rm_framing_drawn(&augment, 1, 2, i, 300, 200, 64, 64);
+        rm_transform a = rm_transform_random(&augment, 1, 2, i, 300, 200, 64, 64);
+        rm_transform b = rm_transform_random(&augment, 1, 2, i, 300, 200, 64, 64);
         ck_assert(a.top == b.top && a.left == b.left && a.box_height == b.box_height && a.box_width == b.box_width);
         for (int other = 0; other < 3; other++) {
-            b = rm_framing_drawn(&augment, 1 + (other == 0), 2 + (other == 1), i + (other == 2), 300, 200, 64, 64);
+            b = rm_transform_random(&augment, 1 + (other == 0), 2 + (other == 1), i + (other == 2), 300, 200, 64, 64);
             same += a.top == b.top && a.left == b.left && a.box_width == b.box_width;
         }
         double area = a.box_height * a.box_width / (300.0 * 200), ratio = a.box_width / a.box_height;
@@ -213,19 +213,19 @@ END_TEST
 START_TEST(resizing_matches_pillow) {
     static uint8_t data[15 * 10];
     for (int i = 0; i < 15 * 10; i++) data[i] = (uint8_t)(i * i % 251);
-    rm_array picture = picture_of(data, 15, 10);
-    rm_framing plain = rm_framing_plain(15, 10, 4, 4);
+    rm_array image = image_of(data, 15, 10);
+    rm_transform plain = rm_transform_fixed(15, 10, 4, 4);
     float out[16];
     static const float resized[16] = {140.4891f, 106.0464f, 123.752f,  114.9291f, 130.0655f, 122.12f,
                                       121.856f,  156.1055f, 128.0818f, 118.336f,  132.624f,  118.4327f,
                                       118.9873f, 132.3616f, 144.744f,  107.0873f};
     ck_assert(plain.top == 2.5 && plain.left == 0 && plain.box_width == 10);
-    frame(&plain, &picture, NULL, out);
+    frame(&plain, &image, NULL, out);
     for (int i = 0; i < 16; i++)
         ck_assert_msg(fabsf(out[i] - resized[i]) < 1e-3f, "%d: %g, not %g", i, out[i], resized[i]);
-    rm_framing same = rm_framing_plain(15, 10, 15, 10);
+    rm_transform same = rm_transform_fixed(15, 10, 15, 10);
     float copy[150];
-    frame(&same, &picture, "1:2", copy);
+    frame(&same, &image, "1:2", copy);
     for (int i = 0; i < 150; i++) ck_assert(copy[i] == ((float)data[i] - 1) / 2);
 }
 END_TEST
@@ -308,7 +308,7 @@ START_TEST(transforms_differ_between_epochs) {
 END_TEST
 
 int main(void) {
-    TCase *tests = tcase_create("pictures");
+    TCase *tests = tcase_create("images");
     tcase_add_test(tests, axes_of_arrays_are_recognised);
     tcase_add_test(tests, channels_may_come_last);
     tcase_add_test(tests, cifar_files_are_read);
@@ -318,5 +318,5 @@ int main(void) {
     tcase_add_test(tests, invalid_transform_flags_are_refused);
     tcase_add_test(tests, images_do_not_depend_on_threads_or_ranks);
     tcase_add_test(tests, transforms_differ_between_epochs);
-    return run_suite("pictures", tests);
+    return run_suite("images", tests);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tests/train/picture_files.h: small JPEG and PNG files of every kind that decoders distinguish, and Pillow's pixels.
+"""Makes tests/train/image_files.h: small JPEG and PNG files of every kind that decoders distinguish, and Pillow's pixels.
 
-    python3 tests/golden/make_picture_files.py     # any Pillow; run it by hand and commit the result
+    python3 tests/golden/make_image_files.py     # any Pillow; run it by hand and commit the result
 """
 import io
 import os
@@ -89,9 +89,9 @@ def main():
         "jpeg_pure_cmyk": saved(Image.fromarray(pure).convert("CMYK"), format="JPEG", quality=95, optimize=True),
     }
     here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, "../train/picture_files.h"), "w") as out:
-        out.write(f"/* picture_files.h: small image files, and their pixels as Pillow reads them: {H} rows of {W} red, green and blue, or of\n"
-                  " * grey. Written by tests/golden/make_picture_files.py. */\n#ifndef PICTURE_FILES_H\n#define PICTURE_FILES_H\n\n"
+    with open(os.path.join(here, "../train/image_files.h"), "w") as out:
+        out.write(f"/* image_files.h: small image files, and their pixels as Pillow reads them: {H} rows of {W} red, green and blue, or of\n"
+                  " * grey. Written by tests/golden/make_image_files.py. */\n#ifndef IMAGE_FILES_H\n#define IMAGE_FILES_H\n\n"
                   "#include <stddef.h>\n#include <stdint.h>\n\n/* clang-format off */\n")
         for name, data in files.items():
             out.write(c_array(name, data))
@@ -101,10 +101,10 @@ def main():
             out.write(c_array(name + "_rgb", np.array(image.convert("RGB")).tobytes()))
             out.write(c_array(name + "_luma", np.array(image.convert("L")).tobytes()))
         out.write("\nstatic const struct {\n    const char *name;\n    const uint8_t *data;\n    size_t size;\n    const uint8_t *rgb, *grey;\n"
-                  "} picture_files[] = {\n")
+                  "} image_files[] = {\n")
         for name in files:
             out.write(f'    {{"{name}", {name}, sizeof {name}, {name}_rgb, {name}_luma}},\n')
-        out.write(f"}};\n/* clang-format on */\nenum {{ PICTURE_FILES = {len(files)}, PICTURE_HEIGHT = {H}, PICTURE_WIDTH = {W} }};\n\n#endif\n")
+        out.write(f"}};\n/* clang-format on */\nenum {{ IMAGE_FILES = {len(files)}, IMAGE_HEIGHT = {H}, IMAGE_WIDTH = {W} }};\n\n#endif\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-/* test_crew.c: any number of worker threads process each item once, job after job; of several failures the first is
+/* test_workers.c: any number of worker threads process each item once, job after job; of several failures the first is
  * reported. */
-#include "train/data/crew.h"
+#include "train/data/workers.h"
 
 #include "tests/train/train_test.h"
 
@@ -18,37 +18,37 @@ static remat_status do_item(void *context, int64_t item) {
 }
 
 START_TEST(every_item_is_processed_once) {
-    rm_crew *crew;
-    ck_ok(rm_crew_create(_i, &crew));
+    rm_workers *workers;
+    ck_ok(rm_workers_create(_i, &workers));
     for (int64_t count = 0; count <= ITEMS; count = count * 3 + 1) {
         job j = {.fails_from = ITEMS};
-        rm_crew_start(crew, do_item, &j, count);
-        ck_ok(rm_crew_wait(crew));
+        rm_workers_start(workers, do_item, &j, count);
+        ck_ok(rm_workers_wait(workers));
         for (int i = 0; i < ITEMS; i++) ck_assert_int_eq(j.done[i], i < count);
     }
-    rm_crew_free(crew);
+    rm_workers_free(workers);
 }
 END_TEST
 
 START_TEST(first_failure_is_reported) {
-    rm_crew *crew;
-    ck_ok(rm_crew_create(4, &crew));
+    rm_workers *workers;
+    ck_ok(rm_workers_create(4, &workers));
     for (int round = 0; round < 50; round++) {
         job j = {.fails_from = round};
-        rm_crew_start(crew, do_item, &j, ITEMS);
+        rm_workers_start(workers, do_item, &j, ITEMS);
         char sentence[32];
         snprintf(sentence, sizeof sentence, "item %d fails", round);
-        ck_fails(rm_crew_wait(crew), REMAT_IO, sentence);
+        ck_fails(rm_workers_wait(workers), REMAT_IO, sentence);
         for (int i = 0; i < ITEMS; i++) ck_assert_int_eq(j.done[i], 1);
     }
-    rm_crew_free(crew);
-    rm_crew_free(NULL);
+    rm_workers_free(workers);
+    rm_workers_free(NULL);
 }
 END_TEST
 
 int main(void) {
-    TCase *tests = tcase_create("crew");
+    TCase *tests = tcase_create("workers");
     tcase_add_loop_test(tests, every_item_is_processed_once, 1, 6);
     tcase_add_test(tests, first_failure_is_reported);
-    return run_suite("crew", tests);
+    return run_suite("workers", tests);
 }
