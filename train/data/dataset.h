@@ -71,8 +71,9 @@ typedef struct rm_data_kind rm_data_kind;
 typedef struct rm_batch rm_batch; /* batch.h */
 
 /* What all kinds of data have; the struct of a kind begins with it. */
-typedef struct {
+typedef struct rm_dataset {
     const rm_data_kind *kind;
+    struct rm_dataset *whole; /* the data set that this one is a part of (part.h); NULL: none */
     int64_t count;       /* samples */
     uint64_t held_bytes; /* kept in memory: the file, where it is read whole, and the labels */
     rm_data_shape shape;
@@ -145,6 +146,10 @@ void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
 struct rm_tokenizer;
 remat_status rm_dataset_read_tokenizer(rm_dataset *, const rm_data_source *, struct rm_tokenizer **out,
                                        int64_t *vocabulary);
+
+static inline void rm_dataset_set_epoch(rm_dataset *dataset, int64_t epoch) {
+    for (; dataset; dataset = dataset->whole) dataset->epoch = epoch;
+}
 
 static inline remat_status rm_dataset_fill(rm_dataset *dataset, int64_t index, int64_t column, int64_t batch,
                                            void *input, void *target) {

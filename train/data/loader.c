@@ -165,7 +165,7 @@ static remat_status begin(rm_loader *l) {
     set_epoch(l, ends ? l->epoch + 1 : l->epoch);
     l->filling.consumed = ends ? 0 : l->consumed;
     l->filling.micro = ends ? 0 : l->micro;
-    l->batch.dataset->epoch = l->filling.epoch;
+    rm_dataset_set_epoch(l->batch.dataset, l->filling.epoch);
     for (int64_t i = 0; i < rows; i++) l->sample[i] = (uint32_t)sample_of(l, l->filling.micro, i);
     l->under_way = l->workers;
     if (l->workers) rm_workers_start(l->workers, fill_row, l, rows);

@@ -175,6 +175,7 @@ static const struct {
     {"fused-update", "clip-grad-norm", "parameters are updated before the norm of all gradients is known"},
     {"clip-grad-norm", "clip-grad-value", NULL},
     {"tbptt", "lengths", "a sample may end within a window"},
+    {"eval-data", "eval-split", "each names the data for evaluations"},
     {"stateful", "pad", "each row of the batch reads its own part of the text"},
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
 };
@@ -263,6 +264,7 @@ static remat_status check_null(const rm_options *o, rm_command command) {
                        : o->save                   ? "save"
                        : o->dump_grads             ? "dump-grads"
                        : o->held_out.data          ? "eval-data"
+                       : o->held_out.split         ? "eval-split"
                        : o->eval_every             ? "eval-every"
                                                    : NULL;
     if (!is(o->session.device, "null")) return REMAT_OK;

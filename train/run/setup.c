@@ -1,6 +1,7 @@
 /* setup.c: see setup.h. */
 #include "train/run/setup.h"
 
+#include "train/data/part.h"
 #include "train/models/family.h"
 #include "train/run/budget.h"
 #include "train/state/weights.h"
@@ -79,9 +80,11 @@ static uint64_t readable_bytes(const rm_options *o) {
 }
 
 static void hold_out(const rm_options *o, rm_data_source *source) {
-    source->data = o->held_out.data;
-    source->labels = o->held_out.labels;
-    source->lengths = o->held_out.lengths;
+    if (!o->held_out.split) {
+        source->data = o->held_out.data;
+        source->labels = o->held_out.labels;
+        source->lengths = o->held_out.lengths;
+    }
     source->augment = NULL;
     if (source->samples > 1000) source->samples = 1000;
     source->held_out = source->steps_known = true;
@@ -103,9 +106,22 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
 
 bool rm_setup_generates(const rm_options *o) { return rm_task_generates(rm_task_find(o->task), &o->data); }
 
+/* A row that goes on from sample to sample cannot be cut out of a random order. */
+static remat_status take_part(const rm_options *o, bool held_out, rm_dataset **data) {
+    rm_split split = {.seed = o->data.seed};
+    TRY(rm_split_parse(o->held_out.split, &split));
+    REQUIRE(!split.random || !o->order.stateful, INVALID,
+            "--eval-split=%s draws samples, and --stateful carries states from each to the next: say --eval-split=%g",
+            o->held_out.split, split.share);
+    rm_dataset *whole = *data;
+    *data = NULL;
+    return rm_part_open(whole, &split, held_out, data);
+}
+
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
     rm_data_source source = rm_setup_source(o, held_out);
-    return rm_task_open(o->task, &source, out);
+    TRY(rm_task_open(o->task, &source, out));
+    return o->held_out.split ? take_part(o, held_out, out) : REMAT_OK;
 }
 
 bool rm_setup_windows_fit(const rm_options *o) {
