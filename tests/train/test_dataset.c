@@ -96,17 +96,17 @@ START_TEST(tokens_are_read_in_every_format) {
     rm_dataset_close(d);
     ck_assert(crc[0] == crc[1] && crc[0] == crc[3] && crc[0] != crc[2]);
     open_fails("lm", (rm_data_source){.data = make_file("odd", two, 7), .timesteps = 2, .vocab = 9}, REMAT_IO,
-               "cut off");
+               "7 bytes|--vocab=9|2");
     open_fails("lm", (rm_data_source){.data = make_file("short", two, 4), .timesteps = 2, .vocab = 9}, REMAT_INVALID,
                "2 tokens");
     open_fails("lm", (rm_data_source){.data = make_npy("f.npy", "<f4", "(3,)", four, 12), .timesteps = 2, .vocab = 9},
-               REMAT_INVALID, "whole numbers|one dimension");
+               REMAT_INVALID, "integers|one dimension");
     open_fails("lm", (rm_data_source){.data = make_npy("l.npy", "<u2", "(9,)", two, 14), .timesteps = 2, .vocab = 9},
                REMAT_IO, "save");
     uint32_t wide[40];
     for (uint32_t i = 0; i < 40; i++) wide[i] = i % 9;
     const char *path = make_file("wide", wide, sizeof wide);
-    open_fails("lm", (rm_data_source){.data = path, .timesteps = 2, .vocab = 9}, REMAT_INVALID, "token|0|four bytes");
+    open_fails("lm", (rm_data_source){.data = path, .timesteps = 2, .vocab = 9}, REMAT_INVALID, "token|0|4-byte|--vocab=9");
     wide[30] = 0x10000; /* a nonzero second half */
     rm_dataset_close(
         open_ok("lm", (rm_data_source){.data = make_file("wide", wide, sizeof wide), .timesteps = 2, .vocab = 9}));
@@ -175,7 +175,7 @@ START_TEST(images_are_sequences_of_pixels) {
     open_fails("classify", (rm_data_source){.data = plain, .labels = label, .timesteps = 4}, REMAT_INVALID, "3 pixels");
     open_fails("classify", (rm_data_source){.data = plain, .labels = label, .classes = 5}, REMAT_INVALID, "label 9");
     open_fails("classify", (rm_data_source){.data = plain, .labels = plain}, REMAT_IO, "dimensions");
-    open_fails("classify", (rm_data_source){.data = label, .labels = label}, REMAT_IO, "one dimension");
+    open_fails("classify", (rm_data_source){.data = label, .labels = label}, REMAT_IO, "1 dimension|--labels");
     open_fails("classify", (rm_data_source){.data = plain, .labels = "/nowhere"}, REMAT_IO, "/nowhere|exist");
 }
 END_TEST
@@ -271,7 +271,7 @@ START_TEST(labels_of_any_type_are_read) {
     static const float broken[] = {1, 2.5f}, missing[] = {1, NAN};
     static const int8_t negative[] = {0, -1};
     rm_data_source source = {.data = data, .labels = make_npy("y.npy", "<f4", "(2,)", broken, 8)};
-    open_fails("classify", source, REMAT_INVALID, "y.npy|label 2.5|sample 1|whole");
+    open_fails("classify", source, REMAT_INVALID, "y.npy|label 2.5|sample 1|integer");
     make_npy("y.npy", "<f4", "(2,)", missing, 8);
     open_fails("classify", source, REMAT_INVALID, "nan|sample 1");
     make_npy("y.npy", "|i1", "(2,)", negative, 2);
@@ -563,7 +563,7 @@ START_TEST(batches_follow_the_order_and_can_start_anywhere) {
         ck_ok(rm_loader_next(&other));
         ck_assert(!memcmp(seen[i], other.batch.data[RM_INPUT], sizeof seen[i]));
     }
-    ck_fails(rm_loader_seek(&other, 0, 12), REMAT_INVALID, "other data");
+    ck_fails(rm_loader_seek(&other, 0, 12), REMAT_INVALID, "sample 12|epoch 0|11");
     rm_loader_free(&loader);
     rm_loader_free(&other);
     order.batch = 12;

@@ -65,7 +65,7 @@ START_TEST(truncated_files_are_refused) {
         ck_assert_msg(status == REMAT_IO, "%s cut at %zu of %zu: status %d", image_files[_i].name, n, whole, status);
     }
     size.width++;
-    ck_fails(rm_image_decode(image_files[_i].data, whole, "x", 3, &size, out), REMAT_IO, "another");
+    ck_fails(rm_image_decode(image_files[_i].data, whole, "x", 3, &size, out), REMAT_IO, "changed");
 }
 END_TEST
 
@@ -265,7 +265,7 @@ START_TEST(changed_files_are_detected) {
     int32_t label;
     ck_ok(rm_task_open("classify", &source, &d));
     put("f/a/z.jpg", 4, 0);
-    ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/z.jpg|another");
+    ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/z.jpg|changed");
     ck_assert_uint_gt(d->held_bytes, 1 << 20); /* memory that decoders may need */
     rm_dataset_close(d);
 }

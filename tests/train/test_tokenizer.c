@@ -190,7 +190,7 @@ START_TEST(unsupported_features_are_refused) {
         remat_status status;
         const char *json, *part;
     } cases[] = {
-        {REMAT_IO, "{", "not JSON"},
+        {REMAT_IO, "{", "JSON"},
         {REMAT_INVALID, "[]", "model"},
         {REMAT_INVALID, "{" MODEL "}}", "tokenizer"},
         {REMAT_INVALID, "{" MODEL "},\"pre_tokenizer\":{\"type\":\"Sequence\"}}", "pre_tokenizer|Sequence"},
@@ -213,10 +213,11 @@ START_TEST(unsupported_features_are_refused) {
         {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3}]" WORDS "}", "text"},
         {REMAT_IO,
          "{\"model\":{\"vocab\":{\"a\":1},\"merges\":[]},\"added_tokens\":[{\"id\":2,\"content\":\"x\"}]" WORDS "}",
-         "says otherwise"},
+         "added token|number 1|vocabulary"},
         {REMAT_IO, "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\\u0000 a\"]}" WORDS "}", "tokens"},
-        {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3,\"content\":\"ab\"}]" WORDS "}", "says otherwise"},
-        {REMAT_IO, "{" MODEL "},\"added_tokens\":[7]" WORDS "}", "is none"},
+        {REMAT_IO, "{" MODEL "},\"added_tokens\":[{\"id\":3,\"content\":\"ab\"}]" WORDS "}",
+         "added token|number 3|vocabulary"},
+        {REMAT_IO, "{" MODEL "},\"added_tokens\":[7]" WORDS "}", "added token 0|object"},
         {REMAT_INVALID,
          "{\"model\":{\"vocab\":{\"\u00e1\":0},\"merges\":[]},\"added_tokens\":[{\"id\":0,\"content\":\"\u00e1\"}"
          "]" WORDS "}",

@@ -8,7 +8,7 @@
 
 /* ---- Elements --------------------------------------------------------------------------------------------------- */
 
-/* From the bits of an element, the lowest first, to its value. */
+/* Each converts the bits of an element, in the lowest bits of a word, to its value. */
 static double from_unsigned(uint64_t bits, int64_t bytes) {
     (void)bytes;
     return (double)bits;
@@ -29,7 +29,7 @@ static double from_floating(uint64_t bits, int64_t bytes) {
 
 static const struct {
     char kind;
-    const char *sizes; /* in bytes, a digit each */
+    const char *sizes; /* in bytes, one digit each */
     double (*value)(uint64_t bits, int64_t bytes);
 } types[] = {
     {'f', "248", from_floating},
@@ -49,7 +49,7 @@ double rm_array_at(const rm_array *a, int64_t i, int64_t j, int64_t k) {
     const uint8_t *item = a->item + (i * a->stride[0] + j * a->stride[1] + k * a->stride[2]) * a->bytes;
     uint64_t bits = 0;
     int type = 0;
-    if (a->kind == 'u' && a->bytes == 1) return *item; /* pixels, of which there are many */
+    if (a->kind == 'u' && a->bytes == 1) return *item; /* fast path for pixels */
     for (int64_t n = 0; n < a->bytes; n++) bits |= (uint64_t)item[a->big_endian ? a->bytes - 1 - n : n] << 8 * n;
     while (types[type].kind != a->kind) type++;
     return types[type].value(bits, a->bytes);
@@ -71,15 +71,15 @@ remat_status rm_array_settle(rm_array *a, bool fortran, const char *name) {
     a->count = 1;
     for (int i = 0; i < a->rank; i++)
         REQUIRE(a->dim[i] > 0, IO,
-                "%s is empty, its shape is %s: features are (samples, timesteps, features), images (samples, rows, "
-                "columns), labels (samples), and there must be at least one of each",
+                "%s is empty: its shape is %s; no dimension may be 0: features are (samples, timesteps, features), "
+                "images (samples, rows, columns), labels (samples)",
                 name, shape_text(a, text));
     for (int i = 0; i < a->rank; i++) {
         int64_t bytes, at = fortran ? i : a->rank - 1 - i;
         a->stride[at] = a->count;
         bool huge = __builtin_mul_overflow(a->count, a->dim[at], &a->count);
         REQUIRE(!huge && !__builtin_mul_overflow(a->count, a->bytes, &bytes) && bytes < INT64_MAX / 2, IO,
-                "%s is shorter than its header says, %s: no file has so many numbers", name, shape_text(a, text));
+                "%s is shorter than its header says: no file can hold an array of shape %s", name, shape_text(a, text));
     }
     return REMAT_OK;
 }
@@ -87,7 +87,7 @@ remat_status rm_array_settle(rm_array *a, bool fortran, const char *name) {
 remat_status rm_array_place(rm_array *a, const uint8_t *data, size_t size, size_t header_bytes, const char *name) {
     uint64_t wanted = (uint64_t)(a->count * a->bytes), there = size - header_bytes;
     REQUIRE(there == wanted, IO,
-            "%s is %s than its header says (which is %llu bytes of data): fetch it again, or save it again", name,
+            "%s is %s than the %llu bytes of data that its header declares: fetch it again, or save it again", name,
             there < wanted ? "shorter" : "longer", (unsigned long long)wanted);
     a->item = data + header_bytes;
     return REMAT_OK;

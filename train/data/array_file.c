@@ -7,22 +7,22 @@
 #include "train/data/npy.h"
 #include "train/file.h"
 
-/* The most that is read into memory from one file. */
+/* The largest file that is read into memory. */
 #define MOST_BYTES ((uint64_t)1 << 36)
 
-/* No byte of gzip becomes more than so many. */
+/* The largest compression ratio of gzip. */
 #define MOST_GROWTH 1032
 
 static remat_status refuse_kind(const char *path, rm_file_kind kind) {
     REQUIRE(kind != RM_KIND_ZIP, IO,
-            "%s is a .npz, several arrays in one file: save the one that is wanted: numpy.save('x.npy', "
+            "%s is a .npz file, which holds several arrays: save one of them: numpy.save('x.npy', "
             "numpy.load('%s')['NAME'])",
             path, path);
     REQUIRE(kind != RM_KIND_TORCH, IO,
-            "%s is a file of torch.save, which only Python can read: save its array as .npy: numpy.save('x.npy', "
+            "%s was written by torch.save, and only Python can read it: save its array as .npy: numpy.save('x.npy', "
             "torch.load('%s').numpy())",
             path, path);
-    FAIL(IO, "%s holds weights (.safetensors), and data are wanted: give .npy or IDX; weights go to --init", path);
+    FAIL(IO, "%s holds weights (.safetensors), not data: give a .npy or IDX file; pass weights to --init", path);
 }
 
 static remat_status read_header(const rm_file_start *start, const char *path, rm_array_file *out, size_t *bytes) {
@@ -35,17 +35,17 @@ static remat_status read_header(const rm_file_start *start, const char *path, rm
 
 static remat_status check_claim(const rm_file_start *start, const char *path, uint64_t claim, uint64_t budget) {
     REQUIRE(start->packed || start->file_bytes == claim, IO,
-            "%s has %llu bytes, and should have %llu by its header: fetch it again, or save it again", path,
+            "%s has %llu bytes, but its header declares %llu: fetch it again, or save it again", path,
             (unsigned long long)start->file_bytes, (unsigned long long)claim);
     REQUIRE(claim / MOST_GROWTH <= start->file_bytes, IO,
-            "%s cannot hold the %llu bytes that its header claims: fetch it again, or save it again", path,
+            "%s cannot hold the %llu bytes that its header declares: fetch it again, or save it again", path,
             (unsigned long long)claim);
     uint64_t most = budget ? budget : RM_UNPACKED_BYTES;
     REQUIRE(!start->packed || claim <= most, INFEASIBLE,
-            "%s is %llu bytes when it is unpacked, more than the %s of %llu: give a %s, or fewer samples", path,
+            "%s is %llu bytes when decompressed, more than the %s of %llu: give %s, or fewer samples", path,
             (unsigned long long)claim, budget ? "memory budget" : "limit", (unsigned long long)most,
-            budget ? "larger budget" : "--memory-budget that has room for it, unpack it with gunzip");
-    REQUIRE(claim <= MOST_BYTES, IO, "%s is longer than %llu bytes, the most that is read from such a file", path,
+            budget ? "a larger --memory-budget" : "a --memory-budget that is large enough, decompress it with gunzip");
+    REQUIRE(claim <= MOST_BYTES, IO, "%s is larger than %llu bytes, the limit for an array file", path,
             (unsigned long long)MOST_BYTES);
     return REMAT_OK;
 }

@@ -35,7 +35,7 @@ void rm_data_fields(const rm_data_shape *s, int64_t T, int64_t B, rm_field f[RM_
     if (s->weighted) f[RM_CLASS_WEIGHTS] = (rm_field){"class_weights", REMAT_F32, REMAT_STATIC, 1, {s->classes}, 0};
 }
 
-/* All elements have four bytes. More than there can be: UINT64_MAX. */
+/* Every element has four bytes. UINT64_MAX on overflow. */
 uint64_t rm_field_bytes(const rm_field *field) {
     uint64_t bytes = field->name ? 4 : 0;
     for (int d = 0; d < field->rank; d++)
@@ -68,7 +68,7 @@ remat_status rm_batch_create(rm_dataset *dataset, int64_t batch, rm_batch *out) 
         if (!bytes) continue;
         out->data[i] = bytes < UINT64_MAX ? rm_malloc(bytes) : NULL;
         REQUIRE(out->data[i], MEMORY,
-                "no memory for a batch of %lld samples of %lld timesteps: make --batch or --seq-len smaller",
+                "no memory for a batch of %lld samples of %lld timesteps: reduce --batch or --seq-len",
                 (long long)batch, (long long)shape->timesteps);
     }
     return REMAT_OK;
@@ -106,7 +106,7 @@ static int64_t longest(const rm_batch *b) {
     return most;
 }
 
-/* Timesteps up to the last where a row has something other than what fills it up. */
+/* The number of timesteps up to the last one that is not padding in every row. */
 static int64_t used(const rm_batch *b, rm_field_name name) {
     const int32_t *rows = b->data[name];
     int64_t end = b->field[name].dim[0] * b->batch;
@@ -114,7 +114,7 @@ static int64_t used(const rm_batch *b, rm_field_name name) {
     return (end + b->batch - 1) / b->batch;
 }
 
-/* One end holds for all sequences of as many timesteps. */
+/* A session has one end for all sequences of the same number of timesteps. */
 static remat_status end_sequences(const rm_batch *b, remat_session *session) {
     int64_t S = b->dataset->shape.timesteps, T = b->dataset->shape.answer_steps;
     if (b->data[RM_LENGTH]) TRY(remat_set_sequence_end(session, S, longest(b)));
@@ -125,13 +125,13 @@ static remat_status end_sequences(const rm_batch *b, remat_session *session) {
     return remat_set_sequence_end(session, T, target);
 }
 
-/* Time is the outermost axis, so a window is a piece of the buffer. */
+/* Time is the outermost axis, so a window is a contiguous part of the buffer. */
 rm_window rm_batch_whole(const rm_batch *b) {
     int64_t T = b->dataset->shape.timesteps;
     return (rm_window){0, T, 0, T};
 }
 
-/* Timesteps from..end-1 of a window's targets, as none. */
+/* Marks timesteps from..end-1 of a window's targets as ignored. */
 static remat_status leave_out(const rm_batch *b, int64_t from, int64_t end, remat_session *session) {
     int32_t none[1024];
     uint64_t at = (uint64_t)(from * b->batch) * sizeof *none, left = (uint64_t)((end - from) * b->batch) * sizeof *none;

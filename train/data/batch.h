@@ -51,7 +51,7 @@ struct rm_batch {
     int64_t batch;
     rm_field field[RM_FIELDS];
     void *data[RM_FIELDS]; /* NULL: no such field */
-    uint64_t bytes;        /* of these, but for class weights */
+    uint64_t bytes;        /* of `data`, without class weights */
 };
 
 /* MEMORY when allocation fails. Free *out even after an error. */
@@ -61,7 +61,7 @@ remat_status rm_batch_put(rm_batch *batch, int64_t column, int64_t sample);
 /* Fills the length fields of one sample of `length` timesteps, for data whose samples may end early. */
 void rm_batch_put_length(rm_batch *batch, int64_t column, int64_t length);
 
-/* A window of a batch's timesteps, first..first+count-1. Only targets of from..from+counted-1 contribute to the loss. */
+/* A window of a batch's timesteps, first..first+count-1. Only targets at from..from+counted-1 contribute to the loss. */
 typedef struct {
     int64_t first, count, from, counted;
 } rm_window;

@@ -10,7 +10,7 @@ static uint64_t hash(int32_t left, int32_t right) {
     return x ^ x >> 32;
 }
 
-/* Where a pair is, or would be. */
+/* The slot that holds the pair, or the free slot where it belongs. */
 static rm_bpe_merge *slot_of(const rm_bpe *bpe, int32_t left, int32_t right) {
     uint64_t at = hash(left, right);
     for (;; at++) {
@@ -36,13 +36,13 @@ void rm_bpe_free(rm_bpe *bpe) { rm_free(bpe->slot); }
 /* ---- A word ------------------------------------------------------------------------------------------------------- */
 
 typedef struct rm_bpe_symbol {
-    int32_t id;             /* -1: it has become part of the one before */
-    int64_t previous, next; /* -1: there is none */
+    int32_t id;             /* -1: merged into the previous symbol */
+    int64_t previous, next; /* -1: none */
 } symbol;
 
-/* A pair that could be merged when it was put here; meanwhile one of the two may have been. */
+/* A pair that could be merged when it was pushed. Either symbol may have been merged since. */
 typedef struct rm_bpe_candidate {
-    int64_t at; /* of the left one */
+    int64_t at; /* of the left symbol */
     int32_t rank, merged;
 } candidate;
 
@@ -60,7 +60,7 @@ void rm_bpe_room_free(rm_bpe_room *room) {
 
 static bool comes_before(candidate a, candidate b) { return a.rank < b.rank || (a.rank == b.rank && a.at < b.at); }
 
-/* What has room in any case: a word of n bytes has n-1 pairs, and each of at most n-1 merges makes two. */
+/* The heap cannot overflow: a word of n bytes has n-1 pairs, and each of at most n-1 merges adds two. */
 static void push(rm_bpe_room *room, candidate c) {
     int64_t i = room->in_heap++;
     for (; i && comes_before(c, room->heap[(i - 1) / 2]); i = (i - 1) / 2) room->heap[i] = room->heap[(i - 1) / 2];
@@ -80,7 +80,7 @@ static candidate pop(rm_bpe_room *room) {
     return first;
 }
 
-/* Puts the pair that begins at `at` into the heap, if it is one that may be merged. */
+/* Pushes the pair that starts at `at` if it can be merged. */
 static void consider(const rm_bpe *bpe, rm_bpe_room *room, int64_t at) {
     const symbol *left = &room->symbol[at];
     if (left->next < 0) return;
@@ -111,7 +111,7 @@ static remat_status split(const rm_bpe *bpe, const uint8_t *word, int64_t n, rm_
     for (int64_t i = 0; i < n; i++) {
         int32_t id = bpe->of_byte[word[i]];
         REQUIRE(id >= 0, INVALID,
-                "the text has the byte 0x%02X, and the tokenizer's vocabulary has no token for it: train one with "
+                "the text has the byte 0x%02X, but the tokenizer's vocabulary has no token for it: train one with "
                 "initial_alphabet=ByteLevel.alphabet()",
                 word[i]);
         room->symbol[i] = (symbol){id, i - 1, i + 1 < n ? i + 1 : -1};

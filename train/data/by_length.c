@@ -5,14 +5,14 @@
 
 #include "engine/rng.h"
 
-enum { BUCKETS = 0xB0C4E75, TURN = -1 }; /* tells these draws from others; and that of `turn` from those of buckets */
+enum { BUCKETS = 0xB0C4E75, TURN = -1 }; /* random keys: BUCKETS for all draws of this file, TURN for `turn` */
 
 static int64_t size_of(const rm_by_length *o) {
     int64_t left = o->dataset->count - o->pool * RM_POOL;
     return left < RM_POOL ? left : RM_POOL;
 }
 
-/* Samples that are as long stay as the sampler has them: qsort need not be stable. */
+/* Samples of equal length keep the sampler's order: qsort need not be stable. */
 static int by_length(const void *a, const void *b) {
     const rm_long_sample *x = a, *y = b;
     if (x->length != y->length) return x->length < y->length ? -1 : 1;
@@ -24,8 +24,8 @@ static uint32_t draw(const rm_by_length *o, int32_t of, uint32_t below) {
     return rm_random(o->seed, (uint64_t)o->epoch, BUCKETS, (uint32_t)of, (uint64_t)o->pool) % below;
 }
 
-/* The last bucket may have fewer samples: it stays the last, where an epoch leaves samples out. So the buckets are cut from another sample
- * on in each epoch, lest those be always the longest, and batches always the same. */
+/* The last bucket may be short. It stays last, where an epoch drops samples. A random offset in each epoch changes
+ * which samples are dropped (otherwise always the longest) and how samples form batches. */
 static void shuffle(rm_by_length *o) {
     int32_t whole = (int32_t)(size_of(o) / RM_BUCKET);
     for (int32_t i = 0; i < RM_POOL / RM_BUCKET; i++) o->bucket[i] = i;

@@ -27,8 +27,8 @@ remat_status rm_class_names_agree(const rm_class_names *ours, const char *data, 
     if (!ours->count || !theirs->count) return REMAT_OK;
     while (i < ours->count && i < theirs->count && !strcmp(ours->name[i], theirs->name[i])) i++;
     REQUIRE(i == ours->count && i == theirs->count, INVALID,
-            "class %lld is '%.80s' in %s, and '%.80s' in %s; classes are numbered by the names of their folders: give "
-            "data with the same folders, empty or not",
+            "class %lld is '%.80s' in %s but '%.80s' in %s; the sorted folder names number the classes: give data with "
+            "the same folders, which may be empty",
             (long long)i, name_at(ours, i), data, name_at(theirs, i), source);
     return REMAT_OK;
 }

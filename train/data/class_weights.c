@@ -11,21 +11,21 @@
 #include <string.h>
 
 static remat_status wrong_number(const char *text, int64_t found, int64_t classes) {
-    FAIL(INVALID, "--class-weights=%.60s has %lld numbers for %lld classes: give one for each", text, (long long)found,
+    FAIL(INVALID, "--class-weights=%.60s has %lld numbers for %lld classes: give one per class", text, (long long)found,
          (long long)classes);
 }
 
-/* A name has no commas, and a list has some. */
+/* A path has no commas. */
 static remat_status read_list(const char *text, int64_t classes, float *out) {
     int64_t found = 1;
-    REQUIRE(strlen(text) < RM_PATH_BYTES, INVALID, "--class-weights=%.60s...: so long a list must be in a file (.npy)",
-            text);
+    REQUIRE(strlen(text) < RM_PATH_BYTES, INVALID,
+            "--class-weights=%.60s... is too long: save the list as .npy and give its path", text);
     for (const char *at = text; *at; at++) found += *at == ',';
     if (found != classes) return wrong_number(text, found, classes);
     for (int64_t k = 0; k < classes; k++) {
         char *end;
         out[k] = strtof(text, &end);
-        REQUIRE(end > text && (!*end || *end == ','), INVALID, "--class-weights: '%.60s' does not begin with a number",
+        REQUIRE(end > text && (!*end || *end == ','), INVALID, "--class-weights: '%.60s' does not start with a number",
                 text);
         text = end + 1;
     }
@@ -49,11 +49,11 @@ static remat_status check(const float *weight, int64_t classes) {
     float sum = 0;
     for (int64_t k = 0; k < classes; k++) {
         REQUIRE(weight[k] >= 0 && weight[k] <= FLT_MAX, INVALID,
-                "--class-weights: that of class %lld is %g; give a finite number that is not negative", (long long)k,
+                "--class-weights: the weight of class %lld is %g: give a finite, non-negative number", (long long)k,
                 (double)weight[k]);
         sum += weight[k];
     }
-    REQUIRE(sum > 0, INVALID, "--class-weights are all 0, so nothing would be learnt: give one above 0");
+    REQUIRE(sum > 0, INVALID, "--class-weights are all 0, so the model would not learn: give at least one above 0");
     return REMAT_OK;
 }
 

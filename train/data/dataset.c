@@ -13,7 +13,8 @@ static const rm_data_kind *const kinds[] = {
 
 static const rm_data_kind *kind_of(const rm_data_source *source) {
     int i = 0;
-    while (!kinds[i]->reads || !kinds[i]->reads(source)) i++; /* image_array reads any images, arrays any others */
+    while (!kinds[i]->reads || !kinds[i]->reads(source))
+        i++; /* image_array accepts all images, arrays everything else */
     return kinds[i];
 }
 
@@ -38,7 +39,7 @@ void rm_dataset_close(rm_dataset *dataset) {
     rm_free(dataset);
 }
 
-/* 0 stands for none. */
+/* 0 is reserved: there is no checksum. */
 remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
     *crc32 = 0;
     if (!dataset->kind->checksum) return REMAT_OK;
@@ -47,7 +48,7 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
     return REMAT_OK;
 }
 
-/* Of data held out no training state is written. */
+/* Only training states need the tokenizer's file, so held-out data does not keep it. */
 remat_status rm_dataset_read_tokenizer(rm_dataset *base, const rm_data_source *source, rm_tokenizer **out,
                                        int64_t *vocabulary) {
     size_t size;

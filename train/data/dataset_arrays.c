@@ -1,12 +1,12 @@
-/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers, each with its class or one for each timestep, with a
- * row of labels, or with numbers (labels.h):
+/* dataset_arrays.c: an array in a file (array_file.h) as N sequences of numbers. The targets (labels.h) are a class per
+ * sample or per timestep, a row of labels, or numbers:
  *
  *     .npy   (N,T,F), or (N,T) with F = 1
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
  *            or row by row, T = rows and F = columns
  *
- * Bytes are divided by 255; other types are taken as they are. Samples may be shorter than T (--lengths): what is behind their ends
- * is never looked at, and zeros stand for it. */
+ * Bytes are divided by 255; other types are not scaled. Samples may be shorter than T (--lengths): values after their
+ * ends are not read, and the batch has zeros there. */
 #include "train/data/batch.h"
 
 #include "memory/host.h"
@@ -22,9 +22,9 @@
 typedef struct {
     rm_dataset base;
     rm_array_file file; /* its array (N,T or more,F) */
-    double unit;        /* what numbers are divided by */
-    rm_labels labels;   /* none: unlabelled */
-    int32_t *lengths;   /* NULL: all have T */
+    double unit;        /* divisor of all numbers */
+    rm_labels labels;   /* empty: unlabelled */
+    int32_t *lengths;   /* NULL: all samples have T timesteps */
 } array_data;
 
 static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
@@ -37,7 +37,7 @@ static int64_t length_of(const rm_dataset *base, int64_t index) {
     return data->lengths && data->lengths[index] < T ? data->lengths[index] : T;
 }
 
-/* A sample's answers, one or one for each timestep, into (T,B,width) or (B,width). Where there are none, 0; a row of labels has -1. */
+/* Writes a sample's answers to (T,B,width) or (B,width). Missing answers are 0, or -1 in a row of labels. */
 static void fill_target(const array_data *data, int64_t index, int64_t column, int64_t batch, char *target) {
     const rm_labels *from = &data->labels;
     const rm_data_shape *shape = &data->base.shape;
@@ -73,7 +73,7 @@ static uint32_t add_bytes(uint32_t crc32, const void *data, size_t bytes) {
     return data ? (uint32_t)crc32_z(crc32, data, bytes) : crc32;
 }
 
-/* Numbers come after lengths, and classes before them: training states have checksums of these. */
+/* Numbers come after lengths, classes before them: existing training states have checksums in this order. */
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const array_data *data = (array_data *)base;
     const size_t labels = rm_labels_bytes(&data->labels, base->count);
@@ -91,9 +91,9 @@ static void close_arrays(rm_dataset *base) {
     rm_free(data->lengths);
 }
 
-/* ---- What samples there are --------------------------------------------------------------------------------------- */
+/* ---- Shape of the samples ----------------------------------------------------------------------------------------- */
 
-/* An array in row-major order, seen as (N,T,F). */
+/* Views a row-major array as (N,T,F). */
 static void see_as(rm_array *array, int64_t T, int64_t F) {
     array->dim[1] = T;
     array->dim[2] = F;
@@ -103,7 +103,7 @@ static void see_as(rm_array *array, int64_t T, int64_t F) {
 
 static remat_status take_images(array_data *data, const rm_data_source *source) {
     rm_array *array = &data->file.array;
-    REQUIRE(array->rank >= 2, IO, "%s has one dimension; images have 3: is this the file for --labels?", source->data);
+    REQUIRE(array->rank >= 2, IO, "%s has 1 dimension, but images have 3: did you mean --labels?", source->data);
     int64_t pixels = array->count / array->dim[0], rows = source->rows ? array->dim[1] : pixels;
     see_as(array, rows, pixels / rows);
     return REMAT_OK;
@@ -111,20 +111,20 @@ static remat_status take_images(array_data *data, const rm_data_source *source) 
 
 static remat_status take_features(array_data *data, const rm_data_source *source) {
     const rm_array *array = &data->file.array;
-    REQUIRE(array->rank == 2 || array->rank == 3, IO, "%s has %d dimensions; features are [N,T] or [N,T,F]",
-            source->data, array->rank);
+    REQUIRE(array->rank == 2 || array->rank == 3, IO,
+            "%s has %d dimensions, but features are [N,T] or [N,T,F]: reshape it", source->data, array->rank);
     REQUIRE(!source->rows, INVALID,
-            "--rows is for IDX images, and %s has its timesteps and features as it is: leave it out", source->data);
+            "--rows is for IDX images, but %s has timesteps and features already: remove --rows", source->data);
     return REMAT_OK;
 }
 
-/* Classes: one a sample, or one a timestep, or a row of them. */
+/* One class per sample, one per timestep, or a row of them. */
 static remat_status take_classes(array_data *data, const rm_data_source *source, const rm_labelled *samples) {
     rm_data_shape *shape = &data->base.shape;
     rm_labels *labels = &data->labels;
     bool rows = source->transcripts;
     REQUIRE(source->labels || shape->classes, INVALID,
-            "without labels the number of classes is needed: say --classes=N");
+            "without labels the number of classes is unknown: give --classes=N");
     labels->classes = shape->classes;
     labels->every_step = source->every_step;
     labels->width = 1;
@@ -138,10 +138,9 @@ static remat_status take_classes(array_data *data, const rm_data_source *source,
 
 static remat_status take_numbers(array_data *data, const rm_data_source *source, const rm_labelled *samples) {
     rm_data_shape *shape = &data->base.shape;
-    REQUIRE(
-        source->labels || source->values, INVALID,
-        "without labels it is not known how many numbers an answer has: say --values=N, and --every-step where each "
-        "timestep has one");
+    REQUIRE(source->labels || source->values, INVALID,
+            "without labels the number of values per answer is unknown: give --values=N, and --every-step if every "
+            "timestep has an answer");
     shape->values = source->values;
     shape->every_step = source->every_step;
     if (!source->labels) return REMAT_OK;
@@ -155,13 +154,12 @@ static remat_status refuse_number(const char *path, int64_t sample, int64_t t, i
     char text[32];
     snprintf(text, sizeof text, isnan(value) ? "nan" : "%g", value);
     FAIL(INVALID,
-         "%s: sample %lld, timestep %lld, feature %lld is %s%s; only numbers can be learnt from or judged: put one "
-         "there (numpy.nan_to_num), or leave the sample out%s",
+         "%s: sample %lld, timestep %lld, feature %lld is %s%s: replace it (numpy.nan_to_num), or remove the sample%s",
          path, (long long)sample, (long long)t, (long long)f, text, isfinite(value) ? ", too large for a float" : "",
-         isnan(value) ? ", or let it through by --allow-nan" : "");
+         isnan(value) ? ", or allow NaN with --allow-nan" : "");
 }
 
-/* One number that is none spoils every weight, and would be blamed on the learning rate. */
+/* A single NaN or infinity ruins all weights, and users would suspect the learning rate. */
 static remat_status check_numbers(const array_data *data, const rm_data_source *source) {
     const rm_data_shape *shape = &data->base.shape;
     if (data->file.array.kind != 'f') return REMAT_OK;
@@ -175,24 +173,24 @@ static remat_status check_numbers(const array_data *data, const rm_data_source *
     return REMAT_OK;
 }
 
-/* What the header says, as samples; *T: their timesteps. */
+/* Checks the header's shape and views it as samples; *T becomes their timesteps. */
 static remat_status take_shape(array_data *data, const rm_data_source *source, int64_t *T) {
     TRY(data->file.images ? take_images(data, source) : take_features(data, source));
     int64_t most = data->file.array.dim[1];
     *T = source->timesteps ? source->timesteps : most;
     REQUIRE(*T <= most, INVALID,
-            "%s has %lld %s a sample, and %lld are asked for, by --seq-len or by the data that were trained on: give "
-            "longer samples, or --seq-len=%lld",
+            "%s has %lld %s per sample, but --seq-len or the training data requires %lld: give longer samples, or "
+            "--seq-len=%lld",
             source->data, (long long)most, data->file.images && !source->rows ? "pixels" : "timesteps", (long long)*T,
             (long long)most);
     REQUIRE(*T == most || !source->whole, INVALID,
-            "%s has %lld timesteps a sample, and the network was trained on %lld: say --seq-len=%lld to read the first "
-            "of them alone, or, to `remat eval` and `predict`, --seq-len=%lld to read all",
+            "%s has %lld timesteps per sample, but the network was trained on %lld: give --seq-len=%lld to read only "
+            "the first of them, or (`remat eval` and `remat predict`) --seq-len=%lld to read all",
             source->data, (long long)most, (long long)*T, (long long)*T, (long long)most);
     return REMAT_OK;
 }
 
-/* Looked at before it is read: a shape that is refused anyway is not unpacked for it. */
+/* Checks the header first, so that a file with a wrong shape is refused before it is decompressed. */
 static remat_status open_file(rm_dataset *base, const rm_data_source *source) {
     array_data *data = (array_data *)base;
     rm_array *array = &data->file.array;

@@ -1,14 +1,14 @@
-/* dataset_pairs.c: pairs of sequences for --task=seq2seq: line i of one text and line i of another, as bytes, or as what a tokenizer
- * makes of a line; or generated ones: some ten to twenty small letters, and the same letters again, reversed, or sorted. Texts lie in
- * memory, 4 bytes a token.
+/* dataset_pairs.c: pairs of sequences for --task=seq2seq. Line i of one text belongs to line i of another; tokens are
+ * bytes, or come from a tokenizer. Generated pairs are ten to twenty small letters and the same letters copied,
+ * reversed or sorted. Texts are kept in memory, 4 bytes per token.
  *
- *     input   (S,B)   END o l l e h BEGIN BEGIN      from its end to its beginning, as an encoder does not read it
- *     target  (T,B)   o l l e h END -1 -1            -1 counts nothing
+ *     input   (S,B)   END o l l e h BEGIN BEGIN      reversed; the encoder reads from the last timestep to the first
+ *     target  (T,B)   o l l e h END -1 -1            -1 is ignored
  *
- * So padding is behind the lines of both, where batches end early (remat_set_sequence_end), and an encoder, which reads from the last
- * timestep to the first, has all lines' final states at the first.
+ * So padding follows the lines of both, where batches can end early (remat_set_sequence_end), and the encoder's final
+ * states of all lines are at timestep 0.
  *
- * Generated: sample i is a function of (seed, i). */
+ * Generated sample i is a function of (seed, i). */
 #include "train/data/batch.h"
 
 #include "engine/rng.h"
@@ -25,17 +25,17 @@ enum { NODE_TRAINING = 0x5E25, NODE_HELD_OUT = 0x5E26 };
 typedef struct {
     const char *path;
     rm_tokens tokens;
-    int64_t count, longest, longest_line; /* of lines; longest: tokens of one, and which that is, from 1 on */
-    int64_t *begin;                       /* (count + 1): where lines begin among the tokens */
+    int64_t count, longest, longest_line; /* number of lines; tokens of the longest line, and its number, from 1 */
+    int64_t *begin;                       /* (count + 1): index of each line's first token */
 } text;
 
 typedef struct {
     rm_dataset base;
     text source, target;
-    enum { COPY, REVERSE, SORT } rule; /* of generated pairs */
+    enum { COPY, REVERSE, SORT } rule; /* for generated pairs */
     uint64_t seed;
-    uint32_t node;           /* of the random key: tells training samples from held-out ones */
-    rm_tokenizer *tokenizer; /* while texts are read; NULL: tokens are bytes */
+    uint32_t node;           /* part of the random key; differs between training and held-out samples */
+    rm_tokenizer *tokenizer; /* only while texts are read; NULL: tokens are bytes */
 } pair_data;
 
 /* ---- A sample ----------------------------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ static void put_target(const rm_data_shape *shape, const int32_t *line, int64_t 
     for (int64_t t = n + 1; t < shape->answer_steps; t++) y[t * batch + column] = -1;
 }
 
-/* Where the input begins, which is turned round, and the targets one timestep later: what a decoder reads while it is taught. */
+/* Marks where the reversed input begins, and shifts the targets by one timestep for the decoder (teacher forcing). */
 static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_batch *batch) {
     const rm_data_shape *shape = &base->shape;
     const int32_t begin = rm_pair_begin(shape), *x = batch->data[RM_INPUT], *y = batch->data[RM_TARGET];
@@ -75,7 +75,7 @@ static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_bat
 
 /* ---- Generated ---------------------------------------------------------------------------------------------------- */
 
-/* What the rule makes of n letters. */
+/* Applies the rule to n letters. */
 static void answer(const pair_data *data, const int32_t *from, int64_t n, int32_t *to) {
     int64_t at = 0;
     for (int64_t i = 0; i < n && data->rule != SORT; i++) to[i] = from[data->rule == COPY ? i : n - 1 - i];
@@ -84,7 +84,7 @@ static void answer(const pair_data *data, const int32_t *from, int64_t n, int32_
             if (from[i] == letter) to[at++] = from[i];
 }
 
-/* Half as many as there is room for, or more. */
+/* Between half of the available timesteps and all of them. */
 static int64_t count_letters(const pair_data *data, int64_t index) {
     int64_t most = data->base.shape.timesteps - 1, least = (most + 1) / 2;
     return least + rm_random(data->seed, (uint64_t)index, data->node, 1, 0) % (most - least + 1);
@@ -150,11 +150,11 @@ static remat_status add_line(const rm_tokenizer *tokenizer, const uint8_t *line,
     return REMAT_OK;
 }
 
-/* A last line may lack its end. Windows ends lines by CR LF. */
+/* The last line may lack a line feed. Lines may end with CR LF. */
 static remat_status cut_lines(const rm_tokenizer *tokenizer, const uint8_t *bytes, size_t size, text *t) {
     size_t lines = 0, at = 0;
     for (size_t i = 0; i < size; i++) lines += bytes[i] == '\n' || i + 1 == size;
-    REQUIRE(lines, INVALID, "%s is empty: it needs a line for each sample", t->path);
+    REQUIRE(lines, INVALID, "%s is empty: give a text with one line per sample", t->path);
     t->begin = rm_calloc(lines + 1, sizeof *t->begin);
     REQUIRE(t->begin, MEMORY, "%s: no memory for its %zu lines", t->path, lines);
     for (; at < size; at++) {
@@ -169,10 +169,10 @@ static remat_status cut_lines(const rm_tokenizer *tokenizer, const uint8_t *byte
 }
 
 static remat_status check_size(const char *path, uint64_t size, uint64_t budget) {
-    REQUIRE(size <= (budget ? budget : RM_UNPACKED_BYTES), INFEASIBLE, "%s is more than %llu bytes long, the %s", path,
+    REQUIRE(size <= (budget ? budget : RM_UNPACKED_BYTES), INFEASIBLE, "%s is larger than %llu bytes, the %s", path,
             (unsigned long long)(budget ? budget : RM_UNPACKED_BYTES),
             budget ? "memory budget: give a larger one, or a shorter text"
-                   : "most that is held in memory: give a --memory-budget that has room for it, or a shorter text");
+                   : "limit without a memory budget: give a --memory-budget that is large enough, or a shorter text");
     return REMAT_OK;
 }
 
@@ -192,8 +192,8 @@ static remat_status read_text(const char *path, uint64_t budget, const rm_tokeni
 static remat_status check_length(const text *t, int64_t timesteps) {
     REQUIRE(
         !timesteps || t->longest < timesteps, INVALID,
-        "%s: line %lld has %lld tokens, and with its end that is more than --seq-len=%lld: make that %lld, or leave "
-        "such pairs out of the files",
+        "%s: line %lld has %lld tokens; with its end token this exceeds --seq-len=%lld: give --seq-len=%lld, or remove "
+        "such pairs from both files",
         t->path, (long long)t->longest_line, (long long)t->longest, (long long)timesteps, (long long)t->longest + 1);
     return REMAT_OK;
 }
@@ -208,8 +208,8 @@ static remat_status read_texts(const rm_data_source *source, pair_data *data) {
     TRY(read_text(source->data, source->budget, data->tokenizer, &data->source));
     TRY(read_text(source->labels, source->budget, data->tokenizer, &data->target));
     REQUIRE(data->source.count == data->target.count, INVALID,
-            "%s has %lld line%s, and %s has %lld: line N of one belongs to line N of the other", source->data,
-            (long long)data->source.count, data->source.count == 1 ? "" : "s", source->labels,
+            "%s has %lld line%s, but %s has %lld: give files where line N of one belongs to line N of the other",
+            source->data, (long long)data->source.count, data->source.count == 1 ? "" : "s", source->labels,
             (long long)data->target.count);
     TRY(check_length(&data->source, source->timesteps));
     TRY(check_length(&data->target, source->timesteps));
@@ -248,7 +248,8 @@ static remat_status open_generated(rm_dataset *base, const rm_data_source *sourc
     data->seed = (uint64_t)source->seed;
     data->node = source->held_out ? NODE_HELD_OUT : NODE_TRAINING;
     int64_t T = source->timesteps, letters = T ? T - 1 : USUAL_LETTERS;
-    REQUIRE(!T || T >= 2, INVALID, "--seq-len=%lld: a letter and its end need 2 timesteps", (long long)T);
+    REQUIRE(!T || T >= 2, INVALID, "--seq-len=%lld is too short: a letter and the end token need 2 timesteps",
+            (long long)T);
     base->shape = rm_pair_shape(letters, letters, RM_PAIR_BYTES);
     return REMAT_OK;
 }

@@ -1,7 +1,7 @@
-/* dataset_text.c: tokens for language models: the bytes of any file; or, of a vocabulary, the numbers in one; or what a tokenizer
- * makes of a text. Sample i is tokens [i*T, i*T + T], the last of them only a target. Read from the file as needed: a text larger
- * than memory is no problem. One that is packed by gzip has no places to go to, and is unpacked into memory; what a tokenizer makes
- * lies there as well, 4 bytes a token. */
+/* dataset_text.c: tokens for language models: the bytes of any file, token numbers from a file (--vocab), or a text
+ * encoded by a tokenizer. Sample i is tokens [i*T, i*T + T]; the last one is only a target. Samples are read from the
+ * file when needed, so a text may be larger than memory. A gzipped file does not allow seeking and is decompressed into
+ * memory; tokens from a tokenizer are kept in memory too, 4 bytes each. */
 #include "train/data/batch.h"
 
 #include "memory/host.h"
@@ -15,15 +15,15 @@
 
 typedef struct {
     rm_dataset base;
-    int fd; /* -1: it lies in `unpacked` */
+    int fd; /* -1: the tokens are in `unpacked` */
     uint8_t *unpacked;
     char *path;
-    rm_tokenizer *tokenizer; /* while the file is opened */
-    bool encoded;            /* `unpacked` is what it has made, int32_t */
-    uint64_t begin;          /* of the first token in the file */
+    rm_tokenizer *tokenizer; /* only while the file is opened */
+    bool encoded;            /* `unpacked` is the tokenizer's output, int32_t */
+    uint64_t begin;          /* offset of the first token in the file */
     int32_t document_end;
-    rm_array sample; /* how a token is written; T + 1 of them, in `bytes` */
-    uint8_t *bytes;  /* with room for MOST_BYTES each */
+    rm_array sample; /* a token's type; its elements are the T + 1 tokens in `bytes` */
+    uint8_t *bytes;  /* with room for MOST_BYTES per token */
 } text_data;
 enum { MOST_BYTES = 8 };
 
@@ -36,7 +36,7 @@ static remat_status read_at(const text_data *data, uint64_t at, void *to, size_t
 static remat_status check_token(const text_data *data, uint64_t place, double token) {
     int64_t vocabulary = data->base.shape.vocabulary;
     REQUIRE(token >= 0 && token < (double)vocabulary, INVALID,
-            "%s: token %llu is %.0f, and --vocab=%lld has 0 to %lld: give a larger --vocab, or tokens of this one",
+            "%s: token %llu is %.0f, but --vocab=%lld allows 0 to %lld: give a larger --vocab, or other tokens",
             data->path, (unsigned long long)place, token, (long long)vocabulary, (long long)vocabulary - 1);
     return REMAT_OK;
 }
@@ -56,7 +56,7 @@ static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_
     return REMAT_OK;
 }
 
-/* Where documents begin: behind the last token of the one before, which may be the sample's before this. */
+/* Marks where documents begin: after each end token, which may be the last token before this sample. */
 static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_batch *batch) {
     text_data *data = (text_data *)base;
     const int32_t *x = batch->data[RM_INPUT]; /* (T,B) */
@@ -76,7 +76,8 @@ static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_bat
 
 enum { STRETCH = 65536, STRETCHES = 4096 };
 
-/* The i-th of the places that are read before a run: of the tokens that samples have, not of what is left over at the file's end. */
+/* The i-th of the stretches that are read before a run. They cover the tokens of samples, without the remainder at the
+ * end of the file. */
 static bool find_stretch(const text_data *data, uint64_t i, uint64_t *at, size_t *part) {
     uint64_t bytes = ((uint64_t)(data->base.count * data->base.shape.timesteps) + 1) * (uint64_t)data->sample.bytes;
     bool whole = bytes <= (uint64_t)STRETCH * STRETCHES;
@@ -86,7 +87,7 @@ static bool find_stretch(const text_data *data, uint64_t i, uint64_t *at, size_t
     return true;
 }
 
-/* The stretches, cut into pieces that a stack has room for; the last ones of a short stretch are empty. */
+/* Splits the stretches into pieces that fit on the stack. The last pieces of a short stretch are empty. */
 enum { PIECE = 16384, PIECES = STRETCH / PIECE };
 static bool find_piece(const text_data *data, uint64_t i, uint64_t *at, size_t *part) {
     size_t before = (size_t)(i % PIECES) * PIECE;
@@ -109,9 +110,10 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     return REMAT_OK;
 }
 
-/* A wrong one is to end a run before it begins, not after hours; of very large files `fill` finds the others. */
+/* Finds invalid tokens before the run starts, not after hours. Very large files are only sampled; `fill` checks the
+ * rest. */
 static remat_status check_tokens(const text_data *data) {
-    uint8_t block[PIECE]; /* whole tokens, whatever their size */
+    uint8_t block[PIECE]; /* a multiple of every token size */
     uint64_t at, bytes = (uint64_t)data->sample.bytes;
     size_t part;
     rm_array tokens = data->sample;
@@ -140,35 +142,36 @@ rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary) {
         .timesteps = timesteps ? timesteps : 1000, .vocabulary = vocabulary, .classes = vocabulary, .every_step = true};
 }
 
-/* Its bytes could be learnt, but nobody wants that. */
+/* The bytes of such files could be trained on, but that is always a mistake. */
 static remat_status refuse_arrays(rm_file_kind kind, const char *path) {
     REQUIRE(kind != RM_KIND_NPY && kind != RM_KIND_IDX, INVALID,
-            "%s is an array (%s), not a text: learn from it with --task=classify and --labels=FILE%s", path,
+            "%s is an array (%s), not a text: use --task=classify and --labels=FILE%s", path,
             kind == RM_KIND_NPY ? ".npy" : "IDX",
-            kind == RM_KIND_NPY ? "; or, if it holds tokens, say how many there are, --vocab=N" : "");
+            kind == RM_KIND_NPY ? "; or, if it holds tokens, give the vocabulary's size, --vocab=N" : "");
     REQUIRE(kind != RM_KIND_ZIP, INVALID,
-            "%s is a .zip or .npz, not a text: unpack it, and give a file of it; arrays are learnt from with "
+            "%s is a .zip or .npz file, not a text: unpack it and give one of its files; for arrays, use "
             "--task=classify",
             path);
     REQUIRE(kind != RM_KIND_TORCH, INVALID,
-            "%s is a file of torch.save, not a text: save the array in it as .npy, and give its tokens with --vocab=N; "
-            "weights are given to --init, as .safetensors",
+            "%s was written by torch.save and is not a text: save its tokens as .npy and give them with --vocab=N; "
+            "save weights as .safetensors and pass them to --init",
             path);
-    REQUIRE(kind != RM_KIND_PACKED, INVALID,
-            "%s is packed in a way that is not read here: unpack it (bzip2 -d, xz -d, zstd -d, tar -x), or pack it "
-            "once, by gzip",
-            path);
+    REQUIRE(
+        kind != RM_KIND_PACKED, INVALID,
+        "%s is compressed in an unsupported way: unpack it (bzip2 -d, xz -d, zstd -d, tar -x), or compress it once, "
+        "with gzip",
+        path);
     REQUIRE(kind != RM_KIND_SAFETENSORS, INVALID,
-            "%s holds weights (.safetensors), not a text: begin with them by --init, and give a text to learn", path);
+            "%s holds weights (.safetensors), not a text: pass them to --init, and give a text to --data", path);
     return REMAT_OK;
 }
 
-/* The whole file, unpacked. */
+/* Reads the whole file, decompressed. */
 static remat_status load(text_data *data, uint64_t budget, const char *remedy, uint64_t *size) {
     uint64_t most = budget ? budget : RM_UNPACKED_BYTES;
     size_t got;
     TRY(rm_file_read_first(data->path, most + 1, &data->unpacked, &got));
-    REQUIRE(got <= most, INFEASIBLE, "%s is more than %llu bytes %s", data->path, (unsigned long long)most, remedy);
+    REQUIRE(got <= most, INFEASIBLE, "%s is larger than %llu bytes%s", data->path, (unsigned long long)most, remedy);
     data->base.held_bytes += got;
     *size = got;
     return REMAT_OK;
@@ -176,22 +179,23 @@ static remat_status load(text_data *data, uint64_t budget, const char *remedy, u
 
 static remat_status unpack(text_data *data, uint64_t budget, uint64_t *size) {
     return load(data, budget,
-                budget ? "when it is unpacked, the memory budget: unpack it with gunzip; of a plain text only one "
-                         "sample is in memory"
-                       : "when it is unpacked, the most that is held in memory: unpack it with gunzip; of a plain text "
-                         "only one sample is in memory",
+                budget ? " when decompressed, the memory budget: decompress it with gunzip; a plain text takes the "
+                         "memory of one sample"
+                       : " when decompressed, the limit without a memory budget: decompress it with gunzip; a plain "
+                         "text takes the memory of one sample",
                 size);
 }
 
-/* ---- What a tokenizer makes ---------------------------------------------------------------------------------------- */
+/* ---- Texts for a tokenizer ----------------------------------------------------------------------------------------- */
 
-/* The text is in memory with its tokens until they are all made. */
+/* The text stays in memory until all its tokens exist. */
 static remat_status encode(text_data *data, uint64_t budget, uint64_t *size) {
     rm_tokens tokens = {0};
     TRY(load(data, budget,
-             budget ? "long, the memory budget: --tokenizer holds the text and its tokens; encode it once, and give "
-                      "these as .npy"
-                    : "long, the most that --tokenizer encodes in memory: encode it once, and give its tokens as .npy",
+             budget ? ", the memory budget: --tokenizer holds the text and its tokens in memory; encode it once, and "
+                      "give the tokens as .npy"
+                    : ", the limit for --tokenizer without a memory budget: encode it once, and give the tokens as "
+                      ".npy",
              size));
     remat_status status = rm_tokenizer_encode(data->tokenizer, data->unpacked, (size_t)*size, &tokens);
     rm_free(data->unpacked);
@@ -203,7 +207,7 @@ static remat_status encode(text_data *data, uint64_t budget, uint64_t *size) {
     return status ? rm_fail_in(status, "%s", data->path) : REMAT_OK;
 }
 
-/* Of what follows the first token, as far as samples have it. */
+/* The bytes of all targets: of every token that samples use, except the first. */
 static uint64_t count_target_bytes(const text_data *data) {
     const int32_t *id = (const int32_t *)data->unpacked;
     uint64_t bytes = 0;
@@ -217,14 +221,14 @@ static uint64_t count_target_bytes(const text_data *data) {
 
 /* ---- The file ------------------------------------------------------------------------------------------------------ */
 
-/* Numbers of four bytes, read as two: every second one is 0. Of a vocabulary that may be written in two, a text is not. */
+/* Are these 4-byte numbers read as 2-byte tokens? Then every second token is 0, which does not happen in a text. */
 static bool is_wider(const uint8_t *head, size_t bytes) {
     uint32_t above = 0, below = 0;
     for (size_t i = 0; i + 4 <= bytes; i += 4) below |= head[i] | head[i + 1], above |= head[i + 2] | head[i + 3];
     return bytes >= 64 && bytes % 4 == 0 && below && !above;
 }
 
-/* Behind the header of an array; or from the file's beginning, by as many bytes as the vocabulary needs. */
+/* Finds the first token and the token size: from the header of an array, or from the size of the vocabulary. */
 static remat_status find_tokens(text_data *data, const rm_data_source *source, bool npy, uint64_t size) {
     uint8_t head[4096];
     size_t part = size < sizeof head ? (size_t)size : sizeof head, header = 0;
@@ -235,25 +239,25 @@ static remat_status find_tokens(text_data *data, const rm_data_source *source, b
         TRY(read_at(data, 0, head, part));
         TRY(rm_npy_header(head, part, data->path, &array, &header));
         REQUIRE(array.rank == 1 && (array.kind == 'i' || array.kind == 'u'), INVALID,
-                "%s: tokens are whole numbers in one dimension: save it with .reshape(-1).astype('uint32')",
+                "%s does not hold integers in one dimension: save the tokens with .reshape(-1).astype('uint32')",
                 data->path);
         data->sample.kind = array.kind, data->sample.bytes = array.bytes, data->sample.big_endian = array.big_endian;
         REQUIRE(size - header == (uint64_t)array.count * (uint64_t)array.bytes, IO,
-                "%s has %llu bytes behind its header, which says %lld numbers of %lld: save it again", data->path,
-                (unsigned long long)(size - header), (long long)array.count, (long long)array.bytes);
+                "%s has %llu bytes after its header, which declares %lld numbers of %lld bytes: save it again",
+                data->path, (unsigned long long)(size - header), (long long)array.count, (long long)array.bytes);
     }
     if (!npy && data->sample.bytes == 2) {
         TRY(read_at(data, 0, head, part));
         REQUIRE(
             !is_wider(head, part), INVALID,
-            "%s: every second token is 0, as of numbers of four bytes, and --vocab=%lld has two bytes a token: save "
-            "it as uint16, or as .npy, which says its type",
+            "%s: every second token is 0, so it seems to hold 4-byte numbers, but tokens of --vocab=%lld have 2 bytes: "
+            "save it as uint16, or as .npy, which declares its type",
             data->path, (long long)source->vocab);
     }
     data->begin = header;
     data->sample.item = data->bytes;
     REQUIRE((size - header) % (uint64_t)data->sample.bytes == 0, IO,
-            "%s has %llu bytes, and a token of --vocab=%lld takes %lld: it is cut off, or has tokens of another size",
+            "%s has %llu bytes, but tokens of --vocab=%lld have %lld: the file is truncated or has another token size",
             data->path, (unsigned long long)size, (long long)source->vocab, (long long)data->sample.bytes);
     return REMAT_OK;
 }
@@ -286,7 +290,7 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
         TRY(packed ? unpack(data, source->budget, &size) : rm_file_open(path, &data->fd, &size));
     TRY(find_tokens(data, source, npy, size));
     REQUIRE(source->document_end <= data->base.shape.vocabulary, INVALID,
-            "--document-end=%lld is no token: there are 0 to %lld", (long long)source->document_end - 1,
+            "--document-end=%lld is not a token: give one of 0 to %lld", (long long)source->document_end - 1,
             (long long)data->base.shape.vocabulary - 1);
     uint64_t tokens = (size - data->begin) / (uint64_t)data->sample.bytes;
     data->base.count = tokens ? (int64_t)((tokens - 1) / (uint64_t)T) : 0;
@@ -302,7 +306,7 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
 static remat_status open_text(rm_dataset *base, const rm_data_source *source) {
     text_data *data = (text_data *)base;
     data->fd = -1;
-    REQUIRE(source->data, INVALID, "lm needs a text to learn: say --data=FILE");
+    REQUIRE(source->data, INVALID, "--task=lm needs a text: give --data=FILE");
     base->shape = rm_text_shape(source->timesteps, source->vocab);
     base->shape.documents = source->document_end > 0;
     base->held_bytes = ((uint64_t)base->shape.timesteps + 1) * (source->vocab || source->tokenizer ? MOST_BYTES : 1);

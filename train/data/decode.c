@@ -1,4 +1,4 @@
-/* decode.c: from a file's first bytes to its decoder. See decode.h. */
+/* decode.c: chooses the decoder by a file's first bytes. See decode.h. */
 #include "train/data/decode.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static const format *format_of(const uint8_t *data, size_t size) {
 }
 
 static remat_status no_format(const char *name) {
-    FAIL(IO, "%s is neither a JPEG nor a PNG file, by its first bytes: save it as one, or leave it out", name);
+    FAIL(IO, "%s is neither a JPEG nor a PNG file (by its first bytes): convert it, or remove it", name);
 }
 
 remat_status rm_image_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
@@ -28,8 +28,8 @@ remat_status rm_image_size_of(const uint8_t *data, size_t size, const char *name
     if (!f) return no_format(name);
     TRY(f->size_of(data, size, name, out));
     REQUIRE(out->height >= 1 && out->width >= 1 && out->height <= RM_MOST_PIXELS / out->width, IO,
-            "%s has %lld x %lld pixels, more than the %lld that are read: make it smaller", name,
-            (long long)out->height, (long long)out->width, (long long)RM_MOST_PIXELS);
+            "%s has %lld x %lld pixels, more than the limit of %lld: make it smaller", name, (long long)out->height,
+            (long long)out->width, (long long)RM_MOST_PIXELS);
     return REMAT_OK;
 }
 
@@ -42,6 +42,6 @@ remat_status rm_image_decode(const uint8_t *data, size_t size, const char *name,
 remat_status rm_image_check(const rm_image_size *expected, rm_image_size now, const char *name) {
     REQUIRE(now.height == expected->height && now.width == expected->width &&
                 now.decoder_bytes <= expected->decoder_bytes,
-            IO, "%s is another image than when the run began: start again", name);
+            IO, "%s has changed since the run began: start the run again", name);
     return REMAT_OK;
 }

@@ -3,7 +3,7 @@
 
 #if REMAT_HAVE_JPEG
 
-#include <stdio.h> /* jpeglib.h needs it, and does not include it */
+#include <stdio.h> /* jpeglib.h needs it but does not include it */
 
 #include <jpeglib.h>
 
@@ -21,7 +21,7 @@ const char *rm_jpeg_library(void) {
 #endif
 }
 
-enum { FIXED_BYTES = 1 << 20 }; /* what a decoder takes whatever the image, and for rows of it */
+enum { FIXED_BYTES = 1 << 20 }; /* decoder memory that does not depend on the image */
 
 typedef struct {
     struct jpeg_error_mgr base;
@@ -36,8 +36,8 @@ static void on_error(j_common_ptr jpeg) {
     longjmp(e->end, 1);
 }
 
-/* Where the file ends too soon, the library makes up what is missing, and warns. Its other warnings are of damage within a file that has
- * its end: everybody shows such images, and Pillow reads them without a word. */
+/* If a file is truncated, the library fills in the rest and warns; here that is an error. Its other warnings are about
+ * damage inside a complete file. All viewers show such images, and Pillow reads them silently. */
 static void on_message(j_common_ptr jpeg, int level) {
     errors *e = (errors *)jpeg->err;
     if (level < 0 && e->base.msg_code == JWRN_JPEG_EOF) e->cut_short = true;
@@ -55,7 +55,7 @@ static void begin(struct jpeg_decompress_struct *jpeg, errors *e, const uint8_t 
     jpeg_read_header(jpeg, TRUE);
 }
 
-/* A progressive image is put together before the first row: two bytes for each number, of whole blocks. */
+/* A progressive image is decoded as a whole before the first row, in whole blocks of 2 bytes per coefficient. */
 static rm_image_size size_of(const struct jpeg_decompress_struct *jpeg) {
     const uint64_t block = 32, width = (jpeg->image_width + block - 1) / block * block;
     const uint64_t height = (jpeg->image_height + block - 1) / block * block;
@@ -66,7 +66,7 @@ static rm_image_size size_of(const struct jpeg_decompress_struct *jpeg) {
 }
 
 static remat_status broken(const char *name, const errors *e) {
-    FAIL(IO, "%s is damaged: %s; fetch it again, or leave it out (--skip-broken)", name, e->text);
+    FAIL(IO, "%s is damaged: %s; fetch it again, or skip it with --skip-broken", name, e->text);
 }
 
 remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
@@ -89,14 +89,14 @@ static int scaled(int a, int b) {
     return (product + (product >> 8)) >> 8;
 }
 
-/* In place, of four bytes a pixel three. Adobe's programs store ink as its absence, and say that it was they. */
+/* Converts 4 bytes per pixel to 3, in place. Adobe's programs store inverted CMYK and mark the file. */
 static void from_cmyk(uint8_t *row, int64_t width, bool inverted) {
     for (int64_t x = 0; x < width; x++)
         for (int c = 0, flip = inverted ? 255 : 0, light = 255 - (row[4 * x + 3] ^ flip); c < 3; c++)
             row[3 * x + c] = (uint8_t)(light - scaled(row[4 * x + c] ^ flip, light));
 }
 
-/* Colours that become grey do so from red, green and blue: the file's own luma differs where those are cut off at 255. */
+/* Grey is computed from red, green and blue: the file's own luma differs where those are clipped to 255. */
 static void read_rows(struct jpeg_decompress_struct *jpeg, int64_t channels, uint8_t *out) {
     const int64_t width = jpeg->output_width;
     const bool ink = jpeg->out_color_space == JCS_CMYK, colour = ink || jpeg->out_color_space == JCS_RGB;
@@ -133,7 +133,7 @@ remat_status rm_jpeg_decode(const uint8_t *data, size_t size, const char *name, 
     read_rows(&jpeg, channels, out);
     jpeg_finish_decompress(&jpeg);
     jpeg_destroy_decompress(&jpeg);
-    REQUIRE(!e.cut_short, IO, "%s is cut short: fetch it again, or leave it out (--skip-broken)", name);
+    REQUIRE(!e.cut_short, IO, "%s is truncated: fetch it again, or skip it with --skip-broken", name);
     return REMAT_OK;
 }
 
@@ -143,7 +143,8 @@ const char *rm_jpeg_library(void) { return "not in this build: install libjpeg-t
 
 remat_status rm_jpeg_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     (void)data, (void)size, (void)out;
-    FAIL(MISSING, "%s is a JPEG file, and this build reads none: install libjpeg-turbo (libjpeg-dev) and build again",
+    FAIL(MISSING,
+         "%s is a JPEG file, but this build cannot read JPEG: install libjpeg-turbo (libjpeg-dev) and build again",
          name);
 }
 

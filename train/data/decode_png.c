@@ -12,7 +12,7 @@
 
 const char *rm_png_library(void) { return "libpng " PNG_LIBPNG_VER_STRING; }
 
-enum { FIXED_BYTES = 1 << 20 }; /* zlib's windows and the like */
+enum { FIXED_BYTES = 1 << 20 }; /* decoder memory that does not depend on the image, such as zlib's window */
 
 typedef struct {
     const uint8_t *data;
@@ -30,14 +30,14 @@ static void on_warning(png_structp png, png_const_charp text) { (void)png, (void
 
 static void on_read(png_structp png, png_bytep out, size_t bytes) {
     source *s = png_get_io_ptr(png);
-    if (bytes > s->left) png_error(png, "it is cut short");
+    if (bytes > s->left) png_error(png, "it is truncated");
     memcpy(out, s->data, bytes);
     s->data += bytes;
     s->left -= bytes;
 }
 
 static remat_status broken(const char *name, const source *s) {
-    FAIL(IO, "%s is damaged: %s; fetch it again, or leave it out (--skip-broken)", name, s->text);
+    FAIL(IO, "%s is damaged: %s; fetch it again, or skip it with --skip-broken", name, s->text);
 }
 
 static png_structp begin(source *s, png_infop *info) {
@@ -59,7 +59,7 @@ static bool has_colour(png_structp png, png_infop info) { return png_get_color_t
 
 static rm_image_size size_of(png_structp png, png_infop info) {
     rm_image_size size = {png_get_image_height(png, info), png_get_image_width(png, info), 0};
-    bool whole = has_colour(png, info) && png_get_interlace_type(png, info) != PNG_INTERLACE_NONE; /* to become grey */
+    bool whole = has_colour(png, info) && png_get_interlace_type(png, info) != PNG_INTERLACE_NONE; /* for read_grey */
     size.decoder_bytes =
         FIXED_BYTES + 32 * (uint64_t)size.width + (whole ? 3 * (uint64_t)(size.width * size.height) : 0);
     return size;
@@ -80,7 +80,7 @@ remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, 
     return REMAT_OK;
 }
 
-/* The library's own way to grey would obey gAMA, sRGB and iCCP chunks. */
+/* Does not use libpng's conversion to grey, which applies gAMA, sRGB and iCCP chunks. */
 static void ask_for(png_structp png, png_infop info, int64_t channels) {
     png_set_expand(png);
     png_set_strip_16(png);
@@ -88,7 +88,7 @@ static void ask_for(png_structp png, png_infop info, int64_t channels) {
     if (channels == 3 && !has_colour(png, info)) png_set_gray_to_rgb(png);
 }
 
-/* Colours as grey: rows by way of `rgb`, which has room for one, or for all where they come in several passes. */
+/* Converts colour rows to grey. `rgb` has room for one row, or for all rows of an interlaced image. */
 static void read_grey(png_structp png, const rm_image_size *size, int passes, uint8_t *rgb, uint8_t *out) {
     const int64_t W = size->width, H = size->height;
     for (int pass = 0; pass < passes; pass++)
@@ -127,9 +127,9 @@ remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, i
     ask_for(png, info, channels);
     const int passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
-    if (png_get_rowbytes(png, info) != row) png_error(png, "its rows are of another length than its header says");
+    if (png_get_rowbytes(png, info) != row) png_error(png, "its row length does not match its header");
     if (grey) rgb = rm_malloc(passes > 1 ? row * (size_t)expected->height : row);
-    if (grey && !rgb) png_error(png, "there is no memory to make it grey");
+    if (grey && !rgb) png_error(png, "no memory to convert it to grey");
     if (grey)
         read_grey(png, expected, passes, rgb, out);
     else
@@ -146,7 +146,8 @@ const char *rm_png_library(void) { return "not in this build: install libpng (li
 
 remat_status rm_png_size_of(const uint8_t *data, size_t size, const char *name, rm_image_size *out) {
     (void)data, (void)size, (void)out;
-    FAIL(MISSING, "%s is a PNG file, and this build reads none: install libpng (libpng-dev) and build again", name);
+    FAIL(MISSING, "%s is a PNG file, but this build cannot read PNG: install libpng (libpng-dev) and build again",
+         name);
 }
 
 remat_status rm_png_decode(const uint8_t *data, size_t size, const char *name, int64_t channels,

@@ -10,7 +10,7 @@ static bool begins(const rm_file_start *start, const char *magic, size_t bytes) 
     return start->size >= bytes && !memcmp(start->data, magic, bytes);
 }
 
-/* Its first file is NAME/data.pkl; what PyTorch wrote before 1.6 begins with a pickled number. */
+/* The first file in the archive is NAME/data.pkl; files from PyTorch before 1.6 begin with a pickled number. */
 static bool is_torch(const rm_file_start *start) {
     static const char old[] = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
     size_t length = start->size > 30 ? start->data[26] | (size_t)start->data[27] << 8 : 0;
@@ -18,7 +18,7 @@ static bool is_torch(const rm_file_start *start) {
                                                   length > 9 && !memcmp(start->data + 30 + length - 9, "/data.pkl", 9));
 }
 
-/* The length of its header in 8 bytes, and then that of JSON. */
+/* A file begins with the length of its JSON header, in 8 bytes. */
 static bool is_safetensors(const rm_file_start *start) {
     return start->size > 10 && !memcmp(start->data + 5, "\0\0\0{\"", 5);
 }

@@ -4,7 +4,7 @@
 #include "memory/host.h"
 
 typedef struct rm_images_scratch {
-    uint8_t *bytes; /* for `read` */
+    uint8_t *bytes; /* scratch for `read` */
     float *line;
 } scratch;
 
@@ -56,23 +56,23 @@ rm_data_shape rm_image_shape(int64_t channels, int64_t height, int64_t width, in
 static remat_status take_shape(rm_images *images, const rm_data_source *source) {
     const uint32_t class_names = images->base.shape.class_names;
     int64_t size = source->image_size, classes = source->classes ? source->classes : images->labels.classes;
-    REQUIRE(images->height || size, INVALID,
-            "the images in %s have sizes of their own: say --image-size=S, for all of them", source->data);
+    REQUIRE(images->height || size, INVALID, "the images in %s have different sizes: give --image-size=S",
+            source->data);
     REQUIRE(!source->channels || source->channels == images->channels, INVALID,
-            "%s has images of %lld channels, and --channels=%lld: leave --channels out, or give other data",
+            "%s has images of %lld channels, but --channels=%lld was given: remove --channels, or give other data",
             source->data, (long long)images->channels, (long long)source->channels);
     REQUIRE(!images->labels.item || images->labels.classes <= classes, INVALID,
-            "%s has %lld classes, and --classes=%lld: make it larger", source->data, (long long)images->labels.classes,
-            (long long)classes);
+            "%s has %lld classes, more than --classes=%lld: make it larger", source->data,
+            (long long)images->labels.classes, (long long)classes);
     REQUIRE(!class_names || images->labels.classes == classes || source->unlabelled, INVALID,
-            "%s has %lld folders, and there are %lld classes: they are numbered by the folders' names, so make one for "
-            "each, empty or "
-            "not",
+            "%s has %lld folders for %lld classes: sorted folder names number the classes, so create one for each "
+            "class, even if it is empty",
             source->data, (long long)images->labels.classes, (long long)classes);
     REQUIRE(!source->pixels || !size || (size == images->height && size == images->width), INVALID,
-            "--image-size=%lld: images whose pixels have labels stay as they are, here %lld x %lld", (long long)size,
-            (long long)images->height, (long long)images->width);
-    REQUIRE(classes, INVALID, "without labels the number of classes is needed: say --classes=N");
+            "--image-size=%lld: images with a label per pixel cannot be resized, and these are %lld x %lld: remove "
+            "--image-size",
+            (long long)size, (long long)images->height, (long long)images->width);
+    REQUIRE(classes, INVALID, "without labels the number of classes is unknown: give --classes=N");
     images->base.shape = rm_image_shape(images->channels, size ? size : images->height, size ? size : images->width,
                                         classes, source->pixels);
     images->base.shape.class_names = class_names;
@@ -89,7 +89,7 @@ static remat_status make_scratch(rm_images *images, int64_t threads) {
         *s = (scratch){rm_malloc(images->scratch_bytes), rm_malloc(line)};
         images->n_free = ++images->n_scratch;
         REQUIRE(s->bytes && s->line, MEMORY,
-                "no memory for images of %llu bytes on %lld threads: make --loader-threads smaller",
+                "no memory for images of %llu bytes on %lld threads: reduce --loader-threads",
                 (unsigned long long)images->scratch_bytes, (long long)threads);
     }
     images->base.held_bytes += (uint64_t)threads * (images->scratch_bytes + images->decoder_bytes + line);

@@ -1,11 +1,10 @@
-/* images.h: images as a kind of data: reads them from where they lie, one at a time and in any order, each as an array
- * (channels,height,width); transformed (transform.h) as the model reads them; each with its class. Several threads may fill different columns at a
- * time: each borrows one of as many scratch blocks. A place where images lie is one file with one rm_data_kind
- * (kinds.def):
+/* images.h: images with classes, as a kind of data. An image source reads one image at a time, in any order, as an array
+ * (channels,height,width); transform.h converts it to the model's input. Several threads may fill different columns at the same
+ * time; each borrows one of the scratch blocks. An image source is one file with one rm_data_kind (kinds.def):
  *
- *     images_array    .npy (N,C,H,W), (N,H,W,C) or (N,H,W), or IDX images (N,H,W); labels from a file of their own
- *     images_cifar    CIFAR-10's binary files, one or several: a byte for the label, then 3 x 32 x 32
- *     images_folder   a folder of JPEG and PNG files by class, as ImageNet lies
+ *     images_array    .npy (N,C,H,W), (N,H,W,C) or (N,H,W), or IDX images (N,H,W); labels from a separate file
+ *     images_cifar    one or several of CIFAR-10's binary files: a byte for the label, then 3 x 32 x 32
+ *     images_folder   JPEG and PNG files in one folder per class, like ImageNet
  */
 #ifndef RM_IMAGES_H
 #define RM_IMAGES_H
@@ -18,17 +17,17 @@
 typedef struct rm_images rm_images;
 struct rm_images {
     rm_dataset base;
-    /* What the place says, by rm_images_find: */
-    int64_t channels, height, width; /* height 0: each image has its own, up to most_width wide */
+    /* Set by the image source in rm_images_find: */
+    int64_t channels, height, width; /* height 0: sizes differ, and no image is wider than most_width */
     int64_t most_width;
-    double unit;            /* what numbers are divided by: 255 where they are bytes */
-    rm_labels labels;       /* that come with the images, one each or one for each pixel, below labels.classes */
+    double unit;            /* divisor of all numbers: 255 for bytes, else 1 */
+    rm_labels labels;       /* one per image or per pixel, less than labels.classes */
     rm_class_names names;   /* of the classes */
-    uint64_t scratch_bytes; /* that `read` needs of each thread */
-    uint64_t decoder_bytes; /* that it takes besides, at most, while it runs */
-    /* *image points into what the place holds or into `scratch`. IO when it cannot be read. Several threads may call it. */
+    uint64_t scratch_bytes; /* per thread, for `read` */
+    uint64_t decoder_bytes; /* per thread: upper bound of what `read` allocates while it runs */
+    /* *image points into the source's memory or into `scratch`. IO when the image cannot be read. Thread-safe. */
     remat_status (*read)(rm_images *, int64_t index, uint8_t *scratch, rm_array *image);
-    /* What images.c makes of it: */
+    /* Set by images.c: */
     rm_augment augment;
     rm_normalize normalize;
     uint64_t seed;
@@ -37,8 +36,8 @@ struct rm_images {
     int64_t n_free, n_scratch;
 };
 
-/* For the kinds: opening, around what finds the images and sets the members above, base.count, held_bytes and
- * shape.class_names; the same for closing; and the rest of the kind. */
+/* For image sources: rm_images_open calls `find`, which sets the members above, base.count, held_bytes and shape.class_names.
+ * The others are parts of the rm_data_kind. */
 typedef remat_status rm_images_find(rm_images *, const rm_data_source *);
 remat_status rm_images_open(rm_images *images, const rm_data_source *source, rm_images_find *find);
 void rm_images_close(rm_images *images);

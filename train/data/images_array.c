@@ -1,5 +1,6 @@
-/* images_array.c: an array in a file (array_file.h) as images: IDX (N,H,W), .npy (N,H,W) or with channels. Those are the axis that
- * is 1, 3 or 4 long, behind N or last; where both are, or none is, the one behind N: PyTorch's order. */
+/* images_array.c: an array in a file (array_file.h) as images: IDX (N,H,W), .npy (N,H,W) or with channels. The channel
+ * axis is the second or the last one, whichever has 1, 3 or 4 elements; if both or neither do, the second, PyTorch's
+ * order. */
 #include "train/data/images.h"
 
 #include "memory/host.h"
@@ -13,7 +14,7 @@
 typedef struct {
     rm_images images;
     rm_array_file file;
-    int channel, row; /* axes of the array; the column's is row + 1. channel -1: there is none */
+    int channel, row; /* axes of the array; columns are axis row + 1; channel -1: no such axis */
 } array_images;
 
 static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratch, rm_array *image) {
@@ -52,7 +53,7 @@ static bool could_be_channels(int64_t length) { return length == 1 || length == 
 static remat_status take_shape(array_images *from, const char *path) {
     const rm_array *array = &from->file.array;
     REQUIRE(array->rank == 3 || array->rank == 4, INVALID,
-            "%s has %d dimension%s; images are (N,H,W), (N,C,H,W) or (N,H,W,C): save them as one of these, or take a "
+            "%s has %d dimension%s, but images are (N,H,W), (N,C,H,W) or (N,H,W,C): reshape the array, or use a "
             "recurrent --model, which reads features",
             path, array->rank, array->rank == 1 ? "" : "s");
     bool last = array->rank == 4 && could_be_channels(array->dim[3]) && !could_be_channels(array->dim[1]);
@@ -64,7 +65,7 @@ static remat_status take_shape(array_images *from, const char *path) {
     return REMAT_OK;
 }
 
-/* One number that is none spoils every weight, and would be blamed on the learning rate. */
+/* A single NaN or infinity ruins all weights, and users would suspect the learning rate. */
 static remat_status check_numbers(rm_images *images, const rm_data_source *source) {
     rm_array p;
     if (((array_images *)images)->file.array.kind != 'f') return REMAT_OK;
@@ -76,21 +77,21 @@ static remat_status check_numbers(rm_images *images, const rm_data_source *sourc
             double value = rm_array_at(&p, c, y, x);
             REQUIRE(
                 fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
-                "%s: image %lld, channel %lld, row %lld, column %lld is %g; only numbers can be learnt from: put one "
-                "there (numpy.nan_to_num), or leave the image out",
+                "%s: image %lld, channel %lld, row %lld, column %lld is %g: replace it (numpy.nan_to_num), or remove "
+                "the image",
                 source->data, (long long)i, (long long)c, (long long)y, (long long)x, value);
         }
     }
     return REMAT_OK;
 }
 
-/* Looked at before it is read: a shape that is refused anyway is not unpacked for it. */
+/* Checks the header first, so that a file with a wrong shape is refused before it is decompressed. */
 static remat_status find(rm_images *images, const rm_data_source *source) {
     array_images *from = (array_images *)images;
     const char *eval = source->held_out ? "eval-" : "";
     REQUIRE(!access(source->data, F_OK), IO, "%s does not exist: check the path", source->data);
     REQUIRE(source->labels || source->unlabelled, INVALID,
-            "there are no labels for %s: say --%slabels=FILE, IDX or .npy, one for each image", source->data, eval);
+            "%s has no labels: give --%slabels=FILE, an IDX or .npy file with one label per image", source->data, eval);
     TRY(rm_array_file_begin(source->data, source->budget, &from->file));
     TRY(take_shape(from, source->data));
     TRY(rm_array_file_read(source->data, source->budget, &from->file));

@@ -1,4 +1,5 @@
-/* images_cifar.c: CIFAR-10's binary files (cifar.h) as images: those named, between commas, or the data_batch_*.bin of a folder. */
+/* images_cifar.c: CIFAR-10's binary files (cifar.h) as images: a list of paths separated by commas, or all
+ * data_batch_*.bin files in a folder. */
 #include "train/data/images.h"
 
 #include "memory/host.h"
@@ -16,7 +17,7 @@ enum { MOST_BYTES = 1 << 30 }; /* of a file: five times all of CIFAR-10 */
 
 typedef struct {
     rm_images images;
-    uint8_t *data; /* of all files, one behind the other */
+    uint8_t *data; /* all files, concatenated */
     size_t size;
 } cifar_images;
 
@@ -63,7 +64,7 @@ static int is_batch(const struct dirent *entry) {
 
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 
-/* Without patterns: the folder's own name may hold what would be one. */
+/* Does not use glob: the folder's name may contain pattern characters. */
 static int list_batches(const char *folder, struct dirent ***list) { return scandir(folder, list, is_batch, by_name); }
 
 static void free_list(struct dirent **list, int count) {
@@ -82,7 +83,7 @@ static remat_status append_folder(cifar_images *from, const char *folder) {
     struct dirent **list;
     int count = list_batches(folder, &list);
     REQUIRE(count >= 0, IO, "cannot read the folder %s: %s", folder, strerror(errno));
-    remat_status status = count ? REMAT_OK : rm_fail(REMAT_IO, "%s has no data_batch_*.bin", folder);
+    remat_status status = count ? REMAT_OK : rm_fail(REMAT_IO, "%s has no data_batch_*.bin: check the path", folder);
     for (int i = 0; i < count && !status; i++) {
         char path[RM_PATH_BYTES];
         status = rm_path_join(path, sizeof path, folder, list[i]->d_name);
@@ -96,7 +97,7 @@ static remat_status append_list(cifar_images *from, const char *list) {
     char path[RM_PATH_BYTES];
     while (*list) {
         size_t length = strcspn(list, ",");
-        REQUIRE(length && length < sizeof path, INVALID, "--data=%.60s: a name between commas is empty or too long",
+        REQUIRE(length && length < sizeof path, INVALID, "--data=%.60s: a path between commas is empty or too long",
                 list);
         memcpy(path, list, length);
         path[length] = 0;
@@ -111,7 +112,7 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     const char *path = source->data, *eval = source->held_out ? "eval-" : "";
     size_t length = strlen(path);
     bool folder = length < 4 || strcmp(path + length - 4, ".bin");
-    REQUIRE(!source->labels, INVALID, "%s has its labels in it: leave --%slabels out", path, eval);
+    REQUIRE(!source->labels, INVALID, "%s contains its labels: remove --%slabels", path, eval);
     TRY(folder ? append_folder(from, path) : append_list(from, path));
     int64_t count = images->base.count = (int64_t)(from->size / RM_CIFAR_BYTES);
     images->channels = 3;

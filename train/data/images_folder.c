@@ -1,7 +1,8 @@
-/* images_folder.c: a folder with a folder for each class, and JPEG and PNG files in those and in folders below, as ImageNet lies. The
- * same files are found as by torchvision's ImageFolder, in its order: classes are numbered in the order of their names, and links are
- * followed. Unlike there, a folder whose name begins with a dot is no class: editors and notebooks leave such folders. Every file's header is read when the folder is opened, which says how much room the largest will want; with --skip-broken every file is
- * decoded then, and those that cannot be are left out. */
+/* images_folder.c: a folder with one folder of JPEG and PNG files per class, possibly nested, like ImageNet. It finds
+ * the same files in the same order as torchvision's ImageFolder: sorted names number the classes, and symbolic links
+ * are followed. Unlike ImageFolder, it skips class folders whose names begin with a dot, because editors and notebooks
+ * create such folders. Opening the folder reads every file's header to find the memory that the largest image needs.
+ * With --skip-broken it decodes every file and skips those that cannot be decoded. */
 #include "train/data/images.h"
 
 #include "memory/host.h"
@@ -18,10 +19,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { HEADER_BYTES = 1 << 16 }; /* in which it lies, unless a camera has put much in front */
+enum { HEADER_BYTES = 1 << 16 }; /* usually contains the size; long camera metadata may push it further back */
 
 typedef struct {
-    char *name; /* behind the folder's */
+    char *name; /* path below `folder` */
     int32_t label;
     bool broken;
     uint64_t bytes;
@@ -34,7 +35,7 @@ typedef struct {
     image *image;
     int64_t capacity;
     uint64_t most_bytes, most_pixels;
-    bool decodes; /* while it is opened: to see whether that works */
+    bool decodes; /* opening decodes every image, to find broken ones */
 } folder_images;
 
 /* ---- A image --------------------------------------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ static remat_status path_of(const folder_images *from, int64_t index, char path[
     return rm_path_join(path, RM_PATH_BYTES, from->folder, from->image[index].name);
 }
 
-/* Its first `most` bytes, or as many as there are. */
+/* Reads the first `most` bytes, or the whole file if it is shorter. */
 static remat_status read_bytes(const char *path, uint64_t most, uint8_t *data, uint64_t *size) {
     int fd;
     TRY(rm_file_open(path, &fd, size));
@@ -61,7 +62,7 @@ static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratc
     uint64_t size;
     TRY(path_of(from, index, path));
     TRY(read_bytes(path, p->bytes, file, &size));
-    REQUIRE(size == p->bytes, IO, "%s is another file than when the run began: start again", path);
+    REQUIRE(size == p->bytes, IO, "%s has changed since the run began: start the run again", path);
     TRY(rm_image_decode(file, size, path, C, &p->size, scratch));
     *out = (rm_array){.kind = 'u', .bytes = 1, .rank = 3, .dim = {C, p->size.height, W, 1}, .stride = {1, W * C, C, 0}};
     out->count = C * W * p->size.height;
@@ -69,7 +70,7 @@ static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratc
     return REMAT_OK;
 }
 
-/* Names and lengths: to read all of ImageNet for a checksum would take as long as an epoch. */
+/* Covers names and file sizes only: reading all of ImageNet would take as long as an epoch. */
 static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     const folder_images *from = (folder_images *)base;
     uLong sum = crc32_z(0, NULL, 0);
@@ -94,7 +95,8 @@ static void close_images(rm_dataset *base) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* ImageFolder's endings, those that nothing here decodes, too: such a file is refused, not left out unseen. */
+/* All extensions of ImageFolder, including formats that cannot be decoded here: those files are refused, not silently
+ * skipped. */
 static bool is_image(const char *name) {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
     const char *dot = strrchr(name, '.');
@@ -119,7 +121,7 @@ static remat_status add_entry(rm_class_names *list, const char *root, const char
     return add_name(list, root, joined, folders);
 }
 
-/* Adds what lies in root/below, folders or images, each as below/NAME; below: "" is root itself. */
+/* Adds the folders or images in root/below, each as below/NAME. below "": root itself. */
 static remat_status add_names(rm_class_names *list, const char *root, const char *below, bool folders) {
     char path[RM_PATH_BYTES];
     remat_status status = REMAT_OK;
@@ -147,7 +149,7 @@ static remat_status add_image(folder_images *from, const char *name, int32_t lab
     return REMAT_OK;
 }
 
-/* Those of one folder, not of the folders in it. */
+/* Adds the images of one folder, without its subfolders. */
 static remat_status add_images(folder_images *from, const char *folder, int32_t label) {
     rm_class_names files = {0};
     remat_status status = add_names(&files, from->folder, folder, false);
@@ -157,7 +159,7 @@ static remat_status add_images(folder_images *from, const char *folder, int32_t 
     return status;
 }
 
-/* A class's folder and all below it, in the order of their whole names: a, a-b, a/c. */
+/* Adds a class's folder and all its subfolders, sorted by path: a, a-b, a/c. */
 static remat_status add_class(folder_images *from, const char *class_name, int32_t label) {
     rm_class_names folders = {0};
     remat_status status = add_name(&folders, from->folder, class_name, true);
@@ -186,14 +188,14 @@ static remat_status find_classes(folder_images *from) {
     return status;
 }
 
-/* A folder above that of the classes has one class, and nothing is to be learnt. */
+/* With one class there is nothing to learn; often the given folder is the parent of the right one. */
 static remat_status check_classes(const folder_images *from, const rm_data_source *source) {
     const image *first = from->image, *last = first + from->images.base.count - 1;
     if (source->classes || source->unlabelled) return REMAT_OK;
     const char *only = from->images.names.name[first->label];
     REQUIRE(first->label != last->label, INVALID,
-            "%s: all images are in one folder, %s, so there is one class and nothing to learn; give the folder whose "
-            "folders are the classes",
+            "%s: all images are in one folder, %s, so there is only one class and nothing to learn: give the folder "
+            "that has one folder per class",
             from->folder, only);
     return REMAT_OK;
 }
@@ -202,13 +204,13 @@ static remat_status find_images(folder_images *from, const rm_data_source *sourc
     TRY(find_classes(from));
     for (int64_t i = 0; i < from->images.names.count; i++) TRY(add_class(from, from->images.names.name[i], (int32_t)i));
     REQUIRE(from->images.base.count, INVALID,
-            "%s has no JPEG or PNG files in folders of its own, one for each class: give a folder that lies as "
-            "ImageNet does, an IDX or .npy file, or CIFAR-10's data_batch_*.bin",
+            "%s has no folders with JPEG or PNG files: give a folder that has one folder per class, like ImageNet, an "
+            "IDX or .npy file, or CIFAR-10's data_batch_*.bin",
             from->folder);
     return check_classes(from, source);
 }
 
-/* ---- Looking at all of them ---------------------------------------------------------------------------------------- */
+/* ---- Scanning all files -------------------------------------------------------------------------------------------- */
 
 static remat_status decode_once(const folder_images *from, const char *path, const image *p, const uint8_t *file) {
     uint8_t *pixels = rm_malloc((size_t)(p->size.height * p->size.width * from->images.channels));
@@ -229,7 +231,7 @@ static remat_status look_at_bytes(const folder_images *from, const char *path, u
     return status;
 }
 
-/* By its beginning; where that does not do, by all of it. */
+/* Reads the start of the file; if that is not enough, all of it. */
 static remat_status look_at(void *context, int64_t i) {
     folder_images *from = context;
     image *p = &from->image[i];
@@ -255,13 +257,13 @@ static remat_status look_at_all(folder_images *from, int64_t threads) {
     return status;
 }
 
-/* Says how many, and of which the first. */
+/* Reports the first broken file and how many others there are. */
 static remat_status leave_broken_out(folder_images *from) {
     int64_t n = 0, broken = 0;
     for (int64_t i = 0; i < from->images.base.count; i++) {
         image *p = &from->image[i];
         if (p->broken && !broken++)
-            fprintf(stderr, "remat: %s/%s cannot be read, and is left out\n", from->folder, p->name);
+            fprintf(stderr, "remat: %s/%s cannot be read and is skipped\n", from->folder, p->name);
         if (p->broken)
             rm_free(p->name);
         else
@@ -269,7 +271,7 @@ static remat_status leave_broken_out(folder_images *from) {
     }
     from->images.base.count = n;
     if (broken > 1) fprintf(stderr, "remat: ... and %lld more\n", (long long)broken - 1);
-    REQUIRE(n, IO, "no file in %s can be read: look at one of them", from->folder);
+    REQUIRE(n, IO, "no file in %s can be read: check one of them in an image viewer", from->folder);
     return REMAT_OK;
 }
 
@@ -297,10 +299,10 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     images->channels = source->channels ? source->channels : 3;
     images->unit = 255;
     images->read = read_image;
-    REQUIRE(!source->labels, INVALID, "%s has a folder for each class: leave --%slabels out", source->data,
+    REQUIRE(!source->labels, INVALID, "%s gets its classes from its folders: remove --%slabels", source->data,
             source->held_out ? "eval-" : "");
     REQUIRE(images->channels == 1 || images->channels == 3, INVALID,
-            "--channels=%lld: images from a folder have 3 channels (red, green, blue), or 1 (grey)",
+            "--channels=%lld: images in folders are read with 3 channels (red, green, blue) or 1 (grey): give 3 or 1",
             (long long)images->channels);
     from->decodes = source->skip_broken;
     from->folder = rm_strdup(source->data);

@@ -38,25 +38,25 @@ void rm_labels_free(rm_labels *labels) {
 
 /* ---- Classes ------------------------------------------------------------------------------------------------------ */
 
-/* "sample 3", "sample 3, timestep 5" (t -1: it has one label). */
+/* "sample 3", "sample 3, timestep 5" (t -1: without timestep). */
 static const char *place_text(int64_t sample, int64_t t, char text[64]) {
     int n = snprintf(text, 64, "sample %lld", (long long)sample);
     if (t >= 0) snprintf(text + n, 64 - (size_t)n, ", timestep %lld", (long long)t);
     return text;
 }
 
-/* A class; -1 for what is ignored. */
+/* Converts a label to a class; the ignored label becomes -1. */
 static remat_status take_label(const rm_data_source *source, double label, int64_t sample, int64_t t, int64_t bound,
                                int32_t *out) {
     char place[64];
     bool whole = !(fabs(label) < 1e15) || label == floor(label);
     *out = -1;
     if (source->ignores && label == (double)source->ignored) return REMAT_OK;
-    REQUIRE(whole, INVALID, "%s: label %g of %s is not whole: labels number the classes, from 0 on", source->labels,
+    REQUIRE(whole, INVALID, "%s: label %g of %s is not an integer: give class numbers, from 0 on", source->labels,
             label, place_text(sample, t, place));
     REQUIRE(label >= 0 && label < (double)bound, INVALID,
-            "%s: label %.15g of %s is outside 0..%lld: check --labels or --classes; or, if such %s are not to count, "
-            "say --ignore-index",
+            "%s: label %.15g of %s is outside 0..%lld: check --labels or --classes, or ignore such %s with "
+            "--ignore-index",
             source->labels, label, place_text(sample, t, place), (long long)bound - 1, t < 0 ? "samples" : "timesteps");
     *out = (int32_t)label;
     return REMAT_OK;
@@ -66,11 +66,10 @@ static int64_t bound_of(const int64_t *classes) { return *classes ? *classes : 1
 
 static remat_status settle_classes(const rm_data_source *source, int64_t largest, int64_t *classes) {
     REQUIRE(largest >= 0, INVALID,
-            "%s has no label but %lld, which --ignore-index leaves out: nothing is left to count", source->labels,
-            (long long)source->ignored);
+            "%s has only the label %lld, which --ignore-index ignores: give other labels, or change --ignore-index",
+            source->labels, (long long)source->ignored);
     REQUIRE(*classes || largest > 0, INVALID,
-            "%s: all labels are 0, and with one class there is nothing to be learnt: give labels of "
-            "two classes or more",
+            "%s: all labels are 0, and with one class there is nothing to learn: give labels of two or more classes",
             source->labels);
     if (!*classes) *classes = largest + 1;
     return REMAT_OK;
@@ -105,11 +104,9 @@ static remat_status copy_step_classes(const rm_array *array, const rm_data_sourc
 remat_status rm_labels_as_classes(const rm_array *array, const rm_data_source *source, const rm_labelled *samples,
                                   rm_labels *labels) {
     const char *path = source->labels;
-    REQUIRE(array->rank == 1, IO, "%s has %d dimensions; labels have one: is this the file for --data?", path,
-            array->rank);
-    REQUIRE(array->count == samples->count, INVALID,
-            "%s has %lld labels for %lld samples: give the two files of one set", path, (long long)array->count,
-            (long long)samples->count);
+    REQUIRE(array->rank == 1, IO, "%s has %d dimensions, but labels have 1: did you mean --data?", path, array->rank);
+    REQUIRE(array->count == samples->count, INVALID, "%s has %lld labels for %lld samples: give matching files", path,
+            (long long)array->count, (long long)samples->count);
     TRY(rm_labels_make_room(labels, samples->count, 1, 1));
     return copy_classes(array, source, labels);
 }
@@ -121,7 +118,7 @@ static remat_status convert_step_classes(const rm_array *array, const rm_data_so
             "%s has labels for %lld samples, and there are %lld: give the two files of one set", path,
             (long long)array->dim[0], (long long)samples->count);
     REQUIRE(array->dim[1] == samples->most, INVALID,
-            "%s has labels for %lld timesteps, and samples have %lld: give one for each, or [N], one for each sample",
+            "%s has labels for %lld timesteps, but samples have %lld: give one per timestep, or [N], one per sample",
             path, (long long)array->dim[1], (long long)samples->most);
     TRY(rm_labels_make_room(labels, samples->count, samples->timesteps, 1));
     return copy_step_classes(array, source, samples, labels);
@@ -131,11 +128,11 @@ remat_status rm_labels_as_steps(const rm_array *array, const rm_data_source *sou
                                 rm_labels *labels) {
     bool every_step = labels->every_step = array->rank == 2;
     REQUIRE(array->rank <= 2, IO,
-            "%s has %d dimensions; labels are [N], one for each sample, or [N,T], one for each timestep: is this the "
-            "file for --data?",
+            "%s has %d dimensions, but labels are [N], one per sample, or [N,T], one per timestep: did you mean "
+            "--data?",
             source->labels, array->rank);
     REQUIRE(!source->steps_known || every_step == source->every_step, INVALID,
-            "%s has one label a %s, and the model gives one a %s: give labels of that kind, or change "
+            "%s has one label per %s, but the model has one output per %s: give such labels, or change "
             "--every-step",
             source->labels, every_step ? "timestep" : "sample", source->every_step ? "timestep" : "sample");
     return every_step ? convert_step_classes(array, source, samples, labels)
@@ -145,17 +142,18 @@ remat_status rm_labels_as_steps(const rm_array *array, const rm_data_source *sou
 remat_status rm_labels_as_pixels(const rm_array *array, const rm_data_source *source, const rm_labelled *samples,
                                  rm_labels *labels) {
     int64_t N = samples->count, H = samples->height, W = samples->width;
-    REQUIRE(array->rank == 3 && array->dim[0] == N && array->dim[1] == H && array->dim[2] == W, INVALID,
-            "%s: a class for each pixel of %lld images is (N,H,W) = (%lld,%lld,%lld), and it has %d dimension%s%s",
-            source->labels, (long long)N, (long long)N, (long long)H, (long long)W, array->rank,
-            array->rank == 1 ? "" : "s", array->rank == 3 ? " of other lengths" : "");
+    REQUIRE(
+        array->rank == 3 && array->dim[0] == N && array->dim[1] == H && array->dim[2] == W, INVALID,
+        "%s: labels for each pixel of %lld images are (N,H,W) = (%lld,%lld,%lld), but the file has %d dimension%s%s",
+        source->labels, (long long)N, (long long)N, (long long)H, (long long)W, array->rank,
+        array->rank == 1 ? "" : "s", array->rank == 3 ? " of other lengths" : "");
     TRY(rm_labels_make_room(labels, N, H * W, 1));
     return copy_classes(array, source, labels);
 }
 
 /* ---- Rows of labels ----------------------------------------------------------------------------------------------- */
 
-/* One sample's row, and the timesteps that it needs: one a label, and one more between two that are the same. */
+/* Copies one sample's row. It needs a timestep per label, and one more between two equal labels. */
 static remat_status copy_row(const rm_array *array, const char *path, int64_t sample, int64_t timesteps, int64_t bound,
                              int32_t *row, int64_t *largest) {
     int64_t n = 0, needed = 0;
@@ -164,17 +162,17 @@ static remat_status copy_row(const rm_array *array, const char *path, int64_t sa
         row[k] = -1;
         if (label == -1) continue;
         REQUIRE(label == floor(label) && label >= 1 && label < (double)bound, INVALID,
-                "%s: label %.15g of sample %lld is none of 1..%lld: 0 is the blank, and -1 fills up rows", path, label,
+                "%s: label %.15g of sample %lld is outside 1..%lld: 0 is the blank, and -1 is padding", path, label,
                 (long long)sample, (long long)bound - 1);
-        REQUIRE(n == k, INVALID, "%s: sample %lld has a label behind -1, which ends its row", path, (long long)sample);
+        REQUIRE(n == k, INVALID, "%s: sample %lld has a label after -1, which ends its row", path, (long long)sample);
         row[n++] = (int32_t)label;
         needed += 1 + (k > 0 && row[k] == row[k - 1]);
         if (row[k] > *largest) *largest = row[k];
     }
     REQUIRE(
         needed <= timesteps, INVALID,
-        "%s: sample %lld has %lld labels, which need %lld timesteps, and there are %lld: give longer samples, or leave "
-        "it out",
+        "%s: sample %lld has %lld labels, which need %lld timesteps, but it has %lld: give longer samples, or remove "
+        "this one",
         path, (long long)sample, (long long)n, (long long)needed, (long long)timesteps);
     return REMAT_OK;
 }
@@ -183,11 +181,11 @@ remat_status rm_labels_as_rows(const rm_array *array, const rm_data_source *sour
                                rm_labels *labels) {
     const char *path = source->labels;
     int64_t largest = 0, most = array->dim[1], bound = bound_of(&labels->classes);
-    REQUIRE(array->rank == 2, IO, "%s has %d dimensions; rows of labels have two, [N,S]: is this the file for --data?",
-            path, array->rank);
+    REQUIRE(array->rank == 2, IO, "%s has %d dimensions, but rows of labels have 2, [N,S]: did you mean --data?", path,
+            array->rank);
     REQUIRE(array->dim[0] == samples->count, INVALID,
-            "%s has rows for %lld samples, and there are %lld: give the two files of one set", path,
-            (long long)array->dim[0], (long long)samples->count);
+            "%s has rows for %lld samples, but there are %lld: give matching files", path, (long long)array->dim[0],
+            (long long)samples->count);
     TRY(rm_labels_make_room(labels, samples->count, 1, most));
     for (int64_t i = 0; i < samples->count; i++) {
         const int32_t *length = samples->lengths ? samples->lengths + i : NULL;
@@ -195,7 +193,7 @@ remat_status rm_labels_as_rows(const rm_array *array, const rm_data_source *sour
         TRY(copy_row(array, path, i, here, bound, (int32_t *)labels->item + i * most, &largest));
     }
     REQUIRE(labels->classes || largest > 0, INVALID,
-            "%s has no label but -1, which fills up rows: nothing is there to be learnt", path);
+            "%s has only -1, which is padding, so there is nothing to learn: give labels", path);
     if (!labels->classes) labels->classes = largest + 1;
     return REMAT_OK;
 }
@@ -206,14 +204,14 @@ static remat_status convert_lengths(const rm_array *array, const rm_data_source 
                                     rm_labels *lengths) {
     const char *path = source->lengths;
     REQUIRE(array->rank == 1 && array->count == samples->count, INVALID,
-            "%s: the lengths of %lld samples are one dimension of so many numbers; it has %lld in %d", path,
+            "%s: lengths of %lld samples are as many numbers in 1 dimension, but it has %lld in %d", path,
             (long long)samples->count, (long long)array->count, array->rank);
     TRY(rm_labels_make_room(lengths, samples->count, 1, 1));
     for (int64_t i = 0; i < samples->count; i++) {
         double length = rm_array_at(array, i, 0, 0);
         REQUIRE(length >= 1 && length <= (double)samples->most && length == floor(length), INVALID,
-                "%s: sample %lld has length %.15g; here it is a whole number from 1 to %lld, the timesteps in --data",
-                path, (long long)i, length, (long long)samples->most);
+                "%s: sample %lld has length %.15g: give an integer from 1 to %lld, the timesteps in --data", path,
+                (long long)i, length, (long long)samples->most);
         ((int32_t *)lengths->item)[i] = (int32_t)length;
     }
     return REMAT_OK;

@@ -7,8 +7,8 @@
 
 /* ---- An epoch --------------------------------------------------------------------------------------------------- */
 
-/* Where an epoch ends that goes on from here: samples, and those that fill up what its ranks (or shards) lack to have equally
- * many. From a multiple of their number on, as in a run that was never resumed, that is what DistributedSampler does. */
+/* The end of the epoch, counted like `consumed`. With `pad`, the remaining samples are padded to a multiple of the
+ * ranks (or shards). Unless a run was resumed elsewhere than at such a multiple, DistributedSampler does the same. */
 static int64_t end_of_epoch(const rm_loader *l, int64_t consumed) {
     int64_t ranks = l->config.shards ? l->config.shards : l->config.size;
     if (!l->config.pad) return l->samples;
@@ -29,21 +29,21 @@ int64_t rm_loader_left(const rm_loader *l, int64_t epochs) {
 
 /* ---- Who has what ----------------------------------------------------------------------------------------------- */
 
-/* The i-th sample of micro step t, counted from the global batch's first. */
+/* The position of micro step t's i-th sample in the global batch. */
 static int64_t place_of(const rm_loader *l, int64_t t, int64_t i) {
     const rm_loader_config *c = &l->config;
     if (!c->shards) return t * c->size * c->batch + c->rank + c->size * i;
     return c->rank + c->size * (remat_micro_shard(t, c->micro_steps, true) + c->micro_steps * i);
 }
 
-/* The i-th row's sample of micro step t: rows are told apart by their place among those of all ranks. */
+/* The position of row i's sample in micro step t. Rows of all ranks are numbered together. */
 static int64_t place_in_stream(const rm_loader *l, int64_t t, int64_t i) {
     const rm_loader_config *c = &l->config;
     int64_t row = c->rank + c->size * i, length = l->samples / (c->size * c->batch);
     return row * length + l->filling.consumed / l->global * c->micro_steps + t;
 }
 
-/* Padding takes samples from the epoch's beginning. */
+/* Padding repeats samples from the start of the epoch. */
 static int64_t sample_of(const rm_loader *l, int64_t t, int64_t i) {
     if (l->config.stateful) return place_in_stream(l, t, i);
     int64_t position = (l->filling.consumed + place_of(l, t, i)) % l->samples;
@@ -57,10 +57,10 @@ static remat_status check_config(const rm_loader_config *c) {
     REQUIRE(c->rank >= 0 && c->rank < c->size, INVALID, "rank %lld of %lld does not exist", (long long)c->rank,
             (long long)c->size);
     REQUIRE(!c->shards || c->shards == c->size * c->micro_steps, INVALID,
-            "%lld shards cannot be shared out to %lld ranks with %lld micro steps each", (long long)c->shards,
+            "%lld shards cannot be divided among %lld ranks with %lld micro steps each", (long long)c->shards,
             (long long)c->size, (long long)c->micro_steps);
     REQUIRE(!c->shards || c->batch % c->micro_steps == 0, INVALID,
-            "--batch=%lld cannot be cut into the %lld shards that each of %lld ranks computes: make it a multiple of "
+            "--batch=%lld cannot be divided into the %lld shards of each of %lld ranks: make it a multiple of "
             "%lld",
             (long long)c->batch, (long long)c->micro_steps, (long long)c->size, (long long)c->micro_steps);
     return REMAT_OK;
@@ -73,7 +73,7 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
         snprintf(share, sizeof share, " on %lld ranks, %lld micro step%s each: %lld", (long long)c->size,
                  (long long)c->micro_steps, c->micro_steps == 1 ? "" : "s", (long long)l->global);
     REQUIRE(!dataset->shape.channels, INVALID,
-            "the data has %lld images, fewer than --batch=%lld%s: give more, or a smaller --batch",
+            "the data has %lld images, fewer than --batch=%lld%s: give more images, or a smaller --batch",
             (long long)l->samples, (long long)c->batch, share);
     FAIL(INVALID,
          "the data has %lld samples of %lld timesteps, fewer than --batch=%lld%s: give more data, or a smaller --batch "
@@ -83,7 +83,7 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
 
 static remat_status open_by_length(rm_loader *l, const rm_dataset *dataset) {
     REQUIRE(dataset->kind->length, INVALID,
-            "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
+            "--bucket-by-length needs samples of different lengths: add --lengths=FILE");
     l->by_length = rm_malloc(sizeof *l->by_length);
     REQUIRE(l->by_length, MEMORY, "no memory to sort samples by length");
     *l->by_length = (rm_by_length){.dataset = dataset,
@@ -101,8 +101,8 @@ remat_status rm_loader_create(rm_dataset *dataset, const rm_loader_config *confi
     if (!c->micro_steps) c->micro_steps = 1;
     TRY(check_config(c));
     int64_t here = c->shards ? c->batch : c->batch * c->micro_steps;
-    REQUIRE(!__builtin_mul_overflow(here, c->size, &out->global), INVALID, "--batch=%lld on %lld ranks is too much",
-            (long long)here, (long long)c->size);
+    REQUIRE(!__builtin_mul_overflow(here, c->size, &out->global), INVALID,
+            "--batch=%lld on %lld ranks overflows: reduce it", (long long)here, (long long)c->size);
     out->per_epoch = left_in_epoch(out, 0);
     if (out->per_epoch == 0) return too_few(out, dataset);
     remat_sampler_config order = {
@@ -130,7 +130,7 @@ void rm_loader_free(rm_loader *loader) {
     rm_batch_free(&loader->batch);
 }
 
-/* Nobody wants the batch that is being made. */
+/* Drops the batch that is being prepared. */
 static void abandon(rm_loader *l) {
     if (l->workers && l->under_way) (void)rm_workers_wait(l->workers);
     l->under_way = false;
@@ -142,9 +142,11 @@ static void set_epoch(rm_loader *l, int64_t epoch) {
 }
 
 remat_status rm_loader_seek(rm_loader *l, int64_t epoch, int64_t consumed) {
-    REQUIRE(epoch >= 0 && consumed >= 0 && consumed <= l->samples, INVALID,
-            "the training state is at sample %lld of epoch %lld, but this data has %lld: it was saved with other data",
-            (long long)consumed, (long long)epoch, (long long)l->samples);
+    REQUIRE(
+        epoch >= 0 && consumed >= 0 && consumed <= l->samples, INVALID,
+        "the training state is at sample %lld of epoch %lld, but this data has %lld samples: give the data that the "
+        "state was saved with",
+        (long long)consumed, (long long)epoch, (long long)l->samples);
     abandon(l);
     set_epoch(l, epoch);
     l->epoch = epoch;
@@ -158,7 +160,7 @@ static remat_status fill_row(void *context, int64_t i) {
     return rm_batch_put(l->workers ? &l->spare : &l->batch, i, l->sample[i]);
 }
 
-/* The batch of the next micro step, in the next epoch where this one ends. */
+/* Starts preparing the batch of the next micro step, in the next epoch if this one has ended. */
 static remat_status begin(rm_loader *l) {
     bool ends = left_in_epoch(l, l->consumed) == 0;
     int64_t rows = l->batch.batch;
@@ -173,13 +175,13 @@ static remat_status begin(rm_loader *l) {
     return REMAT_OK;
 }
 
-/* The position behind the batch that was made. */
+/* Moves the position past the prepared batch. */
 static void go_on(rm_loader *l) {
     bool last = l->filling.micro + 1 == l->config.micro_steps;
     l->begins = !l->config.stateful || (l->filling.consumed == 0 && l->filling.micro == 0);
     l->epoch = l->filling.epoch;
     l->consumed = l->filling.consumed + (last ? l->global : 0);
-    if (l->consumed > l->samples) l->consumed = l->samples; /* the last were padding */
+    if (l->consumed > l->samples) l->consumed = l->samples; /* excludes padding */
     l->micro = last ? 0 : l->filling.micro + 1;
 }
 

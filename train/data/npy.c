@@ -1,4 +1,4 @@
-/* npy.c: see npy.h. The header is a Python dictionary literal; this reads the three keys that numpy writes, in any
+/* npy.c: see npy.h. The header is a Python dictionary literal. This reads the three keys that numpy writes, in any
  * order, and refuses everything else. */
 #include "train/data/npy.h"
 
@@ -6,17 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What NumPy has besides numbers, by its letters, and how to turn it into numbers. */
+/* NumPy's types that are not numbers, by their letters, and how to convert them. */
 static const struct {
     char kind;
     const char *what, *remedy;
 } others[] = {
     {'c', "complex numbers", "give their parts as features: numpy.stack([x.real, x.imag], axis=-1)"},
-    {'O', "Python objects", "rows of different lengths must be padded to one; then save it with .astype('float32')"},
+    {'O', "Python objects", "pad rows to the same length, then save it with .astype('float32')"},
     {'S', "texts", "number them: numpy.unique(x, return_inverse=True)[1]"},
     {'U', "texts", "number them: numpy.unique(x, return_inverse=True)[1]"},
-    {'M', "dates", "make them numbers: .astype('int64')"},
-    {'m', "durations", "make them numbers: .astype('int64')"},
+    {'M', "dates", "convert them: .astype('int64')"},
+    {'m', "durations", "convert them: .astype('int64')"},
 };
 enum { OTHERS = sizeof others / sizeof others[0] };
 
@@ -24,7 +24,7 @@ enum { OTHERS = sizeof others / sizeof others[0] };
 
 typedef struct {
     const char *at, *end, *name;
-    bool fortran, long_numbers; /* may be 8L, as Python 2 wrote them */
+    bool fortran, long_numbers; /* long_numbers: sizes may be written as 8L, by Python 2 */
 } reader;
 
 static void skip_spaces(reader *r) {
@@ -38,7 +38,7 @@ static bool next_is(reader *r, char wanted) {
     return true;
 }
 
-/* 'text' or "text", up to 31 characters. */
+/* Reads 'text' or "text", up to 31 characters. */
 static bool read_quoted(reader *r, char out[32]) {
     char quote = next_is(r, '\'') ? '\'' : next_is(r, '"') ? '"' : 0;
     size_t length = 0;
@@ -71,15 +71,15 @@ static remat_status refuse_type(const reader *r, const char *descr, char kind) {
     for (int i = 0; i < OTHERS; i++)
         if (others[i].kind == kind)
             FAIL(IO, "%s holds %s ('%s'): %s", r->name, others[i].what, descr, others[i].remedy);
-    FAIL(IO, "%s holds '%s', which is not read: save it with .astype('float32')", r->name, descr);
+    FAIL(IO, "%s holds '%s', which is not supported: save it with .astype('float32')", r->name, descr);
 }
 
 /* '<f4': byte order, kind, bytes. */
 static remat_status read_type(reader *r, rm_array *out) {
     char text[32];
     REQUIRE(read_quoted(r, text), IO,
-            "%s holds a structured array: save one of its columns, or "
-            "numpy.lib.recfunctions.structured_to_unstructured of it",
+            "%s holds a structured array: save one of its fields, or the result of "
+            "numpy.lib.recfunctions.structured_to_unstructured",
             r->name);
     const char *kind = text + (*text && strchr("<>|=", *text));
     bool digit = *kind && kind[1] >= '1' && kind[1] <= '9' && !kind[2];
@@ -130,17 +130,17 @@ static remat_status read_header(reader *r, rm_array *out) {
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
 
-/* Where the header's text begins and ends: its length has 2 bytes in version 1, 4 in versions 2 and 3. */
+/* Finds the header's text. Its length has 2 bytes in version 1, 4 bytes in versions 2 and 3. */
 static remat_status find_header(const uint8_t *data, size_t size, reader *r) {
     REQUIRE(size >= 10 && !memcmp(data, RM_NPY_MAGIC, 6), IO, "%s is not a .npy file: make one with numpy.save",
             r->name);
-    REQUIRE(data[6] >= 1 && data[6] <= 3, IO, "%s is .npy version %d; versions 1 to 3 are read", r->name, data[6]);
+    REQUIRE(data[6] >= 1 && data[6] <= 3, IO, "%s is .npy version %d, but only 1 to 3 are supported", r->name, data[6]);
     size_t start = data[6] == 1 ? 10 : 12;
     REQUIRE(size >= start, IO, "%s ends inside its header: save it again", r->name);
     size_t length = data[8] | (size_t)data[9] << 8;
     if (start == 12) length |= (size_t)data[10] << 16 | (size_t)data[11] << 24;
     REQUIRE(length <= size - start, IO, "%s ends inside its header: save it again", r->name);
-    r->long_numbers = data[6] < 3; /* NumPy reads them in the versions that there were then */
+    r->long_numbers = data[6] < 3; /* NumPy accepts them in these versions only */
     r->at = (const char *)data + start;
     r->end = r->at + length;
     return REMAT_OK;

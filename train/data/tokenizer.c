@@ -1,4 +1,4 @@
-/* tokenizer.c: see tokenizer.h. Reading a file of one is tokenizer_json.c's. */
+/* tokenizer.c: see tokenizer.h. tokenizer_json.c reads the file. */
 #include "train/data/tokenizer_tables.h"
 
 #include "memory/host.h"
@@ -20,7 +20,7 @@ int64_t rm_tokenizer_vocabulary(const rm_tokenizer *t) { return t->vocabulary; }
 
 remat_status rm_tokenizer_fit(const rm_tokenizer *t, const char *name, int64_t said, int64_t *vocabulary) {
     REQUIRE(!said || said >= t->vocabulary, INVALID,
-            "--vocab=%lld is less than the %lld tokens of %s: leave --vocab out, or name the tokenizer of this model",
+            "--vocab=%lld is less than the %lld tokens of %s: remove --vocab, or give the tokenizer of this model",
             (long long)said, (long long)t->vocabulary, name);
     *vocabulary = said ? said : t->vocabulary;
     return REMAT_OK;
@@ -65,9 +65,9 @@ static remat_status encode_words(encoder *e, const uint8_t *text, size_t size) {
     return REMAT_OK;
 }
 
-static remat_status encode_behind_space(encoder *e, const uint8_t *text, size_t size) {
+static remat_status encode_after_space(encoder *e, const uint8_t *text, size_t size) {
     uint8_t *copy = rm_malloc(size + 1);
-    REQUIRE(copy, MEMORY, "no memory to put a space in front of %zu bytes", size);
+    REQUIRE(copy, MEMORY, "no memory to add a space before %zu bytes", size);
     copy[0] = ' ';
     memcpy(copy + 1, text, size);
     remat_status status = encode_words(e, copy, size + 1);
@@ -77,10 +77,10 @@ static remat_status encode_behind_space(encoder *e, const uint8_t *text, size_t 
 
 static remat_status encode_plain(encoder *e, const uint8_t *text, size_t size) {
     bool space = e->tokenizer->space_first && size && *text != ' ';
-    return (space ? encode_behind_space : encode_words)(e, text, size);
+    return (space ? encode_after_space : encode_words)(e, text, size);
 }
 
-/* The longest of the added tokens, late or not, that text[0..size) begins with; NULL: none. */
+/* The longest added token, late or not, that text[0..size) begins with; NULL: none. */
 static const rm_added_token *added_token(const rm_tokenizer *t, bool late, const uint8_t *text, size_t size) {
     if (!t->begins_added[*text]) return NULL;
     for (int64_t i = 0; i < t->n_added; i++) {
@@ -93,7 +93,7 @@ static const rm_added_token *added_token(const rm_tokenizer *t, bool late, const
 
 static remat_status encode_between(encoder *e, bool late, const uint8_t *text, size_t size);
 
-/* What lies between two added tokens: once more for the late ones, then as words. */
+/* Encodes the text between two added tokens: splits it at the late ones, then into words. */
 static remat_status encode_part(encoder *e, bool late, const uint8_t *text, size_t size) {
     return late ? encode_plain(e, text, size) : encode_between(e, true, text, size);
 }

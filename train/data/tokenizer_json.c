@@ -1,4 +1,4 @@
-/* tokenizer_json.c: from a tokenizer.json to tables; what asks for more than they can do is refused by name. See tokenizer.h. */
+/* tokenizer_json.c: converts a tokenizer.json to tables, and refuses unsupported features by name. See tokenizer.h. */
 #include "train/data/tokenizer_tables.h"
 
 #include "memory/host.h"
@@ -12,13 +12,13 @@
 enum { MOST_TOKENS = 1 << 20, LONGEST_TOKEN = 4096 };
 
 typedef struct {
-    const char *name; /* of the file */
+    const char *name; /* the file's, for messages */
     const json_t *root, *model, *vocab;
     int64_t *added_number; /* of each added token */
     rm_tokenizer *out;
 } reader;
 
-/* ---- What is not here --------------------------------------------------------------------------------------------- */
+/* ---- Unsupported features ----------------------------------------------------------------------------------------- */
 
 static bool is_off(const json_t *value) {
     return !value || json_is_null(value) || json_is_false(value) ||
@@ -29,24 +29,24 @@ static bool is_off(const json_t *value) {
 static remat_status must_be_off(const reader *r, const json_t *object, const char *const *keys) {
     for (; *keys; keys++)
         REQUIRE(is_off(json_object_get(object, *keys)), INVALID,
-                "%s has a `%s`, which is not read here: encode with its own library, and give the tokens as .npy with "
-                "--vocab=N",
+                "%s has a `%s`, which is not supported: encode with the tokenizer's own library, and give the tokens "
+                "as .npy with --vocab=N",
                 r->name, *keys);
     return REMAT_OK;
 }
 
-/* NULL, or of the type that byte-level BPE has. */
+/* The part must be missing or have the type of byte-level BPE. */
 static remat_status must_be_byte_level(const reader *r, const char *key) {
     const json_t *part = json_object_get(r->root, key);
     const char *type = json_string_value(json_object_get(part, "type"));
     REQUIRE(!part || json_is_null(part) || (type && !strcmp(type, "ByteLevel")), INVALID,
-            "%s has a `%s` of type %.40s, and only ByteLevel is read here: encode with its own library, and give the "
-            "tokens as .npy with --vocab=N",
+            "%s has a `%s` of type %.40s, but only ByteLevel is supported: encode with the tokenizer's own library, "
+            "and give the tokens as .npy with --vocab=N",
             r->name, key, type ? type : "?");
     return REMAT_OK;
 }
 
-/* A template may put tokens before and behind a text; one of the text alone puts none. */
+/* A template may add tokens before and after a text. Is it one that adds none? */
 static bool is_text_alone(const json_t *post_processor) {
     const json_t *type = json_object_get(post_processor, "type"), *single = json_object_get(post_processor, "single");
     return json_is_string(type) && !strcmp(json_string_value(type), "TemplateProcessing") &&
@@ -57,7 +57,9 @@ static remat_status check_pre_tokenizer(reader *r) {
     const json_t *part = json_object_get(r->root, "pre_tokenizer"), *regex = json_object_get(part, "use_regex");
     TRY(must_be_byte_level(r, "pre_tokenizer"));
     REQUIRE(json_is_object(part) && (!regex || json_is_true(regex)), INVALID,
-            "%s has no pre-tokenizer that cuts words: only ByteLevel with use_regex, GPT-2's, is read here", r->name);
+            "%s has no pre-tokenizer that splits words; only ByteLevel with use_regex (GPT-2's) is supported: encode "
+            "with the tokenizer's own library, and give the tokens as .npy with --vocab=N",
+            r->name);
     r->out->space_first = json_is_true(json_object_get(part, "add_prefix_space"));
     return REMAT_OK;
 }
@@ -67,8 +69,8 @@ static remat_status check_parts(reader *r) {
     static const char *const off_in_model[] = {
         "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", NULL};
     const char *type = json_string_value(json_object_get(r->model, "type"));
-    REQUIRE(json_is_object(r->model), INVALID, "%s has no model: it is not a tokenizer.json", r->name);
-    REQUIRE(!type || !strcmp(type, "BPE"), INVALID, "%s has a model of type %.40s, and only BPE is read here", r->name,
+    REQUIRE(json_is_object(r->model), INVALID, "%s has no model: give a tokenizer.json", r->name);
+    REQUIRE(!type || !strcmp(type, "BPE"), INVALID, "%s has a model of type %.40s, but only BPE is supported", r->name,
             type);
     TRY(must_be_off(r, r->root, off));
     TRY(must_be_off(r, r->model, off_in_model));
@@ -79,14 +81,15 @@ static remat_status check_parts(reader *r) {
 
 /* ---- Bytes as characters ------------------------------------------------------------------------------------------ */
 
-/* ByteLevel writes each byte as a character that can be seen: itself where it is one, else the next from U+0100 on. */
+/* ByteLevel writes each byte as a printable character: the byte itself if it is printable, else the next character
+ * from U+0100 on. */
 static bool shows_itself(int byte) {
     return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
 }
 
 typedef struct {
-    uint16_t character[256]; /* of a byte */
-    int16_t byte[324];       /* of a character; -1: of none */
+    uint16_t character[256]; /* from byte to character */
+    int16_t byte[324];       /* from character to byte; -1: none */
 } byte_alphabet;
 
 static byte_alphabet make_alphabet(void) {
@@ -100,7 +103,8 @@ static byte_alphabet make_alphabet(void) {
     return a;
 }
 
-/* The bytes that a token of the vocabulary stands for: of one with other characters (<|a b|>), its own. */
+/* The bytes that a token of the vocabulary encodes. A token with characters outside the alphabet (<|a b|>) encodes its
+ * own text. */
 static int64_t bytes_of(const byte_alphabet *a, const char *token, size_t size, uint8_t *out) {
     const uint8_t *at = (const uint8_t *)token, *end = at + size;
     int64_t n = 0;
@@ -119,7 +123,7 @@ static int64_t bytes_of(const byte_alphabet *a, const char *token, size_t size, 
 
 static remat_status check_id(const reader *r, const json_t *id, const char *token) {
     REQUIRE(json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < MOST_TOKENS, IO,
-            "%s: the token '%.40s' has no number from 0 to %d: save it again", r->name, token, MOST_TOKENS - 1);
+            "%s: the number of token '%.40s' is not in 0 to %d: save the file again", r->name, token, MOST_TOKENS - 1);
     return REMAT_OK;
 }
 
@@ -129,11 +133,11 @@ static void make_room_for(const reader *r, int64_t number) {
 
 static const json_t *added_tokens(const reader *r) { return json_object_get(r->root, "added_tokens"); }
 
-/* Its text, which may hold zeros. */
+/* The text of an added token, which may contain zero bytes. */
 static const char *content_of(const json_t *added) { return json_string_value(json_object_get(added, "content")); }
 static size_t length_of(const json_t *added) { return json_string_length(json_object_get(added, "content")); }
 
-/* The number that the vocabulary has for it; NULL: none. Keys of JSON hold no zeros here. */
+/* The token's number in the vocabulary; NULL: none. Keys in the vocabulary contain no zero bytes. */
 static const json_t *known_number(const reader *r, const json_t *added) {
     const char *content = content_of(added);
     return strlen(content) == length_of(added) ? json_object_get(r->vocab, content) : NULL;
@@ -143,8 +147,8 @@ static bool same_content(const json_t *a, const json_t *b) {
     return length_of(a) == length_of(b) && !memcmp(content_of(a), content_of(b), length_of(a));
 }
 
-/* As `tokenizers` numbers them when it reads a file, whatever number that says: one that the vocabulary lacks comes behind it,
- * and behind the added tokens before. */
+/* Numbers added tokens as `tokenizers` does, which ignores the number in the file: a token that the vocabulary lacks
+ * gets the first number after the vocabulary and the earlier added tokens. */
 static int64_t number_added(const reader *r, size_t i) {
     const json_t *list = added_tokens(r), *added = json_array_get(list, i), *known = known_number(r, added);
     int64_t next = (int64_t)json_object_size(r->vocab);
@@ -156,7 +160,7 @@ static int64_t number_added(const reader *r, size_t i) {
     return next;
 }
 
-/* How many numbers there are, and bytes of all tokens at most. */
+/* Counts the token numbers, and bounds the bytes of all tokens. */
 static remat_status measure(reader *r, size_t *bytes) {
     const char *token;
     json_t *id;
@@ -170,14 +174,14 @@ static remat_status measure(reader *r, size_t *bytes) {
     REQUIRE(r->added_number, MEMORY, "no memory for %zu added tokens", json_array_size(added_tokens(r)));
     for (size_t i = 0; i < json_array_size(added_tokens(r)); i++) {
         const json_t *added = json_array_get(added_tokens(r), i);
-        REQUIRE(content_of(added) && length_of(added), IO, "%s has an added token without a text: save it again",
+        REQUIRE(content_of(added) && length_of(added), IO, "%s has an added token without text: save the file again",
                 r->name);
         TRY(check_id(r, json_object_get(added, "id"), content_of(added)));
         r->added_number[i] = number_added(r, i);
         make_room_for(r, r->added_number[i]);
         *bytes += length_of(added);
     }
-    REQUIRE(json_object_size(r->vocab) > 0, IO, "%s has an empty vocabulary: save it again", r->name);
+    REQUIRE(json_object_size(r->vocab) > 0, IO, "%s has an empty vocabulary: save the file again", r->name);
     return REMAT_OK;
 }
 
@@ -193,7 +197,7 @@ static remat_status make_room(reader *r) {
     return REMAT_OK;
 }
 
-/* Of a byte, the token that is it alone. */
+/* Finds the token of each single byte. */
 static void find_bytes(reader *r, const byte_alphabet *a) {
     for (int b = 0; b < 256; b++) {
         int c = a->character[b];
@@ -212,7 +216,7 @@ static remat_status read_vocabulary(reader *r) {
     TRY(make_room(r));
     json_object_foreach((json_t *)r->vocab, token, id) {
         rm_piece *piece = &t->piece[json_integer_value(id)];
-        REQUIRE(piece->at < 0, IO, "%s: two tokens have the number %lld: save it again", r->name,
+        REQUIRE(piece->at < 0, IO, "%s: two tokens have the number %lld: save the file again", r->name,
                 (long long)json_integer_value(id));
         *piece = (rm_piece){t->n_bytes, bytes_of(&alphabet, token, strlen(token), t->bytes + t->n_bytes)};
         t->n_bytes += piece->length;
@@ -233,7 +237,7 @@ static remat_status add_token(reader *r, const json_t *added, int64_t id) {
     size_t length = length_of(added);
     TRY(must_be_off(r, added, off));
     REQUIRE(known ? said == id : piece->at < 0, IO,
-            "%s: the added token '%.40s' has the number %lld, and the vocabulary says otherwise: save it again",
+            "%s: the added token '%.40s' has the number %lld, but another one in the vocabulary: save the file again",
             r->name, content, (long long)(known ? said : id));
     if (!known) {
         *piece = (rm_piece){t->n_bytes, (int64_t)length};
@@ -241,8 +245,8 @@ static remat_status add_token(reader *r, const json_t *added, int64_t id) {
         t->n_bytes += piece->length;
     }
     REQUIRE((size_t)piece->length == length && !memcmp(t->bytes + piece->at, content, length), INVALID,
-            "%s: the added token '%.40s' is also what the vocabulary calls other bytes: give it another text", r->name,
-            content);
+            "%s: the added token '%.40s' is also the name of other bytes in the vocabulary: give it another text",
+            r->name, content);
     int64_t at = t->n_added++;
     for (; at && t->piece[t->added[at - 1].id].length < piece->length; at--) t->added[at] = t->added[at - 1];
     t->begins_added[(uint8_t)*content] = true;
@@ -258,7 +262,7 @@ static remat_status read_added_tokens(reader *r) {
 
 /* ---- Merges ------------------------------------------------------------------------------------------------------- */
 
-/* The two of a merge, and what they become. */
+/* The two tokens of a merge and the merged token. */
 typedef struct {
     char part[3][LONGEST_TOKEN];
 } merge_text;
@@ -273,13 +277,13 @@ static bool join(const char *left, size_t left_length, const char *right, merge_
     return true;
 }
 
-/* Without zeros; NULL: it has some, or is no text. */
+/* NULL if the value is not a string or contains zero bytes. */
 static const char *plain_text(const json_t *value) {
     const char *text = json_string_value(value);
     return text && strlen(text) == json_string_length(value) ? text : NULL;
 }
 
-/* "Ġ t", or ["Ġ", "t"]. False: it is neither, or too long. */
+/* Reads "Ġ t" or ["Ġ", "t"]. False: malformed or too long. */
 static bool read_pair(const json_t *merge, merge_text *out) {
     if (json_is_string(merge)) {
         const char *text = plain_text(merge), *space = text ? strchr(text, ' ') : NULL;
@@ -292,12 +296,13 @@ static bool read_pair(const json_t *merge, merge_text *out) {
 static remat_status read_merge(reader *r, const json_t *merge, int32_t rank) {
     merge_text text;
     int32_t id[3];
-    REQUIRE(read_pair(merge, &text), IO, "%s: merge %d is not two tokens of together less than %d bytes: save it again",
-            r->name, rank, LONGEST_TOKEN);
+    REQUIRE(read_pair(merge, &text), IO,
+            "%s: merge %d is not two tokens of less than %d bytes together: save the file again", r->name, rank,
+            LONGEST_TOKEN);
     for (int i = 0; i < 3; i++) {
         const json_t *value = json_object_get(r->vocab, text.part[i]);
-        REQUIRE(value, IO, "%s: merge %d needs the token '%.40s', which the vocabulary lacks: save it again", r->name,
-                rank, text.part[i]);
+        REQUIRE(value, IO, "%s: merge %d needs the token '%.40s', which the vocabulary lacks: save the file again",
+                r->name, rank, text.part[i]);
         id[i] = (int32_t)json_integer_value(value);
     }
     rm_bpe_add(&r->out->bpe, (rm_bpe_merge){.left = id[0], .right = id[1], .rank = rank, .merged = id[2]});
@@ -318,10 +323,10 @@ static remat_status read_tables(reader *r) {
     const json_t *merges = json_object_get(r->model, "merges");
     TRY(check_parts(r));
     REQUIRE(json_is_object(r->vocab) && json_is_array(merges) && json_array_size(merges) < MOST_TOKENS, IO,
-            "%s has no vocabulary, or no list of merges: save it again", r->name);
+            "%s has no vocabulary or no list of merges: save the file again", r->name);
     for (size_t i = 0; i < json_array_size(added_tokens(r)); i++)
-        REQUIRE(json_is_object(json_array_get(added_tokens(r), i)), IO, "%s: added token %zu is none: save it again",
-                r->name, i);
+        REQUIRE(json_is_object(json_array_get(added_tokens(r), i)), IO,
+                "%s: added token %zu is not an object: save the file again", r->name, i);
     TRY(rm_bpe_create((int64_t)json_array_size(merges), &r->out->bpe));
     TRY(read_vocabulary(r));
     TRY(read_merges(r, merges));
@@ -332,7 +337,7 @@ remat_status rm_tokenizer_parse(const char *text, size_t size, const char *name,
     json_error_t error;
     *out = NULL;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    REQUIRE(root, IO, "%s is not JSON, in line %d: %s: save it again", name, error.line, error.text);
+    REQUIRE(root, IO, "%s is not valid JSON, in line %d: %s: save the file again", name, error.line, error.text);
     rm_tokenizer *t = rm_calloc(1, sizeof *t);
     reader r = {.name = name, .root = root, .out = t};
     remat_status status = t ? read_tables(&r) : rm_fail(REMAT_MEMORY, "no memory for the tokenizer %s", name);

@@ -22,8 +22,8 @@ static remat_status parse_word(const char *word, size_t length, rm_augment *out)
         bool crop = !strncmp(word, "crop:", 5) && word[5] >= '0' && word[5] <= '9';
         out->crop = crop ? strtoll(word + 5, &end, 10) : 0;
         REQUIRE(crop && end == word + length && out->crop >= 1 && out->crop <= 10000, INVALID,
-                "--augment: there is no '%.*s': give any of crop:PIXELS, flip and resized-crop, between commas",
-                (int)length, word);
+                "--augment: unknown '%.*s': give crop:PIXELS, flip or resized-crop, separated by commas", (int)length,
+                word);
     }
     return REMAT_OK;
 }
@@ -36,7 +36,7 @@ remat_status rm_augment_parse(const char *text, rm_augment *out) {
         at += length + (at[length] == ',');
     }
     REQUIRE(!(out->crop && out->resized_crop), INVALID,
-            "--augment: crop and resized-crop both say which part of an image is taken: give one of the two");
+            "--augment: crop and resized-crop cannot be combined: give one of the two");
     return REMAT_OK;
 }
 
@@ -53,14 +53,14 @@ static const char *parse_pair(const char *at, double *mean, double *deviation) {
 remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize *out) {
     int64_t n = 0;
     REQUIRE(channels >= 1 && channels <= RM_MOST_CHANNELS, INVALID,
-            "images of %lld channels: 1 to %d are read: is the axis of channels where --help says?",
+            "images have %lld channels, but only 1 to %d are supported: check the order of axes (--help)",
             (long long)channels, RM_MOST_CHANNELS);
     for (int64_t c = 0; c < channels; c++) out->mean[c] = 0, out->deviation[c] = 1;
     for (const char *at = given(text); *at; n++) {
         double mean = 0, deviation = 1;
         const char *next = parse_pair(at, &mean, &deviation);
         REQUIRE(next && n < channels, INVALID,
-                "--normalize=%.200s: give MEAN:STD, for all channels or for each of the %lld, between commas, e.g. "
+                "--normalize=%.200s is malformed: give one MEAN:STD, or %lld separated by commas, e.g. "
                 "0.5:0.25",
                 text, (long long)channels);
         out->mean[n] = (float)mean;
@@ -68,7 +68,7 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
         at = next;
     }
     REQUIRE(n <= 1 || n == channels, INVALID,
-            "--normalize has %lld pairs, and images have %lld channels: give one pair, or %lld", (long long)n,
+            "--normalize has %lld pairs, but images have %lld channels: give one pair, or %lld", (long long)n,
             (long long)channels, (long long)channels);
     for (int64_t c = 1; n == 1 && c < channels; c++) out->mean[c] = out->mean[0], out->deviation[c] = out->deviation[0];
     return REMAT_OK;
@@ -76,7 +76,7 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
 
 /* ---- Which part -------------------------------------------------------------------------------------------------- */
 
-/* torchvision's Resize and CenterCrop: the longer side is rounded down, the beginning of the middle to the nearest pixel. */
+/* torchvision's Resize and CenterCrop: rounds the longer side down, and the crop's position to the nearest pixel. */
 rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
     rm_transform f = {.rows = image_height, .columns = image_width, .height = height, .width = width};
     bool wide = image_width * height > image_height * width;
@@ -96,7 +96,7 @@ enum { NODE = 0xA06, CROP = 0, RESIZED = 1, TRIES = 10 }; /* of the random key *
 
 static int64_t below(uint32_t word, int64_t n) { return (int64_t)((uint64_t)word * (uint64_t)n >> 32); }
 
-/* Of the image, `height` by `width` pixels from there on, as if there were nothing around it. */
+/* Crops `height` x `width` pixels at (top,left); the filter does not read pixels outside. */
 static void take_box(rm_transform *f, int64_t top, int64_t left, int64_t height, int64_t width) {
     f->top = (double)(f->first_row = top);
     f->left = (double)(f->first_column = left);
@@ -104,7 +104,7 @@ static void take_box(rm_transform *f, int64_t top, int64_t left, int64_t height,
     f->box_width = (double)(f->columns = width);
 }
 
-/* torchvision's RandomResizedCrop: ten tries; else the middle, as much of it as has an allowed shape. */
+/* torchvision's RandomResizedCrop: ten tries, then the largest centre crop with an allowed aspect ratio. */
 static void draw_box(rm_transform *f, uint64_t seed, int64_t epoch, int64_t sample, int64_t H, int64_t W) {
     const double narrow = 3.0 / 4, wide = 4.0 / 3;
     for (uint32_t i = 0; i < TRIES; i++) {
@@ -136,7 +136,7 @@ rm_transform rm_transform_random(const rm_augment *augment, uint64_t seed, int64
 
 /* ---- The numbers ------------------------------------------------------------------------------------------------- */
 
-/* Where one output pixel looks: so many of the image's, each with a weight. */
+/* The pixels of the image that one output pixel averages, along one axis. */
 typedef struct {
     double centre, support;
     int64_t first, end;
@@ -154,7 +154,7 @@ static double weight_at(const window *w, int64_t i) {
     return fmax(0, 1 - fabs((double)i + 0.5 - w->centre) / w->support);
 }
 
-/* The image's columns, each as the mean of the rows of a window. */
+/* Averages the rows of a window, for each column of the image. */
 static void mix_rows(const rm_transform *f, const rm_array *image, int64_t c, const window *rows, float *line) {
     double all = 0;
     for (int64_t x = 0; x < f->columns; x++) line[x] = 0;

@@ -1,13 +1,12 @@
-/* transform.h: from an image to what a model reads: which part of it, at what size, turned round or not, and its numbers brought to
- * the scale that training wants.
+/* transform.h: converts an image to the model's input: crops, resizes, flips and normalises it.
  *
- *     evaluation    the shorter side becomes --image-size, and the middle is cut out; without it images stay as they are
- *     crop:P        P zeros on each side, and a part of the old size from anywhere in that: torchvision's RandomCrop(padding=P)
- *     flip          left and right exchanged, for one image in two
- *     resized-crop  a part of 8 to 100 % of the image, 3/4 to 4/3 as wide as it is high: torchvision's RandomResizedCrop
+ *     evaluation    the shorter side is resized to --image-size, then the centre is cropped; without the flag, images are unchanged
+ *     crop:P        pads each side with P zeros and crops a random part of the original size: torchvision's RandomCrop(padding=P)
+ *     flip          mirrors left and right, with probability 1/2
+ *     resized-crop  crops 8 to 100 % of the area at an aspect ratio of 3/4 to 4/3: torchvision's RandomResizedCrop
  *
- * Resizing is the triangle filter of Pillow's BILINEAR, widened where an image becomes smaller; it works on numbers, and does not
- * round to bytes. What is drawn is a function of (seed, epoch, sample) alone. */
+ * Resizing uses the triangle filter of Pillow's BILINEAR, widened when an image becomes smaller, without rounding to bytes. Random
+ * numbers are a function of (seed, epoch, sample). */
 #ifndef RM_TRANSFORM_H
 #define RM_TRANSFORM_H
 
@@ -18,32 +17,32 @@ typedef struct {
     int64_t crop;
     bool flip, resized_crop;
 } rm_augment;
-remat_status rm_augment_parse(const char *text, rm_augment *out); /* NULL, "none": nothing */
+remat_status rm_augment_parse(const char *text, rm_augment *out); /* NULL, "none": no augmentation */
 
 enum { RM_MOST_CHANNELS = 64 };
 
-/* --normalize=MEAN:STD, or one such for each channel, between commas; NULL, "none": as they are. */
+/* --normalize=MEAN:STD, or one pair per channel, separated by commas; NULL, "none": mean 0, deviation 1. */
 typedef struct {
     float mean[RM_MOST_CHANNELS], deviation[RM_MOST_CHANNELS];
 } rm_normalize;
 remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize *out);
 
-/* Output pixel (y,x) is the image around that point of the box, at the scale of box to output. */
+/* Output pixel (y,x) is the filtered image around the corresponding point of the box. */
 typedef struct {
     double top, left, box_height, box_width;        /* in the image's pixels */
-    int64_t first_row, rows, first_column, columns; /* of the image: what may be looked at */
+    int64_t first_row, rows, first_column, columns; /* the part of the image that the filter may read */
     int64_t height, width;                          /* of the output */
-    int64_t down, right;                            /* the output is moved so far, and zeros fill it up */
+    int64_t down, right;                            /* shift of the output; the gap is filled with zeros */
     bool flip;
 } rm_transform;
 
-/* Of an image of this size: without anything random. */
+/* The transform for evaluation, without randomness. */
 rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, int64_t height, int64_t width);
-/* ... and with it. */
+/* The transform for training. */
 rm_transform rm_transform_random(const rm_augment *augment, uint64_t seed, int64_t epoch, int64_t sample,
                                  int64_t image_height, int64_t image_width, int64_t height, int64_t width);
 
-/* out (channels,height,width) = (value / unit - mean) / deviation. `line` has room for as many floats as the image is wide. */
+/* out (channels,height,width) = (value / unit - mean) / deviation. `line` is scratch for one row of the image. */
 void rm_transform_apply(const rm_transform *transform, const rm_array *image, double unit,
                         const rm_normalize *normalize, float *line, float *out);
 

@@ -41,7 +41,7 @@ rm_char_kind rm_char_kind_of(uint32_t code) {
     return IS_IN(spaces, code) ? RM_CHAR_SPACE : RM_CHAR_OTHER;
 }
 
-/* Bytes of a character that begins so; 0: none does. */
+/* Length of a character by its first byte; 0: invalid. */
 static size_t utf8_length(uint8_t first) {
     if (first < 0x80) return 1;
     if (first < 0xC2 || first > 0xF4) return 0;

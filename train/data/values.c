@@ -1,4 +1,4 @@
-/* values.c: labels that are numbers. See labels.h. */
+/* values.c: reads labels that are numbers. See labels.h. */
 #include "train/data/labels.h"
 
 #include <float.h>
@@ -9,26 +9,25 @@ static remat_status take_shape(const rm_data_source *source, const rm_array *a, 
                                rm_labels *out) {
     const char *path = source->labels;
     REQUIRE(a->rank >= 1 && a->rank <= 3, IO,
-            "%s has %d dimensions; numbers to learn are [N] or [N,V], one answer a sample, or [N,T,V], one for each "
-            "timestep",
+            "%s has %d dimensions: give numbers as [N] or [N,V], one answer per sample, or [N,T,V], one per timestep",
             path, a->rank);
     REQUIRE(a->dim[0] == samples->count, INVALID,
-            "%s has numbers for %lld samples, and there are %lld: give the two files of one set", path,
-            (long long)a->dim[0], (long long)samples->count);
+            "%s has numbers for %lld samples, but there are %lld: give matching files", path, (long long)a->dim[0],
+            (long long)samples->count);
     bool known = source->values > 0;
     out->every_step = a->rank == 3 || (source->every_step && a->rank == 2);
     out->steps = out->every_step ? a->dim[1] : 1;
     out->width = out->every_step ? a->dim[2] : a->dim[1];
     REQUIRE(!out->every_step || out->steps == samples->most, INVALID,
-            "%s has answers for %lld timesteps, and samples have %lld: give one for each", path, (long long)out->steps,
-            (long long)samples->most);
+            "%s has answers for %lld timesteps, but samples have %lld: give one per timestep", path,
+            (long long)out->steps, (long long)samples->most);
     REQUIRE(out->every_step == source->every_step || (!known && out->every_step), INVALID,
-            "%s has one answer a %s, and the model gives one a %s: give labels as it was trained on, or "
+            "%s has one answer per %s, but the model has one output per %s: give labels like those of the training, or "
             "change --every-step",
             path, out->every_step ? "timestep" : "sample", source->every_step ? "timestep" : "sample");
     REQUIRE(!known || out->width == source->values, INVALID,
-            "%s has %lld numbers an answer, and the model gives %lld: give labels as it was trained on, or another "
-            "--values",
+            "%s has %lld numbers per answer, but the model has %lld outputs: give labels like those of the training, "
+            "or change --values",
             path, (long long)out->width, (long long)source->values);
     return REMAT_OK;
 }
@@ -41,15 +40,15 @@ static const char *place(const rm_labels *of, int64_t sample, int64_t t, int64_t
     return text;
 }
 
-/* One number that is none spoils every weight. */
+/* A single NaN or infinity ruins all weights. */
 static remat_status check_number(const rm_data_source *source, const rm_labels *of, double value, int64_t i, int64_t t,
                                  int64_t v) {
     char text[PLACE_BYTES];
     REQUIRE(fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
-            "%s: %s is %g; only numbers can be learnt or judged by: put one there, or leave the sample out%s",
-            source->labels, place(of, i, t, v, text), value, isnan(value) ? ", or let it through by --allow-nan" : "");
+            "%s: %s is %g: replace it by a finite number, or remove the sample%s", source->labels,
+            place(of, i, t, v, text), value, isnan(value) ? ", or allow NaN with --allow-nan" : "");
     REQUIRE(!source->yes_or_no || !(value < 0 || value > 1), INVALID,
-            "%s: %s is %g; --loss=bce judges labels from 0 to 1", source->labels, place(of, i, t, v, text), value);
+            "%s: %s is %g: --loss=bce needs labels from 0 to 1", source->labels, place(of, i, t, v, text), value);
     return REMAT_OK;
 }
 

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* The characters of one kind that text[0..size) begins with: their bytes, and those of the last. */
+/* Bytes of the run of characters of this kind at the start of text[0..size); *last: bytes of the run's last
+ * character. */
 static size_t run_of(rm_char_kind kind, const uint8_t *text, size_t size, size_t *last) {
     size_t at = 0, length;
     *last = 0;
@@ -16,7 +17,7 @@ static size_t run_of(rm_char_kind kind, const uint8_t *text, size_t size, size_t
     return at;
 }
 
-/* 's, 'll and the like; 0: it is none. */
+/* Bytes of a contraction such as 's or 'll; 0: none. */
 static size_t contraction(const uint8_t *text, size_t size) {
     static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     if (*text != '\'') return 0;
@@ -32,6 +33,6 @@ size_t rm_word_length(const uint8_t *text, size_t size) {
     if ((length = contraction(text, size))) return length;
     rm_char_kind kind = rm_char_kind_of(rm_utf8_first(text + space, size - space, &length));
     if (kind != RM_CHAR_SPACE) return space + run_of(kind, text + space, size - space, &last);
-    length = run_of(kind, text, size, &last); /* the last of several spaces belongs to what follows */
+    length = run_of(kind, text, size, &last); /* the last of several spaces belongs to the next word */
     return length == size || length == last ? length : length - last;
 }

@@ -1,15 +1,15 @@
-/* words.h: where GPT-2's pre-tokenizer cuts a text into words, which no token reaches across. Its regular expression is
+/* words.h: splits a text into words like GPT-2's pre-tokenizer; no token crosses a word boundary. The regular expression is
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * so a word takes the one space before it along: "It's  12 o'clock" is It 's _ _12 _o ' clock, where _ is a space. */
+ * so a word includes one space before it: "It's  12 o'clock" becomes It 's _ _12 _o ' clock, where _ is a space. */
 #ifndef RM_WORDS_H
 #define RM_WORDS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the word that text[0..size) begins with, size > 0. What comes later decides nothing but where spaces are cut. */
+/* Bytes of the word that text[0..size) begins with, size > 0. The text after the word matters only if the word is white space. */
 size_t rm_word_length(const uint8_t *text, size_t size);
 
 #endif

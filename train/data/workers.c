@@ -9,12 +9,12 @@
 #include <string.h>
 
 struct rm_workers {
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all members below */
     pthread_cond_t work, done;
     rm_workers_job *job;
     void *context;
-    int64_t count, next, busy; /* items; the next to be begun; those under way */
-    int64_t failed;            /* the first item that failed; count: none */
+    int64_t count, next, busy; /* items; the next item to start; running items */
+    int64_t failed;            /* the lowest failed item; count: none */
     remat_status status;
     char sentence[1024];
     bool ends;
@@ -29,7 +29,7 @@ static void note_failure(rm_workers *workers, int64_t item, remat_status status)
     snprintf(workers->sentence, sizeof workers->sentence, "%s", remat_last_error());
 }
 
-/* With the lock, but while it works. */
+/* Called with the lock; releases it while the job runs. */
 static void do_item(rm_workers *workers) {
     int64_t item = workers->next++;
     workers->busy++;
@@ -54,7 +54,7 @@ static void *work(void *context) {
     return NULL;
 }
 
-/* Signals are the main thread's. */
+/* Blocks all signals, because the main thread handles them. */
 static int start_threads(rm_workers *workers, int64_t threads) {
     sigset_t all, before;
     int error = 0;
@@ -79,7 +79,7 @@ remat_status rm_workers_create(int64_t threads, rm_workers **out) {
     if (!error) return REMAT_OK;
     rm_workers_free(workers);
     *out = NULL;
-    FAIL(MEMORY, "no more threads for --loader-threads=%lld: %s: make it smaller", (long long)threads, strerror(error));
+    FAIL(MEMORY, "cannot create threads for --loader-threads=%lld: %s: reduce it", (long long)threads, strerror(error));
 }
 
 void rm_workers_start(rm_workers *workers, rm_workers_job *job, void *context, int64_t count) {
@@ -106,7 +106,7 @@ remat_status rm_workers_wait(rm_workers *workers) {
 
 void rm_workers_free(rm_workers *workers) {
     if (!workers) return;
-    wait_until_done(workers); /* whatever failed, nobody asks any more */
+    wait_until_done(workers); /* ignores failures */
     pthread_mutex_lock(&workers->lock);
     workers->ends = true;
     pthread_cond_broadcast(&workers->work);
