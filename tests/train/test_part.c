@@ -109,6 +109,8 @@ START_TEST(resumed_run_keeps_its_split) {
     ck_runs("train --resume=%s --steps=6", in_scratch("s"));
     ck_says_all(program_output, "eval|2 samples");
     ck_refuses(2, "--eval-split=0.5", "train --resume=%s --steps=8 --eval-split=0.5", in_scratch("s"));
+    ck_runs(RUN "--data=%s --labels=%s --save=%s", in_scratch("x"), in_scratch("y"), in_scratch("whole"));
+    ck_refuses(2, "--eval-split=0.5", "train --resume=%s --steps=8 --eval-split=0.5", in_scratch("whole"));
 }
 END_TEST
 

@@ -191,7 +191,7 @@ static void print_share(const rm_options *o, uint64_t held) {
     if (!budget || o->json || o->pareto || o->steps_text || o->problem) return;
     printf("\n%s: %s, of which the program holds %s for its data%s\n",
            o->session.memory_budget ? "--memory-budget" : "--assume-memory is the budget", rm_bytes_text(budget, all),
-           rm_bytes_text(held, data), o->eval_every || o->held_out.data || o->held_out.split ? " and evaluation" : "");
+           rm_bytes_text(held, data), o->eval_every || o->held_out.data || rm_setup_splits(o) ? " and evaluation" : "");
 }
 
 /* What of the plan is there because of other ranks. */

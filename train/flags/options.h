@@ -36,7 +36,7 @@ typedef struct {
 /* Of a run that trains, the data that it is evaluated on. */
 typedef struct {
     const char *data, *labels, *lengths;
-    const char *split; /* instead: a share of the data (data/part.h) */
+    const char *split; /* instead: a share of the data (data/part.h), or "none" */
 } rm_held_out_flags;
 
 /* The flags, in the structs of those who read them: a line of the table names a member there. What follows from several flags, or

@@ -260,13 +260,13 @@ static remat_status check_shards(const rm_options *o) {
 
 /* What would be written or found is nothing that was computed. `plan` takes the flags of any run. --resume saves by itself. */
 static remat_status check_null(const rm_options *o, rm_command command) {
-    const char *flag = o->save && !said(o, "save") ? "resume"
-                       : o->save                   ? "save"
-                       : o->dump_grads             ? "dump-grads"
-                       : o->held_out.data          ? "eval-data"
-                       : o->held_out.split         ? "eval-split"
-                       : o->eval_every             ? "eval-every"
-                                                   : NULL;
+    const char *flag = o->save && !said(o, "save")      ? "resume"
+                       : o->save                        ? "save"
+                       : o->dump_grads                  ? "dump-grads"
+                       : o->held_out.data               ? "eval-data"
+                       : !is(o->held_out.split, "none") ? "eval-split"
+                       : o->eval_every                  ? "eval-every"
+                                                        : NULL;
     if (!is(o->session.device, "null")) return REMAT_OK;
     REQUIRE(command != RM_EVAL, INVALID,
             "--device=null does not compute anything, so there is no loss to report: use --device=cpu");

@@ -143,7 +143,7 @@ const rm_option rm_option_table[] = {
         .needs = "task:every-step; model:states"),
     IN("eval-data", held_out.data, FIT, RM_REMEMBERED, "FILE", "data for evaluations",
         .needs = "task:eval-data (the others generate theirs: --eval-every=N evaluates)"),
-    TXT("eval-split", held_out.split, FIT, RM_OF_RUN, "X[:random]", "share of --data to evaluate on instead of training on it, instead of --eval-data: 0.1 for the last tenth of the samples, 0.1:random for a tenth drawn by --seed",
+    DEF("eval-split", held_out.split, FIT, RM_OF_RUN, "none", "X[:random]", "share of --data to evaluate on instead of training on it, instead of --eval-data: 0.1 for the last tenth of the samples, 0.1:random for a tenth drawn by --seed",
         .needs = "task:eval-data (the others generate theirs: --eval-every=N evaluates); data"),
     IN("eval-labels", held_out.labels, FIT, RM_REMEMBERED, "FILE", "labels of --eval-data",
         .needs = "task:eval-labels; eval-data"),

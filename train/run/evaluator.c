@@ -98,7 +98,7 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
                                rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
     spec.window = 0; /* a forward pass needs no truncation */
-    bool named = o->held_out.data || o->held_out.split;
+    bool named = o->held_out.data || rm_setup_splits(o);
     if (!o->eval_every && !named) return REMAT_OK;
     REQUIRE(named || rm_setup_generates(o), INVALID,
             "--eval-every needs something to evaluate on: say --eval-data=FILE, or --eval-split=0.1 for a tenth of "

@@ -79,8 +79,10 @@ static uint64_t readable_bytes(const rm_options *o) {
     return budget > RM_UNPACKED_BYTES ? budget : 0;
 }
 
+bool rm_setup_splits(const rm_options *o) { return strcmp(o->held_out.split, "none") != 0; }
+
 static void hold_out(const rm_options *o, rm_data_source *source) {
-    if (!o->held_out.split) {
+    if (!rm_setup_splits(o)) {
         source->data = o->held_out.data;
         source->labels = o->held_out.labels;
         source->lengths = o->held_out.lengths;
@@ -121,7 +123,7 @@ static remat_status take_part(const rm_options *o, bool held_out, rm_dataset **d
 remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
     rm_data_source source = rm_setup_source(o, held_out);
     TRY(rm_task_open(o->task, &source, out));
-    return o->held_out.split ? take_part(o, held_out, out) : REMAT_OK;
+    return rm_setup_splits(o) ? take_part(o, held_out, out) : REMAT_OK;
 }
 
 bool rm_setup_windows_fit(const rm_options *o) {

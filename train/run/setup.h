@@ -18,6 +18,7 @@ remat_status rm_setup_init(rm_options *options);
 /* What the flags say of the data, and opens those: the training data, or held_out: --eval-data, the share
  * of --eval-split, or other samples of a generated task. */
 rm_data_source rm_setup_source(const rm_options *options, bool held_out);
+bool rm_setup_splits(const rm_options *options);    /* --eval-split divides the data */
 bool rm_setup_generates(const rm_options *options); /* the task makes its own data */
 remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_dataset **out);
 
