@@ -96,7 +96,7 @@ static rm_eval_event evaluate(const char *flags, int64_t batch, int size, int64_
     for (int64_t i = 0; i < samples; i++) ck_assert_int_eq(asked[i], 1);
     for (int r = 0; r < size; r++) {
         ck_assert_int_eq(m[r].status, REMAT_OK);
-        ck_assert(m[r].event.loss == m[0].event.loss && m[r].event.accuracy == m[0].event.accuracy);
+        ck_assert(!memcmp(m[r].event.score, m[0].event.score, sizeof m[0].event.score));
         ck_assert_int_eq(m[r].event.samples, samples);
         close_member(&m[r]);
     }
@@ -105,12 +105,12 @@ static rm_eval_event evaluate(const char *flags, int64_t batch, int size, int64_
 
 static void same_for_any_ranks(const char *flags, int64_t batch, int64_t samples) {
     rm_eval_event alone = evaluate(flags, batch, 1, samples);
-    ck_assert(alone.loss > 0.1 && alone.loss < 10);
+    ck_assert(alone.score[RM_LOSS] > 0.1 && alone.score[RM_LOSS] < 10);
     for (int size = 2; size <= MOST; size++) {
         rm_eval_event shared = evaluate(flags, batch, size, samples);
-        ck_assert_msg(!memcmp(&shared.loss, &alone.loss, sizeof alone.loss), "%d ranks: %.17g, one: %.17g", size,
-                      shared.loss, alone.loss);
-        ck_assert(shared.accuracy == alone.accuracy);
+        ck_assert_msg(!memcmp(&shared.score[RM_LOSS], &alone.score[RM_LOSS], sizeof alone.score[RM_LOSS]),
+                      "%d ranks: %.17g, one: %.17g", size, shared.score[RM_LOSS], alone.score[RM_LOSS]);
+        ck_assert(!memcmp(shared.score, alone.score, sizeof alone.score));
     }
 }
 
@@ -127,10 +127,10 @@ END_TEST
 START_TEST(many_batches_are_summed) {
     rm_eval_event one = evaluate(COPY "--samples=2051", 1, 1, 2051),
                   three = evaluate(COPY "--samples=2051", 1, 3, 2051);
-    ck_assert(!memcmp(&one.loss, &three.loss, sizeof one.loss));
+    ck_assert(!memcmp(&one.score[RM_LOSS], &three.score[RM_LOSS], sizeof one.score[RM_LOSS]));
     rm_eval_event tens =
         evaluate(COPY "--samples=2051", 10, 2, 2051); /* other batches: the same mean, different last bits */
-    ck_assert(fabs(tens.loss - one.loss) < 1e-6);
+    ck_assert(fabs(tens.score[RM_LOSS] - one.score[RM_LOSS]) < 1e-6);
 }
 END_TEST
 
@@ -145,8 +145,8 @@ START_TEST(accuracy_counts_each_sample_once) {
              make_file("images", images, sizeof images), make_file("labels", labels, sizeof labels));
     same_for_any_ranks(flags, 0, N);
     rm_eval_event event = evaluate(flags, 0, 3, N);
-    double right = event.accuracy * N;
-    ck_assert(event.accuracy > 0 && event.accuracy < 1 && fabs(right - round(right)) < 1e-9);
+    double right = event.score[RM_ACCURACY] * N;
+    ck_assert(event.score[RM_ACCURACY] > 0 && event.score[RM_ACCURACY] < 1 && fabs(right - round(right)) < 1e-9);
 }
 END_TEST
 
@@ -172,9 +172,9 @@ START_TEST(s5_counts_every_timestep) {
         for (int t = 0; t < T; t++) none += y[t] == 0;
     }
     ck_assert_int_gt(none, 0);
-    ck_assert_msg(fabs(m.event.accuracy - (double)none / (N * T)) < 1e-12, "%g, not %d of %d", m.event.accuracy, none,
-                  N * T);
-    ck_assert_double_eq_tol(m.event.loss, log(120), 1e-6);
+    ck_assert_msg(fabs(m.event.score[RM_ACCURACY] - (double)none / (N * T)) < 1e-12, "%g, not %d of %d",
+                  m.event.score[RM_ACCURACY], none, N * T);
+    ck_assert_double_eq_tol(m.event.score[RM_LOSS], log(120), 1e-6);
     pthread_barrier_destroy(&meeting.barrier);
     close_member(&m);
     same_for_any_ranks("--task=s5 --seq-len=9 --hidden=5 --layers=1 --threads=1 --samples=37", 5, 37);

@@ -146,7 +146,7 @@ START_TEST(evaluations_are_appended) {
     const char *path = make_file("e.jsonl", "{\"event\":\"eval\",\"step\":9}\n{\"event\":", 35);
     for (int i = 0; i < 2; i++) {
         ck_ok(rm_metrics_open(path, &evaluation, &metrics));
-        ck_ok(rm_metrics_eval(&metrics, &(rm_eval_event){.step = 9, .samples = 1, .loss = 2}));
+        ck_ok(rm_metrics_eval(&metrics, &(rm_eval_event){.step = 9, .samples = 1}));
         ck_ok(rm_metrics_close(&metrics));
         need_events(path, 2 + i);
     }

@@ -86,9 +86,8 @@ START_TEST(records_are_read_back) {
     const rm_step_event step = {
         .step = 300, .computed = true, .loss = 1.25, .grad_norm = 3, .lr = 0.5, .tokens_per_s = 7e6};
     const rm_eval_event eval = {.step = 300,
-                                .loss = 2.5,
-                                .score = {{"accuracy", "%g", 0.75, true}, {"perplexity", "%g", 9, false}},
-                                .scores = 2};
+                                .has = {[RM_LOSS] = true, [RM_ACCURACY] = true, [RM_PERPLEXITY] = true},
+                                .score = {[RM_LOSS] = 2.5, [RM_ACCURACY] = 0.75, [RM_PERPLEXITY] = 9}};
     size_t at = 0, bytes;
     ck_assert_uint_eq(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); /* a known value */
     ck_ok(rm_tensorboard_open(in_scratch("a/b"), &run, &board));

@@ -11,6 +11,14 @@
 
 #include "tests/train/train_test.h"
 
+/* After step `step`, with this loss and, above -1, this accuracy. */
+static bool see_one(rm_watch *w, const rm_options *o, int64_t step, double loss, double accuracy, bool decays) {
+    rm_eval_event event = {.step = step, .has = {[RM_LOSS] = true, [RM_ACCURACY] = accuracy > -1}};
+    event.score[RM_LOSS] = loss;
+    event.score[RM_ACCURACY] = accuracy;
+    return rm_watch_see(w, o, &event, decays);
+}
+
 static rm_options watched(int64_t patience, double threshold, int64_t early_stop) {
     return (rm_options){.keep_best = "none",
                         .rate.schedule = RM_LR_PLATEAU,
@@ -47,7 +55,7 @@ START_TEST(plateau_matches_pytorch) {
     rm_watch w = {0};
     rm_learning_rate c = {.schedule = RM_LR_PLATEAU, .lr = 0.3, .gamma = 0.3, .end_lr = 0.01, .steps = 99};
     for (size_t i = 0; i < sizeof loss / sizeof *loss; i++) {
-        rm_watch_see(&w, &o, loss[i], true);
+        see_one(&w, &o, i + 1, loss[i], -1, true);
         c.reductions = w.reductions;
         double got = rm_learning_rate_at(&c, (int64_t)i + 1);
         ck_assert_msg(fabs(got - rate[i]) <= 1e-15, "evaluation %zu: %.17g, not %.17g", i, got, rate[i]);
@@ -55,12 +63,28 @@ START_TEST(plateau_matches_pytorch) {
 }
 END_TEST
 
+/* torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", factor=0.5, patience=1, threshold=0.01) */
+START_TEST(plateau_of_accuracy_matches_pytorch) {
+    static const double accuracy[] = {0.5, 0.504, 0.506, 0.506, 0.5, 0.52, 0.52, 0.51, 0.9, 0.9};
+    static const double rate[] = {1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25};
+    rm_options o = watched(1, 0.01, 0);
+    rm_watch w = {0};
+    o.metric = RM_ACCURACY;
+    for (size_t i = 0; i < sizeof accuracy / sizeof *accuracy; i++) {
+        see_one(&w, &o, (int64_t)i + 1, 1, accuracy[i], true);
+        rm_learning_rate c = {
+            .schedule = RM_LR_PLATEAU, .lr = 1, .gamma = 0.5, .steps = 99, .reductions = w.reductions};
+        ck_assert_double_eq(rm_learning_rate_at(&c, 1), rate[i]);
+    }
+}
+END_TEST
+
 START_TEST(warm_up_does_not_count_as_plateau) {
     rm_options o = watched(0, 0, 0);
     rm_watch w = {0};
-    for (int i = 0; i < 5; i++) ck_assert(!rm_watch_see(&w, &o, 1, false));
-    ck_assert(!rm_watch_see(&w, &o, 1, true)); /* the first counting evaluation is the best */
-    ck_assert(rm_watch_see(&w, &o, 1, true) && w.reductions == 1);
+    for (int i = 1; i < 6; i++) ck_assert(!see_one(&w, &o, i, 1, -1, false));
+    ck_assert(!see_one(&w, &o, 6, 1, -1, true)); /* the first counting evaluation is the best */
+    ck_assert(see_one(&w, &o, 7, 1, -1, true) && w.reductions == 1);
 }
 END_TEST
 
@@ -70,7 +94,7 @@ START_TEST(early_stop_counts_evaluations_without_improvement) {
     rm_watch w = {0};
     for (int i = 0; i < 8; i++) {
         ck_assert(!rm_watch_ends(&w, &o));
-        rm_watch_see(&w, &o, loss[i], true);
+        see_one(&w, &o, i + 1, loss[i], -1, true);
     }
     ck_assert(rm_watch_ends(&w, &o));
     o.early_stop = 4;
@@ -80,11 +104,7 @@ END_TEST
 
 static rm_watch see(const rm_options *o, const double *loss, const double *accuracy, int n) {
     rm_watch w = {0};
-    for (int i = 0; i < n; i++) {
-        rm_watch_see(&w, o, loss[i], true);
-        bool best = rm_watch_rank(&w, o, 10 * (i + 1), accuracy[i]);
-        ck_assert(best == (rm_watch_best_step(&w, o) == 10 * (i + 1)));
-    }
+    for (int i = 0; i < n; i++) { see_one(&w, o, 10 * (i + 1), loss[i], accuracy[i], true); }
     return w;
 }
 
@@ -101,7 +121,7 @@ START_TEST(best_evaluation_is_known_by_its_step) {
     o.keep_best = "accuracy";
     w = see(&o, loss, accuracy, 6);
     ck_assert_int_eq(rm_watch_best_step(&w, &o), 40);
-    ck_assert(w.best == 1.5 && w.best_step == 30 && w.best_accuracy == 0.6);
+    ck_assert(w.by[RM_LOSS].best == 1.5 && w.by[RM_LOSS].step == 30 && w.by[RM_ACCURACY].best == 0.6);
 }
 END_TEST
 
@@ -126,12 +146,14 @@ START_TEST(saved_counts_are_read) {
     ck_assert(!p.watch.seen);
     ck_ok(parse(", \"watch\": {\"since\": 2, \"plateau_since\": 1, \"reductions\": 3, \"best\": 0.1}", &p));
     ck_assert(p.watch.seen && p.watch.since == 2 && p.watch.plateau_since == 1 && p.watch.reductions == 3);
-    ck_assert(p.watch.best == 0.1 && isinf(p.watch.plateau_best));
-    ck_assert(p.watch.best_step == 0 && p.watch.best_accuracy == -1 && p.watch.best_accuracy_step == 0);
+    ck_assert(p.watch.by[RM_LOSS].best == 0.1 && isnan(p.watch.plateau_best));
+    ck_assert(p.watch.by[RM_LOSS].step == 0 && isnan(p.watch.by[RM_ACCURACY].best) &&
+              p.watch.by[RM_ACCURACY].step == 0);
     ck_ok(parse(", \"watch\": {\"since\": 2, \"plateau_since\": 1, \"reductions\": 3, \"best\": 0.1, \"best_step\": 7, "
                 "\"best_accuracy\": 0.5, \"best_accuracy_step\": 9}",
                 &p));
-    ck_assert(p.watch.best_step == 7 && p.watch.best_accuracy == 0.5 && p.watch.best_accuracy_step == 9);
+    ck_assert(p.watch.by[RM_LOSS].step == 7 && p.watch.by[RM_ACCURACY].best == 0.5 &&
+              p.watch.by[RM_ACCURACY].step == 9);
 }
 END_TEST
 
@@ -185,6 +207,18 @@ START_TEST(early_stop_saves_the_run) {
     ck_says_all(program_output, "early stop|step 9");
     ck_runs("train --resume=%s --early-stop=3", in_scratch("st"));
     ck_says_all(program_output, "done|step 12");
+}
+END_TEST
+
+/* Accuracy stands still at a learning rate of 0; perplexity is not among what a task with generated numbers is judged by. */
+START_TEST(early_stop_judges_by_metric) {
+    ck_runs("train --task=s5 --samples=40 --hidden=8 --layers=1 --batch=4 --threads=1 --eval-every=2 --lr=0 "
+            "--early-stop=2 --metric=accuracy --keep-best=top5_accuracy --steps=100 --save=%s",
+            in_scratch("st"));
+    ck_says_all(program_output, "early stop|step 6|better accuracy");
+    ck_says_all(program_output, "best evaluation|step 2");
+    ck_refuses(2, "--metric=label_error_rate|s5|accuracy",
+               "train --task=s5 --eval-every=2 --early-stop=2 --metric=label_error_rate");
 }
 END_TEST
 
@@ -443,7 +477,7 @@ END_TEST
 START_TEST(keep_best_needs_evaluations) {
     ck_refuses(2, "--keep-best|--eval-every=0", "train --task=copy --keep-best=loss --save=%s", in_scratch("st"));
     ck_refuses(2, "--keep-best|--save", "train --task=copy --keep-best=loss --eval-every=2");
-    ck_refuses(2, "--keep-best=accuracy|--task=copy",
+    ck_refuses(2, "--keep-best=accuracy|--task=copy|loss",
                "train --task=copy --keep-best=accuracy --eval-every=2 "
                "--save=%s",
                in_scratch("st"));
@@ -494,6 +528,7 @@ END_TEST
 static const char *const refused[][2] = {
     {"--early-stop has no effect with --eval-every=0", "--early-stop=3"},
     {"--lr-schedule=plateau|--eval-every", "--lr-schedule=plateau"},
+    {"--metric=perplexity|--early-stop", "--metric=perplexity --eval-every=1"},
     {"--patience has no effect with --lr-schedule=constant", "--patience=3"},
     {"--decay-steps=N", "--lr-schedule=restarts"},
     {"--pct-start", "--lr-schedule=one-cycle --warmup-steps=3"},
@@ -509,12 +544,14 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("watch");
     tcase_add_test(tests, plateau_matches_pytorch);
+    tcase_add_test(tests, plateau_of_accuracy_matches_pytorch);
     tcase_add_test(tests, warm_up_does_not_count_as_plateau);
     tcase_add_test(tests, early_stop_counts_evaluations_without_improvement);
     tcase_add_test(tests, saved_counts_are_read);
     tcase_add_loop_test(tests, invalid_counts_are_refused, 0, sizeof damaged / sizeof *damaged);
     tcase_add_test(tests, plateau_is_resumed);
     tcase_add_test(tests, early_stop_saves_the_run);
+    tcase_add_test(tests, early_stop_judges_by_metric);
     tcase_add_test(tests, stopped_runs_miss_no_evaluation);
     tcase_add_test(tests, stopped_runs_miss_no_final_evaluation);
     tcase_add_test(tests, interruption_does_not_change_early_stop);

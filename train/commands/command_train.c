@@ -232,18 +232,19 @@ static remat_status evaluate(rm_trainer *t) {
     do_without(t, "TensorBoard's file", rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
     if (!is_due(t)) return REMAT_OK; /* the run's last, which one that goes on would not have had */
-    if (rm_watch_see(&t->watch, t->options, event.loss, t->step >= t->rate.warmup_steps))
+    if (rm_watch_see(&t->watch, t->options, &event, t->step >= t->rate.warmup_steps))
         rm_progress_say(&t->progress, "learning rate: reduced, as evaluations no longer improve (%lld times now)",
                         (long long)t->watch.reductions);
-    t->is_best = rm_watch_rank(&t->watch, t->options, t->step, event.accuracy);
+    t->is_best = rm_watch_best_step(&t->watch, t->options) == t->step;
     return REMAT_OK;
 }
 
 /* What was resumed may have come to its end, too. */
 static void stop_early(rm_trainer *t) {
     if (!rm_watch_ends(&t->watch, t->options) || t->step >= t->last_step) return;
-    rm_progress_say(&t->progress, "early stop after step %lld: %lld evaluation%s without a better loss than %.9g",
-                    (long long)t->step, (long long)t->watch.since, t->watch.since == 1 ? "" : "s", t->watch.best);
+    rm_progress_say(&t->progress, "early stop after step %lld: %lld evaluation%s without a better %s than %.9g",
+                    (long long)t->step, (long long)t->watch.since, t->watch.since == 1 ? "" : "s",
+                    rm_scores[t->options->metric].name, t->watch.by[t->options->metric].best);
     t->last_step = t->step;
 }
 

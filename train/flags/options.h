@@ -13,6 +13,7 @@
 #include "dist/large_batch/learning_rate.h"
 #include "train/data/loader.h"
 #include "train/models/model.h"
+#include "train/report/scores.h"
 
 #include <stdio.h>
 
@@ -57,6 +58,7 @@ typedef struct {
     double ema;
     /* NULL in preset (presets.h), milestones: not given. */
     const char *preset, *milestones;
+    rm_score_name metric; /* that early stop and plateau judge by */
     int64_t patience;
     double warmup_epochs, threshold;
     /* Ranks. -1 in world_size, rank, local_rank: not given; world_size is how many there are once they have met (ranks.h). */

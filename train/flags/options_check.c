@@ -304,6 +304,14 @@ static remat_status check_preset(const rm_options *o) {
     return REMAT_OK;
 }
 
+/* --keep-best names its metric itself. */
+static remat_status check_metric(const rm_options *o) {
+    bool judges = o->early_stop || o->rate.schedule == RM_LR_PLATEAU;
+    REQUIRE(!said(o, "metric") || o->metric == RM_LOSS || judges, INVALID,
+            "--metric=%s has no effect: it needs --early-stop=N or --lr-schedule=plateau", rm_scores[o->metric].name);
+    return REMAT_OK;
+}
+
 /* Pairs are read or made; what makes them may have been said long ago, and a state remembers it. */
 static remat_status check_pairs(const rm_options *o) {
     if (!rm_task_find(o->task)->pairs) return REMAT_OK;
@@ -400,8 +408,6 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     REQUIRE(!o->data.lengths || !o->held_out.data || o->held_out.lengths, INVALID,
             "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
             "--eval-lengths=FILE");
-    REQUIRE(!is(o->keep_best, "accuracy") || task->accuracy, INVALID,
-            "--keep-best=accuracy: --task=%s has none; say --keep-best=loss", o->task);
     TRY(check_exclusive(o));
     TRY(check_demands(o));
     TRY(check_tied_head(o));
@@ -410,6 +416,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_shards(o));
     TRY(check_windows(o));
     TRY(check_pairs(o));
+    TRY(check_metric(o));
     TRY(check_preset(o));
     TRY(check_null(o, command));
     TRY(check_effects(o, command));

@@ -67,6 +67,16 @@ static const char strategy_names[] =
     ;
 #undef STRATEGY
 
+/* "|loss|accuracy" and "none|loss|accuracy" */
+#define SCORE(ENUM, NAME, TEXT, SHARE, GROWS) "|" NAME
+static const char score_names[] =
+#include "train/report/scores.def"
+    ;
+static const char keep_best_names[] = "none"
+#include "train/report/scores.def"
+    ;
+#undef SCORE
+
 /* "|lm|classify" and "; lm: next byte of a text; classify: ..." */
 #define TASK(name, help) "|" #name
 static const char task_names[] =
@@ -303,7 +313,7 @@ const rm_option rm_option_table[] = {
         .needs = "save|resume", .needs_always = true),
     INT("keep", keep, RM_TRAIN, RM_REMEMBERED, "2", 0, 1e9, "number of newest training states to keep; 0: all",
         .needs = "save|resume", .needs_always = true),
-    ONE("keep-best", keep_best, RM_TRAIN, RM_REMEMBERED, "none", "none|loss|accuracy", "also save after the best evaluation of --eval-every, and link the state as DIR/best",
+    ONE("keep-best", keep_best, RM_TRAIN, RM_REMEMBERED, "none", keep_best_names, "also save after the best evaluation of --eval-every by this metric, and link the state as DIR/best",
         .needs = "save|resume; eval-every>0"),
     IN("resume", resume, WEIGHTS, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
@@ -317,7 +327,9 @@ const rm_option rm_option_table[] = {
     OUT("out", out, RM_PREDICT, RM_FORGOTTEN, "FILE", "file of predictions, one row for each sample, as .npy (float32) or .csv [-: CSV on standard output]"),
     OUT("dump-grads", dump_grads, RM_TRAIN, RM_FORGOTTEN, "FILE", ".safetensors file for the gradients of the first step, before clipping"),
     INT("eval-every", eval_every, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "steps between evaluations; 0 means only at the end, with --eval-data or --eval-split"),
-    INT("early-stop", early_stop, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "evaluations without a better loss after which to stop; 0: never",
+    INT("early-stop", early_stop, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "evaluations without a better --metric after which to stop; 0: never",
+        .needs = "eval-every>0"),
+    ONE("metric", metric, FIT, RM_OF_RUN, "loss", score_names + 1, "metric of evaluations that --early-stop and --lr-schedule=plateau judge by",
         .needs = "eval-every>0"),
     INT("log-every", log_every, RM_TRAIN, RM_FORGOTTEN, "0", 0, HUGE_COUNT, "steps between printed lines; 0 means about twenty lines in total"),
 

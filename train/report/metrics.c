@@ -301,22 +301,25 @@ static json_t *confusion_json(const int64_t *confusion, int64_t classes) {
 }
 
 const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes) {
-    size_t n = (size_t)snprintf(text, bytes, "loss %.9g", event->loss);
-    for (int i = 0; i < event->scores && n + 2 < bytes; i++) {
-        const rm_score *s = &event->score[i];
-        text[n++] = ' ', text[n++] = ' ';
+    size_t n = 0;
+    for (int i = 0; i < RM_SCORES && n + 2 < bytes; i++) {
+        const rm_score *s = &rm_scores[i];
+        if (!event->has[i]) continue;
+        if (n) text[n++] = ' ', text[n++] = ' ';
         n += (size_t)snprintf(text + n, bytes - n,
-                              !s->share || isfinite(s->value) ? s->text : "no label error rate: there are no labels",
-                              s->share ? 100 * s->value : s->value);
+                              !s->share || isfinite(event->score[i]) ? s->text
+                                                                     : "no label error rate: there are no labels",
+                              s->share ? 100 * event->score[i] : event->score[i]);
     }
     if (n < bytes) snprintf(text + n, bytes - n, "  (%lld samples)", (long long)event->samples);
     return text;
 }
 
 void *rm_metrics_eval_json(const rm_eval_event *e, const int64_t *confusion, int64_t classes) {
-    json_t *event = json_pack("{s:s, s:I, s:I, s:o}", "event", "eval", "step", (json_int_t)e->step, "samples",
-                              (json_int_t)e->samples, "loss", real(e->loss));
-    for (int i = 0; i < e->scores; i++) json_object_set_new(event, e->score[i].name, real(e->score[i].value));
+    json_t *event =
+        json_pack("{s:s, s:I, s:I}", "event", "eval", "step", (json_int_t)e->step, "samples", (json_int_t)e->samples);
+    for (int i = 0; i < RM_SCORES; i++)
+        if (e->has[i]) json_object_set_new(event, rm_scores[i].name, real(e->score[i]));
     if (confusion) json_object_set_new(event, "confusion", confusion_json(confusion, classes));
     return event;
 }

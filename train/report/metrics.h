@@ -5,6 +5,7 @@
 #define RM_METRICS_H
 
 #include "train/flags/options.h"
+#include "train/report/scores.h"
 
 typedef struct {
     FILE *file; /* NULL: nobody wants metrics, or a line could not be written; then every function below does nothing */
@@ -39,21 +40,6 @@ typedef struct {
     uint64_t comm_bytes;
     double comm_busy_ms, comm_wait_ms;
 } rm_step_event;
-
-/* How answers are scored beside the loss. */
-typedef struct {
-    const char *name, *text; /* for programs; for people, as a format */
-    double value;
-    bool share; /* it is between 0 and 1, and people read it in per cent; not finite: there is nothing to score */
-} rm_score;
-enum { RM_MOST_SCORES = 2 };
-
-typedef struct {
-    int64_t step, samples;
-    double loss, accuracy; /* accuracy < 0: not a task that has one */
-    rm_score score[RM_MOST_SCORES];
-    int scores;
-} rm_eval_event;
 
 /* "loss 1.234  bits per byte 1.78  perplexity 3.43  (1115 samples)"; into text of at least 160 bytes. */
 const char *rm_eval_text(const rm_eval_event *event, char *text, size_t bytes);

@@ -158,11 +158,11 @@ remat_status rm_tensorboard_step(rm_tensorboard *board, const rm_step_event *e) 
 remat_status rm_tensorboard_eval(rm_tensorboard *board, const rm_eval_event *e) {
     message summary = {0};
     if (board->writer.fd < 0) return REMAT_OK;
-    put_value(&summary, "eval/loss", e->loss);
-    for (int i = 0; i < e->scores; i++) {
+    for (int i = 0; i < RM_SCORES; i++) {
         char name[64];
-        snprintf(name, sizeof name, "eval/%s", e->score[i].name);
-        if (e->score[i].share && isfinite(e->score[i].value)) put_value(&summary, name, e->score[i].value);
+        bool drawn = i == RM_LOSS || (rm_scores[i].share && isfinite(e->score[i]));
+        snprintf(name, sizeof name, "eval/%s", rm_scores[i].name);
+        if (e->has[i] && drawn) put_value(&summary, name, e->score[i]);
     }
     return write_summary(board, e->step, &summary);
 }

@@ -94,6 +94,16 @@ static remat_status check_images(const rm_options *o, const rm_data_shape *a, co
     return REMAT_OK;
 }
 
+static remat_status check_metric(const rm_options *o, const char *flag, const rm_evaluator *e, rm_score_name metric) {
+    char list[160] = "";
+    if (metric == RM_SCORES || rm_evaluator_has(e, metric)) return REMAT_OK;
+    for (int i = 0; i < RM_SCORES; i++)
+        if (rm_evaluator_has(e, i))
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", rm_scores[i].name);
+    FAIL(INVALID, "--%s=%s: evaluations of this --task=%s have none; say one of %s", flag, rm_scores[metric].name,
+         o->task, list);
+}
+
 remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, int64_t batch, bool plan_only,
                                rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
@@ -110,7 +120,9 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
             o->held_out.data, (long long)(*dataset)->shape.features, o->data.data ? o->data.data : "",
             (long long)spec.data.features);
     spec.data = (*dataset)->shape;
-    return rm_evaluator_create(o, &spec, *dataset, batch, plan_only, out);
+    TRY(rm_evaluator_create(o, &spec, *dataset, batch, plan_only, out));
+    TRY(check_metric(o, "metric", out, o->metric));
+    return check_metric(o, "keep-best", out, rm_score_find(o->keep_best));
 }
 
 void rm_evaluator_free(rm_evaluator *evaluator) {
@@ -263,22 +275,32 @@ static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, doub
     return REMAT_OK;
 }
 
-static void score(const rm_evaluator *e, const right *sum, int64_t samples, rm_eval_event *out) {
-    bool counted = has_accuracy(&e->dataset->shape) && sum->of[ALL], pairs = e->dataset->shape.answer_steps;
+bool rm_evaluator_has(const rm_evaluator *e, rm_score_name metric) {
+    const bool classes = has_accuracy(&e->dataset->shape), pairs = e->dataset->shape.answer_steps;
+    const bool has[RM_SCORES] = {[RM_LOSS] = true,
+                                 [RM_BITS_PER_BYTE] = e->bytes_per_target > 0,
+                                 [RM_PERPLEXITY] = e->tokens,
+                                 [RM_ACCURACY] = classes,
+                                 [RM_TOP5_ACCURACY] = classes && e->width > 5 && !pairs,
+                                 [RM_EXACT_MATCH] = pairs,
+                                 [RM_LABEL_ERROR_RATE] = e->reading};
+    return has[metric];
+}
+
+static void score(const rm_evaluator *e, double loss, const right *sum, int64_t samples, rm_eval_event *out) {
     const double all = (double)sum->of[ALL];
-    rm_score *s = out->score;
-    out->accuracy = counted ? (double)sum->of[FIRST] / all : -1;
-    if (e->bytes_per_target > 0)
-        *s++ = (rm_score){"bits_per_byte", "bits per byte %.4f", out->loss / e->bytes_per_target / M_LN2, false};
-    if (e->tokens) *s++ = (rm_score){"perplexity", "perplexity %.4g", exp(out->loss), false};
-    if (counted) *s++ = (rm_score){"accuracy", "accuracy %.2f %%", out->accuracy, true};
-    if (counted && e->width > 5 && !pairs)
-        *s++ = (rm_score){"top5_accuracy", "top-5 %.2f %%", (double)sum->of[FIVE] / all, true};
-    if (pairs) *s++ = (rm_score){"exact_match", "exact match %.2f %%", (double)sum->of[EXACT] / (double)samples, true};
-    if (e->reading)
-        *s++ = (rm_score){"label_error_rate", "label error rate %.2f %%",
-                          (double)sum->of[WRONG] / (double)sum->of[LABELS], true};
-    out->scores = (int)(s - out->score);
+    const double value[RM_SCORES] = {[RM_LOSS] = loss,
+                                     [RM_BITS_PER_BYTE] = loss / e->bytes_per_target / M_LN2,
+                                     [RM_PERPLEXITY] = exp(loss),
+                                     [RM_ACCURACY] = (double)sum->of[FIRST] / all,
+                                     [RM_TOP5_ACCURACY] = (double)sum->of[FIVE] / all,
+                                     [RM_EXACT_MATCH] = (double)sum->of[EXACT] / (double)samples,
+                                     [RM_LABEL_ERROR_RATE] = (double)sum->of[WRONG] / (double)sum->of[LABELS]};
+    for (int i = 0; i < RM_SCORES; i++) {
+        bool nothing_counts = i == RM_ACCURACY || i == RM_TOP5_ACCURACY ? !sum->of[ALL] : false;
+        out->has[i] = rm_evaluator_has(e, i) && !nothing_counts;
+        out->score[i] = out->has[i] ? value[i] : NAN;
+    }
 }
 
 remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_event *out) {
@@ -292,7 +314,6 @@ remat_status rm_evaluator_run(rm_evaluator *e, remat_session *weights, rm_eval_e
         TRY(run_window(e, first, end, &loss_sum, &sum));
     }
     out->samples = e->answers > 1 || e->dataset->shape.every_step ? count : sum.of[ALL];
-    out->loss = loss_sum / (double)sum.of[ALL];
-    score(e, &sum, count, out);
+    score(e, loss_sum / (double)sum.of[ALL], &sum, count, out);
     return REMAT_OK;
 }

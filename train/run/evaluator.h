@@ -65,6 +65,9 @@ uint64_t rm_evaluator_bytes(const rm_evaluator *evaluator);
 /* A session to load weights into when there is no other to take them from. */
 remat_session *rm_evaluator_session(rm_evaluator *evaluator);
 
+/* Whether evaluations find this metric. */
+bool rm_evaluator_has(const rm_evaluator *evaluator, rm_score_name metric);
+
 /* With the parameters of `weights`, which may be rm_evaluator_session's. Fills everything but out->step, on every rank. */
 remat_status rm_evaluator_run(rm_evaluator *evaluator, remat_session *weights, rm_eval_event *out);
 

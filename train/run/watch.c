@@ -4,16 +4,21 @@
 #include <math.h>
 #include <string.h>
 
-static void look_for_best(rm_watch *w, double loss) {
-    bool better = loss < w->best; /* NaN never is */
-    if (better) w->best = loss;
-    w->since = better ? 0 : w->since + 1;
+static bool is_better(rm_score_name metric, double value, double best) {
+    if (isnan(best) || !isfinite(value)) return isfinite(value);
+    return rm_scores[metric].grows ? value > best : value < best;
 }
 
-/* ReduceLROnPlateau of mode min, threshold_mode rel and cooldown 0. */
-static bool look_for_plateau(rm_watch *w, const rm_options *o, double loss) {
-    bool better = loss < w->plateau_best * (1 - o->threshold);
-    if (better) w->plateau_best = loss;
+static void look_for_best(rm_watch *w, rm_score_name metric, const rm_eval_event *event) {
+    bool better = event->has[metric] && is_better(metric, event->score[metric], w->by[metric].best);
+    if (better) w->by[metric] = (rm_best){event->score[metric], event->step};
+}
+
+/* ReduceLROnPlateau of mode min, or max of a metric that grows, threshold_mode rel and cooldown 0. */
+static bool look_for_plateau(rm_watch *w, const rm_options *o, double value) {
+    double margin = rm_scores[o->metric].grows ? o->threshold : -o->threshold;
+    bool better = is_better(o->metric, value, w->plateau_best * (1 + margin));
+    if (better) w->plateau_best = value;
     w->plateau_since = better ? 0 : w->plateau_since + 1;
     if (w->plateau_since <= o->patience) return false;
     w->plateau_since = 0;
@@ -27,22 +32,18 @@ static bool keeps_best(const rm_options *o) { return strcmp(o->keep_best, "none"
 
 bool rm_watch_matters(const rm_options *o) { return o->early_stop || has_plateau(o) || keeps_best(o); }
 
-bool rm_watch_see(rm_watch *w, const rm_options *o, double loss, bool decays) {
-    if (!w->seen) *w = (rm_watch){.seen = true, .best = INFINITY, .plateau_best = INFINITY, .best_accuracy = -1};
-    look_for_best(w, loss);
-    return decays && has_plateau(o) && look_for_plateau(w, o, loss);
-}
-
-bool rm_watch_rank(rm_watch *w, const rm_options *o, int64_t step, double accuracy) {
-    if (!w->since) w->best_step = step;
-    if (accuracy > w->best_accuracy) w->best_accuracy_step = step;
-    w->best_accuracy = fmax(w->best_accuracy, accuracy);
-    return rm_watch_best_step(w, o) == step;
+bool rm_watch_see(rm_watch *w, const rm_options *o, const rm_eval_event *event, bool decays) {
+    if (!w->seen) {
+        *w = (rm_watch){.seen = true, .plateau_best = NAN};
+        for (int i = 0; i < RM_SCORES; i++) w->by[i].best = NAN;
+    }
+    for (int i = 0; i < RM_SCORES; i++) look_for_best(w, i, event);
+    w->since = w->by[o->metric].step == event->step ? 0 : w->since + 1;
+    return decays && has_plateau(o) && look_for_plateau(w, o, event->score[o->metric]);
 }
 
 int64_t rm_watch_best_step(const rm_watch *w, const rm_options *o) {
-    if (!w->seen || !keeps_best(o)) return 0;
-    return strcmp(o->keep_best, "loss") ? w->best_accuracy_step : w->best_step;
+    return w->seen && keeps_best(o) ? w->by[rm_score_find(o->keep_best)].step : 0;
 }
 
 bool rm_watch_ends(const rm_watch *w, const rm_options *o) {

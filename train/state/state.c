@@ -96,16 +96,19 @@ static void list_file(json_t *files, const char *name, const double about[2]) {
                         json_pack("{s:I, s:I}", "bytes", (json_int_t)about[0], "crc32", (json_int_t)about[1]));
 }
 
-/* No best: there was no evaluation whose loss is a number. */
+/* "best" and "best_step" are those of the loss; "best_accuracy" and "best_accuracy_step" those of another metric. */
+static void add_best(json_t *json, rm_score_name metric, const rm_best *best) {
+    char name[64], step[64];
+    rm_state_best_names(metric, name, step);
+    if (isfinite(best->best)) json_object_set_new(json, name, json_real(best->best));
+    if (best->step) json_object_set_new(json, step, json_integer(best->step));
+}
+
+/* No best: there was no evaluation whose metric is a number. */
 static json_t *watch_json(const rm_watch *w) {
     json_t *json = json_pack("{s:I, s:I, s:I}", "since", (json_int_t)w->since, "plateau_since",
                              (json_int_t)w->plateau_since, "reductions", (json_int_t)w->reductions);
-    if (json && isfinite(w->best)) json_object_set_new(json, "best", json_real(w->best));
-    if (json && w->best_step) json_object_set_new(json, "best_step", json_integer(w->best_step));
-    if (json && w->best_accuracy_step) {
-        json_object_set_new(json, "best_accuracy", json_real(w->best_accuracy));
-        json_object_set_new(json, "best_accuracy_step", json_integer(w->best_accuracy_step));
-    }
+    for (int i = 0; json && i < RM_SCORES; i++) add_best(json, i, &w->by[i]);
     if (json && isfinite(w->plateau_best)) json_object_set_new(json, "plateau_best", json_real(w->plateau_best));
     return json;
 }

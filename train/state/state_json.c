@@ -70,6 +70,12 @@ static remat_status write_text(const char *path, const char *text) {
     return status;
 }
 
+void rm_state_best_names(rm_score_name metric, char name[64], char step[64]) {
+    const char *of = metric == RM_LOSS ? "" : rm_scores[metric].name;
+    snprintf(name, 64, "best%s%s", *of ? "_" : "", of);
+    snprintf(step, 64, "%s_step", name);
+}
+
 remat_status rm_state_json_write(const char *path, json_t *root) {
     json_int_t sum = 0;
     REQUIRE(root, MEMORY, "no memory to write %s", path);

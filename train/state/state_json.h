@@ -4,6 +4,7 @@
 #define RM_STATE_JSON_H
 
 #include "train/file.h"
+#include "train/report/scores.h"
 
 #include <jansson.h>
 
@@ -14,6 +15,9 @@
 json_t *rm_state_json_text(const char *text);
 /* The text of such a value; `buffer` is for those in hex. NULL: it is neither, or too long. */
 const char *rm_state_json_text_of(const json_t *value, char buffer[RM_PATH_BYTES]);
+
+/* The names of a metric's best value and of the step that it was at: "best", "best_step" of the loss; "best_accuracy", "best_accuracy_step". */
+void rm_state_best_names(rm_score_name metric, char name[64], char step[64]);
 
 /* Adds the checksum; fsynced. `root` NULL: there was no memory for it. */
 remat_status rm_state_json_write(const char *path, json_t *root);

@@ -117,10 +117,9 @@ static void parse_stateful(const json_t *root, rm_state_point *out) {
     out->stateful = text && !strcmp(text, "true");
 }
 
-/* `none`, where it is not there. */
-static bool parse_best(const json_t *watch, const char *name, double none, double *out) {
+static bool parse_best(const json_t *watch, const char *name, double *out) {
     const json_t *best = json_object_get(watch, name);
-    *out = best ? json_number_value(best) : none;
+    *out = best ? json_number_value(best) : NAN;
     return !best || json_is_number(best);
 }
 
@@ -128,6 +127,16 @@ static bool parse_step(const json_t *watch, const char *name, int64_t *out) {
     const json_t *step = json_object_get(watch, name);
     *out = json_integer_value(step);
     return !step || (json_is_integer(step) && is_count(*out));
+}
+
+static bool parse_bests(const json_t *watch, rm_best by[RM_SCORES]) {
+    bool sound = true;
+    for (int i = 0; i < RM_SCORES && sound; i++) {
+        char name[64], step[64];
+        rm_state_best_names(i, name, step);
+        sound = parse_best(watch, name, &by[i].best) && parse_step(watch, step, &by[i].step);
+    }
+    return sound;
 }
 
 /* Not in states of runs that had no evaluation. */
@@ -139,11 +148,7 @@ static remat_status parse_watch(const json_t *root, const char *name, rm_state_p
     int bad = json_unpack((json_t *)watch, "{s:I, s:I, s:I}", "since", &since, "plateau_since", &plateau_since,
                           "reductions", &reductions);
     bool sound = !bad && is_count(since) && is_count(plateau_since) && is_count(reductions) &&
-                 parse_best(watch, "best", INFINITY, &w->best) &&
-                 parse_best(watch, "plateau_best", INFINITY, &w->plateau_best) &&
-                 parse_best(watch, "best_accuracy", -1, &w->best_accuracy) &&
-                 parse_step(watch, "best_step", &w->best_step) &&
-                 parse_step(watch, "best_accuracy_step", &w->best_accuracy_step);
+                 parse_best(watch, "plateau_best", &w->plateau_best) && parse_bests(watch, w->by);
     REQUIRE(sound, IO, "%s is damaged: what it says of evaluations makes no sense" REMEDY, name);
     w->seen = true;
     w->since = since;

@@ -163,4 +163,4 @@ static remat_status open_s5(rm_dataset *base, const rm_data_source *source) {
 
 static const rm_data_kind s5 = {.bytes = sizeof(generated), .open = open_s5, .fill = fill_s5};
 const rm_task rm_task_s5 = {
-    .name = "s5", .flags = " embed samples tbptt label-smoothing ", .kind = &s5, .shape = shape_s5, .accuracy = true};
+    .name = "s5", .flags = " embed samples tbptt label-smoothing ", .kind = &s5, .shape = shape_s5};

@@ -35,8 +35,7 @@ const rm_task rm_task_classify = {
     .open = open_classify,
     .shape = shape_of_images,
     .row = RM_ROW_CLASSES,
-    .images = true,
-    .accuracy = true};
+    .images = true};
 
 /* Labels are numbers, in the shape that says what an answer is. */
 static remat_status open_regress(const rm_data_source *source, rm_dataset **out) {

@@ -24,7 +24,6 @@ typedef struct {
     bool next_token; /* targets are the next tokens, so evaluations report perplexity */
     bool pairs;      /* sequence to sequence */
     bool images;     /* for image models */
-    bool accuracy;   /* --keep-best=accuracy may go by it */
 } rm_task;
 
 /* NULL: there is none; --task has been checked. */
