@@ -1,4 +1,4 @@
-/* arrays.c: the named arrays of a session: which there are, copying them in and out, and how parameters start. */
+/* arrays.c: the named arrays of a session: their lists, copying them in and out, and initial parameters. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     return REMAT_OK;
 }
 
-/* "lstm.1.c": the layer by its op, and how many of these come before it in the graph. */
+/* "lstm.1.c": op, number of nodes with this op before it in the graph, state. */
 static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
     const remat_op *op = graph->node[carried->node].op;
     int before = 0;
@@ -62,7 +62,7 @@ static remat_status list_carried(remat_session *s) {
     return REMAT_OK;
 }
 
-/* By a layer that runs: some that the graph has may be of no use to loss and outputs. */
+/* Whether a live node reads the value: dead nodes contribute neither to the loss nor to an output. */
 static bool is_read(const remat_session *s, int32_t value) {
     for (int32_t n = 0; n < s->graph->n_nodes; n++)
         for (int i = 0; s->chain.role[n] != RM_ROLE_DEAD && i < REMAT_MAX_INPUTS; i++)
@@ -70,7 +70,7 @@ static bool is_read(const remat_session *s, int32_t value) {
     return false;
 }
 
-/* Of the array listed last. */
+/* For the array listed last. */
 static void note_external(remat_session *s, remat_kind kind, const rm_where *where) {
     if (where->space == RM_EXTERNAL) s->array[kind][s->n_arrays[kind] - 1].external = where->slot + 1;
 }
@@ -117,7 +117,7 @@ void rm_session_free_arrays(remat_session *s) {
     }
 }
 
-/* ---- Asking --------------------------------------------------------------------------------------------------- */
+/* ---- Queries -------------------------------------------------------------------------------------------------- */
 
 int64_t remat_count(const remat_session *s, remat_kind kind) {
     return s && (unsigned)kind < RM_ARRAY_KINDS ? s->n_arrays[kind] : 0;
@@ -171,16 +171,17 @@ static remat_status check_part(const remat_session *s, remat_kind kind, int64_t 
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, array));
     uint64_t held = held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
-    REQUIRE(data || !bytes, INVALID, "%s: %llu bytes of it, and NULL was given", (*array)->name,
+    REQUIRE(data || !bytes, INVALID, "%s: data is NULL, but %llu bytes are to be copied", (*array)->name,
             (unsigned long long)bytes);
     REQUIRE(first <= held && bytes <= held - first, INVALID, "%s holds %llu bytes, not %llu from byte %llu on",
             (*array)->name, (unsigned long long)held, (unsigned long long)bytes, (unsigned long long)first);
     REQUIRE(first % element == 0 && bytes % element == 0, INVALID,
-            "%s: its elements are of %llu bytes, and copied whole", (*array)->name, (unsigned long long)element);
+            "%s: %llu bytes from byte %llu on are not whole elements of %llu bytes", (*array)->name,
+            (unsigned long long)bytes, (unsigned long long)first, (unsigned long long)element);
     return REMAT_OK;
 }
 
-/* n elements, of which the first is the array's element `first`. */
+/* `data` has n elements; its first is element `first` of the array. */
 static remat_status check_range(const rm_session_array *array, const int32_t *data, uint64_t first, uint64_t n) {
     for (uint64_t i = 0; array->bound && i < n; i++)
         REQUIRE((data[i] >= 0 && data[i] < array->bound) || (array->ignored && data[i] == array->ignored), INVALID,
@@ -199,8 +200,8 @@ remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index
     NEED(memory, "memory");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, &array));
-    REQUIRE(array->external, INVALID,
-            "%s lies in the arena: to keep it in memory of your own, list it in config.external", array->name);
+    REQUIRE(array->external, INVALID, "%s is in the arena; to keep it in external memory, list it in config.external",
+            array->name);
     s->runner.external[array->external - 1] = memory;
     s->ran_forward = false;
     return REMAT_OK;
@@ -242,16 +243,19 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->chain.at.buckets.n_trained, INVALID,
-            "%s: with a sharded optimizer a rank is given its part of the gradients alone; to read them, do not shard",
+            "%s: with a sharded optimizer, a rank receives only its part of the gradients; to read them, do not shard",
             array->name);
-    REQUIRE(kind != REMAT_OUTPUT || is_made(s, index), INVALID,
-            "%s has not been made yet: call remat_evaluate, or, for what the loss depends on, a training step",
-            array->name);
+    REQUIRE(
+        kind != REMAT_OUTPUT || is_made(s, index), INVALID,
+        "%s has not been computed yet: call remat_evaluate; an output that the loss depends on is also computed by a "
+        "training step",
+        array->name);
     if (bytes) s->api->copy_out(s->runner.queue, data, address_of(s, array) + first, bytes);
     return s->api->synchronize(s->runner.queue);
 }
 
-/* A step on zeros would look like any other. The null device computes nothing, and has nothing to read. */
+/* A step on inputs that were never written would not look wrong. The null device computes nothing and reads no
+ * inputs. */
 remat_status rm_session_check_inputs(const remat_session *s) {
     for (int64_t i = 0; rm_session_is_real(s) && i < s->n_arrays[REMAT_INPUT]; i++)
         REQUIRE(!s->array[REMAT_INPUT][i].missing, INVALID,
@@ -260,12 +264,12 @@ remat_status rm_session_check_inputs(const remat_session *s) {
     return REMAT_OK;
 }
 
-/* ---- How parameters and buffers start ------------------------------------------------------------------------------------- */
+/* ---- Initial parameters and buffers --------------------------------------------------------------------------- */
 
 enum {
     DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
-    DRAW_BUFFERS = 1 << 30, /* their numbers begin there */
-    DRAW_AT_ONCE = 1 << 16  /* no room is taken that grows with a parameter: the budget has none for it */
+    DRAW_BUFFERS = 1 << 30, /* number of the first buffer in the random key */
+    DRAW_AT_ONCE = 1 << 16  /* elements; the budget has no bytes for a copy of a whole parameter */
 };
 
 /* Box-Muller on two uniforms; 1-u keeps the logarithm finite. */
@@ -274,7 +278,7 @@ static double normal(uint32_t first, uint32_t second) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* Elements first to first + n. */
+/* Draws elements first to first + n - 1. */
 static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
     for (int64_t i = 0; i < n; i++) {

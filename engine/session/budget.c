@@ -17,7 +17,7 @@ static uint64_t other_tables(const remat_session *s) {
            rm_chain_program_bytes(&s->chain) + rm_session_sums_bytes(s);
 }
 
-/* Where gradients travel as something else than floats: a buffer a bucket (remat_ranks.prepare). */
+/* If gradients are sent in another type than float, each bucket has a send buffer (remat_ranks.prepare). */
 static uint64_t wire_bytes(const remat_session *s) {
     const rm_buckets *b = &s->chain.at.buckets;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), each = (uint64_t)s->ranks.wire_bytes;
@@ -51,13 +51,13 @@ uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
     return budget > others ? budget - others : 1;
 }
 
-/* ---- What would have done ------------------------------------------------------------------------------------- */
+/* ---- The smallest budget that would suffice ------------------------------------------------------------------- */
 
 static _Thread_local uint64_t smallest;
 
 uint64_t remat_smallest_budget(void) { return smallest; }
 
-/* ---- The sentence --------------------------------------------------------------------------------------------- */
+/* ---- The message ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char name[64];
@@ -88,7 +88,7 @@ static void name_buffer(const rm_problem *problem, const rm_lifetime *life, buff
         name_piece(problem, life->index, b);
     else
         snprintf(b->name, sizeof b->name, "%s stage %d",
-                 life->kind == RM_BUFFER_SAVED ? "what is saved of" : "scratch of", life->index);
+                 life->kind == RM_BUFFER_SAVED ? "saved values of" : "scratch of", life->index);
 }
 
 static void find_largest_resident(const rm_problem *problem, buffer *largest) {
@@ -129,7 +129,7 @@ remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
     find_largest_at_peak(problem, schedule, alive);
     FAIL(INFEASIBLE,
          "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
-         " bytes here. %" PRIu64 " of them stay all the time (the most: %s); the peak is at step %" PRId64
+         " bytes here. %" PRIu64 " of them are allocated throughout (largest: %s); the peak is at step %" PRId64
          " of %" PRId64 " (%s), where the largest buffers are %s",
          budget, s->strategy->name, smallest, s->chain.at.bytes, list_text(resident, resident_text),
          schedule->verdict.peak_step, schedule->plan.n_steps,

@@ -1,10 +1,10 @@
-/* budget.h: what a memory budget is compared with, and what is said when nothing fits. Private to the session.
+/* budget.h: the bytes that a memory budget limits, and the message if no plan fits. Private to the session.
  *
  *   budgeted = arena (resident | activations) + workspace + tables
  *
- * `tables` are the plan, the problem, the stages' programs and the executor's arrays: host memory that grows with the number
- * of stages. The process beside that (code, libraries and their own buffers) does not grow with anything; docs/promises.md
- * says how much it is. */
+ * `tables` are the plan, the problem, the stages' programs and the executor's arrays: host memory that grows with the
+ * number of stages. The rest of the process (code, libraries and their buffers) has a constant size, given in
+ * docs/promises.md. */
 #ifndef RM_BUDGET_H
 #define RM_BUDGET_H
 
@@ -15,15 +15,16 @@ uint64_t rm_session_tables_bytes(const remat_session *session);
 uint64_t
 rm_session_budgeted_bytes(const remat_session *session); /* complete once training and evaluation are planned */
 
-/* Of a budget, what is left for the training schedule (rm_schedule_bytes); 1 when nothing is, 0 when there is no budget.
- * The evaluation has been planned. */
+/* Part of the budget that is left for the training schedule (rm_schedule_bytes); 1 if none is left, 0 if there is no
+ * budget. Call it after the evaluation has been planned. */
 uint64_t rm_session_allowance(const remat_session *session, uint64_t budget_bytes);
 
-/* INFEASIBLE, with the exact minimum, where it is reached and what is largest there; for a session whose training
- * schedule is the smallest there is. */
+/* Fails with INFEASIBLE. The message has the exact minimum, the plan step of its peak and the largest buffers there.
+ * The session's training schedule must be the smallest that exists. */
 remat_status rm_session_refuse(const remat_session *session, uint64_t budget_bytes);
 
-/* What is left to check when all is planned: plans that were given, inference, an evaluation larger than the step. */
+/* Final check after planning: a plan from the user, inference, or an evaluation larger than the training step may
+ * exceed the budget. */
 remat_status rm_session_check_budget(const remat_session *session, uint64_t budget_bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* configure.c: what a session is told, taken over or refused: device and threads, policy, ranks and micro steps, optimizer.
- * session.c goes on from there. Main entry: rm_session_configure. */
+/* configure.c: checks a session's config and copies it into the session: device and threads, policy, ranks and micro
+ * steps, optimizer. create.c does the rest. Main entry: rm_session_configure. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -12,17 +12,18 @@
 
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
-/* For sentences that say what there is: "none, segments, sqrt". */
+/* For messages that list names: "none, segments, sqrt". */
 static void append_name(char *list, size_t size, const char *name) {
     size_t length = strlen(list);
     snprintf(list + length, size - length, "%s%s", length ? ", " : "", name);
 }
 
-/* OpenMP knows nothing of quotas. Where the user or the program has told it a number, that counts. */
+/* OpenMP does not know about container quotas. A number of threads that the user or the program set takes
+ * precedence. */
 int rm_default_threads(void) {
-    const char *said = getenv("OMP_NUM_THREADS");
+    const char *variable = getenv("OMP_NUM_THREADS");
     int of_openmp = omp_get_max_threads(), usable = rm_processors_get()->usable;
-    if ((said && *said) || of_openmp != omp_get_num_procs()) return of_openmp;
+    if ((variable && *variable) || of_openmp != omp_get_num_procs()) return of_openmp;
     return usable < of_openmp ? usable : of_openmp;
 }
 
@@ -46,7 +47,7 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     REQUIRE(config->tile >= 0, INVALID, "tile is %lld; use at least 1, or 0 to let the shapes decide",
             (long long)config->tile);
     REQUIRE(config->carry_stride >= 0 && (!config->carry_stride || config->stateful), INVALID,
-            "{carry_stride} is %lld, and must be 1 or more of a session that is stateful, and 0 of others",
+            "{carry_stride} is %lld; use at least 1 in a stateful session, and 0 in others",
             (long long)config->carry_stride);
     static const char *const ways[] = {"auto", "exact-only", "off"};
     const char *way = config->recompute ? config->recompute : "auto";
@@ -58,10 +59,11 @@ static remat_status set_up_policy(remat_session *s, const remat_config *config) 
     s->inference = config->inference;
     s->stateful = config->stateful;
     s->verify_recompute = config->verify_recompute && !config->inference && rm_session_is_real(s);
-    REQUIRE(!s->verify_recompute || s->api->compare || s->api->reachable, MISSING,
-            "{verify_recompute} compares states where they lie, which neither the device \"%s\" nor the host can do "
-            "there; use the device cpu",
-            s->api->name);
+    REQUIRE(
+        !s->verify_recompute || s->api->compare || s->api->reachable, MISSING,
+        "{verify_recompute} compares states in device memory, which the device \"%s\" cannot do and the host cannot "
+        "read; use the device cpu",
+        s->api->name);
     s->clip_grad_norm = config->clip_grad_norm;
     REQUIRE(config->clip_grad_norm >= 0, INVALID, "{clip_grad_norm} is %g; use a positive norm, or 0 for none",
             config->clip_grad_norm);
@@ -97,9 +99,9 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
     REQUIRE(config->clip_grad_value >= 0, INVALID, "{clip_grad_value} is %g; use a positive number, or 0 for none",
             config->clip_grad_value);
     REQUIRE(!config->clip_grad_value || !config->clip_grad_norm, INVALID,
-            "{clip_grad_norm} and {clip_grad_value} exclude each other; use one");
+            "{clip_grad_norm} and {clip_grad_value} cannot be combined; use one");
     REQUIRE(!config->clip_grad_value || !s->optimizer->measure, INVALID,
-            "{clip_grad_value} is not for %s, which looks at the norms of whole gradients; use {clip_grad_norm}",
+            "{clip_grad_value} cannot be used with %s, which uses the norms of whole gradients; use {clip_grad_norm}",
             s->optimizer->name);
     REQUIRE(config->epsilon >= 0 && config->weight_decay >= 0, INVALID,
             "epsilon and weight_decay are %g and %g; neither may be negative", config->epsilon, config->weight_decay);
@@ -113,40 +115,38 @@ static remat_status set_up_optimizer(remat_session *s, const remat_config *confi
 
 static bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
-static remat_status check_pairwise(const remat_session *s) {
+static remat_status check_deterministic_world(const remat_session *s) {
     if (!s->deterministic_world) return REMAT_OK;
     REQUIRE(power_of_two(s->ranks.size) && power_of_two(s->micro_steps), INVALID,
-            "deterministic_world sums need powers of two, but there are %d ranks and %d micro steps", s->ranks.size,
+            "{deterministic_world} needs powers of two, but there are %d ranks and %d micro steps", s->ranks.size,
             s->micro_steps);
-    REQUIRE(
-        s->ranks.weight == 1, INVALID,
-        "deterministic_world sums need batches of the same size on all ranks, but this rank's weighs %g of the mean",
-        s->ranks.weight);
+    REQUIRE(s->ranks.weight == 1, INVALID,
+            "{deterministic_world} needs batches of the same size on all ranks, but this rank's weight is %g, not 1",
+            s->ranks.weight);
     REQUIRE(!s->stateful || s->micro_steps == 1, INVALID,
-            "a stateful session carries its states on from one micro step to the next, which deterministic_world are "
-            "different "
-            "samples; use one micro step");
+            "a stateful session carries its states from one micro step to the next, but with {deterministic_world} "
+            "these contain different samples; use one micro step");
     return REMAT_OK;
 }
 
 static remat_status check_slots(const remat_session *s) {
     const remat_ranks *r = &s->ranks;
     const char *needed = s->api->reachable || !rm_session_is_real(s) ? "cpu" : s->api->name;
-    REQUIRE(
-        !strcmp(r->device ? r->device : "cpu", needed), MISSING,
-        "these ranks add up gradients in the memory of the device \"%s\", and this session's lie in that of \"%s\"; "
-        "both must be the same",
-        r->device ? r->device : "cpu", s->api->name);
+    REQUIRE(!strcmp(r->device ? r->device : "cpu", needed), MISSING,
+            "remat_ranks sums gradients in memory of the device \"%s\", but this session's are in memory of \"%s\"; "
+            "use the "
+            "same device for both",
+            r->device ? r->device : "cpu", s->api->name);
     REQUIRE(r->reduce && r->wait && r->sum, INVALID, "remat_ranks lacks one of reduce, wait and sum");
     REQUIRE(!r->shard_optimizer || (r->gather && r->gathered), INVALID,
             "remat_ranks shards the optimizer, but lacks gather or gathered");
     REQUIRE(rm_session_is_real(s), MISSING,
-            "the device \"%s\" computes nothing that other ranks could add up; plan for it with plan_only",
+            "the device \"%s\" does not compute gradients that ranks could sum; set plan_only to plan for it",
             s->api->name);
     return REMAT_OK;
 }
 
-/* A session that only plans, or makes no gradients, is laid out for so many ranks, and never calls them. */
+/* A session that only plans or evaluates is laid out for the number of ranks, but never calls their functions. */
 static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
     remat_ranks *r = &s->ranks;
     *r = (remat_ranks){.size = 1};
@@ -158,8 +158,9 @@ static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
             r->rank, r->size);
     REQUIRE(r->weight > 0 && isfinite(r->weight), INVALID, "this rank's weight is %g; it must be above 0", r->weight);
     REQUIRE(s->micro_steps >= 1 && (int64_t)s->micro_steps * r->size < 1 << 24, INVALID,
-            "%d micro steps on %d ranks: use at least 1, and fewer than %d in all", s->micro_steps, r->size, 1 << 24);
-    TRY(check_pairwise(s));
+            "%d micro steps on %d ranks: use at least 1, and a total of fewer than %d", s->micro_steps, r->size,
+            1 << 24);
+    TRY(check_deterministic_world(s));
     bool runs = config->ranks && !s->plan_only && !s->inference;
     if (runs) return check_slots(s);
     r->agree = NULL, r->map = NULL, r->unmap = NULL, r->prepare = NULL,
@@ -170,7 +171,7 @@ static remat_status set_up_ranks(remat_session *s, const remat_config *config) {
 
 /* ---- Defaults --------------------------------------------------------------------------------------------------- */
 
-/* As much as the program has. */
+/* Writes the members that the caller's version of the struct has. */
 remat_status remat_config_defaults(remat_config *config) {
     NEED(config, "a config");
     const remat_config defaults = REMAT_CONFIG_INIT;

@@ -1,13 +1,13 @@
-/* create.c: describe -> plan -> check -> place, tied together: a session's life. remat_session_create does everything up to
- * the first byte of the block; step.c and update.c only run. */
+/* create.c: creates and frees a session: describe -> plan -> check -> place. remat_session_create decides everything;
+ * step.c and update.c only run. */
 #include "engine/abi.h"
 #include "engine/session/planning.h"
 
 #include "memory/host.h"
 
-/* ---- Describe: an own copy of the graph, folded and cut -------------------------------------------------------- */
+/* ---- Describe: a copy of the graph, folded and cut ------------------------------------------------------------- */
 
-/* The outputs that are differentiated from outside. */
+/* Differentiated outputs receive their gradients from the caller. */
 static remat_status check_differentiated(const remat_graph *graph, int32_t loss, const remat_config *config) {
     int n = config->n_differentiated;
     REQUIRE(n >= 0 && n <= config->n_outputs, INVALID, "n_differentiated is %d; use 0 to n_outputs, which is %d", n,
@@ -19,8 +19,8 @@ static remat_status check_differentiated(const remat_graph *graph, int32_t loss,
                 i);
         REQUIRE(id != loss, INVALID, "output %d is the loss, whose gradient is 1; differentiate other outputs", i);
         for (int j = 0; j < i; j++)
-            REQUIRE(config->outputs[j].id != id, INVALID, "outputs %d and %d are one value; differentiate it once", j,
-                    i);
+            REQUIRE(config->outputs[j].id != id, INVALID, "outputs %d and %d are the same value; differentiate it once",
+                    j, i);
     }
     return REMAT_OK;
 }
@@ -29,7 +29,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     REQUIRE(loss >= 0 && loss < graph->n_values, INVALID, "the loss is not a value of this graph");
     REQUIRE(loss || config->inference || config->n_differentiated, INVALID,
             "training needs a loss, or outputs to differentiate (n_differentiated); set inference to run without");
-    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape: use the value that it reshapes as the loss");
+    REQUIRE(!graph->value[loss].view_of, INVALID, "the loss is a reshape; use the tensor that it reshapes as the loss");
     REQUIRE(!loss || graph->value[loss].origin == RM_VALUE_RESULT, INVALID,
             "the loss is not computed by any operation");
     REQUIRE(!loss || graph->value[loss].desc.rank == 0, INVALID,
@@ -43,7 +43,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
         REQUIRE(id <= 0 || id >= graph->n_values || !graph->value[id].view_of, INVALID,
-                "output %d is a reshape: use the value that it reshapes as the output", i);
+                "output %d is a reshape; use the tensor that it reshapes as the output", i);
         REQUIRE(id > 0 && id < graph->n_values && graph->value[id].origin == RM_VALUE_RESULT, INVALID,
                 "output %d is not the result of an operation of this graph", i);
     }
@@ -54,7 +54,7 @@ static remat_status check_external(const remat_session *s, const remat_graph *gr
     REQUIRE(config->n_external >= 0 && (config->external || !config->n_external), INVALID,
             "n_external is %d, but external is NULL", config->n_external);
     REQUIRE(!config->n_external || s->api->kernels == REMAT_ON_CPU, MISSING,
-            "the %s device cannot read host memory: use the device cpu, or pass no external memory", s->api->name);
+            "the %s device cannot read host memory; use the device cpu, or do not pass external memory", s->api->name);
     for (int i = 0; i < config->n_external; i++) {
         int32_t id = config->external[i].value.id;
         REQUIRE(id > 0 && id < graph->n_values, INVALID, "external[%d] is not a value of this graph", i);
@@ -66,12 +66,12 @@ static remat_status check_external(const remat_session *s, const remat_graph *gr
                 "external[%d].memory is NULL", i);
         for (int j = 0; j < i; j++)
             REQUIRE(config->external[j].value.id != id, INVALID,
-                    "external[%d] and external[%d] are one value: list it once", j, i);
+                    "external[%d] and external[%d] are the same value; list it once", j, i);
     }
     return REMAT_OK;
 }
 
-/* Of every op that is not dead. */
+/* Checks that the device has kernels for all live nodes. */
 static remat_status check_kernels(const remat_session *s) {
     for (int32_t n = 0; n < s->graph->n_nodes && s->api->runs; n++) {
         const remat_op *op = s->graph->node[n].op;
@@ -83,14 +83,14 @@ static remat_status check_kernels(const remat_session *s) {
     return REMAT_OK;
 }
 
-/* The layer whose running statistics a batch norm keeps: "layer4.0.bn1" of "layer4.0.bn1.running_mean". */
+/* Length of the layer's name: "layer4.0.bn1" in the buffer "layer4.0.bn1.running_mean". */
 static int layer_name(const char *buffer) {
     const char *dot = strrchr(buffer, '.');
     return (int)(dot ? (size_t)(dot - buffer) : strlen(buffer));
 }
 
-/* One value per channel is its own mean: batch norm makes 0 of it, passes no gradient, and its running variance decays. Where ranks
- * share their statistics there are two values at least. */
+/* A single value per channel is its own mean, so batch norm would output a constant, pass no gradient and let its
+ * running variance decay. If ranks share statistics, there are at least two values. */
 static remat_status check_statistics(const remat_session *s) {
     const remat_op *norm = rm_op_find("batch_norm");
     for (int32_t n = 0; n < s->graph->n_nodes && !s->inference; n++) {
@@ -110,7 +110,7 @@ static remat_status check_statistics(const remat_session *s) {
     return REMAT_OK;
 }
 
-/* Sums of 1, 2, 4, ... micro steps that wait for their other half. */
+/* Number of partial sums of gradients: of 1, 2, 4, ... micro steps, each waiting for its second half. */
 static int gradient_sums(const remat_session *s) {
     int n = 0;
     while (s->deterministic_world && 1 << n < s->micro_steps) n++;
@@ -123,23 +123,23 @@ static bool keeps_states(const rm_chain *chain, const rm_sweep *sweep) {
     return keeps;
 }
 
-/* Of every sweep, the stage whose carried states are kept for the next call. */
+/* Finds, for each sweep, the stage whose carried states are kept for the next call. */
 static remat_status find_carry_stages(remat_session *s, int64_t carry_stride) {
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
         rm_sweep *sweep = &s->chain.sweep[w];
         sweep->carry_stage = sweep->count - 1;
         if (!carry_stride || !keeps_states(&s->chain, sweep) || carry_stride == sweep->timesteps) continue;
-        REQUIRE(
-            !sweep->down, INVALID,
-            "{carry_stride} is %lld, and a layer runs backwards in time: nothing goes on from the middle of a sequence",
-            (long long)carry_stride);
+        REQUIRE(!sweep->down, INVALID,
+                "{carry_stride} is %lld, but a layer runs backwards in time and cannot continue from the middle of a "
+                "sequence; leave {carry_stride} out, or remove the reversed layer",
+                (long long)carry_stride);
         REQUIRE(carry_stride < sweep->timesteps, INVALID,
-                "{carry_stride} is %lld, and a layer has %lld timesteps: make it no more than these",
+                "{carry_stride} is %lld, but a layer has only %lld timesteps; use no more than that",
                 (long long)carry_stride, (long long)sweep->timesteps);
         int64_t fits = sweep->tile;
         while (carry_stride % fits) fits--;
         REQUIRE(fits == sweep->tile, INVALID,
-                "{carry_stride} is %lld, and that is no whole number of tiles of %lld timesteps: set {tile}=%lld",
+                "{carry_stride} is %lld, which is not a multiple of the tile of %lld timesteps; set {tile}=%lld",
                 (long long)carry_stride, (long long)sweep->tile, (long long)fits);
         sweep->carry_stage = carry_stride / sweep->tile - 1;
     }
@@ -148,13 +148,13 @@ static remat_status find_carry_stages(remat_session *s, int64_t carry_stride) {
 
 /* keep: the outputs, then the loss. */
 static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
-    if (config->fold_embedding && !s->cudnn) /* which knows no tables */
+    if (config->fold_embedding && !s->cudnn) /* cuDNN's kernels do not read folded tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
     int32_t variants;
     TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_stride, &variants));
     REQUIRE(
         s->precision == RM_FP32 || variants || !s->api->rounded, MISSING,
-        "precision %s on the device \"%s\" rounds products of %s alone, and this network has none: use precision fp32",
+        "precision %s on the device \"%s\" affects only products of %s, and this network has none; use precision fp32",
         rm_precision_names[s->precision], s->api->name, s->api->rounded);
     rm_chain_config chain = {.tile = config->tile,
                              .carry_stride = config->carry_stride,
@@ -187,7 +187,7 @@ static remat_status cut(remat_session *s, int32_t loss, const remat_config *conf
     return status;
 }
 
-/* ---- The block ------------------------------------------------------------------------------------------------ */
+/* ---- The block ------------------------------------------------------------------------------------------------- */
 
 static remat_status allocate_tables(remat_session *s) {
     rm_runner *r = &s->runner;
@@ -208,7 +208,7 @@ static remat_status allocate_tables(remat_session *s) {
     return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
 }
 
-/* The pages that other ranks may read, before anything is written there. */
+/* Maps the pages that other ranks read, before anything is written there. */
 static remat_status share_pages(remat_session *s) {
     const remat_ranks *ranks = &s->ranks;
     const rm_residents *at = &s->chain.at;
@@ -242,7 +242,7 @@ static remat_status make_buckets(remat_session *s) {
     return REMAT_OK;
 }
 
-/* What else is needed to send them, so that no step allocates. */
+/* Allocates send buffers and the like now, so that no step allocates. */
 static remat_status prepare_buckets(const remat_session *s) {
     for (int64_t i = 0; i < remat_bucket_count(s) && s->ranks.prepare; i++)
         TRY(s->ranks.prepare(s->ranks.context, &s->bucket[i]));
@@ -281,7 +281,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .owner = s,
                      .external = r->external,
                      .tier = r->tier};
-    rm_run_talks(r);
+    rm_run_connect_ranks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return make_buckets(s);
     TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
@@ -305,16 +305,17 @@ static remat_status borrow(remat_session *s, const remat_config *config) {
     return REMAT_OK;
 }
 
-/* What is left to train is on the way to what is differentiated. */
+/* Applies train_only. The loss or a differentiated output must depend on a parameter that is still trained. */
 static remat_status freeze(remat_graph *graph, int32_t loss, const remat_config *config) {
     if (!config->train_only || config->inference) return REMAT_OK;
     TRY(rm_graph_train_only(graph, config->train_only));
     bool any = graph->value[loss].needs_gradient;
     for (int i = 0; i < config->n_differentiated; i++) any |= graph->value[config->outputs[i].id].needs_gradient;
-    REQUIRE(any, INVALID,
-            "{train_only} is \"%s\", but nothing that is differentiated depends on these parameters; name some that it "
-            "depends on",
-            config->train_only);
+    REQUIRE(
+        any, INVALID,
+        "{train_only} is \"%s\", but neither the loss nor a differentiated output depends on these parameters; name "
+        "parameters that it depends on",
+        config->train_only);
     return REMAT_OK;
 }
 
@@ -333,7 +334,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_tier(s));
     TRY(rm_session_list_arrays(s));
-    rm_host_trim(); /* what planning took for a moment, before the block is there as well */
+    rm_host_trim(); /* return planning's temporary memory before the block is allocated */
     return allocate(s, config->seed);
 }
 
@@ -374,7 +375,7 @@ void remat_session_free(remat_session *s) {
     if (s->runner.tier) s->api->tier_close(s->runner.tier);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->runner.block) unshare_pages(s);
-    free_events(s); /* nobody waits for them any more */
+    free_events(s); /* no rank waits for them any more */
     if (s->runner.block) s->api->block_free(s->runner.block);
     rm_schedule_free(&s->training);
     rm_schedule_free(&s->evaluation);

@@ -1,4 +1,4 @@
-/* frame.c: where the operands of a stage's program lie (frame.h), and the sums that are made of them outside of programs. */
+/* frame.c: addresses of the operands of a stage's program (frame.h), and sums and scalings outside programs. */
 #include "engine/session/frame.h"
 
 #include "ops/real.h"
@@ -20,7 +20,7 @@ rm_frame rm_frame_of(rm_runner *runner, int64_t stage) {
 
 bool rm_frame_keeps(const rm_runner *r, int32_t slot) { return r->stateful && r->chain->carried[slot].state >= 0; }
 
-/* A sweep begins with what a stateful session kept of the last call. */
+/* In a stateful session, a sweep begins with the states that the last call kept. */
 void *rm_frame_piece(const rm_frame *f, const rm_where *where) {
     const rm_runner *r = f->runner;
     int64_t piece = rm_piece_at(where, f->position);

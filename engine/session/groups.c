@@ -1,4 +1,4 @@
-/* groups.c: parameters with a rate and a weight decay of their own, by their names: remat_config.groups. */
+/* groups.c: parameter groups with their own learning rate and weight decay, selected by name: remat_config.groups. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,16 +7,17 @@
 #include "engine/session/session.h"
 #include "memory/host.h"
 
-/* `length` letters, borrowed. */
+/* `length` characters, borrowed. */
 typedef struct {
     const char *at;
     size_t length;
 } piece;
 
-/* Cuts what comes before the first of these letters off the text, and that letter. */
-static piece cut(piece *text, const char *at) {
+/* Returns the text before the first of the separators, without spaces around it, and removes it and the separator from
+ * *text. */
+static piece cut(piece *text, const char *separators) {
     piece first = {text->at, 0};
-    while (first.length < text->length && !strchr(at, first.at[first.length])) first.length++;
+    while (first.length < text->length && !strchr(separators, first.at[first.length])) first.length++;
     size_t taken = first.length + (first.length < text->length);
     text->at += taken;
     text->length -= taken;
@@ -31,7 +32,7 @@ static bool occurs(piece word, const char *name) {
     return false;
 }
 
-/* "weight_decay", or "weight-decay", as flags have it. */
+/* Accepts "weight-decay" for "weight_decay", as in flags. */
 static bool is_called(piece name, const char *what) {
     size_t i = 0;
     for (; i < name.length && what[i]; i++)
@@ -48,7 +49,7 @@ static bool read_number(piece text, double *out) {
     return !*end && isfinite(*out) && *out >= 0;
 }
 
-/* What a group says; negative: nothing. */
+/* Settings of a group; negative: not set. */
 typedef struct {
     double lr, weight_decay;
 } settings;
@@ -59,21 +60,21 @@ static remat_status read_settings(piece words, piece text, settings *out) {
         piece value = cut(&text, ","), name = cut(&value, "=");
         double number;
         REQUIRE(is_called(name, "lr") || is_called(name, "weight_decay"), INVALID,
-                "{groups}: \"%.*s\" is no setting of a group; there are lr=FACTOR and weight_decay=NUMBER",
+                "{groups}: \"%.*s\" is not a setting of a group; use lr=FACTOR or weight_decay=NUMBER",
                 (int)name.length, name.at);
-        REQUIRE(read_number(value, &number), INVALID, "{groups}: %.*s=%.*s is not a number of 0 or more",
+        REQUIRE(read_number(value, &number), INVALID, "{groups}: %.*s=%.*s must be a number of at least 0",
                 (int)name.length, name.at, (int)value.length, value.at);
         double *setting = is_called(name, "lr") ? &out->lr : &out->weight_decay;
-        REQUIRE(*setting < 0, INVALID, "{groups}: %.*s is said twice of one group", (int)name.length, name.at);
+        REQUIRE(*setting < 0, INVALID, "{groups}: a group sets %.*s twice; set it once", (int)name.length, name.at);
         *setting = number;
     }
     REQUIRE(out->lr >= 0 || out->weight_decay >= 0, INVALID,
-            "{groups}: \"%.*s\" sets nothing; behind a colon say lr=FACTOR or weight_decay=NUMBER", (int)words.length,
+            "{groups}: \"%.*s\" sets nothing; add :lr=FACTOR or :weight_decay=NUMBER to it", (int)words.length,
             words.at);
     return REMAT_OK;
 }
 
-/* Parameters with this word in their names that no group has taken yet. */
+/* Applies the settings to all parameters with this word in their names that no earlier group has taken. */
 static remat_status take_by_word(remat_session *s, piece word, const settings *own, uint8_t *taken, bool *took) {
     bool found = false;
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) {
@@ -90,14 +91,14 @@ static remat_status take_by_word(remat_session *s, piece word, const settings *o
     return REMAT_OK;
 }
 
-/* Layer-wise optimizers do not decay biases and gains, unless they are told to. */
+/* Layer-wise optimizers do not decay biases and gains unless decay_vectors is set. */
 double rm_session_weight_decay(const remat_session *s, int32_t param) {
     const rm_value *value = &s->graph->value[s->chain.at.buckets.param[param].value];
-    bool spared = s->optimizer && s->optimizer->measure && value->desc.rank < 2 && !s->decay_vectors;
-    return spared ? 0 : s->update.weight_decay;
+    bool exempt = s->optimizer && s->optimizer->measure && value->desc.rank < 2 && !s->decay_vectors;
+    return exempt ? 0 : s->update.weight_decay;
 }
 
-/* Does a group of these name it? */
+/* Whether a word of one of these groups occurs in the name. */
 static bool names(piece groups, const char *name) {
     while (groups.length) {
         piece group = cut(&groups, ";"), words = cut(&group, ":");
@@ -109,8 +110,8 @@ static bool names(piece groups, const char *name) {
     return false;
 }
 
-/* A group that changes none of its parameters: none is trained, or its weight decay is what they have anyway, and no later group
- * would take them. `before`: what was taken before it. */
+/* Refuses a group without effect: none of its parameters is trained, or all have its weight decay by default and no
+ * later group would take one of them. `before`: parameters taken by earlier groups. */
 static remat_status check_effect(const remat_session *s, piece words, const settings *own, piece later,
                                  const uint8_t *before, const uint8_t *taken) {
     const rm_buckets *b = &s->chain.at.buckets;
@@ -122,11 +123,13 @@ static remat_status check_effect(const remat_session *s, piece words, const sett
         changes = changes || own->weight_decay != rm_session_weight_decay(s, i) || names(later, value->name);
     }
     REQUIRE(trained, INVALID,
-            "{groups}: nothing that \"%.*s\" names is trained: name it in {train_only}, too, or leave the group out",
+            "{groups}: none of the parameters of \"%.*s\" is trained; name them in {train_only}, too, or leave the "
+            "group out",
             (int)words.length, words.at);
-    REQUIRE(changes, INVALID,
-            "{groups}: \"%.*s\" has weight_decay=%g, which its parameters have anyway: leave it out, or set another",
-            (int)words.length, words.at, own->weight_decay);
+    REQUIRE(
+        changes, INVALID,
+        "{groups}: \"%.*s\" sets weight_decay=%g, the default of its parameters; leave it out, or set another value",
+        (int)words.length, words.at, own->weight_decay);
     return REMAT_OK;
 }
 
@@ -141,8 +144,7 @@ static remat_status take(remat_session *s, piece group, piece later, uint8_t *ta
         piece word = cut(&words, ",");
         TRY(take_by_word(s, word, &own, taken, &took));
     } while (words.length);
-    REQUIRE(took, INVALID,
-            "{groups}: all that \"%.*s\" names is in the groups before it: put it first, or leave it out",
+    REQUIRE(took, INVALID, "{groups}: earlier groups contain all parameters of \"%.*s\"; put it first, or leave it out",
             (int)all.length, all.at);
     return check_effect(s, all, &own, later, before, taken);
 }

@@ -1,29 +1,31 @@
-/* loss_mean.c: what the loss of an update is a mean over, where its batch comes in parts: micro steps, ranks, shards.
+/* loss_mean.c: the mean that the loss of an update is, if its batch has parts: micro steps, ranks, shards.
  *
- * With S the sum of a part's losses and c what counts in it (remat_op.denominator), the update's loss is the sum of all S over the
- * sum of all c. A part's own loss is S / d, where d is c, or 1 where c is 0. So the update's is the mean over n parts of S/d times a
- * weight w = d n / (sum of c). Where all parts count equally, w is exactly 1. A part takes w / K of its loss's gradient, in the float
- * at `one_offset`. (Classes that weigh 0 and smoothed labels make an S that is not 0 where c is.)
+ * Let S be the sum of a part's losses and c its count (remat_op.denominator). The update's loss is the sum of all S
+ * over the sum of all c. A part computes S / d, where d = c, or 1 if c is 0. The update's loss is therefore the mean
+ * over n parts of S/d times a weight w = d n / (sum of c). If all counts are equal, w is exactly 1. Backward multiplies
+ * a part's loss gradient by w / K, the float at `one_offset`. (With class weights of 0 or smoothed labels, S can be
+ * non-zero while c is 0.)
  *
- * The sum of c is known in the last of K micro steps: ranks add up their counts before its backward pass. Recomputing reads what is
- * there by then, and never talks. The micro steps before take d / d0 instead of w, d0 being the d of this rank's first; when the
- * last begins, what they have added up is multiplied by d0 n / (sum of c).
+ * The sum of c is known only in the last of K micro steps: ranks sum their counts before its backward pass.
+ * Recomputation reads this sum and needs no collective. Earlier micro steps use d / d0 instead of w, where d0 is the d
+ * of this rank's first one; when the last begins, their accumulated gradients are multiplied by d0 n / (sum of c).
  *
- * Pairwise, which micro step is the last depends on the number of ranks, and bits must not. All take d / d0, d0 being the number of
- * targets that there are; and gradients are multiplied by d0 n / (sum of c) when all have been added up. */
+ * With deterministic_world, the last micro step depends on the number of ranks, but bits must not. All micro steps use
+ * d / d0, where d0 is the number of targets, ignored ones included; the summed gradients are multiplied by d0 n / (sum
+ * of c). */
 #include <string.h>
 
 #include "engine/session/session.h"
 #include "memory/host.h"
 
-/* ---- Of a graph ---------------------------------------------------------------------------------------------------- */
+/* ---- The graph's count ----------------------------------------------------------------------------------------- */
 
 static bool same_node(const rm_node *a, const rm_node *b) {
     return a->op == b->op && a->attr_bytes == b->attr_bytes && !memcmp(a->x, b->x, sizeof a->x) &&
            (!a->attr_bytes || !memcmp(a->attr, b->attr, a->attr_bytes));
 }
 
-/* The same number: losses over the same targets each have a count of their own. */
+/* Whether two counts are the same number: every loss has its own count node, even over the same targets. */
 static bool same_count(const remat_graph *graph, int32_t a, int32_t b) {
     const rm_value *one = &graph->value[a], *other = &graph->value[b];
     if (a == b) return true;
@@ -37,7 +39,7 @@ static rm_mean joined(const remat_graph *graph, rm_mean a, rm_mean b) {
     return (rm_mean){a.value ? a.value : b.value, a.mixed || b.mixed || !(both || neither)};
 }
 
-/* of: by value id, of what comes before the node. */
+/* of: by value id; filled for all values before the node. */
 static rm_mean mean_of(const remat_graph *graph, const rm_node *node, const rm_mean *of) {
     rm_mean any = {0};
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
@@ -64,31 +66,29 @@ remat_status rm_graph_mean(const remat_graph *graph, int32_t loss, rm_mean *out)
     return REMAT_OK;
 }
 
-/* ---- Of a session -------------------------------------------------------------------------------------------------- */
+/* ---- Weights of the parts -------------------------------------------------------------------------------------- */
 
 static int64_t parts_of(const remat_session *s) { return (int64_t)s->ranks.size * s->micro_steps; }
 
-/* A number that is there before the stages run. */
+/* Whether the value is a number computed before the stages run. */
 static bool is_known(const rm_chain *chain, int32_t value) {
     const rm_value *v = &chain->graph->value[value];
     return v->origin == RM_VALUE_RESULT && chain->role[v->node] == RM_ROLE_TABLE && v->desc.rank == 0;
 }
 
-#define REMEDY "set {loss_mean} to \"parts\": each micro step and rank then has a mean of its own"
+#define REMEDY "set {loss_mean} to \"parts\" to use the mean of each micro step and rank"
 
-/* What would be needed to weigh parts by one number each. */
+/* Weighting needs one number per part. */
 static remat_status check_weighing(const remat_session *s, rm_mean mean) {
-    REQUIRE(
-        !mean.mixed, INVALID,
-        "only a part of this loss counts its targets, or parts of it count different ones, so micro steps and ranks "
-        "cannot be weighed by one count; " REMEDY);
-    REQUIRE(
-        !s->chain.n_differentiated, INVALID,
-        "this loss counts its targets, and outputs are differentiated beside it, whose count is not known; " REMEDY);
+    REQUIRE(!mean.mixed, INVALID,
+            "only some terms of this loss count their targets, or they count different ones, so micro steps and ranks "
+            "cannot be weighted by one count; " REMEDY);
+    REQUIRE(!s->chain.n_differentiated, INVALID,
+            "this loss counts its targets, but the differentiated outputs have no known count; " REMEDY);
     REQUIRE(is_known(&s->chain, mean.value), INVALID,
-            "what this loss divides by is not a number that is counted in its inputs, before the step; " REMEDY);
+            "this loss divides by a value that cannot be counted in its inputs before the step; " REMEDY);
     REQUIRE(s->chain.use[mean.value] != RM_DIFFERENTIATED, INVALID,
-            "the weights of this loss's classes are trained, and their sum over micro steps and ranks has no "
+            "the class weights of this loss are trained, but their sum over micro steps and ranks has no "
             "gradient; " REMEDY);
     return REMAT_OK;
 }
@@ -101,10 +101,9 @@ remat_status rm_session_choose_mean(remat_session *s, int32_t loss, const remat_
     TRY(rm_graph_mean(s->graph, loss, &mean));
     s->counts = !mean.mixed && mean.value && is_known(&s->chain, mean.value) ? mean.value : 0;
     if (s->inference) return REMAT_OK;
-    REQUIRE(
-        !parts || mean.value, INVALID,
-        "{loss_mean} is \"parts\", but all targets of this loss count, so parts of equal size count equally: leave it "
-        "out");
+    REQUIRE(!parts || mean.value, INVALID,
+            "{loss_mean} is \"parts\", which has no effect, because all targets of this loss count, so equal parts have "
+            "equal weights; leave it out");
     s->mean_of_parts = parts;
     s->weighs = mean.value && !parts && parts_of(s) > 1;
     return s->weighs ? check_weighing(s, mean) : REMAT_OK;
@@ -115,7 +114,7 @@ double rm_session_loss_share(const remat_session *s) {
     return s->ranks.weight / shards;
 }
 
-/* What a part divides by. */
+/* The d of a part. */
 static double divisor_of(double count) { return count != 0 ? count : 1; }
 
 remat_status rm_session_count(remat_session *s) {
@@ -123,13 +122,14 @@ remat_status rm_session_count(remat_session *s) {
     char *at = s->runner.resident + s->chain.at.value[s->counts].offset;
     s->api->copy_out(s->runner.queue, &s->count, at, sizeof s->count);
     if (!s->weighs || !s->runner.training) return REMAT_OK;
-    TRY(s->api->synchronize(s->runner.queue)); /* it is all but empty yet */
+    TRY(s->api->synchronize(s->runner.queue)); /* cheap: the queue holds only the tables */
     s->divisor = (float)divisor_of(s->count);
     if (s->count == 0) s->api->copy_in(s->runner.queue, at, &s->divisor, sizeof s->divisor);
     return REMAT_OK;
 }
 
-/* In the mean over n parts that count `total` together. Nothing counts: 0, as is the loss. */
+/* The w of a part in the mean over n parts with a total count of `total`. If none counts, the weight and the loss are
+ * 0. */
 static double weight_of(double divisor, double total, double n) { return total != 0 ? divisor * n / total : 0; }
 
 double rm_session_part_weight(const remat_session *s, int64_t shard, double total, double n) {

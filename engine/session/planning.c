@@ -35,7 +35,7 @@ static remat_status guess_times(remat_session *s, const remat_config *config, bo
             "assume_flops and assume_bandwidth are %g and %g; neither may be negative", config->assume_flops,
             config->assume_bandwidth);
     REQUIRE(!assumed || !rm_session_is_real(s), INVALID,
-            "assume_flops and assume_bandwidth describe a machine that is not there: they need the device \"null\"");
+            "assume_flops and assume_bandwidth describe another machine, so they need the device \"null\"");
     if (config->assume_flops > 0) rates.flops_per_s = config->assume_flops;
     if (config->assume_bandwidth > 0) rates.bytes_per_s = config->assume_bandwidth;
     rm_chain_guess_times(&s->chain, &rates);
@@ -57,12 +57,12 @@ static remat_status read_given(remat_session *s, const char *steps) {
 }
 
 static remat_status propose(remat_session *s, const remat_config *config) {
-    rm_plan_request wish = {.segments = config->segments,
-                            .budget_bytes = rm_session_allowance(s, config->memory_budget),
-                            .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
-                            .least_block_bytes = s->evaluation.placement.bytes};
+    rm_plan_request request = {.segments = config->segments,
+                               .budget_bytes = rm_session_allowance(s, config->memory_budget),
+                               .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
+                               .least_block_bytes = s->evaluation.placement.bytes};
     if (config->plan_steps) return read_given(s, config->plan_steps);
-    return rm_schedule_propose(&s->chain.problem, s->strategy, &wish, &s->training);
+    return rm_schedule_propose(&s->chain.problem, s->strategy, &request, &s->training);
 }
 
 static remat_status propose_or_refuse(remat_session *s, const remat_config *config) {
@@ -71,7 +71,7 @@ static remat_status propose_or_refuse(remat_session *s, const remat_config *conf
     return status ? status : rm_session_check_budget(s, config->memory_budget);
 }
 
-/* An evaluation runs every stage forward once and keeps only what later ones read. */
+/* An evaluation runs every stage forward once and keeps a state only until its last reader has run. */
 static remat_status plan_evaluation(remat_session *s) {
     const rm_problem *problem = &s->chain.evaluation;
     TRY(rm_plan_sweep(&s->evaluation.plan, 0, problem->n_stages));
@@ -86,7 +86,7 @@ uint64_t rm_session_activations_bytes(const remat_session *s) {
 
 /* ---- From standard times to better ones ----------------------------------------------------------------------- */
 
-/* The first answer: does the budget suffice? */
+/* Decides whether the budget suffices. */
 static remat_status plan_by_standard_times(remat_session *s, const remat_config *config) {
     rm_tier tier = s->chain.problem.tier;
     rm_tier_by_standard(&s->chain.problem.tier);
@@ -95,7 +95,7 @@ static remat_status plan_by_standard_times(remat_session *s, const remat_config 
     return status;
 }
 
-/* What cannot fit has been refused by now; and measuring takes no more memory than the step will. */
+/* Budgets that are too small have been refused by now. Measuring takes no more memory than the step will. */
 static remat_status measure_times(remat_session *s, const remat_config *config) {
     bool known;
     if (!config->calibration || !rm_session_is_real(s)) return REMAT_OK;
@@ -107,8 +107,8 @@ static remat_status measure_times(remat_session *s, const remat_config *config) 
     return rm_session_calibrate(s, config, s->chain.at.bytes + room);
 }
 
-/* The plan there is, if any, stays where none of those made by the new times fits: a little slower perhaps, but it was
- * promised. Its times are summed up anew. */
+/* If no plan made with the new times fits, the existing plan is kept with its times recomputed: it may be slower, but
+ * its budget has been promised to suffice. */
 static remat_status plan_again(remat_session *s, const remat_config *config) {
     rm_schedule before = s->training;
     s->training = (rm_schedule){0};
@@ -124,7 +124,7 @@ static remat_status plan_again(remat_session *s, const remat_config *config) {
     return status;
 }
 
-/* A plan chosen by standard times is what this machine will run: so its times are told by this machine's rates. */
+/* Chooses the plan by standard times, then predicts its duration from this machine's rates. */
 static remat_status choose_by_standard(remat_session *s, const remat_config *config) {
     rm_tier tier = s->chain.problem.tier;
     rm_tier_by_standard(&s->chain.problem.tier);

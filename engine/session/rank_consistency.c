@@ -1,7 +1,7 @@
-/* rank_consistency.c: what ranks that train together must have alike, and how a session notices that they do not: in words
- * before the first step (remat_settings_text, which dist/ddp/ddp_compare.c compares), and in numbers in every step, beside the
- * losses, which are added up anyway (rm_session_fill_exchange, rm_session_check_exchange). Without either, ranks that update
- * differently would drift apart and nobody would hear of it: only gradients travel. */
+/* rank_consistency.c: checks that the settings of all ranks agree. Before the first step, dist/ddp/ddp_compare.c
+ * compares them as text (remat_settings_text). In every step, a few numbers are exchanged together with the losses
+ * (rm_session_fill_exchange, rm_session_check_exchange). Ranks exchange only gradients, so without these checks the
+ * parameters of ranks that update differently would diverge unnoticed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 enum { NUMBER_BYTES = 32 };
 
-/* As few digits as say which number it is. */
+/* The fewest digits, at least 6, that read back as the same number. */
 static const char *shortest(double value, char text[NUMBER_BYTES]) {
     for (int digits = 6; digits <= 17; digits++) {
         rm_snprintf(text, NUMBER_BYTES, "%.*g", digits, value);
@@ -20,7 +20,7 @@ static const char *shortest(double value, char text[NUMBER_BYTES]) {
     return text;
 }
 
-/* ---- In words ------------------------------------------------------------------------------------------------------ */
+/* ---- Settings as text ------------------------------------------------------------------------------------------ */
 
 static void write_number(FILE *out, const char *name, double value) {
     char text[NUMBER_BYTES];
@@ -48,7 +48,7 @@ static void write_optimizer(FILE *out, const remat_session *s) {
     write_number(out, "norm_limit", u->norm_limit);
 }
 
-/* What train_only leaves; and what the loss of no rank depends on; and what groups have of their own. */
+/* Parameters that train_only excludes or that no rank's loss depends on, and the settings of groups. */
 static void write_trained(FILE *out, const remat_session *s) {
     const rm_buckets *buckets = &s->chain.at.buckets;
     for (int32_t i = 0; i < buckets->n_params; i++) {
@@ -61,14 +61,14 @@ static void write_trained(FILE *out, const remat_session *s) {
     }
 }
 
-/* Layers talk in the order of stages, and which have their turn in the backward pass depends on where stages are cut. */
-static void write_talk(FILE *out, const remat_session *s) {
+/* Layers run their collectives in the order of stages, so the stages must be the same on all ranks. */
+static void write_collective(FILE *out, const remat_session *s) {
     bool collective = false;
     for (int32_t n = 0; n < s->graph->n_nodes; n++) {
         const rm_node *node = &s->graph->node[n];
         collective |= s->chain.role[n] != RM_ROLE_DEAD && node->op->collective && node->op->collective(node->attr);
     }
-    if (collective) fprintf(out, "stages, whose layers talk to other ranks: %lld\n", (long long)s->chain.n_stages);
+    if (collective) fprintf(out, "stages with collective layers: %lld\n", (long long)s->chain.n_stages);
 }
 
 char *remat_settings_text(const remat_session *s) {
@@ -86,7 +86,7 @@ char *remat_settings_text(const remat_session *s) {
     write_switch(out, "stateful", s->stateful);
     write_number(out, "updates made", (double)s->runner.updates);
     write_number(out, "learning rate of the last update", s->last_lr);
-    write_talk(out, s);
+    write_collective(out, s);
     write_trained(out, s);
     rm_neutral_end(before);
     const bool bad = ferror(out);
@@ -95,13 +95,13 @@ char *remat_settings_text(const remat_session *s) {
     return NULL;
 }
 
-/* ---- In numbers ---------------------------------------------------------------------------------------------------- */
+/* ---- Numbers exchanged in every step --------------------------------------------------------------------------- */
 
-/* A rank's words, each in a place of its own, so that a sum over ranks leaves all of them as they were said. */
+/* A rank's words. Each has its own element, and other ranks add 0 to it, so the sum over ranks preserves its value. */
 enum {
-    UPDATES,   /* made before these gradients, plus 1; 0: this rank's word has not come (a table that reaches nobody) */
-    LAST_LR,   /* of the newest of those */
-    COMING_LR, /* of the one that these gradients are for; -1: not known yet (remat_gradients, alone) */
+    UPDATES, /* updates before these gradients, plus 1; 0: this rank's words did not arrive (ranks.sum does nothing) */
+    LAST_LR, /* of the last of these updates */
+    COMING_LR, /* of the update that these gradients are for; -1: not known yet (remat_gradients) */
     WORDS
 };
 
@@ -128,16 +128,17 @@ static remat_status compare_words(const remat_session *s, int32_t rank) {
     char here[NUMBER_BYTES], there[NUMBER_BYTES];
     if (first[UPDATES] == 0 || other[UPDATES] == 0) return REMAT_OK;
     REQUIRE(other[UPDATES] == first[UPDATES], PEER,
-            "rank %d has made %.0f updates, rank 0 has made %.0f: all ranks must make the same ones, and where they "
-            "resume, all must be told how many there were (remat_set_step_count)",
+            "rank %d has made %.0f updates, but rank 0 has made %.0f; make the same updates on all ranks, and when "
+            "resuming, call remat_set_step_count on all of them",
             rank, other[UPDATES] - 1, first[UPDATES] - 1);
-    REQUIRE(other[LAST_LR] == first[LAST_LR], PEER,
-            "rank %d has learning rate %s in update %.0f, rank 0 has %s: their parameters differ since then; give all "
-            "ranks the same rate",
-            rank, shortest(other[LAST_LR], there), other[UPDATES] - 1, shortest(first[LAST_LR], here));
+    REQUIRE(
+        other[LAST_LR] == first[LAST_LR], PEER,
+        "rank %d used learning rate %s in update %.0f, but rank 0 used %s, so their parameters differ; give all ranks "
+        "the same rate",
+        rank, shortest(other[LAST_LR], there), other[UPDATES] - 1, shortest(first[LAST_LR], here));
     const bool both = first[COMING_LR] >= 0 && other[COMING_LR] >= 0;
     REQUIRE(!both || other[COMING_LR] == first[COMING_LR], PEER,
-            "rank %d has learning rate %s in update %.0f, rank 0 has %s: give all ranks the same rate", rank,
+            "rank %d has learning rate %s in update %.0f, rank 0 has %s; give all ranks the same rate", rank,
             shortest(other[COMING_LR], there), other[UPDATES], shortest(first[COMING_LR], here));
     return REMAT_OK;
 }

@@ -5,9 +5,10 @@
 
 #include "engine/rng.h"
 
-/* ---- Talk ------------------------------------------------------------------------------------------------------ */
+/* ---- Collectives of kernels ------------------------------------------------------------------------------------ */
 
-/* rm_talk.sum, chunk by chunk where the host does not reach the numbers. What fails is said when the program has ended. */
+/* rm_talk.sum; chunk by chunk if the host cannot access the numbers. A failure is reported at the end of the
+ * program. */
 static void sum_over_ranks(void *owner, double *values, int64_t count) {
     rm_runner *r = owner;
     enum { CHUNK = 256 };
@@ -27,11 +28,12 @@ static void sum_over_ranks(void *owner, double *values, int64_t count) {
     }
 }
 
-void rm_run_talks(rm_runner *r) { r->talk = (rm_talk){sum_over_ranks, r->ranks->sum ? r : NULL}; }
+void rm_run_connect_ranks(rm_runner *r) { r->talk = (rm_talk){sum_over_ranks, r->ranks->sum ? r : NULL}; }
 
 /* ---- Calls ---------------------------------------------------------------------------------------------------- */
 
-/* NULL: it has none. Behind a reduction over time there is one. */
+/* The node's once data (REMAT_ONCE), or NULL. Nodes of the chain have one for each stage; a node after a reduction over
+ * time has a single one. */
 static void *once_of(const rm_frame *f, int32_t node) {
     const rm_chain *chain = f->runner->chain;
     uint64_t bytes = chain->at.once_bytes[node], n = chain->role[node] == RM_ROLE_CHAIN ? (uint64_t)f->position : 0;
@@ -102,7 +104,8 @@ static void run_part(const rm_frame *f, const rm_program *program, int32_t from,
         }
 }
 
-/* A backward program: one part up to the last instruction that touches each bucket whose gradients become final in this stage. */
+/* Runs a backward program in parts: each ends with the last instruction that touches a bucket whose gradients become
+ * final in this stage. */
 static remat_status run_in_parts(const rm_frame *f, const rm_program *program, int64_t stage, int option) {
     rm_runner *r = f->runner;
     const rm_buckets *buckets = &r->chain->at.buckets;
@@ -148,7 +151,7 @@ void rm_run_packing(rm_runner *runner, bool of_tables) {
 
 /* ---- The plan ------------------------------------------------------------------------------------------------- */
 
-/* Claims what begins to live at this step. Returns the next lifetime to look at. */
+/* Claims the buffers that begin to live at this step. Returns the index of the next lifetime. */
 static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int64_t next, int64_t step) {
     for (; next < schedule->lifetimes.count && schedule->lifetimes.item[next].first == step; next++) {
         const rm_lifetime *life = &schedule->lifetimes.item[next];
@@ -170,16 +173,16 @@ static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int
     return next;
 }
 
-/* A stage is differentiated as it was kept. */
-static const rm_program *program_of(rm_runner *runner, const rm_stage_kind *class, const rm_step *step) {
-    if (!runner->training) return &class->evaluate;
-    if (step->verb == RM_RUN_BACKWARD) return &class->option[runner->kept[step->index]].backward;
-    if (step->option == RM_DROP) return &class->drop;
+/* Backward uses the option in which the stage was last kept. */
+static const rm_program *program_of(rm_runner *runner, const rm_stage_kind *kind, const rm_step *step) {
+    if (!runner->training) return &kind->evaluate;
+    if (step->verb == RM_RUN_BACKWARD) return &kind->option[runner->kept[step->index]].backward;
+    if (step->option == RM_DROP) return &kind->drop;
     runner->kept[step->index] = step->option;
-    return &class->option[step->option].forward;
+    return &kind->option[step->option].forward;
 }
 
-/* The carried states of a sweep's carry_stage are what a stateful session begins with next time. */
+/* In a stateful session, keeps the carried states of a sweep's carry_stage for the next call. */
 static void keep_carried(const rm_frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
@@ -198,7 +201,7 @@ void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program)
     run_part(&f, program, 0, program->n);
 }
 
-/* Between comparing what the program reads and what it made again. */
+/* Compares the states that the program reads before it runs, and those that it recomputed after. */
 static remat_status run_verified(const rm_frame *f, const rm_program *program, const rm_step *step, int64_t number) {
     rm_runner *r = f->runner;
     rm_verify_run run = {
@@ -215,14 +218,14 @@ static remat_status run_verified(const rm_frame *f, const rm_program *program, c
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
 
-/* Stages run for the first time in their order. */
+/* First runs of stages are in stage order. */
 static bool is_first(rm_runner *runner, const rm_step *step) {
     bool first = step->verb == RM_RUN_FORWARD && step->index == runner->n_forward;
     runner->n_forward += first;
     return first;
 }
 
-/* From where the run stands to its end, or to its first backward run. */
+/* Continues to the end of the plan, or to its first backward run. */
 static remat_status run_lines(rm_runner *runner, const rm_problem *problem, const rm_schedule *schedule,
                               bool to_backward) {
     for (; runner->line < schedule->plan.n_steps; runner->line++) {
@@ -236,14 +239,14 @@ static remat_status run_lines(rm_runner *runner, const rm_problem *problem, cons
         runner->lifetime = claim_buffers(runner, schedule, runner->lifetime, s);
         if (step->verb == RM_SAVE || step->verb == RM_LOAD) rm_run_transfer(runner, problem, schedule, *step);
         if (step->verb != RM_RUN_FORWARD && step->verb != RM_RUN_BACKWARD) continue;
-        const rm_stage_kind *class = rm_stage_kind_of(runner->chain, step->index);
+        const rm_stage_kind *kind = rm_stage_kind_of(runner->chain, step->index);
         rm_frame f = rm_frame_of(runner, step->index);
         f.first = is_first(runner, step);
         f.collective = runner->training && runner->talk.owner;
         f.past_end = rm_is_past_end(&f);
-        if (f.past_end) rm_pass_by(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
+        if (f.past_end) rm_skip_stage(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
-        TRY(run_verified(&f, program_of(runner, class, step), step, s));
+        TRY(run_verified(&f, program_of(runner, kind, step), step, s));
         if (step->verb == RM_RUN_FORWARD) keep_carried(&f);
     }
     return REMAT_OK;

@@ -1,5 +1,5 @@
-/* sequence_end.c: timesteps past the end of all rows (remat_set_sequence_end): their stages' programs are not run. States go through them
- * unchanged, and everything else that they would have made is 0. The plan stays the same. */
+/* sequence_end.c: timesteps past the end of all rows (remat_set_sequence_end). The programs of their stages are
+ * skipped: states pass through unchanged, and all other results are 0. The plan stays the same. */
 #include "engine/session/frame.h"
 #include "engine/session/session.h"
 
@@ -15,14 +15,16 @@ static bool collective(const remat_session *s, int32_t sweep) {
 remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t end) {
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it runs no sequence");
-    REQUIRE(!s->stateful, INVALID, "in a stateful session all rows go on: its sequences have no other end");
+    REQUIRE(!s->stateful, INVALID,
+            "in a stateful session all rows continue in the next call, so sequences cannot end early");
     REQUIRE(end >= 1 && end <= timesteps, INVALID, "sequences of %lld timesteps cannot end at %lld",
             (long long)timesteps, (long long)end);
     bool found = false;
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) {
         if (s->chain.sweep[w].timesteps != timesteps) continue;
         REQUIRE(!collective(s, w), INVALID,
-                "a layer of these sequences talks to other ranks at every tile: all must be run");
+                "a layer of these sequences runs a collective in every tile, so none can be skipped; remove "
+                "remat_set_sequence_end or the layer");
         found = true;
     }
     REQUIRE(found, INVALID, "no sequence of this graph has %lld timesteps", (long long)timesteps);
@@ -32,16 +34,17 @@ remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t
     return REMAT_OK;
 }
 
-/* ---- In place of a program -------------------------------------------------------------------------------------- */
+/* ---- Skipped stages --------------------------------------------------------------------------------------------- */
 
-/* The value is a result of this stage's sweep. */
+/* Whether the value is computed in this stage's sweep. */
 static bool is_made_in_sweep(const rm_frame *f, const rm_value *value) {
     const rm_chain *chain = f->runner->chain;
     int32_t sweep = value->origin == RM_VALUE_RESULT ? chain->sweep_of[value->node] : -1;
     return sweep >= 0 && &chain->sweep[sweep] == rm_stage_sweep(chain, f->stage);
 }
 
-/* What follows a reduction over time, here or in a later sweep, and outputs without time, are the last stage's. */
+/* Whether this is a sweep's last stage and must run: it makes reductions over time, which later nodes or sweeps read,
+ * and outputs without time. */
 static bool is_last_needed(const rm_frame *f, const rm_sweep *sweep) {
     const rm_chain *chain = f->runner->chain;
     if (f->position < sweep->count - 1) return false;
@@ -58,7 +61,7 @@ bool rm_is_past_end(const rm_frame *f) {
     return f->t0 >= f->runner->end[sweep - chain->sweep] && !is_last_needed(f, sweep);
 }
 
-static void hand_through(const rm_frame *f, const rm_problem *problem, const rm_where *from, const rm_where *to,
+static void copy_through(const rm_frame *f, const rm_problem *problem, const rm_where *from, const rm_where *to,
                          uint64_t bytes) {
     const rm_runner *r = f->runner;
     int64_t there = rm_piece_at(to, f->position), here = rm_piece_at(from, f->position);
@@ -66,8 +69,8 @@ static void hand_through(const rm_frame *f, const rm_problem *problem, const rm_
         r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
 }
 
-/* The same where a sweep begins, of a state that begins with a value. */
-static void hand_initial_through(const rm_frame *f, const rm_problem *problem, int32_t slot, bool forward) {
+/* The same at the start of a sweep, for a state whose initial value is a value of the graph. */
+static void copy_initial_through(const rm_frame *f, const rm_problem *problem, int32_t slot, bool forward) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     const rm_carried *carried = &chain->carried[slot];
@@ -86,7 +89,7 @@ static void hand_initial_through(const rm_frame *f, const rm_problem *problem, i
         rm_run_add(r, rm_frame_address(f, &outside), rm_frame_address(f, &inside), (int64_t)(bytes / sizeof(float)));
 }
 
-/* An output's timesteps that nobody computes, of those that this pass makes. */
+/* Zeroes the tile's timesteps of the outputs that this pass makes. */
 static void zero_outputs(const rm_frame *f) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
@@ -99,7 +102,7 @@ static void zero_outputs(const rm_frame *f) {
     }
 }
 
-/* This tile's part of gradients that lie in one piece, and begin in this sweep, tile by tile. */
+/* Zeroes the tile's part of gradients that are a single piece and that this sweep initialises tile by tile. */
 static void zero_parts(const rm_frame *f, const rm_sweep *sweep) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
@@ -112,8 +115,8 @@ static void zero_parts(const rm_frame *f, const rm_sweep *sweep) {
     }
 }
 
-void rm_pass_by(const rm_frame *f, const rm_problem *problem, const rm_schedule *schedule, bool forward, int64_t from,
-                int64_t until) {
+void rm_skip_stage(const rm_frame *f, const rm_problem *problem, const rm_schedule *schedule, bool forward,
+                   int64_t from, int64_t until) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, f->stage);
@@ -124,8 +127,8 @@ void rm_pass_by(const rm_frame *f, const rm_problem *problem, const rm_schedule 
     for (int32_t k = sweep->first_carried; k < sweep->first_carried + sweep->n_carried; k++) {
         rm_where before = forward ? rm_carried_where(chain, k, -1) : rm_carried_gradient(chain, k, -1);
         rm_where after = forward ? rm_carried_where(chain, k, 0) : rm_carried_gradient(chain, k, 0);
-        hand_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
-        hand_initial_through(f, problem, k, forward);
+        copy_through(f, problem, forward ? &before : &after, forward ? &after : &before, chain->carried[k].bytes);
+        copy_initial_through(f, problem, k, forward);
     }
     if (forward)
         zero_outputs(f);

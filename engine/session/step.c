@@ -1,21 +1,21 @@
-/* step.c: a session's passes: forward and backward, alone or as one of several micro steps and ranks. What follows the last
- * gradient (waiting for other ranks, the norm, the optimizer) is update.c. Main entries: remat_gradients, or its two halves,
- * remat_forward and remat_backward; remat_step; remat_evaluate.
+/* step.c: a session's passes: forward and backward, in one or several micro steps, on one or several ranks. update.c
+ * does the rest of an update: waiting for other ranks, the norm, the optimizer. Main entries: remat_gradients, or its
+ * two halves, remat_forward and remat_backward; remat_step; remat_evaluate.
  *
- * The last of K micro steps hands each bucket of gradients over as soon as the backward pass is done with it (finish_bucket,
- * called by the executor), and goes on.
+ * In the last of K micro steps, each bucket of gradients is passed to the other ranks as soon as it is final
+ * (finish_bucket, called by the executor), while the backward pass continues.
  *
- * Pairwise, a micro step's gradients are a leaf of a tree, and begin at zero. Sums wait in the sections after at.sums_offset,
- * as the bits of a binary counter: section l, where bit l of the number of leaves so far is set, holds a sum of 2^l of them.
- * The last leaf meets all of them, bucket by bucket. */
+ * With deterministic_world, the gradients of a micro step are a leaf of a summation tree and start at zero. Partial
+ * sums are in the sections after at.sums_offset, like the bits of a binary counter: if bit l of the number of leaves so
+ * far is set, section l holds a sum of 2^l leaves. The last leaf is added to all of them, bucket by bucket. */
 #include <math.h>
 
 #include "engine/abi.h"
 #include "engine/session/session.h"
 
-/* ---- What every pass begins and ends with --------------------------------------------------------------------- */
+/* ---- Start and end of a pass ---------------------------------------------------------------------------------- */
 
-/* Fresh packed weights if what they are made of changed, tables, zeroed loss slots. */
+/* Packs weights again if they changed, zeroes the loss slots and runs the tables. */
 static remat_status begin_pass(remat_session *s, bool training) {
     s->runner.training = training;
     s->runner.finished = NULL;
@@ -30,8 +30,8 @@ static remat_status begin_pass(remat_session *s, bool training) {
     return rm_session_count(s);
 }
 
-/* The tiles' shares of the loss, added in tile order whatever order the plan made them in. Carried states go on, but not where
- * a session that trains is evaluated in between. */
+/* Sums the losses of the stages in their order, whatever the order of the plan. Keeps carried states for the next call,
+ * except after an evaluation in a training session. */
 static remat_status end_pass(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     rm_queue *queue = s->runner.queue;
@@ -58,7 +58,8 @@ static float *waiting_sum(const remat_session *s, int level, const rm_bucket *bu
     return bucket_in(s, s->chain.at.sums_offset + (uint64_t)level * s->chain.at.section_bytes, bucket);
 }
 
-/* The leaf numbered n_made joins the sums that are of its size: as many as it has ones at the end. */
+/* Adds the waiting sums of 1, 2, 4, ... leaves to leaf number n_made, one for each trailing 1 bit of n_made. Returns
+ * the level of the result. */
 static int add_waiting(const remat_session *s, const rm_bucket *bucket) {
     int level = 0;
     for (; s->n_made >> level & 1; level++)
@@ -67,7 +68,7 @@ static int add_waiting(const remat_session *s, const rm_bucket *bucket) {
     return level;
 }
 
-/* A leaf that is not the last: its sum waits. */
+/* Stores the sum that ends with this leaf, which is not the last, until its second half is there. */
 static void set_aside(const remat_session *s) {
     const rm_buckets *buckets = &s->chain.at.buckets;
     for (int32_t b = 0; b < buckets->n; b++) {
@@ -78,8 +79,8 @@ static void set_aside(const remat_session *s) {
     }
 }
 
-/* Called by the executor, in the last micro step. Pairwise, leaves are gradients of loss / (K W) on any number of ranks, and
- * ranks take the mean over W: times W, which is a power of two, and exact. */
+/* Called by the executor, in the last micro step. With deterministic_world, leaves are gradients of loss / (K W), and
+ * ranks take the mean over W, so the sum is multiplied by W, a power of two, without rounding. */
 static remat_status finish_bucket(void *session, int32_t index) {
     remat_session *s = session;
     const rm_bucket *bucket = &s->chain.at.buckets.item[index];
@@ -96,7 +97,7 @@ static int64_t own_shard(const remat_session *s, int64_t t) {
     return s->ranks.rank + s->ranks.size * remat_micro_shard(t, s->micro_steps, s->deterministic_world);
 }
 
-/* Of the micro step that comes next: after the last one, the first. */
+/* The shard of the next micro step; after the last one, that of the first. */
 static int64_t shard_of(const remat_session *s) { return own_shard(s, s->n_made % s->micro_steps); }
 
 /* Up to the first backward run. */
@@ -109,8 +110,8 @@ static remat_status forward_half(remat_session *s) {
     return REMAT_OK;
 }
 
-/* What outputs' gradients are multiplied by, and the loss's too. */
-static void take_share(const remat_session *s) {
+/* Multiplies external output gradients by the factor that the loss's gradient has. */
+static void scale_output_gradients(const remat_session *s) {
     double share = rm_session_loss_share(s);
     for (int i = 0; i < s->chain.n_differentiated && share != 1; i++) {
         const rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
@@ -118,8 +119,8 @@ static void take_share(const remat_session *s) {
     }
 }
 
-/* Pairwise, the gradients of inputs are in their shares of all ranks' batch, too: what finish_bucket does for parameters. Nobody
- * reads those of tables any more. */
+/* With deterministic_world, scales the gradients of inputs as finish_bucket does those of parameters. The gradients of
+ * tables, in the same section, are no longer needed. */
 static void finish_inputs(const remat_session *s) {
     const rm_residents *at = &s->chain.at;
     double scale = s->ranks.size * (s->weighs ? s->correction : 1);
@@ -128,7 +129,7 @@ static void finish_inputs(const remat_session *s) {
                      (int64_t)(at->table_gradients_bytes / sizeof(float)));
 }
 
-/* Of this rank's losses: by its rows, where it does not weigh them by what counts. */
+/* Weight of this rank's losses in the mean: by its rows, unless parts are weighted by counts. */
 static double rank_weight(const remat_session *s) { return s->weighs ? 1 : s->ranks.weight; }
 
 static remat_status backward_half(remat_session *s, remat_step_result *result) {
@@ -138,7 +139,7 @@ static remat_status backward_half(remat_session *s, remat_step_result *result) {
     if (s->n_made == 0 || s->deterministic_world)
         s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
     s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
-    take_share(s);
+    scale_output_gradients(s);
     TRY(rm_session_weigh_part(s, shard_of(s)));
     remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training, RM_FROM_BACKWARD);
     if (s->runner.trace && !status) s->trace_next = false;
@@ -155,7 +156,7 @@ static remat_status backward_half(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
-/* Over this rank's micro steps so far, and what counts in them. */
+/* The mean loss over this rank's micro steps so far, and their count. */
 static void take_own_loss(const remat_session *s, remat_step_result *result) {
     double sum = 0, counted = 0, n = (double)s->n_made;
     for (int64_t t = 0; t < s->n_made && s->weighs; t++) counted += s->shard_count[own_shard(s, t)];
@@ -167,8 +168,8 @@ static void take_own_loss(const remat_session *s, remat_step_result *result) {
     result->counted = counted;
 }
 
-/* In order of shards, of which only this rank's are not zero until they have been added up: the same bits on all ranks, and,
- * where shards are the same, for any number of ranks. */
+/* Sums over ranks, then over shards in their order. Before the sum over ranks, other ranks' shards are 0. The result
+ * has the same bits on all ranks, and for any number of ranks if the shards are the same. */
 static remat_status mean_loss(remat_session *s, remat_step_result *result) {
     int64_t n = (int64_t)s->ranks.size * s->micro_steps;
     if (s->ranks.sum) TRY(s->ranks.sum(s->ranks.context, s->shard_loss, rm_session_exchange_count(s)));
@@ -186,8 +187,8 @@ static remat_status check_runs(const remat_session *s) {
     return rm_session_check_inputs(s);
 }
 
-/* The second half of a micro step, up to the moment where all its buckets have been handed over, if it is the last. lr: of the
- * update that follows; -1: nobody has said so. */
+/* The second half of a micro step. In the last one, all buckets have been passed to the other ranks when it returns.
+ * lr: learning rate of the update that follows; -1: not known. */
 static remat_status add_gradients(remat_session *s, double lr, remat_step_result *result) {
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
     if (s->n_made == s->micro_steps) s->n_made = 0;
@@ -201,22 +202,22 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
     return status;
 }
 
-/* Both halves at once need no word from outside. */
+/* The first half of remat_gradients and remat_step, where the caller provides no gradients. */
 static remat_status begin_gradients(remat_session *s) {
     TRY(check_runs(s));
     REQUIRE(!s->chain.n_differentiated, INVALID,
-            "this session differentiates outputs, whose gradients come from outside: call remat_forward, write them, "
-            "then call remat_backward");
+            "this session differentiates outputs, whose gradients you provide; call remat_forward, write them, then "
+            "call remat_backward");
     remat_status status = forward_half(s);
     if (status) s->n_made = 0;
     return status;
 }
 
-/* After the last bucket has been taken: numbers over all ranks. */
+/* Call it after the last bucket has been taken: computes loss and norm over all ranks. */
 static remat_status sum_up(remat_session *s, remat_step_result *result) {
     TRY(mean_loss(s, result));
     TRY(rm_session_gradient_norm(s));
-    TRY(s->api->synchronize(s->runner.queue)); /* squares that failed to come say so here */
+    TRY(s->api->synchronize(s->runner.queue)); /* a failure to compute the squares is reported here */
     result->grad_norm = s->grad_norm;
     return REMAT_OK;
 }
@@ -246,7 +247,8 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
-/* Zeros, until the program writes them, whole or in parts: the last pass's would pass for this one's. */
+/* Zeroes the output gradients, so that those of the last pass are not used again. The caller writes them, whole or in
+ * parts. */
 static void begin_output_gradients(const remat_session *s) {
     for (int i = 0; i < s->chain.n_differentiated; i++) {
         rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
@@ -268,13 +270,14 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     TRY(check_runs(s));
-    REQUIRE(s->ran_forward, INVALID,
-            "there is no forward pass to go on from: call remat_forward, and no other pass or update, and write no "
-            "inputs, parameters, outputs or carried states, before remat_backward");
+    REQUIRE(
+        s->ran_forward, INVALID,
+        "there is no forward pass to continue; call remat_forward before remat_backward, and between them run no other "
+        "pass or update, and write no inputs, parameters, outputs or carried states");
     for (int i = 0; i < s->chain.n_differentiated && rm_session_is_real(s); i++)
         REQUIRE(!s->array[REMAT_OUTPUT_GRADIENT][i].missing, INVALID,
-                "the gradient of output %d has not been written since remat_forward: write it, zeros where there is "
-                "none, before remat_backward",
+                "the gradient of output %d has not been written since remat_forward; write it before remat_backward, "
+                "with zeros if there is none",
                 i);
     TRY(finish_gradients(s, -1, &made));
     if (result) *result = made;
@@ -314,8 +317,8 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
     NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(s->micro_steps == 1, INVALID,
-            "the batch of this session's updates comes in %d micro steps; call %s for each, then remat_update",
-            s->micro_steps, rm_session_pass_text(s));
+            "this session's updates have %d micro steps; call %s for each, then remat_update", s->micro_steps,
+            rm_session_pass_text(s));
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     TRY(step(s, lr, &made));
     if (result) *result = made;
@@ -335,7 +338,7 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
-/* ---- Counting ------------------------------------------------------------------------------------------------- */
+/* ---- Step count ----------------------------------------------------------------------------------------------- */
 
 int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }
 void remat_set_step_count(remat_session *s, int64_t steps) {

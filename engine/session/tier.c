@@ -1,7 +1,8 @@
-/* tier.c: the session's second tier: opened before anything is planned, because its speed is part of the problem; given
- * room, or closed again, when the plan is known. What a tier does is in device.h, what a step does with it in transfer.c.
+/* tier.c: the session's second tier. It is opened before planning, because its speed is part of the problem. After
+ * planning, it gets room for the plan's copies, or is closed if the plan does not use it. device.h declares tiers;
+ * transfer.c uses them.
  *
- * The speed is kept in the calibration file, if there is one: so two runs see the same disk, and plan alike. */
+ * The speed is kept in the calibration file, if there is one, so that repeated runs plan with the same speed. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -15,18 +16,19 @@ static const char *const figure_names[] = {"spilling 1 GiB out to", "fetching 1 
                                            "processor time for 1 GiB of"};
 #define GIB ((double)(1 << 30))
 
-/* A directory keeps its name when a disk is changed, and a disk its number when a directory is made anew: both count. */
+/* Device and inode number, since a directory keeps its name when its disk is replaced, and a disk its number when the
+ * directory is created again. */
 static uint64_t key_of(const remat_session *s, const char *directory, int figure) {
     struct stat about = {0};
-    (void)stat(directory, &about); /* a tier that is memory has no directory, and all zeros do for it */
+    (void)stat(directory, &about); /* zeros for a tier in memory, which has no directory */
     uint64_t identity = s->api->identity ? s->api->identity(s->device) : 0;
     uint64_t place[] = {about.st_dev, about.st_ino, (uint64_t)figure + (identity & ~(uint64_t)15)};
     return rm_hash(place, sizeof place, rm_hash(s->api->name, strlen(s->api->name), 0));
 }
 
-/* Both ways through the same rounding, so that what was measured and what is read again are one. While all processors
- * compute, the copying takes one away from them; otherwise it costs next to nothing, but of plans that take equally long
- * the one that moves least is still the best. */
+/* Measured figures are rounded in the same way as figures from the file, so that both give the same tier. If all
+ * processors compute, copying takes time from one of them. Otherwise it costs almost nothing; the small cost that
+ * remains prefers, among equally fast plans, the one that moves least. */
 static rm_tier from_figures(const remat_session *s, const uint64_t *ns) {
     bool spare = s->threads < rm_processors_get()->usable;
     return (rm_tier){.save_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[SAVE_GIB]) + 1,
@@ -52,7 +54,7 @@ static bool find_figures(const remat_session *s, const rm_times *known, const ch
     return true;
 }
 
-/* The file is a convenience: one that cannot be written is no reason not to train. */
+/* Training continues if the file cannot be written. */
 static remat_status keep_figures(const remat_session *s, rm_times *known, const remat_config *config,
                                  const uint64_t *ns) {
     for (int i = 0; i < FIGURES; i++) {

@@ -1,5 +1,5 @@
-/* transfer.c: the executor's SAVE and LOAD, and the waits between them and everything else. run.c runs the stages; where
- * copies lie and which steps wait was decided beforehand (memory/transfers.h). */
+/* transfer.c: the executor's SAVE and LOAD, and waiting for them. Planning has decided the places of copies and the
+ * steps that wait (memory/transfers.h). run.c runs the stages. */
 #include "engine/session/run.h"
 
 static uint64_t object_bytes(const rm_runner *runner, const rm_problem *problem, rm_step step) {
@@ -7,7 +7,7 @@ static uint64_t object_bytes(const rm_runner *runner, const rm_problem *problem,
     return rm_align_up(problem->stage[step.index].option[runner->kept[step.index]].saved_bytes);
 }
 
-/* The next part of the transfer. */
+/* Queues the next part of a transfer. */
 static void give(const rm_runner *runner, rm_verb verb, void *address, uint64_t bytes, rm_part *part) {
     part->address = address;
     part->bytes = bytes;
@@ -22,7 +22,7 @@ void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const r
     bool state = step.object == RM_STATE;
     rm_part part = {.at = (state ? transfers->state_at : transfers->saved_at)[step.index], .left = bytes};
     if (!bytes) {
-        give(runner, step.verb, NULL, 0, &part); /* it counts as a transfer all the same */
+        give(runner, step.verb, NULL, 0, &part); /* an empty transfer counts, too */
     } else if (!state) {
         give(runner, step.verb, runner->saved[step.index], bytes, &part);
     } else {

@@ -1,6 +1,6 @@
-/* update.c: what follows the last gradient: waiting for other ranks' share of each bucket, the norm, the optimizer, and, where
- * its state is sharded, the parameters of the other ranks' parts. Main entry: remat_update; step.c calls the rest when buckets
- * are updated as they arrive. */
+/* update.c: the part of an update that follows the last backward pass: waiting for the sums of buckets over ranks, the
+ * norm, the optimizer, and, if its state is sharded, exchanging parameters. Main entry: remat_update. step.c calls the
+ * other functions if buckets are updated as they arrive. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +49,7 @@ uint64_t rm_session_sums_bytes(const remat_session *s) {
            params * (sizeof *s->squares + RM_MAX_OPTIMIZER_SUMS * sizeof *s->sums);
 }
 
-/* ---- What an optimizer is given ------------------------------------------------------------------------------- */
+/* ---- Arguments of the optimizer ------------------------------------------------------------------------------- */
 
 /* This rank's part of a parameter. */
 typedef struct {
@@ -113,7 +113,7 @@ remat_status rm_session_take_bucket(remat_session *s, int32_t index) {
     return REMAT_OK;
 }
 
-/* Parameters in order of definition, each summed in an order of its own length alone. */
+/* Parameters are added in order of definition; the order within each depends only on its length. */
 remat_status rm_session_gradient_norm(remat_session *s) {
     double sum = 0;
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) sum += s->squares[i];
@@ -153,14 +153,14 @@ static remat_status wait_for_parts(remat_session *s) {
 
 /* ---- One update ----------------------------------------------------------------------------------------------- */
 
-/* Clipping needs the norm of all gradients, and a sharded optimizer that measures the sums of all parts, before the first
- * update: then there is nothing to gain. */
+/* Clipping needs the norm of all gradients before the first update, and a sharded optimizer with `measure` the sums of
+ * all parts; both prevent updating buckets as they arrive. */
 bool rm_session_is_fused(const remat_session *s) {
     return s->ranks.fused_update && s->clip_grad_norm == 0 && s->micro_steps == 1 &&
            !(s->optimizer->measure && is_sharded(s));
 }
 
-/* The scale is that of PyTorch's clip_grad_norm_; a NaN norm stays visible. */
+/* The scale of PyTorch's clip_grad_norm_. A NaN norm makes all parameters NaN, so it does not go unnoticed. */
 void rm_session_begin_update(remat_session *s, double lr) {
     double scale = s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1;
     s->update.gradient_scale = scale < 1 ? scale : 1;
@@ -188,14 +188,14 @@ remat_status rm_session_update(remat_session *s, double lr) {
     return rm_session_end_update(s, lr);
 }
 
-/* Of the result it fills the norm alone. */
+/* Sets only the norm of the result. */
 remat_status remat_update(remat_session *s, double lr, remat_step_result *result) {
     NEED(s, "a session");
     REQUIRE(s->optimizer, INVALID, "this session has no optimizer; name one in the config");
     REQUIRE(rm_session_has_gradients(s) || s->micro_steps > 1, INVALID,
             "there are no gradients yet; call %s before remat_update", rm_session_pass_text(s));
     REQUIRE(rm_session_has_gradients(s), INVALID,
-            "%d of %d micro steps were made; call %s %d more times before remat_update", s->n_made, s->micro_steps,
+            "%d of %d micro steps have run; call %s %d more times before remat_update", s->n_made, s->micro_steps,
             rm_session_pass_text(s), s->micro_steps - s->n_made);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     TRY(rm_session_update(s, lr));

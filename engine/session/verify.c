@@ -1,8 +1,8 @@
-/* verify.c: see verify.h. Which pieces a run reads and makes is read off its program's operands: a forward run makes
- * those that are its stage's own and reads the others; a backward run reads both and makes neither.
+/* verify.c: see verify.h. The operands of a run's program tell which pieces it reads and writes: a forward run writes
+ * those of its own stage and reads the others; a backward run only reads.
  *
- * Where the host reads states, it waits for the queue and hashes them (hash.h). Where the device does (compare), checks
- * are work for the queue like any other, and the first difference is read at the end of the step. */
+ * If the host compares states, it waits for the queue and hashes them (hash.h). If the device does (compare),
+ * comparisons are queued like other work, and the first difference is read at the end of the step. */
 #include "engine/session/verify.h"
 
 #include <inttypes.h>
@@ -16,9 +16,9 @@ struct rm_verify {
     const rm_chain *chain; /* borrowed, as are the next two */
     const rm_device_api *api;
     rm_queue *queue;
-    uint64_t *kept;       /* on a device that checks: by piece; NULL: the host does */
-    rm_difference *first; /* there, too */
-    uint64_t *hash;       /* by piece; 0: not made yet in this step; where the device checks, 1: made */
+    uint64_t *kept;       /* in device memory: hashes by piece; NULL: the host compares */
+    rm_difference *first; /* in device memory */
+    uint64_t *hash;       /* by piece; 0: not computed yet in this step; 1 on a device that compares: computed */
     int64_t n_hashes, comparisons;
 };
 
@@ -66,9 +66,9 @@ void rm_verify_begin(rm_verify *v) {
 
 int64_t rm_verify_comparisons(const rm_verify *v) { return v->comparisons; }
 
-/* ---- The sentence --------------------------------------------------------------------------------------------- */
+/* ---- The message ---------------------------------------------------------------------------------------------- */
 
-/* "h of lstm rnn.weight_hh_l0": the layer by its op and the last of its parameters that has two dimensions. */
+/* "h of lstm rnn.weight_hh_l0": the state, the op, and the last of the layer's parameters that has two dimensions. */
 static void name_tensor(const rm_verify *v, int64_t piece, char *text, size_t size) {
     const remat_graph *graph = v->chain->graph;
     rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
@@ -89,10 +89,10 @@ static void name_tensor(const rm_verify *v, int64_t piece, char *text, size_t si
 static void name_stage(const rm_verify *v, int64_t piece, char *text, size_t size) {
     const rm_chain *chain = v->chain;
     int64_t stage = rm_chain_piece_origin(chain, piece).stage, begin = rm_stage_begin(chain, stage);
-    const rm_stage_kind *class = rm_stage_kind_of(chain, stage);
-    if (class->tau)
+    const rm_stage_kind *kind = rm_stage_kind_of(chain, stage);
+    if (kind->tau)
         snprintf(text, size, "stage %" PRId64 ", timesteps %" PRId64 " to %" PRId64, stage, begin,
-                 begin + class->tau - 1);
+                 begin + kind->tau - 1);
     else
         snprintf(text, size, "stage %" PRId64, stage);
 }
@@ -103,22 +103,21 @@ static remat_status refuse(const rm_verify *v, const rm_difference *d, rm_step s
     name_stage(v, d->piece, stage, sizeof stage);
     rm_step_text(&v->chain->problem, step, line);
     if (d->again)
-        FAIL(
-            DEVICE,
-            "%s: %s, made again by step %" PRId64 " of the plan (%s), has hash %016" PRIx64 ", and had %016" PRIx64
-            " when it was first made: recomputation on this machine is not repeatable (bad memory, or a kernel that is "
-            "not deterministic); this step's gradients are not to be used",
-            stage, tensor, d->line, line, d->now, d->before);
+        FAIL(DEVICE,
+             "%s: %s, recomputed by step %" PRId64 " of the plan (%s), has hash %016" PRIx64 ", but had %016" PRIx64
+             " when it was first computed: recomputation on this machine is not repeatable (bad memory, or a "
+             "non-deterministic kernel); do not use this step's gradients",
+             stage, tensor, d->line, line, d->now, d->before);
     FAIL(DEVICE,
-         "%s: %s, as step %" PRId64 " of the plan (%s) reads it, has hash %016" PRIx64 ", and had %016" PRIx64
-         " when it was made: it changed where it was kept (bad memory or storage, or something wrote over it); this "
-         "step's gradients are not to be used",
+         "%s: %s, as read by step %" PRId64 " of the plan (%s), has hash %016" PRIx64 ", but had %016" PRIx64
+         " when it was computed: it changed in memory or storage (bad memory or storage, or something overwrote it); "
+         "do not use this step's gradients",
          stage, tensor, d->line, line, d->now, d->before);
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------------------------ */
 
-/* A small memory of what this run has compared already: the same piece is an operand of several calls. */
+/* Pieces that this run has already compared, since a piece may be an operand of several calls. */
 typedef struct {
     int n;
     int32_t piece[32];
@@ -131,7 +130,7 @@ static bool seen_before(seen *s, int32_t piece) {
     return false;
 }
 
-/* The piece of a state that an operand is, or -1. */
+/* The operand's piece if it is a state, else -1. */
 static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where) {
     int64_t piece = where->space == RM_AT_PIECE ? rm_piece_at(where, run->position) : -1;
     return piece < v->n_hashes ? (int32_t)piece : -1;
@@ -143,7 +142,7 @@ static bool is_own(const rm_verify *v, const rm_verify_run *run, int32_t piece) 
     return piece >= p->state[p->made[s]] && piece < p->state[p->made[s + 1]];
 }
 
-/* Without the padding, which nobody writes. */
+/* Without padding, which is never written. */
 static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
     rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
     if (!origin.crossing) {
@@ -155,8 +154,8 @@ static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
     return rm_desc_bytes(&desc);
 }
 
-/* By the device, when its queue gets there. */
-static void give_check(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
+/* Queues a comparison on the device. */
+static void queue_comparison(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
     rm_comparison check = {.state = run->piece[piece],
                            .bytes = bytes_of(v, piece),
                            .seed = (uint64_t)piece,
@@ -173,7 +172,7 @@ static void give_check(rm_verify *v, const rm_verify_run *run, int32_t piece, bo
 static remat_status compare(rm_verify *v, const rm_verify_run *run, int32_t piece, bool again) {
     v->comparisons++;
     if (v->kept) {
-        give_check(v, run, piece, again);
+        queue_comparison(v, run, piece, again);
         return REMAT_OK;
     }
     uint64_t now = rm_hash(run->piece[piece], bytes_of(v, piece), (uint64_t)piece);

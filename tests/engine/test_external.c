@@ -122,7 +122,8 @@ START_TEST(plan_only_needs_no_external_memory) {
 END_TEST
 
 START_TEST(invalid_external_memory_is_refused) {
-    static const char *const words[] = {"f32|input|output", "not a value", "memory|NULL", "one value", "external|NULL"};
+    static const char *const words[] = {"f32|input|output", "not a value", "memory|NULL",
+                                        "external[0]|external[1]|value|once", "external|NULL"};
     static sequence memory;
     net n;
     remat_session *s;

@@ -371,7 +371,7 @@ START_TEST(groups_have_their_own_rates_and_decays) {
                                            {"head", "head|set"},
                                            {"head:", "head|set"},
                                            {":lr=1", "parameter|\"\""},
-                                           {"head,emb:lr=1;ead:lr=2", "ead|groups|before"},
+                                           {"head,emb:lr=1;ead:lr=2", "ead|groups|first"},
                                            {"head,tail:lr=1", "parameter|tail"},
                                            {"head:rate=1", "rate|setting"},
                                            {"head:lr", "lr="},

@@ -523,10 +523,10 @@ static remat_status compose(composed c, int micro_steps, const char *loss_mean) 
 }
 
 START_TEST(losses_without_a_single_divisor_are_refused) {
-    static const char *const why[COMPOSED] = {[PLUS_ANOTHER] = "part|loss|counts",
-                                              [PLUS_PLAIN] = "part|loss|counts",
-                                              [SQUARED] = "part|loss|counts",
-                                              [TRAINED_WEIGHTS] = "weights|classes|trained",
+    static const char *const why[COMPOSED] = {[PLUS_ANOTHER] = "terms|loss|count",
+                                              [PLUS_PLAIN] = "terms|loss|count",
+                                              [SQUARED] = "terms|loss|count",
+                                              [TRAINED_WEIGHTS] = "class|weights|trained",
                                               [OUTPUT_BESIDE] = "outputs|differentiated",
                                               [COUNTED_LATER] = "loss|divi|inputs"};
     for (composed c = 0; c < COMPOSED; c++) {

@@ -749,7 +749,7 @@ START_TEST(invalid_differentiated_outputs_are_refused) {
     expect_refused(&t, REMAT_NONE, outputs, 1, 0, "loss|outputs|differentiate");
     expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated|2|n_outputs|1");
     expect_refused(&t, REMAT_NONE, outputs, 1, -1, "n_differentiated|-1");
-    expect_refused(&t, REMAT_NONE, outputs, 2, 2, "0|1|one value");
+    expect_refused(&t, REMAT_NONE, outputs, 2, 2, "0|1|value|once");
     expect_refused(&t, t.loss, outputs + 2, 1, 1, "parameter|input|gradient");
     expect_refused(&t, t.loss, outputs + 3, 1, 1, "output 0|loss");
     expect_refused(&t, t.loss, outputs + 4, 1, 1, "loss");
