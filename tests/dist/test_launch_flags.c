@@ -92,6 +92,8 @@ static const struct {
     {"--nproc-per-node --standalone true", "--nproc-per-node needs a value"},
     {"--nproc-per-nod=2 true", "--nproc-per-nod is not a flag"},
     {"-m train", "-m is not a flag"},
+    {"-np 2 true", "did you mean --nproc-per-node?"},
+    {"--num_processes=2 true", "did you mean --nproc-per-node?"},
     {"--standalone=yes true", "is a switch"},
     {"--nnodes=1:4 true", "the number of hosts is fixed"},
     {"--nnodes=2 true", "which of the 2 hosts is this"},

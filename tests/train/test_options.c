@@ -1,5 +1,5 @@
 /* test_options.c: flags, config files, and the flags that a saved run keeps. */
-#include "train/flags/options.h"
+#include "train/flags/options_table.h"
 
 #include "tests/train/train_test.h"
 
@@ -113,6 +113,17 @@ static const struct {
     {RM_TRAIN, "--hiden=3", "--hiden|--hidden"},
     {RM_TRAIN, "--bacth=3", "--bacth|--batch"},
     {RM_TRAIN, "--zzzzzzzzz=3", "--help"},
+    {RM_TRAIN, "--batch-size=3", "--batch-size is|--batch?"},
+    {RM_TRAIN, "--batch_size=3", "--batch_size is|--batch?"},
+    {RM_TRAIN, "--learning-rate=3", "--lr?"},
+    {RM_TRAIN, "--wd=3", "--weight-decay?"},
+    {RM_TRAIN, "--num-layers=3", "--layers?"},
+    {RM_TRAIN, "--bptt=35", "--seq-len|--stateful"},
+    {RM_TRAIN, "--num-workers=3", "--loader-threads?"},
+    {RM_TRAIN, "--per_device_train_batch_size=3", "--batch?"},
+    {RM_EVAL, "--wd=3", "--wd is|--help"},
+    {RM_TRAIN, "-np 4", "-np is|--devices"},
+    {RM_TRAIN, "-j 4", "-j is|--loader-threads"},
     {RM_TRAIN, "--", "--help"},
     {RM_TRAIN, "hello", "--name=value"},
     {RM_TRAIN, "-x", "--name=value"},
@@ -151,6 +162,20 @@ enum { WRONG = sizeof wrong / sizeof wrong[0] };
 START_TEST(invalid_command_lines_are_refused) {
     ck_fails(parse(wrong[_i].command, wrong[_i].line), REMAT_INVALID, wrong[_i].part);
     rm_options_free(&o);
+}
+END_TEST
+
+/* A hint names a flag that there is. */
+START_TEST(other_names_lead_to_flags) {
+    static const char *const ours[] = {
+#define NAME(THEIRS, OURS) OURS,
+#define LAUNCH(THEIRS, OURS)
+#include "train/flags/other_names.def"
+#undef NAME
+#undef LAUNCH
+    };
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        ck_assert_msg(rm_option_find(ours[i], strcspn(ours[i], "=,")) != NULL, "%s", ours[i]);
 }
 END_TEST
 
@@ -417,6 +442,7 @@ int main(void) {
     tcase_add_test(tests, sizes_have_units);
     tcase_add_loop_test(tests, invalid_command_lines_are_refused, 0, WRONG);
     tcase_add_loop_test(tests, flags_without_effect_are_refused, 0, IDLE);
+    tcase_add_test(tests, other_names_lead_to_flags);
     tcase_add_test(tests, flags_that_are_off_are_accepted);
     tcase_add_test(tests, resumed_command_line_is_checked_with_its_state);
     tcase_add_test(tests, long_texts_are_refused);

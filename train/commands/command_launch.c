@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "train/commands/commands.h"
 #include "train/file.h"
+#include "train/flags/other_names.h"
 #include "train/text.h"
 
 #include <stdlib.h>
@@ -138,21 +139,23 @@ static remat_status take(request *r, meaning what, const char *where, const char
 
 /* ---- The command line -------------------------------------------------------------------------------------------- */
 
-/* torchrun takes underscores for dashes. */
-static bool same_name(const char *name, const char *given, size_t length) {
-    if (strlen(name) != length) return false;
-    for (size_t i = 0; i < length; i++)
-        if ((given[i] == '_' ? '-' : given[i]) != name[i]) return false;
-    return true;
+/* With the name of one of ours that other launchers have under it. */
+static remat_status unknown(const char *given) {
+    const char *name = given + strspn(given, "-");
+    size_t length = strcspn(name, "=");
+    const char *near = rm_other_name(name, length, true);
+    int shown = (int)(name - given) + (int)(length < 60 ? length : 60);
+    if (near) FAIL(INVALID, "%.*s is not a flag; did you mean --%s?", shown, given, near);
+    FAIL(INVALID, "%.*s is not a flag; --help lists them", shown, given);
 }
 
-/* One flag at argv[*i]; steps over its value when that is the next argument. */
+/* torchrun takes underscores for dashes. One flag at argv[*i]; steps over its value when that is the next argument. */
 static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
     const char *given = argv[*i] + 2, *equals = strchr(given, '=');
     size_t length = equals ? (size_t)(equals - given) : strlen(given);
     char where[32];
     for (int f = 0; f < FLAGS; f++) {
-        if (!same_name(flags[f].name, given, length)) continue;
+        if (!rm_same_name(flags[f].name, given, length)) continue;
         const char *value = equals ? equals + 1 : NULL;
         snprintf(where, sizeof where, "--%s", flags[f].name);
         if (!flags[f].value) {
@@ -163,7 +166,7 @@ static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
         REQUIRE(value, INVALID, "%s needs a value: %s=%s", where, where, flags[f].value);
         return take(r, flags[f].meaning, where, value);
     }
-    FAIL(INVALID, "--%.*s is not a flag; --help lists them", (int)(length < 60 ? length : 60), given);
+    return unknown(argv[*i]);
 }
 
 /* Up to the command, whose first word is argv[*command]. */
@@ -178,7 +181,7 @@ static remat_status parse(request *r, int argc, char **argv, int *command) {
             r->help = true;
             continue;
         }
-        REQUIRE(argv[i][1] == '-', INVALID, "%.60s is not a flag; --help lists them", argv[i]);
+        if (argv[i][1] != '-') return unknown(argv[i]);
         TRY(parse_flag(r, argc, argv, &i));
     }
     *command = i;

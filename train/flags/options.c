@@ -4,6 +4,7 @@
 
 #include "memory/host.h"
 #include "train/file.h"
+#include "train/flags/other_names.h"
 #include "train/flags/presets.h"
 #include "train/tasks/task.h"
 
@@ -43,8 +44,15 @@ static const char *nearest(const char *name, size_t length, int for_commands) {
     return best;
 }
 
+/* Of the name alone: it may go on with a value, or with words. */
+static bool is_flag_of(const char *ours, int for_commands) {
+    const rm_option *line = rm_option_find(ours, strcspn(ours, "=,"));
+    return line && line->commands & for_commands;
+}
+
 static remat_status unknown(const char *before, const char *name, size_t length, int for_commands) {
-    const char *near = nearest(name, length, for_commands);
+    const char *other = rm_other_name(name, length, false);
+    const char *near = other && is_flag_of(other, for_commands) ? other : nearest(name, length, for_commands);
     int shown = length < RM_OPTION_SHOWN ? (int)length : RM_OPTION_SHOWN;
     if (near) FAIL(INVALID, "%s%.*s is not a flag; did you mean --%s?", before, shown, name, near);
     FAIL(INVALID, "%s%.*s is not a flag; --help lists them", before, shown, name);
@@ -161,6 +169,13 @@ static remat_status parse_flag(rm_options *o, rm_command command, int argc, char
     return rm_option_set(o, line, value, (rm_option_place){"--", "="});
 }
 
+/* mpirun's -np, and the like of PyTorch's examples. */
+static remat_status not_a_flag(const char *text, rm_command command) {
+    size_t length = *text == '-' ? strcspn(text + 1, "=") : 0;
+    if (rm_other_name(text + 1, length, false)) return unknown("-", text + 1, length, command);
+    FAIL(INVALID, "'%.*s' is not a flag: flags are written --name=value", RM_OPTION_SHOWN, text);
+}
+
 static remat_status parse_arguments(rm_options *o, rm_command command, int argc, char **argv) {
     o->argument = argv; /* what is not a flag is moved to the front */
     o->n_arguments = 0;
@@ -170,8 +185,7 @@ static remat_status parse_arguments(rm_options *o, rm_command command, int argc,
         } else if (!strncmp(argv[i], "--", 2)) {
             TRY(parse_flag(o, command, argc, argv, &i));
         } else {
-            REQUIRE(command == RM_REPORT, INVALID, "'%.*s' is not a flag: flags are written --name=value",
-                    RM_OPTION_SHOWN, argv[i]);
+            if (command != RM_REPORT) return not_a_flag(argv[i], command);
             o->argument[o->n_arguments++] = argv[i];
         }
     }

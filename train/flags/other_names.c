@@ -1,0 +1,28 @@
+/* other_names.c: see other_names.h. */
+#include "train/flags/other_names.h"
+
+#include <string.h>
+
+static const struct {
+    const char *theirs, *ours;
+    bool launch;
+} names[] = {
+#define NAME(THEIRS, OURS) {THEIRS, OURS, false},
+#define LAUNCH(THEIRS, OURS) {THEIRS, OURS, true},
+#include "train/flags/other_names.def"
+#undef NAME
+#undef LAUNCH
+};
+
+bool rm_same_name(const char *name, const char *given, size_t length) {
+    if (strlen(name) != length) return false;
+    for (size_t i = 0; i < length; i++)
+        if ((given[i] == '_' ? '-' : given[i]) != name[i]) return false;
+    return true;
+}
+
+const char *rm_other_name(const char *name, size_t length, bool launch) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].launch == launch && rm_same_name(names[i].theirs, name, length)) return names[i].ours;
+    return NULL;
+}
