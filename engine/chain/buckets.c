@@ -161,20 +161,30 @@ remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks) {
 
 /* ---- When a bucket is final ----------------------------------------------------------------------------------- */
 
-/* The bucket whose gradients this operand lies among; NULL: none. */
+/* The k-th gradient of the layout. */
+static const rm_where *gradient_at(const rm_residents *at, int32_t k) {
+    return &at->gradient[at->buckets.param[at->buckets.order[k]].value];
+}
+
+static bool begins_after(const rm_where *gradient, const rm_where *where) {
+    return where->space == RM_EXTERNAL ? gradient->slot > where->slot : gradient->offset > where->offset;
+}
+
+/* The bucket of the gradient that this operand is; NULL: it is none. */
 static rm_bucket *bucket_at(rm_residents *at, const rm_where *where) {
-    uint64_t begin = at->gradients_offset, end = begin + (uint64_t)at->buckets.count * sizeof(float);
-    if (where->space != RM_RESIDENT || where->offset < begin || where->offset >= end) return NULL;
-    int64_t place = (int64_t)((where->offset - begin) / sizeof(float));
-    int32_t low = 0, high = at->buckets.n - 1;
-    while (low < high) {
+    bool stays = where->space == RM_RESIDENT || where->space == RM_EXTERNAL;
+    int32_t low = 0, high = at->buckets.n_trained - 1;
+    while (stays && low < high) {
         int32_t middle = (low + high + 1) / 2;
-        if (at->buckets.item[middle].at <= place)
-            low = middle;
-        else
+        if (begins_after(gradient_at(at, middle), where))
             high = middle - 1;
+        else
+            low = middle;
     }
-    return &at->buckets.item[low];
+    const rm_where *found = stays && high >= 0 ? gradient_at(at, low) : NULL;
+    bool same = found && found->space == where->space &&
+                (where->space == RM_EXTERNAL ? found->slot == where->slot : found->offset == where->offset);
+    return same ? &at->buckets.item[at->buckets.param[at->buckets.order[low]].bucket] : NULL;
 }
 
 static void note_write(rm_residents *at, const rm_where *where, int64_t stage, int option, int32_t number) {

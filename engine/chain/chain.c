@@ -2,6 +2,7 @@
 #include "engine/chain/chain.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "memory/host.h"
@@ -45,6 +46,19 @@ int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state) {
     for (int32_t k = 0; k < chain->n_carried; k++)
         if (chain->carried[k].node == node && chain->carried[k].state == state) return k;
     return -1;
+}
+
+const char *rm_output_name(int32_t output, char name[RM_OUTPUT_NAME]) {
+    snprintf(name, RM_OUTPUT_NAME, "output.%d", output);
+    return name;
+}
+
+void rm_chain_state_name(const rm_chain *chain, int32_t slot, char name[80]) {
+    const rm_carried *carried = &chain->carried[slot];
+    const remat_op *op = chain->graph->node[carried->node].op;
+    int before = 0;
+    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(chain->graph->node[n].op->name, op->name);
+    snprintf(name, 80, "%s.%d.%s", op->name, before, rm_op_state_name(op, carried->state));
 }
 
 static const rm_sweep *sweep_of_carried(const rm_chain *chain, int32_t slot) {
@@ -273,6 +287,8 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->at.once_bytes);
     rm_free(chain->at.output);
     rm_free(chain->at.optimizer_state);
+    rm_free(chain->at.carried);
+    rm_free(chain->at.external);
     free_buckets(&chain->at.buckets);
     rm_problem_free(&chain->problem);
     rm_problem_free(&chain->evaluation);

@@ -66,9 +66,9 @@ typedef struct {
     bool from_end; /* per_time counts from the end: a reversed sequence */
     int32_t piece, stride, limit;
     int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept.
-                           LENT: which of the program's pieces of memory */
+                           EXTERNAL: which of the program's arrays */
     uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
-    uint64_t per_time;  /* RESIDENT, LENT, PIECE: plus this times the tile's first timestep */
+    uint64_t per_time;  /* RESIDENT, EXTERNAL, PIECE: plus this times the tile's first timestep */
     uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
 } rm_where;
 
@@ -100,7 +100,13 @@ typedef struct {
     int64_t count;       /* floats of a section: of all buckets */
 } rm_buckets;
 
-/* Offsets of everything that stays. Filled by resident.c. */
+/* An array in the program's own memory (rm_chain_config.external). */
+typedef struct {
+    int entry; /* of the list that names it */
+    uint64_t bytes;
+} rm_slot;
+
+/* Where everything lies that stays. Filled by resident.c. */
 typedef struct {
     rm_where *value; /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where
@@ -110,12 +116,15 @@ typedef struct {
     rm_where *output;               /* by position in `outputs` */
     uint64_t fixed, fixed_bytes;    /* what every call's `fixed` is; no bytes: NULL */
     uint64_t *once, *once_bytes;    /* by node: offset, and of each of its stages; no bytes: none */
-    uint64_t *optimizer_state;      /* by value id * RM_MAX_OPTIMIZER_STATE + i */
-    uint64_t carried, carried_next; /* stateful sessions: the states between calls */
+    rm_where *optimizer_state;      /* by parameter * RM_MAX_OPTIMIZER_STATE + i: this rank's part */
+    rm_where *carried;              /* stateful sessions: by carried state, what the next call begins with ... */
+    uint64_t carried_next;          /* ... and where this call leaves it, at rm_carried.kept, until it ends */
+    rm_slot *external;              /* arrays in the program's memory: n_external of them */
+    int32_t n_external;
     rm_buckets buckets;             /* of the parameters and their gradients */
-    /* Parameters and their gradients, laid out alike; both begin on a page and own all of their last page, once the block's
-     * first resident byte lies on one. */
-    uint64_t parameters_offset, gradients_offset, section_bytes, section_pages_bytes;
+    /* Parameters and their gradients, laid out alike except for external ones, which are left out; both sections begin on a page
+     * and own all of their last page, once the block's first resident byte lies on one. section_bytes: with nothing left out. */
+    uint64_t parameters_offset, gradients_offset, parameters_bytes, gradients_bytes, section_bytes;
     uint64_t table_gradients_offset, table_gradients_bytes; /* and inputs' */
     uint64_t
         sums_offset; /* deterministic_world micro steps: n_sums sections of gradients that wait for their other half */
@@ -222,8 +231,8 @@ typedef struct {
     int32_t node; /* a carried state of this node ... */
     int state;    /* ... this one; or -1: the running sum of a reduction over time that others read ... */
     bool trained; /* ... in a training step, too */
-    uint64_t bytes;
-    uint64_t kept; /* states of stateful sessions: where between calls, behind at.carried and at.carried_next */
+    uint64_t bytes, piece_bytes; /* of the state; of its pieces, which are whole multiples of RM_ALIGN */
+    uint64_t kept;               /* states of stateful sessions: where behind at.carried_next */
 } rm_carried;
 
 /* A value that nodes of other sweeps read. A carried state after the last timestep is one whose place is that of what the last
@@ -268,8 +277,9 @@ typedef struct {
     int64_t carry_stride; /* remat_config */
     int threads, n_differentiated;
     bool inference, stateful;
-    const remat_external *external; /* what lies in the program's memory */
+    const remat_external *external; /* what lies in the program's memory: by kind and name */
     int n_external;
+    const char *const *optimizer_state_name; /* optimizer_states of them */
     const remat_ranks *ranks;  /* size 1 and no slots where there are none */
     int gradient_sums;         /* sections of gradients for deterministic_world micro steps */
     bool hashes;               /* the device keeps hashes of states (device.h, compare) */
@@ -329,6 +339,9 @@ int64_t rm_stage_begin(const rm_chain *chain, int64_t stage);
 /* Which carried state of its sweep a node's is, counted in chain->carried; -1: there is none. */
 int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
 
+/* The name of a carried state, as in remat_array: "lstm.1.c" is that of the second LSTM layer. */
+void rm_chain_state_name(const rm_chain *chain, int32_t slot, char name[80]);
+
 /* Where a carried state lies that a stage hands on (shift 0) or is handed (-1); and their gradients. */
 rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift);
 rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift);
@@ -343,6 +356,10 @@ static inline int64_t rm_piece_at(const rm_where *where, int64_t position) {
     int64_t at = position + where->shift;
     return at < 0 || at >= where->limit ? -1 : where->piece + where->stride * at;
 }
+
+/* The name of an output, as in remat_array: "output.0". Returns `name`. */
+enum { RM_OUTPUT_NAME = 24 };
+const char *rm_output_name(int32_t output, char name[RM_OUTPUT_NAME]);
 
 /* Is it an output; is its gradient, or the first term of that, given from outside? */
 bool rm_chain_is_output(const rm_chain *chain, int32_t value);

@@ -124,7 +124,7 @@ static void fill_stage_pieces(const rm_chain *chain, const rm_sweep *sweep, int6
         if (c->d_place >= 0) dpiece[c->d_place].bytes = bytes;
     }
     for (int32_t k = 0; k < sweep->n_carried; k++) {
-        uint64_t bytes = chain->carried[sweep->first_carried + k].bytes;
+        uint64_t bytes = chain->carried[sweep->first_carried + k].piece_bytes;
         piece[sweep->n_crossing + k].bytes = bytes;
         bool back = rm_carried_gradient(chain, sweep->first_carried + k, 0).limit > position;
         if (!last || sweep->hands_on) dpiece[sweep->n_gradients + k].bytes = back ? bytes : 0;

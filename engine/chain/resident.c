@@ -2,6 +2,8 @@
  *
  *   parameters | gradients | inputs' and tables' gradients | optimizer | packed weights | one timestep | inputs | ...
  *
+ * Arrays that lie in the program's own memory (remat_config.external) are left out; each has a slot instead of an offset.
+ *
  * Every array starts on a multiple of RM_ALIGN; parameters and gradients, in buckets, on a page, because other ranks may share
  * these pages (remat_ranks.map). A block begins on any multiple of RM_ALIGN, so that it can end at a guard page: what is
  * resident begins at its first page, and has that much room more. The sizes become the problem's resident entries. */
@@ -42,38 +44,78 @@ char *rm_resident_begin(void *block) {
     return (char *)(((uintptr_t)block + page_bytes() - 1) & ~(uintptr_t)(page_bytes() - 1));
 }
 
-/* Parameters or gradients, in buckets. Pages are filled up outside the section, so that its size is that of its arrays. */
-static uint64_t reserve_section(rm_chain *chain, const char *name) {
-    rm_residents *at = &chain->at;
-    uint64_t offset = at->bytes;
-    at->bytes += at->section_bytes;
-    close_section(chain, name, offset);
-    at->bytes = offset + at->section_pages_bytes;
-    return offset;
+/* ---- In the program's memory ---------------------------------------------------------------------------------- */
+
+/* The entry of config->external for this array; -1: none. */
+static int entry_of(const rm_chain_config *config, remat_kind kind, const char *name) {
+    for (int i = 0; i < config->n_external; i++) {
+        const remat_external *e = &config->external[i];
+        if (e->kind == kind && (!e->name || !strcmp(e->name, name))) return i;
+    }
+    return -1;
+}
+
+/* Is the array external? Then *where is a slot of its own. */
+static bool borrow(rm_chain *chain, const rm_chain_config *config, remat_kind kind, const char *name, uint64_t bytes,
+                   rm_where *where) {
+    int entry = entry_of(config, kind, name);
+    if (entry < 0) return false;
+    *where = (rm_where){.space = RM_EXTERNAL, .slot = chain->at.n_external};
+    chain->at.external[chain->at.n_external++] = (rm_slot){entry, bytes};
+    return true;
+}
+
+/* Every array that could be external. */
+static int64_t count_arrays(const rm_chain *chain, const rm_chain_config *config) {
+    return 2 * (int64_t)chain->graph->n_values + config->optimizer_states * (int64_t)chain->at.buckets.n_params +
+           chain->n_carried + 2 * chain->n_outputs;
+}
+
+/* ---- Sections ------------------------------------------------------------------------------------------------- */
+
+static uint64_t in_pages(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
+/* Parameters or their gradients, in the order of the buckets, in which offsets and slots both increase (buckets.c searches them).
+ * Pages are filled up outside the section, so that its size is that of its arrays. */
+static uint64_t lay_out_section(rm_chain *chain, const rm_chain_config *config, remat_kind kind, rm_where *where,
+                                const char *name) {
+    const rm_buckets *b = &chain->at.buckets;
+    uint64_t start = chain->at.bytes, left_out = 0;
+    for (int32_t i = 0; i < b->n_trained; i++) {
+        const rm_parameter *p = &b->param[b->order[i]];
+        uint64_t bytes = value_bytes(chain, p->value), offset = start + (uint64_t)p->at * sizeof(float) - left_out;
+        where[p->value] = resident(offset);
+        where[p->value].slot = chain->at.n_external;
+        if (!borrow(chain, config, kind, chain->graph->value[p->value].name, bytes, &where[p->value])) continue;
+        where[p->value].offset = offset;
+        left_out += rm_align_up(bytes);
+    }
+    uint64_t bytes = chain->at.section_bytes - left_out;
+    chain->at.bytes = start + bytes;
+    close_section(chain, name, start);
+    chain->at.bytes = start + in_pages(bytes);
+    return bytes;
 }
 
 static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     at->section_bytes = (uint64_t)at->buckets.count * sizeof(float);
-    at->section_pages_bytes = (at->section_bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-    at->parameters_offset = reserve_section(chain, "parameters");
-    if (!config->inference) at->gradients_offset = reserve_section(chain, "gradients");
-    for (int32_t i = 0; i < at->buckets.n_params; i++) {
-        const rm_parameter *p = &at->buckets.param[i];
-        if (p->bucket < 0) continue;
-        uint64_t offset = (uint64_t)p->at * sizeof(float);
-        at->value[p->value] = resident(at->parameters_offset + offset);
-        if (!config->inference) at->gradient[p->value] = resident(at->gradients_offset + offset);
-    }
+    at->parameters_offset = at->bytes;
+    at->parameters_bytes = lay_out_section(chain, config, REMAT_PARAM, at->value, "parameters");
+    if (config->inference) return;
+    at->gradients_offset = at->bytes;
+    at->gradients_bytes = lay_out_section(chain, config, REMAT_GRADIENT, at->gradient, "gradients");
 }
 
 /* No other rank has a part in them. */
-static void lay_out_frozen(rm_chain *chain) {
+static void lay_out_frozen(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
         const rm_parameter *p = &chain->at.buckets.param[i];
-        if (p->bucket < 0)
-            chain->at.value[p->value] = resident(reserve(&chain->at.bytes, value_bytes(chain, p->value)));
+        uint64_t bytes = value_bytes(chain, p->value);
+        rm_where *where = &chain->at.value[p->value];
+        if (p->bucket < 0 && !borrow(chain, config, REMAT_PARAM, chain->graph->value[p->value].name, bytes, where))
+            *where = resident(reserve(&chain->at.bytes, bytes));
     }
     if (chain->at.bytes > start) close_section(chain, "frozen parameters", start);
 }
@@ -85,16 +127,13 @@ static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
     return where;
 }
 
-/* In the block, whole; of a sequence, each tile's part. */
-static rm_where reserve_value(rm_chain *chain, int32_t v) {
-    return along_time(chain, v, resident(reserve(&chain->at.bytes, value_bytes(chain, v))));
-}
-
-/* The same, or in memory of the program's. */
-static rm_where reserve_or_borrow(rm_chain *chain, const rm_chain_config *config, int32_t v) {
-    for (int i = 0; i < config->n_external; i++)
-        if (config->external[i].value.id == v) return along_time(chain, v, (rm_where){.space = RM_EXTERNAL, .slot = i});
-    return reserve_value(chain, v);
+/* Whole; of a sequence, each tile's part. `name` NULL: no program can name it, so it lies in the block. */
+static rm_where reserve_value(rm_chain *chain, const rm_chain_config *config, int32_t v, remat_kind kind,
+                              const char *name) {
+    rm_where where;
+    if (!name || !borrow(chain, config, kind, name, value_bytes(chain, v), &where))
+        where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
+    return along_time(chain, v, where);
 }
 
 /* Of inputs, too: both begin a pass at zero. */
@@ -105,27 +144,39 @@ static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *conf
     for (int32_t v = 1; v < graph->n_values && !config->inference; v++)
         if (is_table(chain, v) ? chain->use[v] == RM_DIFFERENTIATED
                                : graph->value[v].origin == RM_VALUE_INPUT && graph->value[v].needs_gradient)
-            at->gradient[v] = reserve_value(chain, v);
+            at->gradient[v] = reserve_value(chain, config, v, REMAT_GRADIENT, graph->value[v].name);
     at->table_gradients_bytes = at->bytes - at->table_gradients_offset;
     close_section(chain, "input and table gradients", at->table_gradients_offset);
 }
 
+/* One array of state of this rank's part of a bucket, from *start on; *left_out: bytes of external arrays so far. */
+static void lay_out_state(rm_chain *chain, const rm_chain_config *config, const rm_bucket *bucket, int k,
+                          uint64_t start, uint64_t *left_out) {
+    const rm_buckets *b = &chain->at.buckets;
+    for (int32_t i = bucket->first_param; i < bucket->first_param + bucket->n_params; i++) {
+        const rm_parameter *p = &b->param[b->order[i]];
+        uint64_t within = p->held ? (uint64_t)(p->at + p->first - bucket->at - rm_part_at(b, bucket)) : 0;
+        uint64_t bytes = (uint64_t)p->held * sizeof(float);
+        rm_where *where = &chain->at.optimizer_state[b->order[i] * RM_MAX_OPTIMIZER_STATE + k];
+        char name[256];
+        snprintf(name, sizeof name, "%s.%s", chain->graph->value[p->value].name, config->optimizer_state_name[k]);
+        if (borrow(chain, config, REMAT_OPTIMIZER, name, bytes, where))
+            *left_out += rm_align_up(bytes);
+        else
+            *where = resident(start + within * sizeof(float) - *left_out);
+    }
+}
+
 /* For each bucket, each array of state of this rank's part of it. */
 static void lay_out_optimizer(rm_chain *chain, const rm_chain_config *config) {
-    rm_residents *at = &chain->at;
-    const rm_buckets *b = &at->buckets;
-    uint64_t start = at->bytes;
-    int states = config->inference ? 0 : config->optimizer_states;
-    for (int32_t i = 0; i < b->n_trained && states; i++) {
-        const rm_parameter *p = &b->param[b->order[i]];
-        const rm_bucket *bucket = &b->item[p->bucket];
-        int64_t part = rm_part_count(b, bucket), within = p->at + p->first - bucket->at - rm_part_at(b, bucket);
-        uint64_t begin = start + (uint64_t)(bucket->at / b->parts * states) * sizeof(float);
-        for (int k = 0; k < states; k++)
-            at->optimizer_state[p->value * RM_MAX_OPTIMIZER_STATE + k] =
-                begin + (uint64_t)(k * part + (p->held ? within : 0)) * sizeof(float);
-    }
-    at->bytes += (uint64_t)(b->count / b->parts * states) * sizeof(float);
+    const rm_buckets *b = &chain->at.buckets;
+    uint64_t start = chain->at.bytes, cursor = start, left_out = 0;
+    for (int32_t i = 0; i < b->n && !config->inference; i++)
+        for (int k = 0; k < config->optimizer_states; k++) {
+            lay_out_state(chain, config, &b->item[i], k, cursor, &left_out);
+            cursor += (uint64_t)rm_part_count(b, &b->item[i]) * sizeof(float);
+        }
+    chain->at.bytes = cursor - left_out;
     close_section(chain, "optimizer", start);
 }
 
@@ -188,11 +239,12 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
 }
 
 /* Buffers; and once results, one for each stage of the node's sweep, or, of nodes that run once, one. */
-static void lay_out_once(rm_chain *chain) {
+static void lay_out_once(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     uint64_t start = at->bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
-        if (chain->graph->value[v].origin == RM_VALUE_BUFFER) at->value[v] = reserve_value(chain, v);
+        if (chain->graph->value[v].origin == RM_VALUE_BUFFER)
+            at->value[v] = reserve_value(chain, config, v, REMAT_BUFFER, chain->graph->value[v].name);
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
         if (chain->role[n] == RM_ROLE_DEAD || !node->op->once_bytes) continue;
@@ -209,8 +261,25 @@ static void lay_out_once(rm_chain *chain) {
 static void lay_out_inputs(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
-        if (chain->graph->value[v].origin == RM_VALUE_INPUT) chain->at.value[v] = reserve_or_borrow(chain, config, v);
+        if (chain->graph->value[v].origin == RM_VALUE_INPUT)
+            chain->at.value[v] = reserve_value(chain, config, v, REMAT_INPUT, chain->graph->value[v].name);
     close_section(chain, "inputs", start);
+}
+
+/* What a call begins with; and what it leaves for the next one, which is never external: a pass that fails changes no state. */
+static void lay_out_carried(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    uint64_t next_bytes = 0;
+    for (int32_t k = 0; config->stateful && k < chain->n_carried; k++) {
+        rm_carried *carried = &chain->carried[k];
+        char name[80];
+        if (carried->state < 0) continue;
+        rm_chain_state_name(chain, k, name);
+        carried->kept = reserve(&next_bytes, carried->bytes);
+        if (!borrow(chain, config, REMAT_CARRIED, name, carried->bytes, &at->carried[k]))
+            at->carried[k] = resident(reserve(&at->bytes, carried->bytes));
+    }
+    at->carried_next = reserve(&at->bytes, next_bytes);
 }
 
 static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
@@ -227,16 +296,15 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
         int32_t sweep = chain->sweep_of[chain->graph->value[chain->loss].node];
         at->value[chain->loss] = resident(at->loss_offset + (uint64_t)chain->sweep[sweep].first * sizeof(float));
     }
-    uint64_t carried_bytes = 0;
-    for (int k = 0; config->stateful && k < chain->n_carried; k++)
-        if (chain->carried[k].state >= 0) chain->carried[k].kept = reserve(&carried_bytes, chain->carried[k].bytes);
-    at->carried = reserve(&at->bytes, carried_bytes);
-    at->carried_next = reserve(&at->bytes, carried_bytes);
+    lay_out_carried(chain, config);
     close_section(chain, "loss and carried state", start);
     start = at->bytes;
-    for (int i = 0; i < chain->n_outputs; i++) at->output[i] = reserve_or_borrow(chain, config, chain->outputs[i]);
+    for (int i = 0; i < chain->n_outputs; i++)
+        at->output[i] =
+            reserve_value(chain, config, chain->outputs[i], REMAT_OUTPUT, rm_output_name(i, (char[RM_OUTPUT_NAME]){0}));
     for (int i = 0; i < chain->n_differentiated; i++)
-        at->gradient[chain->outputs[i]] = reserve_value(chain, chain->outputs[i]);
+        at->gradient[chain->outputs[i]] = reserve_value(chain, config, chain->outputs[i], REMAT_OUTPUT_GRADIENT,
+                                                        rm_output_name(i, (char[RM_OUTPUT_NAME]){0}));
     close_section(chain, "outputs", start);
 }
 
@@ -249,18 +317,22 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     at->once = rm_calloc(nodes, sizeof *at->once);
     at->once_bytes = rm_calloc(nodes, sizeof *at->once_bytes);
     at->output = rm_calloc((size_t)chain->n_outputs + 1, sizeof *at->output);
-    at->optimizer_state = rm_calloc(values * RM_MAX_OPTIMIZER_STATE, sizeof *at->optimizer_state);
-    REQUIRE(at->value && at->gradient && at->packed && at->once && at->once_bytes && at->output && at->optimizer_state,
-            MEMORY, "out of memory for the layout of %zu values", values);
+    at->carried = rm_calloc((size_t)chain->n_carried + 1, sizeof *at->carried);
     TRY(rm_buckets_cut(chain, config->ranks));
+    size_t states = (size_t)at->buckets.n_params * RM_MAX_OPTIMIZER_STATE + 1;
+    at->optimizer_state = rm_calloc(states, sizeof *at->optimizer_state);
+    if (config->n_external) at->external = rm_calloc((size_t)count_arrays(chain, config), sizeof *at->external);
+    REQUIRE(at->value && at->gradient && at->packed && at->once && at->once_bytes && at->output && at->carried &&
+                at->optimizer_state && (at->external || !config->n_external),
+            MEMORY, "out of memory for the layout of %zu values", values);
     lay_out_params(chain, config);
-    lay_out_frozen(chain);
+    lay_out_frozen(chain, config);
     lay_out_table_gradients(chain, config);
     lay_out_optimizer(chain, config);
     lay_out_sums(chain, config);
     TRY(lay_out_packed(chain, config));
     lay_out_fixed(chain, config);
-    lay_out_once(chain);
+    lay_out_once(chain, config);
     lay_out_inputs(chain, config);
     lay_out_small(chain, config);
     return REMAT_OK;
@@ -280,8 +352,8 @@ void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
     at->table_scratch = reserve(&at->bytes, before > after ? before : after);
     close_section(chain, "table scratch", at->table_scratch);
     lay_out_hashes(chain, config);
-    uint64_t sections = config->inference ? 1 : 2; /* what fills their pages up is in at->bytes already */
-    uint64_t filling = sections * (at->section_pages_bytes - at->section_bytes);
+    uint64_t filling = in_pages(at->parameters_bytes) - at->parameters_bytes + in_pages(at->gradients_bytes) -
+                       at->gradients_bytes; /* is in at->bytes already */
     at->bytes += page_bytes() - RM_ALIGN; /* the most that lies between the block's begin and its first page */
     close_section(chain, "alignment", at->bytes - (page_bytes() - RM_ALIGN) - filling);
 }

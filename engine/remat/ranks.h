@@ -93,7 +93,8 @@ int64_t remat_sampler_at(const remat_sampler *sampler, int64_t k);   /* the k-th
 typedef struct {
     int32_t index;                 /* from 0 */
     float *parameters, *gradients; /* `count` of each, in the session's block (device memory on a GPU); NULL if nothing
-                                      is allocated. After writing parameters call remat_parameters_changed */
+                                      is allocated or an array is external. Parameters written here count from the next
+                                      pass on */
     int64_t count;
     const char *first;     /* name of its first parameter */
     void *ready;           /* a cudaEvent_t that is reached when the GPU is done with it; NULL: it is done */
@@ -154,10 +155,7 @@ typedef struct remat_ranks {
 } remat_ranks;
 
 int64_t remat_bucket_count(const remat_session *session); /* also without other ranks; 0: no parameters */
-remat_status remat_bucket_info(const remat_session *session, int64_t index, remat_bucket *out);
-/* Call this after writing parameters through a bucket, outside of the slots: the next pass then packs the weights anew.
- * remat_write does so by itself. */
-void remat_parameters_changed(remat_session *session);
+remat_status remat_bucket_info(remat_session *session, int64_t index, remat_bucket *out);
 
 /* What must be equal on all ranks, one setting a line ("momentum 0.9"): optimizer, micro steps, trained parameters,
  * updates made. Not in it: what a rank may choose (plan, threads, batch, seed). Free it with remat_text_free. NULL: out

@@ -10,12 +10,39 @@ extern "C" {
 
 /* ---- Plan --------------------------------------------------------------------------------------- */
 
-/* An f32 input or an output in the program's own memory instead of the arena: tiles are read or written there, without
- * a copy. On the device "cpu" (and planned on "null"). */
+/* The kinds of named arrays that a session has.
+ *   GRADIENT         of the trained parameters, then of the inputs of remat_requires_grad. Gradients of inputs are
+ *                    those of the last call's batch, not summed over micro steps or ranks; with micro_steps = K they
+ *                    are scaled by 1/K. If the loss ignores targets, the scale is the share of targets that count.
+ *                    Before the last micro step that share is not known: it is 1/K of what counts by what counts in
+ *                    the first
+ *   OPTIMIZER        "PARAMETER.momentum_buffer", "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq", ..
+ *   OUTPUT           of the last remat_evaluate, or of the last pass of any kind if the loss depends on the output.
+ *                    INVALID before the first
+ *   CARRIED          states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of the first LSTM layer, "gru.1.h"
+ *                    of the second GRU layer, .. (docs/stateful.md)
+ *   OUTPUT_GRADIENT  of the differentiated outputs, in their shapes. The program writes it between remat_forward and
+ *                    remat_backward */
+typedef enum {
+    REMAT_INPUT,
+    REMAT_PARAM,
+    REMAT_GRADIENT,
+    REMAT_OPTIMIZER,
+    REMAT_OUTPUT,
+    REMAT_CARRIED,
+    REMAT_OUTPUT_GRADIENT,
+    REMAT_BUFFER
+} remat_kind;
+
+/* An array in the program's own memory instead of the arena. Passes and updates read and write it there, without a copy.
+ * Its contents are the program's: the session neither draws parameters there nor sets states to zero. On the device
+ * "cpu" (and planned on "null"). With other ranks gradients cannot be external, and with a sharded optimizer parameters
+ * cannot. */
 typedef struct {
-    remat_value value;
-    void *memory; /* as long as the value; valid until the session is freed or remat_set_external replaces it; NULL with
-                     plan_only */
+    remat_kind kind;
+    const char *name; /* as in remat_array; NULL: all arrays of the kind, whose memory comes later */
+    void *memory;     /* remat_array.bytes, aligned like its elements; valid until the session is freed or
+                         remat_set_external replaces it. NULL: remat_set_external gives it, before the first pass */
 } remat_external;
 
 /* Pointers are borrowed until remat_session_create returns, but for the memory of `external`. Members that are NULL or
@@ -61,7 +88,7 @@ typedef struct {
     int n_differentiated; /* the first so many outputs are differentiated by gradients that the program writes,
                                        for a loss of its own beside `loss` or instead of it (remat_forward); 0 with
                                        `inference` */
-    const remat_external *external; /* inputs and outputs outside the arena */
+    const remat_external *external; /* arrays outside the arena */
     int n_external;
     const char *optimizer; /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only */
     double momentum;       /* sgd, rmsprop, lars */
@@ -131,29 +158,7 @@ void remat_session_free(REMAT_OPTIONAL remat_session *session);
 
 /* ---- Arrays ------------------------------------------------------------------------------------- */
 
-/* The named arrays of a session, by index in order of definition.
- *   GRADIENT         of the trained parameters, then of the inputs of remat_requires_grad. Gradients of inputs are
- *                    those of the last call's batch, not summed over micro steps or ranks; with micro_steps = K they
- *                    are scaled by 1/K. If the loss ignores targets, the scale is the share of targets that count.
- *                    Before the last micro step that share is not known: it is 1/K of what counts by what counts in
- *                    the first
- *   OPTIMIZER        "PARAMETER.momentum_buffer", "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq", ..
- *   OUTPUT           of the last remat_evaluate, or of the last pass of any kind if the loss depends on the output.
- *                    INVALID before the first
- *   CARRIED          states (B,H) of a stateful session: "lstm.0.h" and "lstm.0.c" of the first LSTM layer, "gru.1.h"
- *                    of the second GRU layer, .. (docs/stateful.md)
- *   OUTPUT_GRADIENT  of the differentiated outputs, in their shapes. The program writes it between remat_forward and
- *                    remat_backward */
-typedef enum {
-    REMAT_INPUT,
-    REMAT_PARAM,
-    REMAT_GRADIENT,
-    REMAT_OPTIMIZER,
-    REMAT_OUTPUT,
-    REMAT_CARRIED,
-    REMAT_OUTPUT_GRADIENT,
-    REMAT_BUFFER
-} remat_kind;
+/* A named array of a session, by kind and index in order of definition. */
 typedef struct {
     const char *name;
     remat_dtype dtype;
@@ -179,10 +184,15 @@ remat_status remat_write_part(remat_session *session, remat_kind kind, int64_t i
 remat_status remat_read_part(remat_session *session, remat_kind kind, int64_t index, uint64_t first, void *data,
                              uint64_t bytes);
 
-/* Replaces the memory of an INPUT or OUTPUT of config.external from the next pass on, for double buffering, say.
- * External inputs count as written. Do not change them, or differentiated outputs, during a pass or between
- * remat_forward and remat_backward. */
-remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t index, void *memory);
+/* Where the array lies: the address of remat_array.bytes bytes, which stays the same until the session is freed (of an
+ * external array: until remat_set_external). On "cuda" it is device memory. The program may read and write there between
+ * passes: the next pass uses what it finds. An input counts as written; its integers are then checked in every pass. */
+remat_status remat_array_memory(remat_session *session, remat_kind kind, int64_t index, void **memory);
+/* Replaces the memory of an array of config.external from the next pass on; contents are not moved. `bytes` must be
+ * remat_array.bytes. External inputs count as written; their integers are checked in every pass. Do not change external
+ * arrays during a pass, nor inputs, parameters, buffers, states or outputs between remat_forward and remat_backward. The
+ * gradient of an output may get its memory there; remat_backward adds to it. */
+remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t index, void *memory, uint64_t bytes);
 
 /* From the next pass on, skips tiles that start at timestep `end` or later of all sequences of `timesteps` timesteps,
  * except a last tile that static values depend on. For batches whose rows all end by then (docs/stateful.md); end =

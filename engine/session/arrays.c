@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/abi.h"
+#include "engine/hash.h"
 #include "engine/rng.h"
 #include "engine/session/session.h"
 #include "memory/host.h"
@@ -11,7 +12,7 @@
 /* ---- The lists ------------------------------------------------------------------------------------------------ */
 
 static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, remat_desc desc,
-                              uint64_t offset) {
+                              const rm_where *where) {
     int64_t n = s->n_arrays[kind];
     REQUIRE(rm_grow(&s->array[kind], &s->array_capacity[kind], n + 1, sizeof *s->array[kind]), MEMORY,
             "out of memory for the list of arrays");
@@ -19,7 +20,7 @@ static remat_status add_array(remat_session *s, remat_kind kind, const char *nam
     char *text = rm_malloc(length);
     REQUIRE(text, MEMORY, "out of memory for the name %s", name);
     snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
-    s->array[kind][n] = (rm_session_array){.name = text, .desc = desc, .offset = offset, .held = rm_desc_count(&desc)};
+    s->array[kind][n] = (rm_session_array){.name = text, .desc = desc, .where = *where, .held = rm_desc_count(&desc)};
     s->n_arrays[kind]++;
     return REMAT_OK;
 }
@@ -28,25 +29,17 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     int32_t v = p->value;
     const rm_value *value = &s->graph->value[v];
     const rm_residents *at = &s->chain.at;
-    TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, at->value[v].offset));
+    TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, &at->value[v]));
     if (s->inference || p->bucket < 0) return REMAT_OK;
-    TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, at->gradient[v].offset));
+    TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, &at->gradient[v]));
     for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
         TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
-                      at->optimizer_state[v * RM_MAX_OPTIMIZER_STATE + i]));
+                      &at->optimizer_state[(p - at->buckets.param) * RM_MAX_OPTIMIZER_STATE + i]));
         rm_session_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
         array->first = p->first;
         array->held = p->held;
     }
     return REMAT_OK;
-}
-
-/* "lstm.1.c": op, number of nodes with this op before it in the graph, state. */
-static void name_state(const remat_graph *graph, const rm_carried *carried, char name[80]) {
-    const remat_op *op = graph->node[carried->node].op;
-    int before = 0;
-    for (int32_t n = 0; n < carried->node; n++) before += !strcmp(graph->node[n].op->name, op->name);
-    snprintf(name, 80, "%s.%d.%s", op->name, before, rm_op_state_name(op, carried->state));
 }
 
 static remat_status list_carried(remat_session *s) {
@@ -56,8 +49,8 @@ static remat_status list_carried(remat_session *s) {
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
         char name[80];
-        name_state(s->graph, carried, name);
-        TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], s->chain.at.carried + carried->kept));
+        rm_chain_state_name(&s->chain, k, name);
+        TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], &s->chain.at.carried[k]));
     }
     return REMAT_OK;
 }
@@ -70,32 +63,25 @@ static bool is_read(const remat_session *s, int32_t value) {
     return false;
 }
 
-/* For the array listed last. */
-static void note_external(remat_session *s, remat_kind kind, const rm_where *where) {
-    if (where->space == RM_EXTERNAL) s->array[kind][s->n_arrays[kind] - 1].external = where->slot + 1;
-}
-
 static remat_status list_input(remat_session *s, int32_t v) {
     const rm_value *value = &s->graph->value[v];
-    TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, s->chain.at.value[v].offset));
+    TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, &s->chain.at.value[v]));
     rm_session_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
     array->ignored = rm_chain_ignored(&s->chain, v);
-    array->missing = is_read(s, v) && s->chain.at.value[v].space != RM_EXTERNAL;
-    note_external(s, REMAT_INPUT, &s->chain.at.value[v]);
+    array->missing = is_read(s, v) && array->where.space != RM_EXTERNAL;
     const rm_where *gradient = &s->chain.at.gradient[v];
-    return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient->offset) : REMAT_OK;
+    return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient) : REMAT_OK;
 }
 
 static remat_status list_output(remat_session *s, int i) {
-    char name[64];
-    snprintf(name, sizeof name, "output.%d", i);
+    char name[RM_OUTPUT_NAME];
+    rm_output_name(i, name);
     int32_t v = s->chain.outputs[i];
     const remat_desc *desc = &s->graph->value[v].desc;
-    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, s->chain.at.output[i].offset));
-    note_external(s, REMAT_OUTPUT, &s->chain.at.output[i]);
+    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, &s->chain.at.output[i]));
     if (i >= s->chain.n_differentiated) return REMAT_OK;
-    return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, s->chain.at.gradient[v].offset);
+    return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, &s->chain.at.gradient[v]);
 }
 
 remat_status rm_session_list_arrays(remat_session *s) {
@@ -105,7 +91,7 @@ remat_status rm_session_list_arrays(remat_session *s) {
     for (int32_t v = 1; v < s->graph->n_values; v++)
         if (s->graph->value[v].origin == RM_VALUE_BUFFER)
             TRY(add_array(s, REMAT_BUFFER, s->graph->value[v].name, "", s->graph->value[v].desc,
-                          s->chain.at.value[v].offset));
+                          &s->chain.at.value[v]));
     for (int i = 0; i < s->chain.n_outputs; i++) TRY(list_output(s, i));
     return list_carried(s);
 }
@@ -130,7 +116,7 @@ static remat_status find_array(const remat_session *s, remat_kind kind, int64_t 
     return REMAT_OK;
 }
 
-static uint64_t held_bytes(const rm_session_array *array) {
+uint64_t rm_session_held_bytes(const rm_session_array *array) {
     return (uint64_t)array->held * rm_dtype_bytes(array->desc.dtype);
 }
 
@@ -142,7 +128,7 @@ remat_status remat_array_info(const remat_session *s, remat_kind kind, int64_t i
     remat_array info = {.name = array->name,
                         .dtype = array->desc.dtype,
                         .rank = array->desc.rank,
-                        .bytes = held_bytes(array),
+                        .bytes = rm_session_held_bytes(array),
                         .first = array->first,
                         .count = array->held};
     memcpy(info.dim, array->desc.dim, sizeof info.dim);
@@ -161,8 +147,8 @@ int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
 static remat_status check_whole(const remat_session *s, remat_kind kind, int64_t index, uint64_t bytes) {
     const rm_session_array *array = NULL;
     TRY(find_array(s, kind, index, &array));
-    REQUIRE(bytes == held_bytes(array), INVALID, "%s holds %llu bytes, but %llu were given", array->name,
-            (unsigned long long)held_bytes(array), (unsigned long long)bytes);
+    REQUIRE(bytes == rm_session_held_bytes(array), INVALID, "%s holds %llu bytes, but %llu were given", array->name,
+            (unsigned long long)rm_session_held_bytes(array), (unsigned long long)bytes);
     return REMAT_OK;
 }
 
@@ -170,7 +156,7 @@ static remat_status check_part(const remat_session *s, remat_kind kind, int64_t 
                                uint64_t bytes, const rm_session_array **array) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, array));
-    uint64_t held = held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
+    uint64_t held = rm_session_held_bytes(*array), element = rm_dtype_bytes((*array)->desc.dtype);
     REQUIRE(data || !bytes, INVALID, "%s: data is NULL, but %llu bytes are to be copied", (*array)->name,
             (unsigned long long)bytes);
     REQUIRE(first <= held && bytes <= held - first, INVALID, "%s holds %llu bytes, not %llu from byte %llu on",
@@ -190,20 +176,53 @@ static remat_status check_range(const rm_session_array *array, const int32_t *da
     return REMAT_OK;
 }
 
-static char *address_of(const remat_session *s, const rm_session_array *array) {
-    return array->external ? s->runner.external[array->external - 1] : s->runner.resident + array->offset;
+void *rm_session_address(const remat_session *s, const rm_session_array *array) {
+    return rm_run_address(&s->runner, &array->where);
 }
 
-remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index, void *memory) {
+static remat_status check_there(const remat_session *s, const rm_session_array *array) {
+    bool there = array->where.space != RM_EXTERNAL || s->runner.external[array->where.slot];
+    REQUIRE(there, INVALID, "%s is external and has no memory yet: call remat_set_external for it", array->name);
+    return REMAT_OK;
+}
+
+/* Can remat_backward continue although the program changed an array of this kind? */
+static bool keeps_forward(remat_kind kind) {
+    return kind == REMAT_GRADIENT || kind == REMAT_OUTPUT_GRADIENT || kind == REMAT_OPTIMIZER;
+}
+
+remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index, void *memory, uint64_t bytes) {
     const rm_session_array *array = NULL;
     NEED(s, "a session");
     NEED(memory, "memory");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(check_whole(s, kind, index, bytes));
     TRY(find_array(s, kind, index, &array));
-    REQUIRE(array->external, INVALID, "%s is in the arena; to keep it in external memory, list it in config.external",
-            array->name);
-    s->runner.external[array->external - 1] = memory;
-    s->ran_forward = false;
+    REQUIRE(array->where.space == RM_EXTERNAL, INVALID,
+            "%s is in the arena; to keep it in external memory, list it in {external}", array->name);
+    REQUIRE((uintptr_t)memory % rm_dtype_bytes(array->desc.dtype) == 0, INVALID,
+            "%s: the memory at %p does not begin at a multiple of %llu bytes; align it", array->name, memory,
+            (unsigned long long)rm_dtype_bytes(array->desc.dtype));
+    s->runner.external[array->where.slot] = memory;
+    s->ran_forward &= keeps_forward(kind);
+    return REMAT_OK;
+}
+
+/* From now on the program may write there unnoticed. */
+remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index, void **memory) {
+    const rm_session_array *array = NULL;
+    NEED(s, "a session");
+    NEED(memory, "a place for the result");
+    REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
+    TRY(find_array(s, kind, index, &array));
+    TRY(check_there(s, array));
+    REQUIRE(s->api->reachable || !array->bound, MISSING,
+            "%s: integers are checked when they are written, and on the device \"%s\" nothing else can check them; "
+            "use remat_write",
+            array->name, s->api->name);
+    s->array[kind][index].shown = true;
+    s->array[kind][index].missing = false;
+    *memory = rm_session_address(s, array);
     return REMAT_OK;
 }
 
@@ -212,10 +231,11 @@ remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, 
     const rm_session_array *array = NULL;
     NEED(s, "a session");
     TRY(check_part(s, kind, index, first, data, bytes, &array));
+    TRY(check_there(s, array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
-    if (bytes) s->api->copy_in(s->runner.queue, address_of(s, array) + first, data, bytes);
+    if (bytes) s->api->copy_in(s->runner.queue, (char *)rm_session_address(s, array) + first, data, bytes);
     s->packed_is_stale |= kind == REMAT_PARAM;
-    s->ran_forward &= kind == REMAT_GRADIENT || kind == REMAT_OUTPUT_GRADIENT || kind == REMAT_OPTIMIZER;
+    s->ran_forward &= keeps_forward(kind);
     if (bytes) s->array[kind][index].missing = false;
     return s->api->synchronize(s->runner.queue);
 }
@@ -250,18 +270,42 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
         "%s has not been computed yet: call remat_evaluate; an output that the loss depends on is also computed by a "
         "training step",
         array->name);
-    if (bytes) s->api->copy_out(s->runner.queue, data, address_of(s, array) + first, bytes);
+    TRY(check_there(s, array));
+    if (bytes) s->api->copy_out(s->runner.queue, data, (char *)rm_session_address(s, array) + first, bytes);
     return s->api->synchronize(s->runner.queue);
 }
 
 /* A step on inputs that were never written would not look wrong. The null device computes nothing and reads no
  * inputs. */
-remat_status rm_session_check_inputs(const remat_session *s) {
+static remat_status check_input(const remat_session *s, const rm_session_array *array) {
+    REQUIRE(!array->missing, INVALID,
+            "the input %s has never been written: call remat_write for it before the first pass", array->name);
+    bool unnoticed = array->shown || array->where.space == RM_EXTERNAL;
+    return unnoticed ? check_range(array, rm_session_address(s, array), 0, (uint64_t)array->held) : REMAT_OK;
+}
+
+remat_status rm_session_check_arrays(const remat_session *s) {
+    for (int kind = 0; kind < RM_ARRAY_KINDS && s->chain.at.n_external && rm_session_is_real(s); kind++)
+        for (int64_t i = 0; i < s->n_arrays[kind] && kind != REMAT_OUTPUT_GRADIENT; i++)
+            TRY(check_there(s, &s->array[kind][i]));
     for (int64_t i = 0; rm_session_is_real(s) && i < s->n_arrays[REMAT_INPUT]; i++)
-        REQUIRE(!s->array[REMAT_INPUT][i].missing, INVALID,
-                "the input %s has never been written: call remat_write for it before the first pass",
-                s->array[REMAT_INPUT][i].name);
+        TRY(check_input(s, &s->array[REMAT_INPUT][i]));
     return REMAT_OK;
+}
+
+/* A hash is several times as fast as packing. On devices that the host cannot read, the answer is always yes. */
+bool rm_session_parameters_changed(remat_session *s) {
+    uint64_t hash = 0;
+    bool any = false;
+    for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM] && rm_session_is_real(s); i++) {
+        const rm_session_array *array = &s->array[REMAT_PARAM][i];
+        if (!array->shown && array->where.space != RM_EXTERNAL) continue;
+        any = true;
+        if (s->api->reachable) hash = rm_hash(rm_session_address(s, array), rm_session_held_bytes(array), hash);
+    }
+    bool changed = any && (!s->api->reachable || hash != s->shown_hash);
+    s->shown_hash = hash;
+    return changed;
 }
 
 /* ---- Initial parameters and buffers --------------------------------------------------------------------------- */
@@ -304,6 +348,7 @@ static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t 
 static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value *value, int64_t index, float *room) {
     uint32_t number = (uint32_t)index + (kind == REMAT_BUFFER ? DRAW_BUFFERS : 0);
     int64_t n = rm_desc_count(&value->desc);
+    if (s->array[kind][index].where.space == RM_EXTERNAL) return REMAT_OK; /* it holds what the program put there */
     for (int64_t first = 0, some; first < n; first += some) {
         some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
         draw(value, s->runner.seed, number, first, some, room);

@@ -5,6 +5,8 @@
 
 #include "memory/host.h"
 
+#include <unistd.h>
+
 /* ---- Describe: a copy of the graph, folded and cut ------------------------------------------------------------- */
 
 /* Differentiated outputs receive their gradients from the caller. */
@@ -50,23 +52,44 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     return check_differentiated(graph, loss, config);
 }
 
-static remat_status check_external(const remat_session *s, const remat_graph *graph, const remat_config *config) {
+static const char *const kind_text[] = {
+    [REMAT_INPUT] = "input",       [REMAT_PARAM] = "parameter",
+    [REMAT_GRADIENT] = "gradient", [REMAT_OUTPUT] = "output",
+    [REMAT_BUFFER] = "buffer",     [REMAT_OUTPUT_GRADIENT] = "gradient of an output",
+    [REMAT_CARRIED] = "state",     [REMAT_OPTIMIZER] = "optimizer state"};
+
+/* What other ranks read or write is handed to them bucket by bucket. */
+static remat_status check_external_of_ranks(const remat_session *s, const remat_external *e) {
+    bool reduced = e->kind == REMAT_GRADIENT && s->ranks.size > 1 && !s->inference;
+    bool gathered = e->kind == REMAT_PARAM && s->ranks.shard_optimizer && !s->inference;
+    REQUIRE(!reduced, INVALID,
+            "gradients cannot be external with other ranks, which reduce them in the arena; leave them out of "
+            "{external}");
+    REQUIRE(!gathered, INVALID,
+            "parameters cannot be external with a sharded optimizer, whose ranks gather them in the arena; leave them "
+            "out of {external}, or do not shard");
+    return REMAT_OK;
+}
+
+static bool same_name(const char *a, const char *b) { return !a || !b || !strcmp(a, b); }
+
+static remat_status check_external(const remat_session *s, const remat_config *config) {
     REQUIRE(config->n_external >= 0 && (config->external || !config->n_external), INVALID,
             "n_external is %d, but external is NULL", config->n_external);
     REQUIRE(!config->n_external || s->api->kernels == REMAT_ON_CPU, MISSING,
             "the %s device cannot read host memory; use the device cpu, or do not pass external memory", s->api->name);
     for (int i = 0; i < config->n_external; i++) {
-        int32_t id = config->external[i].value.id;
-        REQUIRE(id > 0 && id < graph->n_values, INVALID, "external[%d] is not a value of this graph", i);
-        bool is = graph->value[id].origin == RM_VALUE_INPUT;
-        for (int j = 0; j < config->n_outputs; j++) is |= config->outputs[j].id == id;
-        REQUIRE(is && graph->value[id].desc.dtype == REMAT_F32, INVALID,
-                "external[%d] must be an f32 input or an output (integers are checked when they are written)", i);
-        REQUIRE(config->external[i].memory || config->plan_only || !rm_session_is_real(s), INVALID,
-                "external[%d].memory is NULL", i);
+        const remat_external *e = &config->external[i];
+        REQUIRE((unsigned)e->kind < RM_ARRAY_KINDS, INVALID, "external[%d].kind is %d; use a remat_kind", i,
+                (int)e->kind);
+        REQUIRE(e->name || !e->memory, INVALID,
+                "external[%d] is all arrays of a kind, which cannot share one memory: leave memory NULL and call "
+                "remat_set_external for each",
+                i);
         for (int j = 0; j < i; j++)
-            REQUIRE(config->external[j].value.id != id, INVALID,
-                    "external[%d] and external[%d] are the same value; list it once", j, i);
+            REQUIRE(config->external[j].kind != e->kind || !same_name(config->external[j].name, e->name), INVALID,
+                    "external[%d] and external[%d] are the same array; list it once", j, i);
+        TRY(check_external_of_ranks(s, e));
     }
     return REMAT_OK;
 }
@@ -169,6 +192,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .n_external = config->n_external,
                              .ranks = &s->ranks,
                              .gradient_sums = gradient_sums(s),
+                             .optimizer_state_name = s->optimizer ? s->optimizer->state_name : NULL,
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                              .rates = rm_standard_rates()};
     TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
@@ -212,24 +236,32 @@ static remat_status allocate_tables(remat_session *s) {
 static remat_status share_pages(remat_session *s) {
     const remat_ranks *ranks = &s->ranks;
     const rm_residents *at = &s->chain.at;
-    if (!ranks->map || !at->section_pages_bytes) return REMAT_OK;
-    TRY(ranks->map(ranks->context, s->runner.resident + at->gradients_offset, at->section_pages_bytes));
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), bytes = (at->section_bytes + page - 1) / page * page;
+    if (!ranks->map || !bytes) return REMAT_OK;
+    TRY(ranks->map(ranks->context, s->runner.resident + at->gradients_offset, bytes));
     s->n_mapped++;
     if (!ranks->shard_optimizer) return REMAT_OK;
-    TRY(ranks->map(ranks->context, s->runner.resident + at->parameters_offset, at->section_pages_bytes));
+    TRY(ranks->map(ranks->context, s->runner.resident + at->parameters_offset, bytes));
     s->n_mapped++;
     return REMAT_OK;
+}
+
+/* NULL: some of its arrays are external, or nothing is allocated. */
+static float *begin_of(const remat_session *s, const rm_bucket *bucket, const rm_where *where) {
+    const rm_buckets *b = &s->chain.at.buckets;
+    for (int32_t k = bucket->first_param; k < bucket->first_param + bucket->n_params; k++)
+        if (where[b->param[b->order[k]].value].space == RM_EXTERNAL) return NULL;
+    const rm_where *first = &where[b->param[b->order[bucket->first_param]].value];
+    return s->runner.resident ? rm_run_address(&s->runner, first) : NULL;
 }
 
 static remat_bucket bucket_of(const remat_session *s, int64_t index) {
     const rm_residents *at = &s->chain.at;
     const rm_bucket *bucket = &at->buckets.item[index];
     const rm_parameter *first = &at->buckets.param[at->buckets.order[bucket->first_param]];
-    float *parameters = (float *)(s->runner.resident + at->parameters_offset);
-    float *gradients = (float *)(s->runner.resident + at->gradients_offset);
     return (remat_bucket){.index = (int32_t)index,
-                          .parameters = s->runner.resident ? parameters + bucket->at : NULL,
-                          .gradients = s->runner.resident && !s->inference ? gradients + bucket->at : NULL,
+                          .parameters = begin_of(s, bucket, at->value),
+                          .gradients = s->inference ? NULL : begin_of(s, bucket, at->gradient),
                           .count = bucket->count,
                           .first = s->graph->value[first->value].name};
 }
@@ -298,10 +330,18 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     return rm_session_draw_parameters(s);
 }
 
+/* Of what the program named; the arrays are listed. */
 static remat_status borrow(remat_session *s, const remat_config *config) {
-    s->runner.external = rm_calloc((size_t)config->n_external + 1, sizeof *s->runner.external);
+    int32_t n = s->chain.at.n_external;
+    s->runner.external = rm_calloc((size_t)n + 1, sizeof *s->runner.external);
     REQUIRE(s->runner.external, MEMORY, "out of memory for external arrays");
-    for (int i = 0; i < config->n_external; i++) s->runner.external[i] = config->external[i].memory;
+    for (int i = 0; i < config->n_external; i++) {
+        const remat_external *e = &config->external[i];
+        int64_t index = e->name ? remat_find(s, e->kind, e->name) : 0;
+        REQUIRE(index >= 0, INVALID, "external[%d]: this session has no %s \"%s\"", i, kind_text[e->kind], e->name);
+        if (!e->memory || s->plan_only) continue;
+        TRY(remat_set_external(s, e->kind, index, e->memory, rm_session_held_bytes(&s->array[e->kind][index])));
+    }
     return REMAT_OK;
 }
 
@@ -323,8 +363,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(remat_graph_check(graph));
     TRY(rm_session_configure(s, config));
     TRY(check_ends(graph, loss, config));
-    TRY(check_external(s, graph, config));
-    TRY(borrow(s, config));
+    TRY(check_external(s, config));
     TRY(rm_graph_copy(graph, &s->graph));
     TRY(freeze(s->graph, loss, config));
     TRY(cut(s, loss, config));
@@ -334,6 +373,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_tier(s));
     TRY(rm_session_list_arrays(s));
+    TRY(borrow(s, config));
     rm_host_trim(); /* return planning's temporary memory before the block is allocated */
     return allocate(s, config->seed);
 }

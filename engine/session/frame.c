@@ -5,6 +5,10 @@
 
 extern const remat_op RM_OP(add), RM_OP(scale);
 
+void *rm_run_address(const rm_runner *r, const rm_where *where) {
+    return where->space == RM_EXTERNAL ? r->external[where->slot] : r->resident + where->offset;
+}
+
 rm_frame rm_frame_of(rm_runner *runner, int64_t stage) {
     const rm_chain *chain = runner->chain;
     const rm_sweep *sweep = rm_stage_sweep(chain, stage);
@@ -27,7 +31,7 @@ void *rm_frame_piece(const rm_frame *f, const rm_where *where) {
     if (piece >= 0) return r->piece[piece];
     bool before = where->shift < 0 && f->position == 0 && where->piece < f->gradients;
     if (!before || !rm_frame_keeps(r, where->slot)) return NULL;
-    return r->resident + r->chain->at.carried + r->chain->carried[where->slot].kept;
+    return rm_run_address(r, &r->chain->at.carried[where->slot]);
 }
 
 void *rm_frame_find(const rm_frame *f, const rm_where *where) {

@@ -163,9 +163,7 @@ remat_status rm_session_weigh_part(remat_session *s, int64_t shard) {
     if (last) s->correction = weight_of(s->first_divisor, s->total_count, n);
     if (last && !s->deterministic_world) {
         weight = weight_of(s->divisor, s->total_count, n);
-        if (s->n_made && s->correction != 1)
-            rm_run_scale(&s->runner, s->runner.resident + at->gradients_offset, s->correction,
-                         (int64_t)(at->section_bytes / sizeof(float)));
+        if (s->n_made && s->correction != 1) rm_session_scale_gradients(s, s->correction);
         s->correction = 1;
     }
     s->share = (float)(weight / (s->micro_steps * (s->deterministic_world ? (double)s->ranks.size : 1)));

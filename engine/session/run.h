@@ -15,7 +15,7 @@ typedef struct rm_runner {
     const rm_chain *chain;
     char *resident;        /* address of the block's first byte */
     uint64_t arena_offset; /* where activations begin in the block */
-    char **external;       /* external memory, by slot (chain.h) */
+    char **external;       /* external memory, by slot (chain.h); NULL: not given yet */
     void **piece;          /* by piece: its address while it is alive */
     void **saved;          /* by stage: its private block */
     int8_t *kept;          /* by stage: the option it was last kept in */
@@ -59,6 +59,9 @@ void rm_run_program(rm_runner *runner, int64_t stage, const rm_program *program)
  * finished. */
 void rm_run_tables(rm_runner *runner, const rm_program *program);
 remat_status rm_run_epilogue(rm_runner *runner);
+
+/* Address of a whole array that stays in memory: RESIDENT or EXTERNAL. */
+void *rm_run_address(const rm_runner *runner, const rm_where *where);
 
 /* Floats: y += x; y *= factor. For sums and scalings outside the plan. */
 void rm_run_add(const rm_runner *runner, void *y, void *x, int64_t count);

@@ -16,13 +16,13 @@
 typedef struct {
     char *name;
     remat_desc desc;
-    uint64_t offset;     /* in the block */
+    rm_where where;      /* in the block, or in external memory */
     int64_t first, held; /* elements that this session holds: all, unless they are sharded */
     int64_t bound;       /* of integer inputs: exclusive upper limit; 0: none */
     int64_t ignored;     /* of integer inputs: allowed value outside the limit; 0: none */
-    int32_t external;    /* 1 + index in runner.external; 0: not in external memory */
     bool missing;        /* an input that some layer reads and that has never been written; or an output's gradient that
                             has not been written since the last forward pass */
+    bool shown;          /* the program knows the address, so it can write there unnoticed */
 } rm_session_array;
 
 enum { RM_ARRAY_KINDS = REMAT_BUFFER + 1 };
@@ -54,6 +54,7 @@ struct remat_session {
     double last_lr;   /* 0: no update yet */
     double coming_lr; /* of the update for which gradients are being computed; -1: not known yet */
     bool packed_is_stale;
+    uint64_t shown_hash; /* of the parameters that the program can change unnoticed, at the last pass */
     bool evaluated, trained, handed_out; /* remat_evaluate, a backward pass, remat_forward has made its outputs */
     bool ran_forward;     /* and nothing has changed since: remat_backward can continue */
     remat_ranks ranks;    /* a copy; without ranks, or if nothing runs, size is 1 and its functions are NULL */
@@ -98,8 +99,17 @@ remat_status rm_session_configure(remat_session *session, const remat_config *co
 remat_status rm_session_list_arrays(remat_session *session);                           /* arrays.c */
 void rm_session_free_arrays(remat_session *session);                                   /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);                       /* arrays.c */
-remat_status
-rm_session_check_inputs(const remat_session *session); /* arrays.c; INVALID names the first missing input */
+/* arrays.c. Before a pass. INVALID names the first input that was never written, external array without memory, or
+ * integer out of range in memory that the program writes directly. */
+remat_status rm_session_check_arrays(const remat_session *session);
+uint64_t rm_session_held_bytes(const rm_session_array *array);
+void *rm_session_address(const remat_session *session, const rm_session_array *array);
+
+/* arrays.c. Reads all parameters that the program can change unnoticed. True: one changed since the last call. */
+bool rm_session_parameters_changed(remat_session *session);
+
+/* step.c. Of all trained parameters; no sum over ranks is in progress. */
+void rm_session_scale_gradients(const remat_session *session, double factor);
 
 /* loss_mean.c. Finds the loss's count and decides whether the parts of an update are weighted by it. The graph must
  * have been cut into stages. */

@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "engine/abi.h"
+#include "engine/session/frame.h"
 #include "engine/session/session.h"
 
 /* ---- Start and end of a pass ---------------------------------------------------------------------------------- */
@@ -21,7 +22,7 @@ static remat_status begin_pass(remat_session *s, bool training) {
     s->runner.finished = NULL;
     s->runner.trace = NULL;
     s->ran_forward = false;
-    bool pack = s->packed_is_stale || s->chain.at.packs_inputs;
+    bool changed = rm_session_parameters_changed(s), pack = s->packed_is_stale || changed || s->chain.at.packs_inputs;
     if (pack) rm_run_packing(&s->runner, true);
     s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
     rm_run_tables(&s->runner, &s->chain.prologue);
@@ -30,14 +31,22 @@ static remat_status begin_pass(remat_session *s, bool training) {
     return rm_session_count(s);
 }
 
+/* Copies the states to where the next call starts. */
+static void carry_states(const remat_session *s) {
+    for (int32_t k = 0; k < s->chain.n_carried; k++) {
+        const rm_carried *carried = &s->chain.carried[k];
+        if (!rm_frame_keeps(&s->runner, k)) continue;
+        s->api->copy(s->runner.queue, rm_run_address(&s->runner, &s->chain.at.carried[k]),
+                     s->runner.resident + s->chain.at.carried_next + carried->kept, carried->bytes);
+    }
+}
+
 /* Sums the losses of the stages in their order, whatever the order of the plan. Keeps carried states for the next call,
  * except after an evaluation in a training session. */
 static remat_status end_pass(remat_session *s, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     rm_queue *queue = s->runner.queue;
-    uint64_t carried_bytes = at->carried_next - at->carried;
-    if (carried_bytes && (s->runner.training || s->inference))
-        s->api->copy(queue, s->runner.resident + at->carried, s->runner.resident + at->carried_next, carried_bytes);
+    if (s->runner.training || s->inference) carry_states(s);
     s->api->copy_out(queue, s->loss, s->runner.resident + at->loss_offset, at->loss_bytes);
     TRY(s->api->synchronize(queue));
     double loss = 0;
@@ -50,21 +59,51 @@ static remat_status end_pass(remat_session *s, remat_step_result *result) {
 
 /* ---- Gradients of one micro step ------------------------------------------------------------------------------ */
 
-static float *bucket_in(const remat_session *s, uint64_t section_offset, const rm_bucket *bucket) {
-    return (float *)(s->runner.resident + section_offset) + bucket->at;
+/* Those in the arena as one run of floats, external ones one by one. Inputs' gradients come after the parameters' in the list. */
+typedef void gradient_work(const remat_session *, float *, uint64_t bytes, double factor);
+static void on_gradients(const remat_session *s, bool of_inputs, gradient_work *work, double factor) {
+    const rm_residents *at = &s->chain.at;
+    int64_t n_trained = at->buckets.n_trained;
+    uint64_t offset = of_inputs ? at->table_gradients_offset : at->gradients_offset;
+    work(s, (float *)(s->runner.resident + offset), of_inputs ? at->table_gradients_bytes : at->gradients_bytes,
+         factor);
+    for (int64_t i = of_inputs ? n_trained : 0; i < (of_inputs ? s->n_arrays[REMAT_GRADIENT] : n_trained); i++) {
+        const rm_session_array *array = &s->array[REMAT_GRADIENT][i];
+        if (array->where.space == RM_EXTERNAL)
+            work(s, rm_session_address(s, array), (uint64_t)array->held * sizeof(float), factor);
+    }
 }
 
-static float *waiting_sum(const remat_session *s, int level, const rm_bucket *bucket) {
-    return bucket_in(s, s->chain.at.sums_offset + (uint64_t)level * s->chain.at.section_bytes, bucket);
+static void zero(const remat_session *s, float *x, uint64_t bytes, double factor) {
+    (void)factor;
+    s->api->fill(s->runner.queue, x, 0, bytes);
+}
+
+static void scale(const remat_session *s, float *x, uint64_t bytes, double factor) {
+    rm_run_scale(&s->runner, x, factor, (int64_t)(bytes / sizeof(float)));
+}
+
+void rm_session_scale_gradients(const remat_session *s, double factor) { on_gradients(s, false, scale, factor); }
+
+static float *gradient_of(const remat_session *s, const rm_parameter *p) {
+    return rm_run_address(&s->runner, &s->chain.at.gradient[p->value]);
+}
+
+static float *waiting_sum(const remat_session *s, int level, const rm_parameter *p) {
+    uint64_t section = s->chain.at.sums_offset + (uint64_t)level * s->chain.at.section_bytes;
+    return (float *)(s->runner.resident + section) + p->at;
 }
 
 /* Adds the waiting sums of 1, 2, 4, ... leaves to leaf number n_made, one for each trailing 1 bit of n_made. Returns
  * the level of the result. */
 static int add_waiting(const remat_session *s, const rm_bucket *bucket) {
+    const rm_buckets *buckets = &s->chain.at.buckets;
     int level = 0;
     for (; s->n_made >> level & 1; level++)
-        rm_run_add(&s->runner, bucket_in(s, s->chain.at.gradients_offset, bucket), waiting_sum(s, level, bucket),
-                   bucket->count);
+        for (int32_t k = bucket->first_param; k < bucket->first_param + bucket->n_params; k++) {
+            const rm_parameter *p = &buckets->param[buckets->order[k]];
+            rm_run_add(&s->runner, gradient_of(s, p), waiting_sum(s, level, p), p->count);
+        }
     return level;
 }
 
@@ -74,8 +113,11 @@ static void set_aside(const remat_session *s) {
     for (int32_t b = 0; b < buckets->n; b++) {
         const rm_bucket *bucket = &buckets->item[b];
         int level = add_waiting(s, bucket);
-        s->api->copy(s->runner.queue, waiting_sum(s, level, bucket), bucket_in(s, s->chain.at.gradients_offset, bucket),
-                     (uint64_t)bucket->count * sizeof(float));
+        for (int32_t k = bucket->first_param; k < bucket->first_param + bucket->n_params; k++) {
+            const rm_parameter *p = &buckets->param[buckets->order[k]];
+            s->api->copy(s->runner.queue, waiting_sum(s, level, p), gradient_of(s, p),
+                         (uint64_t)p->count * sizeof(float));
+        }
     }
 }
 
@@ -86,7 +128,7 @@ static remat_status finish_bucket(void *session, int32_t index) {
     const rm_bucket *bucket = &s->chain.at.buckets.item[index];
     if (s->deterministic_world) add_waiting(s, bucket);
     if (s->deterministic_world && s->ranks.size > 1)
-        rm_run_scale(&s->runner, bucket_in(s, s->chain.at.gradients_offset, bucket), s->ranks.size, bucket->count);
+        rm_run_scale(&s->runner, s->bucket[index].gradients, s->ranks.size, bucket->count);
     if (!s->ranks.reduce) return REMAT_OK;
     remat_bucket shown;
     TRY(rm_session_hand_over(s, index, &shown));
@@ -115,30 +157,25 @@ static void scale_output_gradients(const remat_session *s) {
     double share = rm_session_loss_share(s);
     for (int i = 0; i < s->chain.n_differentiated && share != 1; i++) {
         const rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
-        rm_run_scale(&s->runner, s->runner.resident + array->offset, share, array->held);
+        rm_run_scale(&s->runner, rm_session_address(s, array), share, array->held);
     }
 }
 
 /* With deterministic_world, scales the gradients of inputs as finish_bucket does those of parameters. The gradients of
  * tables, in the same section, are no longer needed. */
 static void finish_inputs(const remat_session *s) {
-    const rm_residents *at = &s->chain.at;
-    double scale = s->ranks.size * (s->weighs ? s->correction : 1);
-    if (s->deterministic_world && scale != 1)
-        rm_run_scale(&s->runner, s->runner.resident + at->table_gradients_offset, scale,
-                     (int64_t)(at->table_gradients_bytes / sizeof(float)));
+    double factor = s->ranks.size * (s->weighs ? s->correction : 1);
+    if (s->deterministic_world && factor != 1) on_gradients(s, true, scale, factor);
 }
 
 /* Weight of this rank's losses in the mean: by its rows, unless parts are weighted by counts. */
 static double rank_weight(const remat_session *s) { return s->weighs ? 1 : s->ranks.weight; }
 
 static remat_status backward_half(remat_session *s, remat_step_result *result) {
-    const rm_residents *at = &s->chain.at;
     bool last = s->n_made + 1 == s->micro_steps;
     if (last) s->runner.finished = finish_bucket;
-    if (s->n_made == 0 || s->deterministic_world)
-        s->api->fill(s->runner.queue, s->runner.resident + at->gradients_offset, 0, at->section_bytes);
-    s->api->fill(s->runner.queue, s->runner.resident + at->table_gradients_offset, 0, at->table_gradients_bytes);
+    if (s->n_made == 0 || s->deterministic_world) on_gradients(s, false, zero, 0);
+    on_gradients(s, true, zero, 0);
     scale_output_gradients(s);
     TRY(rm_session_weigh_part(s, shard_of(s)));
     remat_status status = rm_run(&s->runner, &s->chain.problem, &s->training, RM_FROM_BACKWARD);
@@ -184,7 +221,7 @@ static remat_status mean_loss(remat_session *s, remat_step_result *result) {
 static remat_status check_runs(const remat_session *s) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
-    return rm_session_check_inputs(s);
+    return rm_session_check_arrays(s);
 }
 
 /* The second half of a micro step. In the last one, all buckets have been passed to the other ranks when it returns.
@@ -248,12 +285,13 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
 }
 
 /* Zeroes the output gradients, so that those of the last pass are not used again. The caller writes them, whole or in
- * parts. */
+ * parts. External ones are only the caller's to write. */
 static void begin_output_gradients(const remat_session *s) {
     for (int i = 0; i < s->chain.n_differentiated; i++) {
         rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];
-        s->api->fill(s->runner.queue, s->runner.resident + array->offset, 0, (uint64_t)array->held * sizeof(float));
-        array->missing = true;
+        if (array->where.space == RM_EXTERNAL) continue;
+        s->api->fill(s->runner.queue, rm_session_address(s, array), 0, (uint64_t)array->held * sizeof(float));
+        array->missing = !array->shown;
     }
 }
 
@@ -275,7 +313,9 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
         "there is no forward pass to continue; call remat_forward before remat_backward, and between them run no other "
         "pass or update, and write no inputs, parameters, outputs or carried states");
     for (int i = 0; i < s->chain.n_differentiated && rm_session_is_real(s); i++)
-        REQUIRE(!s->array[REMAT_OUTPUT_GRADIENT][i].missing, INVALID,
+        REQUIRE(!s->array[REMAT_OUTPUT_GRADIENT][i].missing &&
+                    rm_session_address(s, &s->array[REMAT_OUTPUT_GRADIENT][i]),
+                INVALID,
                 "the gradient of output %d has not been written since remat_forward; write it before remat_backward, "
                 "with zeros if there is none",
                 i);
@@ -329,7 +369,7 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
-    TRY(rm_session_check_inputs(s));
+    TRY(rm_session_check_arrays(s));
     TRY(begin_pass(s, false));
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));
     TRY(end_pass(s, &made));

@@ -20,19 +20,15 @@ remat_bucket rm_bucket_at(const remat_session *s, int64_t index) {
     return there ? s->bucket[index] : (remat_bucket){.index = -1};
 }
 
-remat_status remat_bucket_info(const remat_session *s, int64_t index, remat_bucket *out) {
+remat_status remat_bucket_info(remat_session *s, int64_t index, remat_bucket *out) {
     NEED(s, "a session");
     NEED(out, "a place for the result");
     REQUIRE(index >= 0 && index < remat_bucket_count(s), INVALID, "there is no bucket %lld; there are %lld",
             (long long)index, (long long)remat_bucket_count(s));
     *out = s->bucket[index];
+    for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM]; i++)
+        s->array[REMAT_PARAM][i].shown = true; /* the program may write there unnoticed */
     return REMAT_OK;
-}
-
-void remat_parameters_changed(remat_session *s) {
-    if (!s) return;
-    s->packed_is_stale = true;
-    s->ran_forward = false;
 }
 
 remat_status rm_session_hand_over(const remat_session *s, int64_t index, remat_bucket *bucket) {
@@ -62,13 +58,13 @@ typedef struct {
 static held held_of(const remat_session *s, int32_t param) {
     const rm_residents *at = &s->chain.at;
     const rm_parameter *p = &at->buckets.param[param];
-    char *resident = s->runner.resident;
-    held h = {.parameter = (float *)(resident + at->value[p->value].offset) + p->first,
-              .gradient = (float *)(resident + at->gradient[p->value].offset) + p->first,
+    const rm_runner *r = &s->runner;
+    held h = {.parameter = (float *)rm_run_address(r, &at->value[p->value]) + p->first,
+              .gradient = (float *)rm_run_address(r, &at->gradient[p->value]) + p->first,
               .count = p->held};
     int n_state = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
     for (int k = 0; k < n_state; k++)
-        h.state[k] = (float *)(resident + at->optimizer_state[p->value * RM_MAX_OPTIMIZER_STATE + k]);
+        h.state[k] = rm_run_address(r, &at->optimizer_state[param * RM_MAX_OPTIMIZER_STATE + k]);
     return h;
 }
 

@@ -363,30 +363,20 @@ static remat_status calibrate(remat_session *s, const remat_config *wanted, cons
     return REMAT_OK;
 }
 
-/* Programs are measured on external memory. A session that only plans may have none; then it allocates some while it measures. */
-static remat_status make_room(remat_session *s, const remat_config *wanted, char **room) {
-    for (int i = 0; i < wanted->n_external; i++) {
-        uint64_t bytes = rm_desc_bytes(&s->graph->value[wanted->external[i].value.id].desc);
-        if (s->runner.external[i]) continue;
-        room[i] = s->runner.external[i] = rm_calloc((size_t)bytes, 1);
+/* Programs are measured on memory that stands in for the program's own, whose contents they would overwrite. */
+static remat_status make_room(const rm_chain *chain, char **room) {
+    for (int32_t i = 0; i < chain->at.n_external; i++) {
+        uint64_t bytes = chain->at.external[i].bytes;
+        room[i] = rm_calloc((size_t)bytes + 1, 1);
         REQUIRE(room[i], MEMORY, "out of memory for measuring external arrays (%llu bytes)", (unsigned long long)bytes);
     }
     return REMAT_OK;
-}
-
-static void free_room(remat_session *s, const remat_config *wanted, char **room) {
-    for (int i = 0; i < wanted->n_external; i++) {
-        if (room[i]) s->runner.external[i] = NULL;
-        rm_free(room[i]);
-    }
-    rm_free(room);
 }
 
 remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, uint64_t block_bytes) {
     rm_measure_config config = {.api = s->api,
                                 .device = s->device,
                                 .chain = &s->chain,
-                                .external = s->runner.external,
                                 .optimizer = s->optimizer,
                                 .update = &s->update,
                                 .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
@@ -394,11 +384,13 @@ remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, 
                                 .block_bytes = block_bytes};
     rm_times known = {0}, covered = {0};
     windows w = {0};
-    char **room = rm_calloc((size_t)wanted->n_external + 1, sizeof *room);
+    char **room = rm_calloc((size_t)s->chain.at.n_external + 1, sizeof *room);
     REQUIRE(room, MEMORY, "out of memory for external arrays");
-    remat_status status = make_room(s, wanted, room);
+    config.external = room;
+    remat_status status = make_room(&s->chain, room);
     if (!status) status = calibrate(s, wanted, &config, &known, &covered, &w);
-    free_room(s, wanted, room);
+    for (int32_t i = 0; i < s->chain.at.n_external; i++) rm_free(room[i]);
+    rm_free(room);
     rm_times_free(&known);
     rm_times_free(&covered);
     rm_free(w.item);

@@ -314,11 +314,11 @@ static void update_parameters(rm_measure *m) {
     for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
         const rm_parameter *p = &chain->at.buckets.param[i];
         if (p->bucket < 0) continue;
-        float *parameter = (float *)(m->runner.resident + chain->at.value[p->value].offset) + p->first;
-        float *gradient = (float *)(m->runner.resident + chain->at.gradient[p->value].offset) + p->first;
+        float *parameter = (float *)rm_run_address(&m->runner, &chain->at.value[p->value]) + p->first;
+        float *gradient = (float *)rm_run_address(&m->runner, &chain->at.gradient[p->value]) + p->first;
         float *state[RM_MAX_OPTIMIZER_STATE] = {0};
         for (int k = 0; k < c->optimizer_states; k++)
-            state[k] = (float *)(m->runner.resident + chain->at.optimizer_state[p->value * RM_MAX_OPTIMIZER_STATE + k]);
+            state[k] = rm_run_address(&m->runner, &chain->at.optimizer_state[i * RM_MAX_OPTIMIZER_STATE + k]);
         (void)c->api->sum_of_squares(m->runner.queue, gradient, p->held);
         if (!c->optimizer) continue;
         if (c->optimizer->measure)
@@ -338,7 +338,9 @@ remat_status rm_measure_fixed(rm_measure *m, double seconds, uint64_t *time_ns) 
         rm_run_tables(&m->runner, &chain->prologue);
         rm_run_packing(&m->runner, false);
         m->config.api->fill(m->runner.queue, m->runner.resident + chain->at.gradients_offset, 0,
-                            chain->at.section_pages_bytes + chain->at.table_gradients_bytes);
+                            chain->at.gradients_bytes);
+        m->config.api->fill(m->runner.queue, m->runner.resident + chain->at.table_gradients_offset, 0,
+                            chain->at.table_gradients_bytes);
         rm_run_tables(&m->runner, &chain->epilogue);
         update_parameters(m);
         TRY(m->config.api->synchronize(m->runner.queue));

@@ -121,7 +121,7 @@ void rm_measure_fill_parameters(rm_measure *m) {
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
         const rm_value *value = &chain->graph->value[v];
         if (value->origin != RM_VALUE_PARAM) continue;
-        char *to = m->runner.resident + chain->at.value[v].offset;
+        char *to = rm_run_address(&m->runner, &chain->at.value[v]);
         bool random = value->init.kind == REMAT_INIT_UNIFORM || value->init.kind == REMAT_INIT_NORMAL;
         fill_reals(m, to, rm_desc_bytes(&value->desc), random ? value->init.scale : 0.05);
     }
@@ -137,10 +137,10 @@ static void fill_inputs(rm_measure *m, const rm_measured_window *window) {
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
         const rm_value *value = &chain->graph->value[v];
         const rm_where *where = &chain->at.value[v];
-        if (value->origin != RM_VALUE_INPUT || where->space != RM_RESIDENT) continue;
+        if (value->origin != RM_VALUE_INPUT) continue;
         bool part = value->sequence && value->desc.dim[0] == sweep->timesteps;
         int64_t end = part && t1 > sweep->timesteps ? sweep->timesteps : t1;
-        char *to = m->runner.resident + where->offset + (part ? where->per_time * (uint64_t)t0 : 0);
+        char *to = (char *)rm_run_address(&m->runner, where) + (part ? where->per_time * (uint64_t)t0 : 0);
         uint64_t bytes = part ? where->per_time * (uint64_t)(end - t0) : rm_desc_bytes(&value->desc);
         if (value->desc.dtype == REMAT_I32)
             fill_integers(m, to, bytes, rm_chain_bound(chain, v));

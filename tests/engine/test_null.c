@@ -41,6 +41,7 @@ static int64_t count;
 static double number;
 static remat_value none;
 static remat_array array;
+static void *memory;
 static remat_plan_summary plan;
 static remat_products products;
 static remat_recordings recordings;
@@ -96,6 +97,8 @@ static char text[REMAT_DESC_TEXT];
         &(remat_sampler_config){.struct_bytes = sizeof(remat_sampler_config), .n = 5, .replicas = 1}, NULL))           \
     X(remat_array_info(NULL, REMAT_PARAM, 0, &array))                                                                  \
     X(remat_array_info(session, REMAT_PARAM, 0, NULL))                                                                 \
+    X(remat_array_memory(NULL, REMAT_PARAM, 0, &memory))                                                               \
+    X(remat_array_memory(session, REMAT_PARAM, 0, NULL))                                                               \
     X(remat_write(NULL, REMAT_PARAM, 0, data, sizeof data))                                                            \
     X(remat_write(session, REMAT_PARAM, 0, NULL, sizeof data))                                                         \
     X(remat_read(NULL, REMAT_PARAM, 0, data, sizeof data))                                                             \
@@ -110,8 +113,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_update(NULL, 0.1, NULL))                                                                                   \
     X(remat_step(NULL, 0.1, NULL))                                                                                     \
     X(remat_evaluate(NULL, NULL))                                                                                      \
-    X(remat_set_external(NULL, REMAT_INPUT, 0, text))                                                                  \
-    X(remat_set_external(session, REMAT_INPUT, 0, NULL))                                                               \
+    X(remat_set_external(NULL, REMAT_INPUT, 0, text, 4))                                                               \
+    X(remat_set_external(session, REMAT_INPUT, 0, NULL, 4))                                                            \
     X(remat_set_sequence_end(NULL, 8, 4))                                                                              \
     X(remat_device_check(NULL))                                                                                        \
     X(remat_refuse(NULL))                                                                                              \
@@ -223,7 +226,6 @@ static char text[REMAT_DESC_TEXT];
     X((remat_graph_free(NULL), true))                                                                                  \
     X((remat_session_free(NULL), true))                                                                                \
     X((remat_text_free(NULL), true))                                                                                   \
-    X((remat_parameters_changed(NULL), true))                                                                          \
     X((remat_leave(NULL), true))                                                                                       \
     X((remat_sampler_free(NULL), true))                                                                                \
     X((remat_sampler_set_epoch(NULL, 1), true))                                                                        \

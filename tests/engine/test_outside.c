@@ -621,7 +621,6 @@ END_TEST
 static void evaluate_between(remat_session *s) { CHECKED(remat_evaluate(s, NULL)); }
 static void feed_between(remat_session *s) { feed(s, 1); }
 static void count_between(remat_session *s) { remat_set_step_count(s, 7); }
-static void change_between(remat_session *s) { remat_parameters_changed(s); }
 static void update_between(remat_session *s) { CHECKED(remat_update(s, 0.1, NULL)); }
 static void write_between(remat_session *s, remat_kind kind) {
     float data[T * B * V] = {0};
@@ -634,9 +633,8 @@ static void output_between(remat_session *s) { write_between(s, REMAT_OUTPUT); }
 static void state_between(remat_session *s) { write_between(s, REMAT_CARRIED); }
 
 START_TEST(other_passes_abandon_the_forward_pass) {
-    static void (*const between[])(remat_session *) = {evaluate_between, feed_between,   count_between,
-                                                       change_between,   update_between, parameter_between,
-                                                       output_between,   state_between};
+    static void (*const between[])(remat_session *) = {evaluate_between,  feed_between,   count_between, update_between,
+                                                       parameter_between, output_between, state_between};
     tagger t = build(0, false);
     remat_config config = configured();
     config.stateful = true;

@@ -62,6 +62,40 @@ START_TEST(evaluation_does_not_change_training_states) {
 }
 END_TEST
 
+/* States in the program's own memory: a truncated window continues from wherever the program says. */
+START_TEST(states_may_be_external) {
+    static float state[4][B * H];
+    remat_session *s[2];
+    size_t bytes;
+    for (int i = 0; i < 2; i++) {
+        remat_graph *g;
+        remat_config config = REMAT_CONFIG_INIT;
+        CHECKED(remat_graph_create(&g));
+        remat_value loss = net_build(g, &lstm);
+        config.stateful = true;
+        config.inference = _i;
+        config.tile = 6;
+        config.external = &(remat_external){REMAT_CARRIED, NULL, NULL};
+        config.n_external = i;
+        CHECKED(remat_session_create(g, loss, &config, &s[i]));
+        remat_graph_free(g);
+    }
+    for (int64_t k = 0; k < 4; k++) CHECKED(remat_set_external(s[1], REMAT_CARRIED, k, state[k], sizeof *state));
+    for (int step = 0; step < 3; step++) {
+        remat_step_result r[2];
+        for (int i = 0; i < 2; i++) {
+            net_feed(s[i], &lstm, step);
+            CHECKED((_i ? remat_evaluate : remat_gradients)(s[i], &r[i]));
+        }
+        ck_assert(r[0].loss == r[1].loss);
+        unsigned char *kept = net_read_all(s[0], REMAT_CARRIED, &bytes);
+        ck_assert(bytes == sizeof state && !memcmp(kept, state, sizeof state));
+        free(kept);
+    }
+    for (int i = 0; i < 2; i++) remat_session_free(s[i]);
+}
+END_TEST
+
 /* A session that only evaluates continues from its own states. */
 START_TEST(inference_continues_its_states) {
     remat_session *s = open_stateful(true);
@@ -161,6 +195,7 @@ int main(void) {
     Suite *suite = suite_create("stateful");
     TCase *tests = tcase_create("stateful");
     tcase_add_test(tests, evaluation_does_not_change_training_states);
+    tcase_add_loop_test(tests, states_may_be_external, 0, 2);
     tcase_add_test(tests, inference_continues_its_states);
     tcase_add_loop_test(tests, overlapping_windows_continue_from_their_middle, 0, 6 * NET_CELLS);
     tcase_add_test(tests, windows_off_the_tile_grid_are_refused);
