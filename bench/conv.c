@@ -217,7 +217,7 @@ static double took(double *best, double start) {
 }
 
 static void measure(const shape *s, int rounds, bool numbers) {
-    const rm_conv_attr attr = {{s->stride, s->stride}, {s->padding, s->padding}, {1, 1}, 1};
+    const rm_conv_attr attr = {{s->stride, s->stride}, {s->padding, s->padding}, {1, 1}, .groups = 1};
     const remat_op *op = rm_op_find("conv");
     remat_call call = describe(s, &attr);
     double best[CONTENDERS][2];

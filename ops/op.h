@@ -91,6 +91,7 @@ typedef struct {
 } rm_batch_norm_attr;
 typedef struct {
     int64_t stride[2], padding[2], dilation[2], groups; /* height, width; 1D convolutions use the second only */
+    int64_t transposed, output_padding[2];              /* of conv_transpose: 1, and PyTorch's output_padding */
 } rm_conv_attr;
 typedef struct {
     int64_t window[2], stride[2], padding[2]; /* height, width */

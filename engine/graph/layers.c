@@ -56,19 +56,32 @@ remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain
     rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
     return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
 }
-remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, remat_value b, const int64_t stride[2],
-                         const int64_t padding[2], const int64_t dilation[2], int64_t groups) {
-    rm_conv_attr attr = {{1, 1}, {0, 0}, {1, 1}, groups};
+static rm_conv_attr conv_attr(const int64_t stride[2], const int64_t padding[2], const int64_t dilation[2],
+                              int64_t groups) {
+    rm_conv_attr attr = {{1, 1}, {0, 0}, {1, 1}, .groups = groups};
     for (int d = 0; d < 2; d++) {
         if (stride) attr.stride[d] = stride[d];
         if (padding) attr.padding[d] = padding[d];
         if (dilation) attr.dilation[d] = dilation[d];
     }
+    return attr;
+}
+remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, remat_value b, const int64_t stride[2],
+                         const int64_t padding[2], const int64_t dilation[2], int64_t groups) {
+    rm_conv_attr attr = conv_attr(stride, padding, dilation, groups);
     return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
+}
+remat_value remat_conv_transpose2d(remat_graph *graph, remat_value x, remat_value w, remat_value b,
+                                   const int64_t stride[2], const int64_t padding[2], const int64_t output_padding[2],
+                                   int64_t groups, const int64_t dilation[2]) {
+    rm_conv_attr attr = conv_attr(stride, padding, dilation, groups);
+    attr.transposed = 1;
+    for (int d = 0; d < 2 && output_padding; d++) attr.output_padding[d] = output_padding[d];
+    return BUILD_WITH(attr, "conv_transpose", x.id, w.id, b.id);
 }
 remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, remat_value b, int64_t stride,
                          int64_t padding, int64_t dilation, int64_t groups) {
-    rm_conv_attr attr = {{1, stride}, {0, padding}, {1, dilation}, groups};
+    rm_conv_attr attr = {{1, stride}, {0, padding}, {1, dilation}, .groups = groups};
     return BUILD_WITH(attr, "conv", x.id, w.id, b.id);
 }
 remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat_value b) {

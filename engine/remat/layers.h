@@ -104,6 +104,14 @@ remat_value remat_conv2d(remat_graph *graph, remat_value x, remat_value w, REMAT
                          REMAT_OPTIONAL const int64_t dilation[2], int64_t groups);
 remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b, int64_t stride,
                          int64_t padding, int64_t dilation, int64_t groups);
+/* PyTorch's conv_transpose2d: x (N,C,H,W), w (C,O/groups,h,w), b (O) -> (N,O,H',W'), where
+ * H' = (H - 1) stride - 2 padding + dilation (h - 1) + output_padding + 1. Pairs are over height and width; NULL means
+ * strides and dilations of 1, no padding. output_padding is less than the stride or the dilation. A sequence
+ * (T,B,C,H,W) is treated at each timestep separately. */
+remat_value remat_conv_transpose2d(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b,
+                                   REMAT_OPTIONAL const int64_t stride[2], REMAT_OPTIONAL const int64_t padding[2],
+                                   REMAT_OPTIONAL const int64_t output_padding[2], int64_t groups,
+                                   REMAT_OPTIONAL const int64_t dilation[2]);
 /* PyTorch's MaxPool2d and AvgPool2d (which counts padding as zeros): x (..,H,W) -> (..,H',W'), H' as above. Pairs are
  * over height and width. NULL: the stride is the window; no padding. Padding is at most half a window. */
 remat_value remat_max_pool2d(remat_graph *graph, remat_value x, const int64_t window[2],

@@ -1,4 +1,7 @@
-/* conv.h: the shape of a convolution, for the CPU and CUDA, and the fast convolutions of the CPU. */
+/* conv.h: the shape of a convolution, plain or transposed, for the CPU and CUDA, and the fast convolutions of the CPU.
+ *
+ * A transposed convolution is the gradient of a plain one by its image: it has the plain one's shape and products, and
+ * x and y change places. x is then (.., groups * outputs, out) and y (.., groups * channels, in). */
 #ifndef RM_CONV_H
 #define RM_CONV_H
 
@@ -9,20 +12,26 @@ typedef struct {
     int64_t images, groups, channels, outputs; /* channels, outputs: per group */
     int64_t in[2], out[2], filter[2], stride[2], padding[2], dilation[2];
     int64_t pixels, positions; /* in[0] in[1], out[0] out[1] */
+    int64_t transposed;
 } rm_conv_shape;
 
-/* 1D convolutions have height 1. */
+/* 1D convolutions have height 1; transposed ones are 2D. */
 static inline rm_conv_shape rm_conv_shape_of(const remat_desc *x, const remat_desc *w, const void *attr) {
     const rm_conv_attr *a = (const rm_conv_attr *)attr;
     int lead = x->rank - w->rank + 1, flat = w->rank == 3; /* lead: axes that count images; flat: 1D, without height */
     rm_conv_shape s = {1,      a->groups, w->dim[1], w->dim[0] / a->groups, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0},
-                       {1, 1}, 1,         1};
+                       {1, 1}, 1,         1,         a->transposed};
     for (int d = 0; d < lead; d++) s.images *= x->dim[d];
     for (int d = flat; d < 2; d++) {
-        s.in[d] = x->dim[lead + 1 + d - flat], s.filter[d] = w->dim[2 + d - flat];
+        int64_t size = x->dim[lead + 1 + d - flat];
+        s.filter[d] = w->dim[2 + d - flat];
         s.stride[d] = a->stride[d], s.padding[d] = a->padding[d], s.dilation[d] = a->dilation[d];
-        int64_t room = s.in[d] + 2 * s.padding[d] - s.dilation[d] * (s.filter[d] - 1) - 1;
-        s.out[d] = room < 0 ? 0 : room / s.stride[d] + 1;
+        int64_t room = size + 2 * s.padding[d] - s.dilation[d] * (s.filter[d] - 1) - 1;
+        s.in[d] = size, s.out[d] = room < 0 ? 0 : room / s.stride[d] + 1;
+        if (!s.transposed) continue;
+        s.out[d] = size;
+        s.in[d] =
+            (size - 1) * s.stride[d] - 2 * s.padding[d] + s.dilation[d] * (s.filter[d] - 1) + a->output_padding[d] + 1;
     }
     s.pixels = s.in[0] * s.in[1], s.positions = s.out[0] * s.out[1];
     return s;

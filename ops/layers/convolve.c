@@ -3,12 +3,12 @@
  * (cpu/convolution.c). Images keep their layout, (images, channels, h, w); only a part of one image, with its
  * padding, is copied at a time and stays in the cache. Weights are packed once per call, output channels side by side.
  *
- * The gradient of x is the same sum with input and output channels exchanged. With a stride, the taps that reach a
- * pixel of x depend on its position modulo the stride, so pixels are computed in classes of equal remainder. */
+ * The gradient of x, which is what a transposed convolution computes, is the same sum with input and output channels
+ * exchanged. With a stride, the taps that reach a pixel of x depend on its position modulo the stride, so pixels are
+ * computed in classes of equal remainder. */
 #include "ops/layers/conv.h"
 
 #include <stdbool.h>
-#include <string.h>
 
 #include "ops/math/parallel.h"
 #include "ops/cpu/kernels.h"
@@ -231,7 +231,7 @@ static void sum_block(const block *b) {
         for (int64_t q = 0; q < classes(&b->sums->axis[1]); q++) sum_class(b, p, q);
 }
 
-/* Whether every target is in a class. Targets that are not stay zero. */
+/* Whether every target is in a class. No tap reaches the others: they are the bias, or 0. */
 static bool covers(const sums *u) {
     return classes(&u->axis[0]) == u->axis[0].apart && classes(&u->axis[1]) == u->axis[1].apart;
 }
@@ -269,7 +269,10 @@ static void sum_pixels(const rm_conv_shape *s, bool backward, int threads, const
     int64_t columns = z.columns, rows = rows_in(&u, &z, columns, least(room, WINDOW));
     int64_t down = parts(z.targets[0], rows), along = parts(z.targets[1], columns), items = s->images * down * along;
     workers = is_large(s) ? least(workers, items) : 1;
-    if (!covers(&u)) memset(target, 0, (size_t)(s->images * s->groups * u.lanes * targets) * sizeof *target);
+    if (!covers(&u))
+        for (int64_t plane = 0; plane < s->images * s->groups * u.lanes; plane++)
+            for (int64_t i = 0; i < targets; i++)
+                target[plane * targets + i] = bias ? bias[plane % (s->groups * u.lanes)] : 0;
     for (int64_t g = 0; g < s->groups; g++)
         for (round r = {.packed = scratch, .bias = bias ? bias + g * u.lanes : NULL}; r.lane < u.lanes; r.lane = r.end)
             for (r.end = least(r.lane + z.round, u.lanes), r.channel = 0; r.channel < u.channels;
@@ -443,30 +446,32 @@ static int64_t weights_scratch(const rm_conv_shape *s) {
     return most(besides + each, least(WINDOWS, is_large(s) ? all * (besides + each) : alone));
 }
 
-/* For 1 x 1 filters without stride and padding, treats an image as one long row. */
+/* For 1 x 1 filters without stride and padding, treats an image as one long row. A transposed convolution may have
+ * output padding: in then differs from out. */
 static rm_conv_shape straightened(const rm_conv_shape *shape) {
     rm_conv_shape s = *shape;
     for (int d = 0; d < 2; d++)
-        if (s.filter[d] != 1 || s.stride[d] != 1 || s.padding[d]) return s;
+        if (s.filter[d] != 1 || s.stride[d] != 1 || s.padding[d] || s.in[d] != s.out[d]) return s;
     s.in[0] = s.out[0] = 1, s.in[1] = s.out[1] = s.pixels;
     return s;
 }
 
 int64_t rm_convolve_scratch(const rm_conv_shape *shape, remat_pass pass) {
     const rm_conv_shape s = straightened(shape);
-    if (pass == REMAT_FORWARD) return pixels_scratch(&s, false);
-    return most(pixels_scratch(&s, true), weights_scratch(&s));
+    if (pass == REMAT_FORWARD) return pixels_scratch(&s, s.transposed);
+    return most(pixels_scratch(&s, !s.transposed), weights_scratch(&s));
 }
 
 void rm_convolve_forward(const rm_conv_shape *shape, int threads, const float *x, const float *w, const float *b,
                          float *y, float *scratch) {
     const rm_conv_shape s = straightened(shape);
-    sum_pixels(&s, false, threads, x, w, b, y, scratch);
+    sum_pixels(&s, s.transposed, threads, x, w, b, y, scratch);
 }
 
 void rm_convolve_backward(const rm_conv_shape *shape, int threads, const float *x, const float *w, const float *dy,
                           float *dx, float *dw, float *scratch) {
     const rm_conv_shape s = straightened(shape);
-    if (dx) sum_pixels(&s, true, threads, dy, w, NULL, dx, scratch);
-    if (dw) sum_weights(&s, threads, x, dy, dw, scratch, weights_scratch(&s));
+    const float *image = s.transposed ? dy : x, *sums = s.transposed ? x : dy;
+    if (dx) sum_pixels(&s, !s.transposed, threads, dy, w, NULL, dx, scratch);
+    if (dw) sum_weights(&s, threads, image, sums, dw, scratch, weights_scratch(&s));
 }

@@ -229,18 +229,25 @@ static remat_value filtered(net *n, bool timed) {
     return remat_tanh(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape cannot be an output */
 }
 
-/* Reads the features as a plane of one row: normalised, upsampled, pooled and transposed. */
+/* Reads the features as a plane of one row: normalised, upsampled or convolved, pooled and transposed. */
 static remat_value enlarged(net *n, bool timed) {
     remat_graph *g = n->graph;
     const int64_t plane[] = {n->steps, n->batch, 1, 1, n->width}, back[] = {n->steps, n->batch, n->width};
-    const int64_t scale[] = {2, 3}, none[] = {0, 1};
+    const int64_t scale[] = {2, 3}, none[] = {0, 1}, turn = draw(2), channels = turn ? n->width : 1;
+    const int64_t filter[] = {channels, 1, 2, 3};
+    char name[32];
+    snprintf(name, sizeof name, "filter%d", g->n_values);
     remat_value x = remat_reshape(g, pick(n), timed ? 5 : 4, plane + !timed);
     if (draw(2)) x = remat_group_norm(g, x, 1, param(n, 1, 1, 1), param(n, 1, 1, 1), 0.1);
-    if (draw(2))
+    if (turn)
         x = remat_transpose(g, x, timed ? 2 : 1, timed ? 4 : 3);
     else
         x = remat_pad2d(g, x, none, NULL), x = remat_avg_pool2d(g, x, (int64_t[]){1, 2}, (int64_t[]){1, 1}, NULL);
-    x = remat_upsample2d(g, x, scale, (remat_upsample)draw(3));
+    if (draw(2))
+        x = remat_upsample2d(g, x, scale, (remat_upsample)draw(3));
+    else
+        x = remat_conv_transpose2d(g, x, remat_param(g, name, 4, filter, remat_init_uniform(0.5)), REMAT_NONE, scale,
+                                   NULL, NULL, channels, NULL);
     x = remat_avg_pool2d(g, x, scale, NULL, NULL);
     return remat_gelu(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape cannot be an output */
 }

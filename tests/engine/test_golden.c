@@ -116,6 +116,9 @@ static remat_value planes(remat_graph *g) {
     remat_value target = remat_input(g, "target", REMAT_I32, REMAT_STATIC, 2, (int64_t[]){B, 4 * 18});
     remat_value w = tensor(g, "conv.weight", 4, (int64_t[]){6, 2, 3, 3});
     remat_value y = remat_conv2d(g, x, w, vector(g, "conv.bias", 6), NULL, (int64_t[]){1, 1}, NULL, 1);
+    w = tensor(g, "wide.weight", 4, (int64_t[]){6, 3, 2, 2});
+    y = remat_conv_transpose2d(g, y, w, vector(g, "wide.bias", 6), (int64_t[]){1, 2}, (int64_t[]){1, 2},
+                               (int64_t[]){0, 1}, 2, (int64_t[]){2, 1});
     y = remat_group_norm(g, y, 3, vector(g, "norm.weight", 6), vector(g, "norm.bias", 6), 1e-5);
     remat_value beside =
         remat_pad2d(g, remat_upsample2d(g, y, two, REMAT_BILINEAR_CORNERS), (int64_t[]){0, 1}, (int64_t[]){0, 2});

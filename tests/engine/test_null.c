@@ -142,6 +142,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_buffer(NULL, "y", 1, dim, remat_init_zero()).id == 0)                                                      \
     X(remat_batch_norm(NULL, none, none, none, none, none, 0.1, 1e-5, true).id == 0)                                   \
     X(remat_conv2d(NULL, none, none, none, NULL, NULL, NULL, 1).id == 0)                                               \
+    X(remat_conv_transpose2d(NULL, none, none, none, NULL, NULL, NULL, 1, NULL).id == 0)                               \
     X(remat_conv1d(NULL, none, none, none, 1, 0, 1, 1).id == 0)                                                        \
     X(remat_max_pool2d(NULL, none, dim, NULL, NULL).id == 0)                                                           \
     X(remat_avg_pool2d(NULL, none, NULL, NULL, NULL).id == 0)                                                          \

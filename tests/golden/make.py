@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden files: PyTorch's results for small networks in double precision.
 
-    python3 tests/golden/make.py          # any PyTorch, minGRU-pytorch 0.2, transformers; run it by hand and commit the result
+    python3 tests/golden/make.py [NETWORK ...]   # any PyTorch, minGRU-pytorch 0.2, transformers; run it by hand and commit the result
 
 The tests read the files (tests/golden/golden.h) and never need PyTorch. Each file holds one network: its initial
 parameters (rounded to float, so both sides start from the same numbers), its inputs, the loss and every gradient of the
@@ -18,6 +18,7 @@ gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in th
 """
 import os
 import struct
+import sys
 
 import torch
 from minGRU_pytorch.minLM import minLM
@@ -114,18 +115,20 @@ class Gpt2Untied(Gpt2):
 
 
 class Planes(nn.Module):
-    """Layers that upsample, pad, normalise and transpose planes."""
+    """Layers that upsample, pad, normalise and transpose planes, and a transposed convolution."""
 
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(2, 6, 3, padding=1)
+        self.wide = nn.ConvTranspose2d(6, 6, 2, stride=(1, 2), padding=(1, 2), output_padding=(0, 1), groups=2,
+                                       dilation=(2, 1))
         self.norm = nn.GroupNorm(3, 6)
         self.up = nn.ModuleList([nn.Upsample(scale_factor=(2, 3)), nn.Upsample(scale_factor=2, mode="bilinear"),
                                  nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)])
         self.head = nn.Linear(6, 5)
 
     def forward(self, x, target):
-        y = self.norm(self.conv(x))
+        y = self.norm(self.wide(self.conv(x)))
         y = torch.tanh(self.up[0](y)) * nn.functional.pad(self.up[2](y), (1, 2, 0, 0))
         y = self.up[1](y[:, :, :2])
         return nn.functional.cross_entropy(self.head(y.flatten(2).transpose(1, 2)).transpose(1, 2), target)
@@ -376,6 +379,8 @@ def main():
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
                 "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied}
     for index, (name, build) in enumerate(networks.items()):
+        if sys.argv[1:] and name not in sys.argv:
+            continue
         torch.manual_seed(1 + index)
         model = build()
         generator = torch.Generator().manual_seed(101 + index)

@@ -1,4 +1,4 @@
-/* test_convolve.c: convolutions of random shapes, with every instruction set of this machine. They equal the definition
+/* test_convolve.c: convolutions of random shapes, plain and transposed, with every instruction set of this machine. They equal the definition
  * in double up to rounding; bits do not depend on the number of threads, on the other images of a batch or, for
  * gradients of weights, on a split of the batch between groups of images that are summed at a time. */
 #include <check.h>
@@ -52,8 +52,12 @@ static double *magnitudes(const double *x, int64_t count) {
     return size;
 }
 
+static const remat_op *op_of(const example *e) {
+    return rm_op_find_f64(e->attr.transposed ? "conv_transpose" : "conv");
+}
+
 static void define(example *e, double *const x[], double *y, double *dy, double *const dx[]) {
-    const remat_op *op = rm_op_find_f64("conv");
+    const remat_op *op = op_of(e);
     remat_call call = {.attr = &e->attr, .t_total = 1, .training = true, .threads = 1};
     for (int i = 0; i < ARRAYS; i++) {
         call.x[i] = (remat_tensor){e->in[i], x[i]}, call.dx[i] = (remat_tensor){e->in[i], dx[i]};
@@ -88,7 +92,7 @@ static void forget(example *e) {
 static bool random_shape(example *e) {
     bool flat = draw(5) == 0, wide = draw(4) == 0;
     rm_conv_attr *a = &e->attr;
-    *a = (rm_conv_attr){{1, 1}, {0, 0}, {1, 1}, PICK(1, 1, 1, 2, 3)};
+    *a = (rm_conv_attr){{1, 1}, {0, 0}, {1, 1}, PICK(1, 1, 1, 2, 3), .transposed = !flat && draw(3) == 0};
     int64_t dim[2][4] = {
         {1 + draw(draw(4) ? 3 : 30), a->groups * PICK(1, 2, 3, 17, 40, 70), 1, wide ? 500 + draw(700) : 1 + draw(24)}};
     int64_t filter[4] = {a->groups * PICK(1, 2, 16, 17, 33, 70), dim[0][1] / a->groups, 1, 1};
@@ -106,12 +110,15 @@ static bool random_shape(example *e) {
         if (draw(3) == 0)
             a->groups = 1, dim[0][0] = 1, dim[0][1] = filter[1] = 600 + draw(100), filter[0] = PICK(1, 16, 17);
     }
+    for (int d = 0; d < 2 && a->transposed; d++) a->output_padding[d] = draw(a->stride[d]);
+    int64_t outputs = filter[0];
+    if (a->transposed) filter[0] = dim[0][1], filter[1] = outputs / a->groups;
     int rank = flat ? 3 : 4;
     if (flat) dim[0][2] = dim[0][3], filter[2] = filter[3];
     e->in[X] = rm_desc_make(REMAT_F64, rank, dim[0]), e->in[W] = rm_desc_make(REMAT_F64, rank, filter);
-    e->in[B] = draw(2) ? rm_desc_make(REMAT_F64, 1, filter) : (remat_desc){.rank = -1};
+    e->in[B] = draw(2) ? rm_desc_make(REMAT_F64, 1, &outputs) : (remat_desc){.rank = -1};
     remat_desc state_desc[REMAT_MAX_STATES];
-    if (rm_op_infer(rm_op_find_f64("conv"), e->in, a, &e->out, state_desc)) return false;
+    if (rm_op_infer(op_of(e), e->in, a, &e->out, state_desc)) return false;
     e->shape = rm_conv_shape_of(&e->in[X], &e->in[W], a);
     return (double)rm_desc_count(&e->out) * (double)(filter[1] * filter[2] * (flat ? 1 : filter[3])) < 3e6;
 }
@@ -158,9 +165,10 @@ static void compare(const example *e, floats *f) {
     const rm_conv_shape *s = &e->shape;
     memset(f->dw, 0, (size_t)f->nw * sizeof *f->dw);
     run(*s, f, 1, 0, s->images, f->y, f->dx, f->dw);
-    double taps = (double)(s->filter[0] * s->filter[1]);
-    near("y", f->y, e->y, e->size_y, f->ny, (double)s->channels * taps);
-    near("dx", f->dx, e->dx[X], e->size_dx[X], f->nx, (double)s->outputs * taps);
+    double taps = (double)(s->filter[0] * s->filter[1]),
+           terms[] = {(double)s->channels * taps, (double)s->outputs * taps};
+    near("y", f->y, e->y, e->size_y, f->ny, terms[s->transposed]);
+    near("dx", f->dx, e->dx[X], e->size_dx[X], f->nx, terms[!s->transposed]);
     near("dw", f->dw, e->dx[W], e->size_dx[W], f->nw, (double)(s->images * s->positions));
     for (int threads = 2; threads <= 5; threads += 3) {
         memset(f->dw2, 0, (size_t)f->nw * sizeof *f->dw);
