@@ -1,6 +1,6 @@
 /* 15_save_weights.c: weights in a safetensors file, which PyTorch opens with safetensors.torch.load_file.
  *
- * It introduces remat_save_weights and remat_load_weights. One session trains and saves; another, for inference, loads.
+ * It introduces remat_save and remat_load. One session trains and saves; another, for inference, loads.
  */
 #include "common.h"
 
@@ -30,11 +30,11 @@ int main(void) {
     remat_step_result result;
     remat_session *teacher = make(&graph, false), *other = make(&other_graph, true);
     for (int step = 0; step < 300; step++) check(remat_step(teacher, 0.5, NULL));
-    check(remat_save_weights(teacher, "line.safetensors"));
+    check(remat_save(teacher, "line.safetensors", REMAT_WEIGHTS));
 
     check(remat_evaluate(other, &result));
     printf("before: loss %.4f\n", result.loss);
-    check(remat_load_weights(other, "line.safetensors"));
+    check(remat_load(other, "line.safetensors", REMAT_WEIGHTS));
     check(remat_evaluate(other, &result));
     printf("loaded: loss %.4f\n", result.loss);
     remove("line.safetensors");

@@ -336,7 +336,7 @@ remat_status rm_st_header_make(const remat_array *array, int64_t count, char **o
     for (int64_t i = 0; i < count; i++) {
         add(&o, i ? "," : "");
         add_string(&o, array[i].name);
-        add(&o, ":{\"dtype\":\"F32\",\"shape\":[");
+        add(&o, ":{\"dtype\":\"%s\",\"shape\":[", array[i].dtype == REMAT_F64 ? "F64" : "F32");
         for (int d = 0; d < array[i].rank; d++) add(&o, d ? ",%" PRId64 : "%" PRId64, array[i].dim[d]);
         add(&o, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + array[i].bytes);
         begin += array[i].bytes;

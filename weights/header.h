@@ -27,7 +27,7 @@ typedef struct {
 remat_status rm_st_header_parse(const char *path, char *text, size_t bytes, uint64_t data_bytes, rm_st_array **out,
                                 int64_t *count);
 
-/* All that comes before the data of `count` f32 arrays of different names: the length, and the text padded to a
+/* All that comes before the data of `count` f32 or f64 arrays of different names: the length, and the text padded to a
  * multiple of 8 bytes. *out: rm_free it. */
 remat_status rm_st_header_make(const remat_array *array, int64_t count, char **out, size_t *bytes);
 

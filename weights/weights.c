@@ -1,5 +1,6 @@
-/* weights.c: the parameters and buffers of a session in safetensors files, by PyTorch's names: remat_save_weights and
- * remat_load_weights. A little at a time, so that neither takes memory that grows with the largest array. */
+/* weights.c: the arrays of a session in safetensors files, parameters and buffers by PyTorch's names; and from session to
+ * session. Main entries: remat_save, remat_load, remat_copy_parameters. Files are written and read a part at a time, so
+ * that memory does not grow with the largest array. */
 #include "dist/group/half.h"
 #include "engine/remat.h"
 #include "memory/host.h"
@@ -13,26 +14,101 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PART = 1 << 18 };
+enum { PART = 1 << 18, KINDS = REMAT_BUFFER + 1 };
 
 /* ---- What is stored ---------------------------------------------------------------------------------------------- */
 
+/* The counters are arrays of one number, which are no arrays of the session. */
+typedef enum { STEPS = KINDS, LAST_LR } counter;
+
 typedef struct {
-    int64_t count, n_params;
-    remat_array *array; /* parameters, then buffers */
+    int kind; /* remat_kind or counter */
+    int64_t index;
+    remat_array about; /* its name is that in the file */
+    char *name;        /* owned; NULL: the session's */
+} entry;
+
+typedef struct {
+    remat_session *session;
+    int64_t count;
+    entry *item;
+    remat_array *about; /* of each */
 } stored;
 
-static remat_kind kind_of(const stored *all, int64_t i) { return i < all->n_params ? REMAT_PARAM : REMAT_BUFFER; }
-static int64_t index_of(const stored *all, int64_t i) { return i < all->n_params ? i : i - all->n_params; }
+/* Before the names of what is no weight. */
+static const char *const prefix[KINDS] = {[REMAT_OPTIMIZER] = "optimizer/", [REMAT_CARRIED] = "carried/"};
+static const remat_kind of_weights[] = {REMAT_PARAM, REMAT_BUFFER}, of_training[] = {REMAT_OPTIMIZER, REMAT_CARRIED};
 
-/* all->array is to be freed in any case. */
-static remat_status list_stored(const remat_session *session, stored *all) {
-    all->n_params = remat_count(session, REMAT_PARAM);
-    all->count = all->n_params + remat_count(session, REMAT_BUFFER);
-    all->array = rm_calloc((size_t)all->count + 1, sizeof *all->array);
-    REQUIRE(all->array, MEMORY, "no memory for a list of %lld arrays", (long long)all->count);
-    for (int64_t i = 0; i < all->count; i++)
-        TRY(remat_array_info(session, kind_of(all, i), index_of(all, i), &all->array[i]));
+static remat_status add_array(stored *all, remat_kind kind, int64_t index) {
+    entry *e = &all->item[all->count++];
+    *e = (entry){.kind = kind, .index = index};
+    TRY(remat_array_info(all->session, kind, index, &e->about));
+    int64_t whole = 1;
+    for (int d = 0; d < e->about.rank; d++) whole *= e->about.dim[d];
+    REQUIRE(e->about.count == whole, INVALID,
+            "%s: the optimizer is sharded and this rank holds a part of its state; save weights alone, or do not shard",
+            e->about.name);
+    if (!prefix[kind]) return REMAT_OK;
+    size_t bytes = strlen(prefix[kind]) + strlen(e->about.name) + 1;
+    e->name = rm_malloc(bytes);
+    REQUIRE(e->name, MEMORY, "no memory for the name %s", e->about.name);
+    snprintf(e->name, bytes, "%s%s", prefix[kind], e->about.name);
+    e->about.name = e->name;
+    return REMAT_OK;
+}
+
+static remat_status add_arrays(stored *all, const remat_kind kind[2]) {
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < remat_count(all->session, kind[k]); i++) TRY(add_array(all, kind[k], i));
+    return REMAT_OK;
+}
+
+static void add_counter(stored *all, counter which, const char *name) {
+    all->item[all->count++] =
+        (entry){.kind = (int)which, .about = {.name = name, .dtype = REMAT_F64, .bytes = sizeof(double), .count = 1}};
+}
+
+/* To be freed in any case. */
+static remat_status list_stored(remat_session *session, remat_contents contents, stored *all) {
+    REQUIRE(contents == REMAT_WEIGHTS || contents == REMAT_TRAINING, INVALID,
+            "contents is %d; use REMAT_WEIGHTS or REMAT_TRAINING", (int)contents);
+    int64_t most = 2;
+    for (int kind = 0; kind < KINDS; kind++) most += remat_count(session, kind);
+    *all = (stored){.session = session,
+                    .item = rm_calloc((size_t)most, sizeof *all->item),
+                    .about = rm_calloc((size_t)most, sizeof *all->about)};
+    REQUIRE(all->item && all->about, MEMORY, "no memory for a list of %lld arrays", (long long)most);
+    TRY(add_arrays(all, of_weights));
+    if (contents == REMAT_TRAINING) {
+        TRY(add_arrays(all, of_training));
+        add_counter(all, STEPS, "optimizer/steps");
+        add_counter(all, LAST_LR, "optimizer/last_lr");
+    }
+    for (int64_t i = 0; i < all->count; i++) all->about[i] = all->item[i].about;
+    return REMAT_OK;
+}
+
+static void free_stored(stored *all) {
+    for (int64_t i = 0; i < all->count; i++) rm_free(all->item[i].name);
+    rm_free(all->item);
+    rm_free(all->about);
+}
+
+static remat_status read_part(const stored *all, const entry *e, uint64_t first, void *data, uint64_t bytes) {
+    double counter = e->kind == STEPS ? (double)remat_step_count(all->session) : remat_last_lr(all->session);
+    if (e->kind < KINDS) return remat_read_part(all->session, e->kind, e->index, first, data, bytes);
+    memcpy(data, &counter, sizeof counter);
+    return REMAT_OK;
+}
+
+static remat_status write_part(const stored *all, const entry *e, uint64_t first, const void *data, uint64_t bytes) {
+    double counter;
+    if (e->kind < KINDS) return remat_write_part(all->session, e->kind, e->index, first, data, bytes);
+    memcpy(&counter, data, sizeof counter);
+    REQUIRE(counter >= 0 && counter < 0x1p53, IO, "%s is %g; the file is damaged, fetch or save it again",
+            e->about.name, counter);
+    if (e->kind == STEPS) remat_set_step_count(all->session, (int64_t)counter);
+    if (e->kind == LAST_LR) remat_set_last_lr(all->session, counter);
     return REMAT_OK;
 }
 
@@ -50,50 +126,51 @@ static remat_status write_all(int fd, const char *path, const char *data, size_t
     return REMAT_OK;
 }
 
-static remat_status write_arrays(remat_session *session, const stored *all, int fd, const char *path, char *buffer) {
+static remat_status write_arrays(const stored *all, int fd, const char *path, char *buffer) {
     for (int64_t i = 0; i < all->count; i++)
-        for (uint64_t done = 0, n; (n = part_bytes(done, all->array[i].bytes)) > 0; done += n) {
-            TRY(remat_read_part(session, kind_of(all, i), index_of(all, i), done, buffer, n));
+        for (uint64_t done = 0, n; (n = part_bytes(done, all->about[i].bytes)) > 0; done += n) {
+            TRY(read_part(all, &all->item[i], done, buffer, n));
             TRY(write_all(fd, path, buffer, n));
         }
     return REMAT_OK;
 }
 
-static remat_status write_file(remat_session *session, const stored *all, int fd, const char *path, char *buffer) {
+static remat_status write_file(const stored *all, int fd, const char *path, char *buffer) {
     char *header;
     size_t bytes;
-    TRY(rm_st_header_make(all->array, all->count, &header, &bytes));
+    TRY(rm_st_header_make(all->about, all->count, &header, &bytes));
     remat_status status = write_all(fd, path, header, bytes);
     rm_free(header);
-    if (!status) status = write_arrays(session, all, fd, path, buffer);
+    if (!status) status = write_arrays(all, fd, path, buffer);
     if (!status && fsync(fd) && errno != EINVAL)
         status = rm_fail(REMAT_IO, "cannot write %s: %s", path, strerror(errno));
     return status;
 }
 
 /* To a file of another name, which then takes the place of the one that is there: a failure leaves that as it was. */
-static remat_status replace(remat_session *session, const stored *all, const char *path, char *buffer) {
+static remat_status replace(const stored *all, const char *path, char *buffer) {
     char partial[4096];
     int n = snprintf(partial, sizeof partial, "%s.partial", path);
     REQUIRE(n > 0 && n < (int)sizeof partial, INVALID, "the path %.60s... is too long", path);
     (void)unlink(partial);
     int fd = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     REQUIRE(fd >= 0, IO, "cannot create %s: %s", partial, strerror(errno));
-    remat_status status = write_file(session, all, fd, partial, buffer);
+    remat_status status = write_file(all, fd, partial, buffer);
     if (close(fd) && !status) status = rm_fail(REMAT_IO, "cannot write %s: %s", partial, strerror(errno));
     if (!status && rename(partial, path)) status = rm_fail(REMAT_IO, "cannot create %s: %s", path, strerror(errno));
     if (status) (void)unlink(partial);
     return status;
 }
 
-remat_status remat_save_weights(remat_session *session, const char *path) {
+remat_status remat_save(remat_session *session, const char *path, remat_contents contents) {
     NEED(session, "a session");
     NEED(path, "a path");
-    stored all = {.array = NULL};
+    stored all = {.count = 0};
     char *buffer = rm_malloc(PART);
-    remat_status status = buffer ? list_stored(session, &all) : rm_fail(REMAT_MEMORY, "no memory to write %s", path);
-    if (!status) status = replace(session, &all, path, buffer);
-    rm_free(all.array);
+    remat_status status =
+        buffer ? list_stored(session, contents, &all) : rm_fail(REMAT_MEMORY, "no memory to write %s", path);
+    if (!status) status = replace(&all, path, buffer);
+    free_stored(&all);
     rm_free(buffer);
     return status;
 }
@@ -147,16 +224,23 @@ static remat_status must_match(const file *f, const remat_array *ours, const rm_
     bool same = ours->rank == theirs->rank;
     for (int d = 0; same && d < ours->rank; d++) same = ours->dim[d] == theirs->dim[d];
     REQUIRE(same, INVALID, "%s: '%s' has another shape than this graph's", f->path, ours->name);
-    REQUIRE(!strcmp(theirs->dtype, "F32") || is_half(theirs), INVALID,
-            "%s: '%s' is %s; weights must be F32, F16 or BF16", f->path, ours->name, theirs->dtype);
+    if (ours->dtype == REMAT_F64)
+        REQUIRE(!strcmp(theirs->dtype, "F64"), INVALID, "%s: '%s' is %s; it must be F64", f->path, ours->name,
+                theirs->dtype);
+    else
+        REQUIRE(!strcmp(theirs->dtype, "F32") || is_half(theirs), INVALID,
+                "%s: '%s' is %s; weights must be F32, F16 or BF16", f->path, ours->name, theirs->dtype);
     return REMAT_OK;
 }
 
-/* PyTorch's batch norm counts its batches there. */
-static bool is_ignored(const char *name) {
+/* PyTorch's batch norm counts its batches in ".num_batches_tracked". What training needs beside weights is not asked for. */
+static bool is_ignored(const char *name, remat_contents contents) {
     static const char counter[] = ".num_batches_tracked";
     size_t n = strlen(name);
-    return n >= sizeof counter - 1 && !strcmp(name + n - sizeof counter + 1, counter);
+    bool of_training = false;
+    for (int kind = 0; kind < KINDS && contents == REMAT_WEIGHTS; kind++)
+        of_training |= prefix[kind] && !strncmp(name, prefix[kind], strlen(prefix[kind]));
+    return of_training || (n >= sizeof counter - 1 && !strcmp(name + n - sizeof counter + 1, counter));
 }
 
 static int by_name(const void *a, const void *b) {
@@ -168,17 +252,23 @@ static const rm_st_array *find(const file *f, const char *name) {
     return f->count ? bsearch(&key, f->array, (size_t)f->count, sizeof key, by_name) : NULL;
 }
 
-static remat_status match(const remat_session *session, const stored *all, file *f) {
+static bool is_stored(const stored *all, const char *name) {
+    for (int64_t i = 0; i < all->count; i++)
+        if (!strcmp(all->about[i].name, name)) return true;
+    return false;
+}
+
+static remat_status match(const stored *all, remat_contents contents, file *f) {
     if (f->count) qsort(f->array, (size_t)f->count, sizeof *f->array, by_name);
     for (int64_t j = 0; j < f->count; j++) {
         const char *name = f->array[j].name;
-        bool known = remat_find(session, REMAT_PARAM, name) >= 0 || remat_find(session, REMAT_BUFFER, name) >= 0;
-        REQUIRE(known || is_ignored(name), INVALID, "%s has '%.80s', which this graph does not have", f->path, name);
+        REQUIRE(is_ignored(name, contents) || is_stored(all, name), INVALID,
+                "%s has '%.80s', which this graph does not have", f->path, name);
     }
     for (int64_t i = 0; i < all->count; i++) {
-        const rm_st_array *theirs = find(f, all->array[i].name);
-        REQUIRE(theirs, INVALID, "%s has no '%s', which this graph needs", f->path, all->array[i].name);
-        TRY(must_match(f, &all->array[i], theirs));
+        const rm_st_array *theirs = find(f, all->about[i].name);
+        REQUIRE(theirs, INVALID, "%s has no '%s', which this graph needs", f->path, all->about[i].name);
+        TRY(must_match(f, &all->about[i], theirs));
     }
     return REMAT_OK;
 }
@@ -193,34 +283,73 @@ static void widen(char *buffer, uint64_t n, bool bf16) {
     }
 }
 
-static remat_status read_arrays(remat_session *session, const stored *all, const file *f, char *buffer) {
+static remat_status read_arrays(const stored *all, const file *f, char *buffer) {
     for (int64_t i = 0; i < all->count; i++) {
-        const rm_st_array *theirs = find(f, all->array[i].name);
+        const rm_st_array *theirs = find(f, all->about[i].name);
         const bool half = is_half(theirs);
-        for (uint64_t done = 0, n; (n = part_bytes(done, all->array[i].bytes)) > 0; done += n) {
+        for (uint64_t done = 0, n; (n = part_bytes(done, all->about[i].bytes)) > 0; done += n) {
             const uint64_t stored_bytes = half ? n / 2 : n, at = half ? done / 2 : done;
             TRY(read_at(f, f->data_start + theirs->begin + at, buffer, (size_t)stored_bytes));
             if (half) widen(buffer, n / sizeof(float), *theirs->dtype == 'B');
-            TRY(remat_write_part(session, kind_of(all, i), index_of(all, i), done, buffer, n));
+            TRY(write_part(all, &all->item[i], done, buffer, n));
         }
     }
     return REMAT_OK;
 }
 
-remat_status remat_load_weights(remat_session *session, const char *path) {
+remat_status remat_load(remat_session *session, const char *path, remat_contents contents) {
     NEED(session, "a session");
     NEED(path, "a path");
-    stored all = {.array = NULL};
+    stored all = {.count = 0};
     file f = {.path = path, .fd = -1};
     char *buffer = rm_malloc(PART);
-    remat_status status = buffer ? list_stored(session, &all) : rm_fail(REMAT_MEMORY, "no memory to read %s", path);
+    remat_status status =
+        buffer ? list_stored(session, contents, &all) : rm_fail(REMAT_MEMORY, "no memory to read %s", path);
     if (!status) status = read_header(&f);
-    if (!status) status = match(session, &all, &f);
-    if (!status) status = read_arrays(session, &all, &f, buffer);
+    if (!status) status = match(&all, contents, &f);
+    if (!status) status = read_arrays(&all, &f, buffer);
     if (f.fd >= 0) close(f.fd);
     rm_free(f.array);
     rm_free(f.header);
-    rm_free(all.array);
+    free_stored(&all);
+    rm_free(buffer);
+    return status;
+}
+
+/* ---- From session to session ------------------------------------------------------------------------------------- */
+
+static remat_status check_same(const remat_array *ours, const remat_session *from, remat_kind kind) {
+    remat_array theirs;
+    int64_t index = remat_find(from, kind, ours->name);
+    REQUIRE(index >= 0, INVALID, "the other session has no '%s', which this session needs", ours->name);
+    TRY(remat_array_info(from, kind, index, &theirs));
+    bool same = ours->rank == theirs.rank && !memcmp(ours->dim, theirs.dim, (size_t)ours->rank * sizeof *ours->dim);
+    REQUIRE(same, INVALID, "'%s' has another shape in the other session", ours->name);
+    return REMAT_OK;
+}
+
+static remat_status copy_arrays(const stored *all, remat_session *from, char *buffer) {
+    for (int64_t i = 0; i < all->count; i++) TRY(check_same(&all->about[i], from, all->item[i].kind));
+    for (int64_t i = 0; i < all->count; i++) {
+        const entry *to = &all->item[i];
+        int64_t index = remat_find(from, to->kind, to->about.name);
+        for (uint64_t done = 0, n; (n = part_bytes(done, to->about.bytes)) > 0; done += n) {
+            TRY(remat_read_part(from, to->kind, index, done, buffer, n));
+            TRY(write_part(all, to, done, buffer, n));
+        }
+    }
+    return REMAT_OK;
+}
+
+remat_status remat_copy_parameters(remat_session *to, remat_session *from) {
+    NEED(to, "a session");
+    NEED(from, "a session");
+    stored all = {.count = 0};
+    char *buffer = rm_malloc(PART);
+    remat_status status =
+        buffer ? list_stored(to, REMAT_WEIGHTS, &all) : rm_fail(REMAT_MEMORY, "no memory to copy parameters");
+    if (!status) status = copy_arrays(&all, from, buffer);
+    free_stored(&all);
     rm_free(buffer);
     return status;
 }

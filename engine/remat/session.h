@@ -248,17 +248,26 @@ remat_status remat_evaluate(remat_session *session,
 remat_status remat_forward(remat_session *session);
 remat_status remat_backward(remat_session *session, REMAT_OPTIONAL remat_step_result *result);
 
-/* Parameters and buffers to and from a safetensors file, by name: PyTorch's names, if the graph uses them.
- * save writes f32, and replaces an existing file only when all is written. load wants every array of the session
- * in its shape, as F32, F16 or BF16, and no others (but for "..num_batches_tracked"). INVALID names the first
- * difference, and then nothing is loaded. IO: the file cannot be read or is damaged. */
-remat_status remat_save_weights(remat_session *session, const char *path);
-remat_status remat_load_weights(remat_session *session, const char *path);
+/* To and from a safetensors file. WEIGHTS: parameters and buffers, by name: PyTorch's names, if the graph uses them.
+ * TRAINING: also the optimizer's state ("optimizer/PARAMETER.exp_avg"), carried states ("carried/lstm.0.h") and the two
+ * counters below. Between updates this is all that training continues from, with the same bits.
+ *
+ * save writes f32, and replaces an existing file only when all is written. load wants every array that it is asked for
+ * in its shape, as F32, F16 or BF16, and no others (but for "..num_batches_tracked", and what TRAINING adds). INVALID
+ * names the first difference, and then nothing is loaded; a rank with a part of a sharded optimizer cannot save TRAINING.
+ * IO: the file cannot be read or is damaged. With other ranks, one rank saves and all load. */
+typedef enum { REMAT_WEIGHTS, REMAT_TRAINING } remat_contents;
+remat_status remat_save(remat_session *session, const char *path, remat_contents contents);
+remat_status remat_load(remat_session *session, const char *path, remat_contents contents);
+/* Copies every parameter and buffer of `to` from the array of its name in `from`, which may have more. INVALID names the
+ * first that is missing or has another shape, and then nothing is copied. */
+remat_status remat_copy_parameters(remat_session *to, remat_session *from);
 
 /* The number of updates so far: part of dropout's random key and of Adam's bias correction. Set it, and the last
  * update's learning rate (for momentum_correction), when you restore a training state. */
 int64_t remat_step_count(const remat_session *session);
 void remat_set_step_count(remat_session *session, int64_t steps);
+double remat_last_lr(const remat_session *session); /* 0: there was no update yet */
 void remat_set_last_lr(remat_session *session, double lr);
 
 #ifdef __cplusplus

@@ -386,6 +386,7 @@ void remat_set_step_count(remat_session *s, int64_t steps) {
     s->runner.updates = (uint64_t)steps;
     s->ran_forward = false;
 }
+double remat_last_lr(const remat_session *s) { return s ? s->last_lr : 0; }
 void remat_set_last_lr(remat_session *s, double lr) {
     if (s) s->last_lr = lr;
 }

@@ -60,10 +60,12 @@ static char text[REMAT_DESC_TEXT];
     X(remat_session_create(NULL, loss, &config, &made))                                                                \
     X(remat_session_create(graph, loss, NULL, &made))                                                                  \
     X(remat_session_create(graph, loss, &config, NULL))                                                                \
-    X(remat_save_weights(NULL, "x"))                                                                                   \
-    X(remat_save_weights(session, NULL))                                                                               \
-    X(remat_load_weights(NULL, "x"))                                                                                   \
-    X(remat_load_weights(session, NULL))                                                                               \
+    X(remat_save(NULL, "x", REMAT_WEIGHTS))                                                                            \
+    X(remat_save(session, NULL, REMAT_WEIGHTS))                                                                        \
+    X(remat_load(NULL, "x", REMAT_WEIGHTS))                                                                            \
+    X(remat_load(session, NULL, REMAT_WEIGHTS))                                                                        \
+    X(remat_copy_parameters(NULL, session))                                                                            \
+    X(remat_copy_parameters(session, NULL))                                                                            \
     X(remat_config_defaults(NULL))                                                                                     \
     X(remat_session_plan(NULL, &plan))                                                                                 \
     X(remat_session_plan(session, NULL))                                                                               \
@@ -216,6 +218,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_count(NULL, REMAT_PARAM) == 0)                                                                             \
     X(remat_find(NULL, REMAT_PARAM, "w") == -1)                                                                        \
     X(remat_find(session, REMAT_PARAM, NULL) == -1)                                                                    \
+    X(remat_last_lr(NULL) == 0)                                                                                        \
     X(remat_step_count(NULL) == 0)                                                                                     \
     X(remat_desc_count(NULL) == 0)                                                                                     \
     X(remat_desc_bytes(NULL) == 0)                                                                                     \
