@@ -102,7 +102,7 @@ int main(void) {
 
 /* Expected output:
 step   0: loss 4.9
-step  50: loss 0.7
+step  50: loss 0.9
 step 100: loss 0.1
 at last: loss 0.0
 the rose is red, the violet's blue, the honey's sweet, and so are you.

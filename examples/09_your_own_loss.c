@@ -116,7 +116,7 @@ int main(void) {
 }
 
 /* Expected output:
-first step: loss 0.11
+first step: loss 0.10
 last step:  loss 0.06
 nine in ten stay below 0.2 after a calm moment, and below 0.8 after a wild one
 the forecast for moment 199 depends most on moment 198

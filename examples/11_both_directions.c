@@ -9,7 +9,7 @@
 
 #include "common.h"
 
-enum { TIMESTEPS = 4000, BATCH = 4, HIDDEN = 16, LAG = 3, STEPS = 120 };
+enum { TIMESTEPS = 4000, BATCH = 4, HIDDEN = 16, LAG = 3, STEPS = 200 };
 
 static remat_value parameter(remat_graph *g, const char *layer, const char *name, int rank, int64_t rows,
                              int64_t columns) {

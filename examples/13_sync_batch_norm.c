@@ -94,6 +94,6 @@ int main(void) {
 }
 
 /* Expected output:
-[0] rank 0 of 2: loss 0.126, evaluated 0.231, first running mean -0.0115, keeping everything
-[1] rank 1 of 2: loss 0.126, evaluated 0.231, first running mean -0.0115, recomputing
+[0] rank 0 of 2: loss 0.053, evaluated 0.201, first running mean -0.0194, keeping everything
+[1] rank 1 of 2: loss 0.053, evaluated 0.201, first running mean -0.0194, recomputing
 */

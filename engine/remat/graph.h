@@ -62,7 +62,8 @@ typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
  * must agree. */
 typedef enum { REMAT_STATIC, REMAT_SEQUENCE } remat_axis;
 
-/* Initial values of a parameter, drawn from (seed, parameter, element): the same on any machine. */
+/* Initial values of a parameter, drawn from (seed, name, element): the same on any machine, with any compiler, and in
+ * any order of creation. */
 typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
 typedef struct {
     remat_init_kind kind;

@@ -157,7 +157,9 @@ remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value
                                   REMAT_OPTIONAL remat_value padding);
 remat_value remat_softmax(remat_graph *graph, remat_value x); /* along the last axis */
 remat_value remat_log_softmax(remat_graph *graph, remat_value x);
-remat_value remat_dropout(remat_graph *graph, remat_value x, double probability); /* the identity in evaluation */
+/* The identity in evaluation. Masks differ by the layer's place in the order of creation: create layers in statements
+ * of their own, not inside one call's arguments, where every compiler should give the same masks. */
+remat_value remat_dropout(remat_graph *graph, remat_value x, double probability);
 
 /* ---- Element-wise ------------------------------------------------------------------------------- */
 

@@ -312,7 +312,6 @@ bool rm_session_parameters_changed(remat_session *s) {
 
 enum {
     DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
-    DRAW_BUFFERS = 1 << 30, /* number of the first buffer in the random key */
     DRAW_AT_ONCE = 1 << 16  /* elements; the budget has no bytes for a copy of a whole parameter */
 };
 
@@ -323,11 +322,11 @@ static double normal(uint32_t first, uint32_t second) {
 }
 
 /* Draws elements first to first + n - 1. */
-static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t first, int64_t n, float *out) {
+static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = first + i;
-        rm_philox r = rm_random4(seed, (uint64_t)DRAW_STEP << 32, number, (uint32_t)(at >> 32), (uint32_t)at);
+        rm_philox r = rm_random4(key, (uint64_t)DRAW_STEP << 32, 0, (uint32_t)(at >> 32), (uint32_t)at);
         switch (value->init.kind) {
         case REMAT_INIT_ZERO:
             out[i] = 0;
@@ -345,13 +344,14 @@ static void draw(const rm_value *value, uint64_t seed, uint32_t number, int64_t 
     }
 }
 
+/* The key is the name, not the index: C does not say in which order a call's arguments create parameters. */
 static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value *value, int64_t index, float *room) {
-    uint32_t number = (uint32_t)index + (kind == REMAT_BUFFER ? DRAW_BUFFERS : 0);
+    uint64_t key = rm_hash(value->name, strlen(value->name), s->runner.seed);
     int64_t n = rm_desc_count(&value->desc);
     if (s->array[kind][index].where.space == RM_EXTERNAL) return REMAT_OK; /* it holds what the program put there */
     for (int64_t first = 0, some; first < n; first += some) {
         some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
-        draw(value, s->runner.seed, number, first, some, room);
+        draw(value, key, first, some, room);
         TRY(remat_write_part(s, kind, index, (uint64_t)first * sizeof *room, room, (uint64_t)some * sizeof *room));
     }
     return REMAT_OK;

@@ -147,7 +147,8 @@ START_TEST(sync_batchnorm_matches_one_rank) {
     snprintf(whole, sizeof whole, "%s --batch=8", flags(""));
     outcome one = watch(3, whole), apart = watch(3, flags("--devices=cpu:2"));
     for (int i = 1; i <= 3; i++) ck_assert_double_eq_tol(kept.loss[i], one.loss[i], 2e-4 * one.loss[i]);
-    ck_assert_double_eq_tol(kept.evaluated, one.evaluated, 2e-4 * one.evaluated);
+    /* Rounding may flip a ReLU of a backward pass, and so change the next update. Without `sync` 5 % and more differ. */
+    ck_assert_double_eq_tol(kept.evaluated, one.evaluated, 2e-3 * one.evaluated);
     ck_assert(fabs(apart.loss[1] - one.loss[1]) > 1e-3 * one.loss[1]); /* the statistics of its own 4 samples differ */
     ck_refuses(2, "running statistics|--model=resnet18|rank", "train %s --steps=1", flags("--deterministic-world=2"));
 }

@@ -260,7 +260,7 @@ START_TEST(sampling_restarts_after_a_document_end) {
     static const char *const model[] = {"lstm", "gru", "mingru", "minlstm", "lstm --proj-size=4"};
     char text[30 * 8 + 1], state[300], weights[300];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
-    ck_runs("train --data=%s --model=%s --hidden=24 --threads=1 --batch=2 --steps=20 --lr=0.2 --seq-len=8 --save=%s "
+    ck_runs("train --data=%s --model=%s --hidden=24 --threads=1 --batch=2 --steps=20 --lr=0.1 --seq-len=8 --save=%s "
             "--document-end=124",
             make_file("t", text, sizeof text), model[_i], in_scratch("st"));
     snprintf(state, sizeof state, "--resume=%s", in_scratch("st"));
