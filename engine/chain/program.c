@@ -387,8 +387,11 @@ static remat_status place_saves(builder *b, const rm_node *node, rm_instruction 
         int32_t final = b->class->last ? node->final[k] : 0;
         if (node->op->saves.state) call->state_in[k] = state_in(b, node, k);
         call->dstate_in[k] = rm_carried_gradient(b->chain, slot, -1);
-        call->dstate_out[k] =
-            final && b->contributed[final] ? b->gradient[final] : rm_carried_gradient(b->chain, slot, 0);
+        if (b->chain->at.gradient[final].space) /* an output's, to which its readers have added */
+            call->dstate_out[k] = b->chain->at.gradient[final];
+        else
+            call->dstate_out[k] =
+                final && b->contributed[final] ? b->gradient[final] : rm_carried_gradient(b->chain, slot, 0);
     }
     return REMAT_OK;
 }
@@ -473,15 +476,17 @@ static void begin(builder *b, rm_program *program) {
 /* Nodes of which a program hands out results: of all in an evaluation; in training of those that are differentiated from outside
  * when their stage is run for the first time, of others on the spine when it is run to keep, and of other leaves in its backward
  * run, each of which happens once a step. */
-static bool is_any(const builder *b, const rm_node *node) { return (void)b, (void)node, true; }
-static bool is_differentiated_outside(const builder *b, const rm_node *node) {
-    return rm_chain_is_differentiated_outside(b->chain, node->y);
+static bool is_any(const builder *b, const rm_node *node, int32_t output) {
+    return (void)b, (void)node, (void)output, true;
 }
-static bool is_other_on_spine(const builder *b, const rm_node *node) {
-    return is_on_spine(b, node) && !is_differentiated_outside(b, node);
+static bool is_differentiated_outside(const builder *b, const rm_node *node, int32_t output) {
+    return (void)node, rm_chain_is_differentiated_outside(b->chain, output);
 }
-static bool is_other_leaf(const builder *b, const rm_node *node) {
-    return is_leaf(b, node) && !is_differentiated_outside(b, node);
+static bool is_other_on_spine(const builder *b, const rm_node *node, int32_t output) {
+    return is_on_spine(b, node) && !rm_chain_is_differentiated_outside(b->chain, output);
+}
+static bool is_other_leaf(const builder *b, const rm_node *node, int32_t output) {
+    return is_leaf(b, node) && !rm_chain_is_differentiated_outside(b->chain, output);
 }
 
 static bool makes(const rm_node *node, int32_t value) {
@@ -491,7 +496,7 @@ static bool makes(const rm_node *node, int32_t value) {
 }
 
 /* Outputs that these nodes of the stage have made are copied to their resident arrays. */
-static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *)) {
+static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *, int32_t)) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_outputs; i++)
         for (int32_t n = 0; n < b->class->n_nodes; n++) {
@@ -499,7 +504,7 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
             const rm_value *value = &chain->graph->value[chain->outputs[i]];
             bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
             int32_t id = chain->outputs[i];
-            if (!makes(node, id) || !wanted(b, node) || !b->value[id].space || whole_too_early) continue;
+            if (!makes(node, id) || !wanted(b, node, id) || !b->value[id].space || whole_too_early) continue;
             TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
         }
     return REMAT_OK;

@@ -239,8 +239,6 @@ static remat_status find_uses(rm_chain *chain, const rm_chain_config *config) {
                 "output %d is to be differentiated, but layers along time read it as a weight; differentiate what they "
                 "make",
                 i);
-        REQUIRE(!chain->graph->value[id].state, INVALID,
-                "output %d is to be differentiated, and is a final state; differentiate what is made of it", i);
         chain->use[id] = RM_DIFFERENTIATED;
     }
     rm_training_uses(chain->graph, chain->role, config->stateful, chain->use);

@@ -58,7 +58,8 @@ remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, 
  * have h alone.
  * initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the
  * layer, and gets a gradient if it depends on a parameter.
- * final_state: the state after the last timestep. An encoder's final state starts a decoder like this:
+ * final_state: the state after the last timestep. It may be an output, also one that the program differentiates. An
+ * encoder's final state starts a decoder like this:
  *     h = remat_lstm(g, source, ...); y = remat_lstm(g, target, ...);       // in this order
  *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
 remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, remat_value initial);

@@ -427,7 +427,7 @@ static bool is_differentiable(const net *n, remat_value output) {
     for (int i = 0; i < n->n_differentiated; i++)
         if (n->output[i].id == output.id) return false; /* already asked for */
     const rm_value *value = &n->graph->value[output.id];
-    return output.id != n->loss.id && output.id != n->twice_the_loss.id && value->needs_gradient && !value->state;
+    return output.id != n->loss.id && output.id != n->twice_the_loss.id && value->needs_gradient;
 }
 
 /* Asks for gradients of inputs, and for outputs that get their gradient from the caller, besides the loss or instead of

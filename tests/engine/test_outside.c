@@ -773,6 +773,98 @@ START_TEST(requires_grad_is_refused_for_other_values) {
 }
 END_TEST
 
+/* ---- Final states ----------------------------------------------------------------------------------------------- */
+
+static remat_value encoder(remat_graph *g, int cell) {
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
+    return layer(g, cell, x, C, "w_ih0", "w_hh0");
+}
+
+/* Starts from `state`. */
+static remat_value decoder(remat_graph *g, int cell, const remat_value *state) {
+    remat_value x = remat_input(g, "later", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
+    remat_value y = layer(g, cell, x, C, "w_ih1", "w_hh1");
+    for (int k = 0; k < (cell ? 1 : 2); k++) remat_initial_state(g, y, k, state[k]);
+    return remat_mse(g, y, target);
+}
+
+static remat_session *open_part(remat_graph *g, remat_value loss, remat_config config) {
+    remat_session *s;
+    CHECKED(remat_session_create(g, loss, &config, &s));
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
+        float data[T * B * H];
+        remat_array info;
+        CHECKED(remat_array_info(s, REMAT_INPUT, i, &info));
+        for (int k = 0; k < T * B * H; k++) data[k] = (float)sin(info.name[0] + 0.37 * k);
+        CHECKED(remat_write(s, REMAT_INPUT, i, data, info.bytes));
+    }
+    remat_graph_free(g);
+    return s;
+}
+
+static void move_array(remat_session *from, remat_kind kind, int64_t i, remat_session *to, remat_kind as, int64_t j) {
+    float data[B * H];
+    CHECKED(remat_read(from, kind, i, data, sizeof data));
+    CHECKED(remat_write(to, as, j, data, sizeof data));
+}
+
+static void expect_gradient(remat_session *all, remat_session *part) {
+    for (int64_t i = 0; i < remat_count(part, REMAT_GRADIENT); i++) {
+        float expected[4 * H * H], got[4 * H * H];
+        remat_array info;
+        CHECKED(remat_array_info(part, REMAT_GRADIENT, i, &info));
+        if (*info.name == 's') continue; /* a state, which is no parameter of the whole */
+        CHECKED(remat_read(part, REMAT_GRADIENT, i, got, info.bytes));
+        CHECKED(remat_read(all, REMAT_GRADIENT, remat_find(all, REMAT_GRADIENT, info.name), expected, info.bytes));
+        ck_assert_msg(!memcmp(expected, got, info.bytes), "%s", info.name);
+    }
+}
+
+/* An encoder and a decoder in sessions of their own have the bits of both in one. */
+START_TEST(final_states_may_be_differentiated) {
+    static const char *const strategies[] = {"none", "segments", "lean", "optimal"};
+    int cell = _i % 3, n = cell ? 1 : 2;
+    remat_value state[2], outputs[2];
+    remat_graph *g[3];
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_step_result whole, r;
+    config.tile = TILE;
+    config.threads = 1;
+    config.strategy = strategies[_i / 3];
+    config.segments = 3;
+    for (int k = 0; k < 3; k++) CHECKED(remat_graph_create(&g[k]));
+    remat_value y = encoder(g[0], cell);
+    for (int k = 0; k < n; k++) state[k] = remat_final_state(g[0], y, k);
+    remat_session *all = open_part(g[0], decoder(g[0], cell, state), config);
+    static const char *const names[] = {"state.h", "state.c"};
+    for (int k = 0; k < n; k++) {
+        state[k] = remat_input(g[2], names[k], REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, H});
+        remat_requires_grad(g[2], state[k]);
+    }
+    remat_session *late = open_part(g[2], decoder(g[2], cell, state), config);
+    y = encoder(g[1], cell);
+    for (int k = 0; k < n; k++) outputs[k] = remat_final_state(g[1], y, k);
+    config.outputs = outputs;
+    config.n_outputs = config.n_differentiated = n;
+    remat_session *early = open_part(g[1], REMAT_NONE, config);
+    CHECKED(remat_copy_parameters(early, all));
+    CHECKED(remat_copy_parameters(late, all));
+    CHECKED(remat_gradients(all, &whole));
+    CHECKED(remat_forward(early));
+    for (int k = 0; k < n; k++)
+        move_array(early, REMAT_OUTPUT, k, late, REMAT_INPUT, remat_find(late, REMAT_INPUT, names[k]));
+    CHECKED(remat_gradients(late, &r));
+    ck_assert(r.loss == whole.loss);
+    for (int k = 0; k < n; k++)
+        move_array(late, REMAT_GRADIENT, remat_find(late, REMAT_GRADIENT, names[k]), early, REMAT_OUTPUT_GRADIENT, k);
+    CHECKED(remat_backward(early, NULL));
+    expect_gradient(all, early);
+    expect_gradient(all, late);
+    remat_session_free(all), remat_session_free(early), remat_session_free(late);
+}
+END_TEST
+
 /* ---- Networks without parameters -------------------------------------------------------------------------------- */
 
 /* Nothing is trained: the gradients of mean((x - y)^2) with respect to x and y. One of them requires a gradient only
@@ -835,6 +927,7 @@ int main(void) {
     tcase_add_test(tests, sessions_that_do_not_train_are_refused);
     tcase_add_test(tests, invalid_differentiated_outputs_are_refused);
     tcase_add_test(tests, requires_grad_is_refused_for_other_values);
+    tcase_add_loop_test(tests, final_states_may_be_differentiated, 0, 12);
     tcase_add_test(tests, inputs_have_gradients_without_parameters);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
