@@ -109,7 +109,7 @@ START_TEST(resumed_runs_continue_to_save) {
     ck_runs("train --resume=%s --steps=4", in_scratch("st"));
     ck_says_all(program_output, "saved in");
     ck_runs("train --resume=%s/step-00000004 --steps=5", in_scratch("st"));
-    ck_says_all(program_output, "nothing will be saved");
+    ck_says_all(program_output, "no training states will be saved");
     ck_runs("train --resume=%s --steps=4", in_scratch("st"));
     ck_says_all(program_output, "step 4|nothing is left to do|--steps");
     ck_assert_msg(!strstr(program_output, "saved in"), "it has saved nothing: %s", program_output);

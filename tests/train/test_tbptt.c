@@ -221,7 +221,7 @@ END_TEST
 
 static const char *const refused[][2] = {
     {"1000 timesteps|--seq-len|multiple", "--tbptt=300"},
-    {"--tbptt=48:16: samples of 1000 timesteps do not hold such windows", "--tbptt=48:16"},
+    {"--tbptt=48:16|1000 timesteps|multiple of 16|48", "--tbptt=48:16"},
     {"--tbptt=7:2: the second number must be in the first a whole number of times", "--tbptt=7:2"},
     {"--tbptt=7:0: the second number", "--tbptt=7:0"},
     {"--tbptt=7:: is neither", "--tbptt=7:"},

@@ -123,13 +123,13 @@ static remat_status print_pareto(const pareto *p) {
                  (long long)p->plan.tile);
     printf("Memory against time: %s; times are %s\n\n", work,
            p->plan.measured_busy
-               ? "predicted from kernels measured while other programs took the processors, likely too long"
+               ? "predicted from kernels measured while other programs used the processors, probably too long"
            : p->plan.measured_times ? "predicted from kernels measured here"
                                     : "estimated from the device's rates");
-    printf("  %-10s %9s %14s %14s %12s %11s %9s %9s\n", "strategy", "segments", "activations", "in all", "spilled",
-           "step [ms]", "to none", "recompute");
+    printf("  %-10s %9s %14s %14s %12s %11s %9s %9s\n", "strategy", "segments", "activations", "total", "spilled",
+           "step [ms]", "vs none", "recompute");
     for (int64_t i = 0; i < p->count; i++) print_pareto_row(p, &p->point[i]);
-    printf("\n* no plan here needs less and takes less. `in all` is what --memory-budget limits.\n");
+    printf("\n* no other plan needs less memory and less time. `total` is what --memory-budget limits.\n");
     return REMAT_OK;
 }
 
@@ -189,7 +189,7 @@ static void print_share(const rm_options *o, uint64_t held) {
     char all[RM_TEXT], data[RM_TEXT];
     uint64_t budget = rm_budget_given(o);
     if (!budget || o->json || o->pareto || o->steps_text || o->problem) return;
-    printf("\n%s: %s, of which the program holds %s for its data%s\n",
+    printf("\n%s: %s, of which %s are for the program's data%s\n",
            o->session.memory_budget ? "--memory-budget" : "--assume-memory is the budget", rm_bytes_text(budget, all),
            rm_bytes_text(held, data), o->eval_every || o->held_out.data || rm_setup_splits(o) ? " and evaluation" : "");
 }
@@ -199,10 +199,10 @@ static void print_ranks(const rm_options *o, const remat_session *session) {
     char parameters[RM_TEXT], optimizer[RM_TEXT];
     remat_plan_summary plan = rm_plan_summary_of(session);
     if (o->world_size <= 1 || o->json || o->pareto || o->steps_text || o->problem) return;
-    printf("\nEach of %lld ranks: %lld bucket%s of gradients, %s in all; optimizer's state %s%s\n",
+    printf("\nEach of %lld ranks: %lld bucket%s of gradients, total %s; optimizer's state %s%s\n",
            (long long)o->world_size, (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",
            rm_bytes_text(plan.gradients_bytes, parameters), rm_bytes_text(plan.optimizer_bytes, optimizer),
-           o->ddp.shard_optimizer ? ", its share (--zero=1)" : " (--zero=1 would share it out)");
+           o->ddp.shard_optimizer ? ", this rank's share (--zero=1)" : " (--zero=1 would divide it among the ranks)");
 }
 
 /* As `remat train` does it, but that nothing is allocated. */

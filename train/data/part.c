@@ -10,9 +10,9 @@
 
 typedef struct {
     rm_dataset base;
-    rm_data_kind kind; /* of the view: has what the kind of `base.whole` has */
+    rm_data_kind kind; /* has the same optional functions as the kind of `base.whole` */
     int64_t first;
-    uint32_t *order; /* of the whole data set's samples; NULL: that of the file */
+    uint32_t *order; /* of the whole data set's samples; NULL: the file's order */
 } part;
 
 static int64_t sample_of(const rm_dataset *base, int64_t index) {
@@ -50,7 +50,7 @@ static rm_data_kind view_of(const rm_data_kind *kind) {
                           .threads = kind->threads};
 }
 
-/* torch.randperm of a generator with this seed. */
+/* torch.randperm with a generator of this seed. */
 static remat_status draw_order(part *p, int64_t seed) {
     int64_t n = p->base.whole->count;
     remat_sampler_config config = {
@@ -77,7 +77,7 @@ static remat_status take_share(part *p, const rm_split *split, bool held_out) {
     return split->random ? draw_order(p, split->seed) : REMAT_OK;
 }
 
-/* The text's bytes are told of all samples together, and those of a part only where each sample has as many. */
+/* target_bytes is known for all samples together, and for a part only if all samples have the same number of bytes. */
 static uint64_t bytes_of_targets(const part *p) {
     const rm_dataset *whole = p->base.whole;
     uint64_t timesteps = (uint64_t)whole->shape.timesteps;
@@ -93,7 +93,7 @@ remat_status rm_part_open(rm_dataset *whole, const rm_split *split, bool held_ou
     p->base.whole = whole;
     p->kind = view_of(whole->kind);
     p->base.kind = &p->kind;
-    whole->tokenizer = NULL; /* it is the part's now */
+    whole->tokenizer = NULL; /* moved to the part */
     remat_status status = take_share(p, split, held_out);
     p->base.target_bytes = bytes_of_targets(p);
     if (status)

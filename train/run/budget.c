@@ -20,7 +20,7 @@ uint64_t rm_budget_given(const rm_options *o) {
 
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     int64_t rows = rm_setup_rows(o);
-    int64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is made ahead */
+    int64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is prepared in advance */
     uint64_t answers = (uint64_t)(rows * rm_data_answers(shape));
     uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers; /* for training accuracy */
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0) + 4 * (uint64_t)rows +
@@ -28,7 +28,7 @@ uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, c
     return rm_data_batch_bytes(shape, rows, batches) + logits + order + (dataset ? dataset->held_bytes : 0);
 }
 
-/* "--memory-budget=20MiB", as somebody may have typed it: in the largest unit that does with two digits behind the point. */
+/* "--memory-budget=20MiB", as the user may have typed it: in the largest unit that needs at most two decimals. */
 static const char *given_text(const rm_options *o, char text[64]) {
     static const struct {
         uint64_t bytes;
@@ -59,31 +59,30 @@ remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *c
     return REMAT_OK;
 }
 
-/* ---- What would fit --------------------------------------------------------------------------------------------- */
+/* ---- Advice ----------------------------------------------------------------------------------------------------- */
 
-/* A search plans so many layers of tiles for each kind of change, some tenth of a second's worth, and less where many plans are
- * judged for each of them, as where states skip: counted, not timed, so that the advice is the same everywhere. The first smaller
- * tile, the smallest batch and the shortest sequence are planned in any case. */
-#define MOST_PLANNED 8000
-#define MOST_JUDGED 8000000       /* steps of plans, ... */
-#define MOST_JUDGED_TILES 3000000 /* ... which take longer to place where tiles are fine */
-#define MOST_HALVINGS 6           /* what is left then is another task */
+/* Limits per kind of change, about a tenth of a second. They count work instead of time, so that the advice is the same
+ * on every machine. The first smaller tile, the smallest batch and the shortest sequence are always planned. */
+#define MOST_PLANNED 8000         /* layers of tiles */
+#define MOST_JUDGED 8000000       /* steps of plans */
+#define MOST_JUDGED_TILES 3000000 /* steps of plans with smaller tiles, where placing takes longer */
+#define MOST_HALVINGS 6           /* a smaller share of the batch or sequence would be a different task */
 
 typedef struct {
     const rm_model_spec *spec;
     const rm_dataset *dataset;
     uint64_t other_bytes;
-    int64_t tile;  /* in timesteps, as the plan that did not fit has it */
-    bool resuming; /* the shapes are those of the training state */
+    int64_t tile;  /* timesteps per tile in the plan that did not fit */
+    bool resuming; /* shapes cannot change */
     const remat_ranks *ranks;
-    uint64_t least;        /* that the flags as they are can do with; 0: no answer */
-    int64_t planned;       /* layers of tiles, up to now, for this kind of change */
-    uint64_t judged, last; /* steps of plans, for this kind of change, and for the last of its numbers */
-    bool ended;            /* there was more to try */
-    char text[160];        /* the flags that would fit, and what they need */
+    uint64_t least;        /* smallest budget for the given flags; 0: unknown */
+    int64_t planned;       /* layers of tiles planned for the current kind of change */
+    uint64_t judged, last; /* steps of plans judged for the current kind of change, and in its last try */
+    bool ended;            /* a limit ended the search */
+    char text[160];        /* the flags that fit, and the bytes they need */
 } search;
 
-/* Plans with these flags. INFEASIBLE is the ordinary answer; *out is NULL unless OK. */
+/* Plans with these flags. INFEASIBLE is a normal result; *out is NULL unless OK. */
 static remat_status plan_with(const search *s, const rm_options *o, bool limited, remat_session **out) {
     rm_model model = {0};
     rm_model_spec spec = *s->spec;
@@ -93,7 +92,7 @@ static remat_status plan_with(const search *s, const rm_options *o, bool limited
     spec.window = o->tbptt.length;
     config.plan_only = true;
     config.ranks = s->ranks;
-    config.calibration = NULL; /* bytes are asked for, not times */
+    config.calibration = NULL; /* only bytes matter, not times */
     remat_status status = rm_setup_world(o);
     if (limited && !status)
         status = rm_budget_apply(o, rm_budget_data_bytes(o, &spec.data, s->dataset) + s->other_bytes, &config);
@@ -103,7 +102,7 @@ static remat_status plan_with(const search *s, const rm_options *o, bool limited
     return status;
 }
 
-/* Two digits, rounded up: given as a budget again, it must do. */
+/* Two decimals, rounded up: the size must suffice when given as a budget. */
 static const char *size_text(uint64_t bytes, char text[RM_TEXT]) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;
@@ -119,8 +118,7 @@ static uint64_t held_bytes(const search *s, const rm_options *o) {
     return rm_budget_data_bytes(o, &shape, s->dataset) + s->other_bytes;
 }
 
-/* The smallest --memory-budget that these flags can do with, asked for by giving next to nothing; 0: that is no
- * answer. */
+/* The smallest --memory-budget that works with these flags, found by planning with a tiny budget; 0: unknown. */
 static uint64_t least_budget(const search *s, const rm_options *with) {
     remat_session *session;
     rm_options o = *with;
@@ -131,7 +129,7 @@ static uint64_t least_budget(const search *s, const rm_options *with) {
     return status == REMAT_INFEASIBLE ? held_bytes(s, with) + remat_smallest_budget() : 0;
 }
 
-/* Whether these flags fit; notes what they are and need. */
+/* Whether these flags fit; if so, records them and their bytes in s->text. */
 static bool fits(search *s, const rm_options *o, const char *changes) {
     char bytes[RM_TEXT];
     int64_t tile = o->session.tile ? o->session.tile : s->tile;
@@ -144,9 +142,9 @@ static bool fits(search *s, const rm_options *o, const char *changes) {
     return true;
 }
 
-/* A number that may be made smaller. */
+/* A number that may be reduced. */
 typedef struct {
-    const char *before, *name; /* other changes, "" or "--recompute=auto "; the flag */
+    const char *before, *name; /* other changed flags, "" or "--recompute=auto "; the number's flag */
     int64_t from;
 } number;
 
@@ -170,7 +168,7 @@ static bool fits_halved(search *s, const rm_options *base, const number *of, int
     return fits(s, &o, changes);
 }
 
-/* A batch that the shards of --deterministic-world can be cut from, a sample that windows can. */
+/* The batch must be divisible into the shards of --deterministic-world, and samples into windows. */
 static bool can_be_halved(const rm_options *base, const number *of, int halvings) {
     rm_options o = halved(base, of, halvings);
     return !rm_setup_world(&o) && rm_setup_windows_fit(&o);
@@ -187,13 +185,13 @@ static void begin_kind(search *s) {
     s->judged = s->last = 0;
 }
 
-/* Whether the next number, which takes about so many steps, is still to be tried. */
+/* Whether the limits allow another try of about `steps` steps. */
 static bool may_try(const search *s, uint64_t steps, uint64_t most_judged) {
     return s->planned < MOST_PLANNED && s->judged + steps <= most_judged;
 }
 
-/* Finer tiles need fewer bytes only up to where their tables outgrow them, and each is twice as much to plan as the one before: so
- * the largest comes first. */
+/* Starts with the largest tile: smaller tiles need fewer bytes only until the plan's tables dominate, and planning time
+ * doubles with each halving. */
 static bool halve_tile(search *s, const rm_options *base, const char *before) {
     const number tile = {before, "tile", s->tile};
     int most = most_halvings(s->tile), n = 1;
@@ -204,8 +202,8 @@ static bool halve_tile(search *s, const rm_options *base, const char *before) {
     return false;
 }
 
-/* Fewer or shorter samples always need less: when the least does not fit, none does; when it does, the largest that fits is
- * between, and the text of the last that was found to fit stands. */
+/* Fewer or shorter samples always need less memory, so this bisects for the largest number that fits. s->text keeps the
+ * last one that did. */
 static bool halve(search *s, const rm_options *base, const char *before, const char *name, int64_t from) {
     const number of = {before, name, from};
     int fitting = most_halvings(from), not_fitting = 0;
@@ -222,7 +220,7 @@ static bool halve(search *s, const rm_options *base, const char *before, const c
     return true;
 }
 
-/* Whether a second tier would help is asked of the null device, which has one: the bytes are the same. */
+/* Plans on the null device, which supports a second tier: the bytes are the same. */
 static bool spill_would_fit(search *s, const rm_options *base) {
     rm_options o = *base;
     o.session.device = "null";
@@ -237,13 +235,13 @@ static rm_options with_optimal(const rm_options *base) {
     return o;
 }
 
-/* The ways of using memory that are allowed besides: what they are called, and the flags with them. */
+/* A change of flags that lets the planner recompute more. */
 typedef struct {
     const char *changes;
     rm_options options; /* shallow copies: texts are borrowed, and nothing is freed */
 } way;
 
-/* Ascending in how much they change; returns how many. */
+/* Lists the ways, smallest change first; returns their number. */
 static int list_ways(const rm_options *o, way ways[3]) {
     int n = 0;
     bool off = strcmp(o->session.recompute, "auto"), named = strcmp(rm_setup_training_config(o).strategy, "optimal");
@@ -255,12 +253,12 @@ static int list_ways(const rm_options *o, way ways[3]) {
     return n;
 }
 
-/* With smaller numbers, first as it is, then in the freest way besides, if there is one. */
+/* Tries smaller numbers, first with the other flags unchanged, then with the last way, if there is one. */
 static bool find_smaller(search *s, const rm_options *o, const way *freest) {
     char before[64] = "";
     const rm_options *other = freest ? &freest->options : NULL;
     if (freest) snprintf(before, sizeof before, "%s ", freest->changes);
-    const char *time = o->tbptt.length ? "tbptt" : "seq-len"; /* the one that decides how many activations there are */
+    const char *time = o->tbptt.length ? "tbptt" : "seq-len"; /* determines the number of activations */
     int64_t timesteps = o->tbptt.length ? o->tbptt.length : o->data.timesteps;
     return halve_tile(s, o, "") || (other && halve_tile(s, other, before)) ||
            halve(s, o, "", "batch", o->order.batch) || (other && halve(s, other, before, "batch", o->order.batch)) ||
@@ -276,7 +274,7 @@ static bool find_change(search *s, const rm_options *o) {
     return !s->resuming && find_smaller(s, o, n ? &ways[n - 1] : NULL);
 }
 
-/* The tile that the shapes decide on, which does not depend on the strategy; 0: there is no plan at all. */
+/* The tile, which depends on shapes but not on the strategy; 0: no plan exists. */
 static int64_t find_tile(const search *s, const rm_options *o) {
     remat_session *session;
     rm_options plain = *o;
@@ -290,12 +288,13 @@ static int64_t find_tile(const search *s, const rm_options *o) {
 
 static void say_least(const search *s, const rm_options *base) {
     if (s->least)
-        fprintf(stderr, "  --%s=%llu is the least that would do, %llu of it for what the program holds beside\n",
+        fprintf(stderr, "  --%s=%llu is the least that fits, including %llu for the program's data and batches\n",
                 base->session.memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)s->least,
                 (unsigned long long)held_bytes(s, base));
 }
 
-/* The engine speaks of the session's share, which nobody typed, and knows the least that the session can do with. */
+/* The engine's message is about the session's share of the budget; this rewrites it for the budget that the user
+ * gave. */
 static void say_refusal(search *s, const rm_options *base, const char *command) {
     static const char engines[] = "a memory budget of ", reason[] = " is too small: ";
     char given[64];
@@ -306,13 +305,12 @@ static void say_refusal(search *s, const rm_options *base, const char *command) 
     if (!from_engine)
         fprintf(stderr, "remat %s: %s\n", command, sentence);
     else
-        fprintf(stderr,
-                "remat %s: %s%sof it %llu bytes are for the program's data and batches, which leaves %llu; %s\n",
+        fprintf(stderr, "remat %s: %s%sthe program's data and batches take %llu bytes of it, which leaves %llu; %s\n",
                 command, given_text(base, given), reason, (unsigned long long)held, (unsigned long long)(budget - held),
                 why + strlen(reason));
 }
 
-/* The sentence first, and what would help when it is found: a search takes a moment. */
+/* Prints the error first, because the search for advice takes a moment. */
 remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, const rm_dataset *dataset,
                               const rm_budget_advice *about) {
     search s = {.spec = spec,
@@ -330,16 +328,16 @@ remat_status rm_budget_advise(const rm_options *o, const rm_model_spec *spec, co
     if (find_change(&s, &base))
         fprintf(stderr, "  %s\n", s.text);
     else if (about->resuming)
-        fprintf(stderr, "  nothing else that may change when a run is resumed would fit: make the budget larger\n");
+        fprintf(stderr, "  no other flag that a resumed run may change would fit: give a larger budget\n");
     else if (spec->data.channels)
         fprintf(stderr,
-                "  no --batch down to 1/%d would fit: take a smaller --image-size or --model, or a larger budget\n",
+                "  no --batch down to 1/%d would fit: give a smaller --image-size or --model, or a larger budget\n",
                 1 << MOST_HALVINGS);
     else
-        fprintf(stderr,
-                "  no --batch or --seq-len down to 1/%d would fit, nor %s: make --hidden or --layers smaller, or the "
-                "budget larger\n",
-                1 << MOST_HALVINGS,
-                s.ended ? "a smaller --tile that was tried, before the search ended" : "a smaller --tile");
+        fprintf(
+            stderr,
+            "  no --batch or --seq-len down to 1/%d would fit, nor a smaller --tile%s: reduce --hidden or --layers, or "
+            "give a larger budget\n",
+            1 << MOST_HALVINGS, s.ended ? " (not all were tried)" : "");
     return rm_fail(REMAT_INFEASIBLE, "%s", "");
 }

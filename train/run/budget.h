@@ -1,6 +1,5 @@
-/* budget.h: --memory-budget as the program sees it. The engine's budget covers a session; the program holds a few
- * buffers besides (the data set, one batch, the order of the samples, and with --eval-every a second session), and
- * they come off first. When nothing fits, this is also where the change of flags is found that would. */
+/* budget.h: --memory-budget. The engine's budget covers one session. The program subtracts its own memory first: the data set,
+ * batches, the order of the samples, and with --eval-every a second session. When nothing fits, rm_budget_advise suggests flags. */
 #ifndef RM_BUDGET_H
 #define RM_BUDGET_H
 
@@ -11,24 +10,23 @@
 /* --memory-budget or --assume-memory; 0: no limit. */
 uint64_t rm_budget_given(const rm_options *options);
 
-/* What the program holds for its data beside the session: what `dataset` keeps in memory (NULL: nothing is known of
- * it), a batch, and the order of the samples. */
+/* The program's own memory for data: the data set (NULL: unknown, counts as 0), batches, and the order of the samples. */
 uint64_t rm_budget_data_bytes(const rm_options *options, const rm_data_shape *shape, const rm_dataset *dataset);
 
-/* Puts what is left of the budget for the session into the config; INFEASIBLE when nothing is. */
+/* Sets the session's budget in the config to the given budget minus held_bytes; INFEASIBLE when nothing is left. */
 remat_status rm_budget_apply(const rm_options *options, uint64_t held_bytes, remat_config *config);
 
 typedef struct {
     const char *command;
-    uint64_t other_bytes;     /* held whatever the flags: an evaluator */
-    bool resuming;            /* then the shapes cannot be changed */
-    const remat_ranks *ranks; /* as the session's; NULL: none */
+    uint64_t other_bytes;     /* of the evaluator and the averaged weights; independent of the suggested flags */
+    bool resuming;            /* shapes cannot change */
+    const remat_ranks *ranks; /* the session's; NULL: none */
 } rm_budget_advice;
 
-/* After an INFEASIBLE: prints the sentence on stderr, and then, when they are found, a line with the least budget and one
- * that names the cheapest change of flags that would fit, in this order: allow recomputation, --checkpoint=optimal, both,
- * --spill; a smaller tile, batch, sequence, each alone, then together with the first two. Found by planning, of which only
- * so much is done: it says what it needs. Returns INFEASIBLE, with nothing left to say: remat_last_error is "". */
+/* Call after INFEASIBLE. Prints the error on stderr, then the least budget, and the first change of flags that fits, with the
+ * bytes it needs. Tried in this order: --recompute=auto, --checkpoint=optimal, both, --spill; then a smaller tile, batch and
+ * sequence, each alone and together with the first two. Each try is a plan, and their number is limited. Returns INFEASIBLE with
+ * remat_last_error "", because everything is printed. */
 remat_status rm_budget_advise(const rm_options *options, const rm_model_spec *spec, const rm_dataset *dataset,
                               const rm_budget_advice *about);
 

@@ -6,7 +6,7 @@
 #include "train/run/setup.h"
 #include "train/state/stream.h"
 
-enum { ROOM = 1 << 16 }; /* floats of a stretch */
+enum { ROOM = 1 << 16 }; /* floats averaged at a time */
 
 remat_status rm_ema_create(const rm_options *o, const rm_model_spec *training, bool plan_only, rm_ema *out) {
     rm_model_spec spec = *training;
@@ -35,7 +35,7 @@ uint64_t rm_ema_bytes(const rm_ema *ema) {
     return rm_plan_summary_of(ema->session).budgeted_bytes + 2 * ROOM * sizeof *ema->room;
 }
 
-/* Elements from byte `at` on. */
+/* Averages `bytes` bytes from byte `at` on. */
 static remat_status average(rm_ema *ema, float share, remat_session *weights, int64_t index, uint64_t at,
                             uint64_t bytes) {
     float *mean = ema->room, *now = ema->room + ROOM;

@@ -81,15 +81,13 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
 
 static remat_status check_images(const rm_options *o, const rm_data_shape *a, const rm_data_shape *b) {
     REQUIRE(a->channels == b->channels && a->height == b->height && a->width == b->width, INVALID,
-            "--eval-data=%s has images of %lld x %lld x %lld, and --data=%s of %lld x %lld x %lld: give data of one "
-            "kind, or "
-            "--image-size=S",
+            "--eval-data=%s has images of %lld x %lld x %lld, but --data=%s has %lld x %lld x %lld: give images of the "
+            "same size, or --image-size=S",
             o->held_out.data, (long long)a->channels, (long long)a->height, (long long)a->width, o->data.data,
             (long long)b->channels, (long long)b->height, (long long)b->width);
     REQUIRE(a->class_names == b->class_names, INVALID,
-            "the folders in --eval-data=%s and --data=%s have other names, and those number the classes: give each the "
-            "same, "
-            "empty or not",
+            "the folders in --eval-data=%s and --data=%s have different names, but sorted names number the classes: "
+            "give both the same folders, which may be empty",
             o->held_out.data, o->data.data);
     return REMAT_OK;
 }
@@ -111,12 +109,11 @@ remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *trainin
     bool named = o->held_out.data || rm_setup_splits(o);
     if (!o->eval_every && !named) return REMAT_OK;
     REQUIRE(named || rm_setup_generates(o), INVALID,
-            "--eval-every needs something to evaluate on: say --eval-data=FILE, or --eval-split=0.1 for a tenth of "
-            "--data");
+            "--eval-every needs data to evaluate on: give --eval-data=FILE, or --eval-split=0.1 for a tenth of --data");
     TRY(rm_setup_dataset(o, true, dataset));
     TRY(check_images(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
-            "--eval-data=%s has %lld features a timestep, and --data=%s has %lld: give data of one kind",
+            "--eval-data=%s has %lld features per timestep, but --data=%s has %lld: give data with the same features",
             o->held_out.data, (long long)(*dataset)->shape.features, o->data.data ? o->data.data : "",
             (long long)spec.data.features);
     spec.data = (*dataset)->shape;
@@ -150,8 +147,8 @@ uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
 
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
-/* Answers that count, and those whose class was the first, or among the first five, and of pairs samples with all their tokens right; of
- * transcripts, labels that are wrong, and all of them. */
+/* Counts of: answers; answers with the right class first, or among the first five; pairs with all tokens right.
+ * Transcripts: wrong labels, and labels. */
 enum { ALL, FIRST, FIVE, EXACT, SUMS, WRONG = FIRST, LABELS = FIVE };
 typedef struct {
     int64_t of[SUMS];
@@ -170,7 +167,7 @@ static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum)
     if (e->confusion) confuse(e, target, n);
 }
 
-/* From (T,B,V), as sessions have them, to a row for each sample. V: values, or logits of the classes. */
+/* Transposes (T,B,V) and passes one sample at a time to the sink. V: values, or logits of the classes. */
 static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
     int64_t T = e->dataset->shape.timesteps, V = rm_data_outputs(&e->dataset->shape);
     float *row = e->outputs + B * T * V;
@@ -181,7 +178,7 @@ static remat_status sink_sequences(rm_evaluator *e, int64_t B) {
     return REMAT_OK;
 }
 
-/* Of each sample: what is read, beside what is there. */
+/* Decodes each sample and compares it with its labels. */
 static remat_status take_transcripts(rm_evaluator *e, rm_eval_part *part, right *sum) {
     const rm_data_shape *shape = &e->dataset->shape;
     const int32_t *lengths = part->batch.data[RM_LENGTH];
@@ -212,10 +209,10 @@ static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum
 
 /* ---- A run, shared out ------------------------------------------------------------------------------------------ */
 
-/* So many batches are added up at a time: ranks are never further apart than their share of these. */
+/* Batches between two sums over ranks, which limits how far ranks drift apart. */
 enum { WINDOW = 1024 };
 
-/* A batch, of the samples from `first` on. */
+/* A batch of the samples from `first` on. */
 typedef struct {
     rm_batch *batch;
     int64_t first;
@@ -235,7 +232,8 @@ static remat_status fill_batch(rm_evaluator *e, stretch s) {
     return REMAT_OK;
 }
 
-/* What the loss of a batch is the mean of: answers that count, timesteps that samples have, or samples. */
+/* The number of terms in the mean loss of a batch: answers that are not ignored, timesteps without padding, or
+ * samples. */
 static int64_t counted_in(const rm_evaluator *e, const rm_batch *batch) {
     const rm_data_shape *shape = &e->dataset->shape;
     int64_t sum = 0;
@@ -245,7 +243,7 @@ static int64_t counted_in(const rm_evaluator *e, const rm_batch *batch) {
     return sum;
 }
 
-/* The loss of the samples first .. first+B-1, times how many of them count. */
+/* Evaluates the samples first .. first+B-1; *loss is the sum over all terms. */
 static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first, double *loss, right *sum) {
     remat_step_result result;
     TRY(fill_batch(e, (stretch){&part->batch, first}));
@@ -257,8 +255,8 @@ static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first,
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
 }
 
-/* Batches first .. end-1: this rank fills in its own, and zeros are what it adds to the others'. A sum of one number and
- * zeros is exact, so only the order in which batches are added here makes the result. */
+/* Evaluates batches first .. end-1. Each rank contributes its own batches and zeros for the others. A sum of one number
+ * and zeros is exact, so only the order of the additions here determines the result. */
 static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, double *loss_sum, right *sum) {
     double value[WINDOW + SUMS] = {0};
     right here = {0};

@@ -1,5 +1,5 @@
-/* evaluator_saved.c: an evaluator with the weights of a training state or of --init, for commands that train nothing. See
- * evaluator.h. */
+/* evaluator_saved.c: an evaluator with the weights of a training state or of --init, for commands that do not train.
+ * See evaluator.h. */
 #include "train/run/evaluator.h"
 
 #include "train/state/safetensors.h"
@@ -12,27 +12,27 @@
 
 static remat_status check_predictable(const rm_options *o) {
     REQUIRE(rm_task_find(o->task)->row, INVALID,
-            "a row is written for each sample, and --task=%s has a target at each timestep: `remat eval` gives its "
-            "loss, `remat sample` writes text",
+            "`remat predict` writes one row per sample, but --task=%s has a target at each timestep: use `remat eval` "
+            "for its loss, or `remat sample` to generate text",
             o->task);
     REQUIRE(strcmp(o->session.device, "null"), INVALID,
-            "--device=null computes nothing, so it has nothing to predict: use cpu");
+            "--device=null does not compute anything, so it cannot predict: use --device=cpu");
     return REMAT_OK;
 }
 
 static remat_status open_data(const rm_options *o, rm_command command, rm_dataset **out) {
     bool generated = rm_setup_generates(o),
          labels = command == RM_EVAL && rm_task_uses(rm_task_find(o->task), "labels");
-    REQUIRE(generated || o->data.data, INVALID, "there are no data: say --data=FILE%s%s",
-            labels ? " and --labels=FILE" : "",
-            o->resume ? "; those that the run was trained on are not taken over from its training state" : "");
+    REQUIRE(generated || o->data.data, INVALID, "no data was given: give --data=FILE%s%s",
+            labels ? " and --labels=FILE" : "", o->resume ? "; the training state's own data is not used" : "");
     rm_data_source source = rm_setup_source(o, generated);
     source.unlabelled = command == RM_PREDICT;
     source.whole = !rm_options_said(o, "seq-len");
     return rm_task_open(o->task, &source, out);
 }
 
-/* Of a timestep, that the first layer has weights for; 0: that will be told when they are loaded. */
+/* Features per timestep according to the first layer's weights; 0: unknown. Errors are reported when weights are
+ * loaded. */
 static int64_t features_of_weights(const char *path) {
     rm_safetensors file;
     int64_t features = 0;
@@ -52,26 +52,25 @@ static remat_status check_width(const rm_options *o, const char *state, const rm
     if (*state) TRY(rm_path_join(path, sizeof path, state, "model.safetensors"));
     if (!dataset->shape.features || (!*path && !o->init)) return REMAT_OK;
     int64_t ours = dataset->shape.features, theirs = features_of_weights(*path ? path : o->init);
-    REQUIRE(
-        !theirs || ours == theirs, INVALID,
-        "%s has %lld features a timestep, and the model was trained on %lld: give data like those it was trained on",
-        o->data.data ? o->data.data : o->task, (long long)ours, (long long)theirs);
+    REQUIRE(!theirs || ours == theirs, INVALID,
+            "%s has %lld features per timestep, but the model was trained on %lld: give data with as many features",
+            o->data.data ? o->data.data : o->task, (long long)ours, (long long)theirs);
     return REMAT_OK;
 }
 
-/* Padding that nobody names would be read as data. */
+/* Without --lengths, padding would be read as data. */
 static remat_status check_lengths(const rm_options *o, const rm_state_point *run) {
     REQUIRE(!run->lengths || o->data.lengths, INVALID,
-            "the model was trained on samples with --lengths, and nothing says it of --data: add --lengths=FILE");
+            "the model was trained with --lengths, but --data has no lengths: add --lengths=FILE");
     return REMAT_OK;
 }
 
-/* That of the run's own evaluations: a shard's rows, where it had shards. 0: --batch. */
+/* The batch of the run's own evaluations: the rows of a shard, if it had shards; 0: --batch. */
 static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
     return run->shards ? o->order.batch * run->world_size / run->shards : 0;
 }
 
-/* Weights of a training state have its names of classes, whichever flag they come by. */
+/* Finds the class names of the training state that contains the weights, whether --resume or --init names them. */
 static remat_status find_named(const rm_options *o, rm_saved_evaluator *e) {
     char path[RM_PATH_BYTES];
     snprintf(e->named, sizeof e->named, "%s", e->state);
@@ -93,7 +92,7 @@ remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved
     TRY(check_lengths(o, &out->point));
     TRY(open_data(o, command, &out->dataset));
     TRY(find_named(o, out));
-    bool labels = command == RM_EVAL && *out->named; /* of `predict` folders are not read as classes */
+    bool labels = command == RM_EVAL && *out->named; /* `predict` does not read folders as classes */
     if (labels) TRY(rm_setup_check_classes(out->named, out->dataset, o->data.data));
     TRY(rm_setup_spec(o, out->dataset, &spec));
     TRY(check_width(o, out->state, out->dataset));

@@ -8,8 +8,8 @@
 static volatile sig_atomic_t caught, asked_to_save;
 static volatile time_t caught_s, asked_s;
 
-/* The step that is running is finished and saved; a second signal ends the program at once. But Slurm signals every process
- * of a step, and the launcher among them passes it on: what comes within a second or so is the first one again. */
+/* The first signal lets the current step finish and be saved; a second one ends the program. But Slurm signals every
+ * process of a job step, and the launcher forwards the signal, so signals within about a second count as one. */
 static void remember(int number) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -26,12 +26,12 @@ static void remember_save(int number) {
     struct timespec now;
     (void)number;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    if (asked_s && now.tv_sec <= asked_s + 1) return; /* likewise the first again */
+    if (asked_s && now.tv_sec <= asked_s + 1) return; /* the same signal again */
     asked_s = now.tv_sec;
     asked_to_save = 1;
 }
 
-/* What is ignored stays ignored: nohup ignores SIGHUP for the program that it starts. Ctrl-C has always been caught. */
+/* An ignored SIGHUP or SIGUSR1 stays ignored: nohup ignores SIGHUP for the program that it starts. */
 static void catch_one(int number, void (*handler)(int)) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
@@ -50,7 +50,7 @@ void rm_interrupt_catch(void) {
 int rm_interrupt_caught(void) { return caught; }
 
 bool rm_interrupt_take_save(void) {
-    if (!asked_to_save) return false; /* not read and cleared in any case: what comes between the two would be lost */
+    if (!asked_to_save) return false; /* clearing it here would lose a signal that arrives in between */
     asked_to_save = 0;
     return true;
 }

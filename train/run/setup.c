@@ -19,7 +19,7 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
                              rm_state_point *point) {
     bool found;
     TRY(rm_state_find(options->resume, state, &found));
-    REQUIRE(found, IO, "%s holds no training state: give the directory that was named with --save", options->resume);
+    REQUIRE(found, IO, "%s holds no training state: give the directory of --save", options->resume);
     TRY(rm_state_advise(options->resume, state, rm_state_read(state, command, options, point)));
     return rm_options_check(options, command);
 }
@@ -33,21 +33,22 @@ remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset
     return status;
 }
 
-/* Weights that cannot be those of the task by default: flags that go with another would be refused, though nobody named a task. */
+/* Chooses the task by the weights. If they cannot belong to the default task, it says so, because otherwise later
+ * messages would be about a task that the user did not choose. */
 static remat_status learn_task(rm_options *o, const rm_model_found *found) {
     bool given = rm_options_given(o, "task");
     if (rm_model_is(found->model, "images")) return rm_options_learn(o, "task", rm_task_of_images()->name, o->init);
     if (found->seq2seq) return rm_options_learn(o, "task", rm_task_of_pairs()->name, o->init);
     if (given || !rm_model_is(found->model, "states") || !rm_task_find(o->task)->next_token) return REMAT_OK;
     REQUIRE(found->symbols, INVALID,
-            "%s has no embedding, so it is not of --task=lm: say --task=classify, regress, transcribe or adding",
+            "%s has no embedding, so it does not fit --task=lm: give --task=classify, regress, transcribe or adding",
             o->init);
-    REQUIRE(!found->both_ways, INVALID, "%s reads in both directions, so it is not of --task=lm: say --task=copy or s5",
+    REQUIRE(!found->both_ways, INVALID, "%s is bidirectional, so it does not fit --task=lm: give --task=copy or s5",
             o->init);
     return REMAT_OK;
 }
 
-/* How wide an answer is. Labels say it of values themselves. */
+/* Adopts the number of classes or values. With labels, they determine the number of values. */
 static remat_status learn_answers(rm_options *o, int64_t outputs) {
     char text[32];
     const rm_task *task = rm_task_find(o->task);
@@ -58,7 +59,7 @@ static remat_status learn_answers(rm_options *o, int64_t outputs) {
     return rm_options_learn(o, classes ? "classes" : "values", text, o->init);
 }
 
-/* What the file does not tell, or tells in a way that no model has, is found when its arrays are matched with the session's. */
+/* Other mismatches between the file and the model are found when its arrays are matched with the session's. */
 remat_status rm_setup_init(rm_options *o) {
     rm_model_found found;
     if (!o->init) return REMAT_OK;
@@ -68,12 +69,11 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(learn_task(o, &found));
     for (int i = 0; i < found.n; i++) TRY(rm_options_learn(o, found.flag[i].flag, found.flag[i].value, o->init));
     bool as_hidden = o->model.embed == o->model.hidden && !rm_options_said(o, "embed");
-    if (as_hidden) TRY(rm_options_reset(o, "embed")); /* which means the same */
+    if (as_hidden) TRY(rm_options_reset(o, "embed")); /* the default is --hidden */
     return learn_answers(o, found.outputs);
 }
 
-/* Data that a small budget has no room for are read all the same: what they take must be known to name the budget that would
- * do. */
+/* Data is read even if it exceeds a small budget: its size must be known to suggest a budget. */
 static uint64_t readable_bytes(const rm_options *o) {
     uint64_t budget = rm_budget_given(o);
     return budget > RM_UNPACKED_BYTES ? budget : 0;
@@ -108,12 +108,12 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
 
 bool rm_setup_generates(const rm_options *o) { return rm_task_generates(rm_task_find(o->task), &o->data); }
 
-/* A row that goes on from sample to sample cannot be cut out of a random order. */
+/* A stateful row continues from sample to sample, so its samples cannot be in random order. */
 static remat_status take_part(const rm_options *o, bool held_out, rm_dataset **data) {
     rm_split split = {.seed = o->data.seed};
     TRY(rm_split_parse(o->held_out.split, &split));
     REQUIRE(!split.random || !o->order.stateful, INVALID,
-            "--eval-split=%s draws samples, and --stateful carries states from each to the next: say --eval-split=%g",
+            "--eval-split=%s draws random samples, but --stateful needs consecutive ones: give --eval-split=%g",
             o->held_out.split, split.share);
     rm_dataset *whole = *data;
     *data = NULL;
@@ -131,23 +131,22 @@ bool rm_setup_windows_fit(const rm_options *o) {
     return !w.length || (w.length % w.step == 0 && w.length <= o->data.timesteps && o->data.timesteps % w.step == 0);
 }
 
-/* A sample of T timesteps is cut into windows of equal length. */
+/* --tbptt divides a sample into windows of equal length. */
 static remat_status check_windows(const rm_options *o) {
     const rm_task *task = rm_task_find(o->task);
     bool as_labels = rm_task_uses(task, "every-step");
-    REQUIRE(
-        !o->tbptt.length || o->data.every_step || !as_labels, INVALID,
-        "--tbptt=%lld cuts samples into windows, so it needs an answer for each timestep: give labels %s, or remove "
-        "--tbptt",
-        (long long)o->tbptt.length, rm_task_uses(task, "values") ? "[N,T,V]" : "[N,T]");
+    REQUIRE(!o->tbptt.length || o->data.every_step || !as_labels, INVALID,
+            "--tbptt=%lld cuts samples into windows, so it needs labels for each timestep: give labels %s, or remove "
+            "--tbptt",
+            (long long)o->tbptt.length, rm_task_uses(task, "values") ? "[N,T,V]" : "[N,T]");
     REQUIRE(o->tbptt.step < o->tbptt.length || rm_setup_windows_fit(o), INVALID,
-            "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of so many: make --seq-len a multiple "
-            "of it",
+            "--tbptt=%lld: samples of %lld timesteps cannot be cut into windows of this length: make --seq-len a "
+            "multiple of it",
             (long long)o->tbptt.length, (long long)o->data.timesteps);
     REQUIRE(
         rm_setup_windows_fit(o), INVALID,
-        "--tbptt=%lld:%lld: samples of %lld timesteps do not hold such windows: make --seq-len a multiple of %lld, no "
-        "less than %lld",
+        "--tbptt=%lld:%lld: samples of %lld timesteps cannot be cut into such windows: make --seq-len a multiple of "
+        "%lld and at least %lld",
         (long long)o->tbptt.length, (long long)o->tbptt.step, (long long)o->data.timesteps, (long long)o->tbptt.step,
         (long long)o->tbptt.length);
     return REMAT_OK;
@@ -162,14 +161,14 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
     else
         TRY(rm_task_shape(task, &source, &shape));
     if (rm_model_is(o->model.name, "positions") && !o->model.positions)
-        o->model.positions = shape.timesteps; /* of the run, for samples of other lengths */
+        o->model.positions = shape.timesteps; /* saved with the run, because later samples may be longer or shorter */
     *out = o->model;
     if (!out->embed) out->embed = out->hidden;
     out->data = shape;
     out->ignores = rm_options_given(o, "ignore-index") || o->tbptt.step < o->tbptt.length;
     out->window = o->tbptt.length;
     out->data.weighted = o->class_weights != NULL;
-    if (!shape.answer_steps) o->data.timesteps = shape.timesteps; /* of pairs it is a limit, or none */
+    if (!shape.answer_steps) o->data.timesteps = shape.timesteps; /* for pairs --seq-len is a limit */
     if (rm_task_uses(task, "classes")) o->data.classes = shape.classes;
     if (o->data.tokenizer) o->data.vocab = shape.answer_steps ? rm_pair_tokens(&shape) : shape.vocabulary;
     if (rm_task_uses(task, "values")) o->data.values = shape.values;
@@ -177,10 +176,10 @@ remat_status rm_setup_spec(rm_options *o, const rm_dataset *dataset, rm_model_sp
     return check_windows(o);
 }
 
-/* ---- Where measured times are kept ------------------------------------------------------------------------------ */
+/* ---- Calibration file ------------------------------------------------------------------------------------------- */
 
-/* $XDG_CACHE_HOME or ~/.cache, then remat/calibration.txt; "" (measure, keep nothing) where there is no home. Directories
- * that cannot be made show as a file that cannot be written, which is no error. */
+/* remat/calibration.txt in $XDG_CACHE_HOME or ~/.cache; "" (measure but do not save) without a home directory. Ignores
+ * failures to create directories: then the file cannot be written, which is not an error either. */
 static const char *own_calibration(void) {
     static char path[RM_PATH_BYTES];
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -195,13 +194,13 @@ static const char *own_calibration(void) {
     return path;
 }
 
-/* Measuring takes seconds, the first time: only for who asks, and for plans that are chosen by their times. */
+/* The first measurement takes seconds, so only --calibration and strategies that compare times measure. */
 static const char *calibration_file(const rm_options *o, const char *strategy) {
     if (o->session.calibration) return strcmp(o->session.calibration, "off") ? o->session.calibration : NULL;
     return !strcmp(strategy, "optimal") && strcmp(o->session.device, "null") ? own_calibration() : NULL;
 }
 
-/* Of a path: the directory that it is in. */
+/* The directory that contains a path. */
 static void directory_of(const char *path, char out[RM_PATH_BYTES]) {
     const char *slash = strrchr(path, '/');
     int length = slash ? (int)(slash - path) + (slash == path) : 1;
@@ -213,8 +212,7 @@ void rm_setup_warn_of_calibration(const rm_options *o) {
     if (!o->session.calibration || !strcmp(o->session.calibration, "off") || !strcmp(o->session.device, "null")) return;
     directory_of(o->session.calibration, directory);
     if (access(directory, W_OK | X_OK))
-        fprintf(stderr,
-                "remat: --calibration=%s: nothing can be written there (%s); what is measured now is not kept\n",
+        fprintf(stderr, "remat: --calibration=%s cannot be written (%s); measured times will not be saved\n",
                 o->session.calibration, strerror(errno));
 }
 
@@ -225,17 +223,16 @@ int64_t rm_setup_ranks(const rm_options *o) { return o->world_size > 1 ? o->worl
 remat_status rm_setup_world(const rm_options *o) {
     int64_t ranks = rm_setup_ranks(o), shards = o->order.shards;
     if (!shards) return REMAT_OK;
-    REQUIRE(!(ranks & (ranks - 1)), INVALID,
-            "--deterministic-world adds up shards as a tree, whose number is a power of two, so they cannot be shared "
-            "out to "
-            "%lld ranks: start 1, 2, 4 or another power of two",
-            (long long)ranks);
     REQUIRE(
-        shards % ranks == 0, INVALID,
-        "--deterministic-world=%lld: so few shards cannot be shared out to %lld ranks: use --deterministic-world=%lld",
-        (long long)shards, (long long)ranks, (long long)ranks);
+        !(ranks & (ranks - 1)), INVALID,
+        "--deterministic-world cannot be used on %lld ranks, because it adds shards as a binary tree: start 1, 2, 4 "
+        "or another power of two",
+        (long long)ranks);
+    REQUIRE(shards % ranks == 0, INVALID,
+            "--deterministic-world=%lld has too few shards for %lld ranks: use --deterministic-world=%lld",
+            (long long)shards, (long long)ranks, (long long)ranks);
     REQUIRE(o->order.batch * ranks % shards == 0, INVALID,
-            "--batch=%lld on %lld rank%s is %lld samples, which cannot be cut into the %lld shards of "
+            "--batch=%lld on %lld rank%s is %lld samples, which cannot be divided into the %lld shards of "
             "--deterministic-world: make --batch a multiple of %lld",
             (long long)o->order.batch, (long long)ranks, ranks == 1 ? "" : "s", (long long)(o->order.batch * ranks),
             (long long)shards, (long long)(shards / ranks));
@@ -252,7 +249,8 @@ int64_t rm_setup_rows(const rm_options *o) {
 
 int64_t rm_setup_windows(const rm_options *o) { return o->tbptt.length ? o->data.timesteps / o->tbptt.step : 1; }
 
-/* Losses count where no earlier window's did. The first ones begin with the sample, and lengthen what is behind their targets. */
+/* Each window counts the losses that no earlier window counted. The first windows all start with the sample, and extend
+ * past their counted targets. */
 rm_window rm_setup_window(const rm_options *o, int64_t k) {
     rm_windows w = o->tbptt;
     int64_t from = k * w.step, first = from + w.step > w.length ? from + w.step - w.length : 0;
@@ -263,7 +261,7 @@ int64_t rm_setup_eval_batch(const rm_options *o) { return o->order.shards ? rm_s
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */
 
-/* lars has none, as MLPerf: nothing is divided by 0; adagrad has PyTorch's. */
+/* lars: 0 like MLPerf, because it never divides by 0. adagrad: PyTorch's default. */
 static double usual_epsilon(const rm_options *o) {
     if (!strcmp(o->session.optimizer, "lars")) return 0;
     return !strcmp(o->session.optimizer, "adagrad") ? 1e-10 : o->session.epsilon;
@@ -278,7 +276,7 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.strategy = c.segments ? "segments" : limited && !asked ? "optimal" : c.strategy;
     c.calibration = calibration_file(o, c.strategy);
     if (!rm_options_given(o, "eps")) c.epsilon = usual_epsilon(o);
-    c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine says how many there can be */
+    c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine checks the maximum */
     c.stateful = o->order.stateful || rm_setup_windows(o) > 1;
     c.carry_stride = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;
     c.deterministic_world = o->order.shards > 0;
@@ -310,6 +308,6 @@ remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_s
         return rm_state_advise(o->resume, state,
                                o->ema > 0 ? rm_state_restore_ema(state, session)
                                           : rm_state_restore(state, point, false, session));
-    REQUIRE(o->init, INVALID, "there are no weights: say --resume=DIR (a training state) or --init=FILE.safetensors");
+    REQUIRE(o->init, INVALID, "there are no weights: give --resume=DIR (a training state) or --init=FILE.safetensors");
     return rm_weights_import(session, o->init, NULL);
 }

@@ -10,26 +10,26 @@
 
 /* ---- The samples of an update ----------------------------------------------------------------------------------- */
 
-/* What of it was said on the command line. */
+/* Which of these flags the command line has, and their values. */
 typedef struct {
     bool batch, steps;
     int64_t batch_said, steps_said;
 } said;
 
-/* Micro steps that add to an update, rather than cut it. */
+/* Batches per update and rank. Micro steps of shards divide a batch and do not count. */
 static int64_t batches(const rm_options *o) { return o->order.shards ? 1 : o->order.micro_steps; }
 
-/* Lets the state say it instead, to learn what it was. */
+/* Removes the command line's values, so that reading the state sets its own. */
 static said set_aside(rm_options *o) {
     said s = {rm_options_given(o, "batch"), rm_options_given(o, "accumulate-steps"), o->order.batch,
               o->order.micro_steps};
     rm_options_mark(o, "batch", false);
     rm_options_mark(o, "accumulate-steps", false);
-    o->order.micro_steps = 1; /* a state that does not say had none */
+    o->order.micro_steps = 1; /* for states without this flag */
     return s;
 }
 
-/* No product here overflows: flags end at 10^6, and ranks at 32,767, in a state (state_resume.c) as on the command line. */
+/* No product here overflows: flags are at most 10^6 and ranks at most 32,767, in states (state_resume.c), too. */
 static remat_status fit_batch(rm_options *o, const said *s, const char *state, int64_t ranks_before) {
     int64_t before = o->order.batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
     if (s->steps) {
@@ -39,24 +39,23 @@ static remat_status fit_batch(rm_options *o, const said *s, const char *state, i
     int64_t parts = ranks * batches(o);
     REQUIRE(
         s->batch || before % parts == 0, INVALID,
-        "the training state in %s has updates of %lld samples, which %lld rank%s with %lld batch%s each cannot share "
-        "equally; change the number of ranks or --accumulate-steps, or start afresh",
+        "the training state in %s has updates of %lld samples, which cannot be divided equally among %lld rank%s with "
+        "%lld batch%s each; change the number of ranks or --accumulate-steps, or start a new run",
         state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s", (long long)batches(o),
         batches(o) == 1 ? "" : "es");
     o->order.batch = s->batch ? s->batch_said : before / parts;
     int64_t now = o->order.batch * parts;
-    REQUIRE(
-        now == before, INVALID,
-        "--batch=%lld does not agree with the training state in %s, whose updates have %lld samples: %lld rank%s with "
-        "%lld batch%s of %lld make %lld; change --batch, --accumulate-steps or the number of ranks, or start afresh",
-        (long long)o->order.batch, state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s",
-        (long long)batches(o), batches(o) == 1 ? "" : "es", (long long)o->order.batch, (long long)now);
+    REQUIRE(now == before, INVALID,
+            "--batch=%lld contradicts the training state in %s, whose updates have %lld samples: %lld rank%s with %lld "
+            "batch%s of %lld make %lld; change --batch, --accumulate-steps or the number of ranks, or start a new run",
+            (long long)o->order.batch, state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s",
+            (long long)batches(o), batches(o) == 1 ? "" : "es", (long long)o->order.batch, (long long)now);
     return REMAT_OK;
 }
 
 /* ---- The state -------------------------------------------------------------------------------------------------- */
 
-/* What the state names need not be here: a run that is resumed elsewhere, or after a restart of the machine. */
+/* Files that the state names may be missing when a run is resumed on another machine or after a reboot. */
 static remat_status check_files(const rm_options *o, const char *state) {
     static const char *const flags[] = {"data",        "labels",       "lengths", "eval-data",
                                         "eval-labels", "eval-lengths", "spill"};
@@ -67,8 +66,8 @@ static remat_status check_files(const rm_options *o, const char *state) {
         while (strcmp(rm_options_name(i), flags[f])) i++;
         rm_options_text(o, i, path, sizeof path);
         REQUIRE(!*path || o->said[i] || rm_path_exists(path), IO,
-                "the run in %s has --%s=%s, which does not exist here%s: %sname another with --%s=%s", state, flags[f],
-                path, *path == '/' ? "" : " (it was said of the folder that the run was started in)",
+                "the run in %s has --%s=%s, which does not exist here%s: %sgive another with --%s=%s", state, flags[f],
+                path, *path == '/' ? "" : " (the path is relative to the folder in which the run was started)",
                 f == SPILL ? "create it, or " : "", flags[f], f == SPILL ? "DIR" : "FILE");
     }
     return REMAT_OK;
@@ -81,7 +80,7 @@ remat_status rm_start_read(rm_options *o, const char *state, rm_state_point *poi
     return fit_batch(o, &s, state, point->world_size);
 }
 
-/* Looking through states can take longer than a collective waits; that a job is a first attempt is known at once. */
+/* Uses a patient barrier because searching states can take longer than the time-out of a collective. */
 static remat_status find_own(rm_ranks *ranks, const rm_options *o, char state[RM_PATH_BYTES]) {
     char note[RM_STATE_NOTE] = "";
     remat_status status = REMAT_OK;
@@ -100,19 +99,19 @@ remat_status rm_start_again(rm_ranks *ranks, rm_options *o) {
     return rm_options_replace(&o->resume, state);
 }
 
-/* A restart script says --save=DIR --resume=DIR every time: the first time there is nothing yet, and that is no mistake. */
+/* Restart scripts always pass --save=DIR --resume=DIR, so a missing state is not an error the first time. */
 remat_status rm_start_find(rm_options *o, char state[RM_PATH_BYTES], rm_state_point *point) {
     bool found;
     *state = 0;
     *point = (rm_state_point){0};
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &found));
-    if (found && !o->save && !rm_path_same(state, o->resume)) /* a run goes on saving where it saved */
+    if (found && !o->save && !rm_path_same(state, o->resume)) /* a resumed run saves to the same directory */
         TRY(rm_options_replace(&o->save, o->resume));
     if (found) return rm_state_advise(o->resume, state, rm_start_read(o, state, point));
     if (o->save && rm_path_same(o->save, o->resume)) return REMAT_OK;
     FAIL(IO,
-         "%s holds no training state: give the directory that was named with --save (or the same one to both, to start "
-         "there)",
+         "%s holds no training state: give the directory of --save (or give it to both --save and --resume to start a "
+         "new run)",
          o->resume);
 }

@@ -1,21 +1,20 @@
-/* start.h: where `remat train` begins: afresh, or at the training state that --resume names, on as many ranks as it was saved
- * by or on others. state.h reads states; this decides what a run makes of one. */
+/* start.h: decides where `remat train` starts: from scratch, or from the training state of --resume, which may have been saved by
+ * another number of ranks. state.h reads states. */
 #ifndef RM_TRAIN_START_H
 #define RM_TRAIN_START_H
 
 #include "train/ranks/ranks.h"
 #include "train/state/state.h"
 
-/* Collective, as soon as ranks have met: in a job that was started again --resume becomes the newest of the states that it
- * saved itself and that is not damaged, as rank 0 finds it; without any, nothing changes. */
+/* Collective. In a job that was restarted, --resume becomes the newest undamaged state that the job itself saved, as rank 0 finds
+ * it. Without such a state nothing changes. */
 remat_status rm_start_again(rm_ranks *ranks, rm_options *options);
 
-/* Finds the state (`state` is "" for a fresh start) and takes its flags over. options->world_size is how many ranks there
- * are now: an update goes on having as many samples as before, so on other ranks --batch becomes what that takes; INVALID
- * where it cannot be, or where flags that were given say otherwise. */
+/* Finds the state (`state` is "" for a fresh start) and adopts its flags. An update keeps its number of samples, so --batch
+ * changes if options->world_size differs from the state's. INVALID when no --batch fits, or given flags contradict it. */
 remat_status rm_start_find(rm_options *options, char state[RM_PATH_BYTES], rm_state_point *point);
 
-/* The same of a state that has been found. */
+/* The same for a state that has been found. */
 remat_status rm_start_read(rm_options *options, const char *state, rm_state_point *point);
 
 #endif

@@ -1,5 +1,5 @@
-/* trainer.c: sets a run up and takes it down. What each rank does for itself comes first, then what all do together, so that a
- * rank that fails is heard by all (rm_ranks_agree). See trainer.h. */
+/* trainer.c: opens and closes a run. Each rank's own steps come first, then rm_ranks_agree reports a failure to all
+ * ranks before they continue together. See trainer.h. */
 #include "train/run/trainer.h"
 
 #include "memory/host.h"
@@ -22,25 +22,25 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* A run goes on with the data that it began with: other data would silently be another run. */
+/* A resumed run must continue with the same data. */
 static remat_status check_data(rm_trainer *t) {
     const rm_options *o = t->options;
     TRY(rm_dataset_checksum(t->dataset, &t->data_crc32));
     if (!*t->state) return REMAT_OK;
     TRY(rm_setup_check_classes(t->state, t->dataset, o->data.data));
+    REQUIRE(t->start.samples == t->dataset->count, INVALID,
+            "the data has %lld samples, but %s was saved with %lld: resume with the data that it was trained on",
+            (long long)t->dataset->count, t->state, (long long)t->start.samples);
     REQUIRE(
-        t->start.samples == t->dataset->count, INVALID,
-        "the data has %lld samples, but %s was saved with %lld: that is other data; resume with what it was trained on",
-        (long long)t->dataset->count, t->state, (long long)t->start.samples);
-    REQUIRE(!t->start.data_crc32 || t->start.data_crc32 == t->data_crc32, INVALID,
-            "%s%s%s has as many samples as the data that %s was saved with, but it is other data (checksum %08x, then "
-            "%08x): resume with what it was trained on",
-            o->data.data, o->data.labels ? " with " : "", o->data.labels ? o->data.labels : "", t->state,
-            (unsigned)t->data_crc32, (unsigned)t->start.data_crc32);
+        !t->start.data_crc32 || t->start.data_crc32 == t->data_crc32, INVALID,
+        "%s%s%s has as many samples as the data of %s, but other content (checksum %08x, not %08x): resume with the "
+        "data that it was trained on",
+        o->data.data, o->data.labels ? " with " : "", o->data.labels ? o->data.labels : "", t->state,
+        (unsigned)t->data_crc32, (unsigned)t->start.data_crc32);
     return REMAT_OK;
 }
 
-/* A run continues with the mean that it began with. Its states say which, as versions before --loss-mean had parts alone. */
+/* A resumed run keeps its --loss-mean, which states contain. States of versions before --loss-mean imply `parts`. */
 static remat_status keep_mean(rm_trainer *t, const rm_model_spec *spec) {
     rm_options *o = t->options;
     int64_t parts = t->ranks.size * rm_setup_micro_steps(o) * rm_setup_windows(o);
@@ -72,7 +72,7 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     remat_status status = rm_loader_create(t->dataset, &order, &t->loader);
     bool by_preset = o->preset && !rm_options_given(o, "batch");
     if (status == REMAT_INVALID && by_preset)
-        return rm_fail_in(status, "--preset=%s makes --batch=%lld", o->preset, (long long)o->order.batch);
+        return rm_fail_in(status, "--preset=%s sets --batch=%lld", o->preset, (long long)o->order.batch);
     TRY(status);
     return rm_loader_seek(&t->loader, t->start.epoch, t->start.consumed);
 }
@@ -96,7 +96,8 @@ static remat_status fill_session(rm_trainer *t, const rm_model_spec *spec) {
     return t->options->init ? import(t, spec) : REMAT_OK;
 }
 
-/* Until there is a session there is nothing to finish or to save: planning can be interrupted at once. */
+/* Catches signals only from here on: before, there is nothing to finish or save, and planning may be interrupted at
+ * once. */
 static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
     TRY(rm_trainer_create_session(t, spec));
     rm_interrupt_catch();
@@ -104,7 +105,7 @@ static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
     return rm_ranks_broadcast(&t->ranks, t->session);
 }
 
-/* How many updates there are, and with which learning rates. */
+/* Sets the number of updates and their learning rates. */
 static remat_status set_updates(rm_trainer *t) {
     const rm_options *o = t->options;
     const rm_loader *l = &t->loader;
@@ -114,21 +115,21 @@ static remat_status set_updates(rm_trainer *t) {
     return rm_lr_schedule_make(o, &(rm_lr_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
 }
 
-/* What each rank does for itself, before anything that all do together. */
+/* Each rank's own steps, before the collective ones. */
 static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     rm_options *o = t->options;
     bool speaks = t->ranks.rank == 0;
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
-    if (!*t->state) TRY(rm_setup_init(o)); /* else what the run began with has become the state */
+    if (!*t->state) TRY(rm_setup_init(o)); /* a state has weights of its own */
     TRY(rm_device_choose(o, speaks));
-    TRY(rm_options_check(o, RM_TRAIN)); /* with what the state says */
+    TRY(rm_options_check(o, RM_TRAIN)); /* including the state's flags */
     TRY(rm_preset_share_batch(o));
     TRY(rm_setup_world(o));
     REQUIRE(!(o->dump_grads && o->ddp.shard_optimizer && t->ranks.size > 1), INVALID,
-            "--dump-grads writes all gradients, and with --zero=1 no rank has them all: leave one of the two out");
+            "--dump-grads cannot be combined with --zero=1, because no rank has all gradients: remove one of the two");
     REQUIRE(t->ranks.size == 1 || strcmp(o->session.device, "null"), INVALID,
-            "--device=null computes nothing that %d ranks could add up: `remat plan --world-size=%d` plans for them",
+            "--device=null does not compute gradients for %d ranks: use --device=cpu, or `remat plan --world-size=%d`",
             t->ranks.size, t->ranks.size);
     if (speaks) TRY(rm_dump_try(o->dump_grads));
     if (speaks) rm_setup_warn_of_calibration(o);
@@ -136,12 +137,12 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     return set_updates(t);
 }
 
-/* What is not in the flags, and must be the same on all ranks. */
+/* Compares what must be the same on all ranks and is not in the flags. */
 static remat_status connect_ranks(rm_trainer *t) {
     char facts[320];
     const rm_data_shape *shape = &t->dataset->shape;
     snprintf(facts, sizeof facts,
-             "samples in the data: %lld\nchecksum of what is in the data: %08x\ntimesteps of a sample: %lld\nfeatures "
+             "samples in the data: %lld\nchecksum of the data: %08x\ntimesteps of a sample: %lld\nfeatures "
              "of a timestep: %lld\nclasses: %lld\n"
              "step of the training state: %lld\n",
              (long long)t->dataset->count, (unsigned)t->data_crc32, (long long)shape->timesteps,
@@ -149,7 +150,7 @@ static remat_status connect_ranks(rm_trainer *t) {
     return rm_ranks_connect(&t->ranks, t->options, facts);
 }
 
-/* Whoever was killed after a state was saved may not have come to its link. */
+/* A run that was killed right after it saved a state may not have updated the link. */
 static remat_status prepare_best(rm_trainer *t) {
     char aside[RM_PATH_BYTES];
     const char *save = t->options->save;
@@ -179,19 +180,20 @@ static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, u
     return t->eval_dataset && t->ranks.ddp ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
 }
 
-/* First of all sessions, as what it takes is not the training session's. Each rank evaluates its share of the same samples. */
+/* Comes before the training session, whose budget depends on the evaluator's size. Each rank evaluates its share of the
+ * samples. */
 static remat_status open_evaluator(rm_trainer *t, const rm_model_spec *spec) {
     char facts[160];
     uint32_t crc32 = 0;
     TRY(rm_ranks_agree(&t->ranks, create_evaluator(t, spec, &crc32)));
     t->evaluator.ranks = rm_ranks_table(&t->ranks);
     if (!t->eval_dataset) return REMAT_OK;
-    snprintf(facts, sizeof facts, "samples to evaluate on: %lld\nchecksum of what is in them: %08x\n",
+    snprintf(facts, sizeof facts, "samples for evaluation: %lld\nchecksum of their data: %08x\n",
              (long long)t->eval_dataset->count, (unsigned)crc32);
     return rm_ranks_compare(&t->ranks, "the evaluation", facts);
 }
 
-/* Rank 0 writes FILE; or every rank writes FILE.rankN. */
+/* Rank 0 writes FILE, or every rank writes FILE.rankN. */
 static remat_status open_metrics(rm_trainer *t) {
     const rm_options *o = t->options;
     char *path = t->metrics_path;
@@ -203,13 +205,13 @@ static remat_status open_metrics(rm_trainer *t) {
     return rm_tensorboard_open(t->ranks.rank == 0 ? o->tensorboard : NULL, &t->run, &t->tensorboard);
 }
 
-/* A new run's name is drawn; one that is resumed has its own, which older states do not know. */
+/* A new run gets a random name. A resumed run keeps its name, unless its state is too old to have one. */
 static remat_status name_run(rm_trainer *t) {
     uint64_t number = 0;
     char *name = t->start.run;
     remat_status status = REMAT_OK;
     if (!*name && getrandom(&number, sizeof number, 0) != sizeof number)
-        status = rm_fail(REMAT_IO, "the system has no random numbers: %s", strerror(errno));
+        status = rm_fail(REMAT_IO, "cannot get random numbers from the system: %s", strerror(errno));
     if (!*name) snprintf(name, sizeof t->start.run, "%016llx", (unsigned long long)number);
     TRY(rm_ranks_agree(&t->ranks, status));
     return rm_ranks_tell(&t->ranks, name, sizeof t->start.run);

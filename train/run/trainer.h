@@ -1,8 +1,8 @@
-/* trainer.h: all that a run of `remat train` consists of, and its setting up. The loop over it is command_train.c's.
+/* trainer.h: sets up a run of `remat train` and owns its parts. The training loop is in command_train.c.
  *
- *   trainer.c            data, order, ranks, training state, metrics: opened in an order that all ranks follow
- *   trainer_session.c    the session: rank 0's plan on every rank
- *   trainer_introduce.c  what a run says of itself before its first step */
+ *   trainer.c            opens data, order, ranks, training state and metrics, in the same order on all ranks
+ *   trainer_session.c    creates the session, with rank 0's plan on every rank
+ *   trainer_introduce.c  prints the lines before the first step */
 #ifndef RM_TRAINER_H
 #define RM_TRAINER_H
 
@@ -19,10 +19,10 @@ typedef struct {
     rm_options *options;
     rm_ranks ranks;
     rm_dataset *dataset, *eval_dataset;
-    uint32_t data_crc32; /* of the first; 0: generated */
+    uint32_t data_crc32; /* of `dataset`; 0: generated */
     rm_model model;
     remat_session *session;
-    remat_plan_summary plan; /* the session's; strategy and times as rank 0 chose by them */
+    remat_plan_summary plan; /* the session's, with rank 0's strategy and times */
     rm_loader loader;
     rm_evaluator evaluator;
     rm_ema ema;
@@ -31,35 +31,34 @@ typedef struct {
     rm_metrics_run run;
     rm_tensorboard tensorboard;
     rm_progress progress;
-    char state[RM_PATH_BYTES]; /* resumed from; "" */
-    rm_state_point start;      /* where this run began */
-    char new_head[32];         /* parameters so called were drawn, in spite of --init; "" */
+    char state[RM_PATH_BYTES]; /* the state that is resumed; "": none */
+    rm_state_point start;      /* position at which this run starts */
+    char new_head[32];         /* prefix of the parameters that --init-head=new initialises; "": none */
     int64_t step, last_step;
-    int stop;                              /* the signal that all ranks stop at, or 0 */
-    bool saved;                            /* a training state, by this run */
-    bool save_now;                         /* SIGUSR1 has come to one of them */
-    int64_t epoch, consumed;               /* where the next step begins, as the loader has them */
-    bool intact;                           /* all that is saved is as it was after `step` */
-    bool evaluation_due;                   /* a signal has come before the one after this step */
-    bool is_best;                          /* the evaluation after this step, by --keep-best */
+    int stop;                              /* the signal for which all ranks stop, or 0 */
+    bool saved;                            /* this run has saved a training state */
+    bool save_now;                         /* a rank has received SIGUSR1 */
+    int64_t epoch, consumed;               /* start of the next step, as in rm_loader */
+    bool intact;                           /* the state in memory is that after `step`, and may be saved */
+    bool evaluation_due;                   /* a signal came before the evaluation that is due after this step */
+    bool is_best;                          /* the evaluation after this step is the best (--keep-best) */
     char metrics_path[RM_PATH_BYTES + 32]; /* this rank's */
     rm_learning_rate rate;
-    rm_watch watch; /* of the evaluations up to now */
+    rm_watch watch; /* of the evaluations so far */
     double lr, loss, started_s;
-    float *logits; /* of a batch, (B,K); NULL: the task has no accuracy */
-    double
-        counted[2]; /* of the update's samples so far, those that are right and those that count; then of all ranks' */
+    float *logits;     /* of a batch, (B,K); NULL: the task has no accuracy */
+    double counted[2]; /* correct and counted answers of the update so far; finally of all ranks */
     uint64_t arena_peak_bytes;
 } rm_trainer;
 
-/* Opens everything; on many ranks collective. From the moment that there is a session, signals are caught (interrupt.h).
- * Close in any case. The trainer must not move. */
+/* Opens everything; collective. Signals are caught once there is a session (interrupt.h). Close even after an error. The trainer
+ * must not move in memory. */
 remat_status rm_trainer_open(rm_options *options, rm_trainer *out);
 void rm_trainer_close(rm_trainer *trainer);
 
-/* The model, and the session with its plan, within what data and evaluator leave of the budget. */
+/* Builds the model and creates the session, with the part of the budget that data and evaluator leave. */
 remat_status rm_trainer_create_session(rm_trainer *trainer, const rm_model_spec *spec);
 
-void rm_trainer_introduce(rm_trainer *trainer); /* to trainer->progress */
+void rm_trainer_introduce(rm_trainer *trainer); /* prints to trainer->progress */
 
 #endif

@@ -1,4 +1,5 @@
-/* trainer_introduce.c: the lines before the first step: model, data, batch, plan, ranks, learning rate, budget. See trainer.h. */
+/* trainer_introduce.c: the lines before the first step: model, data, batch, plan, ranks, learning rate, budget. See
+ * trainer.h. */
 #include "train/run/trainer.h"
 
 #include "train/run/budget.h"
@@ -62,7 +63,7 @@ static const char *stages_text(const rm_trainer *t, char text[64]) {
     return text;
 }
 
-/* Elements: not those that only fill arrays up to where the next begins. */
+/* Counts elements without the padding between arrays. */
 static double count_parameters(const remat_session *session) {
     double all = 0;
     for (int64_t i = 0; i < remat_count(session, REMAT_PARAM); i++) {
@@ -80,7 +81,7 @@ static void introduce_ranks(rm_trainer *t) {
     const remat_plan_summary *plan = &t->plan;
     if (o->ddp.shard_optimizer && t->ranks.size == 1)
         rm_progress_say(&t->progress,
-                        "note: --zero=1 shares the optimizer's state among ranks; one rank saves nothing");
+                        "note: --zero=1 divides the optimizer's state among ranks and has no effect with one rank");
     if (t->ranks.size == 1) return;
     rm_progress_say(&t->progress, "each rank: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
                     rm_bytes_text(plan->gradients_bytes, a), (long long)plan->n_buckets,
@@ -90,16 +91,16 @@ static void introduce_ranks(rm_trainer *t) {
                     plan->threads == 1 ? "" : "s");
 }
 
-/* What of time is cut, and what goes on. */
+/* Describes truncation and stateful rows. */
 static void introduce_states(rm_trainer *t) {
     const rm_options *o = t->options;
     int64_t windows = rm_setup_windows(o), rows = t->loader.config.batch * t->loader.config.size;
     if (windows > 1)
-        rm_progress_say(&t->progress, "truncated: gradients %s %lld timesteps, in %lld windows a sample",
+        rm_progress_say(&t->progress, "truncated: gradients %s %lld timesteps, in %lld windows per sample",
                         o->tbptt.step < o->tbptt.length ? "reach back" : "end every", (long long)o->tbptt.length,
                         (long long)windows);
     if (o->order.stateful)
-        rm_progress_say(&t->progress, "stateful: %lld row%s of %lld samples each, whose states go on within an epoch",
+        rm_progress_say(&t->progress, "stateful: %lld row%s of %lld samples each; states continue within an epoch",
                         (long long)rows, rows == 1 ? "" : "s", (long long)(t->dataset->count / rows));
 }
 
@@ -112,7 +113,7 @@ void rm_trainer_introduce(rm_trainer *t) {
                     (long long)t->dataset->count, sample_text(&t->dataset->shape, sample, sizeof sample),
                     batch_text(t, batch, sizeof batch));
     if (*t->new_head)
-        rm_progress_say(&t->progress, "--init=%s: all but %s*, which is drawn anew", o->init, t->new_head);
+        rm_progress_say(&t->progress, "--init=%s: all but %s*, which is initialised randomly", o->init, t->new_head);
     rm_progress_say(&t->progress,
                     "plan: %s, %lld segment%s, %s; arena %s, of which activations %s; device "
                     "%s%s%s, %d thread%s",
@@ -124,9 +125,9 @@ void rm_trainer_introduce(rm_trainer *t) {
     introduce_states(t);
     if (*rm_lr_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
     if (plan.segments_requested > plan.segments)
-        rm_progress_say(&t->progress, "note: %lld segments were asked for; there are %s%s",
+        rm_progress_say(&t->progress, "note: %lld segments were requested, but there are %s%s",
                         (long long)plan.segments_requested, stages_text(t, stages),
-                        t->dataset->shape.channels ? "" : " (--tile makes them smaller)");
+                        t->dataset->shape.channels ? "" : " (give a smaller --tile for more)");
     if (plan.memory_budget)
         rm_progress_say(&t->progress, "budget: %s of %s for the session, %s for data%s",
                         rm_bytes_text(plan.budgeted_bytes, a), rm_bytes_text(plan.memory_budget, b),
@@ -137,7 +138,8 @@ void rm_trainer_introduce(rm_trainer *t) {
                         (long long)t->start.step, (long long)t->start.epoch,
                         (long long)(t->start.consumed / t->loader.global), (long long)t->loader.per_epoch);
     if (*t->state && strcmp(t->start.precision, plan.precision))
-        rm_progress_say(&t->progress, "note: products are made in %s from here on, and were made in %s before",
+        rm_progress_say(&t->progress, "note: products are computed in %s from now on; they were computed in %s before",
                         plan.precision, t->start.precision);
-    if (*t->state && !o->save) rm_progress_say(&t->progress, "note: nothing will be saved; give --save=DIR to save");
+    if (*t->state && !o->save)
+        rm_progress_say(&t->progress, "note: no training states will be saved; give --save=DIR to save them");
 }

@@ -1,5 +1,5 @@
-/* trainer_session.c: the session of a run. Alone it is planned and created in one go; among ranks rank 0 plans, all create what
- * it planned, and compare. See trainer.h. */
+/* trainer_session.c: creates the session of a run. With several ranks, rank 0 plans, all ranks create sessions with its
+ * plan, and compare them. See trainer.h. */
 #include "engine/abi.h"
 #include "train/run/trainer.h"
 
@@ -10,12 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static uint64_t bytes_beside(const rm_trainer *t) { return rm_evaluator_bytes(&t->evaluator) + rm_ema_bytes(&t->ema); }
+static uint64_t evaluation_bytes(const rm_trainer *t) {
+    return rm_evaluator_bytes(&t->evaluator) + rm_ema_bytes(&t->ema);
+}
 
-/* Rank 0's plan for all: every rank must run the same, and times that are measured are nowhere the same twice. */
+/* Rank 0 plans for all ranks: all must run the same plan, but measured times, which choose it, differ between ranks. */
 static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_config config, char **steps) {
     remat_session *session;
-    rm_budget_advice about = {"train", bytes_beside(t), *t->state != 0, config.ranks};
+    rm_budget_advice about = {"train", evaluation_bytes(t), *t->state != 0, config.ranks};
     config.plan_only = true;
     remat_status status = rm_setup_session(&t->model, &config, &session);
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
@@ -27,11 +29,12 @@ static remat_status propose(rm_trainer *t, const rm_model_spec *spec, remat_conf
     return REMAT_OK;
 }
 
-/* The bytes are this session's; what the plan was chosen by is known to rank 0. */
+/* Takes bytes from this session, and on rank 0 the times that chose the plan. */
 static void settle_plan(rm_trainer *t) {
     remat_plan_summary chosen = t->plan;
     t->plan = rm_plan_summary_of(t->session);
-    if (!t->plan.batch) t->plan.batch = rm_setup_rows(t->options); /* of images, which the engine sees no rows of */
+    if (!t->plan.batch)
+        t->plan.batch = rm_setup_rows(t->options); /* without timesteps the engine does not know the batch */
     if (t->ranks.rank || t->ranks.size == 1) return;
     t->plan.segments = chosen.segments;
     t->plan.segments_requested = chosen.segments_requested;
@@ -46,7 +49,7 @@ static void settle_plan(rm_trainer *t) {
     t->plan.measured_busy = chosen.measured_busy;
 }
 
-/* What follows from the machine as well as from the flags. */
+/* Compares what depends on the machine as well as on the flags. */
 static remat_status compare_plans(rm_trainer *t) {
     char text[256];
     const remat_plan_summary *p = &t->plan;
@@ -62,7 +65,7 @@ static remat_status create_among_ranks(rm_trainer *t, const rm_model_spec *spec,
     if (!status) status = rm_ranks_share(&t->ranks, proposed, &steps);
     remat_text_free(proposed);
     config.plan_steps = steps;
-    config.calibration = NULL; /* nothing is left to choose */
+    config.calibration = NULL; /* the plan is given */
     if (!status) status = rm_setup_session(&t->model, &config, &t->session);
     rm_free(steps);
     TRY(status);
@@ -72,15 +75,15 @@ static remat_status create_among_ranks(rm_trainer *t, const rm_model_spec *spec,
 
 static remat_status create_alone(rm_trainer *t, const rm_model_spec *spec, const remat_config *config) {
     remat_status status = rm_setup_session(&t->model, config, &t->session);
-    rm_budget_advice about = {"train", bytes_beside(t), *t->state != 0, NULL};
+    rm_budget_advice about = {"train", evaluation_bytes(t), *t->state != 0, NULL};
     if (status == REMAT_INFEASIBLE) return rm_budget_advise(t->options, spec, t->dataset, &about);
     if (!status) settle_plan(t);
     return status;
 }
 
-/* What is left of the budget for the session, and the graph. */
+/* Sets the session's budget and builds the graph. */
 static remat_status describe(rm_trainer *t, const rm_model_spec *spec, remat_config *config) {
-    uint64_t evaluator = bytes_beside(t);
+    uint64_t evaluator = evaluation_bytes(t);
     uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
     rm_budget_advice about = {"train", evaluator, *t->state != 0, config->ranks};
     remat_status status = rm_budget_apply(t->options, held, config);

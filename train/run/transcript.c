@@ -22,7 +22,7 @@ int64_t rm_transcript_length(const int32_t *labels, int64_t most) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Levenshtein's: row[j] is the distance of the first i labels of a from the first j of b. */
+/* Levenshtein's algorithm: row[j] is the distance between the first i labels of a and the first j of b. */
 int64_t rm_edit_distance(const int32_t *a, int64_t n, const int32_t *b, int64_t m, int64_t *row) {
     for (int64_t j = 0; j <= m; j++) row[j] = j;
     for (int64_t i = 1; i <= n; i++) {

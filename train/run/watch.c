@@ -14,7 +14,7 @@ static void look_for_best(rm_watch *w, rm_score_name metric, const rm_eval_event
     if (better) w->by[metric] = (rm_best){event->score[metric], event->step};
 }
 
-/* ReduceLROnPlateau of mode min, or max of a metric that grows, threshold_mode rel and cooldown 0. */
+/* ReduceLROnPlateau with mode=min, or max for a metric that grows, threshold_mode=rel and cooldown=0. */
 static bool look_for_plateau(rm_watch *w, const rm_options *o, double value) {
     double margin = rm_scores[o->metric].grows ? o->threshold : -o->threshold;
     bool better = is_better(o->metric, value, w->plateau_best * (1 + margin));
