@@ -41,6 +41,10 @@ remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("mi
 remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
     return BUILD("causal_conv", x.id, w.id, b.id);
 }
+remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value dt, remat_value a_log, remat_value b,
+                                 remat_value c, remat_value d, remat_value z, remat_value dt_bias) {
+    return BUILD("selective_scan", u.id, dt.id, a_log.id, b.id, c.id, d.id, z.id, dt_bias.id);
+}
 remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
                                  remat_value b_ih, remat_value b_hh, remat_value w_hr) {
     return BUILD("lstm_projected", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id, w_hr.id);

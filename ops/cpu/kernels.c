@@ -21,6 +21,7 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .rebuild = rm_cell_rebuild,
     .backward = rm_cell_backward,
     .minimal = rm_cell_minimal,
+    .selective = &rm_cell_selective,
     .activation = rm_activations,
     .projected = &rm_cell_projected,
     .convolution = &rm_cell_convolution,

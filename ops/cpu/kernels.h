@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "ops/cpu/barrier.h"
+#include "ops/recurrent/selective_scan.h"
 
 typedef enum {
 #define CELL(op, ...) RM_CELL_##op,
@@ -149,6 +150,7 @@ typedef struct {
     rm_cell_kernel *forward, *backward;
     rm_cell_kernel *rebuild;   /* gates and c as saved by forward, from x, y, h_in, c_in; for cells that save them */
     const rm_min_rows *minimal; /* by rm_min_cell */
+    const rm_selective_rows *selective;
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;
     const rm_convolution *convolution;

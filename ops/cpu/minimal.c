@@ -24,15 +24,9 @@ RM_INLINE void activate_candidate(gates *a, rm_vec x) {
     a->slope = where_positive(x, rm_splat(1), below * (rm_splat(1) - below));
 }
 
-/* e^x, x <= 0 */
-RM_INLINE rm_vec exp_below(rm_vec x) {
-    rm_vec scale, p = rm_exp_parts(rm_most(rm_splat(RM_EXP_LEAST), x), &scale);
-    return rm_flush(x, rm_fma(scale, p, scale));
-}
-
 /* sigmoid(x) and sigmoid(-x), both accurate, from one exp. */
 RM_INLINE void activate_gru(gates *a, rm_vec x) {
-    rm_vec e = exp_below((rm_vec)((rm_ivec)x | (rm_ivec)rm_splat(-0.0f))); /* of -|x| */
+    rm_vec e = rm_vec_exp_nonpositive((rm_vec)((rm_ivec)x | (rm_ivec)rm_splat(-0.0f))); /* of -|x| */
     rm_vec large = rm_reciprocal(e + rm_splat(1)), small = e * large;
     a->take = where_positive(x, large, small), a->keep = where_positive(x, small, large);
     a->turn[0] = small * large;
@@ -40,7 +34,7 @@ RM_INLINE void activate_gru(gates *a, rm_vec x) {
 
 RM_INLINE void activate_lstm(gates *a, rm_vec f_gate, rm_vec i_gate) {
     rm_vec m = rm_least(rm_splat(0), rm_least(f_gate, i_gate));
-    rm_vec one = exp_below(m), over_f = exp_below(m - f_gate), over_i = exp_below(m - i_gate);
+    rm_vec one = rm_vec_exp_nonpositive(m), over_f = rm_vec_exp_nonpositive(m - f_gate), over_i = rm_vec_exp_nonpositive(m - i_gate);
     rm_vec f = one + over_i, i = one + over_f, r = rm_reciprocal(f + i);
     a->keep = f * r, a->take = i * r;
     a->turn[0] = -a->keep * over_f * r, a->turn[1] = a->take * over_i * r;

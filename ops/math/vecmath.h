@@ -1,4 +1,4 @@
-/* vecmath.h: exp, sigmoid and tanh on vectors of floats. The vector width is that of the including file's target:
+/* vecmath.h: exp, sigmoid, tanh and softplus on vectors of floats. The vector width is that of the including file's target:
  * 16 floats with AVX-512, 8 with AVX2 and FMA, 4 elsewhere. Written in GCC vector extensions; the few instructions
  * that these lack (fma, min, max, reciprocal) are at the top. Accuracy and speed compared with libmvec and SLEEF:
  * docs/notes/cells.md, measured by bench/vecmath.c.
@@ -164,6 +164,12 @@ RM_INLINE rm_vec rm_vec_exp(rm_vec x) {
     return rm_flush(x, rm_fma(first, p, first) * second);
 }
 
+/* e^x for x <= 0, in fewer instructions. Results below 2^-126 are 0; NaN is passed through. */
+RM_INLINE rm_vec rm_vec_exp_nonpositive(rm_vec x) {
+    rm_vec scale, p = rm_exp_parts(rm_most(rm_splat(RM_EXP_LEAST), x), &scale);
+    return rm_flush(x, rm_fma(scale, p, scale));
+}
+
 /* 1 / (1 + e^-x). 1 from about 17 upwards; results below 2^-126 are 0; NaN is passed through. */
 RM_INLINE rm_vec rm_vec_sigmoid(rm_vec x) {
     rm_vec scale, bounded = rm_least(rm_splat(-RM_EXP_LEAST), rm_most(rm_splat(-30), -x));
@@ -179,6 +185,15 @@ RM_INLINE rm_vec rm_vec_tanh(rm_vec x) {
     rm_vec m = rm_fma(scale, p, scale - rm_splat(1));
     rm_vec t = rm_over_plus_two(-m, m);
     return (rm_vec)((rm_ivec)t | ((rm_ivec)x & sign));
+}
+
+/* log(1 + e^x) = max(x, 0) + log1p(e), e = e^-|x|; log1p(e) = 2 atanh(s), s = e / (2 + e) <= 1/3, by its series up to
+ * s^17. NaN is passed through. */
+RM_INLINE rm_vec rm_vec_softplus(rm_vec x) {
+    rm_vec e = rm_vec_exp_nonpositive((rm_vec)((rm_ivec)x | (rm_ivec)rm_splat(-0.0f))); /* of -|x| */
+    rm_vec s = e * rm_reciprocal(e + rm_splat(2)), square = s * s, series = rm_splat(1 / 17.0f);
+    for (int odd = 15; odd > 0; odd -= 2) series = rm_fma(series, square, rm_splat(1 / (float)odd));
+    return rm_fma(s + s, series, rm_most(rm_splat(0), x));
 }
 
 #endif

@@ -87,11 +87,7 @@ void rm_recurrent_define_gradients(const remat_call *call, const rm_recurrent *r
 
 /* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
 
-/* What an op's descriptor says where the two precisions differ. */
-#ifdef RM_REAL_DOUBLE
-#define RM_FAST(fast, definition) definition
-#else
-#define RM_FAST(fast, definition) fast
+#ifndef RM_REAL_DOUBLE
 uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const remat_desc *x);
 void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call, void *packed);
 /* For tests, on this thread: at this meeting thread 0 sends the others away, as if it had waited too long; 0: only if it has. */

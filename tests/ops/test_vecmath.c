@@ -1,4 +1,4 @@
-/* test_vecmath.c: exp, sigmoid and tanh of ops/math/vecmath.h: errors relative to the C library in double, for a few
+/* test_vecmath.c: exp, sigmoid, tanh and softplus of ops/math/vecmath.h: errors relative to the C library in double, for a few
  * million floats of every magnitude, and results at the ends of the range. bench/vecmath.c tests all 2^32. The bounds
  * are those of docs/notes/cells.md. */
 #include <check.h>
@@ -9,9 +9,11 @@
 #include "ops/math/vecmath.h"
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static rm_vec vector_exp(rm_vec x) { return rm_vec_exp(x); }
 static rm_vec vector_sigmoid(rm_vec x) { return rm_vec_sigmoid(x); }
 static rm_vec vector_tanh(rm_vec x) { return rm_vec_tanh(x); }
+static rm_vec vector_softplus(rm_vec x) { return rm_vec_softplus(x); }
 
 static const struct {
     const char *name;
@@ -20,8 +22,9 @@ static const struct {
     double bound; /* ulp */
 } functions[] = {{"exp", vector_exp, exp, 1.1},
                  {"sigmoid", vector_sigmoid, sigmoid, 2.4},
-                 {"tanh", vector_tanh, tanh, RM_LANES > 4 ? 2.0 : 2.4 /* without fused multiply-adds */}};
-enum { EXP, SIGMOID, TANH, FUNCTIONS };
+                 {"tanh", vector_tanh, tanh, RM_LANES > 4 ? 2.0 : 2.4 /* without fused multiply-adds */},
+                 {"softplus", vector_softplus, softplus, 4}};
+enum { EXP, SIGMOID, TANH, SOFTPLUS, FUNCTIONS };
 
 /* The other lanes hold another value, to detect leaks between lanes. */
 static float apply(int function, float x, int lane) {

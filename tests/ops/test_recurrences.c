@@ -1,0 +1,133 @@
+/* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
+ * all published digits: transformers' Mamba.
+ *
+ * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
+ * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/op.h"
+
+enum { MOST = 512, AXES = 5 };
+
+/* An array of the reference, and which of its axes are those of Remat, from the first to the last. */
+typedef struct {
+    int axes;
+    int64_t dim[AXES];
+    int order[AXES];
+} layout;
+
+static int64_t count_of(const layout *l) {
+    int64_t n = 1;
+    for (int k = 0; k < l->axes; k++) n *= l->dim[k];
+    return n;
+}
+
+static void fill(const layout *l, double s, double a, double *to) {
+    int64_t stride[AXES], at[AXES] = {0}, n = count_of(l);
+    for (int k = l->axes - 1, step = 1; k >= 0; step *= (int)l->dim[k--]) stride[k] = step;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t theirs = 0;
+        for (int k = 0; k < l->axes; k++) theirs += at[l->order[k]] * stride[l->order[k]];
+        to[i] = a * sin(s + 0.7 * (double)theirs);
+        for (int k = l->axes - 1; k >= 0 && ++at[l->order[k]] == l->dim[l->order[k]]; k--) at[l->order[k]] = 0;
+    }
+}
+
+static double norm(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+typedef struct {
+    const char *op;
+    struct {
+        const char *name;
+        layout layout;
+        int rank; /* of the op's input, and its shape */
+        int64_t dim[4];
+        double s, a, gradient; /* its 2-norm */
+    } x[REMAT_MAX_INPUTS];
+    layout y;
+    double loss, y_norm;
+} reference;
+
+#define TIME_LAST                                                                                                      \
+    {                                                                                                                  \
+        2, 0, 1                                                                                                        \
+    }
+#define CHANNELS                                                                                                       \
+    {                                                                                                                  \
+        3, {2, 5, 7}, TIME_LAST                                                                                        \
+    }
+#define STATES                                                                                                         \
+    {                                                                                                                  \
+        3, {2, 4, 7}, TIME_LAST                                                                                        \
+    }
+static const reference references[] = {
+    {"selective_scan",
+     {{"u", CHANNELS, 3, {7, 2, 5}, 1, 0.5, 0.255685758988},
+      {"dt", CHANNELS, 3, {7, 2, 5}, 2, 0.5, 0.025724057534},
+      {"A_log", {2, {5, 4}, {0, 1}}, 2, {5, 4}, 6, 0.5, 0.037193507295},
+      {"B", STATES, 3, {7, 2, 4}, 3, 0.5, 0.043990102764},
+      {"C", STATES, 3, {7, 2, 4}, 4, 0.5, 0.057354622434},
+      {"D", {1, {5}, {0}}, 1, {5}, 7, 0.5, 0.069186311311},
+      {"z", CHANNELS, 3, {7, 2, 5}, 5, 0.5, 0.208741591152},
+      {"dt_bias", {1, {5}, {0}}, 1, {5}, 8, 0.5, 0.023757155186}},
+     CHANNELS,
+     0.057992487580,
+     0.283747486653},
+};
+
+static void ck_digits(const char *op, const char *what, double got, double expected) {
+    ck_assert_msg(fabs(got - expected) <= 1e-12, "%s, %s: %.12f, not %.12f", op, what, got, expected);
+}
+
+START_TEST(recurrences_match_their_references) {
+    const reference *r = &references[_i];
+    const remat_op *op = rm_op_find_f64(r->op);
+    static double x[REMAT_MAX_INPUTS][MOST], dx[REMAT_MAX_INPUTS][MOST], y[MOST], dy[MOST];
+    static double state[REMAT_MAX_STATES][MOST], aux[16 * MOST], scratch[16 * MOST];
+    remat_call call = {.t_total = r->x[0].dim[0], .threads = 1, .training = true, .aux = aux, .scratch = scratch};
+    remat_desc in[REMAT_MAX_INPUTS], states[REMAT_MAX_STATES];
+    memset(dx, 0, sizeof dx);
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        in[i] = call.x[i].desc = (remat_desc){.rank = -1};
+        if (!r->x[i].name) continue;
+        fill(&r->x[i].layout, r->x[i].s, r->x[i].a, x[i]);
+        in[i] = rm_desc_make(REMAT_F64, r->x[i].rank, r->x[i].dim);
+        call.x[i] = (remat_tensor){in[i], x[i]}, call.dx[i] = (remat_tensor){in[i], dx[i]};
+    }
+    ck_assert_msg(!op->infer(in, NULL, &call.y.desc, states), "%s", remat_last_error());
+    fill(&r->y, 9, 0.5, dy);
+    call.y.data = y, call.dy = (remat_tensor){call.y.desc, dy};
+    for (int k = 0; k < op->n_state; k++) {
+        call.state_in[k].desc = states[k];
+        call.state_out[k] = (remat_tensor){states[k], state[k]};
+    }
+    op->on[REMAT_ON_CPU].forward(&call);
+    op->on[REMAT_ON_CPU].backward(&call);
+    double loss = 0;
+    int64_t n = count_of(&r->y);
+    for (int64_t i = 0; i < n; i++) loss += y[i] * dy[i];
+    ck_digits(r->op, "the loss", loss, r->loss);
+    ck_digits(r->op, "y", norm(y, n), r->y_norm);
+    for (int i = 0; r->x[i].name; i++)
+        ck_digits(r->op, r->x[i].name, norm(dx[i], count_of(&r->x[i].layout)), r->x[i].gradient);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("recurrences");
+    TCase *tests = tcase_create("recurrences");
+    tcase_add_loop_test(tests, recurrences_match_their_references, 0, sizeof references / sizeof *references);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
