@@ -119,13 +119,15 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
 
 /* A deviation and a bound are lengths; and a parameter that starts as NaN never becomes anything else. */
 static remat_status check_init(const char *name, remat_init init) {
-    static const char *const what[] = {"zero", "constant", "deviation", "bound"};
-    REQUIRE((unsigned)init.kind <= REMAT_INIT_UNIFORM, INVALID, "parameter %s: there is no way to start number %d",
+    static const char *const what[] = {"zero", "constant", "deviation", "bound", "count", "step"};
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_TIME_STEP, INVALID, "parameter %s: there is no way to start number %d",
             name, (int)init.kind);
     bool length = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
     REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !length), INVALID,
             "parameter %s: the %s that it starts from is %g; use a finite number%s", name, what[init.kind], init.scale,
             length ? " of at least 0" : "");
+    REQUIRE(init.kind != REMAT_INIT_TIME_STEP || init.scale > 0, INVALID,
+            "parameter %s: the step that it starts from is %g; use a number above 0", name, init.scale);
     return REMAT_OK;
 }
 

@@ -64,11 +64,18 @@ typedef enum { REMAT_STATIC, REMAT_SEQUENCE } remat_axis;
 
 /* Initial values of a parameter, drawn from (seed, name, element): the same on any machine, with any compiler, and in
  * any order of creation. */
-typedef enum { REMAT_INIT_ZERO, REMAT_INIT_CONSTANT, REMAT_INIT_NORMAL, REMAT_INIT_UNIFORM } remat_init_kind;
+typedef enum {
+    REMAT_INIT_ZERO,
+    REMAT_INIT_CONSTANT,
+    REMAT_INIT_NORMAL,
+    REMAT_INIT_UNIFORM,
+    REMAT_INIT_LOG_COUNT, /* log(1), log(2), .. along the last axis: Mamba's A_log */
+    REMAT_INIT_TIME_STEP, /* softplus of it is log-uniform in [scale/100, scale]: Mamba's dt_proj.bias, scale 0.1 */
+} remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: bound of [-scale, scale]. Finite; the
-                     last two are at least 0 */
+    double scale; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: bound of [-scale, scale]; TIME_STEP: the
+                     largest step. Finite; the last three are at least 0, and a step is above 0 */
 } remat_init;
 remat_init remat_init_of(remat_init_kind kind, double scale);
 remat_init remat_init_zero(void);

@@ -321,9 +321,16 @@ static double normal(uint32_t first, uint32_t second) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
+/* The inverse of softplus at a step that is log-uniform in [most/100, most]. */
+static double time_step(double most, uint32_t random) {
+    double step = most * pow(100, rm_uniform(random) - 1);
+    return step + log(-expm1(-step));
+}
+
 /* Draws elements first to first + n - 1. */
 static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
+    int64_t last_axis = value->desc.rank ? value->desc.dim[value->desc.rank - 1] : 1;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = first + i;
         rm_philox r = rm_random4(key, (uint64_t)DRAW_STEP << 32, 0, (uint32_t)(at >> 32), (uint32_t)at);
@@ -339,6 +346,12 @@ static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, 
             break;
         case REMAT_INIT_UNIFORM:
             out[i] = (float)(scale * (2.0 * rm_uniform(r.word[0]) - 1.0));
+            break;
+        case REMAT_INIT_LOG_COUNT:
+            out[i] = (float)log((double)(at % last_axis + 1));
+            break;
+        case REMAT_INIT_TIME_STEP:
+            out[i] = (float)time_step(scale, r.word[0]);
             break;
         }
     }

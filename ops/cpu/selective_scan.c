@@ -100,7 +100,9 @@ static void advance_all(const lane_block *k, int64_t t0, int64_t count, const fl
     for (; s < k->job->states; s++) advance(k, 1, s, t0, count, a, h, rows, NULL);
 }
 
-static int64_t chunk_at(const rm_selective_job *job, int64_t t0) { return job->tau - t0 < CHUNK ? job->tau - t0 : CHUNK; }
+static int64_t chunk_at(const rm_selective_job *job, int64_t t0) {
+    return job->tau - t0 < CHUNK ? job->tau - t0 : CHUNK;
+}
 
 static void forward_block(const lane_block *k, float *a, float *h) {
     const rm_selective_job *job = k->job;

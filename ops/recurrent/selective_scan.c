@@ -229,11 +229,12 @@ static void run(rm_selective_kernel *kernel, const rm_selective_job *job, int th
     int64_t spans = rm_selective_spans(job->channels), units = job->batch * spans;
     int64_t workers = workers_at_most(job->batch, job->channels);
     if (workers > threads) workers = threads;
-    RM_PARALLEL_EVEN(threads, job->tau * job->batch * job->channels * job->states > RM_PARALLEL_MIN_HEAVY,
-                     for (int64_t w = 0; w < workers; w++) {
-                         for (int64_t i = units * w / workers; i < units * (w + 1) / workers; i++)
-                             kernel(job, i / spans, i % spans, room + w * room_each);
-                     });
+    RM_PARALLEL_EVEN(
+        threads, job->tau * job->batch * job->channels * job->states > RM_PARALLEL_MIN_HEAVY,
+        for (int64_t w = 0; w < workers; w++) {
+            for (int64_t i = units * w / workers; i < units * (w + 1) / workers; i++)
+                kernel(job, i / spans, i % spans, room + w * room_each);
+        });
 }
 
 static void forward(const remat_call *call) {
@@ -287,7 +288,9 @@ static const remat_sample samples[] = {
     {.name = "nothing optional",
      .sequence = true,
      .x = {TILE(4, 3, 5, 4), STATES(4, 3, 4), RM_ABSENT, RM_ABSENT, RM_ABSENT, RM_ABSENT}},
-    {.name = "several chunks", .sequence = true, .x = {TILE(70, 1, 3, 2), STATES(70, 1, 2), OPTIONS(70, 1, 3), RM_ABSENT}},
+    {.name = "several chunks",
+     .sequence = true,
+     .x = {TILE(70, 1, 3, 2), STATES(70, 1, 2), OPTIONS(70, 1, 3), RM_ABSENT}},
     {.name = "spans and threads",
      .sequence = true,
      .x = {TILE(4, 2, 150, 16), STATES(4, 2, 16), OPTIONS(4, 2, 150), RM_ABSENT}},
@@ -296,7 +299,8 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(selective_scan) = {
     .struct_bytes = sizeof(remat_op),
     .name = "selective_scan",
-    .doc = "Mamba's scan: y (T,B,E) of u, dt, A_log (E,N), B and C (T,B,N), D (E), z, dt_bias (E); h (B,E,N) is carried",
+    .doc =
+        "Mamba's scan: y (T,B,E) of u, dt, A_log (E,N), B and C (T,B,N), D (E), z, dt_bias (E); h (B,E,N) is carried",
     .n_in = INPUTS,
     .n_state = 1,
     .optional = 1u << D | 1u << Z | 1u << DT_BIAS | 1u << RESET,

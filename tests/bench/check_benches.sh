@@ -96,6 +96,7 @@ program conv.c '' 1 6
 program depth.c '' 4 1
 program gemm.c OpenBLAS 0.001
 program minimal.c '' mingru 2 3 8 16
+program recurrences.c '' mamba 2 8 16 2 1
 program onednn_lstm.c oneDNN 2 16 8
 program place.c '' 1 10
 program planner.c '' 1 125
@@ -154,6 +155,7 @@ smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/4000, 
     's/320, 3200/64, 96/g'
 script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k
 smaller minimal.py 's/64, 10, 100, 1000, 5$/2, 4, 8, 16, 2/'
+script recurrences.py torch,transformers,mambapy --timesteps=16 --rounds=1 --threads=1
 script minimal.py '' --million --timesteps=2000 --rounds=1 --threads=1
 script minimal.py torch,minGRU_pytorch --rounds=1 --threads=1
 smaller networks.py 's/16, 128, 100, 64$/2, 32, 10, 8/' 's/6, 384, 6, 1024, 4$/1, 32, 2, 64, 2/' 's/4, 32, 256, 2, 2/2, 8, 32, 2, 2/'

@@ -14,7 +14,7 @@ endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
 of the array: the basis of the tolerances in tests/engine/test_golden.c. Models of other libraries, mingru, minlstm,
-gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
+mamba, gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
 import struct
@@ -23,7 +23,8 @@ import sys
 import torch
 from minGRU_pytorch.minLM import minLM
 from torch import nn
-from transformers import GPT2Config, GPT2Model
+from transformers import GPT2Config, GPT2Model, MambaConfig, MambaForCausalLM
+from transformers.models.mamba.modeling_mamba import MambaRMSNorm
 
 STEPS, T, B, V, E, H, L = 10, 7, 3, 11, 4, 5, 2
 PROJECTION = 3
@@ -112,6 +113,48 @@ class Gpt2Untied(Gpt2):
     def forward(self, tokens, targets):
         logits = self.lm_head(GPT2Model.forward(self, tokens.t()).last_hidden_state)
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
+
+
+class Mamba(MambaForCausalLM):
+    """Hugging Face's Mamba, with its tied head; (T,B) as in Remat. Its casts to float would round a run in double."""
+
+    def __init__(self):
+        super().__init__(MambaConfig(vocab_size=V, hidden_size=6, num_hidden_layers=L, residual_in_fp32=False))
+        for module in self.modules():
+            if isinstance(module, MambaRMSNorm):
+                module.forward = lambda x, m=module: nn.functional.rms_norm(x, x.shape[-1:], m.weight, m.variance_epsilon)
+
+    def forward(self, tokens, targets):
+        to_float, torch.Tensor.float = torch.Tensor.float, lambda self: self
+        try:
+            logits = super().forward(tokens.t(), use_cache=False).logits
+        finally:
+            torch.Tensor.float = to_float
+        return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
+
+    batches = staticmethod(ByteModel.batches)
+
+
+def whole_mamba():
+    """Hugging Face's tiny Mamba of two layers. Most parameters are a formula, which the test repeats; the file holds the
+    others, the loss and the norm of the gradient of one text."""
+    torch.manual_seed(0)
+    model = MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2))
+    arrays = {}
+    with torch.no_grad():
+        for i, (name, p) in enumerate(sorted(model.named_parameters())):
+            if any(word in name for word in ("norm", "A_log", "dt")) or name.endswith(".D"):
+                if "dt" in name:
+                    arrays["parameter/" + name] = p.detach().clone()
+            else:
+                p.copy_(0.2 * torch.sin(i + 0.7 * torch.arange(p.numel(), dtype=torch.float64)).reshape(p.shape))
+    ids = (7 * torch.arange(9) % 64)[None]
+    loss = model(ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    arrays["loss"] = loss.detach().double().reshape(1)
+    arrays["norm"] = sum(p.grad.double().square().sum() for p in model.parameters()).sqrt().reshape(1)
+    print("whole mamba: loss", arrays["loss"].item(), "norm", arrays["norm"].item())
+    return arrays
 
 
 class Planes(nn.Module):
@@ -273,8 +316,10 @@ class Packed(nn.Module):
 
 
 def state(model):
-    """Parameters and buffers by name, without num_batches_tracked, which Remat lacks."""
-    return {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    """Parameters and buffers by name, tied ones once, without num_batches_tracked, which Remat lacks."""
+    once = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+    return {name: value for name, value in model.state_dict().items()
+            if name in once and not name.endswith("num_batches_tracked")}
 
 
 def train(model, batches, optimizer_name):
@@ -327,7 +372,7 @@ def run(build, start, batches, dtype):
     out["loss"] = loss.detach().reshape(1)
     for name, parameter in model.named_parameters():
         out["gradient/" + name] = parameter.grad
-    for optimizer in () if isinstance(model, (minLM, Gpt2, Tied, BothDirections)) else OPTIMIZERS:
+    for optimizer in () if isinstance(model, (minLM, Gpt2, Mamba, Tied, BothDirections)) else OPTIMIZERS:
         model = fresh()
         losses, norms = train(model, real, optimizer)
         out[optimizer + "/losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -377,7 +422,7 @@ def main():
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
                 "images": Images, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
-                "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied}
+                "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied, "mamba": Mamba}
     for index, (name, build) in enumerate(networks.items()):
         if sys.argv[1:] and name not in sys.argv:
             continue
@@ -393,6 +438,7 @@ def main():
         arrays.update(exact)
         write(os.path.join(here, name + ".golden"), arrays)
         report(name, exact, single)
+    write(os.path.join(here, "mamba_whole.golden"), whole_mamba())
 
 
 if __name__ == "__main__":

@@ -56,17 +56,11 @@ typedef struct {
 } reference;
 
 #define TIME_LAST                                                                                                      \
-    {                                                                                                                  \
-        2, 0, 1                                                                                                        \
-    }
+    { 2, 0, 1 }
 #define CHANNELS                                                                                                       \
-    {                                                                                                                  \
-        3, {2, 5, 7}, TIME_LAST                                                                                        \
-    }
+    { 3, {2, 5, 7}, TIME_LAST }
 #define STATES                                                                                                         \
-    {                                                                                                                  \
-        3, {2, 4, 7}, TIME_LAST                                                                                        \
-    }
+    { 3, {2, 4, 7}, TIME_LAST }
 static const reference references[] = {
     {"selective_scan",
      {{"u", CHANNELS, 3, {7, 2, 5}, 1, 0.5, 0.255685758988},

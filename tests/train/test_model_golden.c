@@ -1,4 +1,4 @@
-/* test_model_golden.c: the models mingru, minlstm and gpt2, an lstm with tied embeddings, and a bidirectional lstm
+/* test_model_golden.c: the models mingru, minlstm, mamba and gpt2, an lstm with tied embeddings, and a bidirectional lstm
  * with projections. Loss and gradients match minGRU-pytorch's, Hugging Face's and PyTorch's under several plans
  * (tests/golden); no timestep's result depends on later ones.
  *
@@ -14,10 +14,10 @@
 
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
-static const char *const cells[] = {"mingru",     "minlstm", "gpt2", "lstm_tied", "lstm_projected_both",
+static const char *const cells[] = {"mingru",     "minlstm", "gpt2", "mamba", "lstm_tied", "lstm_projected_both",
                                     "gpt2_untied"}; /* names of the files */
-enum { CELLS = 6, GPT2 = 2, TIED, PROJECTED, UNTIED };
-static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2,    2 + 2 * 12 + 2,
+enum { CELLS = 7, GPT2 = 2, TIED = 4, PROJECTED, UNTIED };
+static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2,    2 + 2 * 12 + 2, 1 + 2 * 10 + 1,
                                   1 + 2 * 4 + 1,  1 + 2 * 2 * 5 + 2, 2 + 2 * 12 + 3};
 
 typedef struct {
@@ -113,6 +113,60 @@ START_TEST(results_do_not_depend_on_later_timesteps) {
 }
 END_TEST
 
+/* Parameter i of the names in alphabetical order is 0.2 sin(i + 0.7 n), but for gains, A_log, D and those of dt_proj,
+ * which the file holds (tests/golden/make.py). */
+static void fill_whole(remat_session *s, const golden *file) {
+    static float data[1 << 13];
+    int64_t count = remat_count(s, REMAT_PARAM);
+    for (int64_t i = 0; i < count; i++) {
+        remat_array own, other;
+        int before = 0;
+        ck_ok(remat_array_info(s, REMAT_PARAM, i, &own));
+        if (strstr(own.name, "dt_proj")) {
+            ck_ok(remat_write(s, REMAT_PARAM, i, golden_find(file, "parameter", own.name)->data, own.bytes));
+            continue;
+        }
+        if (strstr(own.name, "norm") || strstr(own.name, "A_log") || strstr(own.name, ".D")) continue;
+        for (int64_t j = 0; j < count; j++) {
+            ck_ok(remat_array_info(s, REMAT_PARAM, j, &other));
+            before += strcmp(other.name, own.name) < 0;
+        }
+        ck_assert_uint_le(own.bytes, sizeof data);
+        for (int64_t n = 0; n < own.count; n++) data[n] = (float)(0.2 * sin((double)before + 0.7 * (double)n));
+        ck_ok(remat_write(s, REMAT_PARAM, i, data, own.bytes));
+    }
+}
+
+/* The loss and the norm of the gradient of a tiny model of Hugging Face, in float on both sides. */
+START_TEST(whole_mamba_matches_transformers) {
+    enum { STEPS = 8, SYMBOLS = 64 };
+    golden *file = golden_open("mamba_whole");
+    rm_model_spec spec = {.name = "mamba", .layers = 2, .hidden = 32, .embed = 32};
+    spec.data = (rm_data_shape){.timesteps = STEPS, .vocabulary = SYMBOLS, .classes = SYMBOLS, .every_step = true};
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    rm_model model;
+    remat_step_result r;
+    int32_t id[STEPS + 1];
+    for (int t = 0; t <= STEPS; t++) id[t] = 7 * t % SYMBOLS;
+    ck_ok(rm_model_build(&spec, 1, true, &model));
+    config.optimizer = "sgd";
+    ck_ok(remat_session_create(model.graph, model.loss, &config, &s));
+    fill_whole(s, file);
+    for (int i = 0; i < 2; i++) ck_ok(remat_write(s, REMAT_INPUT, i, id + i, STEPS * sizeof *id));
+    ck_ok(remat_gradients(s, &r));
+    ck_ok(remat_update(s, 0, &r));
+    double loss, norm;
+    memcpy(&loss, golden_find(file, "loss", NULL)->data, sizeof loss);
+    memcpy(&norm, golden_find(file, "norm", NULL)->data, sizeof norm);
+    ck_assert_msg(fabs(r.loss - loss) <= 2e-6 * loss, "the loss is %.8f, not %.8f", r.loss, loss);
+    ck_assert_msg(fabs(r.grad_norm - norm) <= 2e-6 * norm, "the norm is %.8f, not %.8f", r.grad_norm, norm);
+    remat_session_free(s);
+    rm_model_free(&model);
+    golden_close(file);
+}
+END_TEST
+
 START_TEST(unsupported_model_settings_are_refused) {
     static const struct {
         rm_model_spec spec;
@@ -121,6 +175,9 @@ START_TEST(unsupported_model_settings_are_refused) {
                  {{.name = "mingru", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
                  {{.name = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
+                 {{.name = "mamba", .embed = 8}, "--embed"},
+                 {{.name = "mamba", .embed = H, .bidirectional = true}, "--bidirectional"},
+                 {{.name = "mamba", .embed = H, .no_bias = true}, "--no-bias"},
                  {{.name = "gpt2", .embed = 8}, "--embed"},
                  {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "gpt2", .embed = H, .no_bias = true}, "bias"},
@@ -143,6 +200,7 @@ int main(void) {
     TCase *tests = tcase_create("model");
     tcase_add_loop_test(tests, loss_and_gradients_match_the_references, 0, CELLS * PLANS);
     tcase_add_loop_test(tests, results_do_not_depend_on_later_timesteps, 0, 2 * PROJECTED);
+    tcase_add_test(tests, whole_mamba_matches_transformers);
     tcase_add_test(tests, unsupported_model_settings_are_refused);
     return run_suite("model_golden", tests);
 }

@@ -43,6 +43,7 @@ static const rm_model_spec models[] = {
     {.name = "rnn", .layers = 2, .hidden = 6, .embed = 5, .dropout = 0.2, .data = TEXT},
     {.name = "mingru", .layers = 2, .hidden = 6, .embed = 6, .dropout = 0.2, .data = TEXT},
     {.name = "minlstm", .layers = 2, .hidden = 6, .embed = 6, .dropout = 0.2, .data = NUMBERS},
+    {.name = "mamba", .layers = 2, .hidden = 6, .embed = 6, .data = TEXT},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

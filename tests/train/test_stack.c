@@ -34,6 +34,7 @@ static const rm_model_spec models[] = {
     {.name = "rnn", .layers = 2, .hidden = 300, .embed = 300, .dropout = 0.2, .data = TEXT},
     {.name = "mingru", .layers = 2, .hidden = 130, .embed = 130, .dropout = 0.2, .data = TEXT},
     {.name = "minlstm", .layers = 2, .hidden = 130, .embed = 130, .dropout = 0.2, .data = TEXT},
+    {.name = "mamba", .layers = 2, .hidden = 70, .embed = 70, .data = TEXT},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -35,6 +35,11 @@ static inline void rm_found_number(rm_model_found *found, const char *flag, int6
     rm_found_text(found, flag, text);
 }
 
+/* The states of the layer that made y are zero where documents begin. Returns y. */
+static inline remat_value rm_reset_at_begins(remat_graph *g, const rm_model_spec *spec, remat_value y) {
+    return spec->field[RM_BEGINS].id ? remat_reset_states(g, y, spec->field[RM_BEGINS]) : y;
+}
+
 typedef struct {
     remat_status (*check)(const rm_model_spec *); /* INVALID: what the model does not have; NULL: it has all */
     remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x); /* (T,B,K), or (B,K), or (B,places,K) */

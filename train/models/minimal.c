@@ -53,15 +53,11 @@ static remat_value norm(remat_graph *g, int64_t layer, const char *weight, remat
     return remat_rms_norm(g, x, parameter(g, layer, weight, 1, &width, remat_init_constant(1)), 0x1p-23);
 }
 
-/* Where documents begin, layers that remember do. */
-static remat_value anew(remat_graph *g, const rm_model_spec *spec, remat_value y) {
-    return spec->field[RM_BEGINS].id ? remat_reset_states(g, y, spec->field[RM_BEGINS]) : y;
-}
-
 static remat_value convolution(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
     int64_t width = spec->hidden;
     remat_value w = parameter(g, layer, "0.net.0.weight", 3, (int64_t[]){width, 1, FILTER}, from(FILTER));
-    x = anew(g, spec, remat_causal_conv(g, x, w, parameter(g, layer, "0.net.0.bias", 1, &width, from(FILTER))));
+    x = rm_reset_at_begins(g, spec,
+                           remat_causal_conv(g, x, w, parameter(g, layer, "0.net.0.bias", 1, &width, from(FILTER))));
     w = parameter(g, layer, "0.net.1.weight", 3, (int64_t[]){width, width, 1}, from(width));
     return remat_linear(g, x, w, parameter(g, layer, "0.net.1.bias", 1, &width, from(width)));
 }
@@ -71,7 +67,7 @@ static remat_value recurrence(remat_graph *g, const rm_model_spec *spec, int64_t
     bool gru = !strcmp(spec->name, "mingru");
     x = gru ? remat_min_gru(g, linear(g, layer, "2.to_hidden_and_gate.weight", NULL, x, spec->hidden, 2 * inner))
             : remat_min_lstm(g, linear(g, layer, "2.to_hidden_and_f_i_gate.weight", NULL, x, spec->hidden, 3 * inner));
-    return linear(g, layer, "2.to_out.weight", NULL, anew(g, spec, x), inner, spec->hidden);
+    return linear(g, layer, "2.to_out.weight", NULL, rm_reset_at_begins(g, spec, x), inner, spec->hidden);
 }
 
 static remat_value feed_forward(remat_graph *g, int64_t layer, remat_value x, int64_t width) {

@@ -155,7 +155,10 @@ static remat_status unknown_name(remat_session *session, remat_kind kind, const 
 }
 
 /* Of a model whose head is its embedding: what the head is called elsewhere. */
-static const char *const ties[2][2] = {{"head.weight", "embedding.weight"}, {"lm_head.weight", "wte.weight"}};
+static const char *const ties[][2] = {{"head.weight", "embedding.weight"},
+                                      {"lm_head.weight", "wte.weight"},
+                                      {"lm_head.weight", "backbone.embeddings.weight"}};
+enum { TIES = sizeof ties / sizeof *ties };
 
 static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
 
@@ -167,7 +170,7 @@ static int64_t find_foreign(const remat_session *session, remat_kind kind, const
     if (i >= 0) return i;
     rm_weights_our_name(theirs, name, bytes);
     i = find_stored(session, kind, name);
-    for (int t = 0; t < 2 && i < 0; t++)
+    for (int t = 0; t < TIES && i < 0; t++)
         if (!strcmp(name, ties[t][0])) i = find_stored(session, kind, ties[t][1]);
     return i;
 }

@@ -1,0 +1,96 @@
+/* recurrences.c: training steps, forward and backward, of one layer of a language model of 2024 to 2026: mamba, which is
+ * its whole mixer. recurrences.py runs it to compare it with PyTorch. It prints one line: the seconds of each step and
+ * the bytes of activations.
+ *
+ *     bench_recurrences LAYER B D T [SEGMENTS [STEPS [THREADS]]]
+ *
+ * The layer reads and makes D numbers per timestep; the loss is the mean square. SEGMENTS 0: no recomputation.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/abi.h"
+#include "engine/remat.h"
+
+static void check(remat_status status) {
+    if (status) fprintf(stderr, "%s\n", remat_last_error()), exit(1);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t number(char **argv, int argc, int i, int64_t otherwise) {
+    return i < argc ? strtoll(argv[i], NULL, 10) : otherwise;
+}
+
+static remat_value param(remat_graph *g, const char *name, int64_t rows, int64_t columns) {
+    int64_t dim[] = {rows, columns};
+    return remat_param(g, name, columns ? 2 : 1, dim, remat_init_uniform(1 / sqrt((double)(columns ? columns : rows))));
+}
+
+/* As train/models/mamba.c. */
+static remat_value mamba(remat_graph *g, remat_value x, int64_t D) {
+    int64_t E = 2 * D, N = 16, R = (D + 15) / 16;
+    remat_value xz = remat_linear(g, x, param(g, "in_proj", 2 * E, D), REMAT_NONE);
+    remat_value filter = remat_param(g, "conv", 3, (int64_t[]){E, 1, 4}, remat_init_uniform(0.5));
+    remat_value u = remat_silu(g, remat_causal_conv(g, remat_slice(g, xz, 0, E), filter, param(g, "conv_bias", E, 0)));
+    remat_value made = remat_linear(g, u, param(g, "x_proj", R + 2 * N, E), REMAT_NONE);
+    remat_value dt = remat_linear(g, remat_slice(g, made, 0, R), param(g, "dt_proj", E, R), REMAT_NONE);
+    remat_value a_log = remat_param(g, "A_log", 2, (int64_t[]){E, N}, remat_init_of(REMAT_INIT_LOG_COUNT, 0));
+    remat_value bias = remat_param(g, "dt_bias", 1, &E, remat_init_of(REMAT_INIT_TIME_STEP, 0.1));
+    remat_value y = remat_selective_scan(g, u, dt, a_log, remat_slice(g, made, R, N), remat_slice(g, made, R + N, N),
+                                         param(g, "D", E, 0), remat_slice(g, xz, E, E), bias);
+    return remat_linear(g, y, param(g, "out_proj", D, E), REMAT_NONE);
+}
+
+static const struct {
+    const char *name;
+    remat_value (*build)(remat_graph *g, remat_value x, int64_t D);
+} layers[] = {{"mamba", mamba}};
+enum { LAYERS = sizeof layers / sizeof *layers };
+
+static void fill(remat_session *s) {
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
+        remat_array info;
+        check(remat_array_info(s, REMAT_INPUT, i, &info));
+        float *data = calloc(1, info.bytes);
+        for (int64_t k = 0; k < info.count && data && i == 0; k++) data[k] = sinf((float)k);
+        check(remat_write(s, REMAT_INPUT, i, data, info.bytes));
+        free(data);
+    }
+}
+
+int main(int argc, char **argv) {
+    int layer = 0;
+    while (argc > 1 && layer < LAYERS && strcmp(argv[1], layers[layer].name)) layer++;
+    if (argc < 5 || layer == LAYERS)
+        return fprintf(stderr, "bench_recurrences mamba B D T [SEGMENTS [STEPS [THREADS]]]\n"), 2;
+    int64_t D = number(argv, argc, 3, 1), shape[] = {number(argv, argc, 4, 1), number(argv, argc, 2, 1), D};
+    remat_graph *g;
+    remat_session *s;
+    remat_config config = REMAT_CONFIG_INIT;
+    check(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, shape);
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, shape);
+    remat_value loss = remat_mse(g, layers[layer].build(g, x, D), target);
+    config.segments = number(argv, argc, 5, 0);
+    config.strategy = config.segments ? "segments" : "none";
+    config.threads = (int)number(argv, argc, 7, 0);
+    check(remat_session_create(g, loss, &config, &s));
+    fill(s);
+    for (int64_t i = 0, steps = number(argv, argc, 6, 5); i < steps; i++) {
+        double start = now();
+        check(remat_gradients(s, NULL));
+        printf("%.6f ", now() - start);
+    }
+    printf("%llu\n", (unsigned long long)rm_plan_summary_of(s).activations_peak_bytes);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return 0;
+}
