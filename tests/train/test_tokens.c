@@ -125,7 +125,7 @@ START_TEST(unsuitable_tokens_are_refused) {
     source.timesteps = TOKENS;
     open_fails(source, REMAT_INVALID, "5076 tokens");
     source.tokenizer = TEXT;
-    open_fails(source, REMAT_IO, "JSON");
+    open_fails(source, REMAT_INVALID, "tokenizer.txt|line 3|empty");
     static const char few[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\"}}";
     source.tokenizer = make_file("few.json", few, sizeof few - 1);

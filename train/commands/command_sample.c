@@ -51,7 +51,10 @@ static remat_status read_text(sampling *s, const char *text) {
     return rm_tokenizer_encode(s->tokenizer, (const uint8_t *)text, strlen(text), &s->prompt);
 }
 
-static void write_piece(const sampling *s, int32_t token) { rm_tokenizer_print(s->tokenizer, token); }
+/* Before it is read. */
+static void write_piece(const sampling *s, int32_t token) {
+    rm_tokenizer_print(s->tokenizer, s->n_read ? s->read[s->n_read - 1] : -1, token);
+}
 
 /* "12 7 9", or with commas. */
 static remat_status read_numbers(sampling *s, const char *text) {

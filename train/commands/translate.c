@@ -54,7 +54,7 @@ static remat_status translate_line(translation *t, const char *line, size_t byte
                     .expect = expect,
                     .context = t};
     TRY(rm_beam_search(&beam, out, &n));
-    for (int64_t i = 0; i < n; i++) rm_tokenizer_print(t->tokenizer, out[i]);
+    for (int64_t i = 0; i < n; i++) rm_tokenizer_print(t->tokenizer, i ? out[i - 1] : -1, out[i]);
     putchar('\n');
     return rm_file_flush_output();
 }

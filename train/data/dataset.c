@@ -3,7 +3,7 @@
 
 #include "memory/host.h"
 #include "train/data/tokenizer.h"
-#include "train/file.h"
+#include "train/data/vocabulary.h"
 
 static const rm_data_kind *const kinds[] = {
 #define KIND(name) &rm_data_##name,
@@ -52,7 +52,7 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32) {
 remat_status rm_dataset_read_tokenizer(rm_dataset *base, const rm_data_source *source, rm_tokenizer **out,
                                        int64_t *vocabulary) {
     size_t size;
-    TRY(rm_file_read(source->tokenizer, RM_TOKENIZER_FILE_BYTES, &base->tokenizer, &size));
+    TRY(rm_vocabulary_json(source->tokenizer, &source->vocabulary, &base->tokenizer, &size));
     TRY(rm_tokenizer_parse((const char *)base->tokenizer, size, source->tokenizer, out));
     if (source->held_out) {
         rm_free(base->tokenizer);

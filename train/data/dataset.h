@@ -15,6 +15,7 @@
 #define RM_DATASET_H
 
 #include "train/data/class_names.h"
+#include "train/data/vocabulary.h"
 
 /* The shapes of the data, which determine a model's inputs and outputs. */
 typedef struct {
@@ -108,7 +109,8 @@ typedef struct {
     bool numbers;                    /* labels are numbers, not classes */
     bool transcripts;                /* labels are rows (N,S), not one per sample */
     bool skip_broken;                /* skip damaged files instead of failing */
-    const char *tokenizer; /* a path; `data` is a text that it encodes, or (lm) a .npy of its tokens */
+    rm_vocabulary_texts vocabulary; /* of which --tokenizer=words or chars makes its vocabulary */
+    const char *tokenizer; /* a path, "words" or "chars"; `data` is a text that it encodes, or (lm) a .npy of its tokens */
     int64_t values;        /* regress: numbers per answer; 0: as in the labels */
     bool yes_or_no;        /* regress: labels are from 0 to 1 */
     bool every_step;       /* regress, classify: one answer per timestep */

@@ -298,7 +298,7 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
             "%s has %llu %s; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len", path,
             (unsigned long long)tokens, source->vocab || text ? "tokens" : "bytes", (long long)T, (long long)T + 1);
     if (!text && (source->vocab || npy)) TRY(check_tokens(data));
-    if (text) data->base.target_bytes = count_target_bytes(data);
+    if (text && rm_tokenizer_keeps_bytes(data->tokenizer)) data->base.target_bytes = count_target_bytes(data);
     if (!text && !source->vocab && !npy) data->base.target_bytes = (uint64_t)(data->base.count * T);
     return REMAT_OK;
 }

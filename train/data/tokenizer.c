@@ -2,6 +2,7 @@
 #include "train/data/tokenizer_tables.h"
 
 #include "memory/host.h"
+#include "train/data/unicode.h"
 #include "train/data/words.h"
 
 #include <stdio.h>
@@ -10,8 +11,9 @@
 void rm_tokenizer_free(rm_tokenizer *t) {
     if (!t) return;
     rm_bpe_free(&t->bpe);
-    rm_free(t->piece);
-    rm_free(t->bytes);
+    if (t->cut == RM_CUT_BPE) rm_free(t->piece);
+    if (t->cut == RM_CUT_BPE) rm_free(t->bytes);
+    rm_pieces_free(&t->whole);
     rm_free(t->added);
     rm_free(t);
 }
@@ -40,13 +42,31 @@ const uint8_t *rm_tokenizer_decode(const rm_tokenizer *t, int64_t id, size_t *le
     return t->bytes + (there ? t->piece[id].at : 0);
 }
 
-void rm_tokenizer_print(const rm_tokenizer *t, int64_t id) {
+bool rm_tokenizer_keeps_bytes(const rm_tokenizer *t) {
+    return t->cut == RM_CUT_BPE || (t->cut == RM_CUT_CHARS && t->unknown < 0);
+}
+
+const char *rm_tokenizer_cut(const rm_tokenizer *t) {
+    return t->cut == RM_CUT_WORDS ? "words" : t->cut == RM_CUT_CHARS ? "chars" : "";
+}
+
+/* Of words, an end of a line; a space before the others, but not before a line's first. */
+static bool print_between(const rm_tokenizer *t, int64_t before, int64_t id) {
+    if (t->cut != RM_CUT_WORDS) return false;
+    if (id == t->line_end)
+        putchar('\n');
+    else if (before >= 0 && before != t->line_end)
+        putchar(' ');
+    return id == t->line_end;
+}
+
+void rm_tokenizer_print(const rm_tokenizer *t, int64_t before, int64_t id) {
     size_t length;
     const uint8_t *piece = t ? rm_tokenizer_decode(t, id, &length) : NULL;
-    if (piece)
-        fwrite(piece, 1, length, stdout);
-    else
+    if (!piece)
         putchar((int)id);
+    else if (!print_between(t, before, id))
+        fwrite(piece, 1, length, stdout);
 }
 
 /* ---- Encoding --------------------------------------------------------------------------------------------------- */
@@ -113,10 +133,36 @@ static remat_status encode_between(encoder *e, bool late, const uint8_t *text, s
     return encode_part(e, late, text + begin, size - begin);
 }
 
+/* ---- Whole words, and characters ---------------------------------------------------------------------------------- */
+
+static remat_status add_whole(const rm_tokenizer *t, const uint8_t *text, size_t size, rm_tokens *tokens) {
+    int64_t id = rm_pieces_find(&t->whole, text, size);
+    if (id < 0) id = t->unknown;
+    REQUIRE(
+        id >= 0, INVALID,
+        "the vocabulary has neither the %s '%.*s' nor <unk>: give one that has, --tokenizer=FILE, or remove it from "
+        "the text",
+        t->cut == RM_CUT_WORDS ? "word" : "character", size < 60 ? (int)size : 60, (const char *)text);
+    return rm_tokens_add(tokens, (int32_t)id);
+}
+
+static remat_status encode_whole(const rm_tokenizer *t, const uint8_t *text, size_t size, rm_tokens *tokens) {
+    for (size_t at = 0, length; at < size; at += length) {
+        bool token = t->cut == RM_CUT_CHARS || rm_plain_word(text + at, size - at, &length);
+        if (t->cut == RM_CUT_CHARS) rm_utf8_first(text + at, size - at, &length);
+        if (token) TRY(add_whole(t, text + at, length, tokens));
+        if (!token && text[at] == '\n' && t->line_end >= 0) TRY(rm_tokens_add(tokens, (int32_t)t->line_end));
+    }
+    return REMAT_OK;
+}
+
+/* ---- Any text ------------------------------------------------------------------------------------------------------ */
+
 remat_status rm_tokenizer_encode(const rm_tokenizer *t, const uint8_t *text, size_t size, rm_tokens *tokens) {
     encoder e = {.tokenizer = t, .tokens = tokens};
     for (size_t i = 0; i < size && !t; i++) TRY(rm_tokens_add(tokens, text[i]));
     if (!t) return REMAT_OK;
+    if (t->cut != RM_CUT_BPE) return encode_whole(t, text, size, tokens);
     remat_status status = encode_between(&e, false, text, size);
     rm_bpe_room_free(&e.room);
     return status;

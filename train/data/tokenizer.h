@@ -3,6 +3,8 @@
  *
  *     text ── split at added tokens ── split into words (words.h) ── one token per byte ── merge pairs, lowest rank first
  *
+ * Also whole words or single characters as tokens (vocabulary.h), where a text is searched for nothing but these.
+ *
  * Files that need other features (a normalizer, another pre-tokenizer, a post-processor that adds tokens, ...) are refused.
  * Invalid UTF-8 is encoded byte by byte. Reads from memory, so a fuzzer can drive it. */
 #ifndef RM_TOKENIZER_H
@@ -32,7 +34,11 @@ remat_status rm_tokenizer_encode(const rm_tokenizer *tokenizer, const uint8_t *t
 
 /* The text of a token, which may end in the middle of a character; empty for an unused number. Borrowed. */
 const uint8_t *rm_tokenizer_decode(const rm_tokenizer *tokenizer, int64_t id, size_t *length);
-/* Writes a token's text to standard output; tokenizer NULL: the byte. */
-void rm_tokenizer_print(const rm_tokenizer *tokenizer, int64_t id);
+/* Writes a token's text to standard output, after the token `before` (-1: none), which a space separates from it between words;
+ * tokenizer NULL: the byte. */
+void rm_tokenizer_print(const rm_tokenizer *tokenizer, int64_t before, int64_t id);
+/* Whether the texts of a text's tokens have its bytes, all of them. */
+bool rm_tokenizer_keeps_bytes(const rm_tokenizer *tokenizer);
+const char *rm_tokenizer_cut(const rm_tokenizer *tokenizer); /* "words" or "chars", for --tokenizer; "": byte-level BPE */
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "memory/host.h"
 #include "train/data/unicode.h"
-#include "train/file.h"
+#include "train/data/vocabulary.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -70,8 +70,8 @@ static remat_status check_parts(reader *r) {
         "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", NULL};
     const char *type = json_string_value(json_object_get(r->model, "type"));
     REQUIRE(json_is_object(r->model), INVALID, "%s has no model: give a tokenizer.json", r->name);
-    REQUIRE(!type || !strcmp(type, "BPE"), INVALID, "%s has a model of type %.40s, but only BPE is supported", r->name,
-            type);
+    REQUIRE(!type || !strcmp(type, "BPE"), INVALID,
+            "%s has a model of type %.40s, but only BPE and WordLevel are supported", r->name, type);
     TRY(must_be_off(r, r->root, off));
     TRY(must_be_off(r, r->model, off_in_model));
     if (!is_text_alone(json_object_get(r->root, "post_processor"))) TRY(must_be_byte_level(r, "post_processor"));
@@ -315,12 +315,80 @@ static remat_status read_merges(reader *r, const json_t *merges) {
     return REMAT_OK;
 }
 
+/* ---- Whole words, and characters ---------------------------------------------------------------------------------- */
+
+static bool is_text(const json_t *object, const char *key, const char *text) {
+    const char *value = json_string_value(json_object_get(object, key));
+    return value && !strcmp(value, text);
+}
+
+/* Those that vocabulary.c writes. */
+static remat_status check_whole_parts(reader *r) {
+    static const char *const off[] = {"truncation", "padding", "post_processor", "decoder", NULL};
+    const json_t *split = json_object_get(r->root, "pre_tokenizer"), *lines = json_object_get(r->root, "normalizer");
+    bool words = is_text(split, "type", "WhitespaceSplit");
+    bool chars = is_text(split, "type", "Split") && is_text(json_object_get(split, "pattern"), "Regex", "[\\s\\S]") &&
+                 is_text(split, "behavior", "Isolated");
+    bool ends = is_text(lines, "type", "Replace") && is_text(json_object_get(lines, "pattern"), "String", "\n") &&
+                is_text(lines, "content", " " RM_LINE_END " ");
+    TRY(must_be_off(r, r->root, off));
+    REQUIRE((words || chars) && (is_off(lines) || (words && ends)) && !json_array_size(added_tokens(r)), INVALID,
+            "%s has whole words as tokens (WordLevel); their pre_tokenizer must be WhitespaceSplit, or Split by "
+            "[\\s\\S], and without added tokens: encode with the tokenizer's own library, and give the tokens as .npy "
+            "with --vocab=N",
+            r->name);
+    r->out->cut = words ? RM_CUT_WORDS : RM_CUT_CHARS;
+    return REMAT_OK;
+}
+
+/* The token of each number, which are 0 to their number - 1, each once. */
+static remat_status order_tokens(const reader *r, const char **token) {
+    size_t count = json_object_size(r->vocab);
+    const char *name;
+    json_t *id;
+    json_object_foreach((json_t *)r->vocab, name, id) {
+        int64_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+        bool sound = *name && number >= 0 && number < (int64_t)count && !token[number];
+        REQUIRE(sound, IO, "%s: the number of token '%.40s' is not one of 0 to %zu, each once: save the file again",
+                r->name, name, count - 1);
+        token[number] = name;
+    }
+    return REMAT_OK;
+}
+
+static remat_status read_tokens(reader *r, const char **token) {
+    rm_tokenizer *t = r->out;
+    const char *unknown = json_string_value(json_object_get(r->model, "unk_token"));
+    TRY(order_tokens(r, token));
+    for (size_t i = 0; i < json_object_size(r->vocab); i++)
+        TRY(rm_pieces_add(&t->whole, (const uint8_t *)token[i], strlen(token[i])));
+    bool ends = !is_off(json_object_get(r->root, "normalizer"));
+    t->unknown = unknown ? rm_pieces_find(&t->whole, (const uint8_t *)unknown, strlen(unknown)) : -1;
+    t->line_end = ends ? rm_pieces_find(&t->whole, (const uint8_t *)RM_LINE_END, strlen(RM_LINE_END)) : -1;
+    t->piece = t->whole.piece;
+    t->bytes = t->whole.bytes;
+    t->vocabulary = t->whole.count;
+    return REMAT_OK;
+}
+
+static remat_status read_whole(reader *r) {
+    size_t count = json_object_size(r->vocab);
+    TRY(check_whole_parts(r));
+    REQUIRE(count && count <= MOST_TOKENS, IO, "%s has %zu tokens; 1 to %d are supported", r->name, count, MOST_TOKENS);
+    const char **token = rm_calloc(count, sizeof *token);
+    REQUIRE(token, MEMORY, "no memory for %zu tokens", count);
+    remat_status status = read_tokens(r, token);
+    rm_free(token);
+    return status;
+}
+
 /* ---- The file ----------------------------------------------------------------------------------------------------- */
 
 static remat_status read_tables(reader *r) {
     r->model = json_object_get(r->root, "model");
     r->vocab = json_object_get(r->model, "vocab");
     const json_t *merges = json_object_get(r->model, "merges");
+    if (is_text(r->model, "type", "WordLevel")) return read_whole(r);
     TRY(check_parts(r));
     REQUIRE(json_is_object(r->vocab) && json_is_array(merges) && json_array_size(merges) < MOST_TOKENS, IO,
             "%s has no vocabulary or no list of merges: save the file again", r->name);
@@ -354,7 +422,7 @@ remat_status rm_tokenizer_read(const char *path, rm_tokenizer **out) {
     uint8_t *text;
     size_t size;
     *out = NULL;
-    TRY(rm_file_read(path, RM_TOKENIZER_FILE_BYTES, &text, &size));
+    TRY(rm_vocabulary_json(path, NULL, &text, &size));
     remat_status status = rm_tokenizer_parse((const char *)text, size, path, out);
     rm_free(text);
     return status;

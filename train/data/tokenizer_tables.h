@@ -2,13 +2,8 @@
 #ifndef RM_TOKENIZER_TABLES_H
 #define RM_TOKENIZER_TABLES_H
 
+#include "train/data/pieces.h"
 #include "train/data/tokenizer.h"
-
-/* The text of a token: a range of rm_tokenizer.bytes. */
-typedef struct {
-    int64_t at; /* -1: no token has this number */
-    int64_t length;
-} rm_piece;
 
 /* A token that is searched for in the text before it is split into words. */
 typedef struct {
@@ -16,7 +11,13 @@ typedef struct {
     bool late; /* `normalized` in the file: searched for between the tokens that are not late */
 } rm_added_token;
 
+/* How a text is cut into tokens. */
+typedef enum { RM_CUT_BPE, RM_CUT_WORDS, RM_CUT_CHARS } rm_cut;
+
 struct rm_tokenizer {
+    rm_cut cut;
+    rm_pieces whole;           /* of whole words or characters; it owns `piece` and `bytes` then */
+    int64_t unknown, line_end; /* ... the tokens <unk> and <eos>; -1: there is none */
     rm_bpe bpe;
     rm_piece *piece; /* one per number below `vocabulary` */
     int64_t vocabulary;

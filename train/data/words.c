@@ -36,3 +36,11 @@ size_t rm_word_length(const uint8_t *text, size_t size) {
     length = run_of(kind, text, size, &last); /* the last of several spaces belongs to the next word */
     return length == size || length == last ? length : length - last;
 }
+
+bool rm_plain_word(const uint8_t *text, size_t size, size_t *length) {
+    size_t at = 0, char_length;
+    for (; at < size; at += char_length)
+        if (rm_char_kind_of(rm_utf8_first(text + at, size - at, &char_length)) == RM_CHAR_SPACE) break;
+    *length = at ? at : char_length;
+    return at > 0;
+}

@@ -132,7 +132,7 @@ const rm_option rm_option_table[] = {
         .needs = "task:vocab"),
     INT("document-end", data.document_end, RUN | RM_SAMPLE, RM_OF_RUN, "-1", -1, 1e9, "token (in a text: byte) that ends a document and resets states (lm); -1: none",
         .needs = "task:document-end; model:states"),
-    IN("tokenizer", data.tokenizer, WEIGHTS, RM_FORGOTTEN, "FILE", "tokenizer.json (byte-level BPE) that splits the text into tokens and sets --vocab (lm, seq2seq); training states keep a copy",
+    IN("tokenizer", data.tokenizer, WEIGHTS, RM_FORGOTTEN, "words|chars|FILE", "tokens of the text, which set --vocab (lm, seq2seq): words or characters of --data, or a file: tokenizer.json (byte-level BPE) or a vocabulary with one token a line; training states keep a copy",
         .needs = "task:tokenizer"),
     IN("lengths", data.lengths, RUN, RM_REMEMBERED, "FILE", "length of each sample of .npy [N,T,F], as .npy [N] (classify, regress, transcribe); later timesteps are padding",
         .needs = "task:lengths; model:states"),

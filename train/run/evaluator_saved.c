@@ -27,6 +27,7 @@ static remat_status open_data(const rm_options *o, rm_command command, rm_datase
             labels ? " and --labels=FILE" : "", o->resume ? "; the training state's own data is not used" : "");
     rm_data_source source = rm_setup_source(o, generated);
     source.unlabelled = command == RM_PREDICT;
+    source.vocabulary = (rm_vocabulary_texts){0}; /* is that of other data */
     source.whole = !rm_options_said(o, "seq-len");
     return rm_task_open(o->task, &source, out);
 }

@@ -102,6 +102,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     source.ignores = rm_options_given(o, "ignore-index");
     source.steps_known = rm_options_given(o, "every-step");
     source.budget = readable_bytes(o);
+    source.vocabulary = (rm_vocabulary_texts){{o->data.data, o->data.labels}, source.budget};
     if (held_out) hold_out(o, &source);
     return source;
 }

@@ -4,6 +4,7 @@
 
 #include "memory/host.h"
 #include "train/data/tokenizer.h"
+#include "train/data/vocabulary.h"
 #include "train/state/carried.h"
 #include "train/state/optimizer_shards.h"
 #include "train/state/state_directory.h"
@@ -318,13 +319,28 @@ static remat_status open_state(const char *state, saved_state *out) {
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------------- */
 
-/* One that was said must be that of the model, unpacked or not: its numbers mean nothing to another. */
-static remat_status compare_tokenizers(const rm_saved_file *saved, const char *said) {
+/* A vocabulary that was made of the text is in the state, and is not made again. */
+static remat_status was_cut_so(const rm_saved_file *saved, const char *said, bool *same) {
+    rm_tokenizer *tokenizer;
+    TRY(rm_tokenizer_read(saved->path, &tokenizer));
+    *same = !strcmp(rm_tokenizer_cut(tokenizer), said);
+    rm_tokenizer_free(tokenizer);
+    return REMAT_OK;
+}
+
+static remat_status is_file(const rm_saved_file *saved, const char *said, bool *same) {
     uint8_t *text;
     size_t size;
-    TRY(rm_file_read(said, RM_TOKENIZER_FILE_BYTES, &text, &size));
-    bool same = size == saved->bytes && (uint32_t)crc32_z(0, text, size) == saved->crc32;
+    TRY(rm_vocabulary_json(said, NULL, &text, &size));
+    *same = size == saved->bytes && (uint32_t)crc32_z(0, text, size) == saved->crc32;
     rm_free(text);
+    return REMAT_OK;
+}
+
+/* One that was said must be that of the model, unpacked or not: its numbers mean nothing to another. */
+static remat_status compare_tokenizers(const rm_saved_file *saved, const char *said) {
+    bool same;
+    TRY((rm_vocabulary_is_made(said) ? was_cut_so : is_file)(saved, said, &same));
     REQUIRE(same, INVALID, "--tokenizer=%s is another than that of the training state, %s: leave the flag out", said,
             saved->path);
     return REMAT_OK;
@@ -340,9 +356,8 @@ static remat_status adopt_tokenizer(const saved_state *s, rm_options *o) {
         return REMAT_OK;
     }
     TRY(rm_saved_file_check(file));
-    if (o->data.tokenizer) return compare_tokenizers(file, o->data.tokenizer);
-    REQUIRE(o->data.tokenizer = rm_strdup(file->path), MEMORY, "no memory for the name %s", file->path);
-    return REMAT_OK;
+    if (o->data.tokenizer) TRY(compare_tokenizers(file, o->data.tokenizer));
+    return rm_options_replace(&o->data.tokenizer, file->path);
 }
 
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out) {
