@@ -44,7 +44,7 @@ BEGINS_AND_ENDS(remat_config, loss_mean);
 BEGINS_AND_ENDS(remat_ranks, poll);
 BEGINS_AND_ENDS(remat_job_config, join_timeout_ms);
 BEGINS_AND_ENDS(remat_sampler_config, seed);
-BEGINS_AND_ENDS(remat_op, denominator);
+BEGINS_AND_ENDS(remat_op, random);
 
 enum { LONGEST = 1 << 16 }; /* longer than any struct will be: what claims more was not initialised */
 

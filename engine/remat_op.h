@@ -206,6 +206,8 @@ typedef struct {
                              not saved, and backward gets NULL. 0: it reads x[0] for any gradient */
     uint64_t denominator; /* the bit of one `shared` scalar input of a SUM: y is divided by it, the number of targets
                              that count. Micro steps and ranks are weighted by it (remat_config.loss_mean). 0: none */
+    uint64_t random;      /* 1: a dropout: if call->training is set it draws from remat_random, else y = x. Evaluations
+                             that ask for dropout set it for such ops alone (remat_set_dropout) */
 } remat_op;
 
 /* For infer: records the message, printf-style ("softsign: slope is %s; ..."), and returns INVALID. */

@@ -80,6 +80,7 @@ typedef struct {
     int64_t first, held; /* of its elements, those in this rank's part: all, unless the optimizer is sharded */
     double lr_factor, weight_decay; /* of its group (groups.c) */
     uint8_t used;        /* the loss depends on it, on some rank, and it is to be trained */
+    bool held_back;      /* updates leave it out for now (remat_train_only) */
 } rm_parameter;
 
 /* Final after `after[option]` instructions of the backward program of `stage`; stage -1: of the epilogue, after[0]. */

@@ -191,8 +191,7 @@ static remat_status require_gradient(remat_graph *graph, int32_t input) {
     return REMAT_OK;
 }
 
-/* Does a name begin like one of these, comma separated? */
-static bool begins_like_one(const char *name, const char *beginnings) {
+bool rm_begins_like_one(const char *name, const char *beginnings) {
     for (const char *at = beginnings; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         if (length && !strncmp(name, at, length)) return true;
@@ -213,7 +212,7 @@ static bool is_beginning(const remat_graph *graph, const char *beginning, size_t
     return false;
 }
 
-remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
+remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *beginnings) {
     REQUIRE(*beginnings, INVALID, "{train_only} is empty; name the parameters to train by how their names begin");
     for (const char *at = beginnings; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
@@ -222,9 +221,14 @@ remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
                 first_parameter(graph));
         at += length;
     }
+    return REMAT_OK;
+}
+
+remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
+    TRY(rm_graph_check_beginnings(graph, beginnings));
     for (int32_t v = 1; v < graph->n_values; v++) {
         rm_value *value = &graph->value[v];
-        if (value->origin == RM_VALUE_PARAM) value->needs_gradient = begins_like_one(value->name, beginnings);
+        if (value->origin == RM_VALUE_PARAM) value->needs_gradient = rm_begins_like_one(value->name, beginnings);
     }
     pass_need_on(graph);
     return REMAT_OK;

@@ -68,6 +68,9 @@ remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 /* Parameters whose names begin like none of these, comma separated, are frozen: they need no gradient, nor does what is made of
  * them alone. INVALID where one of these begins no name. */
 remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings);
+/* The refusals of rm_graph_train_only; and whether a name begins like one of these. */
+remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *beginnings);
+bool rm_begins_like_one(const char *name, const char *beginnings);
 
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
 int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr);

@@ -227,6 +227,17 @@ remat_status remat_step(remat_session *session, double lr, REMAT_OPTIONAL remat_
 remat_status remat_evaluate(remat_session *session,
                             REMAT_OPTIONAL remat_step_result *result); /* forward only, without dropout */
 
+/* From the next update on, only parameters whose names begin like one of these are trained (comma separated, as
+ * config.train_only); NULL: all that the session can train. The others keep their values and their optimizer state, and
+ * do not count in the norm: the bits are those of a session with that train_only. Their gradients still take their time
+ * and memory. Discards gradients that no update has used. With other ranks: the same on all, PEER says if not. INVALID:
+ * no parameter begins so, or none that this session can train. */
+remat_status remat_train_only(remat_session *session, REMAT_OPTIONAL const char *names);
+
+/* Dropout in evaluations (Monte Carlo dropout): from the next remat_evaluate on, masks are drawn by `sample` and the
+ * seed; the same sample has the same masks. All else stays as in evaluations. sample < 0: no dropout again. */
+remat_status remat_set_dropout(remat_session *session, int64_t sample);
+
 /* remat_gradients as two calls, for a loss of your own (examples/09_your_own_loss.c):
  *
  *     config.outputs = &logits; config.n_outputs = config.n_differentiated = 1;

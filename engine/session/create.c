@@ -309,6 +309,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .arena_offset = s->chain.at.bytes,
                      .seed = seed,
                      .stateful = s->stateful,
+                     .dropout_sample = -1,
                      .ranks = &s->ranks,
                      .owner = s,
                      .external = r->external,

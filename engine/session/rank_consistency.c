@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/hash.h"
 #include "engine/neutral.h"
 #include "engine/session/session.h"
 
@@ -54,7 +55,7 @@ static void write_trained(FILE *out, const remat_session *s) {
     for (int32_t i = 0; i < buckets->n_params; i++) {
         const rm_parameter *p = &buckets->param[i];
         const char *name = s->graph->value[p->value].name;
-        if (!p->used) fprintf(out, "%s not trained\n", name);
+        if (!p->used || p->held_back) fprintf(out, "%s not trained\n", name);
         if (p->lr_factor != 1) fprintf(out, "%s has the learning rate times %.17g\n", name, p->lr_factor);
         if (p->weight_decay != rm_session_weight_decay(s, i))
             fprintf(out, "%s has a weight_decay of %.17g\n", name, p->weight_decay);
@@ -102,6 +103,7 @@ enum {
     UPDATES, /* updates before these gradients, plus 1; 0: this rank's words did not arrive (ranks.sum does nothing) */
     LAST_LR, /* of the last of these updates */
     COMING_LR, /* of the update that these gradients are for; -1: not known yet (remat_gradients) */
+    TRAINED,   /* a hash of which parameters updates leave out (remat_train_only) */
     WORDS
 };
 
@@ -115,12 +117,20 @@ static double *words_of(const remat_session *s, int32_t rank) {
     return s->shard_loss + losses(s) + (int64_t)rank * WORDS;
 }
 
+static double hash_of_trained(const remat_session *s) {
+    uint64_t hash = 0;
+    for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++)
+        hash = rm_hash(&s->chain.at.buckets.param[i].held_back, sizeof(bool), hash);
+    return (double)(hash >> 16); /* exact */
+}
+
 void rm_session_fill_exchange(remat_session *s) {
     if (s->ranks.size == 1) return;
     double *word = words_of(s, s->ranks.rank);
     word[UPDATES] = (double)s->runner.updates + 1;
     word[LAST_LR] = s->last_lr;
     word[COMING_LR] = s->coming_lr;
+    word[TRAINED] = hash_of_trained(s);
 }
 
 static remat_status compare_words(const remat_session *s, int32_t rank) {
@@ -136,6 +146,11 @@ static remat_status compare_words(const remat_session *s, int32_t rank) {
         "rank %d used learning rate %s in update %.0f, but rank 0 used %s, so their parameters differ; give all ranks "
         "the same rate",
         rank, shortest(other[LAST_LR], there), other[UPDATES] - 1, shortest(first[LAST_LR], here));
+    REQUIRE(
+        other[TRAINED] == first[TRAINED], PEER,
+        "rank %d trains other parameters than rank 0 in update %.0f; call remat_train_only with the same names on all "
+        "ranks",
+        rank, other[UPDATES]);
     const bool both = first[COMING_LR] >= 0 && other[COMING_LR] >= 0;
     REQUIRE(!both || other[COMING_LR] == first[COMING_LR], PEER,
             "rank %d has learning rate %s in update %.0f, rank 0 has %s; give all ranks the same rate", rank,

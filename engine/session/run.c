@@ -40,6 +40,13 @@ static void *once_of(const rm_frame *f, int32_t node) {
     return bytes ? f->runner->resident + chain->at.once[node] + n * bytes : NULL;
 }
 
+/* Samples of evaluations have shards that no training step has (configure.c limits these). */
+static remat_key key_of(const rm_runner *r, const rm_node *node) {
+    uint64_t sample = (uint64_t)r->dropout_sample;
+    if (r->training) return (remat_key){rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key};
+    return (remat_key){r->seed, rm_step_at(sample, UINT32_C(1) << 31 | (uint32_t)(sample >> 32)), node->key};
+}
+
 static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *call) {
     const rm_runner *r = f->runner;
     const remat_graph *graph = r->chain->graph;
@@ -58,12 +65,12 @@ static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *c
                          .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
                          .once = once_of(f, i->node),
                          .ranks = f->collective ? &r->talk : NULL,
-                         .key = {rm_seed_at(r->seed, r->updates), rm_step_at(r->updates, r->shard), node->key},
+                         .key = key_of(r, node),
                          .t0 = !timed            ? 0
                                : first->reversed ? f->t0_from_end
                                                  : f->t0,
                          .t_total = timed ? first->desc.dim[0] : 1,
-                         .training = r->training};
+                         .training = r->training || (r->dropout_sample >= 0 && node->op->random)};
     for (int k = 0; k < node->op->n_in; k++) {
         call->x[k] = (remat_tensor){x[k], rm_frame_address(f, &i->x[k])};
         call->dx[k] = (remat_tensor){x[k], rm_frame_address(f, &i->dx[k])};

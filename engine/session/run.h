@@ -34,6 +34,7 @@ typedef struct rm_runner {
     int64_t line, lifetime; /* next line of the plan, and next of its lifetimes */
     int64_t n_forward;      /* stages that have run forward at least once since the run began */
     bool training, stateful;
+    int64_t dropout_sample; /* evaluations draw this sample of dropout; -1: they have no dropout */
     rm_second_tier *tier;  /* NULL: no plan uses it */
     uint64_t given_before; /* transfers that the tier was given before this run of the plan */
     rm_trace *trace;       /* records live buffers; NULL: no trace */

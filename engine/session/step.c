@@ -378,6 +378,12 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
+remat_status remat_set_dropout(remat_session *s, int64_t sample) {
+    NEED(s, "a session");
+    s->runner.dropout_sample = sample < 0 ? -1 : sample;
+    return REMAT_OK;
+}
+
 /* ---- Step count ----------------------------------------------------------------------------------------------- */
 
 int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }

@@ -11,6 +11,11 @@
 
 static bool is_sharded(const remat_session *s) { return s->chain.at.buckets.parts > 1; }
 
+static bool is_updated(const remat_session *s, int32_t param) {
+    const rm_parameter *p = &s->chain.at.buckets.param[param];
+    return p->used && !p->held_back;
+}
+
 /* ---- Buckets -------------------------------------------------------------------------------------------------- */
 
 int64_t remat_bucket_count(const remat_session *s) { return s ? s->chain.at.buckets.n : 0; }
@@ -81,7 +86,7 @@ static rm_update update_of(const remat_session *s, int32_t param) {
 static void measure(remat_session *s, int32_t param) {
     double *sum = &s->sums[param * RM_MAX_OPTIMIZER_SUMS];
     for (int k = 0; k < RM_MAX_OPTIMIZER_SUMS; k++) sum[k] = 0;
-    if (!s->chain.at.buckets.param[param].used) return;
+    if (!is_updated(s, param)) return;
     held h = held_of(s, param);
     rm_update update = update_of(s, param);
     s->api->measure(s->runner.queue, s->optimizer, &update, h.count, h.parameter, h.gradient, h.state, sum);
@@ -102,7 +107,7 @@ remat_status rm_session_take_bucket(remat_session *s, int32_t index) {
     for (int32_t k = 0; k < bucket->n_params; k++) {
         int32_t param = buckets->order[bucket->first_param + k];
         held h = held_of(s, param);
-        bool counts = buckets->param[param].used;
+        bool counts = is_updated(s, param);
         if (s->weighs && s->correction != 1) rm_run_scale(&s->runner, h.gradient, s->correction, h.count);
         s->squares[param] = counts ? s->api->sum_of_squares(s->runner.queue, h.gradient, h.count) : 0;
     }
@@ -130,7 +135,7 @@ remat_status rm_session_update_bucket(remat_session *s, int32_t index) {
     const rm_bucket *bucket = &buckets->item[index];
     for (int32_t k = 0; k < bucket->n_params; k++) {
         int32_t param = buckets->order[bucket->first_param + k];
-        if (!buckets->param[param].used) continue;
+        if (!is_updated(s, param)) continue;
         held h = held_of(s, param);
         rm_update update = update_of(s, param);
         s->api->update(s->runner.queue, s->optimizer, &update, h.count, h.parameter, h.gradient, h.state);
@@ -144,6 +149,28 @@ remat_status rm_session_update_bucket(remat_session *s, int32_t index) {
 static remat_status wait_for_parts(remat_session *s) {
     for (int32_t b = 0; b < s->chain.at.buckets.n && is_sharded(s); b++)
         TRY(s->ranks.gathered(s->ranks.context, &s->bucket[b]));
+    return REMAT_OK;
+}
+
+/* ---- What is updated ------------------------------------------------------------------------------------------- */
+
+static const char *name_of(const remat_session *s, const rm_parameter *p) { return s->graph->value[p->value].name; }
+
+remat_status remat_train_only(remat_session *s, const char *names) {
+    NEED(s, "a session");
+    REQUIRE(!s->inference, INVALID, "this session was made for inference; it trains nothing");
+    const rm_buckets *b = &s->chain.at.buckets;
+    bool any = !names;
+    if (names) TRY(rm_graph_check_beginnings(s->graph, names));
+    for (int32_t i = 0; i < b->n_params && names; i++)
+        any |= b->param[i].used && rm_begins_like_one(name_of(s, &b->param[i]), names);
+    REQUIRE(any, INVALID,
+            "this session cannot train any parameter of \"%s\": the loss does not depend on them, or {train_only} left "
+            "them out; name others, or create a session that trains them",
+            names);
+    for (int32_t i = 0; i < b->n_params; i++)
+        b->param[i].held_back = names && !rm_begins_like_one(name_of(s, &b->param[i]), names);
+    s->n_made = 0;
     return REMAT_OK;
 }
 

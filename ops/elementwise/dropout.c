@@ -139,6 +139,7 @@ const remat_op RM_OP(dropout) = {
     .define_backward = define_backward,
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(dropout)},
     .cheap = true,
+    .random = 1,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

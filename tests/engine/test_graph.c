@@ -273,6 +273,73 @@ static float loss_of(remat_value loss, remat_config config, float *gradient, uin
     return (float)r.loss;
 }
 
+static void expect_invalid(remat_status status, const char *words) {
+    ck_assert_int_eq(status, REMAT_INVALID);
+    ck_says_all(remat_last_error(), words);
+}
+
+static void copy_kind(remat_session *from, remat_session *to, remat_kind kind) {
+    for (int64_t i = 0; i < remat_count(to, kind); i++) {
+        float data[4 * H * H];
+        remat_array array;
+        ck_assert_int_eq(remat_array_info(to, kind, i, &array), REMAT_OK);
+        ck_assert_int_eq(remat_read(from, kind, remat_find(from, kind, array.name), data, array.bytes), REMAT_OK);
+        ck_assert_int_eq(remat_write(to, kind, i, data, array.bytes), REMAT_OK);
+    }
+}
+
+static void expect_same_kind(remat_session *a, remat_session *b, remat_kind kind) {
+    for (int64_t i = 0; i < remat_count(a, kind); i++) {
+        float x[4 * H * H], y[4 * H * H];
+        remat_array array;
+        ck_assert_int_eq(remat_array_info(a, kind, i, &array), REMAT_OK);
+        ck_assert_int_eq(remat_read(a, kind, i, x, array.bytes), REMAT_OK);
+        ck_assert_int_eq(remat_read(b, kind, remat_find(b, kind, array.name), y, array.bytes), REMAT_OK);
+        ck_assert_msg(!memcmp(x, y, array.bytes), "%s", array.name);
+    }
+}
+
+/* What is trained changes from update to update; each has the bits of a session that was made for it. */
+START_TEST(what_is_trained_can_change) {
+    static const char *const names[] = {"head,w_i", "embedding", NULL, "w_"}, *const strategies[] = {"none", "sqrt",
+                                                                                                     "lean", "optimal"};
+    remat_value loss = language_model();
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s, *like;
+    remat_step_result a, b;
+    config.optimizer = "adamw";
+    config.weight_decay = 0.1;
+    config.clip_grad_norm = 0.01;
+    config.tile = 4;
+    config.strategy = strategies[_i];
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    feed(s);
+    for (int k = 0; k < 4; k++) {
+        config.train_only = names[k];
+        ck_assert_int_eq(remat_session_create(graph, loss, &config, &like), REMAT_OK);
+        feed(like);
+        copy_kind(s, like, REMAT_PARAM);
+        copy_kind(s, like, REMAT_OPTIMIZER);
+        remat_set_step_count(like, remat_step_count(s));
+        ck_assert_int_eq(remat_gradients(s, NULL), REMAT_OK);
+        ck_assert_int_eq(remat_train_only(s, names[k]), REMAT_OK);
+        ck_assert_int_eq(remat_update(s, 0.1, NULL), REMAT_INVALID); /* their norm is that of other parameters */
+        ck_assert_int_eq(remat_step(s, 0.1, &a), REMAT_OK);
+        ck_assert_int_eq(remat_step(like, 0.1, &b), REMAT_OK);
+        ck_assert(a.loss == b.loss && a.grad_norm == b.grad_norm);
+        expect_same_kind(like, s, REMAT_PARAM);
+        expect_same_kind(like, s, REMAT_OPTIMIZER);
+        remat_session_free(like);
+    }
+    expect_invalid(remat_train_only(s, "nobody"), "nobody");
+    remat_session_free(s);
+    config.train_only = "head";
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    expect_invalid(remat_train_only(s, "w_"), "w_|train_only");
+    remat_session_free(s);
+}
+END_TEST
+
 /* A step changes only the parameters named by `train_only`, and the norm covers only them. */
 START_TEST(only_named_parameters_are_trained) {
     remat_value loss = language_model();
@@ -548,11 +615,6 @@ END_TEST
 
 /* ---- Invalid values -------------------------------------------------------------------------------------------- */
 
-static void expect_invalid(remat_status status, const char *words) {
-    ck_assert_int_eq(status, REMAT_INVALID);
-    ck_says_all(remat_last_error(), words);
-}
-
 static const struct {
     remat_init init;
     const char *words; /* NULL: allowed */
@@ -783,6 +845,7 @@ int main(void) {
     tcase_add_loop_test(tests, concat_and_slice_check_their_inputs, 0, 10);
     tcase_add_test(tests, invalid_session_configs_are_refused);
     tcase_add_test(tests, only_named_parameters_are_trained);
+    tcase_add_loop_test(tests, what_is_trained_can_change, 0, 4);
     tcase_add_test(tests, frozen_layers_cost_nothing);
     tcase_add_test(tests, groups_have_their_own_rates_and_decays);
     tcase_add_test(tests, folding_changes_rounding_only);

@@ -60,6 +60,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_session_create(NULL, loss, &config, &made))                                                                \
     X(remat_session_create(graph, loss, NULL, &made))                                                                  \
     X(remat_session_create(graph, loss, &config, NULL))                                                                \
+    X(remat_train_only(NULL, "w"))                                                                                     \
+    X(remat_set_dropout(NULL, 0))                                                                                      \
     X(remat_save(NULL, "x", REMAT_WEIGHTS))                                                                            \
     X(remat_save(session, NULL, REMAT_WEIGHTS))                                                                        \
     X(remat_load(NULL, "x", REMAT_WEIGHTS))                                                                            \

@@ -205,6 +205,46 @@ START_TEST(null_outputs_are_refused) {
 }
 END_TEST
 
+/* Batch norm stays as in evaluations, and a training session's own draws are as without. */
+START_TEST(evaluations_may_draw_dropout) {
+    static float plain[T * B * W], sample[3][T * B * W];
+    remat_value mean = remat_buffer(graph, "mean", 1, (int64_t[]){W}, remat_init_constant(0.3));
+    remat_value variance = remat_buffer(graph, "variance", 1, (int64_t[]){W}, remat_init_constant(2));
+    remat_value x = remat_batch_norm(graph, input("x", true), REMAT_NONE, REMAT_NONE, mean, variance, 0.1, 1e-5, false);
+    remat_value y = remat_dropout(graph, remat_linear(graph, x, weight("w"), REMAT_NONE), 0.25);
+    remat_value loss = remat_mse(graph, y, input("target", true));
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 5;
+    config.inference = _i;
+    remat_session *s = session_with(loss, &y, 1, config), *like = session_with(loss, &y, 1, config);
+    remat_step_result a, b;
+    CHECKED(remat_evaluate(s, NULL));
+    CHECKED(remat_read(s, REMAT_OUTPUT, 0, plain, sizeof plain));
+    for (int k = 0; k < 3; k++) {
+        CHECKED(remat_set_dropout(s, (INT64_C(1) << 40) + k % 2));
+        CHECKED(remat_evaluate(s, NULL));
+        CHECKED(remat_read(s, REMAT_OUTPUT, 0, sample[k], sizeof *sample));
+    }
+    ck_assert(!memcmp(sample[0], sample[2], sizeof *sample) && memcmp(sample[0], sample[1], sizeof *sample));
+    int dropped = 0, n = T * B * W;
+    for (int i = 0; i < n; i++) {
+        ck_assert(sample[0][i] == 0 || sample[0][i] == plain[i] * (float)(1 / 0.75));
+        dropped += sample[0][i] == 0;
+    }
+    ck_assert(fabs(dropped - 0.25 * n) < 5 * sqrt(0.25 * 0.75 * n)); /* five standard deviations */
+    if (!_i) {
+        CHECKED(remat_gradients(s, &a));
+        CHECKED(remat_gradients(like, &b));
+        ck_assert(a.loss == b.loss && a.grad_norm == b.grad_norm);
+    }
+    CHECKED(remat_set_dropout(s, -1));
+    CHECKED(remat_evaluate(s, &a));
+    CHECKED(remat_evaluate(like, &b));
+    ck_assert(a.loss == b.loss);
+    remat_session_free(s), remat_session_free(like);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("outputs");
     TCase *tests = tcase_create("outputs");
@@ -215,6 +255,7 @@ int main(void) {
     tcase_add_loop_test(tests, training_steps_write_outputs, 0, 4 * N_STRATEGIES);
     tcase_add_loop_test(tests, outputs_may_depend_on_the_loss, 0, 4);
     tcase_add_test(tests, there_may_be_many_outputs);
+    tcase_add_loop_test(tests, evaluations_may_draw_dropout, 0, 2);
     tcase_add_test(tests, null_outputs_are_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -795,6 +795,23 @@ START_TEST(different_learning_rates_are_reported) {
 }
 END_TEST
 
+static void with_other_parameters(teammate *mate) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s = open_mates(mate, &config, BY_STEP);
+    char words[100];
+    CHECKED(remat_train_only(s, "w"));
+    CHECKED(one_update(s, true, 0.1));
+    if (mate->rank == mate->team->size - 1) CHECKED(remat_train_only(s, NULL));
+    snprintf(words, sizeof words, "rank %d|rank 0|update 2|remat_train_only", mate->team->size - 1);
+    expect_peer(one_update(s, true, 0.1), words);
+    remat_session_free(s);
+}
+
+START_TEST(different_trained_parameters_are_reported) {
+    team_run(&(team){.size = 2 + _i}, &(remat_ranks){0}, with_other_parameters, (void *[TEAM_MOST]){0});
+}
+END_TEST
+
 static void with_another_count(teammate *mate) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s = open_mates(mate, &config, BY_STEP);
@@ -975,6 +992,7 @@ int main(void) {
     tcase_add_test(tests, a_failing_collective_fails_the_step);
     tcase_add_test(tests, mapped_pages_are_released);
     tcase_add_test(tests, micro_steps_are_counted);
+    tcase_add_loop_test(tests, different_trained_parameters_are_reported, 0, 2);
     tcase_add_loop_test(tests, different_learning_rates_are_reported, 0, 3 * WAYS);
     tcase_add_test(tests, different_update_counts_are_reported);
     tcase_add_test(tests, settings_are_listed_as_text);
