@@ -41,7 +41,7 @@ static const struct {
      "without TensorBoard's file"},
     {"trap '' XFSZ; ulimit -f 8;", "--dump-grads=%s/g", "| cat >/dev/null", "File too large", "without its gradients"},
     {"PATH=%s:$PATH;", "--plot=%1$s/a.svg --save=%1$s/st", "| cat >/dev/null", "it ended with status 4",
-     "without its image"},
+     "without its chart"},
 };
 
 START_TEST(failing_reports_do_not_end_a_run) {

@@ -9,19 +9,19 @@
 
 static remat_status beside_path(const char *path, char beside[RM_PATH_BYTES]) {
     int length = snprintf(beside, RM_PATH_BYTES, "%s.unfinished", path);
-    REQUIRE(length < RM_PATH_BYTES, INVALID, "the name %.60s... is too long", path);
+    REQUIRE(length < RM_PATH_BYTES, INVALID, "the path %.60s... is too long: give a shorter one", path);
     return REMAT_OK;
 }
 
-/* What is there may be gradients of an earlier run, or empty; anything else is somebody's. A .safetensors file begins with the
- * length of its header, in 8 bytes, and the header with a brace. */
+/* Overwrites only empty files and .safetensors files: these start with the length of the header, in 8 bytes, and the
+ * header starts with a brace. */
 static remat_status spare_others(const char *path) {
     uint8_t begin[9] = {0};
     FILE *file = fopen(path, "re");
     size_t n = file ? fread(begin, 1, sizeof begin, file) : 0;
     if (file) fclose(file);
     REQUIRE(!n || (n == sizeof begin && !begin[7] && begin[8] == '{'), INVALID,
-            "%s is there already, and is no .safetensors file: it is left as it is; choose another name for "
+            "%s exists and is not a .safetensors file, so it was not changed: choose another name for "
             "--dump-grads",
             path);
     return REMAT_OK;
@@ -34,7 +34,7 @@ remat_status rm_dump_try(const char *path) {
     TRY(spare_others(path));
     TRY(beside_path(path, beside));
     remat_status status = rm_file_create(beside, &writer);
-    if (status) return rm_fail(status, "%s: name a file that can be written with --dump-grads", remat_last_error());
+    if (status) return rm_fail(status, "%s: give a writable file with --dump-grads", remat_last_error());
     rm_file_abandon(&writer);
     rm_file_remove(beside);
     return REMAT_OK;

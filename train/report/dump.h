@@ -4,12 +4,11 @@
 
 #include "engine/status.h"
 
-/* A first step can take long: that its gradients can be written is tried before. INVALID when something is
- * there that is no .safetensors file. NULL allowed. */
+/* Checks before the first step, which may take long, that `path` can be written. INVALID when it is another kind of file than
+ * .safetensors. NULL allowed. */
 remat_status rm_dump_try(const char *path);
 
-/* Written beside the file and renamed, so that an earlier dump is replaced whole or not at all. What is there and is no plain
- * file (a pipe, a device) is written to directly. */
+/* Writes a temporary file and renames it, so that an earlier dump is replaced atomically. Writes directly to pipes and devices. */
 remat_status rm_dump_gradients(remat_session *session, const char *path);
 
 #endif

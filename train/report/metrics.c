@@ -19,31 +19,32 @@
 /* ---- The file --------------------------------------------------------------------------------------------------- */
 
 static remat_status failed(const rm_metrics *metrics) {
-    FAIL(IO, "cannot write %s: %s: make room, or choose another place for --metrics", metrics->path, strerror(errno));
+    FAIL(IO, "cannot write %s: %s: free some space, or choose another path for --metrics", metrics->path,
+         strerror(errno));
 }
 
-/* A name that was mistyped must not cost anybody a file: all that begins differently is somebody's. A run that was killed may have
- * left a part of the beginning, or nothing. */
+/* Protects other files against a mistyped name: metrics start with `ours`. A run that was killed may have left a part
+ * of that, or an empty file. */
 static remat_status spare_others(rm_metrics *metrics) {
     static const char ours[] = "{\"event\"";
     char begin[sizeof ours] = "";
     size_t n = fread(begin, 1, sizeof ours - 1, metrics->file);
     rewind(metrics->file);
     REQUIRE(!memcmp(begin, ours, n), INVALID,
-            "%s is there already, and has no metrics in it: it is left as it is; choose another name for --metrics",
+            "%s exists and does not hold metrics, so it was not changed: choose another name for --metrics",
             metrics->path);
     return REMAT_OK;
 }
 
-/* What is in a file of metrics, as far as this run is concerned. */
+/* The content of a metrics file. */
 typedef struct {
-    int64_t lines;   /* whole ones */
-    bool named, own; /* some run's name is in it; this run's */
-    bool runs;       /* not evaluations by themselves alone */
-    bool ended;      /* a run came to its end, behind some step */
-    bool later;      /* a line was met that this run will make again, or that makes no sense */
-    int64_t keep;    /* bytes in front of that */
-    int64_t whole;   /* bytes of all lines */
+    int64_t lines;   /* complete lines */
+    bool named, own; /* a run's name was found; this run's name was found */
+    bool runs;       /* a line belongs to a run, not to an evaluation without a run */
+    bool ended;      /* a run has ended after at least one step */
+    bool later;      /* a line is invalid, or this run will write it again */
+    int64_t keep;    /* bytes before the first such line */
+    int64_t whole;   /* bytes of all complete lines */
 } contents;
 
 static bool is(const char *text, const char *other) { return text && !strcmp(text, other); }
@@ -65,7 +66,7 @@ static void note(contents *c, const char *line, size_t length, const rm_metrics_
     json_decref(event);
 }
 
-/* The last line may be a part of one, that was being written when the run died. */
+/* The last line may be incomplete, if the run died while writing it. */
 static contents look(FILE *file, const rm_metrics_run *run) {
     contents c = {0};
     char *line = NULL;
@@ -77,40 +78,40 @@ static contents look(FILE *file, const rm_metrics_run *run) {
     return c;
 }
 
-static remat_status write_behind(rm_metrics *metrics, off_t keep) {
+static remat_status continue_after(rm_metrics *metrics, off_t keep) {
     if (ftruncate(fileno(metrics->file), keep) || fseeko(metrics->file, keep, SEEK_SET)) return failed(metrics);
     return REMAT_OK;
 }
 
-/* To those before it: a script evaluates several states, or data sets, into one file. */
+/* Appends to earlier evaluations, because scripts collect several states or data sets in one file. */
 static remat_status add_evaluation(rm_metrics *metrics, const contents *c) {
     REQUIRE(!c->runs, INVALID,
-            "%s has the metrics of a run in it, and evaluations go to a file of their own: choose another name for "
+            "%s holds the metrics of a run, so evaluations cannot be added: choose another name for "
             "--metrics",
             metrics->path);
-    return write_behind(metrics, (off_t)c->whole);
+    return continue_after(metrics, (off_t)c->whole);
 }
 
-/* A run goes on in its own file, and cuts off what it makes again; files of versions that did not name runs are taken for its
- * own. One that was killed before it could save begins again, so its file cannot have an end. All else is another run's. */
+/* A resumed run continues its own file and drops the lines that it will write again. Files of versions that did not
+ * name runs count as its own. A run that was killed before it saved starts again; its file has no end event. Other
+ * files belong to other runs. */
 static remat_status go_on(rm_metrics *metrics, const rm_metrics_run *run) {
     contents c = look(metrics->file, run);
     if (!*run->name) return add_evaluation(metrics, &c);
     bool own = run->resumed_step ? c.own || (c.runs && !c.named) : run->again && !c.ended;
-    REQUIRE(
-        !c.lines || own, INVALID,
-        "%s has the metrics of another run in it: it is left as it is; choose another name for --metrics, or remove "
-        "it",
-        metrics->path);
-    return write_behind(metrics, run->resumed_step ? (off_t)c.keep : 0);
+    REQUIRE(!c.lines || own, INVALID,
+            "%s holds the metrics of another run, so it was not changed: choose another name for --metrics, or remove "
+            "it",
+            metrics->path);
+    return continue_after(metrics, run->resumed_step ? (off_t)c.keep : 0);
 }
 
-/* Nothing in it is touched before it is known whose it is, and that nobody writes to it now. */
+/* Changes the file only after checking that it belongs to this run and that no other run is writing to it. */
 static remat_status open_plain(rm_metrics *metrics, const rm_metrics_run *run) {
     int fd = open(metrics->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     metrics->file = fd < 0 ? NULL : fdopen(fd, "r+");
     if (!metrics->file) return REMAT_OK;
-    bool taken = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* elsewhere: no locks, no check */
+    bool taken = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* other errors: the file system has no locks */
     REQUIRE(!taken, IO, "another run is writing to %s: choose another name for --metrics", metrics->path);
     TRY(spare_others(metrics));
     return go_on(metrics, run);
@@ -130,7 +131,7 @@ remat_status rm_metrics_open(const char *path, const rm_metrics_run *run, rm_met
     } else {
         TRY(open_plain(out, run));
     }
-    if (!out->file) FAIL(IO, "cannot create %s: %s: choose another place for --metrics", path, strerror(errno));
+    if (!out->file) FAIL(IO, "cannot create %s: %s: choose another path for --metrics", path, strerror(errno));
     return REMAT_OK;
 }
 
@@ -154,7 +155,7 @@ static json_t *time_of_day(void) {
     return json_string(text);
 }
 
-/* %.9g: enough for a float to come back as the same bits. Takes the event over. */
+/* %.9g preserves the bits of a float. Frees the event. */
 static remat_status write_event(rm_metrics *metrics, json_t *event) {
     REQUIRE(event, MEMORY, "no memory for a line of %s", metrics->path);
     json_object_set_new(event, "time", time_of_day());
@@ -188,7 +189,7 @@ static void add_flags(json_t *event, const rm_options *o) {
     json_object_set_new(event, "seed", json_integer(o->data.seed));
 }
 
-/* Who computes an update, and in how many parts. */
+/* Adds the ranks and the parts of an update. */
 static void add_ranks(json_t *event, const rm_options *o) {
     char word[32];
     int64_t ranks = rm_setup_ranks(o), micro_steps = rm_setup_micro_steps(o);

@@ -1,6 +1,5 @@
-/* metrics.h: the --metrics file: one JSON object a line, flushed as soon as it is written. Events: plan, step, gpu, eval, end;
- * docs for their fields are in docs/train.md. A number that is not finite is written as null. Reading such files is
- * command_report.c's business. */
+/* metrics.h: writes the --metrics file: one JSON object per line, flushed after each line. Events: plan, step, gpu, eval, end;
+ * docs/train.md describes their fields. Non-finite numbers become null. command_report.c reads such files. */
 #ifndef RM_METRICS_H
 #define RM_METRICS_H
 
@@ -8,35 +7,34 @@
 #include "train/report/scores.h"
 
 typedef struct {
-    FILE *file; /* NULL: nobody wants metrics, or a line could not be written; then every function below does nothing */
+    FILE *file; /* NULL: no metrics, or a line could not be written; then every function below does nothing */
     const char *path;
     bool standard_output;
 } rm_metrics;
 
-/* Whose they are. */
+/* The run that writes metrics. */
 typedef struct {
-    const char *name;     /* of the run, the same whenever it is resumed; "": an evaluation by itself */
-    int64_t resumed_step; /* 0: it begins */
-    bool again;           /* it may have begun before, and been killed before anything was saved */
+    const char *name;     /* stays the same when the run is resumed; "": an evaluation without a run */
+    int64_t resumed_step; /* 0: the run starts */
+    bool again;           /* an earlier attempt may have been killed before it saved */
 } rm_metrics_run;
 
-/* path NULL: none; "-": standard output. A run that is resumed keeps its file up to that step, and goes on behind it; an
- * evaluation by itself is added to those that are there. INVALID, and nothing is
- * touched, when something else is there, or another run's metrics; IO when another run is writing to it. `path` is
- * borrowed. Close in any case. */
+/* path NULL: no metrics; "-": standard output. A resumed run keeps the lines of its file up to the resumed step and continues after
+ * them. An evaluation without a run appends to earlier evaluations. INVALID, without changing the file, when it has other content or
+ * another run's metrics; IO when another run is writing to it. `path` is borrowed. Close even after an error. */
 remat_status rm_metrics_open(const char *path, const rm_metrics_run *run, rm_metrics *out);
 remat_status rm_metrics_close(rm_metrics *metrics);
-FILE *rm_metrics_words(const rm_metrics *metrics); /* where words for people go: stdout, or else stderr */
+FILE *rm_metrics_words(const rm_metrics *metrics); /* for text output: stdout, or stderr if metrics use stdout */
 
 typedef struct {
     int64_t step;  /* from 1 */
     double epoch;  /* passes over the data, this step's samples included */
-    bool computed; /* false: on the null device, and loss and grad_norm are NAN */
+    bool computed; /* false: on the null device, where loss and grad_norm are NAN */
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    const char *unit; /* what there are so many of a second; NULL: "tokens" */
-    double accuracy;  /* of the step's samples, on all ranks; < 0: not a task that has one */
+    const char *unit; /* of tokens_per_s; NULL: "tokens" */
+    double accuracy;  /* of the step's samples on all ranks; < 0: the task has no accuracy */
     uint64_t arena_peak_bytes, rss_peak_bytes;
-    bool has_comm; /* there are other ranks; then what gradients took (rm_ddp_cost) */
+    bool has_comm; /* with several ranks: the cost of sending gradients follows (rm_ddp_cost) */
     uint64_t comm_bytes;
     double comm_busy_ms, comm_wait_ms;
 } rm_step_event;
@@ -48,7 +46,7 @@ typedef struct {
     int64_t steps;
     double loss, wall_s;
     uint64_t arena_peak_bytes, rss_peak_bytes;
-    int signal; /* that stopped the run, or 0 */
+    int signal; /* the signal that stopped the run, or 0 */
 } rm_end_event;
 
 remat_status rm_metrics_plan(rm_metrics *, const remat_plan_summary *, const rm_options *, const rm_metrics_run *);
@@ -57,11 +55,11 @@ remat_status rm_metrics_gpu(rm_metrics *, int64_t step, const remat_products *, 
 remat_status rm_metrics_eval(rm_metrics *, const rm_eval_event *);
 remat_status rm_metrics_end(rm_metrics *, const rm_end_event *);
 
-/* An evaluation as an object's text; with how often each class was taken for each, (classes,classes), a row for a true one. NULL:
- * without. A json_t * of jansson, or NULL. */
+/* An evaluation as an object, a json_t * of jansson; NULL: no memory. `confusion` (classes,classes) has a row per true class; NULL:
+ * left out. */
 void *rm_metrics_eval_json(const rm_eval_event *, const int64_t *confusion, int64_t classes);
 
-/* The plan's fields as a JSON object's text, for `remat plan --json` too: a json_t * of jansson, or NULL. */
+/* The plan's fields as an object, also for `remat plan --json`: a json_t * of jansson; NULL: no memory. */
 void *rm_metrics_plan_json(const remat_plan_summary *, const rm_options *);
 
 #endif

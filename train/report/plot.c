@@ -1,4 +1,4 @@
-/* plot.c: see plot.h: names of files, the script's beginning, running gnuplot, writing what it drew. */
+/* plot.c: checks file names, writes the common part of scripts, runs gnuplot and writes the chart. See plot.h. */
 #include "train/report/plot.h"
 
 #include "memory/host.h"
@@ -50,14 +50,15 @@ static bool in_path(const char *program) {
 
 remat_status rm_plot_check(const char *path) {
     if (!path) return REMAT_OK;
-    REQUIRE(format_of(path) < FORMATS, INVALID, "--plot=%.200s: name a file that ends in .svg, .png or .html", path);
+    REQUIRE(format_of(path) < FORMATS, INVALID, "--plot=%.200s: give a file name that ends in .svg, .png or .html",
+            path);
     REQUIRE(in_path("gnuplot"), MISSING,
-            "--plot draws with gnuplot, which is not installed: on Debian, apt-get install gnuplot-nox");
+            "--plot needs gnuplot, which is not installed: install it (on Debian, apt-get install gnuplot-nox)");
     bool there = rm_path_exists(path);
     if (there && !rm_path_is_file(path) && !access(path, W_OK))
-        return REMAT_OK; /* opened only to be written to: its reader would see the end */
+        return REMAT_OK; /* opening and closing a pipe would end its reader */
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    REQUIRE(fd >= 0, IO, "cannot create %s: %s: choose another place for --plot", path, strerror(errno));
+    REQUIRE(fd >= 0, IO, "cannot create %s: %s: choose another path for --plot", path, strerror(errno));
     close(fd);
     if (!there) rm_file_remove(path);
     return REMAT_OK;
@@ -65,9 +66,9 @@ remat_status rm_plot_check(const char *path) {
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------ */
 
-/* Within double quotes gnuplot runs `commands`, expands @macros and ends at a line's end; within single ones its version 5.4 does not
- * take back every doubled quote. So all but plain characters are written by their numbers, which nothing but the string's own reader
- * sees. Bytes that are no printable character become '?': the terminals would write a malformed file of them. */
+/* In double quotes, gnuplot runs `commands`, expands @macros, and ends the string at a line feed; in single quotes,
+ * version 5.4 does not handle every doubled quote. So special characters are written as octal escapes. Unprintable
+ * bytes become '?', because the terminals would write malformed files. */
 const char *rm_plot_quote(const char *text, char *out, size_t bytes) {
     size_t n = 0;
     out[n++] = '"';
@@ -79,7 +80,7 @@ const char *rm_plot_quote(const char *text, char *out, size_t bytes) {
     return rm_printable(out);
 }
 
-/* Numbers as people type them: 0.2, not 0.20000000000000001; 64MiB, not 67108864; 6e+13. */
+/* Writes numbers as users type them: 0.2, not 0.20000000000000001; 64MiB, not 67108864; 6e+13. */
 static void shorten(const char *name, char *value, size_t bytes) {
     static const char *const unit[2][5] = {{"", "KiB", "MiB", "GiB", "TiB"}, {"", "KB", "MB", "GB", "TB"}};
     char *end;
@@ -145,14 +146,14 @@ static void remove_directory(const rm_plot *plot) {
     rmdir(plot->directory);
 }
 
-/* A line of text above the chart, from the left edge. */
+/* Writes a line of text above the chart, left-aligned. */
 static void write_line(const rm_plot *plot, int tag, double y, const char *font, const char *colour, const char *text) {
     char quoted[4 * sizeof plot->flags];
     fprintf(plot->script, "set label %d %s at screen 0.025,%.3f left noenhanced font '%s' textcolor rgb '%s'\n", tag,
             rm_plot_quote(text, quoted, sizeof quoted), y, font, colour);
 }
 
-/* Long flags take two lines. Returns where the next one goes. */
+/* Splits long flags into two lines. Returns the position of the next line. */
 static double write_flags(const rm_plot *plot) {
     enum { LINE = 150 };
     char first[sizeof plot->flags];
@@ -186,7 +187,7 @@ static void write_head(const rm_plot *plot) {
             RM_PLOT_INK);
     write_line(plot, 101, 0.962, ",16", RM_PLOT_INK, plot->heading);
     double y = write_flags(plot);
-    size_t length = strlen(plot->numbers); /* in smaller letters where they would run out of the chart */
+    size_t length = strlen(plot->numbers); /* long lines get a smaller font */
     write_line(plot, 104, y, length < 150 ? ",11" : length < 170 ? ",10" : ",9", RM_PLOT_INK, plot->numbers);
 }
 
@@ -196,7 +197,7 @@ remat_status rm_plot_begin(const char *path, rm_plot *plot) {
     plot->path = path;
     plot->format = format_of(path);
     snprintf(plot->directory, sizeof plot->directory, "%.200s/remat_plot_XXXXXX", temporary ? temporary : "/tmp");
-    REQUIRE(mkdtemp(plot->directory), IO, "cannot create %s: %s: TMPDIR can name another place", plot->directory,
+    REQUIRE(mkdtemp(plot->directory), IO, "cannot create %s: %s: set TMPDIR to another directory", plot->directory,
             strerror(errno));
     in_directory(plot, "script", script);
     plot->script = fopen(script, "we");
@@ -216,7 +217,7 @@ enum { MOST_SECONDS = 60 };
 static volatile sig_atomic_t stopped_by;
 static void remember(int signal) { stopped_by = signal; }
 
-/* False: it took too long or a signal came, and was ended. */
+/* False: gnuplot was killed because it took too long or a signal arrived. */
 static bool wait_for(pid_t child, int *status) {
     for (int i = 0; i < MOST_SECONDS * 200 && !stopped_by; i++) {
         pid_t found = waitpid(child, status, WNOHANG);
@@ -228,7 +229,7 @@ static bool wait_for(pid_t child, int *status) {
     return false;
 }
 
-/* Its own words; where there are none, how it ended. */
+/* Reports gnuplot's error output, or how it ended if there is none. */
 static remat_status say_reason(const rm_plot *plot, const char *errors, bool in_time, int status) {
     uint8_t *text = NULL;
     size_t size = 0;
@@ -238,16 +239,16 @@ static remat_status say_reason(const rm_plot *plot, const char *errors, bool in_
     else if (!in_time)
         snprintf(ended, sizeof ended, "it did not finish in %d seconds", MOST_SECONDS);
     else if (WIFSIGNALED(status))
-        snprintf(ended, sizeof ended, "it was ended by signal %d, and said nothing", WTERMSIG(status));
+        snprintf(ended, sizeof ended, "signal %d ended it without a message", WTERMSIG(status));
     else
-        snprintf(ended, sizeof ended, "it ended with status %d and no chart, and said nothing", WEXITSTATUS(status));
+        snprintf(ended, sizeof ended, "it ended with status %d without a chart or a message", WEXITSTATUS(status));
     bool said = in_time && !rm_file_read(errors, 1 << 20, &text, &size) && size > 0;
     rm_fail(REMAT_INTERNAL, "gnuplot could not draw %s: %.300s", plot->path, said ? (char *)text : ended);
     rm_free(text);
     return REMAT_INTERNAL;
 }
 
-/* gnuplot reads the script, draws and complains on its standard streams: it is given no path, since to it some are commands. */
+/* gnuplot uses its standard streams for script, chart and errors, because it runs some paths as commands. */
 static remat_status run_gnuplot(const rm_plot *plot) {
     char script[RM_PATH_BYTES], chart[RM_PATH_BYTES], errors[RM_PATH_BYTES];
     in_directory(plot, "script", script);
@@ -258,7 +259,7 @@ static remat_status run_gnuplot(const rm_plot *plot) {
     posix_spawn_file_actions_addopen(&files, 0, script, O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, 1, chart, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&files, 2, errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    char *argument[] = {"gnuplot", "-d", NULL}; /* -d: nobody's own settings */
+    char *argument[] = {"gnuplot", "-d", NULL}; /* -d: ignore the user's settings */
     pid_t child;
     int error = posix_spawnp(&child, "gnuplot", &files, NULL, argument, environ), status = 0;
     posix_spawn_file_actions_destroy(&files);
@@ -277,7 +278,7 @@ static void write_escaped(FILE *out, const char *text) {
             fputc(*text, out);
 }
 
-/* The drawing without its XML head, and below it the table. */
+/* Writes the drawing without its XML header, and the table below it. */
 static void write_page(FILE *out, const rm_plot *plot, const char *svg) {
     const char *drawing = strstr(svg, "<svg");
     fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", out);
@@ -309,8 +310,8 @@ static remat_status write_to(rm_file_writer *writer, const void *data, size_t si
     return status;
 }
 
-/* Beside, then renamed, so that an earlier chart is replaced whole or not at all. What is there and is no plain file (a
- * pipe, a device) is written to directly; a link's target is what is replaced. */
+/* Writes a temporary file and renames it, so that an earlier chart is replaced atomically. Writes directly to pipes and
+ * devices. Replaces the target of a symbolic link. */
 static remat_status write_file(const rm_plot *plot, const void *data, size_t size) {
     char target[PATH_MAX], beside[PATH_MAX + 16];
     const char *path = realpath(plot->path, target) ? target : plot->path;
@@ -345,7 +346,8 @@ static remat_status deliver(const rm_plot *plot) {
     return status;
 }
 
-/* A signal while gnuplot runs: it is ended and the directory removed, and then the signal is what it was before. */
+/* A signal during the run of gnuplot kills it and removes the directory; then the signal is raised again with its old
+ * handler. */
 static remat_status run_interruptibly(const rm_plot *plot) {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction before[3], action = {.sa_handler = remember};
@@ -369,5 +371,5 @@ remat_status rm_plot_finish(rm_plot *plot) {
     plot->script = NULL;
     if (!bad) return run_interruptibly(plot);
     remove_directory(plot);
-    FAIL(IO, "cannot write to %s: make room, or set TMPDIR", plot->directory);
+    FAIL(IO, "cannot write to %s: free some space, or set TMPDIR", plot->directory);
 }

@@ -1,4 +1,4 @@
-/* plot_pareto.c: memory against time, a point for every plan, the frontier as a line. See plot.h. */
+/* plot_pareto.c: a chart of memory against time, with a point per plan and the frontier as a line. See plot.h. */
 #include "train/report/plot.h"
 
 #include "train/text.h"
@@ -6,8 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Strategies in the order of their points take these in turn: gnuplot's filled shapes, which differ without their colours,
- * too. */
+/* The styles of strategies, in the order of their points. The shapes differ even without colour. */
 static const struct {
     const char *colour;
     int shape;
@@ -21,7 +20,7 @@ typedef struct {
     const remat_plan_summary *plan;
     const remat_pareto_point *point;
     int64_t count;
-    double none_ns; /* times are relative to this: of `none`, or where there is none, of the fastest */
+    double none_ns; /* reference for relative times: strategy `none`, or else the fastest plan */
     double low, high, slowest;
 } chart;
 
@@ -47,14 +46,14 @@ static void find_ranges(chart *p) {
 
 /* ---- Axes ------------------------------------------------------------------------------------------------------- */
 
-/* 2^i bytes, whole in their unit. */
+/* 2^i bytes as an integer with a unit. */
 static const char *power_text(int i, char text[RM_TEXT]) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     snprintf(text, RM_TEXT, "%d %s", 1 << i % 10, unit[i / 10]);
     return text;
 }
 
-/* Ticks at powers of two, named as bytes; every other one where there would be many. */
+/* Ticks at powers of two, thinned out if there are many. */
 static void write_memory_axis(const chart *p) {
     char text[RM_TEXT];
     double low = p->low > 0 ? p->low / 1.25 : 1, high = p->high > low ? p->high * 1.25 : low * 2;
@@ -64,11 +63,11 @@ static void write_memory_axis(const chart *p) {
     for (int i = first; i <= last; i += step)
         fprintf(p->plot.script, "%s'%s' %.9g", i == first ? "" : ", ", power_text(i, text), ldexp(1, i));
     fprintf(p->plot.script, ")\nset grid x y linecolor rgb '#dddddd' linewidth 0.8\n");
-    fprintf(p->plot.script, "set xlabel 'activations at their peak' textcolor rgb '%s'\n", RM_PLOT_INK);
+    fprintf(p->plot.script, "set xlabel 'peak of activations' textcolor rgb '%s'\n", RM_PLOT_INK);
 }
 
-/* Times can differ by a few per cent or by a factor of ten: the axis is even in the speed, 1 / time, and names times.
- */
+/* Times differ by a few per cent or by a factor of ten, so the axis is linear in speed, 1 / time, with ticks for
+ * times. */
 static double height(const chart *p, uint64_t ns) { return 1 - p->none_ns / (double)ns; }
 
 static void write_time_axis(const chart *p) {
@@ -84,7 +83,7 @@ static void write_time_axis(const chart *p) {
     fprintf(p->plot.script, ")\nset ylabel 'time of a step, relative to none' textcolor rgb '%s'\n", RM_PLOT_INK);
 }
 
-/* Of the budget, what is left for activations beside what this run's plan has otherwise. */
+/* Marks the part of the budget that this plan leaves for activations. */
 static void write_budget(const chart *p) {
     const remat_plan_summary *plan = p->plan;
     uint64_t others = plan->budgeted_bytes - plan->activations_peak_bytes;
@@ -105,7 +104,7 @@ static void write_point(const chart *p, const remat_pareto_point *q) {
     fprintf(p->plot.script, "%.9g %.9g\n", (double)q->activations_peak_bytes, height(p, q->step_ns));
 }
 
-/* The points of a strategy are neighbours: those from `first` on end here. */
+/* The end of a strategy's points, which are consecutive and start at `first`. */
 static int64_t end_of_strategy(const chart *p, int64_t first) {
     int64_t k = first;
     while (k < p->count && is(&p->point[k], p->point[first].strategy)) k++;
@@ -118,8 +117,7 @@ static void write_strategy(const chart *p, int64_t first) {
     fprintf(p->plot.script, "END\n");
 }
 
-/* What a given number of bytes buys: level until the next better plan, then down. Points of several strategies come in
- * order of bytes by looking for the next larger each time; there are few. */
+/* The least time for a given number of bytes, as steps. Sorts the few points by searching for the next larger one. */
 static void write_frontier(const chart *p) {
     double last = -1;
     fprintf(p->plot.script, "$frontier << END\n");
@@ -137,11 +135,11 @@ static void write_frontier(const chart *p) {
     fprintf(p->plot.script, "END\n");
 }
 
-/* A ring, and its words at the right top: less time for more bytes leaves that corner empty. */
+/* Marks this plan with a ring; its label is at the top right, where the frontier leaves space. */
 static void write_own(const chart *p) {
     char text[RM_TEXT], label[160], quoted[4 * sizeof label];
     double x = (double)p->plan->activations_peak_bytes, y = height(p, p->plan->step_ns);
-    snprintf(label, sizeof label, "ringed, this plan: %s, %s, x %.2f", p->plan->strategy,
+    snprintf(label, sizeof label, "ring = this plan: %s, %s, x %.2f", p->plan->strategy,
              rm_bytes_text(p->plan->activations_peak_bytes, text), ratio(p, p->plan->step_ns));
     fprintf(p->plot.script,
             "set label 140 '' at %.9g,%.9g point pointtype 6 pointsize 2.6 linecolor rgb '%s' linewidth 2 front\n"
@@ -168,17 +166,17 @@ static void draw(const chart *p) {
     fprintf(out, "\n");
 }
 
-/* ---- Words ------------------------------------------------------------------------------------------------------ */
+/* ---- Text ------------------------------------------------------------------------------------------------------- */
 
 static void write_numbers(chart *p, const rm_options *o) {
     char a[RM_TEXT], b[RM_TEXT];
     rm_plot *plot = &p->plot;
     const remat_plan_summary *plan = p->plan;
-    snprintf(plot->heading, sizeof plot->heading, "Memory against time: what each way of keeping activations costs");
+    snprintf(plot->heading, sizeof plot->heading, "Memory against time: the cost of each strategy for activations");
     rm_plot_flags(o, plot->flags, sizeof plot->flags);
     snprintf(plot->numbers, sizeof plot->numbers,
-             "%lld timesteps x batch %lld in %lld tile%s; none takes %.4g ms (%s); beside the activations there are %s "
-             "that every plan has%s%s",
+             "%lld timesteps x batch %lld in %lld tile%s; none takes %.4g ms (%s); every plan also needs %s besides "
+             "activations%s%s",
              (long long)plan->timesteps, (long long)plan->batch, (long long)plan->n_tiles,
              plan->n_tiles == 1 ? "" : "s", 1e-6 * p->none_ns,
              plan->measured_busy    ? "from kernels measured here on a busy machine"

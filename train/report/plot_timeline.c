@@ -1,4 +1,4 @@
-/* plot_timeline.c: bytes alive over a step, stacked by kind above what stays. See plot.h. */
+/* plot_timeline.c: a chart of live bytes during a step, stacked by kind above the resident bytes. See plot.h. */
 #include "train/report/plot.h"
 
 #include "memory/host.h"
@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* From the bottom of the stack to its top: the large one above the small ones. */
+/* From bottom to top. The largest kind is on top. */
 static const struct {
     remat_live kind;
     const char *name, *colour;
@@ -22,13 +22,13 @@ typedef struct {
     rm_plot plot;
     const remat_plan_summary *plan;
     const rm_timeline *timeline;
-    const remat_live_point *shown; /* filled: as measured if it was, else as planned */
+    const remat_live_point *shown; /* the filled areas: measured if available, else planned */
     int64_t n, peak;
-    double peak_ns;                 /* the middle of its step */
-    char peak_label[128];           /* left of it if that is late, else right */
-    bool peak_is_late, levels_left; /* where the levels' names go: to the end with more room beside that */
-    double resident, process;       /* bytes that stay; the most the process had, 0: not measured */
-    double unit, time_unit;         /* bytes and ns of an axis's 1 */
+    double peak_ns;                 /* the middle of the peak's step */
+    char peak_label[128];           /* to the left of a late peak, else to the right */
+    bool peak_is_late, levels_left; /* levels_left: labels of levels are at the left end, where there is more space */
+    double resident, process;       /* resident bytes; the process's maximum, 0: not measured */
+    double unit, time_unit;         /* bytes and ns per unit of the axes */
     const char *unit_name, *time_name;
     double low, high, end_ns; /* ranges of the axes */
 } chart;
@@ -54,8 +54,8 @@ static int64_t column(const remat_live_point *point, double end_ns) {
     return (int64_t)((double)point->begin_ns / (end_ns > 0 ? end_ns : 1) * COLUMNS);
 }
 
-/* Of the points of one pixel column the first, the least, the largest and the last: no peak and no trough is lost.
- * Writes their numbers, ascending; at most four a column. */
+/* Keeps the first, smallest, largest and last point of each pixel column, so that no peak or trough is lost. Writes
+ * their indices in ascending order, at most four per column. */
 static int64_t thin(const remat_live_point *point, int64_t n, double end_ns, int64_t *kept) {
     int64_t count = 0;
     for (int64_t i = 0, j; i < n; i = j) {
@@ -74,7 +74,7 @@ static int64_t thin(const remat_live_point *point, int64_t n, double end_ns, int
 
 /* ---- Data ------------------------------------------------------------------------------------------------------- */
 
-/* Columns: time, top of the resident band, top of each layer, the process, the planned sum. */
+/* Columns: time, top of the resident bytes, top of each layer, the process, the planned sum. */
 static void write_point(const chart *p, double x, int64_t i) {
     const remat_live_point *point = &p->shown[i];
     double sum = p->resident / p->unit;
@@ -85,7 +85,7 @@ static void write_point(const chart *p, double x, int64_t i) {
             (p->resident + (double)total(&p->timeline->planned[i])) / p->unit);
 }
 
-/* Each step is level from where it begins to where the next one does. */
+/* Each step is constant until the next one starts. */
 static remat_status write_data(const chart *p) {
     int64_t *kept = rm_malloc((size_t)(4 * COLUMNS + 8 < p->n ? 4 * COLUMNS + 8 : p->n + 1) * sizeof *kept);
     REQUIRE(kept, MEMORY, "no memory to draw %lld steps", (long long)p->n);
@@ -102,7 +102,7 @@ static remat_status write_data(const chart *p) {
 
 /* ---- Ranges ----------------------------------------------------------------------------------------------------- */
 
-/* A trace has no end of its own: its last step is a FREE, and takes next to nothing. */
+/* A trace does not record its end; its last step is a FREE, which takes almost no time. */
 static void choose_times(chart *p) {
     double last = (double)p->shown[p->n - 1].begin_ns + 1, predicted = (double)p->plan->step_ns;
     p->end_ns = !p->timeline->measured && predicted > last ? predicted : last;
@@ -110,8 +110,8 @@ static void choose_times(chart *p) {
     p->time_name = p->end_ns >= 10e9 ? "s" : "ms";
 }
 
-/* Where what stays dwarfs what moves, the axis begins inside its band. The budget and the process are on the chart if
- * they do not make the rest of it small. */
+/* If the resident bytes are much larger than the rest, the axis does not start at 0. The budget and the process are
+ * shown unless they would make the rest too small. */
 static void choose_bytes(chart *p) {
     const remat_plan_summary *plan = p->plan;
     double activations = (double)plan->activations_peak_bytes, arena = (double)plan->planned_peak_bytes;
@@ -128,7 +128,7 @@ static void choose_bytes(chart *p) {
     p->high = p->low + 1.16 * (p->high - p->low);
 }
 
-/* The peak lies on the arena's line, and its words beside the line's. */
+/* The peak is on the arena's line, and its label is next to that of the line. */
 static void place_words(chart *p) {
     char text[RM_TEXT];
     p->peak = largest(p->shown, p->n);
@@ -148,17 +148,17 @@ static void write_axes(const chart *p) {
     fprintf(out, "set xrange [0:%.9g]\nset yrange [%.9g:%.9g]\n", p->end_ns / p->time_unit, p->low / p->unit,
             p->high / p->unit);
     fprintf(out, "set xlabel '%s, %s' textcolor rgb '%s'\n",
-            p->timeline->measured ? "time since the step began, as measured" : "predicted time", p->time_name,
+            p->timeline->measured ? "measured time since the start of the step" : "predicted time", p->time_name,
             RM_PLOT_INK);
     fprintf(out, "set ylabel '%s' textcolor rgb '%s'\n", p->unit_name, RM_PLOT_INK);
     if (p->low > 0)
         fprintf(out,
-                "set label 110 'the axis begins at %.4g %s: what stays reaches down to 0' at graph 0.01,0.03 left "
+                "set label 110 'the axis starts at %.4g %s: resident bytes reach down to 0' at graph 0.01,0.03 left "
                 "font ',11' textcolor rgb '#444444' front\n",
                 p->low / p->unit, p->unit_name);
 }
 
-/* A line over the whole width. */
+/* A horizontal line. */
 static void write_level(const chart *p, int tag, double bytes, const char *colour, int dash) {
     fprintf(p->plot.script,
             "set arrow %d from graph 0, first %.9g to graph 1, first %.9g nohead front linecolor rgb '%s' dashtype %d "
@@ -166,7 +166,7 @@ static void write_level(const chart *p, int tag, double bytes, const char *colou
             tag, bytes / p->unit, bytes / p->unit, colour, dash);
 }
 
-/* Its name, above it. */
+/* The line's label, above it. */
 static void name_level(const chart *p, int tag, double bytes, const char *colour, const char *name) {
     char quoted[512];
     fprintf(p->plot.script,
@@ -175,7 +175,7 @@ static void name_level(const chart *p, int tag, double bytes, const char *colour
             p->levels_left ? "left" : "right", colour);
 }
 
-/* The arena and the budget; one name for both where they are close. Returns the upper of what lies close. */
+/* Draws the arena and the budget, with one label if they are close; then returns the upper of the two. */
 static double write_levels(const chart *p) {
     char a[RM_TEXT], b[RM_TEXT], name[128];
     double arena = (double)p->plan->planned_peak_bytes, budget = (double)p->plan->memory_budget;
@@ -203,15 +203,15 @@ static void write_peak(const chart *p, double above) {
 
 /* ---- The chart ------------------------------------------------------------------------------------------------ */
 
-/* Each layer reaches down to the axis and is covered by the one below it: bands between two curves leave hairs where
- * they are empty. */
+/* Fills each layer down to the axis and lets lower layers cover it: bands between two curves would leave thin lines
+ * where they are empty. */
 static void write_curves(const chart *p) {
     FILE *out = p->plot.script;
     fprintf(out, "plot ");
     for (int k = REMAT_LIVE_KINDS - 1; k >= 0; k--)
         fprintf(out, "$step using 1:%d with filledcurves y1=%.9g linecolor rgb '%s' title '%s', \\\n     ", k + 3,
                 p->low / p->unit, layer[k].colour, layer[k].name);
-    fprintf(out, "$step using 1:2 with filledcurves y1=%.9g linecolor rgb '%s' title 'what stays'", p->low / p->unit,
+    fprintf(out, "$step using 1:2 with filledcurves y1=%.9g linecolor rgb '%s' title 'resident'", p->low / p->unit,
             RM_PLOT_GREY);
     if (p->timeline->measured)
         fprintf(out, ", \\\n     $step using 1:%d with lines linecolor rgb '%s' linewidth 1 title 'planned'",
@@ -235,8 +235,8 @@ static void write_numbers(chart *p, const rm_options *o) {
     char a[RM_TEXT], b[RM_TEXT];
     const remat_plan_summary *plan = p->plan;
     snprintf(p->plot.heading, sizeof p->plot.heading, "%s",
-             p->timeline->measured ? "Bytes alive over a step: measured (filled), planned (line)"
-                                   : "Bytes alive over a step, as planned");
+             p->timeline->measured ? "Live bytes during a step: measured (filled), planned (line)"
+                                   : "Live bytes during a step, as planned");
     rm_plot_flags(o, p->plot.flags, sizeof p->plot.flags);
     say(p, "strategy %s; activations %s of an arena of %s", plan->strategy,
         rm_bytes_text(plan->activations_peak_bytes, a), rm_bytes_text(plan->planned_peak_bytes, b));
@@ -256,18 +256,18 @@ static void write_table(chart *p) {
     rm_plot_row(plot, "segments", "%lld", (long long)plan->segments);
     rm_plot_row(plot, "timesteps x batch", "%lld x %lld", (long long)plan->timesteps, (long long)plan->batch);
     rm_plot_row(plot, "tiles", "%lld of %lld timesteps", (long long)plan->n_tiles, (long long)plan->tile);
-    rm_plot_row(plot, "activations at their peak", "%s", rm_bytes_text(plan->activations_peak_bytes, a));
-    rm_plot_row(plot, "the arena", "%s", rm_bytes_text(plan->planned_peak_bytes, a));
-    rm_plot_row(plot, "all that a budget covers", "%s", rm_bytes_text(plan->budgeted_bytes, a));
-    if (plan->memory_budget) rm_plot_row(plot, "the budget, without data", "%s", rm_bytes_text(plan->memory_budget, a));
+    rm_plot_row(plot, "peak of activations", "%s", rm_bytes_text(plan->activations_peak_bytes, a));
+    rm_plot_row(plot, "arena", "%s", rm_bytes_text(plan->planned_peak_bytes, a));
+    rm_plot_row(plot, "total that a budget covers", "%s", rm_bytes_text(plan->budgeted_bytes, a));
+    if (plan->memory_budget) rm_plot_row(plot, "budget, without data", "%s", rm_bytes_text(plan->memory_budget, a));
     if (plan->spill_bytes) rm_plot_row(plot, "spilled", "%s", rm_bytes_text(plan->spill_bytes, a));
     rm_plot_row(plot, "steps of the plan", "%lld", (long long)plan->n_steps);
     rm_plot_row(plot, "forward, predicted", "%.1f ms", 1e-6 * (double)plan->forward_ns);
     rm_plot_row(plot, "recompute, predicted", "%.1f ms", 1e-6 * (double)plan->recompute_ns);
     rm_plot_row(plot, "backward, predicted", "%.1f ms", 1e-6 * (double)plan->backward_ns);
     if (plan->transfer_ns) rm_plot_row(plot, "waiting for transfers", "%.1f ms", 1e-6 * (double)plan->wait_ns);
-    rm_plot_row(plot, "in all, predicted", "%.1f ms", 1e-6 * (double)plan->step_ns);
-    if (p->timeline->measured) rm_plot_row(plot, "in all, measured", "%.1f ms", 1e-6 * p->end_ns);
+    rm_plot_row(plot, "total, predicted", "%.1f ms", 1e-6 * (double)plan->step_ns);
+    if (p->timeline->measured) rm_plot_row(plot, "total, measured", "%.1f ms", 1e-6 * p->end_ns);
     rm_plot_row(plot, "recompute factor", "%.3f", plan->recompute_factor);
 }
 

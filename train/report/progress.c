@@ -22,7 +22,7 @@ static void erase_bar(rm_progress *p) {
     p->bar_shown = false;
 }
 
-/* Whoever reads may have gone (`| head`), or the disk is full: that ends no run. */
+/* A closed pipe (`| head`) or a full disk does not end the run. */
 static void flush(rm_progress *p) {
     if (!fflush(p->out) && !ferror(p->out)) return;
     p->out = NULL;

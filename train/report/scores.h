@@ -1,4 +1,4 @@
-/* scores.h: what an evaluation finds: its loss, and by task other metrics. A metric is a line of scores.def. */
+/* scores.h: the metrics of an evaluation: the loss, and others that depend on the task. A metric is a line of scores.def. */
 #ifndef RM_SCORES_H
 #define RM_SCORES_H
 
@@ -18,11 +18,11 @@ typedef struct {
 } rm_score;
 extern const rm_score rm_scores[RM_SCORES];
 
-rm_score_name rm_score_find(const char *name); /* of one that there is; RM_SCORES: "none" */
+rm_score_name rm_score_find(const char *name); /* RM_SCORES: unknown, such as "none" */
 
 typedef struct {
     int64_t step, samples;
-    bool has[RM_SCORES]; /* which of these the evaluation has */
+    bool has[RM_SCORES]; /* the metrics that this evaluation computes */
     double score[RM_SCORES];
 } rm_eval_event;
 

@@ -1,4 +1,4 @@
-/* tensorboard.c: see tensorboard.h. An event file is a row of records, each a message of Protocol Buffers:
+/* tensorboard.c: see tensorboard.h. An event file is a sequence of records, each with a Protocol Buffers message:
  *
  *   | length, 8 bytes LE | checksum of that, 4 | message | checksum of the message, 4 |
  *
@@ -7,8 +7,8 @@
  *   Value       tag = 1 (string), simple_value = 2 (float)
  *   SessionLog  status = 1 (varint; 1: START)
  *
- * (tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.) A field begins with a byte: its
- * number times 8, plus 0 for a varint, 1 for 8 bytes, 2 for a length and so many bytes, 5 for 4 bytes. */
+ * (tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.) A field starts with a byte: its
+ * number times 8, plus 0 for a varint, 1 for 8 bytes, 2 for a length and that many bytes, 5 for 4 bytes. */
 #include "train/report/tensorboard.h"
 
 #include <inttypes.h>
@@ -20,7 +20,8 @@
 
 /* ---- Checksums -------------------------------------------------------------------------------------------------- */
 
-/* CRC-32C (Castagnoli's polynomial, reflected), masked as TFRecord has it: a checksum of what holds checksums is weak. */
+/* CRC-32C (Castagnoli's polynomial, reflected), masked like TFRecord's, because a checksum of data with checksums is
+ * weak. */
 static uint32_t masked_crc(const uint8_t *data, size_t bytes) {
     uint32_t crc = ~0u;
     for (size_t i = 0; i < bytes; i++) {
@@ -34,8 +35,7 @@ static uint32_t masked_crc(const uint8_t *data, size_t bytes) {
 /* ---- Messages --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint8_t
-        data[512]; /* five values of the longest tag take a third of it; tags are those below, so none overflows it */
+    uint8_t data[512]; /* enough: five values with the longest of the tags below take a third of it */
     size_t n;
 } message;
 
@@ -93,7 +93,7 @@ static message begin_event(int64_t step) {
     return event;
 }
 
-/* In one write, so that a reader never meets half a record unless the disk is full. */
+/* Writes a record at once, so that a reader does not see half of it unless the disk is full. */
 static remat_status write_record(rm_tensorboard *board, const message *event) {
     message head = {0};
     uint8_t record[sizeof event->data + 16];
@@ -117,7 +117,8 @@ static remat_status write_summary(rm_tensorboard *board, int64_t step, const mes
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
 
-/* The first record says which format it is; after it, where this run begins: from there TensorBoard forgets earlier files. */
+/* The first record has the format. In a resumed run, the next one tells TensorBoard to drop earlier values from that
+ * step on. */
 static remat_status begin_file(rm_tensorboard *board, int64_t resumed_step) {
     static const char version[] = "brain.Event:2";
     message first = begin_event(0), start = begin_event(resumed_step + 1), log = {0};
@@ -138,7 +139,7 @@ remat_status rm_tensorboard_open(const char *directory, const rm_metrics_run *ru
     snprintf(name, sizeof name, "events.out.tfevents.%" PRId64 ".%s.%ld", (int64_t)time(NULL), host, (long)getpid());
     TRY(rm_path_join(out->path, sizeof out->path, directory, name));
     remat_status status = rm_file_create(out->path, &out->writer);
-    if (status) return rm_fail(status, "%s: name another directory with --tensorboard", remat_last_error());
+    if (status) return rm_fail(status, "%s: give another directory with --tensorboard", remat_last_error());
     return begin_file(out, run->resumed_step);
 }
 
