@@ -6,11 +6,11 @@
 
 #include "memory/host.h"
 
-enum { UNIT = RM_ALIGN / sizeof(float) }; /* what arrays begin on, in floats */
+enum { UNIT = RM_ALIGN / sizeof(float) }; /* alignment of arrays, in floats */
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* ---- Which parameters, and who reads them --------------------------------------------------------------------- */
+/* ---- The parameters -------------------------------------------------------------------------------------------- */
 
 static remat_status list_parameters(const rm_chain *chain, rm_buckets *b) {
     const remat_graph *graph = chain->graph;
@@ -27,10 +27,10 @@ static remat_status list_parameters(const rm_chain *chain, rm_buckets *b) {
     return REMAT_OK;
 }
 
-/* ---- The order ------------------------------------------------------------------------------------------------ */
+/* ---- The order ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int64_t first_read; /* the first place in a forward pass that reads it: the last of a backward pass */
+    int64_t first_read; /* place of its first reader in a forward pass, which is its last in a backward pass */
     int32_t param;
 } reader;
 
@@ -40,7 +40,7 @@ static int by_last_first(const void *a, const void *b) {
     return x->param < y->param ? 1 : -1;
 }
 
-/* A node's input i in a forward pass over everything. Tables run before the chain, and backward after it. */
+/* Notes the places where a node reads its inputs. Tables run before the chain in forward, and after it in backward. */
 static void note_reads(const rm_chain *chain, int32_t node, int64_t place, int64_t *first_read) {
     const rm_node *n = &chain->graph->node[node];
     for (int i = 0; i < REMAT_MAX_INPUTS && chain->use[n->y] == RM_DIFFERENTIATED; i++) {
@@ -74,14 +74,14 @@ static remat_status find_order(const rm_chain *chain, rm_buckets *b) {
     return REMAT_OK;
 }
 
-/* What rank 0 says is taken at its word, but not if it makes no sense here. */
+/* Rank 0's order is used, but it must be a permutation of this rank's parameters. */
 static remat_status check_order(const rm_buckets *b, uint8_t *seen) {
     memset(seen, 0, (size_t)b->n_params);
     for (int32_t i = 0; i < b->n_params; i++) {
         bool fresh = b->order[i] >= 0 && b->order[i] < b->n_params && !seen[b->order[i]];
         REQUIRE(fresh, PEER,
-                "rank 0 lays its parameters out in an order that is none of this rank's %d; do all ranks train the "
-                "same network?",
+                "rank 0's order of parameters is not an order of this rank's %d parameters; train the same network on "
+                "all ranks",
                 b->n_params);
         seen[b->order[i]] = 1;
     }
@@ -100,7 +100,7 @@ static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
     return status;
 }
 
-/* Frozen ones have no gradient, whatever other ranks say. */
+/* Frozen parameters have no gradient, even if other ranks train them. */
 static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
     for (int32_t i = 0; i < b->n_params; i++) {
         rm_parameter *p = &b->param[b->order[i]];
@@ -110,10 +110,10 @@ static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
     }
 }
 
-/* ---- The cut -------------------------------------------------------------------------------------------------- */
+/* ---- The cut --------------------------------------------------------------------------------------------------- */
 
-/* PyTorch's rule (compute_bucket_assignment_by_size): a bucket that has reached its limit is closed, so it may be larger
- * than its limit by almost one array. Sizes are those of the arrays, without what aligns them. */
+/* PyTorch's rule (compute_bucket_assignment_by_size): a bucket is closed once it has reached its limit, so it may
+ * exceed the limit by almost one array. Sizes exclude the padding between arrays. */
 static void fill_buckets(rm_buckets *b, const remat_ranks *ranks) {
     uint64_t first = ranks->first_bucket_bytes ? ranks->first_bucket_bytes : (uint64_t)1 << 20;
     uint64_t later = ranks->bucket_bytes ? ranks->bucket_bytes : (uint64_t)25 << 20, held = 0;
@@ -133,7 +133,7 @@ static void fill_buckets(rm_buckets *b, const remat_ranks *ranks) {
     }
 }
 
-/* The elements of each parameter that lie in this rank's part of its bucket. */
+/* Finds, for each parameter, the elements in this rank's part of its bucket. */
 static void share_out(rm_buckets *b) {
     for (int32_t i = 0; i < b->n_params; i++) {
         rm_parameter *p = &b->param[i];
@@ -159,7 +159,7 @@ remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks) {
     return REMAT_OK;
 }
 
-/* ---- When a bucket is final ----------------------------------------------------------------------------------- */
+/* ---- When a bucket is final ------------------------------------------------------------------------------------ */
 
 /* The k-th gradient of the layout. */
 static const rm_where *gradient_at(const rm_residents *at, int32_t k) {
@@ -170,7 +170,7 @@ static bool begins_after(const rm_where *gradient, const rm_where *where) {
     return where->space == RM_EXTERNAL ? gradient->slot > where->slot : gradient->offset > where->offset;
 }
 
-/* The bucket of the gradient that this operand is; NULL: it is none. */
+/* The bucket that contains this operand, a gradient; NULL: none. */
 static rm_bucket *bucket_at(rm_residents *at, const rm_where *where) {
     bool stays = where->space == RM_RESIDENT || where->space == RM_EXTERNAL;
     int32_t low = 0, high = at->buckets.n_trained - 1;
@@ -203,7 +203,7 @@ static void note_writes(rm_residents *at, const rm_program *program, int64_t sta
     }
 }
 
-/* Buckets are announced in their order: one that is final sooner waits for those before it. */
+/* Buckets are passed on in order, so a bucket is not final before those that precede it. */
 static void put_in_order(rm_buckets *b) {
     for (int32_t i = 1; i < b->n; i++) {
         const rm_bucket *before = &b->item[i - 1];
@@ -217,17 +217,17 @@ static void put_in_order(rm_buckets *b) {
     }
 }
 
-/* The programs, in the order in which a step runs them, whatever the plan: a later write overrides an earlier one. Of stages
- * alike, which follow one another in a sweep, the first is differentiated last. */
+/* Visits backward programs in the order in which every plan runs them, so that a later write overrides an earlier one.
+ * Stages of one kind are consecutive in a sweep; only the first of them, which backward runs last, is visited. */
 void rm_buckets_find_final(rm_chain *chain) {
     rm_residents *at = &chain->at;
     for (int32_t i = 0; i < at->buckets.n; i++) at->buckets.item[i].stage = chain->n_stages - 1;
     for (int64_t s = chain->n_stages - 1; s >= 0; s--) {
-        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
+        const rm_stage_kind *kind = rm_stage_kind_of(chain, s);
         const rm_sweep *sweep = rm_stage_sweep(chain, s);
         int64_t first_alike = sweep->first + (sweep->head != sweep->inner);
-        if (class == &chain->class[sweep->inner] && !class->last) s = first_alike;
-        for (int k = 0; k < class->n_options; k++) note_writes(at, &class->option[k].backward, s, k);
+        if (kind == &chain->kind[sweep->inner] && !kind->last) s = first_alike;
+        for (int k = 0; k < kind->n_options; k++) note_writes(at, &kind->option[k].backward, s, k);
     }
     note_writes(at, &chain->epilogue, -1, 0);
     put_in_order(&at->buckets);

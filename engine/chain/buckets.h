@@ -1,26 +1,26 @@
-/* buckets.h: parameters in the order in which the backward pass is done with their gradients, cut into buckets; and when it
- * is done with each bucket. resident.c puts parameters, gradients and the optimizer's state where this says; the executor
- * stops for a bucket where this says. Main entries: rm_buckets_cut before the programs are written, rm_buckets_find_final
- * after.
+/* buckets.h: orders parameters as the backward pass finishes their gradients, cuts them into buckets, and finds when
+ * each bucket is final. resident.c lays out parameters, gradients and optimizer state in this order; the executor
+ * passes on a bucket when it is final. Main entries: rm_buckets_cut before the programs are written,
+ * rm_buckets_find_final after.
  *
  *     bucket 0                          bucket 1
  *     | head.bias | head.weight | 0 0 | rnn.bias_hh | ... | 0 |      the same in parameters and in gradients
  *     |  part of rank 0  |  of rank 1  |  of rank 0  |  of 1  |
  *
- * The order is a guess from the graph: which node reads a parameter first. When a bucket is final is not: it is read off the
- * programs that will run. So a wrong guess would cost overlap, never a sum. */
+ * The order is estimated from the graph, by the first node that reads a parameter. When a bucket is final is exact,
+ * since it is found in the programs that will run. A wrong estimate costs overlap, never correctness. */
 #ifndef RM_BUCKETS_H
 #define RM_BUCKETS_H
 
 #include "engine/chain/chain.h"
 
-/* Fills chain->at.buckets. The nodes are ordered, the stages cut; calls ranks->agree, if there is one. */
+/* Fills chain->at.buckets, after nodes have been ordered and stages cut. Calls ranks->agree, if it is set. */
 remat_status rm_buckets_cut(rm_chain *chain, const remat_ranks *ranks);
 
-/* Fills in stage and after. The programs are written. */
+/* Fills `stage` and `after` of each bucket, after the programs have been written. */
 void rm_buckets_find_final(rm_chain *chain);
 
-/* This rank's part of a bucket: where it begins, in floats from the bucket's begin, and how long it is. */
+/* This rank's part of a bucket: its length, and its start relative to the bucket's, in floats. */
 static inline int64_t rm_part_count(const rm_buckets *buckets, const rm_bucket *bucket) {
     return bucket->count / buckets->parts;
 }

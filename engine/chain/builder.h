@@ -1,60 +1,59 @@
-/* builder.h: a program being written, and the questions about it that program.c, which writes, and saved.c, which
- * decides what a way of keeping a stage saves, both ask. Private to these two; what a program is, is in chain.h. */
+/* builder.h: the state of writing a stage's programs (chain.h), shared by program.c, which writes them, and saved.c,
+ * which decides what an option saves. Private to these two files. */
 #ifndef RM_CHAIN_BUILDER_H
 #define RM_CHAIN_BUILDER_H
 
 #include "engine/chain/chain.h"
 #include "memory/place.h"
 
-/* Offsets of AT_SCRATCH are buffer numbers until the program is finished, and per_time is where in the buffer: then the real
- * offsets are put in. */
+/* While a program is written, an AT_SCRATCH operand has the number of its buffer in `offset`, and an offset inside this
+ * buffer in `per_time`. Finishing the program replaces both by the offset in scratch. */
 typedef struct {
     rm_chain *chain;
-    rm_stage_kind *class;
+    rm_stage_kind *kind;
     rm_program *program;
     const rm_chain_config *config;
     rm_lifetimes buffers;
-    rm_instruction *item; /* of the program that is being written: program->n of them */
+    rm_instruction *item; /* the program's instructions: program->n of them */
     int64_t capacity;
-    rm_where *value;       /* by value id: where it is now */
-    rm_where *gradient;    /* by value id: where its gradient is collected */
-    uint8_t *contributed;  /* by value id: its gradient has a first term already */
-    rm_where *aux;         /* by node */
-    rm_where *saved_value; /* by value id, of the option: AT_SAVED offset; NOWHERE: not saved */
-    rm_where *saved_aux;   /* by node, of the option */
-    uint8_t *again;        /* by node, of the option: how a backward run makes what was not saved */
-    uint8_t *spine;        /* by node, of the class */
-    uint8_t *early;        /* by node, of the class: an output that is differentiated from outside depends on it */
-    bool evaluating;       /* the program is an evaluation's */
-    double
-        worth_a_byte; /* of the option: ops that need no more arithmetic than this for a byte are run again, cheap or not */
-    bool once;        /* what is written now is for a stage's first forward run alone */
+    rm_where *value;        /* by value id: its current place */
+    rm_where *gradient;     /* by value id: the place where its gradient is accumulated */
+    uint8_t *contributed;   /* by value id: its gradient has a first term */
+    rm_where *aux;          /* by node */
+    rm_where *saved_value;  /* by value id, for the option: AT_SAVED; NOWHERE: not saved */
+    rm_where *saved_aux;    /* by node, for the option */
+    uint8_t *again;         /* by node, for the option: how a backward run recomputes values that were not saved */
+    uint8_t *spine;         /* by node, for the kind */
+    uint8_t *early;         /* by node, for the kind: a differentiated output depends on it */
+    bool evaluating;        /* the program is an evaluation's */
+    double recompute_limit; /* for the option, flops per byte of output: ops up to this are recomputed, cheap or not */
+    bool once;              /* the instructions written now run only in a stage's first forward run */
 } builder;
 
-/* In `again`. */
-enum { NOT_AGAIN, REBUILT, RUN_AGAIN }; /* aux alone by the op's rebuild; y and aux by its forward */
+/* In `again`. REBUILT: aux only, by the op's rebuild. RUN_AGAIN: y and aux, by its forward. */
+enum { NOT_AGAIN, REBUILT, RUN_AGAIN };
 
 static inline const rm_node *node_at(const builder *b, int32_t position) {
-    return &b->chain->graph->node[b->chain->order[b->class->first_node + position]];
+    return &b->chain->graph->node[b->chain->order[b->kind->first_node + position]];
 }
 static inline int32_t index_of(const builder *b, const rm_node *node) {
     return (int32_t)(node - b->chain->graph->node);
 }
 
 static inline uint64_t tile_bytes(const builder *b, int32_t value) {
-    remat_desc desc = rm_value_desc(b->chain->graph, value, b->class ? b->class->tau : 0);
+    remat_desc desc = rm_value_desc(b->chain->graph, value, b->kind ? b->kind->tau : 0);
     return rm_desc_bytes(&desc);
 }
 
-static inline const rm_sweep *sweep_of(const builder *b) { return &b->chain->sweep[b->class->sweep]; }
+static inline const rm_sweep *sweep_of(const builder *b) { return &b->chain->sweep[b->kind->sweep]; }
 
-/* Does this value, which the class makes, outlive the stage: do nodes of other sweeps read it? */
+/* Whether nodes of other sweeps read this value, which the stage makes. */
 static inline bool crosses_out(const builder *b, int32_t value) {
-    int32_t i = b->class ? b->chain->cross[value] : -1;
-    return i >= 0 && b->chain->crossing[i].sweep == b->class->sweep;
+    int32_t i = b->kind ? b->chain->cross[value] : -1;
+    return i >= 0 && b->chain->crossing[i].sweep == b->kind->sweep;
 }
 
-/* A reduction over time whose result somebody reads: its running sum is carried from tile to tile. */
+/* Whether the node is a reduction over time whose result is read. Its running sum is carried from tile to tile. */
 static inline bool accumulates(const builder *b, const rm_node *node) {
     int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
     return slot >= 0 && (b->evaluating || b->chain->carried[slot].trained);
@@ -63,7 +62,7 @@ static inline bool accumulates(const builder *b, const rm_node *node) {
 static inline bool learns(const builder *b, const rm_node *node) {
     return !b->config->inference && b->chain->use[node->y] == RM_DIFFERENTIATED;
 }
-/* Does its backward read x[k]? Of the first input, op->first_for says for which gradients. */
+/* Whether its backward reads x[k]. For the first input this depends on the gradients wanted: op->first_for. */
 static inline bool backward_reads(const builder *b, const rm_node *node, int k) {
     bool wanted = !node->op->first_for || k;
     for (int i = 0; i < node->op->n_in; i++)
@@ -72,16 +71,18 @@ static inline bool backward_reads(const builder *b, const rm_node *node, int k) 
 }
 static inline bool is_on_spine(const builder *b, const rm_node *node) { return b->spine[index_of(b, node)]; }
 
-/* Run by a stage's backward run, of which it is a part. Outputs that the loss does not depend on are an evaluation's. */
+/* Whether the node is part of a stage's backward run. Nodes that only outputs depend on are part of an evaluation
+ * only. */
 static inline bool is_leaf(const builder *b, const rm_node *node) {
     return !is_on_spine(b, node) && b->chain->use[node->y] != RM_UNUSED;
 }
 
-/* saved.c. Of the class: which nodes a later stage needs, in training; and which are wanted before any backward run. */
+/* saved.c. mark_spine: marks the nodes of the kind that a later stage needs in training. mark_early: marks those needed
+ * before any backward run. */
 void rm_program_mark_spine(builder *b);
 void rm_program_mark_early(builder *b);
-/* Of an option, the spine being marked: what is saved where, and how a lean one does without what is not; the leaner one is laid
- * out behind the lean. */
+/* Lays out what an option saves, and decides how the rest is recomputed. The spine must have been marked; call it for
+ * the leaner option right after the lean one. */
 typedef enum { RM_ALL, RM_LEAN, RM_LEANER } rm_leanness;
 void rm_program_lay_out_saved(builder *b, rm_leanness, rm_kind_option *option);
 

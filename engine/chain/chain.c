@@ -1,4 +1,4 @@
-/* chain.c: a chain that was built (stages.c): the questions that chain.h lists, and its end. */
+/* chain.c: queries on a finished chain (chain.h), and freeing it. stages.c builds chains. */
 #include "engine/chain/chain.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ const rm_stage_kind *rm_stage_kind_of(const rm_chain *chain, int64_t stage) {
     const rm_sweep *sweep = rm_stage_sweep(chain, stage);
     int64_t position = stage - sweep->first;
     bool last = position == sweep->count - 1;
-    return &chain->class[last ? sweep->tail : position == 0 ? sweep->head : sweep->inner];
+    return &chain->kind[last ? sweep->tail : position == 0 ? sweep->head : sweep->inner];
 }
 
 int64_t rm_stage_begin(const rm_chain *chain, int64_t stage) {
@@ -40,7 +40,7 @@ int64_t rm_stage_begin(const rm_chain *chain, int64_t stage) {
     return sweep->timesteps ? rm_sweep_turn(sweep, stage - sweep->first) * sweep->tile : 0;
 }
 
-/* ---- Where things lie ------------------------------------------------------------------------------------------ */
+/* ---- Addresses ------------------------------------------------------------------------------------------------- */
 
 int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state) {
     for (int32_t k = 0; k < chain->n_carried; k++)
@@ -75,8 +75,8 @@ rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift) {
                       .limit = (int32_t)sweep->count};
 }
 
-/* Nothing follows the last stage of a sweep, so there is none, unless another sweep begins with what it carries. */
-static bool comes_back(const rm_chain *chain, int32_t slot) {
+/* Whether the state has a gradient after the last stage of its sweep: only if another sweep starts with it. */
+static bool has_final_gradient(const rm_chain *chain, int32_t slot) {
     const rm_carried *carried = &chain->carried[slot];
     int32_t value = carried->state < 0 ? 0 : chain->graph->node[carried->node].final[carried->state];
     return value && chain->cross[value] >= 0 && chain->crossing[chain->cross[value]].d_place >= 0;
@@ -89,10 +89,11 @@ rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
                       .slot = slot,
                       .piece = (int32_t)(sweep->dpiece + sweep->n_gradients + slot - sweep->first_carried),
                       .stride = sweep->dpieces,
-                      .limit = (int32_t)sweep->count - !comes_back(chain, slot)};
+                      .limit = (int32_t)sweep->count - !has_final_gradient(chain, slot)};
 }
 
-/* A piece of every stage of `maker`, counted from `first`, as the stages of `reader` find it. */
+/* A value with a piece for every stage of `maker`, starting with piece `first`: its address for the stages of
+ * `reader`. */
 static rm_where of_tile(const rm_sweep *maker, int64_t first, int32_t stride, const rm_sweep *reader, int64_t tile) {
     rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)first, .limit = INT32_MAX};
     if (tile >= 0) {
@@ -105,7 +106,7 @@ static rm_where of_tile(const rm_sweep *maker, int64_t first, int32_t stride, co
     return where;
 }
 
-/* One piece, of which a reader along time takes its part, and others the whole. */
+/* A value with one piece: readers along time address their tile's part, others the whole piece. */
 static rm_where of_whole(const rm_chain *chain, int32_t value, int64_t piece, const rm_sweep *reader) {
     const rm_value *v = &chain->graph->value[value];
     rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)piece, .limit = INT32_MAX, .from_end = v->reversed};
@@ -129,7 +130,7 @@ rm_where rm_crossing_gradient(const rm_chain *chain, int32_t value, const rm_swe
     return of_whole(chain, value, maker->dpiece + (maker->count - 1) * maker->dpieces + c->d_place, reader);
 }
 
-/* ---- Others ---------------------------------------------------------------------------------------------------- */
+/* ---- Other queries --------------------------------------------------------------------------------------------- */
 
 int64_t rm_chain_bound(const rm_chain *chain, int32_t value) {
     int64_t bound = 0;
@@ -200,7 +201,7 @@ rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece) {
     return origin;
 }
 
-/* ---- Programs --------------------------------------------------------------------------------------------------- */
+/* ---- Programs -------------------------------------------------------------------------------------------------- */
 
 rm_instruction rm_program_at(const rm_program *program, int32_t n) {
     const rm_packed_instruction *from = &program->item[n];
@@ -212,11 +213,11 @@ rm_instruction rm_program_at(const rm_program *program, int32_t n) {
     return to;
 }
 
-/* Arithmetic and traffic overlap, calls add up. */
+/* Arithmetic and memory traffic overlap; the time of calls is added. */
 static uint64_t guess(double flops, double moved_bytes, int32_t calls, const rm_rates *rates) {
     double arithmetic = flops / rates->flops_per_s, traffic = moved_bytes / rates->bytes_per_s;
     double ns = 1e9 * (arithmetic > traffic ? arithmetic : traffic) + rates->call_ns * calls;
-    return (uint64_t)fmin(ns, 0x1p50); /* 13 days: an op may claim any cost, and stages' times are added up */
+    return (uint64_t)fmin(ns, 0x1p50); /* 13 days: an op may declare any cost, and the sum of times must not overflow */
 }
 
 void rm_program_guess(rm_program *p, const rm_rates *rates) {
@@ -230,18 +231,18 @@ static uint64_t program_bytes(const rm_program *program) {
 
 uint64_t rm_chain_program_bytes(const rm_chain *chain) {
     uint64_t bytes = program_bytes(&chain->prologue) + program_bytes(&chain->epilogue);
-    for (int32_t c = 0; c < chain->n_classes; c++) {
-        const rm_stage_kind *class = &chain->class[c];
-        int64_t touched = class->reads.n + class->keeps.n + class->adds.n + class->evaluation_reads.n;
-        bytes += sizeof *class + (uint64_t)touched * sizeof(rm_where);
-        bytes += program_bytes(&class->drop) + program_bytes(&class->evaluate);
-        for (int k = 0; k < class->n_options; k++)
-            bytes += program_bytes(&class->option[k].forward) + program_bytes(&class->option[k].backward);
+    for (int32_t c = 0; c < chain->n_kinds; c++) {
+        const rm_stage_kind *kind = &chain->kind[c];
+        int64_t touched = kind->reads.n + kind->keeps.n + kind->adds.n + kind->evaluation_reads.n;
+        bytes += sizeof *kind + (uint64_t)touched * sizeof(rm_where);
+        bytes += program_bytes(&kind->drop) + program_bytes(&kind->evaluate);
+        for (int k = 0; k < kind->n_options; k++)
+            bytes += program_bytes(&kind->option[k].forward) + program_bytes(&kind->option[k].backward);
     }
     return bytes;
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- Freeing --------------------------------------------------------------------------------------------------- */
 
 static void free_program(rm_program *program) {
     rm_free(program->item);
@@ -255,22 +256,22 @@ static void free_buckets(rm_buckets *buckets) {
 }
 
 void rm_chain_free(rm_chain *chain) {
-    for (int32_t c = 0; chain->class && c < chain->n_classes; c++) {
-        rm_stage_kind *class = &chain->class[c];
-        free_program(&class->drop);
-        free_program(&class->evaluate);
+    for (int32_t c = 0; chain->kind && c < chain->n_kinds; c++) {
+        rm_stage_kind *kind = &chain->kind[c];
+        free_program(&kind->drop);
+        free_program(&kind->evaluate);
         for (int k = 0; k < RM_MAX_OPTIONS; k++) {
-            free_program(&class->option[k].forward);
-            free_program(&class->option[k].backward);
+            free_program(&kind->option[k].forward);
+            free_program(&kind->option[k].backward);
         }
-        rm_free(class->reads.item);
-        rm_free(class->keeps.item);
-        rm_free(class->adds.item);
-        rm_free(class->evaluation_reads.item);
+        rm_free(kind->reads.item);
+        rm_free(kind->keeps.item);
+        rm_free(kind->adds.item);
+        rm_free(kind->evaluation_reads.item);
     }
     free_program(&chain->prologue);
     free_program(&chain->epilogue);
-    rm_free(chain->class);
+    rm_free(chain->kind);
     rm_free(chain->role);
     rm_free(chain->use);
     rm_free(chain->outputs);

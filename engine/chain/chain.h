@@ -1,37 +1,36 @@
-/* chain.h: a graph cut into stages in one order, ready for the planner (a problem of numbers) and for the executor (a
+/* chain.h: a graph cut into an ordered chain of stages, for the planner (a problem of numbers) and for the executor (a
  * program of kernel calls for each kind of run).
  *
- * Roles. Every node that the loss or an output depends on is one of
- *   TABLE  made of parameters alone, or counted in an input of symbols, and read along time: run once a step, before all
- *          stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
- *   CHAIN  along time: run once for each tile. What leads there from inputs without a time axis, and in a graph without
- *          sequences every node: cut by depth.
- *   POST   behind a reduction over time (a classifier on the last step): part of the last stage of a sweep.
+ * Roles. Every node that the loss or an output depends on has one of these roles:
+ *   TABLE  computed from parameters only, or a count over an integer input, and read along time. Runs once per step,
+ *          before all stages; its backward runs once, after them. Resident. (The folded embedding table is one.)
+ *   CHAIN  along time: runs once for each tile. Nodes that lead there from inputs without a time axis, and all nodes of a
+ *          graph without sequences, are CHAIN, too, and are cut by depth.
+ *   POST   after a reduction over time (a classifier on the last timestep): part of the last stage of a sweep.
  *
- * Sweeps. A sweep is a run of stages along time: one for each tile, from the first to the last, or down from the last to
- * the first. Sweeps follow one another (sweeps.c decides which runs what):
+ * Sweeps. A sweep is a sequence of stages along time, one for each tile, from the first to the last (up), or from the
+ * last to the first (down). sweeps.c assigns nodes to sweeps, which run one after another:
  *
  *     sweep 0, up                 sweep 1, down                 sweep 2, up
  *     | 0 | 1 | 2 | 3 |           | 3 | 2 | 1 | 0 |             | 0 | 1 | 2 | 3 |        tiles
  *     lstm of x                   lstm of reversed x, concat    lstm of both, loss
  *
- * A stacked recurrent net is one sweep. An op that wants the whole of time, such as attention, is a sweep of one stage;
- * cut by depth, every stage is. What is cut by depth comes first.
+ * A stacked recurrent net is one sweep. An op that needs all timesteps at once, such as attention, is a sweep of one
+ * stage, as is every stage cut by depth. Stages cut by depth come first.
  *
- * States (memory/problem.h). What stages hand on: to the next one of their sweep, what ops carry along time; to other
- * sweeps, the values that nodes there read.
+ * States (memory/problem.h). Stages pass states on: carried states of ops to the next stage of their sweep, and values
+ * to the other sweeps that read them.
  *
- * Spine and leaf. In one stage, a node is on the SPINE if a later stage needs something it leads to: a carried state,
- * or a value that is read there. The others are LEAVES: the loss head above all. Forward runs of a stage run the
- * spine only. The backward run of the stage first runs the leaves forward, then everything backward. So a leaf runs
- * exactly once whatever is recomputed, and what it makes (the logits) lives in one stage's scratch, never for all T. What
- * outputs alone depend on is neither: only an evaluation runs it.
- *   Leaves that an output differentiated from outside depends on are wanted before any backward run: the stage's first forward
- * run runs them, too. Its backward run makes again what it must read of them, which is nothing of the output itself.
+ * Spine and leaf. In a stage, a node is on the SPINE if a later stage needs a carried state or a value that depends on
+ * it. The other nodes, above all the loss head, are LEAVES. Forward runs of a stage run only the spine. Its backward
+ * run first runs the leaves forward, then everything backward. A leaf therefore runs exactly once, whatever is
+ * recomputed, and its results (the logits) live in the scratch of one stage, never for all T. Nodes that only outputs
+ * depend on are neither; only an evaluation runs them.
+ *   Leaves that a differentiated output depends on are needed before any backward run, so the stage's first forward run
+ * runs them, too. Its backward run recomputes the values of these leaves that it reads, except for the output itself.
  *
  *         x ──► lstm ──► lstm ─┬─► linear ──► cross entropy        leaves: inside "run backward"
- *      carried ─►│───►────►│───┴─► carried                         spine:  "run forward"
- */
+ *      carried ─►│───►────►│───┴─► carried                         spine:  "run forward" */
 #ifndef RM_CHAIN_H
 #define RM_CHAIN_H
 
@@ -39,53 +38,55 @@
 #include "engine/graph/graph.h"
 #include "memory/problem.h"
 
-/* ---- Roles ---------------------------------------------------------------------------------------------------- */
+/* ---- Roles ----------------------------------------------------------------------------------------------------- */
 
 typedef enum { RM_ROLE_DEAD, RM_ROLE_TABLE, RM_ROLE_CHAIN, RM_ROLE_POST } rm_role;
 
-/* One role a node, in `role` (n_nodes entries). MEMORY. */
+/* Fills `role`, one entry per node. MEMORY. */
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role);
 
-/* What a training step does with a value: nothing, where only outputs depend on it; it is made; it is made, and then its
- * gradient: it lies on a way from a parameter to the loss. Only readers that are differentiated add to a gradient. */
+/* What a training step computes of a value: nothing, if only outputs depend on it; the value; or the value and its
+ * gradient, if it is on a path from a parameter to the loss. Only differentiated readers add to a gradient. */
 typedef enum { RM_UNUSED, RM_MADE, RM_DIFFERENTIATED } rm_use;
 
-/* One use a value, in `use` (n_values entries, zero but for what backward begins with: RM_DIFFERENTIATED). Carried states of
- * a stateful session are made anyway. */
+/* Fills `use`, one entry per value. Before the call, the values where backward starts are RM_DIFFERENTIATED, all others
+ * 0. Carried states of a stateful session are always computed. */
 void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool stateful, uint8_t *use);
 
-/* ---- Where things are ----------------------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------------------------- */
 
 typedef enum { RM_NOWHERE, RM_RESIDENT, RM_EXTERNAL, RM_AT_PIECE, RM_AT_SAVED, RM_AT_SCRATCH } rm_space;
 
-/* An address the executor can resolve for any stage of a class. AT_PIECE: piece + stride * (the stage's position in its sweep
- * + shift); where the sum in brackets is not within [0,limit), nothing: before the first tile there is no carried state. */
+/* An address that the executor can resolve for any stage of a kind. AT_PIECE: piece + stride * (the stage's position in
+ * its sweep + shift). If the sum in brackets is not within [0,limit), there is no address: no carried state precedes
+ * the first tile. */
 typedef struct {
     uint8_t space; /* rm_space */
     int8_t shift;
     bool from_end; /* per_time counts from the end: a reversed sequence */
     int32_t piece, stride, limit;
-    int32_t slot;       /* AT_PIECE with shift -1: of these carried states; a stateful session begins with what it kept.
-                           EXTERNAL: which of the program's arrays */
+    int32_t slot;       /* AT_PIECE with shift -1: of the carried state, which a stateful session keeps between calls.
+                           EXTERNAL: index in at.external */
     uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
-    uint64_t per_time;  /* RESIDENT, EXTERNAL, PIECE: plus this times the tile's first timestep */
-    uint64_t per_stage; /* RESIDENT: plus this times the stage's number */
+    uint64_t per_time;  /* RESIDENT, EXTERNAL, PIECE: added once per timestep before the tile */
+    uint64_t per_stage; /* RESIDENT: added once per stage before this one */
 } rm_where;
 
 /* Parameters in buckets: buckets.h has the picture. */
 typedef struct {
     int32_t value; /* id in the graph */
-    int32_t bucket; /* -1: it is frozen */
-    int64_t at, count;   /* floats: where it begins, from the section's begin; how many */
-    int64_t first, held; /* of its elements, those in this rank's part: all, unless the optimizer is sharded */
+    int32_t bucket; /* -1: frozen */
+    int64_t at, count;   /* floats: start, relative to the section's, and number */
+    int64_t first, held; /* elements in this rank's part: all, unless the optimizer is sharded */
     double lr_factor, weight_decay; /* of its group (groups.c) */
-    uint8_t used;        /* the loss depends on it, on some rank, and it is to be trained */
+    uint8_t used;        /* it is trained, and the loss of some rank depends on it */
     bool held_back;      /* updates leave it out for now (remat_train_only) */
 } rm_parameter;
 
-/* Final after `after[option]` instructions of the backward program of `stage`; stage -1: of the epilogue, after[0]. */
+/* A bucket is final after the first `after[option]` instructions of the backward program of `stage`; stage -1: after
+ * the first after[0] of the epilogue. */
 typedef struct {
-    int64_t at, count;             /* floats, from the section's begin */
+    int64_t at, count;             /* floats; start relative to the section's */
     int32_t first_param, n_params; /* positions in `order` */
     int64_t stage;
     int32_t after[RM_MAX_OPTIONS];
@@ -93,58 +94,59 @@ typedef struct {
 
 typedef struct {
     rm_parameter *param; /* n_params, in order of definition */
-    int32_t *order;      /* positions in `param` of those that are trained, in the order of the layout */
+    int32_t *order;      /* positions in `param` of the trained parameters, in the order of the layout */
     rm_bucket *item;
     int32_t n_params, n;
-    int32_t n_trained;   /* of n_params; the others are frozen, and in no bucket */
-    int32_t rank, parts; /* of how many equal parts of a bucket which is this rank's; 0 of 1: not sharded */
-    int64_t count;       /* floats of a section: of all buckets */
+    int32_t n_trained;   /* of n_params; the others are frozen and in no bucket */
+    int32_t rank, parts; /* a bucket has `parts` equal parts; this rank's is number `rank`. 0 and 1: not sharded */
+    int64_t count;       /* floats of a section, which holds all buckets */
 } rm_buckets;
 
-/* An array in the program's own memory (rm_chain_config.external). */
+/* An array in external memory (rm_chain_config.external). */
 typedef struct {
-    int entry; /* of the list that names it */
+    int entry; /* index in the list of the config */
     uint64_t bytes;
 } rm_slot;
 
-/* Where everything lies that stays. Filled by resident.c. */
+/* Addresses of all arrays that live as long as the session. Filled by resident.c. */
 typedef struct {
     rm_where *value; /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where
-        *gradient;    /* by value id: parameters, tables, inputs that ask for it, outputs differentiated from outside */
+        *gradient;    /* by value id: parameters, tables, inputs that require it, differentiated outputs */
     uint64_t *packed; /* by node: offset of its packed weights; UINT64_MAX: none */
-    bool packs_inputs;              /* some of them are made of inputs, which may be other ones in every pass */
+    bool packs_inputs;              /* some packed weights are inputs, which may change between passes */
     rm_where *output;               /* by position in `outputs` */
-    uint64_t fixed, fixed_bytes;    /* what every call's `fixed` is; no bytes: NULL */
-    uint64_t *once, *once_bytes;    /* by node: offset, and of each of its stages; no bytes: none */
+    uint64_t fixed, fixed_bytes;    /* remat_call.fixed of all calls; no bytes: NULL */
+    uint64_t *once, *once_bytes;    /* by node: offset, and bytes for each of its stages; no bytes: none */
     rm_where *optimizer_state;      /* by parameter * RM_MAX_OPTIMIZER_STATE + i: this rank's part */
-    rm_where *carried;              /* stateful sessions: by carried state, what the next call begins with ... */
-    uint64_t carried_next;          /* ... and where this call leaves it, at rm_carried.kept, until it ends */
-    rm_slot *external;              /* arrays in the program's memory: n_external of them */
+    rm_where *carried;              /* stateful sessions, by carried state: the value at the start of a call ... */
+    uint64_t carried_next;          /* ... and, at rm_carried.kept after this, for the next call until this one ends */
+    rm_slot *external;              /* arrays in external memory: n_external of them */
     int32_t n_external;
     rm_buckets buckets;             /* of the parameters and their gradients */
-    /* Parameters and their gradients, laid out alike except for external ones, which are left out; both sections begin on a page
-     * and own all of their last page, once the block's first resident byte lies on one. section_bytes: with nothing left out. */
+    /* Parameters and gradients have the same layout, except that external arrays are left out. Both sections start on a
+     * page and own all of their last page, if the block's first resident byte is at the start of a page. section_bytes:
+     * with nothing left out. */
     uint64_t parameters_offset, gradients_offset, parameters_bytes, gradients_bytes, section_bytes;
-    uint64_t table_gradients_offset, table_gradients_bytes; /* and inputs' */
+    uint64_t table_gradients_offset, table_gradients_bytes; /* of tables and inputs */
     uint64_t
-        sums_offset; /* deterministic_world micro steps: n_sums sections of gradients that wait for their other half */
-    uint64_t loss_offset, loss_bytes;     /* one float a stage */
-    uint64_t one_offset;                  /* one float: the loss's own gradient, 1 unless the batch is shared */
-    uint64_t table_scratch;               /* the prologue's and epilogue's scratch */
-    uint64_t hashes_offset, hashes_bytes; /* rm_chain_config.hashes: a rm_difference, then 8 bytes a piece */
+        sums_offset; /* deterministic_world: rm_chain_config.gradient_sums sections of partial sums of gradients */
+    uint64_t loss_offset, loss_bytes;     /* one float per stage */
+    uint64_t one_offset;                  /* one float: the loss's gradient; 1 if the batch has a single part */
+    uint64_t table_scratch;               /* scratch of the prologue and the epilogue */
+    uint64_t hashes_offset, hashes_bytes; /* rm_chain_config.hashes: a rm_difference, then 8 bytes per piece */
     uint64_t bytes;                       /* of everything above */
 } rm_residents;
 
-/* ---- Programs ------------------------------------------------------------------------------------------------- */
+/* ---- Programs -------------------------------------------------------------------------------------------------- */
 
 typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ONCE, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
 
 enum { RM_OPERANDS = 2 * REMAT_MAX_INPUTS + 4 * REMAT_MAX_STATES + 4 };
 
 typedef struct {
-    uint8_t what; /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. A NULL y or x[0] makes these nothing */
-    bool once;    /* for the stage's first forward run in a step alone */
+    uint8_t what; /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. These do nothing if y or x[0] is NULL */
+    bool once;    /* only for the stage's first forward run in a step */
     int32_t node;
     int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
     union {
@@ -153,97 +155,98 @@ typedef struct {
             rm_where dy, dx[REMAT_MAX_INPUTS], dstate_out[REMAT_MAX_STATES], dstate_in[REMAT_MAX_STATES];
             rm_where aux, scratch;
         };
-        rm_where operand[RM_OPERANDS]; /* the same, for whoever looks at all of them */
+        rm_where operand[RM_OPERANDS]; /* the same, for loops over all operands */
     };
 } rm_instruction;
 _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, operand[RM_OPERANDS - 1]),
                "RM_OPERANDS is the number of an instruction's operands");
 
-/* An instruction as programs hold it: of its operands few are there, and a deep net has thousands of instructions. */
+/* An instruction as stored in programs. A deep net has thousands of instructions, and most have few operands. */
 typedef struct {
     uint8_t what;
     bool once;
     int32_t node;
     int64_t count;
     uint64_t there[(RM_OPERANDS + 63) / 64]; /* bit i % 64 of word i / 64: operand i is not NOWHERE */
-    int32_t first;  /* of those, in the program's `where`; the others follow */
+    int32_t first;  /* index of its first operand in the program's `where`; the others follow */
 } rm_packed_instruction;
 
-/* What a stage's first run in a step alone makes is the same in every plan, and counted beside it. */
+/* The cost of `once` instructions is separate (once_...), since it is the same in every plan. */
 typedef struct rm_program {
     rm_packed_instruction *item; /* n of them; rm_program_at */
     rm_where *where;             /* n_where */
-    int32_t n, n_once;           /* of n, those that are for the first run alone */
+    int32_t n, n_once;           /* n_once: number of `once` instructions among the n */
     int32_t n_where;
     uint64_t scratch_bytes;
     double flops, moved_bytes, once_flops, once_moved_bytes;
     uint64_t time_ns, once_ns; /* predicted */
 } rm_program;
 
-/* One way of keeping a stage. "all": every aux and every result that backward reads. "lean": no aux that an op rebuilds,
- * nothing of a cheap op; the backward run makes them again first, in its scratch. "leaner": nor, of the results that are left, those
- * that take least arithmetic a byte: a layer that widens its input. */
+/* A set of values that a stage saves. "all": every aux and every result that backward reads. "lean": without aux that
+ * an op can rebuild and results of cheap ops, which the backward run first recomputes in its scratch. "leaner": also
+ * without the results that take the least arithmetic per byte, such as those of a layer that widens its input. */
 typedef struct {
     const char *name; /* of rm_option_names */
     uint64_t saved_bytes;
     rm_program forward, backward;
 } rm_kind_option;
 
-/* Operands in states and their gradients that the programs of a class share: what the problem's lists are made of. */
+/* Operands of a kind's programs that are states or gradients of states. The problem's lists are made from these. */
 typedef struct {
     rm_where *item;
     int64_t n, capacity;
 } rm_touched;
 
-/* Stages alike in shape and place share a class: all full tiles of a sweep but the last stage are one. */
+/* Stages with the same programs: all full tiles of a sweep, except the last stage, are one kind. */
 typedef struct {
-    int64_t tau; /* timesteps; 0: no time, or all of it */
+    int64_t tau; /* timesteps; 0: no time axis, or all timesteps */
     int32_t sweep;
     int32_t first_node, n_nodes; /* in chain->order */
-    bool first, last;            /* of its sweep; first is known only where that is a class of its own */
+    bool first, last;            /* stage of its sweep; `first` is set only if the first stage is a separate kind */
     rm_program drop, evaluate;
     int n_options; /* 0 for inference */
     rm_kind_option option[RM_MAX_OPTIONS];
-    rm_touched reads, keeps, adds, evaluation_reads; /* as in rm_problem; each once */
+    rm_touched reads, keeps, adds, evaluation_reads; /* as in rm_problem, without duplicates */
 } rm_stage_kind;
 
-/* A run of stages along time, or one stage. */
+/* The stages along time, or a single stage. */
 typedef struct {
     int64_t first, count;           /* the stages first .. first+count-1 */
     int64_t timesteps, batch, tile; /* timesteps 0: cut by depth */
     bool down;                      /* its first stage is the last tile */
     bool whole;                     /* one stage, of all timesteps */
-    int32_t first_node, n_nodes;    /* in chain->order: these run in every stage, ... */
-    int32_t n_tail;                 /* ... and as many behind them in the last stage, too */
-    int32_t head, inner, tail;      /* classes of the first, the middle and the last stage */
+    int32_t first_node, n_nodes;    /* in chain->order: nodes of every stage */
+    int32_t n_tail;                 /* the nodes after these run only in the last stage */
+    int32_t head, inner, tail;      /* kinds of the first, the middle and the last stage */
     int32_t first_carried, n_carried;
-    int64_t carry_stage; /* of a stateful session: from this stage, counted in the sweep, states go to the next call */
-    int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: handed on by every stage; by the last */
-    int32_t n_gradients, n_tail_gradients;               /* those that have one */
-    bool hands_on; /* gradients come back to what the last stage carries: others begin with it */
-    /* Of the first stage; the others follow in even steps: states, pieces, and pieces of gradients. A stage's pieces are
-     * those of what crosses, of what is carried, and, of the last stage, of what it alone hands on; of gradients likewise,
-     * but for what the last stage carries, which nothing follows. */
+    int64_t carry_stage; /* stateful sessions: stage of the sweep whose carried states the next call starts with */
+    int32_t first_crossing, n_crossing, n_tail_crossing; /* in chain->crossing: from every stage; from the last */
+    int32_t n_gradients, n_tail_gradients;               /* those with a gradient */
+    bool hands_on; /* another sweep starts with states that the last stage carries, so these have gradients */
+    /* Of the first stage: its first state, piece, and piece of a gradient. Those of other stages follow at a constant
+     * stride. The pieces of a stage are those of its crossing values, of its carried states and, in the last stage, of
+     * values that it alone passes on. Gradients are in the same order, except that the carried states of the last stage
+     * have none unless hands_on. */
     int64_t state, piece, dpiece;
     int32_t states, pieces, dpieces;
 } rm_sweep;
 
 typedef struct {
-    int32_t node; /* a carried state of this node ... */
-    int state;    /* ... this one; or -1: the running sum of a reduction over time that others read ... */
-    bool trained; /* ... in a training step, too */
-    uint64_t bytes, piece_bytes; /* of the state; of its pieces, which are whole multiples of RM_ALIGN */
-    uint64_t kept;               /* states of stateful sessions: where behind at.carried_next */
+    int32_t node;
+    int state;    /* a carried state of the node; -1: its running sum, if it is a reduction over time that is read */
+    bool trained; /* it is also computed in training */
+    uint64_t bytes, piece_bytes; /* of the state; of its pieces, which are multiples of RM_ALIGN */
+    uint64_t kept;               /* stateful sessions: offset relative to at.carried_next */
 } rm_carried;
 
-/* A value that nodes of other sweeps read. A carried state after the last timestep is one whose place is that of what the last
- * stage carries. */
+/* A value that nodes of other sweeps read. A final state is one; its place is that of the carried state of the last
+ * stage. */
 typedef struct {
     int32_t value, sweep;
-    int32_t last_reader;    /* the last sweep where its gradient is added to; -1: it has none there */
-    bool trained;           /* training makes it */
-    bool tiled;             /* a piece of every stage of its sweep; else one, of the last */
-    int32_t place, d_place; /* among the stage's pieces, and those of gradients */
+    int32_t last_reader;    /* the last sweep that adds to its gradient; -1: none does */
+    bool trained;           /* it is computed in training */
+    bool tiled;             /* every stage of its sweep has a piece of it; otherwise only the last has one */
+    int32_t place, d_place; /* among the stage's pieces, and among those of gradients; d_place -1: no gradient */
 } rm_crossing;
 
 typedef struct rm_chain {
@@ -258,101 +261,101 @@ typedef struct rm_chain {
     bool timed;       /* some sweep is along time */
     int32_t loss;     /* value id; 0: none */
     int32_t *outputs; /* value ids: n_outputs of them, then the loss */
-    int32_t n_outputs, n_differentiated, n_carried; /* outputs: the first so many are differentiated from outside */
+    int32_t n_outputs, n_differentiated, n_carried; /* the first n_differentiated outputs are differentiated */
     int64_t carried_capacity;
     rm_carried *carried; /* sweep by sweep */
     int32_t n_crossing;
     rm_crossing *crossing; /* sweep by sweep */
-    int32_t *cross;        /* by value id: where in `crossing`, or -1 */
+    int32_t *cross;        /* by value id: index in `crossing`, or -1 */
     int32_t n_sweeps;
     rm_sweep *sweep;
-    int32_t n_classes;
-    rm_stage_kind *class;
+    int32_t n_kinds;
+    rm_stage_kind *kind;
     rm_program prologue, epilogue; /* the TABLE nodes */
     rm_residents at;
     rm_problem problem, evaluation;
 } rm_chain;
 
 typedef struct {
-    int64_t tile;         /* as asked; 0: rm_tile_of */
+    int64_t tile;         /* as requested; 0: rm_tile_of chooses */
     int64_t carry_stride; /* remat_config */
     int threads, n_differentiated;
     bool inference, stateful;
-    const remat_external *external; /* what lies in the program's memory: by kind and name */
+    const remat_external *external; /* arrays in external memory, by kind and name */
     int n_external;
-    const char *const *optimizer_state_name; /* optimizer_states of them */
-    const remat_ranks *ranks;  /* size 1 and no slots where there are none */
-    int gradient_sums;         /* sections of gradients for deterministic_world micro steps */
+    const char *const *optimizer_state_name; /* optimizer_states names */
+    const remat_ranks *ranks;  /* without ranks: size 1, functions NULL */
+    int gradient_sums;         /* sections for partial sums of gradients (deterministic_world) */
     bool hashes;               /* the device keeps hashes of states (device.h, compare) */
-    bool lean;                 /* offer the options "lean" and "leaner" where they save something */
-    remat_device_kind kernels; /* the column of the ops' kernel tables that will run */
+    bool lean;                 /* offer the options "lean" and "leaner" if they save bytes */
+    remat_device_kind kernels; /* column of the ops' kernel tables */
     int optimizer_states;
     rm_rates rates;
 } rm_chain_config;
 
-/* Where the device has a descriptor of its own for a node (device.h, variant), that takes the place of the op (variant.c): all
- * tiles of a layer are run by the same kernels, whatever is kept of them. *chosen: how many nodes that is. */
+/* Replaces the ops for which the device has its own descriptor (device.h, variant): then all tiles of a layer run the
+ * same kernels, whichever option they are kept in. *chosen: number of replaced ops. variant.c */
 remat_status rm_graph_choose_variants(remat_graph *graph, const rm_device_api *api, rm_device *device, int64_t tile,
                                       int64_t carry_stride, int32_t *chosen);
 
-/* Cuts, lays out what is resident, writes the programs and both problems. *chain zeroed before; rm_chain_free takes what
- * a failure left, too. */
+/* Cuts the graph, lays out resident arrays, writes the programs and both problems. *chain must be zeroed; rm_chain_free
+ * it even after a failure. */
 remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int32_t n_outputs,
                             const rm_chain_config *config, rm_chain *chain);
 void rm_chain_free(rm_chain *chain);
 
-/* Where the resident part of a block begins: the first page at or after the block's own begin. chain->at.bytes has room for
- * the difference. */
+/* Start of a block's resident part: the block's first page boundary. chain->at.bytes includes the bytes before it. */
 char *rm_resident_begin(void *block);
 
-/* The first steps of rm_chain_build, in order. */
+/* Steps of rm_chain_build, in order. */
 remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config); /* sweeps.c */
 remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);     /* resident.c */
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);    /* program.c  */
-void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config); /* resident.c: known after the programs */
+void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config); /* resident.c: sizes known only now */
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); /* chain_problem.c */
 
-/* chain_problem.c. Every program's time by these rates, in the chain and in both problems. The programs' times, where they have
- * changed, into both problems. */
+/* chain_problem.c. guess_times: sets the times of all programs by these rates, in the chain and both problems.
+ * take_times: copies the programs' times into both problems. */
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates);
 void rm_chain_take_times(rm_chain *chain);
 
-/* ---- Questions about a chain that is cut: chain.c --------------------------------------------------------------- */
+/* ---- Queries on a finished chain: chain.c ---------------------------------------------------------------------- */
 
 rm_instruction rm_program_at(const rm_program *program, int32_t n); /* unpacked */
-uint64_t rm_chain_program_bytes(const rm_chain *chain);             /* of all programs */
-void rm_program_guess(rm_program *program, const rm_rates *rates);  /* its times by a device's rates */
+uint64_t rm_chain_program_bytes(const rm_chain *chain);             /* host bytes of all programs */
+void rm_program_guess(rm_program *program, const rm_rates *rates);  /* sets its times by these rates */
 
-/* The timesteps of a tile, no more than T: as many as are asked for, or, where none are (0), 512 rows / B, rounded down to a
- * power of two, within 8..256; on a GPU 2048 rows, within 8..1024 (docs/plans.md); carry_stride > 0: or fewer, that divide it. */
+/* Timesteps of a tile, at most T: `asked`, or, if that is 0, 512 rows / B rounded down to a power of two within 8..256;
+ * on a GPU 2048 rows / B within 8..1024 (docs/plans.md). If carry_stride > 0, a chosen tile is reduced until it divides
+ * it. */
 int64_t rm_tile_of(int64_t asked, int64_t carry_stride, int64_t timesteps, int64_t batch, remat_device_kind kernels);
 
 const rm_sweep *rm_stage_sweep(const rm_chain *chain, int64_t stage);
 const rm_stage_kind *rm_stage_kind_of(const rm_chain *chain, int64_t stage);
 
-/* The tile of a stage of a sweep, and the sweep's stage of a tile: along time, the same question. */
+/* The tile of a stage of a sweep, by positions; also the stage of a tile, since the mapping is its own inverse. */
 static inline int64_t rm_sweep_turn(const rm_sweep *sweep, int64_t position) {
     return sweep->down ? sweep->count - 1 - position : position;
 }
-/* The first timestep of a stage; 0 where there is no time. */
+/* First timestep of a stage; 0 without a time axis. */
 int64_t rm_stage_begin(const rm_chain *chain, int64_t stage);
 
-/* Which carried state of its sweep a node's is, counted in chain->carried; -1: there is none. */
+/* Index in chain->carried of a node's carried state; -1: none. */
 int32_t rm_carried_slot(const rm_chain *chain, int32_t node, int state);
 
-/* The name of a carried state, as in remat_array: "lstm.1.c" is that of the second LSTM layer. */
+/* The name of a carried state, as in remat_array: "lstm.1.c" for the second LSTM layer. */
 void rm_chain_state_name(const rm_chain *chain, int32_t slot, char name[80]);
 
-/* Where a carried state lies that a stage hands on (shift 0) or is handed (-1); and their gradients. */
+/* Address of a carried state that a stage passes on (shift 0) or receives (-1); and of its gradient. */
 rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift);
 rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift);
 
-/* Where the stages of `reader`, a sweep, find a value that crosses, or its gradient: a tile of it, or, where it lies in one
- * piece, all of it. `tile`: that one; -1: the reader's own. NOWHERE: no such gradient crosses. */
+/* Address of a crossing value, or its gradient, for the stages of the sweep `reader`: a tile of it, or all of it if it
+ * is a single piece. `tile`: this tile; -1: the reader's own. NOWHERE: it has no gradient. */
 rm_where rm_crossing_where(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile);
 rm_where rm_crossing_gradient(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile);
 
-/* The piece that an AT_PIECE address means for a stage in this position of its sweep; -1: none. */
+/* The piece of an AT_PIECE address for the stage in this position of its sweep; -1: none. */
 static inline int64_t rm_piece_at(const rm_where *where, int64_t position) {
     int64_t at = position + where->shift;
     return at < 0 || at >= where->limit ? -1 : where->piece + where->stride * at;
@@ -362,27 +365,27 @@ static inline int64_t rm_piece_at(const rm_where *where, int64_t position) {
 enum { RM_OUTPUT_NAME = 24 };
 const char *rm_output_name(int32_t output, char name[RM_OUTPUT_NAME]);
 
-/* Is it an output; is its gradient, or the first term of that, given from outside? */
+/* Whether the value is an output; whether the caller provides its gradient, or the first term of it. */
 bool rm_chain_is_output(const rm_chain *chain, int32_t value);
 bool rm_chain_is_differentiated_outside(const rm_chain *chain, int32_t value);
 
-/* Predicted, of all stages: what each one's first forward run makes beside what every run of it does. */
+/* Predicted time of all stages' `once` instructions. */
 uint64_t rm_chain_once_ns(const rm_chain *chain);
 
-/* Pieces of states, of which the chain has so many; they come before those of their gradients. */
+/* Number of pieces of states; these come before the pieces of their gradients. */
 int64_t rm_chain_state_pieces(const rm_chain *chain);
 
-/* What a piece of a state is: exactly one is set. */
+/* Content of a piece of a state: either carried or crossing is set. */
 typedef struct {
     const rm_carried *carried;
     const rm_crossing *crossing;
-    int64_t stage; /* that makes it */
+    int64_t stage; /* the stage that makes it */
 } rm_piece_origin;
 rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece);
 
-/* The least upper limit that the layers reading integers from this input set; 0: none. */
+/* The lowest exclusive upper limit of the layers that read integers from this input; 0: none. */
 int64_t rm_chain_bound(const rm_chain *chain, int32_t value);
-/* The value beyond that limit which all of them allow; 0: none. */
+/* The value outside this limit that all of these layers allow; 0: none. */
 int64_t rm_chain_ignored(const rm_chain *chain, int32_t value);
 
 #endif

@@ -1,5 +1,5 @@
-/* chain_problem.c: stages as numbers for the planner: training, and an evaluation. Main entries:
- * rm_chain_write_problems; rm_chain_guess_times and rm_chain_take_times, when times are known better. */
+/* chain_problem.c: describes the stages as numbers for the planner, once for training and once for evaluation. Main
+ * entries: rm_chain_write_problems; rm_chain_guess_times and rm_chain_take_times, to update times. */
 #include "engine/chain/chain.h"
 
 #include <stdlib.h>
@@ -7,9 +7,9 @@
 
 #include "memory/host.h"
 
-/* ---- What programs touch -------------------------------------------------------------------------------------- */
+/* ---- States that programs use ---------------------------------------------------------------------------------- */
 
-static bool lies_before(const rm_where *a, const rm_where *b) {
+static bool precedes(const rm_where *a, const rm_where *b) {
     if (a->piece != b->piece) return a->piece < b->piece;
     if (a->stride != b->stride) return a->stride < b->stride;
     return a->shift < b->shift;
@@ -17,64 +17,65 @@ static bool lies_before(const rm_where *a, const rm_where *b) {
 
 static int by_piece(const void *a, const void *b) {
     const rm_where *x = a, *y = b;
-    return lies_before(x, y) ? -1 : lies_before(y, x);
+    return precedes(x, y) ? -1 : precedes(y, x);
 }
 
-/* Each operand once. */
+/* Sorts operands and removes duplicates. */
 static void settle(rm_touched *touched) {
     int64_t kept = 0;
     if (touched->n) qsort(touched->item, (size_t)touched->n, sizeof *touched->item, by_piece);
     for (int64_t i = 0; i < touched->n; i++)
-        if (!i || lies_before(&touched->item[kept - 1], &touched->item[i])) touched->item[kept++] = touched->item[i];
+        if (!i || precedes(&touched->item[kept - 1], &touched->item[i])) touched->item[kept++] = touched->item[i];
     touched->n = touched->capacity = kept;
     touched->item = rm_shrink(touched->item, (size_t)kept * sizeof *touched->item);
 }
 
 static remat_status touch(rm_touched *touched, const rm_where *where) {
     REQUIRE(rm_grow(&touched->item, &touched->capacity, touched->n + 1, sizeof *touched->item), MEMORY,
-            "out of memory for what a stage reads");
+            "out of memory for the list of states that a stage reads");
     touched->item[touched->n++] = *where;
     return REMAT_OK;
 }
 
-/* Does a stage of the class itself make this piece of a state, or the state that this is the gradient of? */
-static bool is_own(const rm_chain *chain, const rm_stage_kind *class, const rm_where *where) {
-    const rm_sweep *sweep = &chain->sweep[class->sweep];
+/* Whether the piece belongs to a state that the stage itself makes, or to the gradient of such a state. */
+static bool is_own(const rm_chain *chain, const rm_stage_kind *kind, const rm_where *where) {
+    const rm_sweep *sweep = &chain->sweep[kind->sweep];
     bool gradient = where->piece >= rm_chain_state_pieces(chain);
     int64_t begin = gradient ? sweep->dpiece : sweep->piece, each = gradient ? sweep->dpieces : sweep->pieces;
     int64_t tail = gradient ? sweep->n_tail_gradients : sweep->n_tail_crossing;
     return where->shift == 0 && where->piece >= begin && where->piece < begin + sweep->count * each + tail;
 }
 
-/* Of one program: states into `states`, and gradients that others' stages begin with into `gradients`; NULL: not wanted. */
-static remat_status touch_all(const rm_chain *chain, const rm_stage_kind *class, const rm_program *program, bool own,
+/* Adds a program's states to `states`, its own only if `own`, and the gradients of other stages' states to `gradients`,
+ * which may be NULL. */
+static remat_status touch_all(const rm_chain *chain, const rm_stage_kind *kind, const rm_program *program, bool own,
                               rm_touched *states, rm_touched *gradients) {
     int64_t n_states = rm_chain_state_pieces(chain);
     for (int32_t i = 0; i < program->n_where; i++) {
         const rm_where *where = &program->where[i];
         if (where->space != RM_AT_PIECE) continue;
-        bool its_own = is_own(chain, class, where);
+        bool its_own = is_own(chain, kind, where);
         if (where->piece < n_states && (own || !its_own)) TRY(touch(states, where));
         if (where->piece >= n_states && gradients && !its_own) TRY(touch(gradients, where));
     }
     return REMAT_OK;
 }
 
-static remat_status find_touched(const rm_chain *chain, rm_stage_kind *class) {
-    TRY(touch_all(chain, class, &class->evaluate, false, &class->evaluation_reads, NULL));
-    TRY(touch_all(chain, class, &class->drop, false, &class->reads, NULL));
-    for (int k = 0; k < class->n_options; k++) {
-        TRY(touch_all(chain, class, &class->option[k].forward, false, &class->reads, NULL));
-        TRY(touch_all(chain, class, &class->option[k].backward, true, &class->keeps, &class->adds));
+static remat_status find_touched(const rm_chain *chain, rm_stage_kind *kind) {
+    TRY(touch_all(chain, kind, &kind->evaluate, false, &kind->evaluation_reads, NULL));
+    TRY(touch_all(chain, kind, &kind->drop, false, &kind->reads, NULL));
+    for (int k = 0; k < kind->n_options; k++) {
+        TRY(touch_all(chain, kind, &kind->option[k].forward, false, &kind->reads, NULL));
+        TRY(touch_all(chain, kind, &kind->option[k].backward, true, &kind->keeps, &kind->adds));
     }
-    settle(&class->evaluation_reads);
-    settle(&class->reads);
-    settle(&class->keeps);
-    settle(&class->adds);
+    settle(&kind->evaluation_reads);
+    settle(&kind->reads);
+    settle(&kind->keeps);
+    settle(&kind->adds);
     return REMAT_OK;
 }
 
-/* ---- States and lists ----------------------------------------------------------------------------------------- */
+/* ---- States and lists ------------------------------------------------------------------------------------------ */
 
 static void fill_states(const rm_chain *chain, rm_problem *problem) {
     int64_t i = 0, piece = 0, dpiece = rm_chain_state_pieces(chain), stage = 0;
@@ -85,7 +86,7 @@ static void fill_states(const rm_chain *chain, rm_problem *problem) {
             int32_t n = sweep->n_crossing + (last ? sweep->n_tail_crossing : 0);
             problem->made[stage++] = i;
             for (int32_t k = 0; k <= n; k++) {
-                if (k == sweep->n_crossing && sweep->n_carried) { /* behind what crosses of every stage */
+                if (k == sweep->n_crossing && sweep->n_carried) { /* after the crossing values of every stage */
                     problem->state[i] = piece;
                     problem->dstate[i++] = dpiece;
                     piece += sweep->n_carried;
@@ -131,7 +132,7 @@ static void fill_stage_pieces(const rm_chain *chain, const rm_sweep *sweep, int6
     }
 }
 
-/* The state, or of gradients the gradient, that a piece belongs to. */
+/* The state, or the gradient of a state, that a piece belongs to. */
 static int64_t owner_of(const int64_t *start, int64_t n, int64_t piece) {
     int64_t low = 0, high = n; /* start[low] <= piece < start[high] */
     while (high - low > 1) {
@@ -146,7 +147,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* What the stage in this position of its sweep touches, as numbers of states, each once. */
+/* Lists the states that the stage in this position of its sweep uses, sorted, without duplicates. */
 static void list(const rm_problem *problem, const int64_t *start, const rm_touched *touched, int64_t stage,
                  int64_t position, rm_lists *lists) {
     int64_t begin = lists->start[stage], end = begin, kept = begin;
@@ -165,11 +166,11 @@ static void fill_lists(const rm_chain *chain, bool evaluation, rm_problem *probl
     for (int32_t w = 0; w < chain->n_sweeps; w++)
         for (int64_t position = 0; position < chain->sweep[w].count; position++) {
             int64_t s = chain->sweep[w].first + position;
-            const rm_stage_kind *class = rm_stage_kind_of(chain, s);
-            const rm_touched *reads = evaluation ? &class->evaluation_reads : &class->reads;
+            const rm_stage_kind *kind = rm_stage_kind_of(chain, s);
+            const rm_touched *reads = evaluation ? &kind->evaluation_reads : &kind->reads;
             list(problem, problem->state, reads, s, position, &problem->reads);
-            list(problem, problem->state, evaluation ? &nothing : &class->keeps, s, position, &problem->keeps);
-            list(problem, problem->dstate, evaluation ? &nothing : &class->adds, s, position, &problem->adds);
+            list(problem, problem->state, evaluation ? &nothing : &kind->keeps, s, position, &problem->keeps);
+            list(problem, problem->dstate, evaluation ? &nothing : &kind->adds, s, position, &problem->adds);
             fill_stage_pieces(chain, &chain->sweep[w], position, evaluation, problem);
         }
 }
@@ -178,7 +179,7 @@ static rm_work work_of(const rm_program *program) {
     return (rm_work){.time_ns = program->time_ns, .scratch_bytes = program->scratch_bytes};
 }
 
-/* A gradient that no program adds to, as in an evaluation, takes no bytes. */
+/* Gradients that no program adds to, such as all gradients of an evaluation, get 0 bytes. */
 static remat_status leave_out_gradients(rm_problem *problem) {
     int32_t *last = rm_malloc((size_t)problem->n_states * sizeof *last);
     REQUIRE(last, MEMORY, "out of memory for %lld states", (long long)problem->n_states);
@@ -199,15 +200,15 @@ static rm_extent extent_of(const rm_chain *chain, bool evaluation) {
                          sweep->n_tail_gradients - (sweep->hands_on ? 0 : sweep->n_carried);
     }
     for (int64_t s = 0; s < chain->n_stages; s++) {
-        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
-        extent.reads += evaluation ? class->evaluation_reads.n : class->reads.n;
-        extent.keeps += evaluation ? 0 : class->keeps.n;
-        extent.adds += evaluation ? 0 : class->adds.n;
+        const rm_stage_kind *kind = rm_stage_kind_of(chain, s);
+        extent.reads += evaluation ? kind->evaluation_reads.n : kind->reads.n;
+        extent.keeps += evaluation ? 0 : kind->keeps.n;
+        extent.adds += evaluation ? 0 : kind->adds.n;
     }
     return extent;
 }
 
-/* An inference has no options; its stages are never kept, but a problem names one. */
+/* Inference has no options, but a problem needs a name for one. */
 static rm_stage_option option_of(const rm_kind_option *option) {
     return (rm_stage_option){.name = option->name ? option->name : "all",
                              .saved_bytes = option->saved_bytes,
@@ -221,19 +222,19 @@ static remat_status write_problem(const rm_chain *chain, bool evaluation, rm_pro
     fill_lists(chain, evaluation, problem);
     TRY(leave_out_gradients(problem));
     for (int64_t s = 0; s < chain->n_stages; s++) {
-        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
+        const rm_stage_kind *kind = rm_stage_kind_of(chain, s);
         rm_stage *stage = &problem->stage[s];
-        *stage = (rm_stage){.drop = work_of(evaluation ? &class->evaluate : &class->drop)};
-        stage->n_options = evaluation || !class->n_options ? 1 : class->n_options;
-        for (int k = 0; k < stage->n_options; k++) stage->option[k] = option_of(&class->option[k]);
+        *stage = (rm_stage){.drop = work_of(evaluation ? &kind->evaluate : &kind->drop)};
+        stage->n_options = evaluation || !kind->n_options ? 1 : kind->n_options;
+        for (int k = 0; k < stage->n_options; k++) stage->option[k] = option_of(&kind->option[k]);
     }
     return REMAT_OK;
 }
 
 remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *config) {
-    rm_problem training = {.n_resident = chain->problem.n_resident}; /* laid out before the rest was known */
+    rm_problem training = {.n_resident = chain->problem.n_resident}; /* resident.c has filled these entries */
     memcpy(training.resident, chain->problem.resident, sizeof training.resident);
-    for (int32_t c = 0; c < chain->n_classes; c++) TRY(find_touched(chain, &chain->class[c]));
+    for (int32_t c = 0; c < chain->n_kinds; c++) TRY(find_touched(chain, &chain->kind[c]));
     TRY(write_problem(chain, config->inference, &chain->problem));
     TRY(write_problem(chain, true, &chain->evaluation));
     chain->problem.n_resident = chain->evaluation.n_resident = training.n_resident;
@@ -244,13 +245,13 @@ remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *con
 }
 
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates) {
-    for (int32_t c = 0; c < chain->n_classes; c++) {
-        rm_stage_kind *class = &chain->class[c];
-        rm_program_guess(&class->drop, rates);
-        rm_program_guess(&class->evaluate, rates);
-        for (int k = 0; k < class->n_options; k++) {
-            rm_program_guess(&class->option[k].forward, rates);
-            rm_program_guess(&class->option[k].backward, rates);
+    for (int32_t c = 0; c < chain->n_kinds; c++) {
+        rm_stage_kind *kind = &chain->kind[c];
+        rm_program_guess(&kind->drop, rates);
+        rm_program_guess(&kind->evaluate, rates);
+        for (int k = 0; k < kind->n_options; k++) {
+            rm_program_guess(&kind->option[k].forward, rates);
+            rm_program_guess(&kind->option[k].backward, rates);
         }
     }
     rm_program_guess(&chain->prologue, rates);
@@ -260,13 +261,13 @@ void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates) {
 
 void rm_chain_take_times(rm_chain *chain) {
     for (int64_t s = 0; s < chain->n_stages; s++) {
-        const rm_stage_kind *class = rm_stage_kind_of(chain, s);
+        const rm_stage_kind *kind = rm_stage_kind_of(chain, s);
         rm_stage *stage = &chain->problem.stage[s];
-        stage->drop.time_ns = class->drop.time_ns;
-        for (int k = 0; k < class->n_options; k++) {
-            stage->option[k].forward.time_ns = class->option[k].forward.time_ns;
-            stage->option[k].backward.time_ns = class->option[k].backward.time_ns;
+        stage->drop.time_ns = kind->drop.time_ns;
+        for (int k = 0; k < kind->n_options; k++) {
+            stage->option[k].forward.time_ns = kind->option[k].forward.time_ns;
+            stage->option[k].backward.time_ns = kind->option[k].backward.time_ns;
         }
-        chain->evaluation.stage[s].drop.time_ns = class->evaluate.time_ns;
+        chain->evaluation.stage[s].drop.time_ns = kind->evaluate.time_ns;
     }
 }

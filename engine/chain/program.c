@@ -1,7 +1,7 @@
-/* program.c: writes, for each class of stages, the list of kernel calls of each kind of run (chain.h), and decides where
- * every operand lies. What lives only inside one run is given a place in the stage's scratch by the same placement that
- * packs the arena (memory/place.h). What a stage saves is saved.c's. No policy here: which stages run, and how often, is
- * the plan's business. */
+/* program.c: writes the list of kernel calls for each stage kind and each type of run (chain.h), with the address of
+ * every operand. Buffers that live only inside a run are placed in the stage's scratch by the algorithm that packs the
+ * arena (memory/place.h). saved.c decides what a stage saves. Which stages run, and how often, is decided by the plan,
+ * not here. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 static const rm_where nowhere;
 
-/* ---- Scratch buffers and instructions ------------------------------------------------------------------------- */
+/* ---- Scratch buffers and instructions -------------------------------------------------------------------------- */
 
 static remat_status new_buffer(builder *b, uint64_t bytes, rm_where *out) {
     *out = nowhere;
@@ -56,10 +56,10 @@ static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, 
     return emit(b, instruction);
 }
 
-/* Adds a call's cost to the program and reserves its scratch; `aux`: the call has one. */
+/* Adds a call's cost to the program and reserves its scratch. `aux`: whether the call has aux. */
 static remat_status account(builder *b, const rm_node *node, remat_pass pass, bool aux, rm_where *scratch) {
     remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
-    rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
+    rm_node_descs(b->chain->graph, node, b->kind ? b->kind->tau : 0, x, &y, state);
     remat_cost cost = {0};
     node->op->cost(x, &y, node->attr, pass, &cost);
     add_cost(b, cost.flops, cost.moved_bytes);
@@ -74,7 +74,7 @@ static int count_operands(const rm_instruction *instruction) {
     return n;
 }
 
-/* What was written, as small as it can be. */
+/* Copies the instructions into the program's packed form. */
 static remat_status pack(builder *b) {
     rm_program *program = b->program;
     int32_t n_where = 0;
@@ -99,7 +99,7 @@ static remat_status pack(builder *b) {
     return REMAT_OK;
 }
 
-/* Puts the buffers' offsets in. */
+/* Places the scratch buffers, replaces their numbers by offsets, and packs the program. */
 static remat_status finish(builder *b) {
     rm_placement placement = {0};
     TRY(rm_place(&b->buffers, &placement));
@@ -116,44 +116,44 @@ static remat_status finish(builder *b) {
     return pack(b);
 }
 
-/* ---- Small questions ------------------------------------------------------------------------------------------ */
+/* ---- Small queries --------------------------------------------------------------------------------------------- */
 
 static bool made_here(const builder *b, int32_t value) {
     const rm_value *v = &b->chain->graph->value[value];
-    if (!value || v->origin != RM_VALUE_RESULT || !b->class || (v->state && !b->class->last)) return false;
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
+    if (!value || v->origin != RM_VALUE_RESULT || !b->kind || (v->state && !b->kind->last)) return false;
+    for (int32_t i = 0; i < b->kind->n_nodes; i++)
         if (node_at(b, i)->y == value || (v->state && index_of(b, node_at(b, i)) == v->node)) return true;
     return false;
 }
 
-/* Where a stage finds a carried state. */
+/* Address of the carried state that a stage receives. */
 static rm_where state_in(const builder *b, const rm_node *node, int k) {
     int32_t initial = rm_initial(node, k);
-    if (b->class->first && initial) return b->value[initial];
+    if (b->kind->first && initial) return b->value[initial];
     return rm_carried_where(b->chain, rm_carried_slot(b->chain, index_of(b, node), k), -1);
 }
 
-/* Behind the last timestep, carried states are values. */
+/* In the last stage, carried states are final states, which are values. */
 static void find_final(builder *b, const rm_node *node) {
-    for (int k = 0; b->class && b->class->last && k < node->op->n_state; k++)
+    for (int k = 0; b->kind && b->kind->last && k < node->op->n_state; k++)
         if (node->final[k])
             b->value[node->final[k]] = rm_carried_where(b->chain, rm_carried_slot(b->chain, index_of(b, node), k), 0);
 }
 
-/* Along time a reduction to the last step makes nothing in earlier tiles. */
+/* A reduction to the last timestep does not run in earlier tiles. */
 static bool runs_here(const builder *b, const rm_node *node) {
-    return !b->class || !b->class->tau || b->class->last || node->op->time != REMAT_TIME_LAST;
+    return !b->kind || !b->kind->tau || b->kind->last || node->op->time != REMAT_TIME_LAST;
 }
 
-/* A value that a stage of all timesteps reads and stages of a tile have made. */
+/* Whether a stage of all timesteps must gather this value from tiles. */
 static bool is_in_tiles(const builder *b, int32_t value) {
-    int32_t i = b->class && sweep_of(b)->whole ? b->chain->cross[value] : -1;
+    int32_t i = b->kind && sweep_of(b)->whole ? b->chain->cross[value] : -1;
     return i >= 0 && b->chain->crossing[i].tiled;
 }
 
-/* ---- All tiles of a value, as one --------------------------------------------------------------------------------- */
+/* ---- Gathering and scattering tiles ---------------------------------------------------------------------------- */
 
-/* Of a value of all timesteps in scratch, the part that is this tile's. */
+/* A tile's part of a value with all timesteps in scratch. */
 static rm_where part_of(const builder *b, int32_t value, rm_where whole, int64_t tile, uint64_t *bytes) {
     const rm_value *v = &b->chain->graph->value[value];
     const rm_sweep *maker = &b->chain->sweep[b->chain->crossing[b->chain->cross[value]].sweep];
@@ -170,7 +170,7 @@ static int64_t n_tiles(const builder *b, int32_t value) {
     return b->chain->sweep[b->chain->crossing[b->chain->cross[value]].sweep].count;
 }
 
-/* Where an operand is; what lies in tiles is put together first. */
+/* Address of an operand. Gathers its tiles into scratch first if necessary. */
 static remat_status gather(builder *b, int32_t value, rm_where *where) {
     if (value && !b->value[value].space && is_in_tiles(b, value)) {
         TRY(new_buffer(b, tile_bytes(b, value), &b->value[value]));
@@ -184,7 +184,7 @@ static remat_status gather(builder *b, int32_t value, rm_where *where) {
     return REMAT_OK;
 }
 
-/* A gradient of all timesteps goes to the tiles: COPY, ADD or ZERO. */
+/* Writes a gradient with all timesteps to the tiles by COPY, ADD or ZERO. */
 static remat_status scatter(builder *b, int32_t value, rm_where whole, rm_do what) {
     for (int64_t tile = 0; tile < n_tiles(b, value); tile++) {
         uint64_t bytes;
@@ -195,7 +195,7 @@ static remat_status scatter(builder *b, int32_t value, rm_where whole, rm_do wha
     return REMAT_OK;
 }
 
-/* ---- Forward -------------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------------------------- */
 
 typedef enum { DROPPING, KEEPING, LEAF } forward_mode;
 
@@ -203,7 +203,7 @@ static remat_status place_result(builder *b, const rm_node *node, forward_mode m
     rm_chain *chain = b->chain;
     if (node->y == chain->loss) {
         *y = (rm_where){.space = RM_RESIDENT, .offset = chain->at.loss_offset, .per_stage = sizeof(float)};
-    } else if (!b->class) { /* a table */
+    } else if (!b->kind) { /* a table */
         *y = chain->at.value[node->y];
     } else if (mode != LEAF && crosses_out(b, node->y) && !accumulates(b, node)) {
         *y = rm_crossing_where(chain, node->y, sweep_of(b), -1);
@@ -218,16 +218,17 @@ static remat_status place_result(builder *b, const rm_node *node, forward_mode m
 static remat_status place_aux(builder *b, const rm_node *node, forward_mode mode, rm_where *aux) {
     *aux = nowhere;
     if (mode == DROPPING || !learns(b, node) || !node->op->aux_bytes) return REMAT_OK;
-    if (mode == KEEPING && b->class) {
+    if (mode == KEEPING && b->kind) {
         *aux = b->saved_aux[index_of(b, node)];
         return REMAT_OK;
     }
     remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
-    rm_node_descs(b->chain->graph, node, b->class ? b->class->tau : 0, x, &y, state);
+    rm_node_descs(b->chain->graph, node, b->kind ? b->kind->tau : 0, x, &y, state);
     return new_buffer(b, node->op->aux_bytes(x, node->attr), aux);
 }
 
-/* The tile's share of a sum over time is added to what earlier tiles carried here. The last stage hands the sum on. */
+/* Adds the tile's share of a sum over time to the sum of earlier tiles. The last stage copies the sum to other
+ * sweeps. */
 static remat_status carry_sum(builder *b, const rm_node *node) {
     int32_t slot = rm_carried_slot(b->chain, index_of(b, node), -1);
     rm_where before = rm_carried_where(b->chain, slot, -1), after = rm_carried_where(b->chain, slot, 0);
@@ -236,21 +237,21 @@ static remat_status carry_sum(builder *b, const rm_node *node) {
     TRY(emit_simple(b, RM_DO_COPY, after, share, bytes));
     TRY(emit_simple(b, RM_DO_ADD, after, before, bytes));
     b->value[node->y] = after;
-    if (!crosses_out(b, node->y) || !b->class->last) return REMAT_OK;
+    if (!crosses_out(b, node->y) || !b->kind->last) return REMAT_OK;
     return emit_simple(b, RM_DO_COPY, rm_crossing_where(b->chain, node->y, sweep_of(b), -1), after, bytes);
 }
 
-/* `once` runs once a step: when the node first runs. */
+/* Whether this program runs the node's `once`, which runs once per step, when the node first runs. */
 static bool makes_once(const builder *b, const rm_node *node, forward_mode mode) {
     if (!node->op->once_bytes) return false;
-    bool in_backward = b->class && is_leaf(b, node) && !b->early[index_of(b, node)];
+    bool in_backward = b->kind && is_leaf(b, node) && !b->early[index_of(b, node)];
     return mode != LEAF || in_backward;
 }
 
 static remat_status emit_once(builder *b, const rm_node *node, forward_mode mode, rm_instruction call) {
     bool once = b->once;
     call.what = RM_DO_ONCE;
-    b->once = b->class && mode != LEAF && !b->evaluating;
+    b->once = b->kind && mode != LEAF && !b->evaluating;
     remat_status status = account(b, node, REMAT_ONCE, false, &call.scratch);
     if (!status) status = emit(b, call);
     b->once = once;
@@ -278,9 +279,9 @@ static remat_status emit_forward(builder *b, const rm_node *node, forward_mode m
     return accumulates(b, node) && mode != LEAF ? carry_sum(b, node) : REMAT_OK;
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------------------------- */
 
-/* By the last stage of the class's sweep, if not by all, or but as what carried states begin with? */
+/* Whether the last stage of the sweep reads the value, other than as an initial state. */
 static bool is_read_by_the_last(const builder *b, int32_t value) {
     for (int32_t i = 0; i < sweep_of(b)->n_nodes + sweep_of(b)->n_tail; i++) {
         const rm_node *node = &b->chain->graph->node[b->chain->order[sweep_of(b)->first_node + i]];
@@ -290,18 +291,18 @@ static bool is_read_by_the_last(const builder *b, int32_t value) {
     return false;
 }
 
-/* Has a later stage begun the gradient of a value from another sweep? Stages of the same one each have a part of their own, or
- * share it all. */
-static bool is_begun(const builder *b, int32_t value) {
+/* Whether a stage that runs earlier in backward has initialised the gradient of a value from another sweep. Each stage
+ * of this sweep has its own part of the gradient, or all of them share it. */
+static bool is_initialised(const builder *b, int32_t value) {
     const rm_crossing *c = &b->chain->crossing[b->chain->cross[value]];
     bool shared = !c->tiled && !b->chain->graph->value[value].sequence;
-    return c->last_reader > b->class->sweep || (shared && !b->class->last && is_read_by_the_last(b, value));
+    return c->last_reader > b->kind->sweep || (shared && !b->kind->last && is_read_by_the_last(b, value));
 }
 
-/* Where the gradient of input `value` is collected, and whether it holds a first term already. */
+/* Finds the address where the gradient of input `value` is accumulated, and whether it already holds a first term. */
 static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool *contributed) {
     rm_chain *chain = b->chain;
-    if (chain->at.gradient[value].space) { /* zeroed when the step begins, or begun from outside */
+    if (chain->at.gradient[value].space) { /* zeroed at the start of the step, or written by the caller */
         *where = chain->at.gradient[value];
         *contributed = true;
         return REMAT_OK;
@@ -311,7 +312,7 @@ static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool
             TRY(new_buffer(b, tile_bytes(b, value), &b->gradient[value]));
         } else {
             b->gradient[value] = rm_crossing_gradient(chain, value, sweep_of(b), -1);
-            b->contributed[value] = is_begun(b, value);
+            b->contributed[value] = is_initialised(b, value);
         }
     }
     *where = b->gradient[value];
@@ -319,14 +320,14 @@ static remat_status gradient_of(builder *b, int32_t value, rm_where *where, bool
     return REMAT_OK;
 }
 
-/* dy of a node, or NOWHERE when nobody asks for its gradient and it carries none back through time. */
+/* Address of a node's dy. NOWHERE if it has no gradient and the node has no state that carries one through time. */
 static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
     rm_chain *chain = b->chain;
     if (node->y == chain->loss) {
         *dy = (rm_where){.space = RM_RESIDENT, .offset = chain->at.one_offset};
-    } else if (chain->at.gradient[node->y].space) { /* a table's; an output's, to which its readers have added */
+    } else if (chain->at.gradient[node->y].space) { /* of a table, or of an output, to which its readers have added */
         *dy = chain->at.gradient[node->y];
-    } else if (accumulates(b, node) && !b->class->last) {
+    } else if (accumulates(b, node) && !b->kind->last) {
         *dy = rm_carried_gradient(chain, rm_carried_slot(chain, index_of(b, node), -1), 0);
     } else if (b->contributed[node->y]) {
         *dy = b->gradient[node->y];
@@ -339,7 +340,7 @@ static remat_status incoming(builder *b, const rm_node *node, rm_where *dy) {
     return REMAT_OK;
 }
 
-/* What is to be done with a call's dx when it is there. */
+/* How a call's dx is added to the gradient after the call. */
 typedef struct {
     rm_where add_to;
     bool scatter, fresh;
@@ -347,12 +348,12 @@ typedef struct {
 
 static remat_status place_scattered(builder *b, int32_t value, rm_where *dx, rest *rest) {
     rest->scatter = true;
-    rest->fresh = !b->contributed[value] && !is_begun(b, value);
+    rest->fresh = !b->contributed[value] && !is_initialised(b, value);
     b->contributed[value] = 1;
     return new_buffer(b, tile_bytes(b, value), dx);
 }
 
-/* Fills call->dx. Kernels overwrite, so a second term goes to a buffer of its own, and is added afterwards. */
+/* Fills call->dx. Kernels overwrite dx, so a second term goes to a separate buffer and is added afterwards. */
 static remat_status place_input_gradients(builder *b, const rm_node *node, rm_instruction *call, rest *rest) {
     for (int i = 0; i < node->op->n_in; i++) {
         int32_t value = node->x[i];
@@ -384,10 +385,10 @@ static remat_status place_saves(builder *b, const rm_node *node, rm_instruction 
     call->aux = b->aux[call->node];
     for (int k = 0; k < node->op->n_state; k++) {
         int32_t slot = rm_carried_slot(b->chain, call->node, k);
-        int32_t final = b->class->last ? node->final[k] : 0;
+        int32_t final = b->kind->last ? node->final[k] : 0;
         if (node->op->saves.state) call->state_in[k] = state_in(b, node, k);
         call->dstate_in[k] = rm_carried_gradient(b->chain, slot, -1);
-        if (b->chain->at.gradient[final].space) /* an output's, to which its readers have added */
+        if (b->chain->at.gradient[final].space) /* of an output, to which its readers have added */
             call->dstate_out[k] = b->chain->at.gradient[final];
         else
             call->dstate_out[k] =
@@ -396,9 +397,9 @@ static remat_status place_saves(builder *b, const rm_node *node, rm_instruction 
     return REMAT_OK;
 }
 
-/* The gradients of what carried states begin with, as of other inputs: a second term is added afterwards. */
+/* Fills the addresses of gradients of initial states. As for other inputs, a second term is added afterwards. */
 static remat_status place_initial_gradients(builder *b, const rm_node *node, rm_instruction *call, rest *rest) {
-    for (int k = 0; k < node->op->n_state && b->class->first; k++) {
+    for (int k = 0; k < node->op->n_state && b->kind->first; k++) {
         int32_t value = rm_initial(node, k);
         if (!value) continue;
         rm_where target;
@@ -417,14 +418,14 @@ static remat_status place_initial_gradients(builder *b, const rm_node *node, rm_
     return REMAT_OK;
 }
 
-/* Makes a node's aux again, in scratch, from what backward may read and the weights. */
+/* Rebuilds a node's aux in scratch from values that backward may read and the weights. */
 static remat_status emit_rebuild(builder *b, const rm_node *node) {
     rm_instruction call = {.what = RM_DO_REBUILD, .node = index_of(b, node), .y = b->value[node->y]};
     for (int i = 0; i < node->op->n_in; i++)
         if ((node->op->saves.in | node->op->shared) >> i & 1) TRY(gather(b, node->x[i], &call.x[i]));
     for (int k = 0; k < node->op->n_state; k++) call.state_in[k] = state_in(b, node, k);
     remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
-    rm_node_descs(b->chain->graph, node, b->class->tau, x, &y, state);
+    rm_node_descs(b->chain->graph, node, b->kind->tau, x, &y, state);
     TRY(new_buffer(b, node->op->aux_bytes(x, node->attr), &call.aux));
     TRY(account(b, node, REMAT_REBUILD, true, &call.scratch));
     b->aux[call.node] = call.aux;
@@ -437,7 +438,7 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
     rest rest[REMAT_MAX_INPUTS] = {0};
     TRY(incoming(b, node, &call.dy));
     if (!call.dy.space) return REMAT_OK;
-    if (b->class && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
+    if (b->kind && b->again[call.node] == REBUILT) TRY(emit_rebuild(b, node));
     TRY(place_saves(b, node, &call));
     TRY(place_input_gradients(b, node, &call, rest));
     TRY(place_initial_gradients(b, node, &call, rest));
@@ -449,14 +450,15 @@ static remat_status emit_backward(builder *b, const rm_node *node) {
         rm_where term = i < node->op->n_in ? call.dx[i] : call.dstate_in[i - node->op->n_in];
         TRY(emit_simple(b, RM_DO_ADD, rest[i].add_to, term, tile_bytes(b, node->x[i])));
     }
-    if (!accumulates(b, node)) return REMAT_OK; /* else: d(sum) is the same for every tile */
+    if (!accumulates(b, node)) return REMAT_OK;
+    /* The gradient of a sum is the same for every tile. */
     rm_where earlier = rm_carried_gradient(b->chain, rm_carried_slot(b->chain, call.node, -1), -1);
     return emit_simple(b, RM_DO_COPY, earlier, call.dy, tile_bytes(b, node->y));
 }
 
-/* ---- The programs of one class -------------------------------------------------------------------------------- */
+/* ---- The programs of one kind ---------------------------------------------------------------------------------- */
 
-/* Starts a program: only what comes from outside the stage is anywhere yet. */
+/* Starts a program: at first, only values from outside the stage have addresses. */
 static void begin(builder *b, rm_program *program) {
     const rm_chain *chain = b->chain;
     size_t values = (size_t)chain->graph->n_values;
@@ -466,16 +468,16 @@ static void begin(builder *b, rm_program *program) {
     memset(b->gradient, 0, values * sizeof *b->gradient);
     memset(b->contributed, 0, values);
     memset(b->aux, 0, (size_t)chain->graph->n_nodes * sizeof *b->aux);
-    for (int32_t i = 0; b->class && i < chain->n_crossing; i++) {
+    for (int32_t i = 0; b->kind && i < chain->n_crossing; i++) {
         const rm_crossing *c = &chain->crossing[i];
-        if (c->sweep < b->class->sweep && !is_in_tiles(b, c->value))
+        if (c->sweep < b->kind->sweep && !is_in_tiles(b, c->value))
             b->value[c->value] = rm_crossing_where(chain, c->value, sweep_of(b), -1);
     }
 }
 
-/* Nodes of which a program hands out results: of all in an evaluation; in training of those that are differentiated from outside
- * when their stage is run for the first time, of others on the spine when it is run to keep, and of other leaves in its backward
- * run, each of which happens once a step. */
+/* Which outputs a program copies to their arrays: an evaluation, all; in training, a stage's first forward run,
+ * differentiated outputs; its kept forward run, others on the spine; its backward run, other leaves. Each of these runs
+ * happens once per step. */
 static bool is_any(const builder *b, const rm_node *node, int32_t output) {
     return (void)b, (void)node, (void)output, true;
 }
@@ -495,14 +497,14 @@ static bool makes(const rm_node *node, int32_t value) {
     return node->y == value;
 }
 
-/* Outputs that these nodes of the stage have made are copied to their resident arrays. */
-static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const rm_node *, int32_t)) {
+/* Copies the outputs made by the wanted nodes of the stage to their arrays. */
+static remat_status copy_outputs(builder *b, bool (*wanted)(const builder *, const rm_node *, int32_t)) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_outputs; i++)
-        for (int32_t n = 0; n < b->class->n_nodes; n++) {
+        for (int32_t n = 0; n < b->kind->n_nodes; n++) {
             const rm_node *node = node_at(b, n);
             const rm_value *value = &chain->graph->value[chain->outputs[i]];
-            bool whole_too_early = b->class->tau && !value->sequence && !b->class->last;
+            bool whole_too_early = b->kind->tau && !value->sequence && !b->kind->last;
             int32_t id = chain->outputs[i];
             if (!makes(node, id) || !wanted(b, node, id) || !b->value[id].space || whole_too_early) continue;
             TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
@@ -511,18 +513,18 @@ static remat_status hand_out(builder *b, bool (*wanted)(const builder *, const r
 }
 
 static remat_status write_once(builder *b) {
-    for (int32_t i = 0; i < b->class->n_nodes && b->chain->n_differentiated; i++)
+    for (int32_t i = 0; i < b->kind->n_nodes && b->chain->n_differentiated; i++)
         if (b->early[index_of(b, node_at(b, i))] && !is_on_spine(b, node_at(b, i)))
             TRY(emit_forward(b, node_at(b, i), DROPPING));
-    return hand_out(b, is_differentiated_outside);
+    return copy_outputs(b, is_differentiated_outside);
 }
 
-/* The spine, and behind it what only the stage's first run makes. */
+/* The spine, then the instructions for the stage's first run only. */
 static remat_status write_forward(builder *b, rm_program *program, forward_mode mode) {
     begin(b, program);
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
+    for (int32_t i = 0; i < b->kind->n_nodes; i++)
         if (is_on_spine(b, node_at(b, i))) TRY(emit_forward(b, node_at(b, i), mode));
-    if (mode == KEEPING) TRY(hand_out(b, is_other_on_spine));
+    if (mode == KEEPING) TRY(copy_outputs(b, is_other_on_spine));
     b->once = true;
     remat_status status = write_once(b);
     b->once = false;
@@ -530,22 +532,22 @@ static remat_status write_forward(builder *b, rm_program *program, forward_mode 
 }
 
 static remat_status write_evaluation(builder *b) {
-    begin(b, &b->class->evaluate);
+    begin(b, &b->kind->evaluate);
     b->evaluating = true;
-    for (int32_t i = 0; i < b->class->n_nodes; i++) TRY(emit_forward(b, node_at(b, i), DROPPING));
+    for (int32_t i = 0; i < b->kind->n_nodes; i++) TRY(emit_forward(b, node_at(b, i), DROPPING));
     b->evaluating = false;
-    TRY(hand_out(b, is_any));
+    TRY(copy_outputs(b, is_any));
     return finish(b);
 }
 
-/* Where later sweeps have left the gradient of what this stage hands on. */
+/* Finds the gradient that later sweeps have written, if the value crosses. */
 static void find_gradient(builder *b, int32_t value) {
     if (!value || b->chain->cross[value] < 0) return;
     b->gradient[value] = rm_crossing_gradient(b->chain, value, sweep_of(b), -1);
     b->contributed[value] = b->gradient[value].space != RM_NOWHERE;
 }
 
-/* Where the forward run left what backward may read. */
+/* Finds the values that the forward run has left for backward. */
 static void find_kept(builder *b, const rm_node *node) {
     int32_t n = index_of(b, node);
     if (accumulates(b, node))
@@ -556,14 +558,14 @@ static void find_kept(builder *b, const rm_node *node) {
         b->value[node->y] = b->saved_value[node->y];
     b->aux[n] = b->saved_aux[n];
     find_final(b, node);
-    for (int k = 0; b->class->last && k < node->op->n_state; k++) find_gradient(b, node->final[k]);
+    for (int k = 0; b->kind->last && k < node->op->n_state; k++) find_gradient(b, node->final[k]);
     bool by_the_last = crosses_out(b, node->y) && !b->chain->crossing[b->chain->cross[node->y]].tiled;
-    if (!crosses_out(b, node->y) || (by_the_last && !b->class->last)) return;
+    if (!crosses_out(b, node->y) || (by_the_last && !b->kind->last)) return;
     find_gradient(b, node->y);
 }
 
-/* Leaves that were handed out before. */
-static void find_handed_out(builder *b) {
+/* Finds leaves that the first forward run has copied to their output arrays. */
+static void find_copied_outputs(builder *b) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_differentiated; i++) {
         const rm_node *node = &chain->graph->node[chain->graph->value[chain->outputs[i]].node];
@@ -572,20 +574,20 @@ static void find_handed_out(builder *b) {
 }
 
 static bool reads_it(const builder *b, int32_t value) {
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
+    for (int32_t i = 0; i < b->kind->n_nodes; i++)
         for (int k = 0; k < REMAT_MAX_INPUTS; k++)
             if (node_at(b, i)->x[k] == value && learns(b, node_at(b, i)) &&
-                (k < node_at(b, i)->op->n_in || b->class->first))
+                (k < node_at(b, i)->op->n_in || b->kind->first))
                 return true;
     return false;
 }
 
-/* The gradients of what other sweeps made are begun by every stage that should, even where nothing came back to it: in front of a
- * reduction to the last step. */
-static remat_status begin_the_rest(builder *b) {
+/* Zeroes gradients of other sweeps' values that this stage must initialise but has no term for, for example before a
+ * reduction to the last timestep. */
+static remat_status zero_remaining_gradients(builder *b) {
     for (int32_t i = 0; i < b->chain->n_crossing; i++) {
         const rm_crossing *c = &b->chain->crossing[i];
-        if (c->last_reader != b->class->sweep || b->contributed[c->value] || is_begun(b, c->value)) continue;
+        if (c->last_reader != b->kind->sweep || b->contributed[c->value] || is_initialised(b, c->value)) continue;
         if (!reads_it(b, c->value)) continue;
         rm_where target = rm_crossing_gradient(b->chain, c->value, sweep_of(b), -1);
         TRY(is_in_tiles(b, c->value) ? scatter(b, c->value, nowhere, RM_DO_ZERO)
@@ -596,44 +598,44 @@ static remat_status begin_the_rest(builder *b) {
 
 static remat_status write_backward(builder *b, rm_kind_option *option) {
     begin(b, &option->backward);
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
+    for (int32_t i = 0; i < b->kind->n_nodes; i++)
         if (is_on_spine(b, node_at(b, i))) find_kept(b, node_at(b, i));
-    find_handed_out(b);
-    for (int32_t i = 0; i < b->class->n_nodes; i++)
+    find_copied_outputs(b);
+    for (int32_t i = 0; i < b->kind->n_nodes; i++)
         if (b->again[index_of(b, node_at(b, i))] == RUN_AGAIN) TRY(emit_forward(b, node_at(b, i), LEAF));
-    TRY(hand_out(b, is_other_leaf));
-    for (int32_t i = b->class->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
-    TRY(begin_the_rest(b));
+    TRY(copy_outputs(b, is_other_leaf));
+    for (int32_t i = b->kind->n_nodes - 1; i >= 0; i--) TRY(emit_backward(b, node_at(b, i)));
+    TRY(zero_remaining_gradients(b));
     return finish(b);
 }
 
-/* Each saves less than those before it, or is left out. */
+/* An option that saves no fewer bytes than the previous one is left out. */
 static remat_status write_option(builder *b, rm_leanness lean) {
     static const char *const name[] = {[RM_ALL] = "all", [RM_LEAN] = "lean", [RM_LEANER] = "leaner"};
-    rm_kind_option *option = &b->class->option[b->class->n_options];
+    rm_kind_option *option = &b->kind->option[b->kind->n_options];
     rm_program_lay_out_saved(b, lean, option);
-    if (b->class->n_options && option->saved_bytes >= option[-1].saved_bytes) return REMAT_OK;
+    if (b->kind->n_options && option->saved_bytes >= option[-1].saved_bytes) return REMAT_OK;
     option->name = name[lean];
-    b->class->n_options++;
+    b->kind->n_options++;
     TRY(write_forward(b, &option->forward, KEEPING));
     return write_backward(b, option);
 }
 
-static remat_status write_class(builder *b) {
+static remat_status write_kind(builder *b) {
     rm_program_mark_spine(b);
     rm_program_mark_early(b);
     TRY(write_evaluation(b));
     if (b->config->inference) return REMAT_OK;
-    TRY(write_forward(b, &b->class->drop, DROPPING));
+    TRY(write_forward(b, &b->kind->drop, DROPPING));
     TRY(write_option(b, RM_ALL));
     for (rm_leanness lean = RM_LEAN; b->config->lean && lean <= RM_LEANER; lean++) TRY(write_option(b, lean));
     return REMAT_OK;
 }
 
-/* ---- Tables: once a step -------------------------------------------------------------------------------------- */
+/* ---- Tables: once per step ------------------------------------------------------------------------------------- */
 
-/* Outputs that tables are, too. */
-static remat_status hand_out_tables(builder *b) {
+/* Copies tables that are outputs to their arrays. */
+static remat_status copy_output_tables(builder *b) {
     const rm_chain *chain = b->chain;
     for (int32_t i = 0; i < chain->n_outputs; i++) {
         int32_t id = chain->outputs[i];
@@ -645,14 +647,14 @@ static remat_status hand_out_tables(builder *b) {
 
 static remat_status write_tables(builder *b) {
     const rm_chain *chain = b->chain;
-    b->class = NULL;
+    b->kind = NULL;
     begin(b, &b->chain->prologue);
     for (int32_t n = 0; n < chain->graph->n_nodes; n++)
         if (chain->role[n] == RM_ROLE_TABLE) TRY(emit_forward(b, &chain->graph->node[n], DROPPING));
-    TRY(hand_out_tables(b));
+    TRY(copy_output_tables(b));
     TRY(finish(b));
     if (b->config->inference) return REMAT_OK;
-    begin(b, &b->chain->epilogue); /* tables that save aux run forward again, now keeping it: they are few and small */
+    begin(b, &b->chain->epilogue); /* tables with aux run forward again and keep it: they are few and small */
     for (int32_t n = 0; n < chain->graph->n_nodes; n++)
         if (chain->role[n] == RM_ROLE_TABLE && chain->graph->node[n].op->aux_bytes)
             TRY(emit_forward(b, &chain->graph->node[n], LEAF));
@@ -661,7 +663,7 @@ static remat_status write_tables(builder *b) {
     return finish(b);
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------ */
+/* ---- All programs ---------------------------------------------------------------------------------------------- */
 
 static void free_builder(builder *b) {
     rm_free(b->value);
@@ -678,9 +680,9 @@ static void free_builder(builder *b) {
 }
 
 static remat_status write_all(builder *b) {
-    for (int32_t c = 0; c < b->chain->n_classes; c++) {
-        b->class = &b->chain->class[c];
-        TRY(write_class(b));
+    for (int32_t c = 0; c < b->chain->n_kinds; c++) {
+        b->kind = &b->chain->kind[c];
+        TRY(write_kind(b));
     }
     return write_tables(b);
 }

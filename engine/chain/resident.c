@@ -1,12 +1,13 @@
-/* resident.c: lays out what stays in memory for the session's whole life, in one run of bytes from offset 0:
+/* resident.c: lays out the arrays that stay in memory for the session's whole life, from offset 0 of the block:
  *
  *   parameters | gradients | inputs' and tables' gradients | optimizer | packed weights | one timestep | inputs | ...
  *
- * Arrays that lie in the program's own memory (remat_config.external) are left out; each has a slot instead of an offset.
+ * Arrays in external memory (remat_config.external) are left out; they have a slot instead of an offset.
  *
- * Every array starts on a multiple of RM_ALIGN; parameters and gradients, in buckets, on a page, because other ranks may share
- * these pages (remat_ranks.map). A block begins on any multiple of RM_ALIGN, so that it can end at a guard page: what is
- * resident begins at its first page, and has that much room more. The sizes become the problem's resident entries. */
+ * Every array starts at a multiple of RM_ALIGN. The sections of parameters and gradients start on a page, because other
+ * ranks may map these pages (remat_ranks.map). A block starts at any multiple of RM_ALIGN, so that it can end at a
+ * guard page; the resident part starts at its first page boundary, and its size includes the bytes before it. The sizes
+ * become the problem's resident entries. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@ char *rm_resident_begin(void *block) {
     return (char *)(((uintptr_t)block + page_bytes() - 1) & ~(uintptr_t)(page_bytes() - 1));
 }
 
-/* ---- In the program's memory ---------------------------------------------------------------------------------- */
+/* ---- External memory ------------------------------------------------------------------------------------------- */
 
 /* The entry of config->external for this array; -1: none. */
 static int entry_of(const rm_chain_config *config, remat_kind kind, const char *name) {
@@ -55,7 +56,7 @@ static int entry_of(const rm_chain_config *config, remat_kind kind, const char *
     return -1;
 }
 
-/* Is the array external? Then *where is a slot of its own. */
+/* Whether the array is external. If so, *where is a new slot. */
 static bool borrow(rm_chain *chain, const rm_chain_config *config, remat_kind kind, const char *name, uint64_t bytes,
                    rm_where *where) {
     int entry = entry_of(config, kind, name);
@@ -71,12 +72,12 @@ static int64_t count_arrays(const rm_chain *chain, const rm_chain_config *config
            chain->n_carried + 2 * chain->n_outputs;
 }
 
-/* ---- Sections ------------------------------------------------------------------------------------------------- */
+/* ---- Sections -------------------------------------------------------------------------------------------------- */
 
 static uint64_t in_pages(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
-/* Parameters or their gradients, in the order of the buckets, in which offsets and slots both increase (buckets.c searches them).
- * Pages are filled up outside the section, so that its size is that of its arrays. */
+/* Lays out parameters or gradients in the order of the buckets. Offsets and slots both increase in this order, since
+ * buckets.c searches them. The padding to whole pages is not counted in the section's size. */
 static uint64_t lay_out_section(rm_chain *chain, const rm_chain_config *config, remat_kind kind, rm_where *where,
                                 const char *name) {
     const rm_buckets *b = &chain->at.buckets;
@@ -107,7 +108,7 @@ static void lay_out_params(rm_chain *chain, const rm_chain_config *config) {
     at->gradients_bytes = lay_out_section(chain, config, REMAT_GRADIENT, at->gradient, "gradients");
 }
 
-/* No other rank has a part in them. */
+/* Frozen parameters are outside the section that ranks share. */
 static void lay_out_frozen(rm_chain *chain, const rm_chain_config *config) {
     uint64_t start = chain->at.bytes;
     for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
@@ -127,7 +128,8 @@ static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
     return where;
 }
 
-/* Whole; of a sequence, each tile's part. `name` NULL: no program can name it, so it lies in the block. */
+/* Reserves a whole value in the block, or in external memory unless `name` is NULL. Of a sequence, stages address their
+ * tile's part. */
 static rm_where reserve_value(rm_chain *chain, const rm_chain_config *config, int32_t v, remat_kind kind,
                               const char *name) {
     rm_where where;
@@ -136,7 +138,7 @@ static rm_where reserve_value(rm_chain *chain, const rm_chain_config *config, in
     return along_time(chain, v, where);
 }
 
-/* Of inputs, too: both begin a pass at zero. */
+/* Also of inputs: both are zeroed at the start of a pass. */
 static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     const remat_graph *graph = chain->graph;
@@ -149,7 +151,8 @@ static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *conf
     close_section(chain, "input and table gradients", at->table_gradients_offset);
 }
 
-/* One array of state of this rank's part of a bucket, from *start on; *left_out: bytes of external arrays so far. */
+/* Lays out optimizer state k for this rank's part of a bucket, at `start`. *left_out: bytes of external arrays so
+ * far. */
 static void lay_out_state(rm_chain *chain, const rm_chain_config *config, const rm_bucket *bucket, int k,
                           uint64_t start, uint64_t *left_out) {
     const rm_buckets *b = &chain->at.buckets;
@@ -167,7 +170,7 @@ static void lay_out_state(rm_chain *chain, const rm_chain_config *config, const 
     }
 }
 
-/* For each bucket, each array of state of this rank's part of it. */
+/* For each bucket, one array per optimizer state, for this rank's part of the bucket. */
 static void lay_out_optimizer(rm_chain *chain, const rm_chain_config *config) {
     const rm_buckets *b = &chain->at.buckets;
     uint64_t start = chain->at.bytes, cursor = start, left_out = 0;
@@ -187,7 +190,7 @@ static void lay_out_sums(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "gradient sums", at->sums_offset);
 }
 
-/* They are made before the first stage runs. */
+/* Packed weights are made before the first stage runs. */
 static remat_status check_packed(rm_chain *chain, int32_t n) {
     const rm_node *node = &chain->graph->node[n];
     for (int k = 0; k < node->op->n_in; k++) {
@@ -196,8 +199,8 @@ static remat_status check_packed(rm_chain *chain, int32_t n) {
         bool there =
             value->origin != RM_VALUE_RESULT || (is_table(chain, node->x[k]) && chain->role[n] != RM_ROLE_TABLE);
         REQUIRE(there, INVALID,
-                "%s: input %d is a weight, which this layer arranges anew before a step, but it is made of data within "
-                "the step; make it of parameters alone",
+                "%s: input %d is a weight, which this layer packs before a step, but it is computed from data within "
+                "the step; compute it from parameters only",
                 node->op->name, k);
         chain->at.packs_inputs |= value->origin == RM_VALUE_INPUT;
     }
@@ -222,7 +225,8 @@ static remat_status lay_out_packed(rm_chain *chain, const rm_chain_config *confi
     return REMAT_OK;
 }
 
-/* What launches of all tiles share (remat_op.h, fixed): as much as the largest node needs, since they take turns. */
+/* Memory that the launches of all tiles share (remat_op.h, fixed): as much as the largest node needs, since nodes use
+ * it in turn. */
 static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
@@ -238,7 +242,7 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "one timestep", at->fixed);
 }
 
-/* Buffers; and once results, one for each stage of the node's sweep, or, of nodes that run once, one. */
+/* Buffers, and once results: one for each stage of the node's sweep, or a single one for nodes that run once. */
 static void lay_out_once(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     uint64_t start = at->bytes;
@@ -266,7 +270,8 @@ static void lay_out_inputs(rm_chain *chain, const rm_chain_config *config) {
     close_section(chain, "inputs", start);
 }
 
-/* What a call begins with; and what it leaves for the next one, which is never external: a pass that fails changes no state. */
+/* The states that a call starts with, and those it leaves for the next call, which are never external: a failed pass
+ * changes no state. */
 static void lay_out_carried(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     uint64_t next_bytes = 0;
@@ -292,7 +297,7 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     at->one_offset = reserve(&at->bytes, sizeof(float));
     at->loss_bytes = (uint64_t)chain->n_stages * sizeof(float);
     at->loss_offset = reserve(&at->bytes, at->loss_bytes);
-    if (!chain->timed && chain->loss) { /* where later stages read it, for outputs made of it */
+    if (!chain->timed && chain->loss) { /* later stages may read the loss to compute outputs */
         int32_t sweep = chain->sweep_of[chain->graph->value[chain->loss].node];
         at->value[chain->loss] = resident(at->loss_offset + (uint64_t)chain->sweep[sweep].first * sizeof(float));
     }
@@ -352,8 +357,8 @@ void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
     at->table_scratch = reserve(&at->bytes, before > after ? before : after);
     close_section(chain, "table scratch", at->table_scratch);
     lay_out_hashes(chain, config);
-    uint64_t filling = in_pages(at->parameters_bytes) - at->parameters_bytes + in_pages(at->gradients_bytes) -
-                       at->gradients_bytes; /* is in at->bytes already */
-    at->bytes += page_bytes() - RM_ALIGN; /* the most that lies between the block's begin and its first page */
-    close_section(chain, "alignment", at->bytes - (page_bytes() - RM_ALIGN) - filling);
+    uint64_t padding = in_pages(at->parameters_bytes) - at->parameters_bytes + in_pages(at->gradients_bytes) -
+                       at->gradients_bytes; /* already included in at->bytes */
+    at->bytes += page_bytes() - RM_ALIGN;   /* the maximum between the block's start and its first page boundary */
+    close_section(chain, "alignment", at->bytes - (page_bytes() - RM_ALIGN) - padding);
 }

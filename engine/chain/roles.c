@@ -1,4 +1,4 @@
-/* roles.c: which part each node plays (chain.h): dead, table, chain or post; and what training does with each value. */
+/* roles.c: the role of each node (chain.h): dead, table, chain or post; and what training computes of each value. */
 #include "engine/chain/chain.h"
 #include "memory/host.h"
 
@@ -13,7 +13,7 @@ static void mark_live(const remat_graph *graph, const int32_t *keep, int n_keep,
 
 static bool runs_along_time(const remat_graph *graph, const rm_node *node) { return graph->value[node->x[0]].sequence; }
 
-/* What values depend on. */
+/* Whether values depend on data, and on a sequence. */
 enum { ON_DATA = 1, ON_A_SEQUENCE = 2 };
 
 static void mark_origins(const remat_graph *graph, uint8_t *on) {
@@ -39,7 +39,8 @@ static void assign(const remat_graph *graph, const uint8_t *live, uint8_t *role)
     }
 }
 
-/* A sum over an input of symbols, such as the number of targets that count: the input lies there whole before the step. */
+/* Whether the node counts over an integer input, such as the number of targets. All of the input is known before the
+ * step. */
 static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *on) {
     const rm_node *node = &graph->node[n];
     const rm_value *symbols = &graph->value[node->x[0]];
@@ -52,7 +53,8 @@ static bool counts_symbols(const remat_graph *graph, int32_t n, const uint8_t *o
     return counts;
 }
 
-/* What a loss divides by is known before the stages run: micro steps and ranks weigh their losses by it. */
+/* Makes the counts that losses divide by tables, since micro steps and ranks need them before the stages run, as
+ * weights. */
 static void find_denominators(const remat_graph *graph, const uint8_t *on, uint8_t *role) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         int32_t x = role[n] == RM_ROLE_DEAD ? 0 : rm_denominator(&graph->node[n]);
@@ -61,8 +63,9 @@ static void find_denominators(const remat_graph *graph, const uint8_t *on, uint8
     }
 }
 
-/* What does not depend on a sequence and feeds what runs along time, directly or through others, comes before it: made of
- * parameters alone, as a TABLE; of data, cut by depth. So does, as a TABLE, what counts an input's symbols. */
+/* Finds nodes that must run before the nodes along time that read them, directly or not. Of those that depend on no
+ * sequence, nodes that depend only on parameters become TABLE, and others CHAIN, cut by depth. Counts over integer
+ * inputs become TABLE, too. */
 static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t *role) {
     for (int32_t n = graph->n_nodes - 1; n >= 0; n--)
         for (int i = 0; (role[n] == RM_ROLE_CHAIN || role[n] == RM_ROLE_TABLE) && i < REMAT_MAX_INPUTS; i++) {
@@ -77,7 +80,7 @@ static void find_first_part(const remat_graph *graph, const uint8_t *on, uint8_t
         }
 }
 
-/* What becomes a sequence is there before all stages along time. */
+/* Inputs of ops that make a sequence must be known before all stages along time. */
 static remat_status check_sequences(const remat_graph *graph, const uint8_t *on, const uint8_t *role) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
@@ -85,24 +88,24 @@ static remat_status check_sequences(const remat_graph *graph, const uint8_t *on,
             const rm_value *value = &graph->value[node->x[i]];
             bool made_later = node->x[i] && on[node->x[i]] & ON_A_SEQUENCE && value->origin == RM_VALUE_RESULT &&
                               role[value->node] != RM_ROLE_TABLE;
-            REQUIRE(!made_later, INVALID,
-                    "%s: its input is made of a sequence, but what becomes a sequence has to be there before layers "
-                    "along time run; make it of inputs and parameters without a time axis",
-                    node->op->name);
+            REQUIRE(
+                !made_later, INVALID,
+                "%s: its input depends on a sequence, but it must be known before layers along time run; compute it "
+                "from inputs and parameters without a time axis",
+                node->op->name);
         }
     }
     return REMAT_OK;
 }
 
-/* Tables run beside the stages, and ranks meet in these. */
-static remat_status check_talk(const remat_graph *graph, const uint8_t *role) {
+/* Collectives run only inside stages, not in tables. */
+static remat_status check_collectives(const remat_graph *graph, const uint8_t *role) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         bool collective = node->op->collective && node->op->collective(node->attr);
         REQUIRE(!collective || role[n] != RM_ROLE_TABLE, INVALID,
-                "%s: it sums over ranks, and what it reads is made of parameters alone, the same on all of them; do "
-                "without "
-                "`sync`",
+                "%s: it sums over ranks, but its input depends only on parameters, which are the same on all ranks; "
+                "remove `sync`",
                 node->op->name);
     }
     return REMAT_OK;
@@ -118,7 +121,7 @@ remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep,
     find_denominators(graph, on, role);
     find_first_part(graph, on, role);
     remat_status status = check_sequences(graph, on, role);
-    if (!status) status = check_talk(graph, role);
+    if (!status) status = check_collectives(graph, role);
     rm_free(live);
     return status;
 }

@@ -1,14 +1,15 @@
-/* stages.c: builds a chain: cuts sweeps into stages, and numbers what they hand on. sweeps.c says which sweep runs what; resident.c lays
- * out what stays, program.c writes the stages' programs, chain_problem.c the numbers for the planner. Main entry: rm_chain_build. */
+/* stages.c: builds a chain: cuts sweeps into stages, and numbers the states that they pass on. sweeps.c assigns nodes
+ * to sweeps; resident.c lays out resident arrays; program.c writes the stages' programs; chain_problem.c the numbers
+ * for the planner. Main entry: rm_chain_build. */
 #include "engine/chain/buckets.h"
 
 #include <string.h>
 
 #include "memory/host.h"
 
-/* ---- Carried states ------------------------------------------------------------------------------------------- */
+/* ---- Carried states -------------------------------------------------------------------------------------------- */
 
-/* By a node whose result is used in training (or, of RM_UNUSED, by any). */
+/* Whether a node reads the value whose own result is used at least like this; RM_UNUSED: any node. */
 static bool is_read_by(const rm_chain *chain, int32_t value, rm_use use) {
     for (int32_t i = 0; i < chain->n_order; i++) {
         const rm_node *reader = &chain->graph->node[chain->order[i]];
@@ -49,17 +50,17 @@ static remat_status find_carried(rm_chain *chain) {
     return REMAT_OK;
 }
 
-/* ---- Stages and classes --------------------------------------------------------------------------------------- */
+/* ---- Stages and their kinds ------------------------------------------------------------------------------------ */
 
-static int32_t add_class(rm_chain *chain, int32_t w, int64_t tau, bool first, bool last) {
+static int32_t add_kind(rm_chain *chain, int32_t w, int64_t tau, bool first, bool last) {
     const rm_sweep *sweep = &chain->sweep[w];
-    chain->class[chain->n_classes] = (rm_stage_kind){.tau = tau,
-                                                     .sweep = w,
-                                                     .first_node = sweep->first_node,
-                                                     .n_nodes = sweep->n_nodes + (last ? sweep->n_tail : 0),
-                                                     .first = first,
-                                                     .last = last};
-    return chain->n_classes++;
+    chain->kind[chain->n_kinds] = (rm_stage_kind){.tau = tau,
+                                                  .sweep = w,
+                                                  .first_node = sweep->first_node,
+                                                  .n_nodes = sweep->n_nodes + (last ? sweep->n_tail : 0),
+                                                  .first = first,
+                                                  .last = last};
+    return chain->n_kinds++;
 }
 
 static bool begins_with_values(const rm_chain *chain, const rm_sweep *sweep) {
@@ -71,38 +72,38 @@ static bool begins_with_values(const rm_chain *chain, const rm_sweep *sweep) {
     return false;
 }
 
-/* Full tiles are one class. The last stage is another, which runs the tail, too; and so is the first, if its tile is the
- * short one, or carried states begin with values there. */
-static void find_classes(rm_chain *chain, int32_t w) {
+/* Full tiles are one kind. The last stage is another, since it also runs the tail. So is the first, if its tile is the
+ * short one or if carried states have initial values. */
+static void find_kinds(rm_chain *chain, int32_t w) {
     rm_sweep *sweep = &chain->sweep[w];
     int64_t short_tau = sweep->whole ? 0 : sweep->timesteps - (sweep->count - 1) * sweep->tile;
     bool short_head = sweep->down && short_tau != sweep->tile, values = begins_with_values(chain, sweep);
     bool head = sweep->count > 1 && (short_head || values);
     bool inner = sweep->count > 1 + head;
-    sweep->inner = sweep->head = sweep->tail = chain->n_classes;
-    if (inner) sweep->inner = sweep->head = add_class(chain, w, sweep->tile, false, false);
-    if (head) sweep->head = add_class(chain, w, short_head ? short_tau : sweep->tile, true, false);
+    sweep->inner = sweep->head = sweep->tail = chain->n_kinds;
+    if (inner) sweep->inner = sweep->head = add_kind(chain, w, sweep->tile, false, false);
+    if (head) sweep->head = add_kind(chain, w, short_head ? short_tau : sweep->tile, true, false);
     bool full = sweep->down && sweep->count > 1;
-    sweep->tail = add_class(chain, w, full ? sweep->tile : short_tau, sweep->count == 1, true);
+    sweep->tail = add_kind(chain, w, full ? sweep->tile : short_tau, sweep->count == 1, true);
 }
 
 static remat_status check_number(const rm_sweep *sweep, int64_t n) {
     REQUIRE(n < INT32_MAX, INVALID,
-            "%lld timesteps in tiles of %lld make more stages than a plan can number; use a larger tile",
+            "%lld timesteps in tiles of %lld give more stages than a plan can number; use a larger tile",
             (long long)sweep->timesteps, (long long)sweep->tile);
     return REMAT_OK;
 }
 
 static remat_status cut(rm_chain *chain) {
     int64_t stages = 0;
-    chain->class = rm_calloc(3 * (size_t)chain->n_sweeps, sizeof *chain->class);
-    REQUIRE(chain->class, MEMORY, "out of memory for the stages");
+    chain->kind = rm_calloc(3 * (size_t)chain->n_sweeps, sizeof *chain->kind);
+    REQUIRE(chain->kind, MEMORY, "out of memory for the stages");
     for (int32_t w = 0; w < chain->n_sweeps; w++) {
         rm_sweep *sweep = &chain->sweep[w];
         sweep->first = stages;
         stages += sweep->count;
         TRY(check_number(sweep, stages));
-        find_classes(chain, w);
+        find_kinds(chain, w);
     }
     chain->n_stages = stages;
     chain->timesteps = chain->tile = 1;
@@ -116,21 +117,21 @@ static remat_status cut(rm_chain *chain) {
     return REMAT_OK;
 }
 
-/* Every node in the stages that run it; TABLE nodes are run whole. */
+/* Checks every node for the tiles of its stages. TABLE nodes run on whole values. */
 static remat_status check_nodes(const rm_chain *chain, const rm_chain_config *config) {
     const remat_graph *graph = chain->graph;
     for (int32_t n = 0; n < graph->n_nodes; n++)
         if (chain->role[n] == RM_ROLE_TABLE) TRY(rm_node_check(graph, &graph->node[n], 0, config->kernels));
-    for (int32_t c = 0; c < chain->n_classes; c++)
-        for (int32_t i = 0; i < chain->class[c].n_nodes; i++)
-            TRY(rm_node_check(graph, &graph->node[chain->order[chain->class[c].first_node + i]], chain->class[c].tau,
+    for (int32_t c = 0; c < chain->n_kinds; c++)
+        for (int32_t i = 0; i < chain->kind[c].n_nodes; i++)
+            TRY(rm_node_check(graph, &graph->node[chain->order[chain->kind[c].first_node + i]], chain->kind[c].tau,
                               config->kernels));
     return REMAT_OK;
 }
 
-/* ---- What crosses from sweep to sweep ------------------------------------------------------------------------- */
+/* ---- Values that cross from sweep to sweep --------------------------------------------------------------------- */
 
-/* A gradient that comes from outside has a place of its own. */
+/* Finds the sweeps that read the value. A gradient that the caller provides has its own array. */
 static void find_readers(const rm_chain *chain, rm_crossing *c, bool *read) {
     const remat_graph *graph = chain->graph;
     bool outside = rm_chain_is_differentiated_outside(chain, c->value);
@@ -146,7 +147,7 @@ static void find_readers(const rm_chain *chain, rm_crossing *c, bool *read) {
     }
 }
 
-/* Those of a node, if it has one, behind those there are. The loss has a place of its own, from where any stage reads it. */
+/* Appends the node's result if it crosses. The loss has its own resident place, which any stage can read. */
 static void find_crossing_of(rm_chain *chain, int32_t n, bool tail) {
     const rm_node *node = &chain->graph->node[n];
     rm_sweep *sweep = &chain->sweep[chain->sweep_of[n]];
@@ -167,7 +168,7 @@ static void find_crossing_of(rm_chain *chain, int32_t n, bool tail) {
     chain->crossing[chain->n_crossing++] = c;
 }
 
-/* What a layer carries behind the last timestep lies where the last stage carries it. */
+/* Final states that cross are at the place of the last stage's carried states. */
 static void find_final_states(rm_chain *chain, int32_t n) {
     const rm_node *node = &chain->graph->node[n];
     rm_sweep *sweep = &chain->sweep[chain->sweep_of[n]];
@@ -187,7 +188,7 @@ static void find_final_states(rm_chain *chain, int32_t n) {
     }
 }
 
-/* First the tiles' values, then those that the last stage alone hands on, and carried states. */
+/* First values of tiles, then those that only the last stage passes on, then final states. */
 static void find_crossing(rm_chain *chain) {
     for (int32_t v = 0; v < chain->graph->n_values; v++) chain->cross[v] = -1;
     for (int32_t w = 0; w < chain->n_sweeps; w++) {
@@ -200,7 +201,7 @@ static void find_crossing(rm_chain *chain) {
     }
 }
 
-/* Gradients of what the last stage alone hands on come behind those of what it carries. */
+/* In the last stage, gradients of values that it alone passes on come after those of carried states. */
 static void move_tail_gradients(rm_chain *chain, const rm_sweep *sweep) {
     for (int32_t i = 0; sweep->hands_on && i < sweep->n_tail_crossing; i++) {
         rm_crossing *c = &chain->crossing[sweep->first_crossing + sweep->n_crossing + i];
@@ -229,15 +230,15 @@ static remat_status number(rm_chain *chain) {
     return REMAT_OK;
 }
 
-/* ---- What is differentiated ----------------------------------------------------------------------------------- */
+/* ---- Differentiated values ------------------------------------------------------------------------------------- */
 
 static remat_status find_uses(rm_chain *chain, const rm_chain_config *config) {
     if (chain->loss) chain->use[chain->loss] = RM_DIFFERENTIATED;
     for (int32_t i = 0; i < chain->n_differentiated; i++) {
         int32_t id = chain->outputs[i];
         REQUIRE(chain->role[chain->graph->value[id].node] != RM_ROLE_TABLE, INVALID,
-                "output %d is to be differentiated, but layers along time read it as a weight; differentiate what they "
-                "make",
+                "output %d cannot be differentiated, because layers along time read it as a weight; differentiate "
+                "their results instead",
                 i);
         chain->use[id] = RM_DIFFERENTIATED;
     }
@@ -245,29 +246,29 @@ static remat_status find_uses(rm_chain *chain, const rm_chain_config *config) {
     return REMAT_OK;
 }
 
-/* What goes on from call to call begins where the last call ended, at the first timestep. */
+/* In a stateful session, states continue from call to call, at the first timestep. */
 static remat_status check_stateful(const rm_chain *chain, const rm_chain_config *config) {
     for (int32_t w = 0; w < chain->n_sweeps && config->stateful; w++) {
         const rm_sweep *sweep = &chain->sweep[w];
         REQUIRE(!sweep->down, INVALID,
-                "a layer runs from the last timestep to the first, so no state of it can go on in the "
-                "next call; a stateful session takes none");
+                "a layer runs from the last timestep to the first, so its state cannot continue in the next call; "
+                "remove it, or leave {stateful} out");
         REQUIRE(!begins_with_values(chain, sweep), INVALID,
-                "a layer's state begins with a value (remat_initial_state), so it cannot go on from the last call; a "
-                "stateful "
-                "session takes none");
+                "a layer's state has an initial value (remat_initial_state), so it cannot continue from the last call; "
+                "remove the value, or leave {stateful} out");
     }
     return REMAT_OK;
 }
 
-/* The loss begins the backward pass: its own gradient is not added to. */
+/* The loss starts the backward pass, so nothing can be added to its gradient. */
 static remat_status check_loss_is_last(const rm_chain *chain) {
     REQUIRE(!chain->loss || !is_read_by(chain, chain->loss, RM_DIFFERENTIATED), INVALID,
-            "an output that is to be differentiated is made of the loss; differentiate what the loss is made of");
+            "a differentiated output is computed from the loss; differentiate the values that the loss is computed "
+            "from instead");
     return REMAT_OK;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------ */
+/* ---- Building a chain ------------------------------------------------------------------------------------------ */
 
 remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_t *outputs, int32_t n_outputs,
                             const rm_chain_config *config, rm_chain *chain) {

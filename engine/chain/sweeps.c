@@ -1,11 +1,11 @@
-/* sweeps.c: which sweep runs each node, and in which order sweeps run (chain.h). Main entry: rm_chain_find_sweeps.
+/* sweeps.c: assigns nodes to sweeps, and orders the sweeps (chain.h). Main entry: rm_chain_find_sweeps.
  *
- * What comes before time is cut by depth, and comes first.
- *    * Along time a node joins the first sweep that may run it: all it reads is made there or before, in the direction that it
- * wants. What works in either direction (an element-wise layer, a reversal) and reads nothing that stages make runs where
- * it is read: a copy of an input need not be handed on.
- *   What training needs is placed first, as if there were nothing else: the order in which gradients are added up, and so
- * their bits, must not depend on what else is asked for. */
+ * Nodes before those along time are cut by depth and run first.
+ *   A node along time joins the first sweep of its direction in which all its inputs are made, there or before. A node
+ * that works in either direction (an element-wise layer, a reversal) and reads only resident values runs in the sweep
+ * that reads it, so that no copy of an input is passed between sweeps.
+ *   Nodes that training needs are placed first, as if there were no others: the order in which gradients are summed, and
+ * therefore their bits, must not depend on other outputs. */
 #include <string.h>
 
 #include "engine/chain/chain.h"
@@ -31,7 +31,7 @@ static const rm_value *first_input(const rm_chain *chain, int32_t n) {
     return &chain->graph->value[chain->graph->node[n].x[0]];
 }
 
-/* What is carried, or is there last, has a direction; a sum over time has none. */
+/* Ops that carry states or take the last timestep have a direction; a sum over time has none. */
 static direction wanted(const rm_chain *chain, int32_t n) {
     remat_time time = chain->graph->node[n].op->time;
     if (time != REMAT_TIME_RECURRENT && time != REMAT_TIME_LAST) return ANY;
@@ -44,14 +44,15 @@ static int32_t maker(const rm_chain *chain, int32_t value) {
     return value && v->origin == RM_VALUE_RESULT ? chain->sweep_of[v->node] : -1;
 }
 
-/* Before all sweeps along time, or in a graph without any. */
+/* Whether the node is cut by depth: it runs before all sweeps along time, or the graph has none. */
 static bool is_by_depth(const rm_chain *chain, int32_t n) {
     return chain->role[n] == RM_ROLE_CHAIN && !first_input(chain, n)->sequence;
 }
 
-/* ---- As early as may be ------------------------------------------------------------------------------------------ */
+/* ---- As early as possible -------------------------------------------------------------------------------------- */
 
-/* The first sweep that has all a node reads: the one that makes it, if it makes it tile by tile, or else the next. */
+/* The first sweep in which all inputs are available: for each, the sweep that makes it, if tile by tile, or else the
+ * next. */
 static int32_t earliest(const finder *f, int32_t n) {
     const remat_graph *graph = f->chain->graph;
     int32_t first = 0;
@@ -89,7 +90,7 @@ static remat_status join(finder *f, int32_t n) {
     return REMAT_OK;
 }
 
-/* Behind a reduction over time: with the last of what it reads. */
+/* A node after a reduction over time is in the same sweep as the last of its inputs. */
 static void follow(finder *f, int32_t n) {
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         int32_t made = maker(f->chain, f->chain->graph->node[n].x[i]);
@@ -97,9 +98,9 @@ static void follow(finder *f, int32_t n) {
     }
 }
 
-/* ---- As late as may be ------------------------------------------------------------------------------------------- */
+/* ---- As late as possible --------------------------------------------------------------------------------------- */
 
-/* The first sweep that reads a node's result, `count` if there is none. */
+/* The first sweep that reads a node's result; `count` if none does. */
 static int32_t first_reader(const finder *f, int32_t n) {
     const remat_graph *graph = f->chain->graph;
     int32_t first = f->count;
@@ -128,9 +129,9 @@ static void put_off(finder *f, int32_t n) {
     if (may_join(&f->candidate[reader], first_input(f->chain, n), ANY)) f->chain->sweep_of[n] = reader;
 }
 
-/* ---- The sweeps -------------------------------------------------------------------------------------------------- */
+/* ---- The sweeps ------------------------------------------------------------------------------------------------ */
 
-/* Those without nodes go; the others keep their order. */
+/* Removes candidates without nodes; the others keep their order. */
 static remat_status settle(finder *f, const rm_chain_config *config) {
     rm_chain *chain = f->chain;
     const remat_graph *graph = chain->graph;
@@ -157,7 +158,7 @@ static remat_status settle(finder *f, const rm_chain_config *config) {
     return REMAT_OK;
 }
 
-/* Nodes that training uses, or those that it does not. */
+/* Places the nodes that training uses, or those that it does not use. */
 static remat_status place(finder *f, bool used) {
     const rm_chain *chain = f->chain;
     const remat_graph *graph = chain->graph;
@@ -175,7 +176,8 @@ static remat_status place(finder *f, bool used) {
     return REMAT_OK;
 }
 
-/* A stage begins at every node with weights, or, in a graph without time, every `tile` nodes where that is asked for. */
+/* A stage begins at every node with weights, or, in a graph without time, every `tile` nodes if the config sets a
+ * tile. */
 static remat_status place_by_depth(finder *f, const rm_chain_config *config) {
     rm_chain *chain = f->chain;
     int64_t i = 0, tile = chain->timed ? 0 : config->tile;
@@ -188,7 +190,7 @@ static remat_status place_by_depth(finder *f, const rm_chain_config *config) {
     return REMAT_OK;
 }
 
-/* chain->order: every sweep's nodes, those of its last stage behind the others. */
+/* Fills chain->order: the nodes of each sweep, with those of its last stage after the others. */
 static void put_in_order(rm_chain *chain) {
     int32_t n_nodes = chain->graph->n_nodes;
     for (int32_t n = 0; n < n_nodes; n++)

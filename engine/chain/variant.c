@@ -1,6 +1,6 @@
-/* variant.c: a device's own descriptors of ops (device.h, variant), before a graph is cut into stages: a graph rewrite like
- * fold.c. Planner and executor see an op like any other. There are cuDNN's RNN (cuda/rnn.c), which a session asks for by
- * remat_config.rnn_kernels, and the CPU's cells in bf16 (cpu.c), by remat_config.precision. */
+/* variant.c: replaces ops by a device's own descriptors (device.h, variant) before a graph is cut into stages. Like
+ * fold.c, it rewrites the graph; planner and executor see ordinary ops. Variants are cuDNN's RNN (cuda/rnn.c,
+ * remat_config.rnn_kernels) and the CPU's cells in bf16 (cpu.c, remat_config.precision). */
 #include <string.h>
 
 #include "engine/chain/chain.h"

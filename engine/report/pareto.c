@@ -128,13 +128,13 @@ static remat_status add_made_family(points *p, const char *name, make_family *ma
 
 /* Arrays of its own for what rm_chain_guess_times writes; the rest is the session's. */
 static bool copy_times(const rm_chain *chain, rm_chain *copy) {
-    size_t stages = (size_t)chain->n_stages, classes = (size_t)chain->n_classes;
+    size_t stages = (size_t)chain->n_stages, kinds = (size_t)chain->n_kinds;
     *copy = *chain;
-    copy->class = rm_malloc(classes * sizeof *copy->class);
+    copy->kind = rm_malloc(kinds * sizeof *copy->kind);
     copy->problem.stage = rm_malloc(stages * sizeof *copy->problem.stage);
     copy->evaluation.stage = rm_malloc(stages * sizeof *copy->evaluation.stage);
-    if (!copy->class || !copy->problem.stage || !copy->evaluation.stage) return false;
-    memcpy(copy->class, chain->class, classes * sizeof *copy->class);
+    if (!copy->kind || !copy->problem.stage || !copy->evaluation.stage) return false;
+    memcpy(copy->kind, chain->kind, kinds * sizeof *copy->kind);
     memcpy(copy->problem.stage, chain->problem.stage, stages * sizeof *copy->problem.stage);
     memcpy(copy->evaluation.stage, chain->evaluation.stage, stages * sizeof *copy->evaluation.stage);
     return true;
@@ -154,7 +154,7 @@ static remat_status find_least(const remat_session *s, const rm_strategy *strate
     } else {
         rm_fail(status, "out of memory for the times of %lld stages", (long long)s->chain.n_stages);
     }
-    rm_free(standard.class);
+    rm_free(standard.kind);
     rm_free(standard.problem.stage);
     rm_free(standard.evaluation.stage);
     if (status != REMAT_INFEASIBLE) return status;

@@ -91,10 +91,10 @@ static uint64_t key_of_fixed(const remat_session *s, uint64_t hash) {
 static uint64_t key_of_beside(const remat_session *s, uint64_t hash, const char *directory) {
     struct stat about = {0};
     if (!directory || stat(directory, &about)) return 0;
-    const rm_stage_kind *class = rm_stage_kind_of(&s->chain, 0);
+    const rm_stage_kind *kind = rm_stage_kind_of(&s->chain, 0);
     hash = hash_number((int64_t)about.st_ino, hash_number((int64_t)about.st_dev, hash));
-    hash = key_of(&s->chain, &class->option[0].forward, class->tau, hash);
-    return key_of(&s->chain, &class->option[0].backward, class->tau, hash);
+    hash = key_of(&s->chain, &kind->option[0].forward, kind->tau, hash);
+    return key_of(&s->chain, &kind->option[0].backward, kind->tau, hash);
 }
 
 /* ---- The programs of a stage kind ---------------------------------------------------------------------------------- */
@@ -109,29 +109,29 @@ typedef struct {
 
 /* The programs of kind c, and where their times are in *times. */
 static int list_programs(const remat_session *s, uint64_t machine, int32_t c, rm_stage_times *times, entry *out) {
-    rm_stage_kind *class = &s->chain.class[c];
+    rm_stage_kind *kind = &s->chain.kind[c];
     int n = 0;
-    out[n++] = (entry){&class->drop, "drop", "forward", 0, &times->drop};
-    for (int k = 0; k < class->n_options; k++) {
-        out[n++] = (entry){&class->option[k].forward, class->option[k].name, "forward", 0, &times->forward[k]};
-        out[n++] = (entry){&class->option[k].backward, class->option[k].name, "backward", 0, &times->backward[k]};
+    out[n++] = (entry){&kind->drop, "drop", "forward", 0, &times->drop};
+    for (int k = 0; k < kind->n_options; k++) {
+        out[n++] = (entry){&kind->option[k].forward, kind->option[k].name, "forward", 0, &times->forward[k]};
+        out[n++] = (entry){&kind->option[k].backward, kind->option[k].name, "backward", 0, &times->backward[k]};
     }
-    for (int i = 0; i < n; i++) out[i].key = key_of(&s->chain, out[i].program, class->tau, machine);
+    for (int i = 0; i < n; i++) out[i].key = key_of(&s->chain, out[i].program, kind->tau, machine);
     return n;
 }
 
 static void write_note(const remat_session *s, int32_t c, const entry *e, char *note, size_t size) {
-    const rm_stage_kind *class = &s->chain.class[c];
-    int at = snprintf(note, size, "%s %s, tau %lld, batch %lld:", e->direction, e->option, (long long)class->tau,
+    const rm_stage_kind *kind = &s->chain.kind[c];
+    int at = snprintf(note, size, "%s %s, tau %lld, batch %lld:", e->direction, e->option, (long long)kind->tau,
                       (long long)s->chain.batch);
-    for (int32_t i = 0; i < class->n_nodes && at < (int)size; i++) {
-        const rm_node *node = &s->graph->node[s->chain.order[class->first_node + i]];
+    for (int32_t i = 0; i < kind->n_nodes && at < (int)size; i++) {
+        const rm_node *node = &s->graph->node[s->chain.order[kind->first_node + i]];
         at += snprintf(note + at, size - (size_t)at, " %s", node->op->name);
     }
 }
 
-static int32_t class_of(const rm_chain *chain, int64_t stage) {
-    return (int32_t)(rm_stage_kind_of(chain, stage) - chain->class);
+static int32_t kind_of(const rm_chain *chain, int64_t stage) {
+    return (int32_t)(rm_stage_kind_of(chain, stage) - chain->kind);
 }
 
 /* ---- Which stages are measured -------------------------------------------------------------------------------- */
@@ -164,7 +164,7 @@ static bool is_covered(const remat_session *s, uint64_t machine, int64_t stage, 
                        const rm_times *covered) {
     rm_stage_times times;
     entry e[MOST_PROGRAMS];
-    int n = list_programs(s, machine, class_of(&s->chain, stage), &times, e);
+    int n = list_programs(s, machine, kind_of(&s->chain, stage), &times, e);
     for (int i = 0; i < n; i++)
         if ((i == 0 || (options >> (i - 1) / 2 & 1)) && !rm_times_find(covered, e[i].key)) return false;
     return true;
@@ -175,7 +175,7 @@ static remat_status cover(const remat_session *s, uint64_t machine, const rm_mea
     for (int64_t stage = window->first; stage < window->first + window->count; stage++) {
         rm_stage_times times;
         entry e[MOST_PROGRAMS];
-        int n = list_programs(s, machine, class_of(&s->chain, stage), &times, e);
+        int n = list_programs(s, machine, kind_of(&s->chain, stage), &times, e);
         for (int i = 0; i < n; i++) TRY(rm_times_put(covered, e[i].key, 1, ""));
     }
     return REMAT_OK;
@@ -211,7 +211,7 @@ static int add_up(const remat_session *s, uint64_t machine, const rm_measured_wi
     int n_tallies = 0;
     for (int64_t i = 0; i < window->count; i++) {
         entry e[MOST_PROGRAMS];
-        int32_t c = class_of(&s->chain, window->first + i);
+        int32_t c = kind_of(&s->chain, window->first + i);
         int n = list_programs(s, machine, c, &times[i], e);
         for (int k = 0; k < n; k++) {
             int at = 0;
@@ -241,11 +241,11 @@ static remat_status put_window(const remat_session *s, uint64_t machine, const r
 static double guessed_pass(const rm_chain *chain, const rm_measured_window *window) {
     double sum = 1;
     for (int64_t i = 0; i < window->count; i++) {
-        const rm_stage_kind *class = rm_stage_kind_of(chain, window->first + i);
-        sum += (double)class->drop.time_ns;
-        for (int k = 0; k < class->n_options; k++)
+        const rm_stage_kind *kind = rm_stage_kind_of(chain, window->first + i);
+        sum += (double)kind->drop.time_ns;
+        for (int k = 0; k < kind->n_options; k++)
             if (window->options >> k & 1)
-                sum += (double)class->option[k].forward.time_ns + (double)class->option[k].backward.time_ns;
+                sum += (double)kind->option[k].forward.time_ns + (double)kind->option[k].backward.time_ns;
     }
     return sum;
 }
@@ -289,7 +289,7 @@ static remat_status measure_beside(const remat_session *s, uint64_t key, const r
 /* ---- Into the problem ----------------------------------------------------------------------------------------- */
 
 /* Scales programs that were not measured like the measured ones of their kind. */
-static void apply_to_class(const remat_session *s, uint64_t machine, int32_t c, const rm_times *known) {
+static void apply_to_kind(const remat_session *s, uint64_t machine, int32_t c, const rm_times *known) {
     rm_stage_times times;
     entry e[MOST_PROGRAMS];
     double guessed = 0, measured = 0;
@@ -309,7 +309,7 @@ static void apply_to_class(const remat_session *s, uint64_t machine, int32_t c, 
 }
 
 static void apply(remat_session *s, uint64_t machine, uint64_t beside, const rm_times *known) {
-    for (int32_t c = 0; c < s->chain.n_classes; c++) apply_to_class(s, machine, c, known);
+    for (int32_t c = 0; c < s->chain.n_kinds; c++) apply_to_kind(s, machine, c, known);
     const rm_time_entry *fixed = rm_times_find(known, key_of_fixed(s, machine));
     if (fixed) s->fixed_ns = fixed->time_ns + rm_chain_once_ns(&s->chain); /* once results: guessed */
     const rm_time_entry *cost = rm_times_find(known, beside);

@@ -380,8 +380,8 @@ END_TEST
 
 /* The first backward call of a layer in any stage, with option "all". False: there is none. */
 static bool backward_of(const remat_session *s, const char *weight, rm_instruction *out) {
-    for (int32_t c = 0; c < s->chain.n_classes; c++) {
-        const rm_program *program = &s->chain.class[c].option[0].backward;
+    for (int32_t c = 0; c < s->chain.n_kinds; c++) {
+        const rm_program *program = &s->chain.kind[c].option[0].backward;
         for (int32_t i = 0; i < program->n; i++) {
             *out = rm_program_at(program, i);
             int32_t w = out->what == RM_DO_BACKWARD ? s->graph->node[out->node].x[1] : 0;

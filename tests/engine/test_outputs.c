@@ -117,7 +117,7 @@ START_TEST(training_computes_only_what_the_loss_needs) {
     remat_value outputs[] = {remat_scale(graph, loss, 2), beside, remat_mean_over_time(graph, layer(h, "w5"))};
     remat_session *with = session_with(loss, outputs, 3, config), *without = session_with(loss, NULL, 0, config);
     for (int c = 0; c < 2; c++) {
-        const rm_stage_kind *a = &with->chain.class[c], *b = &without->chain.class[c];
+        const rm_stage_kind *a = &with->chain.kind[c], *b = &without->chain.kind[c];
         ck_assert_int_eq(a->drop.n, b->drop.n);
         for (int k = 0; k < b->n_options; k++) {
             ck_assert_int_eq(a->option[k].forward.n, b->option[k].forward.n);

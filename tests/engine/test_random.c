@@ -208,9 +208,9 @@ static void expect_no_idle_backward(const rm_program *program, const char *what)
 }
 
 static void expect_no_idle_backwards(const remat_session *s, const char *what) {
-    for (int32_t c = 0; c < s->chain.n_classes; c++)
-        for (int k = 0; k < s->chain.class[c].n_options; k++)
-            expect_no_idle_backward(&s->chain.class[c].option[k].backward, what);
+    for (int32_t c = 0; c < s->chain.n_kinds; c++)
+        for (int k = 0; k < s->chain.kind[c].n_options; k++)
+            expect_no_idle_backward(&s->chain.kind[c].option[k].backward, what);
     expect_no_idle_backward(&s->chain.epilogue, what);
 }
 
