@@ -1,14 +1,13 @@
-/* algorithm.c: which of cuBLASLt's algorithms a product is made by, and how cuBLASLt is told of matrices:
- * product.h. What is done with them is in product.c.
+/* algorithm.c: chooses cuBLASLt's algorithm for a product, and describes matrices to cuBLASLt: product.h. product.c
+ * uses both.
  *
- * cuBLASLt reads matrices by columns. What lies here as a matrix by rows is to it the transpose, and so C = A B is asked for
- * as C^T = B^T A^T, the operands in each other's place:
+ * cuBLASLt's matrices are column-major. Ours are row-major, so cuBLASLt sees them transposed, and C = A B is requested
+ * as C^T = B^T A^T, with exchanged operands:
  *
- *      stored here, by rows              cuBLASLt's, by columns
+ *      ours, row-major                   cuBLASLt's, column-major
  *      C  (m,n), rows ldc apart          D  (n,m), columns ldc apart: a row of C is a column of D
  *      B  (k,n), or (n,k) transposed     first operand   (n,k), or (k,n) transposed
- *      A  (m,k), or (k,m) transposed     second operand  (k,m), or (m,k) transposed
- */
+ *      A  (m,k), or (k,m) transposed     second operand  (k,m), or (m,k) transposed */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@
 
 /* ---- Layouts ----------------------------------------------------------------------------------------------------- */
 
-/* rows by columns as stored here; `stride` from one matrix of a batch to the next. */
+/* A row-major matrix of rows by columns; `stride` floats from one matrix of a batch to the next. */
 static cublasStatus_t describe(const rm_cuda_library *lib, int64_t rows, int64_t columns, int64_t ld, int32_t batch,
                                int64_t stride, cublasLtMatrixLayout_t *out) {
     cublasStatus_t error = lib->cublasLtMatrixLayoutCreate(out, CUDA_R_32F, (uint64_t)columns, (uint64_t)rows, ld);
@@ -48,10 +47,10 @@ void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *lay
     *layouts = (rm_cuda_layouts){NULL, NULL, NULL};
 }
 
-/* ---- What an algorithm must be ----------------------------------------------------------------------------------- */
+/* ---- Requirements on algorithms ---------------------------------------------------------------------------------- */
 
-/* Of the ways to add up a sum that is split, these have an order: in place, where counters see to it, or in a pass of its own. An
- * error is no answer: taken for a no, it would lead to another algorithm, and other bits. */
+/* The schemes that add the parts of a split sum in a fixed order: in place, ordered by counters, or in a separate pass.
+ * An error is not taken for "no", since it would lead to another algorithm and to other bits. */
 enum { IN_ORDER = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE };
 
 static cublasStatus_t adds_in_order(const rm_cuda_products *products, const cublasLtMatmulAlgo_t *algo, int32_t *splits,
@@ -73,8 +72,8 @@ static cublasStatus_t adds_in_order(const rm_cuda_products *products, const cubl
     return error;
 }
 
-/* Whether cuBLASLt would use an algorithm on these, with no more memory than there is. What it returns is the answer: its header promises
- * that the check writes how much memory is needed, and not that it writes the state. */
+/* Whether cuBLASLt can use an algorithm on these matrices with the available memory. The returned status decides:
+ * cuBLASLt's header promises that the check writes the memory needed, but not that it writes the state. */
 static cublasStatus_t takes(const rm_cuda_products *products, cublasLtMatmulDesc_t matmul,
                             const cublasLtMatmulAlgo_t *algo, const rm_cuda_layouts *l, bool *answer) {
     cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_SUCCESS, .workspaceSize = 0};
@@ -92,15 +91,15 @@ bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algo
     return !takes(products, algorithm->matmul, &algorithm->algo, layouts, &answer) && answer;
 }
 
-/* ---- What it says of itself -------------------------------------------------------------------------------------- */
+/* ---- Properties of an algorithm ---------------------------------------------------------------------------------- */
 
-/* Tensor cores are allowed, not demanded: an algorithm for bf16 may read its operands as they are. 0: it does not say. */
+/* Tensor cores are allowed but not required, so an algorithm for bf16 may use fp32 operands. 0: unknown. */
 static uint64_t numerics_of(const rm_cuda_library *lib, const cublasLtMatmulAlgo_t *algo) {
     uint64_t flags = 0;
     size_t written;
-    bool said = !lib->cublasLtMatmulAlgoCapGetAttribute(algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags,
-                                                        sizeof flags, &written);
-    return said ? flags : 0;
+    bool known = !lib->cublasLtMatmulAlgoCapGetAttribute(algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags,
+                                                         sizeof flags, &written);
+    return known ? flags : 0;
 }
 
 bool rm_cuda_algorithm_rounds(const rm_cuda_algorithm *algorithm) {
@@ -134,14 +133,14 @@ void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algo
 
 /* ---- Choosing ---------------------------------------------------------------------------------------------------- */
 
-/* The least ld that holds `columns` numbers and is aligned to `align` bytes, no more: so that the choice depends on how
- * operands are aligned, and not on how far apart their rows are. */
+/* The smallest ld for `columns` numbers that is aligned to exactly `align` bytes, so that the choice depends on the
+ * alignment of operands, but not on their ld. */
 static int64_t typical_ld(int64_t columns, int64_t align) {
     int64_t unit = align / (int64_t)sizeof(float), ld = (columns + unit - 1) / unit * unit;
     return unit < 4 && ld / unit % 2 == 0 ? ld + unit : ld;
 }
 
-/* Rows one after the other, or `apart` times as far from each other: a matrix among gates is a fourth of what lies there. */
+/* Contiguous rows, or rows 4 times as far apart, as in the matrix of one of four gates. */
 enum { CLOSE = 1, APART = 4 };
 
 static rm_cuda_shape typical_shape(const rm_cuda_shape *shape, int64_t apart) {
@@ -175,31 +174,32 @@ static cublasStatus_t prefer(const rm_cuda_products *products, const rm_cuda_sha
         cublasLtMatmulPreferenceAttributes_t name;
         const void *value;
         size_t bytes;
-    } wish[] = {
+    } setting[] = {
         {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &memory, sizeof memory},
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme, sizeof scheme},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b}, /* in each other's place */
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b}, /* operands are exchanged */
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
     };
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
-    for (size_t i = 0; i < sizeof wish / sizeof *wish && !error; i++)
-        error = lib->cublasLtMatmulPreferenceSetAttribute(preference, wish[i].name, wish[i].value, wish[i].bytes);
+    for (size_t i = 0; i < sizeof setting / sizeof *setting && !error; i++)
+        error =
+            lib->cublasLtMatmulPreferenceSetAttribute(preference, setting[i].name, setting[i].value, setting[i].bytes);
     return error;
 }
 
 enum { CANDIDATES = 32 };
 
-/* What is asked about. */
+/* A request for an algorithm. */
 typedef struct {
     rm_cuda_layouts close, apart;
     cublasLtMatmulPreference_t preference;
-    int pass_over; /* so many that would do */
+    int pass_over; /* number of suitable algorithms to skip */
 } question;
 
-/* The one that cuBLASLt thinks fastest, of those that will do; NOT_SUPPORTED: there is none. It proposes for rows that lie one
- * after the other. Whoever has them further apart shall get the same, so it must take those, too. */
+/* The suitable algorithm that cuBLASLt estimates to be the fastest; NOT_SUPPORTED: none. cuBLASLt proposes algorithms
+ * for contiguous rows. Rows that are further apart must use the same one, so it must support both. */
 static cublasStatus_t ask(const rm_cuda_products *products, question *about, rm_cuda_algorithm *out) {
     cublasLtMatmulDesc_t matmul = out->matmul;
     const rm_cuda_library *lib = products->device->lib;
@@ -220,7 +220,7 @@ static cublasStatus_t ask(const rm_cuda_products *products, question *about, rm_
     return error ? error : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Shapes that tensor cores cannot take are multiplied in fp32. */
+/* Shapes that tensor cores do not support are multiplied in fp32. */
 static cublasStatus_t choose(rm_cuda_products *products, question *about, rm_cuda_algorithm *algorithm) {
     const rm_precision wanted[] = {products->precision, RM_FP32};
     const int n = products->precision == RM_FP32 ? 1 : 2;
@@ -253,7 +253,7 @@ static cublasStatus_t search(rm_cuda_products *products, rm_cuda_algorithm *algo
     return error;
 }
 
-/* True unless the device keeps a failure. */
+/* Returns false if it failed; the device keeps the failure. */
 static bool find(rm_cuda_products *products, rm_cuda_algorithm *algorithm) {
     cublasStatus_t error = search(products, algorithm);
     if (error == CUBLAS_STATUS_NOT_SUPPORTED) {

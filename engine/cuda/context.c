@@ -1,7 +1,7 @@
-/* context.c: what CUDA takes of a GPU's memory as soon as a process uses it (its context: some hundred MiB), before
- * anything is asked of it: rm_cuda_context_begin. CUDA itself cannot say, since asking it makes the context. The driver's NVML
- * can, which sees the GPU from outside: what is in use before and after. Another program that takes or returns memory in
- * between is counted in; no way to do better is known. */
+/* context.c: measures the GPU memory of CUDA's context, some hundred MiB, which CUDA allocates as soon as a process
+ * uses the GPU: rm_cuda_context_begin. CUDA cannot report it, since asking CUDA creates the context. The driver's NVML
+ * reports the memory in use before and after. Memory that another program allocates or frees in between is counted,
+ * too; no better way is known. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,10 +14,10 @@ enum { GPUS = 64 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t known[GPUS];
 static bool begun[GPUS];
-static int users[GPUS]; /* devices that have begun and not ended: the first counts the context */
+static int users[GPUS]; /* open devices, of which the first counts the context */
 static uint64_t most[GPUS][RM_CUDA_TAKERS];
 
-/* ---- NVML: as much of its header as is needed, which toolkits lack more often than the library ------------------- */
+/* ---- NVML: the declarations that are needed, since toolkits often lack its header ------------------------------- */
 
 typedef struct {
     unsigned long long total, free, used;
@@ -29,7 +29,7 @@ typedef struct {
     int (*memory)(void *gpu, nvml_memory *out);
 } nvml;
 
-/* Stays open. */
+/* The library stays open. */
 static bool open_nvml(nvml *out) {
     const char *named = getenv("REMAT_NVML_LIBRARY");
     void *handle = dlopen(named && *named ? named : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -40,7 +40,7 @@ static bool open_nvml(nvml *out) {
     return out->init && out->find && out->memory && !out->init();
 }
 
-/* By the GPU's place in the machine, since NVML knows nothing of CUDA_VISIBLE_DEVICES. */
+/* Finds the GPU by its PCI bus id, since NVML ignores CUDA_VISIBLE_DEVICES. */
 static bool find_gpu(const rm_cuda_library *lib, int number, nvml *n, void **gpu) {
     char bus[32];
     if (!open_nvml(n)) return false;
@@ -63,7 +63,7 @@ static remat_status begin(const rm_cuda_library *lib, int number, uint64_t *byte
     bool sees = find_gpu(lib, number, &n, &gpu);
     uint64_t before = sees ? used_bytes(&n, gpu) : 0, after;
     TRY(rm_cuda_status(lib, lib->cudaSetDevice(number), "starting the GPU"));
-    TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "starting the GPU")); /* now there is a context */
+    TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "starting the GPU")); /* creates the context */
     after = sees ? used_bytes(&n, gpu) : 0;
     *bytes = before && after > before ? after - before : 0;
     return REMAT_OK;

@@ -1,5 +1,5 @@
-/* device.c: the device "cuda": one NVIDIA GPU. Opening it, its block, its speed, and the table rm_device_cuda; cuda.h says
- * what lies in the files beside this one. */
+/* device.c: the device "cuda": one NVIDIA GPU. Opening it, its block, its speed, and the table rm_device_cuda. cuda.h
+ * lists the other files of the device. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -18,29 +18,28 @@
 static remat_status check_driver(const rm_cuda_library *lib) {
     int driver = 0, runtime = 0;
     TRY(rm_cuda_status(lib, lib->cudaDriverGetVersion(&driver), "asking for the NVIDIA driver"));
-    REQUIRE(driver, MISSING,
-            "the device \"cuda\" needs an NVIDIA driver, and this machine has none; install one, or use "
-            "the device cpu");
+    REQUIRE(
+        driver, MISSING,
+        "the device \"cuda\" needs an NVIDIA driver, but this machine has none; install one, or use the device cpu");
     TRY(rm_cuda_status(lib, lib->cudaRuntimeGetVersion(&runtime), "asking for the CUDA runtime"));
     REQUIRE(
         driver / 1000 >= runtime / 1000, MISSING,
-        "this machine's NVIDIA driver is made for CUDA %d.%d, and is too old for this runtime, CUDA %d.%d; install a "
+        "this machine's NVIDIA driver is made for CUDA %d.%d, which is too old for this runtime, CUDA %d.%d; install a "
         "newer driver, or use the device cpu",
         driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
     return REMAT_OK;
 }
 
-/* The launcher's LOCAL_RANK says which, among those that CUDA_VISIBLE_DEVICES leaves; a rank that sees one takes it. */
+/* Chooses the visible GPU with the launcher's LOCAL_RANK as its number, or the only one. */
 static remat_status choose_gpu(const rm_cuda_library *lib, int *number) {
     int count = 0;
     const char *rank = getenv("LOCAL_RANK");
     TRY(rm_cuda_status(lib, lib->cudaGetDeviceCount(&count), "looking for GPUs"));
     REQUIRE(count > 0, MISSING,
-            "there is no GPU that CUDA can use on this machine; look with nvidia-smi, and at "
-            "CUDA_VISIBLE_DEVICES, or use the device cpu");
+            "CUDA finds no GPU on this machine; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu");
     *number = rank && *rank && count > 1 ? atoi(rank) : 0;
     REQUIRE(*number >= 0 && *number < count, INVALID,
-            "LOCAL_RANK is %s, but CUDA sees %d GPUs here: start at most one rank for each", rank, count);
+            "LOCAL_RANK is %s, but CUDA finds %d GPUs on this host; start at most one rank per GPU", rank, count);
     return REMAT_OK;
 }
 
@@ -69,7 +68,8 @@ static remat_status free_memory(rm_device *device, uint64_t *bytes) {
     return REMAT_OK;
 }
 
-/* A build for other GPUs is found out here, and not by its first kernel. Loading one takes memory that counts. */
+/* Detects a build for other GPUs before its first kernel runs. Loading a kernel also takes memory that must be
+ * measured. */
 static remat_status check_kernels(const rm_device *device) {
     char doing[100];
     snprintf(doing, sizeof doing, "looking for kernels for GPU %d, of compute capability %d.%d", device->number,
@@ -79,7 +79,7 @@ static remat_status check_kernels(const rm_device *device) {
 
 static uint64_t fewer(uint64_t before, uint64_t after) { return before > after ? before - after : 0; }
 
-/* The larger the GPU, the more it has to gain, and the less such memory is missed. */
+/* Larger GPUs gain more from recorded launches and have more memory to spare. */
 static remat_status set_graph_bytes(rm_device *device) {
     size_t free = 0, total = 0;
     TRY(rm_cuda_status(device->lib, device->lib->cudaMemGetInfo(&free, &total), "asking for the GPU's memory"));
@@ -100,8 +100,8 @@ static remat_status start(rm_device *device) {
     TRY(set_graph_bytes(device));
     TRY(free_memory(device, &before));
     REQUIRE(before > device->blas_bytes, MEMORY,
-            "GPU %d has %" PRIu64 " bytes of memory free; cuBLAS alone needs %" PRIu64
-            "; let other programs on it end (nvidia-smi lists them)",
+            "GPU %d has %" PRIu64 " bytes of free memory, but cuBLAS alone needs %" PRIu64
+            "; end other programs on it (nvidia-smi lists them)",
             device->number, before, device->blas_bytes);
     TRY(check_kernels(device));
     TRY(rm_cuda_products_create(device, &device->products));
@@ -143,19 +143,19 @@ static uint64_t cuda_overhead_bytes(rm_device *device) { return device->overhead
 
 static bool cuda_runs(const remat_op *op, remat_pass pass) { return rm_cuda_kernels_built.kernel(op, pass); }
 
-/* What the speed of kernels depends on. What cannot be asked for counts as 0. */
+/* A hash of everything that the speed of kernels depends on. Unknown values count as 0. */
 static uint64_t cuda_identity(rm_device *device) {
-    static const enum cudaDeviceAttr facts[] = {cudaDevAttrComputeCapabilityMajor,
-                                                cudaDevAttrComputeCapabilityMinor,
-                                                cudaDevAttrMultiProcessorCount,
-                                                cudaDevAttrClockRate,
-                                                cudaDevAttrMemoryClockRate,
-                                                cudaDevAttrGlobalMemoryBusWidth,
-                                                cudaDevAttrL2CacheSize};
+    static const enum cudaDeviceAttr properties[] = {cudaDevAttrComputeCapabilityMajor,
+                                                     cudaDevAttrComputeCapabilityMinor,
+                                                     cudaDevAttrMultiProcessorCount,
+                                                     cudaDevAttrClockRate,
+                                                     cudaDevAttrMemoryClockRate,
+                                                     cudaDevAttrGlobalMemoryBusWidth,
+                                                     cudaDevAttrL2CacheSize};
     const rm_cuda_library *lib = device->lib;
-    int value[sizeof facts / sizeof *facts + 4] = {0};
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
-        (void)lib->cudaDeviceGetAttribute(&value[i + 4], facts[i], device->number);
+    int value[sizeof properties / sizeof *properties + 4] = {0};
+    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
+        (void)lib->cudaDeviceGetAttribute(&value[i + 4], properties[i], device->number);
     (void)lib->cudaDriverGetVersion(&value[0]);
     (void)lib->cudaRuntimeGetVersion(&value[1]);
     value[2] = (int)(lib->cublasLtGetVersion() + rm_cuda_rnns_version(device->rnns));
@@ -172,7 +172,7 @@ static uint64_t cuda_identity(rm_device *device) {
 
 static remat_status cuda_set_precision(rm_device *device, rm_precision precision) {
     REQUIRE(precision == RM_FP32 || device->major >= ROUNDING_MAJOR, MISSING,
-            "precision %s needs a GPU of compute capability %d.0 or newer (Ampere), and GPU %d has %d; use precision "
+            "precision %s needs a GPU of compute capability %d.0 or newer (Ampere), but GPU %d has %d; use precision "
             "fp32",
             rm_precision_names[precision], ROUNDING_MAJOR, device->number, device->major);
     rm_cuda_products_precision(device->products, precision);
@@ -181,7 +181,7 @@ static remat_status cuda_set_precision(rm_device *device, rm_precision precision
 
 static void cuda_products(rm_device *device, rm_products *out) { rm_cuda_products_known(device->products, out); }
 
-/* What it takes of the GPU's memory is taken now, and counts. */
+/* Also measures the GPU memory that cuDNN takes. */
 static remat_status cuda_use_cudnn(rm_device *device) {
     uint64_t before, after;
     TRY(free_memory(device, &before));
@@ -196,7 +196,7 @@ static remat_status cuda_use_cudnn(rm_device *device) {
 static remat_status cuda_synchronize(rm_queue *q) {
     (void)rm_cuda_ready(q->device);
     rm_cuda_queue_settle(q);
-    if (q->device->failed) rm_cuda_tier_settle(q->device->tier); /* whoever hears of it may free what is moved */
+    if (q->device->failed) rm_cuda_tier_settle(q->device->tier); /* after a failure the caller may free buffers */
     return rm_cuda_tell(q->device);
 }
 
@@ -219,9 +219,10 @@ static void cuda_block_free(rm_block *block) {
     rm_free(block);
 }
 
-/* What the first steps take beside it has to be left, or products would go untried and kernels unrecorded, in silence.
+/* The memory that the first steps need for trials and recordings must remain free; otherwise products would silently
+ * not be tried and kernels not recorded.
  *
- * The spare queue, or a queue of the moment, fills it: a fill on no stream would wait for none of them. */
+ * A queue zeroes the block: a fill on the default stream would not be ordered with our streams. */
 static remat_status take_block(rm_device *device, uint64_t bytes, rm_block *block) {
     const rm_cuda_library *lib = device->lib;
     const uint64_t beside = device->products->trial_bytes + device->graph_bytes;
@@ -229,12 +230,12 @@ static remat_status take_block(rm_device *device, uint64_t bytes, rm_block *bloc
     void *memory;
     rm_queue *queue;
     TRY(free_memory(device, &free));
-    REQUIRE(
-        bytes <= free && beside <= free - bytes, MEMORY,
-        "the plan needs %" PRIu64 " bytes of the GPU's memory, and %" PRIu64 " beside it for trying products and for "
-        "recorded kernels, but %" PRIu64 " are free on GPU %d; let other programs on it end (nvidia-smi lists them), "
-        "or plan for less with a memory budget",
-        bytes, beside, free, device->number);
+    REQUIRE(bytes <= free && beside <= free - bytes, MEMORY,
+            "the plan needs %" PRIu64 " bytes of GPU memory, and %" PRIu64
+            " more to try products and record kernels, but "
+            "%" PRIu64 " are free on GPU %d; end other programs on it (nvidia-smi lists them), or set a smaller memory "
+            "budget",
+            bytes, beside, free, device->number);
     TRY(rm_cuda_status(lib, lib->cudaMalloc(&memory, bytes ? bytes : 1), "taking the plan's memory"));
     block->memory = memory;
     TRY(rm_cuda_queue_create(device, &queue));
@@ -306,7 +307,7 @@ static remat_status measure_once(rm_device *device, rm_rates *rates) {
     return status;
 }
 
-/* Measured once a process, GPU and precision. */
+/* Measured once per process, GPU and precision. */
 static remat_status cuda_rates(rm_device *device, rm_rates *out) {
     enum { GPUS = 64 };
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

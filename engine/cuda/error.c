@@ -1,53 +1,50 @@
-/* error.c: what CUDA and cuBLAS answer, once, in words (rnn.c has cuDNN's): for calls that are answered at once, and for work on a queue,
- * whose failure shows later, perhaps at a call that had nothing to do with it. */
+/* error.c: messages for errors of CUDA and cuBLAS (rnn.c has cuDNN's), of synchronous calls and of queued work. A
+ * failure of queued work shows later, possibly at an unrelated call. */
 #include <stdio.h>
 
 #include "engine/cuda/cuda.h"
 
-/* What could help, for the errors that users meet. After those that say so, CUDA answers every call with the same error until the
+/* Remedies for the errors that users meet. After those that say so, every CUDA call fails with the same error until the
  * process ends (CUDA's driver_types.h). */
 static const char *remedy(cudaError_t error) {
     switch (error) {
     case cudaErrorInsufficientDriver:
         return ": the NVIDIA driver is older than this CUDA; install a newer one, or use the device cpu";
     case cudaErrorNoDevice:
-        return ": look with nvidia-smi, and at CUDA_VISIBLE_DEVICES; or use the device cpu";
+        return ": check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu";
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
-        return ": this build's kernels are for other GPUs: build it again with -DCMAKE_CUDA_ARCHITECTURES=native on "
-               "this "
-               "machine, or use the device cpu";
+        return ": this build's kernels are for other GPUs; build it again with -DCMAKE_CUDA_ARCHITECTURES=native on "
+               "this machine, or use the device cpu";
     case cudaErrorUnsupportedPtxVersion:
     case cudaErrorJitCompilerNotFound:
-        return ": the driver cannot translate this build's kernels for this GPU: install a newer driver, or build "
-               "Remat "
-               "again with -DCMAKE_CUDA_ARCHITECTURES=native on this machine";
+        return ": the driver cannot translate this build's kernels for this GPU; install a newer driver, or build "
+               "Remat again with -DCMAKE_CUDA_ARCHITECTURES=native on this machine";
     case cudaErrorCompatNotSupportedOnDevice:
-        return ": a package for forward compatibility (cuda-compat) is in the loader's way, and this GPU takes none: "
-               "take "
-               "it out of LD_LIBRARY_PATH, and install a newer driver if need be";
+        return ": the loader has found a forward-compatibility package (cuda-compat), which this GPU does not support; "
+               "remove it from LD_LIBRARY_PATH, and install a newer driver if necessary";
     case cudaErrorDevicesUnavailable:
-        return ": another program has the GPU for itself (nvidia-smi shows which)";
+        return ": another program uses the GPU exclusively (nvidia-smi shows which); end it, or use another GPU";
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
     case cudaErrorLaunchFailure:
     case cudaErrorAssert:
-        return ": a kernel has failed, and this process can no longer use the GPU; with CUDA_LAUNCH_BLOCKING=1 the "
-               "step named is the one that failed";
+        return ": a kernel has failed, and this process can no longer use the GPU; run it with CUDA_LAUNCH_BLOCKING=1, "
+               "which names the exact step";
     case cudaErrorIllegalInstruction:
     case cudaErrorInvalidPc:
     case cudaErrorHardwareStackError:
-        return ": a kernel has lost its way, and this process can no longer use the GPU; start it again, and if that "
-               "does not help, look whether the driver and this build's kernels suit the GPU (nvidia-smi, dmesg)";
+        return ": a kernel has crashed, and this process can no longer use the GPU; start it again, and if that does "
+               "not help, check whether driver and build match the GPU (nvidia-smi, dmesg)";
     case cudaErrorLaunchTimeout:
-        return ": a GPU that drives a display ends kernels that take seconds, and this process can no longer use it; "
-               "start it again on a GPU without a display, or with a smaller tile or batch";
+        return ": a GPU with a display aborts kernels that take seconds, and this process can no longer use it; start "
+               "it again on a GPU without a display, or with a smaller tile or batch";
     case cudaErrorECCUncorrectable:
-        return ": the GPU's memory holds an error that it cannot correct, and this process can no longer use the GPU; "
-               "nvidia-smi -q -d ECC counts them, a reset of the GPU clears them, and until then use another";
+        return ": the GPU's memory has an uncorrectable error, and this process can no longer use the GPU; use "
+               "another one, or reset it (nvidia-smi -q -d ECC counts such errors)";
     default:
-        return "; nvidia-smi shows whether the GPU is well";
+        return "; check the GPU with nvidia-smi";
     }
 }
 
@@ -69,8 +66,7 @@ static void words(const rm_cuda_library *lib, cudaError_t error, const char *doi
     (void)lib->cudaGetLastError();
     if (error == cudaErrorMemoryAllocation)
         snprintf(sentence, RM_CUDA_SENTENCE,
-                 "%s: CUDA has no memory left for it; let other programs on this GPU end, or use a smaller batch or a "
-                 "memory budget",
+                 "%s: CUDA is out of memory; end other programs on this GPU, or use a smaller batch or a memory budget",
                  doing);
     else
         snprintf(sentence, RM_CUDA_SENTENCE, "%s: CUDA says \"%s\" (error %d)%s", doing, lib->cudaGetErrorString(error),
@@ -91,11 +87,9 @@ static remat_status blas_code_of(cublasStatus_t error) {
 static void blas_words(const rm_cuda_library *lib, cublasStatus_t error, const char *doing, char *sentence) {
     (void)lib->cudaGetLastError();
     if (error == CUBLAS_STATUS_ALLOC_FAILED)
-        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuBLAS found no memory for it; let other programs on this GPU end",
-                 doing);
+        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuBLAS is out of memory; end other programs on this GPU", doing);
     else
-        snprintf(sentence, RM_CUDA_SENTENCE,
-                 "%s: cuBLAS says \"%s\" (status %d); nvidia-smi shows whether the GPU is well", doing,
+        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuBLAS says \"%s\" (status %d); check the GPU with nvidia-smi", doing,
                  lib->cublasGetStatusString(error), (int)error);
 }
 

@@ -1,15 +1,16 @@
-/* graph.c: many small launches as one. A launcher brackets them by rm_cuda_queue's begin and end (ops/cuda/cuda_queue.h); here
- * they are recorded as a CUDA graph and launched again whenever the same call comes: addresses in the arena are the same from
- * step to step.
+/* graph.c: launches many small kernels as one CUDA graph. A launcher calls rm_cuda_queue's begin before them and end
+ * after them (ops/cuda/cuda_queue.h). The launches between are recorded, and the recording is launched whenever the
+ * same call is made again: addresses in the arena are the same from step to step.
  *
- *   first sight    launched as they come: CUDA loads kernels when they are first used, which it cannot do while it records
- *   second sight   recorded, made into a graph, launched
- *   then           launched
+ *   first call    launched directly: CUDA loads kernels at their first use, which it cannot do while it records
+ *   second call   recorded, made into a graph, launched
+ *   later calls   the graph is launched
  *
- * So all graphs are made in the first two steps of their kind, and what is called once costs nothing. A call is known by a
- * hash of its key, 128 bits wide, and of the op and the pass that run. What lies beyond the bounds of cuda.h (of calls, graphs,
- * memory) is launched as it comes, for good: none is dropped for another, since a step that needs more than there is room for
- * would then drop each of them before its turn comes again. REMAT_CUDA_GRAPHS=OFF, when the queue is made: nothing is recorded. */
+ * All graphs are therefore made in the first two steps of their kind, and a call that is made once costs nothing. A
+ * call is identified by a 128-bit hash of its key, its op and its pass. Calls beyond the limits of cuda.h (of calls,
+ * graphs, memory) are always launched directly. No graph is replaced by another one, since a step that needs more
+ * graphs than fit would replace each graph before its next use. With REMAT_CUDA_GRAPHS=OFF when the queue is made,
+ * nothing is recorded. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,21 +20,21 @@
 #include "memory/host.h"
 
 typedef struct {
-    uint64_t key[2]; /* both 0: nothing here */
+    uint64_t key[2]; /* both 0: an empty slot */
     cudaGraphExec_t graph;
-    uint32_t sights; /* up to 2 */
+    uint32_t sights; /* number of calls, up to 2 */
 } known_call;
 
 enum { SLOTS = 2 * RM_CUDA_CALLS }; /* a power of two, never more than half full */
 
 struct rm_cuda_graphs {
     known_call slot[SLOTS];
-    known_call *recorded; /* now; NULL: none */
+    known_call *recorded; /* the call that is being recorded; NULL: none */
     int n_calls, n_graphs;
-    uint64_t bytes;    /* of the GPU's memory, as graphs were made */
-    const char *ended; /* why no more of them are made; NULL: they are */
-    bool forgetful;    /* calls come that are not kept in mind */
-    bool off;          /* not one, as the environment says */
+    uint64_t bytes;    /* GPU memory of the graphs */
+    const char *ended; /* why no more graphs are made; NULL: graphs are made */
+    bool forgetful;    /* there were more calls than slots */
+    bool off;          /* REMAT_CUDA_GRAPHS=OFF */
 };
 
 static rm_queue *queue_of(const rm_cuda_queue *shown) { return (rm_queue *)(uintptr_t)shown; }
@@ -46,7 +47,7 @@ static void make_key(const rm_queue *q, const void *key, size_t bytes, uint64_t 
     if (!out[0] && !out[1]) out[0] = 1;
 }
 
-/* NULL: it is new, and there are too many. */
+/* NULL: a new call, but all slots are in use. */
 static known_call *find(rm_cuda_graphs *graphs, const uint64_t *key) {
     uint64_t at = key[0] % SLOTS;
     for (; graphs->slot[at].key[0] || graphs->slot[at].key[1]; at = (at + 1) % SLOTS)
@@ -71,12 +72,13 @@ static bool free_bytes(rm_queue *q, uint64_t *bytes) {
     return went;
 }
 
-/* What it took, of what is gone of the GPU's memory meanwhile: the rest was taken by others, who may not end recording. */
+/* Memory of a graph: the decrease of free memory, but no more than its launches can need. Other programs may have taken
+ * the rest, which must not end recording. */
 static uint64_t share_of(uint64_t before, uint64_t after, size_t launches) {
     return rm_smaller(before - rm_smaller(before, after), launches * RM_CUDA_NODE_BYTES);
 }
 
-/* On the GPU from now on, so that launching it takes no memory. */
+/* Uploads the graph at once, so that launching it takes no memory. */
 static cudaGraphExec_t make_graph(rm_queue *q, cudaGraph_t recorded) {
     const rm_cuda_library *lib = q->device->lib;
     rm_cuda_graphs *graphs = q->graphs;
@@ -92,8 +94,8 @@ static cudaGraphExec_t make_graph(rm_queue *q, cudaGraph_t recorded) {
     if (rm_cuda_went(q->device, lib->cudaGraphUpload(graph, q->stream), "giving the GPU a graph") &&
         free_bytes(q, &after))
         graphs->bytes += share_of(before, after, launches);
-    if (graphs->n_graphs == RM_CUDA_GRAPHS) graphs->ended = "there are as many as Remat keeps";
-    if (graphs->bytes >= q->device->graph_bytes) graphs->ended = "the memory set aside for them is full";
+    if (graphs->n_graphs == RM_CUDA_GRAPHS) graphs->ended = "the maximum number is reached";
+    if (graphs->bytes >= q->device->graph_bytes) graphs->ended = "the memory reserved for them is full";
     return graph;
 }
 
@@ -111,15 +113,15 @@ bool rm_cuda_graph_begin(const rm_cuda_queue *shown, const void *key, size_t byt
     }
     graphs->forgetful |= !call;
     if (!call || graphs->ended || call->sights++ == 0) return true;
-    /* What other threads of this process ask of CUDA meanwhile (the ranks' collectives) is no part of it. */
+    /* CUDA calls of other threads of this process (the ranks' collectives) are not recorded. */
     cudaError_t error = q->device->lib->cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal);
     if (!rm_cuda_went(q->device, error, "beginning to record kernels")) return false;
     graphs->recorded = call;
     return true;
 }
 
-/* Nothing that was recorded has run yet. Where that cannot be made up for, the step fails, and from the next on launches are
- * made as they come. */
+/* Recorded launches have not run yet. If the graph cannot be made or launched, the step fails, and from the next step
+ * on nothing new is recorded. */
 void rm_cuda_graph_end(const rm_cuda_queue *shown) {
     rm_queue *q = queue_of(shown);
     const rm_cuda_library *lib = q->device->lib;
@@ -130,7 +132,7 @@ void rm_cuda_graph_end(const rm_cuda_queue *shown) {
     bool well = rm_cuda_went(q->device, lib->cudaGetLastError(), "starting a kernel");
     well &= rm_cuda_went(q->device, lib->cudaStreamEndCapture(q->stream, &recorded), "recording kernels");
     if (well && !q->device->failed) call->graph = make_graph(q, recorded);
-    if (recorded) (void)rm_cuda_went(q->device, lib->cudaGraphDestroy(recorded), "letting a recording go");
+    if (recorded) (void)rm_cuda_went(q->device, lib->cudaGraphDestroy(recorded), "freeing a recording");
     if (q->device->failed) q->graphs->ended = "one could not be made";
     if (call->graph && !q->device->failed) launch(q, call->graph);
 }
@@ -144,7 +146,7 @@ void rm_cuda_graphs_known(const rm_queue *q, rm_recordings *out) {
                            .bytes = graphs->bytes,
                            .limit_bytes = q->device->graph_bytes,
                            .ended = graphs->ended};
-    if (graphs->forgetful && !out->ended) out->ended = "there are more different calls than Remat keeps in mind";
+    if (graphs->forgetful && !out->ended) out->ended = "there are more different calls than Remat remembers";
     if (graphs->off) out->ended = "REMAT_CUDA_GRAPHS=OFF";
 }
 
@@ -165,7 +167,7 @@ void rm_cuda_graphs_forget(rm_queue *q) {
         if (q->graphs->slot[i].graph) (void)lib->cudaGraphExecDestroy(q->graphs->slot[i].graph);
     (void)lib->cudaGetLastError();
     const bool off = q->graphs->off;
-    memset(q->graphs, 0, sizeof *q->graphs); /* its slots are too many for a value on the stack */
+    memset(q->graphs, 0, sizeof *q->graphs); /* too large for a compound literal on the stack */
     q->graphs->off = off;
 }
 

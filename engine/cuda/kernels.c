@@ -1,4 +1,4 @@
-/* kernels.c: which launcher an op or optimizer has on the CUDA device: the column of its descriptor. */
+/* kernels.c: finds the launcher of an op or optimizer on the CUDA device, in its descriptor. */
 #include "engine/cuda/cuda.h"
 
 static remat_kernel *kernel(const remat_op *op, remat_pass pass) { return rm_op_kernel(op, REMAT_ON_CUDA, pass); }

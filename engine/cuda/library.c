@@ -1,4 +1,4 @@
-/* library.c: the libraries of the CUDA device: library.h. */
+/* library.c: opens the libraries of the CUDA device: library.h. */
 #include "engine/cuda/library.h"
 
 #include <pthread.h>
@@ -13,14 +13,14 @@
 _Static_assert(CUDART_VERSION >= 12000 && CUDART_VERSION < 14000, "name the libraries of this CUDA");
 
 #ifndef RM_CUDA_FOLDER
-#define RM_CUDA_FOLDER "" /* where CMake found the libraries: folders, with : between them */
+#define RM_CUDA_FOLDER "" /* folders where CMake found the libraries, separated by colons */
 #endif
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static rm_cuda_library library;
 static bool runtime_found, products_found;
 
-/* A line of the table below: all of CUDA is of one version. */
+/* Describes one of CUDA's libraries, which all have the same version. */
 #define OF_CUDA(file, environment)                                                                                     \
     {                                                                                                                  \
         .name = file, .folders = RM_CUDA_FOLDER, .variable = environment, .needs = "the device \"cuda\" needs",        \
@@ -113,7 +113,7 @@ remat_status rm_cudnn_library_open(const rm_cudnn_library **out) {
 remat_status rm_cudnn_library_open(const rm_cudnn_library **out) {
     *out = NULL;
     return rm_fail(REMAT_MISSING,
-                   "this build knows no cuDNN: no cudnn.h of version 9 was found when it was made; use the "
+                   "this build does not support cuDNN, because it was made without cudnn.h of version 9; use the "
                    "recurrent kernels remat");
 }
 

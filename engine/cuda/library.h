@@ -1,16 +1,16 @@
-/* library.h: NVIDIA's libcudart and libcublas, opened when the first session asks for the device "cuda" and not before:
- * a Remat that was built with CUDA starts on machines that have neither. Here are the functions and their names; what they
- * are used for is in device.c, queue.c and tier.c. (dist/nccl/nccl_library.h does the same for NCCL.)
+/* library.h: the functions of NVIDIA's libcudart and libcublas. The libraries are opened when the first session
+ * requests the device "cuda", so a Remat built with CUDA also starts on machines without them.
+ * (dist/nccl/nccl_library.h does the same for NCCL.)
  *
- * Where Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and it is that one
- * which is used: what it remembers of a failed launch is asked of the library that launched.
+ * If Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and this one
+ * is used: the error of a failed launch is recorded in the library that launched.
  *
- * cuDNN is opened when a session asks for its recurrent kernels (rnn.c), and only there it is missed. Toolkits come without
- * it: a build that found no cudnn.h of version 9 does not know it.
+ * cuDNN is opened when a session requests its recurrent kernels (rnn.c). Toolkits do not contain it; a build without
+ * cudnn.h of version 9 does not support it.
  *
- * Looked for: lib*.so.N, N being the version of CUDA that Remat was built with, where the system's loader looks, then where
- * CMake found them. REMAT_CUDART_LIBRARY, REMAT_CUBLAS_LIBRARY and REMAT_CUDNN_LIBRARY name other files; tests put a library there that records
- * (tests/engine/fake_cuda). */
+ * Files are lib*.so.N, where N is the version of CUDA that Remat was built with, first in the loader's path, then in
+ * the folders where CMake found them. REMAT_CUDART_LIBRARY, REMAT_CUBLAS_LIBRARY and REMAT_CUDNN_LIBRARY name other
+ * files, such as the recording library of the tests (tests/engine/fake_cuda). */
 #ifndef RM_CUDA_LIBRARY_H
 #define RM_CUDA_LIBRARY_H
 
@@ -114,7 +114,7 @@
     X(cudnnRNNBackwardData_v8)                                                                                         \
     X(cudnnRNNBackwardWeights_v8)
 
-/* Fields are named as the functions they point to: lib->cudaMalloc(...). */
+/* Members have the names of the functions: lib->cudaMalloc(...). */
 typedef struct {
 #define FIELD(name) __typeof__(name) *name;
     RM_CUDA_RUNTIME_CALLS(FIELD)
@@ -123,12 +123,13 @@ typedef struct {
 #undef FIELD
 } rm_cuda_library;
 
-/* The table, the same for the whole process; it stays open. MISSING: not there, or too old. At first the runtime's functions
- * alone are in it; the others come when it is known that there is a GPU, since cuBLAS takes 150 MiB of the host. */
+/* Opens the libraries, which stay open. The table is shared by the whole process. MISSING: not found, or too old. The
+ * first function fills in only the runtime. Call the second, which adds cuBLAS, once a GPU is known to exist, since
+ * cuBLAS takes 150 MiB of host memory. */
 remat_status rm_cuda_library_open(const rm_cuda_library **out);
 remat_status rm_cuda_library_open_products(void);
 
-/* The same of cuDNN. MISSING: as above, or this build does not know it. */
+/* The same for cuDNN. MISSING: as above, or this build does not support it. */
 typedef struct {
 #ifdef RM_HAVE_CUDNN
 #define FIELD(name) __typeof__(name) *name;

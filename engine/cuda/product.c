@@ -1,6 +1,6 @@
-/* product.c: matrix products on the CUDA device, by shape: how each is made, and the proof, on the GPU itself, that an algorithm
- * which splits sums repeats its bits, and that a product of many rows has those of the products of few that it stands for: product.h. Which algorithm makes it is
- * algorithm.c's business. */
+/* product.c: matrix products on the CUDA device, by shape: product.h. Trials on the GPU test that an algorithm that
+ * splits sums repeats its bits, and that a product of many rows has the bits of the products of few rows that it
+ * replaces. algorithm.c chooses algorithms. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,14 +9,14 @@
 #include "memory/bytes.h"
 #include "memory/host.h"
 
-/* A shape that was met. */
+/* A known shape. */
 typedef struct rm_cuda_made {
     struct rm_cuda_made *next;
     rm_cuda_shape shape;
     rm_cuda_way way;
     rm_cuda_algorithm *algorithm;
-    rm_cuda_layouts block, whole; /* whole: `step` rows, or the batch of them; empty where the way is BLOCKS */
-    int64_t step;                 /* whole blocks: as many as there was room to try at once */
+    rm_cuda_layouts block, whole; /* whole: `step` rows as one product or a batch; empty for BLOCKS */
+    int64_t step;                 /* rows of the whole blocks that a trial has memory for */
 } made;
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
@@ -24,7 +24,7 @@ typedef struct rm_cuda_made {
 static const cublasComputeType_t compute_type[RM_PRECISIONS] = {
     [RM_FP32] = CUBLAS_COMPUTE_32F, [RM_TF32] = CUBLAS_COMPUTE_32F_FAST_TF32, [RM_BF16] = CUBLAS_COMPUTE_32F_FAST_16BF};
 
-/* The operands change places (algorithm.c), and with them their transpositions. */
+/* The operands are exchanged (algorithm.c), and so are their transpositions. */
 static cublasStatus_t describe(const rm_cuda_library *lib, rm_precision precision, int transposed,
                                cublasLtMatmulDesc_t *out) {
     const int32_t first = transposed & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -142,12 +142,12 @@ static cublasStatus_t by_algorithm(const rm_queue *q, const made *m, const rm_cu
         layouts->c, &m->algorithm->algo, products->memory_bytes ? q->own : NULL, products->memory_bytes, q->stream);
 }
 
-/* Nothing was multiplied. That cuBLASLt would take an algorithm is no promise that it does (cublasLt.h, AlgoCheck). */
+/* Whether cuBLASLt refused without multiplying, which it may do even after a successful AlgoCheck (cublasLt.h). */
 static bool is_refusal(cublasStatus_t error) {
     return error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* What cuBLASLt has no algorithm for, cuBLAS makes, which promises the same bits for the same call. */
+/* For shapes without an algorithm of cuBLASLt. cuBLAS promises the same bits for the same call. */
 static cublasStatus_t by_cublas(const rm_queue *q, const rm_cuda_shape *s, operands x) {
     const float one = 1, into = s->how & RM_CUDA_ADD ? 1 : 0;
     return q->device->lib->cublasSgemm_v2_64(q->blas, s->how & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -159,7 +159,7 @@ static operands from_row(const rm_cuda_shape *s, operands x, int64_t row) {
     return (operands){x.a + row * s->lda, x.b, x.c + row * s->ldc};
 }
 
-/* From the row `row` on. */
+/* Starts at row `row`. */
 static cublasStatus_t by_blocks(const rm_queue *q, const made *m, operands x, int64_t row) {
     const rm_cuda_shape *s = &m->shape;
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
@@ -180,23 +180,23 @@ static cublasStatus_t by_any(const rm_queue *q, const made *m, operands x) {
     return error ? error : by_blocks(q, m, x, row);
 }
 
-/* ---- The proof --------------------------------------------------------------------------------------------------- */
+/* ---- Trials ------------------------------------------------------------------------------------------------------ */
 
-/* Memory of the moment, given back at once: random numbers that A and B lie in, and C twice. */
+/* Temporary memory of a trial: random numbers, which contain A and B, and C twice. */
 typedef struct {
     char *memory;
     uint64_t random_bytes, c_bytes;
     operands x;
     float *other_c;
-    float *host; /* of 2 PIECE numbers, or two rows of C if they are longer */
+    float *host; /* 2 PIECE numbers, or two rows of C if they are longer */
 } trial;
 
-/* The random numbers repeat after a prime number of them, so that rows differ. B begins a little behind A. */
+/* The period of the random numbers is a prime, so that rows differ. B starts APART numbers after A. */
 enum { PERIOD = 65521, PIECE = 65536, APART = 4096, SLACK = 256 };
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* In +-1, of 24 bits, so that every order of adding has its own roundings. */
+/* Numbers in +-1 with 24 bits, so that different orders of summation round differently. */
 static void draw(float *pattern) {
     uint64_t random = 1;
     for (int i = 0; i < PERIOD; i++) {
@@ -215,10 +215,10 @@ static void fill_randomly(rm_queue *q, const trial *t) {
     }
 }
 
-/* Aligned as the operands that the shape was met with, no better: a kernel may look at addresses. */
+/* Aligns exactly as the shape's operands, since kernels may depend on alignment. */
 static float *aligned_as(char *at, int32_t align) { return (float *)at + (align < 16 ? align / 4 : 0); }
 
-/* Of so many rows. */
+/* Sets the sizes of a trial of `rows` rows and returns its bytes on the GPU. */
 static uint64_t measure(const rm_cuda_shape *s, int64_t rows, trial *t) {
     int64_t a_rows = s->how & RM_CUDA_TRANSPOSE_A ? s->k : rows, b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k;
     int64_t c = rows * s->ldc, most = larger(larger(a_rows * s->lda, APART + b_rows * s->ldb), c);
@@ -227,7 +227,8 @@ static uint64_t measure(const rm_cuda_shape *s, int64_t rows, trial *t) {
     return t->random_bytes + 2 * t->c_bytes;
 }
 
-/* As many blocks as fit in the memory that is set aside for it, in parts of nearly the same size; 0: not even two. */
+/* Rows of a trial: all whole blocks, or a part of them that fits in trial_bytes, with parts of similar size. 0: not
+ * even two blocks fit. */
 static int64_t rows_to_try(const rm_cuda_products *products, const rm_cuda_shape *s) {
     int64_t blocks = s->m / s->rows, step = blocks;
     trial t;
@@ -236,7 +237,7 @@ static int64_t rows_to_try(const rm_cuda_products *products, const rm_cuda_shape
     return step > 1 ? step * s->rows : 0;
 }
 
-/* True if there is memory for it; free what was taken either way. */
+/* Returns false if there is no memory. Call tear_down in either case. */
 static bool set_up(const rm_queue *q, const rm_cuda_shape *s, trial *t) {
     const rm_cuda_library *lib = q->device->lib;
     void *memory = NULL;
@@ -255,7 +256,8 @@ static bool set_up(const rm_queue *q, const rm_cuda_shape *s, trial *t) {
     return true;
 }
 
-/* What is added to is the same for all; what is overwritten differs, so that what is not written shows. */
+/* If the product adds, C starts with the same numbers in all runs. Otherwise both C start with different bytes, so that
+ * elements that are not written are detected. */
 static void prepare(rm_queue *q, const rm_cuda_shape *s, const trial *t, bool other) {
     char *c = t->memory + t->random_bytes + (other ? t->c_bytes : 0);
     if (s->how & RM_CUDA_ADD)
@@ -264,7 +266,7 @@ static void prepare(rm_queue *q, const rm_cuda_shape *s, const trial *t, bool ot
         rm_cuda_fill(q, c, other ? 0xff : 0, t->c_bytes);
 }
 
-/* Whether both results hold the same bits, read piece by piece; what lies between rows is nobody's. */
+/* Whether both results have the same bits. Reads them piece by piece and ignores the gaps between rows. */
 static bool results_are_equal(rm_queue *q, const rm_cuda_shape *s, const trial *t) {
     int64_t step = larger(PIECE / s->ldc, 1);
     float *one = t->host, *other = t->host + step * s->ldc;
@@ -281,8 +283,8 @@ static bool results_are_equal(rm_queue *q, const rm_cuda_shape *s, const trial *
     return true;
 }
 
-/* One result by blocks, and then so many from `layouts`: whether all have its bits. What splits a sum may do so differently from
- * call to call, once in a while. *error: why `layouts` gave none. */
+/* Whether one result by blocks and `times` results by `layouts` have the same bits. Several are needed, since a split
+ * sum might differ only occasionally. *error: the failure of `layouts`. */
 enum { TIMES = 3 };
 static bool all_are_equal(rm_queue *q, const made *m, const rm_cuda_layouts *layouts, const trial *t, int times,
                           cublasStatus_t *error) {
@@ -303,13 +305,13 @@ static bool all_are_equal(rm_queue *q, const made *m, const rm_cuda_layouts *lay
 
 static void tear_down(rm_queue *q, trial *t) {
     if (t->memory) {
-        rm_cuda_queue_settle(q); /* nothing of it is under way */
+        rm_cuda_queue_settle(q); /* no work on it may be pending */
         (void)rm_cuda_went(q->device, q->device->lib->cudaFree(t->memory), "giving back memory");
     }
     rm_free(t->host);
 }
 
-/* Whether m->whole gives the bits of the blocks. Without memory to try it, it counts as if it did not. */
+/* Whether m->whole gives the bits of the blocks. False if there is no memory for the trial. */
 static bool is_proven(rm_queue *q, const made *m) {
     trial t = {.memory = NULL};
     made part = *m;
@@ -320,9 +322,9 @@ static bool is_proven(rm_queue *q, const made *m) {
     return proven && !q->device->failed;
 }
 
-/* Whether an algorithm gives the same bits for the same call. The answer decides about bits, so nothing but the algorithm has a
- * say in it: what is refused, or too large to be tried, counts as no; a lack of memory, which might be gone the next time, is an
- * error, as any other is. */
+/* Whether an algorithm gives the same bits for the same call. The answer affects bits, so it must depend only on the
+ * algorithm: a refusal, or a size above trial_bytes, counts as no. A temporary lack of memory is an error, like any
+ * other failure. */
 static bool repeats(rm_queue *q, rm_cuda_algorithm *algorithm) {
     rm_device *device = q->device;
     trial t = {.memory = NULL};
@@ -342,8 +344,8 @@ static bool repeats(rm_queue *q, rm_cuda_algorithm *algorithm) {
     return equal && !device->failed;
 }
 
-/* An algorithm that splits sums, or wants memory, has to be seen to repeat before it multiplies, or it gives its place to the
- * next. */
+/* Tries an algorithm that splits sums or needs memory before its first use, and replaces it by the next one if its bits
+ * do not repeat. */
 static void guard(rm_queue *q, rm_cuda_algorithm *algorithm) {
     rm_device *device = q->device;
     while (algorithm->guarded && !algorithm->repeats && !device->failed) {
@@ -372,7 +374,7 @@ static void decide(rm_queue *q, made *m) {
 
 /* ---- Main entry -------------------------------------------------------------------------------------------------- */
 
-/* Of every row's first number; as much as matters. */
+/* Alignment of every row in bytes, at most 16. */
 static int32_t alignment(const float *x, int64_t ld) {
     uintptr_t bits = (uintptr_t)x | (uintptr_t)ld * sizeof *x | 16;
     return (int32_t)(bits & -bits);
@@ -397,7 +399,7 @@ static rm_cuda_shape shape_of(const rm_cuda_product *p) {
                                   (p->transpose_b ? RM_CUDA_TRANSPOSE_B : 0) | (p->add ? RM_CUDA_ADD : 0)};
 }
 
-/* NULL: the device keeps why. */
+/* NULL: the device keeps the failure. */
 static made *make(rm_cuda_products *products, const rm_cuda_shape *shape, made **list) {
     made *m = rm_calloc(1, sizeof *m);
     if (m) m->algorithm = rm_cuda_algorithm_for(products, shape);
@@ -420,8 +422,8 @@ static made *find_or_make(rm_cuda_products *products, const rm_cuda_shape *shape
     return make(products, shape, list);
 }
 
-/* Whether an algorithm that was refused before any product was made by it has given its place to another. One that was used
- * stays: other shapes have its bits. */
+/* Replaces an algorithm that was refused before its first use. One that has been used stays, since other shapes have
+ * its bits. */
 static bool another(rm_cuda_products *products, made *m, cublasStatus_t error) {
     if (!is_refusal(error) || m->algorithm->used || !rm_cuda_algorithm_next(products, m->algorithm)) return false;
     rm_cuda_layouts_free(products, &m->whole);
@@ -429,7 +431,7 @@ static bool another(rm_cuda_products *products, made *m, cublasStatus_t error) {
     return true;
 }
 
-/* While launches are recorded nothing can be tried: then blocks it is, and the shape stays open. */
+/* No trials are possible while launches are recorded; a new shape is then made by BLOCKS and stays undecided. */
 void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
     rm_queue *q = (rm_queue *)(uintptr_t)shown;
     rm_device *device = q->device;

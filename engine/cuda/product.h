@@ -1,20 +1,21 @@
-/* product.h: matrix products on the CUDA device, by cuBLASLt: what rm_cuda_queue.multiply is there. Private to the
- * device's files. docs/notes/cuda.md says why its bits repeat, what is assumed, and how that is checked.
+/* product.h: matrix products on the CUDA device by cuBLASLt: rm_cuda_queue.multiply. Private to the device's files.
+ * docs/notes/cuda.md explains why bits repeat, what is assumed, and how that is checked.
  *
- *   product.c    products by shape: how each is made, proven on the GPU where it matters; main entry: rm_cuda_multiply,
+ *   product.c    products by shape: how each is made, and tested on the GPU if necessary; main entry: rm_cuda_multiply,
  *                declared in cuda.h
  *   algorithm.c  algorithms by shape, and cuBLASLt's descriptions of matrices
  *
- * An algorithm (kernel, tile, stages, parts of a sum that are added in an order of their own) is chosen for a product of so many
- * rows, and kept; one that splits sums, or wants memory, after it gave the same bits three times. A product of many rows whose bits shall be those of few (rows_like) is made by the algorithm of the few, in one of three
- * ways, the first that gives their bits on this GPU:
+ * An algorithm (kernel, tile, stages, splits of a sum, which are added in a fixed order) is chosen for a shape and
+ * kept. One that splits sums or needs memory must first give the same bits three times. If a product of many rows must
+ * have the bits of products of few rows (rows_like), it uses their algorithm, in the first of three ways that gives
+ * these bits on this GPU:
  *
- *      WHOLE     one product of all rows           both compared with BLOCKS, on random numbers, when the shape is first
- *      BATCHED   one batch of blocks of rows       met; where bits differ or cuBLASLt refuses, the next way is tried
- *      BLOCKS    one product for each block        right by construction
+ *      WHOLE     one product of all rows           both are compared with BLOCKS on random numbers for each new shape;
+ *      BATCHED   one batch of blocks of rows       if bits differ or cuBLASLt refuses, the next way is tried
+ *      BLOCKS    one product for each block        correct by construction
  *
- * The first two in several parts, where all rows are more than there is memory to try them in (trial_bytes); what is
- * left over by BLOCKS. */
+ * If the rows do not fit in the memory for trials (trial_bytes), the first two ways make them in several parts, and the
+ * remaining rows by BLOCKS. */
 #ifndef RM_CUDA_PRODUCT_H
 #define RM_CUDA_PRODUCT_H
 
@@ -22,83 +23,84 @@
 #include "engine/device/device.h"
 #include "ops/cuda/cuda_queue.h"
 
-/* A device's algorithms and descriptions: host memory, taken when a shape is first met. */
+/* A device's algorithms and descriptions: host memory, allocated for each new shape. */
 typedef struct rm_cuda_products rm_cuda_products;
 remat_status rm_cuda_products_create(rm_device *device, rm_cuda_products **out);
 void rm_cuda_products_free(rm_cuda_products *products); /* NULL allowed */
 
-/* Of the GPU's memory, for a moment, when a shape is first met that needs a trial; the plan's bytes have it in them. This share
- * of the GPU's memory, but never less than the one nor more than the other: what is larger is tried, and made, in parts. */
+/* GPU memory for a trial, temporary; the budget includes it. 1 / SHARE of all GPU memory, but at least TRIAL_BYTES and
+ * at most MOST_TRIAL_BYTES. Larger products are tried and made in parts. */
 #define RM_CUDA_TRIAL_BYTES ((uint64_t)64 << 20)
 #define RM_CUDA_MOST_TRIAL_BYTES ((uint64_t)128 << 20)
 enum { RM_CUDA_TRIAL_SHARE = 256 };
 
-/* What operands are rounded to before they are multiplied; sums are fp32. Forgets all shapes. fp32 until it is called. */
+/* Sets the precision to which operands are rounded before they are multiplied; sums are fp32. Forgets all shapes.
+ * Default: fp32. */
 void rm_cuda_products_precision(rm_cuda_products *products, rm_precision precision);
 
 typedef enum { RM_CUDA_UNDECIDED, RM_CUDA_WHOLE, RM_CUDA_BATCHED, RM_CUDA_BLOCKS, RM_CUDA_WAYS } rm_cuda_way;
-int64_t rm_cuda_products_made(const rm_cuda_products *products, rm_cuda_way way); /* shapes that are made that way */
-void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out);  /* the slot of rm_device_api */
+int64_t rm_cuda_products_made(const rm_cuda_products *products, rm_cuda_way way); /* number of shapes made this way */
+void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out);  /* rm_device_api.products */
 
 /* ---- Between the two files --------------------------------------------------------------------------------------- */
 
-/* All that a product's bits may depend on, beside the numbers. Compared as bytes: no padding. */
+/* Everything except the numbers that a product's bits may depend on. Compared as bytes, so it has no padding. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc;
-    int64_t rows;                      /* of a block: rows_like, or m where a product stands for itself */
-    int32_t align_a, align_b, align_c; /* bytes: 4, 8 or 16, of every row's first number */
+    int64_t rows;                      /* of a block: rows_like, or m without it */
+    int32_t align_a, align_b, align_c; /* alignment of every row: 4, 8 or 16 bytes */
     int32_t how;                       /* RM_CUDA_TRANSPOSE_A ... */
-    int32_t at_a, at_b, at_c, nothing; /* ... of the first row's first number, where many rows are tried; else 0 */
+    int32_t at_a, at_b, at_c, nothing; /* alignment of the first row, if many rows are tried; else 0 */
 } rm_cuda_shape;
 enum { RM_CUDA_TRANSPOSE_A = 1, RM_CUDA_TRANSPOSE_B = 2, RM_CUDA_ADD = 4, RM_CUDA_SHAPE_LISTS = 256 };
 
-/* A, B and C as cuBLASLt is told of them. */
+/* cuBLASLt's descriptions of A, B and C. */
 typedef struct {
     cublasLtMatrixLayout_t a, b, c;
 } rm_cuda_layouts;
 
 typedef struct rm_cuda_algorithm {
     struct rm_cuda_algorithm *next;
-    rm_cuda_shape shape;         /* m is the rows; lda, ldb, ldc, at_a ... are 0: they have no say */
-    cublasLtMatmulDesc_t matmul; /* borrowed: precision and transpositions; NULL: cuBLASLt has none, cuBLAS makes it */
+    rm_cuda_shape shape;         /* m equals rows; lda, ldb, ldc, at_a ... are 0, since the choice ignores them */
+    cublasLtMatmulDesc_t matmul; /* borrowed: precision and transpositions; NULL: no algorithm, cuBLAS is used */
     cublasLtMatmulAlgo_t algo;
-    rm_precision precision; /* that matmul allows; the device's, or fp32 where there is none in it */
-    uint64_t numerics;      /* cublasLtNumericalImplFlags_t, where that is not fp32; 0: it does not say */
-    int refused;            /* so many were refused when they should have multiplied, or did not repeat: passed over */
-    int32_t splits;         /* parts that a sum is made in; 0, 1: it is made in one go */
-    bool guarded;           /* it splits sums, or wants memory: it multiplies only after it was seen to repeat */
-    bool repeats;           /* ... and so it was */
-    bool used;              /* it has multiplied: from then on it stays */
+    rm_precision precision; /* that matmul allows: the device's, or fp32 if it has no algorithm for that */
+    uint64_t numerics;      /* cublasLtNumericalImplFlags_t, if precision is not fp32; 0: unknown */
+    int refused;            /* algorithms passed over, because they refused to multiply or did not repeat */
+    int32_t splits;         /* number of parts of a sum; 0, 1: not split */
+    bool guarded;           /* it splits sums or needs memory, so it is used only after a trial has repeated its bits */
+    bool repeats;           /* that trial has succeeded */
+    bool used;              /* it has multiplied, so it must not change any more */
 } rm_cuda_algorithm;
 
 struct rm_cuda_products {
     rm_device *device;
     cublasLtHandle_t handle;
     rm_precision precision;
-    uint64_t trial_bytes;  /* as above; a test may have less */
-    uint64_t memory_bytes; /* of the queue's workspace, for algorithms that want some; 0: for none */
-    bool splits;           /* sums may be split */
+    uint64_t trial_bytes;  /* as above; tests reduce it */
+    uint64_t memory_bytes; /* bytes of the queue's workspace that algorithms may use */
+    bool splits;           /* algorithms may split sums */
     cublasLtMatmulDesc_t matmul[RM_PRECISIONS][4]; /* by transpositions */
     rm_cuda_algorithm *algorithms;
     struct rm_cuda_made *made[RM_CUDA_SHAPE_LISTS]; /* by hash */
 };
 
-/* `batch` blocks of `rows` rows, below each other. The caller frees, whatever the answer. */
+/* Describes `batch` consecutive blocks of `rows` rows. The caller frees *out even after an error. */
 cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_cuda_shape *shape, int64_t rows,
                                     int64_t batch, rm_cuda_layouts *out);
 void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *layouts);
 
-/* For blocks of shape->rows rows; the same whenever it is asked for. NULL: the device keeps why. */
+/* The algorithm for blocks of shape->rows rows, the same in every call. NULL: the device keeps the failure. */
 rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cuda_shape *shape);
-/* In place of one that was refused before it was ever used: the next that will do, at last cublasSgemm. False: the device keeps
- * why, or there was nothing but cublasSgemm already. */
+/* Replaces an algorithm that was refused before its first use by the next suitable one, finally by cublasSgemm. False:
+ * it failed, and the device keeps the failure, or it already was cublasSgemm. */
 bool rm_cuda_algorithm_next(rm_cuda_products *products, rm_cuda_algorithm *algorithm);
-/* The key's rows, no further apart than alignment wants: what it is tried with, the same whatever shape met it. */
+/* The shape for trials of an algorithm: rows as close as its alignment permits, whichever shape requested it. */
 rm_cuda_shape rm_cuda_algorithm_shape(const rm_cuda_algorithm *algorithm);
-/* Whether cuBLASLt would use it on these, with no more memory than there is. */
+/* Whether cuBLASLt can use it on these matrices with the available memory. */
 bool rm_cuda_algorithm_fits(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm,
                             const rm_cuda_layouts *layouts);
-/* Whether it rounds its operands to the device's precision: cuBLASLt may lack one that does, or prefer one that does not. */
+/* Whether it rounds operands to the device's precision. cuBLASLt may have no such algorithm, or prefer another. */
 bool rm_cuda_algorithm_rounds(const rm_cuda_algorithm *algorithm);
 /* "algorithm 21, tile 20, stages 10, 4 splits, in bf16": cuBLASLt's own numbers. */
 void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algorithm *algorithm, char *text,

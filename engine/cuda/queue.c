@@ -1,5 +1,5 @@
-/* queue.c: the CUDA device's queue: one stream in whose order everything is done, the cuBLAS handle that belongs to it,
- * and page-locked memory through which pageable memory of the host travels. Nothing here allocates once it is made. */
+/* queue.c: the CUDA device's queue: one stream, which orders all work, its cuBLAS handle, and page-locked staging
+ * memory for copies of pageable host memory. Nothing is allocated after the queue has been made. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +94,8 @@ remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out) {
     return rm_cuda_queue_make(device, out);
 }
 
-/* What a calibration recorded is not what training will launch: a spare queue keeps none of it, and so all of the room. */
+/* The launches that a calibration recorded are not those of training, so the spare queue forgets them, which frees
+ * their slots. */
 void rm_cuda_queue_free(rm_queue *q) {
     if (!q) return;
     rm_device *device = q->device;
@@ -149,7 +150,7 @@ void rm_cuda_event_wait(rm_queue *q, rm_event *event) {
 
 /* ---- Copies ---------------------------------------------------------------------------------------------------- */
 
-/* What has come from the GPU goes where it is wanted. */
+/* Copies data that have arrived from the GPU to their destination. */
 static void unload(rm_cuda_stage *stage) {
     if (stage->travels && stage->to) memcpy(stage->to, stage->memory, stage->bytes);
     stage->travels = false;
@@ -165,7 +166,7 @@ void rm_cuda_queue_settle(rm_queue *q) {
     }
 }
 
-/* The stage that was used longest ago, empty; NULL where that failed. */
+/* The least recently used stage, emptied; NULL after a failure. */
 static rm_cuda_stage *take_stage(rm_queue *q) {
     rm_cuda_stage *stage = &q->stage[q->next_stage];
     if (stage->travels &&
@@ -176,7 +177,8 @@ static rm_cuda_stage *take_stage(rm_queue *q) {
     return stage;
 }
 
-/* A stage begins to travel, `to` being where it shall go on the host; NULL: it goes to the GPU. */
+/* Starts the copy between a stage and the GPU. `to`: the final destination on the host; NULL: the copy goes to the
+ * GPU. */
 static bool send(rm_queue *q, rm_cuda_stage *stage, void *device, void *to, uint64_t bytes) {
     const rm_cuda_library *lib = q->device->lib;
     cudaError_t error = to ? lib->cudaMemcpyAsync(stage->memory, device, bytes, cudaMemcpyDeviceToHost, q->stream)
@@ -221,12 +223,13 @@ void rm_cuda_fill(rm_queue *q, void *device, int byte, uint64_t bytes) {
 
 void rm_cuda_note(rm_queue *q, int64_t step) { q->device->step = step; }
 
-/* A launcher says nothing; CUDA remembers what it could not launch. */
+/* Launchers return nothing; CUDA records failed launches. */
 static void launched(rm_queue *q) {
     (void)rm_cuda_went(q->device, q->device->lib->cudaGetLastError(), "starting a kernel");
 }
 
-/* A session that needs what is lacking is refused before it runs (rm_device_api.runs). */
+/* Prepares the call of a launcher. A session that needs a missing one is refused before it runs
+ * (rm_device_api.runs). */
 static bool there(rm_queue *q, const char *name, const void *what, uint64_t pass, bool has) {
     if (!rm_cuda_ready(q->device)) return false;
     q->device->doing = name;

@@ -1,15 +1,16 @@
 /* rnn.c: cuDNN's RNN as the kernels of a layer: rnn.h. A tile is one call with the tile's shapes, always in training
- * mode: cuDNN may compute otherwise when it need keep nothing, and then a recomputed tile would have other bits than a kept
- * one.
+ * mode, since cuDNN may compute differently in inference mode, and a recomputed tile would then have other bits than a
+ * kept one.
  *
- *   packed                weights, arranged as the weight space is | their gradients likewise: all tiles add to these
- *   scratch of forward    work space | reserve space, where it is not kept
- *   scratch of backward   work space | dx, where nobody wants it
+ *   packed                weights in cuDNN's weight space | their gradients in the same layout, accumulated over tiles
+ *   scratch of forward    work space | reserve space, if it is not kept
+ *   scratch of backward   work space | dx, if it is not needed
  *
- * Lengths of sequences are given as NULL, since all are as long as the tile: cuDNN reads them on the GPU no more since 8.9.1.
+ * The lengths of sequences on the GPU are passed as NULL, since all are as long as the tile; cuDNN no longer reads them
+ * since 8.9.1.
  *
- * Its spaces begin on multiples of 256 bytes, as memory that is taken from CUDA does: cuDNN does not say what it needs. A plan's
- * buffers begin on multiples of RM_ALIGN, so each is planned with as much more as may lie before that.
+ * cuDNN does not document the alignment of its spaces, so they start at multiples of 256 bytes, like memory from
+ * cudaMalloc. A plan's buffers start at multiples of RM_ALIGN, so each is planned with the bytes needed to align it.
  *
  * cuDNN 9.19, developer guide and headers: cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8. */
 #include "engine/cuda/rnn.h"
@@ -28,35 +29,34 @@ enum { X, W_IH, W_HH, B_IH, B_HH, RESET }; /* inputs */
 enum { MOST_GATES = 4, MOST_TIMESTEPS = 65535 };
 enum { SPACE_ALIGN = 256, SPACE_MORE = SPACE_ALIGN - RM_ALIGN };
 
-/* A variant's attributes: of one layer. Numbers alone, of 8 bytes each: there is no padding. */
+/* A variant's attributes, for one layer. All members have 8 bytes, so there is no padding. */
 typedef struct {
     int64_t mode, batch, in, hidden, tau[2];
     uint64_t weight_bytes, work_bytes[2], reserve_bytes[2];
 } shape;
-_Static_assert(sizeof(shape) <= sizeof((rm_variant){0}.attr), "it is what a variant has room for");
+_Static_assert(sizeof(shape) <= sizeof((rm_variant){0}.attr), "the attributes must fit in a variant");
 
 typedef struct layer {
     struct layer *next;
     shape shape;
     cudnnRNNDescriptor_t rnn;
     cudnnTensorDescriptor_t state;       /* (1,B,H) */
-    cudnnRNNDataDescriptor_t x[2], y[2]; /* for either length of tiles */
+    cudnnRNNDataDescriptor_t x[2], y[2]; /* for both tile lengths */
     bool located;
-    uint64_t matrix[2 * MOST_GATES],
-        bias[2 * MOST_GATES]; /* where they lie in the weight space; gates of x, then of h */
+    uint64_t matrix[2 * MOST_GATES], bias[2 * MOST_GATES]; /* offsets in the weight space; gates of x, then of h */
 } layer;
 
 enum { LSTM, GRU, RNN_TANH, CELLS };
 static const struct {
     const char *op, *name;
     cudnnRNNMode_t mode;
-    int gates; /* ours and cuDNN's come in the same order: i f g o; r z n */
+    int gates; /* in the same order here and in cuDNN: i f g o; r z n */
 } cells[CELLS] = {[LSTM] = {"lstm", "lstm_cudnn", CUDNN_LSTM, 4},
                   [GRU] = {"gru", "gru_cudnn", CUDNN_GRU, 3},
                   [RNN_TANH] = {"rnn_tanh", "rnn_tanh_cudnn", CUDNN_RNN_TANH, 1}};
 
-/* A tile whose reserve space is kept: how many bytes behind its buffer's begin that was put. The buffer may be another when it
- * comes back from the host. */
+/* A tile whose reserve space is kept. before: bytes of its buffer before the space. The buffer's address may change
+ * when it comes back from the host. */
 typedef struct kept_tile {
     struct kept_tile *next;
     int64_t node, t0, before;
@@ -73,7 +73,7 @@ struct rm_cuda_rnns {
     remat_op op[CELLS];
 };
 
-/* ---- What cuDNN answers, in words (error.c has CUDA's) --------------------------------------------------------------- */
+/* ---- Messages for cuDNN's errors (error.c has CUDA's) ------------------------------------------------------------ */
 
 static remat_status code_of(cudnnStatus_t error) {
     bool memory = error == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
@@ -84,11 +84,10 @@ static remat_status code_of(cudnnStatus_t error) {
 static void words(const rm_device *device, cudnnStatus_t error, const char *doing, char *sentence) {
     (void)device->lib->cudaGetLastError();
     if (code_of(error) == REMAT_MEMORY)
-        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuDNN found no memory for it; let other programs on this GPU end",
-                 doing);
+        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuDNN is out of memory; end other programs on this GPU", doing);
     else
         snprintf(sentence, RM_CUDA_SENTENCE,
-                 "%s: cuDNN says \"%s\" (status %d); with the recurrent kernels remat it is not needed", doing,
+                 "%s: cuDNN says \"%s\" (status %d); use the recurrent kernels remat to avoid cuDNN", doing,
                  device->rnns->lib->cudnnGetErrorString(error), (int)error);
 }
 
@@ -108,7 +107,7 @@ static bool went(rm_device *device, cudnnStatus_t error, const char *doing) {
     return false;
 }
 
-/* ---- Sizes, as who plans asks for them ---------------------------------------------------------------------------- */
+/* ---- Sizes for planning ------------------------------------------------------------------------------------------- */
 
 static int which_tile(const shape *s, const remat_desc *x) { return x[X].dim[0] == s->tau[0] ? 0 : 1; }
 
@@ -146,12 +145,12 @@ typedef struct {
     rm_cuda_rnns *rnns;
     layer *layer;
     const shape *shape;
-    int tile;           /* which of both lengths */
-    char *work, *after; /* after: what lies in scratch behind the work space */
+    int tile;           /* which of the two tile lengths */
+    char *work, *after; /* after: the part of scratch after the work space */
     char *weights, *gradients;
 } tile_call;
 
-/* Every layer was met when its session was built. */
+/* Every layer was made when its session was built. */
 static layer *layer_of(const rm_cuda_rnns *rnns, const shape *s) {
     layer *l = rnns->layers;
     while (l && memcmp(&l->shape, s, sizeof *s)) l = l->next;
@@ -160,7 +159,7 @@ static layer *layer_of(const rm_cuda_rnns *rnns, const shape *s) {
 
 static int gates_of(const shape *s) { return cells[s->mode].gates; }
 
-/* False: cuDNN cannot be given anything; the device knows why. */
+/* Returns false if cuDNN cannot be used; the device keeps the failure. */
 static bool begin(const remat_call *call, tile_call *t) {
     t->call = call;
     t->q = (rm_queue *)(uintptr_t)call->queue;
@@ -179,14 +178,15 @@ static bool begin(const remat_call *call, tile_call *t) {
 
 static kept_tile **list_of(const tile_call *t) { return &t->rnns->tile[t->call->t0 / t->shape->tau[0] % TILE_LISTS]; }
 
-/* NULL: it was never kept. */
+/* NULL: the tile has never been kept. */
 static kept_tile *tile_of(const tile_call *t) {
     kept_tile *k = *list_of(t);
     while (k && (k->node != (int64_t)t->call->key.node || k->t0 != t->call->t0)) k = k->next;
     return k;
 }
 
-/* Where forward shall put it, which is remembered; NULL: there is no memory for that, and the device knows. */
+/* Returns and remembers the place where forward writes the reserve space. NULL: out of memory; the device keeps the
+ * failure. */
 static char *place_reserve(const tile_call *t) {
     if (!t->call->aux) return t->after;
     kept_tile *k = tile_of(t), **list = list_of(t);
@@ -204,7 +204,8 @@ static char *place_reserve(const tile_call *t) {
     return space;
 }
 
-/* By way of `room`, since both overlap: from the end that nothing is left of. */
+/* Moves bytes between overlapping places through `room`, in the order that does not overwrite bytes still to be
+ * moved. */
 static void move_over(rm_queue *q, char *to, const char *from, uint64_t bytes, char *room, uint64_t room_bytes) {
     for (uint64_t done = 0, part; done < bytes; done += part) {
         part = rm_smaller(room_bytes, bytes - done);
@@ -214,8 +215,8 @@ static void move_over(rm_queue *q, char *to, const char *from, uint64_t bytes, c
     }
 }
 
-/* Where backward finds it: what came back from the host to a buffer that is aligned otherwise is moved to where it belongs. The
- * scratch that gradients will have is free until then. */
+/* Returns the place where backward reads the reserve space. If it came back from the host to a buffer of another
+ * alignment, it is moved first, through the scratch for dx, which is still free. */
 static char *find_reserve(const tile_call *t) {
     const shape *s = t->shape;
     char *buffer = t->call->aux, *space = space_in(buffer);
@@ -253,7 +254,7 @@ static void add_piece(rm_cuda_pieces *pieces, const char *space, uint64_t at, co
     pieces->piece[pieces->n++] = (rm_cuda_piece){(const float *)(space + at), (float *)to->data + part * count, count};
 }
 
-/* dw_ih, dw_hh, db_ih, db_hh += theirs in the weight space's order. */
+/* dw_ih, dw_hh, db_ih, db_hh += the gradients in the weight space. */
 static void add_gradients(const tile_call *t) {
     const char *space = t->gradients;
     const layer *l = t->layer;
@@ -270,8 +271,8 @@ static void add_gradients(const tile_call *t) {
     rm_cuda_kernels_built.add_pieces(&t->q->shown, &pieces);
 }
 
-/* cuDNN adds a tile's share to what is there: to zeros in the tile that is differentiated first, the last in time. What all have added
- * up is arranged as weights are here when the first in time is done. In between nothing else touches it. */
+/* cuDNN accumulates the gradients of all tiles. The last tile in time, which backward runs first, starts with zeros;
+ * after the first tile in time, the sums are added to our gradients. Nothing else uses this memory in between. */
 static void weight_gradients(const tile_call *t, char *reserve) {
     const shape *s = t->shape;
     const layer *l = t->layer;
@@ -302,8 +303,8 @@ static void backward(const remat_call *call) {
 
 /* ---- Weights ------------------------------------------------------------------------------------------------------ */
 
-/* A matrix is (1,rows,columns) and lies without gaps, a bias (1,rows,1): else it is another cuDNN than was read about. */
-static bool lies_plain(const rm_cudnn_library *lib, cudnnTensorDescriptor_t desc, int64_t rows, int64_t columns) {
+/* Whether a matrix is (1,rows,columns), or a bias (1,rows,1), without gaps, as cuDNN documents it. */
+static bool is_plain(const rm_cudnn_library *lib, cudnnTensorDescriptor_t desc, int64_t rows, int64_t columns) {
     cudnnDataType_t type;
     int n, dim[3], stride[3];
     if (lib->cudnnGetTensorNdDescriptor(desc, 3, &type, &n, dim, stride)) return false;
@@ -318,8 +319,8 @@ static cudnnStatus_t locate_one(const rm_cuda_rnns *rnns, layer *l, int id, void
     cudnnStatus_t error = rnns->lib->cudnnGetRNNWeightParams(rnns->handle, l->rnn, 0, s->weight_bytes, space, id,
                                                              matrix, &at[0], bias, &at[1]);
     if (error) return error;
-    bool plain = at[0] && at[1] && lies_plain(rnns->lib, matrix, s->hidden, id < gates_of(s) ? s->in : s->hidden) &&
-                 lies_plain(rnns->lib, bias, s->hidden, 1);
+    bool plain = at[0] && at[1] && is_plain(rnns->lib, matrix, s->hidden, id < gates_of(s) ? s->in : s->hidden) &&
+                 is_plain(rnns->lib, bias, s->hidden, 1);
     if (!plain) return CUDNN_STATUS_NOT_SUPPORTED;
     l->matrix[id] = (uint64_t)((char *)at[0] - (char *)space);
     l->bias[id] = (uint64_t)((char *)at[1] - (char *)space);
@@ -344,7 +345,7 @@ static void pack_piece(rm_queue *q, char *space, uint64_t at, const remat_tensor
     if (start) rm_cuda_copy(q, space + at, start + part * count, (uint64_t)count * sizeof(float));
 }
 
-/* Biases that are not given are zeros. */
+/* Missing biases are zeros. */
 static void pack(const remat_call *call, void *buffer) {
     char *packed = space_in(buffer);
     rm_queue *q = (rm_queue *)(uintptr_t)call->queue;
@@ -376,7 +377,7 @@ static void free_layer(const rm_cuda_rnns *rnns, layer *l) {
     rm_free(l);
 }
 
-/* TF32 is what cuDNN multiplies floats in unless it is told not to. */
+/* cuDNN multiplies floats in TF32 by default, so fp32 must be requested. */
 static cudnnStatus_t describe_rnn(const rm_cuda_rnns *rnns, layer *l) {
     const shape *s = &l->shape;
     bool tf32 = rnns->device->products->precision == RM_TF32;
@@ -431,7 +432,7 @@ static remat_status describe(const rm_cuda_rnns *rnns, layer *l) {
     return answer(rnns->device, error, "describing a recurrent layer to cuDNN");
 }
 
-/* Two layers of one shape share it. */
+/* Layers of the same shape share a descriptor. */
 static remat_status make_layer(rm_cuda_rnns *rnns, const shape *s, shape *out) {
     layer *l = rm_calloc(1, sizeof *l);
     REQUIRE(l, MEMORY, "out of host memory for a recurrent layer");
@@ -450,10 +451,11 @@ static remat_status make_layer(rm_cuda_rnns *rnns, const shape *s, shape *out) {
 
 static remat_status check_sizes(const char *name, const shape *s) {
     REQUIRE(s->tau[0] <= MOST_TIMESTEPS, INVALID,
-            "%s: cuDNN takes at most %d timesteps at once, and a tile has %" PRId64 "; use a smaller tile", name,
+            "%s: cuDNN takes at most %d timesteps at once, but a tile has %" PRId64 "; use a smaller tile", name,
             MOST_TIMESTEPS, s->tau[0]);
     REQUIRE(s->batch * s->hidden <= INT32_MAX && s->batch * s->in <= INT32_MAX, INVALID,
-            "%s: a timestep of %" PRId64 " sequences, %" PRId64 " wide, is more than cuDNN can number; use a smaller "
+            "%s: a timestep of %" PRId64 " sequences, %" PRId64
+            " wide, is too large for cuDNN's indices; use a smaller "
             "batch, or the recurrent kernels remat",
             name, s->batch, s->in > s->hidden ? s->in : s->hidden);
     return REMAT_OK;
@@ -478,7 +480,7 @@ remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const re
 
 /* ---- Life --------------------------------------------------------------------------------------------------------- */
 
-/* It keeps what the op says of shapes and of itself, and replaces whatever runs. */
+/* Copies the op's descriptor and replaces its kernels. */
 static void make_descriptor(remat_op *op, int cell) {
     *op = *rm_op_find(cells[cell].op);
     op->name = cells[cell].name;
@@ -510,17 +512,18 @@ static cudnnStatus_t start(rm_cuda_rnns *rnns) {
 
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
     const rm_cudnn_library *lib;
-    REQUIRE(rm_cuda_kernels_built.add_pieces, MISSING, "this build has no CUDA kernels to run beside cuDNN's");
-    REQUIRE(device->products->precision != RM_BF16, MISSING,
-            "cuDNN's recurrent kernels round no operands to bf16; use precision fp32 or tf32, or the recurrent kernels "
-            "remat");
+    REQUIRE(rm_cuda_kernels_built.add_pieces, MISSING,
+            "this build has no CUDA kernels, which layers by cuDNN need, too; use a build with CUDA kernels");
+    REQUIRE(
+        device->products->precision != RM_BF16, MISSING,
+        "cuDNN's recurrent kernels do not support bf16; use precision fp32 or tf32, or the recurrent kernels remat");
     TRY(rm_cudnn_library_open(&lib));
     rm_cuda_rnns *rnns = rm_calloc(1, sizeof *rnns);
     REQUIRE(rnns, MEMORY, "out of host memory for cuDNN's layers");
     rnns->device = device;
     rnns->lib = lib;
     for (int cell = 0; cell < CELLS; cell++) make_descriptor(&rnns->op[cell], cell);
-    *out = rnns; /* freed with the device, whatever happens */
+    *out = rnns; /* freed with the device, even after a failure */
     return answer(device, start(rnns), "starting cuDNN");
 }
 

@@ -1,8 +1,10 @@
-/* rnn.h: recurrent layers by cuDNN, for sessions that ask for it (remat_config.rnn_kernels); private to the CUDA device.
+/* rnn.h: recurrent layers by cuDNN, for sessions that request it (remat_config.rnn_kernels); private to the CUDA
+ * device.
  *
- * A layer gets another descriptor (device.h, variant): aux is cuDNN's reserve space, packed weights are its weight space,
- * scratch holds its work space. How large these are cuDNN says when the session is built, for tiles of two lengths: they are
- * the descriptor's attributes, so that whoever plans asks nobody. docs/notes/cuda.md has the rest. */
+ * A layer gets another descriptor (device.h, variant): aux is cuDNN's reserve space, packed weights are its weight
+ * space, and scratch holds its work space. cuDNN is asked for their sizes when the session is built, for both tile
+ * lengths. They are stored in the descriptor's attributes, so planning needs no call to cuDNN. More in
+ * docs/notes/cuda.md. */
 #ifndef RM_CUDA_RNN_H
 #define RM_CUDA_RNN_H
 
@@ -10,12 +12,12 @@
 
 typedef struct rm_cuda_rnns rm_cuda_rnns;
 
-/* MISSING: no cuDNN, or it cannot do what the session needs of it (precision, bits that repeat). */
+/* MISSING: no cuDNN, or it does not support what the session needs (precision, repeatable bits). */
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out);
-void rm_cuda_rnns_free(rm_cuda_rnns *rnns);                           /* NULL allowed; no call is under way */
+void rm_cuda_rnns_free(rm_cuda_rnns *rnns);                           /* NULL allowed; no call may be pending */
 uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns);              /* NULL: 0 */
 
-/* The slot of rm_device_api: lstm, gru and rnn_tanh on real inputs get a descriptor, once cuDNN is used. */
+/* rm_device_api.variant: lstm, gru and rnn_tanh on float inputs get a descriptor if cuDNN is used. */
 remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out);
 

@@ -1,11 +1,12 @@
-/* tier.c: the CUDA device's second tier: page-locked memory of the host, reached by a stream of its own beside the
- * queue's. One stream for both directions, because a plan counts on its transfers being done one at a time and in their
- * order; the queue and it wait for each other by events alone, and the host for neither. */
+/* tier.c: the CUDA device's second tier: page-locked host memory, with a separate stream for copies. A single stream
+ * serves both directions, since a plan assumes that transfers run one at a time and in order. The stream and the queue
+ * wait for each other through events; the host waits for neither. */
 #include "engine/cuda/cuda.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
-/* Transfers whose ends are told apart. One that ended longer ago is waited for as the one that took its event. */
+/* Number of events for the ends of transfers. To wait for an older transfer is to wait for the later one that reuses
+ * its event. */
 enum { RING = 64 };
 
 struct rm_second_tier {
@@ -27,7 +28,7 @@ static remat_status make(rm_second_tier *tier) {
 }
 
 remat_status rm_cuda_tier_open(rm_device *device, const char *where, rm_second_tier **out) {
-    (void)where; /* a directory for the CPU's file; here the host's memory is large and near enough */
+    (void)where; /* the directory is for the CPU's tier, a file; here host memory is large and fast enough */
     rm_second_tier *tier = rm_calloc(1, sizeof *tier);
     REQUIRE(tier, MEMORY, "out of host memory for a tier");
     tier->device = device;
@@ -67,9 +68,9 @@ remat_status rm_cuda_tier_reserve(rm_second_tier *tier, uint64_t bytes) {
     if (lib->cudaMallocHost(&memory, bytes) != cudaSuccess) {
         (void)lib->cudaGetLastError();
         FAIL(MEMORY,
-             "the plan moves %llu bytes to the host, which has no room for them as page-locked memory: that cannot be "
-             "swapped out, so it must be free (free -m), and within the memory that a container or a job of Slurm's "
-             "allows; use a larger memory budget, or give the host more",
+             "the plan moves %llu bytes to the host, which cannot allocate as much page-locked memory; this cannot be "
+             "swapped out, so it must be free (free -m) and within the limit of a container or Slurm job; use a larger "
+             "memory budget, or give the host more memory",
              (unsigned long long)bytes);
     }
     tier->memory = memory;
@@ -79,7 +80,7 @@ remat_status rm_cuda_tier_reserve(rm_second_tier *tier, uint64_t bytes) {
 
 /* ---- Transfers ------------------------------------------------------------------------------------------------- */
 
-/* After what the queue was given before it. */
+/* Orders the next copy after all work in the queue. */
 static bool order_after(rm_queue *queue, rm_second_tier *tier) {
     const rm_cuda_library *lib = tier->device->lib;
     return rm_cuda_went(tier->device, lib->cudaEventRecord(tier->begin, queue->stream), "recording an event") &&
@@ -107,7 +108,7 @@ static void move(rm_queue *queue, rm_second_tier *tier, const rm_part *part, boo
 void rm_cuda_tier_save(rm_queue *queue, rm_second_tier *tier, const rm_part *part) { move(queue, tier, part, true); }
 void rm_cuda_tier_load(rm_queue *queue, rm_second_tier *tier, const rm_part *part) { move(queue, tier, part, false); }
 
-/* Nothing is under way afterwards, and the failure has been said. */
+/* Waits for all copies and reports the failure. */
 static remat_status give_up(rm_queue *queue, rm_second_tier *tier) {
     (void)rm_cuda_went(tier->device, tier->device->lib->cudaStreamSynchronize(tier->copies), "waiting for copies");
     rm_cuda_queue_settle(queue);
@@ -126,7 +127,7 @@ uint64_t rm_cuda_tier_given(const rm_second_tier *tier) { return tier->given; }
 
 /* ---- Speed ----------------------------------------------------------------------------------------------------- */
 
-/* Seconds of the fastest of four copies; negative where one fails. */
+/* Seconds of the fastest of four copies. *error: the first failure. */
 static double fastest(const rm_second_tier *tier, void *to, const void *from, uint64_t bytes, cudaError_t *error) {
     const rm_cuda_library *lib = tier->device->lib;
     double best = 1e30;
@@ -155,6 +156,6 @@ remat_status rm_cuda_tier_measure(rm_second_tier *tier, rm_tier *rates) {
     *rates = (rm_tier){.save_bytes_per_s = (uint64_t)(BYTES / save),
                        .load_bytes_per_s = (uint64_t)(BYTES / load),
                        .latency_ns = 10000,
-                       .cost_ns_per_mib = 1000}; /* the GPU's copy engines work beside its processors */
+                       .cost_ns_per_mib = 1000}; /* copy engines run concurrently with kernels */
     return REMAT_OK;
 }

@@ -1,10 +1,11 @@
-/* fold.c: a graph rewrite. A recurrent layer over an embedding computes weight[token] w_ih^T for every row, yet there
- * are only V different results. Where V < T*B the table (V,G*H) = weight w_ih^T is made once a step, and the layer
- * reads its row by token:
+/* fold.c: a graph rewrite. A recurrent layer over an embedding computes weight[token] w_ih^T for every row, but there
+ * are only V different results. If V < T*B, the table (V,G*H) = weight w_ih^T is computed once per step, and the layer
+ * reads a row of it for each token:
  *
  *     lstm(embedding(tokens, weight), w_ih, ...)   ->   lstm(tokens, linear(weight, w_ih), ...)
  *
- * The sums are the same, their rounding is not: bits differ from the unfolded graph, and it has a switch. */
+ * The sums are the same, but rounded differently, so bits differ from the unfolded graph. remat_config.fold_embedding
+ * switches it off. */
 #include "engine/graph/graph.h"
 
 #include <string.h>
@@ -27,8 +28,8 @@ static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_
     const rm_node *layer = &graph->node[n];
     const rm_value *x = &graph->value[layer->x[0]];
     if (layer->op->time != REMAT_TIME_RECURRENT || x->origin != RM_VALUE_RESULT) return NULL;
-    if (rm_op_find(layer->op->name) != layer->op) return NULL; /* from outside: it knows no tables */
-    if (!layer->op->bound) return NULL;                        /* nor does one that takes no tokens */
+    if (rm_op_find(layer->op->name) != layer->op) return NULL; /* ops of users do not read tables */
+    if (!layer->op->bound) return NULL;                        /* nor do ops that take no tokens */
     const rm_node *embedding = &graph->node[x->node];
     if (layer->seen[0] || layer->seen[1] || embedding->seen[0] || embedding->seen[1]) return NULL; /* other shapes */
     if (strcmp(embedding->op->name, "embedding") || !graph->value[embedding->x[0]].sequence) return NULL;

@@ -1,5 +1,5 @@
-/* graph.c: values and nodes: what is added is checked and its shape inferred; the first mistake is remembered, and "no value" passed on.
- * Layers that are an op each have their builders in layers.c, and scans theirs in scan.c. */
+/* graph.c: adds values and nodes to a graph, checks them and infers shapes. The graph remembers its first error, after
+ * which builders return "no value". The builders of layers are in layers.c, and those of scans in scan.c. */
 #include "engine/graph/graph.h"
 
 #include <float.h>
@@ -42,7 +42,7 @@ remat_status remat_graph_check(const remat_graph *graph) {
     return REMAT_OK;
 }
 
-/* ---- Growing, and the sticky error --------------------------------------------------------------------------- */
+/* ---- Growing, and the first error ---------------------------------------------------------------------------- */
 
 int32_t rm_graph_mistake(remat_graph *graph, remat_status status) {
     if (!graph->status) {
@@ -76,7 +76,7 @@ static remat_status check_name(const remat_graph *graph, const char *name) {
     REQUIRE(name && *name, INVALID, "an input or parameter needs a name");
     for (int32_t i = 1; i < graph->n_values; i++)
         REQUIRE(!graph->value[i].name || strcmp(graph->value[i].name, name), INVALID,
-                "the name %s is used twice; inputs and parameters need names of their own", name);
+                "the name %s is used twice; give each input and parameter a different name", name);
     return REMAT_OK;
 }
 
@@ -86,8 +86,7 @@ static remat_status check_dimensions(const char *name, int rank, const int64_t *
 }
 
 static remat_status check_sequence(const char *name, const remat_desc *desc) {
-    REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence, so it is (T,B) or (T,B,C); rank %d was given", name,
-            desc->rank);
+    REQUIRE(desc->rank >= 2, INVALID, "%s is a sequence of rank %d; make it (T,B) or (T,B,C)", name, desc->rank);
     return REMAT_OK;
 }
 
@@ -117,21 +116,22 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
     return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
 
-/* A deviation and a bound are lengths; and a parameter that starts as NaN never becomes anything else. */
+/* Deviations and bounds must not be negative. A parameter initialised to NaN would always remain NaN. */
 static remat_status check_init(const char *name, remat_init init) {
     static const char *const what[] = {"zero", "constant", "deviation", "bound", "count", "step"};
-    REQUIRE((unsigned)init.kind <= REMAT_INIT_TIME_STEP, INVALID, "parameter %s: there is no way to start number %d",
-            name, (int)init.kind);
-    bool length = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
-    REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !length), INVALID,
-            "parameter %s: the %s that it starts from is %g; use a finite number%s", name, what[init.kind], init.scale,
-            length ? " of at least 0" : "");
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_TIME_STEP, INVALID,
+            "parameter %s: there is no kind of initial value %d; use 0 to %d", name, (int)init.kind,
+            (int)REMAT_INIT_TIME_STEP);
+    bool positive = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
+    REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !positive), INVALID,
+            "parameter %s: the %s of its initial values is %g; use a finite number%s", name, what[init.kind],
+            init.scale, positive ? " of at least 0" : "");
     REQUIRE(init.kind != REMAT_INIT_TIME_STEP || init.scale > 0, INVALID,
-            "parameter %s: the step that it starts from is %g; use a number above 0", name, init.scale);
+            "parameter %s: the step of its initial values is %g; use a number above 0", name, init.scale);
     return REMAT_OK;
 }
 
-/* Parameters and buffers: arrays that stay from step to step. */
+/* Parameters and buffers: arrays that persist from step to step. */
 static remat_status add_stored(remat_graph *graph, rm_origin origin, const char *name, int rank, const int64_t *dim,
                                remat_init init, int32_t *id) {
     TRY(check_name(graph, name));
@@ -164,8 +164,8 @@ static int32_t bytes_of(const remat_graph *graph, int32_t value) {
     return graph->value[value].view_of ? graph->value[value].view_of : value;
 }
 
-/* What is made of a value depends on what it depends on. */
-static void pass_need_on(remat_graph *graph) {
+/* Recomputes needs_gradient of all results and views. */
+static void update_needs_gradient(remat_graph *graph) {
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         bool *need = &graph->value[node->y].needs_gradient;
@@ -178,21 +178,22 @@ static void pass_need_on(remat_graph *graph) {
         graph->value[v].needs_gradient = graph->value[bytes_of(graph, v)].needs_gradient;
 }
 
-/* What is made of it so far depends on it from now on, too. */
+/* Also affects values that were computed from the input before this call. */
 static remat_status require_gradient(remat_graph *graph, int32_t input) {
     REQUIRE(input >= 0 && input < graph->n_values, INVALID, "requires_grad: this is not a value of this graph");
     rm_value *value = &graph->value[bytes_of(graph, input)];
     REQUIRE(value->origin == RM_VALUE_INPUT, INVALID,
-            "requires_grad is for inputs: parameters have gradients anyway, results only on the way to one");
+            "requires_grad: this value is not an input; parameters always have gradients, and results have them as "
+            "needed");
     REQUIRE(value->desc.dtype == REMAT_F32, INVALID, "requires_grad: the input %s is not f32, so it has no gradient",
             value->name);
     value->needs_gradient = true;
-    pass_need_on(graph);
+    update_needs_gradient(graph);
     return REMAT_OK;
 }
 
-bool rm_begins_like_one(const char *name, const char *beginnings) {
-    for (const char *at = beginnings; *at; at += *at == ',') {
+bool rm_begins_like_one(const char *name, const char *prefixes) {
+    for (const char *at = prefixes; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         if (length && !strncmp(name, at, length)) return true;
         at += length;
@@ -206,31 +207,31 @@ static const char *first_parameter(const remat_graph *graph) {
     return "";
 }
 
-static bool is_beginning(const remat_graph *graph, const char *beginning, size_t length) {
+static bool is_prefix(const remat_graph *graph, const char *prefix, size_t length) {
     for (int32_t v = 1; v < graph->n_values && length; v++)
-        if (graph->value[v].origin == RM_VALUE_PARAM && !strncmp(graph->value[v].name, beginning, length)) return true;
+        if (graph->value[v].origin == RM_VALUE_PARAM && !strncmp(graph->value[v].name, prefix, length)) return true;
     return false;
 }
 
-remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *beginnings) {
-    REQUIRE(*beginnings, INVALID, "{train_only} is empty; name the parameters to train by how their names begin");
-    for (const char *at = beginnings; *at; at += *at == ',') {
+remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *prefixes) {
+    REQUIRE(*prefixes, INVALID, "{train_only} is empty; list the prefixes of the parameters to train");
+    for (const char *at = prefixes; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
-        REQUIRE(is_beginning(graph, at, length), INVALID,
-                "{train_only} names \"%.*s\", but no parameter's name begins so; the first is \"%s\"", (int)length, at,
+        REQUIRE(is_prefix(graph, at, length), INVALID,
+                "{train_only} has \"%.*s\", but no parameter's name starts so; the first is \"%s\"", (int)length, at,
                 first_parameter(graph));
         at += length;
     }
     return REMAT_OK;
 }
 
-remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings) {
-    TRY(rm_graph_check_beginnings(graph, beginnings));
+remat_status rm_graph_train_only(remat_graph *graph, const char *prefixes) {
+    TRY(rm_graph_check_beginnings(graph, prefixes));
     for (int32_t v = 1; v < graph->n_values; v++) {
         rm_value *value = &graph->value[v];
-        if (value->origin == RM_VALUE_PARAM) value->needs_gradient = rm_begins_like_one(value->name, beginnings);
+        if (value->origin == RM_VALUE_PARAM) value->needs_gradient = rm_begins_like_one(value->name, prefixes);
     }
-    pass_need_on(graph);
+    update_needs_gradient(graph);
     return REMAT_OK;
 }
 
@@ -268,7 +269,7 @@ static remat_status check_node(const remat_graph *graph, const rm_node *node, in
     remat_desc part = rm_value_desc(graph, node->y, tau);
     input_descs(graph, node, tau, x);
     TRY(rm_op_infer(op, x, node->attr, &y, state));
-    REQUIRE(rm_desc_equal(&y, &part), INVALID, "its result would be %s, where a part of the whole is %s",
+    REQUIRE(rm_desc_equal(&y, &part), INVALID, "its result would be %s, but this part of the whole result is %s",
             rm_desc_text(&y, text), rm_desc_text(&part, other));
     return rm_op_check_demands(op, x, &y, node->attr, device);
 }
@@ -279,7 +280,7 @@ remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_
     return rm_fail_in(status, "%s, for tiles of %lld timestep%s", node->op->name, (long long)tau, tau == 1 ? "" : "s");
 }
 
-/* Which of the inputs have a time axis: all that are not shared weights, or none. */
+/* All inputs must have a time axis, except for shared weights, or none. */
 static remat_status check_axes(const remat_graph *graph, const remat_op *op, const int32_t *x, bool *sequence) {
     *sequence = graph->value[x[0]].sequence;
     for (int i = 0; i < op->n_in; i++) {
@@ -288,34 +289,34 @@ static remat_status check_axes(const remat_graph *graph, const remat_op *op, con
         REQUIRE(!(weight && is), INVALID, "%s: input %d is shared by all timesteps, so it cannot be a sequence",
                 op->name, i);
         REQUIRE(weight || is == *sequence, INVALID,
-                "%s: input %d %s a time axis, but input 0 %s; give both the same kind", op->name, i,
+                "%s: input %d %s a time axis, but input 0 %s; make both sequences, or neither", op->name, i,
                 is ? "has" : "lacks", *sequence ? "has one" : "does not");
     }
-    REQUIRE(!*sequence || op->time != REMAT_TIME_BEGIN, INVALID, "%s: its input is a sequence already", op->name);
+    REQUIRE(!*sequence || op->time != REMAT_TIME_BEGIN, INVALID, "%s: its input is already a sequence", op->name);
     REQUIRE(*sequence || !rm_op_needs_time(op), INVALID,
             "%s works along time, but its input is not a sequence; make it a REMAT_SEQUENCE input", op->name);
     return REMAT_OK;
 }
 
-/* What is written has one writer and no other reader: then it does not matter when in a step that is. */
+/* A buffer has one writer and no other reader, so it does not matter when in a step it is written. */
 static remat_status check_buffers(const remat_graph *graph, const remat_op *op, const int32_t *x) {
     for (int i = 0; i < op->n_in; i++) {
         bool marked = op->buffers >> i & 1, is = graph->value[x[i]].origin == RM_VALUE_BUFFER;
         REQUIRE(!x[i] || marked == is, INVALID, "%s: input %d %s", op->name, i,
-                marked ? "is what it writes, so it has to be a buffer; make it with remat_buffer"
-                       : "is a buffer, which ops that keep running statistics alone read");
+                marked ? "is written by it, so it must be a buffer; make it with remat_buffer"
+                       : "is a buffer, which only ops that keep running statistics can read");
         for (int j = 0; is && j < i; j++)
-            REQUIRE(x[j] != x[i], INVALID, "%s: inputs %d and %d are one buffer; give it two", op->name, j, i);
+            REQUIRE(x[j] != x[i], INVALID, "%s: inputs %d and %d are the same buffer; use two buffers", op->name, j, i);
         for (int32_t n = 0; is && n < graph->n_nodes; n++)
             for (int k = 0; k < REMAT_MAX_INPUTS; k++)
                 REQUIRE(graph->node[n].x[k] != x[i], INVALID,
-                        "%s: the buffer %s is another layer's already; each has buffers of its own", op->name,
+                        "%s: another layer uses the buffer %s; make separate buffers for each layer", op->name,
                         graph->value[x[i]].name);
     }
     return REMAT_OK;
 }
 
-/* Layers that are given timesteps one by one, or tile by tile, are given those of all inputs. */
+/* Layers that run in tiles read the same timesteps of all inputs. */
 static remat_status check_lengths(const remat_graph *graph, const remat_op *op, const int32_t *x) {
     const remat_desc *first = &graph->value[x[0]].desc;
     for (int i = 1; i < op->n_in && op->time != REMAT_TIME_FULL; i++) {
@@ -328,17 +329,17 @@ static remat_status check_lengths(const remat_graph *graph, const remat_op *op, 
     return REMAT_OK;
 }
 
-/* Which way time runs in the inputs that have it: one way. */
+/* Time must have the same direction in all sequences. */
 static remat_status check_direction(const remat_graph *graph, const remat_op *op, const int32_t *x, bool *reversed) {
     *reversed = graph->value[x[0]].reversed;
     for (int i = 0; i < op->n_in; i++)
         REQUIRE(!graph->value[x[i]].sequence || graph->value[x[i]].reversed == *reversed, INVALID,
-                "%s: time runs %s in input %d, and %s in input 0; remat_reverse turns one of them round", op->name,
+                "%s: time runs %s in input %d, but %s in input 0; reverse one of them with remat_reverse", op->name,
                 *reversed ? "forwards" : "backwards", i, *reversed ? "backwards" : "forwards");
     return REMAT_OK;
 }
 
-/* What a tile of one timestep is made to is the whole's y, but for its length. */
+/* The result of a tile of one timestep must have the shape of the whole result, except for its length. */
 static remat_status check_tile(const remat_op *op, remat_desc *x, const void *attr, remat_desc y,
                                const remat_desc *state) {
     char whole[REMAT_DESC_TEXT], tile[REMAT_DESC_TEXT];
@@ -349,16 +350,16 @@ static remat_status check_tile(const remat_op *op, remat_desc *x, const void *at
     TRY(rm_op_infer(op, x, attr, &y_of_one, state_of_one));
     if (rm_op_keeps_time(op)) y.dim[0] = 1;
     REQUIRE(rm_desc_equal(&y, &y_of_one), INVALID,
-            "%s: for one timestep its result would be %s, where a part of the whole is %s", op->name,
+            "%s: for one timestep its result would be %s, but one timestep of the whole result is %s", op->name,
             rm_desc_text(&y_of_one, tile), rm_desc_text(&y, whole));
     for (int k = 0; k < op->n_state; k++)
         REQUIRE(rm_desc_equal(&state[k], &state_of_one[k]), INVALID,
-                "%s: for one timestep state %d would be %s, and for all of them %s", op->name, k,
+                "%s: for one timestep state %d would be %s, but for all timesteps it is %s", op->name, k,
                 rm_desc_text(&state_of_one[k], tile), rm_desc_text(&state[k], whole));
     return REMAT_OK;
 }
 
-/* The shapes that infer gave can be planned. `x` is changed. */
+/* Checks the shapes that infer has returned. Changes `x`. */
 static remat_status check_result(const remat_op *op, bool sequence, remat_desc *x, const void *attr,
                                  const remat_desc *y, const remat_desc *state) {
     char text[REMAT_DESC_TEXT];
@@ -369,16 +370,17 @@ static remat_status check_result(const remat_op *op, bool sequence, remat_desc *
         REQUIRE(state[k].dtype == REMAT_F32, INVALID, "%s: its state %d is %s; states are f32", op->name, k,
                 rm_desc_text(&state[k], text));
     }
-    REQUIRE(op->time != REMAT_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence begins with (T,B)",
+    REQUIRE(op->time != REMAT_TIME_BEGIN || y->rank >= 2, INVALID, "%s: its result is %s; a sequence starts with (T,B)",
             op->name, rm_desc_text(y, text));
     if (!sequence) return REMAT_OK;
     REQUIRE(!rm_op_keeps_time(op) || (y->rank >= 2 && y->dim[0] == x[0].dim[0] && y->dim[1] == x[0].dim[1]), INVALID,
-            "%s: its result is %s; it goes along time as its input does, so it begins with (%lld,%lld)", op->name,
+            "%s: its result is %s; it is a sequence like its input, so it must start with (%lld,%lld)", op->name,
             rm_desc_text(y, text), (long long)x[0].dim[0], (long long)x[0].dim[1]);
     return op->time == REMAT_TIME_FULL ? REMAT_OK : check_tile(op, x, attr, *y, state);
 }
 
-/* Gives the node its own copies. Without attributes, or states, it has NULL: ops may ask. On an error the caller frees both. */
+/* Gives the node its own copies of attributes and states. They are NULL if there are none, since ops may test this. The
+ * caller frees both after an error. */
 static remat_status own_data(rm_node *node, const void *attr, const remat_desc *state) {
     size_t state_bytes = (size_t)node->op->n_state * sizeof *state;
     node->attr = node->attr_bytes ? rm_malloc(node->attr_bytes) : NULL;
@@ -440,15 +442,15 @@ int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, c
     return status ? rm_graph_mistake(graph, status) : id;
 }
 
-/* ---- Where carried states begin and end ------------------------------------------------------------------------- */
+/* ---- Initial and final states --------------------------------------------------------------------------------- */
 
 static remat_status find_layer(remat_graph *graph, int32_t y, int state, const char *what, int32_t *n) {
     REQUIRE(y > 0 && y < graph->n_values, INVALID, "%s: this is not a value of this graph", what);
     const rm_value *value = &graph->value[y];
-    REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID, "%s: y is not what a recurrent layer has made",
+    REQUIRE(value->origin == RM_VALUE_RESULT && !value->state, INVALID, "%s: y is not the result of a recurrent layer",
             what);
     const remat_op *op = graph->node[value->node].op;
-    REQUIRE(state >= 0 && state < op->n_state, INVALID, "%s: %s has %d carried states, so there is no number %d", what,
+    REQUIRE(state >= 0 && state < op->n_state, INVALID, "%s: %s has %d carried states, so there is no state %d", what,
             op->name, op->n_state, state);
     *n = value->node;
     return REMAT_OK;
@@ -464,17 +466,17 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
     const rm_value *value = &graph->value[initial], *made = &graph->value[bytes_of(graph, initial)];
     REQUIRE(value->origin != RM_VALUE_BUFFER, INVALID, "initial_state: the value is the buffer of another layer");
     REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
-            "initial_state: the value is made after the layer; make it before");
+            "initial_state: the value is computed after the layer; compute it before");
     rm_node_descs(graph, node, 0, x, &result, states);
     REQUIRE(!value->sequence && rm_desc_equal(&value->desc, &states[state]), INVALID,
-            "initial_state: state %d of %s is %s, and the value is %s%s", state, node->op->name,
+            "initial_state: state %d of %s is %s, but the value is %s%s", state, node->op->name,
             rm_desc_text(&states[state], wanted), rm_desc_text(&value->desc, text),
             value->sequence ? ", a sequence" : "");
     REQUIRE(node->op->n_in + node->op->n_state <= REMAT_MAX_INPUTS, INVALID,
-            "initial_state: %s has %d inputs and %d states; with initial states they may be %d together",
+            "initial_state: %s has %d inputs and %d states; layers with initial states may have %d together",
             node->op->name, node->op->n_in, node->op->n_state, REMAT_MAX_INPUTS);
     node->x[node->op->n_in + state] = initial;
-    pass_need_on(graph);
+    update_needs_gradient(graph);
     return REMAT_OK;
 }
 
@@ -516,11 +518,11 @@ static remat_status set_reset(remat_graph *graph, int32_t y, int32_t reset) {
     TRY(find_layer(graph, y, 0, "reset_states", &n));
     rm_node *node = &graph->node[n];
     const remat_op *op = node->op;
-    REQUIRE(op->resets, INVALID, "reset_states: %s has no input that says where its states are reset", op->name);
+    REQUIRE(op->resets, INVALID, "reset_states: %s has no input for resets of its states", op->name);
     REQUIRE(reset > 0 && reset < graph->n_values, INVALID, "reset_states: this is not a value of this graph");
     const rm_value *made = &graph->value[bytes_of(graph, reset)];
     REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,
-            "reset_states: the value is made after the layer; make it before");
+            "reset_states: the value is computed after the layer; compute it before");
     int input = __builtin_ctz(op->resets);
     rm_node_descs(graph, node, 0, descs, &result, states);
     descs[input] = graph->value[reset].desc;
@@ -554,19 +556,19 @@ static remat_status view(remat_graph *graph, int32_t x, int rank, const int64_t 
     for (int i = 0; i < REMAT_MAX_RANK; i++) value.desc.dim[i] = i < rank ? dim[i] : 1;
     for (int i = 0; i < rank; i++) {
         REQUIRE(dim[i] >= 1 || (dim[i] == -1 && unknown < 0), INVALID,
-                "reshape: dimension %d is %lld; use numbers above 0, and -1 once for what remains", i,
+                "reshape: dimension %d is %lld; use numbers above 0, and at most one -1 for the rest", i,
                 (long long)dim[i]);
         if (dim[i] == -1) unknown = i;
         if (dim[i] > 0) rest = rest % dim[i] ? 0 : rest / dim[i];
     }
     if (unknown >= 0) value.desc.dim[unknown] = rest ? rest : 1;
-    REQUIRE(rest && (unknown >= 0 || rest == 1), INVALID, "reshape: what has %lld elements cannot become %s",
+    REQUIRE(rest && (unknown >= 0 || rest == 1), INVALID, "reshape: a value of %lld elements cannot become %s",
             (long long)count, rm_desc_text(&value.desc, text));
     const int64_t *old = graph->value[x].desc.dim;
     REQUIRE(!value.sequence || (rank >= 2 && value.desc.dim[0] == old[0] && value.desc.dim[1] == old[1]), INVALID,
-            "reshape: x is a sequence, whose (T,B) stay; %s does not begin with (%lld,%lld)",
+            "reshape: x is a sequence, but %s does not start with its (T,B), (%lld,%lld)",
             rm_desc_text(&value.desc, text), (long long)old[0], (long long)old[1]);
-    REQUIRE(value.origin != RM_VALUE_BUFFER, INVALID, "reshape: x is a buffer, which a layer alone reads and writes");
+    REQUIRE(value.origin != RM_VALUE_BUFFER, INVALID, "reshape: x is a buffer, which only its layer reads and writes");
     value.name = NULL;
     value.origin = RM_VALUE_VIEW;
     value.view_of = bytes_of(graph, x);
@@ -579,16 +581,16 @@ remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int
     remat_status status = view(graph, x.id, rank, dim, &id);
     return (remat_value){status ? rm_graph_mistake(graph, status) : id};
 }
-/* ---- Ops from outside ---------------------------------------------------------------------------------------- */
+/* ---- Ops of users -------------------------------------------------------------------------------------------- */
 
-/* Measured times and carried states are kept under an op's name, and rewrites know ours by theirs. */
+/* Names of ops must be unique: they identify measured times and carried states, and rewrites find ops by name. */
 static remat_status check_op_name(const remat_graph *graph, const remat_op *op) {
     const remat_op *ours = rm_op_find(op->name);
-    REQUIRE(!ours || ours == op, INVALID, "%s: an op of Remat's has this name; give yours another", op->name);
+    REQUIRE(!ours || ours == op, INVALID, "%s: Remat has an op with this name; rename yours", op->name);
     for (int32_t n = 0; n < graph->n_nodes; n++) {
         const rm_node *node = &graph->node[n];
         REQUIRE(node->op == op || node->given == op || strcmp(node->op->name, op->name), INVALID,
-                "%s: two different ops in this graph have this name; give one of them another", op->name);
+                "%s: two different ops in this graph have this name; rename one of them", op->name);
     }
     return REMAT_OK;
 }
@@ -602,7 +604,7 @@ remat_status rm_node_own_op(rm_node *node) {
     return REMAT_OK;
 }
 
-/* A program's op stays where it is; of one that is shorter than ours the node has a copy. */
+/* The user's op is borrowed, but if its struct is shorter than ours, the node gets a copy. */
 static remat_status settle_op(rm_node *node, const remat_op *given) {
     node->op = given;
     if (given->struct_bytes >= sizeof *given) return REMAT_OK;
@@ -618,9 +620,9 @@ static remat_status apply(remat_graph *graph, const remat_op *given, const remat
     TRY(rm_take(&taken, sizeof taken, given, "remat_op"));
     TRY(rm_op_check_descriptor(op));
     TRY(check_op_name(graph, given));
-    REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: it was given %d inputs, and has 1 to %d", op->name,
+    REQUIRE(n_inputs >= 1 && n_inputs <= op->n_in, INVALID, "%s: %d inputs were given; give 1 to %d", op->name,
             n_inputs, op->n_in);
-    REQUIRE(!attr || op->attr_bytes, INVALID, "%s: it was given attributes, but its attr_bytes is 0", op->name);
+    REQUIRE(!attr || op->attr_bytes, INVALID, "%s: attributes were given, but attr_bytes is 0", op->name);
     for (int i = 0; i < n_inputs; i++) x[i] = inputs[i].id;
     *id = rm_graph_add(graph, op, x, attr);
     TRY(graph->status);
@@ -641,7 +643,7 @@ remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_val
                           : graph->status ? graph->status
                                           : apply(graph, op, inputs, n_inputs, attr, &id);
     if (graph && status) rm_graph_mistake(graph, status);
-    if (results) results[0] = (remat_value){status ? 0 : id}; /* last: it may lie where an input did */
+    if (results) results[0] = (remat_value){status ? 0 : id}; /* last: results may overlap inputs */
     return lacks ? status : remat_graph_check(graph);
 }
 
@@ -660,7 +662,7 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
             if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
             node.x[k] = bytes_of(graph, node.x[k]);
         }
-        copy->node[copy->n_nodes++] = node; /* the copy frees what it owns from here on */
+        copy->node[copy->n_nodes++] = node; /* from here on the copy frees its own data */
         TRY(own_data(&copy->node[i], graph->node[i].attr, graph->node[i].state));
         if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
     }

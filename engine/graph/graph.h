@@ -1,5 +1,5 @@
-/* graph.h: the network as its author described it: values and the nodes that make them, in topological order by
- * construction. The builders of remat.h fill it (layers.c, scan.c); fold.c rewrites a copy; chain.h cuts it into stages. */
+/* graph.h: the network as its author described it: values, and the nodes that make them, in topological order. The
+ * builders of remat.h fill it (layers.c, scan.c); fold.c rewrites a copy; engine/chain cuts it into stages. */
 #ifndef RM_GRAPH_H
 #define RM_GRAPH_H
 
@@ -13,27 +13,26 @@ typedef struct {
     char *name;          /* NULL for results */
     remat_desc desc;     /* of the whole value: (T,B,..) for a sequence */
     bool sequence;       /* the first axis is time */
-    bool reversed;       /* ... and runs from the last timestep to the first */
-    bool needs_gradient; /* of parameters: unless they are frozen */
+    bool reversed;       /* a sequence from the last timestep to the first */
+    bool needs_gradient; /* parameters: false if frozen */
     remat_init init;     /* parameters and buffers */
-    int32_t node;        /* results: who makes it ... */
-    int32_t view_of;     /* views: the value whose bytes these are, in this shape; else 0 */
-    int state;           /* ... and as what: 0: its y; k+1: its carried state k as it is after the last timestep */
+    int32_t node;        /* results: the node that makes it */
+    int32_t view_of;     /* views: the value whose bytes it has, in another shape; else 0 */
+    int state;           /* results: 0: the node's y; k+1: its carried state k after the last timestep */
 } rm_value;
 
 typedef struct {
     const remat_op *op;
-    remat_op *own_op;      /* op, where it was made for this node alone: a scan's (scan.c), or a copy of ... */
-    const remat_op *given; /* ... a program's op that is shorter than ours (abi.h); else NULL */
+    remat_op *own_op;      /* owned; op if it was made for this node: a scan's (scan.c), or a copy of `given` */
+    const remat_op *given; /* a user's op whose struct is shorter than ours (abi.h); else NULL */
     void *attr;            /* owned copy, or NULL */
     size_t attr_bytes;
-    int32_t
-        x[REMAT_MAX_INPUTS]; /* value ids; 0: not given. Behind the op's own inputs: where its carried states begin */
-    int32_t seen[REMAT_MAX_INPUTS]; /* as which view of x[i], in a copy, where x[i] is never a view; 0: as it is */
+    int32_t x[REMAT_MAX_INPUTS];    /* value ids; 0: none. The op's inputs, then the initial values of its states */
+    int32_t seen[REMAT_MAX_INPUTS]; /* in a copy, where x[i] is never a view: the view that the op reads; 0: x[i] */
     int32_t y;
-    remat_desc *state; /* owned; n_state shapes of its op's carried states, the same for all tiles. NULL: it has none */
-    int32_t final[REMAT_MAX_STATES]; /* value ids: the carried states after the last timestep; 0: nobody asked */
-    uint32_t key;                    /* for randomness: the node's number in the graph as described, kept by rewrites */
+    remat_desc *state; /* owned; shapes of the op's n_state carried states, the same for all tiles. NULL: no states */
+    int32_t final[REMAT_MAX_STATES]; /* value ids: carried states after the last timestep; 0: not requested */
+    uint32_t key;                    /* for random numbers: the node's number in the original graph; rewrites keep it */
 } rm_node;
 
 struct remat_graph {
@@ -42,54 +41,58 @@ struct remat_graph {
     rm_node *node;
     int32_t n_nodes;
     int64_t value_capacity, node_capacity;
-    remat_status status; /* of the first mistake */
+    remat_status status; /* of the first error */
     char error[512];
 };
 
-/* Where carried state k begins: a value; 0: zeros. */
+/* The value that carried state k starts with; 0: zeros. */
 static inline int32_t rm_initial(const rm_node *node, int k) { return node->x[node->op->n_in + k]; }
 
-/* What a node's result is a sum divided by (remat_op.denominator): a value; 0: nothing that is given. */
+/* The value that divides the node's sum (remat_op.denominator); 0: none. */
 static inline int32_t rm_denominator(const rm_node *node) {
     return node->op->denominator ? node->x[__builtin_ctzll(node->op->denominator)] : 0;
 }
 
-/* What the loss divides by, in full: it is a sum over targets divided by `value`, times factors that do not change. 0: by nothing
- * that is counted. mixed: only a part of it does, or parts divide by different counts. */
+/* The count that the whole loss is divided by: it is a sum over targets divided by `value`, times constant factors.
+ * value 0: no count. mixed: only some terms are divided by it, or terms are divided by different counts. */
 typedef struct {
     int32_t value;
     bool mixed;
 } rm_mean;
 remat_status rm_graph_mean(const remat_graph *graph, int32_t loss, rm_mean *out); /* loss_mean.c */
 
-/* A deep copy, in which nodes read views' bytes where they are: what follows knows no views but for their shapes (rm_node_descs). */
+/* A deep copy in which nodes read the viewed values instead of views. Later passes see views only as shapes
+ * (rm_node_descs). */
 remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out);
 
-/* Parameters whose names begin like none of these, comma separated, are frozen: they need no gradient, nor does what is made of
- * them alone. INVALID where one of these begins no name. */
-remat_status rm_graph_train_only(remat_graph *graph, const char *beginnings);
-/* The refusals of rm_graph_train_only; and whether a name begins like one of these. */
-remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *beginnings);
-bool rm_begins_like_one(const char *name, const char *beginnings);
+/* Freezes all parameters whose names start with none of these prefixes (separated by commas). Frozen parameters need no
+ * gradient, nor do values that depend on no other parameters. INVALID if a prefix matches no name. */
+remat_status rm_graph_train_only(remat_graph *graph, const char *prefixes);
+/* The checks of rm_graph_train_only; and whether a name starts with one of the prefixes. */
+remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *prefixes);
+bool rm_begins_like_one(const char *name, const char *prefixes);
 
-/* Appends a node after inferring its result; `attr` (NULL: none) is copied. 0 after a mistake, which the graph remembers. */
+/* Appends a node after inferring its result; `attr` (NULL: none) is copied. Returns 0 after an error, which the graph
+ * remembers. */
 int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr);
-/* Gives the node an op of its own: that of a scan, made of its attributes, or a copy of `given`. */
+/* Gives the node its own op: a scan's, made from its attributes, or a copy of `given`. */
 remat_status rm_node_own_op(rm_node *node);
-/* Keeps the last error as the graph's, if it is its first. Returns 0, "no value". */
+/* Makes the last error the graph's, if it has none yet. Returns 0, "no value". */
 int32_t rm_graph_mistake(remat_graph *graph, remat_status status);
 
-/* The shapes of the inputs, the result and op->n_state states as an op sees them for `tau` timesteps (tau = 0: as they are). Nothing is inferred: that was done
- * when the node was added, and rm_node_check finds out whether a tile's result is a part of the whole. */
+/* The shapes of the inputs, the result and op->n_state states for `tau` timesteps (0: of the whole values). Nothing is
+ * inferred here: shapes were inferred when the node was added, and rm_node_check compares a tile's result with a part
+ * of the whole. */
 void rm_node_descs(const remat_graph *graph, const rm_node *node, int64_t tau, remat_desc *x, remat_desc *y,
                    remat_desc *state);
-/* The node's op accepts tiles of `tau` timesteps (0: the whole), and asks for what can be planned. */
+/* Checks that the node's op accepts tiles of `tau` timesteps (0: whole values), and that its costs and sizes can be
+ * planned. */
 remat_status rm_node_check(const remat_graph *graph, const rm_node *node, int64_t tau, remat_device_kind device);
 remat_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau);
 
-/* Rewrites embedding -> recurrent layer into one table (V,G*H) = weight w_ih^T that the layer reads by token, wherever
- * the vocabulary is smaller than the number of rows T*B and nobody else reads the embedding (fold.c). `loss` and
- * outputs keep their ids. Says how many layers were folded. */
+/* Rewrites embedding -> recurrent layer into one table (V,G*H) = weight w_ih^T that the layer reads by token, if the
+ * vocabulary is smaller than the number of rows T*B and no other node reads the embedding (fold.c). Values in `keep`
+ * keep their ids. *n_folded: number of folded layers. */
 remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, int n_keep, int *n_folded);
 
 #endif

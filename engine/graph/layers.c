@@ -1,4 +1,4 @@
-/* layers.c: the builders of remat.h that are an op each: what an op is called, what its attributes are, and in which order it takes its
+/* layers.c: the builders of remat.h for layers that are a single op: its name, its attributes and the order of its
  * inputs. */
 #include "engine/graph/graph.h"
 
@@ -8,9 +8,9 @@ static remat_value build(remat_graph *graph, const char *op, const int32_t *x, c
 #define BUILD(op, ...) build(graph, op, (int32_t[REMAT_MAX_INPUTS]){__VA_ARGS__}, NULL)
 #define BUILD_WITH(attr, op, ...) build(graph, op, (int32_t[REMAT_MAX_INPUTS]){__VA_ARGS__}, &(attr))
 
-/* The third and the fourth are optional to the op, and not to whoever lists them. */
+/* The op's third and fourth input are optional, but every value in the caller's list must exist. */
 static remat_status check_concat(const remat_value *x, int n) {
-    REQUIRE(x && n >= 2 && n <= 4, INVALID, "concat: it was given %d values; it joins 2 to 4 of them", x ? n : 0);
+    REQUIRE(x && n >= 2 && n <= 4, INVALID, "concat: %d values were given; give 2 to 4", x ? n : 0);
     for (int i = 0; i < n; i++) REQUIRE(x[i].id, INVALID, "concat: input %d is missing", i);
     return REMAT_OK;
 }
@@ -101,7 +101,7 @@ remat_value remat_rotary(remat_graph *graph, remat_value x, int64_t heads, doubl
 
 static remat_value add_pool(remat_graph *graph, const char *op, remat_value x, const int64_t window[2],
                             const int64_t stride[2], const int64_t padding[2]) {
-    rm_pool_attr attr = {{0, 0}, {0, 0}, {0, 0}}; /* no window: refused */
+    rm_pool_attr attr = {{0, 0}, {0, 0}, {0, 0}}; /* the op refuses a window of 0 */
     for (int d = 0; d < 2 && window; d++) {
         attr.window[d] = window[d];
         attr.stride[d] = stride ? stride[d] : window[d];
@@ -125,18 +125,18 @@ remat_value remat_upsample2d(remat_graph *graph, remat_value x, const int64_t sc
     rm_upsample_attr attr = {{scale ? scale[0] : 0, scale ? scale[1] : 0}, mode};
     return BUILD_WITH(attr, "upsample", x.id);
 }
-remat_value remat_pad2d(remat_graph *graph, remat_value x, const int64_t before[2], const int64_t behind[2]) {
-    rm_pad_attr attr = {{before ? before[0] : 0, before ? before[1] : 0},
-                        {behind ? behind[0] : 0, behind ? behind[1] : 0}};
+remat_value remat_pad2d(remat_graph *graph, remat_value x, const int64_t before[2], const int64_t after[2]) {
+    rm_pad_attr attr = {{before ? before[0] : 0, before ? before[1] : 0}, {after ? after[0] : 0, after ? after[1] : 0}};
     return BUILD_WITH(attr, "pad", x.id);
 }
-/* Axes are counted behind (T,B) of a sequence, as POINTWISE ops may see tiles of it. */
+/* Time and batch of a sequence cannot be swapped, since POINTWISE ops may get a tile of it. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other) {
     rm_transpose_attr attr = {one < other ? one : other, one < other ? other : one};
     if (graph && !graph->status && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence && attr.one < 2)
         return (remat_value){rm_graph_mistake(
-            graph, rm_fail(REMAT_INVALID, "transpose: axes %d and %d of a sequence; time and batch, 0 and 1, stay", one,
-                           other))};
+            graph, rm_fail(REMAT_INVALID,
+                           "transpose: axes %d and %d of a sequence include time or batch, 0 and 1; choose later axes",
+                           one, other))};
     return BUILD_WITH(attr, "transpose", x.id);
 }
 remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
@@ -204,13 +204,13 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
                                                  remat_value class_weights, int64_t ignored, double smoothing) {
     if (!graph || graph->status || !logits.id) return REMAT_NONE;
-    bool there = logits.id > 0 && logits.id < graph->n_values; /* else the second layer says so */
+    bool there = logits.id > 0 && logits.id < graph->n_values; /* if not, the second op reports it */
     rm_target_weight_attr sum = {there ? rm_desc_last(&graph->value[logits.id].desc) : 1, ignored};
     rm_cross_entropy_attr attr = {smoothing, 1, ignored};
     remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
 }
-/* Rows that are no padding, counted before the first tile. */
+/* Number of rows without padding, counted before the first tile. */
 static remat_value real_rows(remat_graph *graph, remat_value padding) {
     rm_target_weight_attr one = {2, 1}; /* of two classes, 0 and 1, the second is ignored */
     return BUILD_WITH(one, "target_weight", padding.id);

@@ -1,5 +1,5 @@
-/* scan.c: remat_scan: a body, which is a graph, is written down as the attributes of one recurrent op (ops/scan/scan.h). What it
- * cannot be is refused here, in a sentence that names the cell. */
+/* scan.c: remat_scan: describes a body, which is a graph, by the attributes of one recurrent op (ops/scan/scan.h).
+ * Unsupported bodies are refused with a message that names the cell. */
 #include "engine/graph/graph.h"
 
 #include <string.h>
@@ -8,35 +8,34 @@
 #include "memory/host.h"
 #include "ops/scan/scan.h"
 
-/* A cell that is being written down. */
+/* State of describing a cell. */
 typedef struct {
     const remat_cell *cell;
     const remat_graph *body;
     rm_scan *scan;
-    int32_t *number; /* of each of the body's values, in the scan; 0: none yet */
-    bool *alive;     /* output or a next state depends on it */
+    int32_t *number; /* by value id of the body: its number in the scan; 0: none yet */
+    bool *alive;     /* by value id of the body: the output or a next state depends on it */
 } writer;
 
-/* ---- What there must be ------------------------------------------------------------------------------------------ */
+/* ---- Names and counts -------------------------------------------------------------------------------------------- */
 
 static remat_status check_name(const remat_graph *graph, const char *name) {
     REQUIRE(name && *name && strlen(name) <= RM_SCAN_NAME, INVALID,
             "a cell needs a name of 1 to %d bytes; this one's is \"%.60s\"", RM_SCAN_NAME, name ? name : "");
-    REQUIRE(!rm_op_find(name), INVALID, "%s: an op of Remat's has this name; give your cell another", name);
+    REQUIRE(!rm_op_find(name), INVALID, "%s: Remat has an op with this name; rename your cell", name);
     for (int32_t n = 0; n < graph->n_nodes; n++)
         REQUIRE((graph->node[n].own_op && !graph->node[n].given) || strcmp(graph->node[n].op->name, name), INVALID,
-                "%s: an op in this graph has this name; give your cell another", name);
+                "%s: an op in this graph has this name; rename your cell", name);
     return REMAT_OK;
 }
 
 static remat_status check_counts(const remat_cell *c) {
     REQUIRE(c->n_inputs >= 1 && c->n_weights >= 0 && c->n_inputs <= REMAT_MAX_INPUTS - c->n_weights, INVALID,
-            "%s: it has %d inputs and %d weights; use at least 1 input, and at most %d of both", c->name, c->n_inputs,
-            c->n_weights, REMAT_MAX_INPUTS);
-    REQUIRE(
-        c->n_states >= 1 && c->n_states <= REMAT_MAX_STATES, INVALID,
-        "%s: it carries %d states; use 1 to %d: more are joined by remat_concat, and what carries none needs no scan",
-        c->name, c->n_states, REMAT_MAX_STATES);
+            "%s: it has %d inputs and %d weights; use at least 1 input, and a total of at most %d", c->name,
+            c->n_inputs, c->n_weights, REMAT_MAX_INPUTS);
+    REQUIRE(c->n_states >= 1 && c->n_states <= REMAT_MAX_STATES, INVALID,
+            "%s: it carries %d states; use 1 to %d (join states with remat_concat; without states, no scan is needed)",
+            c->name, c->n_states, REMAT_MAX_STATES);
     REQUIRE(c->inputs && (c->weights || !c->n_weights) && c->states && c->next_states, INVALID,
             "%s: a list of inputs, weights, states or next states is NULL", c->name);
     return REMAT_OK;
@@ -58,20 +57,20 @@ static remat_status list_leaf(writer *w, const char *what, int i, remat_value le
     REQUIRE(value->origin == RM_VALUE_INPUT, INVALID, "%s: %s %d is not an input of its body; make it with remat_input",
             cell, what, i);
     REQUIRE(value->desc.dtype == REMAT_F32 && !value->sequence, INVALID,
-            "%s: the body's input %s is %s; a body describes one timestep of f32: use REMAT_F32 and REMAT_STATIC", cell,
-            value->name, value->sequence ? "a sequence" : "integers");
+            "%s: the body's input %s is %s, but a body describes one timestep of f32; use REMAT_F32 and REMAT_STATIC",
+            cell, value->name, value->sequence ? "a sequence" : "integers");
     REQUIRE(!w->number[leaf.id], INVALID, "%s: the body's input %s is listed twice", cell, value->name);
     w->number[leaf.id] = w->scan->n_values;
     w->scan->value[w->scan->n_values++] = shape_of(w->body, leaf.id);
     return REMAT_OK;
 }
 
-/* All of them go along time together, row by row. */
+/* Inputs, states and results must have the same rows. */
 static remat_status check_rows(const writer *w, int32_t v, const char *what, int i) {
     const remat_desc *desc = &w->body->value[v].desc, *first = &w->body->value[w->cell->inputs[0].id].desc;
     char text[REMAT_DESC_TEXT];
     REQUIRE(desc->rank >= 1 && desc->rank < REMAT_MAX_RANK && desc->dim[0] == first->dim[0], INVALID,
-            "%s: %s %d is %s; it begins with the batch, %lld as input 0 has it, and has rank 1 to %d", w->cell->name,
+            "%s: %s %d is %s; it must start with the batch, %lld as in input 0, and have rank 1 to %d", w->cell->name,
             what, i, rm_desc_text(desc, text), (long long)first->dim[0], REMAT_MAX_RANK - 1);
     return REMAT_OK;
 }
@@ -87,12 +86,12 @@ static remat_status list_leaves(writer *w) {
     return REMAT_OK;
 }
 
-/* ---- Ends -------------------------------------------------------------------------------------------------------- */
+/* ---- Results ----------------------------------------------------------------------------------------------------- */
 
 static remat_status check_result(const writer *w, const char *what, int k, remat_value end) {
     REQUIRE(end.id > 0 && end.id < w->body->n_values && w->body->value[end.id].origin == RM_VALUE_RESULT, INVALID,
-            "%s: %s %d is not made by a layer of its body; remat_scale(.., 1) passes a value on", w->cell->name, what,
-            k);
+            "%s: %s %d is not the result of a layer of its body; use remat_scale(.., 1) to pass a value on",
+            w->cell->name, what, k);
     return check_rows(w, end.id, what, k);
 }
 
@@ -105,7 +104,7 @@ static remat_status check_ends(const writer *w) {
         const remat_desc *before = &w->body->value[c->states[k].id].desc;
         const remat_desc *after = &w->body->value[c->next_states[k].id].desc;
         REQUIRE(rm_desc_equal(before, after), INVALID,
-                "%s: state %d is %s, but next state %d is %s; they are one shape", c->name, k,
+                "%s: state %d is %s, but next state %d is %s; give both the same shape", c->name, k,
                 rm_desc_text(before, text), k, rm_desc_text(after, other));
     }
     return REMAT_OK;
@@ -121,16 +120,15 @@ static void find_alive(writer *w) {
 
 static remat_status check_leaves_alive(const writer *w) {
     for (int32_t v = 1; v < w->body->n_values; v++)
-        REQUIRE(!w->body->value[v].view_of, INVALID, "%s: its body has a reshape, which cells cannot have",
+        REQUIRE(!w->body->value[v].view_of, INVALID, "%s: its body has a reshape, which cells do not support",
                 w->cell->name);
     for (int32_t v = 1; v < w->body->n_values; v++) {
         const rm_value *value = &w->body->value[v];
         if (value->origin == RM_VALUE_RESULT) continue;
-        REQUIRE(
-            value->origin != RM_VALUE_PARAM, INVALID,
-            "%s: its body has a parameter, %s; make it a remat_input that is listed among the weights, and give the "
-            "outer graph's parameter to remat_scan",
-            w->cell->name, value->name);
+        REQUIRE(value->origin != RM_VALUE_PARAM, INVALID,
+                "%s: its body has a parameter, %s; make it a remat_input, list it among the weights, and give the "
+                "outer graph's parameter to remat_scan",
+                w->cell->name, value->name);
         REQUIRE(w->number[v] || !w->alive[v], INVALID,
                 "%s: the body's input %s is neither an input, nor a weight, nor a state of the cell; list it as one",
                 w->cell->name, value->name);
@@ -155,11 +153,10 @@ static remat_status write_node(writer *w, const rm_node *node) {
     int32_t number = number_of_op(node->op);
     bool works = number >= 0 && node->op->time == REMAT_TIME_POINTWISE && !node->op->discrete &&
                  !node->op->on[REMAT_ON_CPU].pack && node->attr_bytes <= RM_SCAN_ATTR;
-    REQUIRE(
-        works, INVALID,
-        "%s: its body has a layer %s; a body is made of linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, "
-        "relu, gelu, concat and slice",
-        cell, op);
+    REQUIRE(works, INVALID,
+            "%s: its body has a layer %s; a body can have linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, "
+            "relu, gelu, concat and slice",
+            cell, op);
     REQUIRE(scan->n_nodes < RM_SCAN_NODES, INVALID, "%s: its body has more than %d layers; use fewer", cell,
             RM_SCAN_NODES);
     rm_scan_node *to = &scan->node[scan->n_nodes++];
@@ -188,7 +185,7 @@ static remat_status write_cell(writer *w) {
     return REMAT_OK;
 }
 
-/* ---- The node outside -------------------------------------------------------------------------------------------- */
+/* ---- The scan's node --------------------------------------------------------------------------------------------- */
 
 static remat_status add_scan(remat_graph *graph, const rm_scan *scan, const remat_value *sequences,
                              const remat_value *weights, int32_t *id) {
@@ -222,7 +219,7 @@ static remat_status scan(remat_graph *graph, const remat_cell *cell, const remat
     REQUIRE(cell->body, INVALID, "%s: it has no body", cell->name);
     TRY(remat_graph_check(cell->body));
     TRY(check_counts(cell));
-    REQUIRE(sequences && (weights || !cell->n_weights), INVALID, "%s: it was given no %s", cell->name,
+    REQUIRE(sequences && (weights || !cell->n_weights), INVALID, "%s: no %s were given", cell->name,
             sequences ? "weights" : "sequences");
     writer w = {.cell = cell, .body = cell->body};
     remat_status status = scan_with(graph, &w, sequences, weights, id);

@@ -417,7 +417,7 @@ START_TEST(running_statistics_are_written_once_per_step) {
 END_TEST
 
 START_TEST(invalid_buffers_are_refused) {
-    static const char *const words[] = {"buffer",        "running statistics",   "one buffer",
+    static const char *const words[] = {"buffer",        "running statistics",   "same buffer",
                                         "another layer", "buffer|another layer", "momentum|2"};
     net n = {.width = C};
     const int64_t dim[] = {C};
