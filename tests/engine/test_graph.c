@@ -119,7 +119,7 @@ START_TEST(concat_and_slice_check_their_inputs) {
     default:
         remat_concat(graph, (remat_value[]){sequence("flat", REMAT_F32, T, B, 0), sequence("too", REMAT_F32, T, B, 0)},
                      2);
-        expect_mistake("time|(40,2)");
+        expect_mistake("sequence|(40,2)");
     }
 }
 END_TEST

@@ -442,8 +442,9 @@ START_TEST(invalid_buffers_are_refused) {
 END_TEST
 
 START_TEST(invalid_reshapes_are_refused) {
-    static const char *const words[] = {"cannot",  "rank|0",       "-1|once",  "(T,B)",   "buffer",   "not a value",
-                                        "reshape", "loss|reshape", "sequence", "reshape", "sequence", "ranks"};
+    static const char *const words[] = {"cannot",   "rank|0",      "dimension 1|-1", "(T,B)",
+                                        "buffer",   "not a value", "reshape",        "loss|reshape",
+                                        "sequence", "reshape",     "sequence",       "ranks"};
     net n = {.width = C};
     ck_assert(!remat_graph_create(&n.graph));
     const int64_t odd[] = {7, 3}, twice[] = {-1, -1}, flat[] = {-1}, one[] = {1}, dim[] = {T * B, C};
