@@ -172,7 +172,7 @@ START_TEST(crops_are_windows_of_the_padded_image) {
     ck_ok(rm_augment_parse("crop:2,flip", &augment));
     for (int64_t sample = 0; sample < 400; sample++) {
         float out[SIDE * SIDE];
-        rm_transform f = rm_transform_random(&augment, 1, 0, sample, SIDE, SIDE, SIDE, SIDE);
+        rm_transform f = rm_transform_random(&augment, 1, 0, sample, SIDE, SIDE, &(rm_crop){SIDE, SIDE, 0});
         ck_assert(f.down >= -2 && f.down <= 2 && f.right >= -2 && f.right <= 2);
         frame(&f, &image, NULL, out);
         for (int y = 0; y < SIDE; y++)
@@ -194,11 +194,12 @@ START_TEST(transforms_depend_on_seed_epoch_and_sample) {
     const rm_augment augment = {.resized_crop = true};
     int same = 0;
     for (int i = 0; i < 100; i++) {
-        rm_transform a = rm_transform_random(&augment, 1, 2, i, 300, 200, 64, 64);
-        rm_transform b = rm_transform_random(&augment, 1, 2, i, 300, 200, 64, 64);
+        rm_transform a = rm_transform_random(&augment, 1, 2, i, 300, 200, &(rm_crop){64, 64, 0});
+        rm_transform b = rm_transform_random(&augment, 1, 2, i, 300, 200, &(rm_crop){64, 64, 0});
         ck_assert(a.top == b.top && a.left == b.left && a.box_height == b.box_height && a.box_width == b.box_width);
         for (int other = 0; other < 3; other++) {
-            b = rm_transform_random(&augment, 1 + (other == 0), 2 + (other == 1), i + (other == 2), 300, 200, 64, 64);
+            b = rm_transform_random(&augment, 1 + (other == 0), 2 + (other == 1), i + (other == 2), 300, 200,
+                                    &(rm_crop){64, 64, 0});
             same += a.top == b.top && a.left == b.left && a.box_width == b.box_width;
         }
         double area = a.box_height * a.box_width / (300.0 * 200), ratio = a.box_width / a.box_height;
@@ -214,7 +215,7 @@ START_TEST(resizing_matches_pillow) {
     static uint8_t data[15 * 10];
     for (int i = 0; i < 15 * 10; i++) data[i] = (uint8_t)(i * i % 251);
     rm_array image = image_of(data, 15, 10);
-    rm_transform plain = rm_transform_fixed(15, 10, 4, 4);
+    rm_transform plain = rm_transform_fixed(15, 10, &(rm_crop){4, 4, 0});
     float out[16];
     static const float resized[16] = {140.4891f, 106.0464f, 123.752f,  114.9291f, 130.0655f, 122.12f,
                                       121.856f,  156.1055f, 128.0818f, 118.336f,  132.624f,  118.4327f,
@@ -223,7 +224,15 @@ START_TEST(resizing_matches_pillow) {
     frame(&plain, &image, NULL, out);
     for (int i = 0; i < 16; i++)
         ck_assert_msg(fabsf(out[i] - resized[i]) < 1e-3f, "%d: %g, not %g", i, out[i], resized[i]);
-    rm_transform same = rm_transform_fixed(15, 10, 15, 10);
+    /* torchvision's Resize(6), CenterCrop(4): rows 2 to 5 and columns 1 to 4 of resize((6, 9), BILINEAR) */
+    static const float cropped[16] = {77.5278f,  126.0156f, 99.0625f,  138.4583f, 127.9444f, 117.8125f,
+                                      100.5625f, 171.5417f, 122.1235f, 125.7917f, 108.75f,   114.1235f,
+                                      158.4028f, 87.75f,    175.5f,    116.2361f};
+    rm_transform larger = rm_transform_fixed(15, 10, &(rm_crop){4, 4, 6});
+    frame(&larger, &image, NULL, out);
+    for (int i = 0; i < 16; i++)
+        ck_assert_msg(fabsf(out[i] - cropped[i]) < 1e-3f, "%d: %g, not %g", i, out[i], cropped[i]);
+    rm_transform same = rm_transform_fixed(15, 10, &(rm_crop){15, 10, 0});
     float copy[150];
     frame(&same, &image, "1:2", copy);
     for (int i = 0; i < 150; i++) ck_assert(copy[i] == ((float)data[i] - 1) / 2);

@@ -101,9 +101,12 @@ typedef struct {
     int64_t samples, seed;           /* of generated data */
     bool held_out;                   /* generated data: samples that differ from those for training */
     uint64_t budget;                 /* upper bound of a file's decompressed bytes; 0: RM_UNPACKED_BYTES */
+    bool model_unsaid;               /* no model was named, so [N,F] may be vectors: it is refused */
+    bool vectors;                    /* the model reads [N,F], too */
     bool images;                     /* classify: whole images, not sequences; then: */
     bool pixels;                     /* one label per pixel */
     int64_t channels, image_size;    /* 0: the file's own; 3 channels in a folder */
+    int64_t resize;                  /* shorter side before the crop; 0: image_size */
     const char *normalize, *augment; /* as in transform.h; NULL: none */
     int64_t threads;                 /* the number of threads that may call `fill` at the same time; 0: 1 */
     bool numbers;                    /* labels are numbers, not classes */

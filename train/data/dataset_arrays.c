@@ -5,6 +5,8 @@
  *     IDX    images (N,rows,columns), as MNIST's: pixel by pixel, T = rows * columns and F = 1,
  *            or row by row, T = rows and F = columns
  *
+ *            for models of vectors [N,F], as images of 1 x 1 x F
+ *
  * Bytes are divided by 255; other types are not scaled. Samples may be shorter than T (--lengths): values after their
  * ends are not read, and the batch has zeros there. */
 #include "train/data/batch.h"
@@ -12,6 +14,7 @@
 #include "memory/host.h"
 #include "train/data/array_file.h"
 #include "train/data/labels.h"
+#include "train/data/transform.h"
 
 #include <float.h>
 #include <math.h>
@@ -21,10 +24,11 @@
 
 typedef struct {
     rm_dataset base;
-    rm_array_file file; /* its array (N,T or more,F) */
-    double unit;        /* divisor of all numbers */
-    rm_labels labels;   /* empty: unlabelled */
-    int32_t *lengths;   /* NULL: all samples have T timesteps */
+    rm_array_file file;     /* its array (N,T or more,F) */
+    rm_normalize normalize; /* of each feature; of the first for all, where there are more than RM_MOST_CHANNELS */
+    double unit;            /* divisor of all numbers */
+    rm_labels labels;       /* empty: unlabelled */
+    int32_t *lengths;       /* NULL: all samples have T timesteps */
 } array_data;
 
 static double value_at(const array_data *data, int64_t sample, int64_t t, int64_t f) {
@@ -56,10 +60,14 @@ static void fill_target(const array_data *data, int64_t index, int64_t column, i
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     const array_data *data = (array_data *)base;
     int64_t T = base->shape.timesteps, F = base->shape.features, length = length_of(base, index);
+    const rm_normalize *n = &data->normalize;
     float *x = input; /* (T,B,F) */
     for (int64_t t = 0; t < T; t++)
-        for (int64_t f = 0; f < F; f++)
-            x[(t * batch + column) * F + f] = t < length ? (float)value_at(data, index, t, f) : 0;
+        for (int64_t f = 0; f < F; f++) {
+            int64_t c = F <= RM_MOST_CHANNELS ? f : 0;
+            float value = t < length ? ((float)value_at(data, index, t, f) - n->mean[c]) / n->deviation[c] : 0;
+            x[(t * batch + column) * F + f] = value;
+        }
     fill_target(data, index, column, batch, target);
     return REMAT_OK;
 }
@@ -109,10 +117,20 @@ static remat_status take_images(array_data *data, const rm_data_source *source) 
     return REMAT_OK;
 }
 
+/* Whether [N,F] are vectors, or sequences of one number a timestep, is not to be guessed. */
+static remat_status refuse_vectors(const rm_array *array, const rm_data_source *source) {
+    FAIL(INVALID,
+         "%s has 2 dimensions, %lld x %lld: give --model=mlp for samples of %lld numbers, or name a recurrent model, "
+         "e.g. --model=lstm, to read them as %lld timesteps of one number",
+         source->data, (long long)array->dim[0], (long long)array->dim[1], (long long)array->dim[1],
+         (long long)array->dim[1]);
+}
+
 static remat_status take_features(array_data *data, const rm_data_source *source) {
     const rm_array *array = &data->file.array;
     REQUIRE(array->rank == 2 || array->rank == 3, IO,
             "%s has %d dimensions, but features are [N,T] or [N,T,F]: reshape it", source->data, array->rank);
+    if (array->rank == 2 && source->model_unsaid && !source->transcripts) return refuse_vectors(array, source);
     REQUIRE(!source->rows, INVALID,
             "--rows is for IDX images, but %s has timesteps and features already: remove --rows", source->data);
     return REMAT_OK;
@@ -173,11 +191,21 @@ static remat_status check_numbers(const array_data *data, const rm_data_source *
     return REMAT_OK;
 }
 
+/* As models of images read them. */
+static remat_status take_vectors(array_data *data, const rm_data_source *source) {
+    rm_data_shape *shape = &data->base.shape;
+    REQUIRE(!source->image_size && (!source->augment || !strcmp(source->augment, "none")), INVALID,
+            "--image-size and --augment are for images, and %s has vectors: remove them", source->data);
+    see_as(&data->file.array, 1, shape->timesteps);
+    *shape = rm_image_shape(1, 1, shape->timesteps, shape->classes, false);
+    return REMAT_OK;
+}
+
 /* Checks the header's shape and views it as samples; *T becomes their timesteps. */
 static remat_status take_shape(array_data *data, const rm_data_source *source, int64_t *T) {
     TRY(data->file.images ? take_images(data, source) : take_features(data, source));
     int64_t most = data->file.array.dim[1];
-    *T = source->timesteps ? source->timesteps : most;
+    *T = source->timesteps && !source->images ? source->timesteps : most; /* images have one timestep */
     REQUIRE(*T <= most, INVALID,
             "%s has %lld %s per sample, but --seq-len or the training data requires %lld: give longer samples, or "
             "--seq-len=%lld",
@@ -203,6 +231,8 @@ static remat_status open_file(rm_dataset *base, const rm_data_source *source) {
     data->base.count = array->dim[0];
     data->base.shape = (rm_data_shape){.timesteps = T, .features = array->dim[2], .classes = source->classes};
     data->base.shape.lengths = source->lengths;
+    if (source->images) TRY(take_vectors(data, source));
+    TRY(rm_normalize_parse(source->normalize, array->dim[2] <= RM_MOST_CHANNELS ? array->dim[2] : 1, &data->normalize));
     rm_labelled samples = {.count = array->dim[0], .most = array->dim[1], .timesteps = T};
     if (source->lengths) TRY(rm_lengths_read(source, &samples, &data->lengths));
     samples.lengths = data->lengths;
@@ -213,7 +243,16 @@ static remat_status open_file(rm_dataset *base, const rm_data_source *source) {
     return REMAT_OK;
 }
 
-static bool reads(const rm_data_source *source) { return !source->images; }
+static bool are_vectors(const char *path) {
+    rm_array_file file;
+    bool vectors = !rm_array_file_begin(path, 0, &file) && !file.images && file.array.rank == 2;
+    rm_array_file_free(&file);
+    return vectors;
+}
+
+static bool reads(const rm_data_source *source) {
+    return !source->images || (source->vectors && are_vectors(source->data));
+}
 
 const rm_data_kind rm_data_arrays = {.bytes = sizeof(array_data),
                                      .reads = reads,

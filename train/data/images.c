@@ -30,7 +30,7 @@ remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int
     remat_status status = images->read(images, index, s.bytes, &image);
     if (!status) {
         rm_transform transform = rm_transform_random(&images->augment, images->seed, base->epoch, index, image.dim[1],
-                                                     image.dim[2], shape->height, shape->width);
+                                                     image.dim[2], &images->crop);
         rm_transform_apply(&transform, &image, images->unit, &images->normalize, s.line,
                            (float *)input + column * shape->features);
     }
@@ -75,6 +75,10 @@ static remat_status take_shape(rm_images *images, const rm_data_source *source) 
     REQUIRE(classes, INVALID, "without labels the number of classes is unknown: give --classes=N");
     images->base.shape = rm_image_shape(images->channels, size ? size : images->height, size ? size : images->width,
                                         classes, source->pixels);
+    REQUIRE(!source->resize || source->resize >= size, INVALID,
+            "--resize=%lld is smaller than --image-size=%lld, which is cropped out of it: make it larger",
+            (long long)source->resize, (long long)size);
+    images->crop = (rm_crop){images->base.shape.height, images->base.shape.width, source->resize};
     images->base.shape.class_names = class_names;
     images->base.class_names = images->names.count ? &images->names : NULL;
     return REMAT_OK;

@@ -30,6 +30,7 @@ struct rm_images {
     /* Set by images.c: */
     rm_augment augment;
     rm_normalize normalize;
+    rm_crop crop;
     uint64_t seed;
     pthread_mutex_t lock; /* of the two below */
     struct rm_images_scratch *free;

@@ -90,6 +90,9 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     array_images *from = (array_images *)images;
     const char *eval = source->held_out ? "eval-" : "";
     REQUIRE(!access(source->data, F_OK), IO, "%s does not exist: check the path", source->data);
+    REQUIRE(!source->numbers, INVALID,
+            "%s has images, whose labels are classes: give --task=classify, or an array [N,F] of vectors",
+            source->data);
     REQUIRE(source->labels || source->unlabelled, INVALID,
             "%s has no labels: give --%slabels=FILE, an IDX or .npy file with one label per image", source->data, eval);
     TRY(rm_array_file_begin(source->data, source->budget, &from->file));

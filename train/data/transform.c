@@ -68,7 +68,7 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
         at = next;
     }
     REQUIRE(n <= 1 || n == channels, INVALID,
-            "--normalize has %lld pairs, but images have %lld channels: give one pair, or %lld", (long long)n,
+            "--normalize has %lld pairs for %lld channels or features: give one pair, or %lld", (long long)n,
             (long long)channels, (long long)channels);
     for (int64_t c = 1; n == 1 && c < channels; c++) out->mean[c] = out->mean[0], out->deviation[c] = out->deviation[0];
     return REMAT_OK;
@@ -77,13 +77,15 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
 /* ---- Which part -------------------------------------------------------------------------------------------------- */
 
 /* torchvision's Resize and CenterCrop: rounds the longer side down, and the crop's position to the nearest pixel. */
-rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
+rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, const rm_crop *crop) {
+    int64_t height = crop->height, width = crop->width;
+    int64_t tall = crop->resize ? crop->resize : height, broad = crop->resize ? crop->resize : width;
     rm_transform f = {.rows = image_height, .columns = image_width, .height = height, .width = width};
-    bool wide = image_width * height > image_height * width;
-    int64_t tall_to = wide ? height : (int64_t)((double)image_height * (double)width / (double)image_width);
-    int64_t wide_to = wide ? (int64_t)((double)image_width * (double)height / (double)image_height) : width;
-    if (tall_to < height) tall_to = height;
-    if (wide_to < width) wide_to = width;
+    bool wide = image_width * tall > image_height * broad;
+    int64_t tall_to = wide ? tall : (int64_t)((double)image_height * (double)broad / (double)image_width);
+    int64_t wide_to = wide ? (int64_t)((double)image_width * (double)tall / (double)image_height) : broad;
+    if (tall_to < tall) tall_to = tall;
+    if (wide_to < broad) wide_to = broad;
     double down = (double)image_height / (double)tall_to, across = (double)image_width / (double)wide_to;
     f.top = nearbyint((double)(tall_to - height) / 2) * down;
     f.left = nearbyint((double)(wide_to - width) / 2) * across;
@@ -123,8 +125,8 @@ static void draw_box(rm_transform *f, uint64_t seed, int64_t epoch, int64_t samp
 }
 
 rm_transform rm_transform_random(const rm_augment *augment, uint64_t seed, int64_t epoch, int64_t sample,
-                                 int64_t image_height, int64_t image_width, int64_t height, int64_t width) {
-    rm_transform f = rm_transform_fixed(image_height, image_width, height, width);
+                                 int64_t image_height, int64_t image_width, const rm_crop *crop) {
+    rm_transform f = rm_transform_fixed(image_height, image_width, crop);
     rm_philox draw = rm_random4(rm_seed_at(seed, (uint64_t)epoch), (uint64_t)sample, NODE, CROP, (uint32_t)epoch);
     int64_t play = 2 * augment->crop + 1;
     if (augment->resized_crop) draw_box(&f, seed, epoch, sample, image_height, image_width);

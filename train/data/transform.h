@@ -1,6 +1,7 @@
 /* transform.h: converts an image to the model's input: crops, resizes, flips and normalises it.
  *
- *     evaluation    the shorter side is resized to --image-size, then the centre is cropped; without the flag, images are unchanged
+ *     evaluation    the shorter side is resized to --resize, otherwise to --image-size, then the centre of --image-size is cropped; without
+ *                   these flags, images are unchanged
  *     crop:P        pads each side with P zeros and crops a random part of the original size: torchvision's RandomCrop(padding=P)
  *     flip          mirrors left and right, with probability 1/2
  *     resized-crop  crops 8 to 100 % of the area at an aspect ratio of 3/4 to 4/3: torchvision's RandomResizedCrop
@@ -21,7 +22,7 @@ remat_status rm_augment_parse(const char *text, rm_augment *out); /* NULL, "none
 
 enum { RM_MOST_CHANNELS = 64 };
 
-/* --normalize=MEAN:STD, or one pair per channel, separated by commas; NULL, "none": mean 0, deviation 1. */
+/* --normalize=MEAN:STD, or one pair per channel (of sequences: per feature), separated by commas; NULL, "none": mean 0, deviation 1. */
 typedef struct {
     float mean[RM_MOST_CHANNELS], deviation[RM_MOST_CHANNELS];
 } rm_normalize;
@@ -36,11 +37,17 @@ typedef struct {
     bool flip;
 } rm_transform;
 
+/* What images become. */
+typedef struct {
+    int64_t height, width;
+    int64_t resize; /* the shorter side, before the centre is cropped; 0: as small as the crop allows */
+} rm_crop;
+
 /* The transform for evaluation, without randomness. */
-rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, int64_t height, int64_t width);
+rm_transform rm_transform_fixed(int64_t image_height, int64_t image_width, const rm_crop *crop);
 /* The transform for training. */
 rm_transform rm_transform_random(const rm_augment *augment, uint64_t seed, int64_t epoch, int64_t sample,
-                                 int64_t image_height, int64_t image_width, int64_t height, int64_t width);
+                                 int64_t image_height, int64_t image_width, const rm_crop *crop);
 
 /* out (channels,height,width) = (value / unit - mean) / deviation. `line` is scratch for one row of the image. */
 void rm_transform_apply(const rm_transform *transform, const rm_array *image, double unit,

@@ -398,7 +398,8 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             "--bidirectional cannot be used with --task=%s, because the reverse direction would see the token to be "
             "predicted: remove one of the two",
             o->task);
-    REQUIRE(task->images || !rm_model_is(o->model.name, "images"), INVALID,
+    bool answers = rm_task_uses(task, "values") && rm_model_is(o->model.name, "vectors");
+    REQUIRE(task->images || answers || !rm_model_is(o->model.name, "images"), INVALID,
             "--model=%s tells what images show, and --task=%s has none: say --task=classify, or leave it out",
             o->model.name, o->task);
     REQUIRE(!rm_task_uses(task, "classes") || o->data.classes != 1 || command != RM_TRAIN, INVALID,

@@ -36,7 +36,7 @@ static remat_value mlp_logits(remat_graph *g, const rm_model_spec *spec, remat_v
         width = spec->hidden;
     }
     snprintf(name, sizeof name, "%lld", (long long)(2 * spec->layers));
-    return rm_image_linear(g, name, x, width, spec->data.classes);
+    return rm_image_linear(g, name, x, width, rm_data_outputs(&spec->data));
 }
 
 static void mlp_head(const rm_model_spec *spec, char *out, size_t bytes) {

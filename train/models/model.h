@@ -45,7 +45,7 @@ typedef struct {
 } rm_model;
 
 /* Traits of models are words in their lines of models.def. Some say what a model reads: sequences, or images; whether it has states,
- * can be a seq2seq's encoder and decoder, answers for whole-images or for pixels. Others are the names of flags that it reads and
+ * can be a seq2seq's encoder and decoder, answers for whole-images or for pixels, reads vectors, too. Others are the names of flags that it reads and
  * other models do not. */
 bool rm_model_is(const char *name, const char *trait);          /* false also where there is no such model */
 void rm_model_list(const char *trait, char *out, size_t bytes); /* those that are: "lstm|gru" */

@@ -37,6 +37,8 @@ remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset
  * messages would be about a task that the user did not choose. */
 static remat_status learn_task(rm_options *o, const rm_model_found *found) {
     bool given = rm_options_given(o, "task");
+    bool vectors = rm_model_is(found->model, "vectors") && rm_task_uses(rm_task_find(o->task), "values");
+    if (vectors) return REMAT_OK; /* said: it is not the default */
     if (rm_model_is(found->model, "images")) return rm_options_learn(o, "task", rm_task_of_images()->name, o->init);
     if (found->seq2seq) return rm_options_learn(o, "task", rm_task_of_pairs()->name, o->init);
     if (given || !rm_model_is(found->model, "states") || !rm_task_find(o->task)->next_token) return REMAT_OK;
@@ -96,6 +98,8 @@ static void hold_out(const rm_options *o, rm_data_source *source) {
 rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     rm_data_source source = o->data;
     source.images = rm_model_is(o->model.name, "images");
+    source.vectors = rm_model_is(o->model.name, "vectors");
+    source.model_unsaid = !rm_options_given(o, "model");
     source.pixels = rm_model_is(o->model.name, "pixels");
     source.document_end = o->data.document_end + 1;
     source.yes_or_no = !strcmp(o->model.loss, "bce");

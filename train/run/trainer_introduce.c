@@ -44,7 +44,9 @@ static const char *model_text(const rm_options *o, char *text, size_t bytes) {
 }
 
 static const char *sample_text(const rm_data_shape *shape, char *text, size_t bytes) {
-    if (shape->channels)
+    if (shape->channels && !shape->classes)
+        snprintf(text, bytes, "%lld numbers", (long long)shape->features);
+    else if (shape->channels)
         snprintf(text, bytes, "%lld x %lld x %lld, %lld classes", (long long)shape->channels, (long long)shape->height,
                  (long long)shape->width, (long long)shape->classes);
     else

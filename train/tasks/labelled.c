@@ -30,7 +30,7 @@ static remat_status shape_of_images(const rm_data_source *source, rm_data_shape 
 
 const rm_task rm_task_classify = {
     .name = "classify",
-    .flags = " classes data labels eval-data eval-labels lengths rows class-weights ignore-index allow-nan every-step "
+    .flags = " classes data labels eval-data eval-labels lengths rows normalize class-weights ignore-index allow-nan every-step "
              "tbptt label-smoothing ",
     .open = open_classify,
     .shape = shape_of_images,
@@ -56,7 +56,7 @@ static remat_status open_regress(const rm_data_source *source, rm_dataset **out)
 
 const rm_task rm_task_regress = {
     .name = "regress",
-    .flags = " data labels eval-data eval-labels lengths rows loss allow-nan values every-step tbptt ",
+    .flags = " data labels eval-data eval-labels lengths rows normalize loss allow-nan values every-step tbptt ",
     .open = open_regress,
     .row = RM_ROW_OUTPUTS};
 
@@ -73,6 +73,6 @@ static remat_status open_transcribe(const rm_data_source *source, rm_dataset **o
 }
 
 const rm_task rm_task_transcribe = {.name = "transcribe",
-                                    .flags = " classes data labels eval-data eval-labels lengths rows ",
+                                    .flags = " classes data labels eval-data eval-labels lengths rows normalize ",
                                     .open = open_transcribe,
                                     .row = RM_ROW_OUTPUTS};
