@@ -34,6 +34,7 @@ static const rm_node *foldable(const remat_graph *graph, int32_t n, const int32_
     if (layer->seen[0] || layer->seen[1] || embedding->seen[0] || embedding->seen[1]) return NULL; /* other shapes */
     if (strcmp(embedding->op->name, "embedding") || !graph->value[embedding->x[0]].sequence) return NULL;
     if (graph->value[layer->x[1]].origin != RM_VALUE_PARAM) return NULL;
+    if (graph->value[embedding->x[1]].depends) return NULL; /* the table must exist before the step */
     if (count_readers(graph, layer->x[0]) != 1 || is_kept(keep, n_keep, layer->x[0])) return NULL;
     int64_t vocabulary = graph->value[embedding->x[1]].desc.dim[0];
     const remat_desc *tokens = &graph->value[embedding->x[0]].desc;

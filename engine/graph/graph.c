@@ -99,7 +99,11 @@ static remat_status add_input(remat_graph *graph, const char *name, remat_dtype 
     TRY(rm_desc_check(&desc, name));
     if (axis == REMAT_SEQUENCE) TRY(check_sequence(name, &desc));
     return add_value(graph, name,
-                     (rm_value){.origin = RM_VALUE_INPUT, .desc = desc, .sequence = axis == REMAT_SEQUENCE}, id);
+                     (rm_value){.origin = RM_VALUE_INPUT,
+                                .desc = desc,
+                                .sequence = axis == REMAT_SEQUENCE,
+                                .depends = axis == REMAT_SEQUENCE ? RM_ON_SEQUENCE : RM_ON_STATIC},
+                     id);
 }
 
 remat_init remat_init_of(remat_init_kind kind, double scale) { return (remat_init){kind, scale}; }
@@ -316,6 +320,47 @@ static remat_status check_buffers(const remat_graph *graph, const remat_op *op, 
     return REMAT_OK;
 }
 
+bool rm_graph_counts_symbols(const remat_graph *graph, int32_t n) {
+    const rm_node *node = &graph->node[n];
+    const rm_value *symbols = &graph->value[bytes_of(graph, node->x[0])];
+    bool counts =
+        node->op->time == REMAT_TIME_SUM && symbols->origin == RM_VALUE_INPUT && symbols->desc.dtype == REMAT_I32;
+    for (int i = 1; i < REMAT_MAX_INPUTS; i++) {
+        const rm_value *x = &graph->value[bytes_of(graph, node->x[i])];
+        bool there = !x->depends || (x->origin == RM_VALUE_INPUT && !x->sequence);
+        counts = counts && (!node->x[i] || there);
+    }
+    return counts;
+}
+
+/* Values that depend on these inputs, and are no inputs themselves, are computed within the step. */
+static bool is_made_in_step(const remat_graph *graph, int32_t value, uint8_t dependence) {
+    const rm_value *v = &graph->value[bytes_of(graph, value)];
+    return v->origin == RM_VALUE_RESULT && v->depends & dependence && !rm_graph_counts_symbols(graph, v->node);
+}
+
+/* Some values have to be there before the first stage runs. */
+static remat_status check_order(const remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr) {
+    uint8_t depends = 0;
+    for (int i = 0; i < op->n_in; i++) {
+        if (!x[i]) continue;
+        depends |= graph->value[x[i]].depends;
+        REQUIRE(op->time != REMAT_TIME_BEGIN || !is_made_in_step(graph, x[i], RM_ON_SEQUENCE), INVALID,
+                "%s: input %d is computed from a sequence, but must exist before layers along time run; compute it "
+                "from parameters and inputs without a time axis",
+                op->name, i);
+        bool packs = op->on[REMAT_ON_CPU].pack && op->shared >> i & 1;
+        REQUIRE(!packs || !is_made_in_step(graph, x[i], RM_ON_STATIC | RM_ON_SEQUENCE), INVALID,
+                "%s: input %d is a weight, which this layer packs before the step, but it is computed from inputs "
+                "within the step; compute it from parameters alone",
+                op->name, i);
+    }
+    REQUIRE(depends || !op->collective || !op->collective(attr), INVALID,
+            "%s: it sums over ranks, but reads parameters alone, which are the same on all ranks; turn off `sync`",
+            op->name);
+    return REMAT_OK;
+}
+
 /* Layers that run in tiles read the same timesteps of all inputs. */
 static remat_status check_lengths(const remat_graph *graph, const remat_op *op, const int32_t *x) {
     const remat_desc *first = &graph->value[x[0]].desc;
@@ -394,16 +439,19 @@ static remat_status own_data(rm_node *node, const void *attr, const remat_desc *
 static remat_status add_node(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr, int32_t *id) {
     remat_desc descs[REMAT_MAX_INPUTS], y = rm_desc_make(REMAT_F32, 0, NULL), state[REMAT_MAX_STATES] = {{0}};
     bool needs_gradient = false, sequence, reversed;
+    uint8_t depends = 0;
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         bool given = i < op->n_in && x[i];
         REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
         descs[i] = given ? graph->value[x[i]].desc : (remat_desc){.rank = -1};
         needs_gradient |= given && graph->value[x[i]].needs_gradient;
+        depends |= given ? graph->value[x[i]].depends : 0;
     }
     TRY(check_axes(graph, op, x, &sequence));
     TRY(check_buffers(graph, op, x));
     if (sequence) TRY(check_lengths(graph, op, x));
     TRY(check_direction(graph, op, x, &reversed));
+    TRY(check_order(graph, op, x, attr));
     TRY(rm_op_infer(op, descs, attr, &y, state));
     TRY(rm_op_check_discrete(op, descs));
     TRY(check_result(op, sequence, descs, attr, &y, state));
@@ -419,6 +467,7 @@ static remat_status add_node(remat_graph *graph, const remat_op *op, const int32
                                       .sequence = keeps_time,
                                       .reversed = keeps_time && reversed != (op->time == REMAT_TIME_REVERSE),
                                       .needs_gradient = needs_gradient,
+                                      .depends = keeps_time ? RM_ON_STATIC | RM_ON_SEQUENCE : depends,
                                       .node = graph->n_nodes},
                            &node.y);
     if (status) {
@@ -497,6 +546,7 @@ static remat_status add_final(remat_graph *graph, int32_t y, int state, int32_t 
                   (rm_value){.origin = RM_VALUE_RESULT,
                              .desc = states[state],
                              .needs_gradient = graph->value[y].needs_gradient,
+                             .depends = graph->value[y].depends,
                              .node = n,
                              .state = state + 1},
                   id));

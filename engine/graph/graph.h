@@ -8,6 +8,9 @@
 
 typedef enum { RM_VALUE_INPUT, RM_VALUE_PARAM, RM_VALUE_BUFFER, RM_VALUE_RESULT, RM_VALUE_VIEW } rm_origin;
 
+/* Inputs that a value is computed from, directly or through others. */
+typedef enum { RM_ON_STATIC = 1, RM_ON_SEQUENCE = 2 } rm_dependence;
+
 typedef struct {
     rm_origin origin;
     char *name;          /* NULL for results */
@@ -15,6 +18,7 @@ typedef struct {
     bool sequence;       /* the first axis is time */
     bool reversed;       /* a sequence from the last timestep to the first */
     bool needs_gradient; /* parameters: false if frozen */
+    uint8_t depends;     /* rm_dependence; 0: on parameters and buffers alone */
     remat_init init;     /* parameters and buffers */
     int32_t node;        /* results: the node that makes it */
     int32_t view_of;     /* views: the value whose bytes it has, in another shape; else 0 */
@@ -47,6 +51,10 @@ struct remat_graph {
 
 /* The value that carried state k starts with; 0: zeros. */
 static inline int32_t rm_initial(const rm_node *node, int k) { return node->x[node->op->n_in + k]; }
+
+/* The node sums over an i32 input, such as the number of targets that count. The input is in
+ * memory before the step, so the sum can be, too. */
+bool rm_graph_counts_symbols(const remat_graph *graph, int32_t node);
 
 /* The value that divides the node's sum (remat_op.denominator); 0: none. */
 static inline int32_t rm_denominator(const rm_node *node) {

@@ -528,6 +528,21 @@ START_TEST(embedding_that_is_an_output_is_not_folded) {
 }
 END_TEST
 
+/* A folded table is made before the step, which an embedding computed from an input cannot be. */
+START_TEST(embedding_of_inputs_is_not_folded) {
+    remat_value table = remat_input(graph, "table", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){V, E});
+    remat_value x = remat_embedding(graph, sequence("tokens", REMAT_I32, T, B, 0), table);
+    remat_value y = remat_lstm(graph, x, matrix("w_ih", 4 * H, E), matrix("w_hh", 4 * H, H), REMAT_NONE, REMAT_NONE);
+    remat_value loss = remat_softmax_cross_entropy(graph, y, sequence("targets", REMAT_I32, T, B, 0));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_OK);
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    ck_assert_int_eq(s->n_folded, 0);
+    remat_session_free(s);
+}
+END_TEST
+
 START_TEST(folding_is_for_small_vocabularies) {
     remat_value loss = language_model(); /* V = 17 < T*B = 80 */
     remat_config config = REMAT_CONFIG_INIT;
@@ -742,12 +757,14 @@ static remat_status step_with(int kind, float (*weights)[4 * H * H], double loss
     remat_value own = remat_param(g, "own", 2, (int64_t[]){H, H}, remat_init_zero());
     remat_value used = kind >= MADE ? remat_scale(g, w, 1) : w;
     remat_value y = remat_linear(g, remat_lstm(g, x, used, used, none, none), own, none);
+    remat_status checked = remat_graph_check(g);
     remat_config config = REMAT_CONFIG_INIT;
     config.tile = 7;
     config.external = &(remat_external){REMAT_INPUT, "w", weights[0]};
     config.n_external = kind == LENT;
     remat_status status = remat_session_create(g, remat_mse(g, y, x), &config, &s);
     remat_graph_free(g);
+    ck_assert_int_eq(status, checked); /* a session accepts what remat_graph_check passes */
     if (status) return status;
     for (int i = 0; i < T * B * H; i++) data[i] = (float)(i % 9) / 9;
     ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
@@ -850,6 +867,7 @@ int main(void) {
     tcase_add_test(tests, groups_have_their_own_rates_and_decays);
     tcase_add_test(tests, folding_changes_rounding_only);
     tcase_add_test(tests, embedding_that_is_an_output_is_not_folded);
+    tcase_add_test(tests, embedding_of_inputs_is_not_folded);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
     tcase_add_test(tests, null_device_plans_a_million_timesteps);
     tcase_add_test(tests, largest_object_is_reported_at_the_peak);

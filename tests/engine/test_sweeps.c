@@ -491,6 +491,8 @@ START_TEST(invalid_reshapes_are_refused) {
         remat_scan(n.graph, &cell, &x, NULL);
         remat_graph_free(body);
     }
+    bool graph_is_right = _i == 6 || _i == 7;
+    ck_assert_int_eq(remat_graph_check(n.graph), graph_is_right ? REMAT_OK : REMAT_INVALID);
     ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INVALID);
     ck_says_all(remat_last_error(), words[_i]);
     remat_graph_free(n.graph);
