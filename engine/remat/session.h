@@ -219,7 +219,9 @@ typedef struct {
  * depends on was never written. With micro_steps = K, each call of remat_gradients adds 1/K of a batch's gradient, the
  * first of K to zero; the K-th also reduces over ranks. remat_step is for K = 1. Updates leave out parameters that the
  * loss does not depend on, on any rank: no weight decay either, as in PyTorch for parameters without a gradient.
- * remat_evaluate calls no collective, and changes nothing that training continues from. */
+ * If the loss is not finite because an f32 input is not, these calls return INVALID and name the first such element;
+ * parameters are not updated (but for fused_update). Buffers may be: write them again. Elements that no layer reads, such
+ * as padding, may be NaN. remat_evaluate calls no collective, and changes nothing that training continues from. */
 remat_status remat_gradients(remat_session *session, REMAT_OPTIONAL remat_step_result *result); /* forward, backward */
 remat_status remat_update(remat_session *session, double lr,
                           REMAT_OPTIONAL remat_step_result *result); /* clip, optimizer */

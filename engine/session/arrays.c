@@ -293,6 +293,27 @@ remat_status rm_session_check_arrays(const remat_session *s) {
     return REMAT_OK;
 }
 
+static remat_status check_finite(const remat_session *s, const rm_session_array *array, double loss) {
+    float room[1024];
+    const char *at = rm_session_address(s, array);
+    for (int64_t first = 0, some; first < array->held; first += some) {
+        some = array->held - first < 1024 ? array->held - first : 1024;
+        s->api->copy_out(s->runner.queue, room, at + first * (int64_t)sizeof *room, (uint64_t)some * sizeof *room);
+        TRY(s->api->synchronize(s->runner.queue));
+        for (int64_t i = 0; i < some; i++)
+            REQUIRE(isfinite(room[i]), INVALID,
+                    "the loss is %g, because the input %s is %g at element %lld: check the data", loss, array->name,
+                    (double)room[i], (long long)(first + i));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_session_explain_loss(const remat_session *s, double loss) {
+    for (int64_t i = 0; !isfinite(loss) && i < s->n_arrays[REMAT_INPUT]; i++)
+        if (s->array[REMAT_INPUT][i].desc.dtype == REMAT_F32) TRY(check_finite(s, &s->array[REMAT_INPUT][i], loss));
+    return REMAT_OK;
+}
+
 /* A hash is several times as fast as packing. On devices that the host cannot read, the answer is always yes. */
 bool rm_session_parameters_changed(remat_session *s) {
     uint64_t hash = 0;

@@ -102,6 +102,8 @@ remat_status rm_session_draw_parameters(remat_session *session);                
 /* arrays.c. Before a pass. INVALID names the first input that was never written, external array without memory, or
  * integer out of range in memory that the program writes directly. */
 remat_status rm_session_check_arrays(const remat_session *session);
+/* arrays.c. After a pass. If its loss is not finite, INVALID names the first non-finite element of an input. */
+remat_status rm_session_explain_loss(const remat_session *session, double loss);
 uint64_t rm_session_held_bytes(const rm_session_array *array);
 void *rm_session_address(const remat_session *session, const rm_session_array *array);
 

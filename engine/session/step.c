@@ -265,12 +265,15 @@ static remat_status take_all(remat_session *s, remat_step_result *result) {
 }
 
 static remat_status finish_gradients(remat_session *s, double lr, remat_step_result *result) {
+    remat_status status;
     TRY(add_gradients(s, lr, result));
     if (!rm_session_has_gradients(s)) {
         take_own_loss(s, result);
-        return REMAT_OK;
+        status = rm_session_explain_loss(s, result->loss);
+    } else {
+        status = take_all(s, result);
+        if (!status) status = rm_session_explain_loss(s, result->loss);
     }
-    remat_status status = take_all(s, result);
     if (status) s->n_made = 0;
     return status;
 }
@@ -342,7 +345,7 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
     TRY(add_gradients(s, lr, result));
     remat_status status = update_as_they_arrive(s, lr, result);
     s->n_made = 0;
-    return status;
+    return status ? status : rm_session_explain_loss(s, result->loss);
 }
 
 static remat_status step(remat_session *s, double lr, remat_step_result *result) {

@@ -669,6 +669,39 @@ static void read_drawn(const char *const *names, float *a, float *b) {
     remat_session_free(s);
 }
 
+/* y of row 1 is padding, so it may be NaN; x is read. */
+START_TEST(nan_in_an_input_is_named_before_the_update) {
+    const int64_t dim[] = {2, 3};
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, dim);
+    remat_value y = remat_input(graph, "y", REMAT_F32, REMAT_STATIC, 2, dim);
+    remat_value padding = remat_input(graph, "padding", REMAT_I32, REMAT_STATIC, 1, dim);
+    remat_value loss = remat_mse_padded(graph, remat_linear(graph, x, matrix("w", 3, 3), REMAT_NONE), y, padding);
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    remat_step_result result;
+    float data[6] = {1, 2, 3, 4, 5, 6}, targets[6] = {1, 2, 3, NAN, NAN, NAN}, before[9], after[9];
+    config.optimizer = "sgd";
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 1, targets, sizeof targets), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 2, (int32_t[]){0, 1}, 2 * sizeof(int32_t)), REMAT_OK);
+    ck_assert_int_eq(remat_step(s, 0.1, &result), REMAT_OK);
+    ck_assert(isfinite(result.loss));
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, before, sizeof before), REMAT_OK);
+    data[2] = NAN;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    expect_invalid(remat_step(s, 0.1, &result), "loss is nan|input x is nan|element 2");
+    expect_invalid(remat_gradients(s, &result), "input x is nan|element 2");
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, after, sizeof after), REMAT_OK);
+    ck_assert_mem_eq(before, after, sizeof before);
+    ck_assert_int_eq(remat_step_count(s), 1);
+    data[2] = 3;
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
+    ck_assert_int_eq(remat_step(s, 0.1, &result), REMAT_OK);
+    remat_session_free(s);
+}
+END_TEST
+
 /* C does not say in which order a call's arguments create parameters, and compilers differ. */
 START_TEST(initial_values_depend_on_seed_and_name_alone) {
     static const float anywhere[4] = {0x1.8cc7fp-3f, 0x1.e9efc4p-1f, 0x1.362aep-1f, -0x1.c41ep-6f};
@@ -872,6 +905,7 @@ int main(void) {
     tcase_add_test(tests, null_device_plans_a_million_timesteps);
     tcase_add_test(tests, largest_object_is_reported_at_the_peak);
     tcase_add_loop_test(tests, invalid_initial_values_are_refused, 0, sizeof inits / sizeof *inits);
+    tcase_add_test(tests, nan_in_an_input_is_named_before_the_update);
     tcase_add_test(tests, initial_values_depend_on_seed_and_name_alone);
     tcase_add_test(tests, any_layer_name_gives_valid_json);
     tcase_add_test(tests, unwritten_inputs_are_refused);

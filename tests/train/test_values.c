@@ -240,14 +240,14 @@ START_TEST(allow_nan_accepts_nan_in_data) {
         ck_assert_msg(i == 2 ? strstr(b, "nan") && strstr(b, "nan") < strchr(b, '\n') : !strncmp(a, b, length),
                       "row %d: %.30s, then %.30s", i, a, b);
     }
-    ck_refuses(1, "finite|data", "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, labels);
+    ck_refuses(2, "nan|input|data", "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path, labels);
     make_data();
     answers[1] = NAN;
-    ck_refuses(1, "finite|data", "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path,
+    ck_refuses(2, "nan|input|data", "train " SMALL "--batch=7 --data=%s --labels=%s --allow-nan", data_path,
                make_labels(1));
     answers[1] = 0;
     answers[2 * 3 + 1] = NAN; /* in the second batch */
-    ck_refuses(1, "NaN|data|--allow-nan", "train " SMALL "--batch=3 --no-shuffle --data=%s --labels=%s --allow-nan",
+    ck_refuses(2, "nan|input|data", "train " SMALL "--batch=3 --no-shuffle --data=%s --labels=%s --allow-nan",
                data_path, make_labels(1));
     make_data();
     answers[1] = INFINITY;

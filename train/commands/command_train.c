@@ -99,13 +99,8 @@ static remat_status must_be_finite(const rm_trainer *t, const remat_step_result 
     bool finite = isfinite(result->loss) && isfinite(result->grad_norm);
     REQUIRE(finite || t->step > 1, INTERNAL,
             "step 1: the loss is %g and the gradient's norm %g before any update: look for numbers that are not finite "
-            "in the data or in --init",
+            "in --init",
             result->loss, result->grad_norm);
-    REQUIRE(
-        finite || !t->options->data.allow_nan, INTERNAL,
-        "step %lld: the loss is %g and the gradient's norm %g: a NaN of the data, which --allow-nan lets through, or "
-        "training has diverged: leave such samples out, or make --lr smaller",
-        (long long)t->step, result->loss, result->grad_norm);
     REQUIRE(finite, INTERNAL,
             "step %lld: the loss is %g and the gradient's norm %g: training has diverged; make --lr smaller or set "
             "--clip-grad-norm=1",
