@@ -6,7 +6,7 @@
 #include "ops/math/gemm.h"
 
 remat_build_info rm_build_info_of_this(void) {
-    const rm_cell_kernels *bf16 = rm_cell_kernels_list(RM_CELL_BF16);
+    const rm_cell_kernels *bf16 = rm_cell_kernels_bf16();
     remat_build_info info = {.version = REMAT_VERSION,
 #ifdef __clang__
                              .compiler = "clang " __clang_version__,

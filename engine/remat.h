@@ -33,6 +33,8 @@
  *            The library never exits, never prints, and opens only files that it is told to.
  * Threads    Use an object from one thread at a time. The error message is per thread. A session computes on its own
  *            OpenMP threads (remat_config.threads).
+ * Forks      A child of fork lacks the threads of its parent. If these have computed, sessions of several threads return
+ *            INVALID in the child; sessions with threads = 1 work.
  * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Units are in names.
  * Structs    A struct that you fill starts with struct_bytes: set it to the struct's sizeof. A struct that the library
  *            fills never changes its size. A program runs with every later libremat.so.0: docs/promises.md.

@@ -10,6 +10,7 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 #include "memory/spill.h"
+#include "ops/cpu/kernels.h"
 #include "ops/math/gemm.h"
 #include "ops/recurrent/recurrent.h"
 
@@ -23,6 +24,7 @@ struct rm_queue {
 };
 
 static remat_status cpu_open(int threads, rm_device **out) {
+    TRY(rm_cell_kernels_check());
     TRY(rm_gemm_prepare(threads));
     *out = rm_calloc(1, sizeof **out);
     REQUIRE(*out, MEMORY, "out of memory for a device");

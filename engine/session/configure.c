@@ -9,6 +9,7 @@
 #include "engine/abi.h"
 #include "engine/session/session.h"
 #include "memory/processors.h"
+#include "ops/math/parallel.h"
 
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
@@ -189,9 +190,18 @@ int64_t remat_micro_shard(int64_t t, int64_t micro_steps, bool deterministic_wor
     return deterministic_world ? reversed : t;
 }
 
+remat_status rm_session_check_fork(const remat_session *s) {
+    REQUIRE(
+        s->threads < 2 || s->plan_only || s->api != &rm_device_cpu || !rm_parallel_lost_team(), INVALID,
+        "this process was forked from one that had computed on several threads, and a fork copies none of them: start "
+        "it with exec, as `remat launch` does, fork before the first step, or set {threads}=1");
+    return REMAT_OK;
+}
+
 remat_status rm_session_configure(remat_session *s, const remat_config *config) {
     TRY(set_up_devices(s, config));
     TRY(set_up_policy(s, config));
+    TRY(rm_session_check_fork(s));
     TRY(set_up_ranks(s, config));
     return set_up_optimizer(s, config);
 }

@@ -96,6 +96,8 @@ static inline bool rm_session_is_real(const remat_session *session) { return ses
 
 int rm_default_threads(void); /* for remat_config.threads = 0; configure.c */
 remat_status rm_session_configure(remat_session *session, const remat_config *config); /* configure.c */
+/* configure.c. Before anything computes. INVALID: the process was forked, and lacks the threads of its parent. */
+remat_status rm_session_check_fork(const remat_session *session);
 remat_status rm_session_list_arrays(remat_session *session);                           /* arrays.c */
 void rm_session_free_arrays(remat_session *session);                                   /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);                       /* arrays.c */

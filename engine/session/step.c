@@ -221,6 +221,7 @@ static remat_status mean_loss(remat_session *s, remat_step_result *result) {
 static remat_status check_runs(const remat_session *s) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
+    TRY(rm_session_check_fork(s));
     return rm_session_check_arrays(s);
 }
 
@@ -372,6 +373,7 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
+    TRY(rm_session_check_fork(s));
     TRY(rm_session_check_arrays(s));
     TRY(begin_pass(s, false));
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));

@@ -221,6 +221,7 @@ remat_status remat_update(remat_session *s, double lr, remat_step_result *result
             "%d of %d micro steps have run; call %s %d more times before remat_update", s->n_made, s->micro_steps,
             rm_session_pass_text(s), s->micro_steps - s->n_made);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
+    TRY(rm_session_check_fork(s));
     TRY(rm_session_update(s, lr));
     if (result) result->grad_norm = s->grad_norm;
     return REMAT_OK;

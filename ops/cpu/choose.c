@@ -3,7 +3,9 @@
  * kernels. Entry point: rm_cell_kernels_get. */
 #include "ops/cpu/kernels.h"
 
-#include <stddef.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 extern const rm_cell_kernels rm_cell_kernels_baseline;
@@ -33,11 +35,39 @@ const rm_cell_kernels *rm_cell_kernels_list(int i) {
 
 void rm_cell_kernels_use(const rm_cell_kernels *kernels) { chosen = kernels; }
 
+static const char *named_isa(void) {
+    const char *isa = getenv("REMAT_ISA");
+    return isa && *isa ? isa : NULL;
+}
+
+/* NULL: this build or processor lacks the instruction set that REMAT_ISA names. */
+static const rm_cell_kernels *find_usual(void) {
+    const char *isa = named_isa();
+    for (int i = RM_CELL_BF16 - 1; i >= 0; i--) {
+        const rm_cell_kernels *kernels = rm_cell_kernels_list(i);
+        if (kernels && (!isa || !strcmp(kernels->isa, isa))) return kernels;
+    }
+    return NULL;
+}
+
 const rm_cell_kernels *rm_cell_kernels_get(void) {
+    static _Atomic(const rm_cell_kernels *) usual; /* the variable is read once */
     if (chosen) return chosen;
-    for (int i = RM_CELL_BF16 - 1; i > 0; i--)
-        if (rm_cell_kernels_list(i)) return rm_cell_kernels_list(i);
-    return &rm_cell_kernels_baseline;
+    const rm_cell_kernels *kernels = atomic_load_explicit(&usual, memory_order_relaxed);
+    if (kernels) return kernels;
+    kernels = find_usual();
+    if (!kernels) kernels = &rm_cell_kernels_baseline;
+    atomic_store_explicit(&usual, kernels, memory_order_relaxed);
+    return kernels;
+}
+
+const rm_cell_kernels *rm_cell_kernels_bf16(void) { return named_isa() ? NULL : rm_cell_kernels_list(RM_CELL_BF16); }
+
+remat_status rm_cell_kernels_check(void) {
+    REQUIRE(find_usual(), MISSING,
+            "REMAT_ISA is \"%s\", which this build or processor does not have; set it to baseline%s%s, or unset it",
+            named_isa(), rm_cell_kernels_list(1) ? ", avx2" : "", rm_cell_kernels_list(2) ? ", avx512" : "");
+    return REMAT_OK;
 }
 
 /* Some systems do not report it. */

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/status.h"
 #include "ops/cpu/barrier.h"
 #include "ops/recurrent/selective_scan.h"
 
@@ -165,6 +166,8 @@ int64_t rm_cell_cache_bytes(void); /* size of a core's second-level cache on thi
  * not call it while other threads compute; weights must be packed again. */
 const rm_cell_kernels *rm_cell_kernels_list(int i);
 enum { RM_CELL_BF16 = 3, RM_CELL_ISAS };
+const rm_cell_kernels *rm_cell_kernels_bf16(void); /* number RM_CELL_BF16; NULL also if REMAT_ISA names another */
+remat_status rm_cell_kernels_check(void);          /* MISSING: REMAT_ISA names one that is not there */
 void rm_cell_kernels_use(const rm_cell_kernels *kernels);
 
 /* The input projection runs this many rows ahead of the recurrence: enough rows to use each weight often, but few

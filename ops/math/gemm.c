@@ -1,7 +1,7 @@
 /* gemm.c: matrix products (gemm.h). Float products use OpenBLAS with one of its threads: this file itself divides the
  * larger side of C among OpenMP threads, because the library's own threads wake slowly beside an OpenMP pool and
  * may divide the work differently from call to call. Small products, and all products in builds without OpenBLAS, use
- * cpu/small_product.c, so no build needs a BLAS. Double products, used only by tests, are plain loops.
+ * cpu/small_product.c, so no build needs a BLAS; nor does a machine, if the build found none. Double products, used only by tests, are plain loops.
  */
 #include "ops/real.h"
 
@@ -37,7 +37,7 @@ static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, 
 
 #endif
 
-#if defined(REMAT_HAVE_OPENBLAS) && !defined(RM_REAL_DOUBLE)
+#if defined(RM_OPENS_OPENBLAS) && !defined(RM_REAL_DOUBLE)
 
 /* ---- OpenBLAS ------------------------------------------------------------------------------------------------- */
 
@@ -46,10 +46,9 @@ static void multiply_alone(rm_orientation a_is, rm_orientation b_is, int64_t m, 
 remat_status rm_gemm_prepare(int threads) { return rm_openblas_prepare(threads); }
 
 const char *rm_gemm_library(void) {
-    return rm_gemm_prepare(1) ? "OpenBLAS, which cannot be opened" : rm_openblas()->config();
+    if (rm_gemm_prepare(1)) return "OpenBLAS, which cannot be opened";
+    return rm_openblas_is_open() ? rm_openblas_config() : "Remat's own kernels";
 }
-
-static CBLAS_TRANSPOSE orientation(rm_orientation is) { return is == RM_TRANSPOSED ? CblasTrans : CblasNoTrans; }
 
 /* Products of up to this many multiply-adds use small_product.c, which is as fast or faster there
  * (docs/notes/cells.md). Also, on AVX-512 OpenBLAS uses kernels that call malloc for products of up to 100^3, and Remat
@@ -58,7 +57,7 @@ static bool is_small(int64_t m, int64_t n, int64_t k) { return (double)m * (doub
 
 /* Returns false if rm_gemm_prepare was not called for this many threads and fails now. */
 bool rm_gemm_begin(int threads) {
-    bool open = !rm_gemm_prepare(threads);
+    bool open = !rm_gemm_prepare(threads) && rm_openblas_is_open();
     if (open) rm_openblas_begin();
     return open;
 }
@@ -73,8 +72,7 @@ void rm_gemm_alone(bool open, rm_orientation a_is, rm_orientation b_is, int64_t 
         multiply_alone(a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
     }
-    rm_openblas()->sgemm(CblasRowMajor, orientation(a_is), orientation(b_is), (blasint)m, (blasint)n, (blasint)k, alpha,
-                         a, (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+    rm_openblas_sgemm(a_is == RM_TRANSPOSED, b_is == RM_TRANSPOSED, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 #else

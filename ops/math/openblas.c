@@ -1,4 +1,4 @@
-/* openblas.c: opens OpenBLAS, reserves its memory and sets its number of threads (openblas.h).
+/* openblas.c: opens OpenBLAS, reserves its memory, sets its number of threads and calls it (openblas.h).
  *
  * If OpenBLAS cannot map memory, it retries for ever. So this file computes what OpenBLAS will map and checks in
  * advance that it is available. */
@@ -11,7 +11,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "engine/shared_library.h"
@@ -24,7 +26,16 @@ static const rm_shared_library library = {.name = "libopenblas.so.0",
                                           .install = "OpenBLAS",
                                           .oldest = "OpenBLAS 0.3"};
 
-static rm_openblas_api api;
+/* Declared here, because a machine that builds Remat may lack OpenBLAS's headers. Builds for 64-bit indices (ILP64) have
+ * int64_t where others have int. */
+enum { ROW_MAJOR = 101, NOT_TRANSPOSED = 111, TRANSPOSED = 112 };
+typedef void sgemm_32(int order, int a_is, int b_is, int m, int n, int k, float alpha, const float *a, int lda,
+                      const float *b, int ldb, float beta, float *c, int ldc);
+typedef void sgemm_64(int order, int a_is, int b_is, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                      int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+static sgemm_32 *multiply_32;
+static sgemm_64 *multiply_64; /* NULL: indices have 32 bits */
+static char *(*get_config)(void);
 static int (*get_threads)(void);
 static void (*set_threads)(int);
 static void *(*take_buffer)(int position); /* OpenBLAS's own allocator; NULL in builds that hide it */
@@ -108,15 +119,42 @@ static remat_status take_buffers(int n) {
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
+/* Some builds, such as PyPI's scipy-openblas32 and scipy-openblas64, have all names between a prefix and a suffix. */
+typedef struct {
+    const char *prefix, *suffix;
+} spelling;
+
+static void *spelled(void *handle, const spelling *s, const char *name) {
+    char symbol[80];
+    snprintf(symbol, sizeof symbol, "%s%s%s", s->prefix, name, s->suffix);
+    return dlsym(handle, symbol);
+}
+
+static spelling find_spelling(void *handle) {
+    static const spelling known[] = {{"", ""}, {"scipy_", ""}, {"", "64_"}, {"scipy_", "64_"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (spelled(handle, &known[i], "cblas_sgemm")) return known[i];
+    return known[0];
+}
+
+static remat_status find(void *handle, const spelling *s, const char *name, void *function) {
+    char symbol[80];
+    snprintf(symbol, sizeof symbol, "%s%s%s", s->prefix, name, s->suffix);
+    return rm_shared_library_find(&library, handle, symbol, function);
+}
+
 static remat_status open_library(void) {
-    void *handle = NULL;
+    void *handle = NULL, *multiply = NULL;
     TRY(rm_shared_library_open(&library, &handle));
-    TRY(rm_shared_library_find(&library, handle, "cblas_sgemm", &api.sgemm));
-    TRY(rm_shared_library_find(&library, handle, "openblas_get_config", &api.config));
-    TRY(rm_shared_library_find(&library, handle, "openblas_get_num_threads", &get_threads));
-    TRY(rm_shared_library_find(&library, handle, "openblas_set_num_threads", &set_threads));
-    *(void **)&take_buffer = dlsym(handle, "blas_memory_alloc");
-    *(void **)&give_buffer = dlsym(handle, "blas_memory_free");
+    spelling s = find_spelling(handle);
+    TRY(find(handle, &s, "cblas_sgemm", &multiply));
+    TRY(find(handle, &s, "openblas_get_config", &get_config));
+    TRY(find(handle, &s, "openblas_get_num_threads", &get_threads));
+    TRY(find(handle, &s, "openblas_set_num_threads", &set_threads));
+    *(void **)&take_buffer = spelled(handle, &s, "blas_memory_alloc");
+    *(void **)&give_buffer = spelled(handle, &s, "blas_memory_free");
+    bool wide = *s.suffix || strstr(get_config(), "USE64BITINT");
+    *(void **)(wide ? (void *)&multiply_64 : (void *)&multiply_32) = multiply;
     return REMAT_OK;
 }
 
@@ -127,15 +165,25 @@ static bool is_loaded(void) {
 }
 
 static atomic_int prepared; /* threads; 0: not open */
+static atomic_bool absent;  /* not on this machine, and this build can do without */
+
+/* A build that found no OpenBLAS uses one that the machine has, and one that the variable names must be there. */
+static remat_status open_if_there(void) {
+    remat_status status = open_library();
+    if (status != REMAT_MISSING || RM_OPENBLAS_EXPECTED || rm_shared_library_is_named(&library)) return status;
+    atomic_store(&absent, true);
+    return REMAT_OK;
+}
 
 static remat_status prepare(int threads) {
     int before = atomic_load(&prepared);
-    if (before >= threads) return REMAT_OK;
+    if (before >= threads || atomic_load(&absent)) return REMAT_OK;
     uint64_t stack = stack_bytes(), room = REST_MIB * MIB + (uint64_t)(threads - 1) * stack;
     room += (uint64_t)(threads - before) * BUFFER_MIB * MIB;
     if (!before && !is_loaded()) room += room_to_load(stack);
     TRY(need_address_space(room, threads));
-    if (!before) TRY(open_library());
+    if (!before) TRY(open_if_there());
+    if (atomic_load(&absent)) return REMAT_OK;
     TRY(take_buffers(threads));
     atomic_store_explicit(&prepared, threads, memory_order_release);
     return REMAT_OK;
@@ -143,14 +191,24 @@ static remat_status prepare(int threads) {
 
 remat_status rm_openblas_prepare(int threads) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_load_explicit(&prepared, memory_order_acquire) >= threads) return REMAT_OK;
+    if (atomic_load_explicit(&prepared, memory_order_acquire) >= threads || atomic_load(&absent)) return REMAT_OK;
     pthread_mutex_lock(&lock);
     remat_status status = prepare(threads);
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-const rm_openblas_api *rm_openblas(void) { return atomic_load_explicit(&prepared, memory_order_acquire) ? &api : NULL; }
+bool rm_openblas_is_open(void) { return atomic_load_explicit(&prepared, memory_order_acquire); }
+const char *rm_openblas_config(void) { return get_config(); }
+
+void rm_openblas_sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k, float alpha,
+                       const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+    int a_is = a_transposed ? TRANSPOSED : NOT_TRANSPOSED, b_is = b_transposed ? TRANSPOSED : NOT_TRANSPOSED;
+    if (multiply_64)
+        multiply_64(ROW_MAJOR, a_is, b_is, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    else
+        multiply_32(ROW_MAJOR, a_is, b_is, (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+}
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 

@@ -3,19 +3,20 @@
 #ifndef RM_OPENBLAS_H
 #define RM_OPENBLAS_H
 
-#include <cblas.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "engine/status.h"
 
-typedef struct {
-    __typeof__(cblas_sgemm) *sgemm;
-    __typeof__(openblas_get_config) *config;
-} rm_openblas_api;
-
-/* Opens the library and lets it allocate buffers for `threads` concurrent callers. MISSING, MEMORY: the error says what
- * to do. */
+/* Opens the library and lets it allocate buffers for `threads` concurrent callers. OK also if it is not on this machine
+ * and the build does not expect it. MISSING, MEMORY: the error says what to do. */
 remat_status rm_openblas_prepare(int threads);
-const rm_openblas_api *rm_openblas(void); /* NULL until rm_openblas_prepare has succeeded */
+bool rm_openblas_is_open(void);
+
+/* If it is open. c (m,n) = alpha a b + beta c, row-major; a is (m,k), or (k,m) if it is transposed, and so on. */
+void rm_openblas_sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k, float alpha,
+                       const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+const char *rm_openblas_config(void);
 
 /* Between these two, any number of threads may call products; OpenBLAS then works on the caller's thread alone. */
 void rm_openblas_begin(void);

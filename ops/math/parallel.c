@@ -10,6 +10,8 @@
  * also a pace, see below. */
 #include "ops/math/parallel.h"
 
+#include <pthread.h>
+
 enum { FIRST_NS = 32000000, MOST_NS = 64000000, LEAST_NS = -100000000, PAID_IN = 16 };
 /* In an uneven region, other threads may have several times as much work as thread 0. */
 enum { UNEVEN = 3, UNEVEN_NS = 100000 };
@@ -73,12 +75,29 @@ rm_region rm_region_begin_like(int threads, bool even, uint64_t kind) {
     return region;
 }
 
+/* ---- Forked processes -------------------------------------------------------------------------------------------- */
+
+static _Thread_local bool has_team, lost_team;
+
+/* In the child, on the thread that called fork. */
+static void lose_team(void) { lost_team |= has_team; }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, lose_team); }
+
+static void note_team(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    has_team = true;
+}
+
+bool rm_parallel_lost_team(void) { return lost_team; }
+
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
 rm_region rm_region_begin(int threads, bool even) {
     rm_region region = {.threads = threads, .even = even};
     if (threads < 2) return region;
-    if (pretended ? pretended < 0 : balance_ns < 0) region.threads = 1;
+    if (lost_team || (pretended ? pretended < 0 : balance_ns < 0)) region.threads = 1;
+    if (region.threads > 1 && !has_team) note_team();
     region.begin_ns = rm_now_ns();
     region.balance_ns = pretended > 0 ? INT64_MAX / 2 : balance_ns;
     return region;

@@ -45,6 +45,10 @@ static inline int64_t rm_region_gain(int threads, uint64_t time_ns, uint64_t los
     return used / 10 * (7 * threads - 10) - (int64_t)lost_ns;
 }
 
+/* This thread was forked from one that had opened a region with others, and OpenMP's threads are not forked: gcc's would
+ * wait for them for ever. Regions then run on this thread alone. */
+bool rm_parallel_lost_team(void);
+
 /* For tests, on this thread. Above 0: always use teams; below 0: never; 0: by the balance, which starts at 0 again. */
 void rm_parallel_pretend(int worth);
 

@@ -148,7 +148,7 @@ void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const r
 
 /* Products round their operands to bf16 (cpu/product.h): x, h, weights and the gates' gradients. Sums, gates, states and all that is
  * stored stay floats. */
-static const rm_cell_kernels *in_bf16(void) { return rm_cell_kernels_list(RM_CELL_BF16); }
+static const rm_cell_kernels *in_bf16(void) { return rm_cell_kernels_bf16(); }
 
 #define CELL(op, ...)                                                                                                  \
     static uint64_t packed_bytes_##op(const remat_desc *x, const void *attr, int threads) {                            \

@@ -1,0 +1,15 @@
+# Stand-ins for OpenBLAS, one for each spelling of its names: PREFIX, SUFFIX, INDEX.
+function(fake_openblas name prefix suffix index)
+  add_library(fake_openblas_${name} SHARED ${CMAKE_CURRENT_SOURCE_DIR}/ops/fake_openblas.c)
+  target_compile_definitions(fake_openblas_${name} PRIVATE "PREFIX=${prefix}" "SUFFIX=${suffix}" INDEX=${index})
+  add_dependencies(${target} fake_openblas_${name})
+endfunction()
+fake_openblas(plain "" "" int)
+fake_openblas(wide "" "" int64_t) # Debian's libopenblas64
+fake_openblas(scipy scipy_ "" int)
+fake_openblas(scipy64 scipy_ 64_ int64_t)
+target_compile_definitions(${target} PRIVATE FAKES="$<TARGET_FILE_DIR:fake_openblas_plain>")
+target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+if(REMAT_OPENBLAS STREQUAL "OFF")
+  target_compile_definitions(${target} PRIVATE NO_OPENBLAS)
+endif()
