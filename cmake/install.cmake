@@ -5,6 +5,7 @@
 #   share/man/man1/remat.1    share/bash-completion/completions/remat    share/zsh/site-functions/_remat
 #   [lib/remat/remat_mpi.so, remat_gloo.so: loaded on demand, dist/group/module.h]
 #
+# Parts that were not built are left out: after `cmake --build build --target remat_shared` that library alone is installed.
 # A static archive does not record the libraries it needs, so both the CMake package and the pkg-config file list them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -12,26 +13,30 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Remat)
 
 install(FILES engine/remat.h engine/remat_op.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY engine/remat DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-install(TARGETS ${remat_public} EXPORT Remat ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS ${remat_public} EXPORT Remat ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 install(EXPORT Remat NAMESPACE Remat:: DESTINATION ${package_dir})
-install(TARGETS remat_program DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(REMAT_PROGRAM)
+  install(TARGETS remat_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+endif()
 if(TARGET remat_manual)
-  install(FILES ${CMAKE_BINARY_DIR}/train/remat.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${CMAKE_BINARY_DIR}/train/remat.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
   install(FILES ${CMAKE_BINARY_DIR}/train/remat.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
-          RENAME remat)
+          RENAME remat OPTIONAL)
   install(CODE "
     set(zsh site-functions)
     if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\" AND EXISTS /etc/debian_version) # where Debian's zsh looks for packages' own
       set(zsh vendor-completions)
     endif()
-    file(INSTALL ${CMAKE_BINARY_DIR}/train/_remat
-         DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
+    if(EXISTS ${CMAKE_BINARY_DIR}/train/_remat)
+      file(INSTALL ${CMAKE_BINARY_DIR}/train/_remat
+           DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")
+    endif()")
 endif()
 
 foreach(module mpi gloo)
   if(TARGET remat_${module})
-    install(TARGETS remat_${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat)
+    install(TARGETS remat_${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/remat OPTIONAL)
   endif()
 endforeach()
 

@@ -29,6 +29,10 @@ $cc "$@" consumer.c $(pkg-config --static --cflags --libs remat) -o by_pkg_confi
 ./by_pkg_config_static
 # shellcheck disable=SC2046
 $cc "$@" 06_two_ranks.c $(pkg-config --cflags --libs remat) -o ranks_by_pkg_config
+# The line of examples/README.md: with -rpath the program needs no variable.
+# shellcheck disable=SC2046
+$cc "$@" consumer.c $(pkg-config --cflags --libs remat) -Wl,-rpath,"$LD_LIBRARY_PATH" -o by_rpath
+(unset LD_LIBRARY_PATH && ./by_rpath)
 # A custom op: it behaves as the example says, including the mistake that remat_op_check must find.
 # shellcheck disable=SC2046
 $cc "$@" 08_write_an_op.c softsign.c softsign_f64.c $(pkg-config --cflags --libs remat) -o op_by_pkg_config
