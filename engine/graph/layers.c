@@ -45,6 +45,9 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
                                  remat_value c, remat_value d, remat_value z, remat_value dt_bias) {
     return BUILD("selective_scan", u.id, dt.id, a_log.id, b.id, c.id, d.id, z.id, dt_bias.id);
 }
+remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, remat_value bias) {
+    return BUILD("slstm", x.id, r.id, bias.id);
+}
 remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
                                  remat_value b_ih, remat_value b_hh, remat_value w_hr) {
     return BUILD("lstm_projected", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id, w_hr.id);

@@ -62,8 +62,13 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
                                  remat_value c, REMAT_OPTIONAL remat_value d, REMAT_OPTIONAL remat_value z,
                                  REMAT_OPTIONAL remat_value dt_bias);
 
-/* Carried states as values. `y` is the result of a recurrent layer; the states of an LSTM are 0: h, 1: c; other layers
- * have h alone.
+/* xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
+ * rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's
+ * "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. CPU only. */
+remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, REMAT_OPTIONAL remat_value bias);
+
+/* Carried states as values. `y` is the result of a recurrent layer; the states of an LSTM are 0: h, 1: c, those of an
+ * sLSTM 0: y, 1: c, 2: n, 3: m; other layers have h alone.
  * initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the
  * layer, and gets a gradient if it depends on a parameter.
  * final_state: the state after the last timestep. It may be an output, also one that the program differentiates. An

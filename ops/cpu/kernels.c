@@ -22,6 +22,7 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .backward = rm_cell_backward,
     .minimal = rm_cell_minimal,
     .selective = &rm_cell_selective,
+    .slstm = &rm_cell_slstm,
     .activation = rm_activations,
     .projected = &rm_cell_projected,
     .convolution = &rm_cell_convolution,

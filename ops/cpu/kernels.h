@@ -13,6 +13,7 @@
 #include "engine/status.h"
 #include "ops/cpu/barrier.h"
 #include "ops/recurrent/selective_scan.h"
+#include "ops/recurrent/slstm.h"
 
 typedef enum {
 #define CELL(op, ...) RM_CELL_##op,
@@ -152,6 +153,7 @@ typedef struct {
     rm_cell_kernel *rebuild;   /* gates and c as saved by forward, from x, y, h_in, c_in; for cells that save them */
     const rm_min_rows *minimal; /* by rm_min_cell */
     const rm_selective_rows *selective;
+    const rm_slstm_rows *slstm;
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;
     const rm_convolution *convolution;

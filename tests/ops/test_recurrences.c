@@ -1,5 +1,5 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
- * all published digits: transformers' Mamba.
+ * all published digits: transformers' Mamba, xLSTM's sLSTM.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
  * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
@@ -74,6 +74,13 @@ static const reference references[] = {
      CHANNELS,
      0.057992487580,
      0.283747486653},
+    {"slstm",
+     {{"x", {5, {2, 7, 4, 2, 3}, {1, 0, 2, 3, 4}}, 3, {7, 2, 24}, 1, 2, 0.877894776805},
+      {"R", {4, {2, 3, 4, 3}, {0, 2, 3, 1}}, 3, {2, 12, 3}, 2, 0.5, 0.757010272679},
+      {"bias", {3, {2, 4, 3}, {1, 0, 2}}, 1, {24}, 3, 0.5, 1.482603454844}},
+     {3, {2, 7, 6}, {1, 0, 2}},
+     4.212848689325,
+     3.007452956174},
 };
 
 static void ck_digits(const char *op, const char *what, double got, double expected) {

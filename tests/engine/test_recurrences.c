@@ -1,0 +1,126 @@
+/* test_recurrences.c: layers that save no state but the one before a tile give the same bits under every plan and number
+ * of threads: with resets, with initial states that are computed, and with a loss that reads the final states. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/remat.h"
+
+enum { T = 23, B = 3, C = 6, H = 10, MOST = 1 << 14 };
+#define OK(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+
+static remat_value param(remat_graph *g, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2) {
+    return remat_param(g, name, rank, (int64_t[]){d0, d1, d2}, remat_init_uniform(0.5));
+}
+static remat_value projected(remat_graph *g, const char *name, remat_value x, int64_t width) {
+    return remat_linear(g, x, param(g, name, 2, width, C, 0), REMAT_NONE);
+}
+
+/* N states of each of H channels. */
+static remat_value selective_scan(remat_graph *g, remat_value x) {
+    enum { N = 4 };
+    return remat_selective_scan(g, projected(g, "u", x, H), projected(g, "dt", x, H), param(g, "A_log", 2, H, N, 0),
+                                projected(g, "B", x, N), projected(g, "C", x, N), param(g, "D", 1, H, 0, 0),
+                                projected(g, "z", x, H), param(g, "dt_bias", 1, H, 0, 0));
+}
+static remat_value slstm(remat_graph *g, remat_value x) {
+    return remat_slstm(g, projected(g, "W", x, 4 * H), param(g, "R", 3, 2, 2 * H, H / 2),
+                       param(g, "bias", 1, 4 * H, 0, 0));
+}
+
+static const struct {
+    remat_value (*build)(remat_graph *, remat_value x);
+    int states, rank;
+    int64_t state[3];
+} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}}};
+enum { LAYERS = sizeof layers / sizeof *layers };
+
+/* A final state of the layer starts a second one, which makes the loss. */
+static remat_value describe(remat_graph *g, int layer) {
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
+    remat_value reset = remat_input(g, "reset", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
+    remat_value start[REMAT_MAX_RANK];
+    for (int k = 0; k < layers[layer].states; k++) {
+        char name[16] = "initial0";
+        name[7] = (char)('0' + k);
+        start[k] = remat_param(g, name, layers[layer].rank, layers[layer].state, remat_init_constant(1 + 0.1 * k));
+        start[k] = remat_tanh(g, start[k]);
+    }
+    remat_value first = remat_reset_states(g, layers[layer].build(g, x), reset);
+    for (int k = 0; k < layers[layer].states; k++) remat_initial_state(g, first, k, start[k]);
+    remat_value last = remat_final_state(g, first, layers[layer].states > 1 ? 1 : 0);
+    if (layers[layer].rank == 3) last = remat_mean(g, last, 1); /* (B,H) */
+    remat_value w_ih = param(g, "w_ih", 2, H, H, 0), w_hh = param(g, "w_hh", 2, H, H, 0);
+    remat_value second = remat_rnn_tanh(g, first, w_ih, w_hh, REMAT_NONE, REMAT_NONE);
+    remat_initial_state(g, second, 0, last);
+    return remat_mse(g, second, target);
+}
+
+static void fill(remat_session *s) {
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
+        static float data[T * B * H];
+        remat_array info;
+        OK(remat_array_info(s, REMAT_INPUT, i, &info));
+        for (int64_t k = 0; k < info.count; k++)
+            data[k] = strcmp(info.name, "reset") ? (float)(k * 37 % 19) / 9 - 1 : k % 11 == 8;
+        OK(remat_write(s, REMAT_INPUT, i, data, info.bytes));
+    }
+}
+
+static size_t gradients(int layer, const char *strategy, int64_t segments, int threads, unsigned char *out) {
+    remat_graph *g;
+    remat_session *s;
+    remat_step_result r;
+    remat_config config = REMAT_CONFIG_INIT;
+    size_t bytes = 0;
+    OK(remat_graph_create(&g));
+    remat_value loss = describe(g, layer);
+    OK(remat_graph_check(g));
+    config.strategy = strategy, config.segments = segments, config.tile = 3, config.threads = threads;
+    OK(remat_session_create(g, loss, &config, &s));
+    fill(s);
+    OK(remat_gradients(s, &r));
+    for (int64_t i = 0; i < remat_count(s, REMAT_GRADIENT); i++) {
+        remat_array info;
+        bool any = false;
+        OK(remat_array_info(s, REMAT_GRADIENT, i, &info));
+        ck_assert_uint_le(bytes + info.bytes, MOST);
+        OK(remat_read(s, REMAT_GRADIENT, i, out + bytes, info.bytes));
+        for (size_t k = 0; k < info.bytes; k++) any |= out[bytes + k] != 0;
+        ck_assert_msg(any, "the gradient of %s is zero", info.name);
+        bytes += info.bytes;
+    }
+    memcpy(out + bytes, &r.loss, sizeof r.loss);
+    remat_session_free(s);
+    remat_graph_free(g);
+    return bytes + sizeof r.loss;
+}
+
+START_TEST(every_plan_has_the_same_bits) {
+    static const struct {
+        const char *strategy;
+        int64_t segments;
+    } plans[] = {{"sqrt", 0}, {"lean", 0}, {"segments", 2}, {"segments", 5}, {"segments", 8}};
+    static unsigned char kept[MOST], other[MOST];
+    size_t bytes = gradients(_i, "none", 0, 1, kept);
+    for (size_t p = 0; p < sizeof plans / sizeof *plans; p++)
+        for (int threads = 1; threads <= 2; threads++) {
+            ck_assert_uint_eq(gradients(_i, plans[p].strategy, plans[p].segments, threads, other), bytes);
+            ck_assert_msg(!memcmp(kept, other, bytes), "%s %ld, %d threads", plans[p].strategy, (long)plans[p].segments,
+                          threads);
+        }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("recurrences");
+    TCase *tests = tcase_create("recurrences");
+    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, LAYERS);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
