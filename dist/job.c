@@ -4,14 +4,17 @@
 #include <string.h>
 
 #include "dist/ddp/ddp.h"
+#include "dist/group/pipe.h"
 #include "dist/store/rendezvous.h"
 #include "engine/abi.h"
 #include "memory/host.h"
 
 struct remat_job {
-    int32_t rank, size;
-    rm_kv *store;    /* NULL: single rank, or the group has its own */
-    rm_group *group; /* NULL: single rank */
+    int32_t rank, size; /* of the replicas */
+    rm_kv *store;       /* NULL: single rank, or the group has its own */
+    rm_group *world;    /* NULL: single rank */
+    rm_group *group;    /* of the replicas: the world, without a pipeline; NULL: one replica */
+    rm_pipe *pipe;      /* NULL: no pipeline */
     rm_ddp *ddp;     /* NULL: single rank, or not opened yet */
 };
 
@@ -51,7 +54,7 @@ static remat_status meet(remat_job *job, const remat_job_config *c, const rm_ren
                              .join_name = c->join_timeout_ms ? "join_timeout_ms" : NULL,
                              .tag_name = rm_ddp_tag_name,
                              .context = &job->ddp};
-    return rm_group_open(&group, &job->group);
+    return rm_group_open(&group, &job->world);
 }
 
 static remat_status connect_sessions(remat_job *job, const remat_job_config *c, rm_compress compress) {
@@ -76,11 +79,15 @@ static remat_status join(remat_job *job, const remat_job_config *c) {
             (long long)c->join_timeout_ms);
     TRY(compress_of(c->grad_compress, &compress));
     TRY(find_place(c, &where));
-    job->rank = where.rank;
-    job->size = where.size;
+    int ranks = c->pipeline > 1 ? c->pipeline : 1;
+    REQUIRE(c->pipeline >= 0 && where.size % ranks == 0, INVALID,
+            "pipeline is %d, and there are %d ranks; use a number that divides them", c->pipeline, where.size);
+    job->rank = where.rank / ranks;
+    job->size = where.size / ranks;
     if (where.size == 1) return REMAT_OK;
     TRY(meet(job, c, &where));
-    return connect_sessions(job, c, compress);
+    TRY(rm_pipe_open(job->world, ranks, c->timeout_ms, &job->pipe, &job->group));
+    return job->group ? connect_sessions(job, c, compress) : REMAT_OK;
 }
 
 remat_status remat_join(const remat_job_config *config, remat_job **out) {
@@ -101,7 +108,9 @@ remat_status remat_join(const remat_job_config *config, remat_job **out) {
 void remat_leave(remat_job *job) {
     if (!job) return;
     rm_ddp_close(job->ddp);
-    rm_group_close(job->group);
+    if (job->group != job->world) rm_group_close(job->group);
+    rm_pipe_close(job->pipe);
+    rm_group_close(job->world);
     rm_kv_close(job->store);
     rm_free(job);
 }
@@ -109,6 +118,10 @@ void remat_leave(remat_job *job) {
 int remat_job_rank(const remat_job *job) { return job ? job->rank : 0; }
 int remat_job_size(const remat_job *job) { return job ? job->size : 0; }
 const remat_ranks *remat_job_ranks(const remat_job *job) { return job && job->ddp ? rm_ddp_ranks(job->ddp) : NULL; }
+
+const remat_pipeline *remat_job_pipeline(const remat_job *job) {
+    return job && job->pipe ? rm_pipe_table(job->pipe) : NULL;
+}
 
 remat_status remat_job_begin(remat_job *job, remat_session *session) {
     NEED(job, "a job");

@@ -52,6 +52,34 @@ void rm_problem_free(rm_problem *problem) {
     *problem = (rm_problem){0};
 }
 
+static void copy_list(rm_lists *to, const rm_lists *from, int64_t n) {
+    memcpy(to->start, from->start, (size_t)(n + 1) * sizeof *to->start);
+    if (from->start[n]) memcpy(to->item, from->item, (size_t)from->start[n] * sizeof *to->item);
+}
+
+remat_status rm_problem_copy(const rm_problem *p, rm_problem *to) {
+    int64_t n = p->n_stages;
+    size_t starts = (size_t)(p->n_states + 1) * sizeof *p->state;
+    TRY(rm_problem_alloc(to, (rm_extent){.stages = n,
+                                         .states = p->n_states,
+                                         .pieces = p->n_pieces,
+                                         .reads = p->reads.start[n],
+                                         .keeps = p->keeps.start[n],
+                                         .adds = p->adds.start[n]}));
+    memcpy(to->stage, p->stage, (size_t)n * sizeof *p->stage);
+    if (p->n_pieces) memcpy(to->piece, p->piece, (size_t)p->n_pieces * sizeof *p->piece);
+    memcpy(to->made, p->made, (size_t)(n + 1) * sizeof *p->made);
+    memcpy(to->state, p->state, starts);
+    memcpy(to->dstate, p->dstate, starts);
+    copy_list(&to->reads, &p->reads, n);
+    copy_list(&to->keeps, &p->keeps, n);
+    copy_list(&to->adds, &p->adds, n);
+    to->n_resident = p->n_resident;
+    memcpy(to->resident, p->resident, sizeof p->resident);
+    to->tier = p->tier;
+    return REMAT_OK;
+}
+
 /* ---- Questions ---------------------------------------------------------------------------------- */
 
 static uint64_t lists_bytes(const rm_lists *lists, int64_t n) {

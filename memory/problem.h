@@ -88,12 +88,12 @@ typedef struct rm_problem {
     int64_t *made; /* n_stages+1 entries: stage s makes the states made[s] .. made[s+1]-1 */
     int64_t n_pieces;
     rm_state_piece *piece;
-    int64_t *state;  /* n_states+1 entries: state i consists of the pieces state[i] .. state[i+1]-1 */
+    int64_t *state; /* n_states+1 entries: state i consists of the pieces state[i] .. state[i+1]-1 */
     /* n_states+1 entries: its gradient of dstate[i] .. dstate[i+1]-1; these follow the pieces of all states */
     int64_t *dstate;
-    rm_lists reads;  /* n_stages ascending lists of states, each made by an earlier stage */
-    rm_lists keeps;  /* the same, or made by s itself */
-    rm_lists adds;   /* as `reads` */
+    rm_lists reads; /* n_stages ascending lists of states, each made by an earlier stage */
+    rm_lists keeps; /* the same, or made by s itself */
+    rm_lists adds;  /* as `reads` */
     int n_resident;
     rm_resident resident[16];
     rm_tier tier;
@@ -108,6 +108,8 @@ typedef struct {
  * *problem zeroed. */
 remat_status rm_problem_alloc(rm_problem *problem, rm_extent extent);
 void rm_problem_free(rm_problem *problem);
+/* A deep copy into the zeroed *to; MEMORY. */
+remat_status rm_problem_copy(const rm_problem *problem, rm_problem *to);
 
 uint64_t rm_problem_bytes(const rm_problem *problem);          /* size of the arrays */
 uint64_t rm_problem_resident_bytes(const rm_problem *problem); /* each block rounded up to RM_ALIGN */

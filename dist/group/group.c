@@ -217,6 +217,35 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what) {
     return status;
 }
 
+static remat_status check_peer(rm_group *group, int32_t rank) {
+    REQUIRE(rank >= 0 && rank < group->config.size && rank != group->config.rank, INVALID,
+            "rank %d exchanges messages with rank %d of %d; use another rank", group->config.rank, rank,
+            group->config.size);
+    REQUIRE(group->api->send && group->api->receive, MISSING,
+            "the engine %s has no messages between two ranks; use {backend}=local", group->api->name);
+    pthread_mutex_lock(&group->lock);
+    remat_status status = repeat_failure(group);
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
+static remat_status end_message(rm_group *group, remat_status status) {
+    pthread_mutex_lock(&group->lock);
+    remember(group, status);
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
+remat_status rm_group_send(rm_group *group, int32_t to, const void *data, uint64_t bytes) {
+    TRY(check_peer(group, to));
+    return end_message(group, group->api->send(group->engine, to, data, bytes));
+}
+
+remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_t bytes) {
+    TRY(check_peer(group, from));
+    return end_message(group, group->api->receive(group->engine, from, data, bytes));
+}
+
 uint64_t rm_group_device_bytes(const rm_group *group) {
     return group->api->device_bytes ? group->api->device_bytes(group->engine) : 0;
 }

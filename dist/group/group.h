@@ -61,8 +61,7 @@ typedef struct {
     int64_t count;          /* number of elements, as above; may be 0 */
     const void *in;
     void *out;
-    void
-        *after; /* nccl: a recorded cudaEvent_t of this rank's GPU, which must exist until the collective has been
+    void *after; /* nccl: a recorded cudaEvent_t of this rank's GPU, which must exist until the collective has been
                  * waited for. in and out are not accessed before the event is reached. NULL: they are ready */
 } rm_collective;
 
@@ -75,7 +74,7 @@ typedef struct {
     rm_kv *store;
     const char *name;   /* distinguishes groups that share a store; NULL: "world" */
     int64_t timeout_ms; /* time limit for a rank that is alive but does not arrive; 0: ten minutes */
-    int64_t join_ms; /* time limit for each step of opening the group; 0: timeout_ms, or five minutes */
+    int64_t join_ms;    /* time limit for each step of opening the group; 0: timeout_ms, or five minutes */
     int64_t silence_ms; /* time limit for a rank that gives no heartbeat; 0: ten seconds */
     const char *join_name,
         *silence_name;    /* names of these two limits in messages: "--join-timeout=300"; NULL: milliseconds */
@@ -125,6 +124,12 @@ remat_status rm_group_wait(rm_group *group, rm_ticket ticket);
 bool rm_group_done(rm_group *group, rm_ticket ticket);                 /* does not wait; also true after a failure */
 remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issues and waits */
 
+/* Point to point: messages between two ranks arrive in the order in which they were sent, and the receiver asks for as
+ * many bytes. send may return before the other rank has received; both block while they must, on the calling thread,
+ * and never beside a collective of this group. MISSING: the engine has none; PEER as above. */
+remat_status rm_group_send(rm_group *group, int32_t to, const void *data, uint64_t bytes);
+remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_t bytes);
+
 /* GPU memory that opening the group took: NCCL's buffers and channels. 0: the engine works in host memory. */
 uint64_t rm_group_device_bytes(const rm_group *group);
 
@@ -164,6 +169,8 @@ typedef struct {
     /* Runs collective number `call` and returns when `out` is ready. Compares fingerprints first
      * (dist/group/fingerprint.h). */
     remat_status (*run)(void *engine, uint64_t call, const rm_collective *what);
+    remat_status (*send)(void *engine, int32_t to, const void *data, uint64_t bytes); /* optional; NULL: MISSING */
+    remat_status (*receive)(void *engine, int32_t from, void *data, uint64_t bytes);
     uint64_t (*device_bytes)(const void *engine);           /* optional; NULL: 0 */
     remat_status (*poll)(void *engine);                     /* optional; NULL: OK */
     bool (*notice)(void *engine, char *text, size_t bytes); /* optional; NULL: false */
@@ -174,7 +181,7 @@ typedef struct {
 extern const rm_group_api rm_group_local; /* mpi and gloo are modules: dist/group/module.h */
 extern const rm_group_api rm_group_nccl;  /* where REMAT_HAVE_NCCL */
 
-uint64_t rm_wire_bytes(rm_wire wire);                                     /* of one element */
+uint64_t rm_wire_bytes(rm_wire wire); /* of one element */
 /* See the table at the top; 0: the collective has no `in` */
 uint64_t rm_collective_in_bytes(const rm_collective *what, int32_t size);
 uint64_t rm_collective_out_bytes(const rm_collective *what, int32_t size);

@@ -323,6 +323,13 @@ static remat_status library(char *text, size_t bytes) {
     return REMAT_OK;
 }
 
+static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t bytes) {
+    return rm_local_send(&((local_group *)engine)->meeting, to, data, bytes);
+}
+static remat_status receive_from(void *engine, int32_t from, void *data, uint64_t bytes) {
+    return rm_local_receive(&((local_group *)engine)->meeting, from, data, bytes);
+}
+
 const rm_group_api rm_group_local = {
     .name = "local",
     .library = library,
@@ -333,6 +340,8 @@ const rm_group_api rm_group_local = {
     .map = map,
     .unmap = unmap,
     .run = run,
+    .send = send_to,
+    .receive = receive_from,
     .poll = poll_group,
     .notice = notice,
     .abort = abort_group,

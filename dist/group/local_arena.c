@@ -33,7 +33,8 @@ static void lay_out(rm_local_arena *a, uint64_t region_bytes) {
     a->eager_at = a->slots_at + ranks * PAGE;
     a->stage_at = a->eager_at + ranks * 2 * RM_EAGER_BYTES;
     a->sums_at = a->stage_at + ranks * RM_STAGE_BYTES;
-    a->regions_at = a->sums_at + RM_STAGE_BYTES;
+    a->rings_at = a->sums_at + RM_STAGE_BYTES;
+    a->regions_at = a->rings_at + ranks * ranks * (PAGE + RM_RING_BYTES); /* untouched rings take no memory */
     a->region_bytes = whole_pages(region_bytes ? region_bytes : REGION_DEFAULT);
     a->bytes = a->regions_at + ranks * a->region_bytes;
 }
@@ -62,6 +63,13 @@ static remat_status take_own_part(const rm_local_arena *a) {
     if (fine && a->rank == 0)
         fine = !fallocate(a->fd, 0, 0, (off_t)a->stage_at) && !fallocate(a->fd, 0, (off_t)a->sums_at, RM_STAGE_BYTES);
     REQUIRE(fine, MEMORY, "out of memory that %d ranks can share: %s", a->size, strerror(errno));
+    return REMAT_OK;
+}
+
+remat_status rm_local_take_ring(const rm_local_arena *a, int32_t from, int32_t to) {
+    uint64_t at = (uint64_t)((char *)rm_local_ring(a, from, to) - a->base);
+    REQUIRE(!fallocate(a->fd, 0, (off_t)at, PAGE + RM_RING_BYTES), MEMORY,
+            "out of memory for messages from rank %d to rank %d: %s", from, to, strerror(errno));
     return REMAT_OK;
 }
 

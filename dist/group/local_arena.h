@@ -2,7 +2,7 @@
  * blocks through which copies pass, and a region for each rank in which buffers are allocated, so that they need no
  * copies at all. It is a memfd: it leaves no name behind and needs no space in /dev/shm.
  *
- *   | head | slot 0 | slot 1 | ... | eager, 2 per rank | stage per rank | sums | region 0 | region 1 | ...
+ *   | head | slot 0 | slot 1 | ... | eager, 2 per rank | stage per rank | sums | rings | region 0 | region 1 | ...
  *
  * Offsets into it mean the same on all ranks; addresses do not. */
 #ifndef RM_LOCAL_ARENA_H
@@ -16,6 +16,7 @@
 
 #define RM_EAGER_BYTES (8u << 10)   /* data up to this size are published together with the fingerprint */
 #define RM_STAGE_BYTES (256u << 10) /* larger copies are cut into parts of this size, which fits in a cache */
+#define RM_RING_BYTES (1u << 20)    /* of messages from one rank to another that have not been received */
 #define RM_HOST_TEXT 64
 
 /* What a rank publishes when it arrives at a collective. */
@@ -33,12 +34,21 @@ typedef struct {
     _Atomic int32_t core;                   /* processor it ran on when it last arrived */
     /* Indexed by the call's number modulo 2, because a rank may be one call ahead */
     _Alignas(128) rm_said said[2];
-    _Alignas(128) _Atomic uint64_t doing;   /* the call it is in; 0: none */
-    _Atomic uint64_t beat_ns;               /* time of its last heartbeat, CLOCK_MONOTONIC */
-    _Atomic uint32_t presence;              /* rm_presence */
+    _Alignas(128) _Atomic uint64_t doing; /* the call it is in; 0: none */
+    _Atomic uint64_t beat_ns;             /* time of its last heartbeat, CLOCK_MONOTONIC */
+    _Atomic uint32_t presence;            /* rm_presence */
     int32_t pid;
     char host[RM_HOST_TEXT];
 } rm_slot;
+
+/* Messages from one rank to another, on a page of its own before their bytes. Only the sender changes `sent`, only the
+ * receiver `received`; the difference is what lies in the ring. */
+typedef struct {
+    _Alignas(128) _Atomic uint64_t sent;
+    _Alignas(128) _Atomic uint64_t received;
+    _Alignas(128) _Atomic uint32_t changes; /* of the two; a futex */
+    _Atomic uint32_t sleepers;
+} rm_ring;
 
 /* Why all ranks must stop. `state`: 0: nothing, 1: being written, 2: readable. */
 typedef struct {
@@ -57,10 +67,10 @@ typedef struct rm_arena_piece rm_arena_piece; /* one allocation in this rank's r
 typedef struct {
     int fd, rank, size;
     char *base; /* this process's mapping */
-    uint64_t bytes, slots_at, eager_at, stage_at, sums_at, regions_at, region_bytes;
+    uint64_t bytes, slots_at, eager_at, stage_at, sums_at, rings_at, regions_at, region_bytes;
     rm_arena_head *head;
-    pthread_mutex_t lock; /* protects the pieces: one thread allocates and frees, another looks up buffers */
-    rm_arena_piece *pieces;     /* in this rank's region, in order of address */
+    pthread_mutex_t lock;   /* protects the pieces: one thread allocates and frees, another looks up buffers */
+    rm_arena_piece *pieces; /* in this rank's region, in order of address */
 } rm_local_arena;
 
 /* Rank 0 creates it and publishes it in the store; the others map it. */
@@ -76,6 +86,12 @@ static inline char *rm_local_eager(const rm_local_arena *arena, int32_t rank, ui
 static inline char *rm_local_stage(const rm_local_arena *arena, int32_t rank) {
     return arena->base + arena->stage_at + (uint64_t)rank * RM_STAGE_BYTES;
 }
+/* The ring of messages between two ranks; its bytes begin 4096 bytes later. */
+static inline rm_ring *rm_local_ring(const rm_local_arena *arena, int32_t from, int32_t to) {
+    uint64_t number = (uint64_t)from * (uint64_t)arena->size + (uint64_t)to;
+    return (rm_ring *)(arena->base + arena->rings_at + number * (4096 + RM_RING_BYTES));
+}
+remat_status rm_local_take_ring(const rm_local_arena *arena, int32_t from, int32_t to); /* before its first message */
 static inline char *rm_local_sums(const rm_local_arena *arena) { return arena->base + arena->sums_at; }
 
 /* Wakes the ranks that sleep until this rank arrives. */

@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,9 +36,20 @@ static void relax(void) {
 #endif
 }
 
-static bool has_come(const rm_slot *slot, uint32_t meeting) {
-    return (int32_t)(atomic_load_explicit(&slot->arrived, memory_order_acquire) - meeting) >= 0;
+/* What a rank waits for: another's arrival at a meeting, or room or bytes in a ring. */
+typedef struct event {
+    bool (*has_come)(const struct event *);
+    _Atomic uint32_t *word, *sleepers; /* the futex that changes before it comes, and how many sleep on it */
+    uint32_t meeting;
+    rm_ring *ring;
+} event;
+
+static bool has_arrived(const event *e) {
+    return (int32_t)(atomic_load_explicit(e->word, memory_order_acquire) - e->meeting) >= 0;
 }
+static uint64_t in_ring(const rm_ring *ring) { return atomic_load(&ring->sent) - atomic_load(&ring->received); }
+static bool has_bytes(const event *e) { return in_ring(e->ring) > 0; }
+static bool has_room(const event *e) { return in_ring(e->ring) < RM_RING_BYTES; }
 
 static remat_status nobody_came(rm_local_meeting *m, int32_t rank) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
@@ -56,33 +68,32 @@ static remat_status has_left(rm_local_meeting *m, int32_t rank) {
                              m->config->rank, rm_local_doing(m->config, m->arena, m->config->rank, mine));
 }
 
-static void nap(rm_slot *slot, uint32_t meeting) {
+static void nap(const event *e) {
     struct timespec nap_time = {.tv_nsec = NAP_NS};
     /* Before the next check: a rank that arrives after the check sees a sleeper to wake */
-    atomic_fetch_add(&slot->sleepers, 1);
-    uint32_t seen = atomic_load(&slot->arrived);
-    if ((int32_t)(seen - meeting) < 0) syscall(SYS_futex, &slot->arrived, FUTEX_WAIT, seen, &nap_time, NULL, 0);
-    atomic_fetch_sub(&slot->sleepers, 1);
+    atomic_fetch_add(e->sleepers, 1);
+    uint32_t seen = atomic_load(e->word);
+    if (!e->has_come(e)) syscall(SYS_futex, e->word, FUTEX_WAIT, seen, &nap_time, NULL, 0);
+    atomic_fetch_sub(e->sleepers, 1);
 }
 
 /* Time advances by at most a few naps per check, so that a job that was suspended as a whole does not time out when it
  * resumes. */
-static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, uint32_t meeting) {
+static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, const event *e) {
     rm_slot *slot = rm_local_slot(m->arena, rank);
     uint64_t waited = 0, before = rm_now_ns();
     remat_status status = REMAT_OK;
     atomic_store(&m->waits_since_ns, before);
     atomic_store(&m->waits_for, rank);
-    while (!has_come(slot, meeting)) {
+    while (!e->has_come(e)) {
         TRY_GOTO(status, done, rm_local_stopped(m->arena));
         TRY_GOTO(status, done, rm_joining_look(m->config->joining)); /* of the first meeting */
-        if (atomic_load(&slot->presence) == RM_LEFT && !has_come(slot, meeting))
-            TRY_GOTO(status, done, has_left(m, rank));
-        nap(slot, meeting);
+        if (atomic_load(&slot->presence) == RM_LEFT && !e->has_come(e)) TRY_GOTO(status, done, has_left(m, rank));
+        nap(e);
         uint64_t now = rm_now_ns(), step = now - before;
         waited += step < 5 * NAP_NS ? step : 5 * NAP_NS;
         before = now;
-        if (waited > (uint64_t)m->config->timeout_ms * 1000000u && !has_come(slot, meeting))
+        if (waited > (uint64_t)m->config->timeout_ms * 1000000u && !e->has_come(e))
             TRY_GOTO(status, done, nobody_came(m, rank));
     }
 done:
@@ -90,14 +101,14 @@ done:
     return status;
 }
 
-static remat_status wait_for(rm_local_meeting *m, int32_t rank, uint32_t meeting) {
+static remat_status wait_for(rm_local_meeting *m, int32_t rank, const event *e) {
     const rm_slot *slot = rm_local_slot(m->arena, rank);
     for (int i = 0; i < m->spins; i++) {
-        if (has_come(slot, meeting)) return REMAT_OK;
+        if (e->has_come(e)) return REMAT_OK;
         if (i == SPINS_FEW && atomic_load_explicit(&slot->core, memory_order_relaxed) == sched_getcpu()) break;
         relax();
     }
-    return sleep_until_it_comes(m, rank, meeting);
+    return sleep_until_it_comes(m, rank, e);
 }
 
 remat_status rm_local_meet(rm_local_meeting *m) {
@@ -106,8 +117,61 @@ remat_status rm_local_meet(rm_local_meeting *m) {
     atomic_store_explicit(&mine->core, sched_getcpu(), memory_order_relaxed);
     atomic_store(&mine->arrived, meeting);
     if (atomic_load(&mine->sleepers)) rm_local_wake(mine);
-    for (int32_t r = 0; r < m->config->size; r++)
-        if (r != m->config->rank) TRY(wait_for(m, r, meeting));
+    for (int32_t r = 0; r < m->config->size; r++) {
+        rm_slot *slot = rm_local_slot(m->arena, r);
+        event e = {.has_come = has_arrived, .word = &slot->arrived, .sleepers = &slot->sleepers, .meeting = meeting};
+        if (r != m->config->rank) TRY(wait_for(m, r, &e));
+    }
+    return REMAT_OK;
+}
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+static event event_of(rm_ring *ring, bool (*has_come)(const event *)) {
+    return (event){.has_come = has_come, .word = &ring->changes, .sleepers = &ring->sleepers, .ring = ring};
+}
+
+/* After `sent` or `received` has changed. */
+static void tell(rm_ring *ring) {
+    atomic_fetch_add(&ring->changes, 1);
+    if (atomic_load(&ring->sleepers)) syscall(SYS_futex, &ring->changes, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* From `at` to the end of the ring, or of the message, or of what the ring has. */
+static uint64_t stretch(uint64_t at, uint64_t wanted, uint64_t there) {
+    uint64_t most = RM_RING_BYTES - at % RM_RING_BYTES;
+    if (wanted < most) most = wanted;
+    return there < most ? there : most;
+}
+
+remat_status rm_local_send(rm_local_meeting *m, int32_t to, const void *data, uint64_t bytes) {
+    rm_ring *ring = rm_local_ring(m->arena, m->config->rank, to);
+    event room = event_of(ring, has_room);
+    char *base = (char *)ring + 4096;
+    if (!atomic_load(&ring->sent)) TRY(rm_local_take_ring(m->arena, m->config->rank, to));
+    for (uint64_t done = 0, n; done < bytes; done += n) {
+        TRY(wait_for(m, to, &room));
+        uint64_t at = atomic_load(&ring->sent);
+        n = stretch(at, bytes - done, RM_RING_BYTES - in_ring(ring));
+        memcpy(base + at % RM_RING_BYTES, (const char *)data + done, n);
+        atomic_store(&ring->sent, at + n);
+        tell(ring);
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_local_receive(rm_local_meeting *m, int32_t from, void *data, uint64_t bytes) {
+    rm_ring *ring = rm_local_ring(m->arena, from, m->config->rank);
+    event there = event_of(ring, has_bytes);
+    const char *base = (const char *)ring + 4096;
+    for (uint64_t done = 0, n; done < bytes; done += n) {
+        TRY(wait_for(m, from, &there));
+        uint64_t at = atomic_load(&ring->received);
+        n = stretch(at, bytes - done, in_ring(ring));
+        memcpy((char *)data + done, base + at % RM_RING_BYTES, n);
+        atomic_store(&ring->received, at + n);
+        tell(ring);
+    }
     return REMAT_OK;
 }
 

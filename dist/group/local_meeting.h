@@ -21,6 +21,11 @@ void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena,
  * time. */
 remat_status rm_local_meet(rm_local_meeting *meeting);
 
+/* Point to point (group.h), through the ring of the two ranks. Returns when the bytes lie in the ring, or have been
+ * received from it. Statuses as above. */
+remat_status rm_local_send(rm_local_meeting *meeting, int32_t to, const void *data, uint64_t bytes);
+remat_status rm_local_receive(rm_local_meeting *meeting, int32_t from, void *data, uint64_t bytes);
+
 /* For notice(), from another thread: whether this rank has waited a second for a rank that is alive, and for which
  * one. */
 bool rm_local_waits(rm_local_meeting *meeting, char *text, size_t bytes);

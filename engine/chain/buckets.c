@@ -104,7 +104,7 @@ static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
 static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
     for (int32_t i = 0; i < b->n_params; i++) {
         rm_parameter *p = &b->param[b->order[i]];
-        bool trained = chain->graph->value[p->value].needs_gradient;
+        bool trained = chain->graph->value[p->value].needs_gradient && rm_chain_holds(chain, p->value);
         p->used &= trained;
         if (trained) b->order[b->n_trained++] = b->order[i];
     }

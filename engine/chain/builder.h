@@ -6,6 +6,20 @@
 #include "engine/chain/chain.h"
 #include "memory/place.h"
 
+/* An instruction that is being written. `rank`: in a pipeline, the rank that runs it. */
+typedef struct {
+    rm_instruction instruction;
+    double flops, moved_bytes;
+    int16_t rank;
+} rm_written;
+
+/* In a pipeline: a place in memory, and the ranks on which it is valid, as bits. */
+typedef struct {
+    rm_where where;
+    uint64_t valid, bytes;
+    bool written;
+} rm_copies;
+
 /* While a program is written, an AT_SCRATCH operand has the number of its buffer in `offset`, and an offset inside this
  * buffer in `per_time`. Finishing the program replaces both by the offset in scratch. */
 typedef struct {
@@ -14,8 +28,12 @@ typedef struct {
     rm_program *program;
     const rm_chain_config *config;
     rm_lifetimes buffers;
-    rm_instruction *item; /* the program's instructions: program->n of them */
+    rm_written *item; /* the program's instructions: program->n of them */
     int64_t capacity;
+    double flops, moved_bytes; /* of the next instruction */
+    int32_t of_node;           /* the node whose instructions are being written */
+    rm_copies *copies;         /* divide.c */
+    int64_t n_copies, copies_capacity;
     rm_where *value;        /* by value id: its current place */
     rm_where *gradient;     /* by value id: the place where its gradient is accumulated */
     uint8_t *contributed;   /* by value id: its gradient has a first term */
@@ -27,6 +45,7 @@ typedef struct {
     uint8_t *early;         /* by node, for the kind: a differentiated output depends on it */
     bool evaluating;        /* the program is an evaluation's */
     double recompute_limit; /* for the option, flops per byte of output: ops up to this are recomputed, cheap or not */
+    uint64_t saved_before;  /* bytes that the previous option saves, on all ranks */
     bool once;              /* the instructions written now run only in a stage's first forward run */
 } builder;
 
@@ -76,6 +95,12 @@ static inline bool is_on_spine(const builder *b, const rm_node *node) { return b
 static inline bool is_leaf(const builder *b, const rm_node *node) {
     return !is_on_spine(b, node) && b->chain->use[node->y] != RM_UNUSED;
 }
+
+/* divide.c. divide: reduces the program to this rank's instructions, and adds what it sends and receives. forget_saved:
+ * call it before an option's first program. pack_saved: removes from the saved block what this rank does not use. */
+remat_status rm_program_divide(builder *b);
+void rm_program_forget_saved(builder *b);
+remat_status rm_program_pack_saved(builder *b, rm_kind_option *option);
 
 /* saved.c. mark_spine: marks the nodes of the kind that a later stage needs in training. mark_early: marks those needed
  * before any backward run. */

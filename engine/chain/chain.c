@@ -69,6 +69,7 @@ rm_where rm_carried_where(const rm_chain *chain, int32_t slot, int shift) {
     const rm_sweep *sweep = sweep_of_carried(chain, slot);
     return (rm_where){.space = RM_AT_PIECE,
                       .shift = (int8_t)shift,
+                      .of = -1 - chain->carried[slot].node,
                       .slot = slot,
                       .piece = (int32_t)(sweep->piece + sweep->n_crossing + slot - sweep->first_carried),
                       .stride = sweep->pieces,
@@ -86,6 +87,7 @@ rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
     const rm_sweep *sweep = sweep_of_carried(chain, slot);
     return (rm_where){.space = RM_AT_PIECE,
                       .shift = (int8_t)shift,
+                      .of = -1 - chain->carried[slot].node,
                       .slot = slot,
                       .piece = (int32_t)(sweep->dpiece + sweep->n_gradients + slot - sweep->first_carried),
                       .stride = sweep->dpieces,
@@ -94,8 +96,9 @@ rm_where rm_carried_gradient(const rm_chain *chain, int32_t slot, int shift) {
 
 /* A value with a piece for every stage of `maker`, starting with piece `first`: its address for the stages of
  * `reader`. */
-static rm_where of_tile(const rm_sweep *maker, int64_t first, int32_t stride, const rm_sweep *reader, int64_t tile) {
-    rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)first, .limit = INT32_MAX};
+static rm_where of_tile(int32_t value, const rm_sweep *maker, int64_t first, int32_t stride, const rm_sweep *reader,
+                        int64_t tile) {
+    rm_where where = {.space = RM_AT_PIECE, .of = value, .piece = (int32_t)first, .limit = INT32_MAX};
     if (tile >= 0) {
         where.piece = (int32_t)(first + stride * rm_sweep_turn(maker, tile));
         return where;
@@ -109,7 +112,8 @@ static rm_where of_tile(const rm_sweep *maker, int64_t first, int32_t stride, co
 /* A value with one piece: readers along time address their tile's part, others the whole piece. */
 static rm_where of_whole(const rm_chain *chain, int32_t value, int64_t piece, const rm_sweep *reader) {
     const rm_value *v = &chain->graph->value[value];
-    rm_where where = {.space = RM_AT_PIECE, .piece = (int32_t)piece, .limit = INT32_MAX, .from_end = v->reversed};
+    rm_where where = {
+        .space = RM_AT_PIECE, .of = value, .piece = (int32_t)piece, .limit = INT32_MAX, .from_end = v->reversed};
     if (v->sequence && reader->timesteps && !reader->whole)
         where.per_time = rm_desc_bytes(&v->desc) / (uint64_t)reader->timesteps;
     return where;
@@ -118,7 +122,7 @@ static rm_where of_whole(const rm_chain *chain, int32_t value, int64_t piece, co
 rm_where rm_crossing_where(const rm_chain *chain, int32_t value, const rm_sweep *reader, int64_t tile) {
     const rm_crossing *c = &chain->crossing[chain->cross[value]];
     const rm_sweep *maker = &chain->sweep[c->sweep];
-    if (c->tiled) return of_tile(maker, maker->piece + c->place, maker->pieces, reader, tile);
+    if (c->tiled) return of_tile(value, maker, maker->piece + c->place, maker->pieces, reader, tile);
     return of_whole(chain, value, maker->piece + (maker->count - 1) * maker->pieces + c->place, reader);
 }
 
@@ -126,7 +130,7 @@ rm_where rm_crossing_gradient(const rm_chain *chain, int32_t value, const rm_swe
     const rm_crossing *c = &chain->crossing[chain->cross[value]];
     const rm_sweep *maker = &chain->sweep[c->sweep];
     if (c->d_place < 0) return (rm_where){0};
-    if (c->tiled) return of_tile(maker, maker->dpiece + c->d_place, maker->dpieces, reader, tile);
+    if (c->tiled) return of_tile(value, maker, maker->dpiece + c->d_place, maker->dpieces, reader, tile);
     return of_whole(chain, value, maker->dpiece + (maker->count - 1) * maker->dpieces + c->d_place, reader);
 }
 
@@ -206,7 +210,8 @@ rm_piece_origin rm_chain_piece_origin(const rm_chain *chain, int64_t piece) {
 rm_instruction rm_program_at(const rm_program *program, int32_t n) {
     const rm_packed_instruction *from = &program->item[n];
     const rm_where *where = program->where + from->first;
-    rm_instruction to = {.what = from->what, .once = from->once, .node = from->node, .count = from->count};
+    rm_instruction to = {
+        .what = from->what, .once = from->once, .peer = from->peer, .node = from->node, .count = from->count};
     for (int w = 0; w < (RM_OPERANDS + 63) / 64; w++)
         for (uint64_t there = from->there[w]; there; there &= there - 1)
             to.operand[64 * w + __builtin_ctzll(there)] = *where++;
@@ -280,6 +285,7 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->cross);
     rm_free(chain->crossing);
     rm_free(chain->sweep_of);
+    rm_free(chain->owner);
     rm_free(chain->sweep);
     rm_free(chain->at.value);
     rm_free(chain->at.gradient);

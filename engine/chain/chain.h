@@ -65,6 +65,8 @@ typedef struct {
     int8_t shift;
     bool from_end; /* per_time counts from the end: a reversed sequence */
     int32_t piece, stride, limit;
+    int32_t of;         /* AT_PIECE: the crossing value, also of its gradient; of a carried state: -1 - node.
+                           AT_SCRATCH, until a program is finished: the value of which this is one tile's part */
     int32_t slot;       /* AT_PIECE with shift -1: of the carried state, which a stateful session keeps between calls.
                            EXTERNAL: index in at.external */
     uint64_t offset;    /* RESIDENT: in the block; SAVED, SCRATCH: in the stage's own block */
@@ -140,15 +142,26 @@ typedef struct {
 
 /* ---- Programs -------------------------------------------------------------------------------------------------- */
 
-typedef enum { RM_DO_FORWARD, RM_DO_BACKWARD, RM_DO_REBUILD, RM_DO_ONCE, RM_DO_ADD, RM_DO_COPY, RM_DO_ZERO } rm_do;
+typedef enum {
+    RM_DO_FORWARD,
+    RM_DO_BACKWARD,
+    RM_DO_REBUILD,
+    RM_DO_ONCE,
+    RM_DO_ADD,
+    RM_DO_COPY,
+    RM_DO_ZERO,
+    RM_DO_SEND,   /* in a pipeline (divide.c): x[0] to rank `peer` */
+    RM_DO_RECEIVE /* y from rank `peer` */
+} rm_do;
 
 enum { RM_OPERANDS = 2 * REMAT_MAX_INPUTS + 4 * REMAT_MAX_STATES + 4 };
 
 typedef struct {
     uint8_t what; /* rm_do. ADD: y += x[0]. COPY: y = x[0]. ZERO: y = 0. These do nothing if y or x[0] is NULL */
     bool once;    /* only for the stage's first forward run in a step */
-    int32_t node;
-    int64_t count; /* ADD, COPY, ZERO: elements, 4 bytes each */
+    int16_t peer; /* SEND, RECEIVE */
+    int32_t node; /* -1: none */
+    int64_t count; /* without a node: elements, 4 bytes each */
     union {
         struct {
             rm_where x[REMAT_MAX_INPUTS], y, state_in[REMAT_MAX_STATES], state_out[REMAT_MAX_STATES];
@@ -165,6 +178,7 @@ _Static_assert(offsetof(rm_instruction, scratch) == offsetof(rm_instruction, ope
 typedef struct {
     uint8_t what;
     bool once;
+    int16_t peer;
     int32_t node;
     int64_t count;
     uint64_t there[(RM_OPERANDS + 63) / 64]; /* bit i % 64 of word i / 64: operand i is not NOWHERE */
@@ -255,6 +269,8 @@ typedef struct rm_chain {
     uint8_t *use;      /* by value id: rm_use */
     int32_t *order;    /* CHAIN and POST nodes: n_order of them, sweep by sweep */
     int32_t *sweep_of; /* by node; -1: none */
+    int16_t *owner;    /* by node: the rank of the pipeline that runs it, or RM_EVERY_RANK; NULL: no pipeline */
+    int rank, n_ranks; /* whose part this is, of how many; RM_EVERY_RANK: the whole */
     int32_t n_order;
     int64_t timesteps, batch, tile,
         n_stages;     /* the first three: of the first sweep along time; 1, 0, 1 if there is none */
@@ -285,6 +301,8 @@ typedef struct {
     int n_external;
     const char *const *optimizer_state_name; /* optimizer_states names */
     const remat_ranks *ranks;  /* without ranks: size 1, functions NULL */
+    const remat_pipeline *pipeline; /* NULL: none */
+    int pipeline_rank;         /* whose part is built; RM_EVERY_RANK: the whole */
     int gradient_sums;         /* sections for partial sums of gradients (deterministic_world) */
     bool hashes;               /* the device keeps hashes of states (device.h, compare) */
     bool lean;                 /* offer the options "lean" and "leaner" if they save bytes */
@@ -308,6 +326,7 @@ void rm_chain_free(rm_chain *chain);
 char *rm_resident_begin(void *block);
 
 /* Steps of rm_chain_build, in order. */
+remat_status rm_chain_choose_owners(rm_chain *chain, const rm_chain_config *config); /* owners.c */
 remat_status rm_chain_find_sweeps(rm_chain *chain, const rm_chain_config *config); /* sweeps.c */
 remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config);     /* resident.c */
 remat_status rm_chain_write_programs(rm_chain *chain, const rm_chain_config *);    /* program.c  */
@@ -318,6 +337,26 @@ remat_status rm_chain_write_problems(rm_chain *chain, const rm_chain_config *); 
  * take_times: copies the programs' times into both problems. */
 void rm_chain_guess_times(rm_chain *chain, const rm_rates *rates);
 void rm_chain_take_times(rm_chain *chain);
+
+/* ---- Pipelines: owners.c, divide.c ----------------------------------------------------------------------------- */
+
+enum { RM_EVERY_RANK = -1, RM_MOST_PIPELINE_RANKS = 64 };
+#define RM_ELSEWHERE (UINT64_MAX / 2) /* the offset of a RESIDENT array that another rank holds */
+static inline bool rm_is_elsewhere(const rm_where *where) {
+    return where->space == RM_RESIDENT && where->offset == RM_ELSEWHERE;
+}
+static inline bool rm_runs_on(const rm_chain *chain, int32_t node, int rank) {
+    return !chain->owner || rank == RM_EVERY_RANK || chain->owner[node] == rank || chain->owner[node] == RM_EVERY_RANK;
+}
+/* Whether a node that runs on `rank` reads this value. */
+bool rm_chain_reads(const rm_chain *chain, int32_t value, int rank);
+/* Whether this rank holds the parameter, buffer, input, table or output. */
+bool rm_chain_holds(const rm_chain *chain, int32_t value);
+/* Both are built of the same graph; `part` is one rank's. Gives part->problem and part->evaluation the lists of
+ * `whole`, with the bytes that the part's own programs touch. MEMORY. */
+remat_status rm_chain_adopt(rm_chain *part, const rm_chain *whole);
+/* Raises bytes and times in `most` to those of `part`, which has the same lists. */
+void rm_problem_raise(rm_problem *most, const rm_problem *part);
 
 /* ---- Queries on a finished chain: chain.c ---------------------------------------------------------------------- */
 

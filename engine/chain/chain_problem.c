@@ -271,3 +271,68 @@ void rm_chain_take_times(rm_chain *chain) {
         chain->evaluation.stage[s].drop.time_ns = kind->evaluate.time_ns;
     }
 }
+
+/* ---- Pipelines -------------------------------------------------------------------------------------------------- */
+
+static void mark_pieces(const rm_program *program, int64_t position, uint8_t *touched) {
+    for (int32_t i = 0; i < program->n_where; i++) {
+        int64_t piece = program->where[i].space == RM_AT_PIECE ? rm_piece_at(&program->where[i], position) : -1;
+        if (piece >= 0) touched[piece] = 1;
+    }
+}
+
+static void mark_stage(const rm_chain *part, int64_t stage, bool evaluation, uint8_t *touched) {
+    const rm_stage_kind *kind = rm_stage_kind_of(part, stage);
+    int64_t position = stage - rm_stage_sweep(part, stage)->first;
+    mark_pieces(evaluation ? &kind->evaluate : &kind->drop, position, touched);
+    for (int k = 0; k < kind->n_options && !evaluation; k++) {
+        mark_pieces(&kind->option[k].forward, position, touched);
+        mark_pieces(&kind->option[k].backward, position, touched);
+    }
+}
+
+static remat_status adopt(const rm_chain *part, const rm_problem *whole, bool evaluation, rm_problem *problem) {
+    int64_t stages = whole->n_stages;
+    rm_problem own = {0};
+    TRY(rm_problem_copy(whole, &own));
+    memcpy(own.stage, problem->stage, (size_t)stages * sizeof *own.stage);
+    own.n_resident = problem->n_resident;
+    memcpy(own.resident, problem->resident, sizeof own.resident);
+    rm_problem_free(problem);
+    *problem = own;
+    uint8_t *touched = rm_calloc((size_t)whole->n_pieces + 1, 1);
+    REQUIRE(touched, MEMORY, "out of memory for %lld pieces of states", (long long)whole->n_pieces);
+    for (int64_t s = 0; s < stages; s++) mark_stage(part, s, evaluation, touched);
+    for (int64_t i = 0; i < whole->n_pieces; i++) own.piece[i].bytes = touched[i] ? whole->piece[i].bytes : 0;
+    rm_free(touched);
+    return rm_problem_check(problem);
+}
+
+remat_status rm_chain_adopt(rm_chain *part, const rm_chain *whole) {
+    TRY(adopt(part, &whole->problem, false, &part->problem));
+    return adopt(part, &whole->evaluation, true, &part->evaluation);
+}
+
+static void raise_bytes(uint64_t *most, uint64_t bytes) {
+    if (bytes > *most) *most = bytes;
+}
+
+static void raise_work(rm_work *most, const rm_work *work) {
+    raise_bytes(&most->time_ns, work->time_ns);
+    raise_bytes(&most->scratch_bytes, work->scratch_bytes);
+}
+
+void rm_problem_raise(rm_problem *most, const rm_problem *part) {
+    for (int64_t i = 0; i < most->n_pieces; i++) raise_bytes(&most->piece[i].bytes, part->piece[i].bytes);
+    for (int64_t s = 0; s < most->n_stages; s++) {
+        rm_stage *stage = &most->stage[s];
+        raise_work(&stage->drop, &part->stage[s].drop);
+        for (int k = 0; k < stage->n_options; k++) {
+            rm_stage_option *option = &stage->option[k];
+            raise_bytes(&option->saved_bytes, part->stage[s].option[k].saved_bytes);
+            raise_work(&option->forward, &part->stage[s].option[k].forward);
+            raise_work(&option->backward, &part->stage[s].option[k].backward);
+        }
+    }
+    for (int i = 0; i < most->n_resident; i++) raise_bytes(&most->resident[i].bytes, part->resident[i].bytes);
+}

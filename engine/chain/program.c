@@ -38,31 +38,27 @@ static remat_status emit(builder *b, rm_instruction instruction) {
             "out of memory for a stage's program");
     for (int i = 0; i < RM_OPERANDS; i++) use(b, &instruction.operand[i]);
     instruction.once = b->once;
-    b->item[program->n++] = instruction;
-    program->n_once += b->once;
+    int16_t rank = b->chain->owner ? b->chain->owner[b->of_node] : RM_EVERY_RANK;
+    b->item[program->n++] = (rm_written){instruction, b->flops, b->moved_bytes, rank};
+    b->flops = b->moved_bytes = 0;
     return REMAT_OK;
-}
-
-static void add_cost(builder *b, double flops, double moved_bytes) {
-    rm_program *program = b->program;
-    *(b->once ? &program->once_flops : &program->flops) += flops;
-    *(b->once ? &program->once_moved_bytes : &program->moved_bytes) += moved_bytes;
 }
 
 static remat_status emit_simple(builder *b, rm_do what, rm_where y, rm_where x, uint64_t bytes) {
     rm_instruction instruction = {.what = (uint8_t)what, .node = -1, .count = (int64_t)(bytes / 4), .y = y};
     instruction.x[0] = x;
-    add_cost(b, 0, (what == RM_DO_ADD ? 3.0 : 2.0) * (double)bytes);
+    b->moved_bytes = (what == RM_DO_ADD ? 3.0 : 2.0) * (double)bytes;
     return emit(b, instruction);
 }
 
-/* Adds a call's cost to the program and reserves its scratch. `aux`: whether the call has aux. */
+/* Notes a call's cost and reserves its scratch. `aux`: whether the call has aux. */
 static remat_status account(builder *b, const rm_node *node, remat_pass pass, bool aux, rm_where *scratch) {
     remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     rm_node_descs(b->chain->graph, node, b->kind ? b->kind->tau : 0, x, &y, state);
     remat_cost cost = {0};
     node->op->cost(x, &y, node->attr, pass, &cost);
-    add_cost(b, cost.flops, cost.moved_bytes);
+    b->flops = cost.flops;
+    b->moved_bytes = cost.moved_bytes;
     const remat_op_device *on = &node->op->on[b->config->kernels];
     if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, node->attr, pass, aux);
     return new_buffer(b, cost.scratch_bytes, scratch);
@@ -78,14 +74,15 @@ static int count_operands(const rm_instruction *instruction) {
 static remat_status pack(builder *b) {
     rm_program *program = b->program;
     int32_t n_where = 0;
-    for (int32_t n = 0; n < program->n; n++) n_where += count_operands(&b->item[n]);
+    for (int32_t n = 0; n < program->n; n++) n_where += count_operands(&b->item[n].instruction);
     program->item = rm_malloc((size_t)program->n * sizeof *program->item);
     program->where = rm_malloc((size_t)n_where * sizeof *program->where);
     REQUIRE(program->item && program->where, MEMORY, "out of memory for a stage's program");
     for (int32_t n = 0; n < program->n; n++) {
-        const rm_instruction *from = &b->item[n];
+        const rm_instruction *from = &b->item[n].instruction;
         rm_packed_instruction to = {.what = from->what,
                                     .once = from->once,
+                                    .peer = from->peer,
                                     .node = from->node,
                                     .count = from->count,
                                     .first = program->n_where};
@@ -99,14 +96,27 @@ static remat_status pack(builder *b) {
     return REMAT_OK;
 }
 
+static void add_costs(const builder *b) {
+    rm_program *program = b->program;
+    for (int32_t n = 0; n < program->n; n++) {
+        const rm_written *w = &b->item[n];
+        bool once = w->instruction.once;
+        program->n_once += once;
+        *(once ? &program->once_flops : &program->flops) += w->flops;
+        *(once ? &program->once_moved_bytes : &program->moved_bytes) += w->moved_bytes;
+    }
+}
+
 /* Places the scratch buffers, replaces their numbers by offsets, and packs the program. */
 static remat_status finish(builder *b) {
     rm_placement placement = {0};
+    if (b->chain->rank != RM_EVERY_RANK) TRY(rm_program_divide(b));
+    add_costs(b);
     TRY(rm_place(&b->buffers, &placement));
     rm_program *program = b->program;
     for (int32_t n = 0; n < program->n; n++)
         for (int i = 0; i < RM_OPERANDS; i++) {
-            rm_where *where = &b->item[n].operand[i];
+            rm_where *where = &b->item[n].instruction.operand[i];
             if (where->space == RM_AT_SCRATCH) where->offset = placement.offset[where->offset] + where->per_time;
             if (where->space == RM_AT_SCRATCH) where->per_time = 0;
         }
@@ -163,6 +173,7 @@ static rm_where part_of(const builder *b, int32_t value, rm_where whole, int64_t
     uint64_t step = rm_desc_bytes(&v->desc) / (uint64_t)maker->timesteps;
     *bytes = step * (uint64_t)tau;
     whole.per_time = step * (uint64_t)begin;
+    whole.of = value;
     return whole;
 }
 
@@ -260,6 +271,7 @@ static remat_status emit_once(builder *b, const rm_node *node, forward_mode mode
 
 static remat_status emit_forward(builder *b, const rm_node *node, forward_mode mode) {
     if (!runs_here(b, node)) return REMAT_OK;
+    b->of_node = index_of(b, node);
     rm_instruction call = {.what = RM_DO_FORWARD, .node = index_of(b, node)};
     for (int i = 0; i < node->op->n_in; i++) TRY(gather(b, node->x[i], &call.x[i]));
     if (makes_once(b, node, mode)) TRY(emit_once(b, node, mode, call));
@@ -435,6 +447,7 @@ static remat_status emit_rebuild(builder *b, const rm_node *node) {
 static remat_status emit_backward(builder *b, const rm_node *node) {
     if (!runs_here(b, node) || !learns(b, node)) return REMAT_OK;
     rm_instruction call = {.what = RM_DO_BACKWARD, .node = index_of(b, node)};
+    b->of_node = call.node;
     rest rest[REMAT_MAX_INPUTS] = {0};
     TRY(incoming(b, node, &call.dy));
     if (!call.dy.space) return REMAT_OK;
@@ -507,6 +520,7 @@ static remat_status copy_outputs(builder *b, bool (*wanted)(const builder *, con
             bool whole_too_early = b->kind->tau && !value->sequence && !b->kind->last;
             int32_t id = chain->outputs[i];
             if (!makes(node, id) || !wanted(b, node, id) || !b->value[id].space || whole_too_early) continue;
+            b->of_node = index_of(b, node);
             TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
         }
     return REMAT_OK;
@@ -589,6 +603,7 @@ static remat_status zero_remaining_gradients(builder *b) {
         const rm_crossing *c = &b->chain->crossing[i];
         if (c->last_reader != b->kind->sweep || b->contributed[c->value] || is_initialised(b, c->value)) continue;
         if (!reads_it(b, c->value)) continue;
+        b->of_node = b->chain->graph->value[c->value].node;
         rm_where target = rm_crossing_gradient(b->chain, c->value, sweep_of(b), -1);
         TRY(is_in_tiles(b, c->value) ? scatter(b, c->value, nowhere, RM_DO_ZERO)
                                      : emit_simple(b, RM_DO_ZERO, target, nowhere, tile_bytes(b, c->value)));
@@ -614,11 +629,14 @@ static remat_status write_option(builder *b, rm_leanness lean) {
     static const char *const name[] = {[RM_ALL] = "all", [RM_LEAN] = "lean", [RM_LEANER] = "leaner"};
     rm_kind_option *option = &b->kind->option[b->kind->n_options];
     rm_program_lay_out_saved(b, lean, option);
-    if (b->kind->n_options && option->saved_bytes >= option[-1].saved_bytes) return REMAT_OK;
+    if (b->kind->n_options && option->saved_bytes >= b->saved_before) return REMAT_OK;
+    b->saved_before = option->saved_bytes;
     option->name = name[lean];
     b->kind->n_options++;
+    rm_program_forget_saved(b);
     TRY(write_forward(b, &option->forward, KEEPING));
-    return write_backward(b, option);
+    TRY(write_backward(b, option));
+    return b->chain->rank == RM_EVERY_RANK ? REMAT_OK : rm_program_pack_saved(b, option);
 }
 
 static remat_status write_kind(builder *b) {
@@ -640,6 +658,7 @@ static remat_status copy_output_tables(builder *b) {
     for (int32_t i = 0; i < chain->n_outputs; i++) {
         int32_t id = chain->outputs[i];
         if (chain->role[chain->graph->value[id].node] != RM_ROLE_TABLE) continue;
+        b->of_node = chain->graph->value[id].node;
         TRY(emit_simple(b, RM_DO_COPY, chain->at.output[i], b->value[id], tile_bytes(b, id)));
     }
     return REMAT_OK;
@@ -677,6 +696,7 @@ static void free_builder(builder *b) {
     rm_free(b->early);
     rm_lifetimes_free(&b->buffers);
     rm_free(b->item);
+    rm_free(b->copies);
 }
 
 static remat_status write_all(builder *b) {

@@ -39,6 +39,10 @@ static bool is_table(const rm_chain *chain, int32_t value) {
     return v->origin == RM_VALUE_RESULT && chain->role[v->node] == RM_ROLE_TABLE;
 }
 
+static bool runs_here(const rm_chain *chain, int32_t n) {
+    return chain->role[n] != RM_ROLE_DEAD && rm_runs_on(chain, n, chain->rank);
+}
+
 static uint64_t page_bytes(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
 
 char *rm_resident_begin(void *block) {
@@ -115,7 +119,9 @@ static void lay_out_frozen(rm_chain *chain, const rm_chain_config *config) {
         const rm_parameter *p = &chain->at.buckets.param[i];
         uint64_t bytes = value_bytes(chain, p->value);
         rm_where *where = &chain->at.value[p->value];
-        if (p->bucket < 0 && !borrow(chain, config, REMAT_PARAM, chain->graph->value[p->value].name, bytes, where))
+        if (!rm_chain_holds(chain, p->value))
+            *where = chain->at.gradient[p->value] = resident(RM_ELSEWHERE);
+        else if (p->bucket < 0 && !borrow(chain, config, REMAT_PARAM, chain->graph->value[p->value].name, bytes, where))
             *where = resident(reserve(&chain->at.bytes, bytes));
     }
     if (chain->at.bytes > start) close_section(chain, "frozen parameters", start);
@@ -133,6 +139,7 @@ static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
 static rm_where reserve_value(rm_chain *chain, const rm_chain_config *config, int32_t v, remat_kind kind,
                               const char *name) {
     rm_where where;
+    if (!rm_chain_holds(chain, v)) return resident(RM_ELSEWHERE);
     if (!name || !borrow(chain, config, kind, name, value_bytes(chain, v), &where))
         where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
     return along_time(chain, v, where);
@@ -213,7 +220,7 @@ static remat_status lay_out_packed(rm_chain *chain, const rm_chain_config *confi
         const rm_node *node = &chain->graph->node[n];
         const remat_op_device *on = &node->op->on[config->kernels];
         chain->at.packed[n] = UINT64_MAX;
-        if (chain->role[n] == RM_ROLE_DEAD || !on->packed_bytes) continue;
+        if (!runs_here(chain, n) || !on->packed_bytes) continue;
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         uint64_t bytes = on->packed_bytes(x, node->attr, config->threads);
@@ -232,7 +239,7 @@ static void lay_out_fixed(rm_chain *chain, const rm_chain_config *config) {
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
         const remat_op_device *on = &node->op->on[config->kernels];
-        if (chain->role[n] == RM_ROLE_DEAD || !on->fixed_bytes) continue;
+        if (!runs_here(chain, n) || !on->fixed_bytes) continue;
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         uint64_t bytes = on->fixed_bytes(x, node->attr);
@@ -251,7 +258,7 @@ static void lay_out_once(rm_chain *chain, const rm_chain_config *config) {
             at->value[v] = reserve_value(chain, config, v, REMAT_BUFFER, chain->graph->value[v].name);
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        if (chain->role[n] == RM_ROLE_DEAD || !node->op->once_bytes) continue;
+        if (!runs_here(chain, n) || !node->op->once_bytes) continue;
         const rm_sweep *sweep = chain->role[n] == RM_ROLE_CHAIN ? &chain->sweep[chain->sweep_of[n]] : NULL;
         bool tiles = sweep && !sweep->whole;
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
@@ -279,6 +286,8 @@ static void lay_out_carried(rm_chain *chain, const rm_chain_config *config) {
         rm_carried *carried = &chain->carried[k];
         char name[80];
         if (carried->state < 0) continue;
+        at->carried[k] = resident(RM_ELSEWHERE);
+        if (!runs_here(chain, carried->node)) continue;
         rm_chain_state_name(chain, k, name);
         carried->kept = reserve(&next_bytes, carried->bytes);
         if (!borrow(chain, config, REMAT_CARRIED, name, carried->bytes, &at->carried[k]))
@@ -291,7 +300,7 @@ static void lay_out_small(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     uint64_t start = at->bytes;
     for (int32_t v = 1; v < chain->graph->n_values; v++)
-        if (is_table(chain, v)) at->value[v] = resident(reserve(&at->bytes, value_bytes(chain, v)));
+        if (is_table(chain, v)) at->value[v] = reserve_value(chain, config, v, REMAT_BUFFER, NULL);
     close_section(chain, "tables", start);
     start = at->bytes;
     at->one_offset = reserve(&at->bytes, sizeof(float));

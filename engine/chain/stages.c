@@ -291,6 +291,7 @@ remat_status rm_chain_build(const remat_graph *graph, int32_t loss, const int32_
     chain->outputs[n_outputs] = loss;
     TRY(rm_roles(graph, chain->outputs, n_outputs + (loss != 0), chain->role));
     TRY(find_uses(chain, config));
+    TRY(rm_chain_choose_owners(chain, config));
     TRY(rm_chain_find_sweeps(chain, config));
     TRY(check_stateful(chain, config));
     TRY(check_loss_is_last(chain));

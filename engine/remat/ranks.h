@@ -40,6 +40,8 @@ typedef struct {
     bool deterministic_world;  /* as in remat_config; set both or neither */
     bool shard_optimizer, fused_update;        /* as in remat_ranks */
     uint64_t first_bucket_bytes, bucket_bytes; /* as in remat_ranks */
+    int pipeline;              /* ranks that share one network (remat_job_pipeline); 0: 1. The job then has
+                                  world_size / pipeline replicas, for remat_job_rank and remat_job_size */
     int64_t join_timeout_ms; /* for ranks that remat_join waits for; 0: timeout_ms, or five minutes if that is 0 */
 } remat_job_config;
 
@@ -50,6 +52,8 @@ void remat_leave(REMAT_OPTIONAL remat_job *job); /* does not wait for other rank
 
 int remat_job_rank(const remat_job *job);
 int remat_job_size(const remat_job *job);
+/* For remat_config.pipeline: rank world_rank % pipeline; NULL without a pipeline. Set `cut` in a copy. On one host. */
+const struct remat_pipeline *remat_job_pipeline(const remat_job *job);
 const struct remat_ranks *remat_job_ranks(const remat_job *job); /* for remat_config.ranks; NULL if there is one rank */
 
 /* Collective: compares parameters (name, shape, type) and remat_settings_text, then copies rank 0's parameters and
@@ -153,6 +157,31 @@ typedef struct remat_ranks {
     /* Before each run of a stage: fails if a rank is gone. Must be cheap. */
     remat_status (*poll)(void *context);
 } remat_ranks;
+
+/* ---- Pipeline ------------------------------------------------------------------------------------ */
+
+/* Model parallelism: the layers of one network on several ranks (docs/pipeline.md). All ranks create the session of
+ * the same graph with the same config, write the same inputs, and call the same passes. A rank computes its own layers
+ * only, and holds only their parameters, gradients, optimizer state and activations. Every rank follows the same plan;
+ * where a value or a gradient crosses to another rank, one sends and the other receives, so that the tiles of time
+ * overlap. Loss, gradients and parameters have the bits of one rank, for any number of ranks and any plan.
+ *
+ * Arrays of other ranks have count 0: remat_write ignores them, so that each rank can load a whole file; remat_read
+ * refuses them. Losses and norms are the same on all ranks.
+ *
+ * send and receive move `bytes` bytes to or from another rank, in the order of the calls. They return a status, with
+ * its message recorded. send may return before the other rank has received; both may block. Both are NULL with
+ * plan_only. They are called by the thread that calls the session. */
+typedef struct remat_pipeline {
+    size_t struct_bytes; /* sizeof(remat_pipeline) */
+    int rank, size;
+    const char *cut; /* where the ranks after the first begin: size - 1 beginnings of parameter names, comma separated
+                        ("weight_ih_l1": with the first layer that reads such a parameter). NULL: chosen so that the
+                        slowest rank's predicted time is shortest */
+    void *context;
+    remat_status (*send)(void *context, int to, const void *data, uint64_t bytes);
+    remat_status (*receive)(void *context, int from, void *data, uint64_t bytes);
+} remat_pipeline;
 
 int64_t remat_bucket_count(const remat_session *session); /* also without other ranks; 0: no parameters */
 remat_status remat_bucket_info(remat_session *session, int64_t index, remat_bucket *out);

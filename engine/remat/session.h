@@ -71,8 +71,7 @@ typedef struct {
     const char *spill_dir;   /* plans may SAVE to and LOAD from a file in this directory. NULL: no spill file */
     bool verify_recompute;   /* hash every state when it is first computed, and compare when it is recomputed or loaded.
                                 A difference fails the step and names stage and tensor */
-    const char
-        *calibration; /* file of measured kernel times, kept from run to run. "": measure, keep nothing. NULL: do
+    const char *calibration; /* file of measured kernel times, kept from run to run. "": measure, keep nothing. NULL: do
                          not measure; "optimal" then chooses by the rates of an assumed machine, so that the same
                          config gives the same plan everywhere, and times are predicted from the device's rates */
     double assume_flops, assume_bandwidth; /* "null": operations and bytes a second of the assumed machine; 0: some */
@@ -109,13 +108,14 @@ typedef struct {
     int micro_steps;          /* parts of an update's batch, each with its own remat_gradients; 0: 1 */
     bool deterministic_world; /* sum micro steps and ranks as a balanced tree, so that the bits depend only on the
                                      product of their numbers, which are powers of two (docs/distributed.md) */
-    const struct remat_ranks *ranks; /* the other ranks of a data-parallel job; copied. NULL: none */
-    const char *groups;              /* parameters with their own learning rate (a factor) or weight decay, by words in
+    const struct remat_ranks *ranks;       /* the other ranks of a data-parallel job; copied. NULL: none */
+    const struct remat_pipeline *pipeline; /* layers over several ranks; copied. NULL: all are here */
+    const char *groups;    /* parameters with their own learning rate (a factor) or weight decay, by words in
                                         their names; the first group that matches counts:
                                         "bias,norm:weight_decay=0;wte:lr=0.1". NULL: none */
-    int64_t carry_stride;            /* stateful: keep the states after this many timesteps (whole tiles) for the next
+    int64_t carry_stride;  /* stateful: keep the states after this many timesteps (whole tiles) for the next
                                         call, so that windows overlap; 0: after all timesteps */
-    const char *loss_mean;           /* of losses with ignored targets or class weights, over micro steps and ranks.
+    const char *loss_mean; /* of losses with ignored targets or class weights, over micro steps and ranks.
                                         NULL, "batch": the mean over all that counts in the update; "parts": the average
                                         of each part's mean, as under PyTorch's DDP (docs/large_batch.md) */
 } remat_config;

@@ -20,7 +20,9 @@ static remat_status add_array(remat_session *s, remat_kind kind, const char *nam
     char *text = rm_malloc(length);
     REQUIRE(text, MEMORY, "out of memory for the name %s", name);
     snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
-    s->array[kind][n] = (rm_session_array){.name = text, .desc = desc, .where = *where, .held = rm_desc_count(&desc)};
+    s->array[kind][n] =
+        (rm_session_array){.name = text, .desc = desc, .where = *where, .elsewhere = rm_is_elsewhere(where)};
+    if (!rm_is_elsewhere(where)) s->array[kind][n].held = rm_desc_count(&desc);
     s->n_arrays[kind]++;
     return REMAT_OK;
 }
@@ -30,11 +32,13 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     const rm_value *value = &s->graph->value[v];
     const rm_residents *at = &s->chain.at;
     TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, &at->value[v]));
-    if (s->inference || p->bucket < 0) return REMAT_OK;
+    bool elsewhere = rm_is_elsewhere(&at->value[v]);
+    if (s->inference || !(elsewhere ? value->needs_gradient : p->bucket >= 0)) return REMAT_OK;
     TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, &at->gradient[v]));
     for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
         TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
-                      &at->optimizer_state[(p - at->buckets.param) * RM_MAX_OPTIMIZER_STATE + i]));
+                      elsewhere ? &at->value[v]
+                                : &at->optimizer_state[(p - at->buckets.param) * RM_MAX_OPTIMIZER_STATE + i]));
         rm_session_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
         array->first = p->first;
         array->held = p->held;
@@ -147,6 +151,7 @@ int64_t remat_find(const remat_session *s, remat_kind kind, const char *name) {
 static remat_status check_whole(const remat_session *s, remat_kind kind, int64_t index, uint64_t bytes) {
     const rm_session_array *array = NULL;
     TRY(find_array(s, kind, index, &array));
+    if (array->elsewhere) return REMAT_OK;
     REQUIRE(bytes == rm_session_held_bytes(array), INVALID, "%s holds %llu bytes, but %llu were given", array->name,
             (unsigned long long)rm_session_held_bytes(array), (unsigned long long)bytes);
     return REMAT_OK;
@@ -180,6 +185,11 @@ void *rm_session_address(const remat_session *s, const rm_session_array *array) 
     return rm_run_address(&s->runner, &array->where);
 }
 
+static remat_status check_here(const rm_session_array *array) {
+    REQUIRE(!array->elsewhere, INVALID, "%s lies on another rank of the pipeline: read it there", array->name);
+    return REMAT_OK;
+}
+
 static remat_status check_there(const remat_session *s, const rm_session_array *array) {
     bool there = array->where.space != RM_EXTERNAL || s->runner.external[array->where.slot];
     REQUIRE(there, INVALID, "%s is external and has no memory yet: call remat_set_external for it", array->name);
@@ -198,6 +208,7 @@ remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(check_whole(s, kind, index, bytes));
     TRY(find_array(s, kind, index, &array));
+    TRY(check_here(array));
     REQUIRE(array->where.space == RM_EXTERNAL, INVALID,
             "%s is in the arena; to keep it in external memory, list it in {external}", array->name);
     REQUIRE((uintptr_t)memory % rm_dtype_bytes(array->desc.dtype) == 0, INVALID,
@@ -215,6 +226,7 @@ remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index
     NEED(memory, "a place for the result");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it holds no arrays");
     TRY(find_array(s, kind, index, &array));
+    TRY(check_here(array));
     TRY(check_there(s, array));
     REQUIRE(s->api->reachable || !array->bound, MISSING,
             "%s: integers are checked when they are written, and on the device \"%s\" nothing else can check them; "
@@ -226,10 +238,19 @@ remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index
     return REMAT_OK;
 }
 
+/* Every rank writes what any of them needs. */
+static remat_status write_elsewhere(remat_session *s, remat_kind kind, int64_t index) {
+    s->array[kind][index].missing = false;
+    s->ran_forward = false;
+    return REMAT_OK;
+}
+
 remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, uint64_t first, const void *data,
                               uint64_t bytes) {
     const rm_session_array *array = NULL;
     NEED(s, "a session");
+    TRY(find_array(s, kind, index, &array));
+    if (array->elsewhere) return write_elsewhere(s, kind, index);
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     TRY(check_there(s, array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
@@ -261,6 +282,8 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
                              uint64_t bytes) {
     const rm_session_array *array = NULL;
     NEED(s, "a session");
+    TRY(find_array(s, kind, index, &array));
+    TRY(check_here(array));
     TRY(check_part(s, kind, index, first, data, bytes, &array));
     REQUIRE(kind != REMAT_GRADIENT || s->chain.at.buckets.parts == 1 || index >= s->chain.at.buckets.n_trained, INVALID,
             "%s: with a sharded optimizer, a rank receives only its part of the gradients; to read them, do not shard",

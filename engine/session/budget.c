@@ -46,7 +46,10 @@ uint64_t rm_session_budgeted_bytes(const remat_session *s) {
 }
 
 uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
+    uint64_t own =
+        s->chain.at.bytes + rm_chain_program_bytes(&s->chain) + (uint64_t)s->chain.at.buckets.n * sizeof *s->bucket;
     uint64_t others = s->chain.at.bytes + rm_session_workspace_bytes(s) + other_tables(s);
+    if (s->pipeline.size > 1) others += s->most_others_bytes - own;
     if (!budget) return 0;
     return budget > others ? budget - others : 1;
 }

@@ -203,5 +203,6 @@ remat_status rm_session_configure(remat_session *s, const remat_config *config) 
     TRY(set_up_policy(s, config));
     TRY(rm_session_check_fork(s));
     TRY(set_up_ranks(s, config));
+    TRY(rm_session_set_up_pipeline(s, config));
     return set_up_optimizer(s, config);
 }

@@ -195,7 +195,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .optimizer_state_name = s->optimizer ? s->optimizer->state_name : NULL,
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                              .rates = rm_standard_rates()};
-    TRY(rm_chain_build(s->graph, loss, keep, config->n_outputs, &chain, &s->chain));
+    TRY(rm_session_build_chain(s, loss, keep, config->n_outputs, &chain));
     TRY(find_carry_stages(s, config->carry_stride));
     TRY(check_statistics(s));
     return check_kernels(s);
@@ -313,7 +313,8 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
                      .ranks = &s->ranks,
                      .owner = s,
                      .external = r->external,
-                     .tier = r->tier};
+                     .tier = r->tier,
+                     .pipeline = &s->pipeline};
     rm_run_connect_ranks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return make_buckets(s);
@@ -421,6 +422,8 @@ void remat_session_free(remat_session *s) {
     rm_schedule_free(&s->training);
     rm_schedule_free(&s->evaluation);
     rm_chain_free(&s->chain);
+    rm_problem_free(&s->most.problem);
+    rm_problem_free(&s->most.evaluation);
     remat_graph_free(s->graph);
     if (s->device) s->api->close(s->device);
     rm_free(s);

@@ -22,7 +22,10 @@ rm_frame rm_frame_of(rm_runner *runner, int64_t stage) {
     return f;
 }
 
-bool rm_frame_keeps(const rm_runner *r, int32_t slot) { return r->stateful && r->chain->carried[slot].state >= 0; }
+bool rm_frame_keeps(const rm_runner *r, int32_t slot) {
+    const rm_carried *carried = &r->chain->carried[slot];
+    return r->stateful && carried->state >= 0 && rm_runs_on(r->chain, carried->node, r->chain->rank);
+}
 
 /* In a stateful session, a sweep begins with the states that the last call kept. */
 void *rm_frame_piece(const rm_frame *f, const rm_where *where) {

@@ -38,7 +38,7 @@ static remat_status guess_times(remat_session *s, const remat_config *config, bo
             "assume_flops and assume_bandwidth describe another machine, so they need the device \"null\"");
     if (config->assume_flops > 0) rates.flops_per_s = config->assume_flops;
     if (config->assume_bandwidth > 0) rates.bytes_per_s = config->assume_bandwidth;
-    rm_chain_guess_times(&s->chain, &rates);
+    if (s->pipeline.size == 1) rm_chain_guess_times(&s->chain, &rates); /* else standard times choose */
     int states = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
     uint64_t gradients = s->chain.at.section_bytes + s->chain.at.table_gradients_bytes;
     double bytes = (4 + 2.0 * states) * (double)gradients; /* zeroed, summed, updated */
@@ -98,7 +98,7 @@ static remat_status plan_by_standard_times(remat_session *s, const remat_config 
 /* Budgets that are too small have been refused by now. Measuring takes no more memory than the step will. */
 static remat_status measure_times(remat_session *s, const remat_config *config) {
     bool known;
-    if (!config->calibration || !rm_session_is_real(s)) return REMAT_OK;
+    if (!config->calibration || !rm_session_is_real(s) || s->pipeline.size > 1) return REMAT_OK;
     TRY(rm_session_calibrate_from_file(s, config, &known));
     if (known) return REMAT_OK;
     if (!s->training.plan.step) TRY(propose_or_refuse(s, config));
@@ -135,7 +135,7 @@ static remat_status choose_by_standard(remat_session *s, const remat_config *con
     return rm_plan_check(&s->chain.problem, &s->training.plan, &s->training.verdict, NULL);
 }
 
-remat_status rm_session_make_plans(remat_session *s, const remat_config *config) {
+static remat_status make_plans(remat_session *s, const remat_config *config) {
     TRY(plan_evaluation(s));
     if (s->inference) {
         TRY(guess_times(s, config, false));
@@ -148,4 +148,12 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
     TRY(guess_times(s, config, false));
     TRY(measure_times(s, config));
     return plan_again(s, config);
+}
+
+remat_status rm_session_make_plans(remat_session *s, const remat_config *config) {
+    if (s->pipeline.size == 1) return make_plans(s, config);
+    rm_session_swap_problems(s);
+    remat_status status = make_plans(s, config);
+    rm_session_swap_problems(s);
+    return status ? status : rm_session_settle_part(s);
 }

@@ -83,8 +83,18 @@ static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *c
     }
 }
 
+/* After a failure the rest of the program is of no use, and others do not wait for it. */
+static void exchange(rm_runner *r, const rm_instruction *i, void *data, uint64_t bytes) {
+    const remat_pipeline *p = r->pipeline;
+    if (!p || !p->send || r->talk_status) return;
+    r->talk_status = r->api->synchronize(r->queue);
+    if (r->talk_status) return;
+    r->talk_status = i->what == RM_DO_SEND ? p->send(p->context, i->peer, data, bytes)
+                                           : p->receive(p->context, i->peer, data, bytes);
+}
+
 static void run_instruction(const rm_frame *f, const rm_instruction *i) {
-    const rm_runner *r = f->runner;
+    rm_runner *r = f->runner;
     if (i->node >= 0) {
         static const remat_pass pass[] = {[RM_DO_FORWARD] = REMAT_FORWARD,
                                           [RM_DO_BACKWARD] = REMAT_BACKWARD,
@@ -100,6 +110,7 @@ static void run_instruction(const rm_frame *f, const rm_instruction *i) {
     if (i->what == RM_DO_ZERO && y) r->api->fill(r->queue, y, 0, bytes);
     if (i->what == RM_DO_COPY && y && x) r->api->copy(r->queue, y, x, bytes);
     if (i->what == RM_DO_ADD && y && x) rm_run_add(r, y, x, i->count);
+    if (i->what >= RM_DO_SEND) exchange(r, i, i->what == RM_DO_SEND ? x : y, bytes);
 }
 
 static void run_part(const rm_frame *f, const rm_program *program, int32_t from, int32_t until) {

@@ -22,10 +22,11 @@ typedef struct rm_runner {
     void *scratch;         /* of the running step */
     int64_t *end;          /* by sweep: tiles that begin here or later are not computed (remat_set_sequence_end) */
     uint64_t seed, updates;
-    uint32_t shard;           /* of the batch; selects the dropout mask */
-    const remat_ranks *ranks; /* polled before each run of a stage, to notice lost ranks */
-    rm_talk talk;             /* the collective for kernels; owner NULL: there are no other ranks */
-    remat_status talk_status; /* first failure of a kernel's collective in this run */
+    uint32_t shard;                 /* of the batch; selects the dropout mask */
+    const remat_pipeline *pipeline; /* called by SEND and RECEIVE; without functions these do nothing */
+    const remat_ranks *ranks;       /* polled before each run of a stage, to notice lost ranks */
+    rm_talk talk;                   /* the collective for kernels; owner NULL: there are no other ranks */
+    remat_status talk_status;       /* first failure of a kernel's collective or of a message in this run */
     /* Called for each bucket, in order, once the queue has been given the last instruction of the backward pass that
      * touches its gradients. A failure fails the run. NULL: more micro steps follow. */
     remat_status (*finished)(void *owner, int32_t bucket);

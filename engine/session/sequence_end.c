@@ -17,6 +17,7 @@ remat_status remat_set_sequence_end(remat_session *s, int64_t timesteps, int64_t
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it runs no sequence");
     REQUIRE(!s->stateful, INVALID,
             "in a stateful session all rows continue in the next call, so sequences cannot end early");
+    REQUIRE(s->pipeline.size == 1, MISSING, "a pipeline computes all tiles: remove remat_set_sequence_end");
     REQUIRE(end >= 1 && end <= timesteps, INVALID, "sequences of %lld timesteps cannot end at %lld",
             (long long)timesteps, (long long)end);
     bool found = false;

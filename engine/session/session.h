@@ -20,6 +20,7 @@ typedef struct {
     int64_t first, held; /* elements that this session holds: all, unless they are sharded */
     int64_t bound;       /* of integer inputs: exclusive upper limit; 0: none */
     int64_t ignored;     /* of integer inputs: allowed value outside the limit; 0: none */
+    bool elsewhere;      /* another rank of the pipeline holds it */
     bool missing;        /* an input that some layer reads and that has never been written; or an output's gradient that
                             has not been written since the last forward pass */
     bool shown;          /* the program knows the address, so it can write there unnoticed */
@@ -54,13 +55,18 @@ struct remat_session {
     double last_lr;   /* 0: no update yet */
     double coming_lr; /* of the update for which gradients are being computed; -1: not known yet */
     bool packed_is_stale;
-    uint64_t shown_hash; /* of the parameters that the program can change unnoticed, at the last pass */
+    uint64_t shown_hash;                 /* of the parameters that the program can change unnoticed, at the last pass */
     bool evaluated, trained, handed_out; /* remat_evaluate, a backward pass, remat_forward has made its outputs */
-    bool ran_forward;     /* and nothing has changed since: remat_backward can continue */
-    remat_ranks ranks;    /* a copy; without ranks, or if nothing runs, size is 1 and its functions are NULL */
-    int n_mapped;         /* sections of the block passed to ranks.map */
-    remat_bucket *bucket; /* as passed to ranks, except for `ready` */
-    rm_event **ready;     /* by bucket; NULL: the queue is synchronized before a bucket is passed to ranks */
+    bool ran_forward;                    /* and nothing has changed since: remat_backward can continue */
+    remat_pipeline pipeline;             /* a copy; without one, size is 1 */
+    struct {
+        rm_problem problem, evaluation;
+    } most;                     /* pipeline: with the largest bytes and times of any rank */
+    uint64_t most_others_bytes; /* pipeline: the most that a rank's arrays and tables take beside its plan */
+    remat_ranks ranks;          /* a copy; without ranks, or if nothing runs, size is 1 and its functions are NULL */
+    int n_mapped;               /* sections of the block passed to ranks.map */
+    remat_bucket *bucket;       /* as passed to ranks, except for `ready` */
+    rm_event **ready;           /* by bucket; NULL: the queue is synchronized before a bucket is passed to ranks */
     bool deterministic_world;
     int micro_steps, n_made; /* n_made: micro steps since gradients were last initialised */
     double *shard_loss;   /* by shard, of this update; 0: another rank's. Then the ranks' words (rank_consistency.c) */
@@ -71,9 +77,9 @@ struct remat_session {
     float share;          /* factor of the loss's gradient in the last backward pass */
     double *shard_count;  /* if `weighs`: by shard, of this update */
     double first_divisor, total_count; /* loss_mean.c */
-    double correction; /* loss_mean.c: factor for the summed gradients if deterministic_world is set */
-    double *squares;   /* by parameter: sum of squares of this rank's part of its gradient */
-    double *sums;      /* by parameter: the sums of an optimizer that has `measure` */
+    double correction;                 /* loss_mean.c: factor for the summed gradients if deterministic_world is set */
+    double *squares;                   /* by parameter: sum of squares of this rank's part of its gradient */
+    double *sums;                      /* by parameter: the sums of an optimizer that has `measure` */
     uint64_t arena_bytes;
     bool measured_times; /* of the programs; before that they are guessed from the device's rates */
     bool measured_busy;  /* other programs used the processors during the measurement */
@@ -115,6 +121,15 @@ bool rm_session_parameters_changed(remat_session *session);
 /* step.c. Of all trained parameters; no sum over ranks is in progress. */
 void rm_session_scale_gradients(const remat_session *session, double factor);
 
+/* pipeline.c. Builds session->chain, and session->most from the parts of all ranks. Exchanges the problems of the two
+ * while plans are made, and settles the plans for this rank's bytes. Sums over the pipeline's ranks. */
+remat_status rm_session_set_up_pipeline(remat_session *session, const remat_config *config);
+remat_status rm_session_build_chain(remat_session *session, int32_t loss, const int32_t *keep, int n_keep,
+                                    const rm_chain_config *config);
+void rm_session_swap_problems(remat_session *session);
+remat_status rm_session_settle_part(remat_session *session);
+remat_status rm_session_sum_over_pipeline(const remat_session *session, double *values, int64_t count);
+
 /* loss_mean.c. Finds the loss's count and decides whether the parts of an update are weighted by it. The graph must
  * have been cut into stages. */
 remat_status rm_session_choose_mean(remat_session *session, int32_t loss, const remat_config *config);
@@ -143,8 +158,8 @@ void rm_session_measure_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_update_bucket(remat_session *session, int32_t bucket);
 remat_status rm_session_end_update(remat_session *session, double lr);
 remat_status rm_session_update(remat_session *session, double lr); /* a whole update; all gradients must be final */
-void rm_session_begin_update(remat_session *session, double lr); /* sets lr, step and so on in session->update */
-remat_status rm_session_gradient_norm(remat_session *session); /* sets session->grad_norm; after all take_bucket */
+void rm_session_begin_update(remat_session *session, double lr);   /* sets lr, step and so on in session->update */
+remat_status rm_session_gradient_norm(remat_session *session);     /* sets session->grad_norm; after all take_bucket */
 uint64_t rm_session_sums_bytes(const remat_session *session); /* host bytes of losses by shard, norms by parameter */
 bool rm_session_is_fused(const remat_session *session);       /* each bucket is updated as soon as it arrives */
 /* Prepares a bucket for other ranks: all work queued so far is complete when this returns, or when bucket->ready is

@@ -41,6 +41,11 @@ static void carry_states(const remat_session *s) {
     }
 }
 
+/* In a pipeline one rank makes the loss; another that reads it has a copy. */
+static bool makes_loss(const remat_session *s) {
+    return s->chain.loss && rm_runs_on(&s->chain, s->graph->value[s->chain.loss].node, s->chain.rank);
+}
+
 /* Sums the losses of the stages in their order, whatever the order of the plan. Keeps carried states for the next call,
  * except after an evaluation in a training session. */
 static remat_status end_pass(remat_session *s, remat_step_result *result) {
@@ -50,7 +55,8 @@ static remat_status end_pass(remat_session *s, remat_step_result *result) {
     s->api->copy_out(queue, s->loss, s->runner.resident + at->loss_offset, at->loss_bytes);
     TRY(s->api->synchronize(queue));
     double loss = 0;
-    for (int64_t i = 0; i < s->chain.n_stages; i++) loss += s->loss[i];
+    for (int64_t i = 0; i < s->chain.n_stages && makes_loss(s); i++) loss += s->loss[i];
+    TRY(rm_session_sum_over_pipeline(s, &loss, 1));
     result->loss = (float)loss;
     result->counted = s->counts && !s->mean_of_parts ? s->count : 0;
     result->arena_peak_bytes = s->api->high_water(s->runner.block);

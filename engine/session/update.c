@@ -117,6 +117,9 @@ remat_status rm_session_take_bucket(remat_session *s, int32_t index) {
 /* Parameters are added in order of definition; the order within each depends only on its length. */
 remat_status rm_session_gradient_norm(remat_session *s) {
     double sum = 0;
+    for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++)
+        if (rm_is_elsewhere(&s->chain.at.value[s->chain.at.buckets.param[i].value])) s->squares[i] = 0;
+    TRY(rm_session_sum_over_pipeline(s, s->squares, s->chain.at.buckets.n_params));
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++) sum += s->squares[i];
     if (is_sharded(s)) TRY(s->ranks.sum(s->ranks.context, &sum, 1));
     s->grad_norm = sqrt(sum);

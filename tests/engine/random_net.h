@@ -540,14 +540,16 @@ static inline void fill_inputs(remat_session *s, uint64_t seed) {
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
         remat_array info;
         remat_array_info(s, REMAT_INPUT, i, &info);
-        float *data = malloc(info.bytes);
+        uint64_t count = 1; /* also of arrays that another rank holds, so that all ranks draw the same */
+        for (int d = 0; d < info.rank; d++) count *= (uint64_t)info.dim[d];
+        float *data = malloc(count * sizeof *data);
         int64_t bound = s->array[REMAT_INPUT][i].bound;
-        for (uint64_t k = 0; k < info.bytes / 4; k++)
+        for (uint64_t k = 0; k < count; k++)
             if (info.dtype == REMAT_I32)
                 ((int32_t *)data)[k] = (int32_t)draw(bound ? (uint32_t)bound : 3);
             else
                 data[k] = draw_real();
-        ck_assert_int_eq(remat_write(s, REMAT_INPUT, i, data, info.bytes), REMAT_OK);
+        ck_assert_int_eq(remat_write(s, REMAT_INPUT, i, data, count * sizeof *data), REMAT_OK);
         free(data);
     }
 }

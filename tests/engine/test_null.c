@@ -217,6 +217,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_job_rank(NULL) == 0)                                                                                       \
     X(remat_job_size(NULL) == 0)                                                                                       \
     X(remat_job_ranks(NULL) == NULL)                                                                                   \
+    X(remat_job_pipeline(NULL) == NULL)                                                                               \
     X(remat_sampler_count(NULL) == 0)                                                                                  \
     X(remat_sampler_at(NULL, 0) == -1)                                                                                 \
     X(remat_count(NULL, REMAT_PARAM) == 0)                                                                             \

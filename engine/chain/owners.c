@@ -1,0 +1,239 @@
+/* owners.c: which rank of a pipeline runs which node. The nodes are cut into runs, in the order of their definition: where
+ * the config says, or so that the slowest rank takes least time. divide.c then writes each rank's programs. Main entry:
+ * rm_chain_choose_owners. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/chain/chain.h"
+#include "memory/host.h"
+
+/* What a cut before a node costs, and whether it is allowed. */
+typedef struct {
+    double before;  /* time of all nodes before it, forward and backward */
+    double bytes;   /* that cross it */
+    int32_t shared; /* a value that may not be read on both sides, and would be; 0: the cut is allowed */
+} boundary;
+
+enum { SENT_BYTES_PER_S = 2000000000 }; /* shared memory, copied twice; only ties and near ties depend on it */
+
+static bool is_alive(const rm_chain *chain, int32_t n) { return chain->role[n] != RM_ROLE_DEAD; }
+
+static bool is_table(const rm_chain *chain, int32_t n) { return chain->role[n] == RM_ROLE_TABLE; }
+
+/* ---- The boundaries ------------------------------------------------------------------------------------------- */
+
+static double time_of(const rm_chain *chain, const rm_chain_config *config, int32_t n) {
+    const rm_node *node = &chain->graph->node[n];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
+    double ns = 0;
+    rm_node_descs(chain->graph, node, 0, x, &y, state);
+    for (int pass = REMAT_FORWARD; pass <= (config->inference ? REMAT_FORWARD : REMAT_BACKWARD); pass++) {
+        remat_cost cost = {0};
+        node->op->cost(x, &y, node->attr, (remat_pass)pass, &cost);
+        ns += 1e9 * fmax(cost.flops / config->rates.flops_per_s, cost.moved_bytes / config->rates.bytes_per_s);
+    }
+    return ns;
+}
+
+/* The first and the last node that read a value; tables count where they are read themselves. */
+static void find_readers(const rm_chain *chain, int32_t *first, int32_t *last) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t v = 0; v < graph->n_values; v++) first[v] = INT32_MAX, last[v] = -1;
+    for (int32_t n = graph->n_nodes - 1; n >= 0; n--) {
+        const rm_node *node = &graph->node[n];
+        bool table = is_table(chain, n);
+        for (int i = 0; is_alive(chain, n) && i < REMAT_MAX_INPUTS; i++) {
+            int32_t x = node->x[i], from = table ? first[node->y] : n, until = table ? last[node->y] : n;
+            if (from < first[x]) first[x] = from;
+            if (until > last[x]) last[x] = until;
+        }
+    }
+}
+
+/* Made of inputs alone, such as the number of targets that count: every rank makes it. */
+static bool is_counted(const rm_chain *chain, int32_t n) {
+    const remat_graph *graph = chain->graph;
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        int32_t x = graph->node[n].x[i];
+        const rm_value *value = &graph->value[x];
+        if (!x || value->origin == RM_VALUE_INPUT) continue;
+        if (value->origin != RM_VALUE_RESULT || !is_counted(chain, value->node)) return false;
+    }
+    return true;
+}
+
+/* One rank holds it, and gradients are added to it there. */
+static bool is_unshared(const rm_chain *chain, int32_t v) {
+    const rm_value *value = &chain->graph->value[v];
+    if (value->origin == RM_VALUE_RESULT) return is_table(chain, value->node) && !is_counted(chain, value->node);
+    return value->origin != RM_VALUE_INPUT || value->needs_gradient;
+}
+
+static void weigh(const rm_chain *chain, const int32_t *first, const int32_t *last, int32_t v, boundary *at) {
+    const rm_value *value = &chain->graph->value[v];
+    bool made = value->origin == RM_VALUE_RESULT && !is_table(chain, value->node);
+    int32_t from = made ? value->node : first[v];
+    if (last[v] < 0 || from == INT32_MAX) return;
+    for (int32_t n = from + 1; n <= last[v]; n++) {
+        if (made) at[n].bytes += (double)rm_desc_bytes(&value->desc);
+        if (!made && is_unshared(chain, v)) at[n].shared = v;
+    }
+}
+
+static remat_status find_boundaries(const rm_chain *chain, const rm_chain_config *config, boundary *at) {
+    const remat_graph *graph = chain->graph;
+    int32_t *first = rm_calloc((size_t)graph->n_values, sizeof *first);
+    int32_t *last = rm_calloc((size_t)graph->n_values, sizeof *last);
+    bool got = first && last;
+    if (got) {
+        find_readers(chain, first, last);
+        for (int32_t v = 1; v < graph->n_values; v++) weigh(chain, first, last, v, at);
+        for (int32_t n = 0; n < graph->n_nodes; n++)
+            at[n + 1].before = at[n].before + (is_alive(chain, n) ? time_of(chain, config, n) : 0);
+    }
+    rm_free(first);
+    rm_free(last);
+    REQUIRE(got, MEMORY, "out of memory for the cuts of a pipeline");
+    return REMAT_OK;
+}
+
+/* ---- Cuts as told --------------------------------------------------------------------------------------------- */
+
+static bool reads_param(const remat_graph *graph, const rm_node *node, const char *name, size_t length) {
+    for (int i = 0; i < node->op->n_in; i++) {
+        const rm_value *x = &graph->value[node->x[i]];
+        if (node->x[i] && x->origin == RM_VALUE_PARAM && !strncmp(x->name, name, length)) return true;
+    }
+    return false;
+}
+
+/* A table is cut where its reader is. */
+static int32_t reader_of(const rm_chain *chain, int32_t n) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t r = n + 1; is_table(chain, n) && r < graph->n_nodes; r++)
+        for (int i = 0; is_alive(chain, r) && i < REMAT_MAX_INPUTS; i++)
+            if (graph->node[r].x[i] == graph->node[n].y) return reader_of(chain, r);
+    return n;
+}
+
+static remat_status find_named(const rm_chain *chain, const char *name, size_t length, int32_t *begin) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        if (length && is_alive(chain, n) && reads_param(graph, &graph->node[n], name, length)) {
+            *begin = reader_of(chain, n);
+            return REMAT_OK;
+        }
+    FAIL(INVALID, "pipeline cut \"%.*s\": no layer has a parameter whose name begins so", (int)length, name);
+}
+
+static remat_status cut_as_told(const rm_chain *chain, const remat_pipeline *p, const boundary *at, int32_t *begin) {
+    const char *name = p->cut;
+    for (int r = 1; r < p->size; r++) {
+        size_t length = strcspn(name, ",");
+        TRY(find_named(chain, name, length, &begin[r]));
+        REQUIRE(begin[r] > begin[r - 1], INVALID, "pipeline cut \"%.*s\": it comes before the layers of rank %d",
+                (int)length, name, r - 1);
+        int32_t shared = at[begin[r]].shared;
+        const char *of = shared ? chain->graph->value[shared].name : NULL;
+        REQUIRE(!shared, INVALID,
+                "pipeline cut \"%.*s\": layers on both sides read %s, which lies on one rank; cut elsewhere",
+                (int)length, name, of ? of : "a table of parameters");
+        name += length + (name[length] == ',' && r + 1 < p->size);
+    }
+    REQUIRE(!*name, INVALID, "pipeline cut \"%s\": %d ranks have %d cuts", p->cut, p->size, p->size - 1);
+    return REMAT_OK;
+}
+
+/* ---- Cuts by time --------------------------------------------------------------------------------------------- */
+
+static double part_time(const boundary *at, int32_t from, int32_t until) {
+    return at[until].before - at[from].before + 1e9 * at[until].bytes / SENT_BYTES_PER_S;
+}
+
+/* best[r][n]: the least time of the slowest of ranks 0 to r, if rank r ends before node n; from[r][n]: where it begins. */
+static void find_best(const boundary *at, int32_t n_nodes, int size, double *best, int32_t *from) {
+    int32_t n_at = n_nodes + 1;
+    for (int32_t i = 0; i < n_at * size; i++) best[i] = INFINITY;
+    for (int32_t n = 1; n < n_at; n++)
+        if (!at[n].shared) best[n] = part_time(at, 0, n);
+    for (int r = 1; r < size; r++)
+        for (int32_t n = r + 1; n < n_at; n++)
+            for (int32_t b = r; b < n && !at[n].shared; b++) {
+                double time = fmax(best[(r - 1) * n_at + b], part_time(at, b, n));
+                if (time >= best[r * n_at + n]) continue;
+                best[r * n_at + n] = time;
+                from[r * n_at + n] = b;
+            }
+}
+
+static remat_status cut_by_time(const rm_chain *chain, const remat_pipeline *p, const boundary *at, int32_t *begin) {
+    int32_t n_nodes = chain->graph->n_nodes, n_at = n_nodes + 1, end = n_nodes;
+    double *best = rm_calloc((size_t)n_at * (size_t)p->size, sizeof *best);
+    int32_t *from = rm_calloc((size_t)n_at * (size_t)p->size, sizeof *from);
+    bool got = best && from;
+    if (got) find_best(at, n_nodes, p->size, best, from);
+    bool found = got && best[(p->size - 1) * n_at + n_nodes] < INFINITY;
+    for (int r = p->size - 1; r > 0 && found; r--) end = begin[r] = from[r * n_at + end];
+    rm_free(best);
+    rm_free(from);
+    REQUIRE(got, MEMORY, "out of memory for the cuts of a pipeline");
+    REQUIRE(found, INVALID,
+            "this network cannot be cut into %d parts: layers that read the same parameter must be on one rank (tied "
+            "weights tie the first layer to the last); use fewer ranks",
+            p->size);
+    return REMAT_OK;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------ */
+
+static int16_t owner_of(const int32_t *begin, int size, int32_t n) {
+    int16_t r = (int16_t)(size - 1);
+    while (r > 0 && begin[r] > n) r--;
+    return r;
+}
+
+static void assign(rm_chain *chain, const int32_t *begin, int size) {
+    for (int32_t n = chain->graph->n_nodes - 1; n >= 0; n--) {
+        bool counted = is_table(chain, n) && is_counted(chain, n);
+        chain->owner[n] = counted ? RM_EVERY_RANK : owner_of(begin, size, reader_of(chain, n));
+    }
+}
+
+remat_status rm_chain_choose_owners(rm_chain *chain, const rm_chain_config *config) {
+    const remat_pipeline *p = config->pipeline;
+    size_t nodes = (size_t)chain->graph->n_nodes;
+    chain->rank = RM_EVERY_RANK;
+    if (!p) return REMAT_OK;
+    chain->rank = config->pipeline_rank;
+    chain->n_ranks = p->size;
+    chain->owner = rm_calloc(nodes + 1, sizeof *chain->owner);
+    boundary *at = rm_calloc(nodes + 1, sizeof *at);
+    int32_t *begin = rm_calloc((size_t)p->size, sizeof *begin);
+    bool got = chain->owner && at && begin;
+    remat_status status =
+        got ? find_boundaries(chain, config, at) : rm_fail(REMAT_MEMORY, "out of memory for the cuts of a pipeline");
+    if (!status) status = (p->cut ? cut_as_told : cut_by_time)(chain, p, at, begin);
+    if (!status) assign(chain, begin, p->size);
+    rm_free(at);
+    rm_free(begin);
+    return status;
+}
+
+bool rm_chain_reads(const rm_chain *chain, int32_t value, int rank) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t n = 0; n < graph->n_nodes; n++)
+        for (int i = 0; i < REMAT_MAX_INPUTS && is_alive(chain, n) && rm_runs_on(chain, n, rank); i++)
+            if (graph->node[n].x[i] == value) return true;
+    return false;
+}
+
+bool rm_chain_holds(const rm_chain *chain, int32_t value) {
+    const rm_value *v = &chain->graph->value[value];
+    if (chain->rank == RM_EVERY_RANK) return true;
+    if (v->origin == RM_VALUE_RESULT) return rm_runs_on(chain, v->node, chain->rank);
+    if (rm_chain_reads(chain, value, chain->rank)) return true;
+    for (int r = 0; r < chain->n_ranks; r++)
+        if (rm_chain_reads(chain, value, r)) return false;
+    return chain->rank == 0; /* nobody reads it */
+}

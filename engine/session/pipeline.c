@@ -1,0 +1,136 @@
+/* pipeline.c: a session whose layers lie on several ranks (remat_pipeline). Every rank cuts the whole network, and each
+ * rank's part of it, and plans for the rank that needs most: so all have the same plan, without a word. What they do talk
+ * about beside the programs' messages: losses and norms, which all know in the end. */
+#include <string.h>
+
+#include "engine/abi.h"
+#include "engine/session/budget.h"
+#include "engine/session/planning.h"
+#include "memory/host.h"
+
+/* ---- As configured ---------------------------------------------------------------------------------------------- */
+
+remat_status rm_session_set_up_pipeline(remat_session *s, const remat_config *config) {
+    remat_pipeline *p = &s->pipeline;
+    *p = (remat_pipeline){.size = 1};
+    if (!config->pipeline) return REMAT_OK;
+    TRY(rm_take(p, sizeof *p, config->pipeline, "remat_pipeline"));
+    REQUIRE(p->size >= 1 && p->size <= RM_MOST_PIPELINE_RANKS && p->rank >= 0 && p->rank < p->size, INVALID,
+            "rank %d of a pipeline of %d: ranks are numbered from 0, and at most %d", p->rank, p->size,
+            RM_MOST_PIPELINE_RANKS);
+    if (p->size == 1) return REMAT_OK;
+    REQUIRE(s->plan_only || (p->send && p->receive), INVALID, "remat_pipeline lacks send or receive");
+    REQUIRE(s->api->reachable || !rm_session_is_real(s), MISSING,
+            "a pipeline sends from the host's memory, and this session's arrays lie on the device \"%s\"; use the "
+            "device cpu",
+            s->api->name);
+    REQUIRE(!config->n_differentiated, MISSING,
+            "a pipeline differentiates its loss alone: leave n_differentiated 0, or use one rank");
+    REQUIRE(!config->n_external, MISSING, "a pipeline has no external memory: leave n_external 0, or use one rank");
+    return REMAT_OK;
+}
+
+/* ---- Cut, for all ranks ----------------------------------------------------------------------------------------- */
+
+static uint64_t others_of(const remat_session *s, const rm_chain *part) {
+    return part->at.bytes + rm_chain_program_bytes(part) + (uint64_t)part->at.buckets.n * sizeof *s->bucket;
+}
+
+/* The problems of the rank that needs most, of which each rank's own bytes are a part. */
+static remat_status join_part(remat_session *s, rm_chain *part, const rm_chain *whole) {
+    TRY(rm_chain_adopt(part, whole));
+    uint64_t others = others_of(s, part);
+    if (others > s->most_others_bytes) s->most_others_bytes = others;
+    if (part->rank > 0) {
+        rm_problem_raise(&s->most.problem, &part->problem);
+        rm_problem_raise(&s->most.evaluation, &part->evaluation);
+        return REMAT_OK;
+    }
+    TRY(rm_problem_copy(&part->problem, &s->most.problem));
+    return rm_problem_copy(&part->evaluation, &s->most.evaluation);
+}
+
+static remat_status build_parts(remat_session *s, int32_t loss, const int32_t *keep, int n_keep, rm_chain_config config,
+                                const rm_chain *whole) {
+    const remat_ranks quiet = {.size = config.ranks->size,
+                               .rank = config.ranks->rank,
+                               .shard_optimizer = config.ranks->shard_optimizer,
+                               .first_bucket_bytes = config.ranks->first_bucket_bytes,
+                               .bucket_bytes = config.ranks->bucket_bytes},
+                      *ranks = config.ranks;
+    for (int r = 0; r < s->pipeline.size; r++) {
+        rm_chain other = {0}, *part = r == s->pipeline.rank ? &s->chain : &other;
+        config.pipeline_rank = r;
+        config.ranks = part == &other ? &quiet : ranks;
+        remat_status status = rm_chain_build(s->graph, loss, keep, n_keep, &config, part);
+        if (!status) status = join_part(s, part, whole);
+        rm_chain_free(&other);
+        TRY(status);
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_session_build_chain(remat_session *s, int32_t loss, const int32_t *keep, int n_keep,
+                                    const rm_chain_config *config) {
+    if (s->pipeline.size == 1) return rm_chain_build(s->graph, loss, keep, n_keep, config, &s->chain);
+    const remat_ranks alone = {.size = 1};
+    rm_chain whole = {0};
+    rm_chain_config ours = *config;
+    ours.pipeline = &s->pipeline;
+    ours.pipeline_rank = RM_EVERY_RANK;
+    ours.ranks = &alone;
+    remat_status status = rm_chain_build(s->graph, loss, keep, n_keep, &ours, &whole);
+    ours.ranks = config->ranks;
+    if (!status) status = build_parts(s, loss, keep, n_keep, ours, &whole);
+    rm_chain_free(&whole);
+    return status;
+}
+
+/* ---- Planned for the rank that needs most ----------------------------------------------------------------------- */
+
+void rm_session_swap_problems(remat_session *s) {
+    rm_problem training = s->chain.problem, evaluation = s->chain.evaluation;
+    s->chain.problem = s->most.problem;
+    s->chain.evaluation = s->most.evaluation;
+    s->chain.problem.tier = training.tier;
+    s->most.problem = training;
+    s->most.evaluation = evaluation;
+}
+
+/* The same plan, with this rank's bytes. */
+static remat_status settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule) {
+    rm_lifetimes_free(&schedule->lifetimes);
+    rm_placement_free(&schedule->placement);
+    rm_transfers_free(&schedule->transfers);
+    return rm_schedule_settle(problem, forward_only, schedule);
+}
+
+remat_status rm_session_settle_part(remat_session *s) {
+    TRY(settle(&s->chain.evaluation, true, &s->evaluation));
+    return s->inference ? REMAT_OK : settle(&s->chain.problem, false, &s->training);
+}
+
+/* ---- Numbers that all ranks know -------------------------------------------------------------------------------- */
+
+/* Added up on rank 0, in the order of ranks. */
+remat_status rm_session_sum_over_pipeline(const remat_session *s, double *values, int64_t count) {
+    const remat_pipeline *p = &s->pipeline;
+    enum { CHUNK = 256 };
+    double chunk[CHUNK];
+    if (p->size == 1) return REMAT_OK;
+    for (int64_t i = 0, n; i < count; i += n) {
+        n = count - i < CHUNK ? count - i : CHUNK;
+        uint64_t bytes = (uint64_t)n * sizeof *chunk;
+        if (p->rank) {
+            TRY(p->send(p->context, 0, values + i, bytes));
+            TRY(p->receive(p->context, 0, values + i, bytes));
+            continue;
+        }
+        for (int r = 1; r < p->size; r++) {
+            TRY(p->receive(p->context, r, chunk, bytes));
+            for (int64_t k = 0; k < n; k++) values[i + k] += chunk[k];
+        }
+        for (int r = 1; r < p->size; r++) TRY(p->send(p->context, r, values + i, bytes));
+    }
+    return REMAT_OK;
+}

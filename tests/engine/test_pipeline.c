@@ -1,0 +1,322 @@
+/* test_pipeline.c: a network whose layers lie on several ranks, which are threads of this process (pipe.h). For random
+ * networks, cuts and plans the ranks have the bits of one rank: loss, norm, gradients, parameters after updates, outputs
+ * and running statistics. Every array lies on one rank, and every rank is smaller than the whole. */
+#include "tests/cases.h"
+#include "tests/engine/pipe.h"
+
+#include "engine/abi.h"
+#include "tests/engine/poison.h"
+#include "tests/engine/random_net.h"
+#include "tests/says.h"
+
+#define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
+
+enum { STEPS = 2 };
+
+typedef struct {
+    remat_step_result step[STEPS], evaluation;
+} results;
+
+static void train(remat_session *s, void *data) {
+    results *r = data;
+    poison(s);
+    for (int i = 0; i < STEPS; i++) CHECKED(remat_step(s, 0.01, &r->step[i]));
+    CHECKED(remat_gradients(s, NULL));
+    CHECKED(remat_evaluate(s, &r->evaluation));
+}
+
+/* Arrays of one rank against those of a session that has all. */
+static int64_t expect_same_arrays(remat_session *part, remat_session *all, remat_kind kind, int *holders,
+                                  const char *what) {
+    ck_assert_int_eq(remat_count(part, kind), remat_count(all, kind));
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < remat_count(part, kind); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(part, kind, i, &info));
+        bytes += (int64_t)info.bytes;
+        if (!info.count) continue;
+        holders[i]++;
+        char *x = malloc(info.bytes), *y = malloc(info.bytes);
+        CHECKED(remat_read(part, kind, i, x, info.bytes));
+        CHECKED(remat_read(all, kind, i, y, info.bytes));
+        ck_assert_msg(!memcmp(x, y, info.bytes), "%s: %s (kind %d) differs", what, info.name, kind);
+        free(x);
+        free(y);
+    }
+    return bytes;
+}
+
+static void expect_same(const pipe_rank *rank, int size, remat_session *all, const char *what) {
+    static const remat_kind kinds[] = {REMAT_PARAM,  REMAT_GRADIENT, REMAT_OPTIMIZER,
+                                       REMAT_OUTPUT, REMAT_BUFFER,   REMAT_CARRIED};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        int holders[4 * MAX_PARAMS] = {0};
+        for (int r = 0; r < size; r++) expect_same_arrays(rank[r].session, all, kinds[k], holders, what);
+        for (int64_t i = 0; i < remat_count(all, kinds[k]); i++)
+            ck_assert_msg(holders[i] == 1, "%s: array %d of kind %d lies on %d ranks", what, (int)i, kinds[k],
+                          holders[i]);
+    }
+}
+
+static void expect_same_results(const results *a, const results *b, const char *what) {
+    for (int i = 0; i < STEPS; i++) {
+        ck_assert_msg(a->step[i].loss == b->step[i].loss, "%s: loss %.9g, %.9g", what, a->step[i].loss,
+                      b->step[i].loss);
+        ck_assert_msg(a->step[i].grad_norm == b->step[i].grad_norm, "%s: norm %.9g, %.9g", what, a->step[i].grad_norm,
+                      b->step[i].grad_norm);
+    }
+    ck_assert_msg(a->evaluation.loss == b->evaluation.loss, "%s: evaluated to %.9g, %.9g", what, a->evaluation.loss,
+                  b->evaluation.loss);
+}
+
+/* Creates the ranks' sessions; false: the network cannot be cut into so many. */
+static bool open_ranks(const net *n, remat_value loss, remat_config config, pipe_rank *rank, int size, uint64_t seed) {
+    for (int r = 0; r < size; r++) {
+        config.pipeline = &rank[r].pipeline;
+        remat_status status = remat_session_create(n->graph, loss, &config, &rank[r].session);
+        if (r == 0 && status == REMAT_INVALID && says_all(remat_last_error(), "cannot be cut")) return false;
+        ck_assert_msg(status == REMAT_OK, "seed %lu, rank %d: %s", (unsigned long)seed, r, remat_last_error());
+        fill_inputs(rank[r].session, seed);
+    }
+    return true;
+}
+
+static void close_ranks(pipe_rank *rank, int size) {
+    for (int r = 0; r < size; r++) remat_session_free(rank[r].session);
+}
+
+static int n_tried, n_cut;
+
+static void try_network(uint64_t seed, bool timed) {
+    net n;
+    rng_state = seed * 7919 + 1;
+    remat_value loss = random_net_with(&n, timed, seed % 8 == 1);
+    int size = 2 + (int)draw(3);
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = timed ? 1 + draw(4) : draw(3);
+    config.seed = seed;
+    config.optimizer = "adam";
+    config.clip_grad_norm = 0.5;
+    config.verify_recompute = seed % 3 == 0;
+    ask_for_outputs(&config, &n);
+    remat_session *all;
+    CHECKED(remat_session_create(n.graph, loss, &config, &all));
+    fill_inputs(all, seed);
+    rng_state = seed + 12345;
+    char *steps = random_plan(all), what[64];
+    snprintf(what, sizeof what, "seed %lu, %s, %d ranks", (unsigned long)seed, timed ? "timed" : "deep", size);
+    config.plan_steps = steps;
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    results one = {0}, each[PIPE_MOST] = {0};
+    pipe_open(&line, rank, size, NULL);
+    n_tried++;
+    if (open_ranks(&n, loss, config, rank, size, seed)) {
+        n_cut++;
+        train(all, &one);
+        for (int r = 0; r < size; r++) rank[r].data = &each[r];
+        pipe_run(rank, size, train);
+        for (int r = 0; r < size; r++) expect_same_results(&each[r], &one, what);
+        expect_same(rank, size, all, what);
+        close_ranks(rank, size);
+    }
+    free(steps);
+    remat_session_free(all);
+    remat_graph_free(n.graph);
+}
+
+enum { AT_ONCE = 8 };
+static void try_some(uint64_t number, bool timed) {
+    n_tried = n_cut = 0;
+    for (uint64_t i = 0; i < AT_ONCE; i++) try_network(number * AT_ONCE + i, timed);
+    ck_assert_msg(2 * n_cut >= n_tried, "only %d of %d networks could be cut", n_cut, n_tried);
+}
+
+START_TEST(random_networks_along_time_have_the_bits_of_one_rank) { try_some((uint64_t)_i, true); }
+END_TEST
+START_TEST(random_networks_by_depth_have_the_bits_of_one_rank) { try_some((uint64_t)_i, false); }
+END_TEST
+
+/* ---- A network of layers ---------------------------------------------------------------------------------------- */
+
+enum { LAYERS = 4, HIDDEN = 8, TIMESTEPS = 50, BATCH = 2, WORDS = 11 };
+
+/* An LSTM language model. `tied`: the first layer and the last share their weights. */
+static remat_value language_model(remat_graph *g, bool tied) {
+    const int64_t shape[] = {TIMESTEPS, BATCH}, table[] = {WORDS, HIDDEN}, w[] = {4 * HIDDEN, HIDDEN};
+    remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, shape);
+    remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, shape);
+    remat_value embedding = remat_param(g, "embedding.weight", 2, table, remat_init_normal(1));
+    remat_value x = remat_embedding(g, tokens, embedding);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        char name[2][32];
+        snprintf(name[0], sizeof name[0], "lstm.weight_ih_l%d", layer);
+        snprintf(name[1], sizeof name[1], "lstm.weight_hh_l%d", layer);
+        if (layer) x = remat_dropout(g, x, 0.1);
+        remat_value w_ih = remat_param(g, name[0], 2, w, remat_init_uniform(0.3));
+        remat_value w_hh = remat_param(g, name[1], 2, w, remat_init_uniform(0.3));
+        x = remat_lstm(g, x, w_ih, w_hh, REMAT_NONE, REMAT_NONE);
+    }
+    remat_value head = tied ? embedding : remat_param(g, "head.weight", 2, table, remat_init_uniform(0.3));
+    return remat_softmax_cross_entropy(g, remat_linear(g, x, head, REMAT_NONE), targets);
+}
+
+static remat_config model_config(void) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.tile = 4;
+    config.optimizer = "adamw";
+    config.fold_embedding = false;
+    config.threads = 1;
+    return config;
+}
+
+static char *plan_of(const remat_session *s) { return remat_plan_steps_text(s); }
+
+/* Under every strategy, ranks follow one plan, use what was planned, and each holds less than the whole. */
+static void try_model(remat_config config, int size, const char *what) {
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    net n = {.graph = g};
+    remat_value loss = language_model(g, false);
+    remat_session *all;
+    CHECKED(remat_session_create(g, loss, &config, &all));
+    fill_inputs(all, 3);
+    results one = {0}, each[PIPE_MOST] = {0};
+    train(all, &one);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, size, NULL);
+    ck_assert(open_ranks(&n, loss, config, rank, size, 3));
+    char *plan = plan_of(rank[0].session);
+    uint64_t whole = rm_plan_summary_of(all).planned_peak_bytes;
+    for (int r = 0; r < size; r++) {
+        rank[r].data = &each[r];
+        char *other = plan_of(rank[r].session);
+        ck_assert_msg(!strcmp(plan, other), "%s: rank %d has another plan", what, r);
+        free(other);
+        uint64_t bytes = rm_plan_summary_of(rank[r].session).planned_peak_bytes;
+        ck_assert_msg(bytes < whole, "%s: rank %d plans %lu bytes of %lu", what, r, bytes, whole);
+    }
+    free(plan);
+    pipe_run(rank, size, train);
+    ck_assert_int_gt(line.messages, 2 * TIMESTEPS / 4);
+    for (int r = 0; r < size; r++) {
+        remat_plan_summary planned = rm_plan_summary_of(rank[r].session);
+        expect_same_results(&each[r], &one, what);
+        ck_assert_uint_eq(each[r].step[0].arena_peak_bytes, planned.planned_peak_bytes);
+    }
+    expect_same(rank, size, all, what);
+    close_ranks(rank, size);
+    remat_session_free(all);
+    remat_graph_free(g);
+}
+
+START_TEST(every_strategy_has_the_bits_of_one_rank) {
+    static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
+        for (int size = 2; size <= 4; size++) {
+            remat_config config = model_config();
+            config.strategy = strategies[i];
+            config.segments = i == 1 ? 3 : 0;
+            if (i == 4) config.memory_budget = 190000;
+            config.stateful = size == 3;
+            try_model(config, size, strategies[i]);
+        }
+}
+END_TEST
+
+static void expect_refused(const char *cut, int size, bool tied, remat_config config, const char *words) {
+    remat_graph *g;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = language_model(g, tied);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, size, cut);
+    config.pipeline = &rank[0].pipeline;
+    ck_assert_msg(remat_session_create(g, loss, &config, &s) != REMAT_OK, "cut %s was accepted", cut ? cut : "NULL");
+    ck_assert_msg(says_all(remat_last_error(), words), "\"%s\" does not say %s", remat_last_error(), words);
+    remat_graph_free(g);
+}
+
+START_TEST(bad_cuts_are_refused) {
+    remat_config config = model_config();
+    expect_refused("gru", 2, false, config, "gru|no layer");
+    expect_refused("", 2, false, config, "no layer");
+    expect_refused("embedding", 2, false, config, "before the layers of rank 0");
+    expect_refused("lstm.weight_ih_l2,head", 2, false, config, "2 ranks have 1");
+    expect_refused("lstm.weight_ih_l2", 2, true, config, "both sides|embedding.weight");
+    expect_refused(NULL, 3, true, config, "cannot be cut into 3|tied");
+}
+END_TEST
+
+/* A layer begins where it is told. */
+START_TEST(the_cut_is_where_it_is_told) {
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    net n = {.graph = g};
+    remat_value loss = language_model(g, false);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, 3, "lstm.weight_ih_l1,head");
+    ck_assert(open_ranks(&n, loss, model_config(), rank, 3, 1));
+    static const int64_t held[3] = {3, 6, 1}; /* the embedding and a layer; three layers; the head */
+    for (int r = 0; r < 3; r++) {
+        int64_t count = 0;
+        for (int64_t i = 0; i < remat_count(rank[r].session, REMAT_PARAM); i++) {
+            remat_array info;
+            CHECKED(remat_array_info(rank[r].session, REMAT_PARAM, i, &info));
+            count += info.count > 0;
+        }
+        ck_assert_int_eq(count, held[r]);
+    }
+    float x;
+    ck_assert_int_eq(
+        remat_read(rank[0].session, REMAT_PARAM, remat_find(rank[0].session, REMAT_PARAM, "head.weight"), &x, 4),
+        REMAT_INVALID);
+    ck_assert(says_all(remat_last_error(), "head.weight|another rank"));
+    close_ranks(rank, 3);
+    remat_graph_free(g);
+}
+END_TEST
+
+static remat_status broken_send(void *context, int to, const void *data, uint64_t bytes) {
+    (void)context, (void)to, (void)data, (void)bytes;
+    return rm_fail(REMAT_PEER, "rank 1 is gone");
+}
+
+/* A message that fails ends the step with its status. */
+START_TEST(a_lost_rank_ends_the_step) {
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    net n = {.graph = g};
+    remat_value loss = language_model(g, false);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, 2, NULL);
+    rank[0].pipeline.send = broken_send;
+    ck_assert(open_ranks(&n, loss, model_config(), rank, 2, 1));
+    ck_assert_int_eq(remat_step(rank[0].session, 0.1, NULL), REMAT_PEER);
+    ck_assert(says_all(remat_last_error(), "rank 1 is gone"));
+    close_ranks(rank, 2);
+    remat_graph_free(g);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("pipeline");
+    TCase *tests = tcase_create("pipeline");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, random_networks_along_time_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
+    tcase_add_loop_test(tests, random_networks_by_depth_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
+    tcase_add_test(tests, every_strategy_has_the_bits_of_one_rank);
+    tcase_add_test(tests, bad_cuts_are_refused);
+    tcase_add_test(tests, the_cut_is_where_it_is_told);
+    tcase_add_test(tests, a_lost_rank_ends_the_step);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
