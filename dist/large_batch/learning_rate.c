@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static const char *const schedule_names[] = {"constant", "step",     "linear",    "cosine",
-                                             "poly",     "restarts", "one-cycle", "plateau"};
+static const char *const schedule_names[] = {"constant", "step",      "linear",  "cosine",     "poly",
+                                             "restarts", "one-cycle", "plateau", "exponential"};
 static const char *const scale_names[] = {"none", "linear", "sqrt"};
 _Static_assert(sizeof schedule_names / sizeof *schedule_names == RM_LR_SCHEDULES, "a schedule without a name");
 _Static_assert(sizeof scale_names / sizeof *scale_names == RM_LR_SCALES, "a scale without a name");
@@ -23,6 +23,10 @@ double rm_learning_rate_peak(const rm_learning_rate *c) { return c->lr * scale_f
 static bool decays(const rm_learning_rate *c) {
     return c->schedule == RM_LR_LINEAR || c->schedule == RM_LR_COSINE || c->schedule == RM_LR_POLY ||
            c->schedule == RM_LR_ONE_CYCLE;
+}
+
+bool rm_lr_schedule_moves(rm_lr_schedule schedule) {
+    return decays(&(rm_learning_rate){.schedule = schedule}) || schedule == RM_LR_RESTARTS;
 }
 
 /* Whether the schedule reads end_lr. */
@@ -81,6 +85,8 @@ static remat_status check_lengths(const rm_learning_rate *c) {
 static remat_status check_cycles(const rm_learning_rate *c) {
     REQUIRE(c->schedule != RM_LR_RESTARTS || (c->decay_steps >= 1 && c->cycle_mult >= 1), INVALID,
             "{schedule}=restarts needs the length of the first cycle; set {decay_steps}=N");
+    REQUIRE(c->schedule != RM_LR_EXPONENTIAL || c->decay_steps >= 1, INVALID,
+            "{schedule}=exponential needs the updates between two drops; set {decay_steps}=N");
     if (c->schedule != RM_LR_ONE_CYCLE) return REMAT_OK;
     REQUIRE(!c->warmup_steps, INVALID,
             "{schedule}=one-cycle includes a warm-up of {pct_start} of the cycle; remove {warmup_steps}");
@@ -92,12 +98,13 @@ static remat_status check_cycles(const rm_learning_rate *c) {
 }
 
 static remat_status check_milestones(const rm_learning_rate *c) {
-    if (c->schedule != RM_LR_STEP && c->schedule != RM_LR_PLATEAU) return REMAT_OK;
+    bool drops = c->schedule == RM_LR_STEP || c->schedule == RM_LR_EXPONENTIAL;
+    if (!drops && c->schedule != RM_LR_PLATEAU) return REMAT_OK;
     REQUIRE(isfinite(c->gamma) && c->gamma > 0, INVALID, "{gamma}=%g is not a factor; use a finite number above 0",
             c->gamma);
-    REQUIRE(c->schedule == RM_LR_STEP || c->gamma < 1, INVALID,
+    REQUIRE(drops || c->gamma < 1, INVALID,
             "{gamma}=%g does not reduce the rate with {schedule}=plateau; use a factor below 1", c->gamma);
-    if (c->schedule == RM_LR_PLATEAU) return REMAT_OK;
+    if (c->schedule != RM_LR_STEP) return REMAT_OK;
     REQUIRE(c->n_milestones >= 1 && c->n_milestones <= RM_LR_MILESTONES, INVALID,
             "{schedule}=step cannot have %d milestones; give 1 to %d in {milestone}", c->n_milestones,
             RM_LR_MILESTONES);
@@ -167,13 +174,24 @@ static double reduced(const rm_learning_rate *c, double eta) {
     return eta;
 }
 
+/* The update whose rate this one has. */
+static int64_t held(const rm_learning_rate *c, int64_t update) {
+    if (c->hold <= 1) return update;
+    int64_t first = (update - 1) / c->hold * c->hold + 1, last = first + c->hold - 1;
+    if (first > c->warmup_steps) return first;
+    return last < c->warmup_steps ? last : c->warmup_steps;
+}
+
 double rm_learning_rate_at(const rm_learning_rate *c, int64_t update) {
     double eta = rm_learning_rate_peak(c);
+    update = held(c, update);
     if (update < c->warmup_steps) return warm_up(c, update, eta);
     if (c->warmup_steps && update == c->warmup_steps) return eta; /* exactly, without rounding */
     if (c->schedule == RM_LR_STEP) return after_milestones(c, update, eta);
     if (c->schedule == RM_LR_RESTARTS) return restarted(c, update, eta);
     if (c->schedule == RM_LR_ONE_CYCLE) return in_one_cycle(c, update, eta);
     if (c->schedule == RM_LR_PLATEAU) return reduced(c, eta);
+    if (c->schedule == RM_LR_EXPONENTIAL)
+        return eta * pow(c->gamma, (double)((update - c->warmup_steps - 1) / c->decay_steps));
     return decays(c) ? decayed(c, update, eta) : eta;
 }

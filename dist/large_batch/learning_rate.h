@@ -19,11 +19,15 @@
  *                      CosineAnnealingWarmRestarts
  *            one-cycle by two half cosines from eta/div_factor to eta at s = pct_start S - 1, and on to
  *                      eta/div_factor/final_div_factor at s = S - 1: PyTorch's OneCycleLR
+ *            exponential  eta gamma^floor((t - Tw - 1) / S)      PyTorch's ExponentialLR, and StepLR of S updates
  *            plateau   eta gamma^reductions, but not below end; the evaluations count the reductions (train/run/watch.h)
  *
  * In linear and cosine the last update has the rate of s = S - 1. The rate `end` itself would belong to the first
  * update after the run; with an end of 0, an update with it would be wasted. After that many updates the rate stays at
  * `end`.
+ *
+ * With hold > 1 the rate changes only every so many updates, an epoch's, as where PyTorch's scheduler.step() is called once an epoch: an
+ * update has the rate of the first of its stretch, or within the warm-up, so that it reaches eta, of the last.
  *
  *      eta           ______
  *                   /      \__                         rm_learning_rate_check refuses a milestone within the warm-up and a
@@ -44,6 +48,7 @@ typedef enum {
     RM_LR_RESTARTS,
     RM_LR_ONE_CYCLE,
     RM_LR_PLATEAU,
+    RM_LR_EXPONENTIAL,
     RM_LR_SCHEDULES
 } rm_lr_schedule;
 typedef enum { RM_SCALE_NONE, RM_SCALE_LINEAR, RM_SCALE_SQRT, RM_LR_SCALES } rm_lr_scale;
@@ -57,6 +62,7 @@ typedef struct {
     double batch, base_batch;    /* global, in samples; only read if the rate is scaled */
     int64_t warmup_steps, steps; /* in updates; steps: of the whole run, at which a decay ends */
     int64_t decay_steps;         /* S, or D of poly; 0: until `steps`, which is only read then */
+    int64_t hold;                /* updates that have one rate; 0: 1 */
     int64_t milestone[RM_LR_MILESTONES];
     int n_milestones;
     int64_t cycle_mult, reductions;                 /* for restarts; for plateau */
@@ -70,6 +76,7 @@ remat_status rm_learning_rate_check(const rm_learning_rate *config);
 double rm_learning_rate_at(const rm_learning_rate *config, int64_t update);
 double rm_learning_rate_peak(const rm_learning_rate *config); /* eta */
 
+bool rm_lr_schedule_moves(rm_lr_schedule schedule);         /* the rate changes in every update */
 const char *rm_lr_schedule_name(rm_lr_schedule schedule); /* "cosine", as in the flag */
 const char *rm_lr_scale_name(rm_lr_scale scale);
 

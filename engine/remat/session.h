@@ -89,7 +89,7 @@ typedef struct {
                                        `inference` */
     const remat_external *external; /* arrays outside the arena */
     int n_external;
-    const char *optimizer; /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"; NULL: gradients only */
+    const char *optimizer; /* "sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "lars", "lamb"; NULL: gradients only */
     double momentum;       /* sgd, rmsprop, lars */
     bool nesterov;         /* sgd, lars */
     double beta1, beta2, epsilon; /* adam, adamw, lamb; epsilon also of lars, where MLPerf uses 0 */

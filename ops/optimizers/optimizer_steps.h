@@ -33,8 +33,7 @@ typedef struct {
 } rm_sgd;
 
 static inline rm_sgd rm_sgd_of(const rm_update *u) {
-    rm_sgd s = {
-        rm_clip_of(u), (float)u->weight_decay, (float)u->momentum, -(float)u->lr, u->nesterov, u->step == 1};
+    rm_sgd s = {rm_clip_of(u), (float)u->weight_decay, (float)u->momentum, -(float)u->lr, u->nesterov, u->step == 1};
     return s;
 }
 
@@ -122,6 +121,30 @@ RM_HD void rm_adagrad_step(const rm_adagrad *a, float *parameter, float gradient
     if (a->decay != 0) g += a->decay * *parameter;
     *sum += g * g;
     *parameter += a->rate * g / (sqrtf(*sum) + a->epsilon);
+}
+
+/* ---- adadelta ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    rm_clip clip;
+    float decay, alpha, weight, epsilon, rate;
+} rm_adadelta;
+
+static inline rm_adadelta rm_adadelta_of(const rm_update *u) {
+    rm_adadelta a;
+    a.clip = rm_clip_of(u), a.decay = (float)u->weight_decay;
+    a.alpha = (float)u->alpha, a.weight = (float)(1 - u->alpha);
+    a.epsilon = (float)u->epsilon, a.rate = -(float)u->lr;
+    return a;
+}
+
+RM_HD void rm_adadelta_step(const rm_adadelta *a, float *parameter, float gradient, float *square, float *moved) {
+    float g = rm_clipped(a->clip, gradient);
+    if (a->decay != 0) g += a->decay * *parameter;
+    *square = *square * a->alpha + a->weight * g * g;
+    float delta = sqrtf(*moved + a->epsilon) / sqrtf(*square + a->epsilon) * g;
+    *moved = *moved * a->alpha + a->weight * delta * delta;
+    *parameter += a->rate * delta;
 }
 
 /* ---- lars -------------------------------------------------------------------------------------------------------- */

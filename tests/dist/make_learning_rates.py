@@ -42,6 +42,11 @@ def one_cycle(total, **how):
     return out + [out[-1]] * (UPDATES - total)
 
 
+def by_epoch(updates, make):
+    """Of a scheduler that is stepped once an epoch."""
+    return [rate for rate in rates(LR, make) for _ in range(updates)][:UPDATES]
+
+
 def plateau(reductions):
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=LR)
     scheduler = S.ReduceLROnPlateau(optimizer, factor=0.3, patience=0, min_lr=0.01)
@@ -77,6 +82,12 @@ CASES = [
      one_cycle(11, pct_start=0.5, div_factor=3, final_div_factor=10)),
     ("ReduceLROnPlateau, thrice, not below a hundredth",
      ".schedule = RM_LR_PLATEAU, .steps = 12, .gamma = 0.3, .end_lr = 0.01, .reductions = 3", [plateau(3)] * UPDATES),
+    ("ExponentialLR once an epoch", ".schedule = RM_LR_EXPONENTIAL, .steps = 12, .decay_steps = 3, .gamma = 0.7",
+     by_epoch(3, lambda o: S.ExponentialLR(o, 0.7))),
+    ("CosineAnnealingLR once an epoch", ".schedule = RM_LR_COSINE, .steps = 12, .hold = 3",
+     by_epoch(3, lambda o: S.CosineAnnealingLR(o, T_max=4))),
+    ("LinearLR as a warm-up once an epoch", ".schedule = RM_LR_CONSTANT, .steps = 12, .warmup_steps = 9, .hold = 3",
+     by_epoch(3, lambda o: S.LinearLR(o, 1 / 3, 1.0, total_iters=2))),
     ("MLPerf", ".schedule = RM_LR_POLY, .steps = 10, .warmup_steps = 3, .power = 2, .end_lr = 1e-4",
      mlperf(LR, 1e-4, 3, 10)),
 ]

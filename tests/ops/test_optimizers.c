@@ -46,6 +46,12 @@ static const configuration configurations[] = {
     {"adagrad",
      {.lr = 0.1, .epsilon = 1e-3, .weight_decay = 0.1},
      {0.40677523612976074f, -0.24233819544315338f, 0.7316973209381104f, -1.7489538192749023f}},
+    {"adadelta",
+     {.lr = 1, .alpha = 0.9, .epsilon = 1e-6},
+     {0.49511924386024475f, -0.24845583736896515f, 0.9965938329696655f, -1.9964147806167603f}},
+    {"adadelta",
+     {.lr = 0.5, .alpha = 0.8, .epsilon = 1e-3, .weight_decay = 0.1},
+     {0.40029874444007874f, -0.21518917381763458f, 0.8677103519439697f, -1.8581775426864624f}},
     {"sgd",
      {.lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01, .gradient_limit = 0.25},
      {0.4819856286048889f, -0.1546076536178589f, 0.8140316605567932f, -1.6695032119750977f}},
@@ -120,10 +126,23 @@ static double oracle_adagrad(const rm_update *u, int64_t i) {
     return p;
 }
 
+static double oracle_adadelta(const rm_update *u, int64_t i) {
+    double p = start[i], v = 0, moved = 0;
+    for (int64_t t = 1; t <= STEPS; t++) {
+        double g = limited_gradient(u, i, t) + u->weight_decay * p;
+        v = u->alpha * v + (1 - u->alpha) * g * g;
+        double delta = sqrt(moved + u->epsilon) / sqrt(v + u->epsilon) * g;
+        moved = u->alpha * moved + (1 - u->alpha) * delta * delta;
+        p -= u->lr * delta;
+    }
+    return p;
+}
+
 static double oracle(const configuration *c, int64_t i) {
     if (!strcmp(c->name, "sgd")) return oracle_sgd(&c->update, i);
     if (!strcmp(c->name, "rmsprop")) return oracle_rmsprop(&c->update, i);
     if (!strcmp(c->name, "adagrad")) return oracle_adagrad(&c->update, i);
+    if (!strcmp(c->name, "adadelta")) return oracle_adadelta(&c->update, i);
     return oracle_adam(&c->update, i, !strcmp(c->name, "adamw"));
 }
 

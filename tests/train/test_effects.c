@@ -63,7 +63,7 @@ static outcome train(void) {
     return out;
 }
 
-static const char *const optimizers[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "lamb"};
+static const char *const optimizers[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "lars", "lamb"};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 /* A setting, and others that it needs. */
@@ -74,11 +74,11 @@ static const struct {
                 {"--nesterov", "", ""},
                 {"--beta1=0.5", "", "adam adamw lamb"},
                 {"--beta2=0.5", "", "adam adamw lamb"},
-                {"--alpha=0.5", "", "rmsprop"},
-                {"--eps=0.5", "", "adam adamw rmsprop adagrad lars lamb"},
-                {"--weight-decay=0.1", "", "sgd adam adamw rmsprop adagrad lars lamb"},
-                {"--clip-grad-norm=0.01", "", "sgd adam adamw rmsprop adagrad lars lamb"},
-                {"--clip-grad-value=0.01", "", "sgd adam adamw rmsprop adagrad"},
+                {"--alpha=0.5", "", "rmsprop adadelta"},
+                {"--eps=0.5", "", "adam adamw rmsprop adagrad adadelta lars lamb"},
+                {"--weight-decay=0.1", "", "sgd adam adamw rmsprop adagrad adadelta lars lamb"},
+                {"--clip-grad-norm=0.01", "", "sgd adam adamw rmsprop adagrad adadelta lars lamb"},
+                {"--clip-grad-value=0.01", "", "sgd adam adamw rmsprop adagrad adadelta"},
                 {"--clip-grad-value=0.01", "--clip-grad-norm=0.01", ""},
                 {"--trust-coefficient=0.1", "", "lars"},
                 {"--momentum-correction", "--momentum=0.9", "lars"},
@@ -123,7 +123,7 @@ START_TEST(groups_change_their_parameters) {
                                          "--adapt-vectors --weight-decay=0.1",
                                          "--adapt-vectors --weight-decay=0.1 --decay-vectors"};
     static const char *const members[] = {"lr=0.5", "lr=0", "weight_decay=0.3"};
-    bool layerwise = _i >= 5;
+    bool layerwise = _i >= 6;
     char line[256];
     for (int b = 0; b < (layerwise ? 5 : 2); b++)
         for (int m = 0; m < 3; m++)
@@ -165,8 +165,15 @@ END_TEST
 
 static const struct {
     const char *name, *needs;
-} schedules[] = {{"constant", ""}, {"step", "--milestones=300"},      {"linear", ""},    {"cosine", ""},
-                 {"poly", ""},     {"restarts", "--decay-steps=100"}, {"one-cycle", ""}, {"plateau", "--eval-every=5"}};
+} schedules[] = {{"constant", ""},
+                 {"step", "--milestones=300"},
+                 {"linear", ""},
+                 {"cosine", ""},
+                 {"poly", ""},
+                 {"restarts", "--decay-steps=100"},
+                 {"one-cycle", ""},
+                 {"exponential", ""},
+                 {"plateau", "--eval-every=5"}};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules, RUN = 600 };
 
 static const char *const rates[] = {"--warmup-steps=20",
@@ -183,6 +190,7 @@ static const char *const rates[] = {"--warmup-steps=20",
                                     "--scale-lr=linear --base-batch=256",
                                     "--scale-lr=sqrt --base-batch=256",
                                     "--scale-lr=none --base-batch=256",
+                                    "--lr-step=epoch",
                                     "--lr=0.25"};
 
 /* The rates of all updates, before and after evaluations that stop improving; or a refusal. */

@@ -62,7 +62,7 @@ START_TEST(bash_completes_flags_and_values) {
     ck_assert_str_eq(completed(path, "train --che"), "--checkpoint-segments= --checkpoint=");
     ck_assert_str_eq(completed(path, "train --no-f"), "--no-fold");
     ck_assert_str_eq(completed(path, "train --checkpoint = s"), "segments sqrt");
-    ck_assert_str_eq(completed(path, "plan --optimizer ="), "sgd adam adamw rmsprop adagrad lars lamb");
+    ck_assert_str_eq(completed(path, "plan --optimizer ="), "sgd adam adamw rmsprop adagrad adadelta lars lamb");
     ck_assert_str_eq(completed(path, "eval --steps"), "");
     ck_assert_str_eq(completed(path, "launch --nn"), "--nnodes=");
     ck_assert_str_eq(completed(path, "train --data = x"), ""); /* then files: complete -o default */

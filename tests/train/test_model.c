@@ -158,8 +158,71 @@ START_TEST(upper_layers_read_both_directions) {
 }
 END_TEST
 
+/* Loss of a model before and after it has dropout in two more places: evaluations have none. */
+static double evaluated_loss(const rm_model_spec *spec, double *trained) {
+    rm_model model;
+    remat_session *session;
+    remat_step_result result;
+    remat_config config = REMAT_CONFIG_INIT;
+    int32_t token[T * B];
+    config.threads = 1;
+    ck_ok(rm_model_build(spec, B, true, &model));
+    ck_ok(remat_session_create(model.graph, model.loss, &config, &session));
+    for (int i = 0; i < T * B; i++) token[i] = i * 37 % 256;
+    for (int input = 0; input < 2; input++) ck_ok(remat_write(session, REMAT_INPUT, input, token, sizeof token));
+    ck_ok(remat_gradients(session, &result));
+    *trained = result.loss;
+    ck_ok(remat_evaluate(session, &result));
+    remat_session_free(session);
+    rm_model_free(&model);
+    return result.loss;
+}
+
+START_TEST(dropout_of_ends_applies_in_training_only) {
+    rm_model_spec spec = {.name = cells[_i], .layers = 1, .hidden = 8, .embed = 6, .data = rm_text_shape(T, 0)};
+    double plain, in, out, loss = evaluated_loss(&spec, &plain);
+    ck_assert(plain == loss);
+    spec.dropout_in = 0.5;
+    ck_assert(evaluated_loss(&spec, &in) == loss);
+    spec.dropout_in = 0;
+    spec.dropout_out = 0.5;
+    ck_assert(evaluated_loss(&spec, &out) == loss);
+    ck_assert(in != loss && out != loss && in != out);
+}
+END_TEST
+
+/* word_language_model's init_weights. */
+START_TEST(init_range_is_that_of_the_ends) {
+    rm_model_spec spec = {
+        .name = cells[_i], .layers = 1, .hidden = 8, .embed = 6, .init_range = 0.01, .data = rm_text_shape(T, 0)};
+    static float data[MOST];
+    rm_model model;
+    remat_session *session;
+    remat_array array;
+    remat_config config = REMAT_CONFIG_INIT;
+    ck_ok(rm_model_build(&spec, B, true, &model));
+    ck_ok(remat_session_create(model.graph, model.loss, &config, &session));
+    for (int64_t i = 0; i < remat_count(session, REMAT_PARAM); i++) {
+        double most = 0, bound = 1 / sqrt(8);
+        ck_ok(remat_array_info(session, REMAT_PARAM, i, &array));
+        ck_ok(remat_read(session, REMAT_PARAM, i, data, array.bytes));
+        for (uint64_t k = 0; k < array.bytes / sizeof(float); k++) most = fmax(most, fabs((double)data[k]));
+        if (!strncmp(array.name, "rnn.", 4))
+            ck_assert(most > 0.5 * bound && most <= bound);
+        else if (!strcmp(array.name, "head.bias"))
+            ck_assert(most == 0);
+        else
+            ck_assert(most > 0.009 && most <= 0.0100001);
+    }
+    remat_session_free(session);
+    rm_model_free(&model);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("model");
+    tcase_add_loop_test(tests, dropout_of_ends_applies_in_training_only, 0, sizeof cells / sizeof *cells);
+    tcase_add_loop_test(tests, init_range_is_that_of_the_ends, 0, sizeof cells / sizeof *cells);
     tcase_add_loop_test(tests, no_bias_equals_zero_bias, 0, sizeof cells / sizeof *cells);
     tcase_add_loop_test(tests, bidirectional_model_equals_two_models, 0, sizeof cells / sizeof *cells);
     tcase_add_loop_test(tests, upper_layers_read_both_directions, 0, sizeof cells / sizeof *cells);

@@ -52,6 +52,37 @@ START_TEST(random_split_matches_pytorch) {
 }
 END_TEST
 
+/* nanoGPT's get_batch: any place, but not one that reaches into the part for evaluations. */
+START_TEST(random_windows_stay_in_their_part) {
+    rm_options o;
+    rm_dataset *d, *held_out;
+    char data[300], text[ALL * T + 1], *argv[] = {data, "--seq-len=3", "--sampler=random", "--eval-split=0.3"};
+    bool seen[ALL * T] = {false};
+    int32_t x[T], y[T], again[T];
+    for (int i = 0; i <= ALL * T; i++) text[i] = (char)i;
+    snprintf(data, sizeof data, "--data=%s", make_file("places", text, sizeof text));
+    ck_ok(rm_options_parse(&o, RM_TRAIN, 4, argv));
+    ck_ok(rm_setup_dataset(&o, false, &d));
+    ck_ok(rm_setup_dataset(&o, true, &held_out));
+    for (int epoch = 0; epoch < 60; epoch++) {
+        rm_dataset_set_epoch(d, epoch);
+        for (int i = 0; i < 7; i++) {
+            ck_ok(rm_dataset_fill(d, i, 0, 1, x, y));
+            ck_assert(x[0] >= 0 && x[0] <= 7 * T - T && x[2] == x[0] + 2 && y[2] == x[0] + 3);
+            seen[x[0]] = true;
+            ck_ok(rm_dataset_fill(d, i, 0, 1, again, y));
+            ck_assert(x[0] == again[0]);
+        }
+    }
+    for (int i = 0; i <= 7 * T - T; i++) ck_assert_msg(seen[i], "no window begins at %d", i);
+    ck_ok(rm_dataset_fill(held_out, 0, 0, 1, x, y));
+    ck_assert_int_eq(x[0], 7 * T);
+    rm_dataset_close(d);
+    rm_dataset_close(held_out);
+    rm_options_free(&o);
+}
+END_TEST
+
 #define RUN "train --task=classify --rows --hidden=4 --layers=1 --batch=2 --seed=1 --threads=1 --steps=4 "
 
 static void make_images(void) {
@@ -97,6 +128,8 @@ START_TEST(split_that_cannot_be_is_refused) {
     ck_refuses(2, "--eval-split|10 samples|smaller", "train --seq-len=3 --data=%s --eval-split=0.99", data);
     ck_refuses(2, "--eval-data|--eval-split", "train --data=%s --eval-split=0.5 --eval-data=%s", data, data);
     ck_refuses(2, "--eval-split|adding|--eval-every", "train --task=adding --eval-split=0.5");
+    ck_refuses(2, "--eval-split|--sampler=random",
+               "train --seq-len=3 --sampler=random --data=%s --eval-split=0.5:random", data);
     ck_refuses(2, "--eval-split|--stateful", "train --seq-len=3 --stateful --data=%s --eval-split=0.5:random", data);
 }
 END_TEST
@@ -118,6 +151,7 @@ int main(void) {
     TCase *tests = tcase_create("part");
     tcase_add_test(tests, split_takes_the_last_samples);
     tcase_add_test(tests, random_split_matches_pytorch);
+    tcase_add_test(tests, random_windows_stay_in_their_part);
     tcase_add_test(tests, split_run_matches_run_with_two_files);
     tcase_add_test(tests, split_that_cannot_be_is_refused);
     tcase_add_test(tests, resumed_run_keeps_its_split);

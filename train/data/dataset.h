@@ -74,6 +74,7 @@ typedef struct rm_batch rm_batch; /* batch.h */
 /* Common to all kinds of data: the first member of each kind's struct. */
 typedef struct rm_dataset {
     const rm_data_kind *kind;
+    int64_t drawn_from; /* lm: samples, the first ones, in which random windows lie */
     struct rm_dataset *whole; /* the data set that this one is a part of (part.h); NULL: none */
     int64_t count;       /* samples */
     uint64_t held_bytes; /* of memory: the file, if it is read whole, and the labels */
@@ -94,6 +95,7 @@ typedef struct {
     bool rows;                 /* images as sequences of rows, not of pixels */
     int64_t timesteps;         /* 0: determined by the data */
     int64_t vocab;             /* lm: the file holds token numbers below this; 0: a text, encoded as bytes or by the tokenizer */
+    bool random_windows;             /* lm: samples begin at random places, drawn anew in each epoch */
     int64_t document_end;      /* lm: 1 + the token that ends a document; 0: none */
     int64_t classes;           /* classify; 0: the largest label + 1 */
     int64_t ignored;           /* if `ignores`: the label of ignored samples; it becomes -1 in targets */

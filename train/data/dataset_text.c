@@ -4,6 +4,7 @@
  * memory; tokens from a tokenizer are kept in memory too, 4 bytes each. */
 #include "train/data/batch.h"
 
+#include "engine/rng.h"
 #include "memory/host.h"
 #include "train/data/file_kind.h"
 #include "train/data/npy.h"
@@ -22,6 +23,8 @@ typedef struct {
     bool encoded;            /* `unpacked` is the tokenizer's output, int32_t */
     uint64_t begin;          /* offset of the first token in the file */
     int32_t document_end;
+    bool random; /* samples begin at random places */
+    uint64_t seed;
     rm_array sample; /* a token's type; its elements are the T + 1 tokens in `bytes` */
     uint8_t *bytes;  /* with room for MOST_BYTES per token */
 } text_data;
@@ -41,15 +44,28 @@ static remat_status check_token(const text_data *data, uint64_t place, double to
     return REMAT_OK;
 }
 
+enum { NODE = 0x717D }; /* of the random key */
+
+/* The sample's first token. With random windows it is a function of (seed, epoch, sample), like an image's augmentation, so it does not
+ * depend on ranks, and a resumed run draws the same. */
+static int64_t first_token(const text_data *data, int64_t index) {
+    int64_t T = data->base.shape.timesteps, epoch = data->base.epoch;
+    if (!data->random) return index * T;
+    rm_philox draw = rm_random4(rm_seed_at(data->seed, (uint64_t)epoch), (uint64_t)index, NODE, 0, (uint32_t)epoch);
+    uint64_t places = (uint64_t)((data->base.drawn_from - 1) * T + 1);
+    return (int64_t)(((uint64_t)draw.word[0] << 32 | draw.word[1]) % places);
+}
+
 static remat_status fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     text_data *data = (text_data *)base;
     int64_t T = base->shape.timesteps;
     int32_t *x = input, *y = target; /* (T,B) */
-    uint64_t bytes = (uint64_t)data->sample.bytes, at = data->begin + (uint64_t)(index * T) * bytes;
+    int64_t first = first_token(data, index);
+    uint64_t bytes = (uint64_t)data->sample.bytes, at = data->begin + (uint64_t)first * bytes;
     TRY(read_at(data, at, data->bytes, (size_t)((uint64_t)(T + 1) * bytes)));
     for (int64_t t = 0; t <= T; t++) {
         double token = rm_array_at(&data->sample, t, 0, 0);
-        TRY(check_token(data, (uint64_t)(index * T + t), token));
+        TRY(check_token(data, (uint64_t)(first + t), token));
         if (t < T) x[t * batch + column] = (int32_t)token;
         if (t) y[(t - 1) * batch + column] = (int32_t)token;
     }
@@ -63,10 +79,11 @@ static remat_status mark(rm_dataset *base, int64_t index, int64_t column, rm_bat
     float *begins = batch->data[RM_BEGINS];
     int64_t T = base->shape.timesteps, B = batch->batch;
     uint64_t bytes = (uint64_t)data->sample.bytes;
-    bool begun = index == 0;
+    int64_t first = first_token(data, index);
+    bool begun = first == 0;
     if (!base->shape.documents) return REMAT_OK;
     if (!begun) {
-        TRY(read_at(data, data->begin + ((uint64_t)(index * T) - 1) * bytes, data->bytes, bytes));
+        TRY(read_at(data, data->begin + ((uint64_t)first - 1) * bytes, data->bytes, bytes));
         begun = rm_array_at(&data->sample, 0, 0, 0) == data->document_end;
     }
     for (int64_t t = 0; t < T; t++, begun = x[(t - 1) * B + column] == data->document_end)
@@ -293,7 +310,7 @@ static remat_status open_file(text_data *data, const rm_data_source *source) {
             "--document-end=%lld is not a token: give one of 0 to %lld", (long long)source->document_end - 1,
             (long long)data->base.shape.vocabulary - 1);
     uint64_t tokens = (size - data->begin) / (uint64_t)data->sample.bytes;
-    data->base.count = tokens ? (int64_t)((tokens - 1) / (uint64_t)T) : 0;
+    data->base.count = data->base.drawn_from = tokens ? (int64_t)((tokens - 1) / (uint64_t)T) : 0;
     REQUIRE(data->base.count > 0, INVALID,
             "%s has %llu %s; one sample of %lld timesteps needs %lld: give a longer file or a smaller --seq-len", path,
             (unsigned long long)tokens, source->vocab || text ? "tokens" : "bytes", (long long)T, (long long)T + 1);
@@ -311,6 +328,8 @@ static remat_status open_text(rm_dataset *base, const rm_data_source *source) {
     base->shape.documents = source->document_end > 0;
     base->held_bytes = ((uint64_t)base->shape.timesteps + 1) * (source->vocab || source->tokenizer ? MOST_BYTES : 1);
     data->document_end = (int32_t)source->document_end - 1;
+    data->random = source->random_windows && !source->held_out;
+    data->seed = (uint64_t)source->seed;
     data->bytes = rm_malloc(base->held_bytes);
     REQUIRE(data->bytes, MEMORY, "no memory for a sample of %llu bytes", (unsigned long long)base->held_bytes);
     remat_status status = open_file(data, source);

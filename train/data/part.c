@@ -66,7 +66,7 @@ static remat_status draw_order(part *p, int64_t seed) {
 }
 
 static remat_status take_share(part *p, const rm_split *split, bool held_out) {
-    const rm_dataset *whole = p->base.whole;
+    rm_dataset *whole = p->base.whole;
     int64_t evaluated = llround(split->share * (double)whole->count), trained = whole->count - evaluated;
     REQUIRE(evaluated && trained, INVALID,
             "--eval-split=%g of %lld sample%s leaves none to %s: give a %s share, or --eval-data=FILE", split->share,
@@ -74,6 +74,7 @@ static remat_status take_share(part *p, const rm_split *split, bool held_out) {
             evaluated ? "smaller" : "larger");
     p->base.count = held_out ? evaluated : trained;
     p->first = held_out ? trained : 0;
+    if (!held_out) p->base.whole->drawn_from = trained;
     return split->random ? draw_order(p, split->seed) : REMAT_OK;
 }
 

@@ -1,6 +1,8 @@
 /* lr_schedule.c: see lr_schedule.h. */
 #include "train/flags/lr_schedule.h"
 
+#include "train/flags/usual.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,12 +53,7 @@ static remat_status warm_up_updates(double epochs, int64_t per_epoch, int64_t *o
     return to_updates(epochs, per_epoch, "warmup-epochs", text, out);
 }
 
-double rm_lr_given(const rm_options *o) {
-    if (o->rate.lr >= 0) return o->rate.lr;
-    if (!strcmp(o->session.optimizer, "sgd")) return 0.1;
-    if (!strcmp(o->session.optimizer, "rmsprop") || !strcmp(o->session.optimizer, "adagrad")) return 0.01;
-    return !strcmp(o->session.optimizer, "lars") ? 1 : 1e-3;
-}
+double rm_lr_given(const rm_options *o) { return o->rate.lr >= 0 ? o->rate.lr : rm_usual_of(o->session.optimizer)->lr; }
 
 remat_status rm_lr_schedule_make(const rm_options *o, const rm_lr_schedule_facts *facts, rm_learning_rate *out) {
     *out = o->rate;
@@ -64,6 +61,8 @@ remat_status rm_lr_schedule_make(const rm_options *o, const rm_lr_schedule_facts
     out->batch = (double)facts->batch;
     out->steps = facts->steps;
     if (o->warmup_epochs > 0) TRY(warm_up_updates(o->warmup_epochs, facts->per_epoch, &out->warmup_steps));
+    out->hold = o->lr_by_epoch ? facts->per_epoch : 0;
+    if (out->schedule == RM_LR_EXPONENTIAL && !out->decay_steps) out->decay_steps = facts->per_epoch;
     if (out->schedule == RM_LR_STEP) TRY(read_milestones(o->milestones, facts->per_epoch, out));
     return rm_learning_rate_check(out);
 }
@@ -95,6 +94,9 @@ const char *rm_lr_schedule_text(const rm_learning_rate *c, char text[RM_LR_SCHED
     if (c->schedule == RM_LR_ONE_CYCLE)
         SAY(", in one cycle: from %.6g up to it, and down to %.6g at update %lld", rm_learning_rate_at(c, 1),
             rm_learning_rate_at(c, end), (long long)end);
+    if (c->schedule == RM_LR_EXPONENTIAL)
+        SAY("; then times %.6g every %lld updates", c->gamma, (long long)c->decay_steps);
+    if (c->hold > 1 && c->schedule != RM_LR_PLATEAU) SAY(", in steps of %lld updates", (long long)c->hold);
     if (c->schedule == RM_LR_PLATEAU)
         SAY("; times %.6g where evaluations no longer improve, down to %.6g", c->gamma, c->end_lr);
     if (c->schedule == RM_LR_LINEAR || c->schedule == RM_LR_COSINE || poly)

@@ -58,6 +58,7 @@ typedef struct {
     double ema;
     /* NULL in preset (presets.h), milestones: not given. */
     const char *preset, *milestones;
+    bool lr_by_epoch;
     rm_score_name metric; /* that early stop and plateau judge by */
     int64_t patience;
     double warmup_epochs, threshold;

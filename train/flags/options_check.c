@@ -158,6 +158,7 @@ static const struct {
     const char *one, *other, *why;
 } exclusive[] = {
     {"bidirectional", "tbptt|stateful", "states are carried forwards, and the reverse direction begins at the end"},
+    {"task=seq2seq", "dropout-in|dropout-out|init-range", "a seq2seq model has dropout between its layers alone"},
     {"tie-embeddings", "init-head=new", "the head is the embedding"},
     {"recompute=off", "checkpoint-segments>1", "segments are recomputed"},
     {"recompute=off", "checkpoint=sqrt|lean", "both compute again what they do not keep"},
@@ -176,6 +177,7 @@ static const struct {
     {"clip-grad-norm", "clip-grad-value", NULL},
     {"tbptt", "lengths", "a sample may end within a window"},
     {"eval-data", "eval-split", "each names the data for evaluations"},
+    {"stateful", "sampler=random", "each row of the batch reads its own part of the text, in order"},
     {"stateful", "pad", "each row of the batch reads its own part of the text"},
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
 };
@@ -304,6 +306,16 @@ static remat_status check_preset(const rm_options *o) {
     return REMAT_OK;
 }
 
+/* Of a warm-up, or of a schedule that changes the rate in every update. */
+static remat_status check_lr_step(const rm_options *o) {
+    bool changes = rm_lr_schedule_moves(o->rate.schedule) || o->rate.warmup_steps || o->warmup_epochs > 0;
+    REQUIRE(!said(o, "lr-step") || !o->lr_by_epoch || changes, INVALID,
+            "--lr-step=epoch has no effect with --lr-schedule=%s: it needs a warm-up (--warmup-epochs=N), or "
+            "--lr-schedule=linear, cosine, poly, restarts or one-cycle",
+            rm_lr_schedule_name(o->rate.schedule));
+    return REMAT_OK;
+}
+
 /* --keep-best names its metric itself. */
 static remat_status check_metric(const rm_options *o) {
     bool judges = o->early_stop || o->rate.schedule == RM_LR_PLATEAU;
@@ -418,6 +430,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_windows(o));
     TRY(check_pairs(o));
     TRY(check_metric(o));
+    TRY(check_lr_step(o));
     TRY(check_preset(o));
     TRY(check_null(o, command));
     TRY(check_effects(o, command));

@@ -24,6 +24,8 @@ typedef struct {
     bool bidirectional;       /* each layer reads what both directions of the one below have made */
     bool tie_embeddings;      /* head.weight is embedding.weight */
     bool no_tie;              /* of gpt2: lm_head.weight is not wte.weight */
+    double dropout_in, dropout_out; /* recurrent models: of what the first layer and the head read */
+    double init_range;              /* recurrent models: embedding and head.weight from U(-X,X), head.bias 0; 0: PyTorch's defaults */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     bool ignores;       /* targets of -1 count nothing */

@@ -118,12 +118,25 @@ static result layers(remat_graph *g, const rm_model_spec *spec, remat_value x, i
     return y;
 }
 
+static remat_value dropped(remat_graph *g, remat_value x, double probability) {
+    return probability > 0 ? remat_dropout(g, x, probability) : x;
+}
+
+/* word_language_model's init_weights: of the embedding and the head alone. */
+static remat_init init_of_ends(const rm_model_spec *spec, remat_init usual) {
+    return spec->init_range > 0 ? remat_init_uniform(spec->init_range) : usual;
+}
+
 static remat_value head(remat_graph *g, const rm_model_spec *spec, remat_value table, result y) {
     int64_t outputs = rm_data_outputs(&spec->data), width = rm_recurrent_width(spec) * (spec->bidirectional ? 2 : 1);
-    remat_init init = remat_init_uniform(1 / sqrt((double)width));
-    remat_value w = spec->tie_embeddings ? table : remat_param(g, "head.weight", 2, (int64_t[]){outputs, width}, init);
-    remat_value b = spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &outputs, init);
-    return remat_linear(g, spec->data.every_step ? every_step(g, y) : last_step(g, spec, y), w, b);
+    remat_init init = remat_init_uniform(1 / sqrt((double)width)), zero = remat_init_zero();
+    remat_value w = spec->tie_embeddings
+                        ? table
+                        : remat_param(g, "head.weight", 2, (int64_t[]){outputs, width}, init_of_ends(spec, init));
+    remat_value b =
+        spec->no_bias ? REMAT_NONE : remat_param(g, "head.bias", 1, &outputs, spec->init_range > 0 ? zero : init);
+    remat_value x = spec->data.every_step ? every_step(g, y) : last_step(g, spec, y);
+    return remat_linear(g, dropped(g, x, spec->dropout_out), w, b);
 }
 
 static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
@@ -131,10 +144,11 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     int64_t width = data->vocabulary ? spec->embed : data->features;
     remat_value table = REMAT_NONE;
     if (data->vocabulary) {
-        table = remat_param(g, "embedding.weight", 2, (int64_t[]){data->vocabulary, width}, remat_init_normal(1));
+        remat_init init = init_of_ends(spec, remat_init_normal(1));
+        table = remat_param(g, "embedding.weight", 2, (int64_t[]){data->vocabulary, width}, init);
         x = remat_embedding(g, x, table);
     }
-    return head(g, spec, table, layers(g, spec, x, width));
+    return head(g, spec, table, layers(g, spec, dropped(g, x, spec->dropout_in), width));
 }
 
 /* ---- Its files of weights ------------------------------------------------------------------------------------------- */

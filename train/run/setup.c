@@ -2,6 +2,7 @@
 #include "train/run/setup.h"
 
 #include "train/data/part.h"
+#include "train/flags/usual.h"
 #include "train/models/family.h"
 #include "train/run/budget.h"
 #include "train/state/weights.h"
@@ -120,6 +121,11 @@ static remat_status take_part(const rm_options *o, bool held_out, rm_dataset **d
     REQUIRE(!split.random || !o->order.stateful, INVALID,
             "--eval-split=%s draws random samples, but --stateful needs consecutive ones: give --eval-split=%g",
             o->held_out.split, split.share);
+    REQUIRE(
+        !split.random || !o->data.random_windows, INVALID,
+        "--sampler=random takes windows at any place, so they would overlap the samples that --eval-split=%s draws: "
+        "say --eval-split=%g",
+        o->held_out.split, split.share);
     rm_dataset *whole = *data;
     *data = NULL;
     return rm_part_open(whole, &split, held_out, data);
@@ -266,12 +272,6 @@ int64_t rm_setup_eval_batch(const rm_options *o) { return o->order.shards ? rm_s
 
 /* ---- The session's config --------------------------------------------------------------------------------------- */
 
-/* lars: 0 like MLPerf, because it never divides by 0. adagrad: PyTorch's default. */
-static double usual_epsilon(const rm_options *o) {
-    if (!strcmp(o->session.optimizer, "lars")) return 0;
-    return !strcmp(o->session.optimizer, "adagrad") ? 1e-10 : o->session.epsilon;
-}
-
 remat_config rm_setup_training_config(const rm_options *o) {
     remat_config c = o->session;
     bool limited = rm_budget_given(o) > 0, asked = rm_options_given(o, "checkpoint");
@@ -280,7 +280,8 @@ remat_config rm_setup_training_config(const rm_options *o) {
     c.seed = (uint64_t)o->data.seed;
     c.strategy = c.segments ? "segments" : limited && !asked ? "optimal" : c.strategy;
     c.calibration = calibration_file(o, c.strategy);
-    if (!rm_options_given(o, "eps")) c.epsilon = usual_epsilon(o);
+    if (!rm_options_given(o, "eps")) c.epsilon = rm_usual_of(o->session.optimizer)->epsilon;
+    if (!rm_options_given(o, "alpha")) c.alpha = rm_usual_of(o->session.optimizer)->alpha;
     c.micro_steps = calls < INT_MAX ? (int)calls : INT_MAX; /* the engine checks the maximum */
     c.stateful = o->order.stateful || rm_setup_windows(o) > 1;
     c.carry_stride = o->tbptt.step < o->tbptt.length ? o->tbptt.step : 0;

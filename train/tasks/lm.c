@@ -10,7 +10,7 @@ static remat_status shape(const rm_data_source *source, rm_data_shape *out) {
 }
 
 const rm_task rm_task_lm = {.name = "lm",
-                            .flags = " embed data eval-data document-end tie-embeddings vocab tokenizer stateful tbptt "
+                            .flags = " embed data eval-data document-end tie-embeddings vocab tokenizer stateful sampler tbptt "
                                      "label-smoothing temperature top-k top-p ",
                             .kind = &rm_data_text,
                             .shape = shape,
