@@ -125,6 +125,40 @@ typedef struct {
 } remat_build_info;
 remat_status remat_build(remat_build_info *out);
 
+/* The builders of graph.h and layers.h and their arguments, for generators of bindings. All strings live as long as the
+ * library. */
+typedef enum {
+    REMAT_ARGUMENT_VALUE,
+    REMAT_ARGUMENT_VALUES, /* const remat_value * */
+    REMAT_ARGUMENT_INT,
+    REMAT_ARGUMENT_INT64,
+    REMAT_ARGUMENT_INT64S, /* const int64_t * */
+    REMAT_ARGUMENT_DOUBLE,
+    REMAT_ARGUMENT_BOOL,
+    REMAT_ARGUMENT_TEXT, /* const char * */
+    REMAT_ARGUMENT_INIT, /* remat_init, by value */
+    REMAT_ARGUMENT_DTYPE,
+    REMAT_ARGUMENT_AXIS,
+    REMAT_ARGUMENT_UPSAMPLE,
+    REMAT_ARGUMENT_CELL /* const remat_cell * */
+} remat_argument_kind;
+typedef struct {
+    const char *name;
+    remat_argument_kind kind;
+    bool optional;         /* REMAT_OPTIONAL: NULL, or REMAT_NONE for a value, is allowed */
+    int length;            /* of VALUES and INT64S: entries; 0: `length_is` says */
+    const char *length_is; /* the argument, or else the member of the CELL, with the number of entries; NULL: fixed */
+    uint64_t reserved[4];  /* zeros */
+} remat_argument;
+typedef struct {
+    const char *name; /* "remat_linear" */
+    const remat_argument *arguments; /* after the graph, in order */
+    int n_arguments;
+    uint64_t reserved[4]; /* zeros */
+} remat_builder;
+int64_t remat_builder_count(void);
+remat_status remat_builder_info(int64_t index, remat_builder *out); /* 0 <= index < count */
+
 /* Opens a device and closes it. OK, or why a session on it would be refused: MISSING (not in this build, no driver, no
  * such hardware), MEMORY, DEVICE. */
 remat_status remat_device_check(const char *device);

@@ -268,6 +268,7 @@ START_TEST(reserved_members_are_zero) {
     EXPECT_ZEROS(remat_bucket, remat_bucket_info(session, 0, &out));
     EXPECT_ZEROS(remat_array, remat_array_info(session, REMAT_PARAM, 0, &out));
     EXPECT_ZEROS(remat_build_info, remat_build(&out));
+    EXPECT_ZEROS(remat_builder, remat_builder_info(0, &out));
     EXPECT_ZEROS(remat_step_result, remat_gradients(session, &out));
     EXPECT_ZEROS(remat_step_result, remat_step(session, 0.1, &out));
     EXPECT_ZEROS(remat_step_result, remat_evaluate(session, &out));

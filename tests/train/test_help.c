@@ -48,6 +48,13 @@ START_TEST(manual_page_has_every_flag) {
 }
 END_TEST
 
+START_TEST(builders_have_their_arguments) {
+    ck_runs("help --builders");
+    ck_says_all(program_output, "remat_linear(x, w, [b])|remat_max_pool2d(x, window[2], [stride[2]], [padding[2]])|"
+                                "remat_reshape(x, rank, dim[rank])");
+}
+END_TEST
+
 static const char *completed(const char *path, const char *words) {
     return printed(
         "bash -c 'source %s; COMP_WORDS=(remat %s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _remat 2>/dev/null; "
@@ -82,6 +89,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("help");
     tcase_add_test(tests, manual_page_has_every_flag);
+    tcase_add_test(tests, builders_have_their_arguments);
     tcase_add_test(tests, bash_completes_flags_and_values);
     tcase_add_test(tests, zsh_reads_the_completions);
     tcase_add_test(tests, other_shells_are_refused);

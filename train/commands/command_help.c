@@ -202,6 +202,24 @@ static void print_zsh(const rm_command_line *commands, int n, FILE *out) {
 
 /* ---------------------------------------------------------------------------------------------------------------------- */
 
+/* ---- The library's layers ----------------------------------------------------------------------------------------- */
+
+/* remat_conv2d(x, w, [b], [stride[2]], ..): arguments in brackets may be left out. */
+static void print_builders(FILE *out) {
+    remat_builder b;
+    for (int64_t i = 0; i < remat_builder_count() && !remat_builder_info(i, &b); i++) {
+        fprintf(out, "%s(", b.name);
+        for (int k = 0; k < b.n_arguments; k++) {
+            const remat_argument *a = &b.arguments[k];
+            fprintf(out, "%s%s%s", k ? ", " : "", a->optional ? "[" : "", a->name);
+            if (a->length) fprintf(out, "[%d]", a->length);
+            if (a->length_is) fprintf(out, "[%s]", a->length_is);
+            fputs(a->optional ? "]" : "", out);
+        }
+        fputs(")\n", out);
+    }
+}
+
 remat_status rm_command_help(const char *what, const rm_command_line *commands, int n) {
     if (!strcmp(what, "--man"))
         print_manual(commands, n, stdout);
@@ -209,7 +227,10 @@ remat_status rm_command_help(const char *what, const rm_command_line *commands, 
         print_bash(commands, n, stdout);
     else if (!strcmp(what, "--completion=zsh"))
         print_zsh(commands, n, stdout);
+    else if (!strcmp(what, "--builders"))
+        print_builders(stdout);
     else
-        FAIL(INVALID, "%.60s is none of its flags, which are --man, --completion=bash and --completion=zsh", what);
+        FAIL(INVALID, "%.60s is none of its flags, which are --man, --builders, --completion=bash and --completion=zsh",
+             what);
     return rm_file_flush_output();
 }

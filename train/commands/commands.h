@@ -27,7 +27,7 @@ typedef struct {
     const char *doc;
 } rm_command_line;
 
-/* `remat help --man`, `--completion=bash` and `--completion=zsh`. */
+/* `remat help --man`, `--builders`, `--completion=bash` and `--completion=zsh`. */
 remat_status rm_command_help(const char *what, const rm_command_line *commands, int n);
 
 /* --devices, before anything is opened: "cpu:4" runs this very command line as four ranks on this machine (dist/launch/launch.h)
