@@ -229,8 +229,8 @@ static remat_status pass(remat_session *session, remat_kind kind, errand what, i
         remat_array array;
         TRY(remat_array_info(session, kind, *index, &array));
         uint64_t left = SENT_AT_ONCE - *bytes, some = array.bytes - *first < left ? array.bytes - *first : left;
-        if (what == READ) TRY(remat_read_part(session, kind, *index, *first, room + *bytes, some));
-        if (what == WRITE) TRY(remat_write_part(session, kind, *index, *first, room + *bytes, some));
+        if (what == READ && some) TRY(remat_read_part(session, kind, *index, *first, room + *bytes, some));
+        if (what == WRITE && some) TRY(remat_write_part(session, kind, *index, *first, room + *bytes, some));
         *bytes += some;
         *first += some;
         if (*first < array.bytes) break; /* the buffer is full */
