@@ -105,6 +105,9 @@ program pointwise.c ''
 program scan.c '' 2 8 8 1
 program spill.c '' "$work/out" 200 1 16 1 1
 program vecmath.c libmvec 1000000
+if begin pipeline.c; then
+    run pipeline.c build/release/bench/bench_pipeline 2 8 100 1
+fi
 if begin start.c; then
     run start.c build/release/remat launch --nproc-per-node=2 --no-prefix -- build/release/bench/bench_start local
 fi
