@@ -1,5 +1,5 @@
-/* recurrences.c: training steps, forward and backward, of one layer of a language model of 2024 to 2026: mamba, which is
- * its whole mixer. recurrences.py runs it to compare it with PyTorch. It prints one line: the seconds of each step and
+/* recurrences.c: training steps, forward and backward, of one layer of a language model of 2024 to 2026: mamba and gdn,
+ * which are whole mixers, or slstm, without its norm. recurrences.py runs it to compare it with PyTorch. It prints one line: the seconds of each step and
  * the bytes of activations.
  *
  *     bench_recurrences LAYER B D T [SEGMENTS [STEPS [THREADS]]]
@@ -35,8 +35,8 @@ static remat_value param(remat_graph *g, const char *name, int64_t rows, int64_t
 }
 
 /* As train/models/mamba.c. */
-static remat_value mamba(remat_graph *g, remat_value x, int64_t D) {
-    int64_t E = 2 * D, N = 16, R = (D + 15) / 16;
+static remat_value mamba(remat_graph *g, remat_value x, const int64_t *shape) {
+    int64_t D = shape[2], E = 2 * D, N = 16, R = (D + 15) / 16;
     remat_value xz = remat_linear(g, x, param(g, "in_proj", 2 * E, D), REMAT_NONE);
     remat_value filter = remat_param(g, "conv", 3, (int64_t[]){E, 1, 4}, remat_init_uniform(0.5));
     remat_value u = remat_silu(g, remat_causal_conv(g, remat_slice(g, xz, 0, E), filter, param(g, "conv_bias", E, 0)));
@@ -49,10 +49,40 @@ static remat_value mamba(remat_graph *g, remat_value x, int64_t D) {
     return remat_linear(g, y, param(g, "out_proj", D, E), REMAT_NONE);
 }
 
+static remat_value filtered(remat_graph *g, remat_value x, int64_t width) {
+    remat_value filter = remat_param(g, "conv", 3, (int64_t[]){width, 1, 4}, remat_init_uniform(0.5));
+    return remat_silu(g, remat_causal_conv(g, x, filter, REMAT_NONE));
+}
+
+/* Gated DeltaNet of Qwen3-Next: at D 2048 its 16 heads of keys and 32 of values, of 128 numbers each; below that 4 and 8
+ * heads of 64. */
+static remat_value gdn(remat_graph *g, remat_value x, const int64_t *shape) {
+    const int64_t D = shape[2], size = D < 2048 ? 64 : 128, shared = D < 2048 ? 4 : 16, heads = 2 * shared;
+    const int64_t keys = shared * size, values = heads * size, width = 2 * keys + values;
+    const int64_t split[] = {shape[0], shape[1], heads, size}, joined[] = {shape[0], shape[1], values};
+    remat_value qkv = filtered(g, remat_linear(g, x, param(g, "qkv", width, D), REMAT_NONE), width);
+    remat_value a = remat_linear(g, x, param(g, "a", heads, D), REMAT_NONE), z = param(g, "z", values, D);
+    remat_value b = remat_linear(g, x, param(g, "b", heads, D), REMAT_NONE);
+    remat_value y = remat_delta_scan(g, remat_slice(g, qkv, 0, keys), remat_slice(g, qkv, keys, keys),
+                                     remat_slice(g, qkv, 2 * keys, values), a, b, param(g, "A_log", heads, 0),
+                                     remat_param(g, "dt_bias", 1, &heads, remat_init_constant(1)), shared);
+    y = remat_rms_norm(g, remat_reshape(g, y, 4, split), param(g, "norm", size, 0), 1e-6);
+    y = remat_mul(g, remat_reshape(g, y, 3, joined), remat_silu(g, remat_linear(g, x, z, REMAT_NONE)));
+    return remat_linear(g, y, param(g, "out", D, values), REMAT_NONE);
+}
+
+/* xLSTM's, with 4 heads; its four gates come from one linear layer, where xlstm has a smaller one for each head. */
+static remat_value slstm(remat_graph *g, remat_value x, const int64_t *shape) {
+    int64_t D = shape[2];
+    remat_value r = remat_param(g, "R", 3, (int64_t[]){4, D, D / 4}, remat_init_uniform(0.05));
+    remat_value gates = remat_linear(g, filtered(g, x, D), param(g, "gates", 4 * D, D), REMAT_NONE);
+    return remat_slstm(g, gates, r, param(g, "bias", 4 * D, 0));
+}
+
 static const struct {
     const char *name;
-    remat_value (*build)(remat_graph *g, remat_value x, int64_t D);
-} layers[] = {{"mamba", mamba}};
+    remat_value (*build)(remat_graph *g, remat_value x, const int64_t *shape); /* of x: (T,B,D) */
+} layers[] = {{"mamba", mamba}, {"gdn", gdn}, {"slstm", slstm}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
 static void fill(remat_session *s) {
@@ -70,15 +100,15 @@ int main(int argc, char **argv) {
     int layer = 0;
     while (argc > 1 && layer < LAYERS && strcmp(argv[1], layers[layer].name)) layer++;
     if (argc < 5 || layer == LAYERS)
-        return fprintf(stderr, "bench_recurrences mamba B D T [SEGMENTS [STEPS [THREADS]]]\n"), 2;
-    int64_t D = number(argv, argc, 3, 1), shape[] = {number(argv, argc, 4, 1), number(argv, argc, 2, 1), D};
+        return fprintf(stderr, "bench_recurrences mamba|gdn|slstm B D T [SEGMENTS [STEPS [THREADS]]]\n"), 2;
+    int64_t shape[] = {number(argv, argc, 4, 1), number(argv, argc, 2, 1), number(argv, argc, 3, 1)};
     remat_graph *g;
     remat_session *s;
     remat_config config = REMAT_CONFIG_INIT;
     check(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, shape);
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, shape);
-    remat_value loss = remat_mse(g, layers[layer].build(g, x, D), target);
+    remat_value loss = remat_mse(g, layers[layer].build(g, x, shape), target);
     config.segments = number(argv, argc, 5, 0);
     config.strategy = config.segments ? "segments" : "none";
     config.threads = (int)number(argv, argc, 7, 0);

@@ -139,6 +139,10 @@ typedef struct {
     int64_t blank, zero_infinity; /* zero_infinity: 0 or 1 */
 } rm_ctc_attr;                    /* default: 0 */
 
+typedef struct {
+    int64_t key_heads; /* heads of q and k; 0: as many as of v */
+} rm_delta_scan_attr;  /* default: 0 */
+
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).
  * x (tau,B) I32:    the embedding is folded in: the slot of w_ih holds a TABLE (V,G*H), and its row x[t,b] is the

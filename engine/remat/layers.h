@@ -67,6 +67,16 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
  * "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. CPU only. */
 remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, REMAT_OPTIONAL remat_value bias);
 
+/* Gated DeltaNet (Yang et al. 2024), or Kimi Delta Attention: for each of H heads a matrix S (K,V), with q and k
+ * normalised (x / sqrt(sum x^2 + 1e-6)), q divided by sqrt(K):
+ *     S = decay S;  S = S + k (sigmoid(b) (v - S^T k))^T;  y = S^T q;  decay = exp(-exp(A_log) softplus(a + dt_bias)).
+ * Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); a (T,B,H), or (T,B,HK) for a decay of each key
+ * (KDA); A_log (H); dt_bias (H), or (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring heads share q and k.
+ * Its carried state is S (B,H,K,V). CPU only. */
+remat_value remat_delta_scan(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value a,
+                             remat_value b, REMAT_OPTIONAL remat_value a_log, REMAT_OPTIONAL remat_value dt_bias,
+                             int64_t key_heads);
+
 /* Carried states as values. `y` is the result of a recurrent layer; the states of an LSTM are 0: h, 1: c, those of an
  * sLSTM 0: y, 1: c, 2: n, 3: m; other layers have h alone.
  * initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the

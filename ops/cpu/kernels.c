@@ -23,6 +23,7 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .minimal = rm_cell_minimal,
     .selective = &rm_cell_selective,
     .slstm = &rm_cell_slstm,
+    .delta = &rm_cell_delta,
     .activation = rm_activations,
     .projected = &rm_cell_projected,
     .convolution = &rm_cell_convolution,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ops/cpu/isa.h"
+#include "ops/cpu/lane_sums.h"
 #include "ops/math/vecmath.h"
 #include "ops/recurrent/selective_scan.h"
 
@@ -210,22 +211,6 @@ RM_INLINE void go_back(const lane_block *k, int many, int64_t first, int64_t t0,
     for (int i = 0; i < many; i++) rm_store(da + i * LANES, drate[i]), rm_store(dh + i * LANES, carry[i]);
 }
 
-/* Four sums over the lanes at once; one sum. */
-typedef float four __attribute__((vector_size(16)));
-RM_INLINE four sum_quarters(const float *lanes) {
-    four sum = *(const four *)lanes;
-    for (int i = 4; i < LANES; i += 4) sum += *(const four *)(lanes + i);
-    return sum;
-}
-RM_INLINE void sum_lanes(int many, float (*lanes)[LANES], float *to) {
-    four q[GROUP], low, high;
-    for (int i = 0; i < GROUP; i++) q[i] = i < many ? sum_quarters(lanes[i]) : (four){0};
-    low = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5) + __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7);
-    high = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5) + __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7);
-    four sum = __builtin_shufflevector(low, high, 0, 1, 4, 5) + __builtin_shufflevector(low, high, 2, 3, 6, 7);
-    memcpy(to, &sum, (size_t)many * sizeof *to);
-}
-
 RM_INLINE void states_back(const rm_selective_job *job, int64_t row, int64_t span, const workplace *w, int many,
                            int64_t first, int64_t t0, int64_t count) {
     memset(w->db, 0, sizeof *w->db * CHUNK), memset(w->dc, 0, sizeof *w->dc * CHUNK);
@@ -236,8 +221,9 @@ RM_INLINE void states_back(const rm_selective_job *job, int64_t row, int64_t spa
     })
     for (int64_t j = 0; j < count; j++) {
         int64_t at = ((span * job->tau + t0 + j) * job->batch + row) * job->states + first;
-        sum_lanes(many, w->db[j], job->db_part + at);
-        sum_lanes(many, w->dc[j], job->dc_part + at);
+        rm_four db = rm_sum_lanes(many, w->db[j]), dc = rm_sum_lanes(many, w->dc[j]);
+        memcpy(job->db_part + at, &db, (size_t)many * sizeof(float));
+        memcpy(job->dc_part + at, &dc, (size_t)many * sizeof(float));
     }
 }
 

@@ -97,6 +97,8 @@ program depth.c '' 4 1
 program gemm.c OpenBLAS 0.001
 program minimal.c '' mingru 2 3 8 16
 program recurrences.c '' mamba 2 8 16 2 1
+program recurrences.c '' gdn 1 8 6 0 1
+program recurrences.c '' slstm 2 8 6 0 1
 program onednn_lstm.c oneDNN 2 16 8
 program place.c '' 1 10
 program planner.c '' 1 125

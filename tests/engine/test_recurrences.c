@@ -28,11 +28,18 @@ static remat_value slstm(remat_graph *g, remat_value x) {
                        param(g, "bias", 1, 4 * H, 0, 0));
 }
 
+/* Two heads of 4 keys and 5 values, which share one q and k; a decay of each key. */
+static remat_value delta_scan(remat_graph *g, remat_value x) {
+    return remat_delta_scan(g, projected(g, "q", x, 4), projected(g, "k", x, 4), projected(g, "v", x, H),
+                            projected(g, "a", x, 8), projected(g, "b", x, 2), param(g, "A_log", 1, 2, 0, 0),
+                            param(g, "dt_bias", 1, 8, 0, 0), 1);
+}
+
 static const struct {
     remat_value (*build)(remat_graph *, remat_value x);
     int states, rank;
-    int64_t state[3];
-} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}}};
+    int64_t state[4];
+} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}}, {delta_scan, 1, 4, {B, 2, 4, 5}}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
 /* A final state of the layer starts a second one, which makes the loss. */
@@ -51,6 +58,7 @@ static remat_value describe(remat_graph *g, int layer) {
     for (int k = 0; k < layers[layer].states; k++) remat_initial_state(g, first, k, start[k]);
     remat_value last = remat_final_state(g, first, layers[layer].states > 1 ? 1 : 0);
     if (layers[layer].rank == 3) last = remat_mean(g, last, 1); /* (B,H) */
+    if (layers[layer].rank == 4) last = remat_slice(g, remat_reshape(g, last, 2, (int64_t[]){B, 40}), 7, H);
     remat_value w_ih = param(g, "w_ih", 2, H, H, 0), w_hh = param(g, "w_hh", 2, H, H, 0);
     remat_value second = remat_rnn_tanh(g, first, w_ih, w_hh, REMAT_NONE, REMAT_NONE);
     remat_initial_state(g, second, 0, last);

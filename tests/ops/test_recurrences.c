@@ -1,5 +1,6 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
- * all published digits: transformers' Mamba, xLSTM's sLSTM.
+ * all published digits: transformers' Mamba and Gated DeltaNet,
+ * xLSTM's sLSTM.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
  * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
@@ -81,6 +82,15 @@ static const reference references[] = {
      {3, {2, 7, 6}, {1, 0, 2}},
      4.212848689325,
      3.007452956174},
+    {"delta_scan", /* A_log and dt_bias are absent: a is what the reference's decay is -softplus of */
+     {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 0.456896782374},
+      {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.440060152855},
+      {"v", {4, {2, 7, 2, 3}, {1, 0, 2, 3}}, 3, {7, 2, 6}, 3, 0.5, 0.528821682277},
+      {"a", {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 4, 0.5, 0.020247889102},
+      {"b", {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 5, 0.5, 0.174972615712}},
+     {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
+     1.604772804383,
+     0.525024024856},
 };
 
 static void ck_digits(const char *op, const char *what, double got, double expected) {
