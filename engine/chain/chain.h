@@ -106,7 +106,7 @@ typedef struct {
 
 /* An array in external memory (rm_chain_config.external). */
 typedef struct {
-    int entry; /* index in the list of the config */
+    int entry; /* index in the list of the config; -1: another session's memory */
     uint64_t bytes;
 } rm_slot;
 
@@ -300,6 +300,9 @@ typedef struct {
     const remat_external *external; /* arrays in external memory, by kind and name */
     int n_external;
     const char *const *optimizer_state_name; /* optimizer_states names */
+    /* Is this array in another session's memory (share.c)? GRADIENT: of a parameter. NULL: none is. */
+    bool (*shared)(const void *owner, remat_kind kind, const char *name, uint64_t bytes);
+    const void *owner;
     const remat_ranks *ranks;  /* without ranks: size 1, functions NULL */
     const remat_pipeline *pipeline; /* NULL: none */
     int pipeline_rank;         /* whose part is built; RM_EVERY_RANK: the whole */

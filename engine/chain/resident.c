@@ -64,7 +64,7 @@ static int entry_of(const rm_chain_config *config, remat_kind kind, const char *
 static bool borrow(rm_chain *chain, const rm_chain_config *config, remat_kind kind, const char *name, uint64_t bytes,
                    rm_where *where) {
     int entry = entry_of(config, kind, name);
-    if (entry < 0) return false;
+    if (entry < 0 && !(config->shared && config->shared(config->owner, kind, name, bytes))) return false;
     *where = (rm_where){.space = RM_EXTERNAL, .slot = chain->at.n_external};
     chain->at.external[chain->at.n_external++] = (rm_slot){entry, bytes};
     return true;
@@ -139,8 +139,10 @@ static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
 static rm_where reserve_value(rm_chain *chain, const rm_chain_config *config, int32_t v, remat_kind kind,
                               const char *name) {
     rm_where where;
+    rm_chain_config unshared = *config;
+    if (kind == REMAT_GRADIENT) unshared.shared = NULL; /* an input's, which may have the name of another's parameter */
     if (!rm_chain_holds(chain, v)) return resident(RM_ELSEWHERE);
-    if (!name || !borrow(chain, config, kind, name, value_bytes(chain, v), &where))
+    if (!name || !borrow(chain, &unshared, kind, name, value_bytes(chain, v), &where))
         where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
     return along_time(chain, v, where);
 }
@@ -335,9 +337,10 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     TRY(rm_buckets_cut(chain, config->ranks));
     size_t states = (size_t)at->buckets.n_params * RM_MAX_OPTIMIZER_STATE + 1;
     at->optimizer_state = rm_calloc(states, sizeof *at->optimizer_state);
-    if (config->n_external) at->external = rm_calloc((size_t)count_arrays(chain, config), sizeof *at->external);
+    if (config->n_external || config->shared)
+        at->external = rm_calloc((size_t)count_arrays(chain, config), sizeof *at->external);
     REQUIRE(at->value && at->gradient && at->packed && at->once && at->once_bytes && at->output && at->carried &&
-                at->optimizer_state && (at->external || !config->n_external),
+                at->optimizer_state && (at->external || !(config->n_external || config->shared)),
             MEMORY, "out of memory for the layout of %zu values", values);
     lay_out_params(chain, config);
     lay_out_frozen(chain, config);

@@ -118,6 +118,8 @@ typedef struct {
     const char *loss_mean; /* of losses with ignored targets or class weights, over micro steps and ranks.
                                         NULL, "batch": the mean over all that counts in the update; "parts": the average
                                         of each part's mean, as under PyTorch's DDP (docs/large_batch.md) */
+    remat_session *share;            /* a session whose arrays and arena this one uses (Sessions that share, below). NULL:
+                                        none */
 } remat_config;
 
 /* The defaults: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,
@@ -201,6 +203,21 @@ remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t
  * different ends. INVALID: no sequence has so many timesteps; an end outside 1 .. timesteps; a stateful session;
  * layers that communicate with other ranks in every tile. */
 remat_status remat_set_sequence_end(remat_session *session, int64_t timesteps, int64_t end);
+
+/* ---- Sessions that share ------------------------------------------------------------------------ */
+
+/* Evaluation beside training, a last short batch, other lengths, a decoder of an encoder's weights: a session with
+ * config.share = other, of any graph, uses
+ *   - the parameters and buffers of the other that have the names of its own, in the same shapes; those of other names
+ *     are its own
+ *   - the arena: its activations lie where the other's lie. Create the session that needs most activations first;
+ *     INVALID says how many bytes are missing
+ *   - if both train, the other's gradients, optimizer state, counters (remat_step_count) and, for batches of the same
+ *     size, carried states: each goes on from the other's last update. The optimizer is the same, as are the other ranks,
+ *     and then the trained parameters, in one order of definition.
+ * Inputs, outputs and packed weights are its own; remat_plan_summary counts these and the shared activations. A pass
+ * discards a remat_forward of the other, and the first micro step its gradients. Sessions that share are used by one
+ * thread at a time. Each may be freed at any time; what they share stays until the last is. */
 
 /* ---- Run ---------------------------------------------------------------------------------------- */
 

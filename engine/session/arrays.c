@@ -182,6 +182,7 @@ static remat_status check_range(const rm_session_array *array, const int32_t *da
 }
 
 void *rm_session_address(const remat_session *s, const rm_session_array *array) {
+    if (array->theirs) return rm_session_address(s->lender, array->theirs);
     return rm_run_address(&s->runner, &array->where);
 }
 
@@ -191,7 +192,7 @@ static remat_status check_here(const rm_session_array *array) {
 }
 
 static remat_status check_there(const remat_session *s, const rm_session_array *array) {
-    bool there = array->where.space != RM_EXTERNAL || s->runner.external[array->where.slot];
+    bool there = array->where.space != RM_EXTERNAL || rm_session_address(s, array);
     REQUIRE(there, INVALID, "%s is external and has no memory yet: call remat_set_external for it", array->name);
     return REMAT_OK;
 }
@@ -214,6 +215,7 @@ remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index
     REQUIRE((uintptr_t)memory % rm_dtype_bytes(array->desc.dtype) == 0, INVALID,
             "%s: the memory at %p does not begin at a multiple of %llu bytes; align it", array->name, memory,
             (unsigned long long)rm_dtype_bytes(array->desc.dtype));
+    REQUIRE(!array->theirs, INVALID, "%s is another session's ({share}): move it there", array->name);
     s->runner.external[array->where.slot] = memory;
     s->ran_forward &= keeps_forward(kind);
     return REMAT_OK;
@@ -232,7 +234,7 @@ remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index
             "%s: integers are checked when they are written, and on the device \"%s\" nothing else can check them; "
             "use remat_write",
             array->name, s->api->name);
-    s->array[kind][index].shown = true;
+    rm_session_owned(&s->array[kind][index])->shown = true;
     s->array[kind][index].missing = false;
     *memory = rm_session_address(s, array);
     return REMAT_OK;
@@ -255,7 +257,7 @@ remat_status remat_write_part(remat_session *s, remat_kind kind, int64_t index, 
     TRY(check_there(s, array));
     if (array->desc.dtype == REMAT_I32) TRY(check_range(array, data, first / 4, bytes / 4));
     if (bytes) s->api->copy_in(s->runner.queue, (char *)rm_session_address(s, array) + first, data, bytes);
-    s->packed_is_stale |= kind == REMAT_PARAM;
+    rm_session_root(s)->parameters_version += kind == REMAT_PARAM;
     s->ran_forward &= keeps_forward(kind);
     if (bytes) s->array[kind][index].missing = false;
     return s->api->synchronize(s->runner.queue);
@@ -342,8 +344,8 @@ bool rm_session_parameters_changed(remat_session *s) {
     uint64_t hash = 0;
     bool any = false;
     for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM] && rm_session_is_real(s); i++) {
-        const rm_session_array *array = &s->array[REMAT_PARAM][i];
-        if (!array->shown && array->where.space != RM_EXTERNAL) continue;
+        const rm_session_array *array = &s->array[REMAT_PARAM][i], *owner = rm_session_owned(&s->array[REMAT_PARAM][i]);
+        if (!owner->shown && owner->where.space != RM_EXTERNAL) continue;
         any = true;
         if (s->api->reachable) hash = rm_hash(rm_session_address(s, array), rm_session_held_bytes(array), hash);
     }

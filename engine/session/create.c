@@ -179,6 +179,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
         s->precision == RM_FP32 || variants || !s->api->rounded, MISSING,
         "precision %s on the device \"%s\" affects only products of %s, and this network has none; use precision fp32",
         rm_precision_names[s->precision], s->api->name, s->api->rounded);
+    const remat_ranks ranks = rm_session_layout_ranks(s);
     rm_chain_config chain = {.tile = config->tile,
                              .carry_stride = config->carry_stride,
                              .threads = s->threads,
@@ -190,7 +191,9 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .stateful = config->stateful,
                              .external = config->external,
                              .n_external = config->n_external,
-                             .ranks = &s->ranks,
+                             .ranks = &ranks,
+                             .shared = s->lender ? rm_session_shares : NULL,
+                             .owner = s,
                              .gradient_sums = gradient_sums(s),
                              .optimizer_state_name = s->optimizer ? s->optimizer->state_name : NULL,
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
@@ -271,7 +274,7 @@ static remat_status make_buckets(remat_session *s) {
     s->bucket = rm_calloc((size_t)n + 1, sizeof *s->bucket);
     REQUIRE(s->bucket, MEMORY, "out of memory for %lld buckets", (long long)n);
     for (int64_t i = 0; i < n; i++) s->bucket[i] = bucket_of(s, i);
-    return REMAT_OK;
+    return rm_session_share_buckets(s);
 }
 
 /* Allocates send buffers and the like now, so that no step allocates. */
@@ -304,6 +307,7 @@ static void unshare_pages(remat_session *s) {
 
 static remat_status allocate(remat_session *s, uint64_t seed) {
     rm_runner *r = &s->runner;
+    s->parameters_version = 1;
     *r = (rm_runner){.api = s->api,
                      .chain = &s->chain,
                      .arena_offset = s->chain.at.bytes,
@@ -318,12 +322,14 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     rm_run_connect_ranks(r);
     s->arena_bytes = s->chain.at.bytes + rm_session_activations_bytes(s);
     if (s->plan_only) return make_buckets(s);
-    TRY(s->api->block_create(s->device, s->arena_bytes, &r->block));
+    TRY(s->api->block_create(s->device, s->lender ? s->chain.at.bytes : s->arena_bytes, &s->block));
     TRY(s->api->queue_create(s->device, &r->queue));
-    r->resident = rm_resident_begin(s->api->claim(r->block, 0, s->chain.at.bytes));
+    r->resident = rm_resident_begin(s->api->claim(s->block, 0, s->chain.at.bytes));
+    r->block = s->block;
+    if (s->lender) TRY(rm_session_share_arena(s));
     TRY(make_buckets(s));
-    TRY(share_pages(s));
-    TRY(prepare_buckets(s));
+    if (!s->lender) TRY(share_pages(s));
+    if (!s->lender) TRY(prepare_buckets(s));
     TRY(make_events(s));
     TRY(allocate_tables(s));
     float share = (float)rm_session_loss_share(s);
@@ -364,6 +370,7 @@ static remat_status freeze(remat_graph *graph, int32_t loss, const remat_config 
 static remat_status create(remat_session *s, const remat_graph *graph, int32_t loss, const remat_config *config) {
     TRY(remat_graph_check(graph));
     TRY(rm_session_configure(s, config));
+    TRY(rm_session_join(s, config->share));
     TRY(check_ends(graph, loss, config));
     TRY(check_external(s, config));
     TRY(rm_graph_copy(graph, &s->graph));
@@ -375,6 +382,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_make_plans(s, config));
     TRY(rm_session_settle_tier(s));
     TRY(rm_session_list_arrays(s));
+    TRY(rm_session_connect(s));
     TRY(borrow(s, config));
     rm_host_trim(); /* return planning's temporary memory before the block is allocated */
     return allocate(s, config->seed);
@@ -400,6 +408,10 @@ remat_status remat_session_create(const remat_graph *graph, remat_value loss, co
 
 void remat_session_free(remat_session *s) {
     if (!s) return;
+    if (s->n_sharing) {
+        s->freed = true;
+        return;
+    }
     rm_session_free_arrays(s);
     rm_trace_free(s->trace);
     rm_free(s->loss);
@@ -416,9 +428,9 @@ void remat_session_free(remat_session *s) {
     rm_verify_free(s->runner.verify);
     if (s->runner.tier) s->api->tier_close(s->runner.tier);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
-    if (s->runner.block) unshare_pages(s);
+    if (s->block) unshare_pages(s);
     free_events(s); /* no rank waits for them any more */
-    if (s->runner.block) s->api->block_free(s->runner.block);
+    if (s->block) s->api->block_free(s->block);
     rm_schedule_free(&s->training);
     rm_schedule_free(&s->evaluation);
     rm_chain_free(&s->chain);
@@ -426,5 +438,6 @@ void remat_session_free(remat_session *s) {
     rm_problem_free(&s->most.evaluation);
     remat_graph_free(s->graph);
     if (s->device) s->api->close(s->device);
+    rm_session_leave(s);
     rm_free(s);
 }

@@ -85,8 +85,8 @@ char *remat_settings_text(const remat_session *s) {
     write_switch(out, "deterministic_world", s->deterministic_world);
     fprintf(out, "loss_mean %s\n", s->mean_of_parts ? "parts" : s->weighs ? "batch" : "of equal parts");
     write_switch(out, "stateful", s->stateful);
-    write_number(out, "updates made", (double)s->runner.updates);
-    write_number(out, "learning rate of the last update", s->last_lr);
+    write_number(out, "updates made", (double)remat_step_count(s));
+    write_number(out, "learning rate of the last update", remat_last_lr(s));
     write_collective(out, s);
     write_trained(out, s);
     rm_neutral_end(before);

@@ -175,6 +175,8 @@ static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int
         const rm_lifetime *life = &schedule->lifetimes.item[next];
         void *address =
             runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
+        uint64_t end = schedule->placement.offset[next] + life->bytes;
+        if (end > runner->furthest) runner->furthest = end;
         if (runner->trace) rm_trace_claim(runner->trace, (rm_buffer_kind)life->kind, life->index, life->bytes);
         switch ((rm_buffer_kind)life->kind) {
         case RM_BUFFER_PIECE:

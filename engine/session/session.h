@@ -13,7 +13,7 @@
 #include "memory/strategy.h"
 #include "ops/optimizers/optimizer.h"
 
-typedef struct {
+typedef struct rm_session_array {
     char *name;
     remat_desc desc;
     rm_where where;      /* in the block, or in external memory */
@@ -24,7 +24,14 @@ typedef struct {
     bool missing;        /* an input that some layer reads and that has never been written; or an output's gradient that
                             has not been written since the last forward pass */
     bool shown;          /* the program knows the address, so it can write there unnoticed */
+    struct rm_session_array *theirs; /* the array of `lender` whose memory this is; NULL: its own */
 } rm_session_array;
+
+/* The array of the session that owns its memory, or was told it. */
+static inline rm_session_array *rm_session_owned(rm_session_array *array) {
+    while (array->theirs) array = array->theirs;
+    return array;
+}
 
 enum { RM_ARRAY_KINDS = REMAT_BUFFER + 1 };
 
@@ -54,7 +61,15 @@ struct remat_session {
     bool momentum_correction, adapt_vectors, decay_vectors;
     double last_lr;   /* 0: no update yet */
     double coming_lr; /* of the update for which gradients are being computed; -1: not known yet */
-    bool packed_is_stale;
+    remat_session *lender; /* the session whose arrays and arena this one uses (share.c); NULL: none */
+    int n_sharing;         /* sessions that use this one's */
+    bool freed;            /* by the program; it lives on for those */
+    rm_block *block;       /* its own; runner.block has the arena */
+    /* Of the session that shares with no other (rm_session_root): changes of parameters, and the last pass's session. */
+    uint64_t parameters_version;
+    const remat_session *arena_user;
+    const remat_session *gradients_of;   /* of rm_session_trainer: whose micro steps its gradients hold */
+    uint64_t packed_version;             /* parameters_version at the last pass */
     uint64_t shown_hash;                 /* of the parameters that the program can change unnoticed, at the last pass */
     bool evaluated, trained, handed_out; /* remat_evaluate, a backward pass, remat_forward has made its outputs */
     bool ran_forward;                    /* and nothing has changed since: remat_backward can continue */
@@ -166,8 +181,25 @@ bool rm_session_is_fused(const remat_session *session);       /* each bucket is 
  * reached. */
 remat_status rm_session_hand_over(const remat_session *session, int64_t index, remat_bucket *bucket);
 
-static inline bool rm_session_has_gradients(const remat_session *session) {
-    return session->n_made == session->micro_steps;
+/* share.c. The session that owns the arena, and the one whose gradients, optimizer state and counters this one uses. */
+remat_session *rm_session_root(remat_session *session);
+remat_session *rm_session_trainer(remat_session *session);
+void rm_session_read_counters(remat_session *session); /* into session->runner.updates and last_lr */
+bool rm_session_can_continue(remat_session *session);  /* from remat_forward: no session has changed anything since */
+void rm_session_find_shared(remat_session *session);   /* where shared arrays lie now */
+
+/* share.c, in the order of remat_session_create. join: INVALID if the two cannot share. shares: rm_chain_config.shared.
+ * layout_ranks: ranks that lay parameters out like the other session. connect: arrays are listed. */
+remat_status rm_session_join(remat_session *session, remat_session *lender);
+bool rm_session_shares(const void *session, remat_kind kind, const char *name, uint64_t bytes);
+remat_ranks rm_session_layout_ranks(remat_session *session);
+remat_status rm_session_connect(remat_session *session);
+remat_status rm_session_share_arena(remat_session *session);
+remat_status rm_session_share_buckets(remat_session *session);
+void rm_session_leave(remat_session *session); /* when it is freed */
+
+static inline bool rm_session_has_gradients(remat_session *session) {
+    return session->n_made == session->micro_steps && rm_session_trainer(session)->gradients_of == session;
 }
 
 /* rank_consistency.c. Once per update, ranks sum their losses by shard and, in the same sum, the values that must agree

@@ -22,12 +22,17 @@ static remat_status begin_pass(remat_session *s, bool training) {
     s->runner.finished = NULL;
     s->runner.trace = NULL;
     s->ran_forward = false;
-    bool changed = rm_session_parameters_changed(s), pack = s->packed_is_stale || changed || s->chain.at.packs_inputs;
+    remat_session *root = rm_session_root(s);
+    root->arena_user = s;
+    rm_session_read_counters(s);
+    rm_session_find_shared(s);
+    bool stale = root->parameters_version != s->packed_version, changed = rm_session_parameters_changed(s);
+    bool pack = stale || changed || s->chain.at.packs_inputs;
     if (pack) rm_run_packing(&s->runner, true);
     s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
     rm_run_tables(&s->runner, &s->chain.prologue);
     if (pack) rm_run_packing(&s->runner, false);
-    s->packed_is_stale = false;
+    s->packed_version = root->parameters_version;
     return rm_session_count(s);
 }
 
@@ -59,7 +64,7 @@ static remat_status end_pass(remat_session *s, remat_step_result *result) {
     TRY(rm_session_sum_over_pipeline(s, &loss, 1));
     result->loss = (float)loss;
     result->counted = s->counts && !s->mean_of_parts ? s->count : 0;
-    result->arena_peak_bytes = s->api->high_water(s->runner.block);
+    result->arena_peak_bytes = s->lender ? s->chain.at.bytes + s->runner.furthest : s->api->high_water(s->runner.block);
     return REMAT_OK;
 }
 
@@ -235,7 +240,15 @@ static remat_status check_runs(const remat_session *s) {
  * lr: learning rate of the update that follows; -1: not known. */
 static remat_status add_gradients(remat_session *s, double lr, remat_step_result *result) {
     *result = (remat_step_result){.recomputed_stages = (uint64_t)s->training.verdict.recomputed_stages};
+    remat_session *trainer = rm_session_trainer(s);
     if (s->n_made == s->micro_steps) s->n_made = 0;
+    if (s->n_made == 0) trainer->gradients_of = s;
+    if (trainer->gradients_of != s) {
+        s->n_made = 0;
+        FAIL(INVALID,
+             "another session has made gradients where this one's lie ({share}); start the update's micro steps "
+             "again");
+    }
     if (s->n_made == 0)
         for (int64_t i = 0; i < rm_session_exchange_count(s); i++) s->shard_loss[i] = 0;
     if (s->n_made == 0) rm_session_begin_counting(s);
@@ -319,7 +332,7 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
     NEED(s, "a session");
     TRY(check_runs(s));
     REQUIRE(
-        s->ran_forward, INVALID,
+        rm_session_can_continue(s), INVALID,
         "there is no forward pass to continue; call remat_forward before remat_backward, and between them run no other "
         "pass or update, and write no inputs, parameters, outputs or carried states");
     for (int i = 0; i < s->chain.n_differentiated && rm_session_is_real(s); i++)
@@ -397,13 +410,16 @@ remat_status remat_set_dropout(remat_session *s, int64_t sample) {
 
 /* ---- Step count ----------------------------------------------------------------------------------------------- */
 
-int64_t remat_step_count(const remat_session *s) { return s ? (int64_t)s->runner.updates : 0; }
+int64_t remat_step_count(const remat_session *s) {
+    return s ? (int64_t)rm_session_trainer((remat_session *)s)->runner.updates : 0;
+}
 void remat_set_step_count(remat_session *s, int64_t steps) {
     if (!s) return;
-    s->runner.updates = (uint64_t)steps;
-    s->ran_forward = false;
+    remat_session *trainer = rm_session_trainer(s);
+    trainer->runner.updates = (uint64_t)steps;
+    s->ran_forward = trainer->ran_forward = false;
 }
-double remat_last_lr(const remat_session *s) { return s ? s->last_lr : 0; }
+double remat_last_lr(const remat_session *s) { return s ? rm_session_trainer((remat_session *)s)->last_lr : 0; }
 void remat_set_last_lr(remat_session *s, double lr) {
-    if (s) s->last_lr = lr;
+    if (s) rm_session_trainer(s)->last_lr = lr;
 }

@@ -32,7 +32,7 @@ remat_status remat_bucket_info(remat_session *s, int64_t index, remat_bucket *ou
             (long long)index, (long long)remat_bucket_count(s));
     *out = s->bucket[index];
     for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM]; i++)
-        s->array[REMAT_PARAM][i].shown = true; /* the program may write there unnoticed */
+        rm_session_owned(&s->array[REMAT_PARAM][i])->shown = true; /* the program may write there unnoticed */
     return REMAT_OK;
 }
 
@@ -188,6 +188,8 @@ bool rm_session_is_fused(const remat_session *s) {
 
 /* The scale of PyTorch's clip_grad_norm_. A NaN norm makes all parameters NaN, so it does not go unnoticed. */
 void rm_session_begin_update(remat_session *s, double lr) {
+    rm_session_read_counters(s);
+    rm_session_find_shared(s);
     double scale = s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1;
     s->update.gradient_scale = scale < 1 ? scale : 1;
     if (isnan(scale)) s->update.gradient_scale = scale;
@@ -199,10 +201,11 @@ void rm_session_begin_update(remat_session *s, double lr) {
 remat_status rm_session_end_update(remat_session *s, double lr) {
     TRY(wait_for_parts(s));
     TRY(s->api->synchronize(s->runner.queue));
-    s->packed_is_stale = true;
+    rm_session_root(s)->parameters_version++;
     s->ran_forward = false;
-    s->last_lr = lr;
-    s->runner.updates++;
+    remat_session *trainer = rm_session_trainer(s);
+    trainer->last_lr = s->last_lr = lr;
+    trainer->runner.updates = ++s->runner.updates;
     return REMAT_OK;
 }
 
