@@ -436,38 +436,58 @@ static remat_status own_data(rm_node *node, const void *attr, const remat_desc *
     return REMAT_OK;
 }
 
-static remat_status add_node(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr, int32_t *id) {
-    remat_desc descs[REMAT_MAX_INPUTS], y = rm_desc_make(REMAT_F32, 0, NULL), state[REMAT_MAX_STATES] = {{0}};
-    bool needs_gradient = false, sequence, reversed;
-    uint8_t depends = 0;
+/* What a node makes of its inputs, and whether it can be planned. */
+typedef struct {
+    remat_desc y, state[REMAT_MAX_STATES];
+    bool needs_gradient, sequence, reversed;
+    uint8_t depends;
+} made;
+
+static remat_status infer(const remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr, made *m) {
+    remat_desc descs[REMAT_MAX_INPUTS];
+    *m = (made){.y = rm_desc_make(REMAT_F32, 0, NULL)};
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         bool given = i < op->n_in && x[i];
         REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
         descs[i] = given ? graph->value[x[i]].desc : (remat_desc){.rank = -1};
-        needs_gradient |= given && graph->value[x[i]].needs_gradient;
-        depends |= given ? graph->value[x[i]].depends : 0;
+        m->needs_gradient |= given && graph->value[x[i]].needs_gradient;
+        m->depends |= given ? graph->value[x[i]].depends : 0;
     }
-    TRY(check_axes(graph, op, x, &sequence));
-    TRY(check_buffers(graph, op, x));
-    if (sequence) TRY(check_lengths(graph, op, x));
-    TRY(check_direction(graph, op, x, &reversed));
+    TRY(check_axes(graph, op, x, &m->sequence));
+    if (m->sequence) TRY(check_lengths(graph, op, x));
+    TRY(check_direction(graph, op, x, &m->reversed));
     TRY(check_order(graph, op, x, attr));
-    TRY(rm_op_infer(op, descs, attr, &y, state));
+    TRY(rm_op_infer(op, descs, attr, &m->y, m->state));
     TRY(rm_op_check_discrete(op, descs));
-    TRY(check_result(op, sequence, descs, attr, &y, state));
+    return check_result(op, m->sequence, descs, attr, &m->y, m->state);
+}
+
+remat_status rm_node_infer(remat_graph *graph, int32_t n) {
+    rm_node *node = &graph->node[n];
+    made m;
+    TRY(infer(graph, node->op, node->x, node->attr, &m));
+    graph->value[node->y].desc = m.y;
+    for (int k = 0; k < node->op->n_state; k++) node->state[k] = m.state[k];
+    return REMAT_OK;
+}
+
+static remat_status add_node(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr, int32_t *id) {
+    made m;
+    TRY(infer(graph, op, x, attr, &m));
+    TRY(check_buffers(graph, op, x));
     rm_node node = {.op = op, .attr_bytes = attr ? op->attr_bytes : 0, .key = (uint32_t)graph->n_nodes};
     memcpy(node.x, x, (size_t)op->n_in * sizeof *x);
     TRY(grow(graph, graph->n_values + 1, graph->n_nodes + 1));
-    bool keeps_time = op->time == REMAT_TIME_BEGIN || (sequence && rm_op_keeps_time(op));
-    remat_status status = own_data(&node, attr, state);
+    bool keeps_time = op->time == REMAT_TIME_BEGIN || (m.sequence && rm_op_keeps_time(op));
+    remat_status status = own_data(&node, attr, m.state);
     if (!status)
         status = add_value(graph, NULL,
                            (rm_value){.origin = RM_VALUE_RESULT,
-                                      .desc = y,
+                                      .desc = m.y,
                                       .sequence = keeps_time,
-                                      .reversed = keeps_time && reversed != (op->time == REMAT_TIME_REVERSE),
-                                      .needs_gradient = needs_gradient,
-                                      .depends = keeps_time ? RM_ON_STATIC | RM_ON_SEQUENCE : depends,
+                                      .reversed = keeps_time && m.reversed != (op->time == REMAT_TIME_REVERSE),
+                                      .needs_gradient = m.needs_gradient,
+                                      .depends = keeps_time ? RM_ON_STATIC | RM_ON_SEQUENCE : m.depends,
                                       .node = graph->n_nodes},
                            &node.y);
     if (status) {
@@ -708,10 +728,6 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         rm_node node = graph->node[i];
         node.own_op = NULL;
-        for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
-            if (graph->value[node.x[k]].view_of) node.seen[k] = node.x[k];
-            node.x[k] = bytes_of(graph, node.x[k]);
-        }
         copy->node[copy->n_nodes++] = node; /* from here on the copy frees its own data */
         TRY(own_data(&copy->node[i], graph->node[i].attr, graph->node[i].state));
         if (graph->node[i].own_op) TRY(rm_node_own_op(&copy->node[i]));
@@ -719,7 +735,7 @@ static remat_status copy_into(const remat_graph *graph, remat_graph *copy) {
     return REMAT_OK;
 }
 
-remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out) {
+remat_status rm_graph_clone(const remat_graph *graph, remat_graph **out) {
     TRY(remat_graph_check(graph));
     remat_graph *copy;
     TRY(remat_graph_create(&copy));
@@ -729,5 +745,17 @@ remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out) {
         return status;
     }
     *out = copy;
+    return REMAT_OK;
+}
+
+remat_status rm_graph_copy(const remat_graph *graph, remat_graph **out) {
+    TRY(rm_graph_clone(graph, out));
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        rm_node *node = &(*out)->node[i];
+        for (int k = 0; k < REMAT_MAX_INPUTS; k++) {
+            if (graph->value[node->x[k]].view_of) node->seen[k] = node->x[k];
+            node->x[k] = bytes_of(graph, node->x[k]);
+        }
+    }
     return REMAT_OK;
 }

@@ -103,6 +103,15 @@ remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const i
  * the input's name. */
 remat_value remat_requires_grad(remat_graph *graph, remat_value input);
 
+/* The same network for another length or batch: a copy whose inputs have new_timesteps timesteps where they have
+ * `timesteps`, and new_rows rows where they have `rows` (0: they stay); all other shapes follow. Values keep their ids:
+ * `loss` and outputs of `graph` are those of the copy. A session of it that shares those of the first (remat_config.share)
+ * computes a shorter sequence, or a last batch, as one that was made for it. Inputs: timesteps are the first axis of
+ * sequences; rows the second, and the first of static inputs (STATIC (T,B,..) for remat_as_sequence has both). INVALID:
+ * no input has that size, or a layer cannot have the other (an initial state that is a parameter, say). */
+remat_status remat_graph_resized(const remat_graph *graph, int64_t timesteps, int64_t new_timesteps, int64_t rows,
+                                 int64_t new_rows, remat_graph **out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -49,6 +49,7 @@ static remat_bucket bucket;
 static remat_pareto_point *points;
 static remat_live_point *live;
 static remat_session *made;
+static remat_graph *graph_made;
 static const int64_t dim[] = {4, 2, 3};
 static remat_op op;
 static remat_desc desc;
@@ -56,6 +57,8 @@ static char text[REMAT_DESC_TEXT];
 
 #define STATUS_CALLS(X)                                                                                                \
     X(remat_graph_create(NULL))                                                                                        \
+    X(remat_graph_resized(NULL, 4, 2, 0, 0, &graph_made))                                                              \
+    X(remat_graph_resized(graph, 4, 2, 0, 0, NULL))                                                                    \
     X(remat_graph_check(NULL))                                                                                         \
     X(remat_session_create(NULL, loss, &config, &made))                                                                \
     X(remat_session_create(graph, loss, NULL, &made))                                                                  \

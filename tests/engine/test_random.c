@@ -313,6 +313,38 @@ START_TEST(incomplete_plans_are_refused) {
 }
 END_TEST
 
+/* Networks of another size, and of the first again, which have the same bits. A few cannot have another size: initial
+ * states that are parameters, weights made of rows. */
+START_TEST(resizing_there_and_back_changes_nothing) {
+    int resized = 0, tried = rm_cases(300, 40);
+    for (int i = 0; i < tried; i++) {
+        net n;
+        rng_state = (uint64_t)(7000 + i);
+        bool timed = draw(4);
+        remat_value loss = random_net_with(&n, timed, draw(2));
+        loss = differentiate_some(&n);
+        int64_t t = timed ? n.steps : 0, b = n.batch;
+        remat_graph *other, *back;
+        remat_status status = remat_graph_resized(n.graph, t, t + 20, b, b + 50, &other);
+        ck_assert(status == REMAT_OK || status == REMAT_INVALID);
+        if (!status) {
+            remat_config config = REMAT_CONFIG_INIT;
+            ck_assert_msg(!remat_graph_resized(other, t ? t + 20 : 0, t, b + 50, b, &back), "%s", remat_last_error());
+            ask_for_outputs(&config, &n);
+            remat_session *s = open_session(&n, loss, &config, (uint64_t)i), *again;
+            ck_assert_msg(!remat_session_create(back, loss, &config, &again), "%s", remat_last_error());
+            fill_inputs(again, (uint64_t)i);
+            expect_same_gradients(s, again, "resized");
+            remat_session_free(s), remat_session_free(again);
+            remat_graph_free(other), remat_graph_free(back);
+            resized++;
+        }
+        remat_graph_free(n.graph);
+    }
+    ck_assert_msg(2 * resized > tried, "%d of %d networks", resized, tried);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("random");
     TCase *tests = tcase_create("random");
@@ -320,6 +352,7 @@ int main(void) {
     tcase_add_loop_test(tests, random_networks_along_time_have_the_same_bits, 0, rm_cases(50, 15));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_same_bits, 0, rm_cases(50, 15));
     tcase_add_test(tests, incomplete_plans_are_refused);
+    tcase_add_test(tests, resizing_there_and_back_changes_nothing);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

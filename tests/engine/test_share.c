@@ -1,5 +1,5 @@
 /* test_share.c: sessions that share parameters, optimizer state and arena (remat_config.share) have the bits of separate
- * ones: other batches and lengths, evaluations, micro steps; and what one does to the other's passes. */
+ * ones: other batches and lengths (remat_graph_resized), evaluations, micro steps; and what one does to the other's passes. */
 #include <string.h>
 
 #include "engine/abi.h"
@@ -30,6 +30,18 @@ static remat_status create(const net *n, const remat_config *config, remat_sessi
     remat_status status = remat_session_create(g, net_build(g, n), config, s);
     remat_graph_free(g);
     return status;
+}
+
+/* The graph of another size, made from that of `whole`. */
+static remat_session *opened_resized(const net *n, const remat_config *config) {
+    remat_graph *g, *other;
+    remat_session *s;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = net_build(g, &whole);
+    CHECKED(remat_graph_resized(g, T, n->timesteps, B, n->batch, &other));
+    CHECKED(remat_session_create(other, loss, config, &s));
+    remat_graph_free(g), remat_graph_free(other);
+    return s;
 }
 
 static remat_session *opened(const net *n, const remat_config *config) {
@@ -85,7 +97,7 @@ static void open_all(const remat_config *config, bool shared, remat_session **s)
         net n = shaped(shapes[i][0], shapes[i][1]);
         remat_config own = *config;
         own.share = shared && i ? s[i / 2] : NULL; /* also one that shares itself */
-        s[i] = opened(&n, &own);
+        s[i] = (shared ? opened_resized : opened)(&n, &own);
     }
 }
 
@@ -226,6 +238,76 @@ START_TEST(sessions_that_cannot_share_are_refused) {
 }
 END_TEST
 
+/* The last states of a shorter sequence, rows without the last ones, and reshapes. */
+static remat_value encoder(remat_graph *g, int64_t timesteps, int64_t batch, remat_value *final) {
+    const int64_t dim[] = {timesteps, batch, H}, flat[] = {timesteps, batch, 2, H / 2}, rows[] = {-1, 2 * H};
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, dim), none = REMAT_NONE;
+    remat_value first = remat_input(g, "first", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, H});
+    x = remat_reshape(g, remat_gelu(g, remat_reshape(g, x, 4, flat)), 3, dim);
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){4 * H, H}, remat_init_uniform(0.5));
+    remat_value v = remat_param(g, "v", 2, (int64_t[]){4 * H, H}, remat_init_uniform(0.5));
+    remat_value y = remat_lstm(g, remat_reverse(g, x), w, v, none, none);
+    remat_initial_state(g, y, 0, first);
+    for (int k = 0; k < 2; k++) final[k] = remat_final_state(g, y, k);
+    remat_value all = remat_concat(g, (remat_value[]){final[0], final[1]}, 2);
+    all = remat_tanh(g, remat_reshape(g, all, 2, rows));
+    return remat_mse(g, all, remat_input(g, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){batch, 2 * H}));
+}
+
+static void feed(remat_session *s) {
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
+        float data[T * B * H];
+        remat_array info;
+        CHECKED(remat_array_info(s, REMAT_INPUT, i, &info));
+        for (int k = 0; k < T * B * H; k++) data[k] = (float)sin(info.name[0] + 0.37 * k);
+        CHECKED(remat_write(s, REMAT_INPUT, i, data, info.bytes));
+    }
+}
+
+START_TEST(resized_graphs_have_the_bits_of_graphs_of_that_size) {
+    const int64_t *shape = shapes[1 + _i / 4];
+    remat_graph *g[3];
+    remat_value final[3][2], loss[2];
+    remat_session *s[3];
+    remat_config config = configured(_i % 4);
+    remat_step_result a, b;
+    for (int k = 0; k < 2; k++) CHECKED(remat_graph_create(&g[k]));
+    loss[0] = encoder(g[0], T, B, final[0]);
+    loss[1] = encoder(g[1], shape[0], shape[1], final[1]);
+    CHECKED(remat_graph_resized(g[0], T, shape[0], B, shape[1], &g[2]));
+    for (int k = 0; k < 3; k++) {
+        config.outputs = final[k == 1];
+        config.n_outputs = 2;
+        config.share = k == 2 ? s[0] : NULL;
+        CHECKED(remat_session_create(g[k], loss[k == 1], &config, &s[k]));
+        feed(s[k]);
+    }
+    CHECKED(remat_step(s[2], 0.1, &a));
+    CHECKED(remat_step(s[1], 0.1, &b));
+    ck_assert(a.loss == b.loss && a.grad_norm == b.grad_norm);
+    expect_same(s[0], s[1], REMAT_PARAM);
+    expect_same(s[2], s[1], REMAT_OUTPUT);
+    for (int k = 0; k < 3; k++) remat_session_free(s[k]), remat_graph_free(g[k]);
+}
+END_TEST
+
+START_TEST(impossible_sizes_are_refused) {
+    remat_graph *g, *other;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H}), none = REMAT_NONE;
+    remat_value w = remat_param(g, "w", 2, (int64_t[]){H, H}, remat_init_uniform(0.5));
+    remat_value y = remat_rnn_tanh(g, x, w, w, none, none);
+    remat_initial_state(g, y, 0, remat_param(g, "h", 2, (int64_t[]){B, H}, remat_init_zero()));
+    ck_assert_int_eq(remat_graph_resized(g, T + 1, 3, 0, 0, &other), REMAT_INVALID);
+    ck_says_all(remat_last_error(), "25 timesteps");
+    ck_assert_int_eq(remat_graph_resized(g, T, 0, 0, 0, &other), REMAT_INVALID);
+    ck_assert_int_eq(remat_graph_resized(g, 0, 0, B, 1, &other), REMAT_INVALID);
+    ck_says_all(remat_last_error(), "initial_state|rows");
+    CHECKED(remat_graph_resized(g, T, 3, 0, 0, &other));
+    remat_graph_free(other), remat_graph_free(g);
+}
+END_TEST
+
 /* ---- Ranks ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -284,6 +366,8 @@ int main(void) {
     tcase_add_loop_test(tests, shared_evaluation_does_not_change_training, 0, 4);
     tcase_add_loop_test(tests, other_sessions_discard_forward_passes_and_gradients, 0, 3);
     tcase_add_test(tests, sessions_that_cannot_share_are_refused);
+    tcase_add_loop_test(tests, resized_graphs_have_the_bits_of_graphs_of_that_size, 0, 12);
+    tcase_add_test(tests, impossible_sizes_are_refused);
     tcase_add_loop_test(tests, shared_sessions_with_ranks_have_the_bits_of_separate_ones, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
