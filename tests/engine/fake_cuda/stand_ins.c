@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 40, MOST_ATTR = 8 };
+enum { MOST = 40, MOST_ATTR = 10 };
 typedef struct {
     fake_range item[MOST];
     int n;
