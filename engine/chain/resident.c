@@ -160,18 +160,29 @@ static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *conf
     close_section(chain, "input and table gradients", at->table_gradients_offset);
 }
 
+/* Bytes of the longest "PARAMETER.STATE", with its end. */
+static size_t longest_state_name(const rm_chain *chain, const rm_chain_config *config) {
+    size_t parameter = 0, state = 0;
+    for (int32_t i = 0; i < chain->at.buckets.n_params; i++) {
+        size_t length = strlen(chain->graph->value[chain->at.buckets.param[i].value].name);
+        if (length > parameter) parameter = length;
+    }
+    for (int k = 0; k < config->optimizer_states; k++)
+        if (strlen(config->optimizer_state_name[k]) > state) state = strlen(config->optimizer_state_name[k]);
+    return parameter + state + 2;
+}
+
 /* Lays out optimizer state k for this rank's part of a bucket, at `start`. *left_out: bytes of external arrays so
- * far. */
+ * far. `name` has room for every state's. */
 static void lay_out_state(rm_chain *chain, const rm_chain_config *config, const rm_bucket *bucket, int k,
-                          uint64_t start, uint64_t *left_out) {
+                          uint64_t start, uint64_t *left_out, char *name) {
     const rm_buckets *b = &chain->at.buckets;
     for (int32_t i = bucket->first_param; i < bucket->first_param + bucket->n_params; i++) {
         const rm_parameter *p = &b->param[b->order[i]];
         uint64_t within = p->held ? (uint64_t)(p->at + p->first - bucket->at - rm_part_at(b, bucket)) : 0;
         uint64_t bytes = (uint64_t)p->held * sizeof(float);
         rm_where *where = &chain->at.optimizer_state[b->order[i] * RM_MAX_OPTIMIZER_STATE + k];
-        char name[256];
-        snprintf(name, sizeof name, "%s.%s", chain->graph->value[p->value].name, config->optimizer_state_name[k]);
+        sprintf(name, "%s.%s", chain->graph->value[p->value].name, config->optimizer_state_name[k]);
         if (borrow(chain, config, REMAT_OPTIMIZER, name, bytes, where))
             *left_out += rm_align_up(bytes);
         else
@@ -180,16 +191,20 @@ static void lay_out_state(rm_chain *chain, const rm_chain_config *config, const 
 }
 
 /* For each bucket, one array per optimizer state, for this rank's part of the bucket. */
-static void lay_out_optimizer(rm_chain *chain, const rm_chain_config *config) {
+static remat_status lay_out_optimizer(rm_chain *chain, const rm_chain_config *config) {
     const rm_buckets *b = &chain->at.buckets;
     uint64_t start = chain->at.bytes, cursor = start, left_out = 0;
+    char *name = rm_malloc(longest_state_name(chain, config));
+    REQUIRE(name, MEMORY, "out of memory for the names of the optimizer's state");
     for (int32_t i = 0; i < b->n && !config->inference; i++)
         for (int k = 0; k < config->optimizer_states; k++) {
-            lay_out_state(chain, config, &b->item[i], k, cursor, &left_out);
+            lay_out_state(chain, config, &b->item[i], k, cursor, &left_out, name);
             cursor += (uint64_t)rm_part_count(b, &b->item[i]) * sizeof(float);
         }
+    rm_free(name);
     chain->at.bytes = cursor - left_out;
     close_section(chain, "optimizer", start);
+    return REMAT_OK;
 }
 
 static void lay_out_sums(rm_chain *chain, const rm_chain_config *config) {
@@ -345,7 +360,7 @@ remat_status rm_chain_lay_out(rm_chain *chain, const rm_chain_config *config) {
     lay_out_params(chain, config);
     lay_out_frozen(chain, config);
     lay_out_table_gradients(chain, config);
-    lay_out_optimizer(chain, config);
+    TRY(lay_out_optimizer(chain, config));
     lay_out_sums(chain, config);
     TRY(lay_out_packed(chain, config));
     lay_out_fixed(chain, config);

@@ -150,6 +150,32 @@ START_TEST(shared_sessions_take_their_own_bytes_alone) {
 }
 END_TEST
 
+/* Every optimizer state is found by its name. */
+START_TEST(names_of_shared_arrays_may_be_long) {
+    char name[600];
+    remat_graph *g;
+    remat_session *s[2];
+    void *x, *y;
+    remat_config config = configured(1);
+    memset(name, 'n', sizeof name - 1), name[sizeof name - 1] = 0;
+    CHECKED(remat_graph_create(&g));
+    remat_value in = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, H});
+    remat_value w = remat_param(g, name, 2, (int64_t[]){H, H}, remat_init_uniform(1));
+    remat_value loss = remat_mse(g, remat_linear(g, in, w, REMAT_NONE), in);
+    for (int k = 0; k < 2; k++) {
+        config.share = k ? s[0] : NULL;
+        CHECKED(remat_session_create(g, loss, &config, &s[k]));
+    }
+    for (int k = 0; k < 2; k++) {
+        CHECKED(remat_array_memory(s[0], REMAT_OPTIMIZER, k, &x));
+        CHECKED(remat_array_memory(s[1], REMAT_OPTIMIZER, k, &y));
+        ck_assert_ptr_eq(x, y);
+    }
+    remat_session_free(s[0]), remat_session_free(s[1]);
+    remat_graph_free(g);
+}
+END_TEST
+
 /* An evaluation of other data between all steps, and within them. */
 START_TEST(shared_evaluation_does_not_change_training) {
     remat_config config = configured(_i);
@@ -365,6 +391,7 @@ int main(void) {
     tcase_add_loop_test(tests, shared_sessions_take_their_own_bytes_alone, 0, 4);
     tcase_add_loop_test(tests, shared_evaluation_does_not_change_training, 0, 4);
     tcase_add_loop_test(tests, other_sessions_discard_forward_passes_and_gradients, 0, 3);
+    tcase_add_test(tests, names_of_shared_arrays_may_be_long);
     tcase_add_test(tests, sessions_that_cannot_share_are_refused);
     tcase_add_loop_test(tests, resized_graphs_have_the_bits_of_graphs_of_that_size, 0, 12);
     tcase_add_test(tests, impossible_sizes_are_refused);
