@@ -37,6 +37,8 @@ remat_status rm_session_join(remat_session *s, remat_session *lender) {
         s->api == lender->api && s->plan_only == lender->plan_only, INVALID,
         "{share}: the other session is on the device \"%s\"%s; use the same device, and {plan_only} in both or neither",
         lender->api->name, lender->plan_only ? " and plans only" : "");
+    REQUIRE(s->pipeline.size == 1 && lender->pipeline.size == 1, INVALID,
+            "{share}: sessions of a pipeline cannot share, since each rank holds only a part; leave out {share}");
     bool both_train = !s->inference && !lender->inference;
     REQUIRE(!both_train || !s->optimizer || !lender->optimizer || s->optimizer == lender->optimizer, INVALID,
             "{share}: the optimizer is %s, and %s in the other session, whose state it would use; use the same",
