@@ -54,12 +54,11 @@ def make_model(case):
     class Cnn(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv1, self.conv2 = nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
-            self.fc1, self.fc2 = nn.Linear(64 * 7 * 7, 128), nn.Linear(128, 10)
+            self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+            self.fc1, self.fc2 = nn.Linear(64 * 12 * 12, 128), nn.Linear(128, 10)
 
         def forward(self, x):
-            for conv in (self.conv1, self.conv2):
-                x = nn.functional.max_pool2d(torch.relu(conv(x)), 2)
+            x = nn.functional.max_pool2d(torch.relu(self.conv2(torch.relu(self.conv1(x)))), 2)
             return self.fc2(torch.relu(self.fc1(x.flatten(1))))
 
     return Cnn()

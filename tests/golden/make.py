@@ -13,7 +13,7 @@ Format: a line "remat golden 1", a line "NAME DTYPE RANK DIM..." per array, an e
 endian, row-major, in the same order, with nothing between them.
 
 It also prints how far PyTorch's own float32 run lies from its float64 run, in units of 2^-24 times the largest magnitude
-of the array: the basis of the tolerances in tests/engine/test_golden.c. Models of other libraries, mingru, minlstm,
+of the array: the basis of the tolerances in tests/engine/test_golden.c. Models of other libraries, mingru, mingru_no_conv, minlstm,
 mamba, gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
@@ -75,10 +75,10 @@ class BothDirections(nn.Module):
 
 
 class MinimalModel(minLM):
-    """minGRU-pytorch's language model, with its convolutions; (T,B) as in Remat."""
+    """minGRU-pytorch's language model; (T,B) as in Remat."""
 
-    def __init__(self, lstm):
-        super().__init__(num_tokens=V, dim=6, depth=L, use_lstm=lstm, enable_conv=True)
+    def __init__(self, lstm, conv=True):
+        super().__init__(num_tokens=V, dim=6, depth=L, use_lstm=lstm, enable_conv=conv)
         for module in self.modules():
             if isinstance(module, nn.RMSNorm):
                 module.eps = 2.0**-23  # PyTorch's default for floats, in double too
@@ -422,7 +422,8 @@ def main():
                 "mixture": Mixture, "mingru": lambda: MinimalModel(False), "minlstm": lambda: MinimalModel(True),
                 "images": Images, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
-                "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied, "mamba": Mamba}
+                "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied, "mamba": Mamba,
+                "mingru_no_conv": lambda: MinimalModel(False, False)}
     for index, (name, build) in enumerate(networks.items()):
         if sys.argv[1:] and name not in sys.argv:
             continue

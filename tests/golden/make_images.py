@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden files of the image models: results of PyTorch and torchvision in double precision.
 
-    python3 tests/golden/make_images.py          # any PyTorch and torchvision; run it by hand and commit the result
+    python3 tests/golden/make_images.py [MODEL ...]   # any PyTorch and torchvision; run it by hand and commit the result
 
 tests/train/test_model_image.c reads them. The networks are too large to store their numbers: parameters and images are a hash
 of their names and positions, as in the test, and each array is stored as two numbers: its norm, and its product with such a hash. A
@@ -14,6 +14,7 @@ file holds, in the format of make.py:
 It also prints how far PyTorch's own float32 run lies from its float64 run, relative to the norm: the basis of the test's tolerance.
 """
 import os
+import sys
 import zlib
 
 import numpy as np
@@ -35,14 +36,15 @@ def noise(name, count):
 
 
 class Cnn(nn.Module):
+    """PyTorch's MNIST example, without its dropout."""
+
     def __init__(self, channels, side, classes):
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(channels, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
-        self.fc1, self.fc2 = nn.Linear(64 * (side // 4)**2, 128), nn.Linear(128, classes)
+        self.conv1, self.conv2 = nn.Conv2d(channels, 32, 3), nn.Conv2d(32, 64, 3)
+        self.fc1, self.fc2 = nn.Linear(64 * ((side - 4) // 2)**2, 128), nn.Linear(128, classes)
 
     def forward(self, x):
-        for conv in (self.conv1, self.conv2):
-            x = nn.functional.max_pool2d(torch.relu(conv(x)), 2)
+        x = nn.functional.max_pool2d(torch.relu(self.conv2(torch.relu(self.conv1(x)))), 2)
         return self.fc2(torch.relu(self.fc1(x.flatten(1))))
 
 
@@ -69,17 +71,19 @@ class Twice(nn.Module):
 
 
 class Unet(nn.Module):
-    """The names and shapes of milesial's Pytorch-UNet, bilinear, of any depth; a class for each pixel."""
+    """The names and shapes of milesial's Pytorch-UNet, of any depth; a class for each pixel."""
 
-    def __init__(self, channels, classes, levels, width):
+    def __init__(self, channels, classes, levels, width, bilinear):
         super().__init__()
-        widths = [width << min(level, levels - 1) for level in range(levels + 1)]
+        widths = [width << min(level, levels - bilinear) for level in range(levels + 1)]
         self.levels, self.inc = levels, Twice(channels, width, width)
         for level in range(1, levels + 1):
             down, up = nn.Module(), nn.Module()
             down.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), Twice(widths[level - 1], widths[level], widths[level]))
             meets = widths[levels - level]
-            up.conv = Twice(2 * meets, meets, meets // 2 if level < levels else meets)
+            if not bilinear:
+                up.up = nn.ConvTranspose2d(2 * meets, meets, 2, stride=2)
+            up.conv = Twice(2 * meets, meets, meets // 2 if bilinear and level < levels else meets)
             setattr(self, f"down{level}", down), setattr(self, f"up{level}", up)
         self.outc = nn.Module()
         self.outc.conv = nn.Conv2d(width, classes, 1)
@@ -90,8 +94,10 @@ class Unet(nn.Module):
             made.append(getattr(self, f"down{level}").maxpool_conv(made[-1]))
         x = made.pop()
         for level in range(1, self.levels + 1):
-            x = nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
-            x = getattr(self, f"up{level}").conv(torch.cat((made.pop(), x), 1))
+            part = getattr(self, f"up{level}")
+            x = (part.up(x) if hasattr(part, "up") else
+                 nn.functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True))
+            x = part.conv(torch.cat((made.pop(), x), 1))
         return self.outc.conv(x).flatten(2)
 
 
@@ -103,7 +109,8 @@ CASES = {  # name -> model, batch, channels, side, classes, which images: the te
     "resnet18": (lambda: resnet.resnet18(num_classes=10), 3, 3, 64, 10, 1),
     "resnet18_small": (lambda: small(resnet.resnet18, 10), 4, 3, 16, 10, 0),
     "resnet34": (lambda: small(resnet.resnet34, 7), 4, 3, 16, 7, 3),
-    "unet": (lambda: Unet(3, 3, 2, 6), 2, 3, 16, 3, 0),
+    "unet": (lambda: Unet(3, 3, 2, 6, True), 2, 3, 16, 3, 0),
+    "unet_transposed": (lambda: Unet(3, 3, 2, 6, False), 2, 3, 16, 3, 0),
     "resnet50": (lambda: small(resnet.resnet50, 7), 4, 3, 16, 7, 1),
 }
 
@@ -157,6 +164,8 @@ def run(case, dtype):
 
 def main():
     for name, case in CASES.items():
+        if sys.argv[1:] and name not in sys.argv:
+            continue
         exact, single = run(case, torch.float64), run(case, torch.float32)
         write(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".golden"), exact)
         worst = {}

@@ -707,8 +707,11 @@ START_TEST(weights_identify_their_model) {
 END_TEST
 
 /* Weights of image models also identify the model, its task and its sizes. */
-static const char *const image_models[][2] = {
-    {"mlp", "--layers=3 --hidden=5"}, {"cnn", ""}, {"resnet18", "--stem=cifar"}, {"unet", "--layers=2 --hidden=2"}};
+static const char *const image_models[][2] = {{"mlp", "--layers=3 --hidden=5"},
+                                              {"cnn", ""},
+                                              {"resnet18", "--stem=cifar"},
+                                              {"unet", "--layers=2 --hidden=2"},
+                                              {"unet", "--layers=2 --hidden=3 --up=transposed"}};
 START_TEST(weights_identify_their_image_model) {
     static uint8_t numbers[4 * 3 * 8 * 8];
     for (size_t i = 0; i < sizeof numbers; i++) numbers[i] = (uint8_t)(i % 3);
@@ -761,7 +764,12 @@ START_TEST(language_models_are_saved_resumed_and_read) {
     ck_runs("sample --resume=%s --length=8", st);
     ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* the file implies the flag */
     ck_refuses(2, "--model=lstm|model", "plan --model=lstm %s", init);
+    ck_refuses(2, "--no-conv", "eval --data=%s --seq-len=16 --batch=2 %s --no-conv", text, init);
     ck_runs("train --task=adding " SMALL "--model=%s --steps=2 --eval-every=2", model);
+    ck_runs("train --data=%s " SMALL "--model=%s --no-conv --steps=2 --save=%s", text, model, in_scratch("without"));
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 --init=%s/step-00000002/model.safetensors", text,
+            in_scratch("without"));
+    ck_refuses(2, "--no-conv|--model=lstm", "plan --model=lstm --no-conv");
 }
 END_TEST
 

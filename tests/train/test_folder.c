@@ -276,10 +276,10 @@ START_TEST(runs_train_on_folders) {
     char line[600];
     make_folder();
     snprintf(line, sizeof line,
-             "--model=cnn --data=%s --image-size=5 --batch=2 --threads=1 --loader-threads=2 --seed=3", in_scratch("f"));
+             "--model=cnn --data=%s --image-size=6 --batch=2 --threads=1 --loader-threads=2 --seed=3", in_scratch("f"));
     ck_runs("train %s --eval-data=%s --steps=3 --save=%s --augment=resized-crop,flip", line, in_scratch("f"),
             in_scratch("st"));
-    ck_says_all(program_output, "3 samples of 3 x 5 x 5, 3 classes");
+    ck_says_all(program_output, "3 samples of 3 x 6 x 6, 3 classes");
     ck_runs("eval --resume=%s --data=%s", in_scratch("st"), in_scratch("f"));
     ck_says_all(program_output, "(3 samples)");
     ck_refuses(2, "3|--batch=400", "train %s --batch=400", line);
@@ -324,16 +324,16 @@ START_TEST(states_contain_class_names) {
     rename_class("f/b", "f/b,1");
     snprintf(st, sizeof st, "%s", in_scratch("st"));
     snprintf(f, sizeof f, "%s", in_scratch("f"));
-    ck_runs("train --model=cnn --data=%s --image-size=5 --batch=2 --threads=1 --steps=1 --save=%s", f, st);
+    ck_runs("train --model=cnn --data=%s --image-size=6 --batch=2 --threads=1 --steps=1 --save=%s", f, st);
     ck_runs("predict --resume=%s --data=%s", st, f);
     ck_assert_msg(!strncmp(program_output, "a,\"b,1\",empty\n", 14), "%s", program_output);
     ck_runs("predict --resume=%s --data=%s --out=%s", st, f, in_scratch("p.npy"));
     ck_assert_str_eq(program_output, "columns: a, b,1, empty\n");
-    ck_runs("predict --init=%s/step-00000001/model.safetensors --data=%s --image-size=5", st, f);
+    ck_runs("predict --init=%s/step-00000001/model.safetensors --data=%s --image-size=6", st, f);
     ck_assert_msg(!strncmp(program_output, "a,\"b,1\",empty\n", 14), "%s", program_output);
-    ck_runs("eval --init=%s/step-00000001/model.safetensors --data=%s --image-size=5", st, f);
+    ck_runs("eval --init=%s/step-00000001/model.safetensors --data=%s --image-size=6", st, f);
     rename_class("f/a", "f/c");
-    ck_refuses(2, "class 0|b,1", "eval --init=%s/step-00000001/model.safetensors --data=%s --image-size=5", st, f);
+    ck_refuses(2, "class 0|b,1", "eval --init=%s/step-00000001/model.safetensors --data=%s --image-size=6", st, f);
     ck_refuses(2, "class 0|b,1", "eval --resume=%s --data=%s", st, f);
     ck_says_all(program_errors, "'a'");
     ck_refuses(2, "class 0|b,1", "train --resume=%s --steps=2", st);

@@ -321,7 +321,7 @@ START_TEST(plans_need_no_data) {
     ck_runs("plan %s --json", without);
     ck_says_all(program_output, "\"layer\": \"layer3.0.downsample.0\"");
     ck_refuses(2, "--image-size=S|--classes=N", "plan --model=cnn");
-    ck_refuses(2, "4 x 4 pixels", "plan --model=cnn --image-size=3 --classes=2");
+    ck_refuses(2, "--model=cnn|3 x 3|6 x 6", "plan --model=cnn --image-size=3 --classes=2");
 }
 END_TEST
 

@@ -15,10 +15,10 @@
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
 static const char *const cells[] = {"mingru",     "minlstm", "gpt2", "mamba", "lstm_tied", "lstm_projected_both",
-                                    "gpt2_untied"}; /* names of the files */
-enum { CELLS = 7, GPT2 = 2, TIED = 4, PROJECTED, UNTIED };
+                                    "gpt2_untied", "mingru_no_conv"}; /* names of the files */
+enum { CELLS = 8, GPT2 = 2, TIED = 4, PROJECTED, UNTIED, NO_CONV };
 static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2,    2 + 2 * 12 + 2, 1 + 2 * 10 + 1,
-                                  1 + 2 * 4 + 1,  1 + 2 * 2 * 5 + 2, 2 + 2 * 12 + 3};
+                                  1 + 2 * 4 + 1,  1 + 2 * 2 * 5 + 2, 2 + 2 * 12 + 3, 1 + 2 * 8 + 2};
 
 typedef struct {
     rm_model model;
@@ -30,6 +30,7 @@ static fixture start(const char *cell, int plan, bool inference) {
     fixture f = {.file = golden_open(cell)};
     rm_model_spec spec = {.name = cell, .layers = 2, .hidden = H, .embed = H};
     if (!strcmp(cell, cells[UNTIED])) spec.name = cells[GPT2], spec.no_tie = true;
+    if (!strcmp(cell, cells[NO_CONV])) spec.name = "mingru", spec.no_conv = true;
     if (!strcmp(spec.name, cells[GPT2])) spec.heads = 2, spec.positions = T + 2;
     if (!strcmp(cell, cells[TIED])) spec.name = "lstm", spec.tie_embeddings = true;
     if (!strcmp(cell, cells[PROJECTED])) spec.name = "lstm", spec.projection = 3, spec.bidirectional = true;

@@ -22,13 +22,15 @@ static const struct {
     int64_t batch, channels, side, classes;
     const char *input;
     double limit;
-} cases[] = {{"mlp", {.name = "mlp", .layers = 2, .hidden = 9}, 4, 2, 5, 3, "input0", 1e-5},
-             {"cnn", {.name = "cnn"}, 4, 1, 14, 5, "input0", 1e-5},
-             {"resnet18", {.name = "resnet18"}, 3, 3, 64, 10, "input1", 5e-3},
-             {"resnet18_small", {.name = "resnet18", .small_stem = true}, 4, 3, 16, 10, "input0", 5e-3},
-             {"resnet34", {.name = "resnet34", .small_stem = true}, 4, 3, 16, 7, "input3", 5e-3},
-             {"resnet50", {.name = "resnet50", .small_stem = true}, 4, 3, 16, 7, "input1", 5e-3},
-             {"unet", {.name = "unet", .layers = 2, .hidden = 6}, 2, 3, 16, 3, "input0", 1e-4}};
+} cases[] = {
+    {"mlp", {.name = "mlp", .layers = 2, .hidden = 9}, 4, 2, 5, 3, "input0", 1e-5},
+    {"cnn", {.name = "cnn"}, 4, 1, 14, 5, "input0", 1e-5},
+    {"resnet18", {.name = "resnet18"}, 3, 3, 64, 10, "input1", 5e-3},
+    {"resnet18_small", {.name = "resnet18", .small_stem = true}, 4, 3, 16, 10, "input0", 5e-3},
+    {"resnet34", {.name = "resnet34", .small_stem = true}, 4, 3, 16, 7, "input3", 5e-3},
+    {"resnet50", {.name = "resnet50", .small_stem = true}, 4, 3, 16, 7, "input1", 5e-3},
+    {"unet", {.name = "unet", .layers = 2, .hidden = 6}, 2, 3, 16, 3, "input0", 1e-4},
+    {"unet_transposed", {.name = "unet", .layers = 2, .hidden = 6, .transposed = true}, 2, 3, 16, 3, "input0", 1e-4}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 static double noise(uint32_t key, uint32_t i) {

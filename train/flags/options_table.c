@@ -126,6 +126,10 @@ const rm_option rm_option_table[] = {
         .needs = "model:init-range"),
     ONE("stem", model.small_stem, WEIGHTS, RM_OF_MODEL, "imagenet", "imagenet|cifar", "first layers of a resnet: a 7x7 convolution with stride 2 and max_pool, or, for small images, a 3x3 convolution with stride 1",
         .needs = "model:stem"),
+    ONE("up", model.transposed, WEIGHTS, RM_OF_MODEL, "bilinear", "bilinear|transposed", "how a unet doubles the size of planes: bilinear interpolation, or transposed convolutions (milesial's bilinear=False)",
+        .needs = "model:up"),
+    YES("no-conv", model.no_conv, WEIGHTS, RM_OF_MODEL, "omit the convolutions of mingru and minlstm (minGRU-pytorch's enable_conv=False); --init detects it",
+        .needs = "model:no-conv"),
     YES("sync-batchnorm", model.sync_batchnorm, FIT, RM_OF_RUN, "compute batch-norm statistics over all ranks (resnet, unet; PyTorch's SyncBatchNorm)",
         .needs = "model:sync-batchnorm"),
 

@@ -65,24 +65,25 @@ const rm_model_family rm_mlp_family = {.logits = mlp_logits, .name_head = mlp_he
 enum { CNN_FIRST = 32, CNN_SECOND = 64, CNN_HIDDEN = 128 };
 
 static remat_status cnn_check(const rm_model_spec *spec) {
-    REQUIRE(spec->data.height >= 4 && spec->data.width >= 4, INVALID,
-            "--model=cnn halves images twice, so they have 4 x 4 pixels or more, and these %lld x %lld",
+    REQUIRE(spec->data.height >= 6 && spec->data.width >= 6, INVALID,
+            "--model=cnn: images have %lld x %lld pixels; its two convolutions and its max_pool need 6 x 6 or more",
             (long long)spec->data.height, (long long)spec->data.width);
     return REMAT_OK;
 }
 
-/* A convolution that keeps the size, relu, and the largest of each 2 x 2. */
+/* A convolution without padding, and relu. */
 static remat_value conv_block(remat_graph *g, const char *name, remat_value x, int64_t in, int64_t out) {
     remat_value w = parameter(g, name, "weight", 4, (int64_t[]){out, in, 3, 3}, in * 9);
-    x = remat_conv2d(g, x, w, parameter(g, name, "bias", 1, &out, in * 9), NULL, (int64_t[]){1, 1}, NULL, 1);
-    return remat_max_pool2d(g, remat_relu(g, x), (int64_t[]){2, 2}, NULL, NULL);
+    return remat_relu(g, remat_conv2d(g, x, w, parameter(g, name, "bias", 1, &out, in * 9), NULL, NULL, NULL, 1));
 }
 
 static remat_value cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_data_shape *data = &spec->data;
-    int64_t features = CNN_SECOND * (data->height / 2 / 2) * (data->width / 2 / 2);
+    int64_t features = CNN_SECOND * ((data->height - 4) / 2) * ((data->width - 4) / 2);
     x = conv_block(g, "conv1", x, data->channels, CNN_FIRST);
-    x = as_rows(g, conv_block(g, "conv2", x, CNN_FIRST, CNN_SECOND), features);
+    x = conv_block(g, "conv2", x, CNN_FIRST, CNN_SECOND);
+    x = as_rows(g, remat_max_pool2d(g, x, (int64_t[]){2, 2}, NULL, NULL), features);
+    if (spec->dropout > 0) x = remat_dropout(g, x, spec->dropout / 2);
     x = remat_relu(g, rm_image_linear(g, "fc1", x, features, CNN_HIDDEN));
     if (spec->dropout > 0) x = remat_dropout(g, x, spec->dropout);
     return rm_image_linear(g, "fc2", x, CNN_HIDDEN, data->classes);

@@ -2,8 +2,8 @@
  *
  *     mlp    nn.Sequential(Linear, ReLU, Linear, ReLU, ..., Linear) of the image as one row: --layers hidden layers of
  *            --hidden; parameters 0.weight, 0.bias, 2.weight, ...
- *     cnn    as PyTorch's example for MNIST, but that both convolutions have a max_pool of their own and keep the size:
- *            conv1 3x3 to 32, relu, max_pool 2; conv2 3x3 to 64, relu, max_pool 2; fc1 to 128, relu; fc2
+ *     cnn    PyTorch's example for MNIST: conv1 3x3 to 32, relu; conv2 3x3 to 64, relu; max_pool 2; dropout; fc1 to
+ *            128, relu; dropout; fc2. The example drops a quarter and a half; here half of --dropout and --dropout
  */
 #ifndef RM_MODELS_IMAGE_H
 #define RM_MODELS_IMAGE_H

@@ -1,5 +1,5 @@
-/* minimal.c: the models mingru and minlstm: minLM of minGRU-pytorch with its convolutions, parameters named, shaped and
- * started as there, so that its state_dict is read and written.
+/* minimal.c: the models mingru and minlstm: minLM of minGRU-pytorch, with its convolutions (enable_conv=True) or without
+ * (--no-conv), parameters named, shaped and started as there, so that its state_dict is read and written.
  *
  *     token_emb ─ block 0 ─ ... ─ block L-1 ─ norm ─ [last step] ─ to_logits
  *
@@ -77,7 +77,7 @@ static remat_value feed_forward(remat_graph *g, int64_t layer, remat_value x, in
 
 static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
     int64_t width = spec->hidden;
-    x = remat_add(g, convolution(g, spec, layer, x), x);
+    if (!spec->no_conv) x = remat_add(g, convolution(g, spec, layer, x), x);
     x = remat_add(g, recurrence(g, spec, layer, norm(g, layer, "1.weight", x, width)), x);
     x = remat_add(g, feed_forward(g, layer, norm(g, layer, "3.weight", x, width), width), x);
     return spec->dropout > 0 ? remat_dropout(g, x, spec->dropout) : x;
@@ -108,6 +108,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     if (head && head->rank == 2) out->outputs = head->dim[0];
     rm_found_number(out, "layers", rm_weights_layers(file, "layers.", inner));
     rm_found_number(out, "hidden", first->dim[1]);
+    rm_found_switch(out, "no-conv", !rm_weights_named(file, "layers.0.0.net.0.weight"));
     return true;
 }
 

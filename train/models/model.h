@@ -32,6 +32,8 @@ typedef struct {
     const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
+    bool transposed;    /* of a unet: --up=transposed */
+    bool no_conv;       /* of mingru and minlstm: minGRU-pytorch's enable_conv=False */
     bool sync_batchnorm;
     int64_t projection; /* of an lstm: PyTorch's proj_size; 0: none */
     remat_value

@@ -1,6 +1,7 @@
-/* unet.c: U-Net (Ronneberger et al. 2015) for a class at each pixel, as milesial's Pytorch-UNet with bilinear=True has it, names,
- * shapes and starting distributions: twice a 3x3 convolution, batch norm and relu at each level, max_pool 2 down, enlarging
- * by 2 up, and what was made on the way down beside it:
+/* unet.c: U-Net (Ronneberger et al. 2015) for a class at each pixel, with the names, shapes and starting distributions of
+ * milesial's Pytorch-UNet: twice a 3x3 convolution, batch norm and relu at each level, max_pool 2 down, and twice the size
+ * up, by bilinear interpolation (bilinear=True) or a transposed convolution (bilinear=False, --up=transposed), with the
+ * level's result on the way down beside it:
  *
  *     inc ──────────────────────────────── up4 ─ outc
  *       down1 ────────────────────── up3
@@ -18,7 +19,7 @@ enum { MOST_LEVELS = 12 };
 static remat_status check(const rm_model_spec *spec) {
     REQUIRE(spec->layers <= MOST_LEVELS, INVALID, "--layers=%lld: a unet goes down %d times at most",
             (long long)spec->layers, MOST_LEVELS);
-    REQUIRE(spec->hidden % 2 == 0, INVALID,
+    REQUIRE(spec->transposed || spec->hidden % 2 == 0, INVALID,
             "--hidden=%lld: a unet halves its channels on the way up: give an even number", (long long)spec->hidden);
     int64_t times = (int64_t)1 << spec->layers;
     REQUIRE(spec->data.height % times == 0 && spec->data.width % times == 0, INVALID,
@@ -68,9 +69,10 @@ static remat_value twice(builder *b, remat_value x, int64_t in, int64_t middle, 
     return convolution(b, 3, convolution(b, 0, x, in, middle), middle, out);
 }
 
-/* On the way down level l has so many channels; the lowest as many as the one above. */
+/* On the way down level l has so many channels. Interpolation cannot halve them, so the lowest level then has as many as
+ * the one above. */
 static int64_t channels_at(const rm_model_spec *spec, int64_t level) {
-    return spec->hidden << (level < spec->layers ? level : spec->layers - 1);
+    return spec->hidden << (level < spec->layers || spec->transposed ? level : spec->layers - 1);
 }
 
 static remat_value down(builder *b, int64_t level, remat_value x) {
@@ -88,12 +90,25 @@ static remat_value beside(builder *b, int64_t level, remat_value x, remat_value 
     return remat_reshape(b->graph, remat_concat(b->graph, rows, 2), 4, (int64_t[]){-1, 2 * width, height, across});
 }
 
+/* Twice as high and wide, with `width` channels instead of twice as many. */
+static remat_value widened(builder *b, long long number, remat_value x, int64_t width) {
+    const int64_t dim[] = {2 * width, width, 2, 2};
+    const remat_init init = remat_init_uniform(1 / sqrt(4 * (double)width));
+    char weight[32], bias[32];
+    snprintf(weight, sizeof weight, "up%lld.up.weight", number);
+    snprintf(bias, sizeof bias, "up%lld.up.bias", number);
+    remat_value w = remat_param(b->graph, weight, 4, dim, init), shift = remat_param(b->graph, bias, 1, &width, init);
+    return remat_conv_transpose2d(b->graph, x, w, shift, (int64_t[]){2, 2}, NULL, NULL, 1, NULL);
+}
+
 /* From below `level` to it; `skip` was made there on the way down. */
 static remat_value up(builder *b, int64_t level, remat_value x, remat_value skip) {
-    const int64_t width = channels_at(b->spec, level);
-    snprintf(b->prefix, sizeof b->prefix, "up%lld.conv.double_conv.", (long long)(b->spec->layers - level));
-    x = remat_upsample2d(b->graph, x, (int64_t[]){2, 2}, REMAT_BILINEAR_CORNERS);
-    return twice(b, beside(b, level, skip, x), 2 * width, width, level ? width / 2 : width);
+    const int64_t width = channels_at(b->spec, level), out = level && !b->spec->transposed ? width / 2 : width;
+    const long long number = (long long)(b->spec->layers - level);
+    x = b->spec->transposed ? widened(b, number, x, width)
+                            : remat_upsample2d(b->graph, x, (int64_t[]){2, 2}, REMAT_BILINEAR_CORNERS);
+    snprintf(b->prefix, sizeof b->prefix, "up%lld.conv.double_conv.", number);
+    return twice(b, beside(b, level, skip, x), 2 * width, width, out);
 }
 
 /* Classes last, as losses have them. */
@@ -123,6 +138,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     if (!first || first->rank != 4) return false;
     if (levels > 0) rm_found_number(out, "layers", levels);
     rm_found_number(out, "hidden", first->dim[0]);
+    rm_found_text(out, "up", rm_weights_named(file, "up1.up.weight") ? "transposed" : "bilinear");
     if (head && head->rank == 4) out->outputs = head->dim[0];
     return true;
 }
