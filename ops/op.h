@@ -80,6 +80,10 @@ typedef struct {
     double factor;
 } rm_scale_attr;
 typedef struct {
+    double low, high; /* may be infinite */
+    int64_t open;     /* 1: no gradient at the bounds themselves, else 0 */
+} rm_clamp_attr;
+typedef struct {
     int64_t by_input; /* 0: w is (N,C); 1: (C,N) */
 } rm_linear_attr;     /* default: 0 */
 typedef struct {
@@ -112,6 +116,9 @@ typedef struct {
 typedef struct {
     int64_t one, other; /* the axes to be swapped */
 } rm_transpose_attr;
+typedef struct {
+    int64_t axis;
+} rm_concat_attr; /* default: the last */
 typedef struct {
     double epsilon;
 } rm_rms_norm_attr;

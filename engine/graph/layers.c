@@ -15,6 +15,15 @@ static remat_status check_concat(const remat_value *x, int n) {
     return REMAT_OK;
 }
 
+/* NULL: no value of this graph. */
+static const rm_value *value_of(const remat_graph *graph, remat_value x) {
+    return graph && x.id > 0 && x.id < graph->n_values ? &graph->value[x.id] : NULL;
+}
+static bool is_sequence(const remat_graph *graph, remat_value x) {
+    const rm_value *value = value_of(graph, x);
+    return value && value->sequence;
+}
+
 remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight) {
     return BUILD("embedding", tokens.id, weight.id);
 }
@@ -64,8 +73,7 @@ remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain
 remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon,
                              bool sync) {
-    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
-    rm_batch_norm_attr attr = {momentum, epsilon, sequence ? 2 : 1, sync};
+    rm_batch_norm_attr attr = {momentum, epsilon, is_sequence(graph, x) ? 2 : 1, sync};
     return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
 }
 static rm_conv_attr conv_attr(const int64_t stride[2], const int64_t padding[2], const int64_t dilation[2],
@@ -140,7 +148,7 @@ remat_value remat_pad2d(remat_graph *graph, remat_value x, const int64_t before[
 /* Time and batch of a sequence cannot be swapped, since POINTWISE ops may get a tile of it. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other) {
     rm_transpose_attr attr = {one < other ? one : other, one < other ? other : one};
-    if (graph && !graph->status && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence && attr.one < 2)
+    if (is_sequence(graph, x) && !graph->status && attr.one < 2)
         return (remat_value){rm_graph_mistake(
             graph, rm_fail(REMAT_INVALID,
                            "transpose: axes %d and %d of a sequence include time or batch, 0 and 1; choose later axes",
@@ -149,8 +157,7 @@ remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int othe
 }
 remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
                              double epsilon) {
-    bool sequence = graph && x.id > 0 && x.id < graph->n_values && graph->value[x.id].sequence;
-    rm_group_norm_attr attr = {epsilon, groups, sequence ? 2 : 1};
+    rm_group_norm_attr attr = {epsilon, groups, is_sequence(graph, x) ? 2 : 1};
     return BUILD_WITH(attr, "group_norm", x.id, gain.id, bias.id);
 }
 remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon) {
@@ -175,20 +182,65 @@ remat_value remat_scale(remat_graph *graph, remat_value x, double factor) {
     rm_scale_attr attr = {factor};
     return BUILD_WITH(attr, "scale", x.id);
 }
-remat_value remat_add(remat_graph *graph, remat_value a, remat_value b) { return BUILD("add", a.id, b.id); }
-remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b) { return BUILD("mul", a.id, b.id); }
+/* Of values that broadcast. `a` is a sequence if either is; a static b is then read by all tiles. */
+static remat_value add_broadcast(remat_graph *graph, const char *op, remat_value a, remat_value b) {
+    const rm_value *one = value_of(graph, a), *other = value_of(graph, b);
+    char text[REMAT_DESC_TEXT], other_text[REMAT_DESC_TEXT];
+    if (!one || !other || !one->sequence) return BUILD(op, a.id, b.id);
+    if (!other->sequence) return BUILD(op, a.id, 0, b.id);
+    if (graph->status || one->desc.rank == other->desc.rank) return BUILD(op, a.id, b.id);
+    return (remat_value){rm_graph_mistake(
+        graph,
+        rm_fail(REMAT_INVALID, "%s: a is %s and b is %s, both with a time axis; reshape the shorter to (T,B,1,..)", op,
+                rm_desc_text(&one->desc, text), rm_desc_text(&other->desc, other_text)))};
+}
+static bool is_second(const remat_graph *graph, remat_value a, remat_value b) {
+    return value_of(graph, a) && !is_sequence(graph, a) && is_sequence(graph, b);
+}
+remat_value remat_add(remat_graph *graph, remat_value a, remat_value b) {
+    return is_second(graph, a, b) ? add_broadcast(graph, "add", b, a) : add_broadcast(graph, "add", a, b);
+}
+remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b) {
+    return is_second(graph, a, b) ? add_broadcast(graph, "mul", b, a) : add_broadcast(graph, "mul", a, b);
+}
+remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b) {
+    if (!is_second(graph, a, b)) return add_broadcast(graph, "sub", a, b);
+    return remat_scale(graph, add_broadcast(graph, "sub", b, a), -1);
+}
 remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sigmoid", x.id); }
 remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
 remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
 remat_value remat_gelu(remat_graph *graph, remat_value x) { return BUILD("gelu", x.id); }
 remat_value remat_gelu_tanh(remat_graph *graph, remat_value x) { return BUILD("gelu_tanh", x.id); }
 remat_value remat_silu(remat_graph *graph, remat_value x) { return BUILD("silu", x.id); }
-remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) {
+remat_value remat_exp(remat_graph *graph, remat_value x) { return BUILD("exp", x.id); }
+remat_value remat_softplus(remat_graph *graph, remat_value x) { return BUILD("softplus", x.id); }
+remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high) {
+    rm_clamp_attr attr = {low, high, 0};
+    return BUILD_WITH(attr, "clamp", x.id);
+}
+remat_value remat_hardtanh(remat_graph *graph, remat_value x, double low, double high) {
+    rm_clamp_attr attr = {low, high, 1};
+    return BUILD_WITH(attr, "clamp", x.id);
+}
+static remat_value add_concat(remat_graph *graph, const remat_value *x, int n, const rm_concat_attr *attr) {
     int32_t id[REMAT_MAX_INPUTS] = {0};
     if (!graph || graph->status) return REMAT_NONE;
     remat_status status = check_concat(x, n);
     for (int i = 0; !status && i < n; i++) id[i] = x[i].id;
-    return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, NULL);
+    return status ? (remat_value){rm_graph_mistake(graph, status)} : build(graph, "concat", id, attr);
+}
+remat_value remat_concat(remat_graph *graph, const remat_value *x, int n) { return add_concat(graph, x, n, NULL); }
+remat_value remat_concat_axis(remat_graph *graph, const remat_value *x, int n, int axis) {
+    const rm_value *first = x && n > 0 ? value_of(graph, x[0]) : NULL;
+    rm_concat_attr attr = {axis < 0 && first ? axis + first->desc.rank : axis};
+    if (first && !graph->status && first->sequence && attr.axis < 2)
+        return (remat_value){
+            rm_graph_mistake(graph, rm_fail(REMAT_INVALID,
+                                            "concat: axis %d of a sequence is its time or its batch; join its values "
+                                            "along axis 2 or a later one",
+                                            axis))};
+    return add_concat(graph, x, n, &attr);
 }
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count) {
     rm_slice_attr attr = {first, count};

@@ -187,8 +187,12 @@ remat_value remat_dropout(remat_graph *graph, remat_value x, double probability)
 
 /* ---- Element-wise ------------------------------------------------------------------------------- */
 
-remat_value remat_add(remat_graph *graph, remat_value a, remat_value b); /* of one shape */
-remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b); /* of one shape */
+/* a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last; where one value has 1, or no axis,
+ * its elements are repeated. A static value broadcasts over a sequence (T,B,..) along time: (C), (B,C) or (1,B,C). Two
+ * sequences have the same T, B and number of axes. */
+remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
+remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
+remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_scale(remat_graph *graph, remat_value x, double factor);
 remat_value remat_sigmoid(remat_graph *graph, remat_value x);
 remat_value remat_tanh(remat_graph *graph, remat_value x);
@@ -196,11 +200,19 @@ remat_value remat_relu(remat_graph *graph, remat_value x);
 remat_value remat_gelu(remat_graph *graph, remat_value x);      /* exact, x Phi(x): PyTorch's default */
 remat_value remat_gelu_tanh(remat_graph *graph, remat_value x); /* the tanh approximation: GPT-2's gelu_new */
 remat_value remat_silu(remat_graph *graph, remat_value x);      /* x sigmoid(x) */
+remat_value remat_exp(remat_graph *graph, remat_value x);
+remat_value remat_softplus(remat_graph *graph, remat_value x); /* log(1 + e^x) */
+/* min(max(x, low), high); a bound may be infinite. They differ in the gradient where x is a bound itself: PyTorch's
+ * clamp passes it, hardtanh (usually from -1 to 1) does not. */
+remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high);
+remat_value remat_hardtanh(remat_graph *graph, remat_value x, double low, double high);
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
 
 remat_value remat_concat(remat_graph *graph, const remat_value *x,
                          int n); /* n = 2 to 4: (..,C1),(..,C2) -> (..,C1+C2) */
+/* The same along any axis, PyTorch's cat(x, dim=axis); a negative one counts from the end. A sequence keeps its (T,B). */
+remat_value remat_concat_axis(remat_graph *graph, const remat_value *x, int n, int axis);
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* Swaps two axes: PyTorch's x.transpose(one, other). The (T,B) of a sequence stay where they are. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other);

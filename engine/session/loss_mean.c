@@ -48,7 +48,7 @@ static rm_mean mean_of(const remat_graph *graph, const rm_node *node, const rm_m
     }
     if (rm_denominator(node)) return any.value ? any : (rm_mean){rm_denominator(node), false};
     if (node->op == rm_op_find("scale")) return of[node->x[0]];
-    if (node->op == rm_op_find("add")) return joined(graph, of[node->x[0]], of[node->x[1]]);
+    if (node->op == rm_op_find("add") || node->op == rm_op_find("sub")) return joined(graph, of[node->x[0]], of[node->x[1]]);
     return any;
 }
 

@@ -20,9 +20,28 @@ RM_HD real rm_logistic(real x) {
 RM_HD real rm_normal_density(real x) { return (real)0.39894228040143267794 * rm_exp_nonpositive((real)-0.5 * x * x); }
 
 #ifdef RM_REAL_DOUBLE
+RM_HD real rm_exponential(real x) { return exp(x); }
+RM_HD real rm_log_of_one_and(real e) { return log1p(e); }
 RM_HD real rm_hyperbolic_tangent(real x) { return tanh(x); }
 RM_HD real rm_normal_below(real x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
 #else
+/* e^x = 1 / e^-x for x > 0; above 87.3 it is infinite. */
+RM_HD real rm_exponential(real x) {
+    real e = rm_exp_nonpositive(x < 0 ? x : -x);
+    return x < 0 ? e : 1 / e;
+}
+
+/* log(1 + e) for 0 <= e <= 1: 2 (t + t^3 / 3 + t^5 / 5 + ..), t = e / (2 + e). */
+RM_HD real rm_log_of_one_and(real e) {
+    real t = e / (2 + e), square = t * t, p = 1.0f / 13;
+    p = p * square + 1.0f / 11;
+    p = p * square + 1.0f / 9;
+    p = p * square + 1.0f / 7;
+    p = p * square + 1.0f / 5;
+    p = p * square + 1.0f / 3;
+    return 2 * t + 2 * t * square * p;
+}
+
 /* Near 0: x + x^3 p(x^2); elsewhere: sign(x) (1 - e^-2|x|) / (1 + e^-2|x|). */
 RM_HD real rm_hyperbolic_tangent(real x) {
     real square = x * x, e = rm_exp_nonpositive(x < 0 ? 2 * x : -2 * x), far = (1 - e) / (1 + e);

@@ -1,61 +1,28 @@
-/* mul.c: the op `mul`: the element-wise product of two values of one shape. */
-#include "ops/real.h"
-
-#include "ops/op.h"
-#include "ops/shape.h"
+/* mul.c: the op `mul`: the element-wise product of two values that broadcast. */
+#include "ops/elementwise/broadcast.h"
 
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr, (void)state;
-    TRY(rm_want_real("mul", "a", &x[0]));
-    TRY(rm_want_same("mul", "a", &x[0], "b", &x[1]));
-    *y = x[0];
-    return REMAT_OK;
+    return rm_broadcast_infer("mul", x, y);
 }
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
-    (void)x, (void)attr;
-    *out = rm_cost_streaming(y, 1, 3);
-    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 2, 5);
+    (void)attr;
+    rm_broadcast_cost(x, y, 5, pass, out);
 }
 
-static void forward(const remat_call *call) {
-    const real *a = call->x[0].data, *b = call->x[1].data;
-    real *y = call->y.data;
-    int64_t n = rm_desc_count(&call->y.desc);
-    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];);
-}
+static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, a * b); }
 
-/* out = dy times the other factor */
-static void product(const remat_call *call, const real *other, real *out) {
-    const real *dy = call->dy.data;
-    int64_t n = rm_desc_count(&call->dy.desc);
-    RM_PARALLEL_FOR(call->threads, n > RM_PARALLEL_MIN, for (int64_t i = 0; i < n; i++) out[i] = dy[i] * other[i];);
+/* y = a b */
+static void backward(const remat_call *call) {
+    rm_broadcast_gradient(call, 0, call->x[rm_broadcast_second(call)].data, 1);
+    rm_broadcast_gradient(call, 1, call->x[A].data, 1);
 }
-
-static void backward(const remat_call *call) { /* y = a b */
-    if (call->dx[0].data) product(call, call->x[1].data, call->dx[0].data);
-    if (call->dx[1].data) product(call, call->x[0].data, call->dx[1].data);
-}
-
-static const remat_sample samples[] = {
-    {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE3(RM_REAL, 5, 2, 7)}},
-    {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 11), RM_SHAPE2(RM_REAL, 3, 11)}},
-    {.name = "one element", .x = {RM_SHAPE1(RM_REAL, 1), RM_SHAPE1(RM_REAL, 1)}},
-};
 
 const remat_op RM_OP(mul) = {
-    .struct_bytes = sizeof(remat_op),
+    RM_BROADCAST_OP,
     .name = "mul",
-    .doc = "y = a b, element by element; same shape",
-    .n_in = 2,
-    .time = REMAT_TIME_POINTWISE,
-    .saves = {.in = 1u << 0 | 1u << 1},
-    .infer = infer,
-    .cost = cost,
-    .define_forward = forward,
-    .define_backward = backward,
+    .doc = "y = a b, element by element; shapes broadcast as in NumPy",
+    .saves = {.in = 1u << A | 1u << B | 1u << SHARED},
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(mul)},
-    .cheap = true,
-    .samples = samples,
-    .n_samples = sizeof samples / sizeof *samples,
 };

@@ -95,6 +95,25 @@ static remat_value labels(remat_graph *g) {
     return remat_bce_with_logits(g, remat_scale(g, y, 3), target);
 }
 
+/* make.py's Arithmetic. */
+static remat_value arithmetic(remat_graph *g) {
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, E});
+    remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, 3});
+    remat_value y = remat_linear(g, x, matrix(g, "inner.weight", H, E), vector(g, "inner.bias", H));
+    remat_value gain = vector(g, "gain", H), shift = matrix(g, "shift", B, 1);
+    remat_value row = tensor(g, "row", 3, (int64_t[]){1, B, H});
+    remat_value mean = remat_reshape(g, remat_mean(g, x, 1), 3, (int64_t[]){T, B, 1});
+    y = remat_sub(g, shift, remat_mul(g, remat_softplus(g, y), gain));
+    y = remat_add(g, y, remat_mul(g, row, mean));
+    y = remat_sub(g, remat_exp(g, remat_hardtanh(g, y, -1.5, 0.5)),
+                  remat_mul(g, remat_clamp(g, y, -INFINITY, 0.25), remat_sigmoid(g, gain)));
+    y = remat_reshape(g, y, 4, (int64_t[]){T, B, 1, H});
+    y = remat_concat_axis(g, (remat_value[]){y, remat_sub(g, gain, y)}, 2, -2);
+    y = remat_mean(g, remat_transpose(g, y, 2, 3), 1);
+    y = remat_linear(g, y, matrix(g, "head.weight", 3, H), vector(g, "head.bias", 3));
+    return remat_mse(g, remat_add(g, y, shift), target);
+}
+
 /* make.py's Turned. */
 static remat_value turned(remat_graph *g) {
     enum { HEADS = 4, GROUPS = 2, WIDTH = 4 };
@@ -164,13 +183,14 @@ static remat_value packed(remat_graph *g) {
 }
 
 /* The networks, in the order of the loops below. */
-static const char *const names[] = {"lstm",   "gru",    "rnn",    "lstm_projected", "mixture",
-                                    "images", "packed", "planes", "labels",         "turned"};
+static const char *const names[] = {"lstm",   "gru",    "rnn",    "lstm_projected", "mixture",   "images",
+                                    "packed", "planes", "labels", "turned",         "arithmetic"};
 enum { PROJECTED = NET_CELLS, MIXTURE }; /* from MIXTURE on, networks have no carried states */
 static remat_value build(remat_graph *g, int network) {
     net n = byte_model;
     n.cell = network;
-    static remat_value (*const others[])(remat_graph *) = {projected, mixture, images, packed, planes, labels, turned};
+    static remat_value (*const others[])(remat_graph *) = {projected, mixture, images, packed,
+                                                           planes,    labels,  turned, arithmetic};
     if (network >= NET_CELLS) return others[network - NET_CELLS](g);
     return net_build(g, &n);
 }

@@ -182,6 +182,27 @@ class Planes(nn.Module):
                 torch.randint(5, (STEPS, B, 4 * 18), generator=generator)]
 
 
+class Arithmetic(nn.Module):
+    """Operands that broadcast, and element-wise functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(E, H), nn.Linear(H, 3)
+        self.gain, self.shift, self.row = (nn.Parameter(torch.randn(*dim)) for dim in ((H,), (B, 1), (1, B, H)))
+
+    def forward(self, x, target):
+        y = self.inner(x)
+        y = self.shift - nn.functional.softplus(y) * self.gain + x.mean(2, keepdim=True) * self.row
+        y = torch.exp(nn.functional.hardtanh(y, -1.5, 0.5)) - torch.clamp(y, max=0.25) * torch.sigmoid(self.gain)
+        y = torch.cat((y[:, :, None], self.gain - y[:, :, None]), 2).mean(2)
+        return nn.functional.mse_loss(self.head(y) + self.shift, target)
+
+    @staticmethod
+    def batches(generator):
+        return [torch.randn(STEPS, T, B, E, generator=generator).double(),
+                torch.randn(STEPS, T, B, 3, generator=generator).double()]
+
+
 class Labels(nn.Module):
     """Multi-label classification."""
 
@@ -423,7 +444,7 @@ def main():
                 "images": Images, "gpt2": Gpt2, "lstm_tied": Tied, "packed": Packed, "planes": Planes,
                 "lstm_projected": lambda: ByteModel(nn.LSTM, PROJECTION), "lstm_projected_both": BothDirections,
                 "labels": Labels, "turned": Turned, "gpt2_untied": Gpt2Untied, "mamba": Mamba,
-                "mingru_no_conv": lambda: MinimalModel(False, False)}
+                "mingru_no_conv": lambda: MinimalModel(False, False), "arithmetic": Arithmetic}
     for index, (name, build) in enumerate(networks.items()):
         if sys.argv[1:] and name not in sys.argv:
             continue

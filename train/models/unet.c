@@ -82,14 +82,6 @@ static remat_value down(builder *b, int64_t level, remat_value x) {
     return twice(b, x, channels_at(b->spec, level - 1), out, out);
 }
 
-/* Of `level`. Channels lie first in a row, so side by side there they are so in the planes. */
-static remat_value beside(builder *b, int64_t level, remat_value x, remat_value y) {
-    const int64_t width = channels_at(b->spec, level), height = b->spec->data.height >> level,
-                  across = b->spec->data.width >> level, row[] = {-1, width * height * across};
-    remat_value rows[] = {remat_reshape(b->graph, x, 2, row), remat_reshape(b->graph, y, 2, row)};
-    return remat_reshape(b->graph, remat_concat(b->graph, rows, 2), 4, (int64_t[]){-1, 2 * width, height, across});
-}
-
 /* Twice as high and wide, with `width` channels instead of twice as many. */
 static remat_value widened(builder *b, long long number, remat_value x, int64_t width) {
     const int64_t dim[] = {2 * width, width, 2, 2};
@@ -108,7 +100,8 @@ static remat_value up(builder *b, int64_t level, remat_value x, remat_value skip
     x = b->spec->transposed ? widened(b, number, x, width)
                             : remat_upsample2d(b->graph, x, (int64_t[]){2, 2}, REMAT_BILINEAR_CORNERS);
     snprintf(b->prefix, sizeof b->prefix, "up%lld.conv.double_conv.", number);
-    return twice(b, beside(b, level, skip, x), 2 * width, width, out);
+    x = remat_concat_axis(b->graph, (remat_value[]){skip, x}, 2, 1);
+    return twice(b, x, 2 * width, width, out);
 }
 
 /* Classes last, as losses have them. */
