@@ -127,6 +127,7 @@ typedef struct {
 } rm_slice_attr;
 typedef struct {
     int64_t heads, causal; /* causal: 0 or 1 */
+    double dropout;        /* probability for each weight */
 } rm_attention_attr;
 typedef struct {
     double base;

@@ -179,6 +179,10 @@ remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, re
  * where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); where all are, y is 0. */
 remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                   REMAT_OPTIONAL remat_value padding);
+/* Either, with dropout of the weights after softmax: scaled_dot_product_attention's dropout_p, GPT-2's attn_pdrop. Nothing is
+ * dropped in evaluation. 0 <= probability < 1. */
+remat_value remat_attention_dropout(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                    bool causal, REMAT_OPTIONAL remat_value padding, double probability);
 remat_value remat_softmax(remat_graph *graph, remat_value x); /* along the last axis */
 remat_value remat_log_softmax(remat_graph *graph, remat_value x);
 /* The identity in evaluation. Masks differ by the layer's place in the order of creation: create layers in statements

@@ -5,12 +5,15 @@
  * with D = C / heads features; head h has columns h D .. h D + D - 1. Causal attention sums over s <= t only. k and v
  * may have fewer heads, each shared by a group of neighbouring query heads (Ainslie et al. 2023, "GQA"), and a
  * different length, S. Keys marked in `padding`, I32 (S,B), are masked, and keys after the last unmasked key of a row
- * are skipped. If all keys are masked, y is 0. Scratch holds only a block of rows of the (T,S) scores at a time.
+ * are skipped. If all keys are masked, y is 0. In training p[t,s] is dropped out before it meets v; the mask is a function of
+ * (seed, step, node, t, head, s), so backward draws it again. Scratch holds only a block of rows of the (T,S) scores at a time.
  * Backward recomputes the block from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
 #include <string.h>
 
+#include "engine/rng.h"
+#include "ops/elementwise/activation.h"
 #include "ops/layers/attention.h"
 #include "ops/math/exp.h"
 #include "ops/math/gemm.h"
@@ -54,6 +57,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
             rm_desc_text(&x[Q], text), rm_desc_text(&x[K], k_text), (long long)width, (long long)a->heads);
     REQUIRE(a->causal == 0 || a->causal == 1, INVALID, "attention: causal is %lld; it must be 0 or 1",
             (long long)a->causal);
+    REQUIRE(a->dropout >= 0 && a->dropout < 1, INVALID,
+            "attention: the probability of dropout is %g; it must be at least 0 and below 1", a->dropout);
     TRY(want_lengths(x, a->causal));
     *y = x[Q];
     return REMAT_OK;
@@ -89,7 +94,9 @@ static int64_t bound(const remat_desc *x, const void *attr, int input) {
 
 static shape shape_of(const remat_call *call) {
     const remat_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
-    return rm_attention_shape_of(x, call->attr);
+    shape s = rm_attention_shape_of(x, call->attr);
+    if (!call->training) s.dropout = 0;
+    return s;
 }
 
 /* ---- The definition ---------------------------------------------------------------------------------------------- */
@@ -98,6 +105,14 @@ static shape shape_of(const remat_call *call) {
 static const int32_t *padding_of(const remat_call *call, const shape *s, int64_t head) {
     const int32_t *padding = call->x[PADDING].data;
     return padding ? padding + head / s->heads : NULL;
+}
+
+/* What weight j of time step t is multiplied by. */
+static real define_mask(const remat_call *call, const shape *s, int64_t head, int64_t t, int64_t j) {
+    const remat_key *key = &call->key;
+    uint64_t element = (uint64_t)(head * 4 * rm_attention_groups(s) + j);
+    uint32_t word = rm_random(key->seed, key->step, key->node, (uint32_t)t, element);
+    return s->dropout == 0 ? 1 : rm_uniform(word) >= s->dropout ? (real)(1 / (1 - s->dropout)) : 0;
 }
 
 /* Fills in p[s] of time step t for the keys that it attends to; returns their number. */
@@ -128,6 +143,7 @@ static void define_forward(const remat_call *call) {
         real *y = (real *)call->y.data + at;
         for (int64_t t = 0; t < s.steps; t++) {
             int64_t n = define_row(call, &s, head, t, p);
+            for (int64_t j = 0; j < n; j++) p[j] *= define_mask(call, &s, head, t, j);
             for (int64_t i = 0; i < s.width; i++) {
                 real sum = 0;
                 for (int64_t j = 0; j < n; j++) sum += p[j] * v[j * s.kv_ld + i];
@@ -145,16 +161,18 @@ static void define_backward_row(const remat_call *call, const shape *s, int64_t 
     const real *v = (const real *)call->x[V].data + kv, *dy = (const real *)call->dy.data + at;
     real *dq = call->dx[Q].data, *dk = call->dx[K].data, *dv = call->dx[V].data, mean = 0;
     for (int64_t j = 0; j < n; j++) {
-        dp[j] = 0; /* y[t] = sum over j of p[j] v[j] */
+        dp[j] = 0; /* y[t] = sum over j of p[j] mask[j] v[j] */
         for (int64_t i = 0; i < s->width; i++) dp[j] += dy[t * s->ld + i] * v[j * s->kv_ld + i];
+        dp[j] *= define_mask(call, s, head, t, j);
         mean += p[j] * dp[j];
     }
     for (int64_t j = 0; j < n; j++) {
         real d = p[j] * (dp[j] - mean) * (real)s->scale; /* of q[t] . k[j] */
+        real kept = p[j] * define_mask(call, s, head, t, j);
         for (int64_t i = 0; i < s->width; i++) {
             if (dq) dq[at + t * s->ld + i] += d * k[j * s->kv_ld + i];
             if (dk) dk[kv + j * s->kv_ld + i] += d * q[t * s->ld + i];
-            if (dv) dv[kv + j * s->kv_ld + i] += p[j] * dy[t * s->ld + i];
+            if (dv) dv[kv + j * s->kv_ld + i] += kept * dy[t * s->ld + i];
         }
     }
 }
@@ -177,8 +195,8 @@ static void define_backward(const remat_call *call) {
 /* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all keys that they attend to, at
  * least one. */
 typedef struct {
-    int64_t at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
-    const int32_t *padding;           /* as above */
+    int64_t head, at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
+    const int32_t *padding;                 /* as above */
 } block;
 
 static block block_of(const remat_call *call, const shape *s, int64_t head, int64_t from) {
@@ -186,7 +204,7 @@ static block block_of(const remat_call *call, const shape *s, int64_t head, int6
     const int32_t *padding = padding_of(call, s, head);
     int64_t keys = rm_attention_keys(s, from + rows);
     while (padding && keys > 1 && padding[(keys - 1) * s->batch]) keys--;
-    return (block){head * s->width, rm_attention_kv_at(s, head), from, rows, keys, padding};
+    return (block){head, head * s->width, rm_attention_kv_at(s, head), from, rows, keys, padding};
 }
 
 /* Masks padding among the first n scores of a row, so that the exponentials are 0. Returns false if all keys are
@@ -231,6 +249,22 @@ static void probabilities(const remat_call *call, const shape *s, block b, real 
         });
 }
 
+/* to = from times the mask, for the first `rows` rows of a block; they may be the same. */
+static void drop(const remat_call *call, const shape *s, block b, int64_t rows, const real *from, real *to) {
+    const remat_key *key = &call->key;
+    const uint32_t threshold = rm_dropout_threshold(s->dropout);
+    const real scale = rm_dropout_scale(s->dropout);
+    RM_PARALLEL_FOR(
+        call->threads, rows * b.keys > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
+            for (int64_t j = 0; j < b.keys; j += 4) {
+                rm_philox draw = rm_random4(key->seed, key->step, key->node, (uint32_t)(b.from + r),
+                                            (uint32_t)(b.head * rm_attention_groups(s) + j / 4));
+                for (int64_t i = 0; i < 4 && j + i < b.keys; i++)
+                    to[r * b.keys + j + i] = rm_dropout(from[r * b.keys + j + i], draw.word[i], threshold, scale);
+            }
+        });
+}
+
 static void forward(const remat_call *call) {
     const shape s = shape_of(call);
     real *p = call->scratch;
@@ -240,6 +274,7 @@ static void forward(const remat_call *call) {
             const real *v = (const real *)call->x[V].data + b.kv;
             real *y = (real *)call->y.data + b.at + from * s.ld;
             probabilities(call, &s, b, p);
+            if (s.dropout > 0) drop(call, &s, b, b.rows, p, p);
             rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, b.rows, s.width, b.keys, 1, p, b.keys, v, s.kv_ld, 0, y, s.ld);
         }
 }
@@ -285,11 +320,13 @@ static void backward_block(const remat_call *call, const shape *s, block b, int6
     clear(dq ? dq + here : NULL, ld, s->width, rows, b.rows);
     if (!rows) return;
     probabilities(call, s, b, p);
+    if (dv && s->dropout > 0) drop(call, s, b, rows, p, dp);
     if (dv)
-        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, rows, 1, p, b.keys, dy, ld, onto, dv + b.kv,
-                kv_ld);
+        rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, rows, 1, s->dropout > 0 ? dp : p, b.keys, dy,
+                ld, onto, dv + b.kv, kv_ld);
     if (!dq && !dk) return;
     rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, rows, b.keys, s->width, 1, dy, ld, v, kv_ld, 0, dp, b.keys);
+    if (s->dropout > 0) drop(call, s, b, rows, dp, dp);
     score_gradients(call, s, b, rows, p, dp);
     if (dq)
         rm_gemm(call->threads, RM_PLAIN, RM_PLAIN, rows, s->width, b.keys, 1, dp, b.keys, k, kv_ld, 0, dq + here, ld);
@@ -324,32 +361,33 @@ static void backward(const remat_call *call) {
 #define GROUPED(t, b, c, kv)                                                                                           \
     { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT }
 static const remat_sample samples[] = {
-    {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0}},
-    {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1}},
+    {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0, 0}},
+    {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1, 0}},
     {.name = "four heads, two of k and v",
      .sequence = true,
      .x = GROUPED(9, 2, 8, 4),
-     .attr = &(rm_attention_attr){4, 1}},
+     .attr = &(rm_attention_attr){4, 1, 0}},
     {.name = "one of k and v, several blocks",
      .sequence = true,
      .x = GROUPED(260, 1, 3, 1),
-     .attr = &(rm_attention_attr){3, 0}},
-    {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1}},
-    {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1}},
+     .attr = &(rm_attention_attr){3, 0, 0}},
+    {.name = "dropout", .sequence = true, .x = GROUPED(7, 2, 8, 4), .attr = &(rm_attention_attr){4, 1, 0.3}},
+    {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1, 0}},
+    {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1, 0}},
     {.name = "over another sequence, with fewer heads",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 3, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE3(RM_REAL, 5, 4, 3),
            RM_SHAPE2(REMAT_I32, 5, 4)},
-     .attr = &(rm_attention_attr){2, 0}},
+     .attr = &(rm_attention_attr){2, 0, 0}},
     {.name = "rows of padding alone",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 2, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3),
            RM_SHAPE2(REMAT_I32, 1, 8)},
-     .attr = &(rm_attention_attr){1, 0}},
+     .attr = &(rm_attention_attr){1, 0, 0}},
     {.name = "large enough for the library",
      .sequence = true,
      .x = SHAPES(136, 1, 64),
-     .attr = &(rm_attention_attr){1, 0}},
+     .attr = &(rm_attention_attr){1, 0, 0}},
 };
 
 const remat_op RM_OP(attention) = {

@@ -2,6 +2,8 @@
  * queue's `multiply`, and between them kernels with a warp per row. */
 #include "ops/cuda/reduce.cuh"
 
+#include "engine/rng.h"
+#include "ops/elementwise/activation.h"
 #include "ops/math/exp.h"
 
 extern "C" {
@@ -54,21 +56,43 @@ static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, 
         dp[r * keys + i] = p[r * keys + i] * (dp[r * keys + i] - (float)sum) * scale;
 }
 
+/* The draws of a block's rows, which are the CPU's. */
+typedef struct {
+    remat_key key;
+    int64_t from, first, keys, groups; /* first: counter of the head's first group; groups: of this block's keys */
+    uint32_t threshold;
+    float scale;
+} mask;
+
+/* A thread drops four weights. in and out may be the same. */
+static __global__ void drop(int64_t jobs, mask m, const float *in, float *out) {
+    RM_EACH(job, jobs) {
+        int64_t r = job / m.groups, group = job % m.groups, at = r * m.keys;
+        rm_philox draw =
+            rm_random4(m.key.seed, m.key.step, m.key.node, (uint32_t)(m.from + r), (uint32_t)(m.first + group));
+        for (int64_t i = 0, j = 4 * group; i < 4 && j + i < m.keys; i++)
+            out[at + j + i] = rm_dropout(in[at + j + i], draw.word[i], m.threshold, m.scale);
+    }
+}
+
 static shape shape_of(const remat_call *call) {
     const remat_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
-    return rm_attention_shape_of(x, call->attr);
+    shape s = rm_attention_shape_of(x, call->attr);
+    if (!call->training) s.dropout = 0;
+    return s;
 }
 
 /* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all keys that they attend to. */
 typedef struct {
-    int64_t at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
-    const int32_t *padding;           /* of its keys, as in score_of */
+    int64_t head, at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
+    const int32_t *padding;                 /* of its keys, as in score_of */
 } block;
 
 static block block_of(const remat_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t most = RM_ATTENTION_ROWS_CUDA, left = s->steps - from, rows = left < most ? left : most;
     const int32_t *padding = (const int32_t *)call->x[PADDING].data;
-    block b = {head * s->width,
+    block b = {head,
+               head * s->width,
                rm_attention_kv_at(s, head),
                from,
                rows,
@@ -107,6 +131,18 @@ static void probabilities(const remat_call *call, const shape *s, block b, float
                        (float)s->scale, b.padding, s->batch, p);
 }
 
+static void launch_drop(const remat_call *call, const shape *s, block b, const float *in, float *out) {
+    mask m = {call->key,
+              b.from,
+              b.head * rm_attention_groups(s),
+              b.keys,
+              (b.keys + 3) / 4,
+              rm_dropout_threshold(s->dropout),
+              rm_dropout_scale(s->dropout)};
+    int64_t jobs = b.rows * m.groups;
+    RM_LAUNCH_EACH(drop, jobs, call->queue, jobs, m, in, out);
+}
+
 void rm_attention_forward_cuda(const remat_call *call) {
     const shape s = shape_of(call);
     float *p = (float *)call->scratch;
@@ -115,6 +151,7 @@ void rm_attention_forward_cuda(const remat_call *call) {
             block b = block_of(call, &s, head, from);
             matrix probability = {p, b.keys};
             probabilities(call, &s, b, p);
+            if (s.dropout > 0) launch_drop(call, &s, b, p, p);
             multiply(call, b.rows, s.width, b.keys, probability, false, part(&call->x[V], b.kv, s.kv_ld), false, false,
                      (float *)call->y.data + b.at + from * s.ld, s.ld);
         }
@@ -126,11 +163,13 @@ static void backward_block(const remat_call *call, const shape *s, block b, bool
     const int64_t here = b.at + b.from * s->ld;
     float *dq = (float *)call->dx[Q].data, *dk = (float *)call->dx[K].data, *dv = (float *)call->dx[V].data;
     float *p = (float *)call->scratch, *dp = p + b.rows * b.keys;
-    matrix dy = part(&call->dy, here, s->ld), probability = {p, b.keys}, slope = {dp, b.keys};
+    matrix dy = part(&call->dy, here, s->ld), probability = {s->dropout > 0 ? dp : p, b.keys}, slope = {dp, b.keys};
     probabilities(call, s, b, p);
+    if (dv && s->dropout > 0) launch_drop(call, s, b, p, dp);
     if (dv) multiply(call, b.keys, s->width, b.rows, probability, true, dy, false, !first, dv + b.kv, s->kv_ld);
     if (!dq && !dk) return;
     multiply(call, b.rows, b.keys, s->width, dy, false, part(&call->x[V], b.kv, s->kv_ld), true, false, dp, b.keys);
+    if (s->dropout > 0) launch_drop(call, s, b, dp, dp);
     RM_LAUNCH_TOGETHER(score_gradients, rm_blocks_of(b.rows, ROWS), ROWS * RM_WARP, call->queue, b.rows, b.keys,
                        (float)s->scale, p, dp);
     if (dq)

@@ -16,6 +16,7 @@ typedef struct {
     int64_t ld, kv_ld;                  /* B C: distance between time steps of q; of k and v */
     double scale;                       /* of the scores */
     bool causal;
+    double dropout;
 } rm_attention_shape;
 
 static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, const void *attr) {
@@ -30,7 +31,8 @@ static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, cons
                             q->dim[1] * q->dim[2],
                             k->dim[1] * k->dim[2],
                             0,
-                            a->causal != 0};
+                            a->causal != 0,
+                            a->dropout};
     s.share = q->dim[2] / k->dim[2];
     s.scale = 1 / sqrt((double)s.width);
     return s;
@@ -40,6 +42,9 @@ static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, cons
 static inline int64_t rm_attention_kv_at(const rm_attention_shape *s, int64_t head) {
     return head / s->share * s->width;
 }
+
+/* The weights of a row are dropped four at a time: a group of keys has one counter of the row's time step. */
+static inline int64_t rm_attention_groups(const rm_attention_shape *s) { return (s->keys + 3) / 4; }
 
 /* Keys visible to the first `end` time steps, including padding. */
 static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }

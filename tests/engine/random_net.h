@@ -91,7 +91,7 @@ static remat_value attended(net *n) {
     bool causal = draw(2), even = n->width % 2 == 0;
     if (!even) return remat_attention(g, q, k, v, 1, causal);
     k = remat_slice(g, k, 0, n->width / 2), v = remat_slice(g, v, n->width / 2, n->width / 2);
-    return remat_attention(g, remat_rotary(g, q, 1, 50), k, v, 2, causal);
+    return remat_attention_dropout(g, remat_rotary(g, q, 1, 50), k, v, 2, causal, REMAT_NONE, draw(2) ? 0.2 : 0);
 }
 
 /* Layers on reversed time. Their result is sometimes an output, in reversed order. */

@@ -20,6 +20,9 @@ enum { T = 40, B = 2, V = 17, E = 3, H = 5 };
 static remat_value sequence(const char *name, remat_dtype dtype, int64_t t, int64_t b, int64_t c) {
     return remat_input(graph, name, dtype, REMAT_SEQUENCE, c ? 3 : 2, (int64_t[]){t, b, c});
 }
+static remat_value vector(const char *name, int64_t count) {
+    return remat_param(graph, name, 1, &count, remat_init_zero());
+}
 static remat_value matrix(const char *name, int64_t rows, int64_t columns) {
     return remat_param(graph, name, 2, (int64_t[]){rows, columns}, remat_init_uniform(0.3));
 }
@@ -70,6 +73,57 @@ START_TEST(recurrent_layers_need_time) {
     remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, 3});
     remat_rnn_tanh(graph, x, matrix("w", 4, 3), matrix("u", 4, 4), REMAT_NONE, REMAT_NONE);
     expect_mistake("time");
+}
+END_TEST
+
+START_TEST(wrong_shapes_and_bounds_are_refused) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3);
+    remat_value y = remat_add(graph, matrix("row", B, 1), remat_mul(graph, vector("v", 3), x)); /* static first */
+    remat_add(graph, matrix("outer", 4, 1), vector("inner", 5));                                /* (4,5) */
+    ck_assert_msg(!remat_graph_check(graph), "%s", remat_last_error());
+    switch (_i) {
+    case 0:
+        remat_add(graph, y, vector("w", 4));
+        expect_mistake("add|f32 (40,2,3)|f32 (4)|3 and 4");
+        break;
+    case 1:
+        remat_sub(graph, y, sequence("flat", REMAT_F32, T, B, 0));
+        expect_mistake("sub|(40,2,3)|(40,2)|reshape");
+        break;
+    case 2:
+        remat_mul(graph, y, remat_param(graph, "w", 3, (int64_t[]){T, B, 3}, remat_init_zero()));
+        expect_mistake("mul|(40,2,3)|time|remat_as_sequence");
+        break;
+    case 3:
+        remat_add(graph, y, REMAT_NONE);
+        expect_mistake("add|b is missing");
+        break;
+    case 4:
+        remat_clamp(graph, y, 1, -1);
+        expect_mistake("clamp|1 and -1");
+        break;
+    case 5:
+        remat_concat_axis(graph, (remat_value[]){y, y}, 2, 1);
+        expect_mistake("concat|axis 1|batch");
+        break;
+    case 6:
+        remat_concat_axis(graph, (remat_value[]){matrix("a", 4, 2), matrix("b", 5, 3)}, 2, 0);
+        expect_mistake("concat|f32 (4,2)|f32 (5,3)|axis 0");
+        break;
+    case 7:
+        remat_concat_axis(graph, (remat_value[]){matrix("a", 4, 2), matrix("b", 4, 3)}, 2, 2);
+        expect_mistake("concat|no axis 2");
+        break;
+    case 8:
+        remat_attention_dropout(graph, x, x, x, 1, true, REMAT_NONE, 1);
+        expect_mistake("attention|dropout|1");
+        break;
+    default:
+        remat_conv_transpose2d(graph, remat_param(graph, "p", 4, (int64_t[]){1, 2, 3, 3}, remat_init_zero()),
+                               remat_param(graph, "f", 4, (int64_t[]){2, 1, 2, 2}, remat_init_zero()), REMAT_NONE, NULL,
+                               NULL, (int64_t[]){0, 1}, 1, NULL);
+        expect_mistake("conv_transpose|width|output_padding is 1");
+    }
 }
 END_TEST
 
@@ -892,6 +946,7 @@ int main(void) {
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, ranks_above_8_are_refused);
     tcase_add_loop_test(tests, mixed_directions_of_time_are_refused, 0, 4);
+    tcase_add_loop_test(tests, wrong_shapes_and_bounds_are_refused, 0, 10);
     tcase_add_loop_test(tests, concat_and_slice_check_their_inputs, 0, 10);
     tcase_add_test(tests, invalid_session_configs_are_refused);
     tcase_add_test(tests, only_named_parameters_are_trained);

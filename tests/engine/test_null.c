@@ -189,14 +189,15 @@ static char text[REMAT_DESC_TEXT];
     X(remat_relu(NULL, none).id == 0)                                                                                  \
     X(remat_gelu(NULL, none).id == 0)                                                                                  \
     X(remat_concat(NULL, &none, 2).id == 0)                                                                            \
+    X(remat_concat(graph, NULL, 2).id == 0)                                                                            \
     X(remat_concat_axis(NULL, &none, 2, 0).id == 0)                                                                    \
     X(remat_concat_axis(graph, NULL, 2, 0).id == 0)                                                                    \
     X(remat_sub(NULL, none, none).id == 0)                                                                             \
+    X(remat_attention_dropout(NULL, none, none, none, 1, false, none, 0.1).id == 0)                                    \
     X(remat_exp(NULL, none).id == 0)                                                                                   \
     X(remat_softplus(NULL, none).id == 0)                                                                              \
     X(remat_clamp(NULL, none, 0, 1).id == 0)                                                                           \
     X(remat_hardtanh(NULL, none, 0, 1).id == 0)                                                                        \
-    X(remat_concat(graph, NULL, 2).id == 0)                                                                            \
     X(remat_slice(NULL, none, 0, 1).id == 0)                                                                           \
     X(remat_scan(NULL, NULL, NULL, NULL).id == 0)                                                                      \
     X(remat_reverse(NULL, none).id == 0)                                                                               \

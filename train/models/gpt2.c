@@ -3,7 +3,7 @@
  *
  *     x = wte[token] + wpe[timestep];  each block:  x += c_proj(attention(c_attn(ln_1 x)));  x += c_proj(gelu(c_fc(ln_2 x)))
  *
- * Dropout stands where GPT-2 has it, but for the one within attention. */
+ * --dropout is embd_pdrop, resid_pdrop and attn_pdrop. */
 #include "train/models/family.h"
 
 #include <math.h>
@@ -70,7 +70,8 @@ static remat_value attention(builder *b, remat_value x, double into_the_sum) {
     int64_t C = b->spec->hidden;
     remat_value part[3], all = dense(b, "attn.c_attn.weight", "attn.c_attn.bias", x, C, 3 * C, DEVIATION);
     for (int i = 0; i < 3; i++) part[i] = remat_slice(b->graph, all, i * C, C);
-    x = remat_attention(b->graph, part[0], part[1], part[2], heads(b->spec), true);
+    x = remat_attention_dropout(b->graph, part[0], part[1], part[2], heads(b->spec), true, REMAT_NONE,
+                                b->spec->dropout);
     return dropout(b, dense(b, "attn.c_proj.weight", "attn.c_proj.bias", x, C, C, into_the_sum));
 }
 
