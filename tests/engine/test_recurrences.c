@@ -1,5 +1,5 @@
 /* test_recurrences.c: layers that save no state but the one before a tile give the same bits under every plan and number
- * of threads: with resets, with initial states that are computed, and with a loss that reads the final states. */
+ * of threads: in both directions of time, with resets, with initial states that are computed, and with a loss that reads the final states. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,11 +42,12 @@ static const struct {
 } layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}}, {delta_scan, 1, 4, {B, 2, 4, 5}}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
-/* A final state of the layer starts a second one, which makes the loss. */
-static remat_value describe(remat_graph *g, int layer) {
+/* A final state of the layer starts a second one, which makes the loss. Both may read time backwards. */
+static remat_value describe(remat_graph *g, int layer, bool backwards) {
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     remat_value reset = remat_input(g, "reset", REMAT_F32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H});
+    if (backwards) x = remat_reverse(g, x), reset = remat_reverse(g, reset);
     remat_value start[REMAT_MAX_RANK];
     for (int k = 0; k < layers[layer].states; k++) {
         char name[16] = "initial0";
@@ -62,7 +63,7 @@ static remat_value describe(remat_graph *g, int layer) {
     remat_value w_ih = param(g, "w_ih", 2, H, H, 0), w_hh = param(g, "w_hh", 2, H, H, 0);
     remat_value second = remat_rnn_tanh(g, first, w_ih, w_hh, REMAT_NONE, REMAT_NONE);
     remat_initial_state(g, second, 0, last);
-    return remat_mse(g, second, target);
+    return remat_mse(g, backwards ? remat_reverse(g, second) : second, target);
 }
 
 static void fill(remat_session *s) {
@@ -76,14 +77,15 @@ static void fill(remat_session *s) {
     }
 }
 
-static size_t gradients(int layer, const char *strategy, int64_t segments, int threads, unsigned char *out) {
+static size_t gradients(int layer, bool backwards, const char *strategy, int64_t segments, int threads,
+                        unsigned char *out) {
     remat_graph *g;
     remat_session *s;
     remat_step_result r;
     remat_config config = REMAT_CONFIG_INIT;
     size_t bytes = 0;
     OK(remat_graph_create(&g));
-    remat_value loss = describe(g, layer);
+    remat_value loss = describe(g, layer, backwards);
     OK(remat_graph_check(g));
     config.strategy = strategy, config.segments = segments, config.tile = 3, config.threads = threads;
     OK(remat_session_create(g, loss, &config, &s));
@@ -111,10 +113,10 @@ START_TEST(every_plan_has_the_same_bits) {
         int64_t segments;
     } plans[] = {{"sqrt", 0}, {"lean", 0}, {"segments", 2}, {"segments", 5}, {"segments", 8}};
     static unsigned char kept[MOST], other[MOST];
-    size_t bytes = gradients(_i, "none", 0, 1, kept);
+    size_t bytes = gradients(_i / 2, _i % 2, "none", 0, 1, kept);
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p++)
         for (int threads = 1; threads <= 2; threads++) {
-            ck_assert_uint_eq(gradients(_i, plans[p].strategy, plans[p].segments, threads, other), bytes);
+            ck_assert_uint_eq(gradients(_i / 2, _i % 2, plans[p].strategy, plans[p].segments, threads, other), bytes);
             ck_assert_msg(!memcmp(kept, other, bytes), "%s %ld, %d threads", plans[p].strategy, (long)plans[p].segments,
                           threads);
         }
@@ -124,7 +126,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("recurrences");
     TCase *tests = tcase_create("recurrences");
-    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, LAYERS);
+    tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2 * LAYERS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
