@@ -409,6 +409,7 @@ const remat_op RM_OP(attention) = {
            {.forward = RM_CUDA(attention, forward),
             .backward = RM_CUDA(attention, backward),
             .scratch_bytes = cuda_scratch_bytes}},
+    .random = 1,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

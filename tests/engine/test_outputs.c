@@ -245,6 +245,24 @@ START_TEST(evaluations_may_draw_dropout) {
 }
 END_TEST
 
+/* Weights of attention are dropped as well. */
+START_TEST(evaluations_may_draw_dropout_of_attention) {
+    static float sample[4][T * B * W];
+    remat_value x = input("x", true), target = input("target", true);
+    remat_value y = remat_attention_dropout(graph, x, x, x, 2, true, REMAT_NONE, 0.5);
+    remat_value loss = remat_mse(graph, remat_linear(graph, y, weight("w"), REMAT_NONE), target);
+    remat_session *s = session_with(loss, &y, 1, (remat_config)REMAT_CONFIG_INIT);
+    for (int k = 0; k < 4; k++) {
+        CHECKED(remat_set_dropout(s, k == 3 ? -1 : k % 2));
+        CHECKED(remat_evaluate(s, NULL));
+        CHECKED(remat_read(s, REMAT_OUTPUT, 0, sample[k], sizeof *sample));
+    }
+    ck_assert(!memcmp(sample[0], sample[2], sizeof *sample));
+    ck_assert(memcmp(sample[0], sample[1], sizeof *sample) && memcmp(sample[0], sample[3], sizeof *sample));
+    remat_session_free(s);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("outputs");
     TCase *tests = tcase_create("outputs");
@@ -256,6 +274,7 @@ int main(void) {
     tcase_add_loop_test(tests, outputs_may_depend_on_the_loss, 0, 4);
     tcase_add_test(tests, there_may_be_many_outputs);
     tcase_add_loop_test(tests, evaluations_may_draw_dropout, 0, 2);
+    tcase_add_test(tests, evaluations_may_draw_dropout_of_attention);
     tcase_add_test(tests, null_outputs_are_refused);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
