@@ -764,11 +764,20 @@ START_TEST(language_models_are_saved_resumed_and_read) {
     ck_runs("sample --resume=%s --length=8", st);
     ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* the file implies the flag */
     ck_refuses(2, "--model=lstm|model", "plan --model=lstm %s", init);
-    ck_refuses(2, "--no-conv", "eval --data=%s --seq-len=16 --batch=2 %s --no-conv", text, init);
     ck_runs("train --task=adding " SMALL "--model=%s --steps=2 --eval-every=2", model);
-    ck_runs("train --data=%s " SMALL "--model=%s --no-conv --steps=2 --save=%s", text, model, in_scratch("without"));
-    ck_runs("eval --data=%s --seq-len=16 --batch=2 --init=%s/step-00000002/model.safetensors", text,
-            in_scratch("without"));
+}
+END_TEST
+
+/* A file of weights tells whether the model has convolutions. */
+START_TEST(weights_without_convolutions_imply_no_conv) {
+    const char *model = _i ? "minlstm" : "mingru", *text = make_text("text", 4096);
+    char with[300], without[300];
+    snprintf(with, sizeof with, "%s/step-00000001/model.safetensors", in_scratch("with"));
+    snprintf(without, sizeof without, "%s/step-00000001/model.safetensors", in_scratch("without"));
+    ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, model, in_scratch("with"));
+    ck_runs("train --data=%s " SMALL "--model=%s --no-conv --steps=1 --save=%s", text, model, in_scratch("without"));
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 --init=%s", text, without);
+    ck_refuses(2, "--no-conv", "eval --data=%s --seq-len=16 --batch=2 --init=%s --no-conv", text, with);
     ck_refuses(2, "--no-conv|--model=lstm", "plan --model=lstm --no-conv");
 }
 END_TEST
@@ -867,6 +876,7 @@ int main(void) {
     tcase_add_loop_test(tests, weights_identify_their_image_model, 0, 4);
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
     tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 3);
+    tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, every_task_and_model_trains);
     tcase_add_test(tests, null_device_reports_no_losses);
     tcase_add_test(tests, diverging_run_stops_before_saving);
