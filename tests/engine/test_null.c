@@ -80,6 +80,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_session_recordings(session, NULL))                                                                         \
     X(remat_bucket_info(NULL, 0, &bucket))                                                                             \
     X(remat_bucket_info(session, 0, NULL))                                                                             \
+    X(remat_builder_info(0, NULL))                                                                                     \
     X(remat_build(NULL))                                                                                               \
     X(remat_plan_pareto(NULL, &points, &count))                                                                        \
     X(remat_plan_pareto(session, NULL, &count))                                                                        \
@@ -229,7 +230,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_job_rank(NULL) == 0)                                                                                       \
     X(remat_job_size(NULL) == 0)                                                                                       \
     X(remat_job_ranks(NULL) == NULL)                                                                                   \
-    X(remat_job_pipeline(NULL) == NULL)                                                                               \
+    X(remat_job_pipeline(NULL) == NULL)                                                                                \
     X(remat_sampler_count(NULL) == 0)                                                                                  \
     X(remat_sampler_at(NULL, 0) == -1)                                                                                 \
     X(remat_count(NULL, REMAT_PARAM) == 0)                                                                             \
