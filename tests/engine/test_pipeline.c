@@ -17,11 +17,21 @@ typedef struct {
     remat_step_result step[STEPS], evaluation;
 } results;
 
+/* One update, of as many micro steps as the session has. */
+static void update(remat_session *s, remat_step_result *r) {
+    if (s->micro_steps == 1) {
+        CHECKED(remat_step(s, 0.01, r));
+        return;
+    }
+    for (int t = 0; t < s->micro_steps; t++) CHECKED(remat_gradients(s, r));
+    CHECKED(remat_update(s, 0.01, r));
+}
+
 static void train(remat_session *s, void *data) {
     results *r = data;
     poison(s);
-    for (int i = 0; i < STEPS; i++) CHECKED(remat_step(s, 0.01, &r->step[i]));
-    CHECKED(remat_gradients(s, NULL));
+    for (int i = 0; i < STEPS; i++) update(s, &r->step[i]);
+    for (int t = 0; t < s->micro_steps; t++) CHECKED(remat_gradients(s, NULL));
     CHECKED(remat_evaluate(s, &r->evaluation));
 }
 
@@ -225,6 +235,16 @@ START_TEST(every_strategy_has_the_bits_of_one_rank) {
 }
 END_TEST
 
+/* Micro steps, in both orders of sums. */
+START_TEST(micro_steps_have_the_bits_of_one_rank) {
+    remat_config config = model_config();
+    config.strategy = "sqrt";
+    config.micro_steps = 2;
+    config.deterministic_world = _i;
+    try_model(config, 2, "micro steps");
+}
+END_TEST
+
 static void expect_refused(const char *cut, int size, bool tied, remat_config config, const char *words) {
     remat_graph *g;
     remat_session *s;
@@ -310,6 +330,7 @@ int main(void) {
     tcase_add_loop_test(tests, random_networks_along_time_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_test(tests, every_strategy_has_the_bits_of_one_rank);
+    tcase_add_loop_test(tests, micro_steps_have_the_bits_of_one_rank, 0, 2);
     tcase_add_test(tests, bad_cuts_are_refused);
     tcase_add_test(tests, the_cut_is_where_it_is_told);
     tcase_add_test(tests, a_lost_rank_ends_the_step);
