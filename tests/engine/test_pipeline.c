@@ -147,6 +147,13 @@ END_TEST
 START_TEST(random_networks_by_depth_have_the_bits_of_one_rank) { try_some((uint64_t)_i, false); }
 END_TEST
 
+/* Each was wrong once: the loss is read on a second rank; a rank reads a value of all timesteps tile by tile. */
+START_TEST(networks_that_differed_once) {
+    static const uint64_t seeds[] = {516, 1042, 2124};
+    try_network(seeds[_i], true);
+}
+END_TEST
+
 /* ---- A network of layers ---------------------------------------------------------------------------------------- */
 
 enum { LAYERS = 4, HIDDEN = 8, TIMESTEPS = 50, BATCH = 2, WORDS = 11 };
@@ -329,6 +336,7 @@ int main(void) {
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, random_networks_along_time_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
+    tcase_add_loop_test(tests, networks_that_differed_once, 0, 3);
     tcase_add_test(tests, every_strategy_has_the_bits_of_one_rank);
     tcase_add_loop_test(tests, micro_steps_have_the_bits_of_one_rank, 0, 2);
     tcase_add_test(tests, bad_cuts_are_refused);
