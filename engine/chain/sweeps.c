@@ -176,14 +176,21 @@ static remat_status place(finder *f, bool used) {
     return REMAT_OK;
 }
 
-/* A stage begins at every node with weights, or, in a graph without time, every `tile` nodes if the config sets a
+/* A node that reads weights, or a loss. */
+static bool begins_stage(const rm_node *node) {
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->op->shared >> i & 1 && node->x[i]) return true;
+    return node->op->shared && node->op->time == REMAT_TIME_SUM;
+}
+
+/* A stage begins at every node with weights and at the loss, or, in a graph without time, every `tile` nodes if the config sets a
  * tile. */
 static remat_status place_by_depth(finder *f, const rm_chain_config *config) {
     rm_chain *chain = f->chain;
     int64_t i = 0, tile = chain->timed ? 0 : config->tile;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         if (!is_by_depth(chain, n)) continue;
-        bool begins = tile ? i % tile == 0 : chain->graph->node[n].op->shared != 0;
+        bool begins = tile ? i % tile == 0 : begins_stage(&chain->graph->node[n]);
         if (i++ == 0 || begins) TRY(add_candidate(f, (candidate){.direction = UP}));
         chain->sweep_of[n] = f->count - 1;
     }

@@ -211,11 +211,11 @@ remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index
     TRY(find_array(s, kind, index, &array));
     TRY(check_here(array));
     REQUIRE(array->where.space == RM_EXTERNAL, INVALID,
-            "%s is in the arena; to keep it in external memory, list it in {external}", array->name);
+            "%s is in the arena; to keep it in external memory, list it in external", array->name);
     REQUIRE((uintptr_t)memory % rm_dtype_bytes(array->desc.dtype) == 0, INVALID,
             "%s: the memory at %p does not begin at a multiple of %llu bytes; align it", array->name, memory,
             (unsigned long long)rm_dtype_bytes(array->desc.dtype));
-    REQUIRE(!array->theirs, INVALID, "%s is another session's ({share}): move it there", array->name);
+    REQUIRE(!array->theirs, INVALID, "%s is another session's (share): move it there", array->name);
     s->runner.external[array->where.slot] = memory;
     s->ran_forward &= keeps_forward(kind);
     return REMAT_OK;

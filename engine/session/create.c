@@ -64,10 +64,10 @@ static remat_status check_external_of_ranks(const remat_session *s, const remat_
     bool gathered = e->kind == REMAT_PARAM && s->ranks.shard_optimizer && !s->inference;
     REQUIRE(!reduced, INVALID,
             "gradients cannot be external with other ranks, which reduce them in the arena; leave them out of "
-            "{external}");
+            "external");
     REQUIRE(!gathered, INVALID,
             "parameters cannot be external with a sharded optimizer, whose ranks gather them in the arena; leave them "
-            "out of {external}, or do not shard");
+            "out of external, or do not shard");
     return REMAT_OK;
 }
 

@@ -33,18 +33,17 @@ bool rm_session_can_continue(remat_session *s) {
 
 remat_status rm_session_join(remat_session *s, remat_session *lender) {
     if (!lender) return REMAT_OK;
-    REQUIRE(
-        s->api == lender->api && s->plan_only == lender->plan_only, INVALID,
-        "{share}: the other session is on the device \"%s\"%s; use the same device, and {plan_only} in both or neither",
-        lender->api->name, lender->plan_only ? " and plans only" : "");
+    REQUIRE(s->api == lender->api && s->plan_only == lender->plan_only, INVALID,
+            "share: the other session is on the device \"%s\"%s; use the same device, and plan_only in both or neither",
+            lender->api->name, lender->plan_only ? " and plans only" : "");
     REQUIRE(s->pipeline.size == 1 && lender->pipeline.size == 1, INVALID,
-            "{share}: sessions of a pipeline cannot share, since each rank holds only a part; leave out {share}");
+            "share: sessions of a pipeline cannot share, since each rank holds only a part; leave out share");
     bool both_train = !s->inference && !lender->inference;
     REQUIRE(!both_train || !s->optimizer || !lender->optimizer || s->optimizer == lender->optimizer, INVALID,
-            "{share}: the optimizer is %s, and %s in the other session, whose state it would use; use the same",
+            "share: the optimizer is %s, and %s in the other session, whose state it would use; use the same",
             s->optimizer->name, lender->optimizer->name);
     REQUIRE(!both_train || (s->ranks.context == lender->ranks.context && s->ranks.size == lender->ranks.size), INVALID,
-            "{share}: the other session has other ranks; use the same {ranks} in both");
+            "share: the other session has other ranks; use the same ranks in both");
     s->lender = lender;
     lender->n_sharing++;
     return REMAT_OK;
@@ -113,7 +112,7 @@ static remat_status connect(remat_session *s, remat_kind kind, rm_session_array 
     const rm_session_array *theirs = &s->lender->array[kind][index];
     char here[REMAT_DESC_TEXT], there[REMAT_DESC_TEXT];
     REQUIRE(rm_desc_equal(&array->desc, &theirs->desc) && array->held == theirs->held, INVALID,
-            "{share}: %s is %s here and %s in the other session; give it the same shape, or another name", array->name,
+            "share: %s is %s here and %s in the other session; give it the same shape, or another name", array->name,
             rm_desc_text(&array->desc, here), rm_desc_text(&theirs->desc, there));
     array->theirs = &s->lender->array[kind][index];
     return REMAT_OK;
@@ -138,7 +137,7 @@ remat_status rm_session_share_buckets(remat_session *s) {
         same = ours->param[i].at == theirs->param[i].at && ours->param[i].bucket == theirs->param[i].bucket &&
                ours->param[i].count == theirs->param[i].count;
     REQUIRE(same || s->ranks.size == 1, INVALID,
-            "{share}: with other ranks both sessions have to train the same parameters, defined in the same order");
+            "share: with other ranks both sessions have to train the same parameters, defined in the same order");
     if (same) memcpy(s->bucket, s->lender->bucket, (size_t)ours->n * sizeof *s->bucket);
     return REMAT_OK;
 }
@@ -146,12 +145,11 @@ remat_status rm_session_share_buckets(remat_session *s) {
 remat_status rm_session_share_arena(remat_session *s) {
     const remat_session *root = rm_session_root(s);
     uint64_t wanted = rm_session_activations_bytes(s), there = root->arena_bytes - root->chain.at.bytes;
-    REQUIRE(
-        wanted <= there, INVALID,
-        "{share}: this session needs %llu bytes for activations, and the arena of the other has %llu; create the one "
-        "that needs more first, or set {memory_budget} to at most %llu",
-        (unsigned long long)wanted, (unsigned long long)there,
-        (unsigned long long)(rm_session_budgeted_bytes(s) - wanted + there));
+    REQUIRE(wanted <= there, INVALID,
+            "share: this session needs %llu bytes for activations, and the arena of the other has %llu; create the one "
+            "that needs more first, or set {memory_budget} to at most %llu",
+            (unsigned long long)wanted, (unsigned long long)there,
+            (unsigned long long)(rm_session_budgeted_bytes(s) - wanted + there));
     s->runner.block = root->runner.block;
     s->runner.arena_offset = root->runner.arena_offset;
     return REMAT_OK;

@@ -12,19 +12,12 @@
 
 #include "ops/cuda/cuda_queue.h"
 #include "tests/cases.h"
+#include "tests/cpu_only.h"
 #include "tests/cuda/emulated_op.h"
 #include "tests/cuda/emulation.h"
 #include "tests/cuda/mutants.h"
 #include "tests/says.h"
 #include "ops/check/op_run.h"
-
-/* These have no CUDA kernels yet, and sessions on GPUs refuse them. */
-static bool is_cpu_only(const remat_op *op) {
-    static const char *const names[] = {"selective_scan", "slstm", "delta_scan"};
-    bool is = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) is |= !strcmp(op->name, names[i]);
-    return is;
-}
 
 START_TEST(every_op_has_kernels) {
     const remat_op *op = rm_ops[_i];

@@ -563,7 +563,7 @@ START_TEST(full_disk_of_one_rank_stops_all) {
     start_ranks(&j, 3, line, -1, "");
     finish_ranks(&j);
     ck_assert_int_eq(j.status[1], 1);
-    ck_says(&j, 1, "make room");
+    ck_says(&j, 1, "m.rank1|space");
     for (int r = 0; r < 3; r += 2) {
         ck_assert_msg(j.status[r] == 1 || j.status[r] == 3, "exit %d", j.status[r]);
         if (j.status[r] == 3) ck_says(&j, r, "rank 1");
