@@ -203,8 +203,7 @@ static void ck_gpus_are_refused(bool *ran, int *code) {
     bool cuda = strstr(rm_build_info_of_this().devices, "cuda") != NULL;
     setenv("CUDA_VISIBLE_DEVICES", "3,4", 1);
     ck_fails(start_devices("0,1,2", ran, code), INVALID,
-             cuda ? "CUDA_VISIBLE_DEVICES=3,4 leaves no GPU 2"
-                  : "CUDA_VISIBLE_DEVICES=3,4), and this build has no CUDA");
+             cuda ? "CUDA_VISIBLE_DEVICES=3,4 has no GPU 2" : "CUDA_VISIBLE_DEVICES=3,4), and this build has no CUDA");
     unsetenv("CUDA_VISIBLE_DEVICES");
     if (!cuda) ck_fails(start_devices("cuda:0,1", ran, code), INVALID, "--devices=cpu:2 starts 2 ranks");
 }

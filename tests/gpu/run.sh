@@ -170,7 +170,7 @@ part_ranks() {
     for run in first again; do
         limited "$build/remat" train "${flags[@]}" --batch=16 "$two" --metrics="$work/$run" --metrics-per-rank \
             --dump-grads="$work/$run.safetensors" 2>&1 | tee "$work/$run.out"
-        missing=$(grep -m 1 -oE 'ranks on GPUs (need lib|add up their gradients by NCCL, and this build has none).*' "$work/$run.out")
+        missing=$(grep -m 1 -oE 'ranks on GPUs need (lib|NCCL).*' "$work/$run.out")
         [[ ! $missing ]] || { echo "$missing" && return 77; }
         [[ -s $work/$run.rank0 && -s $work/$run.rank1 ]] || { echo "two ranks did not train" && return 1; }
     done

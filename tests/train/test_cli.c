@@ -234,9 +234,9 @@ START_TEST(existing_files_are_not_overwritten) {
     static const struct {
         const char *part, *flags;
     } cases[] = {
-        {"--metrics=%1$s/text would be written over --data=", "--metrics=%1$s/text"},
-        {"--metrics=%1$s/link would be written over --data=", "--metrics=%1$s/link"},
-        {"--dump-grads=%1$s/text would be written over --data=", "--dump-grads=%1$s/text"},
+        {"--metrics=%1$s/text|overwrite|--data=", "--metrics=%1$s/text"},
+        {"--metrics=%1$s/link|overwrite|--data=", "--metrics=%1$s/link"},
+        {"--dump-grads=%1$s/text|overwrite|--data=", "--dump-grads=%1$s/text"},
         {"--eval-data=", "--eval-data=%1$s/notes.txt --metrics=%1$s/notes.txt"},
         {"--save=", "--save=%1$s/new --metrics=%1$s/new"},
         {"--dump-grads=", "--dump-grads=%1$s/new --metrics=%1$s/new"},

@@ -222,7 +222,7 @@ END_TEST
 static const char *const refused[][2] = {
     {"1000 timesteps|--seq-len|multiple", "--tbptt=300"},
     {"--tbptt=48:16|1000 timesteps|multiple of 16|48", "--tbptt=48:16"},
-    {"--tbptt=7:2: the second number must be in the first a whole number of times", "--tbptt=7:2"},
+    {"--tbptt=7:2|second number|divide", "--tbptt=7:2"},
     {"--tbptt=7:0: the second number", "--tbptt=7:0"},
     {"--tbptt=7:: is neither", "--tbptt=7:"},
     {"--tbptt=20:10|overlap|--stateful", "--tbptt=20:10 --stateful"},

@@ -23,16 +23,16 @@ int rm_device_count_gpus(const char *devices) {
     }
 }
 
-/* What a GPU cannot do yet, of what these flags ask for. */
+/* Refuses flags that GPUs do not support yet. */
 static remat_status check_flags(const rm_options *o) {
     if (o->world_size <= 1) return REMAT_OK;
     REQUIRE(!o->ddp.compress && !o->order.shards, MISSING,
-            "--grad-compress and --deterministic-world work on gradients that the host can read, and those of "
-            "--device=cuda lie on the GPU");
+            "--grad-compress and --deterministic-world need gradients in host memory, and --device=cuda keeps them on "
+            "the GPU: remove the flag, or use --device=cpu");
 #ifdef REMAT_HAVE_NCCL
     return REMAT_OK;
 #else
-    FAIL(MISSING, "ranks on GPUs add up their gradients by NCCL, and this build has none");
+    FAIL(MISSING, "ranks on GPUs need NCCL to add their gradients, and this build has no NCCL");
 #endif
 }
 
@@ -45,7 +45,7 @@ remat_status rm_device_set(rm_options *o, const char *name) { return rm_options_
 
 /* ---- --devices ------------------------------------------------------------------------------------------------- */
 
-/* The part of "a,b,c" with this number, and its length; NULL: there are fewer. */
+/* Item `number` of "a,b,c", counted from 0, and its length; NULL: the list is shorter. */
 static const char *part(const char *list, long number, int *length) {
     for (; number > 0; number--) {
         list = strchr(list, ',');
@@ -56,27 +56,28 @@ static const char *part(const char *list, long number, int *length) {
     return *length ? list : NULL;
 }
 
-/* CUDA would take a list with the same GPU twice for one that ends there. */
+/* CUDA would silently end the list at a GPU that it names twice. */
 static remat_status check_list(const char *devices) {
     bool named[10000] = {false};
     for (const char *at = list_of(devices); *at; at += *at == ',') {
         const int digits = (int)strspn(at, "0123456789");
-        REQUIRE(digits <= 4, INVALID, "--devices=%.60s: %.30s is no number of a GPU; they count from 0", devices, at);
+        REQUIRE(digits <= 4, INVALID, "--devices=%.60s: %.30s is not a GPU number; GPUs count from 0", devices, at);
         const int number = atoi(at);
-        REQUIRE(!named[number], INVALID, "--devices=%.60s names GPU %d twice: a GPU is for one rank", devices, number);
+        REQUIRE(!named[number], INVALID, "--devices=%.60s names GPU %d twice: each rank needs a GPU of its own",
+                devices, number);
         named[number] = true;
         at += digits;
     }
     return REMAT_OK;
 }
 
-/* What GPU number `number` of those that are visible is called among all. */
+/* Appends the name, among all GPUs, of visible GPU `number`. */
 static remat_status add_gpu(const char *devices, long number, char *names, size_t bytes) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *name = NULL;
     const size_t n = strlen(names);
     int length = 0;
     if (visible) name = part(visible, number, &length);
-    REQUIRE(!visible || name, INVALID, "--devices=%.60s: CUDA_VISIBLE_DEVICES=%.60s leaves no GPU %ld, counted from 0",
+    REQUIRE(!visible || name, INVALID, "--devices=%.60s: CUDA_VISIBLE_DEVICES=%.60s has no GPU %ld, counted from 0",
             devices, visible, number);
     if (visible)
         snprintf(names + n, bytes - n, "%s%.*s", n ? "," : "", length, name);
@@ -89,7 +90,7 @@ remat_status rm_device_use_gpus(rm_options *o) {
     char names[600] = "";
     const char *at = list_of(o->devices);
     REQUIRE(!rm_options_given(o, "device") || !strcmp(o->session.device, "cuda") || !strcmp(o->session.device, "auto"),
-            INVALID, "--devices=%.60s names GPUs, and --device=%s is none: leave one of the two out", o->devices,
+            INVALID, "--devices=%.60s names GPUs, and --device=%s is not a GPU: remove one of the two", o->devices,
             o->session.device);
     TRY(check_list(o->devices));
     for (; *at; at += *at == ',') {
@@ -103,18 +104,18 @@ remat_status rm_device_use_gpus(rm_options *o) {
 
 /* ---- --device -------------------------------------------------------------------------------------------------- */
 
-/* Of the sentence what comes before its remedy. */
-static remat_status take_cpu(rm_options *o, bool speaks) {
+/* Prints the error up to its remedy. */
+static remat_status fall_back_to_cpu(rm_options *o, bool verbose) {
     const char *sentence = remat_last_error();
-    if (speaks)
+    if (verbose)
         fprintf(stderr, "remat: --device=auto computes on the CPU: %.*s\n", (int)strcspn(sentence, ";"), sentence);
     return rm_device_set(o, "cpu");
 }
 
-remat_status rm_device_choose(rm_options *o, bool speaks) {
+remat_status rm_device_choose(rm_options *o, bool verbose) {
     const bool any = !strcmp(o->session.device, "auto");
     if (!any && strcmp(o->session.device, "cuda")) return REMAT_OK;
     remat_status status = try_cuda(o);
     if (!any) return status;
-    return status ? take_cpu(o, speaks) : rm_device_set(o, "cuda");
+    return status ? fall_back_to_cpu(o, verbose) : rm_device_set(o, "cuda");
 }

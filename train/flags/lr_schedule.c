@@ -10,7 +10,7 @@
 /* ---- Numbers ------------------------------------------------------------------------------------------------------- */
 
 static remat_status too_late(const char *flag, const char *what) {
-    FAIL(INVALID, "--%s=%.40s is later than any run can last: 1e15 updates are the most", flag, what);
+    FAIL(INVALID, "--%s=%.40s is out of range: a run has at most 1e15 updates", flag, what);
 }
 
 static remat_status to_updates(double epochs, int64_t per_epoch, const char *flag, const char *what, int64_t *out) {
@@ -20,7 +20,7 @@ static remat_status to_updates(double epochs, int64_t per_epoch, const char *fla
     return REMAT_OK;
 }
 
-/* "300" is updates, "30e" epochs; digits and one point, so that the e is never an exponent's. *end is left behind it. */
+/* "300" means updates, "30e" epochs. Numbers have digits and a point only, so "e" is never an exponent. *end: past the number. */
 static remat_status read_milestone(const char *at, int64_t per_epoch, const char **end, int64_t *out) {
     char text[32];
     size_t length = strcspn(at, ","), digits = strspn(at, "0123456789."), copied = length < 31 ? length : 31;
@@ -31,7 +31,7 @@ static remat_status read_milestone(const char *at, int64_t per_epoch, const char
     double number = strtod(text, &read);
     bool good = digits && digits + epochs == length && length == copied && read == text + digits;
     REQUIRE(good && (epochs || number == floor(number)), INVALID,
-            "--milestones: '%s' is not a number of updates, like 300, or of epochs, like 30e", text);
+            "--milestones: '%s' is neither a number of updates, such as 300, nor of epochs, such as 30e", text);
     *end = at + length;
     return to_updates(number, epochs ? per_epoch : 1, "milestones", text, out);
 }
@@ -39,7 +39,7 @@ static remat_status read_milestone(const char *at, int64_t per_epoch, const char
 static remat_status read_milestones(const char *text, int64_t per_epoch, rm_learning_rate *rate) {
     for (const char *at = text; at;) {
         const char *end = at;
-        REQUIRE(rate->n_milestones < RM_LR_MILESTONES, INVALID, "--milestones has more than %d of them",
+        REQUIRE(rate->n_milestones < RM_LR_MILESTONES, INVALID, "--milestones has more than %d entries; remove some",
                 RM_LR_MILESTONES);
         TRY(read_milestone(at, per_epoch, &end, &rate->milestone[rate->n_milestones++]));
         at = *end ? end + 1 : NULL;
@@ -69,7 +69,7 @@ remat_status rm_lr_schedule_make(const rm_options *o, const rm_lr_schedule_facts
 
 /* ---- In words ------------------------------------------------------------------------------------------------------ */
 
-/* Appends; what does not fit is cut. */
+/* Appends to the text, which is cut if it does not fit. */
 #define SAY(...) snprintf(text + strlen(text), RM_LR_SCHEDULE_TEXT - strlen(text), __VA_ARGS__)
 
 const char *rm_lr_schedule_text(const rm_learning_rate *c, char text[RM_LR_SCHEDULE_TEXT]) {

@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Flags of another name than their member. */
+/* Flags whose names differ from their members'. */
 static const char *const others[][2] = {
     {"backend", "--dist-backend"}, {"carry_stride", "the second number of --tbptt"},
     {"milestone", "--milestones"}, {"scale", "--scale-lr"},
     {"schedule", "--lr-schedule"}, {"warmup_steps", "--warmup-steps or --warmup-epochs"}};
 
 const char *rm_flag_of_member(const char *member) {
-    static _Thread_local char flag[2][72]; /* two: a sentence's arguments may name two members */
+    static _Thread_local char flag[2][72]; /* two buffers, because a message may name two members */
     static _Thread_local int turn;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(member, others[i][0])) return others[i][1];

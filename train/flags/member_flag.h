@@ -1,4 +1,4 @@
-/* member_flag.h: which flag fills in a member of the library's structs, for the library's sentences (rm_set_member_names). */
+/* member_flag.h: the flag that sets a member of the library's structs, for the library's messages (rm_set_member_names). */
 #ifndef RM_MEMBER_FLAG_H
 #define RM_MEMBER_FLAG_H
 

@@ -1,12 +1,11 @@
-/* openmp.h: how long OpenMP's threads wait for each other awake. */
+/* openmp.h: how long waiting OpenMP threads spin before they sleep. */
 #ifndef RM_TRAIN_OPENMP_H
 #define RM_TRAIN_OPENMP_H
 
-/* GNU's OpenMP lets a waiting thread spin for some ten milliseconds before it sleeps, where nobody says otherwise. On cores
- * that other programs want too, that is whole time slices spent on nothing: a step takes several times as long. So unless
- * OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, or there is one thread anyway, it is told to spin for about a millisecond. It
- * reads its settings before main begins, hence the program starts itself once more; returns where there is nothing to do, or
- * it cannot be done, which does no harm. */
+/* By default, GNU OpenMP lets a waiting thread spin for about ten milliseconds before it sleeps. On cores shared with other programs,
+ * that wastes whole time slices, and a step takes several times as long. Unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, or there
+ * is one thread, this sets a spin of about a millisecond. OpenMP reads its settings before main starts, so the program executes
+ * itself again. Returns if there is nothing to do or exec fails, which does no harm. */
 void rm_openmp_wait_briefly(char **argv);
 
 #endif

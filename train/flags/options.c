@@ -1,5 +1,5 @@
-/* options.c: who says which value, and who wins: the defaults, a preset, a config file, the command line, a training state. See
- * options.h; what is wrong with flags that do not go together is options_check.c's. */
+/* options.c: where the value of a flag comes from, and which source wins: the defaults, a preset, a config file, the command line, a
+ * training state. See options.h; options_check.c refuses flags that cannot be combined. */
 #include "train/flags/options_table.h"
 
 #include "memory/host.h"
@@ -14,7 +14,7 @@
 
 /* ---- Names ------------------------------------------------------------------------------------------------------ */
 
-/* Levenshtein's distance, of names of at most 31 characters. */
+/* The Levenshtein distance of names of at most 31 characters. */
 static int distance(const char *a, size_t n, const char *b, size_t m) {
     int row[33];
     for (size_t j = 0; j <= m; j++) row[j] = (int)j;
@@ -44,7 +44,7 @@ static const char *nearest(const char *name, size_t length, int for_commands) {
     return best;
 }
 
-/* Of the name alone: it may go on with a value, or with words. */
+/* Compares the name alone: a value or words may follow it. */
 static bool is_flag_of(const char *ours, int for_commands) {
     const rm_option *line = rm_option_find(ours, strcspn(ours, "=,"));
     return line && line->commands & for_commands;
@@ -60,24 +60,24 @@ static remat_status unknown(const char *before, const char *name, size_t length,
 
 /* ---- The config file -------------------------------------------------------------------------------------------- */
 
-/* Cuts spaces off both ends; returns the new length. */
+/* Strips spaces from both ends; returns the new length. */
 static size_t trim(const char **text, size_t length) {
     while (length && isspace((unsigned char)**text)) (*text)++, length--;
     while (length && isspace((unsigned char)(*text)[length - 1])) length--;
     return length;
 }
 
-/* What stands before a comment. One begins at the text's beginning or after a space: "book#2.txt" has none. */
+/* The length without the comment. A comment starts at the start of the text or after a space: "book#2.txt" has none. */
 static size_t without_comment(const char *text, size_t length) {
     for (size_t i = 0; i < length; i++)
         if (text[i] == '#' && (!i || isspace((unsigned char)text[i - 1]))) return i;
     return length;
 }
 
-/* A value in quotes is what stands between them, spaces and # included; only a comment may follow. */
+/* Quotes preserve spaces and #; only a comment may follow the closing quote. */
 static remat_status unquote(const char **text, size_t *length, const char *before) {
     const char *end = memchr(*text + 1, **text, *length - 1);
-    REQUIRE(end, INVALID, "%sthe value begins with %c and has no second one: close the quotes", before, **text);
+    REQUIRE(end, INVALID, "%sthe value starts with %c and has no closing quote: add it", before, **text);
     const char *rest = end + 1;
     size_t left = *length - (size_t)(rest - *text);
     left = trim(&rest, without_comment(rest, left));
@@ -87,7 +87,7 @@ static remat_status unquote(const char **text, size_t *length, const char *befor
     return REMAT_OK;
 }
 
-/* What follows the sign, of so many characters with it. */
+/* The value after the equals sign; `length` counts the sign. */
 static remat_status find_value(const char *equals, size_t length, const char *before, const char **value,
                                size_t *value_length) {
     *value = equals + 1;
@@ -111,7 +111,7 @@ static remat_status parse_line(rm_options *o, const char *text, size_t length, c
     const rm_option *line = rm_option_find(name, name_length);
     if (!line) return unknown(before, name, name_length, ~0);
     REQUIRE(strcmp(line->name, "config"), INVALID, "%sa config file cannot name another", before);
-    REQUIRE(!o->given[line - rm_option_table], INVALID, "%s%s is set for the second time in this file: leave one out",
+    REQUIRE(!o->given[line - rm_option_table], INVALID, "%s%s is set for the second time in this file: remove one",
             before, line->name);
     char *copy = rm_malloc(value_length + 1);
     REQUIRE(copy, MEMORY, "%sno memory for %zu bytes", before, value_length + 1);
@@ -125,7 +125,7 @@ static remat_status parse_line(rm_options *o, const char *text, size_t length, c
 remat_status rm_options_parse_config(rm_options *o, const char *text, size_t size, const char *file) {
     REQUIRE(!memchr(text, 0, size), INVALID, "%s is not a text file: it should hold `name = value` lines", file);
     int number = 1;
-    size_t mark = size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* that some editors put before UTF-8 */
+    size_t mark = size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* the byte order mark of some editors */
     for (size_t start = mark; start < size; number++) {
         char before[300];
         const char *end = memchr(text + start, '\n', size - start);
@@ -148,8 +148,8 @@ static remat_status read_config(rm_options *o, const char *path) {
 
 /* ---- The command line ------------------------------------------------------------------------------------------- */
 
-/* `plan` takes any line of `train`, so that one may be put in place of the other; what says nothing about the plan is
- * checked like the rest, and has no effect. */
+/* `plan` takes every flag of `train`, so that a command line needs no change. Flags that do not affect the plan are checked
+ * like the others. */
 static bool takes(rm_command command, const rm_option *line) {
     return line->commands & (command == RM_PLAN ? RM_PLAN | RM_TRAIN : command);
 }
@@ -169,7 +169,7 @@ static remat_status parse_flag(rm_options *o, rm_command command, int argc, char
     return rm_option_set(o, line, value, (rm_option_place){"--", "="});
 }
 
-/* mpirun's -np, and the like of PyTorch's examples. */
+/* Such as mpirun's -np, and short flags of PyTorch's examples. */
 static remat_status not_a_flag(const char *text, rm_command command) {
     size_t length = *text == '-' ? strcspn(text + 1, "=") : 0;
     if (rm_other_name(text + 1, length, false)) return unknown("-", text + 1, length, command);
@@ -177,7 +177,7 @@ static remat_status not_a_flag(const char *text, rm_command command) {
 }
 
 static remat_status parse_arguments(rm_options *o, rm_command command, int argc, char **argv) {
-    o->argument = argv; /* what is not a flag is moved to the front */
+    o->argument = argv; /* positional arguments are moved to the front */
     o->n_arguments = 0;
     for (int i = 0; i < argc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
@@ -192,7 +192,7 @@ static remat_status parse_arguments(rm_options *o, rm_command command, int argc,
     return REMAT_OK;
 }
 
-/* The last --config of a command line, without looking at anything else. */
+/* The last --config of the command line; everything else is ignored. */
 static const char *find_config(int argc, char **argv) {
     const char *path = NULL;
     for (int i = 0; i < argc; i++) {
@@ -206,7 +206,8 @@ remat_status rm_options_defaults(rm_options *o) {
     *o = (rm_options){.rate.lr = -1, .world_size = -1, .rank = -1, .local_rank = -1, .session = REMAT_CONFIG_INIT};
     for (int i = 0; i < rm_n_options; i++) {
         const rm_option *line = &rm_option_table[i];
-        if (rm_option_is_text(line)) *(const char **)rm_option_member(o, line) = NULL; /* a constant of the session's */
+        if (rm_option_is_text(line))
+            *(const char **)rm_option_member(o, line) = NULL; /* the session's default is a constant */
         const char *begins = line->type == RM_OPTION_NO ? "false" : line->default_text;
         if (begins) TRY(rm_option_set(o, line, begins, (rm_option_place){"--", "="}));
     }
@@ -214,7 +215,7 @@ remat_status rm_options_defaults(rm_options *o) {
     return REMAT_OK;
 }
 
-/* Flags of which a run has one or the other: what is given nearer replaces what was saved, or stands in a file. */
+/* The flag that excludes `name`: the one on the command line replaces the one that was saved or is in a config file. */
 static const char *rival(const char *name) {
     static const char *const pairs[][2] = {
         {"steps", "epochs"}, {"checkpoint", "checkpoint-segments"}, {"warmup-steps", "warmup-epochs"}};
@@ -224,15 +225,15 @@ static const char *rival(const char *name) {
     return NULL;
 }
 
-/* Back to the default; a rival without one is an integer, and 0 means not given. */
+/* Restores the default; rivals without a default are integers, where 0 means not given. */
 static remat_status reset(rm_options *o, const rm_option *line) {
     if (line->default_text) return rm_option_set(o, line, line->default_text, (rm_option_place){"--", "="});
     *(int64_t *)rm_option_member(o, line) = 0;
     return REMAT_OK;
 }
 
-/* What the command line gives replaces its rival in a config file: --epochs=1 against `steps = 4`. o->given says what the
- * command line gave; afterwards, what either gave. */
+/* A flag on the command line replaces its rival in a config file: --epochs=1 replaces `steps = 4`. On entry o->given marks flags
+ * on the command line; on return, flags from either. */
 static remat_status command_line_wins(rm_options *o, const bool *in_file) {
     bool on_line[RM_MAX_FLAGS];
     memcpy(on_line, o->given, sizeof on_line);
@@ -251,7 +252,7 @@ static remat_status command_line_wins(rm_options *o, const bool *in_file) {
 
 /* ---- A preset --------------------------------------------------------------------------------------------------- */
 
-/* Defaults under what was given: values that were not, nor their rivals. `preset` marks them. */
+/* A preset sets flags that were not given and whose rivals were not given. `set_by_preset` marks them. */
 static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
     rm_preset preset;
     memset(set_by_preset, 0, RM_MAX_FLAGS * sizeof *set_by_preset);
@@ -271,7 +272,7 @@ static remat_status apply_preset(rm_options *o, bool *set_by_preset) {
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
-/* Models of images have one task. */
+/* Image models have one task. */
 static remat_status follow_model(rm_options *o) {
     const rm_option *task = rm_option_named("task");
     if (!rm_model_is(o->model.name, "images") || o->given[task - rm_option_table]) return REMAT_OK;
@@ -293,7 +294,7 @@ remat_status rm_options_parse(rm_options *o, rm_command command, int argc, char 
     TRY(follow_model(o));
     if (!o->help) TRY(rm_options_check_said(o));
     bool named = rm_options_given(o, "model") && rm_options_given(o, "task");
-    bool more = o->resume || (o->init && !named); /* is said by a file: setup.c, main.c, trainer.c */
+    bool more = o->resume || (o->init && !named); /* flags follow from a file: setup.c, main.c, trainer.c */
     if (!o->help && !more) TRY(rm_options_check(o, command));
     for (int i = 0; i < rm_n_options; i++) o->given[i] |= set_by_preset[i];
     return REMAT_OK;
@@ -349,14 +350,14 @@ remat_status rm_options_reset(rm_options *o, const char *name) {
     return REMAT_OK;
 }
 
-/* Same value, whatever the spelling: 1e-3 is 0.001. */
+/* Compares values, not spellings: 1e-3 equals 0.001. */
 static remat_status must_agree(const rm_options *o, const rm_option *line, const char *saved, const char *what,
                                const char *source) {
     char now[RM_PATH_BYTES];
     rm_options_text(o, (int)(line - rm_option_table), now, sizeof now);
     bool same = line->type == RM_OPTION_REAL ? strtod(now, NULL) == strtod(saved, NULL) : !strcmp(now, saved);
     REQUIRE(same, INVALID,
-            "--%s=%.60s does not agree with the %s in %s, which has %s=%.60s: leave the flag out, or start afresh",
+            "--%s=%.60s does not agree with the %s in %s, which has %s=%.60s: remove the flag, or start a new run",
             line->name, now, what, source, line->name, saved);
     return REMAT_OK;
 }
@@ -364,7 +365,7 @@ static remat_status must_agree(const rm_options *o, const rm_option *line, const
 remat_status rm_options_adopt(rm_options *o, rm_command command, const char *name, const char *saved,
                               const char *source) {
     const rm_option *line = rm_option_find(name, strlen(name));
-    REQUIRE(line && line->memory != RM_FORGOTTEN, IO, "%s names a flag that this version does not keep: %.60s", source,
+    REQUIRE(line && line->memory != RM_FORGOTTEN, IO, "%s has a flag that this version does not save: %.60s", source,
             name);
     bool training = command == RM_TRAIN;
     if (!(line->commands & command) || (line->memory == RM_REMEMBERED && !training)) return REMAT_OK;

@@ -1,8 +1,8 @@
-/* options.h: the flags of `remat`: one table (options_table.c) by which the command line and --config files are parsed, --help
- * is printed, and flags go into the training state; and this struct, which it fills. A new flag is a member here and a line there.
+/* options.h: the flags of `remat`. One table (options_table.c) drives the parsing of the command line and --config files, --help, and
+ * the flags in training states; values go into this struct. A new flag is a member here and a line there.
  *
  *     rm_options o;
- *     status = rm_options_parse(&o, RM_TRAIN, argc, argv);   // INVALID: the sentence names the remedy; exit 2
+ *     status = rm_options_parse(&o, RM_TRAIN, argc, argv);   // INVALID: the message names the remedy; exit 2
  *     ...
  *     rm_options_free(&o);                                   // in any case
  */
@@ -29,27 +29,27 @@ typedef enum {
 
 #define RM_MAX_FLAGS 192
 
-/* Of --tbptt=LENGTH:STEP: gradients reach back over windows of `length` timesteps, of which one begins every `step`; both 0: all. */
+/* --tbptt=LENGTH:STEP: a window of `length` timesteps starts every `step` timesteps; gradients do not leave it. Both 0: full BPTT. */
 typedef struct {
     int64_t length, step;
 } rm_windows;
 
-/* Of a run that trains, the data that it is evaluated on. */
+/* The evaluation data of a training run. */
 typedef struct {
     const char *data, *labels, *lengths;
-    const char *split; /* instead: a share of the data (data/part.h), or "none" */
+    const char *split; /* instead, a part of the training data (data/part.h), or "none" */
 } rm_held_out_flags;
 
-/* The flags, in the structs of those who read them: a line of the table names a member there. What follows from several flags, or
- * from the data, setup.h fills in. Texts belong to the options. */
+/* The flags, in the structs of the modules that read them; each line of the table names a member. setup.h fills in members that follow
+ * from several flags or from the data. The options own their strings. */
 typedef struct {
     const char *task;
-    rm_data_source data; /* 0 in timesteps: the task's own */
+    rm_data_source data; /* 0 in timesteps: the task's default */
     rm_held_out_flags held_out;
-    rm_model_spec model;    /* 0 in embed: as hidden */
+    rm_model_spec model;    /* 0 in embed: hidden */
     remat_config session;   /* memory_budget: of the whole program; NULL in calibration, "off": as --calibration says */
-    rm_loader_config order; /* micro_steps: --accumulate-steps, which batches add to an update */
-    rm_learning_rate rate;  /* a negative lr: the optimizer's own */
+    rm_loader_config order; /* micro_steps: --accumulate-steps, batches per update */
+    rm_learning_rate rate;  /* a negative lr: the optimizer's default */
     rm_ddp_config ddp;
     const char *class_weights;
     /* Training. */
@@ -62,7 +62,7 @@ typedef struct {
     rm_score_name metric; /* that early stop and plateau judge by */
     int64_t patience;
     double warmup_epochs, threshold;
-    /* Ranks. -1 in world_size, rank, local_rank: not given; world_size is how many there are once they have met (ranks.h). */
+    /* Ranks. -1 in world_size, rank, local_rank: not given. Once ranks have connected (ranks.h), world_size is their number. */
     const char *init_method, *dist_backend, *devices;
     int64_t world_size, rank, local_rank;
     double bucket_cap_mb, join_timeout, hang_timeout;
@@ -79,25 +79,25 @@ typedef struct {
     int64_t length, top_k, beam;
     double temperature, top_p;
 
-    char **argument; /* what is not a flag (only `report` takes any); borrowed from argv */
+    char **argument; /* positional arguments (of `report` only); borrowed from argv */
     int n_arguments;
     bool help;
-    /* By line of the table. said: on the command line or in the config file; in_file: there alone; given: said, or by a preset
-     * or the training state that is resumed. */
+    /* By line of the table. said: on the command line or in the config file; in_file: in the config file only; given: said, or set
+     * by a preset or by the training state that is resumed. */
     bool given[RM_MAX_FLAGS], said[RM_MAX_FLAGS], in_file[RM_MAX_FLAGS];
 } rm_options;
 
-/* Defaults, then the file of --config, then the command line (argv[0] is the first argument after the command), and what can
- * be checked of it. On a line the last of a flag counts, as scripts append to what they are given; in a file, to which nobody
- * appends, twice is a mistake. with --resume, rm_options_check waits until the state has been read. */
+/* Applies the defaults, then the file of --config, then the command line (argv[0] is the first argument after the command), and
+ * checks the result. If a flag repeats on the command line, the last one counts, because scripts append flags; in a file it is an
+ * error. With --resume, the caller runs rm_options_check after it has read the state. */
 remat_status rm_options_parse(rm_options *options, rm_command command, int argc, char **argv);
-/* Of a member that is a text: another one, copied. MEMORY. */
+/* Replaces a string member by a copy of `text`. MEMORY. */
 remat_status rm_options_replace(const char **member, const char *text);
 void rm_options_free(rm_options *options);
 
-/* Flags that do not go together (options_check.c): INVALID names them and the remedy. _said: on one line; that is known at
- * once. The other: those that contradict or need each other, and those that were said and that nothing would read; once
- * all values are known, those of a training state included. What a state or a preset says is not refused for having no effect. */
+/* Refuse flags that cannot be combined (options_check.c): INVALID names them and the remedy. _said checks pairs that exclude each
+ * other by name alone. The other needs all values, those of a training state included: it refuses flags that contradict or need
+ * each other, and flags of the user that have no effect. Flags from a state or a preset may have no effect. */
 remat_status rm_options_check_said(const rm_options *options);
 remat_status rm_options_check(const rm_options *options, rm_command command);
 
@@ -105,31 +105,31 @@ remat_status rm_options_check(const rm_options *options, rm_command command);
 remat_status rm_options_defaults(rm_options *options);
 remat_status rm_options_parse_config(rm_options *options, const char *text, size_t size, const char *file);
 
-/* "length, prompt": what stands in the config file and belongs to other commands, which it may serve too; "" nothing. */
+/* "length, prompt": flags in the config file that belong to other commands; "": none. A file may serve several commands. */
 const char *rm_options_idle(const rm_options *options, rm_command command, char *list, size_t bytes);
 
 bool rm_options_given(const rm_options *options, const char *name);
 bool rm_options_said(const rm_options *options, const char *name);
-remat_status rm_options_reset(rm_options *options, const char *name);    /* as if nobody had said it */
+remat_status rm_options_reset(rm_options *options, const char *name);    /* back to its default, not given */
 void rm_options_mark(rm_options *options, const char *name, bool given); /* whatever its value */
 
-/* What a training state keeps of the flags, as texts by name. OF_MODEL: its arrays mean nothing under another value.
- * OF_RUN: training could not continue bit for bit under another value. REMEMBERED: may be changed when resuming. */
+/* How a training state keeps a flag, as text by name. OF_MODEL: the saved arrays fit this value only.
+ * OF_RUN: training continues bit for bit with this value only. REMEMBERED: may change when resuming. */
 typedef enum { RM_FORGOTTEN, RM_REMEMBERED, RM_OF_RUN, RM_OF_MODEL } rm_option_memory;
 int rm_options_count(void);
 const char *rm_options_name(int index);
 rm_option_memory rm_options_memory(int index);
-bool rm_options_has_value(const rm_options *options, int index); /* or is a number without a default that nobody said */
+bool rm_options_has_value(const rm_options *options, int index); /* false: a number without a default that was not given */
 bool rm_options_has_default(int index);
-/* The value as the command line would say it, into `text`. */
+/* Writes the value as on the command line into `text`. */
 const char *rm_options_text(const rm_options *options, int index, char *text, size_t text_bytes);
 const char *rm_options_text_of(const rm_options *options, const char *name, char *text, size_t text_bytes);
-/* Takes a saved value over where the flag was not given; INVALID where it was given, is binding for `command`, and
- * differs. `source` is where it was saved, for the sentence. Values taken over count as given. */
+/* Adopts a saved value if the flag was not given; INVALID if it was given, is binding for `command`, and differs. `source` names the
+ * file for the message. Adopted values count as given. */
 remat_status rm_options_adopt(rm_options *options, rm_command command, const char *name, const char *saved,
                               const char *source);
 
-/* The same of a value that the weights in the file `source` decide. */
+/* The same for a value that follows from the weights in the file `source`. */
 remat_status rm_options_learn(rm_options *options, const char *name, const char *value, const char *source);
 
 void rm_options_help(rm_command command, FILE *out);

@@ -1,6 +1,6 @@
-/* options_check.c: flags that do not go together: that exclude each other, that need each other, and that nothing would read.
- * Values by themselves are judged where they are read (options_value.c); what depends on the data or on the number of ranks,
- * where those are known (setup.c, presets.c). Main entries: rm_options_check_said, rm_options_check; see options.h. */
+/* options_check.c: refuses flags that exclude each other, flags that lack another flag, and flags without effect. options_value.c
+ * checks single values; setup.c and presets.c check flags against the data and the number of ranks.
+ * Main entries: rm_options_check_said, rm_options_check; see options.h. */
 #include "train/flags/options_table.h"
 
 #include "train/file.h"
@@ -18,15 +18,15 @@ static bool said(const rm_options *o, const char *name) { return o->said[rm_opti
 
 /* ---- Conditions --------------------------------------------------------------------------------------------------- */
 
-/* One condition, as the table's column `needs` has them: "FLAG", "FLAG>N", "FLAG=a|b", "model:TRAIT", "task:FLAG"; "FLAG|OTHER": either. */
+/* A condition of the table's column `needs`: "FLAG", "FLAG>N", "FLAG=a|b", "model:TRAIT", "task:FLAG"; "FLAG|OTHER": either. */
 typedef struct {
-    char text[160], why[120]; /* why: what stands in brackets behind it, or "" */
+    char text[160], why[120]; /* why: the text in parentheses after it, or "" */
     const rm_option *line;    /* of the first flag */
     char sign;                /* '>', '=', ':' or 0 */
-    const char *values;       /* behind the sign */
+    const char *values;       /* after the sign */
 } condition;
 
-/* The condition at *at of "A; B (why); C", and steps to the next; false when there is none. */
+/* Reads the condition at *at of "A; B (why); C" and advances to the next; false at the end. */
 static bool next_condition(const char **at, condition *c) {
     size_t length = strcspn(*at, ";"), plain = strcspn(*at, ";("), name;
     *c = (condition){.text = ""};
@@ -43,7 +43,7 @@ static bool next_condition(const char **at, condition *c) {
     return true;
 }
 
-/* The word at *at of "a|b|c", and steps to the next; false when there is none. */
+/* Reads the word at *at of "a|b|c" and advances to the next; false at the end. */
 static bool next_word(const char **at, char word[32]) {
     size_t length = strcspn(*at, "|");
     if (!length) return false;
@@ -59,7 +59,7 @@ static bool is_among(const char *value, const char *words) {
     return false;
 }
 
-/* It has a value at which it asks for something: not "", 0, false or none. */
+/* Whether the value turns something on: it is not "", 0, false or none. */
 static bool is_set(const rm_options *o, const rm_option *line) {
     char text[RM_PATH_BYTES];
     return *rm_option_text(o, line, text, sizeof text) && !is_among(text, "0|false|none");
@@ -86,7 +86,7 @@ static void list_words(const char *words, char *list, size_t bytes) {
         n += (size_t)snprintf(list + n, bytes - n, "%s%s", !n ? "" : *at ? ", " : " or ", word);
 }
 
-/* How it would hold: "--momentum above 0", "--save=DIR", "--optimizer=lars or lamb". */
+/* The flag that would fulfil the condition: "--momentum above 0", "--save=DIR", "--optimizer=lars or lamb". */
 static void remedy(const condition *c, char text[240]) {
     char list[200], names[200];
     if (c->sign == ':' && is(c->line->name, "task"))
@@ -103,18 +103,17 @@ static void remedy(const condition *c, char text[240]) {
                                   : "");
 }
 
-/* As it is: "--optimizer=adam", "--bidirectional". */
+/* The flag as given: "--optimizer=adam", "--bidirectional". */
 static void now(const rm_options *o, const rm_option *line, char text[120]) {
     char value[RM_PATH_BYTES];
     rm_option_text(o, line, value, sizeof value);
     snprintf(text, 120, rm_option_is_switch(line) ? "--%s" : "--%s=%.60s", line->name, value);
 }
 
-/* ---- Flags that nothing would read ------------------------------------------------------------------------------- */
+/* ---- Flags without effect ---------------------------------------------------------------------------------------- */
 
-/* The table says when a flag has an effect. Not flags about ranks (--zero, --bucket-cap-mb, --grad-compress and the like), because one
- * script is run on any number of ranks, one included; nor flags that forbid something (--no-fold, --recompute=exact-only) which would
- * not happen anyhow. */
+/* The table says when a flag has an effect. Flags about ranks (such as --zero, --bucket-cap-mb and --grad-compress) have no condition,
+ * because a script may run on any number of ranks, including one; nor do flags that forbid something (--no-fold, --recompute=exact-only). */
 static remat_status has_no_effect(const rm_options *o, const rm_option *line, const condition *c) {
     char with[120], needs[240];
     now(o, c->line, with);
@@ -130,7 +129,7 @@ static bool asks_for_something(const rm_options *o, const rm_option *line) {
     return line->needs_always || !off || !is(rm_option_text(o, line, text, sizeof text), off);
 }
 
-/* A file's --momentum beside a command line's --optimizer=adam: the line wins, and what it leaves idle in the file is let be. */
+/* --optimizer=adam on the command line may leave `momentum` in the config file without effect: that is no error. */
 static bool is_overruled(const rm_options *o, const rm_option *line, const condition *c) {
     int64_t other = c->line - rm_option_table;
     return c->sign && o->said[other] && !o->in_file[other] && o->in_file[line - rm_option_table];
@@ -143,7 +142,7 @@ static remat_status check_effect(const rm_options *o, const rm_option *line) {
     return REMAT_OK;
 }
 
-/* A config file may serve several commands: what this one does not take is not its business. */
+/* A config file may serve several commands, so flags of other commands are not checked. */
 static remat_status check_effects(const rm_options *o, rm_command command) {
     int commands = command == RM_PLAN ? RM_PLAN | RM_TRAIN : (int)command;
     for (const rm_option *line = rm_option_table; line < rm_option_table + rm_n_options; line++)
@@ -153,7 +152,7 @@ static remat_status check_effects(const rm_options *o, rm_command command) {
 
 /* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
 
-/* Where both conditions hold. */
+/* Both conditions must not hold at once. */
 static const struct {
     const char *one, *other, *why;
 } exclusive[] = {
@@ -161,16 +160,16 @@ static const struct {
     {"task=seq2seq", "dropout-in|dropout-out|init-range", "a seq2seq model has dropout between its layers alone"},
     {"tie-embeddings", "init-head=new", "the head is the embedding"},
     {"recompute=off", "checkpoint-segments>1", "segments are recomputed"},
-    {"recompute=off", "checkpoint=sqrt|lean", "both compute again what they do not keep"},
+    {"recompute=off", "checkpoint=sqrt|lean", "both strategies recompute activations"},
     {"recompute=exact-only", "checkpoint=lean", "it rebuilds gates from h"},
     {"assume-memory", "memory-budget", "the memory of the machine assumed is the budget"},
     {"deterministic-world", "accumulate-steps>1", "the first cuts --batch into shards, the second adds batches to it"},
     {"deterministic-world", "grad-compress",
      "gradients are rounded on the way, so bits would depend on the number of ranks"},
     {"deterministic-world", "model:sync-batchnorm",
-     "running statistics are each rank's own, so bits would depend on the number of ranks; --sync-batchnorm makes "
-     "ranks agree to "
-     "rounding"},
+     "each rank has its own running statistics, so bits would depend on the number of ranks; with --sync-batchnorm "
+     "ranks "
+     "agree except for rounding"},
     {"deterministic-world", "tbptt|stateful",
      "states are carried from one micro step to the next, and shards come in another order"},
     {"fused-update", "clip-grad-norm", "parameters are updated before the norm of all gradients is known"},
@@ -182,7 +181,7 @@ static const struct {
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
 };
 
-/* Where the first condition holds, the others must. */
+/* If the first condition holds, the second must hold too. */
 static const struct {
     const char *where, *need;
 } demands[] = {
@@ -192,7 +191,7 @@ static const struct {
     {"lr-schedule=plateau", "eval-every>0"},
 };
 
-/* The flag of "A|B" that is set, or of any other condition its own. */
+/* The flag to name: the one of "A|B" that is set; of any other condition, its first. */
 static const rm_option *cause(const rm_options *o, const condition *c) {
     char word[32];
     for (const char *at = c->values; !c->sign && next_word(&at, word);)
@@ -229,7 +228,7 @@ static remat_status check_demands(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* Plans of the other strategies keep what they keep in memory; --pareto shows plans of all. */
+/* Only `optimal` plans spill; --pareto shows the plans of all strategies. */
 static remat_status check_spill(const rm_options *o) {
     bool limited = o->session.memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
     bool optimal = !o->session.segments && (is(o->session.strategy, "optimal") || (limited && !named));
@@ -241,7 +240,7 @@ static remat_status check_spill(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* What keeps everything has nothing to compare. A budget without --checkpoint is `optimal`. */
+/* Without recompute there is nothing to verify. A budget without --checkpoint means `optimal`. */
 static remat_status check_verify(const rm_options *o) {
     bool limited = o->session.memory_budget || o->assume_memory, named = rm_options_given(o, "checkpoint");
     bool keeps_all = !o->session.segments && is(o->session.strategy, "none") && (named || !limited);
@@ -251,7 +250,7 @@ static remat_status check_verify(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* Shards are added up as a tree. What depends on the number of ranks says rm_setup_world. */
+/* Shards are added up as a tree. rm_setup_world checks them against the number of ranks. */
 static remat_status check_shards(const rm_options *o) {
     int64_t shards = o->order.shards;
     REQUIRE(!(shards & (shards - 1)), INVALID,
@@ -260,7 +259,7 @@ static remat_status check_shards(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* What would be written or found is nothing that was computed. `plan` takes the flags of any run. --resume saves by itself. */
+/* The null device has no results to save or evaluate. `plan` takes the flags of any run. --resume implies --save. */
 static remat_status check_null(const rm_options *o, rm_command command) {
     const char *flag = o->save && !said(o, "save")      ? "resume"
                        : o->save                        ? "save"
@@ -273,24 +272,24 @@ static remat_status check_null(const rm_options *o, rm_command command) {
     REQUIRE(command != RM_EVAL, INVALID,
             "--device=null does not compute anything, so there is no loss to report: use --device=cpu");
     REQUIRE(command != RM_TRAIN || !flag, INVALID,
-            "--device=null computes nothing, and --%s is about what was computed: leave it out, or use --device=cpu",
+            "--device=null does not compute anything, so --%s has no results to use: remove it, or use --device=cpu",
             flag);
     return REMAT_OK;
 }
 
-/* Windows that overlap read what was before them. */
+/* Overlapping windows read timesteps before their own. */
 static remat_status check_windows(const rm_options *o) {
     const rm_windows w = o->tbptt;
     const char *other = rm_task_uses(rm_task_find(o->task), "values") ? "task=regress"
                         : o->order.stateful                           ? "stateful"
                                                                       : NULL;
     REQUIRE(w.step == w.length || !other, INVALID,
-            "--tbptt=%lld:%lld has windows that overlap, which --%s does not allow: give --tbptt one number",
+            "--tbptt=%lld:%lld makes windows overlap, which --%s does not allow: give --tbptt one number",
             (long long)w.length, (long long)w.step, other);
     return REMAT_OK;
 }
 
-/* A preset's rate goes with its optimizer: lars' rates are thousands of times those of adam. */
+/* A preset's learning rate fits its optimizer only: rates of lars are thousands of times those of adam. */
 static remat_status check_preset(const rm_options *o) {
     rm_preset preset;
     const char *optimizer = "", *lr = "";
@@ -301,8 +300,8 @@ static remat_status check_preset(const rm_options *o) {
         if (is(preset.value[i].flag, "lr")) lr = preset.value[i].value;
     }
     REQUIRE(is(o->session.optimizer, optimizer) || said(o, "lr"), INVALID,
-            "--preset=%s has a learning rate of %s, for --optimizer=%s: with --optimizer=%s say which, --lr=X",
-            preset.name, lr, optimizer, o->session.optimizer);
+            "--preset=%s has a learning rate of %s, for --optimizer=%s: with --optimizer=%s give --lr=X", preset.name,
+            lr, optimizer, o->session.optimizer);
     return REMAT_OK;
 }
 
@@ -324,19 +323,19 @@ static remat_status check_metric(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* Pairs are read or made; what makes them may have been said long ago, and a state remembers it. */
+/* Pairs are read from files or generated. --generate may come from a training state, so only flags that were said count. */
 static remat_status check_pairs(const rm_options *o) {
     if (!rm_task_find(o->task)->pairs) return REMAT_OK;
     REQUIRE(!(said(o, "samples") && o->data.data), INVALID,
             "--samples has no effect with --data: it needs --generate=copy, reverse or sort");
     REQUIRE(!said(o, "generate") || is(o->data.generate, "none") || !o->data.tokenizer, INVALID,
-            "--tokenizer cuts texts into tokens, and --generate makes letters: leave one of them out");
+            "--tokenizer has no effect with --generate, which makes single letters: remove one of the two");
     return REMAT_OK;
 }
 
 /* ---- All of it ----------------------------------------------------------------------------------------------------- */
 
-/* On one line. */
+/* At most one flag of each pair may be given. */
 static const char *const said_once[][2] = {{"steps", "epochs"},       {"warmup-steps", "warmup-epochs"},
                                            {"resume", "init"},        {"data", "generate"},
                                            {"json", "steps-text"},    {"json", "problem"},
@@ -345,8 +344,7 @@ static const char *const said_once[][2] = {{"steps", "epochs"},       {"warmup-s
                                            {"devices", "world-size"}};
 
 remat_status rm_options_check_said(const rm_options *o) {
-    bool restarts =
-        o->save && o->resume && rm_path_same(o->save, o->resume); /* a script that says the same every time */
+    bool restarts = o->save && o->resume && rm_path_same(o->save, o->resume); /* a script that is run again unchanged */
     for (size_t i = 0; i < sizeof said_once / sizeof *said_once; i++) {
         const char *one = said_once[i][0], *other = said_once[i][1];
         bool both = said(o, one) && said(o, other) && !(restarts && is(one, "resume"));
@@ -357,9 +355,9 @@ remat_status rm_options_check_said(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* Does one of these beginnings, "head.,rnn.", begin the name? */
-static bool begins_one(const char *name, const char *beginnings) {
-    for (const char *at = beginnings; *at; at += *at == ',') {
+/* Whether the name starts with one of the prefixes, "head.,rnn.". */
+static bool has_prefix(const char *name, const char *prefixes) {
+    for (const char *at = prefixes; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         if (length && !strncmp(name, at, length)) return true;
         at += length;
@@ -367,7 +365,7 @@ static bool begins_one(const char *name, const char *beginnings) {
     return false;
 }
 
-/* Does one of the words before the colons, "head,emb:lr=0;rnn:lr=2", occur in the name? */
+/* Whether the name contains one of the words before the colons, "head,emb:lr=0;rnn:lr=2". */
 static bool group_names(const char *groups, const char *name) {
     char word[64];
     for (const char *at = groups; *at; at += strcspn(at, ";"), at += *at == ';')
@@ -385,21 +383,22 @@ static bool group_names(const char *groups, const char *name) {
 
 static remat_status check_tied_groups(const rm_options *o) {
     if (!o->model.tie_embeddings || !said(o, "groups")) return REMAT_OK;
-    REQUIRE(!group_names(o->session.groups, "head.weight") || group_names(o->session.groups, "embedding.weight"),
-            INVALID,
-            "--groups=%s: the head's weight is embedding.weight here, so of the head its bias alone would be in the "
-            "group: add embedding, or say head.bias",
-            o->session.groups);
+    REQUIRE(
+        !group_names(o->session.groups, "head.weight") || group_names(o->session.groups, "embedding.weight"), INVALID,
+        "--groups=%s: with --tie-embeddings the head's weight is embedding.weight, so the group would contain only the "
+        "head's bias: add embedding, or name head.bias",
+        o->session.groups);
     return REMAT_OK;
 }
 
 static remat_status check_tied_head(const rm_options *o) {
     TRY(check_tied_groups(o));
     if (!o->model.tie_embeddings || !o->session.train_only) return REMAT_OK;
-    REQUIRE(!begins_one("head.weight", o->session.train_only) || begins_one("embedding.weight", o->session.train_only),
+    REQUIRE(!has_prefix("head.weight", o->session.train_only) || has_prefix("embedding.weight", o->session.train_only),
             INVALID,
-            "--train-only=%s: the head's weight is embedding.weight here, so of the head its bias alone would be "
-            "trained: add embedding., or say head.bias",
+            "--train-only=%s: with --tie-embeddings the head's weight is embedding.weight, so only the head's bias "
+            "would be "
+            "trained: add embedding., or name head.bias",
             o->session.train_only);
     return REMAT_OK;
 }
@@ -415,11 +414,11 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             "--model=%s tells what images show, and --task=%s has none: say --task=classify, or leave it out",
             o->model.name, o->task);
     REQUIRE(!rm_task_uses(task, "classes") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
-            "--classes=1: with one class there is nothing to learn; say how many there are, 2 or more");
+            "--classes=1: with one class there is nothing to learn; give the number of classes, 2 or more");
     REQUIRE(!o->order.by_length || o->data.lengths || task->pairs, INVALID,
             "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     REQUIRE(!o->data.lengths || !o->held_out.data || o->held_out.lengths, INVALID,
-            "--lengths says how long the samples of --data are, and nothing says it of --eval-data: add "
+            "--lengths gives the lengths of the samples of --data; those of --eval-data are missing: add "
             "--eval-lengths=FILE");
     TRY(check_exclusive(o));
     TRY(check_demands(o));

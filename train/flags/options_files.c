@@ -1,6 +1,6 @@
-/* options_files.c: files that a run would write over what it reads, by flags that name one file twice: --metrics=FILE with
- * --data=FILE. Which flags name files says the table (options_table.c). What else lies where something is to be written, the
- * writers look at themselves (metrics.c, dump.c). Main entry: rm_option_check_files; see options_table.h. */
+/* options_files.c: refuses runs that would overwrite a file that another flag names: --metrics=FILE with --data=FILE. The table
+ * (options_table.c) marks the flags that name files. Writers check for other existing files themselves (metrics.c, dump.c).
+ * Main entry: rm_option_check_files; see options_table.h. */
 #include "train/flags/options_table.h"
 
 #include "train/file.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* As many ranks write --metrics, each its own. */
+/* With --metrics-per-rank each rank writes its own file. */
 static const char *path_of(const rm_options *o, const rm_option *line, char text[RM_PATH_BYTES]) {
     const char *value = *(char *const *)rm_option_member(o, line);
     bool own = o->metrics_per_rank && !strcmp(line->name, "metrics");
@@ -18,7 +18,7 @@ static const char *path_of(const rm_options *o, const rm_option *line, char text
     return text;
 }
 
-/* By any name, or link. A device such as /dev/null may be written by many. */
+/* Links count as the same file. A device such as /dev/null may be written several times. */
 static bool same_file(const char *a, const char *b) {
     struct stat at_a, at_b;
     bool there = !stat(a, &at_a), both = there && !stat(b, &at_b);
@@ -37,7 +37,7 @@ static remat_status check_file(const rm_options *o, rm_command command, const rm
         const rm_option *line = &rm_option_table[i];
         bool same =
             line != written && concerns(line, command, RM_FILE_READ) && same_file(path, path_of(o, line, other));
-        REQUIRE(!same, INVALID, "--%s=%.400s would be written over --%s=%.400s, which is the same file: name another",
+        REQUIRE(!same, INVALID, "--%s=%.400s would overwrite --%s=%.400s, which is the same file: name another",
                 written->name, path, line->name, other);
     }
     return REMAT_OK;

@@ -25,19 +25,19 @@
 #define FIT (RM_TRAIN | RM_PLAN)
 #define HUGE_COUNT 1e12
 
-/* What follows the help is as in .needs = "optimizer=lars". */
+/* More members may follow the help: .needs = "optimizer=lars". */
 #define INT(NAME, AT, COMMANDS, MEMORY, DEFAULT, LOW, HIGH, ...)                                                       \
     LINE(NAME, RM_OPTION_INTEGER, AT, COMMANDS, MEMORY, .default_text = DEFAULT, .low = LOW, .high = HIGH,             \
          .value = "N", .help = __VA_ARGS__)
 #define NUM(NAME, AT, COMMANDS, MEMORY, DEFAULT, LOW, HIGH, ...)                                                       \
     LINE(NAME, RM_OPTION_REAL, AT, COMMANDS, MEMORY, .default_text = DEFAULT, .low = LOW, .high = HIGH, .value = "X",  \
          .help = __VA_ARGS__)
-/* Bytes, as people write them: 4096, 64KiB, 1.5GiB, 2GB; or a rate of so many a second. */
+/* Bytes with a unit: 4096, 64KiB, 1.5GiB, 2GB; or a rate per second. */
 #define BIG(NAME, AT, COMMANDS, MEMORY, VALUE, ...)                                                                    \
     LINE(NAME, RM_OPTION_SIZE, AT, COMMANDS, MEMORY, .value = VALUE, .help = __VA_ARGS__)
 #define TXT(NAME, AT, COMMANDS, MEMORY, VALUE, ...)                                                                    \
     LINE(NAME, RM_OPTION_TEXT, AT, COMMANDS, MEMORY, .value = VALUE, .help = __VA_ARGS__)
-/* A text that has a default, and is kept by training states. */
+/* A text with a default, saved in training states. */
 #define DEF(NAME, AT, COMMANDS, MEMORY, DEFAULT, VALUE, ...)                                                           \
     LINE(NAME, RM_OPTION_TEXT, AT, COMMANDS, MEMORY, .default_text = DEFAULT, .value = VALUE, .help = __VA_ARGS__)
 /* A file that is read, and one that is written. */
@@ -375,7 +375,7 @@ const rm_option rm_option_table[] = {
 enum { OPTIONS = sizeof rm_option_table / sizeof rm_option_table[0] };
 const int rm_n_options = OPTIONS;
 
-/* What --help puts above them: the flag that comes first, and the title. */
+/* The groups of --help: the first flag, and the title. */
 static const struct {
     const char *first, *title;
 } groups[] = {{"model", "The model"},
@@ -440,7 +440,7 @@ const char *rm_option_group(const rm_option *line) {
 
 /* ---- Help ------------------------------------------------------------------------------------------------------- */
 
-/* "--zero=N  what it does [0]"; the equals sign in brackets where the flag may stand alone. */
+/* "--zero=N  what it does [0]"; "[=N]" if the value is optional. */
 static void print_flag(const rm_option *line, FILE *out) {
     char flag[256];
     bool optional = line->bare && !rm_option_is_switch(line);
@@ -450,7 +450,7 @@ static void print_flag(const rm_option *line, FILE *out) {
     fprintf(out, line->default_text ? " [%s]\n" : "\n", line->default_text);
 }
 
-/* One after the other, as a paragraph of lines that fit a terminal. */
+/* The names as a paragraph that fits a terminal. */
 static void print_names(int commands, int but_not, FILE *out) {
     int column = 0;
     for (int i = 0; i < OPTIONS; i++) {

@@ -1,11 +1,11 @@
-/* options_table.h: what the files options*.c share: a line of the table of flags, and reading its value from a text. The program
- * sees options.h alone.
+/* options_table.h: shared by the files options*.c: the table of flags, and the parsing of a value. The rest of the program uses
+ * options.h.
  *
- *   options_table.c   the table; what --help makes of it
- *   options_value.c   one value, from a text and back
- *   options.c         command lines, config files, presets, training states: who says which value, and who wins
- *   options_check.c   flags that do not go together
- *   options_files.c   files that would be written over what is read */
+ *   options_table.c   the table, and --help
+ *   options_value.c   one value, from text and to text
+ *   options.c         command lines, config files, presets, training states, and which of them wins
+ *   options_check.c   flags that cannot be combined
+ *   options_files.c   files that would be overwritten */
 #ifndef RM_OPTIONS_TABLE_H
 #define RM_OPTIONS_TABLE_H
 
@@ -24,7 +24,7 @@ typedef enum {
     RM_OPTION_WINDOWS
 } rm_option_type;
 
-/* What the member is, which its type on the command line need not be: a choice may be an enum, or a bool. */
+/* The member's type in C. It may differ from the type on the command line: a choice may be an enum or a bool. */
 typedef enum {
     RM_STORED_BOOL,
     RM_STORED_INT,
@@ -34,8 +34,8 @@ typedef enum {
     RM_STORED_OTHER
 } rm_option_store;
 
-/* What a run does with the file that a flag names. Directories, and what looks at what is there before it writes, as
- * --calibration does, count as read: nothing else may be written over them. */
+/* What a run does with the file that a flag names. Directories, and files that are read before they are written (--calibration),
+ * count as read: nothing else may overwrite them. */
 typedef enum { RM_NO_FILE, RM_FILE_READ, RM_FILE_WRITTEN } rm_option_file;
 
 typedef struct {
@@ -51,13 +51,13 @@ typedef struct {
     const char *value, *help; /* as --help prints them */
     const char *bare;         /* the value of the flag without one; NULL: it needs one */
     rm_option_file file;
-    /* When it has an effect; NULL: always. "optimizer=lars|lamb; momentum>0 (why)": all hold; where "FLAG" is given, or is not zero,
-     * "FLAG>N", "FLAG=a|b"; "model:TRAIT": the model has it (models/model.h); "task:FLAG": the task uses it; "save|resume": one of them is given. */
+    /* Conditions for an effect; NULL: none. "optimizer=lars|lamb; momentum>0 (why)" needs both. "FLAG": it is set; "FLAG>N"; "FLAG=a|b";
+     * "model:TRAIT": the model has the trait (models/model.h); "task:FLAG": the task uses the flag; "save|resume": one of them is set. */
     const char *needs;
-    bool needs_always; /* saying the default asks for nothing, as a rule; not so here */
+    bool needs_always; /* check the conditions even if the default was given */
 } rm_option;
 
-#define RM_OPTION_SHOWN 60 /* of what was typed, in a sentence */
+#define RM_OPTION_SHOWN 60 /* characters of user input in a message */
 #define RM_TINY 1e-300     /* as `low`: "more than 0" */
 
 extern const rm_option rm_option_table[];
@@ -72,23 +72,23 @@ static inline bool rm_option_is_switch(const rm_option *line) {
 static inline bool rm_option_is_text(const rm_option *line) {
     return line->store == RM_STORED_OTHER && line->type != RM_OPTION_WINDOWS;
 }
-const rm_option *rm_option_find(const char *name, size_t length); /* NULL: there is none */
-const rm_option *rm_option_named(const char *name);               /* there is one */
+const rm_option *rm_option_find(const char *name, size_t length); /* NULL: no such flag */
+const rm_option *rm_option_named(const char *name);               /* the flag must exist */
 const char *rm_option_command(int commands);                      /* the name of the first of them */
-const char *rm_option_group(const rm_option *line); /* the title of --help that it comes first under, or NULL */
+const char *rm_option_group(const rm_option *line); /* the --help title above this flag, or NULL */
 
-/* Where a value was written, for the sentence: "--hidden=12x" or "runs.conf:3: hidden = 12x". */
+/* Where a value was given, for messages: "--hidden=12x" or "runs.conf:3: hidden = 12x". */
 typedef struct {
     const char *before, *between; /* "--" and "=", or "FILE:3: " and " = " */
 } rm_option_place;
 
-/* Part of rm_options_check (options_files.c): INVALID when two of these flags name one file, and one of them writes it. */
+/* Part of rm_options_check (options_files.c). INVALID: two flags name the same file, and one of them writes it. */
 remat_status rm_option_check_files(const rm_options *options, rm_command command);
 
-/* Reads a value and marks the flag as given; INVALID says what is wrong with it, and where it stands. */
+/* Reads a value and marks the flag as given; INVALID says what is wrong, and where. */
 remat_status rm_option_set(rm_options *options, const rm_option *line, const char *value, rm_option_place where);
 void rm_option_clear(rm_options *options, const rm_option *line); /* of a text: frees it */
-/* The value as the command line would say it, into `text`. */
+/* Writes the value as on the command line into `text`. */
 const char *rm_option_text(const rm_options *options, const rm_option *line, char *text, size_t text_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* options_value.c: the value of one flag, from a text and back to one. See options_table.h. */
+/* options_value.c: the value of one flag, from text and to text. See options_table.h. */
 #include "train/flags/options_table.h"
 
 #include "memory/host.h"
@@ -24,7 +24,7 @@ static remat_status bad_range(rm_option_place where, const rm_option *line, cons
     return bad(where, line, value, why);
 }
 
-/* A whole number, whatever the member is. */
+/* Stores a whole number in a member of any integer type. */
 static void put(const rm_options *o, const rm_option *line, int64_t number) {
     void *at = rm_option_member(o, line);
     switch (line->store) {
@@ -37,7 +37,7 @@ static void put(const rm_options *o, const rm_option *line, int64_t number) {
     case RM_STORED_REAL:
         *(double *)at = (double)number;
         break;
-    default: /* RM_STORED_INT64, RM_STORED_SIZE: of one representation below 2^63 */
+    default: /* RM_STORED_INT64, RM_STORED_SIZE: the same representation below 2^63 */
         *(int64_t *)at = number;
     }
 }
@@ -68,7 +68,7 @@ static remat_status set_integer(rm_options *o, const rm_option *line, const char
     return REMAT_OK;
 }
 
-/* "K", or "K:S" with S in K a whole number of times. */
+/* "K", or "K:S", where S divides K. */
 static remat_status set_windows(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     char *end;
     errno = 0;
@@ -78,12 +78,12 @@ static remat_status set_windows(rm_options *o, const rm_option *line, const char
     if (!good || *end) return bad(where, line, value, "is neither a whole number such as 500 nor two such as 500:100");
     if (errno == ERANGE || (double)length > line->high) return bad_range(where, line, value);
     if (stepped && (step < 1 || step > length || length % step))
-        return bad(where, line, value, "the second number must be in the first a whole number of times");
+        return bad(where, line, value, "the second number must divide the first");
     *(rm_windows *)rm_option_member(o, line) = (rm_windows){length, step};
     return REMAT_OK;
 }
 
-/* strtod would take 0x10 for 16, and "nan" for a number. "inf" is one: it is out of every range. */
+/* strtod would accept 0x10 and "nan". "inf" needs no check here: it is out of every range. */
 static bool is_decimal(const char *value) {
     const char *digits = value + (*value == '-' || *value == '+');
     bool hexadecimal = *digits == '0' && (digits[1] == 'x' || digits[1] == 'X');
@@ -100,7 +100,7 @@ static remat_status set_real(rm_options *o, const rm_option *line, const char *v
     return REMAT_OK;
 }
 
-/* A number and a unit: none, K M G T (powers of 1000), Ki Mi Gi Ti (of 1024), each with or without a B. */
+/* A number with an optional unit: K M G T (powers of 1000) or Ki Mi Gi Ti (powers of 1024), each with or without a B. */
 static remat_status set_size(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     static const char letters[] = "KMGT";
     bool rate = !strcmp(line->value, "RATE");
@@ -108,7 +108,7 @@ static remat_status set_size(rm_options *o, const rm_option *line, const char *v
     double number = strtod(value, &end);
     if (!is_decimal(value) || *value == '-' || end == value || !isfinite(number))
         return bad(where, line, value,
-                   rate ? "is not a rate, so much a second, such as 60T or 3.3TB"
+                   rate ? "is not a rate per second such as 60T or 3.3TB"
                         : "is not a size such as 4096, 64KiB, 1.5GiB or 2GB");
     const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
     if (letter) {
@@ -119,8 +119,8 @@ static remat_status set_size(rm_options *o, const rm_option *line, const char *v
     end += *end == 'B';
     if (*end)
         return bad(where, line, value,
-                   rate ? "has a unit that is not known; use K, M, G or T, with or without a B behind it"
-                        : "has a unit that is not known; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
+                   rate ? "has an unknown unit; use K, M, G or T, optionally followed by B"
+                        : "has an unknown unit; use B, KB, KiB, MB, MiB, GB, GiB, TB or TiB");
     if (!(number >= 1 && number <= 1e18)) return bad(where, line, value, "must be from 1 to 1e18");
     put(o, line, (int64_t)number);
     return REMAT_OK;
@@ -143,14 +143,14 @@ void rm_option_clear(rm_options *o, const rm_option *line) {
 
 static remat_status set_text(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     char why[64];
-    snprintf(why, sizeof why, "is empty: a %s is wanted", line->value ? line->value : "value");
+    snprintf(why, sizeof why, "is empty: give a %s", line->value ? line->value : "value");
     if (!*value) return bad(where, line, value, why);
-    bool too_long = line->memory != RM_FORGOTTEN && strlen(value) >= RM_PATH_BYTES; /* to be kept by a training state */
-    if (too_long) return bad(where, line, value, "is too long: 4095 bytes are the most");
+    bool too_long = line->memory != RM_FORGOTTEN && strlen(value) >= RM_PATH_BYTES; /* a training state saves it */
+    if (too_long) return bad(where, line, value, "is too long: the limit is 4095 bytes");
     return rm_options_replace(rm_option_member(o, line), value);
 }
 
-/* Which of "a|b|c" it is; -1: none. */
+/* The index of `value` in "a|b|c"; -1: not found. */
 static int find_choice(const char *choices, const char *value) {
     size_t length = strlen(value);
     int i = 0;
@@ -205,7 +205,7 @@ remat_status rm_option_set(rm_options *o, const rm_option *line, const char *val
     return REMAT_OK;
 }
 
-/* The shortest that reads back as the same number: 0.1, not 0.10000000000000001. */
+/* The shortest text that reads back as the same number: 0.1, not 0.10000000000000001. */
 static void real_text(double number, char *text, size_t bytes) {
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, bytes, "%.*g", digits, number);

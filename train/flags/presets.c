@@ -1,12 +1,12 @@
 /* presets.c: see presets.h. The rows are MLPerf's reference convergence points for ResNet-50 with LARS (training 4.0,
- * mlcommons/logging, rcps_resnet.json): what is known to reach 75.9 % on ImageNet at each batch. The rules fix the end of the
- * learning rate, the power and epsilon for all of them (1e-4, 2, 0). For another network they are a place to start: how
- * learning rate, warm-up and momentum go with the batch. */
+ * mlcommons/logging, rcps_resnet.json): values known to reach 75.9 % on ImageNet at each batch size. MLPerf's rules fix the final
+ * learning rate, the power and epsilon (1e-4, 2, 0). For another network the rows are a starting point: they show how learning
+ * rate, warm-up and momentum depend on the batch size. */
 #include "train/flags/presets.h"
 
 #include <string.h>
 
-/* Momentum and learning rate as they stand there: they are numbers that were searched for. */
+/* Momentum and learning rate as published; they were found by search. */
 static const struct {
     int64_t batch;
     const char *lr, *warmup_epochs, *momentum, *weight_decay, *decay_steps;
@@ -51,8 +51,7 @@ remat_status rm_preset_find(const char *name, rm_preset *out) {
         if (!strcmp(out->name, name)) return REMAT_OK;
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%lld", i ? ", " : "", (long long)out->batch);
     }
-    FAIL(INVALID, "there is no preset '%.60s': there is mlperf-resnet-N for N = %s; --preset=list shows them", name,
-         known);
+    FAIL(INVALID, "there is no preset '%.60s': use mlperf-resnet-N with N = %s; --preset=list shows them", name, known);
 }
 
 void rm_presets_print(FILE *out) {
@@ -71,7 +70,7 @@ void rm_presets_print(FILE *out) {
 
 /* ---- The batch ---------------------------------------------------------------------------------------------------- */
 
-/* "--batch=64 x 16 ranks x --accumulate-steps=4": factors of one are left out. */
+/* "--batch=64 x 16 ranks x --accumulate-steps=4", without factors of one. */
 static const char *factors(const rm_options *o, char text[120]) {
     int n = snprintf(text, 120, "--batch=%lld", (long long)o->order.batch);
     if (o->world_size > 1) n += snprintf(text + n, 120 - (size_t)n, " x %lld ranks", (long long)o->world_size);
@@ -80,17 +79,17 @@ static const char *factors(const rm_options *o, char text[120]) {
     return text;
 }
 
-/* Where the batch is only too small, micro steps would do as well. */
+/* If the batch is too small, more micro steps also help. */
 static void find_remedy(const rm_options *o, const rm_preset *p, int64_t others, char text[120]) {
     int64_t ranks = o->order.batch * o->world_size;
     if (p->batch % others)
-        snprintf(text, 120, "%lld cannot be shared out to %lld ranks and micro steps: change their number",
+        snprintf(text, 120, "%lld is not divisible by %lld, the ranks times the micro steps: change their number",
                  (long long)p->batch, (long long)others);
     else if (p->batch % ranks == 0 && ranks < p->batch && !o->order.shards)
-        snprintf(text, 120, "say --batch=%lld or --accumulate-steps=%lld", (long long)(p->batch / others),
+        snprintf(text, 120, "use --batch=%lld or --accumulate-steps=%lld", (long long)(p->batch / others),
                  (long long)(p->batch / ranks));
     else
-        snprintf(text, 120, "say --batch=%lld", (long long)(p->batch / others));
+        snprintf(text, 120, "use --batch=%lld", (long long)(p->batch / others));
 }
 
 static remat_status disagree(const rm_options *o, const rm_preset *p, int64_t others) {
@@ -99,12 +98,12 @@ static remat_status disagree(const rm_options *o, const rm_preset *p, int64_t ot
     factors(o, these);
     if (strchr(these, ' ')) snprintf(made, sizeof made, " (%s)", these);
     FAIL(INVALID,
-         "--preset=%s is for a batch of %lld samples an update, and this run has %s%lld%s: %s, or --scale-lr=linear to "
-         "scale the learning rate to this batch",
+         "--preset=%s is for %lld samples per update, and this run has %s%lld%s: %s, or --scale-lr=linear to scale the "
+         "learning rate to this batch",
          p->name, (long long)p->batch, *made ? "" : "--batch=", (long long)(o->order.batch * others), made, remedy);
 }
 
-/* With --deterministic-world the shards are parts of --batch, not more of it. */
+/* With --deterministic-world the shards are parts of --batch, so micro steps do not multiply it. */
 remat_status rm_preset_share_batch(rm_options *o) {
     rm_preset preset;
     if (!o->preset) return REMAT_OK;

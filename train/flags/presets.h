@@ -1,6 +1,6 @@
-/* presets.h: --preset=NAME: defaults under the user's own flags, as one row of flags and values each. A row is for one global
- * batch (batch x ranks x --accumulate-steps). Where --batch is not given it becomes this rank's share of that; otherwise they
- * must agree, unless --scale-lr says how the learning rate follows another batch: the row's is then --base-batch. */
+/* presets.h: --preset=NAME: values for flags that the user does not give, one row per preset. A row is for one global batch size
+ * (batch x ranks x --accumulate-steps). Without --batch, it becomes this rank's share of that; otherwise the two must agree, unless
+ * --scale-lr adapts the learning rate: the row's batch size is then --base-batch. */
 #ifndef RM_PRESETS_H
 #define RM_PRESETS_H
 
@@ -18,14 +18,14 @@ typedef struct {
     rm_preset_value value[RM_PRESET_VALUES];
 } rm_preset;
 
-/* INVALID lists the names. */
+/* INVALID: unknown; the message lists the names. */
 remat_status rm_preset_find(const char *name, rm_preset *out);
 
-/* For --preset=list: each as the flags that it stands for. */
+/* For --preset=list: each preset with its flags. */
 void rm_presets_print(FILE *out);
 
-/* Sets --batch to its share, or checks it: once the number of ranks is in options->world_size, and a training state has
- * been looked at. Nothing to do without --preset. */
+/* Sets --batch to the rank's share, or checks it. Call it once options->world_size is the number of ranks and a training state has
+ * been read. Does nothing without --preset. */
 remat_status rm_preset_share_batch(rm_options *options);
 
 #endif

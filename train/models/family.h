@@ -1,5 +1,5 @@
-/* family.h: what a family of models is, a file of its own with one of these at its end, and how its file of weights is told. A line of
- * models.def names the family. */
+/* family.h: a family of models: how to build it, and how to recognise its weight files. A family is a file that ends with an
+ * rm_model_family; lines of models.def name it. */
 #ifndef RM_MODELS_FAMILY_H
 #define RM_MODELS_FAMILY_H
 
@@ -8,13 +8,13 @@
 
 #include <stdio.h>
 
-/* What a file of weights says of its model. */
+/* The model and flags that a weight file implies. */
 struct rm_model_found {
-    const char *model; /* --model's name; NULL: none is recognised */
-    bool seq2seq;      /* there are an encoder and a decoder */
-    bool symbols;      /* there is an embedding */
-    bool both_ways;    /* it reads in both directions */
-    int64_t outputs;   /* how wide an answer is; 0: not told */
+    const char *model; /* --model's name; NULL: not recognised */
+    bool seq2seq;      /* has an encoder and a decoder */
+    bool symbols;      /* has an embedding */
+    bool both_ways;    /* is bidirectional */
+    int64_t outputs;   /* width of the output; 0: unknown */
     int n;
     struct {
         const char *flag;
@@ -41,12 +41,12 @@ static inline remat_value rm_reset_at_begins(remat_graph *g, const rm_model_spec
 }
 
 typedef struct {
-    remat_status (*check)(const rm_model_spec *); /* INVALID: what the model does not have; NULL: it has all */
-    remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x); /* (T,B,K), or (B,K), or (B,places,K) */
-    const char *head; /* what the names of the last layer's parameters begin with, ... */
+    remat_status (*check)(const rm_model_spec *); /* INVALID: an unsupported flag or size; NULL: nothing to check */
+    remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x); /* (T,B,K), or (B,K), or (B,pixels,K) */
+    const char *head; /* the prefix of the last layer's parameter names, ... */
     void (*name_head)(const rm_model_spec *, char *out,
-                      size_t bytes); /* ... where that depends on the spec; else NULL */
-    /* Is the file one of the model so called? Then fills in all but `model`. */
+                      size_t bytes); /* ... or, if it depends on the spec, a function; else NULL */
+    /* Whether the file has the weights of model `name`. Then fills in all members except `model`. */
     bool (*recognise)(const char *name, const rm_safetensors *file, rm_model_found *out);
 } rm_model_family;
 

@@ -1,5 +1,5 @@
 /* gpt2.c: the model gpt2 (Radford et al. 2019), with the names, shapes and starting distributions of Hugging Face's GPT2LMHeadModel:
- * --layers blocks of --hidden numbers with --heads heads, the head tied to the embedding.
+ * --layers blocks of width --hidden with --heads attention heads; the output head is tied to the embedding.
  *
  *     x = wte[token] + wpe[timestep];  each block:  x += c_proj(attention(c_attn(ln_1 x)));  x += c_proj(gelu(c_fc(ln_2 x)))
  *
@@ -15,10 +15,10 @@
 typedef struct {
     remat_graph *graph;
     const rm_model_spec *spec;
-    char prefix[32]; /* "h.0.", of the block that is built */
+    char prefix[32]; /* "h.0.", of the current block */
 } builder;
 
-/* --heads, or one for every 64 numbers. */
+/* --heads, or hidden / 64. */
 static int64_t heads(const rm_model_spec *spec) { return spec->heads ? spec->heads : (spec->hidden + 63) / 64; }
 
 static int64_t timesteps(const rm_model_spec *spec) { return spec->window ? spec->window : spec->data.timesteps; }
@@ -27,19 +27,19 @@ static int64_t positions(const rm_model_spec *spec) { return spec->positions ? s
 static remat_status check(const rm_model_spec *spec) {
     const rm_data_shape *data = &spec->data;
     REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes, INVALID,
-            "--model=gpt2 says what token comes next: it is for --task=lm");
+            "--model=gpt2 predicts the next token: use --task=lm");
     REQUIRE(spec->embed == spec->hidden, INVALID,
-            "--embed=%lld: the embedding of --model=gpt2 is as wide as its layers, %lld: leave --embed out",
+            "--embed=%lld: the embedding of --model=gpt2 is as wide as its layers, %lld: remove --embed",
             (long long)spec->embed, (long long)spec->hidden);
     REQUIRE(!spec->bidirectional && !spec->no_bias, INVALID, "--%s is for lstm, gru and rnn; --model=gpt2 has %s",
             spec->bidirectional ? "bidirectional" : "no-bias",
             spec->bidirectional ? "no directions" : "biases where GPT-2 has them");
     REQUIRE(spec->hidden % heads(spec) == 0, INVALID,
-            "--hidden=%lld cannot be dealt to %lld heads: say --heads=N with an N that divides it",
+            "--hidden=%lld is not divisible by %lld heads: give --heads=N with an N that divides it",
             (long long)spec->hidden, (long long)heads(spec));
     REQUIRE(positions(spec) >= timesteps(spec), INVALID,
-            "--positions=%lld: samples have %lld timesteps, and each needs a position: make --positions larger, or "
-            "--seq-len smaller",
+            "--positions=%lld is less than the %lld timesteps of a sample: increase --positions or reduce "
+            "--seq-len",
             (long long)positions(spec), (long long)timesteps(spec));
     return REMAT_OK;
 }
@@ -55,7 +55,7 @@ static remat_value norm(builder *b, const char *weight, const char *bias, remat_
     return remat_layer_norm(b->graph, x, gain, parameter(b, bias, 1, b->spec->hidden, 0, remat_init_zero()), EPSILON);
 }
 
-/* What GPT-2 calls Conv1D: weights (in,out). */
+/* GPT-2's Conv1D: weights (in,out). */
 static remat_value dense(builder *b, const char *weight, const char *bias, remat_value x, int64_t in, int64_t out,
                          double deviation) {
     remat_value w = parameter(b, weight, 2, in, out, remat_init_normal(deviation));
@@ -87,7 +87,7 @@ static remat_value head(builder *b) {
 
 static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     builder b = {.graph = g, .spec = spec};
-    const double into_the_sum = DEVIATION / sqrt(2 * (double)spec->layers); /* of whose terms there are 2 a block */
+    const double into_the_sum = DEVIATION / sqrt(2 * (double)spec->layers); /* each block adds 2 terms */
     remat_value wte = parameter(&b, "wte.weight", 2, spec->data.vocabulary, spec->hidden, remat_init_normal(DEVIATION));
     remat_value wpe = parameter(&b, "wpe.weight", 2, positions(spec), spec->hidden, remat_init_normal(DEVIATION));
     x = dropout(&b, remat_positions(g, remat_embedding(g, x, wte), wpe));

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* From U(-1/sqrt(n), 1/sqrt(n)), where n numbers make one. */
+/* Initialised from U(-1/sqrt(n), 1/sqrt(n)) with fan-in n. */
 static remat_value parameter(remat_graph *g, const char *name, const char *what, int rank, const int64_t *dim,
                              int64_t n) {
     char full[80];
@@ -43,7 +43,7 @@ static void mlp_head(const rm_model_spec *spec, char *out, size_t bytes) {
     snprintf(out, bytes, "%lld.", (long long)(2 * spec->layers));
 }
 
-/* Its layers are numbers: 0.weight, 2.weight, ... */
+/* Layers are named by numbers: 0.weight, 2.weight, ... */
 static bool recognise_mlp(const char *name, const rm_safetensors *file, rm_model_found *out) {
     int64_t last = rm_weights_layers(file, "", ".weight") - 1;
     const rm_st_array *first = rm_weights_named(file, "0.weight"), *head;

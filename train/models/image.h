@@ -1,4 +1,4 @@
-/* image.h: models of images (B,C,H,W), with PyTorch's names, shapes and starting distributions.
+/* image.h: image models, for inputs (B,C,H,W), with PyTorch's names, shapes and initial distributions.
  *
  *     mlp    nn.Sequential(Linear, ReLU, Linear, ReLU, ..., Linear) of the image as one row: --layers hidden layers of
  *            --hidden; parameters 0.weight, 0.bias, 2.weight, ...

@@ -7,7 +7,7 @@
  *              x = x + to_out minGRU to_hidden_and_gate norm x, 3/2 as wide inside
  *              x = x + feed forward of norm x, 4 times as wide inside; dropout
  *
- * Numbers come in through a linear layer, `input`, which minLM does not have.
+ * Numeric inputs pass through a linear layer, `input`, which minLM does not have.
  */
 #include "train/models/family.h"
 
@@ -19,16 +19,16 @@ enum { FILTER = 3, FEED_FORWARD = 4 };
 
 static remat_status check(const rm_model_spec *spec) {
     REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
-            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: leave --embed out",
+            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: remove --embed",
             (long long)spec->embed, spec->name, (long long)spec->hidden);
-    REQUIRE(!spec->bidirectional, INVALID, "--bidirectional is for lstm, gru and rnn; --model=%s reads forwards alone",
+    REQUIRE(!spec->bidirectional, INVALID, "--bidirectional is for lstm, gru and rnn; --model=%s reads forwards only",
             spec->name);
     REQUIRE(!spec->no_bias, INVALID,
             "--no-bias is for lstm, gru and rnn; --model=%s has biases where minGRU-pytorch has them", spec->name);
     return REMAT_OK;
 }
 
-/* A parameter of `layer`, or, where that is -1, of none. */
+/* A parameter of `layer`; -1: of no layer. */
 static remat_value parameter(remat_graph *g, int64_t layer, const char *name, int rank, const int64_t *dim,
                              remat_init init) {
     char full[80];
@@ -39,7 +39,7 @@ static remat_value parameter(remat_graph *g, int64_t layer, const char *name, in
     return remat_param(g, full, rank, dim, init);
 }
 
-/* PyTorch's Linear and Conv1d start from U(-1/sqrt(n), 1/sqrt(n)), biases too, where n numbers make one. */
+/* PyTorch initialises Linear and Conv1d, biases too, from U(-1/sqrt(n), 1/sqrt(n)) with fan-in n. */
 static remat_init from(int64_t n) { return remat_init_uniform(1 / sqrt((double)n)); }
 
 static remat_value linear(remat_graph *g, int64_t layer, const char *weight, const char *bias, remat_value x,
@@ -48,7 +48,7 @@ static remat_value linear(remat_graph *g, int64_t layer, const char *weight, con
     return remat_linear(g, x, w, bias ? parameter(g, layer, bias, 1, &out, from(in)) : REMAT_NONE);
 }
 
-/* PyTorch's RMSNorm, whose epsilon is that of floats. */
+/* PyTorch's RMSNorm; its epsilon is the machine epsilon of float. */
 static remat_value norm(remat_graph *g, int64_t layer, const char *weight, remat_value x, int64_t width) {
     return remat_rms_norm(g, x, parameter(g, layer, weight, 1, &width, remat_init_constant(1)), 0x1p-23);
 }

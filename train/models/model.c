@@ -1,4 +1,4 @@
-/* model.c: the table of models, and what they have in common: inputs and losses. See model.h. */
+/* model.c: the table of models, and their common parts: inputs and losses. See model.h. */
 #include "train/models/model.h"
 
 #include "train/models/family.h"
@@ -118,7 +118,7 @@ static remat_value loss_by_weight(remat_graph *g, const rm_model_spec *spec, rem
                                                 spec->label_smoothing);
 }
 
-/* Targets are -1 behind their ends. */
+/* Targets are -1 past the end of a sequence. */
 static bool has_ends(const rm_data_shape *data) { return data->answer_steps || (data->every_step && data->lengths); }
 
 bool rm_model_counts(const rm_model_spec *spec) {
@@ -134,7 +134,7 @@ static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value l
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
 }
 
-/* Of the fields after the first two. */
+/* For fields after the first two. */
 static bool reads(const rm_model_spec *spec, rm_field_name name) {
     if (name == RM_LAST) return !spec->data.every_step;
     if (name == RM_LENGTH) return spec->data.labels;
@@ -152,7 +152,7 @@ remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_
     if (!m) return no_such_model(spec->name);
     TRY(check_data(spec, m));
     REQUIRE(spec->label_smoothing == 0 || spec->data.classes, INVALID,
-            "--label-smoothing is for tasks with classes, and this one has a number for its target: leave it out");
+            "--label-smoothing needs a task with classes, and the targets of this one are numbers: remove it");
     TRY(remat_graph_create(&out->graph));
     remat_graph *g = out->graph;
     const rm_data_shape *data = &spec->data;
@@ -173,7 +173,7 @@ void rm_model_free(rm_model *model) {
     model->graph = NULL;
 }
 
-/* How many classes come before that of the sample; of equal logits the first does, and a NaN comes before all. */
+/* How many classes rank before the target. Among equal logits the first class ranks first; NaN ranks before all. */
 static int64_t classes_before(const float *logit, int64_t classes, int32_t target) {
     int64_t before = 0;
     for (int64_t k = 0; k < classes; k++)

@@ -22,7 +22,7 @@ static int find_cell(const char *name) {
     return -1;
 }
 
-/* Numbers in h. */
+/* The width of h. */
 int64_t rm_recurrent_width(const rm_model_spec *spec) { return spec->projection ? spec->projection : spec->hidden; }
 
 int64_t rm_recurrent_states(const rm_model_spec *spec) { return cells[find_cell(spec->name)].states; }
@@ -31,18 +31,18 @@ static remat_status check_projection(const rm_model_spec *spec) {
     REQUIRE(rm_model_is(spec->name, "proj-size"), INVALID, "--proj-size is for lstm; --model=%s has no projection",
             spec->name);
     REQUIRE(spec->projection < spec->hidden, INVALID,
-            "--proj-size=%lld must be below --hidden=%lld, as in PyTorch: a projection is to make h smaller",
+            "--proj-size=%lld must be less than --hidden=%lld, as in PyTorch: a projection makes h smaller",
             (long long)spec->projection, (long long)spec->hidden);
     return REMAT_OK;
 }
 
-/* Two of one shape, one of them the other: what the head has for a class is what the first layer reads for it. */
+/* The head and the embedding must have the same shape. */
 static remat_status check_tie(const rm_model_spec *spec) {
     const rm_data_shape *data = &spec->data;
     REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes && !spec->bidirectional, INVALID,
-            "--tie-embeddings is for models that say what token comes next: it is for --task=lm");
+            "--tie-embeddings is for models that predict the next token: use --task=lm");
     REQUIRE(spec->embed == rm_recurrent_width(spec), INVALID,
-            "--tie-embeddings makes the head of the embedding, and --embed=%lld is not %s=%lld: say --embed=%lld",
+            "--tie-embeddings uses the embedding as the head, and --embed=%lld is not %s=%lld: use --embed=%lld",
             (long long)spec->embed, spec->projection ? "--proj-size" : "--hidden", (long long)rm_recurrent_width(spec),
             (long long)rm_recurrent_width(spec));
     return REMAT_OK;
@@ -67,7 +67,7 @@ static remat_value weight(remat_graph *g, place at, const char *name, int rank, 
     return remat_param(g, full, rank, (int64_t[]){rows, width}, init);
 }
 
-/* Every layer starts from U(-1/sqrt(H), 1/sqrt(H)), biases too, as in PyTorch. */
+/* All parameters, biases too, are initialised from U(-1/sqrt(H), 1/sqrt(H)), as in PyTorch. */
 remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const char *prefix, int64_t layer,
                                remat_value x, int64_t width, bool reverse) {
     const place at = {prefix, layer, reverse};
@@ -86,9 +86,9 @@ remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const 
     return reset.id ? remat_reset_states(g, y, reset) : y;
 }
 
-/* What the last layer has made, one direction of time or two. */
+/* The last layer's output, in one direction of time or two. */
 typedef struct {
-    remat_value forwards, backwards; /* backwards: in reversed time; REMAT_NONE where there is none */
+    remat_value forwards, backwards; /* backwards: in reversed time; REMAT_NONE if unidirectional */
 } result;
 
 static remat_value joined(remat_graph *g, remat_value one, remat_value other) {
@@ -159,7 +159,7 @@ static bool has_biases(const rm_safetensors *file) {
     return false;
 }
 
-/* A head that has a bias alone: its weight is the embedding's. */
+/* A head with only a bias uses the embedding's weight. */
 static void note_ends(const rm_safetensors *file, rm_model_found *out) {
     const rm_st_array *embedding = rm_weights_named(file, "embedding.weight"),
                       *head = rm_weights_named(file, "head.weight");

@@ -1,14 +1,14 @@
-/* recurrent.h: the models lstm, gru and rnn, PyTorch's, in layers (model.h draws it). */
+/* recurrent.h: PyTorch's lstm, gru and rnn, layer by layer (drawn in model.h). */
 #ifndef RM_MODELS_RECURRENT_H
 #define RM_MODELS_RECURRENT_H
 
 #include "train/models/model.h"
 
-/* A layer in one direction of time, of x (T,B,width) or, where `reverse`, of x in reversed time; its parameters are called
- * PREFIX.weight_ih_lN and so on. Its h has rm_recurrent_width numbers. */
+/* A layer in one direction of time over x (T,B,width); with `reverse`, the caller passes x in reversed time. Parameters are named
+ * PREFIX.weight_ih_lN and so on. h has rm_recurrent_width numbers. */
 remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const char *prefix, int64_t layer,
                                remat_value x, int64_t width, bool reverse);
 int64_t rm_recurrent_width(const rm_model_spec *spec);
-int64_t rm_recurrent_states(const rm_model_spec *spec); /* that its cell carries from timestep to timestep */
+int64_t rm_recurrent_states(const rm_model_spec *spec); /* that the cell carries from timestep to timestep */
 
 #endif

@@ -1,10 +1,10 @@
-/* resnet.c: the models resnet18, resnet34 and resnet50 (He et al., "Deep residual learning", 2015), named, shaped and started as
- * torchvision's, so that its state_dict is read and written.
+/* resnet.c: the models resnet18, resnet34 and resnet50 (He et al., "Deep residual learning", 2015). Parameters have torchvision's
+ * names, shapes and initial distributions, so its state_dict can be read and written.
  *
  *     stem     conv1 7x7 to 64, stride 2; bn1; relu; max_pool 3x3, stride 2.  --stem=cifar: conv1 3x3, bn1, relu
  *     layer1   blocks, 64 wide
  *     layer2   blocks, 128 wide, the first with stride 2; so layer3, 256, and layer4, 512
- *     head     the mean over each plane; fc
+ *     head     the mean over each channel; fc
  *
  *     basic block       conv1 3x3, bn1, relu, conv2 3x3, bn2                            resnet18, resnet34
  *     bottleneck        conv1 1x1, bn1, relu, conv2 3x3, bn2, relu, conv3 1x1 to 4 times the width, bn3      resnet50
@@ -38,7 +38,7 @@ static const shape *find_shape(const char *name) {
 typedef struct {
     remat_graph *graph;
     bool sync;
-    char prefix[40]; /* "layer1.0.", of the block that is built */
+    char prefix[40]; /* "layer1.0.", of the current block */
 } builder;
 
 static remat_value parameter(builder *b, const char *name, const char *what, int rank, const int64_t *dim,
@@ -54,7 +54,7 @@ static remat_value buffer(builder *b, const char *name, const char *what, int64_
     return remat_buffer(b->graph, full, 1, &channels, init);
 }
 
-/* Kaiming's normal distribution by what goes out, for relu. No bias: batch norm has one. */
+/* Kaiming's normal initialisation with fan-out, for relu. No bias: batch norm has one. */
 static remat_value convolution(builder *b, const char *name, remat_value x, int64_t in, int64_t out, int64_t kernel,
                                int64_t stride) {
     int64_t padding = kernel / 2, dim[] = {out, in, kernel, kernel};
@@ -83,7 +83,7 @@ static remat_value bottleneck(builder *b, remat_value x, int64_t in, int64_t wid
     return norm(b, "bn3", convolution(b, "conv3", x, width, out, 1, 1), out);
 }
 
-/* What goes past a block. */
+/* The skip connection of a block. */
 static remat_value shortcut(builder *b, remat_value x, int64_t in, int64_t out, int64_t stride) {
     if (in == out && stride == 1) return x;
     return norm(b, "downsample.1", convolution(b, "downsample.0", x, in, out, 1, stride), out);
@@ -119,7 +119,7 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     return rm_image_linear(g, "fc", remat_mean(g, x, 2), channels, spec->data.classes);
 }
 
-/* By the blocks of two layers. */
+/* The block counts of layer1 and layer3 identify the model. */
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const shape *net = find_shape(name);
     const rm_st_array *stem = rm_weights_named(file, "conv1.weight"), *head = rm_weights_named(file, "head.weight");
@@ -129,7 +129,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
                 rm_weights_layers(file, "layer3.", last) == net->blocks[2];
     if (!same) return false;
     rm_found_text(out, "stem", stem && stem->rank == 4 && stem->dim[2] == 3 ? "cifar" : "imagenet");
-    if (head && head->rank == 2) out->outputs = head->dim[0]; /* which is called fc: weights.h */
+    if (head && head->rank == 2) out->outputs = head->dim[0]; /* saved under the name fc: see weights.h */
     return true;
 }
 

@@ -9,23 +9,25 @@ remat_status rm_seq2seq_check(const rm_model_spec *spec) {
     char models[120];
     rm_model_list("seq2seq", models, sizeof models);
     REQUIRE(rm_model_is(spec->name, "seq2seq"), INVALID,
-            "--task=seq2seq is for %s; --model=%s cannot begin where an encoder ends", models, spec->name);
+            "--task=seq2seq is for %s; --model=%s cannot start from the final states of an encoder", models,
+            spec->name);
     return REMAT_OK;
 }
 
-/* Without a bias, from where PyTorch's nn.Linear starts. */
+/* Linear without a bias, initialised as PyTorch's nn.Linear. */
 static remat_value dense(remat_graph *g, const char *name, remat_value x, int64_t from, int64_t to) {
     remat_init init = remat_init_uniform(1 / sqrt((double)from));
     return remat_linear(g, x, remat_param(g, name, 2, (int64_t[]){to, from}, init), REMAT_NONE);
 }
 
-/* What the layers so far have made of both sequences. */
+/* Both sequences after the layers so far. */
 typedef struct {
-    remat_value encoded, decoded; /* encoded: in reversed time, in which lines run forwards */
-    int64_t width;                /* of the first */
+    remat_value encoded, decoded; /* encoded: in reversed time, where lines run forwards */
+    int64_t width;                /* of `encoded` */
 } sides;
 
-/* A layer of the encoder, and the decoder's that begins with its final states, or is given them by whoever runs it. */
+/* A layer of the encoder and one of the decoder. The decoder starts from the encoder's final states; built in two parts, its caller
+ * passes them. */
 static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer, sides x) {
     rm_model_spec decoder = *spec;
     decoder.field[RM_BEGINS] = decoder.field[RM_ENDS] = REMAT_NONE;
@@ -45,7 +47,7 @@ static sides add_layer(remat_graph *g, const rm_model_spec *spec, int64_t layer,
     return (sides){there, y, spec->bidirectional ? 2 * H : H};
 }
 
-/* The op divides scores by sqrt(E), and Luong's are as they are. */
+/* The op divides scores by sqrt(E), which Luong's scores are not, so queries are multiplied by it. */
 static remat_value attend(remat_graph *g, const rm_model_spec *spec, sides x) {
     int64_t H = rm_recurrent_width(spec), E = x.width;
     remat_value q = remat_scale(g, dense(g, "attention.weight", x.decoded, H, E), sqrt((double)E));
@@ -53,7 +55,7 @@ static remat_value attend(remat_graph *g, const rm_model_spec *spec, sides x) {
     return remat_tanh(g, dense(g, "combine.weight", remat_concat(g, (remat_value[]){c, x.decoded}, 2), E + H, H));
 }
 
-/* From here on the decoder reads what the encoder has made as an input. */
+/* Makes the encoder's output an input of the decoder, so that the two are separate parts. */
 static sides cut(remat_graph *g, const rm_model_spec *spec, int64_t batch, sides x) {
     spec->encoded[0] = x.encoded;
     int64_t dim[] = {spec->data.timesteps, batch, x.width};

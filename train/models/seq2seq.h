@@ -8,23 +8,23 @@
  *
  *     c[t] = sum over s of e[s] softmax over s of h[t]' W_a' e[s]
  *
- * The input has lines from their ends to their beginnings, padded behind (dataset_pairs.c): rnn reads it in reversed time, so all
- * lines end where it does. Both sides share one embedding. E is H, or 2H where the encoder runs in both directions; a decoder's layer
- * then begins with the final states of the encoder's layer that reads forwards.
+ * Input lines are stored from end to start and padded at the end (dataset_pairs.c). rnn reads them in reversed time, so all lines end at
+ * the same step. Encoder and decoder share one embedding. E is H, or 2H if the encoder is bidirectional; decoder layers then start from
+ * the final states of the encoder's forward direction.
  *
- * For decoding, which goes on from token to token, the graph has the two as parts, and a session is of one of them, by its outputs. */
+ * Decoding proceeds token by token, so the graph can be built in two parts; a session runs one of them, chosen by its outputs. */
 #ifndef RM_MODELS_SEQ2SEQ_H
 #define RM_MODELS_SEQ2SEQ_H
 
 #include "train/models/model.h"
 
-/* INVALID: what cannot be an encoder. */
+/* INVALID: the model cannot be an encoder. */
 remat_status rm_seq2seq_check(const rm_model_spec *spec);
 
-/* (T,B,K) of the input (S,batch), with the fields begins, padding and previous.
+/* Logits (T,B,K) for the input (S,batch), with the fields begins, padding and previous.
  *
- * With spec->encoded, in two parts: what the encoder makes is left there, e, then the final states of each layer, in the order of
- * the decoder's carried states; the decoder reads e as an input "encoded" (S,batch,E), and is for a stateful session. */
+ * With spec->encoded, builds two parts: e and each layer's final states go there, in the order of the decoder's carried states. The
+ * decoder reads e as an input "encoded" (S,batch,E), and runs in a stateful session. */
 remat_value rm_seq2seq_logits(remat_graph *g, const rm_model_spec *spec, int64_t batch, remat_value x);
 
 #endif

@@ -5,7 +5,7 @@
  *
  *     inc ──────────────────────────────── up4 ─ outc
  *       down1 ────────────────────── up3
- *           down2 ──────────── up2               --layers: how often it goes down; --hidden: channels of inc
+ *           down2 ──────────── up2               --layers: the number of downs; --hidden: channels of inc
  *               down3 ── up1
  *                   down4
  */
@@ -17,14 +17,14 @@
 enum { MOST_LEVELS = 12 };
 
 static remat_status check(const rm_model_spec *spec) {
-    REQUIRE(spec->layers <= MOST_LEVELS, INVALID, "--layers=%lld: a unet goes down %d times at most",
+    REQUIRE(spec->layers <= MOST_LEVELS, INVALID, "--layers=%lld: a unet has at most %d levels; give fewer",
             (long long)spec->layers, MOST_LEVELS);
     REQUIRE(spec->transposed || spec->hidden % 2 == 0, INVALID,
             "--hidden=%lld: a unet halves its channels on the way up: give an even number", (long long)spec->hidden);
     int64_t times = (int64_t)1 << spec->layers;
     REQUIRE(spec->data.height % times == 0 && spec->data.width % times == 0, INVALID,
-            "--model=unet halves images --layers=%lld times, and these are %lld x %lld: cut or pad them to multiples "
-            "of %lld, or give fewer --layers",
+            "--model=unet halves images --layers=%lld times, and these are %lld x %lld: crop or pad them to multiples "
+            "of %lld, or reduce --layers",
             (long long)spec->layers, (long long)spec->data.height, (long long)spec->data.width, (long long)times);
     return REMAT_OK;
 }
@@ -32,7 +32,7 @@ static remat_status check(const rm_model_spec *spec) {
 typedef struct {
     remat_graph *graph;
     const rm_model_spec *spec;
-    char prefix[48]; /* "up1.conv.double_conv.", of what is built */
+    char prefix[48]; /* "up1.conv.double_conv.", of the current block */
 } builder;
 
 static const char *named(const builder *b, char full[80], int number, const char *what) {
@@ -40,7 +40,7 @@ static const char *named(const builder *b, char full[80], int number, const char
     return full;
 }
 
-/* Of a norm, number `at` of its sequence. */
+/* A batch norm's parameter; `at` is its index in nn.Sequential. */
 static remat_value channel_param(builder *b, int at, const char *what, int64_t channels, remat_init init) {
     char full[80];
     return remat_param(b->graph, named(b, full, at, what), 1, &channels, init);
@@ -50,7 +50,7 @@ static remat_value channel_buffer(builder *b, int at, const char *what, int64_t 
     return remat_buffer(b->graph, named(b, full, at, what), 1, &channels, init);
 }
 
-/* Number `at`, the norm behind it, and relu. No bias: batch norm has one. */
+/* Convolution `at`, the norm after it, and relu. No bias: batch norm has one. */
 static remat_value convolution(builder *b, int at, remat_value x, int64_t in, int64_t out) {
     char full[80];
     const int64_t dim[] = {out, in, 3, 3};
@@ -93,7 +93,7 @@ static remat_value widened(builder *b, long long number, remat_value x, int64_t 
     return remat_conv_transpose2d(b->graph, x, w, shift, (int64_t[]){2, 2}, NULL, NULL, 1, NULL);
 }
 
-/* From below `level` to it; `skip` was made there on the way down. */
+/* From the level below up to `level`; `skip` is its output on the way down. */
 static remat_value up(builder *b, int64_t level, remat_value x, remat_value skip) {
     const int64_t width = channels_at(b->spec, level), out = level && !b->spec->transposed ? width / 2 : width;
     const long long number = (long long)(b->spec->layers - level);
@@ -104,7 +104,7 @@ static remat_value up(builder *b, int64_t level, remat_value x, remat_value skip
     return twice(b, x, 2 * width, width, out);
 }
 
-/* Classes last, as losses have them. */
+/* Moves classes to the last axis, as losses need. */
 static remat_value classes_of(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const int64_t K = spec->data.classes, in = spec->hidden;
     const remat_init init = remat_init_uniform(1 / sqrt((double)in));

@@ -1,4 +1,4 @@
-/* generated.c: tasks that make their own data, and need memory: --task=adding, copy and s5. Sample i is a function of (seed, i). */
+/* generated.c: synthetic memory tasks: --task=adding, copy and s5. Sample i is a function of (seed, i). */
 #include "train/tasks/task.h"
 
 #include "engine/rng.h"
@@ -6,7 +6,7 @@
 typedef struct {
     rm_dataset base;
     uint64_t seed;
-    uint32_t node; /* of the random key: tells tasks apart, and training samples from held-out ones */
+    uint32_t node; /* part of the random key: differs between tasks, and between training and held-out samples */
 } generated;
 
 typedef remat_status shape_of(const rm_data_source *, rm_data_shape *);
@@ -108,14 +108,14 @@ const rm_task rm_task_copy = {
 
 /* ---- s5 ----------------------------------------------------------------------------------------------------------- */
 
-/* The word problem of S5: each timestep names a transposition of five things, and the target is the order they are in after it: the product
- * of all transpositions so far, one of 120. No net of a fixed depth without nonlinear recurrence can follow it at any length
+/* The word problem of S5: each timestep names a transposition of five items, and the target is their order after it, the product of all
+ * transpositions so far, one of 120. No network of fixed depth without nonlinear recurrence solves it at every length
  * (Barrington 1989; Merrill, Petty and Sabharwal, "The illusion of state in state-space models", 2024).
  *
- *     input   0..9: transposition of places (i,j), i < j, in the order (0,1), (0,2) .. (3,4)
- *     target  the number of the permutation, in the order of the dictionary: 0 is 01234, 119 is 43210
+ *     input   0..9: transposition of positions (i,j), i < j, in the order (0,1), (0,2) .. (3,4)
+ *     target  the rank of the permutation in lexicographic order: 0 is 01234, 119 is 43210
  *
- * Always answering at random has a cross-entropy of ln 120 = 4.79; knowing but the parity, ln 60. */
+ * Random guessing has a cross-entropy of ln 120 = 4.79; knowing only the parity, ln 60. */
 enum { THINGS = 5, TRANSPOSITIONS = 10, PERMUTATIONS = 120 };
 
 static void transpose(int *thing, int number) {
@@ -125,7 +125,7 @@ static void transpose(int *thing, int number) {
     thing[i] = thing[j], thing[j] = kept;
 }
 
-/* Each place counts the smaller things behind it: digits of a factorial number system (Lehmer). */
+/* Digit i counts the smaller items after position i: the Lehmer code, digits of the factorial number system. */
 static int32_t number_of(const int *thing) {
     int32_t number = 0;
     for (int i = 0; i < THINGS; i++) {

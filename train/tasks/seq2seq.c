@@ -1,4 +1,4 @@
-/* seq2seq.c: --task=seq2seq: a sequence of tokens to another: of two texts, line by line, or generated. */
+/* seq2seq.c: --task=seq2seq: token sequence to token sequence, from the lines of two texts, or generated. */
 #include "train/data/tokenizer.h"
 #include "train/tasks/task.h"
 
@@ -8,7 +8,7 @@ static remat_status open(const rm_data_source *source, rm_dataset **out) {
     const char *eval = source->held_out ? "eval-" : "";
     bool generated = source->generate && strcmp(source->generate, "none");
     REQUIRE(source->data ? source->labels != NULL : generated, INVALID,
-            "seq2seq needs two texts, of which line N of one belongs to line N of the other: say --%sdata=FILE and "
+            "seq2seq needs two texts, where line N of one corresponds to line N of the other: give --%sdata=FILE and "
             "--%slabels=FILE%s",
             eval, eval, source->held_out ? "" : ", or --generate=copy, reverse or sort");
     return rm_data_open(source->data ? &rm_data_pairs : &rm_data_generated_pairs, source, out);

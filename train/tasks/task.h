@@ -6,7 +6,7 @@
 
 #include "train/data/dataset.h"
 
-/* What `remat predict` writes for a sample, and `remat sample` for a prompt. */
+/* The output of `remat predict` for a sample, and of `remat sample` for a prompt. */
 typedef enum { RM_ROW_NONE, RM_ROW_CLASSES, RM_ROW_OUTPUTS } rm_task_row;
 typedef enum { RM_WRITES_NOTHING, RM_WRITES_TEXT, RM_WRITES_LINES } rm_task_writing;
 
@@ -15,9 +15,9 @@ typedef struct {
     /* The task-specific flags that have an effect with this task: " data vocab ". */
     const char *flags;
     const rm_data_kind
-        *kind; /* of its data; NULL: `open` opens them. INVALID: the flags do not fit; IO: the file does not */
+        *kind; /* the data's kind; NULL: `open` opens the data. INVALID: wrong flags; IO: wrong file */
     remat_status (*open)(const rm_data_source *, rm_dataset **);
-    /* The shape of its data, where the flags alone say it; NULL: they do not. */
+    /* The shape of the data if the flags determine it; NULL: they never do. */
     remat_status (*shape)(const rm_data_source *, rm_data_shape *);
     rm_task_row row;
     rm_task_writing writes;
@@ -26,7 +26,7 @@ typedef struct {
     bool images;     /* for image models */
 } rm_task;
 
-/* NULL: there is none; --task has been checked. */
+/* NULL: unknown. --task has been checked. */
 const rm_task *rm_task_find(const char *name);
 const rm_task *rm_task_of_images(void);
 const rm_task *rm_task_of_pairs(void);
