@@ -8,16 +8,16 @@
 
 typedef struct {
     const rm_beam *beam;
-    int64_t lines, length;     /* that go on, the likeliest first; tokens of each */
+    int64_t lines, length;     /* unfinished lines, the likeliest first; tokens in each */
     int32_t *token, *next;     /* (width,longest) */
-    rm_beam_step *line, *best; /* (width): the last of each line; what may come next */
+    rm_beam_step *line, *best; /* (width): the last step of each line; the best next steps */
     double *log_probability;   /* (width,classes) */
-    double best_mean; /* of the lines that are done, the best of which is in `out`; -INFINITY: there are none */
+    double best_mean;          /* of the finished lines; the best one is in `out`. -INFINITY: none is finished */
     int32_t *out;
     int64_t *out_length;
 } search;
 
-/* Of equals the first stays in front. */
+/* Among equals, the first stays first. */
 static int64_t insert(rm_beam_step *best, int64_t n, int64_t width, rm_beam_step new) {
     if (n == width && !(new.sum > best[n - 1].sum)) return n;
     if (n < width) n++;
@@ -69,7 +69,7 @@ static void end_all(search *s) {
         end(s, line, s->line[line].sum + s->log_probability[line * s->beam->classes + s->beam->end]);
 }
 
-/* A line that goes on has at best its sum, shared out among as many tokens as there may be. */
+/* The best possible mean of an unfinished line is its sum divided by the largest number of tokens. */
 static bool is_decided(const search *s) {
     bool decided = true;
     for (int64_t line = 0; line < s->lines; line++)

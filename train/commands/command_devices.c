@@ -1,6 +1,5 @@
-/* command_devices.c: --devices of `remat train`: starts this very command line once for each device, as ranks of a job
- * on this machine, through dist/launch/launch.h. Any other command is started by `remat launch` (command_launch.c). Main
- * entry: rm_command_devices. */
+/* command_devices.c: --devices of `remat train`: runs this command line once per device, as ranks of a job on this machine, through
+ * dist/launch/launch.h. `remat launch` (command_launch.c) starts other commands. Main entry: rm_command_devices. */
 #include "engine/abi.h"
 #include "train/commands/commands.h"
 #include "train/flags/device_flag.h"
@@ -15,7 +14,7 @@
 #include "dist/store/rendezvous.h"
 #include "memory/host.h"
 
-#define MARK "REMAT_DEVICES" /* in the environment of ranks that --devices has started */
+#define MARK "REMAT_DEVICES" /* set in the environment of ranks that --devices starts */
 
 static remat_status no_gpus(const char *devices, int n) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -32,20 +31,20 @@ static remat_status read_devices(const char *devices, int64_t *ranks) {
     if (gpus) return strstr(rm_build_info_of_this().devices, "cuda") ? REMAT_OK : no_gpus(devices, gpus);
     if (!strcmp(devices, "cpu")) return REMAT_OK;
     REQUIRE(!strncmp(devices, "cpu:", 4), INVALID,
-            "--devices=%.60s: write cpu:N for N ranks on processors, or a list of GPUs such as 0,1,2,3", devices);
+            "--devices=%.60s: use cpu:N for N ranks on the CPU, or a list of GPUs such as 0,1,2,3", devices);
     return rm_text_whole("--devices=cpu:N with N", devices + 4, 1, 4096, ranks);
 }
 
-/* The variables of another launcher around us, as long as it has more than one rank: whether those could meet or not. */
+/* Refuses the variables of another launcher with more than one rank, whether or not its ranks can connect. */
 static remat_status check_not_a_rank(const char *devices) {
     char who[80];
     TRY(rm_rendezvous_is_rank(rm_environment_of_process, NULL, who, sizeof who));
-    REQUIRE(!*who, INVALID, "--devices=%.60s would start ranks of its own, but this is %s already: leave it out",
+    REQUIRE(!*who, INVALID, "--devices=%.60s would start ranks, but this process is %s already: remove --devices",
             devices, who);
     return REMAT_OK;
 }
 
-/* The words of `text`, which holds `bytes` bytes with a 0 behind each word, as one block that rm_free frees; NULL: no memory. */
+/* The words of `text`, each ended by a zero byte, `bytes` bytes in total; one block, freed with rm_free. NULL: no memory. */
 static char **split_words(const char *text, size_t bytes) {
     size_t words = 1, n = 0;
     for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
@@ -61,7 +60,7 @@ static char **split_words(const char *text, size_t bytes) {
 
 /* This process's command line. */
 static remat_status read_command_line(char ***out) {
-    size_t room = 1 << 21; /* as long as a command line can be */
+    size_t room = 1 << 21; /* the longest command line */
     *out = NULL;
     FILE *file = fopen("/proc/self/cmdline", "re");
     REQUIRE(file, IO, "cannot read /proc/self/cmdline: %s", strerror(errno));
@@ -73,7 +72,7 @@ static remat_status read_command_line(char ***out) {
     return REMAT_OK;
 }
 
-/* Ranks that --devices has started see the GPUs that it names, and no others. */
+/* Ranks that --devices starts see only the GPUs that it names. */
 static remat_status choose_gpus(rm_options *options) {
     if (!rm_device_count_gpus(options->devices)) return REMAT_OK;
     if (!getenv(MARK)) return rm_device_use_gpus(options);
@@ -90,7 +89,7 @@ remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status
     TRY(choose_gpus(options));
     if (getenv(MARK) || ranks == 1) return REMAT_OK;
     TRY(check_not_a_rank(devices));
-    REQUIRE(rm_path_of_program(self, sizeof self), IO, "cannot find this program's own file, to start it again: %s",
+    REQUIRE(rm_path_of_program(self, sizeof self), IO, "cannot find this program's executable to start ranks: %s",
             strerror(errno));
     TRY(read_command_line(&argv));
     argv[0] = self;

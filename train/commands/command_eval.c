@@ -12,7 +12,7 @@
 typedef struct {
     rm_saved_evaluator saved;
     rm_metrics metrics;
-    int64_t *confusion; /* NULL: it is not shown */
+    int64_t *confusion; /* NULL: not shown */
 } evaluation;
 
 static remat_status count_confusion(evaluation *e, const char *task) {
@@ -20,7 +20,7 @@ static remat_status count_confusion(evaluation *e, const char *task) {
     size_t classes = rm_task_find(task)->row == RM_ROW_CLASSES ? (size_t)evaluator->width : 0;
     if (!classes) return REMAT_OK;
     e->confusion = evaluator->confusion = rm_calloc(classes * classes, sizeof *e->confusion);
-    REQUIRE(e->confusion, MEMORY, "no memory to count how %zu classes are taken for each other", classes);
+    REQUIRE(e->confusion, MEMORY, "no memory for the confusion matrix of %zu classes", classes);
     return REMAT_OK;
 }
 
@@ -39,7 +39,7 @@ static remat_status evaluate(evaluation *e, rm_options *options) {
     rm_evaluator *evaluator = &e->saved.evaluator;
     rm_eval_event event = {.step = e->saved.point.step};
     TRY(rm_metrics_open(options->metrics, &(rm_metrics_run){.name = ""},
-                        &e->metrics)); /* first: an evaluation can take long */
+                        &e->metrics)); /* before the evaluation, which may take long */
     if (options->json) TRY(count_confusion(e, options->task));
     TRY(rm_evaluator_run(evaluator, rm_evaluator_session(evaluator), &event));
     TRY(rm_metrics_eval(&e->metrics, &event));

@@ -1,5 +1,5 @@
-/* command_help.c: `remat help --man` and `remat help --completion=bash|zsh`: the manual page and what shells complete, made from
- * the tables that --help prints. CMake calls them when it builds. Main entry: rm_command_help. */
+/* command_help.c: `remat help --man` and `remat help --completion=bash|zsh`: the manual page and shell completions, generated from
+ * the tables that --help prints. CMake runs both during the build. Main entry: rm_command_help. */
 #include "train/commands/commands.h"
 #include "train/file.h"
 #include "train/flags/options_table.h"
@@ -7,15 +7,15 @@
 #include <ctype.h>
 #include <string.h>
 
-/* A line of either table: the one of options_table.c, or launch's. */
+/* A flag of options_table.c or of launch's table. */
 typedef struct {
     const char *name, *value, *help; /* value NULL: a switch */
     const char *standard;            /* its default, or NULL */
-    const char *group;               /* the title that it comes first under, or NULL */
-    bool bare;                       /* may stand without its value */
+    const char *group;               /* the title above it, or NULL */
+    bool bare;                       /* the value is optional */
 } flag;
 
-/* The i-th flag of a command; a name of NULL: it is another's. False: there are no more. */
+/* Flag i of a command; name NULL: a flag of other commands only. False: past the end. */
 static bool flag_at(rm_command command, int i, flag *out) {
     *out = (flag){0};
     if (!command) return rm_command_launch_flag(i, &out->name, &out->value, &out->help);
@@ -32,7 +32,7 @@ static bool flag_at(rm_command command, int i, flag *out) {
     return true;
 }
 
-/* The words among a flag's values, "a b" of "N|a|b", into `text`; "" where there are none. */
+/* Writes the words among a flag's values into `text`: "a b" for "N|a|b"; "": none. */
 static const char *choices(const flag *f, char *text, size_t bytes) {
     size_t at = 0;
     *text = 0;
@@ -47,7 +47,7 @@ static const char *choices(const flag *f, char *text, size_t bytes) {
 
 /* ---- The manual page ------------------------------------------------------------------------------------------------- */
 
-/* Minus signs that can be copied, and spaces of one. */
+/* Writes copyable minus signs and single spaces. */
 static void put_roff(const char *text, FILE *out) {
     if (*text == '.' || *text == '\'') fputs("\\&", out);
     for (; *text; text++) {
@@ -157,7 +157,7 @@ static void print_bash(const rm_command_line *commands, int n, FILE *out) {
           out);
 }
 
-/* Inside '...', and inside [...] of _arguments. */
+/* Escapes text inside '...' and inside [...] of _arguments. */
 static void put_zsh(const char *text, FILE *out) {
     for (; *text; text++) {
         if (isspace((unsigned char)*text) && isspace((unsigned char)text[1])) continue;

@@ -1,4 +1,4 @@
-/* command_info.c: `remat info`: what this build is made of and what it found. */
+/* command_info.c: `remat info`: what this build contains and what it found on this machine. */
 #include "engine/abi.h"
 #include "train/commands/commands.h"
 
@@ -13,7 +13,7 @@
 
 enum { LIBRARY = 512 };
 
-/* An engine that is missing is no reason to end: its line says why. */
+/* A missing engine is not an error: its line says why it is missing. */
 static void print_engines(void) {
     char library[LIBRARY];
     for (int i = 0; rm_engine_names[i]; i++) {

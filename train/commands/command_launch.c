@@ -1,6 +1,6 @@
-/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, through dist/launch/launch.h. It has a parser of
- * its own, because what follows its flags is the command to start: remat launch [--flag=value ...] [--] COMMAND
- * [argument ...]. Main entry: rm_command_launch. Ranks of `remat train` itself are started by command_devices.c. */
+/* command_launch.c: `remat launch`, which starts ranks with torchrun's flags, through dist/launch/launch.h. It has its own parser,
+ * because a command follows its flags: remat launch [--flag=value ...] [--] COMMAND [argument ...].
+ * Main entry: rm_command_launch. `remat train --devices` starts its ranks in command_devices.c. */
 #define _GNU_SOURCE
 #include "train/commands/commands.h"
 #include "train/file.h"
@@ -34,11 +34,11 @@ typedef enum {
     HELP,
 } meaning;
 
-/* Every flag may also come from the environment, as PET_NPROC_PER_NODE and the like, which is what torchrun reads. */
+/* Each flag may also be set in the environment, under torchrun's names: PET_NPROC_PER_NODE and so on. */
 static const struct {
     const char *name, *value; /* value NULL: a switch */
     meaning meaning;
-    const char *help; /* NULL: not worth a line */
+    const char *help; /* NULL: not listed */
 } flags[] = {
     {"nproc-per-node", "N|cpu|auto", NPROC, "ranks on this host; cpu, auto: one for each processor [1]"},
     {"nnodes", "M", NNODES, "hosts, on each of which `remat launch` is started [1]"},
@@ -55,14 +55,14 @@ static const struct {
     {"rdzv-id", "NAME", RUN_ID, "another name of --run-id"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
-    {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of how torchrun itself works */
+    {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of torchrun's internals */
     {"no-python", NULL, NO_EFFECT, NULL},
     {"monitor-interval", "SECONDS", NO_EFFECT, NULL},
     {"start-method", "METHOD", NO_EFFECT, NULL},
 };
 enum { FLAGS = sizeof flags / sizeof flags[0] };
 
-/* What was said; -1 or NULL: nothing. */
+/* The values given; -1 or NULL: not given. */
 typedef struct {
     int64_t nproc, nnodes, node_rank, port, max_restarts;
     const char *addr, *endpoint, *log_dir, *run_id;
@@ -75,13 +75,13 @@ typedef struct {
 static remat_status read_nproc(const char *where, const char *value, int64_t *out) {
     bool gpu = !strcmp(value, "gpu");
     REQUIRE(!gpu, INVALID,
-            "%s=gpu: GPUs are not counted here; say how many ranks, one for each, or `cpu` for one a processor", where);
+            "%s=gpu: remat launch does not count GPUs; give their number, or `cpu` for one rank per processor", where);
     if (strcmp(value, "cpu") && strcmp(value, "auto")) return rm_text_whole(where, value, 1, 4096, out);
     *out = rm_processors_get()->usable;
     return REMAT_OK;
 }
 
-/* "4", or torchrun's "4:4"; a job whose number of hosts may change is something that Remat does not have. */
+/* "4", or torchrun's "4:4". Remat does not support jobs whose number of hosts changes. */
 static remat_status read_nnodes(const char *where, const char *value, int64_t *out) {
     const char *colon = strchr(value, ':');
     char least[24];
@@ -92,13 +92,13 @@ static remat_status read_nnodes(const char *where, const char *value, int64_t *o
     TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, out));
     REQUIRE(
         low == *out, INVALID,
-        "%s=%.60s: the number of hosts is fixed while a job runs; say --nnodes=%lld, and start it again for another",
+        "%s=%.60s: the number of hosts is fixed while a job runs; use --nnodes=%lld, and restart the job to change it",
         where, value, (long long)*out);
     return REMAT_OK;
 }
 
 static remat_status take(request *r, meaning what, const char *where, const char *value) {
-    REQUIRE(*value, INVALID, "%s is empty: a value is wanted", where);
+    REQUIRE(*value, INVALID, "%s is empty: give a value", where);
     switch (what) {
     case NPROC:
         return read_nproc(where, value, &r->nproc);
@@ -139,7 +139,7 @@ static remat_status take(request *r, meaning what, const char *where, const char
 
 /* ---- The command line -------------------------------------------------------------------------------------------- */
 
-/* With the name of one of ours that other launchers have under it. */
+/* Suggests our name for a flag of another launcher. */
 static remat_status unknown(const char *given) {
     const char *name = given + strspn(given, "-");
     size_t length = strcspn(name, "=");
@@ -149,7 +149,7 @@ static remat_status unknown(const char *given) {
     FAIL(INVALID, "%.*s is not a flag; --help lists them", shown, given);
 }
 
-/* torchrun takes underscores for dashes. One flag at argv[*i]; steps over its value when that is the next argument. */
+/* Parses the flag at argv[*i] and skips its value if that is the next argument. Like torchrun, accepts underscores for dashes. */
 static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
     const char *given = argv[*i] + 2, *equals = strchr(given, '=');
     size_t length = equals ? (size_t)(equals - given) : strlen(given);
@@ -159,7 +159,7 @@ static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
         const char *value = equals ? equals + 1 : NULL;
         snprintf(where, sizeof where, "--%s", flags[f].name);
         if (!flags[f].value) {
-            REQUIRE(!value, INVALID, "%s=%.60s: is a switch and takes no value", where, value);
+            REQUIRE(!value, INVALID, "%s=%.60s: is a switch; remove the value", where, value);
             return take(r, flags[f].meaning, where, "yes");
         }
         if (!value && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2)) value = argv[++*i];
@@ -169,7 +169,7 @@ static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
     return unknown(argv[*i]);
 }
 
-/* Up to the command, whose first word is argv[*command]. */
+/* Parses the flags up to the command, which starts at argv[*command]. */
 static remat_status parse(request *r, int argc, char **argv, int *command) {
     int i = 0;
     for (; i < argc && argv[i][0] == '-'; i++) {
@@ -211,7 +211,7 @@ static remat_status split_endpoint(request *r) {
     if (bracketed && colon && colon < strchr(given, ']')) colon = NULL;
     size_t length = colon ? (size_t)(colon - given) : strlen(given);
     if (bracketed) given++, length -= 2;
-    REQUIRE(length > 0 && length < sizeof r->host, INVALID, "--rdzv-endpoint=%.60s: should be HOST:PORT", r->endpoint);
+    REQUIRE(length > 0 && length < sizeof r->host, INVALID, "--rdzv-endpoint=%.60s: use HOST:PORT", r->endpoint);
     memcpy(r->host, given, length);
     r->host[length] = 0;
     r->addr = r->host;
@@ -219,7 +219,7 @@ static remat_status split_endpoint(request *r) {
     return colon ? rm_text_whole("the port of --rdzv-endpoint", colon + 1, 0, 65535, &r->port) : REMAT_OK;
 }
 
-/* An address of IPv6 may stand in brackets, as in URLs. */
+/* IPv6 addresses may have brackets, as in URLs. */
 static void drop_brackets(request *r) {
     size_t length = r->addr ? strlen(r->addr) : 0;
     if (length < 4 || length >= sizeof r->host || r->addr[0] != '[' || r->addr[length - 1] != ']') return;
@@ -227,14 +227,15 @@ static void drop_brackets(request *r) {
     r->addr = r->host;
 }
 
-/* In a step of srun's with one task a host, the usual way to start launchers, Slurm says which host this is. */
+/* In an srun step with one task per host, which is how launchers are usually started, Slurm knows the host's number. */
 static remat_status find_node_rank(request *r) {
     const char *node = getenv("SLURM_NODEID"), *nodes = getenv("SLURM_STEP_NUM_NODES");
     if (r->node_rank >= 0) return REMAT_OK;
     r->node_rank = 0;
     if (r->nnodes == 1) return REMAT_OK;
     REQUIRE(node && nodes && atoll(nodes) == r->nnodes, INVALID,
-            "which of the %lld hosts is this? Say --node-rank=R, from 0 on the host of --master-addr to %lld",
+            "the number of this host among %lld is missing: give --node-rank=R, from 0 on the host of --master-addr to "
+            "%lld",
             (long long)r->nnodes, (long long)r->nnodes - 1);
     return rm_text_whole("SLURM_NODEID", node, 0, r->nnodes - 1, &r->node_rank);
 }
@@ -244,12 +245,12 @@ static remat_status complete(request *r) {
     if (r->nnodes < 0) r->nnodes = 1;
     if (r->endpoint) {
         REQUIRE(!r->addr && r->port < 0, INVALID,
-                "--rdzv-endpoint says what --master-addr and --master-port say: give one or the other");
+                "--rdzv-endpoint excludes --master-addr and --master-port: give one or the other");
         TRY(split_endpoint(r));
     }
     drop_brackets(r);
-    REQUIRE(!r->standalone || r->port <= 0, INVALID,
-            "--standalone finds a port by itself; leave it out to use port %lld", (long long)r->port);
+    REQUIRE(!r->standalone || r->port <= 0, INVALID, "--standalone chooses a port itself; remove it to use port %lld",
+            (long long)r->port);
     REQUIRE(r->port != 0 || r->nnodes == 1, INVALID, "%lld hosts need one port that all know, and not 0",
             (long long)r->nnodes);
     if (r->nnodes == 1 && r->port <= 0) r->standalone = true;
@@ -273,7 +274,7 @@ static bool in_path(const char *name) {
     return false;
 }
 
-/* The name `remat` stands for this program where PATH knows no other. */
+/* `remat` means this program if PATH has no other. */
 static remat_status check_command(char **command) {
     static char self[RM_PATH_BYTES];
     const char *name = command[0];

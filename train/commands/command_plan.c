@@ -1,5 +1,5 @@
-/* command_plan.c: `remat plan`: what `remat train` with the same flags would do, and nothing done. --pareto shows what
- * else there is; --plot draws either. */
+/* command_plan.c: `remat plan`: prints what `remat train` would do with the same flags, without training. --pareto lists
+ * alternative plans; --plot draws either. */
 #include "engine/abi.h"
 #include "train/commands/commands.h"
 
@@ -30,14 +30,14 @@ static remat_status print_text(char *text) {
     return REMAT_OK;
 }
 
-/* What has no timesteps has no rows of them either: the engine knows no batch, the flags do. */
+/* The engine does not know the batch size of graphs without timesteps; the flags do. */
 static remat_plan_summary summary_of(const remat_session *session, const rm_options *o) {
     remat_plan_summary plan = rm_plan_summary_of(session);
     if (!plan.batch) plan.batch = rm_setup_rows(o);
     return plan;
 }
 
-/* Takes the object over. */
+/* Owns the object. */
 static remat_status print_object(json_t *object, bool bad) {
     bad = !object || bad || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(object);
@@ -46,14 +46,14 @@ static remat_status print_object(json_t *object, bool bad) {
     return REMAT_OK;
 }
 
-/* Adds what a text of JSON says under a name; true: it could not. Takes the text over. */
+/* Parses JSON text and adds it under a name; frees the text. True: failed. */
 static bool add_parsed(json_t *object, const char *name, char *text) {
     bool bad = !text || json_object_set_new(object, name, json_loads(text, 0, NULL));
     remat_text_free(text);
     return bad;
 }
 
-/* The object that both kinds of --json begin with. */
+/* The members common to both kinds of --json. */
 static json_t *begin_json(const remat_plan_summary *summary, const rm_options *options, uint64_t held) {
     json_t *plan = rm_metrics_plan_json(summary, options);
     json_object_set_new(plan, "program_bytes", json_integer((json_int_t)held));
@@ -92,10 +92,10 @@ static remat_status print_plan(const remat_session *session, const rm_options *o
 typedef struct {
     remat_pareto_point *point;
     int64_t count;
-    double none_ns; /* of `none`; 0: it is not there */
+    double none_ns; /* time of `none`; 0: not listed */
     remat_plan_summary plan;
-    uint64_t held; /* beside the session */
-    bool images;   /* and no timesteps */
+    uint64_t held; /* bytes outside the session */
+    bool images;   /* no timesteps */
 } pareto;
 
 static bool is_this_plan(const pareto *p, const remat_pareto_point *q) {
@@ -150,7 +150,7 @@ static remat_status print_pareto_json(const pareto *p, const rm_options *o) {
     return print_object(object, bad);
 }
 
-/* `optimal` is tried for many bytes of activations; where a plan's tables outweigh what it saves, no budget would choose it. */
+/* `optimal` is planned for many budgets. Drops plans whose tables cost more memory than they save: no budget would choose them. */
 static void drop_unwanted(pareto *p) {
     int64_t n = 0;
     for (int64_t i = 0; i < p->count; i++) {
@@ -181,10 +181,10 @@ typedef struct {
     rm_model model;
     remat_session *session;
     bool resuming;
-    char rate[RM_LR_SCHEDULE_TEXT]; /* of learning, in words; "" where nothing is to be said, or there is no data */
+    char rate[RM_LR_SCHEDULE_TEXT]; /* the learning rate schedule in words; "": constant, or no data */
 } planner;
 
-/* What comes off --memory-budget before the session's share. */
+/* The part of --memory-budget that the program itself uses. */
 static void print_share(const rm_options *o, uint64_t held) {
     char all[RM_TEXT], data[RM_TEXT];
     uint64_t budget = rm_budget_given(o);
@@ -194,7 +194,7 @@ static void print_share(const rm_options *o, uint64_t held) {
            rm_bytes_text(held, data), o->eval_every || o->held_out.data || rm_setup_splits(o) ? " and evaluation" : "");
 }
 
-/* What of the plan is there because of other ranks. */
+/* The costs of data parallelism. */
 static void print_ranks(const rm_options *o, const remat_session *session) {
     char parameters[RM_TEXT], optimizer[RM_TEXT];
     remat_plan_summary plan = rm_plan_summary_of(session);
@@ -205,7 +205,7 @@ static void print_ranks(const rm_options *o, const remat_session *session) {
            o->ddp.shard_optimizer ? ", this rank's share (--zero=1)" : " (--zero=1 would divide it among the ranks)");
 }
 
-/* As `remat train` does it, but that nothing is allocated. */
+/* Plans like `remat train`, without allocating memory. */
 static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
     TRY(rm_ema_create(o, spec, true, &p->ema));
     TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
@@ -228,17 +228,17 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     return status;
 }
 
-/* A run that --resume would continue is planned with its flags; where there is none yet, `remat train` begins one. */
+/* With --resume, plans with the flags of the saved run. If there is none yet, `remat train` would start one. */
 static remat_status adopt_state(planner *p, rm_options *o) {
     char state[RM_PATH_BYTES];
     rm_state_point point;
     if (!o->resume) return REMAT_OK;
     TRY(rm_state_find(o->resume, state, &p->resuming));
     if (p->resuming) TRY(rm_state_advise(o->resume, state, rm_start_read(o, state, &point)));
-    return rm_options_check(o, RM_PLAN); /* with what the state says */
+    return rm_options_check(o, RM_PLAN); /* with the flags of the state */
 }
 
-/* The learning rate that `remat train` would begin with, or what is wrong with it. */
+/* Describes the learning rate of `remat train`, or fails if it is invalid. */
 static remat_status describe_rate(planner *p, const rm_options *o) {
     rm_learning_rate rate;
     rm_lr_schedule_facts facts = {.batch = rm_setup_rows(o) * rm_setup_micro_steps(o) * rm_setup_ranks(o)};

@@ -1,8 +1,7 @@
-/* command_predict.c: `remat predict`: what saved weights make of each sample, one row each, in the order of the data: of
- * classify the probability of each class (of each timestep where labels are; where each pixel has one, the number of the
- * likeliest), of regress and adding the values (of each timestep, one after the other; with --loss=bce their
- * probabilities), of transcribe the labels, filled up with -1. Labels are not asked for. As .npy of float32, or as CSV. Where the
- * classes have names, CSV begins with a line of them; beside .npy they are printed. */
+/* command_predict.c: `remat predict`: predictions of saved weights, one row per sample, in the order of the data. classify: the
+ * probability of each class (for each timestep if timesteps have labels; the likeliest class if pixels have labels). regress and adding:
+ * the values (for each timestep in turn; with --loss=bce probabilities). transcribe: the labels, padded with -1. The data need no
+ * labels. Writes float32 .npy or CSV. If classes have names, CSV starts with a line of them; with .npy they are printed. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"
@@ -23,10 +22,10 @@ enum { CELL = 16 }; /* "-1.17549435e-38," */
 typedef struct {
     rm_saved_evaluator saved;
     rm_file_writer writer;
-    char unfinished[RM_PATH_BYTES];     /* renamed when it is whole; "": written where it is */
-    bool npy, probabilities, yes_or_no; /* of classes, of which one is right; of labels, each right or not */
+    char unfinished[RM_PATH_BYTES];     /* temporary file, renamed when complete; "": written in place */
+    bool npy, probabilities, yes_or_no; /* softmax over classes; a sigmoid for each label */
     int64_t sample;                     /* the next one */
-    rm_class_names classes;             /* none where they have no names */
+    rm_class_names classes;             /* empty if classes have no names */
     float *row;
     char *text; /* NULL: npy */
 } prediction;
@@ -52,7 +51,7 @@ static remat_status write_row(prediction *p, int64_t width) {
     return rm_file_write(&p->writer, p->text, n);
 }
 
-/* Numbers in the row of a sample. */
+/* The numbers per row. */
 static int64_t row_width(const prediction *p) {
     const rm_evaluator *e = &p->saved.evaluator;
     return p->saved.dataset->shape.pixels ? e->answers : e->answers * e->width;
@@ -70,7 +69,7 @@ static void fill_row(const prediction *p, const float *outputs) {
         memcpy(p->row, outputs, (size_t)n * sizeof(float));
 }
 
-/* What is behind the sample's end is 0, as PyTorch's pad_packed_sequence leaves it. */
+/* Pads past the end of the sample with 0, as PyTorch's pad_packed_sequence does. */
 static void end_row(prediction *p, int64_t width) {
     const rm_dataset *d = p->saved.dataset;
     int64_t T = d->shape.timesteps;
@@ -96,20 +95,20 @@ static bool is_stdout(const rm_options *o) { return !o->out || !strcmp(o->out, "
 
 static remat_status check_name(const rm_options *o) {
     REQUIRE(is_stdout(o) || rm_text_ends(o->out, ".npy") || rm_text_ends(o->out, ".csv"), INVALID,
-            "--out=%s: give a name that ends in .npy or .csv, or - for CSV on the standard output", o->out);
+            "--out=%s: give a name that ends in .npy or .csv, or - for CSV on standard output", o->out);
     return REMAT_OK;
 }
 
-/* What is there already stays until this is whole; what is no file, such as /dev/stdout, is written at once. */
+/* An existing file is replaced once the new one is complete; other outputs, such as /dev/stdout, are written directly. */
 static remat_status create(prediction *p, const rm_options *o) {
     if (is_stdout(o)) {
-        p->writer = (rm_file_writer){.fd = dup(STDOUT_FILENO), .path = "the standard output"};
-        REQUIRE(p->writer.fd >= 0, IO, "cannot write the standard output: %s", strerror(errno));
+        p->writer = (rm_file_writer){.fd = dup(STDOUT_FILENO), .path = "standard output"};
+        REQUIRE(p->writer.fd >= 0, IO, "cannot write to standard output: %s", strerror(errno));
         return REMAT_OK;
     }
     if (rm_path_exists(o->out) && !rm_path_is_file(o->out)) return rm_file_open_stream(o->out, &p->writer);
     int length = snprintf(p->unfinished, sizeof p->unfinished, "%s.unfinished", o->out);
-    REQUIRE(length < (int)sizeof p->unfinished, INVALID, "the name %.60s... is too long", o->out);
+    REQUIRE(length < (int)sizeof p->unfinished, INVALID, "--out=%.60s... is too long: give a shorter name", o->out);
     remat_status status = rm_file_create(p->unfinished, &p->writer);
     if (status) *p->unfinished = 0;
     return status;
@@ -136,7 +135,7 @@ static remat_status write_header(prediction *p) {
     return rm_file_write(&p->writer, header, sizeof header);
 }
 
-/* As CSV has it: in quotes where it holds what ends a cell. */
+/* CSV quotes a name that contains a separator, a quote or a line end. */
 static remat_status write_name(prediction *p, const char *name, bool last) {
     bool quoted = name[strcspn(name, ",\"\r\n")];
     if (quoted) TRY(rm_file_write(&p->writer, "\"", 1));
@@ -145,7 +144,7 @@ static remat_status write_name(prediction *p, const char *name, bool last) {
     return rm_file_write(&p->writer, last ? "\n" : ",", 1);
 }
 
-/* Of rows with a number for each class. */
+/* The header of rows with one number per class. */
 static remat_status write_class_names(prediction *p) {
     int64_t n = p->classes.count;
     if (!n || n != row_width(p)) return REMAT_OK;

@@ -1,5 +1,5 @@
-/* command_report.c: `remat report A.jsonl B.jsonl ...`: one row for each run, from its --metrics file, and whether the runs'
- * losses are the same numbers, to the last bit. Reads what metrics.c writes. */
+/* command_report.c: `remat report A.jsonl B.jsonl ...`: a row per run, from its --metrics file, and whether the losses of the runs are
+ * bit-identical. Reads the files of metrics.c. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"
@@ -24,7 +24,7 @@ typedef struct {
     rm_windows tbptt; /* 0: exact */
     uint64_t activations_bytes, arena_bytes, rss_bytes;
     bool planned;
-    point *point; /* in order of step, each once: the last one counts */
+    point *point; /* by step, without duplicates: the last one counts */
     int64_t count, capacity;
 } run;
 
@@ -35,13 +35,13 @@ static double number(const json_t *event, const char *name) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 static int64_t whole(const json_t *event, const char *name) {
-    return (int64_t)json_integer_value(json_object_get(event, name)); /* 0 when it is not there */
+    return (int64_t)json_integer_value(json_object_get(event, name)); /* 0: missing */
 }
 
 static void read_plan(const json_t *event, run *r) {
     const char *strategy = json_string_value(json_object_get(event, "strategy"));
     snprintf(r->strategy, sizeof r->strategy, "%s", strategy ? strategy : "?");
-    (void)rm_printable(r->strategy); /* a file may say anything */
+    (void)rm_printable(r->strategy); /* the file is not trusted */
     r->segments = whole(event, "segments");
     r->tbptt = (rm_windows){whole(event, "tbptt"), whole(event, "tbptt_step")};
     r->activations_bytes = (uint64_t)whole(event, "activations_peak_bytes");
@@ -51,7 +51,7 @@ static void read_plan(const json_t *event, run *r) {
 
 static remat_status read_step(const json_t *event, run *r) {
     int64_t step = whole(event, "step");
-    while (r->count && r->point[r->count - 1].step >= step) r->count--; /* made again by a resumed run */
+    while (r->count && r->point[r->count - 1].step >= step) r->count--; /* a resumed run repeated it */
     REQUIRE(rm_grow(&r->point, &r->capacity, r->count + 1, sizeof *r->point), MEMORY, "no memory for the steps of %s",
             r->path);
     r->point[r->count++] =
@@ -74,11 +74,11 @@ static remat_status read_lines(FILE *file, run *r) {
     for (int64_t n = 1; !status && (length = getline(&line, &capacity, file)) > 0; n++) {
         json_error_t error;
         json_t *event = json_loadb(line, (size_t)length, 0, &error);
-        bool unfinished = line[length - 1] != '\n'; /* the run is being written, or was killed */
+        bool unfinished = line[length - 1] != '\n'; /* the run is still writing, or was killed */
         if (event)
             status = read_event(event, r);
         else if (!unfinished)
-            status = rm_fail(REMAT_IO, "%s:%lld is not JSON (%s): give files made with --metrics", r->path,
+            status = rm_fail(REMAT_IO, "%s:%lld is not JSON (%s): give files written by --metrics", r->path,
                              (long long)n, error.text);
         json_decref(event);
     }
@@ -92,7 +92,7 @@ static remat_status read_run(run *r) {
     remat_status status = read_lines(file, r);
     fclose(file);
     if (status) return status;
-    REQUIRE(r->planned && r->count, IO, "%s holds no steps of a run: give files made with `remat train --metrics=FILE`",
+    REQUIRE(r->planned && r->count, IO, "%s has no steps of a run: give files written by `remat train --metrics=FILE`",
             r->path);
     return REMAT_OK;
 }
@@ -104,7 +104,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median over the steps, without the first of several, which warms up. */
+/* The median over the steps; skips the first of several, which includes warm-up. */
 static double median_ms(const run *r) {
     int64_t skip = r->count > 1, n = r->count - skip;
     double *value = rm_malloc((size_t)n * sizeof *value), median = NAN;
@@ -142,11 +142,12 @@ static void print_table(const run *runs, int n) {
 /* ---- The same bits? --------------------------------------------------------------------------------------------- */
 
 static bool same_bits(double a, double b) {
-    float x = (float)a, y = (float)b; /* losses are floats, and were written with the digits that bring them back */
-    return !memcmp(&x, &y, sizeof x) && !isnan(a); /* null, which stands for all that is not finite, says too little */
+    float x = (float)a, y = (float)b; /* losses are floats, written with enough digits to read them back exactly */
+    return !memcmp(&x, &y, sizeof x) &&
+           !isnan(a); /* null stands for every non-finite loss, so two of them need not be equal */
 }
 
-/* The first place at which two runs are not the same; -1: none. */
+/* The first step at which two runs differ; -1: none. */
 static int64_t first_difference(const run *a, const run *b) {
     int64_t n = a->count < b->count ? a->count : b->count;
     for (int64_t i = 0; i < n; i++)
@@ -159,10 +160,10 @@ static void print_difference(const run *a, const run *b, int64_t at) {
         printf("%s has %lld steps and %s has %lld; the %lld that both have agree.\n", a->path, (long long)a->count,
                b->path, (long long)b->count, (long long)at);
     else if (a->point[at].step != b->point[at].step)
-        printf("%s goes on with step %lld and %s with step %lld.\n", a->path, (long long)a->point[at].step, b->path,
+        printf("%s continues with step %lld and %s with step %lld.\n", a->path, (long long)a->point[at].step, b->path,
                (long long)b->point[at].step);
     else if (isnan(a->point[at].loss) && isnan(b->point[at].loss))
-        printf("The losses cannot be compared from step %lld on: there it is no number, neither in %s nor in %s.\n",
+        printf("The losses cannot be compared from step %lld on: the loss is not finite in %s and in %s.\n",
                (long long)a->point[at].step, a->path, b->path);
     else
         printf("The losses differ first at step %lld: %.9g in %s, %.9g in %s.\n", (long long)a->point[at].step,
@@ -194,7 +195,7 @@ static remat_status report(run *runs, int n, const rm_options *options, int *exi
 
 remat_status rm_command_report(rm_options *options, int *exit_status) {
     int n = options->n_arguments;
-    REQUIRE(n > 0, INVALID, "give the metrics of one run or more: remat report A.jsonl B.jsonl");
+    REQUIRE(n > 0, INVALID, "there are no runs to report: give their metrics, as in remat report A.jsonl B.jsonl");
     run *runs = rm_calloc((size_t)n, sizeof *runs);
     REQUIRE(runs, MEMORY, "no memory for %d runs", n);
     remat_status status = report(runs, n, options, exit_status);

@@ -1,7 +1,7 @@
-/* command_sample.c: `remat sample`: a trained lm model writes text, byte after byte, or token after token: through the tokenizer that
- * its training state has, or as numbers, where it has none. A recurrent one by a stateful session of one timestep and one sample: it
- * can go on for ever in the same memory. One without states reads all that it has written at every token, as far as it has
- * positions. A model of --task=seq2seq: translate.h. */
+/* command_sample.c: `remat sample`: generates text with a trained lm model, byte by byte or token by token: through the tokenizer of its
+ * training state or, without one, as numbers. Recurrent models run in a stateful session of one timestep and one sample, so memory does
+ * not grow with the text. Models without states read the text again for each token, as far as they have positions.
+ * Models of --task=seq2seq: translate.h. */
 #include "train/commands/commands.h"
 
 #include "engine/rng.h"
@@ -21,9 +21,9 @@ enum { NODE_SAMPLE = 0x5A3B };
 
 typedef struct sampling sampling;
 
-/* How tokens are read and written. */
+/* Reads and writes tokens. */
 typedef struct {
-    const char *prompt; /* where none is said */
+    const char *prompt; /* the default */
     remat_status (*read)(sampling *, const char *text);
     void (*write)(const sampling *, int32_t token);
 } writing;
@@ -34,13 +34,13 @@ struct sampling {
     rm_model model;
     remat_session *session;
     const writing *writing;
-    rm_tokenizer *tokenizer; /* NULL: there is none */
+    rm_tokenizer *tokenizer; /* NULL: none */
     rm_tokens prompt;
     int64_t vocabulary;
-    int32_t *read; /* window of them; n_read: so many, from the first on */
+    int32_t *read; /* (window): the first n_read are set */
     int64_t window, n_read;
-    int64_t document_end; /* the token after which states begin anew; -1: none */
-    bool ended;           /* the token read last was it */
+    int64_t document_end; /* the token after which states are reset; -1: none */
+    bool ended;           /* the last token read was document_end */
     float *logits;
     rm_draw_room room;
 };
@@ -79,7 +79,7 @@ static const writing as_text = {"\n", read_text, write_piece}, as_numbers = {"0"
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------ */
 
-/* One more token was read. A full window loses its first half, so that most are read with much before them. */
+/* Appends a token. A full window drops its first half, so that most tokens still have a long context. */
 static void append(sampling *s, int32_t token) {
     if (s->n_read == s->window) {
         int64_t keep = s->window / 2;
@@ -90,12 +90,12 @@ static void append(sampling *s, int32_t token) {
     s->read[s->n_read++] = token;
 }
 
-/* Feeds one token; leaves what the model expects next in s->logits. What lies behind the last no timestep before it sees. */
+/* Feeds one token and leaves the logits of the next in s->logits. Attention is causal, so the unused rest of the window has no effect. */
 static remat_status feed(sampling *s, int32_t token) {
     remat_step_result result;
     uint64_t bytes = (uint64_t)s->vocabulary * sizeof *s->logits;
     append(s, token);
-    if (s->ended) TRY(rm_carried_clear(s->session)); /* the next document begins as it did in training */
+    if (s->ended) TRY(rm_carried_clear(s->session)); /* as between documents in training */
     s->ended = token == s->document_end;
     TRY(remat_write(s->session, REMAT_INPUT, 0, s->read, (uint64_t)s->window * sizeof *s->read));
     TRY(remat_evaluate(s->session, &result));
@@ -104,7 +104,7 @@ static remat_status feed(sampling *s, int32_t token) {
 
 static remat_status begin(sampling *s, const char *said) {
     TRY(s->writing->read(s, said ? said : s->writing->prompt));
-    REQUIRE(s->prompt.count, INVALID, "--prompt is empty: say what the text begins with, or leave it out");
+    REQUIRE(s->prompt.count, INVALID, "--prompt is empty: give the start of the text, or remove --prompt");
     for (int64_t i = 0; i < s->prompt.count; i++) {
         if (said) s->writing->write(s, s->prompt.id[i]);
         TRY(feed(s, s->prompt.id[i]));
@@ -132,8 +132,9 @@ static remat_status make_room(sampling *s, const rm_options *o, const rm_data_sh
     s->window = o->data.timesteps;
     s->vocabulary = shape->vocabulary;
     s->document_end = o->data.document_end;
-    REQUIRE(o->data.document_end < shape->vocabulary, INVALID, "--document-end=%lld is no token: there are 0 to %lld",
-            (long long)o->data.document_end, (long long)shape->vocabulary - 1);
+    REQUIRE(o->data.document_end < shape->vocabulary, INVALID,
+            "--document-end=%lld is not a token: tokens are 0 to %lld", (long long)o->data.document_end,
+            (long long)shape->vocabulary - 1);
     s->writing = o->data.vocab && !o->data.tokenizer ? &as_numbers : &as_text;
     s->read = rm_calloc((size_t)s->window, sizeof *s->read);
     s->logits = rm_calloc((size_t)s->vocabulary, sizeof *s->logits);
@@ -149,7 +150,7 @@ static remat_status sample(sampling *s, rm_options *o) {
     rm_task_writing writes = rm_task_find(o->task)->writes;
     REQUIRE(writes, INVALID, "only models of --task=lm and seq2seq can write text; this one is of --task=%s", o->task);
     REQUIRE(strcmp(o->session.device, "null"), INVALID,
-            "--device=null computes nothing, so it has nothing to write: use cpu");
+            "--device=null does not compute anything, so there is no text to write: use --device=cpu");
     if (writes == RM_WRITES_LINES) return rm_translate(o, s->state, &s->point);
     bool stateful = rm_model_is(o->model.name, "states");
     o->data.timesteps = stateful ? 1 : o->model.positions;

@@ -1,6 +1,6 @@
-/* command_train.c: `remat train`: one loop over what trainer.h has set up: next batch, step, metrics, progress, and every so
- * often an evaluation and a training state. On many ranks (ranks.h) all run this same loop, each on its own samples; rank 0
- * alone plans, prints and writes. Main entry: rm_command_train. */
+/* command_train.c: `remat train`: the training loop, set up by trainer.h: next batch, step, metrics, progress, and periodically an
+ * evaluation and a training state. All ranks (ranks.h) run this loop, each on its own samples; only rank 0 plans, prints and
+ * writes. Main entry: rm_command_train. */
 #include "train/commands/commands.h"
 
 #include "memory/host.h"
@@ -21,16 +21,16 @@
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */
 
-/* What only reports ends no run: it is said, once, as what could not be written is not written to again. */
+/* A report that cannot be written does not end the run. The warning appears once, because the report is then closed. */
 static void do_without(rm_trainer *t, const char *what, remat_status status) {
-    if (status) rm_progress_warn(&t->progress, "%s; the run goes on without %s", remat_last_error(), what);
+    if (status) rm_progress_warn(&t->progress, "%s; the run continues without %s", remat_last_error(), what);
 }
 
-/* Of the session, that make an update: each window of each batch. */
+/* Calls of the session per update: each window of each micro step. */
 static int64_t calls_of(const rm_trainer *t) { return t->loader.config.micro_steps * rm_setup_windows(t->options); }
 
-/* The last of them, and the update. With --dump-grads the first is done in two halves, which gives the same
- * bits; all ranks do so, that they stay in step. */
+/* The last call, and the update. With --dump-grads the first update is split into backward and update, with the same bits; all ranks
+ * split it, so that their collectives match. */
 static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
     if (calls_of(t) == 1 && !dump) return remat_step(t->session, t->lr, result);
@@ -54,7 +54,7 @@ static remat_status count_right(rm_trainer *t) {
     return REMAT_OK;
 }
 
-/* Of the samples of an update, on all ranks; -1: there is no such thing, or none of them counts. */
+/* The accuracy over an update's samples, on all ranks; -1: undefined, or no sample counts. */
 static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
     const remat_ranks *ranks = rm_ranks_table(&t->ranks);
     *accuracy = -1;
@@ -64,13 +64,13 @@ static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
     return REMAT_OK;
 }
 
-/* States begin with zeros where the batch's samples do not go on from those before. */
+/* Resets carried states if the batch's samples do not continue those before. */
 static remat_status next_batch(rm_trainer *t) {
     TRY(rm_loader_next(&t->loader));
     return t->loader.begins ? rm_carried_clear(t->session) : REMAT_OK;
 }
 
-/* One update; *seconds is what the session took, and the average of the weights. */
+/* One update; *seconds: the time of the session and of the average of the weights. */
 static remat_status update(rm_trainer *t, remat_step_result *result, double *seconds) {
     int64_t windows = rm_setup_windows(t->options), calls = calls_of(t);
     *seconds = t->counted[0] = t->counted[1] = 0;
@@ -78,14 +78,15 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         if (k % windows == 0) TRY(next_batch(t));
         rm_window window = windows > 1 ? rm_setup_window(t->options, k % windows) : rm_batch_whole(&t->loader.batch);
         if (k % windows && !window.first)
-            TRY(rm_carried_clear(t->session)); /* the first windows all begin with the sample */
+            TRY(rm_carried_clear(t->session)); /* each micro step starts its samples anew */
         TRY(rm_batch_write(&t->loader.batch, window, t->session));
         double start = rm_now_s();
         t->intact = false;
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;
         TRY(count_right(t));
-        t->intact = k + 1 < calls && !t->options->order.stateful; /* gradients are nothing that is saved; states are */
+        t->intact =
+            k + 1 < calls && !t->options->order.stateful; /* a training state has no gradients, but carried states */
     }
     double start = rm_now_s();
     if (computes(t)) TRY(rm_ema_update(&t->ema, t->options->ema, t->session));
@@ -93,7 +94,7 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
     return REMAT_OK;
 }
 
-/* Before anything is saved: parameters that are not numbers must not push good states out. */
+/* Checked before saving, so that states with NaN parameters do not replace good ones. */
 static remat_status must_be_finite(const rm_trainer *t, const remat_step_result *result) {
     if (!computes(t)) return REMAT_OK;
     bool finite = isfinite(result->loss) && isfinite(result->grad_norm);
@@ -102,13 +103,13 @@ static remat_status must_be_finite(const rm_trainer *t, const remat_step_result 
             "in --init",
             result->loss, result->grad_norm);
     REQUIRE(finite, INTERNAL,
-            "step %lld: the loss is %g and the gradient's norm %g: training has diverged; make --lr smaller or set "
+            "step %lld: the loss is %g and the gradient's norm %g: training has diverged; reduce --lr or set "
             "--clip-grad-norm=1",
             (long long)t->step, result->loss, result->grad_norm);
     return REMAT_OK;
 }
 
-/* --plot draws the second step, which is warm; or the only one. */
+/* --plot draws the second step, which is warmed up, or the only one. */
 static bool is_drawn(const rm_trainer *t) {
     bool only = t->last_step == t->start.step + 1;
     return t->options->plot && t->ranks.rank == 0 && t->step == t->start.step + !only;
@@ -128,7 +129,7 @@ static remat_status draw(const rm_trainer *t) {
     return status;
 }
 
-/* Ctrl-C may end the drawing of a chart; that is not an error. */
+/* Ctrl-C may interrupt the drawing; that is not an error. */
 static void show_step(rm_trainer *t) {
     remat_status status = draw(t);
     if (!status)
@@ -146,16 +147,16 @@ static void add_cost(const rm_trainer *t, rm_step_event *event) {
     event->comm_wait_ms = (double)cost.waited_ns * 1e-6;
 }
 
-/* Known when every product has been met once. */
+/* Complete once every product has run. */
 static void tell_precision(rm_trainer *t, const remat_products *p) {
     if (!p->in_fp32) return;
     rm_progress_say(&t->progress,
-                    "note: of %lld matrix products, by shape, %lld are made in fp32 in spite of --precision=%s: the "
-                    "library has no other way to make them whose bits repeat, or none as quick",
+                    "note: of %lld matrix products, by shape, %lld are computed in fp32 despite --precision=%s: the "
+                    "library has no other reproducible algorithm for them, or only slower ones",
                     (long long)p->shapes, (long long)p->in_fp32, t->plan.precision);
 }
 
-/* How a GPU works is settled in the second step: what is slow there would be slow in silence. */
+/* The GPU's algorithms are fixed in the second step; report them, because a slow choice would go unnoticed. */
 static void tell_gpu(rm_trainer *t) {
     remat_products p;
     remat_recordings r;
@@ -207,13 +208,13 @@ static remat_status make_step(rm_trainer *t) {
     tell_gpu(t);
     if (drawn) show_step(t);
     remat_status status = must_be_finite(t, &result);
-    if (status) return rm_ranks_fail_alike(&t->ranks, status); /* both numbers are the same on all ranks */
+    if (status) return rm_ranks_fail_alike(&t->ranks, status); /* loss and norm are the same on all ranks */
     t->intact = true;
     t->epoch = t->loader.epoch, t->consumed = t->loader.consumed;
     return REMAT_OK;
 }
 
-/* An evaluation, after this step. */
+/* Whether an evaluation is due after this step. */
 static bool is_due(const rm_trainer *t) { return t->options->eval_every && t->step % t->options->eval_every == 0; }
 
 static remat_status evaluate(rm_trainer *t) {
@@ -226,7 +227,7 @@ static remat_status evaluate(rm_trainer *t) {
     do_without(t, "its metrics", rm_metrics_eval(&t->metrics, &event));
     do_without(t, "TensorBoard's file", rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
-    if (!is_due(t)) return REMAT_OK; /* the run's last, which one that goes on would not have had */
+    if (!is_due(t)) return REMAT_OK; /* the final evaluation: a longer run would not have it */
     if (rm_watch_see(&t->watch, t->options, &event, t->step >= t->rate.warmup_steps))
         rm_progress_say(&t->progress, "learning rate: reduced, as evaluations no longer improve (%lld times now)",
                         (long long)t->watch.reductions);
@@ -234,7 +235,7 @@ static remat_status evaluate(rm_trainer *t) {
     return REMAT_OK;
 }
 
-/* What was resumed may have come to its end, too. */
+/* A resumed run may have stopped early already. */
 static void stop_early(rm_trainer *t) {
     if (!rm_watch_ends(&t->watch, t->options) || t->step >= t->last_step) return;
     rm_progress_say(&t->progress, "early stop after step %lld: %lld evaluation%s without a better %s than %.9g",
@@ -257,20 +258,21 @@ static remat_status save(rm_trainer *t) {
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
     memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
-    t->intact = false; /* what failed is not tried again */
+    t->intact = false; /* if saving fails, do not try again */
     TRY(rm_state_save(&t->store, t->session, t->options, point));
     t->intact = t->saved = true;
     return REMAT_OK;
 }
 
-/* A signal to any rank stops all, or has all save, after the same step. */
+/* A signal to any rank makes all ranks stop or save after the same step. */
 static remat_status heed_signals(rm_trainer *t) {
     bool save = rm_interrupt_take_save();
     t->stop = rm_interrupt_caught();
     TRY(rm_ranks_heed(&t->ranks, &t->stop, &save));
     t->save_now = t->save_now || save;
     if (!t->save_now || t->options->save) return REMAT_OK;
-    rm_progress_say(&t->progress, "SIGUSR1 asks for a training state, and nothing says where: --save=DIR is not set");
+    rm_progress_say(&t->progress,
+                    "SIGUSR1 requests a training state, but there is no place for it: --save=DIR is not set");
     t->save_now = false;
     return REMAT_OK;
 }
@@ -282,7 +284,7 @@ static remat_status after_step(rm_trainer *t) {
     t->is_best = false;
     bool due = t->eval_dataset && (last || is_due(t)), decides = is_due(t) && rm_watch_matters(o);
     t->evaluation_due = due;
-    if (due && (!t->stop || decides)) { /* else whoever asks to stop may not wait for it: the resumed run makes it */
+    if (due && (!t->stop || decides)) { /* otherwise stop at once: the resumed run evaluates */
         TRY(evaluate(t));
         t->evaluation_due = false;
         TRY(heed_signals(t));
@@ -296,23 +298,23 @@ static remat_status after_step(rm_trainer *t) {
     return REMAT_OK;
 }
 
-/* What the run had no time for when a signal stopped it, if it is still due with the flags of now. */
+/* The evaluation that a signal prevented, if it is still due with the current flags. */
 static remat_status make_up_evaluation(rm_trainer *t) {
     t->evaluation_due = t->start.evaluation_due && t->eval_dataset && (is_due(t) || t->step == t->last_step);
     if (!t->evaluation_due || t->stop) return REMAT_OK;
     TRY(evaluate(t));
     t->evaluation_due = false;
     TRY(heed_signals(t));
-    return t->options->save ? save(t) : REMAT_OK; /* so that nobody makes it again */
+    return t->options->save ? save(t) : REMAT_OK; /* so that it is not repeated */
 }
 
-/* Where --keep-best or --save=DIR came with a resume, the best evaluation may be one of before: then nobody kept its state here. */
+/* If a resume added --keep-best or --save=DIR, the best evaluation may be an earlier one, whose state is not in this directory. */
 static remat_status say_best(rm_trainer *t) {
     char state[RM_PATH_BYTES], link[RM_PATH_BYTES];
     TRY(rm_state_path(t->options->save, "", t->store.best, state));
     TRY(rm_path_join(link, sizeof link, t->options->save, RM_STATE_BEST));
     bool kept = rm_path_exists(state);
-    const char *there = rm_path_exists(link) ? link : state; /* the file system may have no links */
+    const char *there = rm_path_exists(link) ? link : state; /* the file system may not support links */
     rm_progress_say(&t->progress, "the best evaluation was after step %lld%s%s", (long long)t->store.best,
                     kept ? ": " : ", whose state is not in ", kept ? there : t->options->save);
     return REMAT_OK;
@@ -343,7 +345,7 @@ static remat_status finish(rm_trainer *t) {
     return REMAT_OK;
 }
 
-/* Of several ranks, the others wait for this one amid a step: none can save, and the sentence says what there is to resume. */
+/* The other ranks wait for this one in the middle of a step, so none can save; the message names the state to resume from. */
 static remat_status name_last_state(const rm_trainer *t, remat_status status) {
     char sentence[700], state[RM_PATH_BYTES] = "";
     int64_t *steps = NULL, count = 0;
@@ -354,7 +356,7 @@ static remat_status name_last_state(const rm_trainer *t, remat_status status) {
     return rm_fail(status, "%s; nothing was saved since the last training state, %s", sentence, state);
 }
 
-/* Data that changed under the run, say, cost none of what was trained: the state after the last whole step is saved, and the sentence says
+/* A failure such as data that changed during the run loses no training: saves the state after the last whole step, and the message says
  * so. */
 static remat_status save_first(rm_trainer *t, remat_status status) {
     char sentence[700];
@@ -384,14 +386,14 @@ static remat_status train(rm_trainer *t) {
     TRY(make_up_evaluation(t));
     stop_early(t);
     if (t->step >= t->last_step && !rm_watch_ends(&t->watch, t->options))
-        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to go on",
+        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to continue",
                         (long long)t->step, (long long)t->last_step,
                         rm_options_given(t->options, "epochs") ? "epochs" : "steps");
     remat_status status = step_by_step(t);
     return status ? save_first(t, status) : finish(t);
 }
 
-/* Closing things must not take the sentence's place. */
+/* Errors while closing must not replace the message. */
 static remat_status fail(rm_trainer *t, remat_status status) {
     char sentence[1024];
     status = rm_ranks_failed(&t->ranks, "train", status);
@@ -403,7 +405,7 @@ static remat_status fail(rm_trainer *t, remat_status status) {
 remat_status rm_command_train(rm_options *options, int *exit_status) {
     bool ran;
     rm_interrupt_catch_save();
-    signal(SIGPIPE, SIG_IGN); /* whoever reads what is printed may go: the run goes on, and is saved */
+    signal(SIGPIPE, SIG_IGN); /* the run continues and is saved even if the reader of its output exits */
     TRY(rm_command_devices(options, &ran, exit_status));
     if (ran) return REMAT_OK;
     rm_trainer t;
@@ -413,6 +415,6 @@ remat_status rm_command_train(rm_options *options, int *exit_status) {
     rm_trainer_close(&t);
     if (t.stop) *exit_status = 128 + t.stop;
     if (t.stop && !rm_interrupt_caught())
-        rm_ranks_let_others_go_first(); /* the one that was signalled is the one to name */
+        rm_ranks_let_others_go_first(); /* the launcher should name the rank that was signalled */
     return REMAT_OK;
 }

@@ -68,7 +68,7 @@ static remat_status write_input(rm_decoder *d, remat_session *session, const cha
                        (uint64_t)count * sizeof(int32_t));
 }
 
-/* The line, turned round as in training, for each of those that are made of it. */
+/* Writes the source, reversed as in training, once for each line to be decoded. */
 static remat_status write_source(rm_decoder *d, const int32_t *token, int64_t n) {
     const rm_data_shape *data = &d->spec.data;
     int64_t B = d->width, count = data->timesteps * B;
@@ -104,7 +104,7 @@ remat_status rm_decoder_read(rm_decoder *d, const int32_t *token, int64_t count)
 
 /* ---- A token ------------------------------------------------------------------------------------------------------ */
 
-/* Each line goes on from the states of the one that it was. */
+/* Each line continues from the states of the line that it extends. */
 static remat_status move_states(rm_decoder *d, const rm_beam_step *step, int64_t lines) {
     for (int64_t k = 0; k < remat_count(d->decoder, REMAT_CARRIED); k++) {
         remat_array array;

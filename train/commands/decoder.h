@@ -1,6 +1,6 @@
-/* decoder.h: a model of --task=seq2seq writes tokens one by one: the encoder reads a line once, then the decoder runs one timestep a
- * token, in a stateful session. The logits are those of the whole graph, which evaluations run, to rounding: it is computed in other
- * tiles. Sources are padded as in training, to a length that has room for many lines, and is doubled for a longer one. */
+/* decoder.h: generates tokens with a model of --task=seq2seq. The encoder reads a line once; then the decoder, in a stateful session,
+ * runs one timestep per token. Its logits equal those of the whole graph, which evaluations run, except for rounding: tiles differ.
+ * Sources are padded as in training, to a length that fits most lines and doubles for a longer one. */
 #ifndef RM_DECODER_H
 #define RM_DECODER_H
 
@@ -10,20 +10,20 @@
 typedef struct {
     rm_model_spec spec;
     remat_config config;
-    int64_t width; /* lines side by side, of one source */
+    int64_t width; /* lines decoded at once, of one source */
     rm_model model;
-    remat_session *encoder, *decoder; /* of one graph: each has all weights */
-    void *room;                       /* for any array between the two */
+    remat_session *encoder, *decoder; /* of one graph: each holds all weights */
+    void *room;                       /* for any array copied between the two */
 } rm_decoder;
 
-/* spec->data.timesteps: room for a source and its end, at first. Weights are as they begin: write those of both sessions.
- * Free in any case. */
+/* spec->data.timesteps: the initial room for a source and its end token. Weights have their initial values: load them into both
+ * sessions. Free *out even on errors. */
 remat_status rm_decoder_open(const rm_model_spec *spec, const remat_config *config, int64_t width, rm_decoder *out);
 void rm_decoder_free(rm_decoder *decoder);
 
-/* A source, without its end. */
+/* Reads a source, without its end token. */
 remat_status rm_decoder_read(rm_decoder *decoder, const int32_t *token, int64_t count);
-/* Behind rm_decoder_read, as rm_beam.expect is called: logits (width,classes), the first `lines` of which count. */
+/* After rm_decoder_read, called like rm_beam.expect: logits (width,classes), of which the first `lines` rows are valid. */
 remat_status rm_decoder_step(rm_decoder *decoder, const rm_beam_step *step, int64_t lines, float *logits);
 
 #endif

@@ -24,7 +24,7 @@ void rm_draw_room_free(rm_draw_room *room) {
     rm_free(room->item);
 }
 
-/* Of classes that are equally likely, the first comes first. */
+/* Among equally likely classes, the first comes first. */
 static int likeliest_first(const void *a, const void *b) {
     const item *x = a, *y = b;
     return x->weight != y->weight ? (x->weight < y->weight) - (x->weight > y->weight) : x->class - y->class;
@@ -45,7 +45,7 @@ static int count_top_p(const item *sorted, int n, double p) {
     return kept;
 }
 
-/* The weight of what is not kept becomes 0. */
+/* Sets the weights of other classes to 0. */
 static void cut(rm_draw_room *room, const rm_draw_rule *rule) {
     int n = room->n;
     for (int i = 0; i < n; i++) room->item[i] = (item){room->weight[i], i};
@@ -63,12 +63,12 @@ int rm_draw(const float *logit, const rm_draw_rule *rule, double uniform, rm_dra
     if (rule->temperature == 0) return best;
     for (int i = 0; i < n; i++) {
         weight[i] = exp(((double)logit[i] - logit[best]) / rule->temperature);
-        if (isnan(weight[i])) weight[i] = 0; /* as that of a logit which is no number */
+        if (isnan(weight[i])) weight[i] = 0; /* its logit is NaN */
     }
     if (rule->top_k || rule->top_p < 1) cut(room, rule);
     for (int i = 0; i < n; i++) left += weight[i];
     left *= uniform;
     for (int i = 0; i < n; i++)
         if ((left -= weight[i]) < 0) return i;
-    return best; /* rounding, or logits that are not numbers */
+    return best; /* rounding, or NaN logits */
 }

@@ -1,5 +1,5 @@
-/* translate.c: see translate.h. The decoder's logits are those of an evaluation, to rounding: what `remat eval` counts as right is what
- * is written here. */
+/* translate.c: see translate.h. The decoder's logits equal those of an evaluation except for rounding, so lines that `remat eval` counts
+ * as right are written here. */
 #include "train/commands/translate.h"
 
 #include "memory/host.h"
@@ -59,7 +59,7 @@ static remat_status translate_line(translation *t, const char *line, size_t byte
     return rm_file_flush_output();
 }
 
-/* Without its end, which Windows writes as CR LF. */
+/* Without the line end, LF or CR LF. */
 static size_t length_of_line(const char *line, size_t length) {
     if (length && line[length - 1] == '\n') length -= length > 1 && line[length - 2] == '\r' ? 2 : 1;
     return length;
