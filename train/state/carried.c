@@ -11,7 +11,7 @@ static remat_status agree(const rm_state_ranks *ranks, remat_status mine, double
     return ranks->size > 1 ? ranks->agree(ranks->context, mine, values, count) : mine;
 }
 
-/* As it is on disk: the rows of all ranks. */
+/* The array as on disk, with the rows of all ranks. */
 static remat_status whole_info(remat_session *session, int64_t index, int64_t size, remat_array *out) {
     TRY(remat_array_info(session, REMAT_CARRIED, index, out));
     out->dim[0] *= size;
@@ -22,7 +22,7 @@ static remat_status whole_info(remat_session *session, int64_t index, int64_t si
 
 /* ---- Saving ----------------------------------------------------------------------------------------------------- */
 
-/* Room for the largest array: what is read, and all ranks' bits of it as numbers, which add up exactly: the others add zeros. */
+/* Room for the largest array, and for its bits as numbers: ranks sum these exactly, because each adds zeros for the others' rows. */
 typedef struct {
     uint32_t *bits;
     double *values;
@@ -47,7 +47,7 @@ static void give_room(room *r) {
     rm_free(r->values);
 }
 
-/* This rank's rows among zeros. */
+/* Places this rank's rows among zeros. */
 static remat_status scatter(remat_session *session, int64_t index, const rm_state_ranks *ranks, room *r) {
     remat_array array;
     TRY(remat_array_info(session, REMAT_CARRIED, index, &array));
@@ -78,7 +78,7 @@ static remat_status write_header(remat_session *session, const rm_state_ranks *r
     return status;
 }
 
-/* Every rank comes to every array's sum, or none does. */
+/* Either every rank takes part in every sum, or none does. */
 static remat_status gather(remat_session *session, const rm_state_ranks *ranks, remat_status status, room *r,
                            rm_file_writer *writer) {
     for (int64_t i = 0; i < remat_count(session, REMAT_CARRIED); i++) {
@@ -119,8 +119,8 @@ static remat_status match(const rm_safetensors *file, remat_session *session, in
                 INVALID, "%s has no '%s' of this model: give the flags of the model that was saved", file->path,
                 ours.name);
         REQUIRE(theirs->dim[0] == ours.dim[0], INVALID,
-                "%s has the states of %lld rows, and this run has %lld: rows of a batch times ranks must stay the "
-                "same with --stateful",
+                "%s has the states of %lld rows, and this run has %lld: with --stateful, --batch times ranks must stay "
+                "the same",
                 file->path, (long long)theirs->dim[0], (long long)ours.dim[0]);
     }
     return REMAT_OK;

@@ -21,7 +21,7 @@ static int64_t elements_of(const remat_array *array) {
     return n;
 }
 
-/* All descriptions; *array is the caller's, freed with rm_free. */
+/* Describes all arrays; the caller frees *array with rm_free. */
 static remat_status list_arrays(remat_session *session, remat_array **array, int64_t *n) {
     *n = remat_count(session, REMAT_OPTIMIZER);
     *array = rm_calloc((size_t)*n + 1, sizeof **array);
@@ -96,7 +96,7 @@ static int64_t find(const remat_array *array, int64_t n, const char *name) {
     return -1;
 }
 
-/* A whole array must have our shape; a stretch one dimension, and lie inside ours. */
+/* A whole array must have our shape; a shard has one dimension and lies inside ours. */
 static remat_status check_shape(const char *path, const remat_array *ours, const rm_st_array *theirs, rm_shard *shard) {
     int64_t all = elements_of(ours);
     bool whole = shard->count < 0, fits = theirs->rank == (whole ? ours->rank : 1);
@@ -116,12 +116,13 @@ static remat_status place(const remat_array *array, int64_t n_arrays, const char
     char name[NAME_BYTES];
     int length = snprintf(name, sizeof name, "%s", theirs->name);
     REQUIRE(length < NAME_BYTES && rm_shard_parse(name, &shard->first, &shard->count), IO,
-            "%s is damaged: '%.80s' is no shard of an array", path, theirs->name);
+            "%s is damaged: '%.80s' is not a shard of an array", path, theirs->name);
     shard->array = find(array, n_arrays, name);
-    REQUIRE(shard->array >= 0, INVALID,
-            "%s has an array '%.80s' that this model does not have: is it another model's or optimizer's, or was more "
-            "trained (--train-only)?",
-            path, theirs->name);
+    REQUIRE(
+        shard->array >= 0, INVALID,
+        "%s has an array '%.80s' that this model does not have: give the flags of the run that was saved, including "
+        "--optimizer and --train-only",
+        path, theirs->name);
     return check_shape(path, &array[shard->array], theirs, shard);
 }
 
@@ -136,13 +137,13 @@ static remat_status missing(const remat_array *ours, int64_t first, int64_t end)
     if (first == 0 && end == elements_of(ours))
         FAIL(INVALID,
              "the optimizer's state has no '%s', which this model needs: give the flags of the run that was saved, "
-             "--train-only too",
+             "including --train-only",
              ours->name);
     FAIL(IO, "the optimizer's state is damaged: elements %lld to %lld of '%s' are in no file", (long long)first,
          (long long)(end - 1), ours->name);
 }
 
-/* Sorted shards must cover every array, without holes or overlaps. */
+/* Sorted shards must cover every array without gaps or overlaps. */
 static remat_status check_cover(const remat_array *array, int64_t n_arrays, const rm_safetensors *files,
                                 const rm_shard *shard, int64_t n_shards) {
     int64_t k = 0;
@@ -208,7 +209,7 @@ remat_status rm_saved_file_check(const rm_saved_file *file) {
 
 struct rm_optimizer_shards {
     const rm_saved_file *as_written;
-    rm_safetensors *file; /* headers; closed but while something is read: there may be thousands */
+    rm_safetensors *file; /* headers; a file is open only while it is read, because there may be thousands */
     int64_t n_files;
     remat_array *array;
     int64_t n_arrays;
@@ -238,7 +239,7 @@ static remat_status read_headers(loading *l) {
     return REMAT_OK;
 }
 
-/* What the session holds of the shard: *first (in the array) and its length; 0: nothing. */
+/* The part of the shard that the session holds: sets *first (in the array), returns the length; 0: none. */
 static int64_t wanted(const loading *l, const rm_shard *p, int64_t *first) {
     const remat_array *ours = &l->array[p->array];
     int64_t end = p->first + p->count < ours->first + ours->count ? p->first + p->count : ours->first + ours->count;
@@ -246,7 +247,7 @@ static int64_t wanted(const loading *l, const rm_shard *p, int64_t *first) {
     return end > *first ? end - *first : 0;
 }
 
-/* A session that holds a part reads from few files; only these are summed up. */
+/* A session that holds a part reads few files; only their checksums are computed. */
 static remat_status check_files(const loading *l) {
     int64_t first;
     bool *used = rm_calloc((size_t)l->n_files + 1, sizeof *used);
@@ -273,7 +274,7 @@ static remat_status read_shard(loading *l, const rm_shard *p, remat_session *ses
     return status;
 }
 
-/* Headers that make no sense are most often those of a damaged file, and that is what has to be said then. */
+/* Invalid headers usually mean a damaged file, so report the damage instead. */
 static remat_status blame(const loading *l, remat_status status) {
     char sentence[1024];
     if (status != REMAT_IO && status != REMAT_INVALID) return status;
@@ -282,8 +283,8 @@ static remat_status blame(const loading *l, remat_status status) {
     return rm_fail(status, "%s", sentence);
 }
 
-/* A header is believed for what it says of where things are; before anything is read by it, its file has been summed up. What
- * this session needs is then in such files, and all of it, as each element is in one place only. */
+/* Headers tell where shards are. Before data are read, the checksum of their file is verified. Together the files have each element
+ * exactly once, so the verified files contain all that this session needs. */
 static remat_status look_at_all(loading *l, remat_session *session) {
     TRY(list_arrays(session, &l->array, &l->n_arrays));
     for (int64_t i = 0; i < l->n_files; i++) TRY(rm_saved_file_check_size(&l->as_written[i]));

@@ -17,7 +17,7 @@ static void set_up(rm_safetensors *out, const char *path) {
     strncpy(out->path, path, sizeof out->path - 1);
 }
 
-/* What torch.save writes: a zip archive, or in old versions pickles of which the first is a number. Their first 8 bytes are no length. */
+/* torch.save writes a zip archive; old versions write pickles, the first of which is a number. Neither starts with a valid length. */
 static bool is_pytorchs(const uint8_t prefix[8]) {
     return !memcmp(prefix, "PK\3\4", 4) || !memcmp(prefix, "\x80\2\x8a\x0a\x6c\xfc\x9c\x46", 8);
 }
@@ -37,16 +37,16 @@ static bool is_npz(const char *path, const uint8_t prefix[8]) {
 
 static remat_status refuse_prefix(const char *path, const uint8_t prefix[8], uint64_t length) {
     REQUIRE(!is_npz(path, prefix), IO,
-            "%s is no safetensors file but one of numpy.savez's; type in Python: from safetensors.numpy import "
+            "%s is not a safetensors file but one of numpy.savez; run in Python: from safetensors.numpy import "
             "save_file; save_file(dict(numpy.load(\"%s\")), \"model.safetensors\")",
             path, path);
     REQUIRE(is_pytorchs(prefix) || !is_pickle(prefix), IO,
-            "%s is no safetensors file but a Python pickle: load it in Python, and write its arrays with "
+            "%s is not a safetensors file but a Python pickle: load it in Python, and save its arrays with "
             "safetensors.numpy.save_file or its tensors with safetensors.torch.save_file",
             path);
     REQUIRE(
         !is_pytorchs(prefix), IO,
-        "%s is no safetensors file but one of torch.save's; type in Python: from safetensors.torch import save_file; "
+        "%s is not a safetensors file but one of torch.save; run in Python: from safetensors.torch import save_file; "
         "w = torch.load(\"%s\", weights_only=True); "
         "save_file({k: v.contiguous() for k, v in w.items()}, \"model.safetensors\")",
         path, path);
@@ -54,7 +54,7 @@ static remat_status refuse_prefix(const char *path, const uint8_t prefix[8], uin
          (unsigned long long)length, RM_ST_MAX_HEADER);
 }
 
-/* From the first 8 bytes and the file's size to where the data starts. */
+/* Finds the start of the data from the first 8 bytes and the file's size. */
 static remat_status split(rm_safetensors *file, const uint8_t prefix[8], uint64_t size, size_t *header_bytes) {
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | prefix[i];

@@ -1,4 +1,4 @@
-/* state.c: see state.h. Here states are saved; state_resume.c reads them. */
+/* state.c: see state.h. Saves states; state_resume.c reads them. */
 #include "train/state/state.h"
 
 #include "memory/host.h"
@@ -39,7 +39,7 @@ static remat_status refuse_later(const char *directory, int64_t step) {
     return status;
 }
 
-/* Of a run on one rank: what it says itself. */
+/* The agreement of a run on one rank: its own status. */
 static remat_status agree(const rm_state_store *store, remat_status status, double *values, int64_t count) {
     const rm_state_ranks *ranks = &store->ranks;
     return ranks->size > 1 ? ranks->agree(ranks->context, status, values, count) : status;
@@ -71,8 +71,8 @@ void rm_state_store_close(rm_state_store *store) {
 
 /* ---- What is in state.json -------------------------------------------------------------------------------------- */
 
-/* What later versions of Remat or another working directory could change is said; what is still at its default and may
- * be changed when resuming is not. */
+/* Saves flags whose default or meaning could change with the version of Remat or the working directory; omits flags at their default
+ * that may change when resuming. */
 static json_t *flags_json(const rm_options *options) {
     json_t *flags = json_object();
     bool bad = !flags;
@@ -90,13 +90,13 @@ static json_t *flags_json(const rm_options *options) {
     return NULL;
 }
 
-/* Lists a file with its size and checksum; what went wrong shows in `files` being incomplete, or not there. */
+/* Lists a file with its size and checksum; on failure `files` is incomplete or NULL. */
 static void list_file(json_t *files, const char *name, const double about[2]) {
     json_object_set_new(files, name,
                         json_pack("{s:I, s:I}", "bytes", (json_int_t)about[0], "crc32", (json_int_t)about[1]));
 }
 
-/* "best" and "best_step" are those of the loss; "best_accuracy" and "best_accuracy_step" those of another metric. */
+/* "best" and "best_step" for the loss; for another metric "best_accuracy" and "best_accuracy_step". */
 static void add_best(json_t *json, rm_score_name metric, const rm_best *best) {
     char name[64], step[64];
     rm_state_best_names(metric, name, step);
@@ -104,7 +104,7 @@ static void add_best(json_t *json, rm_score_name metric, const rm_best *best) {
     if (best->step) json_object_set_new(json, step, json_integer(best->step));
 }
 
-/* No best: there was no evaluation whose metric is a number. */
+/* Without a best value if no evaluation had a finite metric. */
 static json_t *watch_json(const rm_watch *w) {
     json_t *json = json_pack("{s:I, s:I, s:I}", "since", (json_int_t)w->since, "plateau_since",
                              (json_int_t)w->plateau_since, "reductions", (json_int_t)w->reductions);
@@ -163,7 +163,7 @@ static remat_status write_shards(const char *state, const rm_state_ranks *ranks,
     TRY(rm_path_join(path, sizeof path, state, name));
     REQUIRE(
         rm_path_exists(state), IO,
-        "rank 0 has made %s, but it is not there for rank %lld: --zero=1 needs a place for --save that all hosts see",
+        "rank 0 created %s, but rank %lld cannot see it: with --zero=1, choose a --save directory that all hosts share",
         state, (long long)ranks->rank);
     TRY(rm_optimizer_shards_save(session, path, &writer));
     note(&writer, about + 2 + 2 * ranks->rank);
@@ -191,7 +191,7 @@ static remat_status write_ema(const char *state, const rm_state_store *store, do
     return REMAT_OK;
 }
 
-/* What this rank contributes. */
+/* Writes this rank's part of the state. */
 static remat_status write_share(const char *state, const rm_state_store *store, remat_session *session, double *about) {
     const rm_state_ranks *ranks = &store->ranks;
     if (ranks->rank == 0 && store->ema) TRY(write_ema(state, store, about));
@@ -265,7 +265,7 @@ typedef struct {
     int64_t n_about;
 } saving;
 
-/* Rank 0, of a state that is there: an evaluation that was due has been made since. Beside it first, then renamed. */
+/* Rank 0, for a state that exists: replaces state.json atomically, because an evaluation that was due has been made since. */
 static remat_status settle(const saving *s) {
     char path[RM_PATH_BYTES], beside[RM_PATH_BYTES];
     json_t *root;
@@ -280,20 +280,20 @@ static remat_status settle(const saving *s) {
     return status || !was_due ? status : rm_directory_sync(s->final);
 }
 
-/* Rank 0. *there: such a state is there already. */
+/* Rank 0. *there: the state exists already. */
 static remat_status begin(const saving *s, double *there) {
     *there = rm_state_is_whole(s->final);
     if (*there != 0) return settle(s);
     char aside[RM_PATH_BYTES];
     struct stat about;
     if (lstat(s->final, &about) == 0)
-        TRY(rm_state_put_aside(s->store->directory, s->point.step, aside)); /* a file is missing, or it is a link */
+        TRY(rm_state_put_aside(s->store->directory, s->point.step, aside)); /* incomplete, or a link */
     rm_state_remove(s->unfinished);
     if (mkdir(s->unfinished, 0777)) return rm_file_failed("create", s->unfinished);
     return REMAT_OK;
 }
 
-/* Rank 0, when every file but one is there. */
+/* Rank 0, once every file except state.json is written. */
 static remat_status finish(const saving *s) {
     TRY(write_state_json(s->unfinished, s->store, s->options, &s->point, s->about));
     TRY(rm_directory_sync(s->unfinished));
@@ -312,15 +312,15 @@ static remat_status prune(const rm_state_store *store) {
     return status;
 }
 
-/* The rank that failed says why, and all hear of it. A full disk stays so: a job that is started again would only train on until
- * it fails in the same way, so it ends as one does that was asked for what cannot work. */
+/* The rank that failed reports why; the others learn that it failed. A full disk stays full, so a restarted job would fail the same
+ * way: the job ends with the exit status of a request that cannot work. */
 static remat_status agree_saved(const saving *s, remat_status mine, double *values, int64_t count) {
     if (mine == REMAT_IO && rm_file_had_no_room()) mine = REMAT_INVALID;
     if (mine) rm_fail_in(mine, "the training state of step %lld was not saved", (long long)s->point.step);
     return agree(s->store, mine, values, count);
 }
 
-/* What each rank needs for itself. */
+/* Prepares each rank on its own. */
 static remat_status prepare(saving *s) {
     const rm_state_ranks *ranks = &s->store->ranks;
     TRY(rm_state_path(s->store->directory, RM_STATE_UNFINISHED, s->point.step, s->unfinished));
@@ -335,7 +335,7 @@ static remat_status save(saving *s, remat_session *session) {
     const rm_state_ranks *ranks = &s->store->ranks;
     bool first = ranks->rank == 0;
     double there = 0;
-    rm_file_forget_no_room(); /* that of an image, say, is no reason why this fails */
+    rm_file_forget_no_room(); /* an earlier full disk, such as while writing a plot, is not the cause of this failure */
     remat_status status = prepare(s);
     if (!status && first) status = begin(s, &there);
     TRY(agree_saved(s, status, &there, 1));

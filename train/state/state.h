@@ -1,19 +1,18 @@
-/* state.h: the training state on disk: what it takes to continue a run bit for bit, on as many ranks as it had, or exactly,
- * on any other number.
+/* state.h: the training state on disk. A run continues from it bit for bit on the same number of ranks, and exactly on any
+ * other number.
  *
  *     DIR/step-00000100/model.safetensors             parameters
  *                       optimizer.safetensors         the optimizer's arrays; none for plain sgd
- *                       optimizer-R-of-W.safetensors  instead, where W ranks share them out: the shards of rank R (optimizer_shards.h)
- *                       carried.safetensors           the states that --stateful carries on, of all ranks' rows (carried.h)
- *                       tokenizer.json                a copy of --tokenizer's, so that the state can write and read text anywhere
- *                       ema.safetensors               the average of the parameters, with --ema
+ *                       optimizer-R-of-W.safetensors  instead with --zero=1: the shards of rank R of W (optimizer_shards.h)
+ *                       carried.safetensors           with --stateful, the carried states of all ranks' rows (carried.h)
+ *                       tokenizer.json                a copy of the --tokenizer file, so that the state is complete
+ *                       ema.safetensors               with --ema, the average of the parameters
  *                       state.json                    step, epoch, position, flags; sizes and checksums of the other files
  *
- * A state is written as DIR/.tmp-step-00000100: what all ranks have alike by rank 0, shards by their owners, state.json by
- * rank 0 when all have finished. Every file and the directory are fsynced, and then it is renamed, so a directory called
- * step-* is whole, whenever the machine died. Older ones are removed only after that, but for the one after the best evaluation
- * (--keep-best), which the link DIR/best leads to. When one rank fails, all fail, with
- * its sentence.
+ * A state is written as DIR/.tmp-step-00000100: replicated data by rank 0, shards by their owners, state.json by rank 0 after all
+ * ranks have finished. Every file and the directory are fsynced before the rename, so a directory called step-* is complete even after
+ * a crash. Older states are removed after that, except the one after the best evaluation (--keep-best), to which DIR/best links. If one
+ * rank fails, all fail, with its message.
  */
 #ifndef RM_STATE_H
 #define RM_STATE_H
@@ -23,33 +22,33 @@
 #include "train/flags/options.h"
 #include "train/run/watch.h"
 
-/* Where a run is. */
+/* The position of a run. */
 typedef struct {
-    char run[20];            /* its name, drawn when it began; "": not known, in older states */
+    char run[20];            /* random name of the run; "": unknown (older states) */
     int64_t step;            /* updates made */
-    int64_t epoch, consumed; /* where the next one begins, as rm_loader has them */
+    int64_t epoch, consumed; /* start of the next update, as in rm_loader */
     int64_t samples;         /* in the data set: other data would have another order */
-    uint32_t data_crc32;     /* rm_dataset_checksum's; 0: not known, of generated data and older states */
-    double last_lr;          /* of the last update: remat_set_last_lr. -1: not known (a state of format 1) */
-    int64_t shards;          /* --deterministic-world's V; 0: plain */
-    int64_t world_size;      /* of the ranks that saved it; rm_state_save fills these in itself */
-    int zero;                /* 1: each kept its part of the optimizer's state */
+    uint32_t data_crc32;     /* of rm_dataset_checksum; 0: unknown (generated data, older states) */
+    double last_lr;          /* of the last update: remat_set_last_lr. -1: unknown (format 1) */
+    int64_t shards;          /* --deterministic-world; 0: off */
+    int64_t world_size;      /* number of ranks that saved it; set by rm_state_save, as is `zero` */
+    int zero;                /* 1: each rank kept its part of the optimizer's state */
     rm_watch watch;          /* of its evaluations */
-    bool evaluation_due;     /* a signal stopped the run before the one after this step */
-    bool stateful;           /* --stateful's states are there */
-    bool tokenizer;          /* tokenizer.json is there */
-    bool ema;                /* --ema's average is there */
-    bool lengths;            /* its samples had --lengths */
-    bool mean_unsaid;        /* it does not say --loss-mean: saved by a version that had parts alone, or its loss counts all */
-    char precision[8];       /* of its products; "fp32" in states of versions that had no other */
+    bool evaluation_due;     /* a signal stopped the run before the evaluation after this step */
+    bool stateful;           /* has the carried states of --stateful */
+    bool tokenizer;          /* has tokenizer.json */
+    bool ema;                /* has the average of --ema */
+    bool lengths;            /* the run had --lengths */
+    bool mean_unsaid;        /* has no --loss-mean: from a version without other means, or the loss counts all targets */
+    char precision[8];       /* of matrix products; "fp32" in states of versions without --precision */
 } rm_state_point;
 
-/* The other ranks of a run, as far as saving needs them (train/ranks/patient_barrier.h is one such). `agree` returns when every rank
- * has called it, however long that takes: OK where all came with OK, and then values[] are their sums over ranks; on every
- * rank the status of the first that failed otherwise. Its sentence is on that rank at least; others may have "". */
+/* The ranks of a run, as saving needs them (implemented by train/ranks/patient_barrier.h). `agree` returns once every rank has called
+ * it, however long that takes. If all statuses are OK it returns OK, and values[] become their sums over ranks. Otherwise every rank
+ * gets the status of the first that failed; the message is on that rank, and may be "" on others. */
 typedef struct {
     int64_t rank, size;
-    bool shard_optimizer; /* each writes its shards */
+    bool shard_optimizer; /* each rank writes its shards */
     void *context;
     remat_status (*agree)(void *context, remat_status status, double *values, int64_t count);
 } rm_state_ranks;
@@ -58,74 +57,70 @@ typedef struct {
 
 typedef struct {
     char directory[RM_PATH_BYTES];
-    int lock;     /* held while open, so that two runs never save to one place; -1: closed, or another rank's */
+    int lock;     /* held while open, so that two runs never save to one directory; -1: closed, or held by another rank */
     int64_t keep; /* 0: all */
     int64_t
-        best; /* the step of the best evaluation, set before saving: its state is not removed, and DIR/best leads there; 0: none */
+        best; /* the step of the best evaluation, set before saving: its state is kept, and DIR/best links to it; 0: none */
     rm_state_ranks ranks;
-    const uint8_t *tokenizer; /* borrowed: what each state has a copy of; NULL: nothing. Set once it is open */
+    const uint8_t *tokenizer; /* borrowed, set after opening; copied into each state; NULL: none */
     size_t tokenizer_bytes;
-    const rm_class_names *classes; /* borrowed: what state.json names; NULL: nothing */
-    remat_session *ema; /* borrowed: rank 0's session with the average of the weights; NULL: there is none */
+    const rm_class_names *classes; /* borrowed; written to state.json; NULL: none */
+    remat_session *ema; /* borrowed: rank 0's session with the average of the weights; NULL: none */
 } rm_state_store;
 
-/* Creates the directory where needed, locks it, and removes what a killed run left unfinished. IO when another run is
- * saving there; INVALID when it holds a state of a step later than `step`, which a new run would mix with its own. `ranks`
- * (NULL: there are no others) is copied; then this is collective, and rank 0 does it. */
+/* Creates the directory if needed, locks it, and removes unfinished states of a killed run. IO: another run is saving there; INVALID: it
+ * has a state of a step later than `step`, which a new run would mix with its own. `ranks` (NULL: one rank) is copied; with ranks
+ * this is collective, and rank 0 does the work. */
 remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, const rm_state_ranks *ranks,
                                  rm_state_store *out);
 void rm_state_store_close(rm_state_store *store);
 
-/* Collective. A step that is already there is left as it is. On failure nothing that was there before has changed. */
+/* Collective. Leaves an existing state of this step as it is. On failure, earlier states are unchanged. */
 remat_status rm_state_save(rm_state_store *store, remat_session *session, const rm_options *options,
                            rm_state_point point);
 
 /* ---- Resuming --------------------------------------------------------------------------------------------------- */
 
-/* Finds the newest state in `directory`, or `directory` itself if it is one. *found is false when there is none. A state that
- * lacks a file is found like any other, for reading it to refuse. */
+/* Finds the newest state in `directory`, or `directory` itself if it is a state. *found is false if there is none. Also finds a state
+ * that lacks a file; reading it will fail. */
 remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found);
 
-/* Reads state.json: where the run was, and its flags into `options` (rm_options_adopt). IO, naming the file, when it is not as
- * it was saved, or one that it lists is missing or has another size. A tokenizer that is there becomes --tokenizer; INVALID where
- * another was said. */
+/* Reads state.json: the position, and flags into `options` (rm_options_adopt). IO, naming the file: it is damaged, or a file that it
+ * lists is missing or has another size. The state's tokenizer becomes --tokenizer; INVALID: another one was given. */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
 
-/* What the classes were called that the run was trained on; none where they had no names, and in states of versions that kept
- * none. Free in any case. */
+/* The names of the classes; empty if they had none, or in older states. Free *out even on errors. */
 remat_status rm_state_class_names(const char *state, rm_class_names *out);
 
-/* IO unless all that state.json lists is there and as it was saved, every byte of it. */
+/* IO: a file that state.json lists is missing, or any byte of it changed. */
 remat_status rm_state_check(const char *state);
 
-/* For a job that was started again after a failure, by its launcher or by Slurm: the newest state in `directory` that is as it
- * was saved, if the newest there are the job's own (state_job.h). `state` is "" where this is the first attempt, or it has
- * saved none, or another's is newer: then it starts as it did the first time. Newer ones that are damaged are put aside under
- * other names, as a run that goes on will come to their steps again, and `note` says so; else that is "". IO when all that
- * the job has saved is damaged. For rank 0, before anything else looks at `directory`. */
+/* For a job that its launcher or Slurm restarted after a failure: finds the newest undamaged state in `directory`, if the newest states
+ * are the job's own (state_job.h). `state` is "" on the first attempt, if the job has saved none, or if another job's state is newer:
+ * then it starts as on the first attempt. Renames newer damaged states, because the run will reach their steps again, and reports that
+ * in `note`, else "". IO: all states of the job are damaged. For rank 0, before anything else reads `directory`. */
 #define RM_STATE_NOTE 2048
 remat_status rm_state_after_restart(const char *directory, char state[RM_PATH_BYTES], char note[RM_STATE_NOTE]);
-bool rm_state_restarted(void); /* is this such a job? */
+bool rm_state_restarted(void); /* whether this job was restarted */
 
-/* After rm_state_read or rm_state_restore has failed with `status`: where the state is damaged and was the newest in
- * `directory`, whose name was given, the remedy becomes what to do to go on from the newest before it that can be read. Returns
- * `status`. An older one is never taken unasked: what was trained since would be gone, and nobody would know. */
+/* After rm_state_read or rm_state_restore failed with `status`. If the state is damaged and was the newest in `directory`, the message
+ * tells how to continue from the newest readable one before it. Returns `status`. An older state is never used without the user's
+ * request, because that would silently lose training. */
 remat_status rm_state_advise(const char *directory, const char *state, remat_status status);
 
-/* Reads the arrays into a session of the same model: every rank for itself, parameters whole, of the optimizer's state what
- * the session holds, however it was shared out when it was saved. with_optimizer also restores that, the step count and the
- * last learning rate. Sizes, checksums, names and shapes of all that is read are checked first: a state that is damaged, or
- * another model's, changes nothing. */
+/* Reads the arrays into a session of the same model, on every rank: all parameters, and the part of the optimizer's state that the
+ * session holds, however it was sharded when saved. with_optimizer restores the optimizer, the step count and the last learning
+ * rate. Sizes, checksums, names and shapes are checked first: a damaged state, or one of another model, changes nothing. */
 remat_status rm_state_restore(const char *state, const rm_state_point *point, bool with_optimizer,
                               remat_session *session);
 
-/* Of a state with --ema, the average of the parameters, in their place. */
+/* Reads the average of the parameters (--ema) in place of the parameters. */
 remat_status rm_state_restore_ema(const char *state, remat_session *session);
 
-/* Of a state that was stateful, the carried states of this rank's rows. */
+/* Reads the carried states (--stateful) of this rank's rows. */
 remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t size, remat_session *session);
 
-#define RM_STATE_FORMAT 2 /* 1, of one rank and positions in batches, is read too */
+#define RM_STATE_FORMAT 2 /* format 1 (one rank, positions in batches) can be read */
 
 /* The parser of state.json alone, for tests and fuzzers. */
 remat_status rm_state_parse(const char *text, size_t size, const char *name, rm_command command, rm_options *options,

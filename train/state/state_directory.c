@@ -48,7 +48,7 @@ static bool has_shards_of(const char *state, int64_t size) {
     return size > 0;
 }
 
-/* Of any number of ranks: there may be shards of other numbers, which state.json does not list. */
+/* Accepts any number of ranks: there may be shards of other numbers of ranks, which state.json does not list. */
 static bool has_all_shards(const char *state) {
     bool all = false;
     struct dirent *entry;
@@ -83,7 +83,7 @@ remat_status rm_state_path(const char *directory, const char *prefix, int64_t st
     return rm_path_join(out, RM_PATH_BYTES, directory, name);
 }
 
-/* "step-00000100": as rm_state_link_best makes them. */
+/* Whether it is a link to "step-00000100", as rm_state_link_best makes them. */
 static bool is_own_link(const char *path) {
     char target[64];
     ssize_t n = readlink(path, target, sizeof target - 1);
@@ -93,14 +93,15 @@ static bool is_own_link(const char *path) {
 
 static remat_status spare_others(const char *link) {
     struct stat about;
-    REQUIRE(lstat(link, &about) || is_own_link(link), INVALID,
-            "%s is no link to a training state beside it, and --keep-best replaces nothing else: move it away, or "
-            "choose another place for --save",
-            link);
+    REQUIRE(
+        lstat(link, &about) || is_own_link(link), INVALID,
+        "%s is not a link to a training state in the same directory, and --keep-best replaces nothing else: move it "
+        "away, or choose another place for --save",
+        link);
     return REMAT_OK;
 }
 
-/* What `cp -rL` makes of the link may be the only copy there is. */
+/* `cp -rL` turns the link into a copy, which may be the only one of its state. */
 remat_status rm_state_make_way(const char *directory, char aside[RM_PATH_BYTES]) {
     char link[RM_PATH_BYTES];
     struct stat about;
@@ -113,11 +114,11 @@ remat_status rm_state_make_way(const char *directory, char aside[RM_PATH_BYTES])
         if (!lstat(aside, &about)) continue;
         return rename(link, aside) ? rm_file_failed("rename", link) : REMAT_OK;
     }
-    FAIL(IO, "%s is a folder, and there are a thousand copies of such a one beside it: remove them", link);
+    FAIL(IO, "%s is a folder, and a thousand renamed copies of it exist already: remove them", link);
 }
 
-/* Under another name first: whoever looks finds the one before or this one. Some file systems have no links (vfat, SMB): then there is
- * none. */
+/* Creates the link under a temporary name and renames it, so readers always find a valid link. Does nothing on file systems without
+ * links (vfat, SMB). */
 remat_status rm_state_link_best(const char *directory, int64_t step) {
     char state[RM_PATH_BYTES], link[RM_PATH_BYTES], unfinished[RM_PATH_BYTES];
     TRY(rm_state_path(directory, "", step, state));
@@ -177,7 +178,7 @@ remat_status rm_state_directory_lock(const char *directory, int *lock) {
     return REMAT_OK;
 }
 
-/* A name that is taken, by what was put aside before, has a number behind the next. */
+/* Appends a number if the name is taken by an earlier damaged state. */
 remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[RM_PATH_BYTES]) {
     char from[RM_PATH_BYTES], plain[RM_PATH_BYTES];
     TRY(rm_state_path(directory, "", step, from));
@@ -193,8 +194,8 @@ remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[
     FAIL(IO, "%s holds a thousand damaged training states of step %lld: remove them", directory, (long long)step);
 }
 
-/* state.json goes first: a state that is half removed is not whole, and never resumed. Of a link only the link goes: whoever
- * may write to a directory could have others remove files elsewhere. */
+/* Removes state.json first, so that a partly removed state counts as incomplete. Removes only the link if it is one: otherwise anyone
+ * with write access to the directory could make others remove files elsewhere. */
 void rm_state_remove(const char *state) {
     struct dirent *entry;
     int fd = open(state, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -217,8 +218,8 @@ void rm_state_remove(const char *state) {
     rmdir(state);
 }
 
-/* Under the name of an unfinished one first: whoever dies amid it leaves what the next run sweeps away. What is not a state's keeps
- * its folder, and its name. */
+/* Renames the state to that of an unfinished one first: if this process dies, the next run removes the rest. If the folder has other
+ * files, it keeps them and its name. */
 remat_status rm_state_discard(const char *directory, int64_t step) {
     char state[RM_PATH_BYTES], unfinished[RM_PATH_BYTES];
     TRY(rm_state_path(directory, "", step, state));

@@ -21,20 +21,19 @@
 void rm_state_shard_name(int64_t rank, int64_t size, char out[RM_STATE_SHARD_NAME]);
 int64_t rm_state_ranks_of(const char *name);
 
-/* Before the first link: a copy of a state that is DIR/best is renamed to `aside`, else ""; INVALID where it is somebody's, and no
- * earlier link. */
+/* Call before the first link. If DIR/best is a copy of a state, renames it to `aside`; else `aside` is "". INVALID: DIR/best is
+ * neither a link of ours nor a state. */
 remat_status rm_state_make_way(const char *directory, char aside[RM_PATH_BYTES]);
-/* Makes DIR/best a link to the state of a step, where that is there, and where the file system has links; INVALID as above. */
+/* Makes DIR/best a link to the state of a step, if it exists and the file system has links; INVALID as above. */
 remat_status rm_state_link_best(const char *directory, int64_t step);
 
 /* "DIR/step-00000100", with `prefix` before the last part. */
 remat_status rm_state_path(const char *directory, const char *prefix, int64_t step, char out[RM_PATH_BYTES]);
 
 bool rm_state_is_whole(const char *state); /* has all files, including every rank's shard; not a link */
-bool rm_state_is_there(const char *state); /* by its name, or a state.json in it */
+bool rm_state_is_there(const char *state); /* by its name, or because it contains state.json */
 
-/* The steps of the whole states in a directory, newest first; none where it does not exist. *steps is the caller's, freed
- * with rm_free. */
+/* The steps of the complete states in a directory, newest first; none if it does not exist. The caller frees *steps with rm_free. */
 remat_status rm_state_list(const char *directory, int64_t **steps, int64_t *count);
 /* The same for every directory named like a state. States get their name only when complete, so an incomplete one is damaged
  * or its removal was interrupted. */
@@ -47,9 +46,9 @@ remat_status rm_state_directory_lock(const char *directory, int *lock);
 /* Renames the state and stores its new path in `aside`; deletes nothing. */
 remat_status rm_state_put_aside(const char *directory, int64_t step, char aside[RM_PATH_BYTES]);
 
-void rm_state_remove(const char *state); /* only files of a state; quietly, whatever of it is there */
+void rm_state_remove(const char *state); /* only files of a state; ignores missing ones */
 remat_status rm_state_discard(const char *directory,
-                              int64_t step); /* the same of a whole one, so that its rest is never met */
+                              int64_t step); /* the same for a complete state, which is never seen partly removed */
 remat_status rm_state_remove_unfinished(const char *directory);
 
 #endif

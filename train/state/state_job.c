@@ -28,7 +28,7 @@ typedef struct {
     unsigned long long started; /* in ticks since the host was booted */
 } process;
 
-/* Fields 4 and 22 of /proc/PID/stat; the second is a name in brackets, and may hold anything. */
+/* Fields 4 and 22 of /proc/PID/stat. Field 2 is a name in parentheses, with arbitrary characters. */
 static bool look_at(long pid, process *out) {
     char path[64], text[2048];
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
@@ -40,8 +40,8 @@ static bool look_at(long pid, process *out) {
     return end && sscanf(end + 1, format, &out->parent, &out->started) == 2;
 }
 
-/* The nearest ancestor that has no attempt's number itself: scripts between the agent and this process have one. False where
- * it cannot be seen. */
+/* The agent is the nearest ancestor without an attempt's number; scripts between it and this process inherit one. False: not
+ * visible. */
 static bool find_agent(long *pid, process *agent) {
     *pid = (long)getpid();
     if (!look_at(*pid, agent)) return false;
@@ -65,7 +65,7 @@ static void name_torchrun(const char *run, char out[RM_STATE_JOB_BYTES]) {
 
 /* ---- The job ------------------------------------------------------------------------------------------------------ */
 
-/* Under several launchers the nearest counts: torchrun always says whether it has a store, `remat launch` takes that away. */
+/* Of nested launchers the nearest counts: torchrun always sets the variable about its store, and `remat launch` removes it. */
 void rm_state_job_find(rm_state_job *out) {
     const char *id = variable("REMAT_JOB_ID"), *run = variable("TORCHELASTIC_RUN_ID"), *job = variable("SLURM_JOB_ID");
     *out = (rm_state_job){.restarts = count("TORCHELASTIC_RESTART_COUNT"), .requeues = count("SLURM_RESTART_COUNT")};

@@ -18,7 +18,7 @@ static void free_text(char *text) {
     release(text);
 }
 
-/* Of all but itself, and the same after writing and reading. */
+/* The checksum of everything except itself; it survives writing and reading. */
 static remat_status sum_up(json_t *root, const char *name, json_int_t *sum) {
     json_t *own = json_incref(json_object_get(root, CHECKSUM));
     json_object_del(root, CHECKSUM);
@@ -91,7 +91,7 @@ remat_status rm_state_json_write(const char *path, json_t *root) {
 
 static remat_status check(json_t *root, const char *name) {
     json_int_t sum;
-    REQUIRE(json_is_object(root), IO, "%s is damaged: it is not one object in braces" RM_STATE_REMEDY, name);
+    REQUIRE(json_is_object(root), IO, "%s is damaged: it is not a JSON object" RM_STATE_REMEDY, name);
     const json_t *saved = json_object_get(root, CHECKSUM);
     if (!saved) return REMAT_OK;
     TRY(sum_up(root, name, &sum));

@@ -1,5 +1,5 @@
-/* state_restart.c: a job that was started again looks for its own states: newest first, past what is damaged. Which job it is
- * says state_job.h; what is in a state, state_resume.c. */
+/* state_restart.c: finds the newest undamaged training state of a restarted job. state_job.h identifies the job; state_resume.c reads
+ * states. */
 #include "train/state/state.h"
 
 #include "memory/host.h"
@@ -17,12 +17,12 @@ typedef struct {
     const char *directory;
     rm_state_job job;
     int64_t *step, n;  /* newest first */
-    int64_t damaged;   /* so many of them have been passed by */
+    int64_t damaged;   /* number of damaged states skipped */
     bool own;          /* one of those is certainly this job's */
-    char reason[1000]; /* why the first of them is damaged */
+    char reason[1000]; /* the damage of the first */
 } search;
 
-/* A state.json that cannot be read does not say whose it is. Only memory that is wanting is a failure. */
+/* An unreadable state.json does not tell which job it belongs to. The only failure is a lack of memory. */
 static remat_status judge(search *s, const char *state, verdict *out) {
     json_t *root;
     char path[RM_PATH_BYTES];
@@ -54,21 +54,21 @@ static remat_status look(search *s, char state[RM_PATH_BYTES]) {
     return REMAT_OK;
 }
 
-/* Under the lock: nobody else is about to look at them. */
+/* Call with the lock held, so that no other run reads them. */
 static remat_status put_aside(const search *s, const char *state, char note[RM_STATE_NOTE]) {
     int lock;
     char aside[RM_PATH_BYTES] = "";
     remat_status status = rm_state_directory_lock(s->directory, &lock);
     for (int64_t i = s->damaged; i-- > 0 && !status;) status = rm_state_put_aside(s->directory, s->step[i], aside);
     if (lock >= 0) close(lock);
-    snprintf(note, RM_STATE_NOTE, "%s: renamed to %.400s%s; going on from %.400s", s->reason, aside,
-             s->damaged > 1 ? ", and older ones that are damaged too likewise" : "", state);
+    snprintf(note, RM_STATE_NOTE, "%s: renamed to %.400s%s; continuing from %.400s", s->reason, aside,
+             s->damaged > 1 ? ", like older damaged states" : "", state);
     return status;
 }
 
 static remat_status go_on(search *s, char state[RM_PATH_BYTES], char note[RM_STATE_NOTE]) {
     TRY(look(s, state));
-    REQUIRE(*state || !s->own, IO, "no training state of this job in %s can be gone on from: %s" RM_STATE_REMEDY,
+    REQUIRE(*state || !s->own, IO, "all training states of this job in %s are damaged: %s" RM_STATE_REMEDY,
             s->directory, s->reason);
     return *state && s->damaged ? put_aside(s, state, note) : REMAT_OK;
 }

@@ -1,5 +1,4 @@
-/* state_resume.c: training states are found, read and put into sessions: the reading half of state.h, which trusts nothing
- * that lies on a disk. */
+/* state_resume.c: the reading half of state.h: finds training states and loads them into sessions. Files on disk are not trusted. */
 #include "train/state/state.h"
 
 #include "memory/host.h"
@@ -24,7 +23,7 @@
 remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], bool *found) {
     int64_t *steps, count;
     *found = rm_state_is_there(directory);
-    if (*found) { /* a state by its own name: if a file is missing, reading will say which */
+    if (*found) { /* the path of a state: if a file is missing, reading it will name it */
         REQUIRE(snprintf(state, RM_PATH_BYTES, "%s", directory) < RM_PATH_BYTES, INVALID,
                 "the path %.60s... is too long", directory);
         return REMAT_OK;
@@ -38,7 +37,7 @@ remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], boo
 
 /* ---- state.json: where the run was --------------------------------------------------------------------------------- */
 
-#define LARGEST 1000000000000000 /* of any count: nothing that is added to them overflows */
+#define LARGEST 1000000000000000 /* of any count: sums cannot overflow */
 #define MOST_RANKS 32767
 #define MOST_SHARDS 32768
 
@@ -50,7 +49,7 @@ static bool is_given(const rm_options *options, const char *flag) {
     return false;
 }
 
-/* A value that the command line could not have either. */
+/* A value that the command line would refuse too. */
 static remat_status refuse_flag(void) {
     char sentence[1024];
     snprintf(sentence, sizeof sentence, "%s", remat_last_error());
@@ -73,7 +72,7 @@ static remat_status adopt_flags(const json_t *flags, const char *name, rm_comman
     return REMAT_OK;
 }
 
-/* Format 1 was of one rank, and counted the batches of an epoch. */
+/* Format 1 had one rank, and counted the batches of an epoch. */
 static remat_status parse_format_1(const json_t *root, const char *name, rm_state_point *out) {
     json_int_t position;
     const char *text;
@@ -94,7 +93,7 @@ static remat_status parse_format_2(const json_t *root, const char *name, rm_stat
     REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
     REQUIRE(is_count(consumed) && shards >= 0 && shards <= MOST_SHARDS && zero >= 0 && zero <= 1 && world_size >= 1 &&
                 world_size <= MOST_RANKS && (!zero || world_size > 1),
-            IO, "%s is damaged: %lld samples of the epoch, %lld ranks, zero %lld and %lld shards cannot be" REMEDY,
+            IO, "%s is damaged: %lld samples of the epoch, %lld ranks, zero %lld and %lld shards are impossible" REMEDY,
             name, (long long)consumed, (long long)world_size, (long long)zero, (long long)shards);
     out->consumed = consumed;
     out->world_size = world_size;
@@ -103,13 +102,13 @@ static remat_status parse_format_2(const json_t *root, const char *name, rm_stat
     return REMAT_OK;
 }
 
-/* One that this version does not know is refused where flags are (adopt_flags). */
+/* adopt_flags refuses an unknown precision. */
 static void parse_precision(const json_t *root, rm_state_point *out) {
     const char *text = json_string_value(json_object_get(json_object_get(root, "flags"), "precision"));
     snprintf(out->precision, sizeof out->precision, "%s", text ? text : "fp32");
 }
 
-/* --stateful's states are a file of their own, and so is --ema's average. */
+/* The carried states of --stateful and the average of --ema have files of their own. */
 static void parse_stateful(const json_t *root, rm_state_point *out) {
     const json_t *flags = json_object_get(root, "flags");
     const char *text = json_string_value(json_object_get(flags, "stateful"));
@@ -140,7 +139,7 @@ static bool parse_bests(const json_t *watch, rm_best by[RM_SCORES]) {
     return sound;
 }
 
-/* Not in states of runs that had no evaluation. */
+/* Absent if the run had no evaluation. */
 static remat_status parse_watch(const json_t *root, const char *name, rm_state_point *out) {
     const json_t *watch = json_object_get(root, "watch");
     rm_watch *w = &out->watch;
@@ -150,7 +149,7 @@ static remat_status parse_watch(const json_t *root, const char *name, rm_state_p
                           "reductions", &reductions);
     bool sound = !bad && is_count(since) && is_count(plateau_since) && is_count(reductions) &&
                  parse_best(watch, "plateau_best", &w->plateau_best) && parse_bests(watch, w->by);
-    REQUIRE(sound, IO, "%s is damaged: what it says of evaluations makes no sense" REMEDY, name);
+    REQUIRE(sound, IO, "%s is damaged: its values about evaluations are invalid" REMEDY, name);
     w->seen = true;
     w->since = since;
     w->plateau_since = plateau_since;
@@ -160,17 +159,17 @@ static remat_status parse_watch(const json_t *root, const char *name, rm_state_p
 
 static remat_status parse_due(const json_t *root, const char *name, rm_state_point *out) {
     const json_t *due = json_object_get(root, "evaluation_due");
-    REQUIRE(!due || json_is_boolean(due), IO, "%s is damaged: what it says of evaluations makes no sense" REMEDY, name);
+    REQUIRE(!due || json_is_boolean(due), IO, "%s is damaged: its values about evaluations are invalid" REMEDY, name);
     out->evaluation_due = json_is_true(due);
     return REMAT_OK;
 }
 
-/* Not in states from before there was one, nor in those of generated data. */
+/* Absent in older states, and with generated data. */
 static remat_status parse_data(const json_t *root, const char *name, rm_state_point *out) {
     const json_t *crc = json_object_get(root, "data_crc32");
     json_int_t value = json_integer_value(crc);
     REQUIRE(!crc || (json_is_integer(crc) && value > 0 && value <= UINT32_MAX), IO,
-            "%s is damaged: what it says for the data's checksum is none" REMEDY, name);
+            "%s is damaged: the data's checksum is invalid" REMEDY, name);
     out->data_crc32 = (uint32_t)value;
     return REMAT_OK;
 }
@@ -184,7 +183,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     REQUIRE(format >= 1 && format <= RM_STATE_FORMAT, IO, "%s has format %lld; this version reads formats 1 to %d",
             name, (long long)format, RM_STATE_FORMAT);
     REQUIRE(is_count(step) && is_count(epoch) && is_count(samples), IO,
-            "%s is damaged: step %lld, epoch %lld and %lld samples cannot be" REMEDY, name, (long long)step,
+            "%s is damaged: step %lld, epoch %lld and %lld samples are impossible" REMEDY, name, (long long)step,
             (long long)epoch, (long long)samples);
     out->step = step;
     out->epoch = epoch;
@@ -199,8 +198,8 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     TRY(parse_watch(root, name, out));
     TRY(parse_due(root, name, out));
     TRY((format == 1 ? parse_format_1 : parse_format_2)(root, name, out));
-    REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld samples of an epoch of %lld cannot have been had" REMEDY,
-            name, (long long)out->consumed, (long long)samples);
+    REQUIRE(out->consumed <= samples, IO, "%s is damaged: %lld consumed samples exceed the epoch's %lld" REMEDY, name,
+            (long long)out->consumed, (long long)samples);
     return REMAT_OK;
 }
 
@@ -221,23 +220,23 @@ typedef struct {
     json_t *root;
     rm_state_point point;
     int64_t n_files;
-    rm_saved_file *file; /* in the order of file_name */
+    rm_saved_file *file; /* ordered as in file_name */
 } saved_state;
 
 static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
 
-/* The model; the optimizer's, one, or one of each rank; carried states, a tokenizer and the average, where there are any. */
+/* The order of files: the model; the optimizer's, one or one per rank; then carried states, the tokenizer and the average, if any. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
     if (i == 0) return RM_STATE_MODEL;
-    int64_t behind = i - optimizer_files(point); /* 1: the first that not every state has */
-    if (point->stateful && behind == 1) return RM_STATE_CARRIED;
-    if (behind > 0) return point->tokenizer && behind == 1 + point->stateful ? RM_STATE_TOKENIZER : RM_STATE_EMA;
+    int64_t extra = i - optimizer_files(point); /* 1: the first optional file */
+    if (point->stateful && extra == 1) return RM_STATE_CARRIED;
+    if (extra > 0) return point->tokenizer && extra == 1 + point->stateful ? RM_STATE_TOKENIZER : RM_STATE_EMA;
     if (!point->zero) return RM_STATE_OPTIMIZER;
     rm_state_shard_name(i - 1, point->world_size, text);
     return text;
 }
 
-/* NULL: the state has no file of that name. */
+/* NULL: the state lists no file of that name. */
 static const rm_saved_file *file_called(const saved_state *s, const char *name) {
     char text[RM_STATE_SHARD_NAME];
     for (int64_t i = 0; i < s->n_files; i++)
@@ -245,7 +244,7 @@ static const rm_saved_file *file_called(const saved_state *s, const char *name) 
     return NULL;
 }
 
-/* Nothing else may be listed. So no path can lead elsewhere, and shards of other ranks than those that saved are none. */
+/* Refuses other names, so that no path leads out of the state, and no shard belongs to a rank that did not save. */
 static remat_status check_names(const saved_state *s, const json_t *listed) {
     const char *name;
     json_t *about;
@@ -255,7 +254,7 @@ static remat_status check_names(const saved_state *s, const json_t *listed) {
         whole = whole || (s->point.ema && !strcmp(name, RM_STATE_EMA));
         bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
         REQUIRE(whole || shard, IO,
-                "%s is damaged: it lists '%.80s', which is no part of a training state of %lld rank%s%s" REMEDY,
+                "%s is damaged: it lists '%.80s', which is not part of a training state of %lld rank%s%s" REMEDY,
                 s->path, name, (long long)s->point.world_size, s->point.world_size == 1 ? "" : "s",
                 s->point.zero ? " with --zero=1" : "");
     }
@@ -276,7 +275,7 @@ static remat_status read_file(const saved_state *s, const char *state, const jso
     return rm_path_join(out->path, sizeof out->path, state, name);
 }
 
-/* The step that a directory's name says, "DIR/step-00000100": a state under another's name would be taken for it. */
+/* The step must match the directory's name, "DIR/step-00000100", so that a renamed state is not taken for another one. */
 static remat_status check_step(const saved_state *s, const char *state) {
     char name[RM_PATH_BYTES];
     const char *last = strrchr(state, '/');
@@ -285,7 +284,7 @@ static remat_status check_step(const saved_state *s, const char *state) {
     if (sscanf(last, "step-%18lld", &step) != 1) return REMAT_OK;
     TRY(rm_state_path("", "", step, name));
     REQUIRE(strcmp(last, name + 1) || step == s->point.step, IO,
-            "%s is of step %lld, and its directory is called %s" REMEDY, s->path, (long long)s->point.step, last);
+            "%s is of step %lld, and its directory is named %s" REMEDY, s->path, (long long)s->point.step, last);
     return REMAT_OK;
 }
 
@@ -297,7 +296,7 @@ static remat_status read_listing(saved_state *s, const char *state) {
     s->point.tokenizer = json_object_get(listed, RM_STATE_TOKENIZER) != NULL;
     int64_t n = 1 + optimizer_files(&s->point) + s->point.stateful + s->point.tokenizer + s->point.ema,
             there = (int64_t)json_object_size(listed);
-    s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one more than there can be */
+    s->file = rm_calloc((size_t)(there < n ? there : n) + 1, sizeof *s->file); /* one spare entry */
     REQUIRE(s->file, MEMORY, "no memory to list the files of %s", state);
     for (; s->n_files < n; s->n_files++) TRY(read_file(s, state, listed, s->n_files, &s->file[s->n_files]));
     return REMAT_OK;
@@ -308,7 +307,7 @@ static void close_state(saved_state *s) {
     rm_free(s->file);
 }
 
-/* Sizes first, which cost nothing: a file that is missing is named before any is read. Close in any case. */
+/* Checks sizes first, which is cheap: a missing file is named before any is read. Close *out even on errors. */
 static remat_status open_state(const char *state, saved_state *out) {
     *out = (saved_state){0};
     TRY(rm_state_json_read(state, out->path, &out->root));
@@ -337,11 +336,11 @@ static remat_status is_file(const rm_saved_file *saved, const char *said, bool *
     return REMAT_OK;
 }
 
-/* One that was said must be that of the model, unpacked or not: its numbers mean nothing to another. */
+/* A given tokenizer must equal the model's, gzip or not, because token numbers differ between tokenizers. */
 static remat_status compare_tokenizers(const rm_saved_file *saved, const char *said) {
     bool same;
     TRY((rm_vocabulary_is_made(said) ? was_cut_so : is_file)(saved, said, &same));
-    REQUIRE(same, INVALID, "--tokenizer=%s is another than that of the training state, %s: leave the flag out", said,
+    REQUIRE(same, INVALID, "--tokenizer=%s differs from that of the training state, %s: remove the flag", said,
             saved->path);
     return REMAT_OK;
 }
@@ -349,10 +348,9 @@ static remat_status compare_tokenizers(const rm_saved_file *saved, const char *s
 static remat_status adopt_tokenizer(const saved_state *s, rm_options *o) {
     const rm_saved_file *file = file_called(s, RM_STATE_TOKENIZER);
     if (!file) {
-        REQUIRE(
-            !o->data.tokenizer || o->data.vocab, INVALID,
-            "--tokenizer=%s does not agree with the training state in %s, whose tokens are bytes: leave the flag out",
-            o->data.tokenizer, s->path);
+        REQUIRE(!o->data.tokenizer || o->data.vocab, INVALID,
+                "--tokenizer=%s does not agree with the training state in %s, whose tokens are bytes: remove the flag",
+                o->data.tokenizer, s->path);
         return REMAT_OK;
     }
     TRY(rm_saved_file_check(file));
@@ -373,7 +371,7 @@ remat_status rm_state_read(const char *state, rm_command command, rm_options *op
 static remat_status read_class_names(const json_t *classes, const char *path, rm_class_names *out) {
     size_t i;
     json_t *value;
-    REQUIRE(!classes || json_is_array(classes), IO, "%s is damaged: its classes are no list" REMEDY, path);
+    REQUIRE(!classes || json_is_array(classes), IO, "%s is damaged: its classes are not a list" REMEDY, path);
     json_array_foreach((json_t *)classes, i, value) {
         char bytes[RM_PATH_BYTES];
         const char *name = rm_state_json_text_of(value, bytes);
@@ -401,7 +399,7 @@ remat_status rm_state_check(const char *state) {
     return status;
 }
 
-/* Everything is looked at before anything is written. */
+/* Checks everything before changing the session. */
 static remat_status restore(const saved_state *s, bool with_optimizer, remat_session *session) {
     rm_optimizer_shards *shards = NULL;
     remat_status status = rm_saved_file_check(&s->file[0]);
@@ -430,7 +428,7 @@ remat_status rm_state_restore_ema(const char *state, remat_session *session) {
     saved_state s;
     remat_status status = open_state(state, &s);
     const rm_saved_file *file = status ? NULL : file_called(&s, RM_STATE_EMA);
-    if (!status && !file) status = rm_fail(REMAT_INVALID, "%s has no average of the weights: leave --ema out", state);
+    if (!status && !file) status = rm_fail(REMAT_INVALID, "%s has no average of the weights: remove --ema", state);
     if (!status) status = rm_saved_file_check(file);
     if (!status) status = rm_weights_load(session, REMAT_PARAM, file->path);
     close_state(&s);
@@ -449,8 +447,7 @@ remat_status rm_state_restore_carried(const char *state, int64_t rank, int64_t s
 
 /* ---- Which other one there is ----------------------------------------------------------------------------------------- */
 
-/* The newest before `state` whose state.json can be read, and whose files have their sizes; its checksums are not looked at.
- * "": none. */
+/* The newest state before `state` with a readable state.json and files of the right sizes; checksums are not verified. "": none. */
 static void find_older(const char *directory, const char *state, char older[RM_PATH_BYTES]) {
     int64_t *steps = NULL, count = 0, i = 0;
     bool sound = false;
@@ -474,6 +471,6 @@ remat_status rm_state_advise(const char *directory, const char *state, remat_sta
     find_older(directory, state, older);
     if (!*older) return rm_fail(status, "%s", reason);
     *remedy = 0;
-    return rm_fail(status, "%s; the one before it is %s: move %s away, and --resume=%s goes on from there", reason,
+    return rm_fail(status, "%s; the one before it is %s: move %s away, and --resume=%s continues from there", reason,
                    older, state, directory);
 }

@@ -12,18 +12,18 @@ static uint64_t next_bytes(uint64_t done, uint64_t bytes) {
 
 static remat_status get_buffer(void **buffer) {
     *buffer = rm_malloc(RM_STREAM_BYTES);
-    REQUIRE(*buffer, MEMORY, "no memory to copy arrays by way of (%d bytes)", RM_STREAM_BYTES);
+    REQUIRE(*buffer, MEMORY, "no memory for a copy buffer of %d bytes", RM_STREAM_BYTES);
     return REMAT_OK;
 }
 
-/* Elements from number `first` on, that are to be saved. */
+/* Checks elements to be saved; x[0] is element `first`. */
 static remat_status must_be_finite(const remat_array *array, const float *x, uint64_t n, uint64_t first) {
     for (uint64_t i = 0; i < n; i++)
-        REQUIRE(
-            isfinite(x[i]), INTERNAL,
-            "%s is %g at element %llu: training has diverged; make --lr smaller or set --clip-grad-norm=1, and go on "
-            "from the state before",
-            array->name, (double)x[i], (unsigned long long)(first + i));
+        REQUIRE(isfinite(x[i]), INTERNAL,
+                "%s is %g at element %llu: training has diverged; reduce --lr or set --clip-grad-norm=1, and resume "
+                "from the "
+                "state before",
+                array->name, (double)x[i], (unsigned long long)(first + i));
     return REMAT_OK;
 }
 
@@ -43,14 +43,13 @@ remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t inde
     return status;
 }
 
-/* Elements from number `first` on, that were read from a file. */
+/* Checks elements read from a file; x[0] is element `first`. */
 static remat_status check_read(remat_session *session, remat_kind kind, int64_t index, const char *path, const float *x,
                                uint64_t n, uint64_t first) {
     remat_array array;
     TRY(remat_array_info(session, kind, index, &array));
     for (uint64_t i = 0; i < n && array.dtype == REMAT_F32; i++)
-        REQUIRE(isfinite(x[i]), IO,
-                "%s: '%s' is %g at element %llu: its training had diverged; give weights from before that", path,
+        REQUIRE(isfinite(x[i]), IO, "%s: '%s' is %g at element %llu: training had diverged; give earlier weights", path,
                 array.name, (double)x[i], (unsigned long long)(first + i));
     return REMAT_OK;
 }
@@ -69,7 +68,7 @@ remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index
     return status;
 }
 
-/* In place: `n` halves at the beginning become as many floats, the last first. */
+/* Converts `n` halves at the start of the buffer to floats in place, from the last to the first. */
 static void widen(void *buffer, uint64_t n, bool bf16) {
     float *to = buffer;
     for (uint64_t i = n; i-- > 0;) {

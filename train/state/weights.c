@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What a file of parameters holds: buffers, too, behind them ------------------------------------------------------ */
+/* ---- The arrays in a file: parameters, then buffers ------------------------------------------------------------------- */
 
 typedef struct {
     remat_kind kind;
@@ -121,7 +121,7 @@ static remat_status must_match(const char *path, const remat_array *ours, const 
         shape_text(theirs->rank, theirs->dim, a, sizeof a);
         shape_text(ours->rank, ours->dim, b, sizeof b);
         FAIL(INVALID, "%s: '%s' is %s, but this model's %s is %s: give the flags of the model that was saved%s", path,
-             theirs->name, a, ours->name, b, foreign ? ", or --init-head=new where the last layer alone differs" : "");
+             theirs->name, a, ours->name, b, foreign ? ", or --init-head=new if only the last layer differs" : "");
     }
     REQUIRE(!strcmp(theirs->dtype, "F32") || (foreign && is_half(theirs)), INVALID,
             "%s: '%s' is %s; weights must be F32%s: save it with .float()", path, theirs->name, theirs->dtype,
@@ -129,7 +129,7 @@ static remat_status must_match(const char *path, const remat_array *ours, const 
     return REMAT_OK;
 }
 
-/* What would be taken: "rnn.weight_ih_l0, ..., head.bias", cut where there are many. */
+/* The names that the model has: "rnn.weight_ih_l0, ..., head.bias", shortened if there are many. */
 static void list_names(remat_session *session, remat_kind kind, char *list, size_t bytes) {
     int64_t count = count_stored(session, kind);
     size_t at = 0;
@@ -154,7 +154,7 @@ static remat_status unknown_name(remat_session *session, remat_kind kind, const 
              : "");
 }
 
-/* Of a model whose head is its embedding: what the head is called elsewhere. */
+/* The name of a tied head in other files, and the embedding that it equals. */
 static const char *const ties[][2] = {{"head.weight", "embedding.weight"},
                                       {"lm_head.weight", "wte.weight"},
                                       {"lm_head.weight", "backbone.embeddings.weight"}};
@@ -162,7 +162,7 @@ enum { TIES = sizeof ties / sizeof *ties };
 
 static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
 
-/* What this model calls it; it may have a name of its own that is another program's for something else: torchvision's fc. */
+/* Finds our array for another program's name. A name of this model wins, even if it means something else elsewhere: torchvision's fc. */
 static int64_t find_foreign(const remat_session *session, remat_kind kind, const char *theirs, char *name,
                             size_t bytes) {
     snprintf(name, bytes, "%s", without_prefixes(theirs));
@@ -175,7 +175,7 @@ static int64_t find_foreign(const remat_session *session, remat_kind kind, const
     return i;
 }
 
-/* The same numbers under two names, as PyTorch's state_dict has them of what is tied. */
+/* Whether two arrays are equal, as tied weights are in PyTorch's state_dict. */
 bool rm_weights_same(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b) {
     uint8_t x[4096], y[4096];
     uint64_t bytes = a->end - a->begin;
@@ -188,8 +188,8 @@ bool rm_weights_same(const rm_safetensors *file, const rm_st_array *a, const rm_
     return same;
 }
 
-/* What other programs keep beside the numbers of a model: PyTorch's batch norm counts its batches; GPT-2's attention has a causal
- * mask, and a large number to mask with. */
+/* Other programs save more than weights: PyTorch's batch norm a count of batches, GPT-2's attention a causal mask and a large negative
+ * number. */
 static bool is_mask(const char *name) {
     return begins(without_prefixes(name), "h.") && rm_text_ends(name, ".attn.bias");
 }
@@ -198,14 +198,14 @@ static bool is_no_weight(const char *name) {
     return of_gpt2 || is_mask(name) || rm_text_ends(name, ".num_batches_tracked");
 }
 
-/* Element e of a mask (..,n,n), of so many bytes: is it there exactly where row e/n may look? */
+/* Whether element e of a mask (..,n,n), of `bytes` bytes, is set exactly where a causal mask is. */
 static bool looks_back(const uint8_t *element, int64_t bytes, int64_t e, int64_t n) {
     bool set = false;
     for (int64_t b = 0; b < bytes; b++) set |= element[b] != 0;
     return set == (e % n <= e / n % n);
 }
 
-/* Attention that may look elsewhere is another model's. */
+/* Another mask belongs to another model. */
 static remat_status check_mask(const rm_safetensors *file, const rm_st_array *mask) {
     uint8_t part[4096];
     int64_t n = mask->rank < 2 ? 0 : mask->dim[mask->rank - 1], count = 1;
@@ -218,12 +218,12 @@ static remat_status check_mask(const rm_safetensors *file, const rm_st_array *ma
         TRY(rm_file_read_at(file->fd, file->path, at, part, (uint64_t)(here * bytes)));
         for (int64_t i = 0; i < here && causal; i++) causal = looks_back(part + i * bytes, bytes, e + i, n);
     }
-    REQUIRE(causal, INVALID, "%s: '%.80s' is not a causal mask, which is the only one that --model=gpt2 has",
-            file->path, mask->name);
+    REQUIRE(causal, INVALID, "%s: '%.80s' is not a causal mask, and --model=gpt2 supports no other", file->path,
+            mask->name);
     return REMAT_OK;
 }
 
-/* Two arrays of a file mean one of ours. Names that are tied mean it both. */
+/* Two arrays of the file map to one of ours. That is an error unless they are tied and equal. */
 static remat_status two_for_one(const rm_safetensors *file, const rm_st_array *a, const rm_st_array *b,
                                 const char *ours) {
     char first[256], second[256];
@@ -232,16 +232,16 @@ static remat_status two_for_one(const rm_safetensors *file, const rm_st_array *a
     REQUIRE(!strcmp(first, second), INVALID,
             "%s: '%.80s' and '%.80s' differ, so the head is not tied to the embedding: %s", file->path, a->name,
             b->name, !strcmp(ours, ties[1][1]) ? "use --no-tie" : "remove --tie-embeddings");
-    FAIL(INVALID, "%s: '%.80s' and '%.80s' both mean %s", file->path, a->name, b->name, ours);
+    FAIL(INVALID, "%s: '%.80s' and '%.80s' are both names of %s; remove one", file->path, a->name, b->name, ours);
 }
 
-/* How arrays in a file are told. */
+/* How to match arrays of a file. */
 typedef struct {
-    bool foreign;     /* by names that may be other programs' */
-    const char *anew; /* those of ours that begin so are not looked for, nor taken; NULL: none */
+    bool foreign;     /* accept names of other programs */
+    const char *anew; /* skip arrays of ours with this prefix; NULL: none */
 } reading;
 
-/* source[i] becomes the index in the file of the session's array i; -1: it stays as it is. */
+/* source[i] becomes the index in the file of the session's array i; -1: not read. */
 static remat_status match_all(remat_session *session, remat_kind kind, const rm_safetensors *file, reading how,
                               int64_t *source) {
     const bool foreign = how.foreign;
