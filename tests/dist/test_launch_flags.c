@@ -220,7 +220,7 @@ START_TEST(devices_start_ranks_of_this_program) {
     ck_gpus_are_refused(&ran, &code);
     ck_fails(start_devices("cpu:0", &ran, &code), INVALID, "from 1 to 4096");
     ck_fails(start_devices("cpu:x", &ran, &code), INVALID, "whole number");
-    ck_fails(start_devices("gpus", &ran, &code), INVALID, "write cpu:N");
+    ck_fails(start_devices("gpus", &ran, &code), INVALID, "cpu:N");
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);

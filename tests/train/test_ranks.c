@@ -444,7 +444,7 @@ static const struct {
     {"--batch=4 --deterministic-world=1", "", 2, 0, "--deterministic-world=2", "rank 0"},
     {"--batch=4 --device=null", "", 2, 0, "remat plan|--world-size=2", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
-    {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "--lr smaller", "step"},
+    {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "reduce --lr", "step"},
     {"--batch=4", "--memory-budget=1GiB", 2, 0, "rank 0|--memory-budget", "--memory-budget=1073741824"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
