@@ -102,7 +102,7 @@ static const struct {
     {"--nnodes=2 --node-rank=0 --master-addr=localhost true", "that node itself"},
     {"--nnodes=2 --node-rank=0 --master-addr=h --master-port=0 true", "and not 0"},
     {"--master-port=65536 true", "must be from 0 to 65535"},
-    {"--standalone --master-port=5 true", "--standalone|port"},
+    {"--standalone --master-port=5 true", "--standalone chooses a port"},
     {"--rdzv-endpoint=h:5 --master-addr=h true", "give one or the other"},
     {"--rdzv-endpoint=:5 true", "HOST:PORT"},
     {"--rdzv-endpoint=h:x true", "whole number"},
@@ -225,10 +225,10 @@ START_TEST(devices_start_ranks_of_this_program) {
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", "7", 1);
-    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 (torchrun's variables) already");
+    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "rank 1 of 2 (torchrun's variables) already");
     /* An environment in which its ranks could not meet still makes it a rank */
     set_variables("MASTER_ADDR= MASTER_PORT=", false);
-    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "this is rank 1 of 2 (torchrun's variables) already");
+    ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "rank 1 of 2 (torchrun's variables) already");
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     setenv("OMPI_COMM_WORLD_RANK", "0", 1);
     ck_fails(start_devices("cpu:2", &ran, &code), INVALID, "says two things");
