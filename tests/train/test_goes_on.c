@@ -53,7 +53,7 @@ START_TEST(failing_reports_do_not_end_a_run) {
     snprintf(arguments, sizeof arguments, "train --data=%s " RUN "--steps=60 %s", make_text("text", 3000), flags);
     int code = run_in_shell(before, arguments, reports[_i].behind);
     ck_assert_msg(code == 0, "exit %d: %.800s", code, said);
-    ck_assert_msg(count(said, "continues without") == 1 && count(said, reports[_i].without) == 1 &&
+    ck_assert_msg(count(said, "; the run ") == 1 && count(said, reports[_i].without) == 1 &&
                       strstr(said, reports[_i].reason),
                   "%s", said);
     if (strstr(flags, "--save")) ck_assert_int_eq(access(in_scratch("st/step-00000060/state.json"), F_OK), 0);
