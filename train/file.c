@@ -45,9 +45,8 @@ remat_status rm_file_read_at(int fd, const char *path, uint64_t offset, void *da
     return REMAT_OK;
 }
 
-/* What reading will probably give: the file's size, or what a gzip file says of itself in its last four bytes. Both may lie
- * (several gzip members; a file that grows), so it is no more than a start; and nothing unpacks to more than so many times
- * itself. */
+/* The probable size of the content: the file's size, or the size in the last four bytes of a gzip file. Both may be wrong (several gzip
+ * members; a file that grows), so it is only a first guess, bounded by gzip's largest compression ratio. */
 static size_t expected_bytes(int fd, uint64_t file_bytes, uint64_t limit) {
     uint8_t begin[2] = {0}, end[4] = {0};
     uint64_t expected = file_bytes;
@@ -58,7 +57,7 @@ static size_t expected_bytes(int fd, uint64_t file_bytes, uint64_t limit) {
     return (size_t)(expected < limit ? expected : limit);
 }
 
-/* Grows the buffer to at least `wanted` bytes and one for the zero. */
+/* Grows the buffer to at least `wanted` bytes, plus a zero byte. */
 static remat_status grow(const char *path, uint8_t **data, size_t *capacity, size_t wanted) {
     if (wanted < *capacity) return REMAT_OK;
     size_t larger = wanted + wanted / 2 + 65536;
@@ -94,7 +93,7 @@ static remat_status read_first(gzFile file, const char *path, size_t expected, u
     return REMAT_OK;
 }
 
-/* *about is what lies there; gzFile passes what is not gzip through as it is. */
+/* *about: the file's stat. gzFile reads files that are not gzip unchanged. */
 static remat_status open_packed(const char *path, struct stat *about, size_t *expected, uint64_t most, gzFile *file) {
     int fd;
     TRY(open_plain(path, &fd, about));
@@ -104,7 +103,7 @@ static remat_status open_packed(const char *path, struct stat *about, size_t *ex
     FAIL(MEMORY, "no memory to read %s", path);
 }
 
-/* Only closing tells whether the last gzip block was whole, if it was read. */
+/* Only closing reports whether the last gzip block was complete. */
 static remat_status close_packed(gzFile file, const char *path, remat_status status) {
     bool whole = gzclose(file) == Z_OK;
     return whole || status ? status : rm_fail(REMAT_IO, "%s ends too early: fetch it again", path);
@@ -129,7 +128,7 @@ remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size
     if (*size <= limit) return REMAT_OK;
     rm_free(*data);
     *data = NULL;
-    FAIL(IO, "%s is longer than %llu bytes, the most that is read from such a file", path, (unsigned long long)limit);
+    FAIL(IO, "%s is longer than %llu bytes, the limit for such a file", path, (unsigned long long)limit);
 }
 
 remat_status rm_file_begin(const char *path, rm_file_start **out) {
@@ -178,7 +177,7 @@ static rm_file_writer writer_of(int fd, const char *path) {
     return (rm_file_writer){.fd = fd, .path = path, .crc32 = (uint32_t)crc32(0, NULL, 0)};
 }
 
-/* O_EXCL: what others have put here meanwhile is not written to, nor what a link of theirs points to. */
+/* O_EXCL: never writes to a file that others created meanwhile, nor through their link. */
 remat_status rm_file_create(const char *path, rm_file_writer *out) {
     struct stat about;
     rm_file_remove(path);
@@ -190,8 +189,8 @@ remat_status rm_file_create(const char *path, rm_file_writer *out) {
     return rm_file_failed("create", path);
 }
 
-/* Looked at when it is open: a name may change what it stands for in between. Without O_TRUNC and O_CREAT a plain file stays as
- * it is; O_NONBLOCK: a pipe that nobody reads is refused, not waited for. */
+/* Checks the file after opening it, because the name may change meaning in between. Without O_TRUNC and O_CREAT a plain file is not
+ * changed. O_NONBLOCK: refuses a pipe without a reader instead of waiting. */
 remat_status rm_file_open_stream(const char *path, rm_file_writer *out) {
     struct stat about = {0};
     *out = writer_of(open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), path);
@@ -282,7 +281,7 @@ bool rm_path_is_directory(const char *path) {
     return !stat(path, &at) && S_ISDIR(at.st_mode);
 }
 
-/* Of what is not there yet: the folder that it will be in. */
+/* For a file that does not exist yet, resolves its directory. */
 static bool resolve(const char *path, char out[RM_PATH_BYTES]) {
     char above[RM_PATH_BYTES], name[256];
     char *real = realpath(path, NULL);

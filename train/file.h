@@ -9,18 +9,18 @@
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
-/* The whole file, unpacked if it is gzip, with a zero byte behind it that `size` does not count; free it with rm_free.
- * IO when it is missing, damaged, or longer than `limit` bytes. */
+/* Reads the whole file, unpacked if it is gzip, and appends a zero byte that `size` does not count; free *data with rm_free.
+ * IO: missing, damaged, or longer than `limit` bytes. */
 remat_status rm_file_read(const char *path, uint64_t limit, uint8_t **data, size_t *size);
-/* The same, but no more than its first `most` bytes, and nothing behind them is looked at. */
+/* The same for at most the first `most` bytes; later bytes are not checked. */
 remat_status rm_file_read_first(const char *path, uint64_t most, uint8_t **data, size_t *size);
 
-/* How a file begins: what is to be done with the rest of it may depend on that. */
+/* The start of a file, from which its format is recognised. */
 typedef struct {
-    uint64_t file_bytes; /* as it lies there */
+    uint64_t file_bytes; /* on disk */
     bool packed;         /* gzip */
     size_t size;
-    uint8_t data[1 << 16]; /* unpacked; as much as there is, or fits here */
+    uint8_t data[1 << 16]; /* unpacked; as much as exists, or fits */
 } rm_file_start;
 remat_status rm_file_begin(const char *path, rm_file_start **out); /* rm_free it */
 
@@ -28,7 +28,7 @@ remat_status rm_file_begin(const char *path, rm_file_start **out); /* rm_free it
 remat_status rm_file_open(const char *path, int *fd, uint64_t *size);
 /* Exactly `bytes` bytes at `offset`; IO also when the file has become shorter. */
 remat_status rm_file_read_at(int fd, const char *path, uint64_t offset, void *data, size_t bytes);
-/* The length and zlib's CRC-32 of a file as it lies there. */
+/* The length and zlib's CRC-32 of a file on disk. */
 remat_status rm_file_checksum(const char *path, uint64_t *bytes, uint32_t *crc);
 
 /* ---- Writing ---------------------------------------------------------------------------------------------------- */
@@ -40,36 +40,36 @@ typedef struct {
     uint32_t crc32; /* of everything written, zlib's */
 } rm_file_writer;
 
-/* A new file, in the place of a plain file that is there already; never through a link, nor to a pipe or a device, which anybody
- * could have put there who may write to the directory. `path` is borrowed while it is open. */
+/* Creates a file, replacing a plain file. Never writes through a link, nor to a pipe or a device, which anyone with write access to the
+ * directory could have put there. `path` is borrowed while it is open. */
 remat_status rm_file_create(const char *path, rm_file_writer *out);
-/* A device or a pipe, for a name that somebody typed: a link is followed, for /dev/stdout is one. IO when it is something else. */
+/* Opens a device or a pipe by a name that the user gave. Follows links, because /dev/stdout is one. IO: anything else. */
 remat_status rm_file_open_stream(const char *path, rm_file_writer *out);
 remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes);
 /* fsync, then close. Call rm_file_abandon instead after a failure; both may be called on a closed writer. */
 remat_status rm_file_finish(rm_file_writer *writer);
 void rm_file_abandon(rm_file_writer *writer);
-/* IO, for what has just set errno: "cannot VERB PATH: ...", with a remedy where there is no room. */
+/* IO, from errno: "cannot VERB PATH: ...", with a remedy if the disk is full. */
 remat_status rm_file_failed(const char *verb, const char *path);
-/* Was that why the last of them failed, since it was forgotten: a full disk, a quota, a limit on the size of files? */
+/* Whether a write has failed for lack of room (a full disk, a quota, a file-size limit) since rm_file_forget_no_room. */
 bool rm_file_had_no_room(void);
 void rm_file_forget_no_room(void);
 void rm_file_remove(const char *path); /* if it is a plain file: never a device such as /dev/full */
 
-/* Flushes stdout; IO when it could not be written (a full disk behind a >). */
+/* Flushes stdout; IO: it could not be written, for example redirected to a full disk. */
 remat_status rm_file_flush_output(void);
 
-/* Also the directories above it, where they are missing. `flag` named it, for the sentence. */
+/* Also creates missing parent directories. `flag` is the flag that named it, for the message. */
 remat_status rm_directory_make(const char *path, const char *flag);
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
-bool rm_path_same(const char *a, const char *b); /* the same place by any name or link; it need not be there */
+bool rm_path_same(const char *a, const char *b); /* the same place, by any name or link; it need not exist */
 bool rm_path_exists(const char *path);
 bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */
 bool rm_path_is_directory(const char *path);
 /* "directory/name" into `out`; INVALID when it does not fit. */
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);
 
-/* Where this program's own file is; false, with errno set, when it is gone or may not be started again. */
+/* The path of this program's executable; false, with errno set: it is gone or not executable. */
 bool rm_path_of_program(char *out, size_t out_bytes);
 
 #define RM_PATH_BYTES 4096

@@ -1,6 +1,5 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
- * 0 done; 1 it failed; 2 it was asked for what cannot work, at all or on this machine; 3 another rank failed; 128 + n stopped
- * by signal n. */
+ * 0 done; 1 failed; 2 the request cannot work, at all or on this machine; 3 another rank failed; 128 + n stopped by signal n. */
 #include "train/commands/commands.h"
 #include "train/flags/device_flag.h"
 #include "train/flags/member_flag.h"
@@ -49,13 +48,13 @@ static void print_usage(FILE *out) {
 
 static int fail(const char *command, remat_status status) {
     fflush(stdout);
-    if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": it has been said */
+    if (*remat_last_error()) fprintf(stderr, "remat %s: %s\n", command, remat_last_error()); /* "": already printed */
     bool use = status == REMAT_INVALID || status == REMAT_INFEASIBLE || status == REMAT_MISSING;
     return use ? RM_EXIT_USE : status == REMAT_PEER ? RM_EXIT_PEER : 1;
 }
 
-/* A launcher gives all ranks one command line: what is wrong with it is said by rank 0, and the others leave after it, as some
- * launchers end all when the first has left. What is wrong with a file may be so on one host alone. */
+/* A launcher gives all ranks the same command line, so rank 0 reports errors in it. The others exit later, because some launchers end
+ * all ranks when the first exits. Errors about files are reported by every rank: a file may be wrong on one host only. */
 static int refuse(const char *command, remat_status status, int argc, char **argv) {
     char sentence[1024];
     bool file = false;
@@ -72,16 +71,16 @@ static int run_launch(int argc, char **argv) {
     return status ? fail("launch", status) : exit_status;
 }
 
-/* A config file may serve several commands; that what is in it does nothing should still be no surprise. */
+/* A config file may serve several commands; the note lists flags in it that have no effect on this one. */
 static void note_idle(int i, const rm_options *options) {
     char list[256];
     rm_options_idle(options, commands[i].command, list, sizeof list);
     if (*list && !rm_rendezvous_repeats(rm_environment_of_process, NULL, true))
-        fprintf(stderr, "remat %s: note: what %s says of other commands has no effect here: %s\n", commands[i].name,
+        fprintf(stderr, "remat %s: note: %s has flags of other commands, which have no effect here: %s\n", commands[i].name,
                 options->config, list);
 }
 
-/* The devices of `train` are chosen, and its --init is read, when it has met the other ranks (trainer.c). */
+/* `train` chooses its device and reads --init after it has connected to the other ranks (trainer.c). */
 static remat_status run_command(int i, rm_options *options, int *exit_status) {
     note_idle(i, options);
     bool alone = commands[i].command & (RM_PLAN | RM_EVAL | RM_PREDICT | RM_SAMPLE);
@@ -112,7 +111,7 @@ static int run_help(const char *what) {
 static int run(int i, int argc, char **argv) {
     rm_options options;
     int exit_status = 0;
-    if (!commands[i].run) return run_launch(argc, argv); /* its flags are not of the table */
+    if (!commands[i].run) return run_launch(argc, argv); /* its flags are not in the table */
     remat_status status = rm_options_parse(&options, commands[i].command, argc, argv);
     bool parsed = !status;
     if (parsed && options.help)
@@ -135,7 +134,7 @@ int main(int argc, char **argv) {
     if (strcmp(name, "launch")) setenv("OPENBLAS_NUM_THREADS", "1", 1); /* OpenMP's threads are enough: gemm.c */
     json_set_alloc_funcs(rm_malloc, rm_free);
     rm_set_member_names(rm_flag_of_member);
-    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a failed write, with a sentence */
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit then becomes a failed write, with a message */
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(name, commands[i].name)) return run(i, argc - 2, argv + 2);
     if (argc > 2 && !strcmp(name, "help") && argv[2][0] == '-') return run_help(argv[2]);

@@ -12,13 +12,13 @@ const char *rm_bytes_text(uint64_t bytes, char text[RM_TEXT]);    /* "812 B", "4
 const char *rm_duration_text(double seconds, char text[RM_TEXT]); /* "0:12", "1:02:03"   */
 const char *rm_count_text(double count, char text[RM_TEXT]);      /* "812", "45.6 k"     */
 
-/* Parses a decimal integer; INVALID when it is not one or not in [low, high]. `where` names its place in the message. */
+/* Parses a decimal integer; INVALID: not an integer, or not in [low, high]. `where` names its place in the message. */
 remat_status rm_text_whole(const char *where, const char *value, int64_t low, int64_t high, int64_t *out);
 
-/* Whether `text` ends in `with`, and is longer. */
+/* Whether `text` ends with `with` and is longer. */
 bool rm_text_ends(const char *text, const char *with);
 
-/* `word` as one word of a POSIX shell: in quotes where it needs them, up to 4 * strlen(word) + 3 bytes. Returns `out`. */
+/* Quotes `word` for a POSIX shell if it needs quotes, up to 4 * strlen(word) + 3 bytes. Returns `out`. */
 const char *rm_shell_quote(const char *word, char *out, size_t bytes);
 
 double rm_now_s(void);            /* monotonic clock */

@@ -1,6 +1,6 @@
-/* heartbeat.h: signs of life through the store, for groups whose engine has none of its own (mpi, gloo: a stopped process keeps
- * its connections, so nobody notices before a time-out). Each rank says twice a second that it lives, and listens to the next
- * one; ranks_watch.c makes sentences of it. */
+/* heartbeat.h: heartbeats through the store, for groups whose engine has none (mpi, gloo: a stopped process keeps its connections, so
+ * nothing notices it before a time-out). Each rank sends a heartbeat twice a second and watches the next rank; ranks_watch.c reports
+ * silence. */
 #ifndef RM_HEARTBEAT_H
 #define RM_HEARTBEAT_H
 
@@ -10,18 +10,18 @@ typedef struct rm_heartbeat rm_heartbeat;
 
 /* On every rank. Group and store are borrowed. */
 remat_status rm_heartbeat_start(rm_group *group, rm_kv *store, const char *host, rm_heartbeat **out);
-/* NULL allowed. From here on silence means that this rank has left. */
+/* NULL allowed. Tells the others that this rank has left, so that its silence is no failure. */
 void rm_heartbeat_stop(rm_heartbeat *beat);
 
-/* A silence that is worth a word: three signs' worth; more where asking the store takes long, as over great distances. */
+/* The silence after which to report: three heartbeats, or more if the store answers slowly. */
 double rm_heartbeat_quiet_s(rm_heartbeat *beat);
-/* For how many seconds the next rank has said nothing; `who` ("rank 2 on node7 (process 4711)") gets its name. 0: all is
- * well, or it has left. */
+/* Seconds since the next rank's last heartbeat; writes its name to `who` ("rank 2 on node7 (process 4711)"). 0: it is alive or has
+ * left. */
 double rm_heartbeat_silence(rm_heartbeat *beat, char *who, size_t bytes);
-/* For how many seconds the store has owed this rank an answer, and when that is worth a word. */
+/* Seconds that this rank has waited for an answer of the store; 0: not worth a report. */
 double rm_heartbeat_store_silence(rm_heartbeat *beat);
 double rm_heartbeat_store_quiet_s(rm_heartbeat *beat);
-/* For how many seconds the group has been known to have failed; `sentence` gets why. 0: it has not. */
+/* Seconds since the group was found to have failed; writes the reason to `sentence`. 0: it has not failed. */
 double rm_heartbeat_failure(rm_heartbeat *beat, char *sentence, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* ranks_wait.c: see ranks_wait.h. A thread, as whoever connects, or waits to be greeted, does not look at the clock. */
+/* ranks_wait.c: see ranks_wait.h. Uses a thread, because a rank that is connecting cannot check the time. */
 #include "train/ranks/ranks_wait.h"
 
 #include "memory/host.h"

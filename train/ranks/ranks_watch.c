@@ -1,6 +1,5 @@
-/* ranks_watch.c: asks the group a few times a second whether a rank gives no sign of life, and says so once on stderr: once
- * for each time that a rank falls silent, from one rank alone. A rank that lives and is only late (rank 0 writes a large
- * training state) is mentioned when it has kept this one waiting for a while. */
+/* ranks_watch.c: asks the group a few times a second whether a rank is silent, and reports each silence once, on the stderr of one rank.
+ * A rank that is alive but late (such as rank 0 writing a large training state) is reported after a longer wait. */
 #include "train/ranks/ranks_watch.h"
 
 #include "memory/host.h"
@@ -13,27 +12,27 @@
 #include <unistd.h>
 
 #define LOOK_S 0.2      /* between looks */
-#define LATE_S 10.0     /* a rank that lives is late after so long */
-#define STUCK_S 0.8     /* after a failure the main thread has so long to come out of the engine */
-#define STUCK_MPI_S 0.4 /* it does not, out of MPI; whose launcher ends all ranks within a second or two, unnamed */
+#define LATE_S 10.0     /* when to report a rank that is alive but late */
+#define STUCK_S 0.8     /* after a failure, the main thread's time to return from the engine */
+#define STUCK_MPI_S 0.4 /* the same for MPI: it does not return, and its launcher soon ends all ranks without a reason */
 
 struct rm_ranks_watch {
     rm_group *group;
-    rm_heartbeat *beat; /* NULL: the engine's own signs of life do */
-    const char *server; /* of the store by which they come, in words */
-    bool told, aborted; /* of the silence that heartbeats found */
+    rm_heartbeat *beat; /* NULL: the engine has its own heartbeats */
+    const char *server; /* of the heartbeats' store, in words */
+    bool told, aborted; /* after a silence found by heartbeats */
     double timeout_s, stuck_s;
     rm_side_thread side;
     bool hushed;     /* under its lock */
     int exit_status; /* likewise */
 };
 
-/* Rank 0 speaks for all, but of itself: that is for rank 1. */
+/* Rank 0 reports silent ranks; rank 1 reports rank 0. */
 static bool is_mine_to_say(const rm_group *group, const char *text) {
     return rm_group_rank(group) == (strstr(text, "rank 0 ") ? 1 : 0);
 }
 
-/* The words of the group: only a rank that gives signs of life is said to live. */
+/* Matches the group's message: only a rank with heartbeats "lives". */
 static bool lives(const char *text) { return strstr(text, "which lives") != NULL; }
 
 static void say(const rm_ranks_watch *w, const char *text) {
@@ -41,7 +40,7 @@ static void say(const rm_ranks_watch *w, const char *text) {
             rm_group_size(w->group), text, lives(text) ? 600 : w->timeout_s);
 }
 
-/* True when a while has passed; false: it is to end. */
+/* Sleeps until the next look; false: the thread should end. */
 static bool doze(rm_ranks_watch *w) {
     rm_side_thread_lock(&w->side);
     bool goes_on = rm_side_thread_doze(&w->side, rm_now_s() + LOOK_S);
@@ -56,8 +55,8 @@ static void say_quiet(rm_ranks_watch *w, const char *who, double silence) {
     w->told = true;
 }
 
-/* A library that waits for a stopped rank does not let go of the main thread; and without the store, where a failure would be
- * told, nothing is left to do either. */
+/* Ends the process: a library that waits for a stopped rank blocks the main thread, and without the store the failure cannot be
+ * reported to others. */
 static void give_up(rm_ranks_watch *w, const char *why) {
     rm_side_thread_lock(&w->side);
     if (!w->hushed)
@@ -74,7 +73,7 @@ static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, 
     rm_group_abort(w->group, reason);
 }
 
-/* Rank 1 speaks for those who wait for the store; of the next rank speaks the one before it. */
+/* Rank 1 reports a silent store; each rank reports the next one. */
 static void heed_heartbeats(rm_ranks_watch *w) {
     char who[300], why[1024];
     double store = rm_heartbeat_store_silence(w->beat), next = rm_heartbeat_silence(w->beat, who, sizeof who);
@@ -106,7 +105,7 @@ static void *watch(void *context) {
     return NULL;
 }
 
-/* An engine that does not watch its ranks has them watched through the store. */
+/* Ranks of an engine without heartbeats are watched through the store. */
 static remat_status start_heartbeat(const rm_ranks *ranks, rm_ranks_watch *w) {
     bool watches = !strcmp(rm_group_engine(ranks->group), "local");
     if (watches || !ranks->store) return REMAT_OK;
