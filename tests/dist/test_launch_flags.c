@@ -96,7 +96,7 @@ static const struct {
     {"--num_processes=2 true", "did you mean --nproc-per-node?"},
     {"--standalone=yes true", "is a switch"},
     {"--nnodes=1:4 true", "the number of hosts is fixed"},
-    {"--nnodes=2 true", "which of the 2 hosts is this"},
+    {"--nnodes=2 true", "2 is missing: give --node-rank=R"},
     {"--nnodes=2 --node-rank=0 true", "--master-addr=HOST"},
     {"--nnodes=2 --node-rank=2 --master-addr=h true", "node 2 of 2"},
     {"--nnodes=2 --node-rank=0 --master-addr=localhost true", "that node itself"},

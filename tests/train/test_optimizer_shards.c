@@ -462,8 +462,8 @@ START_TEST(inconsistent_counts_are_refused) {
                  {"shards", -1, "-1 shards"},
                  {"shards", 1 << 20, "1048576 shards"},
                  {"step", 13, "step 13|step-00000012"},
-                 {"consumed", 100, "100 samples|99"},
-                 {"samples", 1, "31 samples|1"},
+                 {"consumed", 100, "100|samples|99"},
+                 {"samples", 1, "31|samples|1"},
                  {"epoch", INT64_MAX, "resume"}};
     job *j = open_job(3, true, FLAGS);
     rm_state_point point = saved_point;
