@@ -116,7 +116,7 @@ static remat_status move(part *p, rm_copies *copies, const rm_where *where, int 
 }
 
 static remat_status read_on(part *p, const rm_where *where, int rank, uint64_t bytes) {
-    rm_copies *copies;
+    rm_copies *copies = NULL;
     if (!is_tracked(p->b, where)) return REMAT_OK;
     TRY(find_copies(p->b, where, &copies));
     if (copies->valid & bit(rank)) return REMAT_OK;
@@ -125,7 +125,7 @@ static remat_status read_on(part *p, const rm_where *where, int rank, uint64_t b
 }
 
 static remat_status write_on(part *p, const rm_where *where, int rank, uint64_t bytes) {
-    rm_copies *copies;
+    rm_copies *copies = NULL;
     if (!is_tracked(p->b, where)) return REMAT_OK;
     TRY(find_copies(p->b, where, &copies));
     copies->valid = bit(rank);
@@ -207,7 +207,7 @@ static remat_status hand_on_final_states(part *p, const rm_instruction *i, int r
 /* A sum is made where it is. */
 static remat_status find_rank(part *p, const rm_written *w, int *rank) {
     const rm_instruction *i = &w->instruction;
-    rm_copies *copies;
+    rm_copies *copies = NULL;
     *rank = w->rank;
     if (i->what != RM_DO_ADD || !is_tracked(p->b, &i->y)) return REMAT_OK;
     TRY(find_copies(p->b, &i->y, &copies));
