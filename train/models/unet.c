@@ -86,7 +86,7 @@ static remat_value down(builder *b, int64_t level, remat_value x) {
 static remat_value widened(builder *b, long long number, remat_value x, int64_t width) {
     const int64_t dim[] = {2 * width, width, 2, 2};
     const remat_init init = remat_init_uniform(1 / sqrt(4 * (double)width));
-    char weight[32], bias[32];
+    char weight[40], bias[40];
     snprintf(weight, sizeof weight, "up%lld.up.weight", number);
     snprintf(bias, sizeof bias, "up%lld.up.bias", number);
     remat_value w = remat_param(b->graph, weight, 4, dim, init), shift = remat_param(b->graph, bias, 1, &width, init);
