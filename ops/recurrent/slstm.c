@@ -321,7 +321,7 @@ static const remat_sample samples[] = {
      .x = {SHAPES(4, 2, 1, 35), RM_SHAPE1(RM_REAL, 140), RM_ABSENT}},
     {.name = "large enough for threads",
      .sequence = true,
-     .x = {SHAPES(4, 19, 4, 64), RM_SHAPE1(RM_REAL, 1024), RM_ABSENT}},
+     .x = {SHAPES(4, 23, 7, 27), RM_SHAPE1(RM_REAL, 756), RM_ABSENT}},
 };
 
 const remat_op RM_OP(slstm) = {

@@ -86,7 +86,7 @@ static const char *make_folder(void) {
     put("f/b/1.JPEG", 0, 0);
     put("f/b/0.png", 4, 0);
     put("f/a/z.jpg", 2, 0);
-    make_file("f/a/notes.txt", "no image", 10);
+    make_file("f/a/notes.txt", "no image", 8);
     return in_scratch("f");
 }
 
@@ -179,7 +179,7 @@ START_TEST(files_match_torchvisions_image_folder) {
         put(name, 4, 30);
     }
     put("g/.c/0.png", 4, 30);
-    make_file("g/b/n.txt", "no image", 10);
+    make_file("g/b/n.txt", "no image", 8);
     make_file("g/0.png", "of no class", 11);
     ck_assert_int_eq(symlink("../a/deep", in_scratch("g/b/link")), 0);
     ck_ok(rm_task_open("classify", &source, &d));
@@ -190,7 +190,7 @@ START_TEST(files_match_torchvisions_image_folder) {
         ck_fails(rm_dataset_fill(d, i, 0, 1, x, &label), REMAT_IO, name);
     }
     rm_dataset_close(d);
-    make_file("g/b/a/m.tif", "not an image at all", 20);
+    make_file("g/b/a/m.tif", "not an image at all", 19);
     ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "g/b/a/m.tif|JPEG|PNG");
 }
 END_TEST
@@ -227,7 +227,7 @@ START_TEST(damaged_files_are_refused_or_skipped) {
     ck_fails(rm_dataset_fill(d, 0, 0, 1, x, &label), REMAT_IO, "f/a/cut.png|damaged");
     ck_ok(rm_dataset_fill(d, 1, 0, 1, x, &label));
     rm_dataset_close(d);
-    make_file("f/b/text.png", "not an image at all", 20);
+    make_file("f/b/text.png", "not an image at all", 19);
     ck_fails(rm_task_open("classify", &source, &d), REMAT_IO, "f/b/text.png|JPEG|PNG");
     source.skip_broken = true;
     ck_ok(rm_task_open("classify", &source, &d));
@@ -291,7 +291,7 @@ START_TEST(runs_train_on_folders) {
     }
     put("g/a/0.png", 4, 0);
     ck_refuses(2, "names|classes", "train %s --eval-data=%s --steps=1", line, in_scratch("g"));
-    make_file("f/b/text.png", "not an image", 13);
+    make_file("f/b/text.png", "not an image", 12);
     ck_refuses(1, "f/b/text.png|JPEG|PNG", "train %s --steps=1", line);
     ck_runs("train %s --steps=1 --skip-broken", line);
     ck_says_all(program_errors, "f/b/text.png");
