@@ -40,6 +40,12 @@ foreach(module mpi gloo)
   endif()
 endforeach()
 
+# ---- For the Python package alone (python/pyproject.toml): cmake --install BUILD --component python.
+if(TARGET remat_shared)
+  install(FILES $<TARGET_FILE:remat_shared> DESTINATION remat/lib RENAME libremat.so.${PROJECT_VERSION_MAJOR}
+          COMPONENT python EXCLUDE_FROM_ALL)
+endif()
+
 # ---- Documents: all pages, the files that they link to, and the licence where Debian looks for it.
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc/remat)
 file(GLOB pages RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS *.md */README.md)

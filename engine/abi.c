@@ -10,6 +10,7 @@
 #define IS_FIXED(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " never changes its size")
 IS_FIXED(remat_value, 4);
 IS_FIXED(remat_init, 16);
+IS_FIXED(remat_value_info, 152);
 IS_FIXED(remat_external, 24);
 IS_FIXED(remat_desc, 72);
 IS_FIXED(remat_tensor, 80);

@@ -42,6 +42,24 @@ remat_status remat_graph_check(const remat_graph *graph) {
     return REMAT_OK;
 }
 
+void remat_graph_forget_mistake(remat_graph *graph) {
+    if (graph) graph->status = REMAT_OK, graph->error[0] = 0;
+}
+
+remat_status remat_value_describe(const remat_graph *graph, remat_value value, remat_value_info *out) {
+    NEED(graph, "a graph");
+    NEED(out, "a place for the result");
+    REQUIRE(value.id > 0 && value.id < graph->n_values, INVALID, "value %d is not of this graph, which has 1 to %d",
+            value.id, graph->n_values - 1);
+    const rm_value *v = &graph->value[value.id];
+    *out = (remat_value_info){.name = v->name,
+                              .dtype = v->desc.dtype,
+                              .axis = v->sequence ? REMAT_SEQUENCE : REMAT_STATIC,
+                              .rank = v->desc.rank};
+    memcpy(out->dim, v->desc.dim, sizeof out->dim);
+    return REMAT_OK;
+}
+
 /* ---- Growing, and the first error ---------------------------------------------------------------------------- */
 
 int32_t rm_graph_mistake(remat_graph *graph, remat_status status) {

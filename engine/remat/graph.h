@@ -92,6 +92,21 @@ void remat_graph_free(REMAT_OPTIONAL remat_graph *graph);
  * on, so calls can be nested and one check at the end is enough. */
 remat_status remat_graph_check(const remat_graph *graph);
 
+/* Forgets the mistake, for programs that go on after one, such as an interactive session. Values that were made before
+ * it remain. */
+void remat_graph_forget_mistake(remat_graph *graph);
+
+/* A value's shape, and its name if it is an input, parameter or buffer. */
+typedef struct {
+    const char *name; /* NULL: the result of a layer. Valid until the graph is freed */
+    remat_dtype dtype;
+    remat_axis axis;
+    int rank; /* 0: a scalar */
+    int64_t dim[REMAT_MAX_RANK];
+    uint64_t reserved[8]; /* zeros */
+} remat_value_info;
+remat_status remat_value_describe(const remat_graph *graph, remat_value value, remat_value_info *out);
+
 /* `dim` has `rank` entries. Names are unique among inputs, parameters and buffers. */
 remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
                         const int64_t *dim);

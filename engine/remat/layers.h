@@ -197,7 +197,8 @@ remat_value remat_dropout(remat_graph *graph, remat_value x, double probability)
 remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
-remat_value remat_scale(remat_graph *graph, remat_value x, double factor);
+remat_value remat_scale(remat_graph *graph, remat_value x, double factor); /* factor x */
+/* PyTorch's functions of the same names. */
 remat_value remat_sigmoid(remat_graph *graph, remat_value x);
 remat_value remat_tanh(remat_graph *graph, remat_value x);
 remat_value remat_relu(remat_graph *graph, remat_value x);

@@ -42,6 +42,35 @@ START_TEST(first_mistake_is_kept) {
 }
 END_TEST
 
+START_TEST(building_continues_after_a_forgotten_mistake) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3);
+    remat_linear(graph, x, matrix("w", 4, 99), REMAT_NONE);
+    expect_mistake("linear");
+    remat_graph_forget_mistake(graph);
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_OK);
+    ck_assert_int_gt(remat_linear(graph, x, matrix("w2", 4, 3), REMAT_NONE).id, 0);
+    ck_assert_int_eq(remat_graph_check(graph), REMAT_OK);
+}
+END_TEST
+
+START_TEST(values_are_described) {
+    remat_value x = sequence("x", REMAT_F32, T, B, 3), w = matrix("w", 4, 3);
+    remat_value y = remat_linear(graph, x, w, REMAT_NONE), loss = remat_mse(graph, x, x);
+    remat_value_info info;
+    ck_assert_int_eq(remat_value_describe(graph, x, &info), REMAT_OK);
+    ck_assert_str_eq(info.name, "x");
+    ck_assert(info.axis == REMAT_SEQUENCE && info.dtype == REMAT_F32 && info.rank == 3 && info.dim[0] == T);
+    ck_assert_int_eq(remat_value_describe(graph, w, &info), REMAT_OK);
+    ck_assert(info.axis == REMAT_STATIC && info.rank == 2 && info.dim[0] == 4 && info.dim[1] == 3);
+    ck_assert_int_eq(remat_value_describe(graph, y, &info), REMAT_OK);
+    ck_assert(!info.name && info.axis == REMAT_SEQUENCE && info.rank == 3 && info.dim[2] == 4);
+    ck_assert_int_eq(remat_value_describe(graph, loss, &info), REMAT_OK);
+    ck_assert(info.rank == 0 && info.axis == REMAT_STATIC && !info.reserved[0] && !info.reserved[7]);
+    ck_assert_int_eq(remat_value_describe(graph, REMAT_NONE, &info), REMAT_INVALID);
+    ck_assert_int_eq(remat_value_describe(graph, (remat_value){loss.id + 1}, &info), REMAT_INVALID);
+}
+END_TEST
+
 START_TEST(duplicate_names_are_refused) {
     sequence("x", REMAT_F32, T, B, 3);
     matrix("x", 2, 2);
@@ -939,6 +968,8 @@ int main(void) {
     TCase *tests = tcase_create("graph");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, first_mistake_is_kept);
+    tcase_add_test(tests, building_continues_after_a_forgotten_mistake);
+    tcase_add_test(tests, values_are_described);
     tcase_add_test(tests, duplicate_names_are_refused);
     tcase_add_test(tests, sequences_of_different_length_are_refused);
     tcase_add_test(tests, sizes_below_1_are_refused);

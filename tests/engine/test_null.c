@@ -53,12 +53,15 @@ static remat_graph *graph_made;
 static const int64_t dim[] = {4, 2, 3};
 static remat_op op;
 static remat_desc desc;
+static remat_value_info value_info;
 static char text[REMAT_DESC_TEXT];
 
 #define STATUS_CALLS(X)                                                                                                \
     X(remat_graph_create(NULL))                                                                                        \
     X(remat_graph_resized(NULL, 4, 2, 0, 0, &graph_made))                                                              \
     X(remat_graph_resized(graph, 4, 2, 0, 0, NULL))                                                                    \
+    X(remat_value_describe(NULL, loss, &value_info))                                                                   \
+    X(remat_value_describe(graph, loss, NULL))                                                                         \
     X(remat_graph_check(NULL))                                                                                         \
     X(remat_session_create(NULL, loss, &config, &made))                                                                \
     X(remat_session_create(graph, loss, NULL, &made))                                                                  \
@@ -246,6 +249,7 @@ static char text[REMAT_DESC_TEXT];
     X((remat_sum_over_ranks(NULL, NULL, 0), true))                                                                     \
     X(remat_cuda_stream(NULL) == NULL)                                                                                 \
     X((remat_graph_free(NULL), true))                                                                                  \
+    X((remat_graph_forget_mistake(NULL), true))                                                                        \
     X((remat_session_free(NULL), true))                                                                                \
     X((remat_text_free(NULL), true))                                                                                   \
     X((remat_leave(NULL), true))                                                                                       \

@@ -1,0 +1,19 @@
+"""Remat: training within a byte budget, with exact back-propagation.
+
+    graph = remat.Graph()
+    x = graph.input("x", "f32", "sequence", (T, B, C))
+    ...
+    session = remat.Session(graph, loss, memory_budget="64MiB", optimizer="adamw")
+    result = session.step(x=x_batch, y=y_batch, lr=1e-3)
+"""
+
+from ._builders import Config
+from .errors import Error, Status
+from .graph import Cell, Graph, Init, Value, constant, normal, uniform, zeros
+from .plan import Plan
+from .session import Arrays, Result, Session
+
+__all__ = [
+    "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "Status", "Value", "constant",
+    "normal", "uniform", "zeros",
+]  # fmt: skip

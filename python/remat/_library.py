@@ -1,0 +1,76 @@
+"""Finds libremat.so, declares its functions, and turns a status into an Error."""
+
+from __future__ import annotations
+
+import ctypes as c
+import importlib.util
+import os
+import pathlib
+from typing import Any
+
+from . import _abi
+from .errors import Error
+
+NAME = "libremat.so.0"
+
+
+def _openblas() -> None:
+    """Names the OpenBLAS of PyPI's scipy-openblas32, where it is installed and no other is named."""
+    found = importlib.util.find_spec("scipy_openblas32")
+    if found is None or not found.submodule_search_locations or "REMAT_OPENBLAS_LIBRARY" in os.environ:
+        return
+    for folder in found.submodule_search_locations:
+        for path in sorted(pathlib.Path(folder, "lib").glob("libscipy_openblas*.so*")):
+            os.environ["REMAT_OPENBLAS_LIBRARY"] = str(path)
+            return
+
+
+def _open() -> c.CDLL:
+    """REMAT_LIBRARY names a library; else it lies beside this file, or where the system looks for libraries."""
+    named = os.environ.get("REMAT_LIBRARY")
+    beside = pathlib.Path(__file__).parent / "lib" / NAME
+    path = named or (str(beside) if beside.exists() else NAME)
+    try:
+        return c.CDLL(path)
+    except OSError as error:
+        what = f"REMAT_LIBRARY={named}" if named else NAME
+        raise ImportError(
+            f"{what} cannot be opened ({error}); install Remat, or name the file of libremat.so in REMAT_LIBRARY"
+        ) from None
+
+
+def _declare(library: c.CDLL) -> Any:
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise ImportError(
+                f"{library._name} has no {name}: it is older than this package; install Remat again"
+            ) from None
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+_openblas()
+lib: Any = _declare(_open())
+
+
+def check(status: int) -> None:
+    """Raises the library's last error of this thread, unless the status is OK."""
+    if status:
+        smallest = lib.remat_smallest_budget() if status == _abi.Status.INFEASIBLE else None
+        raise Error(_abi.Status(status), lib.remat_last_error().decode(), smallest)
+
+
+def invalid(sentence: str) -> Error:
+    return Error(_abi.Status.INVALID, sentence)
+
+
+def text(address: int | None) -> str:
+    """Takes a text of the library, which is freed."""
+    if not address:
+        raise Error(_abi.Status.MEMORY, "out of memory for a text")
+    try:
+        return c.string_at(address).decode()
+    finally:
+        lib.remat_text_free(address)

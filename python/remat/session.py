@@ -1,0 +1,429 @@
+"""Sessions: the plan of a training step, its arrays, and running it (remat/session.h)."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import re
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _abi
+from ._builders import Config
+from ._library import check, invalid, lib
+from .graph import Graph, Value
+from .plan import Plan
+
+_Kind = _abi.Kind
+_DTYPES: dict[int, np.dtype[Any]] = {
+    _abi.Dtype.F32: np.dtype("float32"),
+    _abi.Dtype.F64: np.dtype("float64"),
+    _abi.Dtype.I32: np.dtype("int32"),
+}
+_KINDS = {
+    "inputs": _Kind.INPUT,
+    "parameters": _Kind.PARAM,
+    "gradients": _Kind.GRADIENT,
+    "optimizer_state": _Kind.OPTIMIZER,
+    "outputs": _Kind.OUTPUT,
+    "states": _Kind.CARRIED,
+    "output_gradients": _Kind.OUTPUT_GRADIENT,
+    "buffers": _Kind.BUFFER,
+}
+Values = Mapping[str, Value] | Sequence[Value]
+Inputs = Mapping[str, ArrayLike]
+
+
+class Result(NamedTuple):
+    """What a pass returns."""
+
+    loss: float
+    """The mean over all that counts, of all ranks; before the last micro step, and of evaluate, of this rank."""
+    grad_norm: float
+    """The 2-norm of all gradients before clipping; 0 where nothing was updated."""
+    counted: float
+    """What the loss is a mean over: targets that count, or the sum of their class weights; 0: no such count."""
+    arena_peak_bytes: int
+    recomputed_stages: int
+
+    def __float__(self) -> float:
+        return self.loss
+
+
+def size(given: int | str) -> int:
+    """Bytes of a size such as 4096, "64KiB", "1.5GiB" or "2GB"."""
+    if not isinstance(given, str):
+        return int(given)
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)(?:([KMGT])(i?))?B?", given)
+    if not match:
+        raise invalid(f"{given!r} is not a size such as 4096, '64KiB', '1.5GiB' or '2GB'")
+    number, unit, binary = match.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** (" KMGT".index(unit) if unit else 0))
+
+
+def _names(values: Values) -> dict[str, Value]:
+    return dict(values) if isinstance(values, Mapping) else {f"output.{i}": v for i, v in enumerate(values)}
+
+
+def _text(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+class _Memory:
+    """Memory of a session, for NumPy. It keeps the session alive."""
+
+    def __init__(self, owner: _Handle, address: int, array: _Array) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3, "data": (address, False), "shape": array.shape, "typestr": array.dtype.str,
+        }  # fmt: skip
+
+
+class _Handle:
+    """A remat_session, freed when neither a Session nor a view of an array needs it."""
+
+    def __init__(self, pointer: c.c_void_p, keep: list[Any]) -> None:
+        self.pointer, self.keep = pointer, keep
+        weakref.finalize(self, _free, pointer, os.getpid(), keep)
+
+
+def _free(pointer: c.c_void_p, process: int, keep: list[Any]) -> None:
+    if os.getpid() == process:  # a child of fork has a copy that is not its own to free
+        lib.remat_session_free(pointer)
+    keep.clear()  # what the session used: external memory, other ranks
+
+
+@dataclass(frozen=True)
+class _Array:
+    name: str
+    index: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    bytes: int
+
+    def convert(self, given: Any) -> NDArray[Any]:
+        """The array in this shape and dtype; refuses other shapes, and values that the dtype cannot hold."""
+        array = np.asarray(given.detach() if hasattr(given, "detach") else given)
+        if array.dtype != self.dtype:
+            array = self._cast(array)
+        if array.shape != self.shape:
+            raise invalid(f"{self.name} has the shape {_text(self.shape)}, but {_text(array.shape)} was given")
+        return np.ascontiguousarray(array)
+
+    def _cast(self, array: NDArray[Any]) -> NDArray[Any]:
+        if not np.can_cast(array.dtype, self.dtype, "same_kind"):
+            raise invalid(f"{self.name} is {self.dtype}, but {array.dtype} was given; convert it")
+        if self.dtype.kind == "i" and array.size:
+            limits, lowest, highest = np.iinfo(self.dtype), array.min(), array.max()
+            wrong = lowest if lowest < limits.min else highest
+            if wrong < limits.min or wrong > limits.max:
+                raise invalid(f"{self.name} is {self.dtype}, which cannot hold {wrong}")
+        return array.astype(self.dtype)
+
+
+class Arrays(Mapping[str, NDArray[Any]]):
+    """Arrays of one kind, by name. An array is a view of the session's memory: writing to it writes to the session.
+
+    `arrays[name] = values` writes a whole array. On a GPU arrays are copies, which only that changes.
+    """
+
+    def __init__(self, session: Session, kind: int, names: Sequence[str] = ()) -> None:
+        self._session, self._kind = weakref.proxy(session), kind
+        self._handle = session._handle
+        self._views: dict[str, NDArray[Any]] = {}
+        self._arrays = {array.name: array for array in self._list(names)}
+
+    def _list(self, names: Sequence[str]) -> Iterator[_Array]:
+        info = _abi.remat_array()
+        for i in range(lib.remat_count(self._handle.pointer, self._kind)):
+            check(lib.remat_array_info(self._handle.pointer, self._kind, i, c.byref(info)))
+            name = names[i] if names else (info.name or b"").decode()
+            shape = tuple(info.dim[: info.rank])
+            if info.count != int(np.prod(shape)):
+                shape = (info.count,)  # the part that this rank holds
+            yield _Array(name, i, shape, _DTYPES[info.dtype], info.bytes)
+
+    def _array(self, name: str) -> _Array:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            known = ", ".join(self._arrays) or "none"
+            raise KeyError(f"there is no {name!r}; there are: {known}") from None
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._array(name)
+        if self._kind == _Kind.OUTPUT:  # refuses an output that has not been computed
+            check(lib.remat_read_part(self._handle.pointer, self._kind, array.index, 0, None, 0))
+        if self._session._device == "cuda":
+            return self._copy(array)
+        if name not in self._views:
+            address = c.c_void_p()
+            check(lib.remat_array_memory(self._handle.pointer, self._kind, array.index, c.byref(address)))
+            memory = _Memory(self._handle, address.value or 0, array)
+            self._views[name] = np.asarray(memory) if address.value else np.empty(array.shape, array.dtype)
+        return self._views[name]
+
+    def _copy(self, array: _Array) -> NDArray[Any]:
+        copy = np.empty(array.shape, array.dtype)
+        check(lib.remat_read(self._handle.pointer, self._kind, array.index, copy.ctypes.data, array.bytes))
+        copy.flags.writeable = False
+        return copy
+
+    def __setitem__(self, name: str, values: ArrayLike) -> None:
+        array = self._array(name)
+        data = array.convert(values)
+        with self._session._lock:
+            check(lib.remat_write(self._handle.pointer, self._kind, array.index, data.ctypes.data, array.bytes))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{a.name!r}: {a.dtype} {_text(a.shape)}" for a in self._arrays.values()) + "}"
+
+
+class Session:
+    """A network's training step: planned within memory_budget, checked, and placed before the first step.
+
+    graph, loss: the network, and the scalar that a step minimises; None for inference, or for a loss of your own.
+    outputs: values that evaluate() keeps whole: {name: value}, or a list ("output.0", "output.1", ..).
+    differentiated: outputs whose gradients you give to backward(). Without loss (and inference) all outputs are.
+    share: a session whose parameters, optimizer state and arena this one uses: an evaluation, another length or batch.
+    external: arrays that lie in memory of yours: {"parameters": {name: array}, "gradients": {..}}; None instead of an
+        array: set_external() gives it before the first pass.
+    config: members of remat_config by their names (remat.Config). A memory_budget alone means strategy="optimal",
+        segments alone strategy="segments".
+
+    Arrays by name, as NumPy views: inputs, parameters, gradients, buffers, outputs, output_gradients, states (carried,
+    of stateful sessions), optimizer_state. A session, and those that share with it, may be called from several threads;
+    they run one after the other.
+    """
+
+    inputs: Arrays
+    parameters: Arrays
+    gradients: Arrays
+    optimizer_state: Arrays
+    outputs: Arrays
+    states: Arrays
+    output_gradients: Arrays
+    buffers: Arrays
+    _handle: _Handle
+
+    def __init__(
+        self,
+        graph: Graph,
+        loss: Value | None = None,
+        *,
+        outputs: Values = (),
+        differentiated: Values = (),
+        share: Session | None = None,
+        external: Mapping[str, Mapping[str, NDArray[Any] | None]] | None = None,
+        **config: Unpack[Config],
+    ) -> None:
+        if loss is None and not config.get("inference") and not differentiated:
+            outputs, differentiated = (), outputs
+        self._graph, self._loss, self._config = graph, loss, config
+        self._differentiated, self._outputs = _names(differentiated), _names(outputs)
+        self._device = config.get("device", "cpu")
+        self._lock: threading.RLock = share._lock if share else threading.RLock()
+        keep: list[Any] = [share._handle] if share else []
+        struct = self._struct(config, keep)
+        struct.share = share._pointer.value if share else None
+        self._bind(struct, external or {}, keep)
+        pointer = c.c_void_p()
+        value = _abi.remat_value(graph._id(loss) if loss is not None else 0)
+        check(lib.remat_session_create(graph._pointer, value, c.byref(struct), c.byref(pointer)))
+        self._handle = _Handle(pointer, keep)
+        self._list_arrays()
+
+    def _struct(self, config: Config, keep: list[Any]) -> _abi.remat_config:
+        struct = _abi.remat_config(struct_bytes=c.sizeof(_abi.remat_config))
+        check(lib.remat_config_defaults(c.byref(struct)))
+        if "strategy" not in config and "plan_steps" not in config:
+            wanted = "segments" if config.get("segments") else "optimal" if config.get("memory_budget") else "none"
+            struct.strategy = wanted.encode()
+        for name, value in config.items():
+            if name not in Config.__annotations__:
+                raise TypeError(f"a session has no setting {name!r}; it has {', '.join(Config.__annotations__)}")
+            if name == "memory_budget":
+                value = size(value)  # type: ignore[arg-type]
+            setattr(struct, name, os.fsencode(value) if isinstance(value, str | os.PathLike) else value)
+        outputs = [self._graph._id(v) for v in [*self._differentiated.values(), *self._outputs.values()]]
+        struct.outputs = (_abi.remat_value * len(outputs))(*(_abi.remat_value(i) for i in outputs))
+        struct.n_outputs, struct.n_differentiated = len(outputs), len(self._differentiated)
+        return struct
+
+    def _bind(self, struct: _abi.remat_config, external: Mapping[str, Mapping[str, Any]], keep: list[Any]) -> None:
+        """Lists the program's own arrays. Their shapes are known when the session is made: set_external checks them."""
+        entries = []
+        for kind, arrays in external.items():
+            for name, array in arrays.items():
+                if array is not None:
+                    keep.append(array)
+                address = _address(name, array) if array is not None else None
+                entries.append(_abi.remat_external(_external_kind(kind), name.encode(), address))
+        struct.external = (_abi.remat_external * len(entries))(*entries)
+        struct.n_external = len(entries)
+
+    def _list_arrays(self) -> None:
+        self._result = _abi.remat_step_result()
+        for name, kind in _KINDS.items():
+            names = [*self._differentiated, *self._outputs] if kind == _Kind.OUTPUT else []
+            names = [*self._differentiated] if kind == _Kind.OUTPUT_GRADIENT else names
+            setattr(self, name, Arrays(self, kind, names))
+
+    @property
+    def _pointer(self) -> c.c_void_p:
+        return self._handle.pointer
+
+    # ---- Passes
+
+    def _write(self, inputs: Inputs) -> None:
+        for name, values in inputs.items():
+            self.inputs[name] = values
+
+    def _run(self, function: Any, *arguments: Any) -> Result:
+        result = self._result
+        check(function(self._pointer, *arguments, c.byref(result)))
+        return Result(result.loss, result.grad_norm, result.counted, result.arena_peak_bytes, result.recomputed_stages)
+
+    def step(self, *, lr: float, **inputs: ArrayLike) -> Result:
+        """Forward, backward, clipping and the update, for inputs by their names. Inputs that are not given keep their
+        values; `session.inputs[name] = values` writes one of any name."""
+        with self._lock:
+            self._write(inputs)
+            return self._run(lib.remat_step, lr)
+
+    def forward_backward(self, **inputs: ArrayLike) -> Result:
+        """Forward and backward, without an update: one micro step, remat_gradients. Then call update."""
+        with self._lock:
+            self._write(inputs)
+            return self._run(lib.remat_gradients)
+
+    def update(self, lr: float) -> Result:
+        """Clips gradients and updates parameters."""
+        with self._lock:
+            return self._run(lib.remat_update, lr)
+
+    def evaluate(self, **inputs: ArrayLike) -> Result:
+        """Forward only, without dropout. Then read `outputs`."""
+        with self._lock:
+            self._write(inputs)
+            return self._run(lib.remat_evaluate)
+
+    def forward(self, **inputs: ArrayLike) -> dict[str, NDArray[Any]]:
+        """The first half of a step with a loss of your own. Returns the differentiated outputs, as views."""
+        with self._lock:
+            self._write(inputs)
+            check(lib.remat_forward(self._pointer))
+            return {name: self.outputs[name] for name in self._differentiated}
+
+    def backward(self, gradients: ArrayLike | Mapping[str, ArrayLike] | None = None) -> Result:
+        """The second half: `gradients` are of your loss, by the outputs' names, or of the only one. Then read
+        `gradients`, those of inputs included, or call update. None: `output_gradients` were written already."""
+        with self._lock:
+            if gradients is not None and not isinstance(gradients, Mapping):
+                if len(self._differentiated) != 1:
+                    raise invalid(f"give gradients by name: {{{', '.join(map(repr, self._differentiated))}}}")
+                gradients = {next(iter(self._differentiated)): gradients}
+            for name, values in (gradients or {}).items():
+                self.output_gradients[name] = values
+            return self._run(lib.remat_backward)
+
+    # ---- Arrays
+
+    def set_external(self, kind: str, name: str, array: NDArray[Any]) -> None:
+        """Replaces the memory of an external array from the next pass on. kind: "parameters", "gradients", .."""
+        arrays: Arrays = getattr(self, kind) if kind in _KINDS else self.inputs
+        wanted = arrays._array(name)
+        if array.dtype != wanted.dtype or array.shape != wanted.shape:
+            raise invalid(
+                f"{name} is {wanted.dtype} {_text(wanted.shape)}, but {array.dtype} {_text(array.shape)} was given"
+            )
+        with self._lock:
+            address = _address(name, array)
+            check(lib.remat_set_external(self._pointer, _external_kind(kind), wanted.index, address, array.nbytes))
+            arrays._views[name] = array
+
+    def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
+        """Writes parameters and buffers to a safetensors file; with training=True all that training continues from."""
+        with self._lock:
+            check(lib.remat_save(self._pointer, os.fsencode(path), int(training)))
+
+    def load(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
+        """Reads what save() wrote, or a safetensors file of PyTorch with the same names and shapes."""
+        with self._lock:
+            check(lib.remat_load(self._pointer, os.fsencode(path), int(training)))
+
+    def copy_parameters(self, other: Session) -> None:
+        """Copies every parameter and buffer from the array of its name in the other session."""
+        with self._lock:
+            check(lib.remat_copy_parameters(self._pointer, other._pointer))
+
+    # ---- Settings that may change
+
+    def train_only(self, names: str | Iterable[str] | None) -> None:
+        """From the next update on, only parameters whose names begin like one of these are trained; None: all."""
+        joined = names if names is None or isinstance(names, str) else ",".join(names)
+        with self._lock:
+            check(lib.remat_train_only(self._pointer, None if joined is None else joined.encode()))
+
+    def set_dropout(self, sample: int | None) -> None:
+        """Dropout in evaluations, with masks drawn by `sample`; None: none."""
+        with self._lock:
+            check(lib.remat_set_dropout(self._pointer, -1 if sample is None else sample))
+
+    def set_sequence_end(self, timesteps: int, end: int) -> None:
+        """From the next pass on, skips tiles of sequences of `timesteps` timesteps that start at `end` or later."""
+        with self._lock:
+            check(lib.remat_set_sequence_end(self._pointer, timesteps, end))
+
+    @property
+    def step_count(self) -> int:
+        """Updates so far."""
+        return int(lib.remat_step_count(self._pointer))
+
+    @step_count.setter
+    def step_count(self, steps: int) -> None:
+        lib.remat_set_step_count(self._pointer, steps)
+
+    @property
+    def last_lr(self) -> float:
+        return float(lib.remat_last_lr(self._pointer))
+
+    @last_lr.setter
+    def last_lr(self, lr: float) -> None:
+        lib.remat_set_last_lr(self._pointer, lr)
+
+    # ---- The rest
+
+    @property
+    def plan(self) -> Plan:
+        """What the step keeps, recomputes and takes; prints as `remat plan` does."""
+        return Plan(self)
+
+    def __repr__(self) -> str:
+        return f"<remat.Session of {len(self.parameters)} parameters, {self.plan.budgeted_bytes} bytes>"
+
+
+def _external_kind(kind: str) -> int:
+    try:
+        return _KINDS[kind]
+    except KeyError:
+        raise invalid(f"there are no arrays {kind!r}; there are {', '.join(_KINDS)}") from None
+
+
+def _address(name: str, array: NDArray[Any]) -> int:
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        raise invalid(f"{name}: external memory must be a contiguous NumPy array")
+    return int(array.ctypes.data)
