@@ -7,6 +7,7 @@
     result = session.step(x=x_batch, y=y_batch, lr=1e-3)
 """
 
+from . import distributed
 from ._builders import Config
 from .errors import Error, Status
 from .graph import Cell, Graph, Init, Value, constant, normal, uniform, zeros
@@ -15,5 +16,5 @@ from .session import Arrays, Result, Session
 
 __all__ = [
     "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "Status", "Value", "constant",
-    "normal", "uniform", "zeros",
+    "distributed", "normal", "uniform", "zeros",
 ]  # fmt: skip

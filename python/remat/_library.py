@@ -14,15 +14,24 @@ from .errors import Error
 NAME = "libremat.so.0"
 
 
-def _openblas() -> None:
-    """Names the OpenBLAS of PyPI's scipy-openblas32, where it is installed and no other is named."""
-    found = importlib.util.find_spec("scipy_openblas32")
-    if found is None or not found.submodule_search_locations or "REMAT_OPENBLAS_LIBRARY" in os.environ:
-        return
-    for folder in found.submodule_search_locations:
-        for path in sorted(pathlib.Path(folder, "lib").glob("libscipy_openblas*.so*")):
-            os.environ["REMAT_OPENBLAS_LIBRARY"] = str(path)
-            return
+def _openblas() -> str | None:
+    """PyPI's scipy-openblas32 if it is installed, else the system's OpenBLAS, else the one that NumPy's wheel brings."""
+    for package, pattern in (("scipy_openblas32", "lib/libscipy_openblas*.so*"), ("numpy", "../numpy.libs/libscipy_openblas*.so*")):
+        if package == "numpy" and _can_open("libopenblas.so.0"):
+            return None
+        found = importlib.util.find_spec(package)
+        for folder in (found.submodule_search_locations or []) if found else []:
+            for path in sorted(pathlib.Path(folder).glob(pattern)):
+                return str(path.resolve())
+    return None
+
+
+def _can_open(name: str) -> bool:
+    try:
+        c.CDLL(name)
+    except OSError:
+        return False
+    return True
 
 
 def _open() -> c.CDLL:
@@ -51,7 +60,8 @@ def _declare(library: c.CDLL) -> Any:
     return library
 
 
-_openblas()
+if "REMAT_OPENBLAS_LIBRARY" not in os.environ and (_found := _openblas()):
+    os.environ["REMAT_OPENBLAS_LIBRARY"] = _found
 lib: Any = _declare(_open())
 
 

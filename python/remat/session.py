@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _abi
+from . import _abi, distributed
 from ._builders import Config
 from ._library import check, invalid, lib
 from .graph import Graph, Value
@@ -206,7 +206,8 @@ class Session:
 
     Arrays by name, as NumPy views: inputs, parameters, gradients, buffers, outputs, output_gradients, states (carried,
     of stateful sessions), optimizer_state. A session, and those that share with it, may be called from several threads;
-    they run one after the other.
+    they run one after the other. After remat.distributed.init() a session that trains belongs to the job: all ranks
+    make it, and start with the parameters of rank 0.
     """
 
     inputs: Arrays
@@ -240,10 +241,15 @@ class Session:
         struct = self._struct(config, keep)
         struct.share = share._pointer.value if share else None
         self._bind(struct, external or {}, keep)
+        job = distributed._job if not (config.get("inference") or config.get("plan_only")) else None
+        struct.ranks = job.ranks if job else None
         pointer = c.c_void_p()
         value = _abi.remat_value(graph._id(loss) if loss is not None else 0)
         check(lib.remat_session_create(graph._pointer, value, c.byref(struct), c.byref(pointer)))
+        keep.append(job)
         self._handle = _Handle(pointer, keep)
+        if job and not share:
+            check(lib.remat_job_begin(job._pointer, pointer))
         self._list_arrays()
 
     def _struct(self, config: Config, keep: list[Any]) -> _abi.remat_config:
