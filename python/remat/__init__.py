@@ -9,12 +9,14 @@
 
 from . import distributed
 from ._builders import Config
+from ._library import build
 from .errors import Error, Status
 from .graph import Cell, Graph, Init, Value, constant, normal, uniform, zeros
 from .plan import Plan
 from .session import Arrays, Result, Session
 
+__version__ = str(build()["version"])
 __all__ = [
-    "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "Status", "Value", "constant",
+    "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "Status", "Value", "build", "constant",
     "distributed", "normal", "uniform", "zeros",
 ]  # fmt: skip

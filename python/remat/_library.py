@@ -84,3 +84,16 @@ def text(address: int | None) -> str:
         return c.string_at(address).decode()
     finally:
         lib.remat_text_free(address)
+
+
+def fields(struct: c.Structure) -> dict[str, Any]:
+    """The members of a struct that the library filled."""
+    members = {name: getattr(struct, name) for name, *_ in struct._fields_ if name != "reserved"}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in members.items()}
+
+
+def build() -> dict[str, Any]:
+    """What the library is made of: version, compiler, instruction_set, gemm_library, devices, .. (remat_build_info)."""
+    info = _abi.remat_build_info()
+    check(lib.remat_build(c.byref(info)))
+    return fields(info)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from . import _abi
-from ._library import check, lib, text
+from ._library import check, fields, lib, text
 
 
 class Plan:
@@ -21,12 +21,7 @@ class Plan:
         self._session = session
         summary = _abi.remat_plan_summary()
         check(lib.remat_session_plan(session._pointer, c.byref(summary)))
-        self._summary = {
-            name: value.decode() if isinstance(value, bytes) else value
-            for name, *_ in _abi.remat_plan_summary._fields_
-            if name != "reserved"
-            for value in [getattr(summary, name)]
-        }
+        self._summary = fields(summary)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._summary:

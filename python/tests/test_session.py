@@ -3,30 +3,12 @@
 import numpy as np
 import pytest
 
+from nets import B, C, H, T, V, batch, lstm_inputs
+
 import remat
 
-T, B, C, H = 12, 3, 4, 5
-
-
-def net(loss=True):
-    g = remat.Graph()
-    x = g.input("x", "f32", "sequence", (T, B, C))
-    w_ih, w_hh = (g.param(n, d, remat.uniform(0.4)) for n, d in (("w_ih", (4 * H, C)), ("w_hh", (4 * H, H))))
-    h = g.lstm(x, w_ih, w_hh)
-    logits = g.linear(h, g.param("w", (7, H), remat.uniform(0.4)))
-    if not loss:
-        return g, g.requires_grad(x), logits
-    y = g.input("y", "i32", "sequence", (T, B))
-    return g, x, g.softmax_cross_entropy(logits, y)
-
-
-def batch(seed=0):
-    draw = np.random.default_rng(seed)
-    return {"x": draw.standard_normal((T, B, C)), "y": draw.integers(0, 7, (T, B))}
-
-
 def test_loss_falls_and_budget_holds():
-    g, _, loss = net()
+    g, _, loss = lstm_inputs()
     smallest = remat.Session(g, loss, optimizer="adamw", plan_only=True)
     s = remat.Session(g, loss, memory_budget=smallest.plan.budgeted_bytes, optimizer="adamw")
     first = s.step(lr=1e-2, **batch())
@@ -37,7 +19,7 @@ def test_loss_falls_and_budget_holds():
 
 
 def test_budget_that_is_too_small_names_the_smallest():
-    g, _, loss = net()
+    g, _, loss = lstm_inputs()
     with pytest.raises(remat.Error) as caught:
         remat.Session(g, loss, memory_budget="1KiB")
     assert caught.value.status == remat.Status.INFEASIBLE
@@ -45,22 +27,22 @@ def test_budget_that_is_too_small_names_the_smallest():
 
 
 def test_parameters_written_through_a_view_count_in_the_next_pass():
-    g, _, loss = net()
+    g, _, loss = lstm_inputs()
     a, b = (remat.Session(g, loss, seed=seed) for seed in (1, 2))
     b.evaluate(**batch())
     views = dict(b.parameters)
     for name, view in views.items():
         view[...] = a.parameters[name]
     assert a.evaluate(**batch()).loss == b.evaluate().loss
-    b.parameters["w"] = np.zeros((7, H))
-    assert b.evaluate().loss == pytest.approx(np.log(7))
+    b.parameters["w"] = np.zeros((V, H))
+    assert b.evaluate().loss == pytest.approx(np.log(V))
     assert (views["w"] == 0).all()
 
 
 def test_own_loss_equals_built_in_loss():
-    g, x, logits = net(loss=False)
+    g, x, logits = lstm_inputs(loss=False)
     own = remat.Session(g, outputs={"logits": logits}, optimizer="sgd", strategy="segments", segments=3)
-    g2, _, loss = net()
+    g2, _, loss = lstm_inputs()
     built_in = remat.Session(g2, loss, optimizer="sgd")
     data = batch()
     for _ in range(3):
@@ -77,7 +59,7 @@ def test_own_loss_equals_built_in_loss():
 
 
 def test_external_arrays_are_used_in_place():
-    g, _, loss = net()
+    g, _, loss = lstm_inputs()
     inside = remat.Session(g, loss, seed=3)
     mine = {name: np.array(value) for name, value in inside.parameters.items()}
     grads = {name: np.zeros_like(value) for name, value in mine.items()}
@@ -91,7 +73,7 @@ def test_external_arrays_are_used_in_place():
 
 
 def test_sessions_share_parameters_over_lengths():
-    g, _, loss = net()
+    g, _, loss = lstm_inputs()
     s = remat.Session(g, loss, optimizer="adam")
     short = remat.Session(g.resized(timesteps=(T, 5)), loss, share=s, optimizer="adam")
     data = batch()
@@ -106,11 +88,11 @@ def test_sessions_share_parameters_over_lengths():
         ({"x": np.zeros((T, B))}, ["x", f"({T}, {B}, {C})", f"({T}, {B})"]),
         ({"y": np.zeros((T, B))}, ["y", "int32", "float64"]),
         ({"y": np.full((T, B), 1 << 40)}, ["y", "int32", str(1 << 40)]),
-        ({"y": np.full((T, B), 7)}, ["y", "7"]),
+        ({"y": np.full((T, B), V)}, ["y", str(V)]),
     ],
 )
 def test_wrong_arrays_are_refused_with_both_sides(given, words):
-    g, _, loss = net()
+    g, _, loss = lstm_inputs()
     s = remat.Session(g, loss)
     with pytest.raises(remat.Error) as caught:
         s.evaluate(**given)
