@@ -6,15 +6,11 @@
 #undef main
 
 #include "tests/cuda/gpu_program.h"
+#include "tests/sanitized.h"
 
-/* Under AddressSanitizer a few calls of each kernel are enough: cuda/kernels checks them all there, too. */
-#ifdef __SANITIZE_ADDRESS__
-#define HOW "--small"
-#else
-#define HOW "--few-elements"
-#endif
-
-int main(void) { return run_gpu_program(program, (char *[]){"test_ops", HOW, NULL}); }
+int main(void) {
+    return run_gpu_program(program, (char *[]){"test_ops", SANITIZED ? "--small" : "--few-elements", NULL});
+}
 
 #else
 

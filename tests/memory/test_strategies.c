@@ -11,6 +11,7 @@
 #include "memory/place.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
+#include "tests/sanitized.h"
 
 static void propose(const char *name, const rm_problem *problem, int64_t segments, rm_plan *plan,
                     rm_proposal *proposal) {
@@ -115,7 +116,7 @@ static void try_all(const char *what, const rm_problem *problem) {
 
 START_TEST(judge_accepts_every_plan) {
     each_problem(try_all);
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < (SANITIZED ? 12 : 60); seed++) {
         chain c = {1 + (int64_t)seed, seed % 2,      seed % 7 * 64, 4000,         999,
                    (int)(seed % 4),   seed % 3 == 0, seed % 5 == 0, seed % 7 == 0};
         rm_problem problem;
@@ -335,8 +336,11 @@ static double seconds(void) {
 }
 
 START_TEST(a_hundred_thousand_stages_are_planned_quickly) {
-    chain c = {
-        .n_stages = 100000, .unlike = true, .state_bytes = 4096, .saved_bytes = 1 << 20, .scratch_bytes = 1 << 20};
+    chain c = {.n_stages = SANITIZED ? 20000 : 100000,
+               .unlike = true,
+               .state_bytes = 4096,
+               .saved_bytes = 1 << 20,
+               .scratch_bytes = 1 << 20};
     rm_problem problem;
     ck_ok(chain_problem(&c, 1, &problem));
     for (int i = 0; i < rm_n_strategies; i++) {

@@ -20,11 +20,11 @@ START_TEST(op_keeps_its_promises) {
 }
 END_TEST
 
-/* The previous test uses this machine's best instruction set. */
+/* The previous test checked this machine's best instruction set. */
 START_TEST(cells_keep_their_promises_with_every_instruction_set) {
     const remat_op *op = rm_ops[_i / RM_CELL_BF16], *op_f64 = rm_op_find_f64(op->name);
     const rm_cell_kernels *kernels = rm_cell_kernels_list(_i % RM_CELL_BF16);
-    if (op->time != REMAT_TIME_RECURRENT || !kernels) return;
+    if (op->time != REMAT_TIME_RECURRENT || !kernels || kernels == rm_cell_kernels_get()) return;
     rm_cell_kernels_use(kernels);
     remat_status status = remat_op_check(op, op_f64, NULL);
     ck_assert_msg(!status, "%s: %s", kernels->isa, remat_last_error());
