@@ -125,7 +125,7 @@ class Interface:
 
     def pointer(self, to: c_ast.Node) -> str:
         if isinstance(to, c_ast.PtrDecl):
-            return "c.POINTER(c.c_void_p)"
+            return f"c.POINTER({self.pointer(to.type)})"
         if isinstance(to, c_ast.FuncDecl):
             return "c.c_void_p"
         if isinstance(to.type, c_ast.Struct):

@@ -14,9 +14,10 @@ from .errors import Error, Status
 from .graph import Cell, Graph, Init, Value, constant, normal, uniform, zeros
 from .plan import Plan
 from .session import Arrays, Result, Session
+from .state import State, load
 
 __version__ = str(build()["version"])
 __all__ = [
-    "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "Status", "Value", "build", "constant",
-    "distributed", "normal", "uniform", "zeros",
+    "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "State", "Status", "Value",
+    "build", "constant", "distributed", "load", "normal", "uniform", "zeros",
 ]  # fmt: skip

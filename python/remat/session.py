@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _abi, distributed
+from . import _abi, distributed, state
 from ._builders import Config
 from ._library import check, invalid, lib
 from .graph import Graph, Value
@@ -367,9 +367,27 @@ class Session:
             check(lib.remat_save(self._pointer, os.fsencode(path), int(training)))
 
     def load(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
-        """Reads what save() wrote, or a safetensors file of PyTorch with the same names and shapes."""
+        """Reads what save() wrote, a safetensors file of PyTorch with the same names and shapes, or a folder of
+        `remat train --save`. With training=True training continues from there, with the same bits."""
         with self._lock:
-            check(lib.remat_load(self._pointer, os.fsencode(path), int(training)))
+            if os.path.isdir(path):
+                self._restore(state.load(path), training)
+            else:
+                check(lib.remat_load(self._pointer, os.fsencode(path), int(training)))
+
+    def _restore(self, saved: state.State, training: bool) -> None:
+        arrays = {"optimizer_state": saved.optimizer_state, "states": saved.states} if training else {}
+        for kind, values in arrays.items():
+            mine: Arrays = getattr(self, kind)
+            if set(mine) != set(values):
+                wrong = ", ".join(sorted(set(mine) ^ set(values)))
+                raise invalid(f"the {kind} of {saved.path} and of this session are not the same: {wrong}")
+        check(lib.remat_load(self._pointer, os.fsencode(saved.weights_file), _abi.Contents.WEIGHTS))
+        for kind, values in arrays.items():
+            for name, value in values.items():
+                getattr(self, kind)[name] = value.reshape(getattr(self, kind)._array(name).shape)
+        if training:
+            self.step_count, self.last_lr = saved.step, saved.last_lr
 
     def copy_parameters(self, other: Session) -> None:
         """Copies every parameter and buffer from the array of its name in the other session."""

@@ -21,24 +21,62 @@ def windows(step):
     return {"tokens": tokens[:-1], "targets": tokens[1:]}
 
 
-@pytest.mark.skipif(not os.access(PROGRAM, os.X_OK), reason="the program remat was not built")
-def test_twenty_steps_have_the_bits_of_remat_train(tmp_path):
+@pytest.fixture
+def train(tmp_path):
+    """Runs `remat train` for some steps; returns the folder of its training states."""
     (tmp_path / "text").write_bytes(TEXT)
-    flags = f"--hidden=8 --embed=6 --seq-len={LENGTH} --batch={ROWS} --steps={STEPS} --seed=3 --no-shuffle --lr=0.01 --threads=1"
-    subprocess.run(
-        [PROGRAM, "train", f"--data={tmp_path}/text", f"--save={tmp_path}/saved", *flags.split()],
-        check=True,
-        capture_output=True,
-    )
+    flags = f"--hidden=8 --embed=6 --seq-len={LENGTH} --batch={ROWS} --seed=3 --no-shuffle --lr=0.01 --threads=1"
+
+    def run(steps):
+        files = [f"--data={tmp_path}/text", f"--save={tmp_path}/{steps}"]
+        subprocess.run([PROGRAM, "train", *files, *flags.split(), f"--steps={steps}"], check=True, capture_output=True)
+        return tmp_path / str(steps)
+
+    return run
+
+
+def session(**config):
     g, loss = language_model(LENGTH, ROWS)
-    s = remat.Session(g, loss, optimizer="adam", seed=3, threads=1, strategy="segments", segments=4)
+    return remat.Session(g, loss, optimizer="adam", seed=3, threads=1, **config)
+
+
+def assert_same(parameters, others):
+    assert len(parameters) == len(others) == 11
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(value.view("i4"), others[name].view("i4"), err_msg=name)
+
+
+needs_program = pytest.mark.skipif(not os.access(PROGRAM, os.X_OK), reason="the program remat was not built")
+
+
+@needs_program
+def test_twenty_steps_have_the_bits_of_remat_train(train):
+    s = session(strategy="segments", segments=4)
     for step in range(STEPS):
         s.step(lr=0.01, **windows(step))
-    saved = remat.Session(g, loss, inference=True)
-    saved.load(tmp_path / "saved" / f"step-{STEPS:08}" / "model.safetensors")
-    assert len(saved.parameters) == 11
-    for name, value in saved.parameters.items():
-        np.testing.assert_array_equal(value.view("i4"), s.parameters[name].view("i4"), err_msg=name)
+    assert_same(s.parameters, remat.load(train(STEPS)).parameters)
+
+
+@needs_program
+def test_training_of_remat_train_goes_on_with_the_same_bits(train):
+    s, folder = session(), train(7)
+    s.load(folder, training=True)
+    assert s.step_count == 7 and remat.load(folder).info["flags"]["model"] == "lstm"
+    for step in range(7, STEPS):
+        s.step(lr=0.01, **windows(step))
+    assert_same(s.parameters, remat.load(train(STEPS)).parameters)
+
+
+@needs_program
+def test_damaged_and_missing_states_are_refused(train, tmp_path):
+    folder = train(1) / "step-00000001"
+    file = folder / "optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(remat.Error, match="damaged") as caught:
+        remat.load(folder)
+    assert caught.value.status == remat.Status.IO
+    with pytest.raises(remat.Error, match="no training state"):
+        remat.load(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("config", [{"segments": 4}, {"strategy": "sqrt"}, {"strategy": "lean"}])
@@ -57,11 +95,8 @@ def test_plans_have_the_same_bits(config):
 
 
 def test_training_goes_on_from_a_file(tmp_path):
-    def session():
-        g, _, loss = lstm_inputs()
-        return remat.Session(g, loss, optimizer="adam", threads=1)
-
-    whole, first, second = session(), session(), session()
+    g, _, loss = lstm_inputs()
+    whole, first, second = (remat.Session(g, loss, optimizer="adam", threads=1) for _ in range(3))
     for i in range(6):
         whole.step(lr=0.01, **batch(i))
         if i < 3:
