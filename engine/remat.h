@@ -1,5 +1,5 @@
-/* remat.h: the public interface of Remat. A program describes a network, reads the plan of its training step, and runs
- * that step in a number of bytes that is known beforehand.
+/* remat.h: the public interface of Remat. A program describes a network and reads the plan of its training step, which
+ * states how many bytes the step takes. Then it runs the step.
  *
  *     remat_graph *g;                                   // 1. describe
  *     remat_graph_create(&g);
@@ -26,18 +26,18 @@
  *
  * Ownership  What you _create you _free; _free(NULL) is allowed. Values belong to their graph. Configs and strings are
  *            copied. A const pointer that is returned is borrowed and valid until its owner is freed.
- * NULL       A parameter marked REMAT_OPTIONAL may be NULL, or REMAT_NONE if it is a value. Given NULL for any other
- *            pointer, a function that returns a status returns INVALID and names the argument; every other function
+ * NULL       A parameter marked REMAT_OPTIONAL may be NULL, or REMAT_NONE if it is a value. No other pointer may be
+ *            NULL: a function that returns a status then returns INVALID and names the argument. Every other function
  *            does nothing and returns 0, false, NULL or REMAT_NONE, or -1 if it returns an index.
  * Errors     A function that can fail returns a remat_status; remat_last_error() returns the message, with numbers.
  *            The library never exits, never prints, and opens only files that it is told to.
  * Threads    Use an object from one thread at a time. The error message is per thread. A session computes on its own
  *            OpenMP threads (remat_config.threads).
- * Forks      A child of fork lacks the threads of its parent. If these have computed, sessions of several threads return
- *            INVALID in the child; sessions with threads = 1 work.
- * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Units are in names.
+ * Forks      A child of fork lacks the threads of its parent. If the parent has computed on several threads, sessions
+ *            of several threads return INVALID in the child. Sessions with threads = 1 work.
+ * Shapes     Row-major, written (T,B,C): timesteps, batch, features; innermost last. Names contain units.
  * Structs    A struct that you fill starts with struct_bytes: set it to the struct's sizeof. A struct that the library
- *            fills never changes its size. A program runs with every later libremat.so.0: docs/promises.md.
+ *            fills never changes its size. A compiled program runs with every later libremat.so.0: docs/promises.md.
  * C++        The headers are C and C++. C++ has no (int64_t[]){T, B} and no &(remat_job_config){..}: use variables.
  * Bits       Loss, gradients and parameters are bit-identical for every strategy and number of segments on one
  *            device with one number of threads and one tile: docs/promises.md.

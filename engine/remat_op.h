@@ -1,5 +1,5 @@
-/* remat_op.h: for authors of ops: what an op is, how a program puts one of its own into a graph, and a check of what an
- * op promises. Remat's own ops are described by the same struct. examples/softsign.c is a complete op.
+/* remat_op.h: for authors of ops: the descriptor of an op, a call that puts an op of your own into a graph, and a check
+ * that an op keeps its promises. The same struct describes Remat's own ops. examples/softsign.c is a complete op.
  *
  *     const remat_op softsign = {.struct_bytes = sizeof softsign, // constant; outlives graphs and sessions
  *                                .name = "softsign", .n_in = 2, ...};
@@ -7,32 +7,32 @@
  *     remat_value y, x_and_slope[] = {x, slope};
  *     remat_apply(graph, &softsign, x_and_slope, 2, NULL, &y);    // y = softsign(x, slope)
  *
- * Such an op is planned, stored lean, calibrated, traced and named in messages like Remat's own.
+ * Remat plans, stores lean, calibrates and traces such an op like its own, and names it in messages.
  *
  * Rules
  *   - SAVED data lives from forward to backward; SCRATCH lives for one call.
  *   - Backward gets data = NULL for every input and output that the op did not declare in `saves`.
  *   - Kernels overwrite y, state_out, aux, dx and dstate_in completely; the graph accumulates. The exceptions are
- *     inputs marked `shared`: they are the same for every tile, and backward ADDS its tile's gradient to dx. The
- *     tiles' sum is always made in the same order, so that every plan has the same bits.
+ *     inputs marked `shared`, which all tiles read: backward ADDS its tile's gradient to dx. Tiles are always added
+ *     in the same order, so that every plan has the same bits.
  *   - dx[i].data == NULL means "not wanted": skip that work. So does dstate_in[k].data. dy is never NULL.
- *   - The same call gives the same bits, however often it is made and wherever its buffers lie. A kernel depends on its
- *     call only: no static variables, no clock. Random numbers come from remat_random. Several threads add up in an
- *     order that does not depend on their speed: blocks of fixed size first, then the blocks' sums in order.
- *   - Kernels allocate nothing and cannot fail: infer refuses what cannot work.
+ *   - The same call gives the same bits, however often it is made and at whatever addresses its buffers are. A kernel
+ *     depends on its call only: no static variables, no clock. Random numbers come from remat_random. A sum over
+ *     several threads does not depend on their speed: add blocks of fixed size first, then the blocks' sums in order.
+ *   - Kernels allocate nothing and cannot fail: infer refuses invalid inputs.
  *   - A ONCE result is small and is computed once a step, however often a plan recomputes the stage: statistics of a
  *     batch, or a random choice. The kernel `once` computes it before the node's first forward run; all runs read it.
  *     Only `once` writes BUFFERS (running statistics, in training steps), and it may communicate with other ranks.
- *   - A stage may be kept LEAN. It then does not save aux of an op that has `rebuild`, which recomputes aux, bit for
- *     bit, just before the op's backward; nor y and aux of an op marked `cheap`, whose forward is run again.
+ *   - A stage may be kept LEAN. It then does not save the aux of an op that has `rebuild`: rebuild recomputes aux, bit
+ *     for bit, just before the op's backward. Nor does it save y and aux of an op marked `cheap`: forward runs again.
  *
  * Memory     Buffers are row-major and as long as their shapes say. aux, scratch, states and results start at multiples
- *            of 64 bytes; x, y and dy of a tile may start at any element. Buffers belong to the session: keep none from
- *            call to call. Do not write to inputs.
+ *            of 64 bytes; x, y and dy of a tile may start at any element. Buffers belong to the session: do not keep
+ *            their addresses from call to call. Do not write to inputs.
  * Threads    A kernel may use up to call->threads threads. A session makes one call after another. Sessions in
- *            different threads call at the same time: infer, cost and kernels share nothing that is written.
- * Precision  Sessions compute in REMAT_F32. remat_op_check wants the op in REMAT_F64, too, for sharp finite
- *            differences: compile one source twice, with another `real`.
+ *            different threads call at the same time: infer, cost and kernels must not write to shared data.
+ * Precision  Sessions compute in REMAT_F32. For precise finite differences remat_op_check needs the op in REMAT_F64,
+ *            too: compile one source twice, with another `real`.
  */
 #ifndef REMAT_OP_H
 #define REMAT_OP_H
@@ -43,8 +43,8 @@
 extern "C" {
 #endif
 
-#define REMAT_MAX_INPUTS 12 /* of an op: its inputs and the initial values of its carried states together */
-#define REMAT_MAX_STATES 4  /* that an op carries along time */
+#define REMAT_MAX_INPUTS 12 /* inputs of an op and initial values of its carried states together */
+#define REMAT_MAX_STATES 4  /* states that an op carries along time */
 
 /* A shape. rank 0: a scalar; -1: an optional input that was not given. Unused dims are 1. */
 typedef struct {
@@ -70,18 +70,18 @@ typedef enum { REMAT_ON_CPU, REMAT_ON_CUDA, REMAT_DEVICE_KINDS } remat_device_ki
 
 /* How an op behaves along time if its first input is a sequence. Shapes are a tile's: tau timesteps. */
 typedef enum {
-    REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): tiles are independent. Of STATIC inputs: anything */
+    REMAT_TIME_POINTWISE, /* y (tau,B,..) from x (tau,B,..): tiles are independent. With STATIC inputs: any shapes */
     REMAT_TIME_RECURRENT, /* the same, and `n_state` states are carried from each tile to the next */
     REMAT_TIME_SUM,     /* y has no time axis: it is the sum of the tiles' y. Each call gives its tile's share, divided
                            by t_total if the op is a mean. dy is the same for all. A scalar y can be a session's loss */
     REMAT_TIME_LAST,    /* y has no time axis and reads the last tile only */
     REMAT_TIME_REVERSE, /* y is x reversed in time. A call reverses one tile; the graph takes the tiles in reverse
                            order: x[t0 .. t0 + tau) becomes y[t_total - t0 - tau .. t_total - t0) */
-    REMAT_TIME_FULL,    /* x and y have a time axis, and a call gets all of it: no tiles. Of STATIC inputs: anything */
+    REMAT_TIME_FULL,    /* x and y have a time axis, and a call gets all of it: no tiles. STATIC inputs: any shapes */
     REMAT_TIME_BEGIN,   /* x has no time axis, and y is a sequence (T,B,..), made at once */
 } remat_time;
 
-/* What random numbers belong to: an update and a shard of its batch, and a node of the graph. */
+/* Identifies a stream of random numbers: the seed, an update and a shard of its batch (`step`), a node of the graph. */
 typedef struct {
     uint64_t seed, step;
     uint32_t node;
@@ -121,9 +121,9 @@ typedef void remat_kernel(const remat_call *call);
 void *remat_cuda_stream(const remat_call *call);
 
 /* Sums `count` numbers over all ranks, in place (on CUDA in device memory); the same bits on all. Each rank must make
- * the same calls in the same order, so only kernels that every plan runs once may call it: `once`, and `backward`, of
- * an op that is `collective`. Without other ranks, and in evaluations, the numbers are unchanged. A rank that fails
- * ends the step. */
+ * the same calls in the same order. Only kernels that run exactly once under every plan may therefore call it: `once`
+ * and `backward` of a `collective` op. Without other ranks, and in evaluations, the numbers are unchanged. A rank that
+ * fails ends the step. */
 void remat_sum_over_ranks(const remat_call *call, double *values, int64_t count);
 
 /* Finite numbers, 0 or more. An op may ask for at most 2^60 bytes of each kind of memory. */
@@ -141,13 +141,14 @@ typedef struct {
     const void *attr;
 } remat_sample;
 
-/* What one kind of device runs, and the memory that this takes. All but the CPU's forward and backward may be NULL. */
+/* An op's kernels on one kind of device, and the memory that they take. All but the CPU's forward and backward may be
+ * NULL. */
 typedef struct {
     remat_kernel *forward, *backward, *rebuild; /* NULL: not on this device; sessions on it say so */
     /* Scratch of a call if it differs from cost's scratch_bytes (NULL: it does not). `aux`: the call has aux. */
     uint64_t (*scratch_bytes)(const remat_desc *x, const void *attr, remat_pass pass, bool aux);
-    /* Memory at one place for all calls of a session, whatever the node, tile or pass. Work that touches nothing else
-     * that differs from tile to tile can then be recorded once. NULL: none. */
+    /* Memory that has the same address in all calls of a session, whatever the node, tile or pass. A CUDA graph of
+     * work on this memory and other constant addresses can be recorded once and replayed for every tile. NULL: none. */
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);
     uint64_t (*packed_bytes)(const remat_desc *x, const void *attr, int threads); /* NULL: none */
     /* Reads the `shared` inputs, which must exist before the first stage. NULL exactly if packed_bytes is. */
@@ -177,10 +178,10 @@ typedef struct {
         bool out;    /* backward reads y */
         bool state;  /* backward reads state_in */
     } saves;
-    /* Shapes of the result and of the carried states, all F32 (F64 for F64 inputs). Checks dtypes and ranks of the
-     * inputs: return remat_refuse(..) with a message that names the op and the shapes. Also called for tiles (but of
-     * FULL ops): sequences, and y if it has a time axis, then have fewer timesteps, and nothing else changes. It may
-     * refuse a length; remat_session_create then says for which tiles. */
+    /* Writes the shapes of the result and of the carried states, all F32 (F64 for F64 inputs). Checks dtypes and ranks
+     * of the inputs: return remat_refuse(..) with a message that names the op and the shapes. It is also called for
+     * tiles, except for FULL ops: sequences, and y if it has a time axis, then have fewer timesteps, and nothing else
+     * changes. If it refuses a length, remat_session_create says which tiles work. */
     remat_status (*infer)(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state);
     void (*cost)(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out);
     uint64_t (*aux_bytes)(const remat_desc *x, const void *attr);  /* NULL: none */
@@ -192,31 +193,32 @@ typedef struct {
      * inside: none. */
     int64_t (*ignored)(const void *attr, int input);
     remat_op_device on[REMAT_MAX_DEVICE_KINDS]; /* by remat_device_kind */
-    /* The op as plain loops, which the check compares kernels with. All NULL: the CPU's kernels are the definition. */
+    /* The op as plain loops, to which the check compares the kernels. All NULL: the CPU's kernels are the definition.
+     */
     remat_kernel *define_forward, *define_backward, *define_rebuild, *define_once;
     /* For lean plans. rebuild fills call->aux with what forward left there, bit for bit. It may read what backward may
      * (x of saves.in, y, state_in), the `shared` inputs, and `packed`; its cost is that of REMAT_REBUILD. An op without
      * rebuild always saves its aux. An op has rebuild or is cheap, not both. */
-    bool (*rebuilds)(const remat_desc *x, const void *attr); /* for which shapes the bits are equal; NULL: all */
+    bool (*rebuilds)(const remat_desc *x, const void *attr); /* are bits equal for these shapes? NULL: for all */
     bool cheap; /* forward costs about as much as reading a saved y: run it again instead of saving. POINTWISE
                    and REVERSE ops only */
     int n_samples;
     const remat_sample *samples; /* two to five small ones, for remat_op_check */
     uint64_t first_for;   /* bit i: backward reads x[0] for the gradient of input i. If none of these is wanted, x[0] is
                              not saved, and backward gets NULL. 0: it reads x[0] for any gradient */
-    uint64_t denominator; /* the bit of one `shared` scalar input of a SUM: y is divided by it, the number of targets
-                             that count. Micro steps and ranks are weighted by it (remat_config.loss_mean). 0: none */
-    uint64_t random;      /* 1: a dropout: if call->training is set it draws from remat_random, else y = x. Evaluations
-                             that ask for dropout set it for such ops alone (remat_set_dropout) */
+    uint64_t denominator; /* the bit of one `shared` scalar input of a SUM, the number of targets that count: y is
+                             divided by it. It also weights micro steps and ranks (remat_config.loss_mean). 0: none */
+    uint64_t random;      /* 1: a dropout: with call->training it draws from remat_random, else y = x. In evaluations
+                             with dropout (remat_set_dropout), call->training is set for such ops only */
 } remat_op;
 
 /* For infer: records the message, printf-style ("softsign: slope is %s; ..."), and returns INVALID. */
 __attribute__((format(printf, 1, 2))) remat_status remat_refuse(const char *format, ...);
 
-/* results[0] = op(inputs[0], ..). inputs: n_inputs values, REMAT_NONE if an optional one is not given; missing ones at
- * the end are not given. The graph copies attr (op->attr_bytes) and keeps the address of op. After a mistake results[0]
- * is REMAT_NONE, and remat_graph_check returns the same status. INVALID: inputs or descriptor cannot work, or another
- * op has the name. `results` may be `inputs`. */
+/* results[0] = op(inputs[0], ..). `inputs` has n_inputs values; REMAT_NONE stands for an optional input that is not
+ * given, and optional inputs at the end may be left out. The graph copies attr (op->attr_bytes) and keeps the address
+ * of op. After a mistake results[0] is REMAT_NONE, and remat_graph_check returns the same status. INVALID: the inputs
+ * or the descriptor are invalid, or another op has the same name. `results` may be `inputs`. */
 remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_value *inputs, int n_inputs,
                          REMAT_OPTIONAL const void *attr, remat_value *results);
 
@@ -224,25 +226,25 @@ remat_status remat_apply(remat_graph *graph, const remat_op *op, const remat_val
 
 typedef struct {
     bool same_across_threads; /* one thread and two gave the same bits: desirable, not required */
-    double gradient_error;    /* largest difference between a finite difference and a gradient, over what is allowed */
-    double float_error;   /* largest difference between float kernels and double definitions, over what is allowed */
+    double gradient_error;    /* largest difference between a finite difference and a gradient / the tolerance */
+    double float_error;   /* largest difference between float kernels and double definitions / the tolerance */
     uint64_t reserved[5]; /* zeros */
 } remat_op_report;
 
 /* Runs the op's CPU kernels and definitions on all its samples, in milliseconds to seconds, and checks:
  *   - infer refuses wrong inputs and names the op; shapes and costs follow the timesteps
  *   - outputs are written completely, and nothing outside of the buffers
- *   - a call has the same bits wherever its buffers lie
+ *   - a call has the same bits at whatever addresses its buffers are
  *   - backward reads exactly what `saves` declares; unwanted gradients change nothing
  *   - gradients of `shared` inputs are added to dx
  *   - any tile gives the same result (mirrored for REVERSE; FULL ops are not cut)
- *   - what a lean stage does not save is rebuilt bit for bit
+ *   - tensors that a lean stage does not save are rebuilt bit for bit
  *   - float kernels agree with double, and gradients with finite differences
  * It cannot know whether forward computes what you meant.
  *
- * op_f64 is the same op in double. INVALID: the message says which promise is broken, on which sample, by how much. A
- * kernel that follows a NULL pointer crashes the program: data that backward did not declare is removed only after it
- * was found not to matter. Different threads may call it at the same time. */
+ * op_f64 is the same op in double. INVALID: the message says which promise is broken, on which sample, by how much.
+ * First the check changes data that backward does not declare and compares the results; only then does it pass NULL for
+ * them. A kernel that then reads a NULL pointer crashes the program. Different threads may call it at the same time. */
 remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, REMAT_OPTIONAL remat_op_report *report);
 
 #ifdef __cplusplus

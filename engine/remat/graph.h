@@ -13,7 +13,7 @@ extern "C" {
 #define REMAT_VERSION "0.1.0"
 #define REMAT_MAX_RANK 8
 
-/* Marks a parameter that may be NULL, or REMAT_NONE. Generators of bindings may define it as something to read. */
+/* Marks a parameter that may be NULL, or REMAT_NONE. Generators of bindings may define it as a word that they parse. */
 #ifndef REMAT_OPTIONAL
 #define REMAT_OPTIONAL
 #endif
@@ -22,7 +22,7 @@ extern "C" {
 
 #define REMAT_STATUS_MAP(X)                                                                                            \
     X(OK, "success")                                                                                                   \
-    X(INVALID, "the caller passed something that cannot work")                                                         \
+    X(INVALID, "the caller passed an invalid argument")                                                                \
     X(MEMORY, "the host or the device is out of memory")                                                               \
     X(INFEASIBLE, "no plan fits the budget")                                                                           \
     X(MISSING, "this build or device lacks the requested feature")                                                     \
@@ -38,8 +38,8 @@ typedef enum {
 } remat_status;
 
 const char *remat_status_text(remat_status status); /* the general text above; never NULL */
-/* The message of this thread's last failed call; "" if no call has failed. Successful calls keep it, so read it only
- * after a status other than OK. */
+/* The message of this thread's last failed call; "" if no call has failed. Successful calls do not clear it, so read it
+ * only after a status other than OK. */
 const char *remat_last_error(void);
 
 /* ---- Values ------------------------------------------------------------------------------------- */
@@ -57,25 +57,25 @@ typedef struct {
 
 typedef enum { REMAT_F32, REMAT_F64, REMAT_I32 } remat_dtype;
 
-/* Whether the first axis of a value is time, which Remat cuts into tiles. A SEQUENCE is (T,B) or (T,B,C); a STATIC
- * value has no time axis, such as labels (B) or features (B,C). Sequences may differ in T and B; the inputs of a layer
- * must agree. */
+/* Says whether the first axis of a value is time. Remat cuts time into tiles. A SEQUENCE is (T,B) or (T,B,C); a STATIC
+ * value, such as labels (B) or features (B,C), has no time axis. Sequences may differ in T and B; the inputs of one
+ * layer must agree. */
 typedef enum { REMAT_STATIC, REMAT_SEQUENCE } remat_axis;
 
-/* Initial values of a parameter, drawn from (seed, name, element): the same on any machine, with any compiler, and in
- * any order of creation. */
+/* Initial values of a parameter. They are a function of (seed, name, element): the same on any machine, with any
+ * compiler, and in any order of creation. */
 typedef enum {
     REMAT_INIT_ZERO,
     REMAT_INIT_CONSTANT,
     REMAT_INIT_NORMAL,
     REMAT_INIT_UNIFORM,
     REMAT_INIT_LOG_COUNT, /* log(1), log(2), .. along the last axis: Mamba's A_log */
-    REMAT_INIT_TIME_STEP, /* softplus of it is log-uniform in [scale/100, scale]: Mamba's dt_proj.bias, scale 0.1 */
+    REMAT_INIT_TIME_STEP, /* softplus(value) is log-uniform in [scale/100, scale]: Mamba's dt_proj.bias, scale 0.1 */
 } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
-    double scale; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: bound of [-scale, scale]; TIME_STEP: the
-                     largest step. Finite; the last three are at least 0, and a step is above 0 */
+    double scale; /* CONSTANT: the value; NORMAL: standard deviation, at least 0; UNIFORM: the bound of [-scale, scale],
+                     at least 0; TIME_STEP: the largest step, above 0. Always finite */
 } remat_init;
 remat_init remat_init_of(remat_init_kind kind, double scale);
 remat_init remat_init_zero(void);
@@ -88,8 +88,8 @@ remat_init remat_init_uniform(double bound);
 remat_status remat_graph_create(remat_graph **out);
 void remat_graph_free(REMAT_OPTIONAL remat_graph *graph);
 
-/* The first mistake made while building, or OK. After a mistake builders return REMAT_NONE, which later builders pass
- * on, so calls can be nested and one check at the end is enough. */
+/* Returns the first mistake made while building, or OK. After a mistake builders return REMAT_NONE, and later builders
+ * pass it on. Calls can therefore be nested, and one check at the end is enough. */
 remat_status remat_graph_check(const remat_graph *graph);
 
 /* Forgets the mistake, for programs that go on after one, such as an interactive session. Values that were made before
@@ -111,19 +111,21 @@ remat_status remat_value_describe(const remat_graph *graph, remat_value value, r
 remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype, remat_axis axis, int rank,
                         const int64_t *dim);
 remat_value remat_param(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init);
-/* An array that a layer keeps from step to step beside its parameters, such as running statistics of batch norm.
- * Training steps write it once, however often the plan recomputes the layer; evaluations read it. See REMAT_BUFFER. */
+/* An array that a layer updates without a gradient and keeps from step to step, such as batch norm's running
+ * statistics. A training step writes it once, however often the plan recomputes the layer; evaluations read it. See
+ * REMAT_BUFFER. */
 remat_value remat_buffer(remat_graph *graph, const char *name, int rank, const int64_t *dim, remat_init init);
-/* Requests the gradient of an f32 input; returns the input. Each backward pass writes it to the REMAT_GRADIENT array of
- * the input's name. */
+/* Requests the gradient of an f32 input; returns the input. Each backward pass writes the gradient to the
+ * REMAT_GRADIENT array that has the input's name. */
 remat_value remat_requires_grad(remat_graph *graph, remat_value input);
 
-/* The same network for another length or batch: a copy whose inputs have new_timesteps timesteps where they have
- * `timesteps`, and new_rows rows where they have `rows` (0: they stay); all other shapes follow. Values keep their ids:
- * `loss` and outputs of `graph` are those of the copy. A session of it that shares those of the first (remat_config.share)
- * computes a shorter sequence, or a last batch, as one that was made for it. Inputs: timesteps are the first axis of
- * sequences; rows the second, and the first of static inputs (STATIC (T,B,..) for remat_as_sequence has both). INVALID:
- * no input has that size, or a layer cannot have the other (an initial state that is a parameter, say). */
+/* Copies the network for another length or batch size. Inputs of `timesteps` timesteps get new_timesteps, and inputs
+ * of `rows` rows get new_rows (0: unchanged); all other shapes follow. Timesteps are the first axis of a sequence.
+ * Rows are its second axis, and the first axis of a static input; a STATIC (T,B,..) for remat_as_sequence has both.
+ * Values keep their ids, so the loss and the outputs of `graph` also name those of the copy. To compute a shorter
+ * sequence or a last batch, create a session of the copy that shares the arrays of the first session
+ * (remat_config.share). INVALID: no input has the old size, or a layer does not work in the new one (an initial state
+ * that is a parameter, for example). */
 remat_status remat_graph_resized(const remat_graph *graph, int64_t timesteps, int64_t new_timesteps, int64_t rows,
                                  int64_t new_rows, remat_graph **out);
 

@@ -43,8 +43,9 @@ remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, 
                            REMAT_OPTIONAL remat_value b_ih, REMAT_OPTIONAL remat_value b_hh);
 /* y[t] = a[t] y[t-1] + b[t], element-wise; a and b (T,B,..). Where reset (T,B) is above 0, y[t] = b[t]. */
 remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, REMAT_OPTIONAL remat_value reset);
-/* minGRU and minLSTM (Feng et al. 2024), after a linear layer without bias. Its rows are those of minGRU-pytorch's
- * to_hidden_and_gate (2H,C): hidden, gate; or of to_hidden_and_f_i_gate (3H,C): hidden, f, i.
+/* minGRU and minLSTM (Feng et al. 2024), to be applied after a linear layer without bias. The rows of that layer's
+ * weight are ordered as in minGRU-pytorch: to_hidden_and_gate (2H,C): hidden, gate; to_hidden_and_f_i_gate (3H,C):
+ * hidden, f, i.
  * (T,B,2H) -> (T,B,H): h = (1 - z) h + z g(hidden), z = sigmoid(gate).
  * (T,B,3H) -> (T,B,H): h = (f h + i g(hidden)) / (f + i), f and i sigmoids.
  * g(x) is x + 1/2 for x >= 0 and sigmoid(x) below. */
@@ -70,50 +71,52 @@ remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, REMAT_
 /* Gated DeltaNet (Yang et al. 2024), or Kimi Delta Attention: for each of H heads a matrix S (K,V), with q and k
  * normalised (x / sqrt(sum x^2 + 1e-6)), q divided by sqrt(K):
  *     S = decay S;  S = S + k (sigmoid(b) (v - S^T k))^T;  y = S^T q;  decay = exp(-exp(A_log) softplus(a + dt_bias)).
- * Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); a (T,B,H), or (T,B,HK) for a decay of each key
- * (KDA); A_log (H); dt_bias (H), or (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring heads share q and k.
+ * Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); A_log (H); a (T,B,H) and dt_bias (H), or for
+ * KDA, whose decay differs by key feature, (T,B,HK) and (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring
+ * heads share q and k.
  * Its carried state is S (B,H,K,V). CPU only. */
 remat_value remat_delta_scan(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value a,
                              remat_value b, REMAT_OPTIONAL remat_value a_log, REMAT_OPTIONAL remat_value dt_bias,
                              int64_t key_heads);
 
-/* Carried states as values. `y` is the result of a recurrent layer; the states of an LSTM are 0: h, 1: c, those of an
- * sLSTM 0: y, 1: c, 2: n, 3: m; other layers have h alone.
- * initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the
- * layer, and gets a gradient if it depends on a parameter.
- * final_state: the state after the last timestep. It may be an output, also one that the program differentiates. An
- * encoder's final state starts a decoder like this:
+/* Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
+ * sLSTM are 0: y, 1: c, 2: n, 3: m; other layers have one state, h.
+ * initial_state: state number `state` starts with `initial` (B,H) instead of zeros; returns y. Create `initial` before
+ * the layer. It gets a gradient if it depends on a parameter.
+ * final_state: the state after the last timestep. It may be an output, also a differentiated one. An encoder's final
+ * state starts a decoder like this:
  *     h = remat_lstm(g, source, ...); y = remat_lstm(g, target, ...);       // in this order
  *     for (int k = 0; k < 2; k++) remat_initial_state(g, y, k, remat_final_state(g, h, k)); */
 remat_value remat_initial_state(remat_graph *graph, remat_value y, int state, remat_value initial);
 remat_value remat_final_state(remat_graph *graph, remat_value y, int state);
-/* Sequences that start in the middle of a row. Where `reset`, f32 (T,B), is above 0, all states of that row of the
- * layer that made y (recurrent or causal_conv) are zero before that timestep, initial states too; nothing passes there
- * in either direction. `reset` gets no gradient. Returns y. Rows of different lengths, padded at the end, need this in
- * layers over remat_reverse, where the padding comes first: 1 at the last timestep of each row, reversed as x is
+/* Starts new sequences in the middle of a row. y is the result of a recurrent layer or of causal_conv. Where `reset`,
+ * f32 (T,B), is above 0, the layer sets all states of that row to zero before that timestep, initial states too; no
+ * gradient flows back past it. `reset` itself gets no gradient. Returns y. A layer after remat_reverse sees the padding
+ * of a short row first and needs a reset there: set it to 1 at the row's last timestep and reverse it as x is reversed
  * (docs/stateful.md). */
 remat_value remat_reset_states(remat_graph *graph, remat_value y, remat_value reset);
 
 /* A recurrent layer of your own (examples/10_your_own_cell.c). `body` is a graph that describes one timestep. Its
- * inputs are f32 without a time axis, such as (B,C), each listed once in `inputs`, `weights` or `states`. At every time
- * step the body gets that step of each sequence, the weights, and its states: zeros at first, then next_states of the
- * timestep before. It may use linear, layer_norm, dropout, add, mul, scale, sigmoid, tanh, relu, gelu, concat and
- * slice, at most 64 layers. It has one output; remat_concat joins several. */
+ * inputs are f32 without a time axis, such as (B,C), each listed once in `inputs`, `weights` or `states`. At every
+ * timestep the body gets that timestep of each sequence, the weights, and its states: zeros at first, later the
+ * next_states of the previous timestep. It may use up to 64 layers: linear, layer_norm, dropout, add, mul, scale,
+ * sigmoid, tanh, relu, gelu, concat and slice. It has one output; to return several values, join them by remat_concat.
+ */
 typedef struct {
     size_t struct_bytes; /* sizeof(remat_cell) */
     const char *name;    /* at most 40 bytes; carried states are called NAME.0.h, NAME.0.c, NAME.0.s2, NAME.0.s3 */
     const remat_graph *body;
-    const remat_value *inputs; /* the body's input for each sequence; with the weights at most 12 */
+    const remat_value *inputs; /* the body's input for each sequence; n_inputs + n_weights is at most 12 */
     int n_inputs;
     const remat_value *weights;
     int n_weights;
-    const remat_value *states, *next_states; /* inputs, and results of the same shapes; 1 to 4 */
+    const remat_value *states, *next_states; /* 1 to 4 inputs, and the results of the same shapes that replace them */
     int n_states;
     remat_value output; /* a result whose first axis is B, such as (B,H) */
 } remat_cell;
-/* y (T,B,..): the cell's output at each timestep of n_inputs sequences (T,B,..), with n_weights parameters or static
- * values. The cell is copied. CPU only. Where each sequence is read by a layer that differentiates by it (linear, mul,
- * ..), lean plans keep y and the states before each tile, and nothing else. */
+/* y (T,B,..): the cell's output at each timestep. `sequences` has n_inputs values (T,B,..), `weights` n_weights
+ * parameters or static values. The cell is copied. CPU only. Lean plans keep only y and the states before each tile if
+ * in the body each sequence is an input of a layer whose backward reads it (linear or mul, for example). */
 remat_value remat_scan(remat_graph *graph, const remat_cell *cell, const remat_value *sequences,
                        const remat_value *weights);
 
@@ -131,7 +134,7 @@ remat_value remat_conv1d(remat_graph *graph, remat_value x, remat_value w, REMAT
 /* PyTorch's conv_transpose2d: x (N,C,H,W), w (C,O/groups,h,w), b (O) -> (N,O,H',W'), where
  * H' = (H - 1) stride - 2 padding + dilation (h - 1) + output_padding + 1. Pairs are over height and width; NULL means
  * strides and dilations of 1, no padding. output_padding is less than the stride or the dilation. A sequence
- * (T,B,C,H,W) is treated at each timestep separately. */
+ * (T,B,C,H,W) is convolved at each timestep separately. */
 remat_value remat_conv_transpose2d(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b,
                                    REMAT_OPTIONAL const int64_t stride[2], REMAT_OPTIONAL const int64_t padding[2],
                                    REMAT_OPTIONAL const int64_t output_padding[2], int64_t groups,
@@ -153,47 +156,47 @@ remat_value remat_pad2d(remat_graph *graph, remat_value x, REMAT_OPTIONAL const 
 
 /* ---- Normalisation, attention, dropout ---------------------------------------------------------- */
 
-/* PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm: the channels of x (N,C,..), or of a
- * sequence (T,B,C,..), in `groups` groups. */
+/* PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+ * of a sequence (T,B,C,..), in `groups` groups. */
 remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon);
 remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon);
 remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
                              double epsilon);
 /* Batch normalisation (Ioffe, Szegedy 2015), PyTorch's BatchNorm: each channel of x (N,C,..), or of a sequence
  * (T,B,C,..), is normalised over all other axes to mean 0 and variance 1, then scaled and shifted. Training uses the
- * statistics of the batch, computed once a step, and updates the running ones:
+ * statistics of the batch, computed once a step, and updates the running statistics:
  *     running = (1 - momentum) running + momentum batch     (with the unbiased variance).
- * Evaluation uses the running ones. gain, bias: (C), parameters. running_mean, running_var: (C), of remat_buffer, which
- * start at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). A training session in which a
- * channel has a single value is INVALID: its variance is 0. */
+ * Evaluation uses the running statistics. gain, bias: parameters (C). running_mean, running_var: buffers (C)
+ * (remat_buffer) that start at 0 and 1. sync: compute the statistics over the batches of all ranks (SyncBatchNorm). A
+ * training session in which a channel has a single value is INVALID, because its variance is 0. */
 remat_value remat_batch_norm(remat_graph *graph, remat_value x, REMAT_OPTIONAL remat_value gain,
                              REMAT_OPTIONAL remat_value bias, remat_value running_mean, remat_value running_var,
                              double momentum, double epsilon, bool sync);
 /* Scaled dot-product attention with the heads side by side along C:
  *     y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads); causal: over s <= t only.
- * q, k and v are sequences (T,B,C). k and v may have fewer heads of the same size, each shared by heads/theirs
- * neighbouring heads of q (PyTorch's enable_gqa). */
+ * q, k and v are sequences (T,B,C). k and v may have fewer heads n of the same size; heads/n neighbouring heads of q
+ * then share one of them (PyTorch's enable_gqa). */
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal);
 /* Attention over another sequence of any length: q (T,B,C), k and v (S,B,C), such as a decoder over its encoder. Keys
- * where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); where all are, y is 0. */
+ * where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); if all keys of a row are masked, y is 0. */
 remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                   REMAT_OPTIONAL remat_value padding);
-/* Either, with dropout of the weights after softmax: scaled_dot_product_attention's dropout_p, GPT-2's attn_pdrop. Nothing is
- * dropped in evaluation. 0 <= probability < 1. */
+/* Attention or cross attention with dropout of the weights after softmax: dropout_p of scaled_dot_product_attention,
+ * GPT-2's attn_pdrop. Evaluation drops nothing. 0 <= probability < 1. */
 remat_value remat_attention_dropout(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                     bool causal, REMAT_OPTIONAL remat_value padding, double probability);
 remat_value remat_softmax(remat_graph *graph, remat_value x); /* along the last axis */
 remat_value remat_log_softmax(remat_graph *graph, remat_value x);
-/* The identity in evaluation. Masks differ by the layer's place in the order of creation: create layers in statements
- * of their own, not inside one call's arguments, where every compiler should give the same masks. */
+/* Dropout; the identity in evaluation. A layer's masks depend on its number in the order of creation. Create layers in
+ * separate statements: C does not define the order of nested calls among arguments, so compilers could differ. */
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability);
 
 /* ---- Element-wise ------------------------------------------------------------------------------- */
 
-/* a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last; where one value has 1, or no axis,
- * its elements are repeated. A static value broadcasts over a sequence (T,B,..) along time: (C), (B,C) or (1,B,C). Two
- * sequences have the same T, B and number of axes. */
+/* a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+ * axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
+ * along time. Two sequences have the same T, B and number of axes. */
 remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
@@ -207,8 +210,8 @@ remat_value remat_gelu_tanh(remat_graph *graph, remat_value x); /* the tanh appr
 remat_value remat_silu(remat_graph *graph, remat_value x);      /* x sigmoid(x) */
 remat_value remat_exp(remat_graph *graph, remat_value x);
 remat_value remat_softplus(remat_graph *graph, remat_value x); /* log(1 + e^x) */
-/* min(max(x, low), high); a bound may be infinite. They differ in the gradient where x is a bound itself: PyTorch's
- * clamp passes it, hardtanh (usually from -1 to 1) does not. */
+/* min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
+ * it on and hardtanh (usually from -1 to 1) does not, as in PyTorch. */
 remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high);
 remat_value remat_hardtanh(remat_graph *graph, remat_value x, double low, double high);
 
@@ -216,56 +219,57 @@ remat_value remat_hardtanh(remat_graph *graph, remat_value x, double low, double
 
 remat_value remat_concat(remat_graph *graph, const remat_value *x,
                          int n); /* n = 2 to 4: (..,C1),(..,C2) -> (..,C1+C2) */
-/* The same along any axis, PyTorch's cat(x, dim=axis); a negative one counts from the end. A sequence keeps its (T,B). */
+/* The same along any axis, PyTorch's cat(x, dim=axis); a negative one counts from the end. A sequence keeps its (T,B).
+ */
 remat_value remat_concat_axis(remat_graph *graph, const remat_value *x, int n, int axis);
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* Swaps two axes: PyTorch's x.transpose(one, other). The (T,B) of a sequence stay where they are. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other);
 /* The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. A sequence
- * keeps its (T,B); `dim` lists the axes after them. The result cannot be an output or the loss: use the tensor it
- * reshapes. */
+ * keeps its (T,B); `dim` lists the axes after them. The result cannot be an output or the loss: use x instead. */
 remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int64_t *dim);
 
 /* ---- Time --------------------------------------------------------------------------------------- */
 
-/* A static value (T,B,..) as a sequence of T timesteps, so that layers after it run tile by tile. With it the rows of
- * a batch go through a large head a few at a time: reshape (N,C) to (N,1,C); the targets are a sequence (N,1). x must
- * depend on static inputs and parameters only, not on a sequence (its last step, say). */
+/* Makes a static value (T,B,..) a sequence of T timesteps, so that layers after it run tile by tile. For example, a
+ * large head can process a batch a few rows at a time: reshape (N,C) to (N,1,C) and make the targets a sequence (N,1).
+ * x may depend on static inputs and parameters only; a sequence's last step is not allowed, for example. */
 remat_value remat_as_sequence(remat_graph *graph, remat_value x);
-/* Reversed in time: y[t] = x[T-1-t]. Layers after it run backwards in time. Sequences that meet in a layer or loss must
- * run the same way, so reverse one again. The last step of a reversed sequence is the first timestep. */
+/* Reverses time: y[t] = x[T-1-t]. Layers after it run backwards in time. All sequences that a layer or loss reads must
+ * run in the same direction: reverse the result again before you combine it with others. remat_last_step of a reversed
+ * sequence is the first timestep. */
 remat_value remat_reverse(remat_graph *graph, remat_value x);
-remat_value remat_last_step(remat_graph *graph, remat_value x);      /* (T,B,C) -> (B,C): step T-1 */
+remat_value remat_last_step(remat_graph *graph, remat_value x);      /* (T,B,C) -> (B,C): timestep T-1 */
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x); /* (T,B,C) -> (B,C) */
-/* (T,B,C), index i32 (B) -> (B,C): step index[b] of row b. */
+/* (T,B,C), index i32 (B) -> (B,C): timestep index[b] of row b. */
 remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index);
 
 /* ---- Losses: scalars ---------------------------------------------------------------------------- */
 
 /* Cross entropy in nats, the mean over all rows: logits (..,V), targets i32 (..). */
 remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets);
-/* With label smoothing (Szegedy et al. 2016), as in PyTorch: a target is (1 - smoothing) of its class and smoothing/V
- * of every class; 0 <= smoothing <= 1. In training only: remat_evaluate returns the plain loss, so that evaluations of
- * runs with and without smoothing can be compared. */
+/* With label smoothing (Szegedy et al. 2016), as in PyTorch: a target's own class has probability 1 - smoothing, and
+ * each class gets smoothing/V in addition; 0 <= smoothing <= 1. Only training smooths: remat_evaluate returns the plain
+ * loss, so that evaluations of runs with and without smoothing can be compared. */
 remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value logits, remat_value targets,
                                                  double smoothing);
 /* PyTorch's cross_entropy(weight=class_weights, ignore_index=ignored). Rows whose target is `ignored` (any number, -100
- * for instance) do not count. Other rows count by their class's weight, class_weights (V), or 1. The loss is the
+ * for instance) do not count. Other rows have the weight of their class, class_weights (V), or 1. The loss is the
  * weighted mean over all tiles, micro steps and ranks (remat_config.loss_mean). If no row counts, loss and gradients
- * are 0, where PyTorch returns NaN. With smoothing, each class's part of a target counts by that class's weight. */
+ * are 0 (PyTorch returns NaN). With smoothing, each class's part of a target has the weight of that class. */
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
                                                  REMAT_OPTIONAL remat_value class_weights, int64_t ignored,
                                                  double smoothing);
-/* The mean over all elements; x and target of one shape. PyTorch's mse_loss and l1_loss. */
+/* The mean over all elements: PyTorch's mse_loss and l1_loss. x and target have the same shape. */
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target);
 remat_value remat_mae(remat_graph *graph, remat_value x, remat_value target);
 /* d^2/2 where |d| <= delta, else delta (|d| - delta/2); d = x - target, delta > 0. */
 remat_value remat_huber(remat_graph *graph, remat_value x, remat_value target, double delta);
 /* PyTorch's BCEWithLogitsLoss: binary cross entropy of each element's sigmoid; targets f32 in [0,1]. */
 remat_value remat_bce_with_logits(remat_graph *graph, remat_value logits, remat_value targets);
-/* The same without padding: rows where `padding` is 1 do not count and are not read; it is i32, of x's shape without
- * the last axis: (T,B) for (T,B,V). The mean is over the elements that count in all tiles, micro steps and ranks
- * (remat_config.loss_mean). If none counts, loss and gradients are 0. */
+/* The same losses for padded batches. `padding` is i32 and has the shape of x without the last axis: (T,B) for (T,B,V).
+ * Rows where it is 1 do not count and are not read. The mean is over all other elements of all tiles, micro steps and
+ * ranks (remat_config.loss_mean). If all rows are padding, loss and gradients are 0. */
 remat_value remat_mse_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding);
 remat_value remat_mae_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding);
 remat_value remat_huber_padded(remat_graph *graph, remat_value x, remat_value target, remat_value padding,
@@ -273,11 +277,12 @@ remat_value remat_huber_padded(remat_graph *graph, remat_value x, remat_value ta
 remat_value remat_bce_with_logits_padded(remat_graph *graph, remat_value logits, remat_value targets,
                                          remat_value padding);
 /* Connectionist temporal classification (Graves et al. 2006): PyTorch's CTCLoss on log_softmax(logits). logits (T,B,V)
- * is a sequence; targets i32 (B,S) has a row of labels per sample, none of them `blank`; lengths are i32 (B). A row has
- * target_lengths labels, and ends at its first -1. Each sample's loss is divided by its number of labels, if it has
- * any; the result is the mean over samples. Labels that need more timesteps than there are (one each, and one more
- * between two equal ones) give an infinite loss and NaN gradients, or 0 and 0 with zero_infinity. Logits exist for one
- * tile at a time; for a tile of tau timesteps backward keeps 4 (tau+1) B (2S+1) + 8 tau B bytes. */
+ * is a sequence; targets i32 (B,S) has a row of labels per sample, none of them `blank`; lengths are i32 (B). Row b has
+ * target_lengths[b] labels, or fewer if it contains -1, which ends it. Each sample's loss is divided by its number of
+ * labels (or 1, if it has none); the result is the mean over samples. Each label needs a timestep, and two equal
+ * neighbours need one more between them. If a sequence is too short for its labels, the loss is infinite and gradients
+ * are NaN, or both are 0 with zero_infinity. Logits exist for one tile at a time; for a tile of tau timesteps backward
+ * keeps 4 (tau+1) B (2S+1) + 8 tau B bytes. */
 remat_value remat_ctc(remat_graph *graph, remat_value logits, remat_value targets,
                       REMAT_OPTIONAL remat_value input_lengths, REMAT_OPTIONAL remat_value target_lengths,
                       int64_t blank, bool zero_infinity);
