@@ -86,7 +86,7 @@ static remat_value matrix(remat_graph *g, int layer, const char *name, int64_t r
     return remat_param(g, text, 2, (int64_t[]){rows, columns}, remat_init_uniform(0.03));
 }
 
-/* Two LSTM layers of 512 over 512 time steps of 8 sequences, and a softmax over 256 bytes at each time step. */
+/* Two LSTM layers of 512 over 512 timesteps of 8 sequences, and a softmax over 256 bytes at each timestep. */
 static remat_value lstm(remat_graph *g) {
     enum { T = 512, B = 8, V = 256, H = 512 };
     remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, (int64_t[]){T, B});

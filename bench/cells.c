@@ -1,4 +1,4 @@
-/* cells.c: speed of the recurrent cells: forward and backward over T time steps in tiles, as a training step runs
+/* cells.c: speed of the recurrent cells: forward and backward over T timesteps in tiles, as a training step runs
  * them, without the rest of the step. For each shape and number of threads it prints the best of some repetitions,
  * GFLOP/s and the share of this machine's multiply-add peak, which is measured first. FLOPs count the products alone.
  *

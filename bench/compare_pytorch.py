@@ -4,7 +4,7 @@
     bench/compare_pytorch.py [--python=PYTHON-WITH-TORCH] [--rows=a,b,...] [--rounds=3] [--steps=3] [--json=FILE]
 
 The work is one training step (forward, backward, SGD) of a byte-level language model, embedding(128) -> LSTM -> linear(256)
--> cross entropy at every time step, fp32, back-propagated through all T time steps; both sides do the same
+-> cross entropy at every timestep, fp32, back-propagated through all T timesteps; both sides do the same
 arithmetic (tests/golden compares their numbers). Needs build/release (made by scripts/quickstart.sh) and any Python with
 PyTorch: --python, or $REMAT_TORCH_PYTHON, or this interpreter.
 
@@ -16,8 +16,8 @@ Method
     and PyTorch with checkpoints tries the same and several numbers of chunks; the rounds use the fastest of each.
     Its checkpointing is torch.utils.checkpoint over chunks of time with (h, c) carried and the loss inside the chunk.
   - Activation memory, PyTorch: the peak resident size during the measured steps minus the resident size just before the
-    first, after loading the library, parameters and optimizer and a warm-up step over 8 time steps. Remat, "rss": the
-    process's peak minus the peak of the same run at 8 time steps. Remat, "plan": the figure of `remat plan`.
+    first, after loading the library, parameters and optimizer and a warm-up step over 8 timesteps. Remat, "rss": the
+    process's peak minus the peak of the same run at 8 timesteps. Remat, "plan": the figure of `remat plan`.
 """
 import argparse
 import ctypes
@@ -204,7 +204,7 @@ def middle(samples):
 
 
 def floor_flops(row):
-    """Forward and backward: six FLOPs per weight, sample and time step. The input weights of the first layer do not count:
+    """Forward and backward: six FLOPs per weight, sample and timestep. The input weights of the first layer do not count:
     the embedding is folded into a table of 256 rows."""
     weights = sum((row["H"] if layer else 0) * 4 * row["H"] + 4 * row["H"] * row["H"] for layer in range(row["L"]))
     return 6 * row["B"] * row["T"] * (weights + row["H"] * VOCABULARY)

@@ -6,7 +6,7 @@ two busy loops running.
                         [--before=PROGRAM] [--no-torch] [--json=FILE]
 
 The work is that of compare_pytorch.py: one training step of embedding(128) -> LSTM -> linear(256) -> cross entropy, fp32, through all T
-time steps. Every measurement is a separate process, which makes one warm-up step and then --steps steps. The candidates alternate;
+timesteps. Every measurement is a separate process, which makes one warm-up step and then --steps steps. The candidates alternate;
 a number is the median over rounds of the processes' medians, followed by the slowest step of all rounds. A busy loop is a counting
 Python process with the same priority as the measured processes. --before: another build of `remat`, to compare with.
 """

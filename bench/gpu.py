@@ -4,13 +4,13 @@
     bench/gpu.sh [--quick] [--rows=c,b,a] [--precisions=fp32,tf32,bf16] [--rounds=3] [--steps=3] [--cap=GIB] [--seconds=N]
 
 The work is the byte-level language model of compare_pytorch.py: embedding(128) -> LSTM -> linear(256) -> cross entropy at
-every time step, SGD, exact back-propagation through all T time steps; both sides do the same arithmetic.
+every timestep, SGD, exact back-propagation through all T timesteps; both sides do the same arithmetic.
 
 Method
   - Every measurement is a separate process: two steps that do not count (the first allocates and tunes, in the
     second Remat records CUDA graphs), then --steps steps; a time is the median of the processes' medians. Rounds are interleaved
     (Remat, PyTorch, Remat, ...), so that a slow phase of the card affects both; ratios are taken within a round.
-  - PyTorch uses nn.LSTM on cuDNN: one call, or as few as cuDNN's limit of 65,535 time steps allows, one after the other with (h, c)
+  - PyTorch uses nn.LSTM on cuDNN: one call, or as few as cuDNN's limit of 65,535 timesteps allows, one after the other with (h, c)
     carried and everything kept. "chunked" is torch.utils.checkpoint over chunks of time with (h, c) carried and the
     loss inside the chunk, with sqrt(T) chunks, or 16 if that is faster. bf16 is autocast; tf32 allows TF32 in
     products and in cuDNN, fp32 forbids it in both.
@@ -44,7 +44,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EMBED, VOCABULARY, GIB, MIB = 128, 256, 2**30, 2**20
-ROWS = {  # batch, hidden, layers, time steps; first those that gain most from Remat's own recurrent kernels
+ROWS = {  # batch, hidden, layers, timesteps; first those that gain most from Remat's own recurrent kernels
     "c": dict(B=1, H=256, L=1, T=100000),
     "b": dict(B=16, H=512, L=1, T=20000),
     "a": dict(B=64, H=1024, L=2, T=2000),

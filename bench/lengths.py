@@ -4,10 +4,10 @@ sequences.
 
     bench/lengths.py [--python=PYTHON-WITH-TORCH-AND-NUMPY] [--remat=PROGRAM] [--rounds=3] [--threads=1] [--pairs]
 
-2,048 samples of 8 to 512 time steps with 32 features, log-normal lengths (98 on average), ten classes; a bidirectional LSTM with two layers
+2,048 samples of 8 to 512 timesteps with 32 features, log-normal lengths (98 on average), ten classes; a bidirectional LSTM with two layers
 of 128, batch 32, Adam. A row is the mean step time of an epoch, the median over rounds; Remat and PyTorch alternate. PyTorch uses
 pack_padded_sequence on batches cut to their longest sample. Without lengths Remat computes all 512
-time steps.
+timesteps.
 
 --pairs: as many pairs of lines of 8 to 512 bytes, including the line end, with sources as long as above and targets of similar length, for
 --task=seq2seq; an encoder and a decoder with one layer of 128, batch 32; Remat only."""

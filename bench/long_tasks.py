@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Long tasks, solved by nonlinear recurrent networks with exact back-propagation: adding over 10,000 and 100,000 time steps, the word
+"""Long tasks, solved by nonlinear recurrent networks with exact back-propagation: adding over 10,000 and 100,000 timesteps, the word
 problem of S5 at lengths longer than in training, and images pixel by pixel, compared with PyTorch.
 
     bench/long_tasks.py FOLDER [--only=adding-10k,budget,s5,adding-100k,pixels,permuted] [--remat=build/release/remat] [--threads=1]
@@ -11,8 +11,8 @@ also need PyTorch. It prints tables:
   adding-10k    an LSTM with 32 units, a batch of 32, within 32 MiB; three seeds
   budget        the first of these runs again, with everything kept and with a hundredth of those activations: are losses bit-identical?
   adding-100k   the same network within 256 MiB; one seed
-  s5            an LSTM and two minGRUs with 128 units, trained on 32 time steps, evaluated on 32, 320 and 3200
-  pixels        an LSTM with 64 units on IDX images (MNIST) as 784 time steps, all but the last 1,000, batch 32, Adam at 0.003: time to the
+  s5            an LSTM and two minGRUs with 128 units, trained on 32 timesteps, evaluated on 32, 320 and 3200
+  pixels        an LSTM with 64 units on IDX images (MNIST) as 784 timesteps, all but the last 1,000, batch 32, Adam at 0.003: time to the
                 accuracy on those 1,000 that PyTorch's nn.LSTM reaches in ten epochs from the same weights; permuted: with one random order of pixels
 
 The script initialises layers by chrono initialisation (Tallec and Ollivier 2018), except for S5: forget biases log u, input biases -log u, u uniform in

@@ -3,7 +3,7 @@
  *
  *     bench_minimal CELL B I H T [SEGMENTS [STEPS [THREADS]]]
  *
- * I > 0: I numbers per time step; the loss is the mean square of h. I = 0: a byte-level language model: embedding (H),
+ * I > 0: I numbers per timestep; the loss is the mean square of h. I = 0: a byte-level language model: embedding (H),
  * layer, linear, cross entropy. SEGMENTS 0: no recomputation.
  */
 #include <math.h>

@@ -3,7 +3,7 @@
 
     bench/minimal.py [--python=PYTHON-WITH-TORCH-AND-minGRU-pytorch] [--rounds=5] [--threads=1,2] [--million]
 
-The work is forward and backward of one layer with 10 numbers per time step, B64 H100 T1000, fp32; the loss is the mean square of h. With
+The work is forward and backward of one layer with 10 numbers per timestep, B64 H100 T1000, fp32; the loss is the mean square of h. With
 --million it is a byte-level language model in Remat only, B1 H256 T1,000,000: minGRU with a segment per tile, compared with
 the LSTM in 64 segments. Every measurement is a separate process, which makes a warm-up step and then five steps. The candidates
 alternate; a number is the median over rounds of the processes' medians, with minimum and maximum. Needs build/release.

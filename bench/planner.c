@@ -202,7 +202,7 @@ static void gaps(void) {
 
 /* ---- 4 ------------------------------------------------------------------------------------------ */
 
-/* In units of H floats per time step: 6 are saved, 1 if lean; a state has 2. Backward takes as long as two forwards;
+/* In units of H floats per timestep: 6 are saved, 1 if lean; a state has 2. Backward takes as long as two forwards;
  * `rebuild` is the time that lean adds, as a share of a whole step of one stage. */
 static void lstm_tiles(int64_t timesteps, int64_t tile, double rebuild, rm_problem *problem) {
     const uint64_t row = 256 * 4, second = 1000000;

@@ -4,7 +4,7 @@
     bench/ranks.py [--tables=steps,startup,overlap,all-reduce] [--quick] [--rounds=N] [--build=DIR] [--python=PYTHON-WITH-TORCH]
 
 The work is the byte-level language model of compare_pytorch.py: embedding(128) -> LSTM -> linear(256) -> cross entropy at every
-time step, SGD; both sides do the same arithmetic. Everything runs on this machine. Needs a build with the benchmarks (ninja -C
+timestep, SGD; both sides do the same arithmetic. Everything runs on this machine. Needs a build with the benchmarks (ninja -C
 build/release remat bench_start bench_all_reduce). PyTorch is that of --python, or $REMAT_TORCH_PYTHON, or this interpreter; without PyTorch
 its columns stay empty. --quick takes about three minutes on two quiet cores.
 

@@ -4,8 +4,8 @@
     bench/sweep.py [--python=PYTHON-WITH-TORCH] [--batch=1,4,16,64] [--hidden=64,128,256,512,1024] [--layers=1,2,3]
                    [--input=tokens,features] [--rounds=3] [--threads=N]
 
-A step is forward, backward and SGD, fp32, through all time steps: for tokens embedding(128) -> LSTM -> linear(256) -> cross entropy,
-for H features LSTM -> linear(1) -> squared error. The number of time steps is chosen so that a step is neither too short
+A step is forward, backward and SGD, fp32, through all timesteps: for tokens embedding(128) -> LSTM -> linear(256) -> cross entropy,
+for H features LSTM -> linear(1) -> squared error. The number of timesteps is chosen so that a step is neither too short
 to be timed nor too long to wait for.
 
 In each round a Remat process and PyTorch alternate; each makes a warm-up step and then some steps, of which the median
@@ -28,7 +28,7 @@ SETTINGS = [(threads, onednn) for threads in ("one", "all") for onednn in (True,
 
 
 def timesteps(B, H, L):
-    """Time steps for about ten billion multiply-adds per step; the last linear layer hardly counts."""
+    """Timesteps for about ten billion multiply-adds per step; the last linear layer hardly counts."""
     return max(48, min(2048, int(1e10 / (3 * B * L * 8 * H * H)) // 16 * 16))
 
 

@@ -1,6 +1,6 @@
 /* 02_read_a_plan.c: a plan is data that you can read before anything runs, even on a machine too small to run it.
  *
- * It introduces sequences, recurrent layers, `plan_only` and the plan summary. It plans one network, 200,000 time steps
+ * It introduces sequences, recurrent layers, `plan_only` and the plan summary. It plans one network, 200,000 timesteps
  * long, with three strategies. The byte counts are exact: a training run would use as much.
  */
 #include "common.h"

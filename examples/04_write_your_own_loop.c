@@ -53,7 +53,7 @@ static void copy_parameters(remat_session *from, remat_session *to) {
     }
 }
 
-/* Starts with the first letter. One time step per call; each call continues from the state of the previous one. */
+/* Starts with the first letter. One timestep per call; each call continues from the state of the previous one. */
 static void recite(remat_session *s, int32_t token) {
     putchar(token);
     for (int i = 1; i < LENGTH - 1; i++) { /* its last character is a space */

@@ -1,6 +1,6 @@
 /* 10_your_own_cell.c: a recurrent layer that the library lacks, built from its equations.
  *
- * It introduces remat_scan: a small graph, the body, describes one time step of a minimal gated unit (Zhou et al.
+ * It introduces remat_scan: a small graph, the body, describes one timestep of a minimal gated unit (Zhou et al.
  * 2016),
  *
  *     f = sigmoid(x W_f^T + b_f + h U_f^T)
@@ -57,7 +57,7 @@ static remat_value network(remat_graph *g) {
     return remat_mse(g, remat_linear(g, gated_unit(g, x), w, REMAT_NONE), target);
 }
 
-/* The target is the wave four time steps ago. */
+/* The target is the wave four timesteps ago. */
 static void feed(remat_session *s) {
     float x[T][BATCH], target[T][BATCH];
     for (int b = 0; b < BATCH; b++)

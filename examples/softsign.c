@@ -72,7 +72,7 @@ static const remat_sample samples[] = {
     {.name = "whole", .x = {{REAL, 2, {3, 4, 1, 1}}, {REAL, 1, {4, 1, 1, 1}}}},
 };
 
-/* The slope is shared by all time steps (`shared`). Backward reads both inputs (`saves`), so neither y nor an aux is
+/* The slope is shared by all timesteps (`shared`). Backward reads both inputs (`saves`), so neither y nor an aux is
  * saved. Forward costs about as much as reading y (`cheap`), so a lean stage recomputes it. */
 #define DESCRIPTOR(its_backward)                                                                                       \
     {                                                                                                                  \

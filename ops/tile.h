@@ -5,7 +5,7 @@
 
 #include "ops/op.h"
 
-/* Time steps in this call's tile, for an operand x: its first dim if that is time, else 1. No flag is needed: a tile
+/* Timesteps in this call's tile, for an operand x: its first dim if that is time, else 1. No flag is needed: a tile
  * has at most t_total - t0 steps, t_total is 1 without a time axis, and a first dim of 1 means the same either way. */
 static inline int64_t rm_call_steps(const remat_call *call, const remat_desc *x) {
     return x->rank > 0 && x->dim[0] <= call->t_total - call->t0 ? x->dim[0] : 1;

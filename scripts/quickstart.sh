@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quickstart.sh: from a fresh clone to a trained network in one command. It installs missing packages, builds Remat, and
-# trains the same 2-layer LSTM on the same text twice, with exact back-propagation through 4096 time steps: once keeping
+# trains the same 2-layer LSTM on the same text twice, with exact back-propagation through 4096 timesteps: once keeping
 # every activation, once keeping 32 checkpoints and recomputing the rest. Then it prints the two runs side by side.
 #
 #   scripts/quickstart.sh [any flags of `remat train`, e.g. --steps=10 --hidden=512]

@@ -110,7 +110,7 @@ static const char *check_refusals(subject *s) {
     return NULL;
 }
 
-/* ---- Promise: shapes scale with the time steps ------------------------------------------------------------- */
+/* ---- Promise: shapes scale with the timesteps ------------------------------------------------------------- */
 
 static const char *check_shapes_of(const subject *s, const remat_op *op, remat_dtype real) {
     const remat_sample *sample = &op->samples[s->sample];
@@ -173,7 +173,7 @@ static remat_status check_demands(const subject *s) {
     return rm_op_check_demands(s->op, sample->x, &y, sample->attr, REMAT_ON_CPU);
 }
 
-/* Ten times the time steps must cost about ten times the work, or more for ops that see all of time at once. The fixed
+/* Ten times the timesteps must cost about ten times the work, or more for ops that see all of time at once. The fixed
  * part (reading the weights) may be most of the bytes. */
 static const char *check_costs(subject *s) {
     const remat_sample *sample = &s->op->samples[s->sample];

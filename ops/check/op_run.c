@@ -21,7 +21,7 @@ static bool is_buffer(const rm_op_setup *s, int i) { return s->op->buffers >> i 
 int64_t rm_op_steps(const rm_op_setup *s) { return sample_of(s)->sequence ? sample_of(s)->x[0].dim[0] : 1; }
 int64_t rm_op_tiles(const rm_op_setup *s) { return s->op->time == REMAT_TIME_FULL ? 1 : rm_op_steps(s); }
 
-/* The shapes of the inputs for `steps` time steps. Inputs of a different length, which WHOLE ops may have, keep
+/* The shapes of the inputs for `steps` timesteps. Inputs of a different length, which WHOLE ops may have, keep
  * theirs. */
 static void shapes_of(const rm_op_setup *s, int64_t steps, remat_desc *x) {
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
@@ -218,7 +218,7 @@ static const char *judge(runner *r, const char *pass) {
     return message;
 }
 
-static int64_t stride_of(const remat_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one time step */
+static int64_t stride_of(const remat_desc *desc) { return rm_desc_count(desc) / desc->dim[0]; } /* of one timestep */
 
 static bool y_has_time(const runner *r) { return sample_of(r->s)->sequence && rm_op_keeps_time(r->s->op); }
 

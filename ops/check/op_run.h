@@ -47,7 +47,7 @@ typedef struct {
     bool no_aux;      /* forward only, aux NULL */
     bool lean;        /* call rebuild, or forward again, before backward, if the op supports it        */
     bool forward_only;
-    int64_t tau; /* time steps of a tile; 0, and always for ops whose time is WHOLE: one tile */
+    int64_t tau; /* timesteps of a tile; 0, and always for ops whose time is WHOLE: one tile */
     int threads, variant;
     rm_op_trick trick;
     int which;
@@ -62,7 +62,7 @@ extern const void *rm_op_queue;
 
 /* The length of the sample's time axis; 1 if it has none. */
 int64_t rm_op_steps(const rm_op_setup *setup);
-/* The largest number of tiles: one per time step, or 1 if the op cannot be cut. */
+/* The largest number of tiles: one per timestep, or 1 if the op cannot be cut. */
 int64_t rm_op_tiles(const rm_op_setup *setup);
 /* Random inputs in +-[0.1, 1.1], buffers above 0, integers within their bounds; a function of sample and seed. Empty if
  * memory is short. */

@@ -1,9 +1,9 @@
-/* cpu/backward.c: backward of a tile, time step by time step: gates are replaced by the gradients of their
+/* cpu/backward.c: backward of a tile, timestep by timestep: gates are replaced by the gradients of their
  * pre-activations. The gradients of weights and x, which do not depend on the order in time, are in gradients.c.
  * Compiled once per instruction set. */
 #include "ops/cpu/view.h"
 
-/* dh of rows from.. of time step t: dy[t] + dgates[t+1] w_hh, plus the gradient from the next tile. */
+/* dh of rows from.. of timestep t: dy[t] + dgates[t+1] w_hh, plus the gradient from the next tile. */
 static void gather_dh(const view *v, chunk *c, group g, int64_t t, int64_t from, int64_t rows) {
     const rm_cell_job *job = v->job;
     bool last = t == job->tau - 1;
@@ -36,7 +36,7 @@ static void finish_dh(const view *v, const chunk *from_gates, group g, int64_t f
     }
 }
 
-/* t -1: before the tile's first time step. */
+/* t -1: before the tile's first timestep. */
 static void backward_step(const view *v, int64_t t) {
     const float *panels = v->job->packed + v->at.hh_back;
     for (int64_t i = 0, block; (block = turn(v, WIDTH_MAX, t, i)) >= 0; i++) {

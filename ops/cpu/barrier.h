@@ -1,4 +1,4 @@
-/* cpu/barrier.h: a barrier for a few threads that synchronise once per time step, microseconds apart. Each thread
+/* cpu/barrier.h: a barrier for a few threads that synchronise once per timestep, microseconds apart. Each thread
  * publishes its number of arrivals in its own cache line and reads those of the others: one transfer between cores,
  * where a shared counter and a flag to release the waiters need three.
  *
@@ -9,7 +9,7 @@
  *
  * But waking a thread takes longer than that spinning, much longer on a virtual machine. So one interruption (an
  * interrupt, a thread that transfers bytes to a disk) would make the waiting thread sleep, then the other one that
- * waits for it to wake up, and so on at every later time step. Hence a thread whose sleeps are short spins for some
+ * waits for it to wake up, and so on at every later timestep. Hence a thread whose sleeps are short spins for some
  * hundred microseconds instead. If even that fails, because another program took the core for a time slice, it stops
  * doing so for a while, twice as long each time.
  *

@@ -22,7 +22,7 @@ RM_INLINE rm_vec input_of(const view *v, int64_t row, int column, int64_t block,
     return rm_load_n(v->job->gates + (row - v->window) * v->row + column * v->hidden + block * LANES, n);
 }
 
-/* sums += h[t-1] w_hh^T, for rows from.. of time step t. */
+/* sums += h[t-1] w_hh^T, for rows from.. of timestep t. */
 static inline void add_hidden(const view *v, chunk *c, group g, int64_t t, int64_t from, int64_t rows) {
     const float *h = h_before(v, t);
     if (!h) return; /* zeros */
@@ -31,7 +31,7 @@ static inline void add_hidden(const view *v, chunk *c, group g, int64_t t, int64
     multiply_states(v, p, t * v->batch + from, rows, g.width, v->hidden);
 }
 
-/* Calls `forward` for this thread's units of time step t: all rows of a block, or of a group of `together` blocks,
+/* Calls `forward` for this thread's units of timestep t: all rows of a block, or of a group of `together` blocks,
  * before the next, so that weights are read once. g: the panels of w_hh. */
 typedef void forward_rows(const view *v, group g, int64_t t, int64_t from, int64_t rows);
 RM_INLINE void each_block(const view *v, int64_t together, int64_t t, forward_rows *forward) {

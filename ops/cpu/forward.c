@@ -1,4 +1,4 @@
-/* cpu/forward.c: forward of a tile, time step by time step. Compiled once per instruction set. rebuild.c computes the
+/* cpu/forward.c: forward of a tile, timestep by timestep. Compiled once per instruction set. rebuild.c computes the
  * same gates if h is already known. */
 #include "ops/cpu/view.h"
 
@@ -20,7 +20,7 @@ static void project_rows(const view *v, group g, int64_t bias_vector, int64_t fr
     }
 }
 
-/* Projects time steps [t, t+steps). */
+/* Projects timesteps [t, t+steps). */
 static void project(const view *v, int64_t t, int64_t steps) {
     const float *panels = v->job->packed + v->at.ih;
     bool plain = v->l->gates == 1;

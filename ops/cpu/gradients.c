@@ -2,7 +2,7 @@
  * complete (backward.c). Compiled once per instruction set. */
 #include "ops/cpu/view.h"
 
-/* The other operand of a weight gradient: row (t,b) of x, or of h one time step earlier. */
+/* The other operand of a weight gradient: row (t,b) of x, or of h one timestep earlier. */
 typedef struct {
     const float *first;  /* rows [0,batch): the incoming state; NULL: zeros */
     const float *others; /* the rows from `batch` on, minus `batch`         */

@@ -55,7 +55,7 @@ typedef struct {
     const float *h_in, *c_in; /* (B,H), or NULL: zeros */
     float *h_out, *c_out;     /* (B,H); forward */
     /* (rows,columns*H), see above. Forward: the projection of x and then, if `keep`, the activated gates; if not
-     * `keep`, only rm_cell_steps_ahead time steps at a time; NULL if folded and not `keep`. Backward: the activated
+     * `keep`, only rm_cell_steps_ahead timesteps at a time; NULL if folded and not `keep`. Backward: the activated
      * gates, which are replaced by the gradients of their pre-activations. */
     float *gates;
     bool keep;
@@ -83,7 +83,7 @@ typedef struct {
     void (*backward)(const float *dy, const float *kept, float *dx, int64_t n);
 } rm_activation_loops;
 
-/* projected.c: one row of a time step of lstm_projected: sums to gates (4H), and backward; c_before NULL: zeros. */
+/* projected.c: one row of a timestep of lstm_projected: sums to gates (4H), and backward; c_before NULL: zeros. */
 typedef struct {
     void (*forward)(int64_t hidden, float *gates, const float *c_before, float *c, float *m);
     void (*backward)(int64_t hidden, float *gates, const float *c_before, const float *c, const float *dm, float *dc,

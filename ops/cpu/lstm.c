@@ -57,7 +57,7 @@ static void rebuild(const view *v, chunk *c, int64_t block, int64_t row, int64_t
     }
 }
 
-/* The carry is dc of the previous time step. Comments quote the forward lines. */
+/* The carry is dc of the previous timestep. Comments quote the forward lines. */
 RM_INLINE void unit_back(const view *v, rm_vec dh, int64_t row, int64_t b, int64_t unit, int n) {
     const rm_cell_job *job = v->job;
     const rm_vec one = rm_splat(1);

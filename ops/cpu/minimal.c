@@ -1,5 +1,5 @@
 /* cpu/minimal.c: min_gru and min_lstm in vectors: minimal_math.h for a block of units at a time. A thread processes its
- * blocks of some rows through all time steps; h is read from the output of the previous time step. */
+ * blocks of some rows through all timesteps; h is read from the output of the previous timestep. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -57,7 +57,7 @@ RM_INLINE gates min_lstm(const float *x, int64_t hidden, int n) {
     return a;
 }
 
-/* One time step of one thread's blocks: block k of `blocks` in each of `batch` rows. Runs the statement with `at` and
+/* One timestep of one thread's blocks: block k of `blocks` in each of `batch` rows. Runs the statement with `at` and
  * `x_at`, the index of the first unit in (B,H) and in (B,G*H), and n, the units of the block. */
 #define EACH_BLOCK(job, parts, from, to, ...)                                                                          \
     for (int64_t unit = from, blocks = blocks_of(job), b = unit / blocks, k = unit % blocks; unit < (to); unit++) {    \

@@ -7,7 +7,7 @@
  *     c = fma(a[0], w[0], c); c = fma(a[1], w[1], c); ...
  * for any number of rows and any division of the loops below (storing and loading a float loses nothing). So the bits
  * of an element depend only on its own operands: not on the rest of the batch, the threads, or the tile. This makes it
- * possible to rebuild gates for many time steps at once, bit for bit.
+ * possible to rebuild gates for many timesteps at once, bit for bit.
  *
  * W is packed: vector v of step k at w + k*w_step + v*RM_LANES.
  * A is read in place: element (r,k) at a + r*a_row + k*a_step, where one of the two strides is 1.

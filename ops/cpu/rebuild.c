@@ -30,7 +30,7 @@ RM_INLINE void start_from_x(const view *v, chunk *c, int64_t block, int64_t row,
         rows, w.width, job->in);
 }
 
-/* h of the previous time step for some rows that do not cross row `batch`, so they are contiguous. NULL: zeros. */
+/* h of the previous timestep for some rows that do not cross row `batch`, so they are contiguous. NULL: zeros. */
 static const float *h_before_rows(const view *v, int64_t row) {
     if (row >= v->batch) return v->job->y + (row - v->batch) * v->hidden;
     return v->job->h_in ? v->job->h_in + row * v->hidden : NULL;

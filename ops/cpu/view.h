@@ -3,7 +3,7 @@
  * docs/notes/cells.md has a drawing of the layouts.
  *
  * The hidden units are divided among threads in BLOCKS of one vector. A thread owns its units through the whole tile:
- * it projects the inputs of its gates without waiting, and then synchronises with the others once per time step, when
+ * it projects the inputs of its gates without waiting, and then synchronises with the others once per timestep, when
  * all of h (in backward: of dgates) is complete. If waiting costs more than the threads gain, thread 0 takes over all
  * units (barrier.h).
  */
@@ -84,11 +84,11 @@ typedef struct {
     int64_t first, end;                         /* this thread's blocks of units */
     int64_t row;                                /* floats in a row of `gates` */
     int64_t window;                             /* forward: the row (t,b) that row 0 of `gates` holds */
-    int64_t ahead;                              /* prefetch distance of the products of each time step (rm_product) */
+    int64_t ahead;                              /* prefetch distance of the products of each timestep (rm_product) */
 } view;
 
 /* If a thread's weights of the recurrence do not fit in its second-level cache, they are loaded from further away at
- * every time step, so they are prefetched. A distance of 4 KiB was as good as 8, and better than 2, in two of three
+ * every timestep, so they are prefetched. A distance of 4 KiB was as good as 8, and better than 2, in two of three
  * shapes. */
 enum { AHEAD = 1024 };
 static inline int64_t ahead_of(const rm_cell_job *job, const rm_cell_layout *l, int64_t blocks) {
@@ -129,9 +129,9 @@ static inline bool meet(view *v, int64_t n) {
     return true;
 }
 
-/* A thread processes its blocks in groups of `together`, upwards in one time step and downwards in the next, so that it
+/* A thread processes its blocks in groups of `together`, upwards in one timestep and downwards in the next, so that it
  * first reads the weights of the recurrence that the second-level cache still holds. Returns the first block of the
- * i-th group of time step t; -1 if there is none. */
+ * i-th group of timestep t; -1 if there is none. */
 static inline int64_t turn(const view *v, int64_t together, int64_t t, int64_t i) {
     int64_t low = v->first / together, n = v->first < v->end ? (v->end - 1) / together - low + 1 : 0;
     int64_t block = (t & 1 ? low + n - 1 - i : low + i) * together;
@@ -156,10 +156,10 @@ static inline group gates_at(const view *v, const float *panels, int64_t depth, 
     return (group){block, v->l->gates, panels + block * steps_of(depth) * step, step};
 }
 
-/* Whether row (t,b) is reset: it does not depend on the previous time step. */
+/* Whether row (t,b) is reset: it does not depend on the previous timestep. */
 RM_INLINE bool begins(const view *v, int64_t row) { return v->job->reset && v->job->reset[row] > 0; }
 
-/* The predecessor of row (t,b) of a sequence: the row of the previous time step, or the tile's incoming state (NULL:
+/* The predecessor of row (t,b) of a sequence: the row of the previous timestep, or the tile's incoming state (NULL:
  * zeros). */
 RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initial, int64_t row, int64_t unit, int n) {
     if (begins(v, row)) return rm_splat(0);
@@ -167,8 +167,8 @@ RM_INLINE rm_vec before(const view *v, const float *sequence, const float *initi
     return initial ? rm_load_n(initial + row * v->hidden + unit, n) : rm_splat(0);
 }
 
-/* The products between a time step and the next one, in either direction: p without rows that are reset. `row`: (t,b)
- * of the first row, in the later time step. */
+/* The products between a timestep and the next one, in either direction: p without rows that are reset. `row`: (t,b)
+ * of the first row, in the later timestep. */
 static inline void multiply_states(const view *v, rm_product p, int64_t row, int64_t rows, int width, int64_t depth) {
     for (int64_t r = 0, end; r < rows; r = end + 1) {
         for (end = r; end < rows && !begins(v, row + end);) end++;
@@ -192,16 +192,16 @@ static inline void copy_units(const view *v, float *to, const float *from) {
 
 /* ---- Cells ------------------------------------------------------------------------------------------- */
 
-/* A cell's arithmetic, for a time step or some of its rows at a time. lstm.c, gru.c and rnn_tanh.c define one each; the
+/* A cell's arithmetic, for a timestep or some of its rows at a time. lstm.c, gru.c and rnn_tanh.c define one each; the
  * passes are independent of the cell. */
 struct cell_row {
-    /* This thread's units of time step t: h, and the values that the cell saves. */
+    /* This thread's units of timestep t: h, and the values that the cell saves. */
     void (*forward)(const view *v, int64_t t);
     /* Turns the sums, by columns, of rows (t,b) from `row` on into gates, as saved by forward. NULL: the cell saves
      * none. */
     void (*rebuild)(const view *v, chunk *c, int64_t block, int64_t row, int64_t rows);
-    /* Replaces the gates of rows from.. of time step t by their gradients, and the carry by that of the previous time
-     * step. */
+    /* Replaces the gates of rows from.. of timestep t by their gradients, and the carry by that of the previous
+     * timestep. */
     void (*backward)(const view *v, const chunk *dh, group g, int64_t t, int64_t from, int64_t rows);
 };
 #define CELL_ROW(op) RM_JOIN(rm_cell_row_##op##_, RM_ISA)

@@ -1,6 +1,6 @@
 /* cluster.cuh: thread block clusters, whose blocks run together and write into each other's shared memory (compute
- * capability 9.0 and up; PTX ISA 8.0: st.async and mbarrier). They are for kernels that stay on the GPU for many time
- * steps: the blocks exchange their results in a third of a microsecond.
+ * capability 9.0 and up; PTX ISA 8.0: st.async and mbarrier). They are for kernels that stay on the GPU for many
+ * timesteps: the blocks exchange their results in a third of a microsecond.
  *
  * A kernel launched by RM_LAUNCH_CLUSTERS has no other shared memory than rm_cluster_memory(), so that the emulation
  * can give each block its own. A peer's slots and mailboxes have the same offsets in every block. A mailbox counts the

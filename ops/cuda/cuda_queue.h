@@ -22,7 +22,7 @@
  *
  * `rows_like`: each row of C has the same bits as in a product of rows_like rows (with the same n, k, transpositions
  * and add); 0: no such requirement. So one product can rebuild the gates of a whole tile bit-identically to the
- * products of single time steps. Requirements: m is a multiple of rows_like, A is not transposed, and the operands of
+ * products of single timesteps. Requirements: m is a multiple of rows_like, A is not transposed, and the operands of
  * both products have the same alignment: ld and the address of each group of rows_like rows are multiples of 4 numbers,
  * of 2, or neither, in both alike. */
 typedef struct {

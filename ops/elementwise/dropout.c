@@ -1,4 +1,4 @@
-/* dropout.c: inverted dropout. The mask is a function of (seed, step, node, time step, element) (engine/rng.h), so
+/* dropout.c: inverted dropout. The mask is a function of (seed, step, node, timestep, element) (engine/rng.h), so
  * it need not be saved: backward and every recomputation of forward draw it again. */
 #include "ops/real.h"
 
@@ -84,7 +84,7 @@ static void draw(const remat_key *key, uint32_t timestep, uint32_t first, uint32
     }
 }
 
-/* Elements [from, from + n) of one time step; n <= GROUP, and `from` is a multiple of GROUP. */
+/* Elements [from, from + n) of one timestep; n <= GROUP, and `from` is a multiple of GROUP. */
 static void map_group(const map *m, uint32_t timestep, int64_t from, int64_t n, const real *in, real *out) {
     uint32_t word[GROUP];
     draw(&m->call->key, timestep, (uint32_t)(from / 4), word);

@@ -1,4 +1,4 @@
-/* dropout.cu: the CUDA kernels of the op `dropout` (dropout.c). The mask is a function of (seed, step, node, time step,
+/* dropout.cu: the CUDA kernels of the op `dropout` (dropout.c). The mask is a function of (seed, step, node, timestep,
  * element) alone, so it equals the CPU's, bit for bit. Both passes are the same function. */
 #include "ops/cuda/kernel.cuh"
 

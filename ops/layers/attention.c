@@ -28,7 +28,7 @@ typedef rm_attention_shape shape;
 static remat_status want_lengths(const remat_desc *x, bool causal) {
     char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
     REQUIRE(!causal || x[K].dim[0] == x[Q].dim[0], INVALID,
-            "attention: q is %s and k is %s; with causal they must have the same number of time steps",
+            "attention: q is %s and k is %s; with causal they must have the same number of timesteps",
             rm_desc_text(&x[Q], text), rm_desc_text(&x[K], other));
     REQUIRE(x[PADDING].rank < 0 || (x[PADDING].dtype == REMAT_I32 && x[PADDING].rank == 2 &&
                                     x[PADDING].dim[0] == x[K].dim[0] && x[PADDING].dim[1] == x[K].dim[1]),
@@ -74,7 +74,7 @@ static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_
     return scratch_bytes(x, RM_ATTENTION_ROWS_CUDA, pass);
 }
 
-/* A product takes 2 D operations per pair of time steps; there are two products in forward and five in backward. */
+/* A product takes 2 D operations per pair of timesteps; there are two products in forward and five in backward. */
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const shape s = rm_attention_shape_of(x, attr);
     double steps = (double)s.steps, keys = s.causal ? (steps + 1) / 2 : (double)s.keys;
@@ -107,7 +107,7 @@ static const int32_t *padding_of(const remat_call *call, const shape *s, int64_t
     return padding ? padding + head / s->heads : NULL;
 }
 
-/* What weight j of time step t is multiplied by. */
+/* What weight j of timestep t is multiplied by. */
 static real define_mask(const remat_call *call, const shape *s, int64_t head, int64_t t, int64_t j) {
     const remat_key *key = &call->key;
     uint64_t element = (uint64_t)(head * 4 * rm_attention_groups(s) + j);
@@ -115,7 +115,7 @@ static real define_mask(const remat_call *call, const shape *s, int64_t head, in
     return s->dropout == 0 ? 1 : rm_uniform(word) >= s->dropout ? (real)(1 / (1 - s->dropout)) : 0;
 }
 
-/* Fills in p[s] of time step t for the keys that it attends to; returns their number. */
+/* Fills in p[s] of timestep t for the keys that it attends to; returns their number. */
 static int64_t define_row(const remat_call *call, const shape *s, int64_t head, int64_t t, real *p) {
     const real *q = (const real *)call->x[Q].data + head * s->width;
     const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
@@ -153,7 +153,7 @@ static void define_forward(const remat_call *call) {
     }
 }
 
-/* The share of one time step; p and dp have n elements. */
+/* The share of one timestep; p and dp have n elements. */
 static void define_backward_row(const remat_call *call, const shape *s, int64_t head, int64_t t, int64_t n,
                                 const real *p, real *dp) {
     int64_t at = head * s->width, kv = rm_attention_kv_at(s, head);
@@ -279,7 +279,7 @@ static void forward(const remat_call *call) {
         }
 }
 
-/* The rows of a block up to the last one with a nonzero gradient: time steps after the end of the targets have none. */
+/* The rows of a block up to the last one with a nonzero gradient: timesteps after the end of the targets have none. */
 static int64_t rows_with_gradient(const remat_call *call, const shape *s, block b) {
     const real *dy = (const real *)call->dy.data + b.at + b.from * s->ld;
     for (int64_t r = b.rows; r > 0; r--)
@@ -288,7 +288,7 @@ static int64_t rows_with_gradient(const remat_call *call, const shape *s, block 
     return 0;
 }
 
-/* Clears time steps from .. end - 1 of one head. */
+/* Clears timesteps from .. end - 1 of one head. */
 static void clear(real *d, int64_t ld, int64_t width, int64_t from, int64_t end) {
     for (int64_t t = from; d && t < end; t++) memset(d + t * ld, 0, (size_t)width * sizeof *d);
 }

@@ -12,8 +12,8 @@ enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
 typedef struct {
     int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
     int64_t share;                      /* heads of q per head of k and v (grouped-query attention) */
-    int64_t keys;                       /* S: time steps of k and v; T for self-attention */
-    int64_t ld, kv_ld;                  /* B C: distance between time steps of q; of k and v */
+    int64_t keys;                       /* S: timesteps of k and v; T for self-attention */
+    int64_t ld, kv_ld;                  /* B C: distance between timesteps of q; of k and v */
     double scale;                       /* of the scores */
     bool causal;
     double dropout;
@@ -43,10 +43,10 @@ static inline int64_t rm_attention_kv_at(const rm_attention_shape *s, int64_t he
     return head / s->share * s->width;
 }
 
-/* The weights of a row are dropped four at a time: a group of keys has one counter of the row's time step. */
+/* The weights of a row are dropped four at a time: a group of keys has one counter of the row's timestep. */
 static inline int64_t rm_attention_groups(const rm_attention_shape *s) { return (s->keys + 3) / 4; }
 
-/* Keys visible to the first `end` time steps, including padding. */
+/* Keys visible to the first `end` timesteps, including padding. */
 static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }
 
 #endif

@@ -1,4 +1,4 @@
-/* positions.c: learned positions: adds to every time step its row of a table. */
+/* positions.c: learned positions: adds to every timestep its row of a table. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_real("positions", "w", &x[W]));
     TRY(rm_want_rank("positions", "w", &x[W], 2, 2));
     REQUIRE(x[W].dim[0] >= x[X].dim[0] && x[W].dim[1] == x[X].dim[2], INVALID,
-            "positions: x is %s and w is %s; w must be (P,%lld), with P at least the time steps of x",
+            "positions: x is %s and w is %s; w must be (P,%lld), with P at least the timesteps of x",
             rm_desc_text(&x[X], x_text), rm_desc_text(&x[W], w_text), (long long)x[X].dim[2]);
     *y = x[X];
     return REMAT_OK;
@@ -60,7 +60,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(positions) = {
     .struct_bytes = sizeof(remat_op),
     .name = "positions",
-    .doc = "y (T,B,C) = x (T,B,C) + row t of w (P,C) at every time step t",
+    .doc = "y (T,B,C) = x (T,B,C) + row t of w (P,C) at every timestep t",
     .n_in = 2,
     .shared = 1u << W,
     .time = REMAT_TIME_POINTWISE,

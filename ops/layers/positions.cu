@@ -4,7 +4,7 @@
 
 enum { X, W };
 
-/* Rows of `c` elements, `batch` rows per time step. */
+/* Rows of `c` elements, `batch` rows per timestep. */
 static __global__ void add_rows(int64_t count, int64_t batch, int64_t c, const float *x, const float *w, float *y) {
     RM_EACH(i, count) {
         int64_t row = rm_row_of(i, c);

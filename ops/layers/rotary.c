@@ -1,4 +1,4 @@
-/* rotary.c: rotary positions (Su et al. 2021, "RoFormer"): at time step t, features i and i + D/2 of each head with D
+/* rotary.c: rotary positions (Su et al. 2021, "RoFormer"): at timestep t, features i and i + D/2 of each head with D
  * features are rotated by the angle t base^(-2i/D). Products of a rotated q and a rotated k depend only on their
  * distance in time. The pairing is that of Hugging Face's Llama. Backward rotates in the opposite direction. */
 #include "ops/layers/rotary.h"
@@ -34,7 +34,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     out->scratch_bytes = (uint64_t)(x->dim[0] * width) * sizeof(real);
 }
 
-/* table (tau,D): for each time step the cosines of the pairs' angles, then their sines times `way` (1 or -1). */
+/* table (tau,D): for each timestep the cosines of the pairs' angles, then their sines times `way` (1 or -1). */
 static void angles(const remat_call *call, int64_t width, real way, real *table) {
     double base = ((const rm_rotary_attr *)call->attr)->base;
     int64_t steps = call->x[0].desc.dim[0], half = width / 2, t0 = call->t0;

@@ -5,7 +5,7 @@ extern "C" {
 #include "ops/layers/rotary.h"
 }
 
-/* table (tau,D): for each time step the cosines of its D/2 angles, then the sines; `count`: number of angles. */
+/* table (tau,D): for each timestep the cosines of its D/2 angles, then the sines; `count`: number of angles. */
 static __global__ void angles(int64_t count, int64_t half, int64_t t0, double base, float way, float *table) {
     RM_EACH(n, count) {
         int64_t t = rm_row_of(n, half), i = n - t * half;
@@ -15,7 +15,7 @@ static __global__ void angles(int64_t count, int64_t half, int64_t t0, double ba
     }
 }
 
-/* `pairs`: pairs per time step, over batch and heads. */
+/* `pairs`: pairs per timestep, over batch and heads. */
 static __global__ void turn(int64_t count, int64_t pairs, int64_t half, const float *table, const float *x, float *y) {
     RM_EACH(n, count) {
         int64_t t = rm_row_of(n, pairs), head = rm_row_of(n, half), i = n - head * half, at = head * 2 * half + i;

@@ -1,16 +1,16 @@
 /* ctc.c: the op `ctc`: connectionist temporal classification (Graves et al. 2006), the loss for transcripts that are
- * shorter than the sequence and not aligned with it. Each time step emits a label or a blank. A path is decoded by
+ * shorter than the sequence and not aligned with it. Each timestep emits a label or a blank. A path is decoded by
  * merging repeated labels and then removing blanks; the loss is -log of the probability of all paths that decode to the
  * targets.
  *
- *   alpha[t,s] = log of the probability of all paths to position s at time step t     (position: ctc_math.h)
+ *   alpha[t,s] = log of the probability of all paths to position s at timestep t     (position: ctc_math.h)
  *              = log_softmax(logits[t])[class of s] + log of the sum over s, s-1 and, where labels differ, s-2 of
  *              e^alpha[t-1]
  *
  * It is a recurrence, so only one tile of logits is needed at a time: alpha and the logarithm of its scale are the
- * carried states. At each time step the largest alpha is subtracted from all, and added to the scale, which is a
- * compensated sum of two numbers. Time steps after the input length of a sample change nothing. y (tau,B) is 0 except
- * at the last time step of the sequence, where it is each sample's loss divided by its number of labels. In backward,
+ * carried states. At each timestep the largest alpha is subtracted from all, and added to the scale, which is a
+ * compensated sum of two numbers. Timesteps after the input length of a sample change nothing. y (tau,B) is 0 except
+ * at the last timestep of the sequence, where it is each sample's loss divided by its number of labels. In backward,
  * the gradient of the state corresponds to beta in textbooks: the gradient of the logits is the softmax minus the
  * posteriors of the positions. aux holds the largest logit and the log of the sum for each row, and alpha. */
 #include "ops/real.h"
@@ -56,7 +56,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 static int64_t rows_of(const remat_desc *x) { return x[LOGITS].dim[0] * x[LOGITS].dim[1]; }
 
-/* Rows, then alpha (tau+1,B,width): at the start of the tile and after each of its time steps. */
+/* Rows, then alpha (tau+1,B,width): at the start of the tile and after each of its timesteps. */
 static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     (void)attr;
     uint64_t rows = (uint64_t)rows_of(x), batch = (uint64_t)x[LOGITS].dim[1];
@@ -105,7 +105,7 @@ static rm_ctc_row row_of(const real *x, int64_t v) {
     return (rm_ctc_row){largest, (real)log(sum)};
 }
 
-/* One time step of a sample. Returns the largest alpha, which was subtracted. */
+/* One timestep of a sample. Returns the largest alpha, which was subtracted. */
 static real step(const rm_ctc *c, const int32_t *target, int64_t ends, const real *x, rm_ctc_row row,
                  const real *before, real *alpha) {
     real most = -INFINITY;
@@ -253,7 +253,7 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(ctc) = {
     .struct_bytes = sizeof(remat_op),
     .name = "ctc",
-    .doc = "y (T,B) = 0, except at the last time step: each sample's -log of the probability of its labels over all "
+    .doc = "y (T,B) = 0, except at the last timestep: each sample's -log of the probability of its labels over all "
            "alignments, divided by their number; logits (T,B,V), targets (B,S), input lengths (B), target lengths (B)",
     .n_in = RM_CTC_INPUTS,
     .n_state = 1,

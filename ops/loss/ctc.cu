@@ -1,5 +1,5 @@
 /* ctc.cu: the CUDA kernels of the op `ctc` (ctc.c), which share its formulas (ctc_math.h). Forward first handles rows,
- * a warp per row; then a block per sample advances its positions through the time steps of the tile. Backward first
+ * a warp per row; then a block per sample advances its positions through the timesteps of the tile. Backward first
  * handles samples, then rows, a block per row. */
 #include "ops/cuda/reduce.cuh"
 
@@ -31,7 +31,7 @@ static __device__ float block_largest(float x) {
     return x;
 }
 
-/* One time step of a sample. Returns the largest alpha, which was subtracted. */
+/* One timestep of a sample. Returns the largest alpha, which was subtracted. */
 static __device__ float step(const rm_ctc &c, const int32_t *target, int64_t ends, const float *x, rm_ctc_row row,
                              const float *before, float *alpha) {
     float most = -INFINITY;

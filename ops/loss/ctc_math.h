@@ -49,7 +49,7 @@ RM_HD int64_t rm_ctc_labels(const rm_ctc *c, int64_t b) {
     return n;
 }
 
-/* Time steps of the tile that belong to sample b. */
+/* Timesteps of the tile that belong to sample b. */
 RM_HD int64_t rm_ctc_steps(const rm_ctc *c, int64_t b) {
     int64_t left = c->input_length ? c->input_length[b] - c->t0 : c->tau;
     return left < 0 ? 0 : left < c->tau ? left : c->tau;
@@ -74,7 +74,7 @@ RM_HD bool rm_ctc_skips(const int32_t *target, int64_t s) {
     return s % 2 && s > 2 && target[s / 2] != target[s / 2 - 1];
 }
 
-/* Log of the sum over all transitions to position s from `before`, one time step earlier. */
+/* Log of the sum over all transitions to position s from `before`, one timestep earlier. */
 RM_HD real rm_ctc_arrive(const int32_t *target, const real *before, int64_t s) {
     return rm_ctc_log_add(before[s], s > 0 ? before[s - 1] : -INFINITY,
                           rm_ctc_skips(target, s) ? before[s - 2] : -INFINITY);
@@ -113,7 +113,7 @@ RM_HD rm_ctc_scale rm_ctc_scale_add(rm_ctc_scale a, real x) {
 RM_HD real rm_ctc_to_state(real alpha) { return alpha == -INFINITY ? RM_CTC_NOWHERE : alpha; }
 RM_HD real rm_ctc_from_state(real state) { return state == RM_CTC_NOWHERE ? -INFINITY : state; }
 
-/* The initial value of position s: the carried state, or at the first time step probability 1 for the first blank. */
+/* The initial value of position s: the carried state, or at the first timestep probability 1 for the first blank. */
 RM_HD real rm_ctc_begin(const rm_ctc *c, const real *state, int64_t s) {
     if (c->t0 == 0) return s == 0 ? 0 : -INFINITY;
     return rm_ctc_from_state(state[s]);

@@ -1,9 +1,9 @@
-/* element_loss.h: code shared by mse.c, mae.c, huber.c and bce_with_logits.c: the mean over all elements and time steps
+/* element_loss.h: code shared by mse.c, mae.c, huber.c and bce_with_logits.c: the mean over all elements and timesteps
  * of a function of x and target. Such a file defines VALUE, SLOPE and TARGET_SLOPE (element_loss_math.h), includes
  * this, and ends in its descriptor. Both x and target may need a gradient.
  *
  * Rows along the last axis may be padding: these do not count, and their values are not read. The mean is then over the
- * other rows of all time steps; target_weight counts them. If no row counts, the loss is 0. */
+ * other rows of all timesteps; target_weight counts them. If no row counts, the loss is 0. */
 #include "ops/real.h"
 
 #include "ops/loss/element_loss_math.h"

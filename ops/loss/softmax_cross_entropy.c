@@ -7,7 +7,7 @@
  *
  * Classes may have weights and rows may be ignored (torch's weight and ignore_index): the loss of a row is -sum over v
  * of w[v] q[v] log p[v], that of an ignored row is 0, and y is their sum / total; target_weight computes the total over
- * all time steps. If no row counts, y is 0. */
+ * all timesteps. If no row counts, y is 0. */
 #include "ops/real.h"
 
 #include "ops/loss/class_weight.h"

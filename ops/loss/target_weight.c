@@ -1,5 +1,5 @@
 /* target_weight.c: the total weight of the targets of a loss: the number of targets that are not ignored, or the
- * sum of their class weights. It is the divisor of PyTorch's mean, over all time steps: the graph computes it before
+ * sum of their class weights. It is the divisor of PyTorch's mean, over all timesteps: the graph computes it before
  * the first tile (engine/chain/roles.c), so that every tile's share of the loss is divided by the same number. */
 #include "ops/real.h"
 

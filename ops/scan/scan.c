@@ -1,4 +1,4 @@
-/* scan.c: the kernels of a scan (scan.h): they run the body's ops one by one, time step by time step. */
+/* scan.c: the kernels of a scan (scan.h): they run the body's ops one by one, timestep by timestep. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static int32_t state_of(const rm_scan *s, int32_t v) {
     return k >= 0 && k < s->n_states ? k : -1;
 }
 
-/* The shape of value v in the body, for one time step. */
+/* The shape of value v in the body, for one timestep. */
 static remat_desc desc_of(const rm_scan *s, int32_t v) {
     return v ? rm_desc_make(RM_REAL, (int32_t)s->value[v].rank, s->value[v].dim) : (remat_desc){.rank = -1};
 }
@@ -46,7 +46,7 @@ static uint64_t node_aux_bytes(const rm_scan *s, int32_t n) {
 
 /* ---- Values that backward reads ---------------------------------------------------------------------------------- */
 
-/* Whether the body's ops read it in backward, or read it as the state before the next time step. */
+/* Whether the body's ops read it in backward, or read it as the state before the next timestep. */
 static bool is_read(const rm_scan *s, int32_t v) {
     for (int32_t n = 0; n < s->n_nodes; n++) {
         const remat_op *op = op_of(s, n);
@@ -74,13 +74,13 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)x[0].dim[0] * aux_bytes_of_step(attr);
 }
 
-/* Weight gradients of linear layers are computed for all time steps at once, as one long product. */
+/* Weight gradients of linear layers are computed for all timesteps at once, as one long product. */
 static bool is_late(const rm_scan *s, int32_t n) {
     const int32_t *x = s->node[n].x;
     return op_of(s, n) == &RM_OP(linear) && !is_weight(s, x[0]) && is_weight(s, x[1]) && (!x[2] || is_weight(s, x[2]));
 }
 
-/* A linear layer that reads a sequence does not depend on states. So its forward, too, runs for all time steps at once,
+/* A linear layer that reads a sequence does not depend on states. So its forward, too, runs for all timesteps at once,
  * and so does its backward if no other node contributes to the gradient of the sequence. */
 static bool is_early(const rm_scan *s, int32_t n) { return is_late(s, n) && s->node[n].x[0] < rm_scan_first_weight(s); }
 static bool is_early_alone(const rm_scan *s, int32_t n) {
@@ -104,7 +104,7 @@ static bool adds_directly(const rm_scan *s, int32_t n, int i) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* A value, gradient or aux at time step t of the tile is at data + t * step. step 0: all time steps share it. */
+/* A value, gradient or aux at timestep t of the tile is at data + t * step. step 0: all timesteps share it. */
 typedef struct {
     char *data;
     uint64_t step;
@@ -117,7 +117,7 @@ typedef struct {
     char *scratch; /* NULL: only count bytes */
     uint64_t used;
     series value[RM_SCAN_VALUES], aux[RM_SCAN_NODES], gradient[RM_SCAN_VALUES];
-    char *zeros, *now[REMAT_MAX_STATES]; /* states between time steps, if the sequence of states is not saved */
+    char *zeros, *now[REMAT_MAX_STATES]; /* states between timesteps, if the sequence of states is not saved */
     char *part[REMAT_MAX_INPUTS], *node_scratch;
     bool begun[RM_SCAN_VALUES]; /* whether the gradient has a first contribution */
 } runner;
@@ -170,7 +170,7 @@ static void place_saved(runner *r) {
     }
 }
 
-/* All other results of forward live for one time step only. */
+/* All other results of forward live for one timestep only. */
 static void place_forward(runner *r) {
     const rm_scan *s = r->scan;
     place_common(r);
@@ -349,7 +349,7 @@ static void backward_node(runner *r, int32_t n, int64_t t) {
     }
 }
 
-/* Initialises the gradients of the body's results: dy, and the gradients of the states from the next time step. */
+/* Initialises the gradients of the body's results: dy, and the gradients of the states from the next timestep. */
 static void begin_step(runner *r, int64_t t) {
     const rm_scan *s = r->scan;
     const remat_call *call = r->call;
@@ -367,7 +367,7 @@ static void backward_step(runner *r, int64_t t) {
     for (int32_t n = s->n_nodes - 1; n >= 0; n--) backward_node(r, n, t);
 }
 
-/* For time steps t .. t + steps - 1 of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w if
+/* For timesteps t .. t + steps - 1 of y = x w^T + b: dw += dy^T x, db += columns of dy, and dx = dy w if
  * no other node contributes to it. */
 static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, void *x) {
     remat_call c = call_of(r, n, t);
@@ -385,7 +385,7 @@ static void late_product(const runner *r, int32_t n, int64_t t, int64_t steps, v
     if (steps && wanted) RM_OP(linear).on[REMAT_ON_CPU].backward(&c);
 }
 
-/* The state before time step 0 is state_in, before time step t > 0 the next state of t - 1. */
+/* The state before timestep 0 is state_in, before timestep t > 0 the next state of t - 1. */
 static void backward_late(const runner *r, int32_t n) {
     int32_t x = r->scan->node[n].x[0], k = state_of(r->scan, x);
     if (k < 0) {
@@ -465,7 +465,7 @@ static bool is_rebuilt(const rm_scan *s) {
 void rm_scan_describe(const rm_scan *s, remat_op *op) {
     *op = (remat_op){.struct_bytes = sizeof *op,
                      .name = s->name,
-                     .doc = "y (T,B,..): a body of other ops, run time step by time step",
+                     .doc = "y (T,B,..): a body of other ops, run timestep by timestep",
                      .n_in = s->n_sequences + s->n_weights,
                      .n_state = s->n_states,
                      .attr_bytes = sizeof *s,

@@ -1,5 +1,5 @@
-/* scan.h: a recurrent layer whose time step is a small graph of other ops (remat_scan; engine/graph/scan.c writes it
- * down as an rm_scan). Its kernels run the body's ops one by one, time step after time step: forwards in time in
+/* scan.h: a recurrent layer whose timestep is a small graph of other ops (remat_scan; engine/graph/scan.c writes it
+ * down as an rm_scan). Its kernels run the body's ops one by one, timestep after timestep: forwards in time in
  * forward, backwards in backward.
  *
  * An rm_scan is the op's attributes: numbers only. Values are numbered: 0 is none, then come sequences, weights, states
@@ -8,9 +8,9 @@
  *
  *   x[0 ..]     sequences (T,B,..), then weights, in the body's order
  *   y           (T,B,..), the body's output
- *   aux         for each time step, the tensors that the body's ops read in backward: their inputs, results and aux,
+ *   aux         for each timestep, the tensors that the body's ops read in backward: their inputs, results and aux,
  *   except those that exist
- *               anyway: x, weights, y. The state before time step t is the next state of t - 1.
+ *               anyway: x, weights, y. The state before timestep t is the next state of t - 1.
  */
 #ifndef RM_SCAN_H
 #define RM_SCAN_H

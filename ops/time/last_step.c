@@ -1,4 +1,4 @@
-/* last_step.c: the op `last_step`: the last time step of a sequence, for a head that classifies the whole sequence. */
+/* last_step.c: the op `last_step`: the last timestep of a sequence, for a head that classifies the whole sequence. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static void forward(const remat_call *call) {
     memcpy(call->y.data, (const real *)call->x[0].data + (steps - 1) * width, (size_t)width * sizeof(real));
 }
 
-/* y = x[T-1]: the gradient of every other time step, and so of every other tile, is 0. */
+/* y = x[T-1]: the gradient of every other timestep, and so of every other tile, is 0. */
 static void backward(const remat_call *call) {
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
     real *dx = call->dx[0].data;

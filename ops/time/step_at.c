@@ -1,5 +1,5 @@
-/* step_at.c: the op `step_at`: selects a time step for each row of a sequence, such as the last one if rows differ in
- * length. A tile gives zeros for time steps in other tiles; the engine adds the tiles. */
+/* step_at.c: the op `step_at`: selects a timestep for each row of a sequence, such as the last one if rows differ in
+ * length. A tile gives zeros for timesteps in other tiles; the engine adds the tiles. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static int64_t bound(const remat_desc *x, const void *attr, int input) {
     return input == INDEX ? x[X].dim[0] : 0;
 }
 
-/* The selected time step of row b, relative to the tile's first; -1 if it is in another tile. */
+/* The selected timestep of row b, relative to the tile's first; -1 if it is in another tile. */
 static int64_t place_of(const remat_call *call, int64_t b) {
     int64_t t = ((const int32_t *)call->x[INDEX].data)[b] - call->t0;
     return t >= 0 && t < call->x[X].desc.dim[0] ? t : -1;
@@ -50,7 +50,7 @@ static void forward(const remat_call *call) {
     }
 }
 
-/* y[b] = x[index[b], b]: the gradient of every other time step is 0. */
+/* y[b] = x[index[b], b]: the gradient of every other timestep is 0. */
 static void backward(const remat_call *call) {
     int64_t batch = call->dy.desc.dim[0], n = rm_desc_count(&call->x[X].desc),
             width = rm_desc_count(&call->dy.desc) / batch;

@@ -3,7 +3,7 @@
 
 enum { X, INDEX };
 
-/* n = B * width; t0: the tile's first time step */
+/* n = B * width; t0: the tile's first timestep */
 static __global__ void forward(int64_t n, int64_t width, int64_t t0, int64_t steps, const int32_t *index, const float *x, float *y) {
     RM_EACH(i, n) {
         int64_t t = index[rm_row_of(i, width)] - t0;

@@ -1,6 +1,6 @@
 /* fuzz_tokens.c: any bytes as a file of tokens (.npy, numbers or text), packed or plain. The first byte of an input
  * selects the vocabulary, the second the length of a sample. Accepted data must be readable to the end, every returned
- * token must be in the vocabulary, and targets must equal the inputs one time step later. */
+ * token must be in the vocabulary, and targets must equal the inputs one timestep later. */
 #define _GNU_SOURCE
 #include "tests/fuzz/fuzz.h"
 

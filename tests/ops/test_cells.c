@@ -26,7 +26,7 @@ typedef struct {
     const remat_op *op;
     int64_t gates, tau, batch, in, hidden;
     bool folded, bias_ih, bias_hh, state; /* state: non-zero incoming states and gradients of the outgoing ones */
-    bool resets;                          /* about one row in four is reset, at every time step */
+    bool resets;                          /* about one row in four is reset, at every timestep */
     bool in_bf16;                         /* all inputs are representable in bf16 */
 } problem;
 
@@ -347,7 +347,7 @@ START_TEST(sizes_beyond_one_chunk) {
 }
 END_TEST
 
-/* One time step of forward; no operand has more than 8 significant bits. */
+/* One timestep of forward; no operand has more than 8 significant bits. */
 START_TEST(bf16_rounds_only_operands) {
     const rm_cell_kernels *kernels = rm_cell_kernels_list(RM_CELL_BF16);
     if (kernels) rm_cell_kernels_use(kernels);

@@ -265,7 +265,7 @@ START_TEST(attention_has_known_values) {
 }
 END_TEST
 
-/* Scores far apart: no exponential overflows. A NaN reaches the time steps that attend to it. */
+/* Scores far apart: no exponential overflows. A NaN reaches the timesteps that attend to it. */
 START_TEST(attention_handles_extreme_scores) {
     float q[3] = {1e19f, 1e19f, 1}, k[3] = {1e19f, -1e19f, 2}, v[3] = {1, 2, 3}, y[3], p[9];
     remat_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 1, 1});
@@ -326,13 +326,13 @@ START_TEST(attention_ignores_padding) {
 }
 END_TEST
 
-/* Fills `count` numbers; those of time steps from `end` on are 0. */
+/* Fills `count` numbers; those of timesteps from `end` on are 0. */
 static void fill_rows(float *x, int64_t count, int64_t width, int64_t end) {
     for (int64_t i = 0; i < count; i++) x[i] = i / width < end ? (float)sin((double)(i * 7 + count)) : 0;
 }
 
-/* Keys end before the end of the sequence, at a different time step in each row, and so do gradients, in various blocks
- * of time steps. The kernel must equal the definition: for sums of about 300 products of numbers up to 1, both differ
+/* Keys end before the end of the sequence, at a different timestep in each row, and so do gradients, in various blocks
+ * of timesteps. The kernel must equal the definition: for sums of about 300 products of numbers up to 1, both differ
  * by less than 1e-4. */
 START_TEST(attention_respects_row_ends) {
     enum { MOST = 300, B = 2, WIDTH = 4 };
@@ -393,7 +393,7 @@ START_TEST(attention_refuses) {
     x[1].dim[0] = x[2].dim[0] = 7, x[2].dim[2] = 6;
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL), REMAT_OK);
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 1, 0}, &y, NULL), REMAT_INVALID);
-    ck_assert_msg(strstr(remat_last_error(), "the same number of time steps"), "%s", remat_last_error());
+    ck_assert_msg(strstr(remat_last_error(), "the same number of timesteps"), "%s", remat_last_error());
     x[3] = rm_desc_make(REMAT_I32, 2, (int64_t[]){5, 2});
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "padding is i32 (5,2)"), "%s", remat_last_error());
@@ -409,7 +409,7 @@ START_TEST(attention_refuses) {
 }
 END_TEST
 
-/* Also time step 2^40 of a pair that rotates by 1 per time step: its angle is 2^40 modulo 2 pi. */
+/* Also timestep 2^40 of a pair that rotates by 1 per timestep: its angle is 2^40 modulo 2 pi. */
 START_TEST(rotary_has_known_values) {
     double x[4] = {3, 5, 2, 7}, y[4], table[4];
     rm_rotary_attr attr = {10000, 1};
