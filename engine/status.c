@@ -100,7 +100,7 @@ remat_status rm_reason_again(remat_status status, const rm_reason *reason) {
 }
 
 remat_status rm_fail_needing(const char *function, const char *what) {
-    return rm_fail(REMAT_INVALID, "%s needs %s, and was given NULL", function, what);
+    return rm_fail(REMAT_INVALID, "%s needs %s, but was given NULL", function, what);
 }
 
 remat_status rm_fail_in(remat_status status, const char *format, ...) {

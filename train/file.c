@@ -22,7 +22,7 @@ static remat_status open_plain(const char *path, int *fd, struct stat *about) {
     bool directory = S_ISDIR(about->st_mode);
     close(*fd);
     *fd = -1;
-    FAIL(IO, "%s is %s: give a plain file", path, directory ? "a directory" : "not a file that can be read twice");
+    FAIL(IO, "%s is %s: give a regular file", path, directory ? "a directory" : "not a regular file");
 }
 
 remat_status rm_file_open(const char *path, int *fd, uint64_t *size) {
@@ -184,8 +184,8 @@ remat_status rm_file_create(const char *path, rm_file_writer *out) {
     *out = writer_of(open(path, O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL | O_NOFOLLOW, 0666), path);
     if (out->fd >= 0) return REMAT_OK;
     bool strange = errno == EEXIST && !lstat(path, &about) && !S_ISREG(about.st_mode);
-    REQUIRE(!strange, IO, "cannot create %s: %s is there, which is not written to: remove it", path,
-            S_ISLNK(about.st_mode) ? "a symbolic link" : "something that is no plain file");
+    REQUIRE(!strange, IO, "cannot create %s: %s is there, which Remat does not overwrite: remove it", path,
+            S_ISLNK(about.st_mode) ? "a symbolic link" : "something that is not a regular file");
     return rm_file_failed("create", path);
 }
 
@@ -200,7 +200,7 @@ remat_status rm_file_open_stream(const char *path, rm_file_writer *out) {
     bool stream = fstat(out->fd, &about) == 0 && (S_ISCHR(about.st_mode) || S_ISFIFO(about.st_mode));
     if (stream && fcntl(out->fd, F_SETFL, 0) == 0) return REMAT_OK;
     rm_file_abandon(out);
-    FAIL(IO, "%s is neither a plain file nor a pipe or device: name another", path);
+    FAIL(IO, "%s is not a regular file, a pipe or a device: name another", path);
 }
 
 remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes) {

@@ -55,7 +55,7 @@ static char *put_utf8(char *to, uint32_t c) {
 /* What follows \u. Half of a pair, or a zero, is no character. */
 static remat_status unescape_u(text *t, char **to) {
     int high = hex4(t), low;
-    if (high <= 0 || (high >= 0xdc00 && high < 0xe000)) DAMAGED(t, "a \\u escape that is no character");
+    if (high <= 0 || (high >= 0xdc00 && high < 0xe000)) DAMAGED(t, "a \\u escape that is not a character");
     t->at += 4;
     uint32_t c = (uint32_t)high;
     if (high >= 0xd800 && high < 0xdc00) {

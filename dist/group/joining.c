@@ -264,9 +264,10 @@ static void give_up(rm_joining *j, const char *who, const char *how) {
     const rm_group_config *c = j->config;
     char text[900];
     bool named = strncmp(who, "all ", 4);
-    int used = snprintf(text, sizeof text,
-                        named ? "%.500s did not come within %lld ms" : "%.500s came, and got no further within %lld ms",
-                        who, (long long)c->join_ms);
+    int used =
+        snprintf(text, sizeof text,
+                 named ? "%.500s did not join within %lld ms" : "%.500s joined, but did not connect within %lld ms",
+                 who, (long long)c->join_ms);
     if (*how) used += snprintf(text + used, sizeof text - (size_t)used, ": %.200s", how);
     if (c->join_name) snprintf(text + used, sizeof text - (size_t)used, ". This is the limit of %s", c->join_name);
     end_for_all(j, text);

@@ -54,8 +54,8 @@ static bool has_room(const event *e) { return in_ring(e->ring) < RM_RING_BYTES; 
 static remat_status nobody_came(rm_local_meeting *m, int32_t rank) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
     return rm_local_announce(m->arena,
-                             "%.130s did not come within %lld ms to where rank %d waits for it, %.230s: it lives, and "
-                             "was last %.230s. If it only needs longer, raise the time-out",
+                             "%.130s did not arrive within %lld ms, while rank %d waits for it %.230s: it is alive, "
+                             "and was last %.230s. If it only needs more time, raise the timeout",
                              rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, m->config->rank,
                              rm_local_doing(m->config, m->arena, m->config->rank, mine),
                              rm_local_doing(m->config, m->arena, rank, doing));
@@ -180,8 +180,8 @@ bool rm_local_waits(rm_local_meeting *m, char *text, size_t bytes) {
     int32_t rank = atomic_load(&m->waits_for);
     uint64_t waited = rm_now_ns() - atomic_load(&m->waits_since_ns);
     if (rank < 0 || waited < 1000000000) return false;
-    rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which lives and was last %.230s", m->config->rank,
-                (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
+    rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which is alive and was last %.230s",
+                m->config->rank, (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
                 rm_local_doing(m->config, m->arena, rank, doing));
     return true;
 }

@@ -144,11 +144,10 @@ static bool goes_with(const rm_variables *v, const rm_answer *chosen, const rm_a
 
 static remat_status check_together(const rm_variables *v, const rm_answer *chosen, const rm_answer *other) {
     char mine[80], theirs[80];
-    REQUIRE(
-        goes_with(v, chosen, other), INVALID,
-        "the environment says two things: this is %s, and %s. Unset what is left of the launcher that did not start "
-        "this process, or give both {world_size} and {rank}",
-        rm_answer_text(chosen, mine, sizeof mine), rm_answer_text(other, theirs, sizeof theirs));
+    REQUIRE(goes_with(v, chosen, other), INVALID,
+            "the environment contradicts itself: this is %s, and %s. Unset the variables of the launcher that did not "
+            "start this process, or give both {world_size} and {rank}",
+            rm_answer_text(chosen, mine, sizeof mine), rm_answer_text(other, theirs, sizeof theirs));
     return REMAT_OK;
 }
 

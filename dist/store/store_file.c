@@ -297,7 +297,7 @@ static remat_status await_file(const rm_kv_config *config, file_store *store, in
         TRY(find_file(store, found, &there));
         if (there) return REMAT_OK;
         REQUIRE(rm_now_ms() < deadline, PEER,
-                "rank %d waited %lld ms at %s, but rank 0 did not come; check that both see the same file system",
+                "rank %d waited %lld ms at %s, but rank 0 did not arrive; check that both see the same file system",
                 config->rank, (long long)config->timeout_ms, store->path);
     }
 }

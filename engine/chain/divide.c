@@ -120,7 +120,7 @@ static remat_status read_on(part *p, const rm_where *where, int rank, uint64_t b
     if (!is_tracked(p->b, where)) return REMAT_OK;
     TRY(find_copies(p->b, where, &copies));
     if (copies->valid & bit(rank)) return REMAT_OK;
-    REQUIRE(copies->valid, INTERNAL, "a program of a pipeline reads what no rank has made");
+    REQUIRE(copies->valid, INTERNAL, "a program of a pipeline reads a value that no rank has computed");
     return move(p, copies, where, rank, bytes);
 }
 

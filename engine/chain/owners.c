@@ -124,7 +124,7 @@ static remat_status find_named(const rm_chain *chain, const char *name, size_t l
             *begin = reader_of(chain, n);
             return REMAT_OK;
         }
-    FAIL(INVALID, "pipeline cut \"%.*s\": no layer has a parameter whose name begins so", (int)length, name);
+    FAIL(INVALID, "pipeline cut \"%.*s\": no layer has a parameter whose name starts like this", (int)length, name);
 }
 
 static remat_status cut_as_told(const rm_chain *chain, const remat_pipeline *p, const boundary *at, int32_t *begin) {
@@ -137,7 +137,8 @@ static remat_status cut_as_told(const rm_chain *chain, const remat_pipeline *p, 
         int32_t shared = at[begin[r]].shared;
         const char *of = shared ? chain->graph->value[shared].name : NULL;
         REQUIRE(!shared, INVALID,
-                "pipeline cut \"%.*s\": layers on both sides read %s, which lies on one rank; cut elsewhere",
+                "pipeline cut \"%.*s\": layers on both sides read %s, but each parameter belongs to one rank; cut "
+                "elsewhere",
                 (int)length, name, of ? of : "a table of parameters");
         name += length + (name[length] == ',' && r + 1 < p->size);
     }

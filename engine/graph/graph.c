@@ -49,8 +49,8 @@ void remat_graph_forget_mistake(remat_graph *graph) {
 remat_status remat_value_describe(const remat_graph *graph, remat_value value, remat_value_info *out) {
     NEED(graph, "a graph");
     NEED(out, "a place for the result");
-    REQUIRE(value.id > 0 && value.id < graph->n_values, INVALID, "value %d is not of this graph, which has 1 to %d",
-            value.id, graph->n_values - 1);
+    REQUIRE(value.id > 0 && value.id < graph->n_values, INVALID,
+            "value %d does not belong to this graph, whose values are 1 to %d", value.id, graph->n_values - 1);
     const rm_value *v = &graph->value[value.id];
     *out = (remat_value_info){.name = v->name,
                               .dtype = v->desc.dtype,
@@ -142,7 +142,7 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
 static remat_status check_init(const char *name, remat_init init) {
     static const char *const what[] = {"zero", "constant", "deviation", "bound", "count", "step"};
     REQUIRE((unsigned)init.kind <= REMAT_INIT_TIME_STEP, INVALID,
-            "parameter %s: there is no kind of initial value %d; use 0 to %d", name, (int)init.kind,
+            "parameter %s: %d is not a kind of initial values; use 0 to %d", name, (int)init.kind,
             (int)REMAT_INIT_TIME_STEP);
     bool positive = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
     REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !positive), INVALID,
@@ -240,8 +240,8 @@ remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *pre
     for (const char *at = prefixes; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         REQUIRE(is_prefix(graph, at, length), INVALID,
-                "{train_only} has \"%.*s\", but no parameter's name starts so; the first is \"%s\"", (int)length, at,
-                first_parameter(graph));
+                "{train_only} has \"%.*s\", but no parameter's name starts like this; the first parameter is \"%s\"",
+                (int)length, at, first_parameter(graph));
         at += length;
     }
     return REMAT_OK;

@@ -40,8 +40,7 @@ static remat_status check_ends(const remat_graph *graph, int32_t loss, const rem
     REQUIRE(!loss || config->inference || graph->value[loss].needs_gradient, INVALID,
             "the loss depends on no parameter and no input that requires a gradient, so there is nothing to train");
     REQUIRE(config->n_outputs >= 0, INVALID, "n_outputs is %d; use at least 0", config->n_outputs);
-    REQUIRE(config->outputs || !config->n_outputs, INVALID, "n_outputs is %d, but there are no outputs",
-            config->n_outputs);
+    REQUIRE(config->outputs || !config->n_outputs, INVALID, "n_outputs is %d, but outputs is NULL", config->n_outputs);
     for (int i = 0; i < config->n_outputs; i++) {
         int32_t id = config->outputs[i].id;
         REQUIRE(id <= 0 || id >= graph->n_values || !graph->value[id].view_of, INVALID,
@@ -83,7 +82,7 @@ static remat_status check_external(const remat_session *s, const remat_config *c
         REQUIRE((unsigned)e->kind < RM_ARRAY_KINDS, INVALID, "external[%d].kind is %d; use a remat_kind", i,
                 (int)e->kind);
         REQUIRE(e->name || !e->memory, INVALID,
-                "external[%d] is all arrays of a kind, which cannot share one memory: leave memory NULL and call "
+                "external[%d] names all arrays of a kind, which cannot share one address: set memory to NULL and call "
                 "remat_set_external for each",
                 i);
         for (int j = 0; j < i; j++)

@@ -21,12 +21,13 @@ remat_status rm_session_set_up_pipeline(remat_session *s, const remat_config *co
     if (p->size == 1) return REMAT_OK;
     REQUIRE(s->plan_only || (p->send && p->receive), INVALID, "remat_pipeline lacks send or receive");
     REQUIRE(s->api->reachable || !rm_session_is_real(s), MISSING,
-            "a pipeline sends from the host's memory, and this session's arrays lie on the device \"%s\"; use the "
+            "a pipeline needs arrays in host memory, but this session's are on the device \"%s\"; use the "
             "device cpu",
             s->api->name);
     REQUIRE(!config->n_differentiated, MISSING,
-            "a pipeline differentiates its loss alone: leave n_differentiated 0, or use one rank");
-    REQUIRE(!config->n_external, MISSING, "a pipeline has no external memory: leave n_external 0, or use one rank");
+            "a pipeline does not support differentiated outputs; set n_differentiated to 0, or use one rank");
+    REQUIRE(!config->n_external, MISSING,
+            "a pipeline does not support external memory; set n_external to 0, or use one rank");
     return REMAT_OK;
 }
 

@@ -52,7 +52,7 @@ static remat_status guess_times(remat_session *s, const remat_config *config, bo
 static remat_status read_given(remat_session *s, const char *steps) {
     TRY(rm_plan_read(&s->chain.problem, &s->training.plan, steps, strlen(steps)));
     if (rm_schedule_settle(&s->chain.problem, false, &s->training))
-        return rm_fail(REMAT_INVALID, "the given plan is wrong: %s", remat_last_error());
+        return rm_fail(REMAT_INVALID, "plan_steps is not a valid plan: %s", remat_last_error());
     return REMAT_OK;
 }
 

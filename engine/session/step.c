@@ -245,8 +245,8 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
     if (s->n_made == 0) trainer->gradients_of = s;
     if (trainer->gradients_of != s) {
         s->n_made = 0;
-        FAIL(INVALID, "another session has made gradients where this one's lie (share); start the update's micro steps "
-                      "again");
+        FAIL(INVALID, "another session that shares this one's gradients has overwritten them; start the update's "
+                      "micro steps again");
     }
     if (s->n_made == 0)
         for (int64_t i = 0; i < rm_session_exchange_count(s); i++) s->shard_loss[i] = 0;

@@ -598,7 +598,7 @@ static void one_is_late(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     (void)context;
     rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 300};
-    if (rank < 2) need_peer(rm_group_open(&config, &group), "rank 2 of 3 did not come");
+    if (rank < 2) need_peer(rm_group_open(&config, &group), "rank 2 of 3 did not join");
     if (rank == 2) nap_ms(1500);
 }
 START_TEST(opening_fails_if_a_rank_is_missing) { run_ranks(3, one_is_late, NULL); }
@@ -690,7 +690,7 @@ static void one_does_not_come(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     (void)context;
     rm_group_config config = {.rank = rank, .size = size, .store = store, .timeout_ms = rank ? 5000 : 500};
-    if (rank != 1) need_peer(rm_group_open(&config, &group), "rank 1 of 3 did not come within 500 ms");
+    if (rank != 1) need_peer(rm_group_open(&config, &group), "rank 1 of 3 did not join within 500 ms");
     if (rank == 1) nap_ms(1500);
 }
 START_TEST(arrival_fails_on_all_ranks) {

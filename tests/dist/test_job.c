@@ -203,7 +203,7 @@ START_TEST(join_timeout_ends_the_wait) {
     remat_job_config config = config_of(0, 2);
     config.join_timeout_ms = 600;
     ck_fails(remat_join(&config, &job), PEER,
-             "rank 1 of 2 did not come within 600 ms. This is the limit of join_timeout_ms");
+             "rank 1 of 2 did not join within 600 ms. This is the limit of join_timeout_ms");
 }
 END_TEST
 

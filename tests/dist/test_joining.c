@@ -90,7 +90,7 @@ static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
     if (rank == s->behind && s->ends) return;
     if (rank == s->behind) raise(SIGSTOP);
     const char *words =
-        s->ends ? "ended before the group had started, while the others waited for it" : "did not come within 3000 ms";
+        s->ends ? "ended before the group had started, while the others waited for it" : "did not join within 3000 ms";
     need_peer(rm_group_open(&config, &group), words);
     char who[20];
     snprintf(who, sizeof who, "rank %d of 3", s->behind);

@@ -389,7 +389,7 @@ static const start_fault at_the_start[] = {
     {"slow_init=700", REMAT_OK, NULL, NULL, 60000, 0, 6},
     {"init_fails", REMAT_DEVICE, "rank 1, starting NCCL: NCCL found no network interface to use: Bootstrap : no socket",
      "rank 1 ended the group", 60000, 0, 6},
-    {"init_hangs", REMAT_PEER, "all 2 ranks came, and got no further within 1000 ms: they are connecting by NCCL",
+    {"init_hangs", REMAT_PEER, "all 2 ranks joined, but did not connect within 1000 ms: they are connecting by NCCL",
      "NCCL_SOCKET_IFNAME=NAME", 1000, 0, 6},
     {"", REMAT_INVALID,
      "two ranks of a machine use the same GPU, which NCCL refuses: Duplicate GPU detected : rank 0 and "
@@ -438,7 +438,7 @@ static void never_comes(int rank, int size, rm_kv *store, void *context) {
         nap_ms(2500);
         return;
     }
-    need_peer(rm_group_open(&config, &group), "rank 1 of 2 did not come within 800 ms");
+    need_peer(rm_group_open(&config, &group), "rank 1 of 2 did not join within 800 ms");
     need(!is_loaded(FAKE_NCCL) && !is_loaded(FAKE_CUDART), "libraries are loaded before all ranks have come");
 }
 START_TEST(test_never_comes) { run_ranks(2, never_comes, NULL); }

@@ -345,7 +345,7 @@ START_TEST(processes_know_whether_they_are_ranks) {
     }
     ck_fails(rm_rendezvous_is_rank(look_up, "FLUX_JOB_SIZE=2", who, sizeof who), INVALID, "FLUX_JOB_SIZE=2");
     ck_fails(rm_rendezvous_is_rank(look_up, "RANK=x", who, sizeof who), INVALID, "RANK='x'");
-    ck_fails(rm_rendezvous_is_rank(look_up, "RANK=0 WORLD_SIZE=1 " SLURM, who, sizeof who), INVALID, "two things");
+    ck_fails(rm_rendezvous_is_rank(look_up, "RANK=0 WORLD_SIZE=1 " SLURM, who, sizeof who), INVALID, "contradicts itself");
 }
 END_TEST
 

@@ -147,7 +147,7 @@ START_TEST(missing_rank_0_is_an_error) {
     config.host = "no-such-host.invalid";
     ck_fails(rm_kv_open(&config, &store), PEER, "no-such-host.invalid");
     config.path = meeting_place();
-    ck_fails(rm_kv_open(&config, &store), PEER, "rank 0 did not come");
+    ck_fails(rm_kv_open(&config, &store), PEER, "rank 0 did not arrive");
     config.path = "/no/such/folder/file";
     config.rank = 0;
     ck_fails(rm_kv_open(&config, &store), IO, "/no/such/folder/file");

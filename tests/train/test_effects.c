@@ -21,7 +21,7 @@ static remat_status take(const char *line) {
 }
 
 static void expect_refusal(const char *line) {
-    static const char *const words[] = {"has no effect", "has no other warm-up", "one-cycle", "exclude each other"};
+    static const char *const words[] = {"has no effect", "has no other warm-up", "one-cycle", "cannot be combined"};
     bool said = false;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) said |= strstr(remat_last_error(), words[i]) != NULL;
     ck_assert_msg(said, "%s: %s", line, remat_last_error());

@@ -326,7 +326,7 @@ START_TEST(config_files_are_parsed) {
 }
 END_TEST
 
-/* Of two flags that exclude each other, the one on the command line replaces the one in the file. */
+/* Of two flags that cannot be combined, the one on the command line replaces the one in the file. */
 START_TEST(command_line_replaces_excluded_flags_of_a_file) {
     char path[] = "/tmp/remat_rivals_XXXXXX", line[128];
     int fd = mkstemp(path);

@@ -687,7 +687,7 @@ static const struct {
     {"", "seq2seq|--data=FILE|--labels=FILE"},
     {"--data=%s", "--labels=FILE"},
     {"--data=%s --labels=%s", "2 lines"},
-    {"--data=%s --labels=%s --generate=sort", "--data and --generate exclude each other"},
+    {"--data=%s --labels=%s --generate=sort", "--data and --generate cannot be combined"},
     {"--data=%s --labels=%s --samples=7", "--samples|--generate=copy, reverse or sort"},
     {"--data=%s --labels=%s --seq-len=4", "line 2|4 tokens|--seq-len=4|5"},
     {"--generate=sort --tokenizer=t.json", "--tokenizer has no effect with --generate"},

@@ -230,9 +230,9 @@ static const char *const refused[][2] = {
     {"--tbptt|1|2 timesteps|--tile=1", "--batch=2 --tbptt=5:1 --tile=2"},
     {"--tbptt has no effect with --task=adding", "--task=adding --tbptt=10"},
     {"--stateful has no effect with --task=copy", "--task=copy --stateful"},
-    {"--bidirectional and --tbptt=10 exclude each other", "--task=copy --tbptt=10 --bidirectional"},
-    {"--deterministic-world=8 and --stateful exclude each other", "--stateful --deterministic-world"},
-    {"--stateful and --pad exclude each other", "--stateful --pad"},
+    {"--bidirectional and --tbptt=10 cannot be combined", "--task=copy --tbptt=10 --bidirectional"},
+    {"--deterministic-world=8 and --stateful cannot be combined", "--stateful --deterministic-world"},
+    {"--stateful and --pad cannot be combined", "--stateful --pad"},
 };
 START_TEST(unsupported_tbptt_settings_are_refused) {
     bool generated = strstr(refused[_i][1], "--task");

@@ -532,7 +532,7 @@ static const char *const refused[][2] = {
     {"--patience has no effect with --lr-schedule=constant", "--patience=3"},
     {"--decay-steps=N", "--lr-schedule=restarts"},
     {"--pct-start", "--lr-schedule=one-cycle --warmup-steps=3"},
-    {"--clip-grad-norm=1 and --clip-grad-value=1 exclude each other", "--clip-grad-norm=1 --clip-grad-value=1"},
+    {"--clip-grad-norm=1 and --clip-grad-value=1 cannot be combined", "--clip-grad-norm=1 --clip-grad-value=1"},
     {"--clip-grad-value has no effect with --optimizer=lamb", "--optimizer=lamb --clip-grad-value=1"},
     {"--alpha has no effect with --optimizer=adam", "--alpha=0.5"},
 };

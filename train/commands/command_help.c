@@ -94,8 +94,8 @@ static void print_manual(const rm_command_line *commands, int n, FILE *out) {
         ".SH DESCRIPTION\n"
         "Remat trains recurrent networks with exact back\\-propagation through sequences whose activations do not fit "
         "in "
-        "memory. It makes a plan of what to keep and what to recompute, and tells how many bytes that takes before the "
-        "first step.\n"
+        "memory. It plans which activations to keep and which to recompute, and reports the bytes that this takes "
+        "before the first step.\n"
         ".SH COMMANDS\n");
     for (int i = 0; i < n; i++) {
         fprintf(out, ".TP\n.B remat %s\n", commands[i].name);
@@ -113,7 +113,7 @@ static void print_manual(const rm_command_line *commands, int n, FILE *out) {
     for (int i = 0; flag_at(0, i, &f); i++)
         if (f.help) put_roff_flag(&f, out), fputc('\n', out);
     fputs(".SH EXIT STATUS\n"
-          "0: done. 1: it failed. 2: the request cannot work, at all or on this machine. 3: another rank "
+          "0: success. 1: failure. 2: the request is invalid, or this machine cannot fulfil it. 3: another rank "
           "failed. "
           "128 + n: stopped by signal n.\n"
           ".SH EXAMPLES\n.nf\n"
@@ -230,7 +230,8 @@ remat_status rm_command_help(const char *what, const rm_command_line *commands, 
     else if (!strcmp(what, "--builders"))
         print_builders(stdout);
     else
-        FAIL(INVALID, "%.60s is none of its flags, which are --man, --builders, --completion=bash and --completion=zsh",
+        FAIL(INVALID,
+             "%.60s is not one of its flags, which are --man, --builders, --completion=bash and --completion=zsh",
              what);
     return rm_file_flush_output();
 }

@@ -42,17 +42,18 @@ static const struct {
 } flags[] = {
     {"nproc-per-node", "N|cpu|auto", NPROC, "ranks on this host; cpu, auto: one for each processor [1]"},
     {"nnodes", "M", NNODES, "hosts, on each of which `remat launch` is started [1]"},
-    {"node-rank", "R", NODE_RANK, "which of them this is, from 0 [under srun: SLURM_NODEID]"},
-    {"master-addr", "HOST", MASTER_ADDR, "where node 0 is; needed when there are several"},
-    {"master-port", "PORT", MASTER_PORT, "where its rank 0 listens [29500; on one host: any that is free]"},
-    {"standalone", NULL, STANDALONE, "one host and a free port, which is also what one host gets by default"},
+    {"node-rank", "R", NODE_RANK, "number of this host, from 0 [under srun: SLURM_NODEID]"},
+    {"master-addr", "HOST", MASTER_ADDR, "address of host 0; required if there are several hosts"},
+    {"master-port", "PORT", MASTER_PORT, "port on which rank 0 listens [29500; on one host: any free port]"},
+    {"standalone", NULL, STANDALONE, "one host and a free port (the default with one host)"},
     {"max-restarts", "N", MAX_RESTARTS,
-     "when a rank fails, but for exit status 2, start all again, N times at most [0]"},
-    {"log-dir", "DIR", LOG_DIR, "also write what rank R prints to DIR/TIME/attempt-N/rank-R.log"},
-    {"run-id", "NAME", RUN_ID, "name of the job, the same on all hosts; keeps jobs apart [HOST:PORT of node 0]"},
+     "restart all ranks at most N times when one fails, except with exit status 2 [0]"},
+    {"log-dir", "DIR", LOG_DIR, "also write the output of rank R to DIR/TIME/attempt-N/rank-R.log"},
+    {"run-id", "NAME", RUN_ID,
+     "name of the job, the same on all hosts and different for each job [HOST:PORT of host 0]"},
     {"no-prefix", NULL, NO_PREFIX, "print the ranks' lines without [RANK] in front"},
     {"rdzv-endpoint", "HOST:PORT", ENDPOINT, "--master-addr and --master-port in one"},
-    {"rdzv-id", "NAME", RUN_ID, "another name of --run-id"},
+    {"rdzv-id", "NAME", RUN_ID, "the same as --run-id"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
     {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of torchrun's internals */
@@ -245,13 +246,14 @@ static remat_status complete(request *r) {
     if (r->nnodes < 0) r->nnodes = 1;
     if (r->endpoint) {
         REQUIRE(!r->addr && r->port < 0, INVALID,
-                "--rdzv-endpoint excludes --master-addr and --master-port: give one or the other");
+                "--rdzv-endpoint cannot be combined with --master-addr and --master-port: give one or the other");
         TRY(split_endpoint(r));
     }
     drop_brackets(r);
     REQUIRE(!r->standalone || r->port <= 0, INVALID, "--standalone chooses a port itself; remove it to use port %lld",
             (long long)r->port);
-    REQUIRE(r->port != 0 || r->nnodes == 1, INVALID, "%lld hosts need one port that all know, and not 0",
+    REQUIRE(r->port != 0 || r->nnodes == 1, INVALID,
+            "%lld hosts need the same port, which cannot be 0: give --master-port=PORT on all of them",
             (long long)r->nnodes);
     if (r->nnodes == 1 && r->port <= 0) r->standalone = true;
     if (r->port < 0) r->port = 29500;
@@ -296,7 +298,7 @@ static void print_help(FILE *out) {
     fputs("remat launch [--flag=value ...] [--] COMMAND [argument ...]\n\n"
           "Starts COMMAND as the ranks of one job on this host. Exits with the code of the first rank that fails\n"
           "(128 + n for signal n). Flags, and the variables that ranks get, are torchrun's. The first INT, TERM, HUP\n"
-          "or QUIT is passed on to all ranks, another one ends them; USR1 is always passed on.\n\n",
+          "or QUIT is passed on to all ranks; a second one ends them at once. USR1 is always passed on.\n\n",
           out);
     for (int f = 0; f < FLAGS; f++) {
         char flag[64];

@@ -99,8 +99,7 @@ static remat_status must_be_finite(const rm_trainer *t, const remat_step_result 
     if (!computes(t)) return REMAT_OK;
     bool finite = isfinite(result->loss) && isfinite(result->grad_norm);
     REQUIRE(finite || t->step > 1, INTERNAL,
-            "step 1: the loss is %g and the gradient's norm %g before any update: look for numbers that are not finite "
-            "in --init",
+            "step 1: the loss is %g and the gradient's norm %g before any update: look for non-finite values in --init",
             result->loss, result->grad_norm);
     REQUIRE(finite, INTERNAL,
             "step %lld: the loss is %g and the gradient's norm %g: training has diverged; reduce --lr or set "

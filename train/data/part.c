@@ -110,7 +110,7 @@ remat_status rm_split_parse(const char *text, rm_split *out) {
     out->random = !strcmp(end, ":random");
     bool sound = end > text && (!*end || out->random) && out->share > 0 && out->share < 1;
     REQUIRE(sound, INVALID,
-            "--eval-split=%.60s is not a share between 0 and 1: say 0.1 for the last tenth of the samples, or "
+            "--eval-split=%.60s is not a share between 0 and 1: give 0.1 for the last tenth of the samples, or "
             "0.1:random for a tenth drawn by --seed",
             text);
     return REMAT_OK;

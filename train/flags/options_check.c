@@ -1,4 +1,4 @@
-/* options_check.c: refuses flags that exclude each other, flags that lack another flag, and flags without effect. options_value.c
+/* options_check.c: refuses flags that cannot be combined, flags that lack another flag, and flags without effect. options_value.c
  * checks single values; setup.c and presets.c check flags against the data and the number of ranks.
  * Main entries: rm_options_check_said, rm_options_check; see options.h. */
 #include "train/flags/options_table.h"
@@ -157,21 +157,21 @@ static const struct {
     const char *one, *other, *why;
 } exclusive[] = {
     {"bidirectional", "tbptt|stateful", "states are carried forwards, and the reverse direction begins at the end"},
-    {"task=seq2seq", "dropout-in|dropout-out|init-range", "a seq2seq model has dropout between its layers alone"},
+    {"task=seq2seq", "dropout-in|dropout-out|init-range", "a seq2seq model has dropout only between its layers"},
     {"tie-embeddings", "init-head=new", "the head is the embedding"},
     {"recompute=off", "checkpoint-segments>1", "segments are recomputed"},
     {"recompute=off", "checkpoint=sqrt|lean", "both strategies recompute activations"},
     {"recompute=exact-only", "checkpoint=lean", "it rebuilds gates from h"},
-    {"assume-memory", "memory-budget", "the memory of the machine assumed is the budget"},
+    {"assume-memory", "memory-budget", "the budget is the memory of the assumed machine"},
     {"deterministic-world", "accumulate-steps>1", "the first cuts --batch into shards, the second adds batches to it"},
     {"deterministic-world", "grad-compress",
-     "gradients are rounded on the way, so bits would depend on the number of ranks"},
+     "gradients are rounded before they are sent, so bits would depend on the number of ranks"},
     {"deterministic-world", "model:sync-batchnorm",
      "each rank has its own running statistics, so bits would depend on the number of ranks; with --sync-batchnorm "
      "ranks "
      "agree except for rounding"},
     {"deterministic-world", "tbptt|stateful",
-     "states are carried from one micro step to the next, and shards come in another order"},
+     "states are carried from one micro step to the next, but shards are computed in another order"},
     {"fused-update", "clip-grad-norm", "parameters are updated before the norm of all gradients is known"},
     {"clip-grad-norm", "clip-grad-value", NULL},
     {"tbptt", "lengths", "a sample may end within a window"},
@@ -208,7 +208,7 @@ static remat_status check_exclusive(const rm_options *o) {
         if (!both) continue;
         now(o, cause(o, &a), first);
         now(o, cause(o, &b), second);
-        FAIL(INVALID, "%s and %s exclude each other%s%s: remove one of the two", first, second, why ? ", because " : "",
+        FAIL(INVALID, "%s and %s cannot be combined%s%s: remove one of the two", first, second, why ? ", because " : "",
              why ? why : "");
     }
     return REMAT_OK;
@@ -348,10 +348,10 @@ remat_status rm_options_check_said(const rm_options *o) {
     for (size_t i = 0; i < sizeof said_once / sizeof *said_once; i++) {
         const char *one = said_once[i][0], *other = said_once[i][1];
         bool both = said(o, one) && said(o, other) && !(restarts && is(one, "resume"));
-        REQUIRE(!both, INVALID, "--%s and --%s exclude each other: remove one of the two", one, other);
+        REQUIRE(!both, INVALID, "--%s and --%s cannot be combined: remove one of the two", one, other);
     }
     REQUIRE(!(said(o, "checkpoint-segments") && said(o, "checkpoint") && !is(o->session.strategy, "segments")), INVALID,
-            "--checkpoint-segments and --checkpoint=%s exclude each other: remove one of the two", o->session.strategy);
+            "--checkpoint-segments and --checkpoint=%s cannot be combined: remove one of the two", o->session.strategy);
     return REMAT_OK;
 }
 
@@ -411,7 +411,7 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             o->task);
     bool answers = rm_task_uses(task, "values") && rm_model_is(o->model.name, "vectors");
     REQUIRE(task->images || answers || !rm_model_is(o->model.name, "images"), INVALID,
-            "--model=%s tells what images show, and --task=%s has none: say --task=classify, or leave it out",
+            "--model=%s classifies images, but --task=%s has none: give --task=classify, or remove --task",
             o->model.name, o->task);
     REQUIRE(!rm_task_uses(task, "classes") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
             "--classes=1: with one class there is nothing to learn; give the number of classes, 2 or more");

@@ -33,7 +33,7 @@ static bool is_mine_to_say(const rm_group *group, const char *text) {
 }
 
 /* Matches the group's message: only a rank with heartbeats "lives". */
-static bool lives(const char *text) { return strstr(text, "which lives") != NULL; }
+static bool lives(const char *text) { return strstr(text, "which is alive") != NULL; }
 
 static void say(const rm_ranks_watch *w, const char *text) {
     fprintf(stderr, "remat train: rank %d of %d: %s; waiting up to %.4g s\n", rm_group_rank(w->group),

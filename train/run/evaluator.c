@@ -98,7 +98,7 @@ static remat_status check_metric(const rm_options *o, const char *flag, const rm
     for (int i = 0; i < RM_SCORES; i++)
         if (rm_evaluator_has(e, i))
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", rm_scores[i].name);
-    FAIL(INVALID, "--%s=%s: evaluations of this --task=%s have none; say one of %s", flag, rm_scores[metric].name,
+    FAIL(INVALID, "--%s=%s: evaluations with --task=%s do not compute it; use one of %s", flag, rm_scores[metric].name,
          o->task, list);
 }
 

@@ -121,11 +121,10 @@ static remat_status take_part(const rm_options *o, bool held_out, rm_dataset **d
     REQUIRE(!split.random || !o->order.stateful, INVALID,
             "--eval-split=%s draws random samples, but --stateful needs consecutive ones: give --eval-split=%g",
             o->held_out.split, split.share);
-    REQUIRE(
-        !split.random || !o->data.random_windows, INVALID,
-        "--sampler=random takes windows at any place, so they would overlap the samples that --eval-split=%s draws: "
-        "say --eval-split=%g",
-        o->held_out.split, split.share);
+    REQUIRE(!split.random || !o->data.random_windows, INVALID,
+            "--sampler=random reads windows at any position, so they would overlap the samples that --eval-split=%s "
+            "draws: give --eval-split=%g",
+            o->held_out.split, split.share);
     rm_dataset *whole = *data;
     *data = NULL;
     return rm_part_open(whole, &split, held_out, data);

@@ -80,7 +80,7 @@ static remat_status parse_format_1(const json_t *root, const char *name, rm_stat
     long long batch = bad ? 0 : strtoll(text, NULL, 10);
     REQUIRE(batch > 0 && is_count(position) &&
                 !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed) && is_count(out->consumed),
-            IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+            IO, "%s is damaged: it lacks the position in the data" REMEDY, name);
     out->world_size = 1;
     out->last_lr = -1;
     return REMAT_OK;
@@ -90,7 +90,7 @@ static remat_status parse_format_2(const json_t *root, const char *name, rm_stat
     json_int_t consumed, world_size, zero, shards;
     int bad = json_unpack((json_t *)root, "{s:I, s:F, s:I, s:I, s:I}", "consumed", &consumed, "last_lr", &out->last_lr,
                           "world_size", &world_size, "zero", &zero, "shards", &shards);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+    REQUIRE(!bad, IO, "%s is damaged: it lacks the position in the data" REMEDY, name);
     REQUIRE(is_count(consumed) && shards >= 0 && shards <= MOST_SHARDS && zero >= 0 && zero <= 1 && world_size >= 1 &&
                 world_size <= MOST_RANKS && (!zero || world_size > 1),
             IO, "%s is damaged: %lld samples of the epoch, %lld ranks, zero %lld and %lld shards are impossible" REMEDY,
@@ -179,7 +179,7 @@ static remat_status parse_point(const json_t *root, const char *name, rm_state_p
     *out = (rm_state_point){0};
     int bad = json_unpack((json_t *)root, "{s:I, s:I, s:I, s:I}", "format", &format, "step", &step, "epoch", &epoch,
                           "samples", &samples);
-    REQUIRE(!bad, IO, "%s is damaged: it does not say where the run was" REMEDY, name);
+    REQUIRE(!bad, IO, "%s is damaged: it lacks the position in the data" REMEDY, name);
     REQUIRE(format >= 1 && format <= RM_STATE_FORMAT, IO, "%s has format %lld; this version reads formats 1 to %d",
             name, (long long)format, RM_STATE_FORMAT);
     REQUIRE(is_count(step) && is_count(epoch) && is_count(samples), IO,
