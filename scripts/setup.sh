@@ -3,8 +3,9 @@
 # test.sh source or call it. It prints what it does, asks nothing, and is quick if there is nothing to do.
 #
 #   scripts/setup.sh             packages for the build and its tests, and MPI and Gloo, if the system has them, for ranks
-#   scripts/setup.sh --checks    also packages for scripts/test.sh --all: clang and its OpenMP for the sanitizers, mmdebstrap for
-#                                minimal systems, NumPy, pytest and pycparser for the Python package
+#   scripts/setup.sh --tests     also packages for the tests of the Python package: NumPy, pytest, pycparser
+#   scripts/setup.sh --checks    also those, and packages for scripts/test.sh --all: clang and its OpenMP for the sanitizers,
+#                                mmdebstrap for minimal systems
 #   scripts/setup.sh --cluster   also Slurm, for tests that start a cluster of their own. Its package starts services of a
 #                                cluster's node, so no other option installs it
 #   scripts/setup.sh --aarch64   only packages for the preset aarch64, which cross-compiles for 64-bit Arm
@@ -17,11 +18,10 @@ libraries=(libopenblas-dev libjemalloc-dev libjansson-dev zlib1g-dev check libjp
 packages=(build-essential cmake ninja-build pkg-config "${libraries[@]}" gnuplot-nox python3 file)
 # Skipped if the system does not have or cannot install the package; the parts of Remat that need it are then not built.
 optional=(libopenmpi-dev openmpi-bin libgloo-dev)
+python=(python3-numpy python3-pytest python3-pycparser) # tests of the Python package
 case ${1:-} in
---checks)
-    packages+=(clang libomp-dev)
-    optional+=(mmdebstrap python3-numpy python3-pytest python3-pycparser)
-    ;;
+--tests) optional+=("${python[@]}") ;;
+--checks) packages+=(clang libomp-dev) optional+=(mmdebstrap "${python[@]}") ;;
 --cluster) optional+=(slurm-wlm munge iproute2) ;;
 --aarch64)
     packages=(crossbuild-essential-arm64 cmake ninja-build pkg-config "${libraries[@]/%/:arm64}")

@@ -17,7 +17,7 @@ for argument in "$@"; do
     esac
 done
 
-scripts/setup.sh ${all:+--checks}
+if [[ $all ]]; then scripts/setup.sh --checks; else scripts/setup.sh --tests; fi
 cuda=OFF gpu=
 ! nvidia-smi -L 2>/dev/null | grep -q '^GPU' || gpu=1
 [[ ! $all && ! $gpu ]] || cuda=AUTO
