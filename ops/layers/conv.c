@@ -3,6 +3,10 @@
  * In memory x is (images, channels, h, w); the leading axes count images, and 1D convolutions have h = 1. */
 #include "ops/layers/conv_kernels.h"
 
+#ifndef RM_REAL_DOUBLE
+int64_t rm_conv_most_columns = 1 << 15;
+#endif
+
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)state;
     static const char *const axis[] = {"height", "width"};
@@ -79,7 +83,10 @@ const remat_op RM_OP(conv) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .on = {{.forward = FAST(forward), .backward = FAST(backward)}, RM_CUDA_KERNELS(conv)},
+    .on = {{.forward = FAST(forward), .backward = FAST(backward)},
+           {.forward = RM_CUDA(conv, forward),
+            .backward = RM_CUDA(conv, backward),
+            .scratch_bytes = RM_FAST(scratch_bytes_cuda, NULL)}},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
     .first_for = 1u << W,

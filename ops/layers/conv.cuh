@@ -1,5 +1,15 @@
-/* conv.cuh: the CUDA kernels of the ops conv and conv_transpose, in plain loops: a thread per element of y and dx, a
- * block per element of dw and db. */
+/* conv.cuh: the CUDA kernels of the ops conv and conv_transpose.
+ *
+ * An ungrouped convolution is a product of matrices. A part of all positions is computed at a time (conv.h):
+ *
+ *     taps    (channels filter, positions)   the pixels under the filter at each position; 0: padding
+ *     planes  (outputs, positions)           the values at the positions, by output channel
+ *
+ *     at the positions   planes  = w taps       then planes are copied to their images
+ *     at the pixels      taps    = w' planes    then each pixel adds up the taps that read it
+ *     weights            dw     += planes taps'
+ *
+ * Grouped convolutions use plain loops: a thread per element of y and dx, a block per element of dw. */
 #ifndef RM_CONV_CUH
 #define RM_CONV_CUH
 
@@ -85,6 +95,107 @@ static __global__ void weight_gradient(rm_conv_shape s, const float *x, const fl
     if (threadIdx.x == 0) dw[e] += (float)sum;
 }
 
+/* ---- As products -------------------------------------------------------------------------------------------------- */
+
+/* Positions from .. from + count of all images, and their two matrices in scratch. */
+struct rm_conv_part {
+    rm_conv_shape s;
+    int64_t from, count;
+    float *taps, *planes;
+};
+
+static __global__ void copy_to_taps(rm_conv_part part, int64_t n, const float *image) {
+    const rm_conv_shape &s = part.s;
+    int64_t each = s.filter[0] * s.filter[1];
+    RM_EACH(e, n) {
+        int64_t row = rm_row_of(e, part.count), at = part.from + e - row * part.count;
+        int64_t i = rm_row_of(at, s.positions), c = rm_row_of(row, each), tap = row - c * each;
+        int64_t down = rm_row_of(tap, s.filter[1]);
+        int64_t pixel = pixel_under(s, at - i * s.positions, down, tap - down * s.filter[1]);
+        part.taps[e] = pixel < 0 ? 0 : image[(i * s.channels + c) * s.pixels + pixel];
+    }
+}
+
+/* The element of the images at element e of the planes. */
+static __device__ int64_t element_of_plane(const rm_conv_part &part, int64_t e, int64_t *plane) {
+    const rm_conv_shape &s = part.s;
+    *plane = rm_row_of(e, part.count);
+    int64_t at = part.from + e - *plane * part.count, i = rm_row_of(at, s.positions);
+    return (i * s.outputs + *plane) * s.positions + at - i * s.positions;
+}
+
+static __global__ void copy_to_planes(rm_conv_part part, int64_t n, const float *y) {
+    int64_t plane;
+    RM_EACH(e, n) part.planes[e] = y[element_of_plane(part, e, &plane)];
+}
+
+static __global__ void copy_from_planes(rm_conv_part part, int64_t n, const float *b, float *y) {
+    int64_t plane;
+    RM_EACH(e, n) {
+        int64_t at = element_of_plane(part, e, &plane);
+        y[at] = part.planes[e] + (b ? b[plane] : 0);
+    }
+}
+
+/* Adds up the taps at pixels of `count` elements, from image `first` on. The first part of an image starts its sums. */
+static __global__ void sum_taps(rm_conv_part part, int64_t first, int64_t n, const float *b, float *x) {
+    const rm_conv_shape &s = part.s;
+    RM_EACH(e, n) {
+        int64_t row = rm_row_of(e, s.pixels), pixel = e - row * s.pixels, i = rm_row_of(row, s.channels),
+                c = row - i * s.channels, y_at = rm_row_of(pixel, s.in[1]), x_at = pixel - y_at * s.in[1];
+        int64_t start = (first + i) * s.positions - part.from;
+        float *to = x + first * s.channels * s.pixels + e, sum = start < 0 ? *to : b ? b[c] : 0;
+        const float *taps = part.taps + c * s.filter[0] * s.filter[1] * part.count;
+        for (int64_t down = 0; down < s.filter[0]; down++)
+            for (int64_t along = 0; along < s.filter[1]; along++, taps += part.count) {
+                int64_t r = position_over(s, 0, y_at, down), q = position_over(s, 1, x_at, along);
+                int64_t at = start + r * s.out[1] + q;
+                if (r >= 0 && q >= 0 && at >= 0 && at < part.count) sum += taps[at];
+            }
+        *to = sum;
+    }
+}
+
+static inline void rm_conv_sum_taps(const rm_conv_part &part, const rm_cuda_queue *queue, const float *b, float *x) {
+    int64_t first = part.from / part.s.positions, end = (part.from + part.count - 1) / part.s.positions + 1;
+    int64_t n = (end - first) * part.s.channels * part.s.pixels;
+    RM_LAUNCH_EACH(sum_taps, n, queue, part, first, n, b, x);
+}
+
+static inline void rm_conv_multiply(const rm_cuda_queue *queue, int64_t m, int64_t n, int64_t k, const float *a,
+                                    bool transpose_a, const float *b, bool transpose_b, float *c, bool add) {
+    rm_cuda_product product = {a, b, c, m, n, k, transpose_a ? m : k, transpose_b ? k : n, n, 0, transpose_a,
+                               transpose_b, add};
+    queue->multiply(queue, &product);
+}
+
+/* y at the positions from x at the pixels, or, transposed, y at the pixels from x at the positions. dw: NULL, or its
+ * gradient where `x` and `other` are the arrays at the pixels and at the positions. */
+static inline void rm_conv_by_products(const remat_call *call, bool to_pixels, const float *from, const float *b,
+                                       float *to, const float *other, float *dw) {
+    rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, (const rm_conv_attr *)call->attr);
+    const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
+    const float *w = (const float *)call->x[W].data;
+    int64_t taps = rm_conv_taps(&s), most = rm_conv_columns(&s), all = s.images * s.positions;
+    for (int64_t at = 0; at < all; at += most) {
+        int64_t count = all - at < most ? all - at : most, n_taps = taps * count, n_planes = s.outputs * count;
+        float *scratch = (float *)call->scratch;
+        rm_conv_part part = {s, at, count, scratch, scratch + rm_conv_planes_at(&s)};
+        if (dw || !to_pixels) RM_LAUNCH_EACH(copy_to_taps, n_taps, queue, part, n_taps, to_pixels ? other : from);
+        if (dw || to_pixels) RM_LAUNCH_EACH(copy_to_planes, n_planes, queue, part, n_planes, to_pixels ? from : other);
+        if (dw) rm_conv_multiply(queue, s.outputs, taps, count, part.planes, false, part.taps, true, dw, true);
+        if (to && to_pixels) {
+            rm_conv_multiply(queue, taps, count, s.outputs, w, true, part.planes, false, part.taps, false);
+            rm_conv_sum_taps(part, queue, b, to);
+        } else if (to) {
+            rm_conv_multiply(queue, s.outputs, count, taps, w, false, part.taps, false, part.planes, false);
+            RM_LAUNCH_EACH(copy_from_planes, n_planes, queue, part, n_planes, b, to);
+        }
+    }
+}
+
+/* ---- Launchers ---------------------------------------------------------------------------------------------------- */
+
 static __global__ void bias_gradient(int64_t images, int64_t channels, int64_t plane, const float *dy, float *db) {
     double sum = 0;
     for (int64_t k = threadIdx.x; k < images * plane; k += blockDim.x) {
@@ -101,7 +212,9 @@ static inline void rm_convolve_cuda(const remat_call *call) {
     const float *b = (const float *)call->x[B].data;
     float *y = (float *)call->y.data;
     int64_t count = rm_desc_count(&call->y.desc);
-    if (s.transposed)
+    if (s.groups == 1)
+        rm_conv_by_products(call, s.transposed, x, b, y, NULL, NULL);
+    else if (s.transposed)
         RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, x, w, b, y);
     else
         RM_LAUNCH_EACH(sum_at_positions, count, call->queue, s, count, x, w, b, y);
@@ -115,11 +228,15 @@ static inline void rm_convolve_back_cuda(const remat_call *call) {
     int64_t count = rm_desc_count(&call->x[X].desc), filters = rm_desc_count(&call->x[W].desc);
     int64_t channels = s.groups * (s.transposed ? s.channels : s.outputs),
             plane = s.transposed ? s.pixels : s.positions;
-    if (dx && s.transposed) RM_LAUNCH_EACH(sum_at_positions, count, call->queue, s, count, dy, w, none, dx);
-    if (dx && !s.transposed) RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, dy, w, none, dx);
-    if (dw)
-        RM_LAUNCH_TOGETHER(weight_gradient, filters, RM_SUM_THREADS, call->queue, s, s.transposed ? dy : x,
-                           s.transposed ? x : dy, dw);
+    if (s.groups == 1) {
+        if (dx || dw) rm_conv_by_products(call, !s.transposed, dy, none, dx, x, dw);
+    } else {
+        if (dx && s.transposed) RM_LAUNCH_EACH(sum_at_positions, count, call->queue, s, count, dy, w, none, dx);
+        if (dx && !s.transposed) RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, dy, w, none, dx);
+        if (dw)
+            RM_LAUNCH_TOGETHER(weight_gradient, filters, RM_SUM_THREADS, call->queue, s, s.transposed ? dy : x,
+                               s.transposed ? x : dy, dw);
+    }
     if (db) RM_LAUNCH_TOGETHER(bias_gradient, channels, RM_SUM_THREADS, call->queue, s.images, channels, plane, dy, db);
 }
 

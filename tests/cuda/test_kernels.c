@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "ops/cuda/cuda_queue.h"
+#include "ops/layers/conv.h"
 #include "tests/cases.h"
 #include "tests/cpu_only.h"
 #include "tests/cuda/emulated_op.h"
@@ -42,6 +43,16 @@ START_TEST(kernels_pass_the_op_check) {
     ck_assert_int_gt(rm_emulated_launches(), launches);
     printf("%-22s float kernels at %4.1f %% of what is allowed\n", op.name, 100 * report.float_error);
     fflush(stdout);
+}
+END_TEST
+
+/* Parts that end within an image or a row. */
+START_TEST(convolutions_are_computed_in_parts) {
+    static const char *const name[] = {"conv", "conv_transpose"};
+    remat_op op = emulated(rm_op_find(name[_i]));
+    rm_conv_most_columns = 7;
+    ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), NULL), "%s", remat_last_error());
+    rm_conv_most_columns = 1 << 15;
 }
 END_TEST
 
@@ -592,6 +603,7 @@ int main(void) {
     tcase_add_loop_test(ops, every_op_has_kernels, 0, rm_n_ops);
     tcase_add_loop_test(ops, kernels_pass_the_op_check, 0, rm_n_ops);
     tcase_add_loop_test(ops, bits_do_not_depend_on_the_order_of_threads, 0, rm_n_ops);
+    tcase_add_loop_test(ops, convolutions_are_computed_in_parts, 0, 2);
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 12);
     tcase_add_loop_test(ops, embedding_gradients_add_rows_in_order, 0, 5);
     tcase_add_loop_test(ops, every_shape_is_rebuilt, 0, 2);
