@@ -27,13 +27,14 @@ class Builders:
         return self._build("param", name, dim, init)
 
     def buffer(self, name: str, dim: Sequence[int], init: Init) -> Value:
-        """An array that a layer keeps from step to step beside its parameters, such as running statistics of batch norm.
-        Training steps write it once, however often the plan recomputes the layer; evaluations read it. See REMAT_BUFFER."""
+        """An array that a layer updates without a gradient and keeps from step to step, such as batch norm's running
+        statistics. A training step writes it once, however often the plan recomputes the layer; evaluations read it. See
+        REMAT_BUFFER."""
         return self._build("buffer", name, dim, init)
 
     def requires_grad(self, input: Value) -> Value:
-        """Requests the gradient of an f32 input; returns the input. Each backward pass writes it to the REMAT_GRADIENT array of
-        the input's name."""
+        """Requests the gradient of an f32 input; returns the input. Each backward pass writes the gradient to the
+        REMAT_GRADIENT array that has the input's name."""
         return self._build("requires_grad", input)
 
     def embedding(self, tokens: Value, weight: Value) -> Value:
@@ -79,16 +80,18 @@ class Builders:
         return self._build("linear_scan", a, b, reset)
 
     def min_gru(self, hidden_and_gate: Value) -> Value:
-        """minGRU and minLSTM (Feng et al. 2024), after a linear layer without bias. Its rows are those of minGRU-pytorch's
-        to_hidden_and_gate (2H,C): hidden, gate; or of to_hidden_and_f_i_gate (3H,C): hidden, f, i.
+        """minGRU and minLSTM (Feng et al. 2024), to be applied after a linear layer without bias. The rows of that layer's
+        weight are ordered as in minGRU-pytorch: to_hidden_and_gate (2H,C): hidden, gate; to_hidden_and_f_i_gate (3H,C):
+        hidden, f, i.
         (T,B,2H) -> (T,B,H): h = (1 - z) h + z g(hidden), z = sigmoid(gate).
         (T,B,3H) -> (T,B,H): h = (f h + i g(hidden)) / (f + i), f and i sigmoids.
         g(x) is x + 1/2 for x >= 0 and sigmoid(x) below."""
         return self._build("min_gru", hidden_and_gate)
 
     def min_lstm(self, hidden_and_f_i_gate: Value) -> Value:
-        """minGRU and minLSTM (Feng et al. 2024), after a linear layer without bias. Its rows are those of minGRU-pytorch's
-        to_hidden_and_gate (2H,C): hidden, gate; or of to_hidden_and_f_i_gate (3H,C): hidden, f, i.
+        """minGRU and minLSTM (Feng et al. 2024), to be applied after a linear layer without bias. The rows of that layer's
+        weight are ordered as in minGRU-pytorch: to_hidden_and_gate (2H,C): hidden, gate; to_hidden_and_f_i_gate (3H,C):
+        hidden, f, i.
         (T,B,2H) -> (T,B,H): h = (1 - z) h + z g(hidden), z = sigmoid(gate).
         (T,B,3H) -> (T,B,H): h = (f h + i g(hidden)) / (f + i), f and i sigmoids.
         g(x) is x + 1/2 for x >= 0 and sigmoid(x) below."""
@@ -116,45 +119,46 @@ class Builders:
         """Gated DeltaNet (Yang et al. 2024), or Kimi Delta Attention: for each of H heads a matrix S (K,V), with q and k
         normalised (x / sqrt(sum x^2 + 1e-6)), q divided by sqrt(K):
             S = decay S;  S = S + k (sigmoid(b) (v - S^T k))^T;  y = S^T q;  decay = exp(-exp(A_log) softplus(a + dt_bias)).
-        Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); a (T,B,H), or (T,B,HK) for a decay of each key
-        (KDA); A_log (H); dt_bias (H), or (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring heads share q and k.
+        Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); A_log (H); a (T,B,H) and dt_bias (H), or for
+        KDA, whose decay differs by key feature, (T,B,HK) and (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring
+        heads share q and k.
         Its carried state is S (B,H,K,V). CPU only."""
         return self._build("delta_scan", q, k, v, a, b, a_log, dt_bias, key_heads)
 
     def initial_state(self, y: Value, state: int, initial: Value) -> Value:
-        """Carried states as values. `y` is the result of a recurrent layer; the states of an LSTM are 0: h, 1: c, those of an
-        sLSTM 0: y, 1: c, 2: n, 3: m; other layers have h alone.
-        initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the
-        layer, and gets a gradient if it depends on a parameter.
-        final_state: the state after the last timestep. It may be an output, also one that the program differentiates. An
-        encoder's final state starts a decoder like this:
+        """Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
+        sLSTM are 0: y, 1: c, 2: n, 3: m; other layers have one state, h.
+        initial_state: state number `state` starts with `initial` (B,H) instead of zeros; returns y. Create `initial` before
+        the layer. It gets a gradient if it depends on a parameter.
+        final_state: the state after the last timestep. It may be an output, also a differentiated one. An encoder's final
+        state starts a decoder like this:
             h = lstm(g, source, ...); y = lstm(g, target, ...);       // in this order
             for (int k = 0; k < 2; k++) initial_state(g, y, k, final_state(g, h, k));"""
         return self._build("initial_state", y, state, initial)
 
     def final_state(self, y: Value, state: int) -> Value:
-        """Carried states as values. `y` is the result of a recurrent layer; the states of an LSTM are 0: h, 1: c, those of an
-        sLSTM 0: y, 1: c, 2: n, 3: m; other layers have h alone.
-        initial_state: state `state` starts with `initial` (B,H) instead of zeros; returns y. `initial` is made before the
-        layer, and gets a gradient if it depends on a parameter.
-        final_state: the state after the last timestep. It may be an output, also one that the program differentiates. An
-        encoder's final state starts a decoder like this:
+        """Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
+        sLSTM are 0: y, 1: c, 2: n, 3: m; other layers have one state, h.
+        initial_state: state number `state` starts with `initial` (B,H) instead of zeros; returns y. Create `initial` before
+        the layer. It gets a gradient if it depends on a parameter.
+        final_state: the state after the last timestep. It may be an output, also a differentiated one. An encoder's final
+        state starts a decoder like this:
             h = lstm(g, source, ...); y = lstm(g, target, ...);       // in this order
             for (int k = 0; k < 2; k++) initial_state(g, y, k, final_state(g, h, k));"""
         return self._build("final_state", y, state)
 
     def reset_states(self, y: Value, reset: Value) -> Value:
-        """Sequences that start in the middle of a row. Where `reset`, f32 (T,B), is above 0, all states of that row of the
-        layer that made y (recurrent or causal_conv) are zero before that timestep, initial states too; nothing passes there
-        in either direction. `reset` gets no gradient. Returns y. Rows of different lengths, padded at the end, need this in
-        layers over reverse, where the padding comes first: 1 at the last timestep of each row, reversed as x is
+        """Starts new sequences in the middle of a row. y is the result of a recurrent layer or of causal_conv. Where `reset`,
+        f32 (T,B), is above 0, the layer sets all states of that row to zero before that timestep, initial states too; no
+        gradient flows back past it. `reset` itself gets no gradient. Returns y. A layer after reverse sees the padding
+        of a short row first and needs a reset there: set it to 1 at the row's last timestep and reverse it as x is reversed
         (docs/stateful.md)."""
         return self._build("reset_states", y, reset)
 
     def scan(self, cell: Cell, sequences: Sequence[Value], weights: Sequence[Value]) -> Value:
-        """y (T,B,..): the cell's output at each timestep of n_inputs sequences (T,B,..), with n_weights parameters or static
-        values. The cell is copied. CPU only. Where each sequence is read by a layer that differentiates by it (linear, mul,
-        ..), lean plans keep y and the states before each tile, and nothing else."""
+        """y (T,B,..): the cell's output at each timestep. `sequences` has n_inputs values (T,B,..), `weights` n_weights
+        parameters or static values. The cell is copied. CPU only. Lean plans keep only y and the states before each tile if
+        in the body each sequence is an input of a layer whose backward reads it (linear or mul, for example)."""
         return self._build("scan", cell, sequences, weights)
 
     def conv2d(self, x: Value, w: Value, b: Value | None = None, stride: int | Sequence[int] | None = None, padding: int | Sequence[int] | None = None, dilation: int | Sequence[int] | None = None, groups: int = 1) -> Value:
@@ -175,7 +179,7 @@ class Builders:
         """PyTorch's conv_transpose2d: x (N,C,H,W), w (C,O/groups,h,w), b (O) -> (N,O,H',W'), where
         H' = (H - 1) stride - 2 padding + dilation (h - 1) + output_padding + 1. Pairs are over height and width; None means
         strides and dilations of 1, no padding. output_padding is less than the stride or the dilation. A sequence
-        (T,B,C,H,W) is treated at each timestep separately."""
+        (T,B,C,H,W) is convolved at each timestep separately."""
         return self._build("conv_transpose2d", x, w, b, stride, padding, output_padding, groups, dilation)
 
     def max_pool2d(self, x: Value, window: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] | None = None) -> Value:
@@ -201,45 +205,45 @@ class Builders:
         return self._build("pad2d", x, before, after)
 
     def layer_norm(self, x: Value, gain: Value, bias: Value, epsilon: float = 1e-5) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm: the channels of x (N,C,..), or of a
-        sequence (T,B,C,..), in `groups` groups."""
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+        of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("layer_norm", x, gain, bias, epsilon)
 
     def rms_norm(self, x: Value, gain: Value, epsilon: float) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm: the channels of x (N,C,..), or of a
-        sequence (T,B,C,..), in `groups` groups."""
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+        of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("rms_norm", x, gain, epsilon)
 
     def group_norm(self, x: Value, groups: int, gain: Value, bias: Value, epsilon: float = 1e-5) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm: the channels of x (N,C,..), or of a
-        sequence (T,B,C,..), in `groups` groups."""
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+        of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("group_norm", x, groups, gain, bias, epsilon)
 
     def batch_norm(self, x: Value, gain: Value | None, bias: Value | None, running_mean: Value, running_var: Value, momentum: float = 0.1, epsilon: float = 1e-5, sync: bool = False) -> Value:
         """Batch normalisation (Ioffe, Szegedy 2015), PyTorch's BatchNorm: each channel of x (N,C,..), or of a sequence
         (T,B,C,..), is normalised over all other axes to mean 0 and variance 1, then scaled and shifted. Training uses the
-        statistics of the batch, computed once a step, and updates the running ones:
+        statistics of the batch, computed once a step, and updates the running statistics:
             running = (1 - momentum) running + momentum batch     (with the unbiased variance).
-        Evaluation uses the running ones. gain, bias: (C), parameters. running_mean, running_var: (C), of buffer, which
-        start at 0 and 1. sync: statistics over the batches of all ranks (SyncBatchNorm). A training session in which a
-        channel has a single value is INVALID: its variance is 0."""
+        Evaluation uses the running statistics. gain, bias: parameters (C). running_mean, running_var: buffers (C)
+        (buffer) that start at 0 and 1. sync: compute the statistics over the batches of all ranks (SyncBatchNorm). A
+        training session in which a channel has a single value is INVALID, because its variance is 0."""
         return self._build("batch_norm", x, gain, bias, running_mean, running_var, momentum, epsilon, sync)
 
     def attention(self, q: Value, k: Value, v: Value, heads: int, causal: bool = False) -> Value:
         """Scaled dot-product attention with the heads side by side along C:
             y[t] = sum over s of v[s] softmax over s of q[t].k[s] / sqrt(C/heads); causal: over s <= t only.
-        q, k and v are sequences (T,B,C). k and v may have fewer heads of the same size, each shared by heads/theirs
-        neighbouring heads of q (PyTorch's enable_gqa)."""
+        q, k and v are sequences (T,B,C). k and v may have fewer heads n of the same size; heads/n neighbouring heads of q
+        then share one of them (PyTorch's enable_gqa)."""
         return self._build("attention", q, k, v, heads, causal)
 
     def cross_attention(self, q: Value, k: Value, v: Value, heads: int, padding: Value | None = None) -> Value:
         """Attention over another sequence of any length: q (T,B,C), k and v (S,B,C), such as a decoder over its encoder. Keys
-        where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); where all are, y is 0."""
+        where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); if all keys of a row are masked, y is 0."""
         return self._build("cross_attention", q, k, v, heads, padding)
 
     def attention_dropout(self, q: Value, k: Value, v: Value, heads: int, causal: bool, padding: Value | None, probability: float) -> Value:
-        """Either, with dropout of the weights after softmax: scaled_dot_product_attention's dropout_p, GPT-2's attn_pdrop. Nothing is
-        dropped in evaluation. 0 <= probability < 1."""
+        """Attention or cross attention with dropout of the weights after softmax: dropout_p of scaled_dot_product_attention,
+        GPT-2's attn_pdrop. Evaluation drops nothing. 0 <= probability < 1."""
         return self._build("attention_dropout", q, k, v, heads, causal, padding, probability)
 
     def softmax(self, x: Value) -> Value:
@@ -251,26 +255,26 @@ class Builders:
         return self._build("log_softmax", x)
 
     def dropout(self, x: Value, probability: float) -> Value:
-        """The identity in evaluation. Masks differ by the layer's place in the order of creation: create layers in statements
-        of their own, not inside one call's arguments, where every compiler should give the same masks."""
+        """Dropout; the identity in evaluation. A layer's masks depend on its number in the order of creation. Create layers in
+        separate statements: C does not define the order of nested calls among arguments, so compilers could differ."""
         return self._build("dropout", x, probability)
 
     def add(self, a: Value, b: Value) -> Value:
-        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last; where one value has 1, or no axis,
-        its elements are repeated. A static value broadcasts over a sequence (T,B,..) along time: (C), (B,C) or (1,B,C). Two
-        sequences have the same T, B and number of axes."""
+        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
+        along time. Two sequences have the same T, B and number of axes."""
         return self._build("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
-        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last; where one value has 1, or no axis,
-        its elements are repeated. A static value broadcasts over a sequence (T,B,..) along time: (C), (B,C) or (1,B,C). Two
-        sequences have the same T, B and number of axes."""
+        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
+        along time. Two sequences have the same T, B and number of axes."""
         return self._build("sub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
-        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last; where one value has 1, or no axis,
-        its elements are repeated. A static value broadcasts over a sequence (T,B,..) along time: (C), (B,C) or (1,B,C). Two
-        sequences have the same T, B and number of axes."""
+        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
+        along time. Two sequences have the same T, B and number of axes."""
         return self._build("mul", a, b)
 
     def scale(self, x: Value, factor: float) -> Value:
@@ -310,13 +314,13 @@ class Builders:
         return self._build("softplus", x)
 
     def clamp(self, x: Value, low: float, high: float) -> Value:
-        """min(max(x, low), high); a bound may be infinite. They differ in the gradient where x is a bound itself: PyTorch's
-        clamp passes it, hardtanh (usually from -1 to 1) does not."""
+        """min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
+        it on and hardtanh (usually from -1 to 1) does not, as in PyTorch."""
         return self._build("clamp", x, low, high)
 
     def hardtanh(self, x: Value, low: float, high: float) -> Value:
-        """min(max(x, low), high); a bound may be infinite. They differ in the gradient where x is a bound itself: PyTorch's
-        clamp passes it, hardtanh (usually from -1 to 1) does not."""
+        """min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
+        it on and hardtanh (usually from -1 to 1) does not, as in PyTorch."""
         return self._build("hardtanh", x, low, high)
 
     def concat(self, x: Sequence[Value]) -> Value:
@@ -337,23 +341,23 @@ class Builders:
 
     def reshape(self, x: Value, dim: Sequence[int]) -> Value:
         """The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. A sequence
-        keeps its (T,B); `dim` lists the axes after them. The result cannot be an output or the loss: use the tensor it
-        reshapes."""
+        keeps its (T,B); `dim` lists the axes after them. The result cannot be an output or the loss: use x instead."""
         return self._build("reshape", x, dim)
 
     def as_sequence(self, x: Value) -> Value:
-        """A static value (T,B,..) as a sequence of T timesteps, so that layers after it run tile by tile. With it the rows of
-        a batch go through a large head a few at a time: reshape (N,C) to (N,1,C); the targets are a sequence (N,1). x must
-        depend on static inputs and parameters only, not on a sequence (its last step, say)."""
+        """Makes a static value (T,B,..) a sequence of T timesteps, so that layers after it run tile by tile. For example, a
+        large head can process a batch a few rows at a time: reshape (N,C) to (N,1,C) and make the targets a sequence (N,1).
+        x may depend on static inputs and parameters only; a sequence's last step is not allowed, for example."""
         return self._build("as_sequence", x)
 
     def reverse(self, x: Value) -> Value:
-        """Reversed in time: y[t] = x[T-1-t]. Layers after it run backwards in time. Sequences that meet in a layer or loss must
-        run the same way, so reverse one again. The last step of a reversed sequence is the first timestep."""
+        """Reverses time: y[t] = x[T-1-t]. Layers after it run backwards in time. All sequences that a layer or loss reads must
+        run in the same direction: reverse the result again before you combine it with others. last_step of a reversed
+        sequence is the first timestep."""
         return self._build("reverse", x)
 
     def last_step(self, x: Value) -> Value:
-        """(T,B,C) -> (B,C): step T-1"""
+        """(T,B,C) -> (B,C): timestep T-1"""
         return self._build("last_step", x)
 
     def mean_over_time(self, x: Value) -> Value:
@@ -361,7 +365,7 @@ class Builders:
         return self._build("mean_over_time", x)
 
     def step_at(self, x: Value, index: Value) -> Value:
-        """(T,B,C), index i32 (B) -> (B,C): step index[b] of row b."""
+        """(T,B,C), index i32 (B) -> (B,C): timestep index[b] of row b."""
         return self._build("step_at", x, index)
 
     def softmax_cross_entropy(self, logits: Value, targets: Value) -> Value:
@@ -369,24 +373,24 @@ class Builders:
         return self._build("softmax_cross_entropy", logits, targets)
 
     def softmax_cross_entropy_smoothed(self, logits: Value, targets: Value, smoothing: float) -> Value:
-        """With label smoothing (Szegedy et al. 2016), as in PyTorch: a target is (1 - smoothing) of its class and smoothing/V
-        of every class; 0 <= smoothing <= 1. In training only: evaluate returns the plain loss, so that evaluations of
-        runs with and without smoothing can be compared."""
+        """With label smoothing (Szegedy et al. 2016), as in PyTorch: a target's own class has probability 1 - smoothing, and
+        each class gets smoothing/V in addition; 0 <= smoothing <= 1. Only training smooths: evaluate returns the plain
+        loss, so that evaluations of runs with and without smoothing can be compared."""
         return self._build("softmax_cross_entropy_smoothed", logits, targets, smoothing)
 
     def softmax_cross_entropy_weighted(self, logits: Value, targets: Value, class_weights: Value | None = None, ignored: int = -100, smoothing: float = 0.0) -> Value:
         """PyTorch's cross_entropy(weight=class_weights, ignore_index=ignored). Rows whose target is `ignored` (any number, -100
-        for instance) do not count. Other rows count by their class's weight, class_weights (V), or 1. The loss is the
+        for instance) do not count. Other rows have the weight of their class, class_weights (V), or 1. The loss is the
         weighted mean over all tiles, micro steps and ranks (config.loss_mean). If no row counts, loss and gradients
-        are 0, where PyTorch returns NaN. With smoothing, each class's part of a target counts by that class's weight."""
+        are 0 (PyTorch returns NaN). With smoothing, each class's part of a target has the weight of that class."""
         return self._build("softmax_cross_entropy_weighted", logits, targets, class_weights, ignored, smoothing)
 
     def mse(self, x: Value, target: Value) -> Value:
-        """The mean over all elements; x and target of one shape. PyTorch's mse_loss and l1_loss."""
+        """The mean over all elements: PyTorch's mse_loss and l1_loss. x and target have the same shape."""
         return self._build("mse", x, target)
 
     def mae(self, x: Value, target: Value) -> Value:
-        """The mean over all elements; x and target of one shape. PyTorch's mse_loss and l1_loss."""
+        """The mean over all elements: PyTorch's mse_loss and l1_loss. x and target have the same shape."""
         return self._build("mae", x, target)
 
     def huber(self, x: Value, target: Value, delta: float = 1.0) -> Value:
@@ -398,36 +402,37 @@ class Builders:
         return self._build("bce_with_logits", logits, targets)
 
     def mse_padded(self, x: Value, target: Value, padding: Value) -> Value:
-        """The same without padding: rows where `padding` is 1 do not count and are not read; it is i32, of x's shape without
-        the last axis: (T,B) for (T,B,V). The mean is over the elements that count in all tiles, micro steps and ranks
-        (config.loss_mean). If none counts, loss and gradients are 0."""
+        """The same losses for padded batches. `padding` is i32 and has the shape of x without the last axis: (T,B) for (T,B,V).
+        Rows where it is 1 do not count and are not read. The mean is over all other elements of all tiles, micro steps and
+        ranks (config.loss_mean). If all rows are padding, loss and gradients are 0."""
         return self._build("mse_padded", x, target, padding)
 
     def mae_padded(self, x: Value, target: Value, padding: Value) -> Value:
-        """The same without padding: rows where `padding` is 1 do not count and are not read; it is i32, of x's shape without
-        the last axis: (T,B) for (T,B,V). The mean is over the elements that count in all tiles, micro steps and ranks
-        (config.loss_mean). If none counts, loss and gradients are 0."""
+        """The same losses for padded batches. `padding` is i32 and has the shape of x without the last axis: (T,B) for (T,B,V).
+        Rows where it is 1 do not count and are not read. The mean is over all other elements of all tiles, micro steps and
+        ranks (config.loss_mean). If all rows are padding, loss and gradients are 0."""
         return self._build("mae_padded", x, target, padding)
 
     def huber_padded(self, x: Value, target: Value, padding: Value, delta: float = 1.0) -> Value:
-        """The same without padding: rows where `padding` is 1 do not count and are not read; it is i32, of x's shape without
-        the last axis: (T,B) for (T,B,V). The mean is over the elements that count in all tiles, micro steps and ranks
-        (config.loss_mean). If none counts, loss and gradients are 0."""
+        """The same losses for padded batches. `padding` is i32 and has the shape of x without the last axis: (T,B) for (T,B,V).
+        Rows where it is 1 do not count and are not read. The mean is over all other elements of all tiles, micro steps and
+        ranks (config.loss_mean). If all rows are padding, loss and gradients are 0."""
         return self._build("huber_padded", x, target, padding, delta)
 
     def bce_with_logits_padded(self, logits: Value, targets: Value, padding: Value) -> Value:
-        """The same without padding: rows where `padding` is 1 do not count and are not read; it is i32, of x's shape without
-        the last axis: (T,B) for (T,B,V). The mean is over the elements that count in all tiles, micro steps and ranks
-        (config.loss_mean). If none counts, loss and gradients are 0."""
+        """The same losses for padded batches. `padding` is i32 and has the shape of x without the last axis: (T,B) for (T,B,V).
+        Rows where it is 1 do not count and are not read. The mean is over all other elements of all tiles, micro steps and
+        ranks (config.loss_mean). If all rows are padding, loss and gradients are 0."""
         return self._build("bce_with_logits_padded", logits, targets, padding)
 
     def ctc(self, logits: Value, targets: Value, input_lengths: Value | None = None, target_lengths: Value | None = None, blank: int = 0, zero_infinity: bool = False) -> Value:
         """Connectionist temporal classification (Graves et al. 2006): PyTorch's CTCLoss on log_softmax(logits). logits (T,B,V)
-        is a sequence; targets i32 (B,S) has a row of labels per sample, none of them `blank`; lengths are i32 (B). A row has
-        target_lengths labels, and ends at its first -1. Each sample's loss is divided by its number of labels, if it has
-        any; the result is the mean over samples. Labels that need more timesteps than there are (one each, and one more
-        between two equal ones) give an infinite loss and NaN gradients, or 0 and 0 with zero_infinity. Logits exist for one
-        tile at a time; for a tile of tau timesteps backward keeps 4 (tau+1) B (2S+1) + 8 tau B bytes."""
+        is a sequence; targets i32 (B,S) has a row of labels per sample, none of them `blank`; lengths are i32 (B). Row b has
+        target_lengths[b] labels, or fewer if it contains -1, which ends it. Each sample's loss is divided by its number of
+        labels (or 1, if it has none); the result is the mean over samples. Each label needs a timestep, and two equal
+        neighbours need one more between them. If a sequence is too short for its labels, the loss is infinite and gradients
+        are NaN, or both are 0 with zero_infinity. Logits exist for one tile at a time; for a tile of tau timesteps backward
+        keeps 4 (tau+1) B (2S+1) + 8 tau B bytes."""
         return self._build("ctc", logits, targets, input_lengths, target_lengths, blank, zero_infinity)
 
 
@@ -435,46 +440,46 @@ class Config(TypedDict, total=False):
     """Settings of a session, by remat_config's names.
 
     device: "cpu"; "cuda": one NVIDIA GPU; "null": computes nothing, counts everything
-    precision: of the operands of matrix products: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru, rnn_tanh (MISSING for a network without any). "null" takes all. Sums and stored values are fp32
-    rnn_kernels: of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32 and tf32; no lean plans, no folded embedding; docs/notes/cuda.md). Their bits differ. None, "auto": "remat"
-    threads: 0: OMP_NUM_THREADS, else the processors that the affinity mask and the container's quota (cgroups) allow. Ranks on one host do not divide processors: `remat launch` sets OMP_NUM_THREADS to each rank's share and torchrun sets it to 1; set it yourself where mpirun or srun has not bound ranks to processors
+    precision: of the operands of matrix products: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh (MISSING for a network without these). "null" accepts all. Sums and stored values are fp32
+    rnn_kernels: kernels of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32, tf32; no lean plans, no folded embedding; docs/notes/cuda.md); bits differ. None, "auto": "remat"
+    threads: 0: OMP_NUM_THREADS, else the processors that the affinity mask and the container's quota (cgroups) allow. Sessions do not divide processors among the ranks of a host: `remat launch` sets OMP_NUM_THREADS to each rank's share, and torchrun sets it to 1. Set it yourself if mpirun or srun does not bind ranks to processors
     seed: of initial parameters and dropout
     strategy: "none", "segments", "sqrt", "lean", "optimal": memory/strategies.def
     segments: for "segments"
     plan_steps: a plan instead of a strategy, in the format of remat_plan_steps_text; it is checked like any other. None: none
-    memory_budget: bytes that the session may use (remat_plan_summary.budgeted_bytes); 0: no limit. "optimal" chooses the fastest plan that fits. INFEASIBLE, before anything is allocated, if no plan of the strategy fits
-    recompute: "auto"; "exact-only": only whole stages, no lean options; "off": nothing
+    memory_budget: bytes that the session may use (remat_plan_summary.budgeted_bytes); 0: no limit. "optimal" chooses the fastest plan that fits. If no plan of the strategy fits, create returns INFEASIBLE before it allocates anything
+    recompute: "auto"; "exact-only": recompute whole stages only, no lean ones; "off": recompute nothing
     spill_dir: plans may SAVE to and LOAD from a file in this directory. None: no spill file
-    verify_recompute: hash every state when it is first computed, and compare when it is recomputed or loaded. A difference fails the step and names stage and tensor
-    calibration: file of measured kernel times, kept from run to run. "": measure, keep nothing. None: do not measure; "optimal" then chooses by the rates of an assumed machine, so that the same config gives the same plan everywhere, and times are predicted from the device's rates
-    assume_flops: "null": operations and bytes a second of the assumed machine; 0: some
-    assume_bandwidth: "null": operations and bytes a second of the assumed machine; 0: some
-    tile: timesteps in a tile; 0: chosen by shapes and device (docs/plans.md)
+    verify_recompute: hash every state when it is first computed, and compare when it is recomputed or loaded. A difference fails the step; the message names stage and tensor
+    calibration: file of measured kernel times, kept from run to run. "": measure, store nothing. None: do not measure; "optimal" then uses the rates of an assumed machine, so that the same config gives the same plan everywhere, and predicted times use the device's rates
+    assume_flops: "null": rates per second of the assumed machine; 0: defaults
+    assume_bandwidth: "null": rates per second of the assumed machine; 0: defaults
+    tile: timesteps in a tile; 0: chosen from shapes and device (docs/plans.md)
     fold_embedding: turn embedding -> recurrent input projection into one table if that is smaller
     plan_only: allocate nothing: the plan can be read, nothing can run
     inference: no gradients, no optimizer: remat_evaluate only
     stateful: carried states continue from call to call instead of starting at zero. In a training session remat_evaluate starts with them and does not change them
-    optimizer: "sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "lars", "lamb"; None: gradients only
+    optimizer: "sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "lars", "lamb"; None: compute gradients only
     momentum: sgd, rmsprop, lars
     nesterov: sgd, lars
-    beta1: adam, adamw, lamb; epsilon also of lars, where MLPerf uses 0
-    beta2: adam, adamw, lamb; epsilon also of lars, where MLPerf uses 0
-    epsilon: adam, adamw, lamb; epsilon also of lars, where MLPerf uses 0
+    beta1: adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there)
+    beta2: adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there)
+    epsilon: adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there)
     weight_decay: sgd, adam, lars: added to the gradient; adamw, lamb: decoupled
     alpha: rmsprop: smoothing of the squares
     clip_grad_norm: largest global 2-norm of all gradients; 0: no clipping
-    clip_grad_value: largest absolute value of a gradient's element; 0: no clipping. Not together with clip_grad_norm, and not with lars or lamb, which use whole gradients
+    clip_grad_value: largest absolute value of a gradient's element; 0: no clipping. Cannot be combined with clip_grad_norm, nor with lars or lamb, which use the norms of gradients
     trust_coefficient: lars
-    momentum_correction: lars: multiply momentum by lr / the last update's lr
+    momentum_correction: lars: multiply momentum by lr / (lr of the previous update)
     adapt_vectors: lars, lamb: scale biases and gains by their norms, too
-    decay_vectors: lars, lamb: decay biases and gains, too; else only as `groups` says
+    decay_vectors: lars, lamb: decay biases and gains, too; false: only those named in `groups`
     norm_limit: lamb: upper limit of a parameter's norm; 0: none
     train_only: prefixes of names, comma separated: only these parameters are trained. The others are frozen (requires_grad_(False)): no gradient, no optimizer state. None: all
     micro_steps: parts of an update's batch, each with its own remat_gradients; 0: 1
     deterministic_world: sum micro steps and ranks as a balanced tree, so that the bits depend only on the product of their numbers, which are powers of two (docs/distributed.md)
-    groups: parameters with their own learning rate (a factor) or weight decay, by words in their names; the first group that matches counts: "bias,norm:weight_decay=0;wte:lr=0.1". None: none
-    carry_stride: stateful: keep the states after this many timesteps (whole tiles) for the next call, so that windows overlap; 0: after all timesteps
-    loss_mean: of losses with ignored targets or class weights, over micro steps and ranks. None, "batch": the mean over all that counts in the update; "parts": the average of each part's mean, as under PyTorch's DDP (docs/large_batch.md)
+    groups: groups of parameters with a learning rate (a factor) or weight decay of their own, chosen by words in names: "bias,norm:weight_decay=0;wte:lr=0.1". A parameter belongs to the first group that matches. None: none
+    carry_stride: stateful: the next call starts with the states after this many timesteps (whole tiles), so that windows overlap; 0: after all timesteps
+    loss_mean: how a loss with ignored targets or class weights is averaged over micro steps and ranks. None, "batch": one mean over all targets of the update; "parts": the average of each part's mean, as with PyTorch's DDP (docs/large_batch.md)
     """
 
     device: str
