@@ -45,8 +45,8 @@ typedef enum { RM_ROLE_DEAD, RM_ROLE_TABLE, RM_ROLE_CHAIN, RM_ROLE_POST } rm_rol
 /* Fills `role`, one entry per node. MEMORY. */
 remat_status rm_roles(const remat_graph *graph, const int32_t *keep, int n_keep, uint8_t *role);
 
-/* What a training step computes of a value: nothing, if only outputs depend on it; the value; or the value and its
- * gradient, if it is on a path from a parameter to the loss. Only differentiated readers add to a gradient. */
+/* A training step computes nothing of a value that only outputs depend on; otherwise it computes the value, and
+ * also its gradient if it is on a path from a parameter to the loss. Only differentiated readers add to a gradient. */
 typedef enum { RM_UNUSED, RM_MADE, RM_DIFFERENTIATED } rm_use;
 
 /* Fills `use`, one entry per value. Before the call, the values where backward starts are RM_DIFFERENTIATED, all others

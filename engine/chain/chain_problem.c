@@ -46,8 +46,8 @@ static bool is_own(const rm_chain *chain, const rm_stage_kind *kind, const rm_wh
     return where->shift == 0 && where->piece >= begin && where->piece < begin + sweep->count * each + tail;
 }
 
-/* Adds a program's states to `states`, its own only if `own`, and the gradients of other stages' states to `gradients`,
- * which may be NULL. */
+/* Adds the states of a program to `states` (those that the stage makes only if `own` is set), and the gradients of
+ * other stages' states to `gradients`, which may be NULL. */
 static remat_status touch_all(const rm_chain *chain, const rm_stage_kind *kind, const rm_program *program, bool own,
                               rm_touched *states, rm_touched *gradients) {
     int64_t n_states = rm_chain_state_pieces(chain);

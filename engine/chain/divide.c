@@ -1,12 +1,12 @@
-/* divide.c: one rank's part of a program of a pipeline. program.c writes the program of the whole stage, and says of each
- * instruction which rank runs it. Here others' instructions go, and where an instruction reads what only another rank has,
- * that one sends and this one receives, at the same point of the program on both. All ranks follow the same order, so
- * messages need no names, and cannot wait for each other in a circle: the first message in the order that has not been
- * exchanged has both its ranks waiting for it.
+/* divide.c: reduces a stage's program to one rank's part in a pipeline. program.c writes the program of the whole
+ * stage and marks each instruction with the rank that runs it. This file removes the instructions of other ranks. If
+ * an instruction reads a value that only another rank has, the owner sends it and this rank receives it, at the same
+ * point of the program on both. All ranks follow the same order, so messages need no names. Ranks cannot deadlock,
+ * because both ranks of the first message that has not been exchanged wait for that message.
  *
- * What a state means is valid on the rank that makes it and on all that read it, as soon as it is made: it is sent to
- * them. What its gradient means is valid at the end of each program on the rank that made the state. Sums are made where
- * the sum is, and in the order of one rank: the term is sent, not the sum. Main entry: rm_program_divide. */
+ * A state is sent to all ranks that read it as soon as it is computed. Its gradient is complete, at the end of each
+ * program, on the rank that computed the state. A sum is computed on the rank that holds it, in the order that a
+ * single rank would use: ranks send terms, not partial sums. Main entry: rm_program_divide. */
 #include <string.h>
 
 #include "engine/chain/builder.h"
@@ -51,12 +51,12 @@ static bool is_loss(const builder *b, const rm_where *where) {
            where->offset < at->loss_offset + at->loss_bytes;
 }
 
-/* What is resident otherwise lies on the one rank that uses it, or on all. */
+/* Any other resident array is on the one rank that uses it, or on all ranks. */
 static bool is_tracked(const builder *b, const rm_where *where) {
     return where->space >= RM_AT_PIECE || is_loss(b, where);
 }
 
-/* Where it is valid when a program begins. */
+/* The ranks on which the place is valid when a program starts. */
 static uint64_t valid_at_first(const builder *b, const rm_where *where) {
     if (is_loss(b, where)) return bit(b->chain->owner[b->chain->graph->value[b->chain->loss].node]);
     if (where->space != RM_AT_PIECE) return 0;
@@ -85,7 +85,7 @@ static remat_status find_copies(builder *b, const rm_where *where, rm_copies **o
 
 void rm_program_forget_saved(builder *b) { b->n_copies = 0; }
 
-/* A backward program finds what the forward one saved. */
+/* A backward program starts with the values that the forward program saved. */
 static void forget_all_but_saved(builder *b) {
     int64_t kept = 0;
     for (int64_t i = 0; i < b->n_copies; i++)
@@ -95,7 +95,7 @@ static void forget_all_but_saved(builder *b) {
 
 /* ---- Messages --------------------------------------------------------------------------------------------------- */
 
-/* Of a buffer of all timesteps, one tile's. */
+/* One tile's part of a buffer of all timesteps. */
 static bool is_part(const rm_where *where) { return where->space == RM_AT_SCRATCH && where->of; }
 
 static remat_status move(part *p, rm_copies *copies, const rm_where *where, int to, uint64_t bytes) {
@@ -139,7 +139,7 @@ static remat_status write_on(part *p, const rm_where *where, int rank, uint64_t 
 
 /* ---- Instructions ----------------------------------------------------------------------------------------------- */
 
-/* An operand's bytes, by its position in rm_instruction.operand; 0: it never leaves its rank. */
+/* An operand's bytes, by its position in rm_instruction.operand; 0: it is never sent to another rank. */
 static void find_bytes(const builder *b, const rm_instruction *i, uint64_t bytes[RM_OPERANDS]) {
     enum { AT_X = 0, AT_Y = REMAT_MAX_INPUTS, AT_STATE_IN = AT_Y + 1, AT_STATE_OUT = AT_STATE_IN + REMAT_MAX_STATES };
     enum { AT_DY = AT_STATE_OUT + REMAT_MAX_STATES, AT_DX = AT_DY + 1, AT_DSTATE_OUT = AT_DX + REMAT_MAX_INPUTS };
@@ -165,7 +165,7 @@ static bool is_among(const rm_instruction *i, int operand, const rm_where *first
     return at >= first && at < first + n;
 }
 
-/* Of a kernel call, an operand that is written; of a gradient of weights, also read: the call adds to it. */
+/* A kernel call writes this operand. If it is a gradient of weights, the call also reads it, because it adds to it. */
 static bool is_written(const builder *b, const rm_instruction *i, int operand, bool *read) {
     const rm_node *node = i->node >= 0 ? &b->chain->graph->node[i->node] : NULL;
     bool y = is_among(i, operand, &i->y, 1), scratch = is_among(i, operand, &i->scratch, 1);
@@ -189,7 +189,7 @@ static bool is_written(const builder *b, const rm_instruction *i, int operand, b
     }
 }
 
-/* What a layer carries behind the last timestep is a value, which other ranks may read. */
+/* A layer's state after the last timestep is a value, which other ranks may read. */
 static remat_status hand_on_final_states(part *p, const rm_instruction *i, int rank, const uint64_t *bytes) {
     const builder *b = p->b;
     bool last = i->what == RM_DO_FORWARD && i->node >= 0 && b->kind && b->kind->last;
@@ -204,7 +204,7 @@ static remat_status hand_on_final_states(part *p, const rm_instruction *i, int r
     return REMAT_OK;
 }
 
-/* A sum is made where it is. */
+/* A sum is computed on the rank that holds it. */
 static remat_status find_rank(part *p, const rm_written *w, int *rank) {
     const rm_instruction *i = &w->instruction;
     rm_copies *copies = NULL;
@@ -245,7 +245,8 @@ static remat_status bring_gradients_home(part *p) {
 
 /* ---- The program ------------------------------------------------------------------------------------------------ */
 
-/* Scratch buffers live from the first to the last of this rank's instructions that has them; others' have no bytes. */
+/* A scratch buffer lives from the first to the last instruction of this rank that uses it; unused buffers get no bytes.
+ * */
 static remat_status number_buffers(builder *b, rm_lifetimes *mine) {
     int64_t *number = rm_calloc((size_t)b->buffers.count + 1, sizeof *number);
     REQUIRE(number, MEMORY, "out of memory for a stage's program");
@@ -313,7 +314,7 @@ static void move_saved(rm_program *program, const uint64_t *offset, const uint64
             }
 }
 
-/* Everything that the option saves, by offset; the next one's begins where one ends. */
+/* All values that the option saves, sorted by offset; each starts where the one before it ends. */
 static int64_t list_saved(const builder *b, uint64_t *offset) {
     const remat_graph *graph = b->chain->graph;
     int64_t n = 0;

@@ -1,6 +1,6 @@
-/* owners.c: which rank of a pipeline runs which node. The nodes are cut into runs, in the order of their definition: where
- * the config says, or so that the slowest rank takes least time. divide.c then writes each rank's programs. Main entry:
- * rm_chain_choose_owners. */
+/* owners.c: chooses the rank of a pipeline that runs each node. The nodes, in the order of their definition, are
+ * cut into one run for each rank: where the config says, or so that the slowest rank takes the least time. divide.c
+ * then writes each rank's programs. Main entry: rm_chain_choose_owners. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 #include "engine/chain/chain.h"
 #include "memory/host.h"
 
-/* What a cut before a node costs, and whether it is allowed. */
+/* The cost of a cut before a node, and whether the cut is allowed. */
 typedef struct {
     double before;  /* time of all nodes before it, forward and backward */
-    double bytes;   /* that cross it */
-    int32_t shared; /* a value that may not be read on both sides, and would be; 0: the cut is allowed */
+    double bytes;   /* bytes of values that cross it */
+    int32_t shared; /* a value that would be read on both sides, and must not be; 0: the cut is allowed */
 } boundary;
 
-enum { SENT_BYTES_PER_S = 2000000000 }; /* shared memory, copied twice; only ties and near ties depend on it */
+enum { SENT_BYTES_PER_S = 2000000000 }; /* shared memory, copied twice; decides only between cuts of about equal time */
 
 static bool is_alive(const rm_chain *chain, int32_t n) { return chain->role[n] != RM_ROLE_DEAD; }
 
@@ -36,7 +36,7 @@ static double time_of(const rm_chain *chain, const rm_chain_config *config, int3
     return ns;
 }
 
-/* The first and the last node that read a value; tables count where they are read themselves. */
+/* The first and the last node that read a value. If a table reads it, these are the readers of the table. */
 static void find_readers(const rm_chain *chain, int32_t *first, int32_t *last) {
     const remat_graph *graph = chain->graph;
     for (int32_t v = 0; v < graph->n_values; v++) first[v] = INT32_MAX, last[v] = -1;
@@ -51,7 +51,7 @@ static void find_readers(const rm_chain *chain, int32_t *first, int32_t *last) {
     }
 }
 
-/* Made of inputs alone, such as the number of targets that count: every rank makes it. */
+/* Whether the table is computed from inputs only, such as the number of targets that count: every rank computes it. */
 static bool is_counted(const rm_chain *chain, int32_t n) {
     const remat_graph *graph = chain->graph;
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
@@ -63,7 +63,7 @@ static bool is_counted(const rm_chain *chain, int32_t n) {
     return true;
 }
 
-/* One rank holds it, and gradients are added to it there. */
+/* Whether a single rank must hold the value, since its gradients are added up there. */
 static bool is_unshared(const rm_chain *chain, int32_t v) {
     const rm_value *value = &chain->graph->value[v];
     if (value->origin == RM_VALUE_RESULT) return is_table(chain, value->node) && !is_counted(chain, value->node);
@@ -108,7 +108,7 @@ static bool reads_param(const remat_graph *graph, const rm_node *node, const cha
     return false;
 }
 
-/* A table is cut where its reader is. */
+/* The node before which a cut falls if it is to precede node n: a table moves with its reader. */
 static int32_t reader_of(const rm_chain *chain, int32_t n) {
     const remat_graph *graph = chain->graph;
     for (int32_t r = n + 1; is_table(chain, n) && r < graph->n_nodes; r++)
@@ -152,7 +152,8 @@ static double part_time(const boundary *at, int32_t from, int32_t until) {
     return at[until].before - at[from].before + 1e9 * at[until].bytes / SENT_BYTES_PER_S;
 }
 
-/* best[r][n]: the least time of the slowest of ranks 0 to r, if rank r ends before node n; from[r][n]: where it begins. */
+/* best[r][n]: the smallest possible time of the slowest of ranks 0 to r if rank r ends before node n; from[r][n]: the
+ * first node of rank r in that case. */
 static void find_best(const boundary *at, int32_t n_nodes, int size, double *best, int32_t *from) {
     int32_t n_at = n_nodes + 1;
     for (int32_t i = 0; i < n_at * size; i++) best[i] = INFINITY;

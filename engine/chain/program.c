@@ -195,7 +195,7 @@ static remat_status gather(builder *b, int32_t value, rm_where *where) {
     return REMAT_OK;
 }
 
-/* Writes a gradient with all timesteps to the tiles by COPY, ADD or ZERO. */
+/* Writes a gradient of all timesteps to its tiles by COPY, ADD or ZERO. */
 static remat_status scatter(builder *b, int32_t value, rm_where whole, rm_do what) {
     for (int64_t tile = 0; tile < n_tiles(b, value); tile++) {
         uint64_t bytes;

@@ -134,20 +134,21 @@ static rm_where along_time(const rm_chain *chain, int32_t v, rm_where where) {
     return where;
 }
 
-/* Reserves a whole value in the block, or in external memory unless `name` is NULL. Of a sequence, stages address their
- * tile's part. */
+/* Reserves a whole value in the block, or in external memory unless `name` is NULL. If it is a sequence, stages
+ * address their tile's part. */
 static rm_where reserve_value(rm_chain *chain, const rm_chain_config *config, int32_t v, remat_kind kind,
                               const char *name) {
     rm_where where;
     rm_chain_config unshared = *config;
-    if (kind == REMAT_GRADIENT) unshared.shared = NULL; /* an input's, which may have the name of another's parameter */
+    if (kind == REMAT_GRADIENT) unshared.shared = NULL; /* an input's gradient; its name may be that of another
+                                                           session's parameter */
     if (!rm_chain_holds(chain, v)) return resident(RM_ELSEWHERE);
     if (!name || !borrow(chain, &unshared, kind, name, value_bytes(chain, v), &where))
         where = resident(reserve(&chain->at.bytes, value_bytes(chain, v)));
     return along_time(chain, v, where);
 }
 
-/* Also of inputs: both are zeroed at the start of a pass. */
+/* Also used for gradients of inputs: both are zeroed at the start of a pass. */
 static void lay_out_table_gradients(rm_chain *chain, const rm_chain_config *config) {
     rm_residents *at = &chain->at;
     const remat_graph *graph = chain->graph;
@@ -386,6 +387,7 @@ void rm_chain_lay_out_rest(rm_chain *chain, const rm_chain_config *config) {
     lay_out_hashes(chain, config);
     uint64_t padding = in_pages(at->parameters_bytes) - at->parameters_bytes + in_pages(at->gradients_bytes) -
                        at->gradients_bytes; /* already included in at->bytes */
-    at->bytes += page_bytes() - RM_ALIGN;   /* the maximum between the block's start and its first page boundary */
+    at->bytes += page_bytes() - RM_ALIGN;   /* the largest distance between the block's start and its first page
+                                               boundary */
     close_section(chain, "alignment", at->bytes - (page_bytes() - RM_ALIGN) - padding);
 }

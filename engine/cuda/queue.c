@@ -271,7 +271,7 @@ void rm_cuda_update(rm_queue *q, const rm_optimizer *optimizer, const rm_update 
 /* Waits for the queue's sums. A failure makes them NaN, and shows at the next synchronize. */
 static void fetch_sums(rm_queue *q, int count, double *sum) {
     rm_cuda_copy_out(q, sum, q->sums, (uint64_t)count * sizeof *sum);
-    rm_cuda_queue_settle(q); /* also after a failure: nothing may arrive in `sum` later */
+    rm_cuda_queue_settle(q); /* also after a failure, so that nothing is written to `sum` later */
     for (int i = 0; i < count && q->device->failed; i++) sum[i] = NAN;
 }
 

@@ -357,7 +357,7 @@ static bool is_made_in_step(const remat_graph *graph, int32_t value, uint8_t dep
     return v->origin == RM_VALUE_RESULT && v->depends & dependence && !rm_graph_counts_symbols(graph, v->node);
 }
 
-/* Some values have to be there before the first stage runs. */
+/* Some values must exist before the first stage runs. */
 static remat_status check_order(const remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr) {
     uint8_t depends = 0;
     for (int i = 0; i < op->n_in; i++) {
@@ -454,7 +454,7 @@ static remat_status own_data(rm_node *node, const void *attr, const remat_desc *
     return REMAT_OK;
 }
 
-/* What a node makes of its inputs, and whether it can be planned. */
+/* Infers a node's result from its inputs, and checks that the node can be planned. */
 typedef struct {
     remat_desc y, state[REMAT_MAX_STATES];
     bool needs_gradient, sequence, reversed;

@@ -15,7 +15,7 @@ static remat_status check_concat(const remat_value *x, int n) {
     return REMAT_OK;
 }
 
-/* NULL: no value of this graph. */
+/* NULL: it is not a value of this graph. */
 static const rm_value *value_of(const remat_graph *graph, remat_value x) {
     return graph && x.id > 0 && x.id < graph->n_values ? &graph->value[x.id] : NULL;
 }
@@ -187,7 +187,7 @@ remat_value remat_scale(remat_graph *graph, remat_value x, double factor) {
     rm_scale_attr attr = {factor};
     return BUILD_WITH(attr, "scale", x.id);
 }
-/* Of values that broadcast. `a` is a sequence if either is; a static b is then read by all tiles. */
+/* Builds an op whose inputs broadcast. If only one of the two is a sequence, it must be `a`; all tiles then read b. */
 static remat_value add_broadcast(remat_graph *graph, const char *op, remat_value a, remat_value b) {
     const rm_value *one = value_of(graph, a), *other = value_of(graph, b);
     char text[REMAT_DESC_TEXT], other_text[REMAT_DESC_TEXT];

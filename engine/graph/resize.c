@@ -1,5 +1,5 @@
-/* resize.c: the same network for other lengths and batches: a copy of the graph whose inputs have other shapes, and whose other shapes
- * follow from these. Main entry: remat_graph_resized. */
+/* resize.c: the same network for other lengths and batches: a copy of the graph whose inputs have other shapes, and
+ * whose other shapes follow from these. Main entry: remat_graph_resized. */
 #include "engine/graph/graph.h"
 
 /* T timesteps become new_t, B rows new_b; 0: they stay. */
@@ -26,13 +26,14 @@ static int64_t product(const remat_desc *desc, int from, int until) {
     return n;
 }
 
-/* Dimensions that stand for other rows or timesteps, or both, in one. */
+/* Dimensions whose sizes change with the rows, the timesteps, or both. */
 static int64_t resized_dim(int64_t dim, const sizes *s) {
     if (s->t && s->b && dim == s->t * s->b) return s->new_t * s->new_b;
     return dim == s->t ? s->new_t : resized(dim, s->b, s->new_b);
 }
 
-/* The dimensions from..until of a reshape have the elements of these of what it reshapes, now `count`. */
+/* Resizes the dimensions from..until of a reshape, which correspond to dimensions of its input that now have `count`
+ * elements. */
 static remat_status resize_block(remat_desc *view, int from, int until, int64_t count, const sizes *s) {
     char text[REMAT_DESC_TEXT];
     if (product(view, from, until) == count) return REMAT_OK;
@@ -44,7 +45,7 @@ static remat_status resize_block(remat_desc *view, int from, int until, int64_t 
     return REMAT_OK;
 }
 
-/* Row-major order stays, so that the smallest runs of dimensions with equally many elements belong together. */
+/* A reshape keeps row-major order, so the shortest runs of dimensions with equally many elements correspond. */
 static remat_status resize_view(const remat_desc *before, const remat_desc *now, remat_desc *view, const sizes *s) {
     const remat_desc old = *view;
     for (int a = 0, b = 0; a < before->rank || b < old.rank;) {

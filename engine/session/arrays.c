@@ -221,7 +221,7 @@ remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index
     return REMAT_OK;
 }
 
-/* From now on the program may write there unnoticed. */
+/* Notes that from now on the program may write there without a call. */
 remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index, void **memory) {
     const rm_session_array *array = NULL;
     NEED(s, "a session");
@@ -240,7 +240,7 @@ remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index
     return REMAT_OK;
 }
 
-/* Every rank writes what any of them needs. */
+/* Every rank writes all inputs, including those that only other ranks read. */
 static remat_status write_elsewhere(remat_session *s, remat_kind kind, int64_t index) {
     s->array[kind][index].missing = false;
     s->ran_forward = false;
@@ -300,7 +300,7 @@ remat_status remat_read_part(remat_session *s, remat_kind kind, int64_t index, u
     return s->api->synchronize(s->runner.queue);
 }
 
-/* A step on inputs that were never written would not look wrong. The null device computes nothing and reads no
+/* A step on inputs that were never written would not fail visibly. The null device computes nothing and reads no
  * inputs. */
 static remat_status check_input(const remat_session *s, const rm_session_array *array) {
     REQUIRE(!array->missing, INVALID,
@@ -339,7 +339,8 @@ remat_status rm_session_explain_loss(const remat_session *s, double loss) {
     return REMAT_OK;
 }
 
-/* A hash is several times as fast as packing. On devices that the host cannot read, the answer is always yes. */
+/* Compares hashes, which takes a fraction of the time of packing weights again. On devices that the host cannot
+ * read, the answer is always yes. */
 bool rm_session_parameters_changed(remat_session *s) {
     uint64_t hash = 0;
     bool any = false;
@@ -358,7 +359,7 @@ bool rm_session_parameters_changed(remat_session *s) {
 
 enum {
     DRAW_STEP = 0x696e6974, /* "init": a step of the random key that no training step reaches */
-    DRAW_AT_ONCE = 1 << 16  /* elements; the budget has no bytes for a copy of a whole parameter */
+    DRAW_AT_ONCE = 1 << 16  /* elements drawn at a time; the budget has no bytes for a copy of a whole parameter */
 };
 
 /* Box-Muller on two uniforms; 1-u keeps the logarithm finite. */
@@ -407,7 +408,7 @@ static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, 
 static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value *value, int64_t index, float *room) {
     uint64_t key = rm_hash(value->name, strlen(value->name), s->runner.seed);
     int64_t n = rm_desc_count(&value->desc);
-    if (s->array[kind][index].where.space == RM_EXTERNAL) return REMAT_OK; /* it holds what the program put there */
+    if (s->array[kind][index].where.space == RM_EXTERNAL) return REMAT_OK; /* the program has initialised it */
     for (int64_t first = 0, some; first < n; first += some) {
         some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
         draw(value, key, first, some, room);

@@ -13,7 +13,7 @@
 uint64_t rm_session_workspace_bytes(const remat_session *session);
 uint64_t rm_session_tables_bytes(const remat_session *session);
 uint64_t
-rm_session_budgeted_bytes(const remat_session *session); /* complete once training and evaluation are planned */
+rm_session_budgeted_bytes(const remat_session *session); /* complete when training and evaluation have been planned */
 
 /* Part of the budget that is left for the training schedule (rm_schedule_bytes); 1 if none is left, 0 if there is no
  * budget. Call it after the evaluation has been planned. */

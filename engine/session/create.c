@@ -111,8 +111,8 @@ static int layer_name(const char *buffer) {
     return (int)(dot ? (size_t)(dot - buffer) : strlen(buffer));
 }
 
-/* A single value per channel is its own mean, so batch norm would output a constant, pass no gradient and let its
- * running variance decay. If ranks share statistics, there are at least two values. */
+/* With a single value per channel the mean is that value, so batch norm would output a constant, pass no gradient
+ * and let its running variance decay. If ranks share statistics, there are at least two values. */
 static remat_status check_statistics(const remat_session *s) {
     const remat_op *norm = rm_op_find("batch_norm");
     for (int32_t n = 0; n < s->graph->n_nodes && !s->inference; n++) {
@@ -168,7 +168,7 @@ static remat_status find_carry_stages(remat_session *s, int64_t carry_stride) {
     return REMAT_OK;
 }
 
-/* keep: the outputs, then the loss. */
+/* `keep` has the outputs, then the loss. */
 static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
     if (config->fold_embedding && !s->cudnn) /* cuDNN's kernels do not read folded tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
@@ -337,7 +337,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     return rm_session_draw_parameters(s);
 }
 
-/* Of what the program named; the arrays are listed. */
+/* Gives the session the memory of the external arrays that the program named. Its arrays must have been listed. */
 static remat_status borrow(remat_session *s, const remat_config *config) {
     int32_t n = s->chain.at.n_external;
     s->runner.external = rm_calloc((size_t)n + 1, sizeof *s->runner.external);

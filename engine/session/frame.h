@@ -24,7 +24,7 @@ static inline void *rm_frame_address(const rm_frame *f, const rm_where *where) {
     return where->space == RM_NOWHERE ? NULL : rm_frame_find(f, where); /* most operands of a call */
 }
 void *rm_frame_piece(const rm_frame *f, const rm_where *where); /* of an AT_PIECE address */
-/* Whether the state is kept from call to call. */
+/* Whether the session keeps the state from call to call. */
 bool rm_frame_keeps(const rm_runner *runner, int32_t slot);
 
 /* sequence_end.c. is_past_end: the stage needs no computation. skip_stage replaces its program: it zeroes the buffers

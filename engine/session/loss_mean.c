@@ -1,4 +1,4 @@
-/* loss_mean.c: the mean that the loss of an update is, if its batch has parts: micro steps, ranks, shards.
+/* loss_mean.c: averages the loss over the parts of an update's batch: micro steps, ranks, shards.
  *
  * Let S be the sum of a part's losses and c its count (remat_op.denominator). The update's loss is the sum of all S
  * over the sum of all c. A part computes S / d, where d = c, or 1 if c is 0. The update's loss is therefore the mean
@@ -8,11 +8,12 @@
  *
  * The sum of c is known only in the last of K micro steps: ranks sum their counts before its backward pass.
  * Recomputation reads this sum and needs no collective. Earlier micro steps use d / d0 instead of w, where d0 is the d
- * of this rank's first one; when the last begins, their accumulated gradients are multiplied by d0 n / (sum of c).
+ * of this rank's first micro step. Before the last one, their accumulated gradients are multiplied by d0 n / (sum of
+ * c).
  *
- * With deterministic_world, the last micro step depends on the number of ranks, but bits must not. All micro steps use
- * d / d0, where d0 is the number of targets, ignored ones included; the summed gradients are multiplied by d0 n / (sum
- * of c). */
+ * With deterministic_world, bits must not depend on which micro step is the last, because that depends on the
+ * number of ranks. All micro steps therefore use d / d0, where d0 is the number of targets, ignored ones included;
+ * the summed gradients are multiplied by d0 n / (sum of c). */
 #include <string.h>
 
 #include "engine/session/session.h"
@@ -39,7 +40,7 @@ static rm_mean joined(const remat_graph *graph, rm_mean a, rm_mean b) {
     return (rm_mean){a.value ? a.value : b.value, a.mixed || b.mixed || !(both || neither)};
 }
 
-/* of: by value id; filled for all values before the node. */
+/* `of` has an entry for each value id; those of all values before the node are filled. */
 static rm_mean mean_of(const remat_graph *graph, const rm_node *node, const rm_mean *of) {
     rm_mean any = {0};
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {

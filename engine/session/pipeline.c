@@ -1,6 +1,7 @@
-/* pipeline.c: a session whose layers lie on several ranks (remat_pipeline). Every rank cuts the whole network, and each
- * rank's part of it, and plans for the rank that needs most: so all have the same plan, without a word. What they do talk
- * about beside the programs' messages: losses and norms, which all know in the end. */
+/* pipeline.c: a session whose layers are distributed over several ranks (remat_pipeline). Every rank builds the
+ * whole network's chain and every rank's part of it, and plans for the rank that needs the most bytes and time. All
+ * ranks therefore make the same plan without communicating. Outside of the programs' messages, ranks only exchange
+ * losses and norms, which are the same on all ranks at the end. */
 #include <string.h>
 
 #include "engine/abi.h"
@@ -37,7 +38,7 @@ static uint64_t others_of(const remat_session *s, const rm_chain *part) {
     return part->at.bytes + rm_chain_program_bytes(part) + (uint64_t)part->at.buckets.n * sizeof *s->bucket;
 }
 
-/* The problems of the rank that needs most, of which each rank's own bytes are a part. */
+/* Gives the part the lists of the whole chain, and raises s->most to the part's bytes and times. */
 static remat_status join_part(remat_session *s, rm_chain *part, const rm_chain *whole) {
     TRY(rm_chain_adopt(part, whole));
     uint64_t others = others_of(s, part);
@@ -98,7 +99,7 @@ void rm_session_swap_problems(remat_session *s) {
     s->most.evaluation = evaluation;
 }
 
-/* The same plan, with this rank's bytes. */
+/* Keeps the plan and replaces its bytes by this rank's. */
 static remat_status settle(const rm_problem *problem, bool forward_only, rm_schedule *schedule) {
     rm_lifetimes_free(&schedule->lifetimes);
     rm_placement_free(&schedule->placement);

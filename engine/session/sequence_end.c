@@ -70,7 +70,7 @@ static void copy_through(const rm_frame *f, const rm_problem *problem, const rm_
         r->api->copy(r->queue, r->piece[there], r->piece[here], bytes);
 }
 
-/* The same at the start of a sweep, for a state whose initial value is a value of the graph. */
+/* The same at the start of a sweep, for a state with an initial value from the graph. */
 static void copy_initial_through(const rm_frame *f, const rm_problem *problem, int32_t slot, bool forward) {
     const rm_runner *r = f->runner;
     const rm_chain *chain = r->chain;

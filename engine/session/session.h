@@ -27,7 +27,7 @@ typedef struct rm_session_array {
     struct rm_session_array *theirs; /* the array of `lender` whose memory this is; NULL: its own */
 } rm_session_array;
 
-/* The array of the session that owns its memory, or was told it. */
+/* The array of the session that owns its memory, or to which the program gave it. */
 static inline rm_session_array *rm_session_owned(rm_session_array *array) {
     while (array->theirs) array = array->theirs;
     return array;
@@ -62,33 +62,36 @@ struct remat_session {
     double last_lr;   /* 0: no update yet */
     double coming_lr; /* of the update for which gradients are being computed; -1: not known yet */
     remat_session *lender; /* the session whose arrays and arena this one uses (share.c); NULL: none */
-    int n_sharing;         /* sessions that use this one's */
-    bool freed;            /* by the program; it lives on for those */
-    rm_block *block;       /* its own; runner.block has the arena */
-    /* Of the session that shares with no other (rm_session_root): changes of parameters, and the last pass's session. */
+    int n_sharing;         /* sessions that use this one's arrays */
+    bool freed;            /* the program has freed it; it is kept for the sessions that use its memory */
+    rm_block *block;       /* memory of its own; runner.block has the arena */
+    /* Of the session that owns the arena (rm_session_root): counts changes of parameters; the session of the last pass.
+     * */
     uint64_t parameters_version;
     const remat_session *arena_user;
-    const remat_session *gradients_of;   /* of rm_session_trainer: whose micro steps its gradients hold */
+    const remat_session *gradients_of;   /* of rm_session_trainer: the session whose micro steps its gradients contain
+                                            */
     uint64_t packed_version;             /* parameters_version at the last pass */
-    uint64_t shown_hash;                 /* of the parameters that the program can change unnoticed, at the last pass */
+    uint64_t shown_hash;                 /* hash of the parameters that the program can write without a call, at the
+                                            last pass */
     bool evaluated, trained, handed_out; /* remat_evaluate, a backward pass, remat_forward has made its outputs */
-    bool ran_forward;                    /* and nothing has changed since: remat_backward can continue */
+    bool ran_forward;                    /* and nothing has changed since, so remat_backward can continue */
     remat_pipeline pipeline;             /* a copy; without one, size is 1 */
     struct {
         rm_problem problem, evaluation;
     } most;                     /* pipeline: with the largest bytes and times of any rank */
-    uint64_t most_others_bytes; /* pipeline: the most that a rank's arrays and tables take beside its plan */
+    uint64_t most_others_bytes; /* pipeline: the largest size of any rank's arrays and tables, without the plan */
     remat_ranks ranks;          /* a copy; without ranks, or if nothing runs, size is 1 and its functions are NULL */
     int n_mapped;               /* sections of the block passed to ranks.map */
     remat_bucket *bucket;       /* as passed to ranks, except for `ready` */
     rm_event **ready;           /* by bucket; NULL: the queue is synchronized before a bucket is passed to ranks */
     bool deterministic_world;
     int micro_steps, n_made; /* n_made: micro steps since gradients were last initialised */
-    double *shard_loss;   /* by shard, of this update; 0: another rank's. Then the ranks' words (rank_consistency.c) */
-    int32_t counts;       /* the value that the loss divides by, a table; 0: it divides by no count */
+    double *shard_loss;   /* losses of this update by shard; 0: another rank's. Then the values of rank_consistency.c */
+    int32_t counts;       /* the table that the loss is divided by; 0: it is not divided by a count */
     bool weighs;          /* the parts of an update are weighted by their counts (loss_mean.c) */
     bool mean_of_parts;   /* the loss has a count, but its parts are not weighted by it */
-    float count, divisor; /* of the last pass: the count, and what its loss was divided by */
+    float count, divisor; /* of the last pass: the count, and the divisor of its loss */
     float share;          /* factor of the loss's gradient in the last backward pass */
     double *shard_count;  /* if `weighs`: by shard, of this update */
     double first_divisor, total_count; /* loss_mean.c */
@@ -185,8 +188,8 @@ remat_status rm_session_hand_over(const remat_session *session, int64_t index, r
 remat_session *rm_session_root(remat_session *session);
 remat_session *rm_session_trainer(remat_session *session);
 void rm_session_read_counters(remat_session *session); /* into session->runner.updates and last_lr */
-bool rm_session_can_continue(remat_session *session);  /* from remat_forward: no session has changed anything since */
-void rm_session_find_shared(remat_session *session);   /* where shared arrays lie now */
+bool rm_session_can_continue(remat_session *session);  /* after remat_forward: no session has changed anything since */
+void rm_session_find_shared(remat_session *session);   /* updates the addresses of shared arrays */
 
 /* share.c, in the order of remat_session_create. join: INVALID if the two cannot share. shares: rm_chain_config.shared.
  * layout_ranks: ranks that lay parameters out like the other session. connect: arrays are listed. */

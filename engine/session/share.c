@@ -1,5 +1,6 @@
-/* share.c: sessions that share: one uses parameters, buffers and the arena of another, and, if both train, gradients, optimizer
- * state and counters (remat_config.share). To the executor shared arrays are external ones, whose memory is the other session's. */
+/* share.c: sessions that share: one uses parameters, buffers and the arena of another, and, if both train, gradients,
+ * optimizer state and counters (remat_config.share). To the executor shared arrays are external ones, whose memory is
+ * the other session's. */
 #include "engine/session/budget.h"
 #include "engine/session/planning.h"
 
@@ -66,21 +67,21 @@ bool rm_session_shares(const void *session, remat_kind kind, const char *name, u
         return true;
     case REMAT_GRADIENT:
         return index < lender->chain.at.buckets.n_trained;
-    case REMAT_CARRIED: /* those of another batch size are its own */
+    case REMAT_CARRIED: /* carried states of another batch size are its own */
         return !s->inference && !lender->inference && rm_session_held_bytes(&lender->array[kind][index]) == bytes;
     default:
         return false;
     }
 }
 
-/* Of the parameter with the same name; -1: none. */
+/* Index of the parameter with the same name; -1: none. */
 static int32_t param_of(const remat_session *s, const char *name) {
     for (int32_t i = 0; i < s->chain.at.buckets.n_params; i++)
         if (!strcmp(s->graph->value[s->chain.at.buckets.param[i].value].name, name)) return i;
     return -1;
 }
 
-/* Parameters in their order of definition in this session's graph; -1: none is the n-th. */
+/* The name of the n-th parameter in the graph's order of definition; "": there is none. */
 static const char *name_of_param(const remat_graph *graph, int32_t n) {
     for (int32_t v = 1; v < graph->n_values; v++)
         if (graph->value[v].origin == RM_VALUE_PARAM && n-- == 0) return graph->value[v].name;

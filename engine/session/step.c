@@ -46,7 +46,7 @@ static void carry_states(const remat_session *s) {
     }
 }
 
-/* In a pipeline one rank makes the loss; another that reads it has a copy. */
+/* In a pipeline one rank computes the loss; other ranks that read it have a copy. */
 static bool makes_loss(const remat_session *s) {
     return s->chain.loss && rm_runs_on(&s->chain, s->graph->value[s->chain.loss].node, s->chain.rank);
 }
@@ -70,7 +70,8 @@ static remat_status end_pass(remat_session *s, remat_step_result *result) {
 
 /* ---- Gradients of one micro step ------------------------------------------------------------------------------ */
 
-/* Those in the arena as one run of floats, external ones one by one. Inputs' gradients come after the parameters' in the list. */
+/* Gradients in the arena are one run of floats; external ones are handled one by one. In the list, gradients of inputs
+ * follow those of parameters. */
 typedef void gradient_work(const remat_session *, float *, uint64_t bytes, double factor);
 static void on_gradients(const remat_session *s, bool of_inputs, gradient_work *work, double factor) {
     const rm_residents *at = &s->chain.at;
@@ -269,7 +270,7 @@ static remat_status begin_gradients(remat_session *s) {
     return status;
 }
 
-/* Call it after the last bucket has been taken: computes loss and norm over all ranks. */
+/* Computes loss and norm over all ranks. Call it after the last bucket has been taken. */
 static remat_status sum_up(remat_session *s, remat_step_result *result) {
     TRY(mean_loss(s, result));
     TRY(rm_session_gradient_norm(s));
@@ -306,8 +307,8 @@ remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
-/* Zeroes the output gradients, so that those of the last pass are not used again. The caller writes them, whole or in
- * parts. External ones are only the caller's to write. */
+/* Zeroes the output gradients, so that those of the last pass are not used again. The caller then writes all or
+ * parts of them. External ones are not zeroed, because only the caller writes them. */
 static void begin_output_gradients(const remat_session *s) {
     for (int i = 0; i < s->chain.n_differentiated; i++) {
         rm_session_array *array = &s->array[REMAT_OUTPUT_GRADIENT][i];

@@ -26,9 +26,9 @@ static uint64_t key_of(const remat_session *s, const char *directory, int figure
     return rm_hash(place, sizeof place, rm_hash(s->api->name, strlen(s->api->name), 0));
 }
 
-/* Measured figures are rounded in the same way as figures from the file, so that both give the same tier. If all
- * processors compute, copying takes time from one of them. Otherwise it costs almost nothing; the small cost that
- * remains prefers, among equally fast plans, the one that moves least. */
+/* Rounds measured figures in the same way as figures from the file, so that both give the same tier. If all
+ * processors compute, copying takes time from one of them. Otherwise it costs almost nothing; a small cost makes
+ * the planner prefer, among equally fast plans, the one that moves the fewest bytes. */
 static rm_tier from_figures(const remat_session *s, const uint64_t *ns) {
     bool spare = s->threads < rm_processors_get()->usable;
     return (rm_tier){.save_bytes_per_s = (uint64_t)(GIB * 1e9 / (double)ns[SAVE_GIB]) + 1,

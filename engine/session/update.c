@@ -32,7 +32,7 @@ remat_status remat_bucket_info(remat_session *s, int64_t index, remat_bucket *ou
             (long long)index, (long long)remat_bucket_count(s));
     *out = s->bucket[index];
     for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM]; i++)
-        rm_session_owned(&s->array[REMAT_PARAM][i])->shown = true; /* the program may write there unnoticed */
+        rm_session_owned(&s->array[REMAT_PARAM][i])->shown = true; /* the program may write there without a call */
     return REMAT_OK;
 }
 

@@ -130,7 +130,7 @@ static bool seen_before(seen *s, int32_t piece) {
     return false;
 }
 
-/* The operand's piece if it is a state, else -1. */
+/* The operand's piece if it is a state; otherwise -1. */
 static int32_t piece_of(const rm_verify *v, const rm_verify_run *run, const rm_where *where) {
     int64_t piece = where->space == RM_AT_PIECE ? rm_piece_at(where, run->position) : -1;
     return piece < v->n_hashes ? (int32_t)piece : -1;
@@ -142,7 +142,7 @@ static bool is_own(const rm_verify *v, const rm_verify_run *run, int32_t piece) 
     return piece >= p->state[p->made[s]] && piece < p->state[p->made[s + 1]];
 }
 
-/* Without padding, which is never written. */
+/* Excludes padding, which is never written. */
 static uint64_t bytes_of(const rm_verify *v, int32_t piece) {
     rm_piece_origin origin = rm_chain_piece_origin(v->chain, piece);
     if (!origin.crossing) {

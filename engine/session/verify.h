@@ -4,8 +4,8 @@
  *   it is recomputed    by a RUN that repeats a stage, or
  *   it is read          by any RUN: a checkpoint in memory or from the second tier, or an operand of backward
  *
- * so that neither a non-deterministic kernel nor a flipped bit in memory reaches the gradients unnoticed. Values that a
- * stage saves for its own backward, gradients and parameters are not hashed. run.c calls it around each program.
+ * so that neither a non-deterministic kernel nor a flipped bit in memory reaches the gradients undetected. Values that
+ * a stage saves for its own backward, gradients and parameters are not hashed. run.c calls it around each program.
  *
  * If the host can read the device's memory, it waits for the queue before each comparison, and a difference ends the
  * step there. If the device compares by itself (device.h, compare), the host never waits: the step continues, and the
