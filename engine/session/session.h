@@ -65,12 +65,10 @@ struct remat_session {
     int n_sharing;         /* sessions that use this one's arrays */
     bool freed;            /* the program has freed it; it is kept for the sessions that use its memory */
     rm_block *block;       /* memory of its own; runner.block has the arena */
-    /* Of the session that owns the arena (rm_session_root): counts changes of parameters; the session of the last pass.
-     * */
+    /* Of the session that owns the arena (rm_session_root): counts changes of parameters; the last pass's session. */
     uint64_t parameters_version;
     const remat_session *arena_user;
-    const remat_session *gradients_of;   /* of rm_session_trainer: the session whose micro steps its gradients contain
-                                            */
+    const remat_session *gradients_of;   /* of rm_session_trainer: the session whose micro steps are in its gradients */
     uint64_t packed_version;             /* parameters_version at the last pass */
     uint64_t shown_hash;                 /* hash of the parameters that the program can write without a call, at the
                                             last pass */

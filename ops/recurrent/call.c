@@ -1,6 +1,7 @@
-/* call.c: from a call of a recurrent cell to the fast kernels (ops/cpu): turns it into a job, opens the parallel region
- * and runs the given instruction set's kernels on every thread of it. Compiled once, for float. Main entries:
- * rm_recurrent_forward, rm_recurrent_rebuild, rm_recurrent_backward and rm_recurrent_pack (ops/recurrent/recurrent.h). */
+/* call.c: runs the fast kernels (ops/cpu) for a call of a recurrent cell: turns the call into a job, opens the
+ * parallel region, and runs the kernels of the given instruction set on every thread. Compiled once, for float.
+ * Main entries: rm_recurrent_forward, rm_recurrent_rebuild, rm_recurrent_backward and rm_recurrent_pack
+ * (ops/recurrent/recurrent.h). */
 #include "ops/recurrent/minimal.h"
 
 #include <omp.h>
@@ -39,7 +40,7 @@ static _Thread_local unsigned pretended_last;
 
 void rm_recurrent_pretend_last(unsigned meeting) { pretended_last = meeting; }
 
-/* All that a call's time depends on. */
+/* Everything that the time of a call depends on. */
 static uint64_t kind_of(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
     const uint64_t parts[] = {
         (uintptr_t)kernel,     (uint64_t)job->cell, (uint64_t)job->tau, (uint64_t)job->batch, (uint64_t)job->in,
@@ -53,7 +54,8 @@ static uint64_t kind_of(rm_cell_kernel *kernel, const rm_cell_job *job, int thre
     return hash;
 }
 
-/* Threads beyond the blocks of units have nothing to do, but the region still asks for all (parallel.h). */
+/* If there are fewer blocks of units than threads, some threads have nothing to do, but the region still includes them
+ * (parallel.h). */
 static void run(rm_cell_kernel *kernel, const rm_cell_job *job, int threads, int lanes) {
     int64_t blocks = (job->hidden + lanes - 1) / lanes,
             most = blocks < RM_BARRIER_THREADS ? blocks : RM_BARRIER_THREADS;
@@ -98,7 +100,7 @@ static rm_cell_job job_of(rm_cell cell, const remat_call *call, rm_barrier *barr
     };
 }
 
-/* An LSTM's c, in aux; other cells have none. */
+/* The c of an LSTM, in aux. Other cells have no c. */
 static float *c_of(const rm_cell_job *job) {
     const rm_cell_layout *l = &rm_cell_layouts[job->cell];
     return l->states > 1 ? job->gates + job->tau * job->batch * l->columns * job->hidden : NULL;
@@ -109,7 +111,7 @@ void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const re
     rm_cell_job job = job_of(cell, call, &barrier);
     job.keep = call->aux;
     if (!rm_cell_layouts[cell].keeps)
-        job.gates = job.y; /* the projection of x waits in h's place */
+        job.gates = job.y; /* the projection of x is stored where h will be */
     else if (!call->aux)
         job.gates = call->scratch;
     job.c = job.keep ? c_of(&job) : NULL;
@@ -146,8 +148,8 @@ void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const r
 
 /* ---- In bf16 ----------------------------------------------------------------------------------------------------------- */
 
-/* Products round their operands to bf16 (cpu/product.h): x, h, weights and the gates' gradients. Sums, gates, states and all that is
- * stored stay floats. */
+/* Products round their operands to bf16 (cpu/product.h): x, h, weights and the gates' gradients. Sums, gates,
+ * states and all stored values are floats. */
 static const rm_cell_kernels *in_bf16(void) { return rm_cell_kernels_bf16(); }
 
 #define CELL(op, ...)                                                                                                  \
@@ -183,7 +185,7 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out) {
 
 /* ---- min_gru and min_lstm ------------------------------------------------------------------------------------------------ */
 
-/* Columns do not meet: each thread takes its own through all of the tile. */
+/* Columns are independent: each thread computes its own columns through the whole tile. */
 static void run_columns(rm_cell_kernel *kernel, const rm_cell_job *job, int threads) {
     bool large = job->tau * job->batch * job->hidden > RM_PARALLEL_MIN_HEAVY;
     rm_region region = rm_region_begin(large ? threads : 1, true);

@@ -1,11 +1,11 @@
-/* causal_conv.c: the op `causal_conv`: a convolution over time of each feature by itself, which looks back alone:
+/* causal_conv.c: the op `causal_conv`: a depthwise convolution over time that reads only earlier timesteps:
  *
- *   y[t,b,c] = bias[c] + sum over j < k of w[c,j] x[t - (k-1) + j, b, c],   x before the begin: 0
+ *   y[t,b,c] = bias[c] + sum over j < k of w[c,j] x[t - (k-1) + j, b, c],   x before the start: 0
  *
- * PyTorch's Conv1d(C, C, k, groups=C) behind a padding of k-1 on the left. What a tile needs of the one before, its last k-1
- * timesteps, is a carried state (B,k-1,C).
+ * PyTorch's Conv1d(C, C, k, groups=C) after a padding of k-1 on the left. The carried state (B,k-1,C) has the last k-1
+ * timesteps of the previous tile.
  *
- * Where reset[t,b] > 0, what is before t counts as zeros from there on.
+ * Where reset[t,b] > 0, timesteps before t count as zeros from there on.
  *
  * Below, "row r" is row r of the state followed by x: x[t] is row k-1+t, and y[t] reads rows t to t+k-1, from its first tap on.
  */
@@ -41,7 +41,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 4 * k, 3);
 }
 
-/* Features [from, from + n) of a tile; w[j] has those of all features. */
+/* Computes features [from, from + n) of a tile; w[j] has tap j of all features. */
 typedef struct {
     int64_t tau, batch, channels, k, from, n;
     const real *reset;
@@ -67,7 +67,7 @@ static const real *row_of(const span *s, const void *state, const void *x, int64
     return state ? (const real *)state + (b * halo + r) * s->channels + s->from : NULL;
 }
 
-/* Of y[t]: what its earlier taps would read is behind a reset. */
+/* The first tap of y[t] that counts: earlier taps would read timesteps before a reset. */
 static int64_t first_tap(const span *s, int64_t t, int64_t b) {
     int64_t halo = s->k - 1;
     for (int64_t back = 0; s->reset && back < halo && back <= t; back++)
@@ -83,7 +83,7 @@ static void add_product(int64_t n, const real *a, const real *b, real *sum) {
     for (int64_t i = 0; i < n; i++) sum[i] += a[i] * b[i];
 }
 
-/* Of the state, row r: that is what the last y reads one tap later. */
+/* Whether row r of the outgoing state is kept: the last y reads it one tap later. */
 static bool is_handed_on(const span *s, int64_t r, int64_t b) { return r + 1 >= first_tap(s, s->tau - 1, b); }
 
 static void forward_span(const remat_call *call, int64_t from) {
@@ -106,8 +106,8 @@ static void forward_span(const remat_call *call, int64_t from) {
                      (real *)call->state_out[0].data + (b * (s.k - 1) + r) * s.channels + from);
 }
 
-/* The gradient of row r: from later tiles' y what they have handed down, and then from this tile's, last to first, so that the
- * order is the same wherever time is cut. */
+/* The gradient of row r: first the gradient that later tiles have passed back, then the terms of this tile's y from
+ * the last to the first. The order is therefore the same wherever time is cut. */
 static void row_gradient(const remat_call *call, const span *s, int64_t r, int64_t b, real *sum) {
     const real *dy = call->dy.data, *later = call->dstate_out[0].data;
     bool handed = later && r >= s->tau && is_handed_on(s, r - s->tau, b);

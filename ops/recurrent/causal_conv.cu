@@ -1,8 +1,8 @@
-/* causal_conv.cu: the CUDA kernels of the op `causal_conv` (causal_conv.c, which says what a row is). A thread has an element;
- * gradients of weights are summed over rows by blocks that have some features each. */
+/* causal_conv.cu: the CUDA kernels of the op `causal_conv` (causal_conv.c, which says what a row is). A thread
+ * computes an element; blocks of some features each sum the gradients of weights over rows. */
 #include "ops/cuda/reduce.cuh"
 
-enum { X, W, BIAS, RESET, PARTS = 8 /* that rows are dealt to, for w and bias */ };
+enum { X, W, BIAS, RESET, PARTS = 8 /* parts into which rows are divided, for w and bias */ };
 
 typedef struct {
     int64_t tau, batch, channels, k;
@@ -28,7 +28,7 @@ static __device__ inline float row_at(const conv &v, int64_t r, int64_t b, int64
     return v.state ? v.state[(b * halo + r) * v.channels + c] : 0;
 }
 
-/* Of y[t]; and whether row r of the state is handed on (causal_conv.c). */
+/* The first tap of y[t]; and whether row r of the state is passed on (causal_conv.c). */
 static __device__ inline int64_t first_tap(const conv &v, int64_t t, int64_t b) {
     for (int64_t back = 0; v.reset && back < v.k - 1 && back <= t; back++)
         if (v.reset[(t - back) * v.batch + b] > 0) return v.k - 1 - back;
@@ -55,7 +55,7 @@ static __global__ void hand_on(conv v, float *state_out) {
     }
 }
 
-/* Rows [first, first + rows) of the gradient: of the state, (B,k-1,C), or of x, (tau,B,C). */
+/* Computes rows [first, first + rows) of the gradient of the state, (B,k-1,C), or of x, (tau,B,C). */
 static __global__ void backward(conv v, const float *dy, const float *dstate_out, int64_t first, int64_t rows,
                                 float *out) {
     RM_EACH(i, rows * v.batch * v.channels) {
@@ -70,8 +70,8 @@ static __global__ void backward(conv v, const float *dy, const float *dstate_out
     }
 }
 
-/* dw[c,j] += sum of dy row, dbias += sum of dy (j = k). A block has 32 features and one j; its warp p has every PARTS-th row
- * from p on, and the parts are added in order. */
+/* dw[c,j] += sum of dy row, dbias += sum of dy (j = k). A block computes 32 features and one j; its warp p sums
+ * every PARTS-th row from row p on, and the parts are added in order. */
 static __global__ void backward_weights(conv v, const float *dy, float *dw, float *dbias) {
     __shared__ float of_part[PARTS][RM_WARP];
     int64_t lane = threadIdx.x % RM_WARP, part = threadIdx.x / RM_WARP, spans = (v.channels + RM_WARP - 1) / RM_WARP;

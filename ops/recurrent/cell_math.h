@@ -1,10 +1,10 @@
-/* cell_math.h: the mathematics of one unit of the recurrent cells, for their definitions in C (lstm.c, gru.c) and their CUDA
- * kernels (NAME.cu) alike; the cells' fast CPU kernels have the same in vectors (ops/cpu). A plain RNN needs no more
- * than tanh and its derivative (activation.h).
+/* cell_math.h: the mathematics of one unit of the recurrent cells, shared by their definitions in C (lstm.c, gru.c)
+ * and their CUDA kernels (NAME.cu). The fast CPU kernels compute the same in vectors (ops/cpu). A plain RNN only needs
+ * tanh and its derivative (activation.h).
  *
- * Forward and rebuild must leave the same bits (remat_op.h, "Saving less"), and a compiler may round an expression in one function
- * otherwise than in another, by fusing a product and a sum. So what both compute has its real_fma written out, and no other
- * sum of products. */
+ * Forward and rebuild must give the same bits (remat_op.h, rules). A compiler may fuse a product and a sum in one
+ * function but not in another, which rounds differently. Expressions that both compute therefore use real_fma
+ * explicitly, and contain no other sum of products. */
 #ifndef RM_CELL_MATH_H
 #define RM_CELL_MATH_H
 
@@ -14,7 +14,7 @@
 
 /* ---- lstm --------------------------------------------------------------------------------------------------------- */
 
-/* One unit's pre-activations, or its gates, or the gradients of the former. */
+/* The pre-activations of one unit, its gates, or the gradients of the pre-activations. */
 typedef struct {
     real i, f, g, o;
 } rm_lstm_gates;
@@ -46,7 +46,7 @@ RM_HD rm_lstm_gates rm_lstm_backward(rm_lstm_gates a, real c_next, real c, real 
 
 /* ---- gru ---------------------------------------------------------------------------------------------------------- */
 
-/* As above. q, the hidden part of the n gate, is its own pre-activation; pre.n is x's part alone. */
+/* As above. q, the part of the n gate that comes from h, is a separate pre-activation; pre.n is the part of x only. */
 typedef struct {
     real n, r, z, q;
 } rm_gru_gates;
@@ -62,7 +62,7 @@ RM_HD rm_gru_gates rm_gru_activate(rm_gru_gates pre) {
 /* h' = (1 - z) n + z h */
 RM_HD real rm_gru_h(rm_gru_gates a, real h) { return real_fma(a.z, h, (1 - a.z) * a.n); }
 
-/* dh: the gradient of h'. *dh_direct: what of it reaches h by z alone. */
+/* dh: the gradient of h'. *dh_direct: its part that reaches h through z only. */
 RM_HD rm_gru_gates rm_gru_backward(rm_gru_gates a, real h, real dh, real *dh_direct) {
     rm_gru_gates d;
     d.n = dh * (1 - a.z) * (1 - a.n * a.n); /* h' = (1 - z) n + z h; n = tanh(.. + r q) */

@@ -1,4 +1,5 @@
-/* cudnn_cells.cu: what remains to be done beside cuDNN's RNN (engine/cuda/rnn.c): cudnn_cells.h. No op is defined here. */
+/* cudnn_cells.cu: kernels for the work that cuDNN's RNN leaves to us (engine/cuda/rnn.c): cudnn_cells.h. No op is
+ * defined here. */
 #include "ops/cuda/kernel.cuh"
 
 extern "C" {

@@ -1,17 +1,18 @@
-/* delta_scan.c: the op `delta_scan`: Gated DeltaNet (Yang et al. 2024) and Kimi Delta Attention, one timestep after the
- * other: a matrix S (K,V) for each head, which decays and is corrected where it would answer k with another value than v:
+/* delta_scan.c: the op `delta_scan`: Gated DeltaNet (Yang et al. 2024) and Kimi Delta Attention, one timestep after
+ * the other. Each head has a matrix S (K,V). At each timestep it decays and is corrected so that its answer to k moves
+ * towards v:
  *
  *   q, k = x / sqrt(sum x^2 + 1e-6) for each head, q / sqrt(K)       beta = sigmoid(b)
  *   decay = exp(-exp(A_log) softplus(a + dt_bias))                   for each head, or for each of its keys (KDA)
  *   D = decay S;  S' = D + k (beta (v - D^T k))^T;  y = S'^T q       S is 0 where reset[t,b] > 0
  *
  *   inputs   q, k (tau,B,Hk K); v (tau,B,H V); a (tau,B,H), or (tau,B,H K); b (tau,B,H); A_log (H) optional: 0; dt_bias, as
- *            wide as a, optional: 0; reset (tau,B) optional. Hk divides H: heads share q and k, H/Hk neighbours each
+ *            wide as a, optional: 0; reset (tau,B) optional. Hk divides H: H/Hk neighbouring heads share q and k
  *   output   y (tau,B,H V); state S (B,H,K,V)
  *
- * No aux. A state is as large as many timesteps of inputs, so only that before the tile is saved, and backward makes the
- * others again in scratch, some timesteps at a time. The chunked form of the papers needs fewer operations, but rounds
- * differently for each way of cutting time. */
+ * No aux. A state is as large as many timesteps of inputs, so only the state before the tile is saved. Backward
+ * recomputes the others in scratch, some timesteps at a time. The chunked form of the papers needs fewer
+ * operations, but its rounding depends on where time is cut. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -24,7 +25,8 @@ enum { Q, K, V, A, B, A_LOG, DT_BIAS, RESET, INPUTS };
 #define EPSILON ((real)1e-6)
 
 typedef struct {
-    int64_t tau, batch, rows, heads, shared, repeat, keys, values, rates; /* shared: Hk; rates: of a head, 1 or K */
+    int64_t tau, batch, rows, heads, shared, repeat, keys, values, rates; /* shared: Hk; rates: decay rates of a head, 1
+                                                                             or K */
 } sizes;
 
 static sizes sizes_of(const remat_desc *x, const void *attr) {
@@ -72,7 +74,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-/* Scratch, in this order: q and k, normalised; decay; beta; in backward the gradients of these: of q and k for each head. */
+/* Scratch, in this order: q and k, normalised; decay; beta; in backward the gradients of these, those of q and k for
+ * each head. */
 static int64_t gate_reals(const sizes *s) { return s->rows * s->heads * (s->rates + 1); }
 static int64_t part_reals(const sizes *s, remat_pass pass) {
     int64_t forward = 2 * s->rows * s->shared * s->keys + gate_reals(s);
@@ -114,7 +117,7 @@ static void normalise(const real *x, int64_t count, int64_t keys, real scale, re
     }
 }
 
-/* Of gate i: a + dt_bias, and e^A_log. */
+/* The terms of decay i: a + dt_bias, and e^A_log. */
 static real raw_of(const remat_call *call, const sizes *n, int64_t i) {
     const real *a = call->x[A].data, *bias = call->x[DT_BIAS].data;
     return a[i] + (bias ? bias[i % (n->heads * n->rates)] : 0);
@@ -143,7 +146,8 @@ static tile prepare(const remat_call *call, remat_pass pass) {
     return s;
 }
 
-/* dx of x, from the gradients `d` of its normalised heads, `repeat` for each: they are added up in order. */
+/* Computes dx from the gradients `d` of the normalised heads; each head of x has `repeat` of them, which are added in
+ * order. */
 static void normalise_back(const sizes *n, const real *x, const real *d, real scale, real *dx) {
     for (int64_t h = 0; h < n->rows * n->shared; h++) {
         const real *from = x + h * n->keys, *parts = d + h * n->repeat * n->keys;
@@ -175,7 +179,7 @@ static void finish(const remat_call *call, const tile *s) {
 
 /* ---- The definition: one head of a row of the batch after the other ----------------------------------------------- */
 
-/* A timestep of a head. */
+/* One timestep of a head. */
 typedef struct {
     const real *q, *k, *v, *decay;
     real beta;
@@ -203,7 +207,7 @@ static real error_of(const sizes *n, const step *p, const real *S, int64_t j) {
     return error;
 }
 
-/* S and `to` may be the same. */
+/* `to` may be S itself. */
 static void advance(const sizes *n, const step *p, const real *S, real *to) {
     for (int64_t j = 0; j < n->values; j++) {
         real delta = p->beta * error_of(n, p, S, j);
@@ -235,7 +239,8 @@ static void define_forward(const remat_call *call) {
         }
 }
 
-/* Column j of a timestep, from S before and after it; G is the gradient of S, from later timesteps at first. */
+/* Backward of column j of a timestep, from S before and after it. G is the gradient of S: on entry from later
+ * timesteps, on return also from this one. */
 static void define_column_back(const tile *s, const step *p, const real *S, const real *after, real dy, int64_t j,
                                real *G, real *dv) {
     const sizes *n = &s->n;
@@ -287,7 +292,7 @@ static void define_backward(const remat_call *call) {
 /* ---- The fast kernels --------------------------------------------------------------------------------------------- */
 
 #ifndef RM_REAL_DOUBLE
-enum { MOST_WORKERS = 32 }; /* workers have room of their own */
+enum { MOST_WORKERS = 32 }; /* each worker has its own scratch */
 
 static int64_t workers_at_most(const sizes *n) {
     return n->batch * n->heads < MOST_WORKERS ? n->batch * n->heads : MOST_WORKERS;

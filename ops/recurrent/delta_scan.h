@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* A unit of work is a head of a row of the batch, through all timesteps. Columns of S do not meet, so it takes SPAN of
- * them at a time, which stay in the caches; backward makes the states of CHUNK timesteps again at a time. Both decide
- * the order of sums. */
+/* A unit of work is one head of one row of the batch, through all timesteps. Columns of S are independent, so SPAN
+ * of them are computed at a time, which stay in the caches. Backward recomputes the states of CHUNK timesteps at a
+ * time. Both numbers determine the order of sums. */
 enum { RM_DELTA_SPAN = 32, RM_DELTA_CHUNK = 16, RM_DELTA_GROUP = 4 };
 
 typedef struct {
@@ -18,7 +18,7 @@ typedef struct {
     const float *s_in, *ds_out;                             /* (B,heads,K,V), or NULL: zeros */
     float *y, *s_out;                                       /* forward: like v; (B,heads,K,V) */
     const float *dy;                                        /* backward */
-    float *dq, *dk;            /* (tau,B,heads,K): of each head, of the normalised q and k */
+    float *dq, *dk;            /* (tau,B,heads,K): gradients of each head's normalised q and k */
     float *dv, *ds_in;         /* NULL: not wanted */
     float *dlog_decay, *dbeta; /* like decay and beta */
 } rm_delta_job;

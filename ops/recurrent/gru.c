@@ -1,13 +1,13 @@
-/* gru.c: the op `gru`: the readable definition of the cell, and its descriptor. The float kernels that training runs
- * are in cpu/; recurrent.c has what the three cells share.
+/* gru.c: the op `gru`: the readable definition of the cell, and its descriptor. Training runs the float kernels in
+ * cpu/; recurrent.c has the code that the three cells share.
  *
  *   r = sigmoid(x W_ir^T + b_ir + h W_hr^T + b_hr)        q  = h W_hn^T + b_hn
  *   z = sigmoid(x W_iz^T + b_iz + h W_hz^T + b_hz)        h' = (1 - z) n + z h
  *   n = tanh   (x W_in^T + b_in + r q)                    (PyTorch's nn.GRU; rows of the weights: r, z, n)
  *
- * aux, from forward to backward: (tau,B,4H) in the order n r z q. Backward puts the gradients of the pre-activations in
- * their place: then columns 0..3H (n r z) belong to the product with x, and H..4H (r z q) to that with h.
- * Kept lean, only y: all of a tile's aux follows from x and h (rebuild).
+ * aux, from forward to backward: (tau,B,4H) in the order n r z q. Backward replaces these by the gradients of the
+ * pre-activations: columns 0..3H (n r z) belong to the product with x, and H..4H (r z q) to the product with h. A
+ * lean stage saves only y: rebuild recomputes a tile's aux from x and h.
  */
 #include "ops/real.h"
 
@@ -29,7 +29,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     out->moved_bytes += (double)aux_bytes(x, attr) + (pass == REMAT_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
-/* One unit's four numbers in a row of aux. */
+/* The four numbers of one unit in a row of aux. */
 static rm_gru_gates get(const real *unit, int64_t hidden) {
     return (rm_gru_gates){unit[AUX_N * hidden], unit[AUX_R * hidden], unit[AUX_Z * hidden], unit[AUX_Q * hidden]};
 }
@@ -80,7 +80,8 @@ static void define_rebuild(const remat_call *call) {
         }
 }
 
-/* One unit: n r z q become the gradients of their pre-activations; returns what reaches the previous h directly. */
+/* Replaces one unit's n r z q by the gradients of their pre-activations; returns the gradient that reaches the previous
+ * h directly. */
 static real define_unit_backward(real dh, real h_prev, real *unit, int64_t hidden) {
     real direct;
     put(unit, hidden, rm_gru_backward(get(unit, hidden), h_prev, dh, &direct));
@@ -91,7 +92,8 @@ static void define_backward(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     int64_t hidden = r.hidden, state = r.batch * hidden;
     const real *dy = call->dy.data, *dh_out = call->dstate_out[STATE_H].data;
-    real *aux = call->aux, *dh = call->scratch, *dh_in = call->dstate_in[STATE_H].data; /* dh (B,H) goes back in time */
+    real *aux = call->aux, *dh = call->scratch, *dh_in = call->dstate_in[STATE_H].data; /* dh (B,H) is carried backwards
+                                                                                           in time */
     rm_dgates d = {aux, AUX * hidden, {AUX_R, AUX_Z, AUX_N}, {AUX_R, AUX_Z, AUX_Q}};
     for (int64_t i = 0; i < state; i++) dh[i] = dh_out ? dh_out[i] : 0;
     for (int64_t t = r.tau - 1; t >= 0; t--) {

@@ -3,7 +3,7 @@
 
 enum { R, Z, N, GATES, COLUMNS = 4, SHIFT = 1 };
 
-/* Of all rows. h's part of q is added by a product, as those of r and z are: x has no part in it. */
+/* For all rows. Products add the part of h to q as to r and z; x has no part in q. */
 static __global__ void clear_q(int64_t n, int64_t hidden, float *gates) {
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, hidden);
@@ -25,7 +25,7 @@ static __device__ inline void put(float *unit, int64_t hidden, rm_gru_gates a) {
     unit[0] = a.n, unit[hidden] = a.r, unit[2 * hidden] = a.z, unit[3 * hidden] = a.q;
 }
 
-/* Timestep t + k: one timestep's sums, n = B H, become h, and gates where they are kept. */
+/* Timestep t + k: computes h from one timestep's sums, n = B H, and stores the gates if they are kept. */
 static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     int64_t hidden = sums.hidden, t = a.t + k;
@@ -42,7 +42,7 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
     }
 }
 
-/* Sums of all rows become gates, in their place. n = rows * H. */
+/* Replaces the sums of all rows by gates. n = rows * H. */
 static __global__ void activate(int64_t n, rm_cell_sums sums, float *gates) {
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, sums.hidden), j = i - row * sums.hidden;
@@ -50,8 +50,8 @@ static __global__ void activate(int64_t n, rm_cell_sums sums, float *gates) {
     }
 }
 
-/* Timestep t - k, going back: gates become their gradients, both in their place and where dh is made of them. What reaches h
- * directly is left there for it. */
+/* Timestep t - k of backward: replaces the gates by their gradients, and also writes these where the product for dh
+ * reads them. The gradient that reaches h directly is stored as the first term of dh. */
 static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     int64_t t = a.t - k;
@@ -76,7 +76,7 @@ static void launch_step_back(const rm_cell_tile *r, rm_cell_now now, int64_t k, 
     RM_LAUNCH_CELL(step_back, r->state, r->queue, k, r->state, r->hidden, now);
 }
 
-/* Of persistent.cuh: n's two parts have a column each. */
+/* For persistent.cuh: the two parts of n have a column each. */
 struct gru_cell {
     enum { GATES = 3, COLUMNS = 4, SHIFT = 1, HAS_C = 0 };
     static __device__ inline float gate(int gate, float x, float sum, float b_ih, float b_hh) {

@@ -2,8 +2,9 @@
  *
  *   h' = a h + b,   or h' = b where reset[t,b] > 0                     y = h
  *
- * One timestep after the other, in one order whatever the tile: an associative scan would round otherwise for every way of
- * cutting time, and on a CPU gains nothing where there are columns enough to fill vectors. Threads have columns of their own.
+ * Computes one timestep after the other, so the order does not depend on the tile. The rounding of an associative
+ * scan would depend on where time is cut, and on a CPU it gains nothing if there are enough columns to fill
+ * vectors. Each thread has its own columns.
  */
 #include "ops/real.h"
 
@@ -13,7 +14,7 @@
 #include "ops/shape.h"
 
 enum { A, B, RESET, INPUTS };
-enum { SPAN = 64 /* columns that a thread takes through the tile together */ };
+enum { SPAN = 64 /* columns that a thread computes together through the tile */ };
 
 static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
     (void)attr;
@@ -33,7 +34,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     if (pass == REMAT_BACKWARD) out->scratch_bytes = rm_desc_bytes(y) / (uint64_t)y->dim[0];
 }
 
-/* A tile: (tau, batch, width), and the columns [from, to) of (batch, width) that a loop is about. */
+/* A tile (tau, batch, width), and the columns [from, to) of (batch, width) that a loop computes. */
 typedef struct {
     int64_t tau, columns, width, batch;
     const real *reset;
@@ -49,7 +50,7 @@ static bool is_reset(const shape *s, int64_t t, int64_t column) {
     return s->reset && s->reset[t * s->batch + column / s->width] > 0;
 }
 
-/* As far as one row of the batch reaches, so that a loop has one reset. */
+/* Ends the range at the end of a row of the batch, so that a loop has a single reset. */
 static int64_t run_end(const shape *s, int64_t from, int64_t to) {
     int64_t row_end = (from / s->width + 1) * s->width;
     return s->reset && row_end < to ? row_end : to;

@@ -1,8 +1,8 @@
-/* linear_scan.cu: the CUDA kernels of the op `linear_scan` (linear_scan.c). A thread has one column, and takes it through the
- * tile. */
+/* linear_scan.cu: the CUDA kernels of the op `linear_scan` (linear_scan.c). A thread computes one column through
+ * the tile. */
 #include "ops/cuda/kernel.cuh"
 
-enum { A, B, RESET, THREADS = 64 /* a block: few, since few columns are common */ };
+enum { A, B, RESET, THREADS = 64 /* threads of a block: few, since few columns are common */ };
 
 typedef struct {
     int64_t tau, columns, width, batch;

@@ -1,5 +1,5 @@
-/* lstm.c: the op `lstm`: the readable definition of the cell, and its descriptor. The float kernels that training runs
- * are in cpu/; recurrent.c has what the three cells share.
+/* lstm.c: the op `lstm`: the readable definition of the cell, and its descriptor. Training runs the float kernels in
+ * cpu/; recurrent.c has the code that the three cells share.
  *
  *   i = sigmoid(x W_ii^T + b_ii + h W_hi^T + b_hi)        c' = f c + i g
  *   f = sigmoid(x W_if^T + b_if + h W_hf^T + b_hf)        h' = o tanh(c')
@@ -7,8 +7,9 @@
  *   o = sigmoid(x W_io^T + b_io + h W_ho^T + b_ho)        (PyTorch's nn.LSTM; rows of the weights: i, f, g, o)
  *
  * aux, from forward to backward: gates (tau,B,4H), activated, in the order i f g o; then c (tau,B,H). tanh(c) is
- * computed again: 6H numbers a step with y, where others keep 7H and more. Backward puts dgates in gates' place.
- * Kept lean, only y: all gates of a tile follow from h (rebuild), and c from the gates.
+ * recomputed, so a timestep keeps 6H numbers with y; other implementations keep 7H or more. Backward replaces the
+ * gates by their gradients. A lean stage saves only y: rebuild recomputes the gates of a tile from h, and c from
+ * the gates.
  */
 #include "ops/real.h"
 
@@ -29,7 +30,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     out->moved_bytes += (double)aux_bytes(x, attr) + (pass == REMAT_REBUILD ? 1.0 : 2.0) * (double)rm_desc_bytes(y);
 }
 
-/* One unit's four numbers in a row of gates. */
+/* The four numbers of one unit in a row of gates. */
 static rm_lstm_gates get(const real *unit, int64_t hidden) {
     return (rm_lstm_gates){unit[I * hidden], unit[F * hidden], unit[G * hidden], unit[O * hidden]};
 }
@@ -37,7 +38,7 @@ static void put(real *unit, int64_t hidden, rm_lstm_gates a) {
     unit[I * hidden] = a.i, unit[F * hidden] = a.f, unit[G * hidden] = a.g, unit[O * hidden] = a.o;
 }
 
-/* One timestep of one row, up to c. gates (4H) receives the activated gates; c may be the same array as c_prev. */
+/* One timestep of one row, up to c. `gates` (4H) receives the activated gates; c may be the same array as c_prev. */
 static void define_gates_and_c(const rm_recurrent *r, int64_t t, int64_t b, const real *h_prev, const real *c_prev,
                                real *gates, real *c) {
     int64_t hidden = r->hidden;
@@ -69,7 +70,7 @@ static void define_forward(const remat_call *call) {
             if (all_c) {
                 define_step(&r, t, b, h_prev, c_prev, all_gates + row * GATES * hidden, all_c + row * hidden,
                             y + row * hidden);
-            } else { /* nothing is kept: c lives in the outgoing state, the gates in scratch */
+            } else { /* nothing is kept: c is in the outgoing state, the gates are in scratch */
                 if (t > 0 && !rm_recurrent_begins(&r, t, b)) c_prev = c_out + b * hidden;
                 define_step(&r, t, b, h_prev, c_prev, call->scratch, c_out + b * hidden, y + row * hidden);
             }
@@ -78,7 +79,7 @@ static void define_forward(const remat_call *call) {
     for (int64_t i = 0; all_c && i < state; i++) c_out[i] = all_c[(r.tau - 1) * state + i];
 }
 
-/* Forward without its last line: h is known. */
+/* Forward without its last line, because h is known. */
 static void define_rebuild(const remat_call *call) {
     rm_recurrent r = rm_recurrent_of(call);
     real *gates = call->aux, *all_c = gates + r.tau * GATES * r.batch * r.hidden;
@@ -91,7 +92,7 @@ static void define_rebuild(const remat_call *call) {
         }
 }
 
-/* One unit: gates become the gradients of their pre-activations, dc that of the previous c. */
+/* Replaces one unit's gates by the gradients of their pre-activations, and dc by the gradient of the previous c. */
 static void define_unit_backward(real dh, real c, real c_prev, real *unit, int64_t hidden, real *dc) {
     put(unit, hidden, rm_lstm_backward(get(unit, hidden), c, c_prev, dh, dc));
 }
@@ -101,7 +102,7 @@ static void define_backward(const remat_call *call) {
     int64_t hidden = r.hidden, state = r.batch * hidden;
     const real *dy = call->dy.data, *dh_out = call->dstate_out[STATE_H].data, *dc_out = call->dstate_out[STATE_C].data;
     real *gates = call->aux, *all_c = gates + r.tau * GATES * state;
-    real *dh = call->scratch, *dc = dh + state; /* (B,H) each: gradients of the states, going back in time */
+    real *dh = call->scratch, *dc = dh + state; /* (B,H) each: gradients of the states, carried backwards in time */
     rm_dgates d = {gates, GATES * hidden, {I, F, G, O}, {I, F, G, O}};
     for (int64_t i = 0; i < state; i++) dh[i] = dh_out ? dh_out[i] : 0;
     for (int64_t i = 0; i < state; i++) dc[i] = dc_out ? dc_out[i] : 0;

@@ -1,4 +1,5 @@
-/* lstm.cu: the CUDA kernels of the op `lstm` (lstm.c). Gates (rows,4H) in the order i f g o; behind them in aux, c (rows,H). */
+/* lstm.cu: the CUDA kernels of the op `lstm` (lstm.c). Gates (rows,4H) in the order i f g o; c (rows,H) follows them in
+ * aux. */
 #include "ops/recurrent/persistent.cuh"
 
 enum { I, F, G, O, COLUMNS };
@@ -18,7 +19,7 @@ static __device__ inline rm_lstm_gates activated(const rm_cell_sums *s, int64_t 
     return rm_lstm_activate(sums);
 }
 
-/* Timestep t + k: one timestep's sums, n = B H, become c and h, and gates where they are kept. */
+/* Timestep t + k: computes c and h from one timestep's sums, n = B H, and stores the gates if they are kept. */
 static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     int64_t hidden = sums.hidden, t = a.t + k;
@@ -26,7 +27,7 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, hidden), j = i - row * hidden;
         rm_cell_parts next = rm_cell_read(&a, t + 1, n, hidden, COLUMNS, COLUMNS, row, j);
-        float c_before = now.c[i]; /* on its way while sums are activated */
+        float c_before = now.c[i]; /* loaded while sums are activated */
         rm_lstm_gates gates = activated(&sums, row, j);
         float c = rm_lstm_c(gates, c_before), h = rm_lstm_h(gates.o, c);
         bool ends = rm_cell_begins(&a, t + 1, n, hidden, row);
@@ -39,7 +40,7 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
     }
 }
 
-/* Sums of all rows become gates, in their place. n = rows * H. */
+/* Replaces the sums of all rows by gates. n = rows * H. */
 static __global__ void activate(int64_t n, rm_cell_sums sums, float *gates) {
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, sums.hidden), j = i - row * sums.hidden;
@@ -47,8 +48,8 @@ static __global__ void activate(int64_t n, rm_cell_sums sums, float *gates) {
     }
 }
 
-/* c of all timesteps from the gates. Gates of AHEAD timesteps are on their way from memory together: one after the other,
- * each would be waited for. */
+/* Computes c of all timesteps from the gates. Loads the gates of AHEAD timesteps at once; one by one, each load
+ * would be waited for. */
 enum { AHEAD = 8 };
 static __global__ void scan(int64_t tau, int64_t n, int64_t hidden, const float *gates, const float *c_in,
                             const float *reset, float *all_c) {
@@ -68,7 +69,8 @@ static __global__ void scan(int64_t tau, int64_t n, int64_t hidden, const float 
     }
 }
 
-/* Timestep t - k, going back: gates become their gradients, both in their place and where dh is made of them. */
+/* Timestep t - k of backward: replaces the gates by their gradients, and also writes these where the product for dh
+ * reads them. */
 static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     int64_t t = a.t - k;

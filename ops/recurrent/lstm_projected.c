@@ -1,16 +1,17 @@
-/* lstm_projected.c: the op `lstm_projected`: an LSTM whose h is a projection of what its cell puts out (LSTMP, Sak et al. 2014;
- * PyTorch's nn.LSTM(proj_size=P)): h has P numbers, c has H.
+/* lstm_projected.c: the op `lstm_projected`: an LSTM whose h is a projection of the cell's output m (LSTMP, Sak et al.
+ * 2014; PyTorch's nn.LSTM(proj_size=P)): h has P numbers, c has H.
  *
  *   i f g o, c'  as in lstm.c, of an h of P numbers         m = o tanh(c')         h' = m W_hr^T
  *
- * It is an op beside `lstm`, and no attribute of it: that one's kernels, made once for all timesteps, take h, c and the gates to
- * be of one width and to need one meeting of the threads a timestep. Here a timestep is a product, a loop and a product
- * (gemm.h), and backward the same three, going back; of lstm it has the mathematics of a unit (cpu/projected.c).
+ * It is a separate op, not an attribute of `lstm`, because the kernels of `lstm` assume that h, c and the gates have
+ * the same width and that threads synchronise once per timestep. Here a timestep is a product, a loop and a product
+ * (gemm.h), in forward and in backward. It shares with lstm the mathematics of a unit (cpu/projected.c).
  *
- * aux, from forward to backward: gates (tau,B,4H), activated, i f g o; then c (tau,B,H). m is made again from o and c. A forward
- * pass that keeps nothing has the gates in scratch, whole, so that x's products are the same calls, of the same bits.
- * It has no rebuild: timestep by timestep, that would cost what forward does, but for the product with w_hr. An embedding is not
- * folded in. Where reset[t,b] > 0, h and c before that timestep are zeros, as in lstm.c. */
+ * aux, from forward to backward: gates (tau,B,4H), activated, i f g o; then c (tau,B,H). m is recomputed from o and
+ * c. A forward pass that keeps nothing has all gates of the tile in scratch, so that the products with x are the
+ * same calls and have the same bits. There is no rebuild: timestep by timestep, it would cost as much as forward,
+ * except for the product with w_hr. An embedding is not folded in. Where reset[t,b] > 0, h and c before that
+ * timestep are zeros, as in lstm.c. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -60,8 +61,8 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return (uint64_t)(x[X].dim[0] * x[X].dim[1] * (GATES + 1) * x[W_HR].dim[1]) * sizeof(real);
 }
 
-/* Forward: the gates, where they are not kept, and a timestep's m. Backward: dh and m of all timesteps, a timestep's dm and dc.
- * Where rows begin anew, h before a timestep, with its zeros; backward that of all timesteps. */
+/* Forward: the gates, unless they are kept, and m of a timestep. Backward: dh and m of all timesteps, dm and dc of
+ * a timestep. With resets also h before a timestep, including zeros; in backward that of all timesteps. */
 static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     (void)attr;
     int64_t batch = x[X].dim[1], rows = x[X].dim[0] * batch, width = x[W_HR].dim[0], hidden = x[W_HR].dim[1];
@@ -109,10 +110,10 @@ static void copy(real *to, const real *from, int64_t n) {
     if (to && !from) memset(to, 0, (size_t)n * sizeof *to);
 }
 
-/* Whether row b begins anew at timestep t. */
+/* Whether row b is reset at timestep t. */
 static bool begins(const tile *r, int64_t t, int64_t b) { return r->reset && r->reset[t * r->batch + b] > 0; }
 
-/* Row b of the state before timestep t: of `sequence` at t - 1, or of state_in; NULL: zeros. */
+/* Row b of the state before timestep t: from `sequence` at t - 1, or from state_in. NULL: zeros. */
 static const real *before(const real *sequence, const remat_tensor *state_in, int64_t width, const tile *r, int64_t t,
                           int64_t b) {
     if (begins(r, t, b)) return NULL;
@@ -161,7 +162,7 @@ static void define_forward(const remat_call *call) {
             const real *h = before(y, &call->state_in[STATE_H], r.width, &r, t, b);
             const real *c_before = before(r.c, &call->state_in[STATE_C], r.hidden, &r, t, b);
             if (!r.c && t > 0 && !begins(&r, t, b))
-                c_before = c_out + b * r.hidden; /* nothing is kept: c lives in the outgoing state */
+                c_before = c_out + b * r.hidden; /* nothing is kept: c is in the outgoing state */
             define_row(&r, r.x + row * r.in, h, c_before, r.gates + row * r.wide,
                        r.c ? r.c + row * r.hidden : c_out + b * r.hidden, m, y + row * r.width);
         }
@@ -169,13 +170,13 @@ static void define_forward(const remat_call *call) {
     if (r.c) copy(c_out, r.c + (r.tau - 1) * r.c_step, r.c_step);
 }
 
-/* dh += dgates w_hh, of one row */
+/* For one row, dh += dgates w_hh. */
 static void define_dh(const tile *r, const real *dgates, real *dh) {
     for (int64_t u = 0; u < r->wide; u++)
         for (int64_t p = 0; p < r->width; p++) dh[p] += dgates[u] * r->w_hh[u * r->width + p];
 }
 
-/* One row's dgates, dh and m: dx, and its part of the weights' gradients. */
+/* Computes dx and one row's part of the weights' gradients from its dgates, dh and m. */
 static void define_gradients(const tile *r, int64_t row, const real *h, const real *dgates, const real *dh,
                              const real *m) {
     const remat_call *call = r->call;
@@ -236,8 +237,8 @@ static void define_backward(const remat_call *call) {
 #else
 #define FAST(kernel) kernel
 
-/* C (m,n) = A B or, with beta 1, += A B; A (m,k) and B (k,n) whole. It is cut by its shape alone, into shares that are a product
- * each, on whichever thread: no bit depends on their number. */
+/* C (m,n) = A B or, with beta 1, += A B; A (m,k) and B (k,n) without gaps. The product is cut into shares, which
+ * depend only on its shape; any thread may compute a share. No bits depend on the number of threads. */
 static void multiply(const tile *r, rm_orientation a_is, rm_orientation b_is, int64_t m, int64_t n, int64_t k,
                      const real *a, const real *b, real beta, real *c) {
     enum { GRAIN = 16, MOST = 16 };
@@ -261,12 +262,12 @@ static void multiply(const tile *r, rm_orientation a_is, rm_orientation b_is, in
     rm_gemm_end(open);
 }
 
-/* Rows of a timestep, on all threads where they are many. */
+/* Loops over the rows of a timestep, on all threads if there are many rows. */
 #define EACH_ROW(r, ...)                                                                                               \
     RM_PARALLEL_FOR((r)->call->threads, (r)->batch > 1 && (r)->c_step > RM_PARALLEL_MIN_HEAVY,                         \
                     for (int64_t b = 0; b < (r)->batch; b++) __VA_ARGS__)
 
-/* gates = x w_ih^T + b_ih + b_hh, of all rows */
+/* gates = x w_ih^T + b_ih + b_hh for all rows */
 static void project_input(const tile *r) {
     const real *b_ih = r->call->x[B_IH].data, *b_hh = r->call->x[B_HH].data;
     RM_PARALLEL_FOR(
@@ -277,7 +278,7 @@ static void project_input(const tile *r) {
     multiply(r, RM_PLAIN, RM_TRANSPOSED, r->rows, r->wide, r->in, r->x, r->w_ih, 1, r->gates);
 }
 
-/* h before timestep t, (B,P), or NULL: zeros. It is copied to `to` where rows may begin anew. */
+/* h before timestep t, (B,P), or NULL: zeros. If rows may be reset, it is copied to `to`. */
 static const real *h_before(const tile *r, int64_t t, real *to) {
     const remat_tensor *h_in = &r->call->state_in[STATE_H], *y = &r->call->y;
     if (!r->reset) return t ? (const real *)y->data + (t - 1) * r->batch * r->width : h_in->data;
@@ -308,7 +309,7 @@ static void forward(const remat_call *call) {
 
 /* ---- Backward ---------------------------------------------------------------------------------------- */
 
-/* Columns of dgates are added up in the order of the rows, whatever the number of threads. */
+/* Each column of dgates is summed in the order of the rows, whatever the number of threads. */
 static void add_biases(const tile *r) {
     enum { COLUMNS = 64 };
     real *db_ih = r->call->dx[B_IH].data, *db_hh = r->call->dx[B_HH].data;
@@ -324,7 +325,8 @@ static void add_biases(const tile *r) {
         });
 }
 
-/* What follows from dgates, dh and m of the whole tile. masked (rows,P): for h before each timestep. */
+/* Computes the other gradients from dgates, dh and m of the whole tile. masked (rows,P): scratch for h before each
+ * timestep. */
 static void add_gradients(const tile *r, const real *dh, const real *m, real *masked) {
     const remat_call *call = r->call;
     const int64_t h_step = r->batch * r->width;
@@ -342,13 +344,13 @@ static void add_gradients(const tile *r, const real *dh, const real *m, real *ma
     add_biases(r);
 }
 
-/* Rows of `to` (B,width) that begin anew at timestep t become those of `from`, or zeros. */
+/* Replaces the rows of `to` (B,width) that are reset at timestep t by those of `from`, or by zeros. */
 static void restart(const tile *r, int64_t t, int64_t width, const real *from, real *to) {
     for (int64_t b = 0; r->reset && b < r->batch; b++)
         if (begins(r, t, b)) copy(to + b * width, from ? from + b * width : NULL, width);
 }
 
-/* dh of timestep t: dy, and what comes from t + 1. */
+/* dh of timestep t: dy plus the gradient from t + 1. */
 static void gather_dh(const tile *r, int64_t t, real *dh) {
     int64_t n = r->batch * r->width;
     const real *dh_out = r->call->dstate_out[STATE_H].data, *dy = (const real *)r->call->dy.data + t * n;

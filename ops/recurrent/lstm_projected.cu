@@ -1,5 +1,5 @@
-/* lstm_projected.cu: the CUDA kernels of the op `lstm_projected` (lstm_projected.c): for each timestep a product, a kernel and a
- * product, launched one by one. Gates (rows,4H) in the order i f g o; behind them in aux, c (rows,H). */
+/* lstm_projected.cu: the CUDA kernels of the op `lstm_projected` (lstm_projected.c): for each timestep a product, a
+ * kernel and a product, launched one by one. Gates (rows,4H) in the order i f g o; c (rows,H) follows them in aux. */
 #include <string.h>
 
 #include "ops/cuda/columns.cuh"
@@ -27,7 +27,7 @@ static __global__ void begin_gates(int64_t n, int64_t wide, const float *b_ih, c
     }
 }
 
-/* reset (B) of a timestep, or NULL: of no row. */
+/* reset (B) of a timestep; NULL: no row is reset. */
 static __device__ inline bool begins(const float *reset, int64_t row) { return reset && reset[row] > 0; }
 
 /* c may be the same array as c_before, which may be NULL: zeros. */
@@ -62,7 +62,7 @@ static __global__ void sum(int64_t n, const float *from, const float *more, floa
     RM_EACH(i, n) to[i] = (from ? from[i] : 0) + (more ? more[i] : 0);
 }
 
-/* to = from, but `anew`, or zeros, in rows that begin anew; n = rows * width. from and anew may be NULL. */
+/* to = from; rows that are reset become those of `anew`, or zeros. n = rows * width. from and anew may be NULL. */
 static __global__ void restart(int64_t n, int64_t width, const float *reset, const float *from, const float *anew,
                                float *to) {
     RM_EACH(i, n) {
@@ -105,7 +105,7 @@ typedef struct {
 static inline matrix plain(const float *data) { return matrix{data, false}; }
 static inline matrix transposed(const float *data) { return matrix{data, true}; }
 
-/* C (m,n) = A B, or += A B; all whole. */
+/* C (m,n) = A B, or += A B; all without gaps. */
 static void multiply(const tile *r, int64_t m, int64_t n, int64_t k, matrix a, matrix b, bool add, float *c) {
     rm_cuda_product p;
     memset(&p, 0, sizeof p);
@@ -115,10 +115,10 @@ static void multiply(const tile *r, int64_t m, int64_t n, int64_t k, matrix a, m
     r->queue->multiply(r->queue, &p);
 }
 
-/* Whether rows of timestep t begin anew, (B); NULL: none does. */
+/* The resets (B) of timestep t; NULL: none. */
 static const float *reset_at(const tile *r, int64_t t) { return r->reset ? r->reset + t * r->batch : NULL; }
 
-/* h before timestep t, (B,P), or NULL: zeros. It is copied to `to` where rows may begin anew. */
+/* h before timestep t, (B,P), or NULL: zeros. If rows may be reset, it is copied to `to`. */
 static const float *h_before(const tile *r, int64_t t, float *to) {
     const float *none = NULL, *h = (const float *)(t ? r->call->y.data : r->call->state_in[STATE_H].data);
     if (t) h += (t - 1) * r->y_step;
@@ -150,7 +150,8 @@ void rm_lstm_projected_forward_cuda(const remat_call *call) {
     if (r.c && c_out) RM_LAUNCH_EACH(sum, r.c_step, r.queue, r.c_step, c_before, none, c_out);
 }
 
-/* What follows from dgates, dh and m of the whole tile. masked (rows,P): for h before each timestep. */
+/* Computes the other gradients from dgates, dh and m of the whole tile. masked (rows,P): scratch for h before each
+ * timestep. */
 static void add_gradients(const tile *r, const float *dh, const float *m, float *masked) {
     const remat_call *call = r->call;
     const float *h_in = h_before(r, 0, masked), *dgates = r->gates;
@@ -169,7 +170,7 @@ static void add_gradients(const tile *r, const float *dh, const float *m, float 
             rm_launch_add_columns(r->queue, r->rows, r->wide, r->wide, dgates, (float *)call->dx[i].data);
 }
 
-/* Rows of dh (B,P) that begin anew at timestep t become those of `anew`. */
+/* Replaces the rows of dh (B,P) that are reset at timestep t by those of `anew`. */
 static void restart_rows(const tile *r, int64_t t, const float *anew, float *dh) {
     if (!r->reset) return;
     RM_LAUNCH_EACH(restart, r->y_step, r->queue, r->y_step, r->width, reset_at(r, t), (const float *)dh, anew, dh);

@@ -1,4 +1,5 @@
-/* min_gru.c: the op `min_gru` of projections that a linear layer makes; minimal.h has what it shares with min_lstm.
+/* min_gru.c: the op `min_gru`. Its input is the result of a linear layer; minimal.h has the code that it shares with
+ * min_lstm.
  *
  *   h' = (1 - z) h + z g(candidate),  z = sigmoid(gate)          (minGRU; g is in minimal_math.h)
  */

@@ -1,4 +1,5 @@
-/* min_lstm.c: the op `min_lstm` of projections that a linear layer makes; minimal.h has what it shares with min_gru.
+/* min_lstm.c: the op `min_lstm`. Its input is the result of a linear layer; minimal.h has the code that it shares with
+ * min_gru.
  *
  *   h' = f' h + i' g(candidate),  f' = f / (f + i),  i' = i / (f + i),  f and i sigmoids    (minLSTM; g: minimal_math.h)
  */

@@ -1,16 +1,16 @@
-/* minimal.cuh: the CUDA kernels of min_gru and min_lstm. A thread has one unit of one row, and takes it through the tile: columns
- * do not meet. `cell` says how gates follow from x (min_gru.cu, min_lstm.cu). */
+/* minimal.cuh: the CUDA kernels of min_gru and min_lstm. A thread computes one unit of one row through the tile;
+ * columns are independent. `cell` computes the gates from x (min_gru.cu, min_lstm.cu). */
 #ifndef RM_MINIMAL_CUH
 #define RM_MINIMAL_CUH
 
 #include "ops/cuda/kernel.cuh"
 #include "ops/recurrent/minimal_math.h"
 
-enum { RM_MIN_THREADS = 64 /* a block: few, since few columns are common */ };
+enum { RM_MIN_THREADS = 64 /* threads of a block: few, since few columns are common */ };
 
 enum { RM_MIN_X, RM_MIN_RESET };
 
-/* x: row (t,b) begins at (t batch + b) PARTS hidden; state = batch hidden. */
+/* x: row (t,b) starts at (t batch + b) PARTS hidden; state = batch hidden. */
 typedef struct {
     int64_t tau, batch, state, hidden;
     const float *x, *reset, *y, *h_in;

@@ -1,11 +1,11 @@
-/* minimal.h: what min_gru and min_lstm share: shapes, costs, definitions, and the way to the fast kernels of cpu/minimal.c. An
- * op's file says which gates it has. `real` is the precision of the file that includes this (real.h).
+/* minimal.h: code shared by min_gru and min_lstm: shapes, costs, definitions, and calls of the fast kernels in
+ * cpu/minimal.c. An op's file defines its gates. `real` is the precision of the file that includes this (real.h).
  *
  *   input    x (tau,B,G*H), made by a linear layer: [candidate | gate] for min_gru, [candidate | f | i] for min_lstm, G = 2, 3
  *            reset (tau,B) optional: where it is above 0, h before that timestep is 0. It has no gradient
  *   output   y (tau,B,H), the sequence of h; state h (B,H)
  *
- * No aux: backward makes the gates again, of x.
+ * No aux: backward recomputes the gates from x.
  */
 #ifndef RM_MINIMAL_H
 #define RM_MINIMAL_H
@@ -30,7 +30,7 @@ static inline remat_status rm_min_infer(const char *op, int64_t parts, const cha
     return REMAT_OK;
 }
 
-/* element_flops: of the gates; exps count as in activations.def. Backward's scratch is dh (B,H). */
+/* element_flops: those of the gates; an exp counts as in activations.def. Backward's scratch is dh (B,H). */
 static inline remat_cost rm_min_cost(const remat_desc *x, const remat_desc *y, remat_pass pass, double element_flops) {
     remat_cost cost = rm_cost_streaming(y, element_flops + 3, 1);
     double x_bytes = (double)rm_desc_bytes(x), y_bytes = (double)rm_desc_bytes(y);
@@ -42,7 +42,7 @@ static inline remat_cost rm_min_cost(const remat_desc *x, const remat_desc *y, r
     return cost;
 }
 
-/* Of unit j of the row that begins at x. */
+/* The gates of unit j of the row that starts at x. */
 typedef rm_min_gates rm_min_gates_at(const real *x, int64_t hidden, int64_t j);
 
 static inline bool rm_min_begins(const remat_call *call, int64_t t, int64_t i) {

@@ -1,9 +1,10 @@
-/* minimal_math.h: the mathematics of one unit of min_gru and min_lstm (Feng et al. 2024), for their definitions in C and their
- * CUDA kernels alike; ops/cpu/minimal.c has the same in vectors. Gates depend on x alone, so a unit is
+/* minimal_math.h: the mathematics of one unit of min_gru and min_lstm (Feng et al. 2024), shared by their definitions
+ * in C and their CUDA kernels; ops/cpu/minimal.c computes the same in vectors. Gates depend only on x, so a unit is
  *
  *   h' = keep h + take g(candidate),  keep + take = 1,  g(x) = x + 1/2 for x >= 0, else sigmoid(x)
  *
- * g is the paper's: with it h stays above 0, and models trained in log space (minGRU-pytorch) are the same functions here. */
+ * g is the paper's. It keeps h above 0, so models trained in log space (minGRU-pytorch) compute the same functions
+ * here. */
 #ifndef RM_MINIMAL_MATH_H
 #define RM_MINIMAL_MATH_H
 
@@ -12,7 +13,7 @@
 typedef struct {
     real keep, take;
     real candidate, slope; /* g(x), g'(x) */
-    real turn[2];          /* derivatives of take by the gates' pre-activations */
+    real turn[2];          /* derivatives of `take` by the gates' pre-activations */
 } rm_min_gates;
 
 RM_HD real rm_min_candidate(real x) { return x >= 0 ? x + (real)0.5 : rm_sigmoid(x); }
@@ -27,8 +28,8 @@ RM_HD rm_min_gates rm_min_gru_gates(real candidate, real gate) {
     return a;
 }
 
-/* keep = f / (f + i), take = i / (f + i), f and i the sigmoids of the gates: the fraction is extended by exp(m) for
- * m = min(f_gate, i_gate, 0), so that its terms are at most 1 and their sum at least 1. */
+/* keep = f / (f + i), take = i / (f + i), f and i the sigmoids of the gates: numerator and denominator are
+ * multiplied by exp(m), m = min(f_gate, i_gate, 0), so that the terms are at most 1 and their sum is at least 1. */
 RM_HD rm_min_gates rm_min_lstm_gates(real candidate, real f_gate, real i_gate) {
     rm_min_gates a;
     real least = f_gate < i_gate ? f_gate : i_gate, m = least < 0 ? least : 0;

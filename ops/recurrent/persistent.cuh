@@ -1,18 +1,18 @@
 /* persistent.cuh: a tile's timesteps in one launch. The recurrent weights stay in registers and shared memory ("persistent
- * RNNs", Diamos et al. 2016), and only h, or parts of dh, travel: between the blocks of a cluster (ops/cuda/cluster.cuh).
+ * RNNs", Diamos et al. 2016). Only h, or parts of dh, are exchanged between the blocks of a cluster (ops/cuda/cluster.cuh).
  *
- * A cluster computes Q whole sequences, from a tile's first timestep to its last. Each of its blocks has U of the layer's units, with
+ * A cluster computes Q sequences, from a tile's first timestep to its last. Each of its blocks computes U units of the layer with
  * all their gates; K = 16 U is the widest layer that fits.
  *
- *     forward     16 neighbouring lanes (S) have V units together. Lane s multiplies k = 4 (16 i + s) + (0..3), for i = 0, 1, ...;
- *                 then lanes are added in pairs at distance 1, 2, 4, 8. Each block sends its units' h' to all blocks
- *     rebuild     the same sums, of the h that lie in y; each block has U units and a range of rows, and none waits for another
- *     backward    two lanes have the same columns of w_hh, one in the rows of its block's even units, the other in those of the odd
- *                 ones. Their sum is this block's share of dh = dgates w_hh. It is sent to the block that has the unit, which
+ *     forward     16 neighbouring lanes (S) compute V units together. Lane s multiplies k = 4 (16 i + s) + (0..3), i = 0, 1, ...;
+ *                 then lanes are added in pairs at distance 1, 2, 4, 8. Each block sends h' of its units to all blocks
+ *     rebuild     the same sums, from the h stored in y; each block computes U units of a range of rows, and waits for no other
+ *     backward    two lanes have the same columns of w_hh, one the rows of the block's even units, the other the rows of its odd
+ *                 units. Their sum is this block's share of dh = dgates w_hh. It is sent to the block that has the unit, which
  *                 adds the shares of all blocks in a fixed order
  *
- * So a sum's order depends on the cell and on H alone: bits do not depend on the tile, on what is kept, or on Q. Sums are fp32 in
- * every precision: tensor cores would gain nothing where the time goes into handing h on. */
+ * The order of a sum therefore depends only on the cell and on H: bits do not depend on the tile, on which values are kept, or on Q.
+ * Sums are fp32 in every precision: tensor cores would not help, since most of the time is spent on exchanging h. */
 #ifndef RM_PERSISTENT_CUH
 #define RM_PERSISTENT_CUH
 
@@ -25,7 +25,7 @@
 #define RM_UNROLL _Pragma("unroll")
 #endif
 
-/* Kernels are empty where there are no clusters: they are never launched there. */
+/* On GPUs without clusters these kernels are never launched, so they are empty. */
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
 #define RM_PERSISTENT 0
 #else
@@ -34,27 +34,30 @@
 
 enum { RM_PERSISTENT_THREADS = 256, RM_PERSISTENT_SEQUENCES = 4, RM_PERSISTENT_REGISTERS = 160, RM_LANES = 32 };
 
-/* What of a layer a block has. V 1 and 2: layers of up to 256 and 512 units. */
+/* A block's part of a layer. V 1 and 2: layers of up to 256 and 512 units. */
 template <class Cell, int V_, int REGISTERS = RM_PERSISTENT_REGISTERS> struct rm_persistent_shape {
     static constexpr int THREADS = RM_PERSISTENT_THREADS, G = Cell::GATES, S = 16, V = V_;
     static constexpr int U = THREADS / S * V, K = RM_CLUSTER_MOST * U;
     static constexpr int WEIGHTS = G * U * K / THREADS;          /* of a thread */
-    static constexpr int CHUNKS = K / (4 * S), CHUNK = 4 * G * V; /* forward: a lane's k come four at a time */
-    static constexpr int ROWS = U / 2, C = 2 * K / THREADS, ROW = G * C; /* backward: a lane's rows come a unit at a time */
+    static constexpr int CHUNKS = K / (4 * S), CHUNK = 4 * G * V; /* forward: a lane reads four consecutive k at a time
+                                                                     */
+    static constexpr int ROWS = U / 2, C = 2 * K / THREADS, ROW = G * C; /* backward: a lane reads the rows of one unit
+                                                                            at a time */
     static constexpr int HELD = REGISTERS < WEIGHTS ? REGISTERS : WEIGHTS;
     static constexpr int HELD_CHUNKS = HELD / CHUNK, HELD_ROWS = HELD / ROW; /* in registers; the rest in shared memory */
     static constexpr int FORWARD_SHARED = (CHUNKS - HELD_CHUNKS) * CHUNK * THREADS;
     static constexpr int BACKWARD_SHARED = (ROWS - HELD_ROWS) * ROW * THREADS;
-    static constexpr int GROUPS = S / (4 * V); /* of four lanes end with the same unit; each takes other sequences */
+    static constexpr int GROUPS = S / (4 * V); /* groups of four lanes end with the same unit; each group takes other
+                                                  sequences */
 };
 
-/* A kernel's argument: a tile. NULL: not wanted, or zeros. */
+/* The argument of a kernel: a tile. NULL: not wanted, or zeros. */
 typedef struct {
-    int64_t tau, batch, hidden, width, rows_each; /* rows_each: of a block that rebuilds */
+    int64_t tau, batch, hidden, width, rows_each; /* rows_each: rows of a block in rebuild */
     const float *products, *table;                /* x's parts of the gates: (tau*B,width), or by token from (V,G*H) */
     const int32_t *token;                         /* (tau*B) */
     const float *w_hh, *b_ih, *b_hh;
-    float *gates, *c;         /* (tau*B,width), (tau*B,H): kept; in backward gates become their gradients */
+    float *gates, *c;         /* (tau*B,width), (tau*B,H): kept values; backward replaces gates by their gradients */
     float *y;                 /* (tau*B,H) */
     const float *h_in, *c_in; /* (B,H) */
     float *h_out, *c_out;
@@ -68,8 +71,8 @@ struct alignas(16) rm_four {
 
 /* ---- Sums over h ---------------------------------------------------------------------------------------------------- */
 
-/* The weights of this lane's units, from `first` on, and k: first those in registers, then those in shared memory, a column for
- * each thread, so that neighbours read from different banks. */
+/* The weights of this lane's units, from `first` on, and of its k. The first are in registers, the rest in shared
+ * memory, a column for each thread, so that neighbouring threads read from different banks. */
 template <class Shape>
 static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t first, float *held, float *shared) {
     const int slice = threadIdx.x % Shape::S;
@@ -85,13 +88,14 @@ static __device__ inline void rm_persistent_load(const rm_persistent &a, int64_t
 
 static __device__ inline float rm_persistent_from(float value, int apart) { return __shfl_xor_sync(0xffffffffu, value, apart); }
 
-/* Two sums over lanes become one: this lane goes on with one of them, and adds what the lane `apart` had of it. */
+/* Merges two sums over lanes: this lane continues with one of them, and adds the part of the lane `apart`. */
 static __device__ inline float rm_persistent_halve(float low, float high, int apart) {
     const bool is_high = threadIdx.x & apart;
     return (is_high ? high : low) + rm_persistent_from(is_high ? low : high, apart);
 }
 
-/* Of each of Q rows h (K, zeros behind H): the sum of this lane's gate (lane % 4) and unit (rm_persistent_lane). */
+/* For each of Q rows h (K, zeros past H), computes the sum of this lane's gate (lane % 4) and unit
+ * (rm_persistent_lane). */
 template <class Shape, int Q>
 static __device__ inline void rm_persistent_sums(const float *held, const float *shared, const float *h, float *sum) {
     enum { S = Shape::S, G = Shape::G, V = Shape::V };
@@ -128,12 +132,13 @@ static __device__ inline void rm_persistent_sums(const float *held, const float 
 
 /* ---- From sums to h ------------------------------------------------------------------------------------------------- */
 
-/* What a lane does after the sums: one gate (lane % 4) of one unit, for the sequences of its group. The three lanes beside it have
- * the unit's other gates; with one gate, all four have the same. */
+/* A lane's work after the sums: one gate (lane % 4) of one unit, for the sequences of its group. The three lanes
+ * beside it compute the unit's other gates; if the cell has one gate, all four compute the same. */
 struct rm_persistent_lane {
-    int64_t unit, first;   /* unit: may be H or more, then the lane does not live. first: of the units that its weights are for */
-    bool lives, reads;     /* reads: this gate has a part from x */
-    int gate, from, group; /* from: the first of its four lanes */
+    int64_t unit, first;   /* unit: if it is H or more, the lane has no work. first: the first unit that its weights
+                              belong to */
+    bool lives, reads;     /* reads: x has a part in this gate */
+    int gate, from, group; /* from: the first of the unit's four lanes */
     float b_ih, b_hh;
 };
 
@@ -149,7 +154,7 @@ static __device__ inline rm_persistent_lane rm_persistent_lane_of(const rm_persi
     return l;
 }
 
-/* Where x's part of this lane's gate lies in a row of the tile, unless a table has it; and of a token in the table. */
+/* The place of x's part of this lane's gate: in a row of the tile, or in the table for a token. */
 template <class Cell>
 static __device__ inline const float *rm_persistent_product(const rm_persistent &a, const rm_persistent_lane &l, int64_t row) {
     return a.products + row * a.width + (l.gate + Cell::SHIFT) % Cell::GATES * a.hidden + l.unit;
@@ -159,7 +164,7 @@ static __device__ inline const float *rm_persistent_entry(const rm_persistent &a
     return a.table + (token * (int64_t)Cell::GATES + l.gate) * a.hidden + l.unit;
 }
 
-/* h' of this lane's unit; *kept: what is kept in column lane % 4. *c becomes c' of an lstm. */
+/* Returns h' of this lane's unit. *kept: the value to keep in column lane % 4. For an lstm, *c becomes c'. */
 template <class Cell>
 static __device__ inline float rm_persistent_next(const rm_persistent_lane &l, float x, float sum, float h, float *c,
                                                   float *kept) {
@@ -173,7 +178,7 @@ static __device__ inline float rm_persistent_next(const rm_persistent_lane &l, f
 
 /* ---- Forward -------------------------------------------------------------------------------------------------------- */
 
-/* x's parts, and tokens, are on their way from memory for so many timesteps: each thread's own, in a ring. */
+/* Number of timesteps for which each thread prefetches its parts of x, or tokens, into a ring. */
 enum { RM_PERSISTENT_AHEAD = 4 };
 template <class Shape, int Q> struct rm_persistent_rows {
     static constexpr int PASSES = (Q + Shape::GROUPS - 1) / Shape::GROUPS; /* rows of a lane */
@@ -186,7 +191,7 @@ template <class Cell, int V, int Q> static constexpr size_t rm_persistent_forwar
            2 * sizeof(rm_mailbox);
 }
 
-/* One cluster for each Q sequences. */
+/* Forward of a tile. Each cluster computes Q sequences. */
 template <class Cell, int V, int Q>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) rm_persistent_forward(rm_persistent a) {
 #if RM_PERSISTENT
@@ -213,9 +218,10 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
         for (int b = 0; b < 2; b++) rm_mailbox_open(&box[b]), rm_mailbox_expect(&box[b], bytes);
     rm_cluster_sync();
 
-    rm_peer peer[PEERS]; /* h' goes to every block: four lanes share them */
+    rm_peer peer[PEERS]; /* h' is sent to every block; four lanes share this work */
     RM_UNROLL for (int i = 0; i < PEERS; i++) peer[i] = rm_cluster_peer(column + 4 * i < size ? column + 4 * i : 0);
-    /* This lane's first row, of timesteps that move on: what is fetched, and what is written. Other rows are GROUPS apart. */
+    /* The first row of this lane in the timestep that is prefetched, and in the one that is written. Its other rows are
+     * GROUPS apart. */
     const int64_t row = first + l.group, wide = a.batch * a.width, deep = a.batch * a.hidden;
     const int64_t between = GROUPS * a.width, under = GROUPS * a.hidden;
     const float *from = a.table ? NULL : rm_persistent_product<Cell>(a, l, row);
@@ -241,8 +247,8 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
         else from += wide;
     }
     if (token) token += AHEAD * a.batch;
-    /* Nobody waits for a warp that sends nothing, so the others could be two phases ahead, and it would never see the first end. It
-     * has nothing to do anyway. */
+    /* Other warps do not wait for a warp that sends nothing. They could get two phases ahead, and this warp would
+     * miss the end of the first phase. It has no work anyway, so it returns. */
     const bool warp_lives = (int64_t)rank * Shape::U + threadIdx.x / RM_LANES * (RM_LANES / Shape::S) * V < a.hidden;
     for (int64_t t = 0; warp_lives && t < a.tau; t++) {
         const int now = (int)(t & 1), next = 1 - now, turn = (int)(t % AHEAD) * PASSES;
@@ -293,14 +299,14 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
 
 /* ---- Rebuild -------------------------------------------------------------------------------------------------------- */
 
-enum { RM_PERSISTENT_REBUILD_REGISTERS = 128 }; /* fewer weights: rows on their way need some */
+enum { RM_PERSISTENT_REBUILD_REGISTERS = 128 }; /* fewer weights, since prefetched rows need registers */
 
 template <class Cell, int V> static constexpr size_t rm_persistent_rebuild_bytes(void) {
     typedef rm_persistent_shape<Cell, V, RM_PERSISTENT_REBUILD_REGISTERS> Shape;
     return (2 * RM_PERSISTENT_SEQUENCES * Shape::K + Shape::FORWARD_SHARED) * sizeof(float);
 }
 
-/* h before rows [at, at + Q), this thread's part: every 256th number. Rows from `to` on are left out. */
+/* This thread's part of h before rows [at, at + Q): every 256th number. Skips rows from `to` on. */
 template <class Shape, int Q>
 static __device__ inline void rm_persistent_fetch(const rm_persistent &a, int64_t at, int64_t to, float *part) {
     RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) {
@@ -310,8 +316,9 @@ static __device__ inline void rm_persistent_fetch(const rm_persistent &a, int64_
     }
 }
 
-/* Gates of all rows, in the place of x's parts if there is no table; c is left to a kernel of its own. Blocks are alone: U
- * units of rows_each rows, the units of the same rows side by side. Rows are fetched while those before them are added up. */
+/* Rebuilds the gates of all rows, in place of x's parts if there is no table; another kernel computes c. Blocks are
+ * independent: each computes U units of rows_each rows, and blocks of the same rows are neighbours. Rows are
+ * prefetched while earlier ones are summed. */
 template <class Cell, int V>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) rm_persistent_rebuild(rm_persistent a) {
 #if RM_PERSISTENT
@@ -326,7 +333,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
     rm_persistent_fetch<Shape, Q>(a, from, to, part);
     rm_persistent_load<Shape>(a, l.first, held, shared);
     for (int64_t row = from; row < to; row += Q) {
-        float *const h = all_h + (row - from) / Q % 2 * Q * Shape::K; /* the one before may still be read */
+        float *const h = all_h + (row - from) / Q % 2 * Q * Shape::K; /* the previous one may still be read */
         float sum[Q], x[PASSES];
         RM_UNROLL for (int j = 0; j < Q * Shape::K / Shape::THREADS; j++) h[threadIdx.x + j * Shape::THREADS] = part[j];
         RM_UNROLL for (int j = 0; j < PASSES; j++) {
@@ -352,7 +359,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
 
 /* ---- Backward ------------------------------------------------------------------------------------------------------- */
 
-enum { RM_PERSISTENT_READS = 6 }; /* numbers of a unit and timestep */
+enum { RM_PERSISTENT_READS = 6 }; /* numbers kept for a unit and timestep */
 
 template <class Cell, int V, int Q> static constexpr size_t rm_persistent_backward_bytes(void) {
     typedef rm_persistent_shape<Cell, V> Shape;
@@ -362,14 +369,16 @@ template <class Cell, int V, int Q> static constexpr size_t rm_persistent_backwa
            2 * sizeof(rm_mailbox);
 }
 
-/* What a unit's step back reads: what was kept (of a plain RNN y), and c or h of the timestep before. */
+/* The numbers that backward of a unit and timestep reads: the kept values (of a plain RNN y), and c or h of the
+ * previous timestep. */
 struct rm_persistent_read {
     float kept[4], before, tanh_c;
 };
 
-/* Where a unit's step back reads: timesteps that move back. */
+/* The addresses that backward of a unit reads; they move back from timestep to timestep. */
 struct rm_persistent_source {
-    const float *kept, *dy, *before, *in; /* before: of the timestep before; in: of what came into the tile, or NULL */
+    const float *kept, *dy, *before, *in; /* before: the state before the timestep; in: the state before the tile, or
+                                             NULL */
 };
 template <class Cell>
 static __device__ inline rm_persistent_source rm_persistent_source_of(const rm_persistent &a, int64_t sequence, int64_t unit) {
@@ -381,7 +390,8 @@ static __device__ inline rm_persistent_source rm_persistent_source_of(const rm_p
     return s;
 }
 
-/* Timestep t (nothing where it is below 0) on its way into a ring's place, numbers `apart` from each other; then one before it. */
+/* Prefetches timestep t, unless it is below 0, into a place of the ring, with numbers `apart` from each other; then
+ * moves on to the timestep before it. */
 template <class Cell>
 static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, int64_t t, rm_persistent_source *s,
                                                        float *place, int apart) {
@@ -399,7 +409,8 @@ static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, i
     s->kept -= a.batch * a.width, s->dy -= deep, s->before -= deep;
 }
 
-/* The shares of all 16 ranks (0 where there are fewer), added in a fixed order: in fours, then the four sums. */
+/* Adds the shares of all 16 blocks of the cluster (0 for missing ones) in a fixed order: in fours, then the four sums.
+ * */
 static __device__ inline float rm_persistent_add_shares(const float *share) {
     float sum[RM_CLUSTER_MOST / 4];
     RM_UNROLL for (int i = 0; i < RM_CLUSTER_MOST / 4; i++) {
@@ -409,14 +420,14 @@ static __device__ inline float rm_persistent_add_shares(const float *share) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* One cluster for each Q sequences, as forward. */
+/* Backward of a tile. Each cluster computes Q sequences, as in forward. */
 template <class Cell, int V, int Q>
 static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) rm_persistent_backward(rm_persistent a) {
 #if RM_PERSISTENT
     typedef rm_persistent_shape<Cell, V> Shape;
     constexpr int U = Shape::U, G = Shape::G, C = Shape::C, MOST = RM_CLUSTER_MOST, ACROSS = Shape::THREADS / 2;
     constexpr int AHEAD = RM_PERSISTENT_AHEAD, PLACE = RM_PERSISTENT_READS * Q * U;
-    float *const all_shares = rm_cluster_memory();      /* [2][Q][U][MOST]: of dh, by rank */
+    float *const all_shares = rm_cluster_memory();      /* [2][Q][U][MOST]: shares of dh, by block */
     float *const all_d = all_shares + 2 * Q * U * MOST; /* [2][Q][U][4]: gradients of the gates' sums */
     float *const shared = all_d + 2 * Q * U * 4;
     float *const ring = shared + Shape::BACKWARD_SHARED; /* [AHEAD][READS][Q U] */
@@ -429,7 +440,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
     const int mine = threadIdx.x % U, sequence = threadIdx.x / U; /* thread s U + u ends with unit u of sequence s */
     const bool has = sequence < n && mine < units;
     const int64_t exchanges = a.tau - (a.dh_in ? 0 : 1), in = (first + sequence) * a.hidden + first_unit + mine;
-    const int odd = threadIdx.x % 2, across = threadIdx.x / 2; /* this lane's units; the first of its columns */
+    const int odd = threadIdx.x % 2, across = threadIdx.x / 2; /* this lane's units; its first column */
 
     float held[Shape::HELD_ROWS * Shape::ROW];
     RM_UNROLL for (int i = 0; i < Shape::ROWS; i++) {
@@ -445,7 +456,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
         for (int b = 0; b < 2; b++) rm_mailbox_open(&box[b]), rm_mailbox_expect(&box[b], bytes);
     rm_cluster_sync();
 
-    int column[C / 2], slot[C / 2]; /* that this lane ends with, and where their sums are wanted */
+    int column[C / 2], slot[C / 2]; /* the columns that this lane ends with, and the destination of their sums */
     rm_peer peer[C / 2];
     RM_UNROLL for (int c = 0; c < C / 2; c++) {
         column[c] = across + (2 * c + odd) * ACROSS, slot[c] = column[c] % U * MOST + (int)rank;
@@ -459,7 +470,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
         rm_persistent_fetch_back<Cell>(a, a.tau - 1 - i, &source, ring + threadIdx.x + i * PLACE, Q * U);
     for (int64_t s = 0; s <= exchanges; s++) {
         const int now = (int)(s & 1), next = 1 - now;
-        const int64_t t = a.tau - 1 - s; /* -1: the state that came in */
+        const int64_t t = a.tau - 1 - s; /* -1: the state before the tile */
         float *const place = ring + threadIdx.x + s % AHEAD * PLACE;
         rm_persistent_read r = {{0, 0, 0, 0}, 0, 0};
         float dy = 0, out[4] = {0, 0, 0, 0};
@@ -527,20 +538,21 @@ enum { RM_PERSISTENT_WIDEST = 512 };
 
 static inline bool rm_persistent_is_wide(const rm_cell_tile *r) { return r->hidden > RM_PERSISTENT_WIDEST / 2; }
 
-/* How many clusters run at once: narrow layers leave room for a second block on a multiprocessor. */
+/* Number of clusters that run at once: with narrow layers, two blocks fit on a multiprocessor. */
 static inline int64_t rm_persistent_at_once(const rm_cell_tile *r) {
     return r->queue->clusters * (rm_persistent_is_wide(r) ? 1 : 2);
 }
 
-/* Whether persistent kernels make this layer's timesteps. The answer is the same for all tiles and passes, or bits would differ.
- * Layers that fit into one block need no cluster; with very many sequences products are faster (docs/notes/cuda.md has times). */
+/* Whether persistent kernels compute this layer's timesteps. The answer must be the same for all tiles and passes,
+ * because bits differ. Layers that fit into one block need no cluster; with very many sequences products are faster
+ * (docs/notes/cuda.md has times). */
 static inline bool rm_persistent_serves(const rm_cell_tile *r) {
     enum { ONE_BLOCK = RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / 2, MOST_EACH = 8 };
     return !r->reset && r->hidden > ONE_BLOCK && r->hidden <= RM_PERSISTENT_WIDEST && r->batch <= MOST_EACH * rm_persistent_at_once(r);
 }
 
-/* How many sequences a cluster takes. With more there are fewer rounds of clusters, and each timestep is longer: HANDING_ON once, and
- * EACH for every sequence, in any unit. A choice of speed; bits do not depend on it. */
+/* Number of sequences per cluster. With more of them there are fewer rounds of clusters, but a timestep takes
+ * longer: HANDING_ON once plus EACH per sequence, in an arbitrary unit. This only affects speed, not bits. */
 static inline int rm_persistent_sequences(int64_t batch, int64_t at_once) {
     enum { HANDING_ON = 2, EACH = 1 };
     int best = 1;
@@ -604,7 +616,7 @@ template <class Cell> static inline void rm_persistent_launch_backward(const rm_
     rm_persistent_launch(r, choices, a);
 }
 
-/* Gates of all rows (x's parts lie in them, unless a table has them); not c. */
+/* Rebuilds the gates of all rows, which contain x's parts unless there is a table. Does not compute c. */
 template <class Cell> static inline void rm_persistent_launch_rebuild(const rm_cell_tile *r, float *gates) {
     const bool wide = rm_persistent_is_wide(r);
     const int64_t parts = rm_blocks_of(r->hidden, RM_PERSISTENT_WIDEST / RM_CLUSTER_MOST / (wide ? 1 : 2));

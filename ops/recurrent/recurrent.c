@@ -1,5 +1,5 @@
-/* recurrent.c: what lstm, gru and rnn_tanh share (recurrent.h): shapes, costs, and the readable definitions' common
- * loops, as float and as double. How a call gets to the fast kernels: call.c. */
+/* recurrent.c: code shared by lstm, gru and rnn_tanh (recurrent.h): shapes, costs, and the loops that their
+ * readable definitions have in common, in float and in double. call.c calls the fast kernels. */
 #include "ops/real.h"
 
 #include "ops/recurrent/recurrent.h"
@@ -70,7 +70,7 @@ remat_cost rm_recurrent_cost(rm_cell cell, const remat_desc *x, remat_pass pass,
     double rows = (double)x[RM_X].dim[0] * (double)x[RM_X].dim[1];
     double wide = (double)x[RM_W_HH].dim[0], hidden = (double)x[RM_W_HH].dim[1];
     double in = folded ? 0 : (double)x[RM_X].dim[2];
-    double passes = pass == REMAT_BACKWARD ? 2 : 1; /* backward: the gradient of the weights and of the operand */
+    double passes = pass == REMAT_BACKWARD ? 2 : 1; /* backward: the gradients of the weights and of the operand */
     double weights = wide * hidden + (folded ? fmin(rows, (double)x[RM_W_IH].dim[0]) * wide : wide * in);
     return (remat_cost){
         .flops = passes * 2 * rows * wide * (in + hidden) + element_flops * rows * hidden,
@@ -83,9 +83,9 @@ remat_cost rm_recurrent_cost(rm_cell cell, const remat_desc *x, remat_pass pass,
     };
 }
 
-/* Forward that keeps no aux: x's parts of the tile's gates, made by one product; a plain RNN's wait in y, and where an embedding
- * is folded in they are read from the table. A plain RNN's backward: the gradients of its sums, which nothing else holds. Where rows
- * begin anew, also the states before each timestep, with their zeros. */
+/* A forward pass without aux: x's parts of the tile's gates, computed by one product. (A plain RNN stores them in
+ * y; with a folded embedding they are read from the table.) Backward of a plain RNN: the gradients of its sums,
+ * which have no other place. With resets also the states before each timestep, including zeros. */
 uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, remat_pass pass, bool aux) {
     const rm_cell_layout *l = &rm_cell_layouts[cell];
     bool folded = x[RM_X].dtype == REMAT_I32;
@@ -96,7 +96,7 @@ uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, rema
     return resets ? rm_align_up(sums) + (uint64_t)(rows * hidden) * sizeof(real) : sums;
 }
 
-/* A list of addresses; gates (B,columns*H); h, and an lstm's c, or their gradients, (B,H). */
+/* A list of addresses; gates (B,columns*H); h and, for an lstm, c, or their gradients, (B,H). */
 uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const remat_desc *x) {
     enum { ARRAYS = 256 };
     uint64_t state = (uint64_t)(x[RM_X].dim[1] * x[RM_W_HH].dim[1]) * sizeof(real);
@@ -142,7 +142,7 @@ void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t
             }
 }
 
-/* pre = x w_ih^T + b_ih: one row's gradient of pre, for gate unit u, goes to row u of dw_ih, to db_ih and to dx. */
+/* pre = x w_ih^T + b_ih: adds the gradient of pre of one row and gate unit u to row u of dw_ih, to db_ih and to dx. */
 static void define_input_gradient(const remat_call *call, const rm_recurrent *r, int64_t row, int64_t u, real dpre) {
     real *dw_ih = call->dx[RM_W_IH].data, *db_ih = call->dx[RM_B_IH].data, *dx = call->dx[RM_X].data;
     if (db_ih) db_ih[u] += dpre;

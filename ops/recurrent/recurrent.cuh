@@ -1,14 +1,14 @@
-/* recurrent.cuh: what the CUDA kernels of lstm, gru and rnn_tanh share (NAME.cu has what differs: the kernels of a unit).
+/* recurrent.cuh: code shared by the CUDA kernels of lstm, gru and rnn_tanh. NAME.cu has the kernels of a unit, which differ.
  *
- *   forward    gates = x w_ih^T, all rows of the tile by one product (or rows of the table)
- *              for each timestep: gates[t] += h w_hh^T by one product; one kernel makes gates and h of the sums. Both work in
- *              one place for all timesteps and tiles, so that what is recorded of some serves all (rm_cell_now)
- *   rebuild    as forward, but the second product is one for all timesteps, too, since h is known, wherever timesteps are
- *              aligned as that place is
- *   backward   for each timestep, from the last: one kernel turns gates into their gradients; dh = dgates[t] w_hh
- *              dw_hh, dw_ih, dx by one product each (two where columns lie apart), biases and the table by sums in order
+ *   forward    gates = x w_ih^T, one product for all rows of the tile (or rows of the table);
+ *              for each timestep: gates[t] += h w_hh^T, one product, and one kernel that computes gates and h from the sums.
+ *              Both use the same memory for all timesteps and tiles, so that a recording of some serves all (rm_cell_now)
+ *   rebuild    as forward, but since h is known, the second product is also one for all timesteps, if timesteps are aligned
+ *              like that memory
+ *   backward   for each timestep, from the last: one kernel replaces gates by their gradients; dh = dgates[t] w_hh;
+ *              then dw_hh, dw_ih, dx by one product each (two if columns are apart), biases and the table by sums in order
  *
- * Columns of `gates`, in units of H. x's part of gate g lies in column (g + shift) mod G, h's part in g + shift:
+ * Columns of `gates`, in units of H. The part of x of gate g is in column (g + shift) mod G, that of h in g + shift:
  *
  *                  lstm            gru             rnn_tanh
  *     columns     i  f  g  o      n  r  z  q       h
@@ -16,9 +16,9 @@
  *     h w_hh^T    0  1  2  3         0  1  2       0       rows of w_hh
  *     shift           0                1           0
  *
- * Layers of 17 to 512 units on Hopper have persistent kernels for the timesteps instead (persistent.cuh).
+ * On Hopper, layers of 17 to 512 units use persistent kernels for the timesteps instead (persistent.cuh).
  *
- * docs/notes/cuda.md says what launches cost, and why the bits repeat. */
+ * docs/notes/cuda.md explains what launches cost, and why the bits repeat. */
 #ifndef RM_RECURRENT_CUH
 #define RM_RECURRENT_CUH
 
@@ -36,10 +36,11 @@ typedef struct {
     const remat_call *call;
     const rm_cuda_queue *queue;
     int gates, columns, shift;                          /* see above; rows of the weights are gates * hidden */
-    int64_t tau, batch, in, hidden;                     /* of this tile; in is 0 when folded */
+    int64_t tau, batch, in, hidden;                     /* sizes of this tile; `in` is 0 if the embedding is folded in
+                                                           */
     int64_t rows, state, width;                         /* tau * batch; batch * hidden; columns * hidden */
     const int32_t *token;                               /* (rows) or NULL */
-    const float *reset;                                 /* (rows) or NULL; above 0 where states begin anew */
+    const float *reset;                                 /* (rows) or NULL; above 0 where states are reset */
     const float *x, *w_ih, *table, *w_hh, *b_ih, *b_hh; /* x and w_ih, or the table (V,G*H); biases may be NULL */
     float *y;                                           /* (rows,H) */
     const float *h_in;                                  /* (B,H) or NULL: zeros */
@@ -67,27 +68,28 @@ static inline rm_cell_tile rm_cell_tile_of(const remat_call *call, int columns, 
 
 /* ---- One timestep's place (rm_recurrent_cuda_fixed_bytes) -------------------------------------------------------------- */
 
-/* Where a tile's arrays lie, and how far its timesteps are. Kernels read it on the device: what is recorded of one tile's
- * timesteps holds none of these addresses. */
+/* The addresses of a tile's arrays and the current timestep. Kernels read them from device memory, so recorded
+ * launches contain none of these addresses and serve every tile. */
 typedef struct {
-    int64_t t, tau;        /* the timestep that the next recorded launches begin with; of the tile */
+    int64_t t, tau;        /* the first timestep of the next recorded launches, relative to the tile */
     const int32_t *token;  /* (rows), or NULL */
     const float *reset;    /* (rows), or NULL */
-    const float *products; /* (rows,width): forward: x's parts of the gates, which the table has otherwise; else NULL */
-    float *gates, *c;      /* (rows,width), (rows,H): what is kept, or differentiated; NULL: nothing is */
+    const float *products; /* (rows,width): in forward without a table: x's parts of the gates; otherwise NULL */
+    float *gates, *c;      /* (rows,width), (rows,H): values to keep or to differentiate; NULL: none */
     float *y;              /* (rows,H) */
     const float *dy;       /* (rows,H) */
     const float *h_in, *c_in; /* (B,H), or NULL: zeros */
     float *h_out, *c_out;     /* (B,H), or NULL */
 } rm_cell_arrays;
 
-/* The same for every tile: the list above, and one timestep. In forward h and c are the state before it, and then after it
- * (zeros for rows that the next one resets); in backward they are the gradients of the state after it, and then before it (h's
- * without regard to resets: who reads it asks). */
+/* Memory that is the same for every tile: the list above, and one timestep. In forward, h and c are the state
+ * before the timestep, and then the state after it (zeros for rows that the next timestep resets). In backward,
+ * they are the gradients of the state after it, and then of the state before it (for h regardless of resets, which
+ * its readers check). */
 typedef struct {
     rm_cell_arrays *arrays;
     float *gates; /* (B,width) */
-    float *h, *c; /* (B,H); c is lstm's alone, else NULL */
+    float *h, *c; /* (B,H); c: of lstm only, otherwise NULL */
 } rm_cell_now;
 
 enum { RM_CELL_ARRAYS_BYTES = 256 }; /* recurrent.c counts with it */
@@ -104,13 +106,13 @@ static inline rm_cell_now rm_cell_now_of(const rm_cell_tile *r, bool has_c) {
     return now;
 }
 
-/* Whether timestep t, if the tile has it, resets a row of its n / hidden. */
+/* Whether timestep t is in the tile and resets this row, one of n / hidden. */
 static __device__ inline bool rm_cell_begins(const rm_cell_arrays *a, int64_t t, int64_t n, int64_t hidden, int64_t row) {
     return a->reset && t < a->tau && a->reset[t * (n / hidden) + row] > 0;
 }
 
-/* x's parts of a unit's gates, on their way from a timestep's rows to the place where h's are added. It has none in columns
- * from `filled` on: these begin at zero. */
+/* Copies x's parts of a unit's gates from a timestep's rows to the place where h's parts are added. Columns from
+ * `filled` on have no part of x and start at zero. */
 typedef struct {
     float column[4];
 } rm_cell_parts;
@@ -131,8 +133,8 @@ static __device__ inline void rm_cell_write(rm_cell_parts parts, float *gates, i
         if (k < columns) gates[row * columns * hidden + k * hidden + j] = parts.column[k];
 }
 
-/* Before a tile's first timestep, n = B H: the list; the state that comes in, or its gradient (`first`: the timestep whose resets
- * count, behind the tile in backward); x's parts. */
+/* Prepares a tile before its first timestep, n = B H: the list of addresses; the incoming state or its gradient
+ * (`first`: the timestep whose resets count; in backward the one after the tile); x's parts. */
 static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int filled, rm_cell_arrays a, int64_t first,
                                      const float *h, const float *c, rm_cell_now now) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *now.arrays = a;
@@ -146,10 +148,10 @@ static __global__ void rm_cell_start(int64_t n, int64_t hidden, int columns, int
     }
 }
 
-/* Behind the last of the launches that are recorded together. */
+/* The last of the launches that are recorded together. */
 static __global__ void rm_cell_advance(rm_cell_arrays *arrays, int64_t by) { RM_EACH(i, 1) arrays->t += by; }
 
-/* After a tile's last timestep in backward; NULL: not wanted. */
+/* Writes the gradients of the incoming states after a tile's last timestep in backward; NULL: not wanted. */
 static __global__ void rm_cell_finish(int64_t n, int64_t hidden, rm_cell_now now, float *dh_in, float *dc_in) {
     rm_cell_arrays a = *now.arrays;
     RM_EACH(i, n) {
@@ -173,19 +175,20 @@ static inline void rm_cell_multiply(const rm_cell_tile *r, rm_cuda_product p, in
     r->queue->multiply(r->queue, &p);
 }
 
-/* Gates whose x parts lie side by side: rows from `gate` on of w_ih, `n` of them, in columns from `column` on. */
+/* A run of gates whose x parts are adjacent: `n` gates, in w_ih from gate `gate` on, in the columns from `column` on.
+ * */
 typedef struct {
     int gate, n, column;
 } rm_gate_run;
 
-/* The first or second run; n is 0 where there is no second. */
+/* The first or second run; n is 0 if there is no second. */
 static inline rm_gate_run rm_cell_run(const rm_cell_tile *r, int which) {
     rm_gate_run run = {0, r->gates - r->shift, r->shift};
     if (which) run.gate = r->gates - r->shift, run.n = r->shift, run.column = 0;
     return run;
 }
 
-/* gates (rows,width), x's columns = x w_ih^T. */
+/* Sets x's columns of gates (rows,width) to x w_ih^T. */
 static inline void rm_cell_project(const rm_cell_tile *r, float *gates) {
     for (int i = 0; i < 2; i++) {
         rm_gate_run run = rm_cell_run(r, i);
@@ -197,15 +200,15 @@ static inline void rm_cell_project(const rm_cell_tile *r, float *gates) {
     }
 }
 
-/* h's columns of gates (rows,width) += h w_hh^T, or = where x's part is in the table; h (rows,H). A row's bits are those of
- * one timestep's product. */
+/* h's columns of gates (rows,width) += h w_hh^T, or = if x's part is in the table; h (rows,H). A row has the same
+ * bits as in a product of one timestep. */
 static inline void rm_cell_recur(const rm_cell_tile *r, const float *h, float *gates, int64_t rows) {
     rm_cuda_product p = rm_cell_product(h, r->hidden, r->w_hh, r->hidden, gates + r->shift * r->hidden, r->width);
     p.transpose_b = true, p.add = !r->table, p.rows_like = r->batch;
     if (h) rm_cell_multiply(r, p, rows, r->gates * r->hidden, r->hidden);
 }
 
-/* n numbers, in rows of `across`, `width` apart in both places. */
+/* Copies n numbers in rows of `across`, which are `width` apart in both places. */
 static __global__ void rm_cell_carry(int64_t n, int64_t across, int64_t width, const float *from, float *to) {
     RM_EACH(i, n) {
         int64_t row = rm_row_of(i, across), at = row * width + i - row * across;
@@ -213,8 +216,8 @@ static __global__ void rm_cell_carry(int64_t n, int64_t across, int64_t width, c
     }
 }
 
-/* States (n / hidden, hidden) before timesteps, zeros for rows that begin anew. The first `initial` numbers are h_in's (NULL: zeros),
- * the others y's from its begin. */
+/* Writes the states (n / hidden, hidden) before timesteps, zeros for rows that are reset. The first `initial`
+ * numbers are from h_in (NULL: zeros), the others from the start of y. */
 static __global__ void rm_cell_states(int64_t n, int64_t hidden, int64_t initial, const float *h_in, const float *y,
                                       const float *reset, float *to) {
     RM_EACH(i, n) {
@@ -223,7 +226,8 @@ static __global__ void rm_cell_states(int64_t n, int64_t hidden, int64_t initial
     }
 }
 
-/* h's columns of timestep t's gates, made in the fixed place: by the very call that forward makes. h: the state before. */
+/* Computes h's columns of the gates of timestep t in the fixed place, by the same call as forward. h: the state before
+ * the timestep. */
 static inline void rm_cell_recur_there(const rm_cell_tile *r, int64_t t, const float *h, float *gates) {
     const int64_t across = r->gates * r->hidden, n = r->batch * across, column = r->shift * r->hidden;
     rm_cell_now now = rm_cell_now_of(r, false);
@@ -237,14 +241,15 @@ static inline void rm_cell_recur_there(const rm_cell_tile *r, int64_t t, const f
                    gates + column);
 }
 
-/* Whether each timestep begins as the fixed place does, at a multiple of the 16 bytes that a kernel may read at once. */
+/* Whether each timestep is aligned like the fixed place, to the 16 bytes that a kernel may read at once. */
 static inline bool rm_cell_is_aligned(const rm_cell_tile *r, const float *gates) {
     return (((uintptr_t)r->h_in | (uintptr_t)r->y | (uintptr_t)gates | (uintptr_t)r->state * sizeof(float)) & 15) == 0;
 }
 
-/* The same of all timesteps, from y. Where each of them begins at a multiple of 16 bytes, by one product, whose rows are aligned
- * as those of forward's are. Else (B H is no multiple of 4) a kernel that looks at addresses might add in another order than it
- * did in forward: then by one product a timestep, made where forward made it; so it is where states begin anew. */
+/* The same for all timesteps, from y. If each timestep starts at a multiple of 16 bytes, one product computes all
+ * of them, since its rows are aligned like those of forward. Otherwise (B H is not a multiple of 4) a kernel that
+ * looks at addresses might add in another order than in forward: then each timestep is a product in the place that
+ * forward used. The same is done if there are resets. */
 static inline void rm_cell_recur_all(const rm_cell_tile *r, float *gates) {
     if (!r->reset && rm_cell_is_aligned(r, gates)) {
         rm_cell_recur(r, r->h_in, gates, r->batch);
@@ -267,16 +272,17 @@ static inline void rm_cell_back(const rm_cell_tile *r, rm_cell_now now, bool add
 
 /* ---- Sums of a unit ---------------------------------------------------------------------------------------------- */
 
-/* Where a kernel finds what products, table and biases give for a unit. Rows are counted from the first that it is given. */
+/* The places of a unit's terms: products, table and biases. Rows are counted from the first row that the kernel is
+ * given. */
 typedef struct {
-    int64_t hidden, width, bare; /* products have left nothing in the first `bare` rows */
+    int64_t hidden, width, bare; /* products have written nothing to the first `bare` rows */
     int gates, shift;
     const float *products, *table, *b_ih, *b_hh;
     const int32_t *token;
 } rm_cell_sums;
 
-/* Of rows of `gates`. Without a table x's product has filled them all; with one, h's product has, but where h was zero: in
- * the tile's first timestep, if no state comes in. */
+/* The terms of rows of `gates`. Without a table, the product with x has filled all rows. With a table, the product
+ * with h has, except where h was zero: in the tile's first timestep, if there is no incoming state. */
 static inline rm_cell_sums rm_cell_sums_of(const rm_cell_tile *r, const float *gates, bool has_first) {
     rm_cell_sums s;
     s.hidden = r->hidden, s.width = r->width, s.gates = r->gates, s.shift = r->shift;
@@ -300,27 +306,28 @@ static __device__ inline float rm_cell_sum(const rm_cell_sums *s, int64_t row, i
     return sum;
 }
 
-/* A timestep has few elements, and blocks that are small spread over more of the GPU. */
+/* A timestep has few elements; small blocks spread them over more of the GPU. */
 enum { RM_CELL_THREADS = 128 };
 #define RM_LAUNCH_CELL(kernel, n, queue, ...)                                                                          \
     RM_LAUNCH(kernel, rm_blocks_within(n, RM_CELL_THREADS, RM_EACH_BLOCKS), RM_CELL_THREADS, queue, __VA_ARGS__)
 
 /* ---- The timesteps ----------------------------------------------------------------------------------------------- */
 
-/* So many timesteps are recorded together, and launched again until the tile is done: a recording's memory grows with the
- * number of its launches, the time between two recordings is shared by these. */
+/* Number of timesteps that are recorded together; the recording is launched again until the tile is done. A longer
+ * recording needs more memory; with a shorter one, the time between two recordings is spread over fewer timesteps. */
 enum { RM_CELL_STEPS = 32 };
 static inline int64_t rm_cell_steps(int64_t left) { return left < RM_CELL_STEPS ? left : (int64_t)RM_CELL_STEPS; }
 
-/* All that the launches of some timesteps depend on, beside what lies in the fixed place. Every member has 8 bytes: there is
- * no padding. */
+/* Everything that the launches of some timesteps depend on, except the contents of the fixed place. Every member
+ * has 8 bytes, so there is no padding. */
 typedef struct {
-    int64_t name, steps, batch, hidden, zeros; /* name: of cell and pass */
+    int64_t name, steps, batch, hidden, zeros; /* name: the cell and the pass */
     const void *address[5];
 } rm_cell_key;
 
-/* Whether so many timesteps are to be launched; then rm_cuda_end follows. zeros: the first of them has no state before it, or
- * none whose gradient is wanted, and no product. */
+/* Returns true if the caller must launch `steps` timesteps and then call rm_cuda_end; false if a recording of them
+ * has been launched. zeros: the first of them has no state before it, or its gradient is not wanted, so it has no
+ * product. */
 static inline bool rm_cell_begin(const rm_cell_tile *r, const char *name, int64_t steps, bool zeros) {
     rm_cell_key key;
     const void *address[] = {r->table, r->w_hh, r->b_ih, r->b_hh, r->call->fixed};
@@ -336,7 +343,7 @@ static inline void rm_cell_end(const rm_cell_tile *r, rm_cell_now now, int64_t b
     rm_cuda_end(r->queue);
 }
 
-/* What both passes say of a tile; the rest is NULL. */
+/* The addresses of a tile that both passes set; the rest is NULL. */
 static inline rm_cell_arrays rm_cell_arrays_of(const rm_cell_tile *r, int64_t t) {
     rm_cell_arrays a;
     memset(&a, 0, sizeof a);
@@ -345,10 +352,11 @@ static inline rm_cell_arrays rm_cell_arrays_of(const rm_cell_tile *r, int64_t t)
     return a;
 }
 
-/* Launches a cell's kernel for timestep t + k (forward) or t - k, t being in the list, after or before the product. */
+/* Launches a cell's kernel, after or before the product, for timestep t + k (forward) or t - k; t is in the list. */
 typedef void rm_cell_launcher(const rm_cell_tile *r, rm_cell_now now, int64_t k, bool zeros);
 
-/* All timesteps of a tile. `products`: where x's parts are, unless a table has them; `gates`, `c`: to be kept, or NULL. */
+/* Forward of all timesteps of a tile. `products`: x's parts, unless there is a table; `gates`, `c`: to be kept, or
+ * NULL. */
 static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool has_c, const float *products,
                                    float *gates, float *c, rm_cell_launcher *step) {
     const remat_call *call = r->call;
@@ -371,7 +379,8 @@ static inline void rm_cell_forward(const rm_cell_tile *r, const char *name, bool
     }
 }
 
-/* The same, going back. `gates` become their gradients; `add`: a step leaves a part of dh, to which the product's is added. */
+/* Backward of all timesteps of a tile. `gates` are replaced by their gradients; `add`: the kernel of a timestep writes
+ * a part of dh, to which the product is added. */
 static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, bool has_c, float *gates, float *c,
                                     bool add, rm_cell_launcher *step) {
     const remat_call *call = r->call;
@@ -397,7 +406,7 @@ static inline void rm_cell_backward(const rm_cell_tile *r, const char *name, boo
 
 /* ---- Gradients of a whole tile ----------------------------------------------------------------------------------- */
 
-/* dtable[token[row],:] += x's parts of dgates[row] */
+/* dtable[token[row],:] += x's part of dgates[row] */
 static inline void rm_cell_scatter_table(const rm_cell_tile *r, const float *dgates, float *dtable) {
     rm_scatter s;
     s.rows = r->rows, s.columns = r->gates * r->hidden, s.ld = r->width, s.turn = r->shift * r->hidden;
@@ -405,9 +414,9 @@ static inline void rm_cell_scatter_table(const rm_cell_tile *r, const float *dga
     rm_launch_scatter(r->queue, s, r->token, dgates, dtable);
 }
 
-/* dw_hh += dgates^T h, h of the timestep before: the incoming state's rows, then y's. */
+/* dw_hh += dgates^T h, with h of the previous timestep: first the rows of the incoming state, then those of y. */
 static inline void rm_cell_add_dw_hh(const rm_cell_tile *r, const float *dgates, float *dw_hh) {
-    if (r->reset) { /* zeros among the states: all of them in scratch, after dgates where these lie there */
+    if (r->reset) { /* with resets: all states are copied to scratch, after dgates if these are there, too */
         const int64_t n = r->rows * r->hidden;
         const bool after = dgates == (const float *)r->call->scratch;
         const uint64_t at = after ? rm_align_up((uint64_t)(r->rows * r->width) * sizeof(float)) : 0;
@@ -457,7 +466,8 @@ static __global__ void rm_cell_clear(int64_t n, float *to) {
     RM_EACH(i, n) to[i] = 0;
 }
 
-/* All that follows from dgates (rows,width) once the timesteps are done. Weights' gradients are added to. */
+/* Computes all other gradients from dgates (rows,width) after the last timestep. Gradients of weights are accumulated.
+ * */
 static inline void rm_cell_gradients(const rm_cell_tile *r, const float *dgates) {
     const remat_call *c = r->call;
     float *dw_ih = (float *)c->dx[RM_W_IH].data, *dw_hh = (float *)c->dx[RM_W_HH].data;

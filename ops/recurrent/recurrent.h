@@ -1,12 +1,12 @@
-/* recurrent.h: what lstm, gru and rnn_tanh share: their inputs, shapes, costs, the parts of their definitions that do
- * not depend on the cell, and the way from a call to the fast kernels of ops/cpu. Each cell's equations are in its own
- * file. `real` is the precision of the file that includes this (real.h).
+/* recurrent.h: code shared by lstm, gru and rnn_tanh: their inputs, shapes, costs, the parts of their definitions that
+ * do not depend on the cell, and calls of the fast kernels in ops/cpu. Each cell's equations are in its own file.
+ * `real` is the precision of the file that includes this (real.h).
  *
  *   inputs   x (tau,B,C), or tokens (tau,B) I32 when an embedding was folded in
- *            w_ih (G*H,C), or then a TABLE (V,G*H) whose row x[t,b] is the input projection
+ *            w_ih (G*H,C), or with tokens a table (V,G*H) whose row x[t,b] is the input projection
  *            w_hh (G*H,H), b_ih (G*H) optional, b_hh (G*H) optional
  *            reset (tau,B) optional: where it is above 0, the states before that timestep are zeros. It has no gradient
- *   output   y (tau,B,H), the sequence of h          G: gates of the cell, in PyTorch's order
+ *   output   y (tau,B,H), the sequence of h          G: number of gates of the cell, in PyTorch's order
  */
 #ifndef RM_RECURRENT_H
 #define RM_RECURRENT_H
@@ -37,7 +37,7 @@ enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RESET, RM_RECURRENT_INPUTS }
 
 /* A call's inputs, named. */
 typedef struct {
-    int64_t tau, batch, in, hidden; /* T, B, C, H of this tile; C is 0 when folded */
+    int64_t tau, batch, in, hidden; /* T, B, C, H of this tile; C is 0 if an embedding is folded in */
     int gates;                      /* G */
     const int32_t *token;           /* (tau,B) or NULL   */
     const real *x;                  /* (tau,B,C) or NULL */
@@ -47,42 +47,43 @@ typedef struct {
 } rm_recurrent;
 rm_recurrent rm_recurrent_of(const remat_call *call);
 
-/* INVALID names the op and the shapes that do not fit together. Every state is (B,H). */
+/* INVALID: the message names the op and the shapes that do not agree. Every state is (B,H). */
 remat_status rm_recurrent_infer(rm_cell cell, const remat_desc *x, remat_desc *y, remat_desc *state);
 int64_t rm_recurrent_bound(const remat_desc *x, const void *attr, int input);
 
-/* Of one tile: the products, with `element_flops` for each (t,b,unit); x and weights moved; scratch for both the
- * definition and the fast kernels. The cell adds what its aux moves. Rebuilding makes the products of forward. */
+/* The cost of one tile: the products, plus `element_flops` for each (t,b,unit); x and weights moved; scratch for
+ * both the definition and the fast kernels. The cell adds the bytes of its aux. Rebuild computes the products of
+ * forward. */
 remat_cost rm_recurrent_cost(rm_cell cell, const remat_desc *x, remat_pass pass, double element_flops);
 
-/* Of a CUDA call (recurrent.cuh): its scratch, and the place of one timestep, where all tiles' timesteps are made. */
+/* For a CUDA call (recurrent.cuh): its scratch, and the fixed place of one timestep, which all tiles use. */
 uint64_t rm_recurrent_cuda_scratch_bytes(rm_cell cell, const remat_desc *x, remat_pass pass, bool aux);
 uint64_t rm_recurrent_cuda_fixed_bytes(rm_cell cell, const remat_desc *x);
 
 /* ---- Readable definitions ------------------------------------------------------------------------- */
 
-/* Element `u` (0..G*H-1) of x[t,b] w_ih^T + b_ih, and of h w_hh^T + b_hh; h (H) may be NULL: zeros. */
+/* Return element `u` (0..G*H-1) of x[t,b] w_ih^T + b_ih, and of h w_hh^T + b_hh; h (H) may be NULL: zeros. */
 real rm_recurrent_input(const rm_recurrent *r, int64_t t, int64_t b, int64_t u);
 real rm_recurrent_hidden(const rm_recurrent *r, const real *h, int64_t u);
 
-/* Whether timestep t of row b begins anew. */
+/* Whether row b is reset at timestep t. */
 bool rm_recurrent_begins(const rm_recurrent *r, int64_t t, int64_t b);
-/* Row b of the state before timestep t: of `sequence` (tau,B,H) at t-1, or of state_in at t = 0. NULL: zeros. */
+/* Row b of the state before timestep t: from `sequence` (tau,B,H) at t-1, or from state_in at t = 0. NULL: zeros. */
 const real *rm_recurrent_previous(const rm_recurrent *r, const real *sequence, const remat_tensor *state_in, int64_t t,
                                   int64_t b);
 
-/* Where the gradients of the gates' pre-activations lie, once all timesteps are done: row (t,b) of `dgates` has
- * `width` numbers; gate g of unit j is at x_part[g]*H + j for the product with x, at h_part[g]*H + j for that with h.
- * They differ only for the n gate of a GRU. */
+/* The places of the gradients of the gates' pre-activations after the last timestep. Row (t,b) of `dgates` has
+ * `width` numbers; gate g of unit j is at x_part[g]*H + j for the product with x, and at h_part[g]*H + j for the
+ * product with h. The two differ only for the n gate of a GRU. */
 typedef struct {
     const real *dgates; /* (tau,B,width) */
     int64_t width;
     int x_part[4], h_part[4];
 } rm_dgates;
 
-/* dh (B,H) += dgates[t] w_hh, but for rows that begin at t */
+/* dh (B,H) += dgates[t] w_hh, except for rows that are reset at t */
 void rm_recurrent_define_dh(const rm_recurrent *r, const rm_dgates *d, int64_t t, real *dh);
-/* After the last timestep: dx, and the tile's share of dw_ih, dw_hh, db_ih, db_hh. */
+/* Call it after the last timestep: computes dx, and adds the tile's share of dw_ih, dw_hh, db_ih, db_hh. */
 void rm_recurrent_define_gradients(const remat_call *call, const rm_recurrent *r, const rm_dgates *d);
 
 /* ---- Fast kernels (float only) ---------------------------------------------------------------------- */
@@ -90,15 +91,16 @@ void rm_recurrent_define_gradients(const remat_call *call, const rm_recurrent *r
 #ifndef RM_REAL_DOUBLE
 uint64_t rm_recurrent_packed_bytes(const rm_cell_kernels *kernels, rm_cell cell, const remat_desc *x);
 void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call, void *packed);
-/* For tests, on this thread: at this meeting thread 0 sends the others away, as if it had waited too long; 0: only if it has. */
+/* For tests, on this thread: at this barrier thread 0 releases the other threads as if it had waited too long. 0: only
+ * if it really has. */
 void rm_recurrent_pretend_last(unsigned meeting);
 void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
-/* aux as forward left it; not of rnn_tanh, which has none */
+/* recomputes aux as forward left it; not for rnn_tanh, which has none */
 void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 
-/* *out becomes a copy of the cell's descriptor whose CPU kernels round the operands of their products to bf16. False: this
- * processor does not multiply bf16, or the build has no such kernels. */
+/* Sets *out to a copy of the cell's descriptor whose CPU kernels round the operands of their products to bf16.
+ * False: this processor does not multiply bf16, or the build has no such kernels. */
 bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
 #endif
 
@@ -137,7 +139,8 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
 
 /* ---- What the three descriptors share --------------------------------------------------------------- */
 
-/* The functions of a descriptor that only pass the cell on, without quotes; a cell without aux has no rebuild. */
+/* Defines the functions of a descriptor that only add the cell's name, given without quotes. A cell without aux has no
+ * rebuild. */
 #define RM_RECURRENT_SHAPES(op)                                                                                        \
     static const remat_sample samples[] = {RM_RECURRENT_SAMPLES(GATES)};                                               \
     static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {               \
@@ -168,7 +171,7 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
     static void backward(const remat_call *call) { rm_recurrent_backward(rm_cell_kernels_get(), RM_CELL_##op, call); }
 #endif
 
-/* The members of a descriptor that are the same in all: `op` is its name, without quotes. */
+/* The members that are the same in all descriptors. `op` is the op's name, without quotes. */
 #define RM_RECURRENT_MEMBERS(op)                                                                                       \
     .name = #op, .n_in = RM_RECURRENT_INPUTS, .n_state = STATES,                                                       \
     .optional = 1u << RM_B_IH | 1u << RM_B_HH | 1u << RM_RESET, .resets = 1u << RM_RESET,                              \

@@ -1,10 +1,10 @@
-/* rnn_tanh.c: the op `rnn_tanh`: the readable definition of the cell, and its descriptor. The float kernels that
- * training runs are in cpu/; recurrent.c has what the three cells share.
+/* rnn_tanh.c: the op `rnn_tanh`: the readable definition of the cell, and its descriptor. Training runs the float
+ * kernels in cpu/; recurrent.c has the code that the three cells share.
  *
  *   h' = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)          (PyTorch's nn.RNN)
  *
- * No aux: backward needs y alone, so there is nothing to keep leaner and nothing to rebuild. The gradients of the
- * pre-activations (tau,B,H) are scratch.
+ * No aux: backward needs only y, so there is nothing to rebuild. The gradients of the pre-activations (tau,B,H) are
+ * scratch.
  */
 #include "ops/real.h"
 

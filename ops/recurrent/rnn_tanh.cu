@@ -1,7 +1,8 @@
-/* rnn_tanh.cu: the CUDA kernels of the op `rnn_tanh` (rnn_tanh.c). Sums wait in h's place, so there are no gates to keep. */
+/* rnn_tanh.cu: the CUDA kernels of the op `rnn_tanh` (rnn_tanh.c). Sums are stored where h will be, so there are no
+ * gates to keep. */
 #include "ops/recurrent/persistent.cuh"
 
-/* Timestep t + k: one timestep's sums, n = B H, become h. */
+/* Timestep t + k: computes h from one timestep's sums, n = B H. */
 static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     int64_t hidden = sums.hidden, t = a.t + k;
@@ -16,8 +17,8 @@ static __global__ void step(int64_t k, int64_t n, rm_cell_sums sums, rm_cell_now
     }
 }
 
-/* Timestep t - k, going back. h' = tanh(..); the sums' gradients are left where all of the tile's are wanted, and where dh is
- * made of them. */
+/* Timestep t - k of backward. h' = tanh(..); the gradients of the sums are written to the tile's array, and to the
+ * place where the product for dh reads them. */
 static __global__ void step_back(int64_t k, int64_t n, int64_t hidden, rm_cell_now now) {
     rm_cell_arrays a = *now.arrays;
     RM_EACH(i, n) {

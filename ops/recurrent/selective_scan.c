@@ -1,12 +1,12 @@
-/* selective_scan.c: the op `selective_scan` of Mamba (Gu and Dao 2023), with everything that its reference fuses. For
- * each channel e of E and state n of N, with A = -exp(A_log) and delta = softplus(dt + dt_bias):
+/* selective_scan.c: the op `selective_scan` of Mamba (Gu and Dao 2023), including everything that the reference kernel
+ * fuses. For each channel e of E and state n of N, with A = -exp(A_log) and delta = softplus(dt + dt_bias):
  *
  *   h'[e,n] = exp(delta[e] A[e,n]) h[e,n] + delta[e] B[n] u[e]            h is 0 where reset[t,b] > 0
  *   y[e]    = (sum over n of C[n] h'[e,n] + D[e] u[e]) silu(z[e])         without z: no gate
  *
- * No aux. A state (B,E,N) is as large as many timesteps of inputs, so only that before the tile is saved, and backward
- * makes the others again in scratch, some timesteps at a time. Channels do not meet but in the gradients of B and C: the
- * sums of spans of channels are added in order, so no bits depend on the threads.
+ * No aux. A state (B,E,N) is as large as many timesteps of inputs, so only the state before the tile is saved.
+ * Backward recomputes the others in scratch, some timesteps at a time. Channels are independent except in the
+ * gradients of B and C: the sums of spans of channels are added in order, so no bits depend on the threads.
  */
 #include "ops/real.h"
 
@@ -44,7 +44,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-/* Scratch is that of the definition. */
+/* Scratch of the definition. */
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
     bool backward = pass == REMAT_BACKWARD;
@@ -87,7 +87,7 @@ static real raw_delta(const tile *s, int64_t t, int64_t b, int64_t e) {
     return s->dt[at(s, t, b, e)] + (s->dt_bias ? s->dt_bias[e] : 0);
 }
 
-/* h (N) of channel e from before timestep t to after it; returns the sum that the gate multiplies. */
+/* Advances h (N) of channel e by timestep t; returns the sum that the gate multiplies. */
 static real advance(const tile *s, int64_t t, int64_t b, int64_t e, real *h) {
     const real *B_t = s->b + (t * s->batch + b) * s->states, *C_t = s->c + (t * s->batch + b) * s->states;
     real delta = softplus(raw_delta(s, t, b, e)), u = s->u[at(s, t, b, e)], sum = s->d ? s->d[e] * u : 0;
@@ -124,7 +124,8 @@ static void set_if(void *to, int64_t i, real value) {
     if (to) ((real *)to)[i] = value;
 }
 
-/* Timestep t of channel e; `h` (N) is from before it, `after` from after it, and `dh` (N) the gradient from later ones. */
+/* Backward of timestep t of channel e: `h` (N) is the state before it, `after` the state after it, and `dh` (N) the
+ * gradient from later timesteps. */
 static void step_back(const remat_call *call, const tile *s, int64_t t, int64_t b, int64_t e, const real *h,
                       const real *after, real sum, real *dh) {
     const remat_tensor *dx = call->dx;
@@ -185,7 +186,7 @@ static void define_backward(const remat_call *call) {
 /* ---- The fast kernels --------------------------------------------------------------------------------------------- */
 
 #ifndef RM_REAL_DOUBLE
-/* Workers have room of their own; one does the units (row of the batch, span of channels) from..to. */
+/* Each worker has its own scratch and computes the units (row of the batch, span of channels) from..to. */
 enum { MOST_WORKERS = 32 };
 
 static int64_t workers_at_most(int64_t batch, int64_t channels) {
@@ -193,7 +194,7 @@ static int64_t workers_at_most(int64_t batch, int64_t channels) {
     return units < MOST_WORKERS ? units : MOST_WORKERS;
 }
 
-/* Floats of the parts of gradients: of spans, for B and C; of rows of the batch, for A_log, D and dt_bias. */
+/* Floats of partial gradients: one per span for B and C, one per row of the batch for A_log, D and dt_bias. */
 static int64_t parts(int64_t tau, int64_t batch, int64_t channels, int64_t states) {
     int64_t rows = rm_selective_spans(channels) * tau * batch * states;
     return rm_cell_whole_vectors(2 * rows + batch * channels * (states + 2));

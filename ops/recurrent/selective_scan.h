@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* A unit of work is one row of the batch and one SPAN of channels, through all timesteps. CHUNK is the number of
- * timesteps whose states backward makes again at a time. Both decide the order of sums. */
+/* A unit of work is one row of the batch and one SPAN of channels, through all timesteps. Backward recomputes the
+ * states of CHUNK timesteps at a time. Both numbers determine the order of sums. */
 enum { RM_SELECTIVE_SPAN = 64, RM_SELECTIVE_CHUNK = 32, RM_SELECTIVE_LANES = 16 /* of the widest vectors */ };
 
 typedef struct {
@@ -19,8 +19,8 @@ typedef struct {
     float *y, *h_out;             /* forward: (tau,B,E), (B,E,N) */
     const float *dy;              /* backward: (tau,B,E) */
     float *du, *ddt, *dz, *dh_in; /* backward: NULL: not wanted */
-    /* Parts of gradients, which the caller adds up in order: of each span (tau,B,N), of each row of the batch (E,N) and
-     * (E). All are written. */
+    /* Partial gradients, which the caller adds in order: (tau,B,N) for each span, (E,N) and (E) for each row of the
+     * batch. All of them are overwritten. */
     float *db_part, *dc_part, *da_log_part, *dd_part, *ddt_bias_part;
 } rm_selective_job;
 

@@ -1,18 +1,18 @@
-/* slstm.c: the op `slstm`: the scalar LSTM of xLSTM (Beck et al. 2024), whose gates are exponential and whose heads meet
- * no other. For a head of d units, raw = x + R y + bias, gates i f z o:
+/* slstm.c: the op `slstm`: the scalar LSTM of xLSTM (Beck et al. 2024). Its gates are exponential and its heads
+ * independent. For a head of d units, raw = x + R y + bias, gates i f z o:
  *
  *   m' = max(i, m + log sigmoid(f))                     c' = e^(m + log sigmoid(f) - m') c + e^(i - m') tanh(z)
  *   y' = sigmoid(o) c' / n'                             n' = max(e^(m + log sigmoid(f) - m') n + e^(i - m'), 1)
  *
- * Before the first timestep, and where reset[t,b] > 0, all states are 0, and m' = i where n is 0. From there on n is at
- * least 1; the maximum, which flashrnn has too, acts on states from outside alone.
+ * Before the first timestep, and where reset[t,b] > 0, all states are 0, and m' = i if n is 0. From then on n is at
+ * least 1. The maximum (flashrnn has it, too) therefore only matters for initial states given by the caller.
  *
  *   inputs   x (tau,B,4H), columns [gate][head][unit], made by linear layers; R (heads,4d,d), rows of a head [gate][unit], as
  *            xlstm's "vanilla" kernel; bias (4H), in the columns' order, optional; reset (tau,B) optional
  *   output   y (tau,B,H); states y, c, n, m (B,H)
  *
- * No aux: with y known, R y of a tile is one product for each head, and c, n and m follow from that. Backward makes them again
- * in scratch. m is differentiated, too: its gradient is 0 in exact arithmetic unless a loss reads a state. */
+ * No aux: since y is known, R y of a tile is one product for each head, and gives c, n and m. Backward recomputes
+ * them in scratch. m is differentiated, too: in exact arithmetic its gradient is 0 unless a loss reads a state. */
 #include "ops/real.h"
 
 #include <string.h>
@@ -43,8 +43,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-/* Backward's scratch, for each row: gates (4H), slope, c, n, y of the previous timestep; for each row of the batch: m, and
- * the gradients of the states. */
+/* Scratch of backward. For each row (t,b): gates (4H), slope, c, n, y of the previous timestep; for each row of the
+ * batch: m, and the gradients of the states. */
 static int64_t scratch_reals(const remat_desc *y) {
     int64_t state = y->dim[1] * y->dim[2];
     return y->dim[0] * state * (GATES + 4) + state * (1 + STATES);
@@ -87,7 +87,7 @@ static void copy(real *to, const real *from, int64_t n) {
     if (to && !from) memset(to, 0, (size_t)n * sizeof *to);
 }
 
-/* `before` = y of the previous timestep; zeros where a row starts anew. */
+/* `before` = y of the previous timestep; zeros where a row is reset. */
 static void copy_before(const tile *s, const real *y) {
     int64_t state = s->batch * s->wide;
     copy(s->before, s->in[STATE_Y], state);
@@ -119,7 +119,7 @@ static unit advance(const real raw[GATES], real c, real n, real m) {
     return a;
 }
 
-/* Of unit u = head width + j of row (t,b), whose previous y are `y` (H), or zeros. */
+/* Pre-activations of unit u = head width + j of row (t,b). `y` (H): y of the previous timestep, or zeros. */
 static void raw_of(const tile *s, int64_t row, int64_t u, const real *y, real raw[GATES]) {
     int64_t head = u / s->width, j = u % s->width;
     for (int g = 0; g < GATES; g++) {
@@ -150,14 +150,15 @@ static void define_forward(const remat_call *call) {
     copy(out[STATE_Y], y + (s.tau - 1) * state, state);
 }
 
-/* A state before row (t,b) of unit u: of `sequence` at t - 1, or of state_in. */
+/* A state of unit u before row (t,b): from `sequence` at t - 1, or from state_in. */
 static real previous(const tile *s, const real *sequence, int k, int64_t t, int64_t b, int64_t u) {
     int64_t i = b * s->wide + u;
     if (starts(s, t, b)) return 0;
     return t ? sequence[(t - 1) * s->batch * s->wide + i] : s->in[k] ? s->in[k][i] : 0;
 }
 
-/* One unit of a row: dgates, and the carries of c, n and m. `m` (B,H) is that before the timestep. */
+/* Backward of one unit of a row: computes dgates and the carried gradients of c, n and m. `m` (B,H) is m before the
+ * timestep. */
 static void define_unit_back(const tile *s, const real *dy_all, int64_t t, int64_t b, int64_t u, const real *m,
                              real *dgates) {
     int64_t i = b * s->wide + u;
@@ -179,7 +180,7 @@ static void define_unit_back(const tile *s, const real *dy_all, int64_t t, int64
     s->carry[STATE_M][i] = anew ? 0 : dkept;
 }
 
-/* dgates of row (t,b): the carry of y, and the row's share of dR and dbias. */
+/* From dgates of row (t,b), computes the carried gradient of y, and adds the row's share of dR and dbias. */
 static void define_row_back(const remat_call *call, const tile *s, int64_t t, int64_t b, const real *dgates) {
     real *dr = call->dx[R].data, *dbias = call->dx[BIAS].data, *carry = s->carry[STATE_Y] + b * s->wide;
     const real *before = s->before + (t * s->batch + b) * s->wide;
@@ -196,7 +197,7 @@ static void define_row_back(const remat_call *call, const tile *s, int64_t t, in
         }
 }
 
-/* `slope` holds m before each timestep. */
+/* `slope` temporarily holds m before each timestep. */
 static void define_backward(const remat_call *call) {
     tile s = tile_of(call);
     int64_t state = s.batch * s.wide;
@@ -229,7 +230,7 @@ static void define_backward(const remat_call *call) {
 /* ---- The fast kernels --------------------------------------------------------------------------------------------- */
 
 #ifndef RM_REAL_DOUBLE
-enum { ROWS = 16 /* that a unit of work has at most: its sums are held in one chunk of every instruction set */ };
+enum { ROWS = 16 /* limit of a unit of work: its sums fit in one chunk of every instruction set */ };
 
 /* Heads are packed like an LSTM's w_hh of d units, whose rows are in the same order. */
 static uint64_t head_bytes(const remat_desc *r) {
@@ -255,7 +256,7 @@ static rm_slstm_job job_of(const remat_call *call, const tile *s) {
     return job;
 }
 
-/* All heads of `rows` rows, some at a time: as few that each thread has work. */
+/* Processes all heads of `rows` rows, a few rows at a time, so few that every thread has work. */
 static void run(rm_slstm_kernel *kernel, const rm_slstm_job *job, int64_t rows, int threads) {
     int64_t some = ROWS;
     while (some > 1 && job->heads * ((rows + some - 1) / some) < threads) some /= 2;
@@ -274,7 +275,7 @@ static void forward(const remat_call *call) {
     run(rm_cell_kernels_get()->slstm->forward, &job, s.batch, call->threads);
 }
 
-/* dR of gate g of a head += dgates^T before, both of all rows. */
+/* dR of gate g of a head += dgates^T before, over all rows. */
 static void weight_gradients(const remat_call *call, const tile *s) {
     float *dr = call->dx[R].data;
     int64_t products = s->heads * GATES, d = s->width, rows = s->tau * s->batch;
