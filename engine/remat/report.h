@@ -114,6 +114,13 @@ remat_status remat_plan_timeline(const remat_session *session, remat_live_point 
 remat_status remat_trace_next(remat_session *session);
 remat_status remat_traced_timeline(const remat_session *session, remat_live_point **points, int64_t *count);
 
+/* ---- Scores ------------------------------------------------------------------------------------- */
+
+/* The number of rows whose target is among their k largest logits: logits (rows,classes), as an output gives them to
+ * remat_read, and targets (rows). It counts for top-k accuracy, PyTorch's topk(k). Of equal logits the first ranks
+ * first. NaN logits, and targets that are no class, such as -1, are never correct. */
+int64_t remat_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t classes, int64_t k);
+
 /* ---- This build --------------------------------------------------------------------------------- */
 
 typedef struct {

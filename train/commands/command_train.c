@@ -49,7 +49,7 @@ static remat_status count_right(rm_trainer *t) {
     int64_t K = t->model.classes, B = batch->batch * rm_data_answers(&t->dataset->shape);
     if (!t->logits) return REMAT_OK;
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
-    t->counted[0] += (double)rm_count_right(t->logits, batch->data[RM_TARGET], B, K, 1);
+    t->counted[0] += (double)remat_correct(t->logits, batch->data[RM_TARGET], B, K, 1);
     t->counted[1] += (double)rm_count_targets(batch->data[RM_TARGET], B);
     return REMAT_OK;
 }

@@ -173,27 +173,12 @@ void rm_model_free(rm_model *model) {
     model->graph = NULL;
 }
 
-/* How many classes rank before the target. Among equal logits the first class ranks first; NaN ranks before all. */
-static int64_t classes_before(const float *logit, int64_t classes, int32_t target) {
-    int64_t before = 0;
-    for (int64_t k = 0; k < classes; k++)
-        before += !(logit[k] <= logit[target]) || (logit[k] == logit[target] && k < target);
-    return before;
-}
-
-int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among) {
-    int64_t right = 0;
-    for (int64_t i = 0; i < n; i++)
-        right += target[i] >= 0 && classes_before(logits + i * classes, classes, target[i]) < among;
-    return right;
-}
-
 int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t T, int64_t B, int64_t classes) {
     int64_t exact = 0;
     for (int64_t b = 0; b < B; b++) {
         bool all = true;
         for (int64_t i = b; i < T * B && all; i += B)
-            all = target[i] < 0 || classes_before(logits + i * classes, classes, target[i]) == 0;
+            all = target[i] < 0 || remat_correct(logits + i * classes, target + i, 1, classes, 1);
         exact += all;
     }
     return exact;

@@ -66,13 +66,10 @@ void rm_model_free(rm_model *model);
 bool rm_model_counts(
     const rm_model_spec *spec); /* the loss is a mean over targets that are not ignored: remat_config.loss_mean */
 
-/* Of n samples with logits (n,K) and targets (n), the number whose target is among the `among` largest logits. rm_count_targets: the
- * number whose target is not -1. */
-int64_t rm_count_right(const float *logits, const int32_t *target, int64_t n, int64_t classes, int64_t among);
 /* Of B samples with logits (T,B,classes) and targets (T,B), the number where every target other than -1 has the largest logit: those
  * that greedy decoding reproduces exactly. */
 int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t timesteps, int64_t batch, int64_t classes);
-int64_t rm_count_targets(const int32_t *target, int64_t n);
+int64_t rm_count_targets(const int32_t *target, int64_t n); /* other than -1 */
 int64_t rm_likeliest(const float *logits, int64_t classes); /* the class with the largest logit */
 
 #endif

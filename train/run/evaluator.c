@@ -160,8 +160,8 @@ static void confuse(rm_evaluator *e, const int32_t *target, int64_t n) {
 }
 
 static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum) {
-    sum->of[FIRST] += rm_count_right(e->outputs, target, n, e->width, 1);
-    sum->of[FIVE] += rm_count_right(e->outputs, target, n, e->width, 5);
+    sum->of[FIRST] += remat_correct(e->outputs, target, n, e->width, 1);
+    sum->of[FIVE] += remat_correct(e->outputs, target, n, e->width, 5);
     if (e->dataset->shape.answer_steps)
         sum->of[EXACT] += rm_count_exact(e->outputs, target, e->answers, n / e->answers, e->width);
     if (e->confusion) confuse(e, target, n);
