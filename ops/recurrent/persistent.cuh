@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(RM_PERSISTENT_THREADS, V == 1 ? 2 : 1) 
     }
     if (token) token += AHEAD * a.batch;
     /* Other warps do not wait for a warp that sends nothing. They could get two phases ahead, and this warp would
-     * miss the end of the first phase. It has no work anyway, so it returns. */
+     * miss the end of the first phase. It has no work anyway, so it skips the loop. */
     const bool warp_lives = (int64_t)rank * Shape::U + threadIdx.x / RM_LANES * (RM_LANES / Shape::S) * V < a.hidden;
     for (int64_t t = 0; warp_lives && t < a.tau; t++) {
         const int now = (int)(t & 1), next = 1 - now, turn = (int)(t % AHEAD) * PASSES;
