@@ -80,7 +80,7 @@ static remat_status read_first(gzFile file, const char *path, size_t expected, u
                                size_t *size) {
     size_t capacity = expected + 65536 + 1, got = 1;
     *size = 0;
-    *data = rm_malloc(capacity); /* pages that nothing is written to take no memory */
+    *data = rm_malloc(capacity); /* pages that are never written take no memory */
     REQUIRE(*data, MEMORY, "no memory for %s: %zu bytes were wanted", path, capacity);
     while (got && *size < most) {
         size_t part = most - *size < 65536 ? (size_t)(most - *size) : 65536;
@@ -260,7 +260,7 @@ remat_status rm_directory_make(const char *path, const char *flag) {
 remat_status rm_directory_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return rm_file_failed("open the directory", path);
-    int failed = fsync(fd) && errno != EINVAL ? errno : 0; /* EINVAL: this file system has no such thing */
+    int failed = fsync(fd) && errno != EINVAL ? errno : 0; /* EINVAL: this file system does not support it */
     close(fd);
     errno = failed;
     return failed ? rm_file_failed("sync the directory", path) : REMAT_OK;

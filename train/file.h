@@ -1,5 +1,5 @@
-/* file.h: reading a whole file, and writing one so that a full disk is noticed. Thin: the parsers (idx, npy, options,
- * safetensors) work on memory; this is where files become memory. Every failure is a sentence naming the path. */
+/* file.h: reads whole files, and writes files in a way that detects a full disk. The parsers (idx, npy, options,
+ * safetensors) work on memory; this file reads files into memory. Every error message names the path. */
 #ifndef RM_FILE_H
 #define RM_FILE_H
 
@@ -64,7 +64,7 @@ remat_status rm_directory_make(const char *path, const char *flag);
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
 bool rm_path_same(const char *a, const char *b); /* the same place, by any name or link; it need not exist */
 bool rm_path_exists(const char *path);
-bool rm_path_is_file(const char *path); /* a plain file: no directory, device or pipe */
+bool rm_path_is_file(const char *path); /* a regular file: not a directory, device or pipe */
 bool rm_path_is_directory(const char *path);
 /* "directory/name" into `out`; INVALID when it does not fit. */
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);

@@ -41,7 +41,7 @@ remat_status rm_text_whole(const char *where, const char *value, int64_t low, in
     char *end;
     errno = 0;
     long long number = strtoll(value, &end, 10);
-    const char *digits = value + (*value == '-'); /* -1 is one, and too small */
+    const char *digits = value + (*value == '-'); /* -1 is an integer, too, but too small */
     REQUIRE(*digits >= '0' && *digits <= '9' && !*end, INVALID, "%s=%.60s: is not a whole number", where, value);
     REQUIRE(!errno && number >= low && number <= high, INVALID, "%s=%.60s: must be from %lld to %lld", where, value,
             (long long)low, (long long)high);

@@ -95,7 +95,7 @@ typedef struct {
     bool rows;                 /* images as sequences of rows, not of pixels */
     int64_t timesteps;         /* 0: determined by the data */
     int64_t vocab;             /* lm: the file holds token numbers below this; 0: a text, encoded as bytes or by the tokenizer */
-    bool random_windows;             /* lm: samples begin at random places, drawn anew in each epoch */
+    bool random_windows;             /* lm: samples start at random positions, which differ between epochs */
     int64_t document_end;      /* lm: 1 + the token that ends a document; 0: none */
     int64_t classes;           /* classify; 0: the largest label + 1 */
     int64_t ignored;           /* if `ignores`: the label of ignored samples; it becomes -1 in targets */
@@ -103,7 +103,8 @@ typedef struct {
     int64_t samples, seed;           /* of generated data */
     bool held_out;                   /* generated data: samples that differ from those for training */
     uint64_t budget;                 /* upper bound of a file's decompressed bytes; 0: RM_UNPACKED_BYTES */
-    bool model_unsaid;               /* no model was named, so [N,F] may be vectors: it is refused */
+    bool model_unsaid;               /* --model was not given, so [N,F] is refused, since it may be vectors or sequences
+                                        */
     bool vectors;                    /* the model reads [N,F], too */
     bool images;                     /* classify: whole images, not sequences; then: */
     bool pixels;                     /* one label per pixel */
@@ -114,7 +115,7 @@ typedef struct {
     bool numbers;                    /* labels are numbers, not classes */
     bool transcripts;                /* labels are rows (N,S), not one per sample */
     bool skip_broken;                /* skip damaged files instead of failing */
-    rm_vocabulary_texts vocabulary; /* of which --tokenizer=words or chars makes its vocabulary */
+    rm_vocabulary_texts vocabulary; /* the texts from which --tokenizer=words or chars builds its vocabulary */
     const char *tokenizer; /* a path, "words" or "chars"; `data` is a text that it encodes, or (lm) a .npy of its tokens */
     int64_t values;        /* regress: numbers per answer; 0: as in the labels */
     bool yes_or_no;        /* regress: labels are from 0 to 1 */

@@ -25,7 +25,7 @@
 typedef struct {
     rm_dataset base;
     rm_array_file file;     /* its array (N,T or more,F) */
-    rm_normalize normalize; /* of each feature; of the first for all, where there are more than RM_MOST_CHANNELS */
+    rm_normalize normalize; /* for each feature; the first one for all if there are more than RM_MOST_CHANNELS */
     double unit;            /* divisor of all numbers */
     rm_labels labels;       /* empty: unlabelled */
     int32_t *lengths;       /* NULL: all samples have T timesteps */
@@ -117,7 +117,7 @@ static remat_status take_images(array_data *data, const rm_data_source *source) 
     return REMAT_OK;
 }
 
-/* Whether [N,F] are vectors, or sequences of one number a timestep, is not to be guessed. */
+/* Does not guess whether [N,F] are vectors or sequences of one number a timestep. */
 static remat_status refuse_vectors(const rm_array *array, const rm_data_source *source) {
     FAIL(INVALID,
          "%s has 2 dimensions, %lld x %lld: give --model=mlp for samples of %lld numbers, or name a recurrent model, "
@@ -191,7 +191,7 @@ static remat_status check_numbers(const array_data *data, const rm_data_source *
     return REMAT_OK;
 }
 
-/* As models of images read them. */
+/* The shape that image models read. */
 static remat_status take_vectors(array_data *data, const rm_data_source *source) {
     rm_data_shape *shape = &data->base.shape;
     REQUIRE(!source->image_size && (!source->augment || !strcmp(source->augment, "none")), INVALID,

@@ -14,7 +14,7 @@ typedef enum {
     RM_KIND_SAFETENSORS
 } rm_file_kind;
 
-/* Recognises NumPy files also by their extension, so that messages about damaged ones speak of .npy. */
+/* Recognises NumPy files by their extension, too, so that messages about damaged ones mention .npy. */
 rm_file_kind rm_file_kind_of(const rm_file_start *start, const char *path);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct {
 } rm_pieces;     /* begins as zeros */
 
 int64_t rm_pieces_find(const rm_pieces *pieces, const uint8_t *text, size_t size); /* -1: it is not there */
-/* Unless it is there already. MEMORY. */
+/* Adds the text unless the set contains it. MEMORY. */
 remat_status rm_pieces_add(rm_pieces *pieces, const uint8_t *text, size_t size);
 void rm_pieces_free(rm_pieces *pieces);
 

@@ -50,7 +50,7 @@ const char *rm_tokenizer_cut(const rm_tokenizer *t) {
     return t->cut == RM_CUT_WORDS ? "words" : t->cut == RM_CUT_CHARS ? "chars" : "";
 }
 
-/* Of words, an end of a line; a space before the others, but not before a line's first. */
+/* With words: ends a line, or writes a space before a word that is not the first of its line. */
 static bool print_between(const rm_tokenizer *t, int64_t before, int64_t id) {
     if (t->cut != RM_CUT_WORDS) return false;
     if (id == t->line_end)
@@ -100,7 +100,7 @@ static remat_status encode_plain(encoder *e, const uint8_t *text, size_t size) {
     return (space ? encode_after_space : encode_words)(e, text, size);
 }
 
-/* The longest added token, late or not, that text[0..size) begins with; NULL: none. */
+/* The longest added token, of the late ones or the others, that text[0..size) starts with; NULL: none. */
 static const rm_added_token *added_token(const rm_tokenizer *t, bool late, const uint8_t *text, size_t size) {
     if (!t->begins_added[*text]) return NULL;
     for (int64_t i = 0; i < t->n_added; i++) {

@@ -3,7 +3,7 @@
  *
  *     text ── split at added tokens ── split into words (words.h) ── one token per byte ── merge pairs, lowest rank first
  *
- * Also whole words or single characters as tokens (vocabulary.h), where a text is searched for nothing but these.
+ * Tokens can also be whole words or single characters (vocabulary.h); then nothing else is searched for in a text.
  *
  * Files that need other features (a normalizer, another pre-tokenizer, a post-processor that adds tokens, ...) are refused.
  * Invalid UTF-8 is encoded byte by byte. Reads from memory, so a fuzzer can drive it. */
@@ -37,7 +37,7 @@ const uint8_t *rm_tokenizer_decode(const rm_tokenizer *tokenizer, int64_t id, si
 /* Writes a token's text to standard output, after the token `before` (-1: none), which a space separates from it between words;
  * tokenizer NULL: the byte. */
 void rm_tokenizer_print(const rm_tokenizer *tokenizer, int64_t before, int64_t id);
-/* Whether the texts of a text's tokens have its bytes, all of them. */
+/* Whether decoding the tokens of a text gives back all of its bytes. */
 bool rm_tokenizer_keeps_bytes(const rm_tokenizer *tokenizer);
 const char *rm_tokenizer_cut(const rm_tokenizer *tokenizer); /* "words" or "chars", for --tokenizer; "": byte-level BPE */
 

@@ -16,7 +16,7 @@ typedef enum { RM_CUT_BPE, RM_CUT_WORDS, RM_CUT_CHARS } rm_cut;
 
 struct rm_tokenizer {
     rm_cut cut;
-    rm_pieces whole;           /* of whole words or characters; it owns `piece` and `bytes` then */
+    rm_pieces whole;           /* tokens are whole words or characters; the struct then owns `piece` and `bytes` */
     int64_t unknown, line_end; /* ... the tokens <unk> and <eos>; -1: there is none */
     rm_bpe bpe;
     rm_piece *piece; /* one per number below `vocabulary` */

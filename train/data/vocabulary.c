@@ -52,14 +52,14 @@ static remat_status add_file(rm_pieces *p, bool words, const rm_vocabulary_texts
     return status;
 }
 
-/* UTF-8 sorts as its code points do. */
+/* Bytes of UTF-8 sort in the order of code points. */
 static bool is_before(const rm_pieces *p, rm_piece a, rm_piece b) {
     int64_t length = a.length < b.length ? a.length : b.length;
     int order = memcmp(p->bytes + a.at, p->bytes + b.at, (size_t)length);
     return order ? order < 0 : a.length < b.length;
 }
 
-/* Characters are few: an insertion sort. From here on the set finds no number by its text. */
+/* An insertion sort, because there are few characters. After it the set cannot look up a number by its text. */
 static void sort(rm_pieces *p) {
     for (int64_t i = 1; i < p->count; i++) {
         rm_piece piece = p->piece[i];
@@ -89,7 +89,7 @@ static bool is_special(const uint8_t *token, size_t size) {
     return false;
 }
 
-/* Whether all are single characters, but for those that stand for something. */
+/* Whether all tokens are single characters, except for special tokens. */
 static bool are_chars(const rm_pieces *p) {
     int64_t chars = 0;
     for (int64_t i = 0; i < p->count; i++) {
@@ -136,7 +136,7 @@ static remat_status read_list(const uint8_t *text, size_t size, const char *path
 
 /* ---- As tokenizer.json -------------------------------------------------------------------------------------------- */
 
-/* JSON has names without zero bytes, of UTF-8. */
+/* JSON names are UTF-8 without zero bytes. */
 static remat_status add_token(json_t *vocabulary, const rm_pieces *p, int64_t number, bool words, const char *source) {
     const rm_piece *piece = &p->piece[number];
     bool feed = !words && piece->length == 2 && !memcmp(p->bytes + piece->at, "\\n", 2);

@@ -1,5 +1,6 @@
-/* vocabulary.h: vocabularies of whole words or of single characters, --tokenizer=words, chars or a plain list in a file, written as
- * a tokenizer.json that PyPI's `tokenizers` can read, too. So training states keep one format.
+/* vocabulary.h: vocabularies of whole words or of single characters: --tokenizer=words, chars or a plain list in a
+ * file. They are written as a tokenizer.json, which PyPI's `tokenizers` can read, too, so training states have one
+ * format.
  *
  *     words   what white space separates, and <eos> where a line ends, as in PyTorch's word_language_model; numbered in the order of the
  *             text, <eos> like a word at the end of each line. <unk> is for other words, and is added where the text has none.
@@ -18,17 +19,18 @@
 #define RM_UNKNOWN "<unk>"
 #define RM_LINE_END "<eos>"
 
-/* Where a vocabulary is made of texts: up to two of them, or none. Of two, sources and their translations, lines end by
- * themselves. */
+/* The texts from which a vocabulary is built: none, one, or two. If there are two (sources and translations), a
+ * line end is not a token. */
 typedef struct {
     const char *path[2];
-    uint64_t budget; /* the most bytes that a text may have; 0: RM_UNPACKED_BYTES */
+    uint64_t budget; /* maximum bytes of a text; 0: RM_UNPACKED_BYTES */
 } rm_vocabulary_texts;
 
 bool rm_vocabulary_is_made(const char *tokenizer); /* is it `words` or `chars`? */
 
-/* The tokenizer.json for --tokenizer: the file, if it is one; or what is made of the list in the file, or of the texts. *json is
- * the caller's. INVALID: there are no texts, or no such words can be made of them; IO: it cannot be read. */
+/* The tokenizer.json for --tokenizer: the file itself, if it is one; otherwise built from the list in the file, or
+ * from the texts. The caller frees *json. INVALID: there are no texts, or they contain no valid words; IO: a file
+ * cannot be read. */
 remat_status rm_vocabulary_json(const char *tokenizer, const rm_vocabulary_texts *texts, uint8_t **json, size_t *size);
 
 #endif

@@ -13,7 +13,8 @@
 /* Bytes of the word that text[0..size) begins with, size > 0. The text after the word matters only if the word is white space. */
 size_t rm_word_length(const uint8_t *text, size_t size);
 
-/* The same of plain words, which white space separates: true: a word of *length bytes; false: a character of white space. */
+/* The same for words that are separated by white space. True: a word of *length bytes; false: a character of white
+ * space. */
 bool rm_plain_word(const uint8_t *text, size_t size, size_t *length);
 
 #endif

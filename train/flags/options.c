@@ -44,7 +44,7 @@ static const char *nearest(const char *name, size_t length, int for_commands) {
     return best;
 }
 
-/* Compares the name alone: a value or words may follow it. */
+/* Compares only the name; a value or words may follow it. */
 static bool is_flag_of(const char *ours, int for_commands) {
     const rm_option *line = rm_option_find(ours, strcspn(ours, "=,"));
     return line && line->commands & for_commands;

@@ -5,7 +5,7 @@
 
 static const rm_usual usual[] = {
     {"sgd", 0.1, 1e-8, 0.99},   {"rmsprop", 0.01, 1e-8, 0.99}, {"adagrad", 0.01, 1e-10, 0.99},
-    {"adadelta", 1, 1e-6, 0.9}, {"lars", 1, 0, 0.99}, /* nothing is divided by 0 */
+    {"adadelta", 1, 1e-6, 0.9}, {"lars", 1, 0, 0.99}, /* avoids a division by 0 */
     {NULL, 1e-3, 1e-8, 0.99},
 };
 

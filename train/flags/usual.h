@@ -1,5 +1,5 @@
-/* usual.h: what an optimizer's numbers are where nobody says them: PyTorch's defaults, but for the rate of sgd, which has none there, and
- * lars, which has MLPerf's. */
+/* usual.h: default settings of the optimizers: PyTorch's, except for the learning rate of sgd, which PyTorch
+ * requires, and for lars, which has MLPerf's. */
 #ifndef RM_USUAL_H
 #define RM_USUAL_H
 

@@ -6,8 +6,8 @@
  *     block    x, z = in_proj norm(residual);  u = silu(conv1d x);  dt, B, C = x_proj u
  *              residual += out_proj selective_scan(u, dt_proj dt, A_log, B, C, D, z)
  *
- * The head is tied to the embeddings where it predicts tokens; other answers have a head of their own, and numbers come
- * in through a linear layer, `input`. */
+ * If the model predicts tokens, the head is tied to the embeddings; otherwise it has its own weights. Numeric
+ * inputs pass through a linear layer, `input`. */
 #include "train/models/family.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ static remat_value parameter(place at, const char *name, int rank, int64_t d0, i
     return remat_param(at.graph, full, rank, (int64_t[]){d0, d1, d2}, init);
 }
 
-/* PyTorch's Linear and Conv1d start from U(-1/sqrt(n), 1/sqrt(n)), where n numbers make one. */
+/* PyTorch initialises Linear and Conv1d from U(-1/sqrt(n), 1/sqrt(n)) with fan-in n. */
 static remat_init from(int64_t n) { return remat_init_uniform(1 / sqrt((double)n)); }
 
 static remat_value linear(place at, const char *name, remat_value x, int64_t in, int64_t out, remat_init init) {
@@ -68,7 +68,7 @@ static remat_value mixer(remat_graph *g, const rm_model_spec *spec, int64_t laye
         remat_selective_scan(g, u, dt, a_log, remat_slice(g, made, R, N), remat_slice(g, made, R + N, N), skip,
                              remat_slice(g, xz, E, E), parameter(at, "mixer.dt_proj.bias", 1, E, 0, 0, steps));
     return linear(at, "mixer.out_proj.weight", rm_reset_at_begins(g, spec, y), E, D,
-                  remat_init_uniform(1 / sqrt((double)(E * spec->layers)))); /* a term of a sum over the layers */
+                  remat_init_uniform(1 / sqrt((double)(E * spec->layers)))); /* a term of the sum over all layers */
 }
 
 static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {

@@ -22,12 +22,12 @@ typedef struct {
     bool no_bias;             /* in the recurrent layers and the head: PyTorch's bias=False */
     bool bidirectional;       /* each layer reads the outputs of both directions below */
     bool tie_embeddings;      /* head.weight is embedding.weight */
-    bool no_tie;              /* of gpt2: lm_head.weight is not wte.weight */
-    double dropout_in, dropout_out; /* recurrent models: of what the first layer and the head read */
+    bool no_tie;              /* gpt2: lm_head.weight is separate from wte.weight */
+    double dropout_in, dropout_out; /* recurrent models: dropout of the inputs of the first layer and of the head */
     double init_range;              /* recurrent models: embedding and head.weight from U(-X,X), head.bias 0; 0: PyTorch's defaults */
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
-    bool ignores;       /* targets of -1 count nothing */
+    bool ignores;       /* targets of -1 do not count */
     const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
@@ -47,12 +47,12 @@ typedef struct {
     int64_t classes;    /* K if each sample has one class, so accuracy is defined; else 0 */
 } rm_model;
 
-/* Traits of models are words in their lines of models.def. Some say what a model reads: sequences, or images; whether it has states,
- * can be a seq2seq's encoder and decoder, answers for whole-images or for pixels, reads vectors, too. Others are the names of flags that it reads and
- * other models do not. */
-bool rm_model_is(const char *name, const char *trait);          /* false also where there is no such model */
+/* Traits of a model are words in its line of models.def. Some describe the model: it reads sequences, images or
+ * also vectors; it has states; it can be the encoder and decoder of seq2seq; it answers for whole images or for
+ * pixels. Others are names of flags that only some models read. */
+bool rm_model_is(const char *name, const char *trait);          /* also false if there is no such model */
 void rm_model_list(const char *trait, char *out, size_t bytes); /* those that are: "lstm|gru" */
-/* What the names of the last layer's parameters begin with: "head.", "fc."; into `out`. Of a model that there is. */
+/* Writes the prefix of the last layer's parameter names, "head." or "fc.", to `out`. The model must exist. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
 /* Finds the model of a weight file, and its flags, as far as names and shapes determine them (family.h). */

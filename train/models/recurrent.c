@@ -122,7 +122,7 @@ static remat_value dropped(remat_graph *g, remat_value x, double probability) {
     return probability > 0 ? remat_dropout(g, x, probability) : x;
 }
 
-/* word_language_model's init_weights: of the embedding and the head alone. */
+/* word_language_model's init_weights: initialises only the embedding and the head. */
 static remat_init init_of_ends(const rm_model_spec *spec, remat_init usual) {
     return spec->init_range > 0 ? remat_init_uniform(spec->init_range) : usual;
 }

@@ -9,6 +9,7 @@
 remat_value rm_recurrent_layer(remat_graph *g, const rm_model_spec *spec, const char *prefix, int64_t layer,
                                remat_value x, int64_t width, bool reverse);
 int64_t rm_recurrent_width(const rm_model_spec *spec);
-int64_t rm_recurrent_states(const rm_model_spec *spec); /* that the cell carries from timestep to timestep */
+int64_t rm_recurrent_states(const rm_model_spec *spec); /* number of states that the cell carries from timestep to
+                                                           timestep */
 
 #endif

@@ -20,9 +20,9 @@ static remat_value dense(remat_graph *g, const char *name, remat_value x, int64_
     return remat_linear(g, x, remat_param(g, name, 2, (int64_t[]){to, from}, init), REMAT_NONE);
 }
 
-/* Both sequences after the layers so far. */
+/* The encoder's and the decoder's sequence after the layers built so far. */
 typedef struct {
-    remat_value encoded, decoded; /* encoded: in reversed time, where lines run forwards */
+    remat_value encoded, decoded; /* encoded: in reversed time, in which lines run forwards */
     int64_t width;                /* of `encoded` */
 } sides;
 

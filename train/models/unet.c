@@ -69,8 +69,8 @@ static remat_value twice(builder *b, remat_value x, int64_t in, int64_t middle, 
     return convolution(b, 3, convolution(b, 0, x, in, middle), middle, out);
 }
 
-/* On the way down level l has so many channels. Interpolation cannot halve them, so the lowest level then has as many as
- * the one above. */
+/* Channels of level l on the way down. Interpolation cannot halve them, so with it the lowest level has as many as
+ * the level above. */
 static int64_t channels_at(const rm_model_spec *spec, int64_t level) {
     return spec->hidden << (level < spec->layers || spec->transposed ? level : spec->layers - 1);
 }

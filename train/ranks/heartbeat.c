@@ -1,5 +1,5 @@
-/* heartbeat.c: see heartbeat.h. A thread of its own, as asking a store that rank 0 no longer serves can block it: the one that
- * talks to people must not be blocked. */
+/* heartbeat.c: see heartbeat.h. It uses a separate thread, because a request to a store that rank 0 no longer
+ * serves can block, and the thread that prints messages must not block. */
 #include "train/ranks/heartbeat.h"
 
 #include "memory/host.h"
@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #define BEAT_S 0.5
-#define QUIET_S 1.5 /* three of them */
-#define FIRST_S 5.0 /* until the first, from a distance that nobody knows yet */
+#define QUIET_S 1.5 /* three heartbeats */
+#define FIRST_S 5.0 /* until the first one: the network's delay is unknown */
 #define AWAY_S 1.5  /* neither thread has looked for so long: this process was stopped, or got no processor */
 #define LEFT "left"
 
@@ -21,11 +21,11 @@ struct rm_heartbeat {
     rm_kv *store;
     int32_t rank, next;
     char host[200];
-    rm_side_thread side; /* its lock is of what follows */
+    rm_side_thread side; /* its lock protects the members below */
     double asking_s, heard_s,
         awake_s;                  /* clock: since when it asks, 0: it does not; last new sign; last look by anybody */
-    double round_s, next_round_s; /* how long it takes from one sign to the next: this rank's, the next one's */
-    double answer_s;              /* the longest that an answer of the store has taken */
+    double round_s, next_round_s; /* time from one heartbeat to the next: this rank's, the next rank's */
+    double answer_s;              /* longest time that an answer of the store has taken */
     double failed_s;              /* when the group was found to have failed; 0: not yet */
     char failure[1024];
     char sign
@@ -34,7 +34,7 @@ struct rm_heartbeat {
 
 static void key_of(int32_t rank, char key[RM_KV_KEY_BYTES]) { snprintf(key, RM_KV_KEY_BYTES, "train/alive/%d", rank); }
 
-/* A store that fails is the group's to notice. */
+/* Ignores a store that fails, because the group notices it. */
 static void say(rm_heartbeat *b, const char *text) {
     char key[RM_KV_KEY_BYTES];
     key_of(b->rank, key);
@@ -50,9 +50,9 @@ static void listen(rm_heartbeat *b, char *text, uint32_t bytes) {
     rm_printable(text);
 }
 
-/* The time, with the lock. Whoever was stopped itself cannot tell how long others have been silent: of a job that was suspended
- * as a whole all wake up, one after the other, and none may count what it slept. Which thread wakes first is chance, so
- * both ask here. */
+/* Returns the time. Call it with the lock. A process that was stopped cannot tell how long others were silent: if a
+ * whole job was suspended, its ranks wake up one after the other, and none may count the time that it slept. Either
+ * thread may wake first, so both call this. */
 static double look(rm_heartbeat *b) {
     double now = rm_now_s();
     if (now - b->awake_s > AWAY_S) {
@@ -72,7 +72,7 @@ static void note(rm_heartbeat *b, const char *sign) {
     if (sscanf(b->sign, "%*d %d", &round_ms) == 1) b->next_round_s = 1e-3 * round_ms;
 }
 
-/* The store has answered, and is asked again. */
+/* The store has answered; the next request starts. */
 static void note_answer(rm_heartbeat *b) {
     rm_side_thread_lock(&b->side);
     double now = look(b), took = now - b->asking_s;
@@ -94,7 +94,7 @@ static void *beat(void *context) {
         note_answer(b);
         bool failed = rm_group_poll(b->group) != REMAT_OK;
         note_answer(b);
-        /* Last, so that the first sign knows already how long they take. */
+        /* Sent last, so that the first heartbeat already knows its own delay. */
         snprintf(mine, sizeof mine, "%lld %d rank %d on %s (process %d)", (long long)count++,
                  (int)(1000 * (BEAT_S + 1.5 * (rm_now_s() - start))), b->rank, b->host, (int)getpid());
         say(b, mine);

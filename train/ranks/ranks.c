@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Names of what is said here, in sentences of the group: none is a bucket's. */
+/* Names of this file's collectives, for messages of the group. None of them is a bucket. */
 enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAGS_END };
 
 /* `context` is the rm_ranks, whose ddp comes later. */
@@ -33,7 +33,7 @@ static const char *tag_name(void *context, uint32_t tag) {
 
 /* ---- Meeting ---------------------------------------------------------------------------------------------------- */
 
-/* Every rank's `bytes` bytes, one rank after the other; freed with rm_free. */
+/* Gathers `bytes` bytes from every rank, in the order of ranks; free *all with rm_free. */
 static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size_t bytes, void **all) {
     *all = rm_malloc((size_t)ranks->size * bytes);
     REQUIRE(*all, MEMORY, "no memory to hear %d ranks", ranks->size);
@@ -45,11 +45,11 @@ static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size
 
 typedef struct {
     uint64_t host, processors; /* hashes of the host's name and of the set of processors that this process may use */
-    uint64_t quota;            /* and of the file that limits how much of their time it may use */
+    uint64_t quota;            /* and of the file that limits its share of their time */
 } place;
 
-/* Ranks of one host that may use the same processors share them. A launcher that binds each to its own leaves one. A quota is shared
- * by those that find it in the same file. */
+/* Counts the ranks that share this one's processors: ranks of the same host that may use the same processors, or
+ * whose quota is in the same file. It is one if the launcher binds each rank to its own processors. */
 static remat_status count_sharing(rm_ranks *ranks) {
     cpu_set_t set;
     void *all;
@@ -77,7 +77,7 @@ static void share_processors(const rm_ranks *ranks, rm_options *o) {
     o->session.threads = each > 1 ? each : 1;
 }
 
-/* Nothing is left to say here: another rank says it. */
+/* Removes the message, because another rank prints it. */
 static remat_status silently(remat_status status) { return rm_fail(status, "%s", ""); }
 
 remat_status rm_ranks_fail_alike(rm_ranks *ranks, remat_status status) {
@@ -97,8 +97,9 @@ static remat_status check_engine(rm_ranks *ranks, const rm_options *o) {
     return repeats ? rm_ranks_fail_alike(ranks, status) : status;
 }
 
-/* There is no group yet to agree over, but what an engine refuses it mostly refuses to all: where rank 0 has heard it too, rank 0
- * says it, and the others leave after it, as some launchers end all when the first has left. */
+/* There is no group yet to compare failures. But an engine usually refuses all ranks for the same reason: if rank 0
+ * has failed, too, it reports the reason. The others end after it, because some launchers end all ranks when the
+ * first ends. */
 static remat_status say_once(rm_ranks *ranks, remat_status status) {
     rm_reason why = rm_reason_kept();
     if (!ranks->meeting || (status != REMAT_INVALID && status != REMAT_MISSING)) return status;
@@ -114,7 +115,7 @@ static void say(void *context, const char *sentence) {
     if (!ranks->quiet) rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
 }
 
-/* MPI, say, waits for a rank that does not come, and cannot be told not to. */
+/* MPI, for example, waits for a missing rank and cannot be interrupted. */
 static void stuck(void *context, const char *sentence) {
     const rm_ranks *ranks = context;
     rm_ranks_wait_say(ranks->rank, ranks->size, sentence);
@@ -148,7 +149,8 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
     const bool nccl = !strcmp(o->dist_backend, "nccl");
     TRY(check_engine(ranks, o));
     TRY(reach(where, o, ranks));
-    rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* beside NCCL's, which works on GPUs alone */
+    rm_group_config config = {.engine = nccl ? "auto" : o->dist_backend, /* in addition to NCCL, which only works on
+                                                                            GPUs */
                               .rank = where->rank,
                               .size = where->size,
                               .store = ranks->meeting};
@@ -160,7 +162,8 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
     return count_sharing(ranks);
 }
 
-/* By its number on this host a rank takes its GPU (engine/cuda/device.c); launchers have names of their own for it. */
+/* A rank chooses its GPU by its number on this host (engine/cuda/device.c). Launchers use different variables for it.
+ * */
 static void tell_local_rank(const rm_rendezvous *where) {
     char number[16];
     snprintf(number, sizeof number, "%d", where->local_rank);
@@ -175,7 +178,7 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
     o->world_size = where.size;
     o->rank = where.rank;
-    /* What one rank's "auto" is, nobody knows yet. */
+    /* The engine that "auto" selects is not known before ranks have met. */
     if (where.size == 1) return strcmp(o->session.device, "auto") ? check_engine(out, o) : REMAT_OK;
     if (gethostname(out->host, sizeof out->host - 1)) strcpy(out->host, "?");
     out->rank = where.rank;
@@ -230,7 +233,7 @@ remat_status rm_ranks_agree(rm_ranks *ranks, remat_status status) {
 
 /* ---- The same? -------------------------------------------------------------------------------------------------- */
 
-/* Places, and what each rank may decide for itself. */
+/* Flags that may differ between ranks: places of files, and settings that each rank may choose. */
 static bool may_differ(const char *name) {
     static const char *const names[] = {"data",         "labels", "lengths", "eval-data", "eval-labels",
                                         "eval-lengths", "spill",  "threads", "keep"};
@@ -239,10 +242,11 @@ static bool may_differ(const char *name) {
     return false;
 }
 
-/* Flags that are not remembered, but decide what ranks do together by being there. */
+/* Flags that training states do not keep, but whose presence decides which collectives ranks call. */
 static const char *const by_presence[] = {"save", "eval-data", "dump-grads"};
 
-/* "--lr=0.1". A flag without a default that was not given is "no --epochs"; a rate that was not is the optimizer's. */
+/* Writes "--lr=0.1". A flag without a default that was not given is written as "no --epochs"; the learning rate then is
+ * the optimizer's default. */
 static void write_flag(FILE *out, const rm_options *o, int flag) {
     char text[RM_PATH_BYTES];
     const char *name = rm_options_name(flag);
@@ -268,7 +272,7 @@ static void write_flags(FILE *out, const rm_options *o) {
     }
 }
 
-/* The flags and the facts as one text; freed with free. */
+/* The flags and the facts as one text; free it with free. */
 static remat_status write_same(const rm_options *o, const char *facts, char **text) {
     size_t bytes;
     FILE *out = open_memstream(text, &bytes);
@@ -280,7 +284,7 @@ static remat_status write_same(const rm_options *o, const char *facts, char **te
     return REMAT_OK;
 }
 
-/* After a comparison. The group goes on: a difference is nobody's failure but the user's. */
+/* After a comparison. The group stays usable: a difference is a mistake of the user, not a failure of a rank. */
 static remat_status compared(rm_ranks *ranks, remat_status status) {
     rm_reason why = rm_reason_kept();
     bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
@@ -292,7 +296,7 @@ remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *tex
     return ranks->ddp ? compared(ranks, rm_ddp_compare(ranks->ddp, what, text)) : REMAT_OK;
 }
 
-/* Before anything is opened that would find a difference in words other than the flags'. */
+/* Compares flags first, because later checks would report the same difference without naming the flags. */
 static remat_status compare_first(rm_ranks *ranks, const char *text) {
     TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp)));
     remat_status status = rm_ranks_compare(ranks, "the run", text);
@@ -306,7 +310,7 @@ static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *oth
     *first = *others < 1048576 ? *others : 1048576;
 }
 
-/* Gradients on GPUs travel by NCCL, whose ranks find each other through the same store. */
+/* NCCL sends gradients on GPUs; its ranks find each other through the same store. */
 static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
     int number;
     if (strcmp(o->session.device, "cuda")) return REMAT_OK;
@@ -355,7 +359,7 @@ remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
     if (!ranks->ddp) return REMAT_OK;
     TRY(rm_ddp_broadcast(ranks->ddp, session));
-    rm_host_trim(); /* they went by way of a copy */
+    rm_host_trim(); /* the buffers were copied through host memory */
     return REMAT_OK;
 }
 
@@ -392,10 +396,10 @@ remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save) {
 
 void rm_ranks_let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }
 
-/* `remat launch` knows by exit statuses where a failure began (launch_supervisor.c), whoever is gone first. */
+/* `remat launch` recognises by exit statuses where a failure began (launch_supervisor.c), whichever rank ends first. */
 static bool is_kept(void) { return getenv("REMAT_JOB_ID") && !getenv("TORCHELASTIC_USE_AGENT_STORE"); }
 
-/* Aborting has a sentence of its own, which must not take the place of the reason. */
+/* Aborting sets another message, which must not replace the reason. */
 static void tell_others(const rm_ranks *ranks, remat_status status) {
     rm_reason why = rm_reason_kept();
     rm_group_abort(ranks->group, why.text);

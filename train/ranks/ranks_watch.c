@@ -32,7 +32,7 @@ static bool is_mine_to_say(const rm_group *group, const char *text) {
     return rm_group_rank(group) == (strstr(text, "rank 0 ") ? 1 : 0);
 }
 
-/* Matches the group's message: only a rank with heartbeats "lives". */
+/* Matches the group's message, which says "is alive" only of a rank with heartbeats. */
 static bool lives(const char *text) { return strstr(text, "which is alive") != NULL; }
 
 static void say(const rm_ranks_watch *w, const char *text) {

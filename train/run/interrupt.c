@@ -50,7 +50,7 @@ void rm_interrupt_catch(void) {
 int rm_interrupt_caught(void) { return caught; }
 
 bool rm_interrupt_take_save(void) {
-    if (!asked_to_save) return false; /* clearing it here would lose a signal that arrives in between */
+    if (!asked_to_save) return false; /* clearing it here would lose a signal that arrives meanwhile */
     asked_to_save = 0;
     return true;
 }

@@ -90,7 +90,7 @@ static json_t *flags_json(const rm_options *options) {
     return NULL;
 }
 
-/* Lists a file with its size and checksum; on failure `files` is incomplete or NULL. */
+/* Lists a file with its size and checksum; after a failure `files` is incomplete or NULL. */
 static void list_file(json_t *files, const char *name, const double about[2]) {
     json_object_set_new(files, name,
                         json_pack("{s:I, s:I}", "bytes", (json_int_t)about[0], "crc32", (json_int_t)about[1]));
