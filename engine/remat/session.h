@@ -279,7 +279,8 @@ remat_status remat_set_dropout(remat_session *session, int64_t sample);
  * or 0 if there is none. A session with differentiated outputs refuses remat_gradients and remat_step; in other
  * sessions the two calls do what remat_gradients does. remat_backward is INVALID without a forward pass, or if the
  * program has written no part of some output gradient. Another pass, an update, or a write to inputs, parameters,
- * outputs or carried states discards the forward pass. */
+ * outputs or carried states discards the forward pass; so does a change of a parameter in memory that the program
+ * knows (remat_array_memory, external memory). */
 remat_status remat_forward(remat_session *session);
 remat_status remat_backward(remat_session *session, REMAT_OPTIONAL remat_step_result *result);
 

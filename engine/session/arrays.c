@@ -221,6 +221,10 @@ remat_status remat_set_external(remat_session *s, remat_kind kind, int64_t index
     return REMAT_OK;
 }
 
+static uint64_t hash_of(const remat_session *s, const rm_session_array *array) {
+    return rm_hash(rm_session_address(s, array), rm_session_held_bytes(array), 0);
+}
+
 /* Notes that from now on the program may write there without a call. */
 remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index, void **memory) {
     const rm_session_array *array = NULL;
@@ -234,8 +238,13 @@ remat_status remat_array_memory(remat_session *s, remat_kind kind, int64_t index
             "%s: integers are checked when they are written, and on the device \"%s\" nothing else can check them; "
             "use remat_write",
             array->name, s->api->name);
-    rm_session_owned(&s->array[kind][index])->shown = true;
-    s->array[kind][index].missing = false;
+    rm_session_array *mine = &s->array[kind][index];
+    if (kind == REMAT_PARAM && s->ran_forward && !mine->hashed && s->api->reachable) {
+        mine->hash = hash_of(s, mine); /* the value that the forward pass read */
+        mine->hashed = true;
+    }
+    rm_session_owned(mine)->shown = true;
+    mine->missing = false;
     *memory = rm_session_address(s, array);
     return REMAT_OK;
 }
@@ -342,17 +351,26 @@ remat_status rm_session_explain_loss(const remat_session *s, double loss) {
 /* Compares hashes, which takes a fraction of the time of packing weights again. On devices that the host cannot
  * read, the answer is always yes. */
 bool rm_session_parameters_changed(remat_session *s) {
-    uint64_t hash = 0;
-    bool any = false;
+    bool changed = false;
     for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM] && rm_session_is_real(s); i++) {
-        const rm_session_array *array = &s->array[REMAT_PARAM][i], *owner = rm_session_owned(&s->array[REMAT_PARAM][i]);
-        if (!owner->shown && owner->where.space != RM_EXTERNAL) continue;
-        any = true;
-        if (s->api->reachable) hash = rm_hash(rm_session_address(s, array), rm_session_held_bytes(array), hash);
+        rm_session_array *array = &s->array[REMAT_PARAM][i];
+        const rm_session_array *owner = rm_session_owned(array);
+        const bool hashed = array->hashed;
+        array->hashed = owner->shown || owner->where.space == RM_EXTERNAL;
+        if (!array->hashed) continue;
+        uint64_t hash = s->api->reachable ? hash_of(s, array) : 0;
+        changed |= !hashed || hash != array->hash || !s->api->reachable;
+        array->hash = hash;
     }
-    bool changed = any && (!s->api->reachable || hash != s->shown_hash);
-    s->shown_hash = hash;
     return changed;
+}
+
+const char *rm_session_changed_since(const remat_session *s) {
+    for (int64_t i = 0; i < s->n_arrays[REMAT_PARAM] && rm_session_is_real(s) && s->api->reachable; i++) {
+        const rm_session_array *array = &s->array[REMAT_PARAM][i];
+        if (array->hashed && hash_of(s, array) != array->hash) return array->name;
+    }
+    return NULL;
 }
 
 /* ---- Initial parameters and buffers --------------------------------------------------------------------------- */

@@ -24,6 +24,8 @@ typedef struct rm_session_array {
     bool missing;        /* an input that some layer reads and that has never been written; or an output's gradient that
                             has not been written since the last forward pass */
     bool shown;          /* the program knows the address, so it can write there unnoticed */
+    bool hashed;         /* a parameter that the program could change unnoticed when the last pass began, with this hash */
+    uint64_t hash;
     struct rm_session_array *theirs; /* the array of `lender` whose memory this is; NULL: its own */
 } rm_session_array;
 
@@ -70,8 +72,6 @@ struct remat_session {
     const remat_session *arena_user;
     const remat_session *gradients_of;   /* of rm_session_trainer: the session whose micro steps are in its gradients */
     uint64_t packed_version;             /* parameters_version at the last pass */
-    uint64_t shown_hash;                 /* hash of the parameters that the program can write without a call, at the
-                                            last pass */
     bool evaluated, trained, handed_out; /* remat_evaluate, a backward pass, remat_forward has made its outputs */
     bool ran_forward;                    /* and nothing has changed since, so remat_backward can continue */
     remat_pipeline pipeline;             /* a copy; without one, size is 1 */
@@ -133,6 +133,8 @@ void *rm_session_address(const remat_session *session, const rm_session_array *a
 
 /* arrays.c. Reads all parameters that the program can change unnoticed. True: one changed since the last call. */
 bool rm_session_parameters_changed(remat_session *session);
+/* The name of a parameter that the program changed unnoticed since the last pass began; NULL: none. */
+const char *rm_session_changed_since(const remat_session *session);
 
 /* step.c. Of all trained parameters; no sum over ranks is in progress. */
 void rm_session_scale_gradients(const remat_session *session, double factor);

@@ -342,6 +342,13 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
                 "the gradient of output %d has not been written since remat_forward; write it before remat_backward, "
                 "with zeros if there is none",
                 i);
+    const char *changed = rm_session_changed_since(s);
+    s->ran_forward &= !changed;
+    REQUIRE(
+        !changed, INVALID,
+        "the parameter %s has changed since the forward pass, whose gradients need its old values; call remat_forward "
+        "again",
+        changed);
     TRY(finish_gradients(s, -1, &made));
     if (result) *result = made;
     return REMAT_OK;

@@ -296,6 +296,8 @@ class Session:
 
     def _write(self, inputs: Inputs) -> None:
         for name, values in inputs.items():
+            if name not in self.inputs:
+                raise invalid(f"the session has no input {name!r}; it has {', '.join(self.inputs) or 'none'}")
             self.inputs[name] = values
 
     def _run(self, function: Any, *arguments: Any) -> Result:

@@ -98,3 +98,88 @@ def test_wrong_arrays_are_refused_with_both_sides(given, words):
         s.evaluate(**given)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_parameter_that_changes_between_forward_and_backward_is_refused():
+    g, _, logits = lstm_inputs(loss=False)
+    s = remat.Session(g, outputs=[logits], optimizer="sgd")
+    y = s.forward(x=batch()["x"])["output.0"]
+    s.parameters["w_hh"][0, 0] += 1
+    with pytest.raises(remat.Error, match="w_hh"):
+        s.backward(np.ones_like(y))
+    s.forward()
+    s.backward(np.ones_like(y))
+
+
+def test_states_carry_on_and_can_be_reset():
+    g, _, logits = lstm_inputs(loss=False)
+    s = remat.Session(g, outputs={"y": logits}, inference=True, stateful=True)
+    s.evaluate(x=batch()["x"])
+    first = s.outputs["y"].copy()
+    assert set(s.states) == {"lstm.0.h", "lstm.0.c"} and s.states["lstm.0.h"].any()
+    s.evaluate()
+    assert (s.outputs["y"] != first).any()
+    for state in s.states.values():
+        state[:] = 0
+    s.evaluate()
+    np.testing.assert_array_equal(s.outputs["y"], first)
+
+
+def test_micro_steps_make_one_update():
+    g, _, loss = lstm_inputs()
+    s = remat.Session(g, loss, optimizer="sgd", micro_steps=2)
+    before = s.parameters["w"].copy()
+    s.forward_backward(**batch(0))
+    s.forward_backward(**batch(1))
+    result = s.update(lr=0.5)
+    assert result.grad_norm > 0 and s.step_count == 1
+    np.testing.assert_allclose(s.parameters["w"], before - 0.5 * s.gradients["w"], rtol=1e-5, atol=1e-7)
+
+
+def test_buffers_dropout_and_frozen_parameters():
+    g = remat.Graph()
+    x = g.input("x", "f32", "static", (16, 3))
+    one, zero = remat.constant(1.0), remat.zeros()
+    mean, var = g.buffer("mean", (3,), zero), g.buffer("var", (3,), one)
+    n = g.batch_norm(x, g.param("gain", (3,), one), g.param("bias", (3,), zero), mean, var)
+    y = g.dropout(g.linear(n, g.param("w", (2, 3), remat.uniform(1.0))), 0.5)
+    s = remat.Session(g, g.mse(y, g.input("y", "f32", "static", (16, 2))), outputs={"out": y}, optimizer="sgd")
+    draw = np.random.default_rng(0)
+    data = {"x": draw.standard_normal((16, 3)) + 5, "y": draw.standard_normal((16, 2))}
+    s.step(lr=0.1, **data)
+    np.testing.assert_allclose(s.buffers["mean"], 0.1 * data["x"].mean(0), rtol=1e-4)
+    s.train_only(["gain", "bias"])
+    frozen = s.parameters["w"].copy()
+    s.step(lr=0.1)
+    np.testing.assert_array_equal(s.parameters["w"], frozen)
+    plain = s.evaluate().loss
+    s.set_dropout(1)
+    dropped = s.evaluate().loss
+    assert dropped != plain and s.evaluate().loss == dropped
+    s.set_dropout(None)
+    assert s.evaluate().loss == plain
+
+
+def test_evaluation_beside_training_shares_parameters():
+    g, _, loss = lstm_inputs()
+    s = remat.Session(g, loss, optimizer="adam")
+    test = remat.Session(g, loss, share=s, inference=True)
+    s.step(lr=0.1, **batch())
+    assert test.evaluate(**batch(1)).loss == s.evaluate(**batch(1)).loss
+    del s
+    assert test.evaluate().loss > 0
+
+
+def test_names_that_do_not_exist_list_those_that_do():
+    g, _, loss = lstm_inputs()
+    s = remat.Session(g, loss)
+    with pytest.raises(KeyError, match="w_ih"):
+        s.parameters["weight"]
+    with pytest.raises(remat.Error, match="'z'; it has x, y"):
+        s.evaluate(z=np.zeros(3))
+    with pytest.raises(TypeError, match="memory_budget"):
+        remat.Session(g, loss, budget="1MiB")
+    with pytest.raises(remat.Error, match="64KiB"):
+        remat.Session(g, loss, memory_budget="64 potatoes")
+    with pytest.raises(remat.Error, match="evaluate"):
+        remat.Session(g, loss, outputs={"loss": loss}).outputs["loss"]

@@ -494,8 +494,7 @@ START_TEST(half_a_trace_is_refused) {
     remat_live_point *traced;
     int64_t n;
     feed(s, 0);
-    expect_invalid(remat_traced_timeline(s, &traced, &n),
-                   "remat_trace_next|remat_forward|remat_backward");
+    expect_invalid(remat_traced_timeline(s, &traced, &n), "remat_trace_next|remat_forward|remat_backward");
     CHECKED(remat_forward(s));
     CHECKED(remat_trace_next(s));
     write_constant(s, 1);
@@ -584,7 +583,7 @@ START_TEST(calls_in_the_wrong_order_are_refused) {
     expect_invalid(remat_backward(s, NULL), "forward pass");
     CHECKED(remat_forward(s));
     expect_invalid(remat_backward(s, NULL), "written"); /* the last pass consumed its gradient */
-    CHECKED(remat_update(s, 0.1, NULL)); /* the gradients of the pass before are there */
+    CHECKED(remat_update(s, 0.1, NULL));                /* the gradients of the pass before are there */
     close_session(&t, s);
 }
 END_TEST
@@ -629,12 +628,17 @@ static void write_between(remat_session *s, remat_kind kind) {
     CHECKED(remat_write(s, kind, 0, data, info.bytes));
 }
 static void parameter_between(remat_session *s) { write_between(s, REMAT_PARAM); }
+static void view_between(remat_session *s) {
+    void *memory;
+    CHECKED(remat_array_memory(s, REMAT_PARAM, 0, &memory));
+    *(float *)memory += 1;
+}
 static void output_between(remat_session *s) { write_between(s, REMAT_OUTPUT); }
 static void state_between(remat_session *s) { write_between(s, REMAT_CARRIED); }
 
 START_TEST(other_passes_abandon_the_forward_pass) {
-    static void (*const between[])(remat_session *) = {evaluate_between,  feed_between,   count_between, update_between,
-                                                       parameter_between, output_between, state_between};
+    static void (*const between[])(remat_session *) = {evaluate_between,  feed_between, count_between,  update_between,
+                                                       parameter_between, view_between, output_between, state_between};
     tagger t = build(0, false);
     remat_config config = configured();
     config.stateful = true;
@@ -742,8 +746,7 @@ START_TEST(invalid_differentiated_outputs_are_refused) {
                              remat_scale(g, t.loss, 2),
                              table,
                              remat_linear(g, data, table, REMAT_NONE)};
-    expect_refused(&t, t.logits, NULL, 0, 0,
-                   "scalar|outputs");
+    expect_refused(&t, t.logits, NULL, 0, 0, "scalar|outputs");
     expect_refused(&t, REMAT_NONE, outputs, 1, 0, "loss|outputs|differentiate");
     expect_refused(&t, REMAT_NONE, outputs, 1, 2, "n_differentiated|2|n_outputs|1");
     expect_refused(&t, REMAT_NONE, outputs, 1, -1, "n_differentiated|-1");
