@@ -1023,6 +1023,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_plan_timeline": (c.c_int, [c.c_void_p, c.POINTER(c.POINTER(remat_live_point)), c.POINTER(c.c_int64)]),
     "remat_trace_next": (c.c_int, [c.c_void_p]),
     "remat_traced_timeline": (c.c_int, [c.c_void_p, c.POINTER(c.POINTER(remat_live_point)), c.POINTER(c.c_int64)]),
+    "remat_correct": (c.c_int64, [c.POINTER(c.c_float), c.POINTER(c.c_int32), c.c_int64, c.c_int64, c.c_int64]),
     "remat_build": (c.c_int, [c.POINTER(remat_build_info)]),
     "remat_builder_count": (c.c_int64, []),
     "remat_builder_info": (c.c_int, [c.c_int64, c.POINTER(remat_builder)]),
