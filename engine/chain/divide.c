@@ -246,7 +246,7 @@ static remat_status bring_gradients_home(part *p) {
 /* ---- The program ------------------------------------------------------------------------------------------------ */
 
 /* A scratch buffer lives from the first to the last instruction of this rank that uses it; others get no bytes.
- * */
+ */
 static remat_status number_buffers(builder *b, rm_lifetimes *mine) {
     int64_t *number = rm_calloc((size_t)b->buffers.count + 1, sizeof *number);
     REQUIRE(number, MEMORY, "out of memory for a stage's program");

@@ -29,8 +29,8 @@ static void note_run(const rm_problem *problem, const rm_plan *plan, int64_t i, 
 
 /* The state of a stage is the one that the stage before it makes. */
 static void note_spilled(const rm_problem *problem, int64_t state, rm_stage_report *reports) {
-    int64_t behind = rm_state_maker(problem, state) + 1;
-    if (behind < problem->n_stages) reports[behind].state_spilled = true;
+    int64_t next = rm_state_maker(problem, state) + 1;
+    if (next < problem->n_stages) reports[next].state_spilled = true;
 }
 
 rm_stage_report *rm_session_stage_reports(const remat_session *s) {

@@ -84,7 +84,7 @@ static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *c
 }
 
 /* After a failure the rest of the program is skipped: nobody uses its results, and other ranks do not wait for it.
- * */
+ */
 static void exchange(rm_runner *r, const rm_instruction *i, void *data, uint64_t bytes) {
     const remat_pipeline *p = r->pipeline;
     if (!p || !p->send || r->talk_status) return;

@@ -410,7 +410,7 @@ static __device__ inline void rm_persistent_fetch_back(const rm_persistent &a, i
 }
 
 /* Adds the shares of all 16 blocks of the cluster (0 for missing ones) in a fixed order: in fours, then the four sums.
- * */
+ */
 static __device__ inline float rm_persistent_add_shares(const float *share) {
     float sum[RM_CLUSTER_MOST / 4];
     RM_UNROLL for (int i = 0; i < RM_CLUSTER_MOST / 4; i++) {

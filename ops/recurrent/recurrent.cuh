@@ -176,7 +176,7 @@ static inline void rm_cell_multiply(const rm_cell_tile *r, rm_cuda_product p, in
 }
 
 /* A run of gates whose x parts are adjacent: `n` gates, in w_ih from gate `gate` on, in the columns from `column` on.
- * */
+ */
 typedef struct {
     int gate, n, column;
 } rm_gate_run;
@@ -467,7 +467,7 @@ static __global__ void rm_cell_clear(int64_t n, float *to) {
 }
 
 /* Computes all other gradients from dgates (rows,width) after the last timestep. Gradients of weights are accumulated.
- * */
+ */
 static inline void rm_cell_gradients(const rm_cell_tile *r, const float *dgates) {
     const remat_call *c = r->call;
     float *dw_ih = (float *)c->dx[RM_W_IH].data, *dw_hh = (float *)c->dx[RM_W_HH].data;

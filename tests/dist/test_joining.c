@@ -67,7 +67,7 @@ static rm_joining *only_answer(const char *engine, int rank, int size, rm_kv *st
 
 typedef struct {
     const char *engine;
-    int behind; /* the rank that lags behind */
+    int late; /* the late rank */
     bool answers, ends;
 } scene;
 
@@ -79,21 +79,21 @@ static void wait_until_here(int size, int but, rm_kv *store) {
     }
 }
 
-static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
+static void one_lags(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_group *group;
     rm_group_config config = config_of(s->engine, rank, size, store, 3000);
-    rm_joining *joining = rank == s->behind && s->answers ? only_answer(s->engine, rank, size, store) : NULL;
+    rm_joining *joining = rank == s->late && s->answers ? only_answer(s->engine, rank, size, store) : NULL;
     /* The others must have seen this rank before it ends */
-    if (rank == s->behind && s->ends) wait_until_here(size, rank, store);
-    if (rank == s->behind && s->ends) rm_joining_free(joining);
-    if (rank == s->behind && s->ends) return;
-    if (rank == s->behind) raise(SIGSTOP);
+    if (rank == s->late && s->ends) wait_until_here(size, rank, store);
+    if (rank == s->late && s->ends) rm_joining_free(joining);
+    if (rank == s->late && s->ends) return;
+    if (rank == s->late) raise(SIGSTOP);
     const char *words =
         s->ends ? "ended before the group had started, while the others waited for it" : "did not join within 3000 ms";
     need_peer(rm_group_open(&config, &group), words);
     char who[20];
-    snprintf(who, sizeof who, "rank %d of 3", s->behind);
+    snprintf(who, sizeof who, "rank %d of 3", s->late);
     need(strstr(remat_last_error(), who), "%s", remat_last_error());
     if (!s->ends) need(strstr(remat_last_error(), "--join-timeout=3"), "%s", remat_last_error());
     if (s->answers && !s->ends)
@@ -102,10 +102,10 @@ static void one_stays_behind(int rank, int size, rm_kv *store, void *context) {
 
 /* Only rank 0 reports, long before the time limit, and all ranks fail with the same message. */
 START_TEST(stopped_rank_is_named_and_ends_the_wait) {
-    scene s = {.engine = engines[_i % ENGINES], .behind = 1, .answers = _i / ENGINES};
+    scene s = {.engine = engines[_i % ENGINES], .late = 1, .answers = _i / ENGINES};
     pid_t pid[3];
     double start = seconds();
-    start_ranks(3, one_stays_behind, &s, pid);
+    start_ranks(3, one_lags, &s, pid);
     ck_assert_int_eq(end_of(pid[0]), 0);
     ck_assert_int_eq(end_of(pid[2]), 0);
     kill(pid[1], SIGKILL);
@@ -122,7 +122,7 @@ END_TEST
 /* It closes its store like a rank that has finished, and exits with 0. */
 START_TEST(normally_exiting_rank_ends_the_wait) {
     scene s = {.engine = engines[_i % ENGINES], .answers = _i / ENGINES, .ends = true};
-    for (; s.behind < 2; s.behind++) run_ranks(3, one_stays_behind, &s);
+    for (; s.late < 2; s.late++) run_ranks(3, one_lags, &s);
 }
 END_TEST
 

@@ -159,9 +159,9 @@ static void results(int rank, int size, rm_kv *store, void *context) {
     need_nothing_left();
 }
 
-START_TEST(test_results) { run_ranks(_i + 1, results, NULL); }
+START_TEST(collectives_give_the_defined_results) { run_ranks(_i + 1, results, NULL); }
 END_TEST
-START_TEST(test_in_progress) { run_ranks(_i + 1, results, "in_progress=3"); }
+START_TEST(results_do_not_depend_on_calls_in_progress) { run_ranks(_i + 1, results, "in_progress=3"); }
 END_TEST
 
 /* ---- Faults in a collective -------------------------------------------------------------------------------------- */
@@ -225,7 +225,7 @@ static void fails_in_a_call(int rank, int size, rm_kv *store, void *context) {
     if (!(faulty && f->stuck)) need_nothing_left();
 }
 
-START_TEST(test_in_a_call) { run_ranks(2, fails_in_a_call, (void *)&in_a_call[_i]); }
+START_TEST(fault_in_a_collective_is_explained) { run_ranks(2, fails_in_a_call, (void *)&in_a_call[_i]); }
 END_TEST
 
 static void goes(int rank, int size, rm_kv *store, void *context) {
@@ -253,7 +253,7 @@ static void goes(int rank, int size, rm_kv *store, void *context) {
     need_nothing_left();
 }
 
-START_TEST(test_gone) {
+START_TEST(rank_that_ends_is_named) {
     pid_t pid[3];
     start_ranks(3, goes, _i ? (void *)"dies" : NULL, pid);
     for (int r = 0; r < 3; r++) ck_assert_int_eq(end_of(pid[r]), r == 2 && _i ? 128 + SIGKILL : 0);
@@ -286,7 +286,7 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
     need_nothing_left();
 }
-START_TEST(test_abort) { run_ranks(3, gives_up, NULL); }
+START_TEST(abort_ends_the_group_on_all_ranks) { run_ranks(3, gives_up, NULL); }
 END_TEST
 
 /* ---- Buffers that the GPU has not finished ----------------------------------------------------------------------- */
@@ -333,7 +333,7 @@ static void is_made_later(int rank, int size, rm_kv *store, void *context) {
     dlclose(handle);
     need_nothing_left();
 }
-START_TEST(test_made_later) {
+START_TEST(buffers_are_read_after_their_event) {
     static const int ms[] = {20, 2500};
     run_ranks(2, is_made_later, (void *)&ms[_i]);
 }
@@ -371,7 +371,7 @@ static void disagrees(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
     need_nothing_left();
 }
-START_TEST(test_disagree) { run_ranks(3, disagrees, (void *)&disputes[_i]); }
+START_TEST(disagreeing_ranks_are_named) { run_ranks(3, disagrees, (void *)&disputes[_i]); }
 END_TEST
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
@@ -425,10 +425,10 @@ static void starts(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
     if (status != REMAT_MISSING) need_nothing_left();
 }
-START_TEST(test_start) { run_ranks(2, starts, (void *)&at_the_start[_i]); }
+START_TEST(fault_while_opening_is_explained) { run_ranks(2, starts, (void *)&at_the_start[_i]); }
 END_TEST
 
-static void never_comes(int rank, int size, rm_kv *store, void *context) {
+static void stays_away(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = config_of(rank, size, store);
     (void)context;
@@ -441,7 +441,7 @@ static void never_comes(int rank, int size, rm_kv *store, void *context) {
     need_peer(rm_group_open(&config, &group), "rank 1 of 2 did not join within 800 ms");
     need(!is_loaded(FAKE_NCCL) && !is_loaded(FAKE_CUDART), "libraries are loaded before all ranks have come");
 }
-START_TEST(test_never_comes) { run_ranks(2, never_comes, NULL); }
+START_TEST(missing_rank_is_named) { run_ranks(2, stays_away, NULL); }
 END_TEST
 
 /* ---- A group of one rank, without a store or another process ----------------------------------------------------- */
@@ -567,22 +567,22 @@ static alone *const lonely[] = {hangs_in_finalize,  hangs_in_destroy, hangs_in_a
                                 closes_in_progress, has_cpu_buffers,  has_no_memory,
                                 has_no_library,     real_functions,   real_libraries};
 enum { LONELY = sizeof lonely / sizeof *lonely };
-START_TEST(test_alone) { run_ranks(1, be_alone, (void *)&lonely[_i]); }
+START_TEST(single_rank_needs_no_store) { run_ranks(1, be_alone, (void *)&lonely[_i]); }
 END_TEST
 
 int main(void) {
     Suite *suite = suite_create("dist/nccl");
     TCase *all = tcase_create("nccl");
-    tcase_add_loop_test(all, test_results, 0, 4);
-    tcase_add_loop_test(all, test_in_progress, 0, 3);
-    tcase_add_loop_test(all, test_in_a_call, 0, IN_A_CALL);
-    tcase_add_loop_test(all, test_gone, 0, 2);
-    tcase_add_test(all, test_abort);
-    tcase_add_loop_test(all, test_made_later, 0, 2);
-    tcase_add_loop_test(all, test_disagree, 0, DISPUTES);
-    tcase_add_loop_test(all, test_start, 0, AT_THE_START);
-    tcase_add_test(all, test_never_comes);
-    tcase_add_loop_test(all, test_alone, 0, LONELY);
+    tcase_add_loop_test(all, collectives_give_the_defined_results, 0, 4);
+    tcase_add_loop_test(all, results_do_not_depend_on_calls_in_progress, 0, 3);
+    tcase_add_loop_test(all, fault_in_a_collective_is_explained, 0, IN_A_CALL);
+    tcase_add_loop_test(all, rank_that_ends_is_named, 0, 2);
+    tcase_add_test(all, abort_ends_the_group_on_all_ranks);
+    tcase_add_loop_test(all, buffers_are_read_after_their_event, 0, 2);
+    tcase_add_loop_test(all, disagreeing_ranks_are_named, 0, DISPUTES);
+    tcase_add_loop_test(all, fault_while_opening_is_explained, 0, AT_THE_START);
+    tcase_add_test(all, missing_rank_is_named);
+    tcase_add_loop_test(all, single_rank_needs_no_store, 0, LONELY);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -64,7 +64,7 @@ static void declare(const remat_argument *a, char *text) {
     append(text, length);
 }
 
-START_TEST(table_says_what_the_headers_say) {
+START_TEST(table_matches_the_headers) {
     char *text = headers(), *at = text, line[800];
     int64_t declared = 0;
     for (int64_t i = 0; i < remat_builder_count(); i++) {
@@ -111,7 +111,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("builders");
     TCase *tests = tcase_create("builders");
-    tcase_add_test(tests, table_says_what_the_headers_say);
+    tcase_add_test(tests, table_matches_the_headers);
     tcase_add_test(tests, lengths_are_arguments);
     tcase_add_test(tests, invalid_builder_is_refused);
     suite_add_tcase(suite, tests);

@@ -24,7 +24,7 @@ START_TEST(equal_logits_rank_in_order) {
 END_TEST
 
 /* The logits follow a number that would be the largest if it were one of them. */
-START_TEST(targets_that_are_no_class_are_never_correct) {
+START_TEST(targets_outside_the_classes_are_never_correct) {
     static const float numbers[] = {9, 0, 1, 2, 1, 0, 2, 1, 0, 2, 9};
     static const int32_t targets[] = {-1, 2, 3};
     ck_assert_int_eq(remat_correct(numbers + 1, targets, 3, 3, 1), 1);
@@ -44,7 +44,7 @@ int main(void) {
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, targets_among_the_k_largest_are_counted);
     tcase_add_test(tc, equal_logits_rank_in_order);
-    tcase_add_test(tc, targets_that_are_no_class_are_never_correct);
+    tcase_add_test(tc, targets_outside_the_classes_are_never_correct);
     tcase_add_test(tc, nan_logits_are_never_correct);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);

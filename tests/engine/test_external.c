@@ -306,7 +306,7 @@ START_TEST(integers_that_the_program_writes_by_itself_are_checked) {
 END_TEST
 
 /* LSTMs keep rearranged copies of their weights. */
-START_TEST(a_parameter_changed_from_outside_is_never_half_new) {
+START_TEST(parameter_changed_by_the_program_is_used_as_a_whole) {
     static float own[2][4 * C * C];
     float changed[4 * C * C];
     net n = {.width = C};
@@ -348,7 +348,7 @@ static remat_status never(void *context, const remat_bucket *bucket) { return (v
 static remat_status never_sum(void *context, double *values, int64_t n) {
     return (void)context, (void)values, (void)n, REMAT_OK;
 }
-START_TEST(what_ranks_exchange_cannot_be_external) {
+START_TEST(arrays_that_ranks_exchange_cannot_be_external) {
     net n;
     remat_session *s;
     remat_value in, out, loss = describe(&n, &in, &out);
@@ -380,8 +380,8 @@ int main(void) {
     tcase_add_loop_test(tests, invalid_external_memory_is_refused, 0, 7);
     tcase_add_loop_test(tests, every_kind_of_array_may_be_external, 0, 5);
     tcase_add_loop_test(tests, integers_that_the_program_writes_by_itself_are_checked, 0, 2);
-    tcase_add_loop_test(tests, a_parameter_changed_from_outside_is_never_half_new, 0, 2);
-    tcase_add_loop_test(tests, what_ranks_exchange_cannot_be_external, 0, 3);
+    tcase_add_loop_test(tests, parameter_changed_by_the_program_is_used_as_a_whole, 0, 2);
+    tcase_add_loop_test(tests, arrays_that_ranks_exchange_cannot_be_external, 0, 3);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -383,7 +383,7 @@ static void expect_same_kind(remat_session *a, remat_session *b, remat_kind kind
 }
 
 /* What is trained changes from update to update; each has the bits of a session that was made for it. */
-START_TEST(what_is_trained_can_change) {
+START_TEST(trained_parameters_can_change) {
     static const char *const names[] = {"head,w_i", "embedding", NULL, "w_"}, *const strategies[] = {"none", "sqrt",
                                                                                                      "lean", "optimal"};
     remat_value loss = language_model();
@@ -981,7 +981,7 @@ int main(void) {
     tcase_add_loop_test(tests, concat_and_slice_check_their_inputs, 0, 10);
     tcase_add_test(tests, invalid_session_configs_are_refused);
     tcase_add_test(tests, only_named_parameters_are_trained);
-    tcase_add_loop_test(tests, what_is_trained_can_change, 0, 4);
+    tcase_add_loop_test(tests, trained_parameters_can_change, 0, 4);
     tcase_add_test(tests, frozen_layers_cost_nothing);
     tcase_add_test(tests, groups_have_their_own_rates_and_decays);
     tcase_add_test(tests, folding_changes_rounding_only);

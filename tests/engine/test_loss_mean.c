@@ -75,15 +75,15 @@ static int64_t count_of(const field *f) {
 static void write_samples(const problem *p, remat_session *s, int64_t first, int64_t n) {
     for (int i = 0; i < FIELDS && p->field[i].name; i++) {
         const field *f = &p->field[i];
-        int64_t before = 1, behind = 1, all = f->along < 0 ? 1 : f->dim[f->along], here = f->along < 0 ? 1 : n;
+        int64_t before = 1, after = 1, all = f->along < 0 ? 1 : f->dim[f->along], here = f->along < 0 ? 1 : n;
         for (int d = 0; d < f->along; d++) before *= f->dim[d];
-        for (int d = f->along + 1; d < f->rank; d++) behind *= f->dim[d];
-        int32_t *data = malloc((size_t)(before * here * behind) * 4);
+        for (int d = f->along + 1; d < f->rank; d++) after *= f->dim[d];
+        int32_t *data = malloc((size_t)(before * here * after) * 4);
         for (int64_t b = 0; b < before; b++)
-            memcpy(data + b * here * behind, f->integer + (b * all + (f->along < 0 ? 0 : first)) * behind,
-                   (size_t)(here * behind) * 4);
+            memcpy(data + b * here * after, f->integer + (b * all + (f->along < 0 ? 0 : first)) * after,
+                   (size_t)(here * after) * 4);
         CHECKED(remat_write(s, REMAT_INPUT, remat_find(s, REMAT_INPUT, f->name), data,
-                            (uint64_t)(before * here * behind) * 4));
+                            (uint64_t)(before * here * after) * 4));
         free(data);
     }
 }

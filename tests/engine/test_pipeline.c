@@ -148,7 +148,7 @@ START_TEST(random_networks_by_depth_have_the_bits_of_one_rank) { try_some((uint6
 END_TEST
 
 /* Each was wrong once: the loss is read on a second rank; a rank reads a value of all timesteps tile by tile. */
-START_TEST(networks_that_differed_once) {
+START_TEST(earlier_counterexamples_have_the_bits_of_one_rank) {
     static const uint64_t seeds[] = {516, 1042, 2124};
     try_network(seeds[_i], true);
 }
@@ -278,7 +278,7 @@ START_TEST(bad_cuts_are_refused) {
 END_TEST
 
 /* A layer begins where it is told. */
-START_TEST(the_cut_is_where_it_is_told) {
+START_TEST(layers_are_cut_at_the_named_parameters) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
     net n = {.graph = g};
@@ -336,11 +336,11 @@ int main(void) {
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, random_networks_along_time_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
-    tcase_add_loop_test(tests, networks_that_differed_once, 0, 3);
+    tcase_add_loop_test(tests, earlier_counterexamples_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, every_strategy_has_the_bits_of_one_rank);
     tcase_add_loop_test(tests, micro_steps_have_the_bits_of_one_rank, 0, 2);
     tcase_add_test(tests, bad_cuts_are_refused);
-    tcase_add_test(tests, the_cut_is_where_it_is_told);
+    tcase_add_test(tests, layers_are_cut_at_the_named_parameters);
     tcase_add_test(tests, a_lost_rank_ends_the_step);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -36,13 +36,13 @@ static void put(rm_wire wire, int i, void *to) {
     if (wire == RM_WIRE_BF16) ((uint16_t *)to)[i] = bf16[i % 4];
 }
 
-static void run(rm_group *group, rm_collective what, bool in_place, bool behind) {
+static void run(rm_group *group, rm_collective what, bool in_place, bool after_event) {
     static char brought[ROOM], got[ROOM];
     const uint64_t bytes = N * rm_wire_bytes(what.wire);
     char *in = room[0], *out = room[!in_place];
     for (int i = 0; i < N; i++) put(what.wire, i, brought);
     api->copy_in(queue, what.kind == RM_BROADCAST ? out : in, brought, bytes);
-    if (behind)
+    if (after_event)
         check(api->hand_over(queue, event, &what.after));
     else
         check(api->synchronize(queue));
@@ -53,7 +53,7 @@ static void run(rm_group *group, rm_collective what, bool in_place, bool behind)
     collectives++;
     if (memcmp(got, brought, bytes)) {
         printf("%s of %s, %s%s%s FAILED: not the numbers of the single rank\n", kinds[what.kind], wires[what.wire],
-               reductions[what.reduction], in_place ? ", in place" : "", behind ? ", after an event" : "");
+               reductions[what.reduction], in_place ? ", in place" : "", after_event ? ", after an event" : "");
         failures++;
     }
 }

@@ -326,7 +326,7 @@ START_TEST(fast_kernels_match_the_definition) { check_isa(_i); }
 END_TEST
 
 /* More rows than are summed at once (48), and deeper than one block of weights (128, or 256 in bf16). */
-START_TEST(sizes_beyond_one_chunk) {
+START_TEST(sizes_beyond_one_chunk_match_the_definition) {
     for (int isa = 0; isa < RM_CELL_ISAS; isa++) {
         if (!rm_cell_kernels_list(isa)) continue;
         rm_cell_kernels_use(rm_cell_kernels_list(isa));
@@ -431,7 +431,7 @@ int main(void) {
     rm_parallel_pretend(1); /* use several threads even on a busy machine */
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, fast_kernels_match_the_definition, 0, RM_CELL_ISAS);
-    tcase_add_loop_test(tests, sizes_beyond_one_chunk, 0, COUNT(cells));
+    tcase_add_loop_test(tests, sizes_beyond_one_chunk_match_the_definition, 0, COUNT(cells));
     tcase_add_loop_test(tests, bf16_rounds_only_operands, 0, COUNT(cells));
     tcase_add_loop_test(tests, bf16_variant_has_its_own_kernels, 0, COUNT(cells));
     tcase_add_loop_test(tests, unwanted_gradients_are_skipped, 0, COUNT(cells));

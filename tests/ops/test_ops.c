@@ -376,7 +376,7 @@ START_TEST(attention_respects_row_ends) {
 }
 END_TEST
 
-START_TEST(attention_refuses) {
+START_TEST(invalid_attention_is_refused) {
     remat_desc x[4] = {[3] = {.rank = -1}}, y;
     char message[] = "attention: q is f32 (5,2,6), whose 6 features cannot be split into 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
@@ -428,7 +428,7 @@ START_TEST(rotary_has_known_values) {
 }
 END_TEST
 
-START_TEST(rotary_refuses) {
+START_TEST(invalid_rotary_arguments_are_refused) {
     remat_desc x[REMAT_MAX_INPUTS] = {rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6})}, y;
     const remat_op *op = rm_op_find("rotary");
     static const rm_rotary_attr wrong[] = {{10000, 2}, {10000, 0}, {0, 1}, {NAN, 1}, {INFINITY, 1}};
@@ -753,9 +753,9 @@ int main(void) {
     tcase_add_test(numbers, attention_handles_extreme_scores);
     tcase_add_test(numbers, attention_ignores_padding);
     tcase_add_test(numbers, attention_respects_row_ends);
-    tcase_add_test(numbers, attention_refuses);
+    tcase_add_test(numbers, invalid_attention_is_refused);
     tcase_add_test(numbers, rotary_has_known_values);
-    tcase_add_test(numbers, rotary_refuses);
+    tcase_add_test(numbers, invalid_rotary_arguments_are_refused);
     tcase_add_test(numbers, batch_norm_has_known_values);
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, padding_does_not_count);

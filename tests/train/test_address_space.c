@@ -31,7 +31,7 @@ static void expect_training_or_a_limit(uint64_t mib, int threads) {
 }
 
 /* Limits near the needs of the program without OpenBLAS, with its code, and with one and two of its buffers. */
-START_TEST(trains_or_names_a_limit) {
+START_TEST(run_trains_or_names_a_sufficient_limit) {
     static const uint64_t some[] = {40, 49, 100, 180, 320, 400};
     const bool sanitized = OVERHEAD_BYTES > UINT64_C(1) << 30; /* sanitizers need terabytes */
     if (sanitized || !strstr(rm_build_info_of_this().gemm_library, "OpenBLAS")) return;
@@ -46,6 +46,6 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("address_space");
-    tcase_add_test(tests, trains_or_names_a_limit);
+    tcase_add_test(tests, run_trains_or_names_a_sufficient_limit);
     return run_suite("address_space", tests);
 }

@@ -21,17 +21,17 @@ static const char *read_text(const char *path, char *text, size_t bytes) {
 }
 
 /* Runs the program with these arguments between two parts of a shell command. Returns its exit status. */
-static int run_in_shell(const char *before, const char *arguments, const char *behind) {
+static int run_in_shell(const char *before, const char *arguments, const char *after) {
     char line[2048], code[16];
     snprintf(line, sizeof line, "{ %s %s/remat %s; echo $? >%s; } 2>%s %s", before, RM_BINARY_DIR, arguments,
-             in_scratch("code"), in_scratch("said"), behind);
+             in_scratch("code"), in_scratch("said"), after);
     ck_assert_int_ge(system(line), 0);
     read_text(in_scratch("said"), said, sizeof said);
     return atoi(read_text(in_scratch("code"), code, sizeof code));
 }
 
 static const struct {
-    const char *before, *flags, *behind; /* %s: the scratch directory */
+    const char *before, *flags, *after; /* %s: the scratch directory */
     const char *reason, *without;
 } reports[] = {
     {"", "--metrics=- --save=%s/st", "| head -n 2 >/dev/null", "Broken pipe", "without its metrics"},
@@ -51,7 +51,7 @@ START_TEST(failing_reports_do_not_end_a_run) {
     snprintf(before, sizeof before, reports[_i].before, scratch());
     snprintf(flags, sizeof flags, reports[_i].flags, scratch());
     snprintf(arguments, sizeof arguments, "train --data=%s " RUN "--steps=60 %s", make_text("text", 3000), flags);
-    int code = run_in_shell(before, arguments, reports[_i].behind);
+    int code = run_in_shell(before, arguments, reports[_i].after);
     ck_assert_msg(code == 0, "exit %d: %.800s", code, said);
     ck_assert_msg(count(said, "; the run ") == 1 && count(said, reports[_i].without) == 1 &&
                       strstr(said, reports[_i].reason),

@@ -58,7 +58,7 @@ START_TEST(epochs_become_updates) {
 }
 END_TEST
 
-START_TEST(the_batch_of_all_ranks_scales) {
+START_TEST(rate_scales_with_the_global_batch) {
     rm_learning_rate rate;
     char text[RM_LR_SCHEDULE_TEXT];
     ck_ok(make("--lr=0.05 --scale-lr=linear --base-batch=16 --warmup-steps=20 --lr-schedule=cosine", facts, &rate));
@@ -116,7 +116,7 @@ END_TEST
 
 /* ---- Presets ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_preset_is_a_row) {
+START_TEST(preset_sets_the_flags_of_its_row) {
     rm_learning_rate rate;
     ck_ok(parse("--preset=mlperf-resnet-49152"));
     ck_ok(rm_preset_share_batch(&o));
@@ -287,9 +287,9 @@ int main(void) {
     TCase *tests = tcase_create("schedule");
     tcase_add_test(tests, without_flags_the_rate_is_constant);
     tcase_add_test(tests, epochs_become_updates);
-    tcase_add_test(tests, the_batch_of_all_ranks_scales);
+    tcase_add_test(tests, rate_scales_with_the_global_batch);
     tcase_add_loop_test(tests, invalid_schedules_are_refused, 0, WRONG);
-    tcase_add_test(tests, a_preset_is_a_row);
+    tcase_add_test(tests, preset_sets_the_flags_of_its_row);
     tcase_add_test(tests, flags_override_a_preset);
     tcase_add_test(tests, presets_match_mlperf);
     tcase_add_test(tests, a_preset_is_for_one_global_batch);

@@ -120,7 +120,7 @@ START_TEST(split_run_matches_run_with_two_files) {
 }
 END_TEST
 
-START_TEST(split_that_cannot_be_is_refused) {
+START_TEST(impossible_split_is_refused) {
     const char *data = letters();
     ck_refuses(2, "--eval-split=1.5|0.1:random", "train --seq-len=3 --data=%s --eval-split=1.5", data);
     ck_refuses(2, "--eval-split=0.1:tail|0.1:random", "train --seq-len=3 --data=%s --eval-split=0.1:tail", data);
@@ -153,7 +153,7 @@ int main(void) {
     tcase_add_test(tests, random_split_matches_pytorch);
     tcase_add_test(tests, random_windows_stay_in_their_part);
     tcase_add_test(tests, split_run_matches_run_with_two_files);
-    tcase_add_test(tests, split_that_cannot_be_is_refused);
+    tcase_add_test(tests, impossible_split_is_refused);
     tcase_add_test(tests, resumed_run_keeps_its_split);
     return run_suite("train/part", tests);
 }

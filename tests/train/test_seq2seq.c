@@ -417,10 +417,10 @@ END_TEST
 
 enum { K = 3, LAST = 2, FIRST = 3, LONGEST = 4, WIDEST = 81 };
 
-static uint64_t go_on(uint64_t seed, int32_t token) { return seed * 7 + (uint64_t)token + 1; }
+static uint64_t with_token(uint64_t seed, int32_t token) { return seed * 7 + (uint64_t)token + 1; }
 
 /* Pseudorandom log-probabilities of the next token, given the hash of the tokens before it. */
-static void behind(uint64_t seed, double out[K]) {
+static void log_probabilities_of_next(uint64_t seed, double out[K]) {
     double sum = 0;
     for (int k = 0; k < K; k++) {
         uint64_t z = (seed * K + (uint64_t)k + 1) * 0x9E3779B97F4A7C15u;
@@ -440,27 +440,27 @@ static remat_status expect_toy(void *context, const rm_beam_step *step, int64_t 
     toy *t = context;
     const toy before = *t;
     for (int64_t i = 0; i < lines; i++) {
-        t->line[i] = step[i].token == FIRST ? t->seed : go_on(before.line[step[i].line], step[i].token);
-        behind(t->line[i], out + i * K);
+        t->line[i] = step[i].token == FIRST ? t->seed : with_token(before.line[step[i].line], step[i].token);
+        log_probabilities_of_next(t->line[i], out + i * K);
     }
     return REMAT_OK;
 }
 
 static double best_of_all(uint64_t seed, int64_t length, double sum) {
     double next[K];
-    behind(seed, next);
+    log_probabilities_of_next(seed, next);
     double best = (sum + next[LAST]) / (double)(length + 1);
     for (int k = 0; k < LAST && length < LONGEST; k++)
-        best = fmax(best, best_of_all(go_on(seed, k), length + 1, sum + next[k]));
+        best = fmax(best, best_of_all(with_token(seed, k), length + 1, sum + next[k]));
     return best;
 }
 
 static double mean_of(uint64_t seed, const int32_t *tokens, int64_t length) {
     double sum = 0, next[K];
     for (int64_t i = 0; i <= length; i++) {
-        behind(seed, next);
+        log_probabilities_of_next(seed, next);
         sum += next[i < length ? tokens[i] : LAST];
-        if (i < length) seed = go_on(seed, tokens[i]);
+        if (i < length) seed = with_token(seed, tokens[i]);
     }
     return sum / (double)(length + 1);
 }
@@ -468,12 +468,12 @@ static double mean_of(uint64_t seed, const int32_t *tokens, int64_t length) {
 static int64_t greedy(uint64_t seed, int32_t *out) {
     double next[K];
     for (int64_t length = 0; length < LONGEST; length++) {
-        behind(seed, next);
+        log_probabilities_of_next(seed, next);
         int best = 0;
         for (int k = 1; k < K; k++) best = next[k] > next[best] ? k : best;
         if (best == LAST) return length;
         out[length] = best;
-        seed = go_on(seed, best);
+        seed = with_token(seed, best);
     }
     return LONGEST;
 }

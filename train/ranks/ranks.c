@@ -163,7 +163,7 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
 }
 
 /* A rank chooses its GPU by its number on this host (engine/cuda/device.c). Launchers use different variables for it.
- * */
+ */
 static void tell_local_rank(const rm_rendezvous *where) {
     char number[16];
     snprintf(number, sizeof number, "%d", where->local_rank);
