@@ -13,11 +13,11 @@ from ._library import build
 from .errors import Error, Status
 from .graph import Cell, Graph, Init, Value, constant, normal, uniform, zeros
 from .plan import Plan
-from .session import Arrays, Result, Session
+from .session import Arrays, Result, Session, correct
 from .state import State, load
 
 __version__ = str(build()["version"])
 __all__ = [
     "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "State", "Status", "Value",
-    "build", "constant", "distributed", "load", "normal", "uniform", "zeros",
+    "build", "constant", "correct", "distributed", "load", "normal", "uniform", "zeros",
 ]  # fmt: skip

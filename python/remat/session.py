@@ -89,8 +89,8 @@ class _Memory:
 class _Handle:
     """A remat_session, freed when neither a Session nor a view of an array needs it."""
 
-    def __init__(self, pointer: c.c_void_p, keep: list[Any]) -> None:
-        self.pointer, self.keep = pointer, keep
+    def __init__(self, pointer: c.c_void_p, keep: list[Any], device: str, lock: threading.RLock) -> None:
+        self.pointer, self.keep, self.device, self.lock = pointer, keep, device, lock
         weakref.finalize(self, _free, pointer, os.getpid(), keep)
 
 
@@ -134,9 +134,8 @@ class Arrays(Mapping[str, NDArray[Any]]):
     `arrays[name] = values` writes a whole array. On a GPU arrays are copies, which only that changes.
     """
 
-    def __init__(self, session: Session, kind: int, names: Sequence[str] = ()) -> None:
-        self._session, self._kind = weakref.proxy(session), kind
-        self._handle = session._handle
+    def __init__(self, handle: _Handle, kind: int, names: Sequence[str] = ()) -> None:
+        self._handle, self._kind = handle, kind
         self._views: dict[str, NDArray[Any]] = {}
         self._arrays = {array.name: array for array in self._list(names)}
 
@@ -161,7 +160,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
         array = self._array(name)
         if self._kind == _Kind.OUTPUT:  # refuses an output that has not been computed
             check(lib.remat_read_part(self._handle.pointer, self._kind, array.index, 0, None, 0))
-        if self._session._device == "cuda":
+        if self._handle.device == "cuda":
             return self._copy(array)
         if name not in self._views:
             address = c.c_void_p()
@@ -179,7 +178,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
     def __setitem__(self, name: str, values: ArrayLike) -> None:
         array = self._array(name)
         data = array.convert(values)
-        with self._session._lock:
+        with self._handle.lock:
             check(lib.remat_write(self._handle.pointer, self._kind, array.index, data.ctypes.data, array.bytes))
 
     def __iter__(self) -> Iterator[str]:
@@ -235,7 +234,6 @@ class Session:
             outputs, differentiated = (), outputs
         self._graph, self._loss, self._config = graph, loss, config
         self._differentiated, self._outputs = _names(differentiated), _names(outputs)
-        self._device = config.get("device", "cpu")
         self._lock: threading.RLock = share._lock if share else threading.RLock()
         keep: list[Any] = [share._handle] if share else []
         struct = self._struct(config, keep)
@@ -247,7 +245,7 @@ class Session:
         value = _abi.remat_value(graph._id(loss) if loss is not None else 0)
         check(lib.remat_session_create(graph._pointer, value, c.byref(struct), c.byref(pointer)))
         keep.append(job)
-        self._handle = _Handle(pointer, keep)
+        self._handle = _Handle(pointer, keep, config.get("device", "cpu"), self._lock)
         if job and not share:
             check(lib.remat_job_begin(job._pointer, pointer))
         self._list_arrays()
@@ -261,9 +259,7 @@ class Session:
         for name, value in config.items():
             if name not in Config.__annotations__:
                 raise TypeError(f"a session has no setting {name!r}; it has {', '.join(Config.__annotations__)}")
-            if name == "memory_budget":
-                value = size(value)  # type: ignore[arg-type]
-            setattr(struct, name, os.fsencode(value) if isinstance(value, str | os.PathLike) else value)
+            _set(struct, name, value)
         outputs = [self._graph._id(v) for v in [*self._differentiated.values(), *self._outputs.values()]]
         struct.outputs = (_abi.remat_value * len(outputs))(*(_abi.remat_value(i) for i in outputs))
         struct.n_outputs, struct.n_differentiated = len(outputs), len(self._differentiated)
@@ -286,11 +282,27 @@ class Session:
         for name, kind in _KINDS.items():
             names = [*self._differentiated, *self._outputs] if kind == _Kind.OUTPUT else []
             names = [*self._differentiated] if kind == _Kind.OUTPUT_GRADIENT else names
-            setattr(self, name, Arrays(self, kind, names))
+            setattr(self, name, Arrays(self._handle, kind, names))
 
     @property
     def _pointer(self) -> c.c_void_p:
         return self._handle.pointer
+
+    def resized(self, timesteps: int | None = None, rows: int | None = None, **config: Unpack[Config]) -> Session:
+        """A session of the same network for another length or batch, which shares parameters, optimizer state and
+        arena: session.resized(timesteps=500), session.resized(rows=7, inference=True). config: what differs."""
+        plan = self.plan
+        lengths = None if timesteps is None else (int(plan.timesteps), timesteps)
+        batches = None if rows is None else (int(plan.batch), rows)
+        settings: Config = {**self._config, **config}
+        return Session(
+            self._graph.resized(lengths, batches) if lengths or batches else self._graph,
+            self._loss,
+            outputs=self._outputs if not settings.get("inference") else {**self._differentiated, **self._outputs},
+            differentiated={} if settings.get("inference") else self._differentiated,
+            share=self,
+            **settings,
+        )
 
     # ---- Passes
 
@@ -440,6 +452,31 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<remat.Session of {len(self.parameters)} parameters, {self.plan.budgeted_bytes} bytes>"
+
+
+def _set(struct: _abi.remat_config, name: str, value: Any) -> None:
+    if value is None:  # the default
+        return
+    try:
+        if name == "memory_budget":
+            value = size(value)
+        elif isinstance(value, str | os.PathLike):
+            value = os.fsencode(value)
+        elif isinstance(value, np.generic):
+            value = value.item()
+        setattr(struct, name, value)
+    except TypeError as error:
+        raise TypeError(f"{name} cannot be {value!r}: {error}") from None
+
+
+def correct(logits: ArrayLike, targets: ArrayLike, k: int = 1) -> int:
+    """Rows whose target is among their k largest logits: logits (..,classes), targets (..). For top-k accuracy."""
+    scores = np.ascontiguousarray(logits, dtype=np.float32)
+    labels = np.ascontiguousarray(targets, dtype=np.int32)
+    if scores.shape[:-1] != labels.shape:
+        raise invalid(f"targets have the shape {_text(labels.shape)}, but {_text(scores.shape[:-1])} is wanted")
+    data = scores.ctypes.data_as(c.POINTER(c.c_float)), labels.ctypes.data_as(c.POINTER(c.c_int32))
+    return int(lib.remat_correct(*data, labels.size, scores.shape[-1], k))
 
 
 def _external_kind(kind: str) -> int:

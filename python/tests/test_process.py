@@ -37,6 +37,7 @@ def test_arrays_outlive_their_session():
     g, _, loss = lstm_inputs()
     s = remat.Session(g, loss, optimizer="adam")
     s.step(lr=0.1, **batch())
+    mapping = s.parameters
     arrays, handle = [s.parameters["w"], s.gradients["w"], s.optimizer_state["w.exp_avg"]], weakref.ref(s._handle)
     copies = [array.copy() for array in arrays]
     del s
@@ -44,7 +45,9 @@ def test_arrays_outlive_their_session():
     for array, copy in zip(arrays, copies):
         np.testing.assert_array_equal(array, copy)
         array[...] = 1
-    del array, arrays
+    assert (mapping["w_ih"] == mapping["w_ih"]).all()
+    mapping["w"] = np.zeros((7, 5))
+    del array, arrays, mapping
     assert handle() is None
 
 

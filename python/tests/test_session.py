@@ -72,14 +72,35 @@ def test_external_arrays_are_used_in_place():
         assert s.parameters[name].ctypes.data == mine[name].ctypes.data
 
 
-def test_sessions_share_parameters_over_lengths():
+def test_sessions_share_parameters_over_lengths_and_batches():
     g, _, loss = lstm_inputs()
-    s = remat.Session(g, loss, optimizer="adam")
-    short = remat.Session(g.resized(timesteps=(T, 5)), loss, share=s, optimizer="adam")
+    s = remat.Session(g, loss, optimizer="adam", clip_grad_norm=1.0)
+    short, one = s.resized(timesteps=5), s.resized(rows=1, inference=True)
     data = batch()
     short.step(x=data["x"][:5], y=data["y"][:5], lr=0.1)
     assert s.step_count == 1
     assert s.parameters["w"].ctypes.data == short.parameters["w"].ctypes.data
+    losses = [one.evaluate(x=data["x"][:, i : i + 1], y=data["y"][:, i : i + 1]).loss for i in range(B)]
+    assert s.evaluate(**data).loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert remat.Session(g.resized(timesteps=(T, 4)), loss, share=s, inference=True).inputs["x"].shape == (4, B, C)
+
+
+def test_correct_counts_the_k_largest():
+    logits = np.array([[0.1, 0.5, 0.4], [0.9, 0.0, 0.1]])
+    assert remat.correct(logits, [2, 0]) == 1 and remat.correct(logits, [2, 0], k=2) == 2
+    with pytest.raises(remat.Error, match=r"\(3\).*\(2\)"):
+        remat.correct(logits, [0, 0, 0])
+
+
+def test_torch_tensors_go_in_and_views_become_tensors():
+    torch = pytest.importorskip("torch", reason="no torch here: its tensors are not tested")
+    g, _, loss = lstm_inputs()
+    s = remat.Session(g, loss)
+    data = batch()
+    x = torch.tensor(data["x"], requires_grad=True)
+    assert s.evaluate(x=x, y=torch.tensor(data["y"])).loss == remat.Session(g, loss).evaluate(**data).loss
+    torch.from_numpy(s.parameters["w"]).zero_()
+    assert not s.parameters["w"].any()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +198,8 @@ def test_names_that_do_not_exist_list_those_that_do():
         s.parameters["weight"]
     with pytest.raises(remat.Error, match="'z'; it has x, y"):
         s.evaluate(z=np.zeros(3))
+    with pytest.raises(TypeError, match="threads"):
+        remat.Session(g, loss, threads="two")
     with pytest.raises(TypeError, match="memory_budget"):
         remat.Session(g, loss, budget="1MiB")
     with pytest.raises(remat.Error, match="64KiB"):
