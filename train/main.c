@@ -1,5 +1,5 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
- * 0 done; 1 failed; 2 the request cannot work, at all or on this machine; 3 another rank failed; 128 + n stopped by signal n. */
+ * 0 done; 1 failed; 2 the request is invalid, or this machine cannot fulfil it; 3 another rank failed; 128 + n stopped by signal n. */
 #include "train/commands/commands.h"
 #include "train/flags/device_flag.h"
 #include "train/flags/member_flag.h"
