@@ -5,11 +5,10 @@ import pathlib
 import shutil
 import sys
 
-from scikit_build_core.build import build_editable as _build_editable
 from scikit_build_core.build import build_wheel as _build_wheel
-from scikit_build_core.build import get_requires_for_build_editable, get_requires_for_build_wheel
+from scikit_build_core.build import get_requires_for_build_wheel
 
-__all__ = ["build_editable", "build_sdist", "build_wheel", "get_requires_for_build_editable", "get_requires_for_build_wheel"]
+__all__ = ["build_sdist", "build_wheel", "get_requires_for_build_wheel"]
 
 
 def _check() -> None:
@@ -27,11 +26,6 @@ def _check() -> None:
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
     _check()
     return _build_wheel(wheel_directory, config_settings, metadata_directory)
-
-
-def build_editable(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
-    _check()
-    return _build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def build_sdist(sdist_directory, config_settings=None):  # type: ignore[no-untyped-def]

@@ -169,9 +169,18 @@ static void restore_process(const launcher *l) {
     prctl(PR_SET_CHILD_SUBREAPER, l->was_subreaper, 0, 0, 0);
 }
 
+/* glibc has this as sigabbrev_np from 2.32 on; wheels of the Python package are built with 2.28. */
 static const char *signal_name(int number) {
-    const char *name = sigabbrev_np(number);
-    return name ? name : "?";
+    static const struct {
+        int number;
+        const char *name;
+    } known[] = {{SIGHUP, "HUP"},   {SIGINT, "INT"},   {SIGQUIT, "QUIT"}, {SIGILL, "ILL"},   {SIGTRAP, "TRAP"},
+                 {SIGABRT, "ABRT"}, {SIGBUS, "BUS"},   {SIGFPE, "FPE"},   {SIGKILL, "KILL"}, {SIGUSR1, "USR1"},
+                 {SIGSEGV, "SEGV"}, {SIGUSR2, "USR2"}, {SIGPIPE, "PIPE"}, {SIGALRM, "ALRM"}, {SIGTERM, "TERM"},
+                 {SIGXCPU, "XCPU"}, {SIGXFSZ, "XFSZ"}, {SIGSYS, "SYS"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].number == number) return known[i].name;
+    return "?";
 }
 
 /* Signals within a second of the first count as the same one: timeout(1) signals a process and then its group, and a

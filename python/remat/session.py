@@ -200,6 +200,7 @@ class Session:
     share: a session whose parameters, optimizer state and arena this one uses: an evaluation, another length or batch.
     external: arrays that lie in memory of yours: {"parameters": {name: array}, "gradients": {..}}; None instead of an
         array: set_external() gives it before the first pass.
+    alone: train without the other ranks of remat.distributed.
     config: members of remat_config by their names (remat.Config). A memory_budget alone means strategy="optimal",
         segments alone strategy="segments".
 
@@ -228,18 +229,19 @@ class Session:
         differentiated: Values = (),
         share: Session | None = None,
         external: Mapping[str, Mapping[str, NDArray[Any] | None]] | None = None,
+        alone: bool = False,
         **config: Unpack[Config],
     ) -> None:
         if loss is None and not config.get("inference") and not differentiated:
             outputs, differentiated = (), outputs
-        self._graph, self._loss, self._config = graph, loss, config
+        self._graph, self._loss, self._config, self._alone = graph, loss, config, alone
         self._differentiated, self._outputs = _names(differentiated), _names(outputs)
         self._lock: threading.RLock = share._lock if share else threading.RLock()
         keep: list[Any] = [share._handle] if share else []
         struct = self._struct(config, keep)
         struct.share = share._pointer.value if share else None
         self._bind(struct, external or {}, keep)
-        job = distributed._job if not (config.get("inference") or config.get("plan_only")) else None
+        job = None if alone or config.get("inference") or config.get("plan_only") else distributed._job
         struct.ranks = job.ranks if job else None
         pointer = c.c_void_p()
         value = _abi.remat_value(graph._id(loss) if loss is not None else 0)
@@ -301,6 +303,7 @@ class Session:
             outputs=self._outputs if not settings.get("inference") else {**self._differentiated, **self._outputs},
             differentiated={} if settings.get("inference") else self._differentiated,
             share=self,
+            alone=self._alone,
             **settings,
         )
 
