@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import glob
 import importlib.util
 import os
 import pathlib
@@ -15,23 +16,24 @@ NAME = "libremat.so.0"
 
 
 def _openblas() -> str | None:
-    """PyPI's scipy-openblas32 if it is installed, else the system's OpenBLAS, else the one that NumPy's wheel brings."""
-    for package, pattern in (("scipy_openblas32", "lib/libscipy_openblas*.so*"), ("numpy", "../numpy.libs/libscipy_openblas*.so*")):
-        if package == "numpy" and _can_open("libopenblas.so.0"):
+    """PyPI's scipy-openblas32 if it is installed; None for the system's OpenBLAS; else the one that NumPy's wheel brings.
+
+    It looks for files and opens none: a library that is loaded starts threads.
+    """
+    for package, pattern in (("scipy_openblas32", "lib"), ("numpy", "../numpy.libs")):
+        if package == "numpy" and _system_has("libopenblas.so.0"):
             return None
         found = importlib.util.find_spec(package)
         for folder in (found.submodule_search_locations or []) if found else []:
-            for path in sorted(pathlib.Path(folder).glob(pattern)):
+            for path in sorted(pathlib.Path(folder, pattern).glob("libscipy_openblas*.so*")):
                 return str(path.resolve())
     return None
 
 
-def _can_open(name: str) -> bool:
-    try:
-        c.CDLL(name)
-    except OSError:
-        return False
-    return True
+def _system_has(name: str) -> bool:
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    folders += ["/usr/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"]
+    return any(glob.glob(os.path.join(folder, name)) for folder in folders if folder)
 
 
 def _open() -> c.CDLL:

@@ -90,7 +90,9 @@ class _Handle:
     """A remat_session, freed when neither a Session nor a view of an array needs it."""
 
     def __init__(self, pointer: c.c_void_p, keep: list[Any], device: str, lock: threading.RLock) -> None:
-        self.pointer, self.keep, self.device, self.lock = pointer, keep, device, lock
+        self.pointer, self.device, self.lock = pointer, device, lock
+        self.external: dict[tuple[str, str], NDArray[Any]] = {}
+        keep.append(self.external)
         weakref.finalize(self, _free, pointer, os.getpid(), keep)
 
 
@@ -240,7 +242,9 @@ class Session:
         keep: list[Any] = [share._handle] if share else []
         struct = self._struct(config, keep)
         struct.share = share._pointer.value if share else None
-        self._bind(struct, external or {}, keep)
+        mine = [(kind, name, array) for kind, arrays in (external or {}).items() for name, array in arrays.items()]
+        entries = [_abi.remat_external(_external_kind(kind), name.encode(), None) for kind, name, _ in mine]
+        struct.external, struct.n_external = (_abi.remat_external * len(entries))(*entries), len(entries)
         job = None if alone or config.get("inference") or config.get("plan_only") else distributed._job
         struct.ranks = job.ranks if job else None
         pointer = c.c_void_p()
@@ -248,9 +252,12 @@ class Session:
         check(lib.remat_session_create(graph._pointer, value, c.byref(struct), c.byref(pointer)))
         keep.append(job)
         self._handle = _Handle(pointer, keep, config.get("device", "cpu"), self._lock)
+        self._list_arrays()
+        for kind, name, array in mine:
+            if array is not None and not config.get("plan_only"):
+                self.set_external(kind, name, array)
         if job and not share:
             check(lib.remat_job_begin(job._pointer, pointer))
-        self._list_arrays()
 
     def _struct(self, config: Config, keep: list[Any]) -> _abi.remat_config:
         struct = _abi.remat_config(struct_bytes=c.sizeof(_abi.remat_config))
@@ -266,18 +273,6 @@ class Session:
         struct.outputs = (_abi.remat_value * len(outputs))(*(_abi.remat_value(i) for i in outputs))
         struct.n_outputs, struct.n_differentiated = len(outputs), len(self._differentiated)
         return struct
-
-    def _bind(self, struct: _abi.remat_config, external: Mapping[str, Mapping[str, Any]], keep: list[Any]) -> None:
-        """Lists the program's own arrays. Their shapes are known when the session is made: set_external checks them."""
-        entries = []
-        for kind, arrays in external.items():
-            for name, array in arrays.items():
-                if array is not None:
-                    keep.append(array)
-                address = _address(name, array) if array is not None else None
-                entries.append(_abi.remat_external(_external_kind(kind), name.encode(), address))
-        struct.external = (_abi.remat_external * len(entries))(*entries)
-        struct.n_external = len(entries)
 
     def _list_arrays(self) -> None:
         self._result = _abi.remat_step_result()
@@ -367,7 +362,8 @@ class Session:
 
     def set_external(self, kind: str, name: str, array: NDArray[Any]) -> None:
         """Replaces the memory of an external array from the next pass on. kind: "parameters", "gradients", .."""
-        arrays: Arrays = getattr(self, kind) if kind in _KINDS else self.inputs
+        index = _external_kind(kind)
+        arrays: Arrays = getattr(self, kind)
         wanted = arrays._array(name)
         if array.dtype != wanted.dtype or array.shape != wanted.shape:
             raise invalid(
@@ -375,8 +371,8 @@ class Session:
             )
         with self._lock:
             address = _address(name, array)
-            check(lib.remat_set_external(self._pointer, _external_kind(kind), wanted.index, address, array.nbytes))
-            arrays._views[name] = array
+            check(lib.remat_set_external(self._pointer, index, wanted.index, address, array.nbytes))
+            arrays._views[name] = self._handle.external[kind, name] = array
 
     def save(self, path: str | os.PathLike[str], *, training: bool = False) -> None:
         """Writes parameters and buffers to a safetensors file; with training=True all that training continues from."""

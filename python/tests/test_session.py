@@ -70,6 +70,11 @@ def test_external_arrays_are_used_in_place():
     for name in mine:
         np.testing.assert_array_equal(grads[name], inside.gradients[name])
         assert s.parameters[name].ctypes.data == mine[name].ctypes.data
+    for wrong in (np.zeros((V, H)), np.zeros((V, H + 1), "f")):
+        with pytest.raises(remat.Error, match="w is float32"):
+            remat.Session(g, loss, external={"parameters": {"w": wrong}})
+    with pytest.raises(remat.Error, match="contiguous"):
+        s.set_external("parameters", "w", np.zeros((H, V), "f").T)
 
 
 def test_sessions_share_parameters_over_lengths_and_batches():
