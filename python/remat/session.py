@@ -36,7 +36,7 @@ _KINDS = {
     "output_gradients": _Kind.OUTPUT_GRADIENT,
     "buffers": _Kind.BUFFER,
 }
-Values = Mapping[str, Value] | Sequence[Value]
+Values = Mapping[str, Value] | Sequence[Value] | Value
 Inputs = Mapping[str, ArrayLike]
 
 
@@ -68,8 +68,10 @@ def size(given: int | str) -> int:
     return int(float(number) * base ** (" KMGT".index(unit) if unit else 0))
 
 
-def _names(values: Values) -> dict[str, Value]:
-    return dict(values) if isinstance(values, Mapping) else {f"output.{i}": v for i, v in enumerate(values)}
+def _names(values: Values, first: int = 0) -> dict[str, Value]:
+    if isinstance(values, Mapping):
+        return dict(values)
+    return {f"output.{i}": v for i, v in enumerate([values] if isinstance(values, Value) else values, first)}
 
 
 def _text(shape: Sequence[int]) -> str:
@@ -197,7 +199,7 @@ class Session:
     """A network's training step: planned within memory_budget, checked, and placed before the first step.
 
     graph, loss: the network, and the scalar that a step minimises; None for inference, or for a loss of your own.
-    outputs: values that evaluate() keeps whole: {name: value}, or a list ("output.0", "output.1", ..).
+    outputs: values that evaluate() keeps whole: {name: value}, or a value or list ("output.0", "output.1", ..).
     differentiated: outputs whose gradients you give to backward(). Without loss (and inference) all outputs are.
     share: a session whose parameters, optimizer state and arena this one uses: an evaluation, another length or batch.
     external: arrays that lie in memory of yours: {"parameters": {name: array}, "gradients": {..}}; None instead of an
@@ -237,7 +239,8 @@ class Session:
         if loss is None and not config.get("inference") and not differentiated:
             outputs, differentiated = (), outputs
         self._graph, self._loss, self._config, self._alone = graph, loss, config, alone
-        self._differentiated, self._outputs = _names(differentiated), _names(outputs)
+        self._differentiated = _names(differentiated)
+        self._outputs = _names(outputs, len(self._differentiated))
         self._lock: threading.RLock = share._lock if share else threading.RLock()
         keep: list[Any] = [share._handle] if share else []
         struct = self._struct(config, keep)

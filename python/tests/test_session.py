@@ -128,7 +128,7 @@ def test_wrong_arrays_are_refused_with_both_sides(given, words):
 
 def test_parameter_that_changes_between_forward_and_backward_is_refused():
     g, _, logits = lstm_inputs(loss=False)
-    s = remat.Session(g, outputs=[logits], optimizer="sgd")
+    s = remat.Session(g, outputs=logits, optimizer="sgd")
     y = s.forward(x=batch()["x"])["output.0"]
     s.parameters["w_hh"][0, 0] += 1
     with pytest.raises(remat.Error, match="w_hh"):
