@@ -73,7 +73,7 @@ int main(void) {
         const void *attr;
         bool vectors;
     } ops[] = {
-        {"scale", &(rm_scale_attr){2}, false},
+        {"scale", &(rm_scale_attr){2, 0}, false},
         {"add", NULL, false},
         {"mul", NULL, false},
         {"relu", NULL, false},

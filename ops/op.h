@@ -77,7 +77,7 @@ typedef struct {
     double probability;
 } rm_dropout_attr;
 typedef struct {
-    double factor;
+    double factor, shift;
 } rm_scale_attr;
 typedef struct {
     double low, high; /* may be infinite */

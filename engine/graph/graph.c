@@ -140,16 +140,19 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
 
 /* Deviations and bounds must not be negative. A parameter initialised to NaN would always remain NaN. */
 static remat_status check_init(const char *name, remat_init init) {
-    static const char *const what[] = {"zero", "constant", "deviation", "bound", "count", "step"};
-    REQUIRE((unsigned)init.kind <= REMAT_INIT_TIME_STEP, INVALID,
+    static const char *const what[] = {"zero",  "constant", "deviation", "bound", "count",
+                                       "step", "largest number", "ring", "width"};
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_FORGET_GATES, INVALID,
             "parameter %s: %d is not a kind of initial values; use 0 to %d", name, (int)init.kind,
-            (int)REMAT_INIT_TIME_STEP);
+            (int)REMAT_INIT_FORGET_GATES);
+    bool above_zero = init.kind == REMAT_INIT_TIME_STEP || init.kind == REMAT_INIT_LOG_UNIFORM;
+    above_zero |= init.kind == REMAT_INIT_FORGET_GATES;
     bool positive = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
     REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !positive), INVALID,
             "parameter %s: the %s of its initial values is %g; use a finite number%s", name, what[init.kind],
             init.scale, positive ? " of at least 0" : "");
-    REQUIRE(init.kind != REMAT_INIT_TIME_STEP || init.scale > 0, INVALID,
-            "parameter %s: the step of its initial values is %g; use a number above 0", name, init.scale);
+    REQUIRE(!above_zero || init.scale > 0, INVALID,
+            "parameter %s: the %s of its initial values is %g; use a number above 0", name, what[init.kind], init.scale);
     return REMAT_OK;
 }
 

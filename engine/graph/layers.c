@@ -30,6 +30,9 @@ remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value 
 remat_value remat_linear(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
     return BUILD("linear", x.id, w.id, b.id);
 }
+remat_value remat_headwise_linear(remat_graph *graph, remat_value x, remat_value w, remat_value b) {
+    return BUILD("headwise_linear", x.id, w.id, b.id);
+}
 remat_value remat_lstm(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
                        remat_value b_hh) {
     return BUILD("lstm", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
@@ -184,7 +187,11 @@ remat_value remat_dropout(remat_graph *graph, remat_value x, double probability)
     return BUILD_WITH(attr, "dropout", x.id);
 }
 remat_value remat_scale(remat_graph *graph, remat_value x, double factor) {
-    rm_scale_attr attr = {factor};
+    rm_scale_attr attr = {factor, 0};
+    return BUILD_WITH(attr, "scale", x.id);
+}
+remat_value remat_shift(remat_graph *graph, remat_value x, double amount) {
+    rm_scale_attr attr = {1, amount};
     return BUILD_WITH(attr, "scale", x.id);
 }
 /* Builds an op whose inputs broadcast. If only one of the two is a sequence, it must be `a`; all tiles then read b. */

@@ -71,11 +71,16 @@ typedef enum {
     REMAT_INIT_UNIFORM,
     REMAT_INIT_LOG_COUNT, /* log(1), log(2), .. along the last axis: Mamba's A_log */
     REMAT_INIT_TIME_STEP, /* softplus(value) is log-uniform in [scale/100, scale]: Mamba's dt_proj.bias, scale 0.1 */
+    REMAT_INIT_LOG_UNIFORM, /* exp(value) is uniform in [scale/1600, scale]: Gated DeltaNet's A_log, scale 16 */
+    REMAT_INIT_RING, /* exp(-2 softplus(value)) is uniform in [0.9^2, 0.999^2]: RG-LRU's recurrent_param */
+    REMAT_INIT_FORGET_GATES, /* xLSTM's biases (4H) for heads of d units, scale = d + depth/2, where depth is 0 in the
+                                first block and 1 in the last: 5 - 12 (k/(d-1))^(0.3 + 1.3 depth) for unit k of a head
+                                in the second quarter, the forget gates; 0 elsewhere */
 } remat_init_kind;
 typedef struct {
     remat_init_kind kind;
     double scale; /* CONSTANT: the value; NORMAL: standard deviation, at least 0; UNIFORM: the bound of [-scale, scale],
-                     at least 0; TIME_STEP: the largest step, above 0. Always finite */
+                     at least 0; TIME_STEP and LOG_UNIFORM: the largest number, above 0. Always finite */
 } remat_init;
 remat_init remat_init_of(remat_init_kind kind, double scale);
 remat_init remat_init_zero(void);

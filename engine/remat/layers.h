@@ -18,6 +18,9 @@ extern "C" {
 remat_value remat_embedding(remat_graph *graph, remat_value tokens, remat_value weight);
 /* y = x w^T + b: w (N,C), b (N) -> (..,N). */
 remat_value remat_linear(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b);
+/* The same for each head by itself: x (..,heads C), w (heads,N,C), b (heads N) -> (..,heads N); a block-diagonal matrix.
+ * xlstm's LinearHeadwiseExpand; for weights (heads,C,N), as in RG-LRU, transpose their last two axes. */
+remat_value remat_headwise_linear(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b);
 /* y = x w + b: w (C,N), b (N) -> (..,N). GPT-2's Conv1D. */
 remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b);
 /* Learned positions: y[t] = x[t] + w[t]; x (T,B,C), w (P,C), P >= T. */
@@ -201,6 +204,7 @@ remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_scale(remat_graph *graph, remat_value x, double factor); /* factor x */
+remat_value remat_shift(remat_graph *graph, remat_value x, double amount); /* x + amount */
 /* PyTorch's functions of the same names. */
 remat_value remat_sigmoid(remat_graph *graph, remat_value x);
 remat_value remat_tanh(remat_graph *graph, remat_value x);

@@ -392,6 +392,20 @@ static double time_step(double most, uint32_t random) {
     return step + log(-expm1(-step));
 }
 
+/* The inverse of softplus at -log(u)/2, u uniform in [0.9^2, 0.999^2]. */
+static double ring(uint32_t random) {
+    double u = 0.9 * 0.9 + (0.999 * 0.999 - 0.9 * 0.9) * rm_uniform(random) + 1e-8;
+    return log(expm1(-0.5 * log(u)));
+}
+
+/* Of element `at` of the biases of four gates; scale: REMAT_INIT_FORGET_GATES. */
+static double forget_gate(double scale, int64_t at, int64_t biases) {
+    int64_t width = (int64_t)scale > 0 ? (int64_t)scale : 1, quarter = biases / 4;
+    double depth = 2 * (scale - (double)width), unit = (double)(at % quarter % width);
+    if (at / quarter != 1) return 0;
+    return 5 - 12 * pow(width > 1 ? unit / (double)(width - 1) : 0, 0.3 + 1.3 * depth);
+}
+
 /* Draws elements first to first + n - 1. */
 static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
@@ -417,6 +431,15 @@ static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, 
             break;
         case REMAT_INIT_TIME_STEP:
             out[i] = (float)time_step(scale, r.word[0]);
+            break;
+        case REMAT_INIT_LOG_UNIFORM:
+            out[i] = (float)log(scale * (1 + 1599 * rm_uniform(r.word[0])) / 1600);
+            break;
+        case REMAT_INIT_RING:
+            out[i] = (float)ring(r.word[0]);
+            break;
+        case REMAT_INIT_FORGET_GATES:
+            out[i] = (float)forget_gate(scale, at, rm_desc_count(&value->desc));
             break;
         }
     }

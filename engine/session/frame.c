@@ -67,7 +67,7 @@ void rm_run_add(const rm_runner *r, void *y, void *x, int64_t count) {
 
 void rm_run_scale(const rm_runner *r, void *y, double factor, int64_t count) {
     remat_desc flat = rm_desc_make(REMAT_F32, 1, &count);
-    rm_scale_attr attr = {factor};
+    rm_scale_attr attr = {factor, 0};
     remat_call call = {.attr = &attr, .y = {flat, y}, .x = {{flat, y}}, .t_total = 1};
     r->api->run(r->queue, &RM_OP(scale), REMAT_FORWARD, &call);
 }

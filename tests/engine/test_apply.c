@@ -248,11 +248,11 @@ END_TEST
 START_TEST(attributes_are_copied) {
     remat_graph *g;
     CHECKED(remat_graph_create(&g));
-    double factor = 3; /* rm_scale_attr */
+    double factor[] = {3, 0}; /* rm_scale_attr */
     float x[2] = {1, 2}, y[2];
     remat_value in = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){2}), out;
     CHECKED(remat_apply(g, copy_of(rm_op_find("scale")), &in, 1, &factor, &out));
-    factor = 100;
+    factor[0] = 100;
     remat_config config = REMAT_CONFIG_INIT;
     config.inference = true;
     config.outputs = &out;
@@ -529,7 +529,7 @@ END_TEST
 START_TEST(failed_allocations_of_custom_ops_are_reported) {
     for (int64_t n = 1;; n++) {
         remat_graph *g;
-        double factor = 2;
+        double factor[] = {2, 0};
         remat_value y;
         CHECKED(remat_graph_create(&g));
         remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){2});

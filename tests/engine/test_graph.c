@@ -722,7 +722,8 @@ static const struct {
     {{REMAT_INIT_CONSTANT, 1e39}, "parameter p|constant|1e+39"}, /* no float */
     {{REMAT_INIT_NORMAL, -1}, "parameter p|deviation|-1|finite"},
     {{REMAT_INIT_UNIFORM, -0.1}, "parameter p|bound|-0.1"},
-    {{(remat_init_kind)7, 1}, "parameter p|7"},
+    {{(remat_init_kind)99, 1}, "parameter p|99"},
+    {{REMAT_INIT_LOG_UNIFORM, 0}, "parameter p|0"},
     {{REMAT_INIT_CONSTANT, -2}, NULL},
     {{REMAT_INIT_NORMAL, 0}, NULL},
 };
@@ -781,6 +782,51 @@ START_TEST(nan_in_an_input_is_named_before_the_update) {
     data[2] = 3;
     ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, data, sizeof data), REMAT_OK);
     ck_assert_int_eq(remat_step(s, 0.1, &result), REMAT_OK);
+    remat_session_free(s);
+}
+END_TEST
+
+/* Those of recurrent models: the numbers that they stand for lie in their ranges and differ. */
+START_TEST(drawn_decays_lie_in_their_ranges) {
+    enum { N = 400 };
+    static const struct {
+        remat_init init;
+        double low, high;
+    } kind[] = {{{REMAT_INIT_TIME_STEP, 0.1}, 0.001, 0.1},
+                {{REMAT_INIT_LOG_UNIFORM, 16}, 0.01, 16},
+                {{REMAT_INIT_RING, 0}, 0.81, 0.998001}};
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float drawn[N];
+    remat_value p = remat_param(graph, "p", 1, (int64_t[]){N}, kind[_i].init);
+    ck_assert_int_eq(remat_session_create(graph, remat_mean(graph, p, 1), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, drawn, sizeof drawn), REMAT_OK);
+    double least = INFINITY, most = 0;
+    for (int i = 0; i < N; i++) {
+        double x = drawn[i], softplus = log1p(exp(x)),
+               number = _i == 0   ? softplus
+                        : _i == 1 ? exp(x)
+                                  : exp(-2 * softplus);
+        least = fmin(least, number), most = fmax(most, number);
+    }
+    ck_assert_msg(least >= kind[_i].low * (1 - 1e-4) && most <= kind[_i].high * (1 + 1e-4), "%g to %g", least, most);
+    ck_assert_msg(least < kind[_i].low + 0.1 * (kind[_i].high - kind[_i].low), "at least %g", least);
+    ck_assert_msg(most > kind[_i].high - 0.1 * (kind[_i].high - kind[_i].low), "at most %g", most);
+    remat_session_free(s);
+}
+END_TEST
+
+/* Two heads of 3 units in the last of several blocks: 5 - 12 (k/2)^1.6 in the second quarter, as xlstm draws them. */
+START_TEST(forget_gates_follow_xlstms_power_law) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float drawn[24];
+    remat_value p = remat_param(graph, "p", 1, (int64_t[]){24}, remat_init_of(REMAT_INIT_FORGET_GATES, 3.5));
+    ck_assert_int_eq(remat_session_create(graph, remat_mean(graph, p, 1), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, drawn, sizeof drawn), REMAT_OK);
+    static const double head[] = {5, 1.0414763, -7};
+    for (int i = 0; i < 24; i++)
+        ck_assert_msg(fabs(drawn[i] - (i / 6 == 1 ? head[i % 3] : 0)) < 1e-5, "element %d is %g", i, drawn[i]);
     remat_session_free(s);
 }
 END_TEST
@@ -993,6 +1039,8 @@ int main(void) {
     tcase_add_loop_test(tests, invalid_initial_values_are_refused, 0, sizeof inits / sizeof *inits);
     tcase_add_test(tests, nan_in_an_input_is_named_before_the_update);
     tcase_add_test(tests, initial_values_depend_on_seed_and_name_alone);
+    tcase_add_loop_test(tests, drawn_decays_lie_in_their_ranges, 0, 3);
+    tcase_add_test(tests, forget_gates_follow_xlstms_power_law);
     tcase_add_test(tests, any_layer_name_gives_valid_json);
     tcase_add_test(tests, unwritten_inputs_are_refused);
     tcase_add_test(tests, parameters_changed_through_a_bucket_are_used);

@@ -14,7 +14,7 @@
 #define GOLDEN_MAX 480
 
 typedef struct {
-    char name[64], dtype[4];
+    char name[96], dtype[4];
     int rank;
     int64_t dim[5], count;
     void *data; /* count elements: double for f64, float for f32, int32_t for i32 */
@@ -31,7 +31,7 @@ static inline bool golden_line(FILE *file, golden_array *a) {
     ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
     if (line[0] == '\n') return false;
     int used = 0;
-    ck_assert_int_eq(sscanf(line, "%63s %3s %d%n", a->name, a->dtype, &a->rank, &used), 3);
+    ck_assert_int_eq(sscanf(line, "%95s %3s %d%n", a->name, a->dtype, &a->rank, &used), 3);
     char *rest = line + used;
     a->count = 1;
     for (int i = 0; i < a->rank; i++) {

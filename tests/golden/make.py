@@ -17,7 +17,6 @@ of the array: the basis of the tolerances in tests/engine/test_golden.c. Models 
 mamba, gpt2 and gpt2_untied, lstm_tied and lstm_projected_both have no optimizers in their files; tests/train/test_model_golden.c reads them.
 """
 import os
-import struct
 import sys
 
 import torch
@@ -25,6 +24,8 @@ from minGRU_pytorch.minLM import minLM
 from torch import nn
 from transformers import GPT2Config, GPT2Model, MambaConfig, MambaForCausalLM
 from transformers.models.mamba.modeling_mamba import MambaRMSNorm
+
+from golden import write
 
 STEPS, T, B, V, E, H, L = 10, 7, 3, 11, 4, 5, 2
 PROJECTION = 3
@@ -133,28 +134,6 @@ class Mamba(MambaForCausalLM):
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets.t())
 
     batches = staticmethod(ByteModel.batches)
-
-
-def whole_mamba():
-    """Hugging Face's tiny Mamba of two layers. Most parameters are a formula, which the test repeats; the file holds the
-    others, the loss and the norm of the gradient of one text."""
-    torch.manual_seed(0)
-    model = MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2))
-    arrays = {}
-    with torch.no_grad():
-        for i, (name, p) in enumerate(sorted(model.named_parameters())):
-            if any(word in name for word in ("norm", "A_log", "dt")) or name.endswith(".D"):
-                if "dt" in name:
-                    arrays["parameter/" + name] = p.detach().clone()
-            else:
-                p.copy_(0.2 * torch.sin(i + 0.7 * torch.arange(p.numel(), dtype=torch.float64)).reshape(p.shape))
-    ids = (7 * torch.arange(9) % 64)[None]
-    loss = model(ids, labels=ids, use_cache=False).loss
-    loss.backward()
-    arrays["loss"] = loss.detach().double().reshape(1)
-    arrays["norm"] = sum(p.grad.double().square().sum() for p in model.parameters()).sqrt().reshape(1)
-    print("whole mamba: loss", arrays["loss"].item(), "norm", arrays["norm"].item())
-    return arrays
 
 
 class Planes(nn.Module):
@@ -412,19 +391,6 @@ def run(build, start, batches, dtype):
     return out
 
 
-def write(path, arrays):
-    kinds = {torch.float64: ("f64", "d"), torch.float32: ("f32", "f"), torch.int32: ("i32", "i")}
-    with open(path, "wb") as file:
-        file.write(b"remat golden 1\n")
-        for name, value in arrays.items():
-            dims = " ".join(str(d) for d in value.shape)
-            file.write(f"{name} {kinds[value.dtype][0]} {value.dim()} {dims}\n".encode())
-        file.write(b"\n")
-        for value in arrays.values():
-            flat = value.reshape(-1).tolist()
-            file.write(struct.pack(f"<{len(flat)}{kinds[value.dtype][1]}", *flat))
-
-
 def report(name, exact, single):
     worst = {}
     for key, value in exact.items():
@@ -460,7 +426,6 @@ def main():
         arrays.update(exact)
         write(os.path.join(here, name + ".golden"), arrays)
         report(name, exact, single)
-    write(os.path.join(here, "mamba_whole.golden"), whole_mamba())
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ START_TEST(unary_ops_have_known_values) {
     CLOSE(dx, 0.0);
     CLOSE(y_of("relu", NULL, t, none, none, &dx, 0), 1.0);
     CLOSE(dx, 1.0);
-    CLOSE(y_of("scale", &(rm_scale_attr){-3}, t, none, none, &dx, 1), 1.5);
+    CLOSE(y_of("scale", &(rm_scale_attr){-3, 0}, t, none, none, &dx, 1), 1.5);
     CLOSE(dx, -3.0);
 }
 END_TEST

@@ -1,4 +1,4 @@
-/* test_model_golden.c: the models mingru, minlstm, mamba and gpt2, an lstm with tied embeddings, and a bidirectional lstm
+/* test_model_golden.c: the models mingru, minlstm, mamba, gdn, xlstm and gpt2, an lstm with tied embeddings, and a bidirectional lstm
  * with projections. Loss and gradients match minGRU-pytorch's, Hugging Face's and PyTorch's under several plans
  * (tests/golden); no timestep's result depends on later ones.
  *
@@ -14,7 +14,7 @@
 
 #define LIMIT 48
 enum { T = 7, B = 3, V = 11, H = 6, MOST = 1024, PLANS = 3 };
-static const char *const cells[] = {"mingru",     "minlstm", "gpt2", "mamba", "lstm_tied", "lstm_projected_both",
+static const char *const cells[] = {"mingru",      "minlstm",       "gpt2", "mamba", "lstm_tied", "lstm_projected_both",
                                     "gpt2_untied", "mingru_no_conv"}; /* names of the files */
 enum { CELLS = 8, GPT2 = 2, TIED = 4, PROJECTED, UNTIED, NO_CONV };
 static const int arrays[CELLS] = {1 + 2 * 12 + 2, 1 + 2 * 12 + 2,    2 + 2 * 12 + 2, 1 + 2 * 10 + 1,
@@ -114,35 +114,72 @@ START_TEST(results_do_not_depend_on_later_timesteps) {
 }
 END_TEST
 
-/* Parameter i of the names in alphabetical order is 0.2 sin(i + 0.7 n), but for gains, A_log, D and those of dt_proj,
- * which the file holds (tests/golden/make.py). */
-static void fill_whole(remat_session *s, const golden *file) {
-    static float data[1 << 13];
+/* Parameter i of the names in alphabetical order is 0.2 sin(i + 0.7 n), except those that the file holds
+ * (tests/golden/make_whole.py). */
+static void fill_whole(remat_session *s, golden *file) {
+    static float data[1 << 14];
     int64_t count = remat_count(s, REMAT_PARAM);
     for (int64_t i = 0; i < count; i++) {
         remat_array own, other;
+        char name[128];
         int before = 0;
         ck_ok(remat_array_info(s, REMAT_PARAM, i, &own));
-        if (strstr(own.name, "dt_proj")) {
-            ck_ok(remat_write(s, REMAT_PARAM, i, golden_find(file, "parameter", own.name)->data, own.bytes));
-            continue;
-        }
-        if (strstr(own.name, "norm") || strstr(own.name, "A_log") || strstr(own.name, ".D")) continue;
+        snprintf(name, sizeof name, "parameter/%s", own.name);
+        const golden_array *held = NULL;
+        for (int a = 0; a < file->count; a++)
+            if (!strcmp(file->array[a].name, name)) held = &file->array[a];
         for (int64_t j = 0; j < count; j++) {
             ck_ok(remat_array_info(s, REMAT_PARAM, j, &other));
             before += strcmp(other.name, own.name) < 0;
         }
         ck_assert_uint_le(own.bytes, sizeof data);
         for (int64_t n = 0; n < own.count; n++) data[n] = (float)(0.2 * sin((double)before + 0.7 * (double)n));
-        ck_ok(remat_write(s, REMAT_PARAM, i, data, own.bytes));
+        if (held) ck_assert_int_eq(held->count, own.count);
+        ck_ok(remat_write(s, REMAT_PARAM, i, held ? held->data : data, own.bytes));
     }
 }
 
-/* The loss and the norm of the gradient of a tiny model of Hugging Face, in float on both sides. */
-START_TEST(whole_mamba_matches_transformers) {
+static double number_of(golden *file, const char *kind, const char *name) {
+    double number;
+    memcpy(&number, golden_find(file, kind, name)->data, sizeof number);
+    return number;
+}
+
+/* The 2-norm of every gradient. Float errors stay below 3e-7 of it, but for the first layer of gdn, whose q and k are
+ * nearly parallel to their gradients: 1.6e-5. Gradients that are 0 in exact arithmetic are compared with the largest. */
+static void compare_norms(remat_session *s, golden *file) {
+    static float data[1 << 14];
+    double largest = 0;
+    int norms = 0;
+    for (int a = 0; a < file->count; a++)
+        if (!strncmp(file->array[a].name, "norm/", 5)) norms++, largest = fmax(largest, *(double *)file->array[a].data);
+    ck_assert_int_eq(norms, remat_count(s, REMAT_GRADIENT));
+    for (int64_t i = 0; i < norms; i++) {
+        remat_array info;
+        double sum = 0;
+        ck_ok(remat_array_info(s, REMAT_GRADIENT, i, &info));
+        ck_assert_uint_le(info.bytes, sizeof data);
+        ck_ok(remat_read(s, REMAT_GRADIENT, i, data, info.bytes));
+        for (int64_t n = 0; n < info.count; n++) sum += (double)data[n] * data[n];
+        double expected = number_of(file, "norm", info.name), difference = fabs(sqrt(sum) - expected);
+        ck_assert_msg(difference <= 4e-5 * expected + 2e-7 * largest, "the gradient of %s has norm %.8g, not %.8g",
+                      info.name, sqrt(sum), expected);
+    }
+}
+
+/* The loss and the norms of the gradients of tiny models of Hugging Face and xlstm. */
+static const rm_model_spec whole[] = {
+    {.name = "mamba", .layers = 2},
+    {.name = "gdn", .layers = 2, .heads = 2},
+    {.name = "xlstm", .layers = 2, .heads = 2},
+};
+START_TEST(whole_models_match_their_libraries) {
     enum { STEPS = 8, SYMBOLS = 64 };
-    golden *file = golden_open("mamba_whole");
-    rm_model_spec spec = {.name = "mamba", .layers = 2, .hidden = 32, .embed = 32};
+    char name[32];
+    snprintf(name, sizeof name, "%s_whole", whole[_i].name);
+    golden *file = golden_open(name);
+    rm_model_spec spec = whole[_i];
+    spec.hidden = spec.embed = 32;
     spec.data = (rm_data_shape){.timesteps = STEPS, .vocabulary = SYMBOLS, .classes = SYMBOLS, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s;
@@ -151,17 +188,13 @@ START_TEST(whole_mamba_matches_transformers) {
     int32_t id[STEPS + 1];
     for (int t = 0; t <= STEPS; t++) id[t] = 7 * t % SYMBOLS;
     ck_ok(rm_model_build(&spec, 1, true, &model));
-    config.optimizer = "sgd";
     ck_ok(remat_session_create(model.graph, model.loss, &config, &s));
     fill_whole(s, file);
     for (int i = 0; i < 2; i++) ck_ok(remat_write(s, REMAT_INPUT, i, id + i, STEPS * sizeof *id));
     ck_ok(remat_gradients(s, &r));
-    ck_ok(remat_update(s, 0, &r));
-    double loss, norm;
-    memcpy(&loss, golden_find(file, "loss", NULL)->data, sizeof loss);
-    memcpy(&norm, golden_find(file, "norm", NULL)->data, sizeof norm);
+    double loss = number_of(file, "loss", NULL);
     ck_assert_msg(fabs(r.loss - loss) <= 2e-6 * loss, "the loss is %.8f, not %.8f", r.loss, loss);
-    ck_assert_msg(fabs(r.grad_norm - norm) <= 2e-6 * norm, "the norm is %.8f, not %.8f", r.grad_norm, norm);
+    compare_norms(s, file);
     remat_session_free(s);
     rm_model_free(&model);
     golden_close(file);
@@ -179,6 +212,9 @@ START_TEST(unsupported_model_settings_are_refused) {
                  {{.name = "mamba", .embed = 8}, "--embed"},
                  {{.name = "mamba", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "mamba", .embed = H, .no_bias = true}, "--no-bias"},
+                 {{.name = "gdn", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
+                 {{.name = "xlstm", .embed = 8, .heads = 2}, "--embed"},
+                 {{.name = "xlstm", .embed = H, .heads = 2, .bidirectional = true}, "--bidirectional"},
                  {{.name = "gpt2", .embed = 8}, "--embed"},
                  {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "gpt2", .embed = H, .no_bias = true}, "bias"},
@@ -201,7 +237,7 @@ int main(void) {
     TCase *tests = tcase_create("model");
     tcase_add_loop_test(tests, loss_and_gradients_match_the_references, 0, CELLS * PLANS);
     tcase_add_loop_test(tests, results_do_not_depend_on_later_timesteps, 0, 2 * PROJECTED);
-    tcase_add_test(tests, whole_mamba_matches_transformers);
+    tcase_add_loop_test(tests, whole_models_match_their_libraries, 0, sizeof whole / sizeof *whole);
     tcase_add_test(tests, unsupported_model_settings_are_refused);
     return run_suite("model_golden", tests);
 }

@@ -78,16 +78,15 @@ static const char *const rooms[][2] = {
     {"lstm", "rnn"}, {"gru", "rnn"},     {"emb", "embedding"}, {"embed", "embedding"}, {"encoder", "embedding"},
     {"fc", "head"},  {"linear", "head"}, {"out", "head"},      {"output", "head"},     {"decoder", "head"}};
 
+/* NULL: it has none. */
+static const char *without_prefix(const char *name) {
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (!strncmp(name, prefixes[i], strlen(prefixes[i]))) return name + strlen(prefixes[i]);
+    return NULL;
+}
+
 static const char *without_prefixes(const char *name) {
-    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0];) {
-        size_t length = strlen(prefixes[i]);
-        if (!strncmp(name, prefixes[i], length)) {
-            name += length;
-            i = 0;
-        } else {
-            i++;
-        }
-    }
+    for (const char *rest = name; rest; rest = without_prefix(rest)) name = rest;
     return name;
 }
 
@@ -162,11 +161,15 @@ enum { TIES = sizeof ties / sizeof *ties };
 
 static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
 
-/* Finds our array for another program's name. A name of this model wins, even if it means something else elsewhere: torchvision's fc. */
+/* Finds our array for another program's name. A name of this model wins, even if it means something else elsewhere: torchvision's fc,
+ * or if a prefix is part of it: gdn's model. */
 static int64_t find_foreign(const remat_session *session, remat_kind kind, const char *theirs, char *name,
                             size_t bytes) {
-    snprintf(name, bytes, "%s", without_prefixes(theirs));
-    int64_t i = find_stored(session, kind, name);
+    int64_t i = -1;
+    for (const char *rest = theirs; rest && i < 0; rest = without_prefix(rest)) {
+        snprintf(name, bytes, "%s", rest);
+        i = find_stored(session, kind, name);
+    }
     if (i >= 0) return i;
     rm_weights_our_name(theirs, name, bytes);
     i = find_stored(session, kind, name);
@@ -320,6 +323,8 @@ remat_status rm_weights_import(remat_session *session, const char *path, const c
 const rm_st_array *rm_weights_named(const rm_safetensors *file, const char *ours) {
     char name[256];
     for (int64_t j = 0; j < file->count; j++) {
+        for (const char *rest = file->array[j].name; rest; rest = without_prefix(rest))
+            if (!strcmp(rest, ours)) return &file->array[j];
         rm_weights_our_name(file->array[j].name, name, sizeof name);
         if (!strcmp(name, ours)) return &file->array[j];
     }
@@ -331,7 +336,12 @@ int64_t rm_weights_layers(const rm_safetensors *file, const char *before, const 
     size_t length = strlen(before);
     for (int64_t j = 0; j < file->count; j++) {
         char name[256], *end;
-        rm_weights_our_name(file->array[j].name, name, sizeof name);
+        const char *rest = file->array[j].name;
+        while (rest && strncmp(rest, before, length)) rest = without_prefix(rest);
+        if (rest)
+            snprintf(name, sizeof name, "%s", rest);
+        else
+            rm_weights_our_name(file->array[j].name, name, sizeof name);
         if (strncmp(name, before, length) || !isdigit((unsigned char)name[length])) continue;
         long layer = strtol(name + length, &end, 10);
         if (!strcmp(end, after) && layer >= layers && layer < INT_MAX) layers = layer + 1;

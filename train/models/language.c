@@ -1,0 +1,58 @@
+/* language.c: see language.h. */
+#include "train/models/language.h"
+
+rm_place rm_place_of(remat_graph *graph, const char *layers, int64_t layer) {
+    rm_place at = {.graph = graph};
+    snprintf(at.prefix, sizeof at.prefix, "%s.%lld.", layers, (long long)layer);
+    return at;
+}
+
+remat_value rm_place_param(const rm_place *at, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2,
+                           remat_init init) {
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", at->prefix, name);
+    return remat_param(at->graph, full, rank, (int64_t[]){d0, d1, d2}, init);
+}
+
+remat_value rm_place_linear(const rm_place *at, const char *name, remat_value x, int64_t in, int64_t out,
+                            remat_init init) {
+    return remat_linear(at->graph, x, rm_place_param(at, name, 2, out, in, 0, init), REMAT_NONE);
+}
+
+remat_status rm_language_check(const rm_model_spec *spec) {
+    REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
+            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld; leave --embed out",
+            (long long)spec->embed, spec->name, (long long)spec->hidden);
+    REQUIRE(!spec->bidirectional && !spec->no_bias, INVALID,
+            "--%s is for lstm, gru and rnn; leave it out with --model=%s",
+            spec->bidirectional ? "bidirectional" : "no-bias", spec->name);
+    return REMAT_OK;
+}
+
+remat_status rm_language_check_heads(const rm_model_spec *spec) {
+    TRY(rm_language_check(spec));
+    REQUIRE(spec->hidden % rm_language_heads(spec) == 0, INVALID,
+            "--hidden=%lld is not divisible by %lld heads; give --heads=N with an N that divides it",
+            (long long)spec->hidden, (long long)rm_language_heads(spec));
+    return REMAT_OK;
+}
+
+remat_value rm_language_input(remat_graph *g, const rm_model_spec *spec, remat_value x, const char *embedding,
+                              remat_init init, remat_value *table) {
+    const int64_t D = spec->hidden, features = spec->data.features;
+    remat_value w = REMAT_NONE;
+    if (spec->data.vocabulary) {
+        w = remat_param(g, embedding, 2, (int64_t[]){spec->data.vocabulary, D}, init);
+        x = remat_embedding(g, x, w);
+    } else {
+        remat_value in = remat_param(g, "input.weight", 2, (int64_t[]){D, features}, rm_init_from(features));
+        x = remat_linear(g, x, in, remat_param(g, "input.bias", 1, &D, rm_init_from(features)));
+    }
+    if (table) *table = w;
+    return x;
+}
+
+remat_value rm_language_answer(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    if (spec->data.every_step) return x;
+    return spec->field[RM_LAST].id ? remat_step_at(g, x, spec->field[RM_LAST]) : remat_last_step(g, x);
+}
