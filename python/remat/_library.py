@@ -42,12 +42,24 @@ def _open() -> c.CDLL:
     beside = pathlib.Path(__file__).parent / "lib" / NAME
     path = named or (str(beside) if beside.exists() else NAME)
     try:
+        return _open_with_openmp(path)
+    except OSError as error:
+        remedy = "install the system's package libgomp1" if "libgomp" in str(error) else f"name {NAME} in REMAT_LIBRARY"
+        what = f"REMAT_LIBRARY={named}" if named else NAME
+        raise ImportError(f"{what} cannot be opened ({error}); {remedy}") from None
+
+
+def _open_with_openmp(path: str) -> c.CDLL:
+    """Where the system has no libgomp, PyTorch's serves. Its name is the same, so a process has one in either case."""
+    try:
         return c.CDLL(path)
     except OSError as error:
-        what = f"REMAT_LIBRARY={named}" if named else NAME
-        raise ImportError(
-            f"{what} cannot be opened ({error}); install Remat, or name the file of libremat.so in REMAT_LIBRARY"
-        ) from None
+        torch = importlib.util.find_spec("torch") if "libgomp" in str(error) else None
+        for folder in (torch.submodule_search_locations or []) if torch else []:
+            for libgomp in pathlib.Path(folder, "lib").glob("libgomp.so.1"):
+                c.CDLL(str(libgomp))
+                return c.CDLL(path)
+        raise
 
 
 def _declare(library: c.CDLL) -> Any:

@@ -88,10 +88,25 @@ class _Memory:
         }  # fmt: skip
 
 
+class _Lock:
+    """A lock that a child of fork makes anew: a thread that the child lacks may hold it."""
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.RLock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self._lock, self._process = threading.RLock(), os.getpid()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class _Handle:
     """A remat_session, freed when neither a Session nor a view of an array needs it."""
 
-    def __init__(self, pointer: c.c_void_p, keep: list[Any], device: str, lock: threading.RLock) -> None:
+    def __init__(self, pointer: c.c_void_p, keep: list[Any], device: str, lock: _Lock) -> None:
         self.pointer, self.device, self.lock = pointer, device, lock
         self.external: dict[tuple[str, str], NDArray[Any]] = {}
         keep.append(self.external)
@@ -241,7 +256,7 @@ class Session:
         self._graph, self._loss, self._config, self._alone = graph, loss, config, alone
         self._differentiated = _names(differentiated)
         self._outputs = _names(outputs, len(self._differentiated))
-        self._lock: threading.RLock = share._lock if share else threading.RLock()
+        self._lock: _Lock = share._lock if share else _Lock()
         keep: list[Any] = [share._handle] if share else []
         struct = self._struct(config, keep)
         struct.share = share._pointer.value if share else None

@@ -155,6 +155,36 @@ print(s.step_count)
 """
 
 
+FORK_DURING_A_STEP = """
+import os, threading, time
+from nets import batch, lstm_inputs
+import remat
+g, _, loss = lstm_inputs(60_000)
+s = remat.Session(g, loss, optimizer="sgd", threads=1)
+s.evaluate(**batch(timesteps=60_000))
+begun = threading.Event()
+thread = threading.Thread(target=lambda: (begun.set(), [s.step(lr=0.1) for _ in range(3)]))
+thread.start()
+begun.wait()
+time.sleep(0.02)
+child = os.fork()
+if not child:
+    try:
+        s.parameters["w"] = s.parameters["w"] * 2
+        s.evaluate()
+    except remat.Error:
+        pass
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+print(s.step_count)
+"""
+
+
+def test_worker_forked_during_a_step_does_not_hang():
+    assert run(FORK_DURING_A_STEP) == "3"
+
+
 def test_forked_workers_are_told_and_the_parent_goes_on():
     assert run(FORK) == "2"
 
