@@ -46,6 +46,9 @@ class InitKind(enum.IntEnum):
     UNIFORM = 3
     LOG_COUNT = 4
     TIME_STEP = 5
+    LOG_UNIFORM = 6
+    RING = 7
+    FORGET_GATES = 8
 
 
 class Upsample(enum.IntEnum):
@@ -920,6 +923,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_graph_resized": (c.c_int, [c.c_void_p, c.c_int64, c.c_int64, c.c_int64, c.c_int64, c.POINTER(c.c_void_p)]),
     "remat_embedding": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_linear": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
+    "remat_headwise_linear": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_matmul": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_positions": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_rotary": (remat_value, [c.c_void_p, remat_value, c.c_int64, c.c_double]),
@@ -960,6 +964,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_sub": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_mul": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_scale": (remat_value, [c.c_void_p, remat_value, c.c_double]),
+    "remat_shift": (remat_value, [c.c_void_p, remat_value, c.c_double]),
     "remat_sigmoid": (remat_value, [c.c_void_p, remat_value]),
     "remat_tanh": (remat_value, [c.c_void_p, remat_value]),
     "remat_relu": (remat_value, [c.c_void_p, remat_value]),

@@ -45,6 +45,11 @@ class Builders:
         """y = x w^T + b: w (N,C), b (N) -> (..,N)."""
         return self._build("linear", x, w, b)
 
+    def headwise_linear(self, x: Value, w: Value, b: Value | None = None) -> Value:
+        """The same for each head by itself: x (..,heads C), w (heads,N,C), b (heads N) -> (..,heads N); a block-diagonal matrix.
+        xlstm's LinearHeadwiseExpand; for weights (heads,C,N), as in RG-LRU, transpose their last two axes."""
+        return self._build("headwise_linear", x, w, b)
+
     def matmul(self, x: Value, w: Value, b: Value | None = None) -> Value:
         """y = x w + b: w (C,N), b (N) -> (..,N). GPT-2's Conv1D."""
         return self._build("matmul", x, w, b)
@@ -280,6 +285,10 @@ class Builders:
     def scale(self, x: Value, factor: float) -> Value:
         """factor x"""
         return self._build("scale", x, factor)
+
+    def shift(self, x: Value, amount: float) -> Value:
+        """x + amount"""
+        return self._build("shift", x, amount)
 
     def sigmoid(self, x: Value) -> Value:
         """PyTorch's functions of the same names."""
