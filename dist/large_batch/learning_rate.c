@@ -2,14 +2,21 @@
 #include "dist/large_batch/learning_rate.h"
 
 #include <math.h>
+#include <string.h>
 
-static const char *const schedule_names[] = {"constant", "step",      "linear",  "cosine",     "poly",
-                                             "restarts", "one-cycle", "plateau", "exponential"};
+#include "memory/words.h"
+
+static const struct {
+    const char *name, *settings;
+} schedules[] = {
+#define SCHEDULE(ENUM, NAME, SETTINGS) {NAME, SETTINGS},
+#include "dist/large_batch/schedules.def"
+#undef SCHEDULE
+};
 static const char *const scale_names[] = {"none", "linear", "sqrt"};
-_Static_assert(sizeof schedule_names / sizeof *schedule_names == RM_LR_SCHEDULES, "a schedule without a name");
 _Static_assert(sizeof scale_names / sizeof *scale_names == RM_LR_SCALES, "a scale without a name");
 
-const char *rm_lr_schedule_name(rm_lr_schedule schedule) { return schedule_names[schedule]; }
+const char *rm_lr_schedule_name(rm_lr_schedule schedule) { return schedules[schedule].name; }
 const char *rm_lr_scale_name(rm_lr_scale scale) { return scale_names[scale]; }
 
 static double scale_factor(const rm_learning_rate *c) {
@@ -29,10 +36,10 @@ bool rm_lr_schedule_moves(rm_lr_schedule schedule) {
     return decays(&(rm_learning_rate){.schedule = schedule}) || schedule == RM_LR_RESTARTS;
 }
 
-/* Whether the schedule reads end_lr. */
-static bool has_end(const rm_learning_rate *c) {
-    return (decays(c) && c->schedule != RM_LR_ONE_CYCLE) || c->schedule == RM_LR_RESTARTS ||
-           c->schedule == RM_LR_PLATEAU;
+bool rm_lr_schedule_reads(const char *schedule, const char *setting) {
+    int i = 0;
+    while (i < RM_LR_SCHEDULES && strcmp(schedules[i].name, schedule)) i++;
+    return i < RM_LR_SCHEDULES && rm_has_word(schedules[i].settings, setting);
 }
 
 /* S of linear and cosine, D of poly. */
@@ -54,12 +61,12 @@ static remat_status check_rates(const rm_learning_rate *c) {
         REQUIRE(is_rate(rm_learning_rate_peak(c)), INVALID,
                 "{lr}=%g scaled to a batch of %g is not finite; reduce one of them", c->lr, c->batch);
     }
-    if (!has_end(c)) return REMAT_OK;
+    if (!rm_has_word(schedules[c->schedule].settings, "end_lr")) return REMAT_OK;
     REQUIRE(is_rate(c->end_lr), INVALID, "{end_lr}=%g is not a learning rate; use a finite number that is 0 or more",
             c->end_lr);
     REQUIRE(c->end_lr <= rm_learning_rate_peak(c), INVALID,
             "{end_lr}=%g is above the initial rate of {schedule}=%s, %g; reduce it, or raise {lr}", c->end_lr,
-            schedule_names[c->schedule], rm_learning_rate_peak(c));
+            schedules[c->schedule].name, rm_learning_rate_peak(c));
     REQUIRE(c->schedule != RM_LR_POLY || (isfinite(c->power) && c->power > 0), INVALID,
             "{power}=%g is not a power for {schedule}=poly; use a finite number above 0", c->power);
     return REMAT_OK;
@@ -78,7 +85,7 @@ static remat_status check_lengths(const rm_learning_rate *c) {
             (long long)c->warmup_steps, (long long)c->steps);
     REQUIRE(!decays(c) || c->warmup_steps < c->steps, INVALID,
             "the warm-up takes all %lld updates of the run and leaves none for {schedule}=%s; make it shorter",
-            (long long)c->steps, schedule_names[c->schedule]);
+            (long long)c->steps, schedules[c->schedule].name);
     return REMAT_OK;
 }
 

@@ -40,15 +40,9 @@
 #include "engine/status.h"
 
 typedef enum {
-    RM_LR_CONSTANT,
-    RM_LR_STEP,
-    RM_LR_LINEAR,
-    RM_LR_COSINE,
-    RM_LR_POLY,
-    RM_LR_RESTARTS,
-    RM_LR_ONE_CYCLE,
-    RM_LR_PLATEAU,
-    RM_LR_EXPONENTIAL,
+#define SCHEDULE(ENUM, NAME, SETTINGS) RM_LR_##ENUM,
+#include "dist/large_batch/schedules.def"
+#undef SCHEDULE
     RM_LR_SCHEDULES
 } rm_lr_schedule;
 typedef enum { RM_SCALE_NONE, RM_SCALE_LINEAR, RM_SCALE_SQRT, RM_LR_SCALES } rm_lr_scale;
@@ -78,6 +72,8 @@ double rm_learning_rate_peak(const rm_learning_rate *config); /* eta */
 
 bool rm_lr_schedule_moves(rm_lr_schedule schedule);         /* the rate changes in every update */
 const char *rm_lr_schedule_name(rm_lr_schedule schedule); /* "cosine", as in the flag */
+/* Whether the schedule of this name reads the setting (schedules.def); false if there is no such schedule. */
+bool rm_lr_schedule_reads(const char *schedule, const char *setting);
 const char *rm_lr_scale_name(rm_lr_scale scale);
 
 #endif

@@ -19,6 +19,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_adadelta = {
     .name = "adadelta",
+    .settings = "alpha epsilon clip_grad_value",
     .doc = "g += weight_decay p;  v = a v + (1-a) g^2;  d = sqrt(u + epsilon) / sqrt(v + epsilon) g;  "
            "u = a u + (1-a) d^2;  p -= lr d",
     .n_state = 2,

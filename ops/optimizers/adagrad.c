@@ -19,6 +19,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_adagrad = {
     .name = "adagrad",
+    .settings = "epsilon clip_grad_value",
     .doc = "g += weight_decay p;  s += g^2;  p -= lr g / (sqrt(s) + epsilon)",
     .n_state = 1,
     .state_name = {"sum"},

@@ -20,6 +20,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_adam = {
     .name = "adam",
+    .settings = "beta1 beta2 epsilon clip_grad_value",
     .doc = "m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + epsilon)",
     .n_state = 2,
     .state_name = {"exp_avg", "exp_avg_sq"},

@@ -20,6 +20,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_adamw = {
     .name = "adamw",
+    .settings = "beta1 beta2 epsilon clip_grad_value",
     .doc = "p *= 1 - lr weight_decay, then Adam's step",
     .n_state = 2,
     .state_name = {"exp_avg", "exp_avg_sq"},

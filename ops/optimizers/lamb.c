@@ -59,6 +59,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_lamb = {
     .name = "lamb",
+    .settings = "beta1 beta2 epsilon adapt_vectors decay_vectors norm_limit",
     .doc = "m, v as adam;  d = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + epsilon) + weight_decay p;  "
            "p -= lr phi(|p|)/|d| d, the ratio 1 where a norm is 0 (You et al. 2019)",
     .n_state = 2,

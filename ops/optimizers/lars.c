@@ -31,6 +31,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_lars = {
     .name = "lars",
+    .settings = "momentum nesterov epsilon trust_coefficient momentum_correction adapt_vectors decay_vectors",
     .doc = "trust = c |p| / (|g| + weight_decay |p| + epsilon), 1 where a norm is 0 (You et al. 2017, MLPerf's form);  "
            "s = lr trust (g + weight_decay p);  v = momentum v - s;  p += v,  or momentum v - s: Nesterov's",
     .n_state = 1,

@@ -29,6 +29,7 @@ typedef struct {
 
 typedef struct {
     const char *name, *doc;                         /* doc: the formula and its source */
+    const char *settings;                           /* members of remat_config that it reads and others may not */
     int n_state;                                    /* arrays of the parameter's size, 0 before the first update */
     const char *state_name[RM_MAX_OPTIMIZER_STATE]; /* PyTorch's names: "momentum_buffer"; "exp_avg", "exp_avg_sq" */
     /* How many of the n_state arrays this configuration needs (sgd without momentum: 0). */

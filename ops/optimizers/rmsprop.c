@@ -18,6 +18,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_rmsprop = {
     .name = "rmsprop",
+    .settings = "momentum alpha epsilon clip_grad_value",
     .doc = "g += weight_decay p;  v = a v + (1-a) g^2;  b = momentum b + g / (sqrt(v) + epsilon);  p -= lr b",
     .n_state = 2,
     .state_name = {"square_avg", "momentum_buffer"},

@@ -16,6 +16,7 @@ static void update(const rm_update *u, int64_t n, float *parameter, const float 
 
 const rm_optimizer rm_optimizer_sgd = {
     .name = "sgd",
+    .settings = "momentum nesterov clip_grad_value",
     .doc = "g += weight_decay p;  b = momentum b + g (b = g at first);  p -= lr b,  or lr (g + momentum b): Nesterov's",
     .n_state = 1,
     .state_name = {"momentum_buffer"},

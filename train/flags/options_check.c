@@ -3,6 +3,9 @@
  * Main entries: rm_options_check_said, rm_options_check; see options.h. */
 #include "train/flags/options_table.h"
 
+#include "dist/large_batch/learning_rate.h"
+#include "memory/words.h"
+#include "ops/optimizers/optimizer.h"
 #include "train/file.h"
 #include "train/flags/presets.h"
 #include "train/tasks/task.h"
@@ -18,7 +21,8 @@ static bool said(const rm_options *o, const char *name) { return o->said[rm_opti
 
 /* ---- Conditions --------------------------------------------------------------------------------------------------- */
 
-/* A condition of the table's column `needs`: "FLAG", "FLAG>N", "FLAG=a|b", "model:TRAIT", "task:FLAG"; "FLAG|OTHER": either. */
+/* A condition of the table's column `needs`: "FLAG", "FLAG>N", "FLAG=a|b", "model:TRAIT", "task:FLAG",
+ * "optimizer:SETTING", "lr-schedule:SETTING"; "FLAG|OTHER": either. */
 typedef struct {
     char text[160], why[120]; /* why: the text in parentheses after it, or "" */
     const rm_option *line;    /* of the first flag */
@@ -65,13 +69,32 @@ static bool is_set(const rm_options *o, const rm_option *line) {
     return *rm_option_text(o, line, text, sizeof text) && !is_among(text, "0|false|none");
 }
 
+static bool task_reads(const char *name, const char *flag) { return rm_task_uses(rm_task_find(name), flag); }
+
+static bool optimizer_reads(const char *name, const char *setting) {
+    return rm_has_word(rm_optimizer_find(name)->settings, setting);
+}
+
+/* Whether this choice of the flag, such as "lars" of --optimizer, reads the setting or has the trait. */
+static bool reads(const rm_option *line, const char *choice, const char *setting) {
+    static const struct {
+        const char *flag;
+        bool (*reads)(const char *choice, const char *setting);
+    } tables[] = {{"task", task_reads},
+                  {"model", rm_model_is},
+                  {"optimizer", optimizer_reads},
+                  {"lr-schedule", rm_lr_schedule_reads}};
+    int i = 0;
+    while (!is(tables[i].flag, line->name)) i++;
+    return tables[i].reads(choice, setting);
+}
+
 static bool holds(const rm_options *o, const condition *c) {
     char text[RM_PATH_BYTES], word[32];
     rm_option_text(o, c->line, text, sizeof text);
     if (c->sign == '>') return strtod(text, NULL) > strtod(c->values, NULL);
     if (c->sign == '=') return is_among(text, c->values);
-    if (c->sign == ':' && is(c->line->name, "task")) return rm_task_uses(rm_task_find(o->task), c->values);
-    if (c->sign == ':') return rm_model_is(o->model.name, c->values);
+    if (c->sign == ':') return reads(c->line, text, c->values);
     for (const char *at = c->values; next_word(&at, word);)
         if (is_set(o, rm_option_named(word))) return true;
     return false;
@@ -88,11 +111,11 @@ static void list_words(const char *words, char *list, size_t bytes) {
 
 /* The flag that would fulfil the condition: "--momentum above 0", "--save=DIR", "--optimizer=lars or lamb". */
 static void remedy(const condition *c, char text[240]) {
-    char list[200], names[200];
-    if (c->sign == ':' && is(c->line->name, "task"))
-        rm_tasks_using(c->values, names, sizeof names);
-    else if (c->sign == ':')
-        rm_model_list(c->values, names, sizeof names);
+    char list[200], names[200] = "", word[32];
+    size_t n = 0;
+    for (const char *at = c->line->choices; c->sign == ':' && n < sizeof names && next_word(&at, word);)
+        if (reads(c->line, word, c->values))
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? "|" : "", word);
     list_words(c->sign == ':' ? names : c->values, list, sizeof list);
     if (c->sign == '>')
         snprintf(text, 240, "--%s above %s", c->line->name, c->values);

@@ -25,7 +25,7 @@
 #define FIT (RM_TRAIN | RM_PLAN)
 #define HUGE_COUNT 1e12
 
-/* More members may follow the help: .needs = "optimizer=lars". */
+/* More members may follow the help: .needs = "optimizer:momentum". */
 #define INT(NAME, AT, COMMANDS, MEMORY, DEFAULT, LOW, HIGH, ...)                                                       \
     LINE(NAME, RM_OPTION_INTEGER, AT, COMMANDS, MEMORY, .default_text = DEFAULT, .low = LOW, .high = HIGH,             \
          .value = "N", .help = __VA_ARGS__)
@@ -66,6 +66,20 @@ static const char strategy_names[] =
 #include "memory/strategies.def"
     ;
 #undef STRATEGY
+
+/* "|sgd|adam" */
+#define OPTIMIZER(name) "|" #name
+static const char optimizer_names[] =
+#include "ops/optimizers/optimizers.def"
+    ;
+#undef OPTIMIZER
+
+/* "|constant|step" */
+#define SCHEDULE(ENUM, NAME, SETTINGS) "|" NAME
+static const char schedule_names[] =
+#include "dist/large_batch/schedules.def"
+    ;
+#undef SCHEDULE
 
 /* "|loss|accuracy" and "none|loss|accuracy" */
 #define SCORE(ENUM, NAME, TEXT, SHARE, GROWS) "|" NAME
@@ -207,26 +221,26 @@ const rm_option rm_option_table[] = {
     LINE("tbptt", RM_OPTION_WINDOWS, tbptt, FIT, RM_OF_RUN, .default_text = "0", .high = 1e9, .value = "K[:S]", .help =
         "truncated back-propagation: cut gradients, not states, every K timesteps; with S, reach back K timesteps every S; 0: exact",
         .needs = "model:states; task:tbptt"),
-    ONE("optimizer", session.optimizer, FIT, RM_OF_RUN, "adam", "sgd|adam|adamw|rmsprop|adagrad|adadelta|lars|lamb",
+    ONE("optimizer", session.optimizer, FIT, RM_OF_RUN, "adam", optimizer_names + 1,
         "optimizer, by PyTorch's formulas; lars and lamb: docs/large_batch.md"),
     NUM("lr", rate.lr, FIT, RM_REMEMBERED, NULL, 0, 1e6, "learning rate [sgd 0.1, rmsprop and adagrad 0.01, adadelta and lars 1, others 0.001]"),
     NUM("momentum", session.momentum, FIT, RM_OF_RUN, "0", 0, 0.9999999, "momentum (sgd, rmsprop, lars)",
-        .needs = "optimizer=sgd|rmsprop|lars"),
+        .needs = "optimizer:momentum"),
     YES("nesterov", session.nesterov, FIT, RM_REMEMBERED, "Nesterov momentum (sgd, lars)",
-        .needs = "optimizer=sgd|lars; momentum>0"),
+        .needs = "optimizer:nesterov; momentum>0"),
     NUM("beta1", session.beta1, FIT, RM_REMEMBERED, "0.9", 0, 0.9999999, "decay of the mean gradient (adam, adamw, lamb)",
-        .needs = "optimizer=adam|adamw|lamb", .needs_always = true),
+        .needs = "optimizer:beta1", .needs_always = true),
     NUM("beta2", session.beta2, FIT, RM_REMEMBERED, "0.999", 0, 0.999999999, "decay of the mean squared gradient (adam, adamw, lamb)",
-        .needs = "optimizer=adam|adamw|lamb", .needs_always = true),
+        .needs = "optimizer:beta2", .needs_always = true),
     NUM("alpha", session.alpha, FIT, RM_REMEMBERED, "0.99", 0, 0.999999999, "decay of the mean squared gradient (rmsprop); PyTorch's rho of adadelta, default 0.9",
-        .needs = "optimizer=rmsprop|adadelta", .needs_always = true),
+        .needs = "optimizer:alpha", .needs_always = true),
     NUM("eps", session.epsilon, FIT, RM_REMEMBERED, "1e-8", RM_TINY, 1,
         "term added to the denominator (adam, adamw, rmsprop, lamb); default 1e-10 for adagrad, 1e-6 for adadelta, none for lars",
-        .needs = "optimizer=adam|adamw|rmsprop|adagrad|adadelta|lars|lamb", .needs_always = true),
+        .needs = "optimizer:epsilon", .needs_always = true),
     NUM("weight-decay", session.weight_decay, FIT, RM_REMEMBERED, "0", 0, 1e6, "weight decay, added to the gradient (sgd, adam, rmsprop, adagrad, lars) or decoupled (adamw, lamb)"),
     NUM("clip-grad-norm", session.clip_grad_norm, FIT, RM_REMEMBERED, "0", 0, 1e30, "clip gradients to this global 2-norm; 0: no clipping"),
     NUM("clip-grad-value", session.clip_grad_value, FIT, RM_REMEMBERED, "0", 0, 1e30, "clip each element of a gradient to this absolute value; 0: no clipping",
-        .needs = "optimizer=sgd|adam|adamw|rmsprop|adagrad|adadelta (the others look at whole gradients: --clip-grad-norm)"),
+        .needs = "optimizer:clip_grad_value (the others look at whole gradients: --clip-grad-norm)"),
 
     NUM("ema", ema, WEIGHTS, RM_OF_RUN, "0", 0, 0.9999999, "decay of a moving average of the weights, which evaluations use and states include; 0: none,\n"
         "                                 or, for eval, predict and sample, the weights without averaging"),
@@ -238,41 +252,41 @@ const rm_option rm_option_table[] = {
         .needs = "scale-lr=linear|sqrt", .needs_always = true),
     INT("warmup-steps", rate.warmup_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "updates of linear warm-up, from --lr with --scale-lr, otherwise from 0"),
     NUM("warmup-epochs", warmup_epochs, FIT, RM_REMEMBERED, "0", 0, 1e6, "length of the warm-up in passes over the data"),
-    ONE("lr-schedule", rate.schedule, FIT, RM_REMEMBERED, "constant", "constant|step|linear|cosine|poly|restarts|one-cycle|plateau|exponential",
+    ONE("lr-schedule", rate.schedule, FIT, RM_REMEMBERED, "constant", schedule_names + 1,
         "learning rate after the warm-up (docs/large_batch.md)"),
     ONE("lr-step", lr_by_epoch, FIT, RM_REMEMBERED, "update", "update|epoch", "when a warm-up or a schedule changes the rate: at every update or once an epoch, as if PyTorch's scheduler.step() were called then"),
     TXT("milestones", milestones, FIT, RM_REMEMBERED, "LIST", "updates (300,600) or epochs (30e,60e) after which the rate drops (step)",
-        .needs = "lr-schedule=step"),
+        .needs = "lr-schedule:milestones"),
     NUM("gamma", rate.gamma, FIT, RM_REMEMBERED, "0.1", RM_TINY, 1e6, "factor of each drop of the rate (step, plateau, exponential)",
-        .needs = "lr-schedule=step|plateau|exponential", .needs_always = true),
+        .needs = "lr-schedule:gamma", .needs_always = true),
     NUM("end-lr", rate.end_lr, FIT, RM_REMEMBERED, "0", 0, 1e6, "final learning rate (linear, cosine, poly, restarts); lowest rate (plateau)",
-        .needs = "lr-schedule=linear|cosine|poly|restarts|plateau", .needs_always = true),
+        .needs = "lr-schedule:end_lr", .needs_always = true),
     INT("decay-steps", rate.decay_steps, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "updates from the end of the warm-up to the final rate (linear, cosine, poly, one-cycle), or in the first cycle (restarts); 0 means until the run ends",
-        .needs = "lr-schedule=linear|cosine|poly|restarts|one-cycle|exponential"),
+        .needs = "lr-schedule:decay_steps"),
     NUM("power", rate.power, FIT, RM_REMEMBERED, "2", RM_TINY, 1e3, "exponent of the decay (poly)",
-        .needs = "lr-schedule=poly", .needs_always = true),
+        .needs = "lr-schedule:power", .needs_always = true),
     INT("cycle-mult", rate.cycle_mult, FIT, RM_REMEMBERED, "1", 1, 1e6, "length of each cycle relative to the one before (restarts)",
-        .needs = "lr-schedule=restarts"),
+        .needs = "lr-schedule:cycle_mult"),
     NUM("pct-start", rate.pct_start, FIT, RM_REMEMBERED, "0.3", 0, 0.999999, "fraction of the cycle in which the rate rises to --lr (one-cycle)",
-        .needs = "lr-schedule=one-cycle", .needs_always = true),
+        .needs = "lr-schedule:pct_start", .needs_always = true),
     NUM("div-factor", rate.div_factor, FIT, RM_REMEMBERED, "25", 1, 1e12, "--lr divided by the initial rate (one-cycle)",
-        .needs = "lr-schedule=one-cycle", .needs_always = true),
+        .needs = "lr-schedule:div_factor", .needs_always = true),
     NUM("final-div-factor", rate.final_div_factor, FIT, RM_REMEMBERED, "1e4", 1, 1e12, "initial rate divided by the final rate (one-cycle)",
-        .needs = "lr-schedule=one-cycle", .needs_always = true),
+        .needs = "lr-schedule:final_div_factor", .needs_always = true),
     INT("patience", patience, FIT, RM_REMEMBERED, "10", 0, HUGE_COUNT, "evaluations without improvement to tolerate (plateau)",
-        .needs = "lr-schedule=plateau", .needs_always = true),
+        .needs = "lr-schedule:patience", .needs_always = true),
     NUM("threshold", threshold, FIT, RM_REMEMBERED, "1e-4", 0, 1, "smallest improvement that counts, relative to the best loss (plateau)",
-        .needs = "lr-schedule=plateau", .needs_always = true),
+        .needs = "lr-schedule:threshold", .needs_always = true),
     NUM("trust-coefficient", session.trust_coefficient, FIT, RM_REMEMBERED, "0.001", 0, 1e6, "size of a step relative to the norm of the weights, before the learning rate (lars)",
-        .needs = "optimizer=lars", .needs_always = true),
+        .needs = "optimizer:trust_coefficient", .needs_always = true),
     YES("momentum-correction", session.momentum_correction, FIT, RM_REMEMBERED, "scale the velocity when the learning rate changes (lars)",
-        .needs = "optimizer=lars (whose velocity holds the learning rate); momentum>0"),
+        .needs = "optimizer:momentum_correction (whose velocity holds the learning rate); momentum>0"),
     YES("adapt-vectors", session.adapt_vectors, FIT, RM_REMEMBERED, "also scale the steps of biases and gains by their norms (lars, lamb)",
-        .needs = "optimizer=lars|lamb"),
+        .needs = "optimizer:adapt_vectors"),
     YES("decay-vectors", session.decay_vectors, FIT, RM_REMEMBERED, "also apply weight decay to biases and gains (lars, lamb)",
-        .needs = "optimizer=lars|lamb; weight-decay>0"),
+        .needs = "optimizer:decay_vectors; weight-decay>0"),
     NUM("norm-limit", session.norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "upper limit on the norm of weights in the step's scale (lamb); 0: no limit",
-        .needs = "optimizer=lamb"),
+        .needs = "optimizer:norm_limit"),
     TXT("train-only", session.train_only, FIT, RM_REMEMBERED, "NAMES", "train only the parameters whose names start with one of these, e.g. head. or rnn.,head.bias"),
     TXT("groups", session.groups, FIT, RM_REMEMBERED, "LIST", "learning-rate factors and weight decays for parameters with these words in their names:\n"
         "                                 bias,norm:weight-decay=0;wte:lr=0.1; the first match counts"),

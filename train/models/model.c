@@ -1,6 +1,7 @@
 /* model.c: the table of models, and their common parts: inputs and losses. See model.h. */
 #include "train/models/model.h"
 
+#include "memory/words.h"
 #include "train/models/family.h"
 #include "train/models/seq2seq.h"
 #include "train/run/transcript.h"
@@ -41,23 +42,17 @@ static remat_status no_such_model(const char *name) {
     FAIL(INVALID, "there is no model '%s': %s", name, list);
 }
 
-static bool has(const model *m, const char *trait) {
-    size_t length = strlen(trait);
-    for (const char *at = m ? m->traits : ""; *at; at += strspn(at, " ")) {
-        size_t word = strcspn(at, " ");
-        if (word == length && !memcmp(at, trait, length)) return true;
-        at += word;
-    }
-    return false;
+bool rm_model_is(const char *name, const char *trait) {
+    const model *m = find_model(name);
+    return m && rm_has_word(m->traits, trait);
 }
-
-bool rm_model_is(const char *name, const char *trait) { return has(find_model(name), trait); }
 
 void rm_model_list(const char *trait, char *out, size_t bytes) {
     size_t n = 0;
     *out = 0;
     for (int i = 0; i < MODELS && n < bytes; i++)
-        if (has(&models[i], trait)) n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? "|" : "", models[i].name);
+        if (rm_has_word(models[i].traits, trait))
+            n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? "|" : "", models[i].name);
 }
 
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
@@ -81,7 +76,7 @@ remat_status rm_model_recognise(const char *path, rm_model_found *out) {
 }
 
 static remat_status check_data(const rm_model_spec *spec, const model *m) {
-    bool images = has(m, "images");
+    bool images = rm_has_word(m->traits, "images");
     REQUIRE(images || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are images", m->name);
     REQUIRE(!images || spec->data.channels, INVALID, "--model=%s reads images, and the data are sequences", m->name);
     if (spec->data.answer_steps) TRY(rm_seq2seq_check(spec));

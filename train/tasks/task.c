@@ -1,8 +1,9 @@
 /* task.c: see task.h. */
 #include "train/tasks/task.h"
 
-#include <stdio.h>
 #include <string.h>
+
+#include "memory/words.h"
 
 #define TASK(name, help) extern const rm_task rm_task_##name;
 #include "train/tasks/tasks.def"
@@ -33,21 +34,7 @@ const rm_task *rm_task_of_pairs(void) {
     return tasks[i];
 }
 
-bool rm_task_uses(const rm_task *task, const char *flag) {
-    size_t length = strlen(flag);
-    for (const char *at = task->flags; (at = strstr(at, flag)); at += length)
-        if (at[-1] == ' ' && at[length] == ' ') return true;
-    return false;
-}
-
-const char *rm_tasks_using(const char *flag, char *list, size_t bytes) {
-    size_t n = 0;
-    *list = 0;
-    for (int i = 0; i < TASKS && n < bytes; i++)
-        if (rm_task_uses(tasks[i], flag))
-            n += (size_t)snprintf(list + n, bytes - n, "%s%s", n ? "|" : "", tasks[i]->name);
-    return list;
-}
+bool rm_task_uses(const rm_task *task, const char *flag) { return rm_has_word(task->flags, flag); }
 
 bool rm_task_generates(const rm_task *task, const rm_data_source *source) {
     bool asked = !source->data && source->generate && strcmp(source->generate, "none");

@@ -32,8 +32,6 @@ const rm_task *rm_task_of_images(void);
 const rm_task *rm_task_of_pairs(void);
 
 bool rm_task_uses(const rm_task *task, const char *flag);
-/* "lm|copy|s5": the tasks that use the flag, into `list`. */
-const char *rm_tasks_using(const char *flag, char *list, size_t bytes);
 /* Whether the task generates its data. */
 bool rm_task_generates(const rm_task *task, const rm_data_source *source);
 
