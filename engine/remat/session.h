@@ -193,8 +193,9 @@ remat_status remat_read_part(remat_session *session, remat_kind kind, int64_t in
 remat_status remat_array_memory(remat_session *session, remat_kind kind, int64_t index, void **memory);
 /* Replaces the memory of an array of config.external from the next pass on; contents are not moved. `bytes` must be
  * remat_array.bytes. External inputs count as written; every pass checks their integers. Do not change external arrays
- * during a pass, nor inputs, parameters, buffers, states or outputs between remat_forward and remat_backward. Only the
- * gradient of an output may be given its memory between the two; remat_backward adds to what is there. */
+ * during a pass, nor inputs, parameters, buffers, states or outputs between remat_forward and remat_backward. Gradients
+ * may be given their memory between the two. remat_backward adds to an output's gradient if a layer reads the output,
+ * too; else it only reads it. */
 remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t index, void *memory, uint64_t bytes);
 
 /* For batches whose rows all end early (docs/stateful.md): from the next pass on, sequences of `timesteps` timesteps

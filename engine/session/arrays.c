@@ -318,10 +318,12 @@ static remat_status check_input(const remat_session *s, const rm_session_array *
     return unnoticed ? check_range(array, rm_session_address(s, array), 0, (uint64_t)array->held) : REMAT_OK;
 }
 
-remat_status rm_session_check_arrays(const remat_session *s) {
-    for (int kind = 0; kind < RM_ARRAY_KINDS && s->chain.at.n_external && rm_session_is_real(s); kind++)
-        for (int64_t i = 0; i < s->n_arrays[kind] && kind != REMAT_OUTPUT_GRADIENT; i++)
-            TRY(check_there(s, &s->array[kind][i]));
+/* The program may give output gradients, and before remat_backward all gradients, their memory later. */
+remat_status rm_session_check_arrays(const remat_session *s, bool gradients) {
+    for (int kind = 0; kind < RM_ARRAY_KINDS && s->chain.at.n_external && rm_session_is_real(s); kind++) {
+        bool later = kind == REMAT_OUTPUT_GRADIENT || (kind == REMAT_GRADIENT && !gradients);
+        for (int64_t i = 0; i < s->n_arrays[kind] && !later; i++) TRY(check_there(s, &s->array[kind][i]));
+    }
     for (int64_t i = 0; rm_session_is_real(s) && i < s->n_arrays[REMAT_INPUT]; i++)
         TRY(check_input(s, &s->array[REMAT_INPUT][i]));
     return REMAT_OK;

@@ -124,8 +124,8 @@ remat_status rm_session_list_arrays(remat_session *session);                    
 void rm_session_free_arrays(remat_session *session);                                   /* arrays.c */
 remat_status rm_session_draw_parameters(remat_session *session);                       /* arrays.c */
 /* arrays.c. Before a pass. INVALID names the first input that was never written, external array without memory, or
- * integer out of range in memory that the program writes directly. */
-remat_status rm_session_check_arrays(const remat_session *session);
+ * integer out of range in memory that the program writes directly. gradients: the pass writes gradients. */
+remat_status rm_session_check_arrays(const remat_session *session, bool gradients);
 /* arrays.c. After a pass. If its loss is not finite, INVALID names the first non-finite element of an input. */
 remat_status rm_session_explain_loss(const remat_session *session, double loss);
 uint64_t rm_session_held_bytes(const rm_session_array *array);

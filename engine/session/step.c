@@ -230,11 +230,11 @@ static remat_status mean_loss(remat_session *s, remat_step_result *result) {
     return REMAT_OK;
 }
 
-static remat_status check_runs(const remat_session *s) {
+static remat_status check_runs(const remat_session *s, bool gradients) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     REQUIRE(!s->inference, INVALID, "this session was made for inference; it has no gradients");
     TRY(rm_session_check_fork(s));
-    return rm_session_check_arrays(s);
+    return rm_session_check_arrays(s, gradients);
 }
 
 /* The second half of a micro step. In the last one, all buckets have been passed to the other ranks when it returns.
@@ -261,7 +261,7 @@ static remat_status add_gradients(remat_session *s, double lr, remat_step_result
 
 /* The first half of remat_gradients and remat_step, where the caller provides no gradients. */
 static remat_status begin_gradients(remat_session *s) {
-    TRY(check_runs(s));
+    TRY(check_runs(s, true));
     REQUIRE(!s->chain.n_differentiated, INVALID,
             "this session differentiates outputs, whose gradients you provide; call remat_forward, write them, then "
             "call remat_backward");
@@ -320,7 +320,7 @@ static void begin_output_gradients(const remat_session *s) {
 
 remat_status remat_forward(remat_session *s) {
     NEED(s, "a session");
-    TRY(check_runs(s));
+    TRY(check_runs(s, false));
     TRY(forward_half(s));
     begin_output_gradients(s);
     s->handed_out = true;
@@ -330,7 +330,7 @@ remat_status remat_forward(remat_session *s) {
 remat_status remat_backward(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
-    TRY(check_runs(s));
+    TRY(check_runs(s, true));
     REQUIRE(
         rm_session_can_continue(s), INVALID,
         "there is no forward pass to continue; call remat_forward before remat_backward, and between them run no other "
@@ -400,7 +400,7 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     TRY(rm_session_check_fork(s));
-    TRY(rm_session_check_arrays(s));
+    TRY(rm_session_check_arrays(s, false));
     TRY(begin_pass(s, false));
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));
     TRY(end_pass(s, &made));

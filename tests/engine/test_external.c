@@ -278,6 +278,42 @@ START_TEST(every_kind_of_array_may_be_external) {
 }
 END_TEST
 
+/* Forward passes do not touch gradients. Gradients of outputs that no layer reads are only read. */
+START_TEST(gradients_may_get_their_memory_after_the_forward_pass) {
+    static sequence x, dy, seen;
+    net n;
+    remat_value in, out;
+    describe(&n, &in, &out);
+    remat_requires_grad(n.graph, in);
+    remat_config config = configured(&out);
+    config.n_differentiated = 1;
+    remat_session *a = opened(&n, REMAT_NONE, &config);
+    config.external = (remat_external[]){{REMAT_GRADIENT, NULL, NULL}, {REMAT_OUTPUT_GRADIENT, NULL, NULL}};
+    config.n_external = 2;
+    remat_session *b = opened(&n, REMAT_NONE, &config);
+    memory m = {0};
+    fill(x, 1), fill(dy, 2);
+    memcpy(seen, dy, sizeof dy);
+    for (int pass = 0; pass < 2; pass++) {
+        ck_assert(!remat_write(a, REMAT_INPUT, 0, x, sizeof x) && !remat_forward(a));
+        ck_assert(!remat_write(a, REMAT_OUTPUT_GRADIENT, 0, dy, sizeof dy) && !remat_backward(a, NULL));
+        ck_assert(!remat_write(b, REMAT_INPUT, 0, x, sizeof x));
+        ck_assert_msg(!remat_forward(b), "%s", remat_last_error());
+        ck_assert(pass || remat_backward(b, NULL) == REMAT_INVALID);
+        if (!pass) ck_says_all(remat_last_error(), "memory|remat_set_external");
+        ck_assert(!remat_set_external(b, REMAT_OUTPUT_GRADIENT, 0, seen, sizeof seen));
+        for (int64_t i = 0; i < remat_count(b, REMAT_GRADIENT); i++) lend(&m, b, REMAT_GRADIENT, i);
+        ck_assert_msg(!remat_backward(b, NULL), "%s", remat_last_error());
+        ck_assert_uint_gt(expect_same(a, b, REMAT_GRADIENT), sizeof x);
+        ck_assert(!memcmp(seen, dy, sizeof dy));
+        fill(x, 3);
+    }
+    remat_session_free(a), remat_session_free(b);
+    remat_graph_free(n.graph);
+    free_all(&m);
+}
+END_TEST
+
 /* A session reads what the program wrote at an address, or into external memory, without a word. */
 START_TEST(integers_that_the_program_writes_by_itself_are_checked) {
     enum { N = 4 };
@@ -379,6 +415,7 @@ int main(void) {
     tcase_add_loop_test(tests, planning_needs_no_external_memory, 0, 2);
     tcase_add_loop_test(tests, invalid_external_memory_is_refused, 0, 7);
     tcase_add_loop_test(tests, every_kind_of_array_may_be_external, 0, 5);
+    tcase_add_test(tests, gradients_may_get_their_memory_after_the_forward_pass);
     tcase_add_loop_test(tests, integers_that_the_program_writes_by_itself_are_checked, 0, 2);
     tcase_add_loop_test(tests, parameter_changed_by_the_program_is_used_as_a_whole, 0, 2);
     tcase_add_loop_test(tests, arrays_that_ranks_exchange_cannot_be_external, 0, 3);
