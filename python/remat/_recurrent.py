@@ -1,0 +1,503 @@
+"""Recurrent networks as operators of PyTorch: remat::recurrent, its backward, and remat::recurrent_loss.
+
+A session computes in torch's memory: inputs, parameters, outputs and gradients are external arrays. Its arena holds what
+backward needs between a forward and its backward pass. The sessions of a layer are in a pool (Pool), which the operators
+find by a number; this number is their first argument, as a constant tensor.
+
+A forward pass returns a ticket beside its results: an empty tensor whose storage names the pass. While the ticket lives
+in a graph of autograd, the session is kept for that pass. If a session was given up meanwhile (memory_budget), or the
+saved tensors were moved, backward runs the forward pass again; the bits are the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import _abi
+from ._library import check, lib
+from .graph import Graph, Value, zeros
+from .session import Session, size
+
+_Kind = _abi.Kind
+
+
+class Cell(NamedTuple):
+    builder: str
+    gates: int
+    states: int
+    matrices: bool
+    """It has w_hh, and biases if the layer has; else w_ih alone."""
+
+
+CELLS = {
+    "LSTM": Cell("lstm", 4, 2, True),
+    "GRU": Cell("gru", 3, 1, True),
+    "RNN_TANH": Cell("rnn_tanh", 1, 1, True),
+    "MIN_GRU": Cell("min_gru", 2, 1, False),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers of recurrent cells, and for a loss a linear layer and the cross entropy."""
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    bidirectional: bool
+    dropout: float
+    classes: int = 0
+    """0: no loss."""
+    head_bias: bool = False
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+
+    @property
+    def cell(self) -> Cell:
+        return CELLS[self.mode]
+
+    @property
+    def directions(self) -> int:
+        return 1 + self.bidirectional
+
+    def weights(self) -> list[tuple[str, tuple[int, ...]]]:
+        """PyTorch's names and shapes, in its order."""
+        wide, width, named = self.cell.gates * self.hidden_size, self.input_size, []
+        for layer in range(self.num_layers):
+            for end in ("", "_reverse")[: self.directions]:
+                named.append((f"weight_ih_l{layer}{end}", (wide, width)))
+                if self.cell.matrices:
+                    named.append((f"weight_hh_l{layer}{end}", (wide, self.hidden_size)))
+                if self.bias:
+                    named += [(f"bias_{part}_l{layer}{end}", (wide,)) for part in ("ih", "hh")]
+            width = self.directions * self.hidden_size
+        return named
+
+    def head(self) -> list[tuple[str, tuple[int, ...]]]:
+        shape = (self.classes, self.directions * self.hidden_size)
+        return [("head.weight", shape), ("head.bias", shape[:1])][: bool(self.classes) * (1 + self.head_bias)]
+
+
+class Shape(NamedTuple):
+    """What a session is made for."""
+
+    timesteps: int
+    rows: int
+    trains: bool
+    drops: bool
+    input_gradient: bool
+    threads: int
+
+
+class _Built:
+    """A graph, and its inputs, parameters and outputs in the order in which the operators pass them."""
+
+    def __init__(self, network: Network, shape: Shape) -> None:
+        self.network, self.graph = network, Graph()
+        T, B, cell = shape.timesteps, shape.rows, network.cell
+        self.x = self.graph.input("x", "f32", "sequence", (T, B, network.input_size))
+        if shape.trains and shape.input_gradient:
+            self.graph.requires_grad(self.x)
+        slots = range(network.num_layers * network.directions)
+        self.initial = [[self._state(f"{k}.{s}", B, shape.trains) for s in slots] for k in range(cell.states)]
+        weights = [*network.weights(), *network.head()]
+        self.parameters = {name: self.graph.param(name, dims, zeros()) for name, dims in weights}
+        self.final: list[list[Value]] = [[] for _ in range(cell.states)]
+        self.y = self._stack(shape.drops)
+        self.loss: Value | None = None
+        if network.classes:
+            self.targets = self.graph.input("targets", "i32", "sequence", (T, B))
+            logits = self.graph.linear(self.y, self.parameters["head.weight"], self.parameters.get("head.bias"))
+            self.loss = self.graph.softmax_cross_entropy_weighted(
+                logits, self.targets, None, network.ignore_index, network.label_smoothing
+            )
+
+    def _state(self, name: str, rows: int, trains: bool) -> Value:
+        value = self.graph.input(f"initial.{name}", "f32", "static", (rows, self.network.hidden_size))
+        return self.graph.requires_grad(value) if trains else value
+
+    def _stack(self, drops: bool) -> Value:
+        x = self.x
+        for layer in range(self.network.num_layers):
+            if layer and drops:
+                x = self.graph.dropout(x, self.network.dropout)
+            ends = ("", "_reverse")[: self.network.directions]
+            made = [self._direction(x, f"_l{layer}{end}", reverse=bool(end)) for end in ends]
+            x = self.graph.concat(made) if len(made) > 1 else made[0]
+        return x
+
+    def _direction(self, x: Value, name: str, reverse: bool) -> Value:
+        graph, cell, slot = self.graph, self.network.cell, len(self.final[0])
+        x = graph.reverse(x) if reverse else x
+        w_ih, w_hh, b_ih, b_hh = (
+            self.parameters.get(part + name) for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        if cell.matrices:
+            y = getattr(graph, cell.builder)(x, w_ih, w_hh, b_ih, b_hh)
+        else:
+            y = getattr(graph, cell.builder)(graph.linear(x, w_ih))
+        for k in range(cell.states):
+            graph.initial_state(y, k, self.initial[k][slot])
+        for k in range(cell.states):
+            self.final[k].append(graph.final_state(y, k))
+        return graph.reverse(y) if reverse else y
+
+    def session(self, shape: Shape, **config: Any) -> Session:
+        finals = [value for values in self.final for value in values]
+        results = finals if self.loss else [self.y, *finals]
+        states = [f"initial.{k}.{s}" for k, values in enumerate(self.initial) for s in range(len(values))]
+        inputs = ["x", *states, *["targets"][: bool(self.loss)]]
+        outputs = [f"output.{i}" for i in range(len(results))]
+        gradients = [*["x"][: shape.input_gradient], *states, *self.parameters]
+        external = {
+            "inputs": inputs, "parameters": list(self.parameters), "outputs": outputs,
+            "gradients": gradients if shape.trains else [],
+            "output_gradients": outputs if shape.trains and not self.loss else [],
+        }  # fmt: skip
+        self.external = external
+        differ = shape.trains and not self.loss
+        return Session(
+            self.graph,
+            self.loss,
+            outputs={} if differ else dict(zip(outputs, results)),
+            differentiated=dict(zip(outputs, results)) if differ else {},
+            external={kind: dict.fromkeys(names) for kind, names in external.items()},
+            inference=not shape.trains,
+            threads=shape.threads,
+            alone=True,  # torch sums the gradients of its ranks
+            **config,
+        )
+
+
+class Prepared:
+    """A session and its external arrays: for each kind (index, bytes) in the operators' order."""
+
+    def __init__(self, network: Network, shape: Shape, **config: Any) -> None:
+        built = _Built(network, shape)
+        self.shape, self.session = shape, built.session(shape, **config)
+        self.pointer = self.session._pointer
+        self.bytes = int(self.session.plan.budgeted_bytes)
+        self.busy = False
+        self.lease: StorageWeakRef | None = None
+        self.seen: tuple[int, ...] = ()
+        self._arrays = {}
+        for kind, names in built.external.items():
+            arrays = getattr(self.session, kind)._arrays
+            self._arrays[kind] = [(int(arrays[name].index), int(arrays[name].bytes)) for name in names]
+
+    def lend(self, kind: int, name: str, addresses: Sequence[int]) -> None:
+        for (index, bytes), address in zip(self._arrays[name], addresses, strict=True):
+            check(lib.remat_set_external(self.pointer, kind, index, address, bytes))
+
+    def idle(self) -> bool:
+        return not self.busy and (self.lease is None or self.lease.expired())
+
+
+class Pool:
+    """The sessions of one layer, the least recently used first.
+
+    With a memory_budget all of them together stay within it: sessions that no call is using are given up, also if a graph
+    waits for their backward pass. Without, a layer keeps as many as graphs wait for, and of the idle ones at most as many
+    bytes as the session that was made last.
+    """
+
+    def __init__(self, network: Network, segments: int | None, memory_budget: int | str | None) -> None:
+        self.network = network
+        self.budget = size(memory_budget) if memory_budget else 0
+        self.config: dict[str, Any] = {"segments": segments} if segments else {}
+        self.prepared: list[Prepared] = []
+        self.changed = threading.Condition()
+        self.closed = False
+        self.repeated = 0
+        self.number = next(_numbers)
+        self.tensor = torch.tensor(self.number, device="cpu")
+        _pools[self.number] = self
+
+    def make(self, shape: Shape, plan_only: bool = False) -> Prepared:
+        limit = {"memory_budget": self.budget} if self.budget else {}
+        return Prepared(self.network, shape, plan_only=plan_only, **limit, **self.config)
+
+    def take(self, shape: Shape) -> Prepared:
+        """A session for this shape, which no other call uses until give()."""
+        with self.changed:
+            for prepared in reversed(self.prepared):
+                if prepared.shape == shape and prepared.idle():
+                    break
+            else:
+                prepared = self._new(shape)
+                self.prepared.append(prepared)
+            prepared.busy, prepared.lease = True, None
+            return prepared
+
+    def _new(self, shape: Shape) -> Prepared:
+        if not self.budget:
+            prepared = self.make(shape)
+            self._free([p for p in self.prepared if p.idle()], prepared.bytes)
+            return prepared
+        others = bool(self.prepared)
+        room = self.budget - self.make(shape, plan_only=True).bytes if others else 0
+        while others and sum(p.bytes for p in self.prepared) > room:
+            free = [p for p in self.prepared if not p.busy]
+            waiting = [p for p in free if not p.idle()]
+            self._free([p for p in free if p.idle()] + waiting, room - sum(p.bytes for p in self.prepared if p.busy))
+            if sum(p.bytes for p in self.prepared) > room:
+                self.changed.wait()
+        return self.make(shape)
+
+    def _free(self, candidates: list[Prepared], most: int) -> None:
+        """Gives candidates up from the first on, until the rest has at most so many bytes."""
+        bytes = sum(p.bytes for p in candidates)
+        for prepared in candidates:
+            if bytes > most:
+                self.prepared.remove(prepared)
+                bytes -= prepared.bytes
+
+    def give(self, prepared: Prepared, ticket: Tensor | None = None) -> None:
+        """Ends a call. With a ticket the session is kept for the ticket's graph."""
+        with self.changed:
+            prepared.busy = False
+            if ticket is not None:
+                prepared.lease = StorageWeakRef(ticket.untyped_storage())
+            self.prepared.remove(prepared)
+            if not self.closed:
+                self.prepared.append(prepared)
+            self.changed.notify_all()
+
+    def find(self, ticket: Tensor, seen: tuple[int, ...]) -> Prepared | None:
+        """The session that still holds the pass of this ticket, on the same memory."""
+        storage = ticket.untyped_storage()._cdata
+        with self.changed:
+            for prepared in self.prepared:
+                if prepared.lease is not None and prepared.lease.cdata == storage and not prepared.busy:
+                    if prepared.seen != seen:
+                        return None
+                    prepared.busy = True
+                    return prepared
+        return None
+
+    def close(self) -> None:
+        """The layer is gone."""
+        with self.changed:
+            self.closed = True
+            self.prepared = [p for p in self.prepared if p.busy]
+
+
+_numbers = itertools.count(1)
+_pools: dict[int, Pool] = {}
+
+
+# ---- One call -------------------------------------------------------------------------------------------------------
+
+
+def _parts(tensor: Tensor) -> list[int]:
+    """The addresses of a (states, slots, B, H) tensor's (B, H)."""
+    start, n = tensor.data_ptr(), tensor.shape[0] * tensor.shape[1]
+    step = tensor.shape[2] * tensor.shape[3] * 4
+    return [start + i * step for i in range(n)]
+
+
+def _shape(x: Tensor, trains: bool, seed: Tensor | None, input_gradient: bool) -> Shape:
+    drops = seed is not None
+    return Shape(x.shape[0], x.shape[1], trains, drops, trains and input_gradient, torch.get_num_threads())
+
+
+def _seen(x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None) -> tuple[int, ...]:
+    number = int(seed) if seed is not None else -1
+    return (x.data_ptr(), states.data_ptr(), number, *(w.data_ptr() for w in weights))
+
+
+def _lend_inputs(
+    p: Prepared, x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None, *more: Tensor
+) -> None:
+    p.lend(_Kind.INPUT, "inputs", [x.data_ptr(), *_parts(states), *(m.data_ptr() for m in more)])
+    p.lend(_Kind.PARAM, "parameters", [w.data_ptr() for w in weights])
+    if seed is not None:
+        lib.remat_set_step_count(p.pointer, int(seed))
+
+
+def _run_forward(
+    p: Prepared, x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None, width: int
+) -> tuple[Tensor, Tensor]:
+    y, final = x.new_empty(x.shape[0], x.shape[1], width), torch.empty_like(states)
+    _lend_inputs(p, x, states, weights, seed)
+    p.lend(_Kind.OUTPUT, "outputs", [y.data_ptr(), *_parts(final)])
+    check(lib.remat_forward(p.pointer) if p.shape.trains else lib.remat_evaluate(p.pointer, None))
+    p.seen = _seen(x, states, weights, seed)
+    return y, final
+
+
+@torch.library.custom_op("remat::recurrent", mutates_args=())
+def recurrent(
+    pool: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None, width: int, keeps: bool,
+    input_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """x (T,B,C), states (states, layers * directions, B, H) -> y (T,B,width), final states, a ticket.
+
+    seed: of dropout; None: no dropout. keeps: backward will follow.
+    """
+    pools = _pools[int(pool)]
+    ticket = torch.empty(1 if keeps else 0, dtype=torch.uint8).fill_(0)
+    prepared = pools.take(_shape(x, keeps or seed is not None, seed, input_gradient))
+    try:
+        y, final = _run_forward(prepared, x, states, weights, seed, width)
+    except BaseException:
+        pools.give(prepared)
+        raise
+    pools.give(prepared, ticket if keeps else None)
+    return y, final, ticket
+
+
+@recurrent.register_fake
+def _(
+    pool: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None, width: int, keeps: bool,
+    input_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ticket = torch.empty(1 if keeps else 0, dtype=torch.uint8, device=x.device)
+    return x.new_empty(x.shape[0], x.shape[1], width), torch.empty_like(states), ticket
+
+
+@torch.library.custom_op("remat::recurrent_backward", mutates_args=())
+def recurrent_backward(
+    pool: Tensor, dy: Tensor, dfinal: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor],
+    seed: Tensor | None, y: Tensor, ticket: Tensor, input_gradient: bool,
+) -> list[Tensor]:  # fmt: skip
+    """The gradients of x, states and weights; that of x is empty without input_gradient."""
+    pools = _pools[int(pool)]
+    dx, dstates = torch.empty_like(x) if input_gradient else x.new_empty(0), torch.empty_like(states)
+    dweights = [torch.empty_like(w) for w in weights]
+    found = pools.find(ticket, _seen(x, states, weights, seed))
+    prepared = found or pools.take(_shape(x, True, seed, input_gradient))
+    try:
+        if not found:
+            pools.repeated += 1
+            y, _ = _run_forward(prepared, x, states, weights, seed, y.shape[2])
+        given = [dx.data_ptr()] if input_gradient else []
+        prepared.lend(_Kind.GRADIENT, "gradients", [*given, *_parts(dstates), *(w.data_ptr() for w in dweights)])
+        prepared.lend(_Kind.OUTPUT_GRADIENT, "output_gradients", [dy.data_ptr(), *_parts(dfinal)])
+        check(lib.remat_backward(prepared.pointer, None))
+    finally:
+        prepared.lease = None
+        pools.give(prepared)
+    return [dx, dstates, *dweights]
+
+
+@recurrent_backward.register_fake
+def _(
+    pool: Tensor, dy: Tensor, dfinal: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor],
+    seed: Tensor | None, y: Tensor, ticket: Tensor, input_gradient: bool,
+) -> list[Tensor]:  # fmt: skip
+    dx = torch.empty_like(x) if input_gradient else x.new_empty(0)
+    return [dx, torch.empty_like(states), *(torch.empty_like(w) for w in weights)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    pool, x, states, weights, seed, _, _, ctx.input_gradient = inputs
+    y, _, ticket = output
+    ctx.seeded = [] if seed is None else [seed]
+    ctx.save_for_backward(pool, x, states, y, ticket, *ctx.seeded, *weights)
+    ctx.seeded = len(ctx.seeded)
+
+
+def _differentiate(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor | None) -> tuple[Any, ...]:
+    pool, x, states, y, ticket, *rest = ctx.saved_tensors
+    seed, weights = (rest[0], rest[1:]) if ctx.seeded else (None, rest)
+    needed = ctx.needs_input_grad
+    dx, dstates, *dweights = recurrent_backward(
+        pool, dy.contiguous(), dfinal.contiguous(), x, states, weights, seed, y, ticket, ctx.input_gradient
+    )
+    return None, dx if needed[1] else None, dstates if needed[2] else None, dweights, None, None, None, None
+
+
+def _refuse(ctx: Any, *gradients: Any) -> Any:
+    raise RuntimeError(
+        "layers of remat.nn are differentiated once; they have no second derivatives: leave out create_graph=True, or "
+        "use the layer of torch.nn"
+    )
+
+
+recurrent.register_autograd(_differentiate, setup_context=_save)
+recurrent_backward.register_autograd(_refuse)
+recurrent.register_autocast("cpu", torch.float32)
+
+
+# ---- With the loss --------------------------------------------------------------------------------------------------
+
+
+def _gradient_count(weights: Sequence[Tensor]) -> int:
+    return sum(w.numel() for w in weights)
+
+
+@torch.library.custom_op("remat::recurrent_loss", mutates_args=())
+def recurrent_loss(
+    pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
+    keeps: bool, input_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The loss, final states, and the loss's gradients: of x, of states, and of all weights side by side.
+
+    Forward and backward run as one pass, so that logits exist for one tile at a time. Without keeps gradients are empty.
+    """
+    pools = _pools[int(pool)]
+    final = torch.empty_like(states)
+    dx = torch.empty_like(x) if keeps and input_gradient else x.new_empty(0)
+    dstates = torch.empty_like(states) if keeps else x.new_empty(0)
+    dweights = x.new_empty(_gradient_count(weights) if keeps else 0)
+    narrow = targets.to(torch.int32)
+    result = _abi.remat_step_result()
+    prepared = pools.take(_shape(x, keeps or seed is not None, seed, input_gradient))
+    try:
+        trains = prepared.shape.trains
+        _lend_inputs(prepared, x, states, weights, seed, narrow)
+        prepared.lend(_Kind.OUTPUT, "outputs", _parts(final))
+        if trains:
+            into = [dx, dstates, dweights] if keeps else [torch.empty_like(x), torch.empty_like(states), x.new_empty(_gradient_count(weights))]
+            counts = itertools.accumulate((w.numel() for w in weights[:-1]), initial=0)
+            places = [into[2].data_ptr() + 4 * n for n in counts]
+            wanted = [into[0].data_ptr()] if prepared.shape.input_gradient else []
+            prepared.lend(_Kind.GRADIENT, "gradients", [*wanted, *_parts(into[1]), *places])
+        run = lib.remat_gradients if trains else lib.remat_evaluate
+        check(run(prepared.pointer, result))
+    finally:
+        pools.give(prepared)
+    return x.new_tensor(result.loss), final, dx, dstates, dweights
+
+
+@recurrent_loss.register_fake
+def _(
+    pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
+    keeps: bool, input_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dx = torch.empty_like(x) if keeps and input_gradient else x.new_empty(0)
+    dstates = torch.empty_like(states) if keeps else x.new_empty(0)
+    dweights = x.new_empty(_gradient_count(weights) if keeps else 0)
+    return x.new_empty(()), torch.empty_like(states), dx, dstates, dweights
+
+
+def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.shapes = [w.shape for w in inputs[4]]
+    ctx.save_for_backward(*output[2:])
+
+
+def _scale(ctx: Any, dloss: Tensor, *_: Any) -> tuple[Any, ...]:
+    dx, dstates, dweights = ctx.saved_tensors
+    needed, scaled = ctx.needs_input_grad, dweights * dloss
+    parts = scaled.split([math.prod(shape) for shape in ctx.shapes])
+    return (
+        None, dx * dloss if needed[1] else None, None, dstates * dloss if needed[3] else None,
+        [part.view(shape) for part, shape in zip(parts, ctx.shapes)], None, None, None,
+    )  # fmt: skip
+
+
+recurrent_loss.register_autograd(_scale, setup_context=_save_loss)
+recurrent_loss.register_autocast("cpu", torch.float32)
