@@ -44,12 +44,25 @@ static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t de
         }
 }
 
+/* Sums over many thousands of rows lose digits if every product is added to the whole sum. So APART steps are summed from zero
+ * and then added to dw. Rows count from the tile's first one, so the bits do not depend on the number of threads. */
+enum { APART = 32 };
+_Static_assert((int)DEPTH_STEPS % (int)APART == 0, "a packed block consists of whole parts");
+
+static void multiply_parts(rm_product p, int rows, int width, int64_t depth) {
+    for (int64_t k = 0; k < depth; k += APART * STEP) {
+        rm_multiply_apart(p, rows, width, min64(APART * STEP, depth - k));
+        p.a += APART * p.a_step;
+        p.w += APART * p.w_step;
+    }
+}
+
 /* dw[u.., block..] += left w: in place, or through a chunk if dw's last vector extends past its row. */
 static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
                           int rows, int last_lanes) {
     rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES, 0};
     if (last_lanes == LANES) {
-        rm_multiply(p, rows, width, depth);
+        multiply_parts(p, rows, width, depth);
         return;
     }
     chunk c;
@@ -57,29 +70,32 @@ static void multiply_left(const float *left, const float *w, int width, int64_t 
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             rm_store(c.sum[r][i], rm_load_n(dw + r * columns + i * LANES, i == width - 1 ? last_lanes : LANES));
-    rm_multiply(p, rows, width, depth);
+    multiply_parts(p, rows, width, depth);
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
 }
 
 /* The columns of the operand that are packed at once, for some steps of the depth: with 16 lanes up to 256 KiB, in this
- * thread's share of the scratch. If many threads share it they pack fewer steps at once; then the rows of dw of each
- * thread are few, too, and stay in its caches. */
+ * thread's share of the scratch. If many threads share it they pack fewer steps at once, but whole parts, and then fewer
+ * columns; then the rows of dw of each thread are few, too, and stay in its caches. */
 enum { RIGHT_BLOCKS = 32 };
 typedef struct {
     int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
-    int64_t steps;         /* most steps of each block */
+    int64_t steps, most;   /* most steps, and blocks, that are packed at once */
     float *w;
 } right;
 _Static_assert((int)RM_CELL_RIGHT_COLUMNS >= RIGHT_BLOCKS * (int)LANES && RM_CELL_WIDEST % (int)LANES == 0 &&
                    (int)RM_CELL_RIGHT_DEPTH == (int)DEPTH_STEPS,
                "the packed operand fits the scratch");
 
+/* A thread's share has at least LANES columns of all steps: each thread has a block of units (call.c). */
 static right right_of(const view *v) {
-    int64_t steps = min64(DEPTH_STEPS, rm_cell_right_steps(v->rows) / v->threads);
-    int64_t columns = rm_cell_right_columns(v->job->in, v->hidden);
-    return (right){.steps = steps, .w = v->job->right + v->thread * steps * columns};
+    int64_t all = rm_cell_right_steps(v->rows), columns = rm_cell_right_columns(v->job->in, v->hidden);
+    int64_t share = all * columns / v->threads / LANES * LANES, whole = steps_of(v->rows), fit = all / v->threads;
+    int64_t steps = min64(min64(DEPTH_STEPS, whole), fit < APART ? APART : fit / APART * APART);
+    return (right){
+        .steps = steps, .most = min64(RIGHT_BLOCKS, share / (steps * LANES)), .w = v->job->right + v->thread * share};
 }
 
 static void pack_right(const operand *o, int64_t row, int64_t depth, right *to) {
@@ -144,9 +160,9 @@ static void weight_gradient(const view *v, float *dw, operand o, const int64_t *
     int64_t end = wide * (v->thread + 1) / v->threads, blocks = ceil_div(o.columns, LANES);
     right w = right_of(v);
     for (int64_t row = 0; row < v->rows; row += w.steps * STEP)
-        for (w.first = 0; w.first < blocks; w.first += RIGHT_BLOCKS) {
+        for (w.first = 0; w.first < blocks; w.first += w.most) {
             int64_t depth = min64(w.steps * STEP, v->rows - row);
-            w.blocks = min64(RIGHT_BLOCKS, blocks - w.first);
+            w.blocks = min64(w.most, blocks - w.first);
             pack_right(&o, row, depth, &w);
             for (int64_t u = first; u < end;) {
                 int64_t gate = u / v->hidden, u_end = min64(end, (gate + 1) * v->hidden);
@@ -179,15 +195,16 @@ static void input_gradient(const view *v) {
 }
 
 /* One pass over the rows of dgates, in order, for gradients that need no product:
- *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, added up from zero
+ *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, in the same parts
  * for blocks [first, end) of every column. */
 enum { SWEEP_BLOCKS = 16 };
 static void sweep(const view *v, int64_t first, int64_t end) {
     const rm_cell_job *job = v->job;
     int columns = v->l->columns, gates = v->l->gates, first_h = v->l->first_h;
     float *dtable = job->token ? job->dw_ih : NULL;
-    rm_vec sum[4][SWEEP_BLOCKS] = {0};
-    for (int64_t row = 0; row < v->rows; row++)
+    rm_vec sum[4][SWEEP_BLOCKS] = {0}, part[4][SWEEP_BLOCKS];
+    for (int64_t row = 0; row < v->rows; row++) {
+        if (row % APART == 0) memset(part, 0, sizeof part);
         for (int column = 0; column < columns; column++) {
             const float *from = job->gates + row * v->row + column * v->hidden;
             float *entry =
@@ -196,10 +213,14 @@ static void sweep(const view *v, int64_t first, int64_t end) {
                 int64_t unit = block * LANES;
                 int n = lanes_of(block, v->hidden);
                 rm_vec dgate = rm_load_n(from + unit, n);
-                sum[column][block - first] += dgate;
+                part[column][block - first] += dgate;
                 if (entry) rm_store_n(entry + unit, rm_load_n(entry + unit, n) + dgate, n);
             }
         }
+        if (row % APART == APART - 1 || row == v->rows - 1)
+            for (int column = 0; column < columns; column++)
+                for (int64_t i = 0; i < end - first; i++) sum[column][i] += part[column][i];
+    }
     for (int column = 0; column < columns; column++)
         for (int64_t block = first; block < end; block++) {
             int64_t unit = block * LANES;

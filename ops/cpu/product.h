@@ -81,5 +81,7 @@ typedef struct {
 /* width <= WIDTH_MAX vectors; rows >= 1; for A along its columns depth <= DEPTH_BLOCK, the most that callers pack at
  * once. */
 void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth);
+/* For A along its columns, depth <= DEPTH_BLOCK: chains start from zero, and their sums are added to C. */
+void rm_multiply_apart(rm_product p, int64_t rows, int width, int64_t depth);
 
 #endif
