@@ -11,6 +11,7 @@ saved tensors were moved, backward runs the forward pass again; the bits are the
 
 from __future__ import annotations
 
+import ctypes as c
 import itertools
 import math
 import threading
@@ -73,7 +74,8 @@ class Network:
 
     def weights(self) -> list[tuple[str, tuple[int, ...]]]:
         """PyTorch's names and shapes, in its order."""
-        wide, width, named = self.cell.gates * self.hidden_size, self.input_size, []
+        wide, width = self.cell.gates * self.hidden_size, self.input_size
+        named: list[tuple[str, tuple[int, ...]]] = []
         for layer in range(self.num_layers):
             for end in ("", "_reverse")[: self.directions]:
                 named.append((f"weight_ih_l{layer}{end}", (wide, width)))
@@ -85,8 +87,9 @@ class Network:
         return named
 
     def head(self) -> list[tuple[str, tuple[int, ...]]]:
-        shape = (self.classes, self.directions * self.hidden_size)
-        return [("head.weight", shape), ("head.bias", shape[:1])][: bool(self.classes) * (1 + self.head_bias)]
+        weight = ("head.weight", (self.classes, self.directions * self.hidden_size))
+        bias = ("head.bias", (self.classes,))
+        return [weight, bias][: 1 + self.head_bias] if self.classes else []
 
 
 class Shape(NamedTuple):
@@ -140,11 +143,10 @@ class _Built:
     def _direction(self, x: Value, name: str, reverse: bool) -> Value:
         graph, cell, slot = self.graph, self.network.cell, len(self.final[0])
         x = graph.reverse(x) if reverse else x
-        w_ih, w_hh, b_ih, b_hh = (
-            self.parameters.get(part + name) for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
+        w_ih = self.parameters["weight_ih" + name]
         if cell.matrices:
-            y = getattr(graph, cell.builder)(x, w_ih, w_hh, b_ih, b_hh)
+            others = (self.parameters.get(part + name) for part in ("weight_hh", "bias_ih", "bias_hh"))
+            y = getattr(graph, cell.builder)(x, w_ih, *others)
         else:
             y = getattr(graph, cell.builder)(graph.linear(x, w_ih))
         for k in range(cell.states):
@@ -201,7 +203,8 @@ class Prepared:
             check(lib.remat_set_external(self.pointer, kind, index, address, bytes))
 
     def idle(self) -> bool:
-        return not self.busy and (self.lease is None or self.lease.expired())
+        dropped = self.lease is None or self.lease.expired()  # type: ignore[no-untyped-call]
+        return not self.busy and dropped
 
 
 class Pool:
@@ -268,7 +271,7 @@ class Pool:
         with self.changed:
             prepared.busy = False
             if ticket is not None:
-                prepared.lease = StorageWeakRef(ticket.untyped_storage())
+                prepared.lease = StorageWeakRef(ticket.untyped_storage())  # type: ignore[no-untyped-call]
             self.prepared.remove(prepared)
             if not self.closed:
                 self.prepared.append(prepared)
@@ -434,10 +437,6 @@ recurrent.register_autocast("cpu", torch.float32)
 # ---- With the loss --------------------------------------------------------------------------------------------------
 
 
-def _gradient_count(weights: Sequence[Tensor]) -> int:
-    return sum(w.numel() for w in weights)
-
-
 @torch.library.custom_op("remat::recurrent_loss", mutates_args=())
 def recurrent_loss(
     pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
@@ -448,28 +447,36 @@ def recurrent_loss(
     Forward and backward run as one pass, so that logits exist for one tile at a time. Without keeps gradients are empty.
     """
     pools = _pools[int(pool)]
+    trains = keeps or seed is not None  # evaluations drop nothing
     final = torch.empty_like(states)
-    dx = torch.empty_like(x) if keeps and input_gradient else x.new_empty(0)
-    dstates = torch.empty_like(states) if keeps else x.new_empty(0)
-    dweights = x.new_empty(_gradient_count(weights) if keeps else 0)
+    gradients = _loss_gradients(x, states, weights, trains, input_gradient)
     narrow = targets.to(torch.int32)
     result = _abi.remat_step_result()
-    prepared = pools.take(_shape(x, keeps or seed is not None, seed, input_gradient))
+    prepared = pools.take(_shape(x, trains, seed, input_gradient))
     try:
-        trains = prepared.shape.trains
         _lend_inputs(prepared, x, states, weights, seed, narrow)
         prepared.lend(_Kind.OUTPUT, "outputs", _parts(final))
         if trains:
-            into = [dx, dstates, dweights] if keeps else [torch.empty_like(x), torch.empty_like(states), x.new_empty(_gradient_count(weights))]
-            counts = itertools.accumulate((w.numel() for w in weights[:-1]), initial=0)
-            places = [into[2].data_ptr() + 4 * n for n in counts]
-            wanted = [into[0].data_ptr()] if prepared.shape.input_gradient else []
-            prepared.lend(_Kind.GRADIENT, "gradients", [*wanted, *_parts(into[1]), *places])
-        run = lib.remat_gradients if trains else lib.remat_evaluate
-        check(run(prepared.pointer, result))
+            prepared.lend(_Kind.GRADIENT, "gradients", _loss_places(*gradients, weights))
+        check((lib.remat_gradients if trains else lib.remat_evaluate)(prepared.pointer, c.byref(result)))
     finally:
         pools.give(prepared)
-    return x.new_tensor(result.loss), final, dx, dstates, dweights
+    loss = torch.full((), result.loss, dtype=torch.float32)
+    return loss, final, *(gradients if keeps else _loss_gradients(x, states, weights, False, False))
+
+
+def _loss_gradients(
+    x: Tensor, states: Tensor, weights: Sequence[Tensor], trains: bool, input_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for the gradients of x, of states, and of all weights side by side; what is not wanted is empty."""
+    dx = torch.empty_like(x) if trains and input_gradient else x.new_empty(0)
+    dstates = torch.empty_like(states) if trains else x.new_empty(0)
+    return dx, dstates, x.new_empty(sum(w.numel() for w in weights) if trains else 0)
+
+
+def _loss_places(dx: Tensor, dstates: Tensor, dweights: Tensor, weights: Sequence[Tensor]) -> list[int]:
+    firsts = itertools.accumulate((w.numel() for w in weights[:-1]), initial=0)
+    return [*[dx.data_ptr()][: dx.numel()], *_parts(dstates), *(dweights.data_ptr() + 4 * first for first in firsts)]
 
 
 @recurrent_loss.register_fake
@@ -477,10 +484,7 @@ def _(
     pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
     keeps: bool, input_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    dx = torch.empty_like(x) if keeps and input_gradient else x.new_empty(0)
-    dstates = torch.empty_like(states) if keeps else x.new_empty(0)
-    dweights = x.new_empty(_gradient_count(weights) if keeps else 0)
-    return x.new_empty(()), torch.empty_like(states), dx, dstates, dweights
+    return x.new_empty(()), torch.empty_like(states), *_loss_gradients(x, states, weights, keeps, input_gradient)
 
 
 def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -79,7 +79,7 @@ class _Recurrent(nn.Module):
         return {k: v for k, v in self.__dict__.items() if k not in ("_pool", "_number", "_parts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._open()
 
     def reset_parameters(self) -> None:
@@ -211,12 +211,15 @@ class _Recurrent(nn.Module):
         return y, torch.cat([rows.last(y).view(1, 1, -1, self.hidden_size), final[1:]])
 
     def _part(self, slot: int, width: int) -> _recurrent.Pool:
-        if slot not in self._parts:
-            network = _recurrent.Network(self.mode, width, self.hidden_size, 1, self.bias, False, 0.0)
-            budget = self._pool.budget // (self.num_layers * self._directions)
-            self._parts[slot] = _recurrent.Pool(network, self.segments, budget)
-            weakref.finalize(self, self._parts[slot].close)
-        return self._parts[slot]
+        network = _recurrent.Network(self.mode, width, self.hidden_size, 1, self.bias, False, 0.0)
+        return self._other(slot, network, self._pool.budget // (self.num_layers * self._directions))
+
+    def _other(self, key: int, network: _recurrent.Network, budget: int) -> _recurrent.Pool:
+        """Sessions of a network that has this layer's weights in another way."""
+        if key not in self._parts:
+            self._parts[key] = _recurrent.Pool(network, self.segments, budget)
+            weakref.finalize(self, self._parts[key].close)
+        return self._parts[key]
 
 
 class _Rows:
@@ -368,7 +371,7 @@ class LSTMCrossEntropy(_Recurrent):
         x, batched = self._time_first(input)
         if targets.shape != input.shape[:-1]:
             raise ValueError(f"targets has the shape {tuple(targets.shape)}; input wants {tuple(input.shape[:-1])}")
-        targets = targets.unsqueeze(1) if not batched else targets.T if self.batch_first else targets
+        targets = targets.unsqueeze(1) if not batched else targets.t() if self.batch_first else targets
         states = self._states(hx, x.shape[1], x, batched)
         bias = [] if self.head.bias is None else [self.head.bias]
         weights = [w.contiguous() for w in [*self._weights(), self.head.weight, *bias]]
@@ -381,7 +384,9 @@ class LSTMCrossEntropy(_Recurrent):
     def logits(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         """The logits (T,B,num_classes) and the final states, with gradients."""
         x, batched = self._time_first(input)
-        y, final = self._plain(x, self._states(hx, x.shape[1], x, batched))
+        pool = self._other(-1, super()._network(), self._pool.budget)
+        states, width = self._states(hx, x.shape[1], x, batched), self._directions * self.hidden_size
+        y, final = _call(pool.tensor, x, states, self._weights(), self._seed(), width)
         y = self.head(y)
         if not batched:
             return y.squeeze(1), self._results(final.squeeze(2))

@@ -51,12 +51,12 @@ def results(layer, x, states=None, dtype=torch.float32):
     return [y.detach(), *(f.detach() for f in final), *gradients]
 
 
-def expect_near(exact, theirs, ours):
+def expect_near(exact, theirs, ours, rounding=5e-7):
     """A float's rounding is 6e-8. Sums of a few hundred terms in another order differ by some of these."""
     for a, b, c in zip(exact, theirs, ours, strict=True):
         assert a.shape == c.shape
-        norm = float(a.norm())
-        assert float((c - a).norm()) <= max(2 * float((b - a).norm()), 5e-7 * norm)
+        a, b, c = a.detach(), b.detach(), c.detach()
+        assert float((c - a).norm()) <= max(2 * float((b - a).norm()), rounding * float(a.norm()))
 
 
 def equal(a, b):
@@ -102,7 +102,8 @@ def test_min_gru_matches_its_definition():
     exact = [t.detach().double().requires_grad_() for t in (x, h, weight)]
     right = min_gru(exact[0], exact[2], exact[1][0])
     right_gradients = torch.autograd.grad(right.square().sum() + right[-1].sum(), exact)
-    expect_near([right, *right_gradients], [right, *right_gradients], [y, *ours])
+    right = [t.detach() for t in (right, *right_gradients)]
+    expect_near(right, right, [y.detach(), *ours])
 
 
 @pytest.mark.parametrize("mode, arguments", [*KINDS, ("GRU", {"num_layers": 2}), ("LSTM", {"num_layers": 2})])
@@ -545,7 +546,8 @@ def test_lstm_cross_entropy_matches_torch(arguments, more):
     loss, final = ours(a, targets, tuple(given))
     assert not final[0].requires_grad
     gradients = torch.autograd.grad(3 * loss, [a, *given, *ours.parameters()])
-    expect_near(reference(torch.float64), reference(torch.float32), [loss.detach(), *final, *gradients])
+    found = [loss.detach(), *final, *gradients]
+    expect_near(reference(torch.float64), reference(torch.float32), found, 1e-6)  # the head sums 1600 rows one by one
     if "label_smoothing" not in smooth:
         with torch.no_grad():
             assert torch.equal(loss, ours(x, targets, states)[0])
@@ -557,6 +559,6 @@ def test_lstm_cross_entropy_matches_torch(arguments, more):
 def test_logits_are_never_whole():
     V, T = 500, 8000
     layer = remat.nn.LSTMCrossEntropy(C, H, V)
-    loss, _ = layer(torch.randn(T, 2, C), torch.randint(V, (T, 2)))
+    loss, _ = layer(torch.randn(T, 2, C, requires_grad=True), torch.randint(V, (T, 2)))
     loss.backward()
     assert held(layer) == layer.plan(T, 2).budgeted_bytes < T * 2 * V * 4 / 3
