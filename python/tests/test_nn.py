@@ -2,7 +2,11 @@
 
 import copy
 import gc
+import pathlib
 import pickle
+import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -553,7 +557,7 @@ def test_lstm_cross_entropy_matches_torch(arguments, more):
             assert torch.equal(loss, ours(x, targets, states)[0])
         logits, _ = ours.logits(x, states)
         again = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        assert abs(float(again) - float(loss)) < 1e-6
+        assert abs(float(again.detach()) - float(loss.detach())) < 1e-6
 
 
 def test_logits_are_never_whole():
@@ -562,3 +566,26 @@ def test_logits_are_never_whole():
     loss, _ = layer(torch.randn(T, 2, C, requires_grad=True), torch.randint(V, (T, 2)))
     loss.backward()
     assert held(layer) == layer.plan(T, 2).budgeted_bytes < T * 2 * V * 4 / 3
+
+
+# ---- Examples -------------------------------------------------------------------------------------------------------
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+
+def output(*command):
+    ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_word_language_model_has_the_same_losses_for_any_segments():
+    small = [EXAMPLES / "word_language_model.py", "--epochs=1", "--emsize=16", "--nhid=16", "--bptt=2000", "--tied"]
+    losses = [re.findall(r"loss [\d.]+", output(*small, *more)) for more in ([], ["--segments=8"])]
+    assert losses[0] == losses[1] and len(losses[0]) == 1
+
+
+def test_distributed_data_parallel_trains_under_torchrun():
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", EXAMPLES / "distributed_data_parallel.py"]
+    shown = output(*launch, "--timesteps=100", "--hidden=8", "--steps=3", "--segments=4")
+    assert len(re.findall(r"step \d: loss", shown)) == 3
