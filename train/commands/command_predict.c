@@ -33,10 +33,8 @@ typedef struct {
 /* ---- Rows ------------------------------------------------------------------------------------------------------- */
 
 static void softmax(const float *logit, int64_t classes, float *out) {
-    double most = -INFINITY, sum = 0;
-    for (int64_t k = 0; k < classes; k++) most = fmax(most, (double)logit[k]);
-    for (int64_t k = 0; k < classes; k++) sum += exp((double)logit[k] - most);
-    for (int64_t k = 0; k < classes; k++) out[k] = (float)(exp((double)logit[k] - most) / sum);
+    double largest, sum = rm_softmax_sum(logit, classes, &largest);
+    for (int64_t k = 0; k < classes; k++) out[k] = (float)(exp((double)logit[k] - largest) / sum);
 }
 
 static void likeliest(const float *logit, int64_t answers, int64_t classes, float *out) {

@@ -26,10 +26,8 @@ typedef struct {
 /* ---- A line ------------------------------------------------------------------------------------------------------- */
 
 static void log_softmax(const float *logit, int64_t classes, double *out) {
-    double most = -INFINITY, sum = 0;
-    for (int64_t k = 0; k < classes; k++) most = fmax(most, (double)logit[k]);
-    for (int64_t k = 0; k < classes; k++) sum += exp((double)logit[k] - most);
-    for (int64_t k = 0; k < classes; k++) out[k] = (double)logit[k] - most - log(sum);
+    double largest, sum = rm_softmax_sum(logit, classes, &largest);
+    for (int64_t k = 0; k < classes; k++) out[k] = (double)logit[k] - largest - log(sum);
 }
 
 static remat_status expect(void *context, const rm_beam_step *step, int64_t lines, double *out) {

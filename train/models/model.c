@@ -6,6 +6,7 @@
 #include "train/models/seq2seq.h"
 #include "train/run/transcript.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -190,4 +191,12 @@ int64_t rm_likeliest(const float *logits, int64_t classes) {
     for (int64_t k = 1; k < classes; k++)
         if (logits[k] > logits[best]) best = k;
     return best;
+}
+
+double rm_softmax_sum(const float *logits, int64_t classes, double *largest) {
+    double sum = 0;
+    *largest = -INFINITY;
+    for (int64_t k = 0; k < classes; k++) *largest = fmax(*largest, (double)logits[k]);
+    for (int64_t k = 0; k < classes; k++) sum += exp((double)logits[k] - *largest);
+    return sum;
 }

@@ -71,5 +71,7 @@ bool rm_model_counts(
 int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t timesteps, int64_t batch, int64_t classes);
 int64_t rm_count_targets(const int32_t *target, int64_t n); /* other than -1 */
 int64_t rm_likeliest(const float *logits, int64_t classes); /* the class with the largest logit */
+/* The denominator of softmax: the sum over classes of e^(logit - *largest), in double. */
+double rm_softmax_sum(const float *logits, int64_t classes, double *largest);
 
 #endif
