@@ -16,7 +16,7 @@
 typedef struct {
     int32_t begin, end; /* in sections begin..end-1 */
     int32_t size;       /* in units */
-    int32_t above;      /* lower limit of its height */
+    int32_t above;      /* lower limit of the item's height */
     int32_t lowest;     /* while open: the lower limit, or the highest floor under it if that is higher */
     int32_t height;     /* once placed */
     int32_t twin;       /* the previous item with the same sections and size; -1: none */
@@ -72,7 +72,7 @@ bool rm_pack_state_choice(const rm_pack_state *state, const rm_pack_spot *spot, 
 
 void rm_pack_state_raise(rm_pack_state *state, int32_t section, int32_t floor);
 void rm_pack_state_place(rm_pack_state *state, int32_t i, int32_t height); /* places item i */
-/* reverts it, except for the floors, which undo restores */
+/* reverts rm_pack_state_place, except for the floors, which undo restores */
 void rm_pack_state_unplace(rm_pack_state *state, int32_t i);
 void rm_pack_state_undo(rm_pack_state *state, int64_t n_trail);
 

@@ -1,4 +1,4 @@
-/* header.c: see header.h. One pass parses the text and unescapes names in place; then the numbers are checked. */
+/* header.c: see header.h. One pass parses the text and unescapes names in place. Then the numbers are checked. */
 #include "weights/header.h"
 
 #include "memory/host.h"
@@ -25,7 +25,7 @@ static void skip_space(text *t) {
     while (t->at < t->end && strchr(" \t\n\r", *t->at) && *t->at) t->at++;
 }
 
-/* Is this the next character? Then it is passed. */
+/* Whether this is the next character; skips it if so. */
 static bool take(text *t, char c) {
     skip_space(t);
     if (t->at == t->end || *t->at != c) return false;
@@ -52,7 +52,7 @@ static char *put_utf8(char *to, uint32_t c) {
     return to;
 }
 
-/* What follows \u. Half of a pair, or a zero, is no character. */
+/* Parses the digits after \u. Half of a surrogate pair and zero are not valid characters. */
 static remat_status unescape_u(text *t, char **to) {
     int high = hex4(t), low;
     if (high <= 0 || (high >= 0xdc00 && high < 0xe000)) DAMAGED(t, "a \\u escape that is not a character");
@@ -79,7 +79,7 @@ static remat_status unescape(text *t, char **to) {
     return REMAT_OK;
 }
 
-/* A string, unescaped in place and ended with a zero. */
+/* Parses a string: unescapes it in place and ends it with a zero byte. */
 static remat_status read_string(text *t, char **out) {
     if (!take(t, '"')) DAMAGED(t, "a string should be here");
     char *to = *out = t->at;
@@ -98,7 +98,7 @@ static remat_status read_string(text *t, char **out) {
     return REMAT_OK;
 }
 
-/* A whole number that is not negative; false: something else is here. */
+/* Parses a non-negative integer; false: there is none here. */
 static bool read_count(text *t, uint64_t *out) {
     skip_space(t);
     const char *first = t->at;
@@ -149,7 +149,7 @@ static const struct {
 } dtypes[] = {{"F32", 4}, {"F64", 8}, {"F16", 2}, {"BF16", 2}, {"I64", 8},     {"I32", 4},     {"I16", 2}, {"I8", 1},
               {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1},   {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"BOOL", 1}};
 
-/* What an entry has said so far. */
+/* The members of an entry that have been read so far. */
 typedef struct {
     bool dtype, shape, offsets;
     uint64_t element_bytes, begin, end;
@@ -302,7 +302,7 @@ remat_status rm_st_header_parse(const char *path, char *header, size_t bytes, ui
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
-/* Text that grows; `failed` once there was no memory. */
+/* A growing text; `failed` is set when memory runs out. */
 typedef struct {
     char *data;
     size_t length;
@@ -314,7 +314,7 @@ __attribute__((format(printf, 2, 3))) static void add(output *o, const char *for
     char part[128];
     va_list arguments;
     va_start(arguments, format);
-    int n = vsnprintf(part, sizeof part, format, arguments); /* whole numbers and short words alone */
+    int n = vsnprintf(part, sizeof part, format, arguments); /* only whole numbers and short words */
     va_end(arguments);
     if (!rm_grow(&o->data, &o->capacity, (int64_t)o->length + n + 1, 1)) o->failed = true;
     if (o->failed) return;

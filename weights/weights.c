@@ -1,6 +1,6 @@
-/* weights.c: the arrays of a session in safetensors files, parameters and buffers by PyTorch's names; and from session to
- * session. Main entries: remat_save, remat_load, remat_copy_parameters. Files are written and read a part at a time, so
- * that memory does not grow with the largest array. */
+/* weights.c: saves the arrays of a session to safetensors files, loads them, and copies them between sessions.
+ * Parameters and buffers have PyTorch's names. Main entries: remat_save, remat_load, remat_copy_parameters. Files
+ * are written and read a part at a time, so that memory does not grow with the largest array. */
 #include "dist/group/half.h"
 #include "engine/remat.h"
 #include "memory/host.h"
@@ -18,13 +18,13 @@ enum { PART = 1 << 18, KINDS = REMAT_BUFFER + 1 };
 
 /* ---- What is stored ---------------------------------------------------------------------------------------------- */
 
-/* The counters are arrays of one number, which are no arrays of the session. */
+/* The counters are stored as arrays of one number. They are not arrays of the session. */
 typedef enum { STEPS = KINDS, LAST_LR } counter;
 
 typedef struct {
     int kind; /* remat_kind or counter */
     int64_t index;
-    remat_array about; /* its name is that in the file */
+    remat_array about; /* `name` is the name in the file */
     char *name;        /* owned; NULL: the session's */
 } entry;
 
@@ -35,7 +35,7 @@ typedef struct {
     remat_array *about; /* of each */
 } stored;
 
-/* Before the names of what is no weight. */
+/* Prefixes of the names of arrays that are not weights. */
 static const char *const prefix[KINDS] = {[REMAT_OPTIMIZER] = "optimizer/", [REMAT_CARRIED] = "carried/"};
 static const remat_kind of_weights[] = {REMAT_PARAM, REMAT_BUFFER}, of_training[] = {REMAT_OPTIMIZER, REMAT_CARRIED};
 
@@ -68,7 +68,7 @@ static void add_counter(stored *all, counter which, const char *name) {
         (entry){.kind = (int)which, .about = {.name = name, .dtype = REMAT_F64, .bytes = sizeof(double), .count = 1}};
 }
 
-/* To be freed in any case. */
+/* Free it even after an error. */
 static remat_status list_stored(remat_session *session, remat_contents contents, stored *all) {
     REQUIRE(contents == REMAT_WEIGHTS || contents == REMAT_TRAINING, INVALID,
             "contents is %d; use REMAT_WEIGHTS or REMAT_TRAINING", (int)contents);
@@ -147,7 +147,7 @@ static remat_status write_file(const stored *all, int fd, const char *path, char
     return status;
 }
 
-/* To a file of another name, which then takes the place of the one that is there: a failure leaves that as it was. */
+/* Writes to a temporary file and then renames it, so that a failure leaves an existing file unchanged. */
 static remat_status replace(const stored *all, const char *path, char *buffer) {
     char partial[4096];
     int n = snprintf(partial, sizeof partial, "%s.partial", path);
@@ -182,7 +182,7 @@ typedef struct {
     int fd;
     uint64_t data_start;
     char *header;
-    rm_st_array *array; /* in order of place; by name while they are matched */
+    rm_st_array *array; /* sorted by offset; by name while they are matched */
     int64_t count;
 } file;
 
@@ -233,7 +233,8 @@ static remat_status must_match(const file *f, const remat_array *ours, const rm_
     return REMAT_OK;
 }
 
-/* PyTorch's batch norm counts its batches in ".num_batches_tracked". What training needs beside weights is not asked for. */
+/* Whether an array of the file may be ignored: PyTorch's batch norm counts batches in ".num_batches_tracked", and a
+ * file of TRAINING has more arrays than weights. */
 static bool is_ignored(const char *name, remat_contents contents) {
     static const char counter[] = ".num_batches_tracked";
     size_t n = strlen(name);
@@ -273,7 +274,7 @@ static remat_status match(const stored *all, remat_contents contents, file *f) {
     return REMAT_OK;
 }
 
-/* In place: n floats of 16 bits at the beginning become as many of 32, the last first. */
+/* Converts the n 16-bit floats at the start of the buffer to 32 bits, in place, from the last to the first. */
 static void widen(char *buffer, uint64_t n, bool bf16) {
     for (uint64_t i = n; i-- > 0;) {
         uint16_t half;

@@ -26,8 +26,9 @@
  * update after the run; with an end of 0, an update with it would be wasted. After that many updates the rate stays at
  * `end`.
  *
- * With hold > 1 the rate changes only every so many updates, an epoch's, as where PyTorch's scheduler.step() is called once an epoch: an
- * update has the rate of the first of its stretch, or within the warm-up, so that it reaches eta, of the last.
+ * With hold > 1 the rate changes only every `hold` updates (an epoch), as if PyTorch's scheduler.step() were called
+ * then. Each update of such a group has the rate of the first one or, within the warm-up, of the last one, so that the
+ * warm-up reaches eta.
  *
  *      eta           ______
  *                   /      \__                         rm_learning_rate_check refuses a milestone within the warm-up and a
@@ -63,7 +64,7 @@ typedef struct {
     double pct_start, div_factor, final_div_factor; /* for one-cycle */
 } rm_learning_rate;
 
-/* INVALID names the flag and what is wrong with it. */
+/* INVALID: the message names the setting and what is wrong with it. */
 remat_status rm_learning_rate_check(const rm_learning_rate *config);
 
 /* Requires a config that has been checked. `update` counts from 1. */

@@ -53,7 +53,7 @@ static bool writable(int fd, int timeout_ms) {
     return poll(&slot, 1, timeout_ms) > 0;
 }
 
-/* Up to the last end of a line that fits into a piece; for a longer line, a piece of it. */
+/* The length of the next piece: up to the last line end that fits; of a longer line, a part. */
 static size_t piece_of(const queue *q) {
     size_t bytes = q->end - q->begin;
     if (bytes <= PIECE_BYTES) return bytes;
@@ -218,7 +218,7 @@ static void pass_on(rm_launch_output *output, const stream *s, const char *text,
     }
 }
 
-/* Turns the rest of an unfinished line into a line. */
+/* Ends an unfinished line. */
 static void finish_line(rm_launch_output *output, stream *s) {
     if (!s->bytes) return;
     s->line[s->bytes++] = '\n'; /* `room` leaves space for it */

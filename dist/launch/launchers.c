@@ -46,7 +46,7 @@ static remat_status ask_torchrun(const rm_variables *v, rm_answer *out) {
     TRY(rm_variable_number(v, "LOCAL_RANK", &out->local_rank));
     TRY(rm_variable_number(v, "LOCAL_WORLD_SIZE", &out->local_size));
     TRY(rm_variable_number(v, "GROUP_WORLD_SIZE", &out->nodes));
-    if (out->rank < 0) out->launcher = RM_BY_NOBODY; /* rendezvous.c judges a WORLD_SIZE without a rank */
+    if (out->rank < 0) out->launcher = RM_BY_NOBODY; /* rendezvous.c checks a WORLD_SIZE without a rank */
     return REMAT_OK;
 }
 
@@ -166,8 +166,9 @@ remat_status rm_launchers_ask(const rm_variables *v, rm_answer *out) {
     return REMAT_OK;
 }
 
-/* Variables that indicate several ranks: a size above 1, or a rank other than the first. None of these launchers gives
- * rank 0's address, and those of MPI also set PMI's variables wherever MPI itself would find its ranks. */
+/* Variables of other launchers that indicate several ranks: a size above 1, or a rank other than the first. None of
+ * these launchers gives rank 0's address. MPI's launchers also set PMI's variables if MPI itself could find its
+ * ranks. */
 remat_status rm_launchers_check_alone(const rm_variables *v) {
     static const struct {
         const char *name;

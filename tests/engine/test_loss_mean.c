@@ -387,7 +387,7 @@ START_TEST(every_plan_has_the_same_mean) {
 }
 END_TEST
 
-/* Then the mean of the means is the mean. */
+/* If all parts count equally, the mean of the means is the mean. */
 START_TEST(equal_parts_have_the_bits_of_a_mean_of_means) {
     source s = {(uint64_t)_i + 300, 0};
     problem p = {.kind = (kind)(_i % CTC), .samples = 8};
@@ -434,7 +434,7 @@ START_TEST(a_call_reports_the_weight_of_its_loss) {
     problem p = {.kind = IGNORE, .samples = 4};
     fill(&p, &s, true);
     for (int i = 0; i < T; i++) p.field[1].integer[4 * i] = IGNORED;     /* sample 0 */
-    for (int i = 1; i < T; i++) p.field[1].integer[4 * i + 1] = IGNORED; /* sample 1, but for its first */
+    for (int i = 1; i < T; i++) p.field[1].integer[4 * i + 1] = IGNORED; /* sample 1, except for its first target */
     remat_config config = REMAT_CONFIG_INIT;
     remat_step_result r, alone[4];
     config.threads = 1;
