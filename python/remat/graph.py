@@ -16,30 +16,31 @@ _DTYPES = {_abi.Dtype.F32: "float32", _abi.Dtype.F64: "float64", _abi.Dtype.I32:
 
 
 class Init:
-    """Initial values of a parameter: zeros(), constant(), normal() or uniform()."""
+    """Initial values of a parameter: zeros(), constant(), normal(), uniform(), or another kind of remat_init by its
+    name, such as Init("time_step", 0.1)."""
 
-    def __init__(self, kind: _abi.InitKind, scale: float = 0.0) -> None:
-        self.kind, self.scale = kind, scale
+    def __init__(self, kind: str, scale: float = 0.0) -> None:
+        self.kind, self.scale = _named(_abi.InitKind, kind), scale
 
     def __repr__(self) -> str:
-        return f"Init({self.kind.name}, {self.scale})"
+        return f"Init({_abi.InitKind(self.kind).name.lower()!r}, {self.scale})"
 
 
 def zeros() -> Init:
-    return Init(_abi.InitKind.ZERO)
+    return Init("zero")
 
 
 def constant(value: float) -> Init:
-    return Init(_abi.InitKind.CONSTANT, value)
+    return Init("constant", value)
 
 
 def normal(deviation: float = 1.0) -> Init:
-    return Init(_abi.InitKind.NORMAL, deviation)
+    return Init("normal", deviation)
 
 
 def uniform(bound: float) -> Init:
     """Uniform in [-bound, bound]."""
-    return Init(_abi.InitKind.UNIFORM, bound)
+    return Init("uniform", bound)
 
 
 class Value:

@@ -43,6 +43,9 @@ def test_lists_pairs_and_names_are_converted():
     assert g.upsample2d(x, 2, "bilinear").shape == (2, 3, 16, 16)
     assert g.reshape(x, (2, -1)).shape == (2, 192)
     assert g.concat([g.reshape(x, (2, -1)), g.reshape(x, (2, -1))]).shape == (2, 384)
+    assert repr(remat.Init("time_step", 0.1)) == "Init('time_step', 0.1)"
+    with pytest.raises(remat.Error, match="log_count"):
+        remat.Init("xavier")
     with pytest.raises(remat.Error, match="bilinear"):
         g.upsample2d(x, 2, "cubic")
     with pytest.raises(remat.Error, match="stride"):
