@@ -21,7 +21,7 @@ optional=(libopenmpi-dev openmpi-bin libgloo-dev)
 python=(python3-numpy python3-pytest python3-pycparser) # tests of the Python package
 case ${1:-} in
 --tests) optional+=("${python[@]}") ;;
---checks) packages+=(clang libomp-dev) optional+=(mmdebstrap "${python[@]}") ;;
+--checks) packages+=(clang libomp-dev) optional+=(mmdebstrap python3-venv "${python[@]}") ;;
 --cluster) optional+=(slurm-wlm munge iproute2) ;;
 --aarch64)
     packages=(crossbuild-essential-arm64 cmake ninja-build pkg-config "${libraries[@]/%/:arm64}")

