@@ -247,6 +247,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_desc_bytes(NULL) == 0)                                                                                     \
     X(remat_desc_text(NULL, text) == NULL)                                                                             \
     X(remat_desc_text(&desc, NULL) == NULL)                                                                            \
+    X(remat_correct(NULL, &(int32_t){0}, 1, 2, 1) == 0)                                                                \
+    X(remat_correct(&(float){0}, NULL, 1, 2, 1) == 0)                                                                  \
     X(remat_random(NULL, 0, 0) == 0)                                                                                   \
     X((remat_sum_over_ranks(NULL, NULL, 0), true))                                                                     \
     X(remat_cuda_stream(NULL) == NULL)                                                                                 \
