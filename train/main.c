@@ -30,6 +30,7 @@ static const struct {
     {"plan", RM_PLAN, rm_command_plan, "print what train would do: stages, bytes, times"},
     {"eval", RM_EVAL, rm_command_eval, "compute the exact loss of saved weights over a data set"},
     {"predict", RM_PREDICT, rm_command_predict, "write a trained model's prediction for each sample"},
+    {"export", RM_EXPORT, rm_command_export, "write saved weights for another program"},
     {"sample", RM_SAMPLE, rm_command_sample, "write text with a trained model"},
     {"report", RM_REPORT, rm_command_report, "compare runs: memory, time, and whether their losses agree"},
     {"info", RM_INFO, rm_command_info, "print what this build contains and what it found on this machine"},
@@ -83,7 +84,7 @@ static void note_idle(int i, const rm_options *options) {
 /* `train` chooses its device and reads --init after it has connected to the other ranks (trainer.c). */
 static remat_status run_command(int i, rm_options *options, int *exit_status) {
     note_idle(i, options);
-    bool alone = commands[i].command & (RM_PLAN | RM_EVAL | RM_PREDICT | RM_SAMPLE);
+    bool alone = commands[i].command & (RM_PLAN | RM_EVAL | RM_PREDICT | RM_EXPORT | RM_SAMPLE);
     if (alone) TRY(rm_device_choose(options, true));
     if (alone) TRY(rm_setup_init(options));
     if (alone && options->init && !options->resume) TRY(rm_options_check(options, commands[i].command));

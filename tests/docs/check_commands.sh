@@ -141,7 +141,7 @@ pages() ( # in reading order: a line may need the output of an earlier one
 )
 helps() { # their examples start with two spaces, and have a flag
     local name
-    { remat --help && for name in train plan eval predict sample report info launch; do remat $name --help; done; } |
+    { remat --help && for name in train plan eval predict export sample report info launch; do remat $name --help; done; } |
         sed -n 's/^  \(remat [a-zA-Z]* .*\)/    \1/p' | grep -e ' --' | awk -f "$here/command_lines.awk" | sed 's/^[^\t]*/--help/'
     remat help --man | sed -n '/^.SH EXAMPLES/,/^.SH SEE/p' | sed 's/\\//g; s/^remat/    remat/' | awk -f "$here/command_lines.awk" |
         sed 's/^[^\t]*/the manual/'

@@ -3,7 +3,7 @@
 
     python3 tests/golden/make_shapes.py     # any PyTorch, torchvision, transformers, minGRU-pytorch; run it by hand and commit the result
 
-tests/train/test_pytorch_rows.c reads them: a line "NETWORK", then a line "  NAME DIM..." per parameter.
+tests/train/test_pytorch_rows.c and test_export.c read them: a line "NETWORK", then a line "  NAME DIM..." per parameter.
 """
 import os
 
@@ -54,6 +54,20 @@ class Adding(nn.Module):
         self.rnn, self.head = nn.LSTM(2, H, num_layers=2, bidirectional=True), nn.Linear(2 * H, 1)
 
 
+class NanoGpt(nn.Module):
+    """The state_dict of nanoGPT's GPT: nn.Linear where Hugging Face has Conv1D, and the tied head twice."""
+
+    def __init__(self, layers=2, positions=64):
+        super().__init__()
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(V, H), "wpe": nn.Embedding(positions, H), "h": nn.ModuleList(
+            nn.ModuleDict({
+                "ln_1": nn.LayerNorm(H), "attn": nn.ModuleDict({"c_attn": nn.Linear(H, 3 * H), "c_proj": nn.Linear(H, H)}),
+                "ln_2": nn.LayerNorm(H), "mlp": nn.ModuleDict({"c_fc": nn.Linear(H, 4 * H), "c_proj": nn.Linear(4 * H, H)})})
+            for _ in range(layers)), "ln_f": nn.LayerNorm(H)})
+        self.lm_head = nn.Linear(H, V, bias=False)
+        self.transformer["wte"].weight = self.lm_head.weight
+
+
 def gpt2(tied):
     return GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=64, n_embd=H, n_layer=2, n_head=2, tie_word_embeddings=tied))
 
@@ -89,6 +103,9 @@ def main():
             with torch.device("meta"):
                 for parameter, value in build().named_parameters():
                     print(" ", parameter.removeprefix("transformer."), *value.shape, file=file)
+        print("nanogpt", file=file)  # train/test_export.c
+        for parameter, value in NanoGpt().state_dict().items():
+            print(" ", parameter, *value.shape, file=file)
 
 
 if __name__ == "__main__":

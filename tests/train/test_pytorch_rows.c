@@ -33,6 +33,7 @@ static const struct {
      {{"gpt2", TEXT "--model=gpt2 --heads=2 --positions=64"},
       {"gpt2 untied", TEXT "--model=gpt2 --heads=2 --positions=64 --no-tie"}},
      "train/test_model_golden.c train/test_tied.c"},
+    {"nanoGPT's `GPT`", {{NULL}}, "train/test_export.c train/test_cli.c"},
     {"`MambaForCausalLM` (transformers)", {{"mamba", TEXT "--model=mamba"}}, "train/test_model_golden.c"},
     {"`Qwen3NextForCausalLM`", {{NULL}}, "train/test_model_golden.c ops/test_recurrences.c engine/test_recurrences.c"},
     {"`xLSTMLMModel(slstm_at=\"all\")`",

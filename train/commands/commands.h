@@ -9,6 +9,7 @@ remat_status rm_command_train(rm_options *options, int *exit_status); /* 130, 14
 remat_status rm_command_plan(rm_options *options, int *exit_status);
 remat_status rm_command_eval(rm_options *options, int *exit_status);
 remat_status rm_command_predict(rm_options *options, int *exit_status);
+remat_status rm_command_export(rm_options *options, int *exit_status);
 remat_status rm_command_sample(rm_options *options, int *exit_status);
 remat_status rm_command_info(rm_options *options, int *exit_status);
 remat_status rm_command_report(rm_options *options, int *exit_status); /* 1: --require-identical, and the losses differ */

@@ -25,6 +25,7 @@ typedef enum {
     RM_INFO = 16,
     RM_REPORT = 32,
     RM_PREDICT = 64,
+    RM_EXPORT = 128,
 } rm_command; /* bits: an option names the commands that take it */
 
 #define RM_MAX_FLAGS 192
@@ -68,7 +69,7 @@ typedef struct {
     double bucket_cap_mb, join_timeout, hang_timeout;
     bool metrics_per_rank;
     /* Files. */
-    const char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *config;
+    const char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *names, *config;
     int64_t save_every, keep, eval_every, log_every;
     /* plan, place, sample, report. 0 in a size: not given. */
     bool pareto;

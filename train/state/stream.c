@@ -95,6 +95,38 @@ remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_
     return status;
 }
 
+remat_status rm_stream_columns(const rm_safetensors *file, const rm_st_array *array, int64_t first, int64_t count,
+                               float *column, float *rows) {
+    const bool half = strcmp(array->dtype, "F32") != 0;
+    const int64_t n = array->dim[0], m = array->dim[1], bytes = half ? 2 : 4;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t at = file->data_start + array->begin + (uint64_t)((i * m + first) * bytes);
+        TRY(rm_file_read_at(file->fd, file->path, at, column, (uint64_t)(count * bytes)));
+        if (half) widen(column, (uint64_t)count, *array->dtype == 'B');
+        for (int64_t j = 0; j < count; j++) rows[j * n + i] = column[j];
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_stream_in_transposed(remat_session *session, remat_kind kind, int64_t index, const rm_safetensors *file,
+                                     const rm_st_array *array) {
+    const int64_t n = array->dim[0], m = array->dim[1], most = RM_STREAM_BYTES / 4 / (n + 1) + 1;
+    float *buffer = rm_malloc((size_t)(most * (n + 1)) * sizeof *buffer), *column = buffer + most * n;
+    REQUIRE(buffer, MEMORY, "no memory to read %s", file->path);
+    remat_status status = REMAT_OK;
+    for (int64_t first = 0; first < m && !status; first += most) {
+        int64_t count = m - first < most ? m - first : most;
+        status = rm_stream_columns(file, array, first, count, column, buffer);
+        if (!status)
+            status = check_read(session, kind, index, file->path, buffer, (uint64_t)(count * n), (uint64_t)(first * n));
+        if (!status)
+            status =
+                remat_write_part(session, kind, index, 4 * (uint64_t)(first * n), buffer, 4 * (uint64_t)(count * n));
+    }
+    rm_free(buffer);
+    return status;
+}
+
 remat_status rm_stream_copy(remat_session *from, remat_session *to, remat_kind kind, int64_t index) {
     remat_array array;
     void *buffer;

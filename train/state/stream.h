@@ -4,7 +4,7 @@
 #ifndef RM_STREAM_H
 #define RM_STREAM_H
 
-#include "train/file.h"
+#include "train/state/safetensors.h"
 
 enum { RM_STREAM_BYTES = 1 << 18 };
 
@@ -19,6 +19,14 @@ remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index
 /* The same for 16-bit floats in the file, which become 32-bit: `bytes` and `first` count in the array. */
 remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
                                  int fd, const char *path, uint64_t at, bool bf16);
+
+/* The array of the file, (n,m), becomes the session's, (m,n); halves become 32-bit. */
+remat_status rm_stream_in_transposed(remat_session *session, remat_kind kind, int64_t index, const rm_safetensors *file,
+                                     const rm_st_array *array);
+/* Reads columns first .. first+count-1 of the array as rows, floats (count,n) with n = array->dim[0]. `column` is scratch for `count`
+ * floats. */
+remat_status rm_stream_columns(const rm_safetensors *file, const rm_st_array *array, int64_t first, int64_t count,
+                               float *column, float *rows);
 
 /* Copies an array from one session to another, which holds equally much of it. */
 remat_status rm_stream_copy(remat_session *from, remat_session *to, remat_kind kind, int64_t index);

@@ -2,6 +2,7 @@
 #include "train/state/weights.h"
 
 #include "memory/host.h"
+#include "train/state/nanogpt.h"
 #include "train/state/stream.h"
 #include "train/text.h"
 
@@ -85,13 +86,13 @@ static const char *without_prefix(const char *name) {
     return NULL;
 }
 
-static const char *without_prefixes(const char *name) {
+const char *rm_weights_without_prefixes(const char *name) {
     for (const char *rest = name; rest; rest = without_prefix(rest)) name = rest;
     return name;
 }
 
 void rm_weights_our_name(const char *name, char *out, size_t out_bytes) {
-    name = without_prefixes(name);
+    name = rm_weights_without_prefixes(name);
     size_t first = strcspn(name, ".");
     for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++)
         if (strlen(rooms[i][0]) == first && !strncmp(name, rooms[i][0], first)) {
@@ -194,10 +195,10 @@ bool rm_weights_same(const rm_safetensors *file, const rm_st_array *a, const rm_
 /* Other programs save more than weights: PyTorch's batch norm a count of batches, GPT-2's attention a causal mask and a large negative
  * number. */
 static bool is_mask(const char *name) {
-    return begins(without_prefixes(name), "h.") && rm_text_ends(name, ".attn.bias");
+    return begins(rm_weights_without_prefixes(name), "h.") && rm_text_ends(name, ".attn.bias");
 }
 static bool is_no_weight(const char *name) {
-    bool of_gpt2 = begins(without_prefixes(name), "h.") && rm_text_ends(name, ".attn.masked_bias");
+    bool of_gpt2 = begins(rm_weights_without_prefixes(name), "h.") && rm_text_ends(name, ".attn.masked_bias");
     return of_gpt2 || is_mask(name) || rm_text_ends(name, ".num_batches_tracked");
 }
 
@@ -244,10 +245,18 @@ typedef struct {
     const char *anew; /* skip arrays of ours with this prefix; NULL: none */
 } reading;
 
+/* An array of a file with nanoGPT's layout, in the shape that ours has. */
+static rm_st_array transposed(const rm_st_array *array) {
+    rm_st_array turned = *array;
+    turned.dim[0] = array->dim[1];
+    turned.dim[1] = array->dim[0];
+    return turned;
+}
+
 /* source[i] becomes the index in the file of the session's array i; -1: not read. */
 static remat_status match_all(remat_session *session, remat_kind kind, const rm_safetensors *file, reading how,
                               int64_t *source) {
-    const bool foreign = how.foreign;
+    const bool foreign = how.foreign, nanogpt = foreign && rm_nanogpt_wrote(file);
     int64_t count = count_stored(session, kind);
     for (int64_t i = 0; i < count; i++) source[i] = -1;
     for (int64_t j = 0; j < file->count; j++) {
@@ -264,7 +273,9 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
         if (foreign && source[i] >= 0 && rm_weights_same(file, &file->array[source[i]], &file->array[j])) continue;
         if (source[i] >= 0) return two_for_one(file, &file->array[source[i]], &file->array[j], ours.name);
         source[i] = j;
-        TRY(must_match(file->path, &ours, &file->array[j], foreign));
+        rm_st_array theirs = file->array[j];
+        if (nanogpt && theirs.rank == 2 && rm_nanogpt_transposes(ours.name)) theirs = transposed(&theirs);
+        TRY(must_match(file->path, &ours, &theirs, foreign));
     }
     for (int64_t i = 0; i < count; i++) {
         remat_array ours;
@@ -278,14 +289,19 @@ static remat_status match_all(remat_session *session, remat_kind kind, const rm_
     return REMAT_OK;
 }
 
-static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file,
+static remat_status copy_all(remat_session *session, remat_kind kind, const rm_safetensors *file, reading how,
                              const int64_t *source) {
+    const bool nanogpt = how.foreign && rm_nanogpt_wrote(file);
     for (int64_t i = 0; i < count_stored(session, kind); i++) {
+        remat_array ours;
         if (source[i] < 0) continue;
+        TRY(stored_info(session, kind, i, &ours));
         const rm_st_array *theirs = &file->array[source[i]];
         const stored to = stored_at(session, kind, i);
         uint64_t bytes = theirs->end - theirs->begin, at = file->data_start + theirs->begin;
-        if (is_half(theirs))
+        if (nanogpt && rm_nanogpt_transposes(ours.name))
+            TRY(rm_stream_in_transposed(session, to.kind, to.index, file, theirs));
+        else if (is_half(theirs))
             TRY(rm_stream_in_halves(session, to.kind, to.index, 0, 2 * bytes, file->fd, file->path, at,
                                     *theirs->dtype == 'B'));
         else
@@ -300,7 +316,7 @@ static remat_status load(remat_session *session, remat_kind kind, const char *pa
     REQUIRE(source, MEMORY, "no memory to read %s", path);
     remat_status status = rm_safetensors_open(path, &file);
     if (!status) status = match_all(session, kind, &file, how, source);
-    if (!status && copy) status = copy_all(session, kind, &file, source);
+    if (!status && copy) status = copy_all(session, kind, &file, how, source);
     rm_safetensors_free(&file);
     rm_free(source);
     return status;

@@ -21,7 +21,7 @@ remat_status rm_weights_check(remat_session *session, remat_kind kind,
 /* Loads parameters like rm_weights_load, and accepts files of other programs: drops the prefixes "module.", "_orig_mod.", "model." and
  * "transformer."; the first part of a name may be lstm or gru (rnn), emb, embed or encoder (embedding), fc, linear, out, output or
  * decoder (head), unless the model has such names itself; ignores num_batches_tracked and GPT-2's causal mask (INVALID: another mask);
- * converts F16 and BF16. A head tied to the embedding may have either name, or both with equal values. Arrays of the model whose names
+ * converts F16 and BF16; transposes the products of nanoGPT's files (nanogpt.h). A head tied to the embedding may have either name, or both with equal values. Arrays of the model whose names
  * start with `anew` keep their values; NULL: none. */
 remat_status rm_weights_import(remat_session *session, const char *path, const char *anew);
 
@@ -34,6 +34,8 @@ bool rm_weights_same(const rm_safetensors *file, const rm_st_array *a, const rm_
 /* Copies all parameters and buffers from one session to another of the same model. */
 remat_status rm_weights_copy(remat_session *from, remat_session *to);
 
+/* Without "module.", "_orig_mod.", "model." and "transformer.". */
+const char *rm_weights_without_prefixes(const char *name);
 /* Writes our name, "rnn.weight_hh_l0" for "module.lstm.weight_hh_l0", into `out`, cut at out_bytes. */
 void rm_weights_our_name(const char *name, char *out, size_t out_bytes);
 
