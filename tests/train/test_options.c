@@ -214,6 +214,8 @@ static const struct {
     {"--lr-step=epoch", "--lr-step|--lr-schedule"},
     {"--model=gpt2 --dropout-in=0.1", "--dropout-in|--model=gpt2|lstm, gru or rnn"},
     {"--model=mingru --init-range=0.1", "--init-range|lstm, gru or rnn"},
+    {"--init=w.safetensors --init-range=0.1", "--init-range|--init|no effect"},
+    {"--resume=st --init-range=0.1", "--init-range|--resume|no effect"},
     {"--task=copy --sampler=random", "--sampler|--task=lm"},
     {"--metrics-per-rank", "--metrics-per-rank|--metrics=FILE"},
     {"--save-every=3", "--save-every|--save=DIR"},

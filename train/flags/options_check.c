@@ -375,6 +375,10 @@ remat_status rm_options_check_said(const rm_options *o) {
     }
     REQUIRE(!(said(o, "checkpoint-segments") && said(o, "checkpoint") && !is(o->session.strategy, "segments")), INVALID,
             "--checkpoint-segments and --checkpoint=%s cannot be combined: remove one of the two", o->session.strategy);
+    bool read = o->resume ? !restarts : o->init && is(o->init_head, "file");
+    REQUIRE(!said(o, "init-range") || !read, INVALID,
+            "--init-range has no effect with --%s, which reads the weights: remove --init-range",
+            o->resume ? "resume" : "init");
     return REMAT_OK;
 }
 
