@@ -54,7 +54,7 @@ static const struct {
      "train/test_model_image.c"},
     {"`UNet(3, 2, bilinear=True)` (milesial); `UNet(3, 2)`",
      {{"unet bilinear", SCENE "--model=unet"}, {"unet", SCENE "--model=unet --up=transposed"}},
-     "train/test_model_image.c"},
+     "train/test_model_image.c train/test_masks.c"},
     {"`scaled_dot_product_attention", {{NULL}}, "engine/test_golden.c"},
     {"`tokenizers`' `tokenizer.json`", {{NULL}}, "train/test_tokenizer.c"},
     {"`generate(temperature=, top_k=, top_p=)`", {{NULL}}, "train/test_draw.c"},

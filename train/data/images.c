@@ -21,6 +21,22 @@ static void give_back(rm_images *images, scratch s) {
     pthread_mutex_unlock(&images->lock);
 }
 
+/* Of one image: a class for each pixel, by the same crop, from the nearest pixel of the mask. */
+static remat_status fill_mask(rm_images *images, int64_t index, uint8_t *scratch, int32_t *target) {
+    rm_array mask;
+    TRY(images->read_mask(images, index, scratch, &mask));
+    rm_transform f = rm_transform_fixed(mask.dim[1], mask.dim[2], &images->crop);
+    for (int64_t y = 0; y < f.height; y++)
+        for (int64_t x = 0; x < f.width; x++)
+            target[y * f.width + x] = images->class_of[rm_transform_nearest(&f, &mask, y, x)];
+    return REMAT_OK;
+}
+
+static void fill_labels(const rm_images *images, int64_t index, int64_t n, int32_t *target) {
+    const int32_t *labels = images->labels.item;
+    for (int64_t i = 0; i < n; i++) target[i] = labels ? labels[index * n + i] : 0;
+}
+
 remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int64_t batch, void *input, void *target) {
     rm_images *images = (rm_images *)base;
     const rm_data_shape *shape = &base->shape;
@@ -34,10 +50,11 @@ remat_status rm_images_fill(rm_dataset *base, int64_t index, int64_t column, int
         rm_transform_apply(&transform, &image, images->unit, &images->normalize, s.line,
                            (float *)input + column * shape->features);
     }
-    give_back(images, s);
-    const int32_t *labels = images->labels.item;
     const int64_t n = rm_data_answers(shape);
-    for (int64_t i = 0; i < n; i++) ((int32_t *)target)[column * n + i] = labels ? labels[index * n + i] : 0;
+    int32_t *answers = (int32_t *)target + column * n;
+    if (!status && images->read_mask) status = fill_mask(images, index, s.bytes, answers);
+    give_back(images, s);
+    if (!images->read_mask) fill_labels(images, index, n, answers);
     return status;
 }
 
@@ -65,12 +82,12 @@ static remat_status take_shape(rm_images *images, const rm_data_source *source) 
             "%s has %lld classes, more than --classes=%lld: make it larger", source->data,
             (long long)images->labels.classes, (long long)classes);
     REQUIRE(!class_names || images->labels.classes == classes || source->unlabelled, INVALID,
-            "%s has %lld folders for %lld classes: sorted folder names number the classes, so create one for each "
-            "class, even if it is empty",
+            "%s has %lld folders, or grey values of masks, for %lld classes: sorted, they number the classes; create a "
+            "folder for each class, even if it is empty, or give masks with all values",
             source->data, (long long)images->labels.classes, (long long)classes);
-    REQUIRE(!source->pixels || !size || (size == images->height && size == images->width), INVALID,
-            "--image-size=%lld: images with a label per pixel cannot be resized, and these are %lld x %lld: remove "
-            "--image-size",
+    REQUIRE(!source->pixels || !size || images->read_mask || (size == images->height && size == images->width), INVALID,
+            "--image-size=%lld: labels for each pixel in an array cannot be resized, and these images are %lld x %lld: "
+            "remove --image-size",
             (long long)size, (long long)images->height, (long long)images->width);
     REQUIRE(classes, INVALID, "without labels the number of classes is unknown: give --classes=N");
     images->base.shape = rm_image_shape(images->channels, size ? size : images->height, size ? size : images->width,

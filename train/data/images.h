@@ -5,6 +5,7 @@
  *     images_array    .npy (N,C,H,W), (N,H,W,C) or (N,H,W), or IDX images (N,H,W); labels from a separate file
  *     images_cifar    one or several of CIFAR-10's binary files: a byte for the label, then 3 x 32 x 32
  *     images_folder   JPEG and PNG files in one folder per class, like ImageNet
+ *     images_masks    JPEG and PNG files in a folder, and a mask for each in another one: a class for each pixel
  */
 #ifndef RM_IMAGES_H
 #define RM_IMAGES_H
@@ -27,6 +28,10 @@ struct rm_images {
     uint64_t decoder_bytes; /* per thread: upper bound of what `read` allocates while it runs */
     /* *image points into the source's memory or into `scratch`. IO when the image cannot be read. Thread-safe. */
     remat_status (*read)(rm_images *, int64_t index, uint8_t *scratch, rm_array *image);
+    /* NULL, or instead of `labels`: *mask has a byte for each pixel of the image, which class_of maps to its class, or to -1. May
+     * overwrite the image in `scratch`. */
+    remat_status (*read_mask)(rm_images *, int64_t index, uint8_t *scratch, rm_array *mask);
+    int32_t class_of[256];
     /* Set by images.c: */
     rm_augment augment;
     rm_normalize normalize;

@@ -3,7 +3,7 @@
  * are followed. Unlike ImageFolder, it skips class folders whose names begin with a dot, because editors and notebooks
  * create such folders. Opening the folder reads every file's header to find the memory that the largest image needs.
  * With --skip-broken it decodes every file and skips those that cannot be decoded. */
-#include "train/data/images.h"
+#include "train/data/images_folder.h"
 
 #include "memory/host.h"
 #include "train/data/workers.h"
@@ -21,26 +21,9 @@
 
 enum { HEADER_BYTES = 1 << 16 }; /* usually contains the size; long camera metadata may push it further back */
 
-typedef struct {
-    char *name; /* path below `folder` */
-    int32_t label;
-    bool broken;
-    uint64_t bytes;
-    rm_image_size size;
-} image;
+/* ---- An image --------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    rm_images images;
-    char *folder;
-    image *image;
-    int64_t capacity;
-    uint64_t most_bytes, most_pixels;
-    bool decodes; /* opening decodes every image, to find broken ones */
-} folder_images;
-
-/* ---- A image --------------------------------------------------------------------------------------------------- */
-
-static remat_status path_of(const folder_images *from, int64_t index, char path[RM_PATH_BYTES]) {
+static remat_status path_of(const rm_folder_images *from, int64_t index, char path[RM_PATH_BYTES]) {
     return rm_path_join(path, RM_PATH_BYTES, from->folder, from->image[index].name);
 }
 
@@ -53,9 +36,9 @@ static remat_status read_bytes(const char *path, uint64_t most, uint8_t *data, u
     return status;
 }
 
-static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratch, rm_array *out) {
-    const folder_images *from = (folder_images *)images;
-    const image *p = &from->image[index];
+remat_status rm_folder_read(rm_images *images, int64_t index, uint8_t *scratch, rm_array *out) {
+    const rm_folder_images *from = (rm_folder_images *)images;
+    const rm_folder_image *p = &from->image[index];
     const int64_t C = images->channels, W = p->size.width;
     uint8_t *file = scratch + from->most_pixels * (uint64_t)C;
     char path[RM_PATH_BYTES];
@@ -71,11 +54,11 @@ static remat_status read_image(rm_images *images, int64_t index, uint8_t *scratc
 }
 
 /* Covers names and file sizes only: reading all of ImageNet would take as long as an epoch. */
-static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
-    const folder_images *from = (folder_images *)base;
+remat_status rm_folder_checksum(rm_dataset *base, uint32_t *crc32) {
+    const rm_folder_images *from = (rm_folder_images *)base;
     uLong sum = crc32_z(0, NULL, 0);
     for (int64_t i = 0; i < base->count; i++) {
-        const image *p = &from->image[i];
+        const rm_folder_image *p = &from->image[i];
         sum = crc32_z(sum, (const uint8_t *)p->name, strlen(p->name) + 1);
         sum = crc32_z(sum, (const uint8_t *)&p->bytes, sizeof p->bytes);
     }
@@ -83,12 +66,15 @@ static remat_status checksum(rm_dataset *base, uint32_t *crc32) {
     return REMAT_OK;
 }
 
-static void close_images(rm_dataset *base) {
-    folder_images *from = (folder_images *)base;
-    for (int64_t i = 0; i < base->count; i++) rm_free(from->image[i].name);
+void rm_folder_free(rm_folder_images *from) {
+    for (int64_t i = 0; i < from->images.base.count; i++) rm_free(from->image[i].name);
     rm_free(from->image);
     rm_free(from->folder);
-    rm_images_close(&from->images);
+}
+
+static void close_images(rm_dataset *base) {
+    rm_folder_free((rm_folder_images *)base);
+    rm_images_close((rm_images *)base);
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
@@ -138,29 +124,35 @@ static void sort_names(rm_class_names *list) {
     if (list->count) qsort(list->name, (size_t)list->count, sizeof *list->name, by_name);
 }
 
-static remat_status add_image(folder_images *from, const char *name, int32_t label) {
+remat_status rm_folder_add(rm_folder_images *from, const char *name, int32_t label) {
     REQUIRE(rm_grow(&from->image, &from->capacity, from->images.base.count + 1, sizeof *from->image), MEMORY,
             "no memory for the names of images");
-    image *p = &from->image[from->images.base.count];
-    *p = (image){.name = rm_strdup(name), .label = label};
+    rm_folder_image *p = &from->image[from->images.base.count];
+    *p = (rm_folder_image){.name = rm_strdup(name), .label = label};
     REQUIRE(p->name, MEMORY, "no memory for the names of images");
     from->images.base.held_bytes += strlen(name) + 1;
     from->images.base.count++;
     return REMAT_OK;
 }
 
+remat_status rm_folder_list(const char *folder, rm_class_names *out) {
+    remat_status status = add_names(out, folder, "", false);
+    sort_names(out);
+    return status;
+}
+
 /* Adds the images of one folder, without its subfolders. */
-static remat_status add_images(folder_images *from, const char *folder, int32_t label) {
+static remat_status add_images(rm_folder_images *from, const char *folder, int32_t label) {
     rm_class_names files = {0};
     remat_status status = add_names(&files, from->folder, folder, false);
     sort_names(&files);
-    for (int64_t i = 0; i < files.count && !status; i++) status = add_image(from, files.name[i], label);
+    for (int64_t i = 0; i < files.count && !status; i++) status = rm_folder_add(from, files.name[i], label);
     rm_class_names_free(&files);
     return status;
 }
 
 /* Adds a class's folder and all its subfolders, sorted by path: a, a-b, a/c. */
-static remat_status add_class(folder_images *from, const char *class_name, int32_t label) {
+static remat_status add_class(rm_folder_images *from, const char *class_name, int32_t label) {
     rm_class_names folders = {0};
     remat_status status = add_name(&folders, from->folder, class_name, true);
     for (int64_t i = 0; i < folders.count && !status; i++)
@@ -171,7 +163,7 @@ static remat_status add_class(folder_images *from, const char *class_name, int32
     return status;
 }
 
-static remat_status find_classes(folder_images *from) {
+static remat_status find_classes(rm_folder_images *from) {
     rm_class_names *names = &from->images.names;
     rm_class_names folders = {0};
     uLong sum = crc32_z(0, NULL, 0);
@@ -189,8 +181,8 @@ static remat_status find_classes(folder_images *from) {
 }
 
 /* With one class there is nothing to learn; often the given folder is the parent of the right one. */
-static remat_status check_classes(const folder_images *from, const rm_data_source *source) {
-    const image *first = from->image, *last = first + from->images.base.count - 1;
+static remat_status check_classes(const rm_folder_images *from, const rm_data_source *source) {
+    const rm_folder_image *first = from->image, *last = first + from->images.base.count - 1;
     if (source->classes || source->unlabelled) return REMAT_OK;
     const char *only = from->images.names.name[first->label];
     REQUIRE(first->label != last->label, INVALID,
@@ -200,7 +192,7 @@ static remat_status check_classes(const folder_images *from, const rm_data_sourc
     return REMAT_OK;
 }
 
-static remat_status find_images(folder_images *from, const rm_data_source *source) {
+static remat_status find_images(rm_folder_images *from, const rm_data_source *source) {
     TRY(find_classes(from));
     for (int64_t i = 0; i < from->images.names.count; i++) TRY(add_class(from, from->images.names.name[i], (int32_t)i));
     REQUIRE(from->images.base.count, INVALID,
@@ -212,7 +204,8 @@ static remat_status find_images(folder_images *from, const rm_data_source *sourc
 
 /* ---- Scanning all files -------------------------------------------------------------------------------------------- */
 
-static remat_status decode_once(const folder_images *from, const char *path, const image *p, const uint8_t *file) {
+static remat_status decode_once(const rm_folder_images *from, const char *path, const rm_folder_image *p,
+                                const uint8_t *file) {
     uint8_t *pixels = rm_malloc((size_t)(p->size.height * p->size.width * from->images.channels));
     REQUIRE(pixels, MEMORY, "no memory for the image in %s", path);
     remat_status status = rm_image_decode(file, p->bytes, path, from->images.channels, &p->size, pixels);
@@ -220,7 +213,7 @@ static remat_status decode_once(const folder_images *from, const char *path, con
     return status;
 }
 
-static remat_status look_at_bytes(const folder_images *from, const char *path, uint64_t most, image *p) {
+static remat_status look_at_bytes(const rm_folder_images *from, const char *path, uint64_t most, rm_folder_image *p) {
     uint8_t *file = rm_malloc(most ? most : 1);
     REQUIRE(file, MEMORY, "no memory to read %s", path);
     remat_status status = read_bytes(path, most, file, &p->bytes);
@@ -233,8 +226,8 @@ static remat_status look_at_bytes(const folder_images *from, const char *path, u
 
 /* Reads the start of the file; if that is not enough, all of it. */
 static remat_status look_at(void *context, int64_t i) {
-    folder_images *from = context;
-    image *p = &from->image[i];
+    rm_folder_images *from = context;
+    rm_folder_image *p = &from->image[i];
     char path[RM_PATH_BYTES];
     int fd = -1;
     uint64_t bytes;
@@ -248,7 +241,7 @@ static remat_status look_at(void *context, int64_t i) {
     return p->broken ? REMAT_OK : status;
 }
 
-static remat_status look_at_all(folder_images *from, int64_t threads) {
+remat_status rm_folder_look_at_all(rm_folder_images *from, int64_t threads) {
     rm_workers *workers;
     TRY(rm_workers_create(threads > 1 ? threads : 1, &workers));
     rm_workers_start(workers, look_at, from, from->images.base.count);
@@ -258,10 +251,10 @@ static remat_status look_at_all(folder_images *from, int64_t threads) {
 }
 
 /* Reports the first broken file and how many others there are. */
-static remat_status leave_broken_out(folder_images *from) {
+static remat_status leave_broken_out(rm_folder_images *from) {
     int64_t n = 0, broken = 0;
     for (int64_t i = 0; i < from->images.base.count; i++) {
-        image *p = &from->image[i];
+        rm_folder_image *p = &from->image[i];
         if (p->broken && !broken++)
             fprintf(stderr, "remat: %s/%s cannot be read and is skipped\n", from->folder, p->name);
         if (p->broken)
@@ -277,28 +270,34 @@ static remat_status leave_broken_out(folder_images *from) {
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static remat_status settle(folder_images *from) {
+void rm_folder_measure(rm_folder_images *from) {
     rm_images *images = &from->images;
-    int64_t count = images->base.count;
-    TRY(rm_labels_make_room(&images->labels, count, 1, 1));
-    for (int64_t i = 0; i < count; i++) {
-        const image *p = &from->image[i];
-        ((int32_t *)images->labels.item)[i] = p->label;
+    for (int64_t i = 0; i < images->base.count; i++) {
+        const rm_folder_image *p = &from->image[i];
         images->decoder_bytes = larger(images->decoder_bytes, p->size.decoder_bytes);
         from->most_bytes = larger(from->most_bytes, p->bytes);
         from->most_pixels = larger(from->most_pixels, (uint64_t)(p->size.height * p->size.width));
         if (p->size.width > images->most_width) images->most_width = p->size.width;
     }
     images->scratch_bytes = from->most_pixels * (uint64_t)images->channels + from->most_bytes;
-    images->base.held_bytes += rm_labels_bytes(&images->labels, count) + (uint64_t)from->capacity * sizeof *from->image;
+    images->base.held_bytes += (uint64_t)from->capacity * sizeof *from->image;
+}
+
+static remat_status settle(rm_folder_images *from) {
+    rm_images *images = &from->images;
+    int64_t count = images->base.count;
+    TRY(rm_labels_make_room(&images->labels, count, 1, 1));
+    for (int64_t i = 0; i < count; i++) ((int32_t *)images->labels.item)[i] = from->image[i].label;
+    rm_folder_measure(from);
+    images->base.held_bytes += rm_labels_bytes(&images->labels, count);
     return REMAT_OK;
 }
 
 static remat_status find(rm_images *images, const rm_data_source *source) {
-    folder_images *from = (folder_images *)images;
+    rm_folder_images *from = (rm_folder_images *)images;
     images->channels = source->channels ? source->channels : 3;
     images->unit = 255;
-    images->read = read_image;
+    images->read = rm_folder_read;
     REQUIRE(!source->labels, INVALID, "%s gets its classes from its folders: remove --%slabels", source->data,
             source->held_out ? "eval-" : "");
     REQUIRE(images->channels == 1 || images->channels == 3, INVALID,
@@ -308,7 +307,7 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     from->folder = rm_strdup(source->data);
     REQUIRE(from->folder, MEMORY, "no memory to open %s", source->data);
     TRY(find_images(from, source));
-    TRY(look_at_all(from, source->threads));
+    TRY(rm_folder_look_at_all(from, source->threads));
     if (from->decodes) TRY(leave_broken_out(from));
     return settle(from);
 }
@@ -319,10 +318,10 @@ static remat_status open_images(rm_dataset *base, const rm_data_source *source) 
 
 static bool reads(const rm_data_source *source) { return source->images && rm_path_is_directory(source->data); }
 
-const rm_data_kind rm_data_image_folder = {.bytes = sizeof(folder_images),
+const rm_data_kind rm_data_image_folder = {.bytes = sizeof(rm_folder_images),
                                            .reads = reads,
                                            .open = open_images,
                                            .close = close_images,
                                            .fill = rm_images_fill,
-                                           .checksum = checksum,
+                                           .checksum = rm_folder_checksum,
                                            .threads = true};

@@ -203,3 +203,13 @@ void rm_transform_apply(const rm_transform *f, const rm_array *image, double uni
                      out + (c * f->height + y) * f->width);
         }
 }
+
+static int64_t nearest(double begin, double box, int64_t size, int64_t at, int64_t most) {
+    int64_t i = (int64_t)floor(begin + ((double)at + 0.5) * box / (double)size);
+    return i < 0 ? 0 : i < most ? i : most - 1;
+}
+
+uint8_t rm_transform_nearest(const rm_transform *f, const rm_array *mask, int64_t y, int64_t x) {
+    int64_t row = nearest(f->top, f->box_height, f->height, y, mask->dim[1]);
+    return (uint8_t)rm_array_at(mask, 0, row, nearest(f->left, f->box_width, f->width, x, mask->dim[2]));
+}

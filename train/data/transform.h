@@ -53,4 +53,7 @@ rm_transform rm_transform_random(const rm_augment *augment, uint64_t seed, int64
 void rm_transform_apply(const rm_transform *transform, const rm_array *image, double unit,
                         const rm_normalize *normalize, float *line, float *out);
 
+/* The byte of a mask (1,height,width) that is nearest to pixel (y,x) of the output, for transforms without randomness. */
+uint8_t rm_transform_nearest(const rm_transform *transform, const rm_array *mask, int64_t y, int64_t x);
+
 #endif

@@ -161,7 +161,7 @@ const rm_option rm_option_table[] = {
     IN("lengths", data.lengths, RUN, RM_REMEMBERED, "FILE", "length of each sample of .npy [N,T,F], as .npy [N] (classify, regress, transcribe); later timesteps are padding",
         .needs = "task:lengths; model:states"),
     IN("labels", data.labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy, [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
-        "                                 transcribe: .npy [N,S], labels from 1, padded with -1; seq2seq: a text whose line N translates line N of --data",
+        "                                 unet: .npy [N,H,W], or a folder of masks; transcribe: .npy [N,S], labels from 1, padded with -1; seq2seq: a text whose line N translates line N of --data",
         .needs = "task:labels"),
     ONE("generate", data.generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "generated pairs instead of --data (seq2seq): copy, reverse or sort a line of letters",
         .needs = "task:generate"),

@@ -180,6 +180,21 @@ int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t T, in
     return exact;
 }
 
+double rm_dice(const float *logits, const int32_t *target, int64_t pixels, int64_t classes, int64_t *count) {
+    int64_t *both = count, *either = count + classes; /* |A and B|, |A| + |B| */
+    double sum = 0;
+    memset(count, 0, 2 * (size_t)classes * sizeof *count);
+    for (int64_t i = 0; i < pixels; i++) {
+        if (target[i] < 0) continue;
+        int64_t found = rm_likeliest(logits + i * classes, classes);
+        either[found]++;
+        either[target[i]]++;
+        both[found] += found == target[i];
+    }
+    for (int64_t k = 1; k < classes; k++) sum += either[k] ? 2 * (double)both[k] / (double)either[k] : 1;
+    return sum / (double)(classes - 1);
+}
+
 int64_t rm_count_targets(const int32_t *target, int64_t n) {
     int64_t targets = 0;
     for (int64_t i = 0; i < n; i++) targets += target[i] >= 0;

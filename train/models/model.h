@@ -69,6 +69,10 @@ bool rm_model_counts(
 /* Of B samples with logits (T,B,classes) and targets (T,B), the number where every target other than -1 has the largest logit: those
  * that greedy decoding reproduces exactly. */
 int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t timesteps, int64_t batch, int64_t classes);
+/* The Dice score of an image with logits (pixels,classes) and targets (pixels): 2 |A and B| / (|A| + |B|) for the pixels A that have
+ * the largest logit of a class and the pixels B of that class, 1 if there are neither; the mean over all classes but 0, the background.
+ * Pixels with target -1 do not count. `count` is scratch for 2 classes numbers. */
+double rm_dice(const float *logits, const int32_t *target, int64_t pixels, int64_t classes, int64_t *count);
 int64_t rm_count_targets(const int32_t *target, int64_t n); /* other than -1 */
 int64_t rm_likeliest(const float *logits, int64_t classes); /* the class with the largest logit */
 /* The denominator of softmax: the sum over classes of e^(logit - *largest), in double. */

@@ -64,6 +64,7 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
     if (!batch) batch = options->order.batch;
     const rm_data_shape *shape = &dataset->shape;
     int64_t outputs = shape->labels ? out->width * shape->classes : out->width;
+    if (shape->pixels) TRY(make_room(out, 2 * (size_t)shape->classes, sizeof *out->overlap, &out->overlap));
     int64_t full = batch < dataset->count ? batch : dataset->count, rest = dataset->count % full;
     int64_t rows = (full + (shape->every_step && !shape->labels)) * out->answers;
     if (outputs) TRY(make_room(out, (size_t)(rows * outputs), sizeof(float), &out->outputs));
@@ -86,8 +87,8 @@ static remat_status check_images(const rm_options *o, const rm_data_shape *a, co
             o->held_out.data, (long long)a->channels, (long long)a->height, (long long)a->width, o->data.data,
             (long long)b->channels, (long long)b->height, (long long)b->width);
     REQUIRE(a->class_names == b->class_names, INVALID,
-            "the folders in --eval-data=%s and --data=%s have different names, but sorted names number the classes: "
-            "give both the same folders, which may be empty",
+            "the folders in --eval-data=%s and --data=%s have different names (or their masks other grey values), but "
+            "sorted names number the classes: give both the same folders, which may be empty, or the same values",
             o->held_out.data, o->data.data);
     return REMAT_OK;
 }
@@ -131,9 +132,10 @@ void rm_evaluator_free(rm_evaluator *evaluator) {
     rm_free(evaluator->reading);
     rm_free(evaluator->row);
     rm_free(evaluator->distance);
+    rm_free(evaluator->overlap);
     evaluator->outputs = evaluator->row = NULL;
     evaluator->reading = NULL;
-    evaluator->distance = NULL;
+    evaluator->distance = evaluator->overlap = NULL;
 }
 
 static uint64_t part_bytes(const rm_eval_part *part) {
@@ -148,8 +150,9 @@ uint64_t rm_evaluator_bytes(const rm_evaluator *e) {
 remat_session *rm_evaluator_session(rm_evaluator *evaluator) { return evaluator->full.session; }
 
 /* Counts of: answers; answers with the right class first, or among the first five; pairs with all tokens right.
- * Transcripts: wrong labels, and labels. */
-enum { ALL, FIRST, FIVE, EXACT, SUMS, WRONG = FIRST, LABELS = FIVE };
+ * Transcripts: wrong labels, and labels. Dice scores are added as integers, so that their sum does not depend on the order. */
+enum { ALL, FIRST, FIVE, EXACT, SUMS, WRONG = FIRST, LABELS = FIVE, DICE = EXACT };
+#define DICE_UNIT 0x1p-30
 typedef struct {
     int64_t of[SUMS];
 } right;
@@ -165,6 +168,9 @@ static void count(rm_evaluator *e, const int32_t *target, int64_t n, right *sum)
     if (e->dataset->shape.answer_steps)
         sum->of[EXACT] += rm_count_exact(e->outputs, target, e->answers, n / e->answers, e->width);
     if (e->confusion) confuse(e, target, n);
+    const int64_t pixels = e->dataset->shape.pixels, K = e->width;
+    for (int64_t i = 0; pixels && i < n; i += pixels)
+        sum->of[DICE] += llround(rm_dice(e->outputs + i * K, target + i, pixels, K, e->overlap) / DICE_UNIT);
 }
 
 /* Transposes (T,B,V) and passes one sample at a time to the sink. V: values, or logits of the classes. */
@@ -280,6 +286,7 @@ bool rm_evaluator_has(const rm_evaluator *e, rm_score_name metric) {
                                  [RM_PERPLEXITY] = e->tokens,
                                  [RM_ACCURACY] = classes,
                                  [RM_TOP5_ACCURACY] = classes && e->width > 5 && !pairs,
+                                 [RM_DICE] = e->overlap,
                                  [RM_EXACT_MATCH] = pairs,
                                  [RM_LABEL_ERROR_RATE] = e->reading};
     return has[metric];
@@ -292,6 +299,7 @@ static void score(const rm_evaluator *e, double loss, const right *sum, int64_t 
                                      [RM_PERPLEXITY] = exp(loss),
                                      [RM_ACCURACY] = (double)sum->of[FIRST] / all,
                                      [RM_TOP5_ACCURACY] = (double)sum->of[FIVE] / all,
+                                     [RM_DICE] = (double)sum->of[DICE] * DICE_UNIT / (double)samples,
                                      [RM_EXACT_MATCH] = (double)sum->of[EXACT] / (double)samples,
                                      [RM_LABEL_ERROR_RATE] = (double)sum->of[WRONG] / (double)sum->of[LABELS]};
     for (int i = 0; i < RM_SCORES; i++) {

@@ -32,8 +32,9 @@ typedef struct {
     float *outputs;
     int32_t *reading;    /* transcripts: labels of a sample, (T) */
     int64_t *distance;   /* transcripts: scratch to compare them, (S + 1) */
+    int64_t *overlap;    /* classes of pixels: scratch for Dice scores, (2 classes) */
     float *row;          /* transcripts: the labels for the sink */
-    uint64_t held_bytes; /* of the four buffers above */
+    uint64_t held_bytes; /* of the buffers above */
     rm_eval_sink *sink;  /* called for each batch; may be set between runs; NULL: none */
     void *sink_context;
     /* The caller's, initially zero, (width,width): counts of true class (row) and predicted class (column). May be set between runs

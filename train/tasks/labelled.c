@@ -11,7 +11,9 @@ static remat_status open_classify(const rm_data_source *source, rm_dataset **out
             "classify needs --%sdata=FILE (IDX images or .npy features) and --%slabels=FILE with a class for each",
             eval, eval);
     REQUIRE(!source->pixels || source->labels || source->unlabelled, INVALID,
-            "the classes of the pixels are missing: give --%slabels=FILE, .npy (N,H,W)", eval);
+            "the classes of the pixels are missing: give --%slabels=FILE, .npy (N,H,W), or "
+            "--%slabels=DIR with a mask for each image of a folder",
+            eval, eval);
     REQUIRE(source->images || source->labels || source->unlabelled, INVALID,
             "there are no labels for %s: give --%slabels=FILE, IDX or .npy, one for each sample, [N], or for each "
             "timestep, [N,T]",
