@@ -9,6 +9,7 @@
 
 from . import distributed
 from ._builders import Config
+from ._compile import compile
 from ._library import build
 from .errors import Error, Status
 from .graph import Cell, Graph, Init, Value, constant, normal, uniform, zeros
@@ -19,5 +20,5 @@ from .state import State, load
 __version__ = str(build()["version"])
 __all__ = [
     "Arrays", "Cell", "Config", "Error", "Graph", "Init", "Plan", "Result", "Session", "State", "Status", "Value",
-    "build", "constant", "correct", "distributed", "load", "normal", "uniform", "zeros",
+    "build", "compile", "constant", "correct", "distributed", "load", "normal", "uniform", "zeros",
 ]  # fmt: skip

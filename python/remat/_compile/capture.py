@@ -1,0 +1,243 @@
+"""Captures a model and its loss as a torch.export program, undecomposed, with recurrent layers and packing as single ops."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from .._library import invalid
+
+
+@torch.library.custom_op("remat::recurrent", mutates_args=())
+def recurrent(
+    x: torch.Tensor,
+    states: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    lengths: torch.Tensor | None,
+    mode: str,
+    bias: bool,
+    layers: int,
+    dropout: float,
+    bidirectional: bool,
+    batch_first: bool,
+    projection: int,
+) -> list[torch.Tensor]:
+    """nn.LSTM, nn.GRU or nn.RNN while a model is exported. It is translated, never run."""
+    raise NotImplementedError("remat::recurrent only exists in exported programs")
+
+
+@recurrent.register_fake
+def _(x, states, weights, lengths, mode, bias, layers, dropout, bidirectional, batch_first, projection):  # type: ignore[no-untyped-def]
+    hidden, directions = weights[1].shape[0] // _GATES[mode], 1 + bidirectional
+    width = projection or hidden
+    batch = x.shape[0] if batch_first else x.shape[1]
+    return [
+        x.new_empty(*x.shape[:2], width * directions),
+        x.new_empty(layers * directions, batch, width),
+        x.new_empty(layers * directions, batch, hidden),
+    ]
+
+
+@torch.library.custom_op("remat::ctc", mutates_args=())
+def ctc(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int,
+    zero_infinity: bool,
+) -> torch.Tensor:
+    """F.ctc_loss while a model is exported, whose own op has a result that depends on lengths."""
+    raise NotImplementedError("remat::ctc only exists in exported programs")
+
+
+@ctc.register_fake
+def _(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity):  # type: ignore[no-untyped-def]
+    return log_probs.new_empty(())
+
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+
+
+@dataclass
+class _Packed:
+    """pack_padded_sequence while a model is exported: the padded batch and its lengths. Layers after it start each row's
+    reverse direction at the row's end."""
+
+    data: torch.Tensor
+    lengths: torch.Tensor
+    batch_first: bool
+
+
+def _pack(input: torch.Tensor, lengths: Any, batch_first: bool) -> _Packed:
+    if not isinstance(lengths, torch.Tensor):
+        raise invalid("pack_padded_sequence gets lengths as a list; give a tensor that is part of the batch")
+    return _Packed(input, lengths, batch_first)
+
+
+def _pad(
+    sequence: _Packed, batch_first: bool, padding_value: float, total_length: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    data = sequence.data
+    time = 1 if sequence.batch_first else 0
+    if padding_value:
+        raise invalid(f"pad_packed_sequence with padding_value={padding_value}; use 0")
+    if total_length not in (None, data.shape[time]):
+        raise invalid(f"pad_packed_sequence has total_length={total_length}; it is always the padded {data.shape[time]}")
+    steps = torch.arange(data.shape[time])
+    mask = steps < sequence.lengths[:, None] if sequence.batch_first else steps[:, None] < sequence.lengths
+    data = data * mask.unsqueeze(-1).to(data.dtype)
+    return data.transpose(0, 1) if batch_first != sequence.batch_first else data, sequence.lengths
+
+
+def _recurrent_forward(self: Any, input: Any, hx: Any = None) -> Any:
+    packed = input if isinstance(input, _Packed) else None
+    x = packed.data if packed else input
+    batch_first = packed.batch_first if packed else self.batch_first
+    one = x.dim() == 2
+    states = [] if hx is None else list(hx) if isinstance(hx, tuple | list) else [hx]
+    if one:
+        x, states, batch_first = x.unsqueeze(1), [s.unsqueeze(1) for s in states], False
+    weights = [getattr(self, name) for name in self._flat_weights_names]
+    dropout = float(self.dropout) if self.training else 0.0
+    lengths = packed.lengths if packed else None
+    y, h, c = torch.ops.remat.recurrent(
+        x, states, weights, lengths, self.mode, self.bias, self.num_layers, dropout, self.bidirectional, batch_first,
+        self.proj_size,
+    )  # fmt: skip
+    if one:
+        y, h, c = y.squeeze(1), h.squeeze(1), c.squeeze(1)
+    out = _Packed(y, packed.lengths, batch_first) if packed else y
+    return out, ((h, c) if self.mode == "LSTM" else h)
+
+
+def _pack_code(input, lengths, batch_first=False, enforce_sorted=True):  # type: ignore[no-untyped-def]
+    from remat._compile.capture import _pack
+
+    return _pack(input, lengths, batch_first)
+
+
+def _pad_code(sequence, batch_first=False, padding_value=0.0, total_length=None):  # type: ignore[no-untyped-def]
+    from remat._compile.capture import _pad
+
+    return _pad(sequence, batch_first, padding_value, total_length)
+
+
+def _ctc_code(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean", zero_infinity=False):  # type: ignore[no-untyped-def]
+    import torch
+
+    from remat._library import invalid
+
+    if reduction != "mean":
+        raise invalid(f"ctc_loss has reduction={reduction!r}; use 'mean'")
+    lengths = [n if isinstance(n, torch.Tensor) else torch.tensor(n) for n in (input_lengths, target_lengths)]
+    return torch.ops.remat.ctc(log_probs, targets, *lengths, blank, zero_infinity)
+
+
+@contextlib.contextmanager
+def _swapped() -> Iterator[None]:
+    """Recurrent layers become one op: torch.export takes milliseconds a timestep for them, and would fix the length.
+    Functions get other code, because models import them by name."""
+    changes: list[tuple[Any, str, Any]] = [
+        (layer, "forward", _recurrent_forward) for layer in (nn.LSTM, nn.GRU, nn.RNN)
+    ]
+    changes += [
+        (nn.utils.rnn.pack_padded_sequence, "__code__", _pack_code.__code__),
+        (nn.utils.rnn.pad_packed_sequence, "__code__", _pad_code.__code__),
+        (nn.functional.ctc_loss, "__code__", _ctc_code.__code__),
+    ]
+    before = [getattr(owner, name) for owner, name, _ in changes]
+    try:
+        for owner, name, new in changes:
+            setattr(owner, name, new)
+        yield
+    finally:
+        for (owner, name, _), old in zip(changes, before, strict=True):
+            setattr(owner, name, old)
+
+
+class _Whole(nn.Module):
+    """A model and its loss as one module."""
+
+    def __init__(self, model: nn.Module, loss_fn: Any) -> None:
+        super().__init__()
+        self.model, self.loss_fn = model, loss_fn
+
+    def forward(self, *batch: Any, **named: Any) -> Any:
+        if self.loss_fn is not None:
+            return self.loss_fn(self.model(*batch[:-1]), batch[-1])
+        out = self.model(*batch, **named)
+        return out if isinstance(out, torch.Tensor) else out.loss
+
+
+def export(model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> torch.export.ExportedProgram:
+    with _swapped():
+        program = torch.export.export(_Whole(model, loss_fn), batch, named, strict=False)
+    _name_gelu(program.graph)
+    program.graph.eliminate_dead_code()
+    return program
+
+
+_NOT_THE_USERS = tuple(f'File "{os.path.dirname(file)}/' for file in (torch.__file__, __file__))
+
+
+def op_name(node: Node) -> str:
+    """Such as "aten::linear"."""
+    target: Any = node.target
+    return str(target._schema.name) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
+
+
+def place(node: Node) -> str:
+    """The module's path and the line of the user's code."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values() if path]
+    module = paths[-1].removeprefix("model").removeprefix(".") if paths else ""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File")]
+    own = [line for line in lines if not line.startswith(_NOT_THE_USERS)]
+    where = f"module {module!r}" if module else "the model"
+    return f"{where}, {own[-1]}" if own else where
+
+
+# ---- GPT-2's gelu_new, written out ----------------------------------------------------------------------------------
+
+_X = object()
+_CUBE = ("mul", ("pow", _X, 3.0), 0.044715)
+_GELU = (
+    "mul",
+    ("mul", _X, 0.5),
+    ("add", ("tanh", ("mul", ("add", _X, _CUBE), math.sqrt(2 / math.pi))), 1.0),
+)
+
+
+def _matches(pattern: Any, given: Any, found: list[Node]) -> bool:
+    if pattern is _X:
+        if not found and isinstance(given, Node):
+            found.append(given)
+        return bool(found) and given is found[0]
+    if isinstance(pattern, float):
+        return isinstance(given, int | float) and math.isclose(given, pattern, rel_tol=1e-6)
+    if not isinstance(given, Node) or op_name(given) != f"aten::{pattern[0]}":
+        return False
+    wanted, have = pattern[1:], given.args
+    for order in (have, have[::-1]):
+        trial = list(found)
+        if len(order) == len(wanted) and all(_matches(p, g, trial) for p, g in zip(wanted, order, strict=True)):
+            found[:] = trial
+            return True
+    return False
+
+
+def _name_gelu(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        found: list[Node] = []
+        if node.op == "call_function" and _matches(_GELU, node, found):
+            node.target, node.args = torch.ops.aten.gelu.default, (found[0],)
+            node.kwargs = {"approximate": "tanh"}

@@ -1,0 +1,1073 @@
+"""The ops: one function for each kind, under ATen's names, with ATen's arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..graph import Value
+from .tensors import (
+    Atom,
+    Axis,
+    Data,
+    Positions,
+    Refused,
+    Scores,
+    Stack,
+    Tensor,
+    leaves,
+    length,
+    real,
+    regroup,
+    shape,
+    together,
+    unite,
+    unite_all,
+)
+from .translate import Host, Plain, Translator, op, view
+
+
+def number(x: Any) -> float | None:
+    """A Python number, or a constant of one element."""
+    if isinstance(x, int | float):
+        return float(x)
+    if isinstance(x, torch.Tensor) and x.numel() == 1 and not isinstance(x, torch.nn.Parameter):
+        return float(x)
+    return None
+
+
+def dims_of(x: Any) -> list[Axis]:
+    return [(Atom(n),) for n in x.shape] if isinstance(x, torch.Tensor) else list(x.dims)
+
+
+def with_dims(t: Translator, x: Any, dims: list[Axis]) -> Any:
+    if isinstance(x, Data):
+        return Data(x.name, x.dtype, x.source, x.compute, dims, x.integers)
+    x = t.tensor(x)
+    return Tensor(x.value, x.axes, dims, x.sequence)
+
+
+# ---- Views: axes change, memory does not ----------------------------------------------------------------------------
+
+
+@view("view", "reshape", "_unsafe_view")
+def reshape(t: Translator, self: Any, size: Sequence[int]) -> Any:
+    if isinstance(self, Scores):
+        return replace(self, dims=regroup(self.dims, _sizes(self.dims, size)))
+    self = self if isinstance(self, Data) else t.tensor(self)
+    return with_dims(t, self, regroup(self.dims, _sizes(self.dims, size)))
+
+
+def _sizes(dims: list[Axis], size: Sequence[int]) -> list[int]:
+    known = math.prod(n for n in size if n != -1)
+    return [length([a for d in dims for a in d]) // known if n == -1 else int(n) for n in size]
+
+
+@view("view_as", "reshape_as")
+def view_as(t: Translator, self: Any, other: Any) -> Any:
+    return reshape(t, self, shape(dims_of(other)))
+
+
+@view("flatten")
+def flatten(t: Translator, self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    self = self if isinstance(self, Data) else t.tensor(self)
+    n = len(self.dims)
+    first, last = start_dim % n, end_dim % n
+    joined = tuple(a for d in self.dims[first : last + 1] for a in d)
+    return with_dims(t, self, [*self.dims[:first], joined, *self.dims[last + 1 :]])
+
+
+@view("unflatten")
+def unflatten(t: Translator, self: Any, dim: int, sizes: Sequence[int]) -> Any:
+    self = self if isinstance(self, Data) else t.tensor(self)
+    dim %= len(self.dims)
+    return with_dims(
+        t, self, [*self.dims[:dim], *regroup([self.dims[dim]], _sizes([self.dims[dim]], sizes)), *self.dims[dim + 1 :]]
+    )
+
+
+@view("permute")
+def permute(t: Translator, self: Any, dims: Sequence[int]) -> Any:
+    self = self if isinstance(self, Data | Scores) else t.tensor(self)
+    return with_dims(t, self, [self.dims[d] for d in dims])
+
+
+@view("transpose", "swapaxes")
+def transpose(t: Translator, self: Any, dim0: int, dim1: int) -> Any:
+    self = self if isinstance(self, Data) else t.tensor(self)
+    dims = list(self.dims)
+    dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+    return with_dims(t, self, dims)
+
+
+@view("t", "numpy_T", "mT")
+def matrix_transpose(t: Translator, self: Any) -> Any:
+    return transpose(t, self, -1, -2) if len(dims_of(self)) > 1 else self
+
+
+@view("unsqueeze")
+def unsqueeze(t: Translator, self: Any, dim: int) -> Any:
+    if not isinstance(self, Data):
+        self = t.tensor(self)
+    dims = list(self.dims)
+    dims.insert(dim % (len(dims) + 1), ())
+    return with_dims(t, self, dims)
+
+
+@view("squeeze")
+def squeeze(t: Translator, self: Any, dim: int | Sequence[int] | None = None) -> Any:
+    if isinstance(self, Stack) and len(self.parts) == 1 and dim in (0, -len(self.dims), None):
+        return self.parts[0]
+    self = self if isinstance(self, Data) else t.tensor(self)
+    n = len(self.dims)
+    chosen = range(n) if dim is None else [d % n for d in ([dim] if isinstance(dim, int) else dim)]
+    return with_dims(t, self, [d for i, d in enumerate(self.dims) if i not in chosen or length(d) > 1])
+
+
+@view("expand", "expand_as")
+def expand(t: Translator, self: Any, size: Any, implicit: bool = False) -> Any:
+    if isinstance(self, Stack):
+        return self
+    sizes = list(size) if isinstance(size, list | tuple) else list(shape(dims_of(size)))
+    self = self if isinstance(self, Data) else t.tensor(self)
+    dims = [()] * (len(sizes) - len(self.dims)) + list(self.dims)
+    if len(sizes) > len(self.dims) and len(sizes) == len(self.dims) + 1 and not isinstance(self, Data):
+        return Stack([self] * sizes[0], [(Atom(sizes[0]),), *self.dims])
+    if len(dims) > 1 and dims[0] == () and sizes[0] > 1 and not isinstance(self, Data) and not self.sequence and len(dims) == 3:
+        return Stack([with_dims(t, self, dims[1:])] * sizes[0], [(Atom(sizes[0]),), *dims[1:]])
+    out = [
+        d if n in (-1, length(d)) else (Atom(n, repeats=True),) for d, n in zip(dims, sizes, strict=True)
+    ]
+    return with_dims(t, self, out)
+
+
+@view("repeat")
+def repeat(t: Translator, self: Any, repeats: Sequence[int]) -> Any:
+    dims = dims_of(self)
+    full = [()] * (len(repeats) - len(dims)) + dims
+    if any(n > 1 and length(d) > 1 for n, d in zip(repeats, full, strict=True)):
+        raise Refused(f"repeat({', '.join(map(str, repeats))}) of a tensor of shape {shape(dims)}")
+    return expand(t, self, [n if length(d) == 1 else -1 for n, d in zip(repeats, full, strict=True)])
+
+
+@view("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "positive", "_assert_tensor_metadata")
+def same(t: Translator, self: Any) -> Any:
+    return self
+
+
+@op("to", "_to_copy", "type_as", "float")
+def to(t: Translator, self: Any, *args: Any, **kwargs: Any) -> Any:
+    made = t.node.meta["val"] if t.node else None
+    if isinstance(made, torch.Tensor) and (made.dtype != torch.float32 or made.device.type != "cpu"):
+        raise Refused(f"the model converts to {made.dtype} on {made.device}; Remat computes in float32 on the CPU")
+    return self
+
+
+@view("broadcast_tensors")
+def broadcast_tensors(t: Translator, tensors: Sequence[Any]) -> Any:
+    if len({shape(dims_of(x)) for x in tensors}) > 1:
+        raise Refused(f"shapes {', '.join(str(shape(dims_of(x))) for x in tensors)} are broadcast; give equal ones")
+    return list(tensors)
+
+
+# ---- Element-wise ---------------------------------------------------------------------------------------------------
+
+
+@op("add")
+def add(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
+    if isinstance(self, Scores) or isinstance(other, Scores):
+        return masked(self, other) if isinstance(self, Scores) else masked(other, self)
+    if isinstance(self, int | float | torch.Tensor) and not isinstance(self, torch.nn.Parameter):
+        self, other = (other, self) if alpha == 1 else (self, other)
+    if (n := number(other)) is not None:
+        return self if n == 0 else t.broadcast(t.graph.add, self, t.constant(n * alpha))
+    if alpha != 1:
+        other = mul(t, other, alpha)
+    if (w := positions(t, self, other)) is not None:
+        return w
+    return t.broadcast(t.graph.add, self, other)
+
+
+def positions(t: Translator, one: Any, other: Any) -> Tensor | None:
+    """x + w, where w has a row for each timestep: a table of positions, learned or constant."""
+    x, w = (other, one) if isinstance(one, Positions | torch.Tensor) else (one, other)
+    if not isinstance(w, Positions | torch.Tensor):
+        return None
+    x, sizes = t.tensor(x), shape(dims_of(w))
+    at = next((i for i, d in enumerate(x.dims) if x.sequence and x.time() in leaves(d)), None)
+    if at is None or (at := at - len(x.dims)) < -len(sizes) or sizes[at] == 1:
+        return None
+    p = t.plain(x)
+    if at == -1 or math.prod(sizes) != sizes[at] * sizes[-1] or len(p.axes) != 3:
+        raise Refused(f"a tensor of shape {sizes} is added along time; it must be (timesteps, features)")
+    table = w.table if isinstance(w, Positions) else t.tensor(w)
+    rows = [d for d in table.dims if length(d) > 1 or d is table.dims[-1]]
+    return p.result(t.graph.positions(p.value, t.arrange(table, [rows[0], rows[-1]])))
+
+
+@op("sub")
+def sub(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
+    if (n := number(other)) is not None:
+        return add(t, self, -n * alpha)
+    if number(self) is not None:
+        return add(t, mul(t, other, -float(alpha)), self)
+    return t.broadcast(t.graph.sub, self, other if alpha == 1 else mul(t, other, alpha))
+
+
+@op("rsub")
+def rsub(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
+    return sub(t, other, self, alpha)
+
+
+@op("mul")
+def mul(t: Translator, self: Any, other: Any) -> Any:
+    if number(self) is not None:
+        self, other = other, self
+    n = number(other)
+    if isinstance(self, Scores) and n is not None:
+        return replace(self, scale=self.scale * n)
+    if n is not None:
+        return scaled(t, self, n)
+    return t.broadcast(t.graph.mul, self, other)
+
+
+def scaled(t: Translator, x: Any, factor: float) -> Tensor:
+    x = t.tensor(x)
+    return x if factor == 1 else Tensor(t.graph.scale(x.value, factor), x.axes, x.dims, x.sequence)
+
+
+@op("div", "true_divide")
+def div(t: Translator, self: Any, other: Any, rounding_mode: Any = None) -> Any:
+    n = number(other)
+    if n is None or rounding_mode:
+        raise Refused("only a division by a number is supported")
+    return mul(t, self, 1 / n)
+
+
+@op("neg")
+def neg(t: Translator, self: Any) -> Any:
+    return mul(t, self, -1)
+
+
+@op("pow", "square")
+def power(t: Translator, self: Any, exponent: Any = 2) -> Any:
+    if number(exponent) not in (1, 2, 3, 4):
+        raise Refused(f"a power of {exponent}; only 1 to 4 are supported")
+    out = self
+    for _ in range(int(exponent) - 1):
+        out = mul(t, out, self)
+    return out
+
+
+def unary(t: Translator, x: Any, builder: Any, *args: Any) -> Tensor:
+    x = t.tensor(x)
+    return Tensor(builder(x.value, *args), x.axes, x.dims, x.sequence)
+
+
+@op("relu")
+def relu(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.relu)
+
+
+@op("sigmoid")
+def sigmoid(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.sigmoid)
+
+
+@op("tanh")
+def tanh(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.tanh)
+
+
+@op("exp")
+def exp(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.exp)
+
+
+@op("silu")
+def silu(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.silu)
+
+
+@op("gelu")
+def gelu(t: Translator, self: Any, approximate: str = "none") -> Any:
+    return unary(t, self, t.graph.gelu_tanh if approximate == "tanh" else t.graph.gelu)
+
+
+@op("softplus")
+def softplus(t: Translator, self: Any, beta: float = 1, threshold: float = 20) -> Any:
+    return scaled(t, unary(t, scaled(t, self, beta), t.graph.softplus), 1 / beta)
+
+
+@op("hardtanh")
+def hardtanh(t: Translator, self: Any, min_val: float = -1, max_val: float = 1) -> Any:
+    return unary(t, self, t.graph.hardtanh, min_val, max_val)
+
+
+@op("relu6")
+def relu6(t: Translator, self: Any) -> Any:
+    return hardtanh(t, self, 0, 6)
+
+
+@op("clamp")
+def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
+    return unary(t, self, t.graph.clamp, -math.inf if min is None else min, math.inf if max is None else max)
+
+
+@op("dropout", "feature_dropout", "native_dropout")
+def dropout(t: Translator, input: Any, p: float, train: bool = True) -> Any:
+    if not train or p == 0:
+        return input
+    if isinstance(input, Scores):
+        return replace(input, dropout=p)
+    return unary(t, input, t.graph.dropout, p)
+
+
+# ---- Linear layers --------------------------------------------------------------------------------------------------
+
+
+@op("embedding")
+def embedding(t: Translator, weight: Any, indices: Any, padding_idx: int = -1, *rest: Any) -> Any:
+    if any(rest):
+        raise Refused("scale_grad_by_freq and sparse are not supported")
+    if padding_idx is not None and padding_idx >= 0:
+        t.freeze_row(weight, padding_idx)
+    if isinstance(indices, torch.Tensor):  # positions: rows of a table
+        rows = indices.reshape(-1)
+        if not torch.equal(rows, torch.arange(len(rows))):
+            raise Refused("constant indices that are not 0, 1, 2, ..")
+        return Positions(t.tensor(weight), [*([()] * (indices.dim() - 1)), (Atom(len(rows)),), (Atom(weight.shape[1]),)])
+    x = t.tensor(indices)
+    value = t.graph.embedding(x.value, t.tensor(weight).value)
+    width = (Atom(weight.shape[1]),)
+    return Tensor(value, [*x.axes, width], [*x.dims, width], x.sequence)
+
+
+@op("linear")
+def linear(t: Translator, input: Any, weight: Any, bias: Any = None) -> Any:
+    p = t.plain(input)
+    last = len(p.x.dims) - 1
+    if not p.last(last):
+        raise Refused("the last axis is time or batch")
+    w = t.plain(weight).value
+    return p.result(t.graph.linear(p.value, w, None if bias is None else t.tensor(bias).value), {last: w.shape[0]})
+
+
+@op("addmm", "baddbmm")
+def addmm(t: Translator, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    made = product(t, mat1, mat2, self if isinstance(self, torch.nn.Parameter) and alpha == beta == 1 else None)
+    if isinstance(made, Scores):
+        made = replace(made, scale=made.scale * alpha)
+        return masked(made, self) if beta else made
+    return made if isinstance(self, torch.nn.Parameter) and alpha == beta == 1 else add(t, mul(t, made, alpha), self, beta)
+
+
+@op("matmul", "mm", "bmm")
+def matmul(t: Translator, self: Any, mat2: Any) -> Any:
+    return product(t, self, mat2)
+
+
+def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
+    if isinstance(x, Scores):
+        return attend(t, x, w)
+    b = t.tensor(w)
+    if not b.value.name:
+        return Scores(t.tensor(x), transpose(t, b, -1, -2), [*t.tensor(x).dims[:-1], b.dims[-1]])
+    if len(b.dims) != 2:
+        raise Refused(f"a product with a parameter of shape {shape(b.dims)}")
+    if real(b.dims[0] + b.dims[1]) != real(tuple(a for axis in b.axes for a in axis)):
+        return linear(t, x, transpose(t, b, 0, 1), bias)
+    p = t.plain(x)
+    last = len(p.x.dims) - 1
+    if not p.last(last):
+        raise Refused("the last axis is time or batch")
+    value = t.graph.matmul(p.value, t.plain(b).value, None if bias is None else t.tensor(bias).value)
+    return p.result(value, {last: length(b.dims[1])})
+
+
+# ---- Attention ------------------------------------------------------------------------------------------------------
+
+
+@op("scaled_dot_product_attention")
+def attention(
+    t: Translator, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    q, k = t.tensor(query), t.tensor(key)
+    made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], scale or 1 / math.sqrt(length(q.dims[-1])), is_causal)
+    if attn_mask is not None:
+        made = masked(made, attn_mask)
+    return attend(t, replace(made, softmax=True, dropout=dropout_p), value)
+
+
+def masked(scores: Scores, mask: Any) -> Scores:
+    """Scores + mask, or masked where a Boolean mask is False."""
+    if isinstance(mask, Data):
+        return replace(scores, padding=mask)
+    if not isinstance(mask, torch.Tensor):
+        raise Refused("a mask that is computed from parameters or data")
+    kept = mask if mask.dtype == torch.bool else mask > -1e4
+    if mask.dtype != torch.bool and not bool((mask[kept] == 0).all()):
+        raise Refused("a bias of attention; masks are 0 or at most -1e4")
+    kept = kept.expand(*kept.shape[:-2], *(length(d) for d in scores.dims[-2:]))
+    one = kept.reshape(-1, *kept.shape[-2:])
+    if bool(kept.all()):
+        return scores
+    if not torch.equal(one, torch.ones_like(one).tril()):
+        raise Refused("a constant mask that is not causal")
+    return replace(scores, causal=True)
+
+
+@op("masked_fill")
+def masked_fill(t: Translator, self: Any, mask: Any, value: Any) -> Any:
+    if isinstance(self, Scores) and (number(value) or 0) <= -1e4:
+        return masked(self, ~mask if isinstance(mask, torch.Tensor) else inverted(mask))
+    raise Refused("masked_fill outside attention")
+
+
+def inverted(mask: Any) -> Data:
+    if not isinstance(mask, Data):
+        raise Refused("a mask that is computed from parameters or data")
+    compute = mask.compute
+    return Data(f"{mask.name}.inverted", mask.dtype, mask.source, lambda host: ~compute(host), mask.dims, True)
+
+
+def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Value:
+    """The mask of keys, i32 (S,B), 1 where they are padding."""
+    atoms = set(real(a for d in mask.dims for a in leaves(d)))
+    for d in mask.dims[-1:]:
+        for a, b in zip(real(d), [keys], strict=False):
+            a.unite(b)
+    if batch is not None and len(atoms) > 1:
+        for a in real(mask.dims[0])[:1]:
+            a.unite(batch)
+    if len(atoms) > 2:
+        raise Refused("a mask that depends on the batch is the same for all queries and heads; use is_causal beside it")
+    compute, boolean = mask.compute, mask.dtype == torch.bool
+    made = Data(
+        f"{mask.name}.padding", torch.int32, mask.source,
+        lambda host: (~compute(host) if boolean else compute(host) < -1e4).int(), mask.dims, True,
+    )  # fmt: skip
+    return t.tensor(made).value
+
+
+def lead_of(x: Tensor) -> Axis:
+    """The batch axis of (B,..,T,D)."""
+    return tuple([a for d in x.dims[:-2] for a in leaves(d)][:1])
+
+
+def attend(t: Translator, s: Scores, value: Any) -> Tensor:
+    if not s.softmax:
+        raise Refused("q k^T is multiplied without a softmax")
+    q, k, v = s.q, s.k, t.tensor(value)
+    together(*(partial(t.mark, x, x.dims[-2], lead_of(x)) for x in (q, k, v)))
+    q, k, v = (t.as_sequence(x, x.dims[-2], lead_of(x)) for x in (q, k, v))
+    flat = []
+    heads = []
+    for x in (q, k, v):
+        inner = [a for d in x.dims for a in leaves(d) if a is not x.time() and a is not x.batch() and not a.repeats]
+        own = tuple(a for a in inner if a not in leaves(x.dims[-1]))
+        heads.append(length(own))
+        head: list[Axis] = [(x.time(),), (x.batch(),) if x.batch() else ()]  # type: ignore[list-item]
+        flat.append(t.arrange(x, [*head, (*own, *leaves(x.dims[-1]))]))
+    width = length(q.dims[-1])
+    if length(v.dims[-1]) != width or heads[1] != heads[2]:
+        raise Refused("keys and values have different sizes")
+    factor = s.scale * math.sqrt(width)
+    queries = flat[0] if math.isclose(factor, 1, rel_tol=1e-6) else t.graph.scale(flat[0], factor)
+    padding = padding_of(t, s.padding, k.time(), k.batch()) if s.padding else None  # type: ignore[arg-type]
+    made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal, padding, s.dropout)
+    features = tuple(a for d in q.dims[:-2] for a in leaves(d) if a is not q.batch() and not a.repeats)
+    axes: list[Axis] = [(q.time(),), (q.batch(),) if q.batch() else (), (*features, *leaves(v.dims[-1]))]  # type: ignore[list-item]
+    return Tensor(made, axes, [*q.dims[:-1], v.dims[-1]], True)
+
+
+@op("softmax", "_softmax")
+def softmax(t: Translator, self: Any, dim: int, *rest: Any) -> Any:
+    if isinstance(self, Scores):
+        if dim not in (-1, len(self.dims) - 1):
+            raise Refused("a softmax over queries")
+        return replace(self, softmax=True)
+    return last_axis(t, self, dim, t.graph.softmax)
+
+
+@op("log_softmax", "_log_softmax")
+def log_softmax(t: Translator, self: Any, dim: int, *rest: Any) -> Any:
+    x = t.tensor(self)
+    made = last_axis(t, x, dim, t.graph.log_softmax)
+    made.log_softmax_of = x
+    return made
+
+
+def last_axis(t: Translator, x: Any, dim: int, builder: Any) -> Tensor:
+    """A layer along one axis, which must be the value's last."""
+    n = len(dims_of(x))
+    moved = transpose(t, x, dim, -1) if dim % n != n - 1 else x
+    p = t.plain(moved)
+    if not p.last(n - 1):
+        raise Refused("the axis is time or batch")
+    made = p.result(builder(p.value))
+    return transpose(t, made, dim, -1) if moved is not x else made  # type: ignore[no-any-return]
+
+
+# ---- Recurrent layers -----------------------------------------------------------------------------------------------
+
+
+@op("remat::recurrent")
+def recurrent(
+    t: Translator, x: Any, states: Sequence[Any], weights: Sequence[Any], lengths: Any, mode: str, bias: bool,
+    layers: int, dropout: float, bidirectional: bool, batch_first: bool, projection: int,
+) -> Any:  # fmt: skip
+    if mode == "RNN_RELU":
+        raise Refused("nn.RNN(nonlinearity='relu'); use tanh")
+    dims = dims_of(x)
+    time, batch = (dims[1], dims[0]) if batch_first else (dims[0], dims[1])
+    p = t.plain(t.as_sequence(x, time, batch))
+    directions, kinds = 1 + bidirectional, len(states) or (2 if mode == "LSTM" else 1)
+    given = list(weights)
+    per_layer = 2 + 2 * bias + bool(projection)
+    reset = row_ends(t, lengths, time, batch) if lengths is not None else None
+    finals: list[list[Tensor]] = [[] for _ in range(2)]
+    first = [states_of(t, s, layers * directions) for s in states]
+    h = p.value
+    for layer in range(layers):
+        if layer and dropout:
+            h = t.graph.dropout(h, dropout)
+        sides = []
+        for side in range(directions):
+            own, given = [t.tensor(w).value for w in given[:per_layer]], given[per_layer:]
+            source = t.graph.reverse(h) if side else h
+            y = cell(t, mode, source, own, bias, projection)
+            for k in range(kinds if first else 0):
+                if (initial := first[k][layer * directions + side]) is not None:
+                    t.graph.initial_state(y, k, initial)
+            if side and reset is not None:
+                y = t.graph.reset_states(y, reset)
+            keep_finals(t, finals, y, mode, lengths if not side else None, batch)
+            sides.append(t.graph.reverse(y) if side else y)
+        h = t.graph.concat(sides) if bidirectional else sides[0]
+    width = (Atom(h.shape[-1]),)
+    out = [batch, time, width] if batch_first else [time, batch, width]
+    y = Tensor(h, [*p.axes[:2], width], out, True)
+    stacks = [Stack(f, [(Atom(len(f)),), batch, f[0].dims[-1]]) for f in finals if f]
+    return [y, *stacks]
+
+
+def cell(t: Translator, mode: str, x: Value, weights: Sequence[Value], bias: bool, projection: int) -> Value:
+    w_ih, w_hh, *rest = weights
+    b = rest[:2] if bias else [None, None]
+    if projection:
+        return t.graph.lstm_projected(x, w_ih, w_hh, b[0], b[1], rest[-1])
+    builder = {"LSTM": t.graph.lstm, "GRU": t.graph.gru, "RNN_TANH": t.graph.rnn_tanh}[mode]
+    return builder(x, w_ih, w_hh, b[0], b[1])
+
+
+def states_of(t: Translator, given: Any, count: int) -> list[Value | None]:
+    """The initial states of each layer and direction, (B,H) each; None: zeros."""
+    if isinstance(given, torch.Tensor) and not isinstance(given, torch.nn.Parameter) and not bool(given.any()):
+        return [None] * count
+    parts = given.parts if isinstance(given, Stack) else [select(t, given, 0, i) for i in range(count)]
+    return [t.plain(part).value for part in parts]
+
+
+def keep_finals(t: Translator, finals: list[list[Tensor]], y: Value, mode: str, lengths: Any, batch: Axis) -> None:
+    """Of a padded batch the forward direction ends at each row's last step; its c is not kept there."""
+    for k in range(2 if mode == "LSTM" else 1):
+        if lengths is None:
+            value = t.graph.final_state(y, k)
+        elif k == 0:
+            value = t.graph.step_at(y, t.tensor(plus(lengths, -1)).value)
+        else:
+            return finals[k].clear()
+        axes: list[Axis] = [batch, (Atom(value.shape[-1]),)]
+        finals[k].append(Tensor(value, axes, list(axes)))
+
+
+def plus(lengths: Any, number: int) -> Data:
+    compute = lengths.compute
+    return Data(
+        f"{lengths.name}{number:+}", lengths.dtype, lengths.source, lambda host: compute(host) + number, lengths.dims
+    )
+
+
+def row_ends(t: Translator, lengths: Any, time: Axis, batch: Axis) -> Value:
+    """f32 (T,B), reversed in time: 1 at each row's last timestep."""
+    if not isinstance(lengths, Data):
+        raise Refused("lengths must be part of the batch")
+    compute, steps = lengths.compute, length(time)
+
+    def ends(host: Host) -> torch.Tensor:
+        return (torch.arange(steps)[:, None] == compute(host) - 1).float()
+
+    made = t.data(f"{lengths.name}.ends", torch.float32, (steps, length(batch)), ends)
+    unite_all(made.dims, (time, batch))
+    return t.graph.reverse(t.tensor(made).value)
+
+
+# ---- Parts and joins ------------------------------------------------------------------------------------------------
+
+
+@view("select")
+def select(t: Translator, self: Any, dim: int, index: int) -> Any:
+    dims = dims_of(self) if not isinstance(self, Stack) else self.dims
+    dim %= len(dims)
+    index %= length(dims[dim])
+    if isinstance(self, Stack):
+        if dim == 0:
+            return self.parts[index]
+        return replace(self, parts=[select(t, p, dim - 1, index) for p in self.parts], dims=[*dims[:dim], *dims[dim + 1 :]])
+    if isinstance(self, Data):
+        return part_of(t, self, lambda x: x.select(dim, index), [*dims[:dim], *dims[dim + 1 :]], f"{dim}.{index}")
+    x = t.tensor(self)
+    if t.has_time(x, dim):
+        return one_step(t, x, dim, index)
+    made = part(t, x, dim, index, 1)
+    return with_dims(t, made, [*made.dims[:dim], *made.dims[dim + 1 :]])
+
+
+def part_of(t: Translator, data: Data, cut: Any, dims: list[Axis], label: str) -> Data:
+    """A part of the batch's tensor, which PyTorch makes. Axes that stay whole keep their roles."""
+    compute, sizes = data.compute, shape(data.dims)
+    name = f"{data.name}.part{label}"
+    made = t.data(name, data.dtype, shape(dims), lambda host: cut(compute(host).reshape(sizes)))
+    if not all(leaves(a) == leaves(b) for a, b in zip(data.source, data.dims, strict=False)):
+        raise Refused("a part of a transposed tensor of the batch; take it apart before it is given")
+    unite_all(made.dims, dims)
+    return replace(made, integers=data.integers)
+
+
+def one_step(t: Translator, x: Tensor, dim: int, index: int) -> Tensor:
+    steps, p = length(x.dims[dim]), t.plain(x)
+    if index not in (0, steps - 1) or len(p.axes) != 3:
+        raise Refused(f"timestep {index} of {steps} is read; only the first and the last of (T,B,C) can be")
+    value = t.graph.last_step(t.graph.reverse(p.value) if index == 0 and steps > 1 else p.value)
+    return Tensor(value, p.axes[1:], [*x.dims[:dim], *x.dims[dim + 1 :]])
+
+
+def part(t: Translator, x: Tensor, dim: int, first: int, count: int) -> Tensor:
+    """x[.., first : first + count, ..]: a slice of the last axis, after the axes from `dim` on became one."""
+    p = t.plain(x)
+    at = p.at.get(dim)
+    if at is None or (x.batch() in leaves(x.dims[dim]) if x.sequence else False):
+        raise Refused("a part of the time or batch axis")
+    inner = p.axes[at + 1 :]
+    size = length(a for axis in inner for a in axis)
+    joined = tuple(a for axis in p.axes[at:] for a in axis)
+    value = t.graph.slice(t.arrange(x, [*p.axes[:at], joined]), first * size, count * size)
+    cut = (Atom(count),)
+    dims = [cut if i == dim else d for i, d in enumerate(x.dims)]
+    return Tensor(value, [*p.axes[:at], (*cut, *(a for axis in inner for a in axis))], dims, x.sequence)
+
+
+@view("slice")
+def slice_(t: Translator, self: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    dims = self.dims if isinstance(self, Stack) else dims_of(self)
+    dim %= len(dims)
+    n = length(dims[dim])
+    first, last, _ = slice(start, end).indices(n)
+    if step != 1:
+        raise Refused(f"a slice with step {step}")
+    if (first, last) == (0, n):
+        return self
+    if isinstance(self, Stack) and dim == 0:
+        return Stack(self.parts[first:last], [(Atom(last - first),), *dims[1:]])
+    cut = (Atom(last - first),)
+    new = [*dims[:dim], cut, *dims[dim + 1 :]]
+    if isinstance(self, Data):
+        return part_of(t, self, lambda x: x.narrow(dim, first, last - first), new, f"{dim}.{first}.{last}")
+    if isinstance(self, torch.nn.Parameter) and first == 0 and dim == self.dim() - 2:
+        return Positions(t.tensor(self), new)
+    return part(t, t.tensor(self), dim, first, last - first)
+
+
+@view("narrow")
+def narrow(t: Translator, self: Any, dim: int, start: int, length: int) -> Any:
+    return slice_(t, self, dim, start, start + length)
+
+
+@view("split", "split_with_sizes")
+def split(t: Translator, self: Any, split_size: Any, dim: int = 0) -> Any:
+    n = shape(dims_of(self))[dim]
+    sizes = [min(split_size, n - i) for i in range(0, n, split_size)] if isinstance(split_size, int) else split_size
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [slice_(t, self, dim, i, i + size) for i, size in zip(starts, sizes, strict=True)]
+
+
+@view("chunk")
+def chunk(t: Translator, self: Any, chunks: int, dim: int = 0) -> Any:
+    return split(t, self, -(-shape(dims_of(self))[dim] // chunks), dim)
+
+
+@view("unbind")
+def unbind(t: Translator, self: Any, dim: int = 0) -> Any:
+    dims = self.dims if isinstance(self, Stack) else dims_of(self)
+    return [select(t, self, dim, i) for i in range(length(dims[dim]))]
+
+
+@op("cat", "concat", "concatenate")
+def cat(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
+    if all(isinstance(x, Stack) for x in tensors) and dim == 0:
+        parts = [p for x in tensors for p in x.parts]
+        return Stack(parts, [(Atom(len(parts)),), *tensors[0].dims[1:]])
+    xs = [t.tensor(x) for x in tensors]
+    dim %= len(xs[0].dims)
+    for other in xs[1:]:
+        rest = [i for i in range(len(other.dims)) if i != dim]
+        unite_all([xs[0].dims[i] for i in rest], [other.dims[i] for i in rest])
+    ps = [t.plain(x) for x in xs]
+    at = ps[0].at.get(dim)
+    if at is None or len({p.x.sequence for p in ps}) > 1:
+        raise Refused("tensors are joined along time or batch")
+    if len(ps) == 1:
+        return ps[0].result(ps[0].value)
+    value = ps[0].value
+    for i in range(1, len(ps), 3):
+        value = t.graph.concat_axis([value, *(p.value for p in ps[i : i + 3])], at)
+    return ps[0].result(value, {dim: value.shape[at]})
+
+
+@op("stack")
+def stack(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
+    if dim == 0:
+        return Stack(list(tensors), [(Atom(len(tensors)),), *dims_of(tensors[0])])
+    return cat(t, [unsqueeze(t, x, dim) for x in tensors], dim)
+
+
+@op("index")
+def index(t: Translator, self: Any, indices: Sequence[Any]) -> Any:
+    """y[arange(B), step]: one timestep of each row."""
+    x = t.tensor(self)
+    rows = [isinstance(i, torch.Tensor) and i.dim() == 1 and torch.equal(i, torch.arange(len(i))) for i in indices]
+    if len(indices) != 2 or sum(rows) != 1 or not isinstance(indices[rows.index(False)], Data):
+        raise Refused("an index by tensors; only x[arange(B), steps] is supported")
+    dim = rows.index(False)
+    t.mark(x, x.dims[dim], x.dims[1 - dim])
+    p = t.plain(t.as_sequence(x, x.dims[dim], x.dims[1 - dim]))
+    steps = t.tensor(indices[dim])
+    unite(steps.dims[0], x.dims[1 - dim])
+    return Tensor(t.graph.step_at(p.value, steps.value), p.axes[1:], [x.dims[1 - dim], *x.dims[2:]])
+
+
+@op("flip")
+def flip(t: Translator, self: Any, dims: Sequence[int]) -> Any:
+    x = t.tensor(self)
+    if len(dims) != 1 or not t.has_time(x, dims[0] % len(x.dims)):
+        raise Refused("only a flip of time is supported")
+    p = t.plain(x)
+    return p.result(t.graph.reverse(p.value))
+
+
+# ---- Images and signals ---------------------------------------------------------------------------------------------
+
+
+def pair(x: Any) -> list[int]:
+    return [int(x)] * 2 if isinstance(x, int) else [int(n) for n in (list(x) * 2 if len(x) == 1 else x)]
+
+
+def planes(p: Plain, value: Value, channels: bool = True) -> Tensor:
+    """A result with new channels and planes: the last axes of `value`."""
+    n, m = len(p.x.dims), len(p.axes)
+    count = m - 2 if p.x.sequence else m - 1
+    axes = [-i for i in range(1, count + 1)][: 3 if channels else 2]
+    return p.result(value, {n + i: value.shape[i] for i in axes})
+
+
+@op("conv2d")
+def conv2d(
+    t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    p = t.plain(input)
+    w = t.tensor(weight).value
+    b = None if bias is None else t.tensor(bias).value
+    if padding == "valid":
+        padding = 0
+    if padding == "same":
+        padding = [(k - 1) * d // 2 for k, d in zip(w.shape[2:], pair(dilation), strict=True)]
+    value = t.graph.conv2d(p.value, w, b, pair(stride), pair(padding), pair(dilation), groups)
+    return planes(p, value)
+
+
+@op("conv1d")
+def conv1d(
+    t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    p = t.plain(input)
+    w = t.tensor(weight).value
+    b = None if bias is None else t.tensor(bias).value
+    padding = 0 if padding == "valid" else (w.shape[2] - 1) * pair(dilation)[0] // 2 if padding == "same" else padding
+    one = [pair(x)[0] for x in (stride, padding, dilation)]
+    value = t.graph.conv1d(p.value, w, b, *one, groups)
+    n = len(p.x.dims)
+    return p.result(value, {n - 2: value.shape[-2], n - 1: value.shape[-1]})
+
+
+@op("conv_transpose2d")
+def conv_transpose2d(
+    t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
+    p = t.plain(input)
+    b = None if bias is None else t.tensor(bias).value
+    value = t.graph.conv_transpose2d(
+        p.value, t.tensor(weight).value, b, pair(stride), pair(padding), pair(output_padding), groups, pair(dilation)
+    )
+    return planes(p, value)
+
+
+@op("max_pool2d")
+def max_pool2d(
+    t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    if pair(dilation) != [1, 1] or ceil_mode:
+        raise Refused("dilation and ceil_mode are not supported")
+    p = t.plain(self)
+    value = t.graph.max_pool2d(p.value, pair(kernel_size), pair(stride) if stride else None, pair(padding))
+    return planes(p, value, channels=False)
+
+
+@op("avg_pool2d")
+def avg_pool2d(
+    t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Any:  # fmt: skip
+    if ceil_mode or divisor_override or (not count_include_pad and any(pair(padding))):
+        raise Refused("ceil_mode, divisor_override and count_include_pad=False are not supported")
+    p = t.plain(self)
+    value = t.graph.avg_pool2d(p.value, pair(kernel_size), pair(stride) if stride else None, pair(padding))
+    return planes(p, value, channels=False)
+
+
+@op("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
+    p = t.plain(self)
+    have, want = [length(d) for d in p.x.dims[-2:]], pair(output_size)
+    if have == want:
+        return p.x
+    if want == [1, 1]:
+        made = p.result(t.graph.mean(p.value, 2), dropped=[len(p.x.dims) - 2, len(p.x.dims) - 1])
+        return with_dims(t, made, [*made.dims, (), ()])
+    if any(h % w for h, w in zip(have, want, strict=True)):
+        raise Refused(f"planes of {have} are averaged to {want}, which does not divide them")
+    return avg_pool2d(t, self, [h // w for h, w in zip(have, want, strict=True)])
+
+
+@op("upsample_nearest2d", "upsample_bilinear2d")
+def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
+    p = t.plain(input)
+    assert t.node is not None
+    made = t.node.meta["val"].shape
+    have = [length(d) for d in p.x.dims[-2:]]
+    scale = [n // h for n, h in zip(made[-2:], have, strict=True)]
+    if [s * h for s, h in zip(scale, have, strict=True)] != list(made[-2:]):
+        raise Refused(f"planes of {have} are resized to {list(made[-2:])}; only whole factors are supported")
+    bilinear = "bilinear" in str(t.node.target)
+    mode = "nearest" if not bilinear else "bilinear_corners" if rest and rest[0] is True else "bilinear"
+    return planes(p, t.graph.upsample2d(p.value, scale, mode), channels=False)
+
+
+@op("pad", "constant_pad_nd")
+def pad(t: Translator, self: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
+    if not any(pad):
+        return self
+    if mode != "constant" or value or len(pad) > 4 or min(pad) < 0:
+        raise Refused(f"padding {list(pad)} of mode {mode}; only zeros around the last two axes are supported")
+    p = t.plain(self)
+    left, right, top, bottom = [*pad, 0, 0][:4]
+    return planes(p, t.graph.pad2d(p.value, [top, left], [bottom, right]), channels=False)
+
+
+@op("mean")
+def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    x = t.tensor(self)
+    n = len(x.dims)
+    dims = sorted(d % n for d in (range(n) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim))
+    if n == 0:
+        return x
+    p = t.plain(x)
+    if len(dims) == 1 and t.has_time(x, dims[0]) and len(p.axes) == 3:
+        made = Tensor(t.graph.mean_over_time(p.value), p.axes[1:], [d for i, d in enumerate(x.dims) if i != dims[0]])
+    elif p.last(*dims) and not (x.sequence and len(p.axes) == len(dims)):
+        made = p.result(t.graph.mean(p.value, len(dims)), dropped=dims)
+    else:
+        raise Refused(f"a mean over the axes {dims} of {shape(x.dims)}; only the last axes, or time, are supported")
+    if keepdim:
+        return with_dims(t, made, [() if i in dims else d for i, d in enumerate(x.dims)])
+    return made
+
+
+# ---- Normalisation --------------------------------------------------------------------------------------------------
+
+
+def ones(t: Translator, like: Any, size: int, number: float) -> Value:
+    return t.tensor(torch.full((size,), number) if like is None else like).value
+
+
+@op("layer_norm")
+def layer_norm(
+    t: Translator, input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:  # fmt: skip
+    if len(normalized_shape) != 1:
+        raise Refused(f"layer norm over {list(normalized_shape)}; only over the last axis")
+    p, n = t.plain(input), normalized_shape[0]
+    return p.result(t.graph.layer_norm(p.value, ones(t, weight, n, 1), ones(t, bias, n, 0), eps))
+
+
+@op("rms_norm")
+def rms_norm(t: Translator, input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
+    if len(normalized_shape) != 1:
+        raise Refused(f"RMS norm over {list(normalized_shape)}; only over the last axis")
+    p = t.plain(input)
+    epsilon = torch.finfo(torch.float32).eps if eps is None else eps
+    return p.result(t.graph.rms_norm(p.value, ones(t, weight, normalized_shape[0], 1), epsilon))
+
+
+@op("group_norm")
+def group_norm(
+    t: Translator, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    p = t.plain(input)
+    n = length(p.x.dims[1])
+    return p.result(t.graph.group_norm(p.value, num_groups, ones(t, weight, n, 1), ones(t, bias, n, 0), eps))
+
+
+@op("batch_norm")
+def batch_norm(
+    t: Translator, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    if not training:
+        raise Refused("batch norm in evaluation mode; call train() on the module, or fold it into the layer before it")
+    if running_mean is None:
+        raise Refused("batch norm with track_running_stats=False")
+    p = t.plain(input)
+    scale = [None if x is None else t.tensor(x).value for x in (weight, bias)]
+    running = [t.stored(x, statistics=True).value for x in (running_mean, running_var)]
+    return p.result(t.graph.batch_norm(p.value, *scale, *running, momentum, eps, False))
+
+
+# ---- Losses ---------------------------------------------------------------------------------------------------------
+
+
+def mean_only(reduction: Any) -> None:
+    if reduction not in (1, "mean"):
+        raise Refused("reduction must be 'mean'")
+
+
+def scalar(value: Value) -> Tensor:
+    return Tensor(value, [], [])
+
+
+def classes_last(t: Translator, x: Any) -> Tensor:
+    x = t.tensor(x)
+    n = len(x.dims)
+    return permute(t, x, [0, *range(2, n), 1]) if n > 2 else x  # type: ignore[no-any-return]
+
+
+@op("cross_entropy_loss")
+def cross_entropy(
+    t: Translator, self: Any, target: Any, weight: Any = None, reduction: Any = 1, ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    mean_only(reduction)
+    x = classes_last(t, self)
+    y = t.tensor(target)
+    if len(y.dims) != len(x.dims) - 1:
+        raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")
+    unite_all(x.dims, y.dims)
+    p, q = t.plain(x), t.plain(t.tensor(target))
+    if x.sequence != q.x.sequence:
+        raise Refused("scores and targets do not agree about time")
+    w = None if weight is None else t.tensor(weight).value
+    value = t.graph.softmax_cross_entropy_weighted(p.value, q.value, w, ignore_index, label_smoothing)
+    return scalar(value)
+
+
+@op("nll_loss", "nll_loss_nd", "nll_loss2d")
+def nll_loss(t: Translator, self: Any, target: Any, weight: Any = None, reduction: Any = 1, ignore_index: int = -100) -> Any:
+    x = t.tensor(self)
+    source = x.log_softmax_of
+    if source is None:
+        x = x  # log probabilities from elsewhere: log_softmax leaves normalised ones as they are
+    else:
+        x = with_dims(t, source, x.dims)
+    return cross_entropy(t, x, target, weight, reduction, ignore_index)
+
+
+def element_loss(t: Translator, builder: Any, x: Any, y: Any, *args: Any) -> Tensor:
+    a, b = t.tensor(x), t.tensor(y)
+    if shape(a.dims) != shape(b.dims):
+        raise Refused(f"shapes {shape(a.dims)} and {shape(b.dims)} differ")
+    made: list[Value] = []
+
+    def build(one: Value, other: Value) -> Value:
+        made.append(builder(one, other, *args))
+        return made[0]
+
+    t.broadcast(build, a, b)
+    return scalar(made[0])
+
+
+@op("mse_loss")
+def mse_loss(t: Translator, self: Any, target: Any, reduction: Any = 1) -> Any:
+    mean_only(reduction)
+    return element_loss(t, t.graph.mse, self, target)
+
+
+@op("l1_loss")
+def l1_loss(t: Translator, self: Any, target: Any, reduction: Any = 1) -> Any:
+    mean_only(reduction)
+    return element_loss(t, t.graph.mae, self, target)
+
+
+@op("huber_loss")
+def huber_loss(t: Translator, self: Any, target: Any, reduction: Any = 1, delta: float = 1.0) -> Any:
+    mean_only(reduction)
+    return element_loss(t, t.graph.huber, self, target, delta)
+
+
+@op("smooth_l1_loss")
+def smooth_l1_loss(t: Translator, self: Any, target: Any, reduction: Any = 1, beta: float = 1.0) -> Any:
+    return scaled(t, huber_loss(t, self, target, reduction, beta), 1 / beta)
+
+
+@op("binary_cross_entropy_with_logits")
+def bce_with_logits(
+    t: Translator, self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: Any = 1
+) -> Any:
+    mean_only(reduction)
+    if weight is not None or pos_weight is not None:
+        raise Refused("weight and pos_weight are not supported")
+    return element_loss(t, t.graph.bce_with_logits, self, target)
+
+
+@op("remat::ctc")
+def ctc(
+    t: Translator, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int, zero_infinity: bool
+) -> Any:
+    x = t.tensor(log_probs)
+    if len(x.dims) != 3 or len(dims_of(targets)) != 2:
+        raise Refused("scores must be (T,B,V) and targets (B,S)")
+    x = with_dims(t, x.log_softmax_of, x.dims) if x.log_softmax_of else x
+    t.mark(x, x.dims[0], x.dims[1])
+    p = t.plain(t.as_sequence(x, x.dims[0], x.dims[1]))
+    lengths = [whole_lengths(t, n, size) for n, size in ((input_lengths, p.axes[0]), (target_lengths, dims_of(targets)[1]))]
+    return scalar(t.graph.ctc(p.value, t.tensor(targets).value, *lengths, blank, zero_infinity))
+
+
+def whole_lengths(t: Translator, lengths: Any, axis: Axis) -> Value | None:
+    """Lengths of the batch; None if they are known to be whole."""
+    if isinstance(lengths, torch.Tensor):
+        if not bool((lengths == length(axis)).all()):
+            raise Refused("constant lengths that differ; make them part of the batch")
+        return None
+    return t.tensor(lengths).value

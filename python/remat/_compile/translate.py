@@ -1,0 +1,497 @@
+"""Translates an exported program into a graph: one function a kind of op (ops.py), and what they share."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .._library import invalid
+from ..errors import Error
+from ..graph import Graph, Value
+from ..graph import zeros as init_zeros
+from .capture import op_name, place
+from .tensors import (
+    BATCH,
+    TIME,
+    Again,
+    Atom,
+    Axis,
+    Data,
+    Positions,
+    Refused,
+    Scores,
+    Stack,
+    Tensor,
+    leaves,
+    length,
+    new_dims,
+    real,
+    shape,
+    together,
+    unite_all,
+)
+
+OPS: dict[str, Callable[..., Any]] = {}
+
+
+def op(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the translation of ATen ops. It gets the translator and the op's arguments under ATen's names."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            OPS[name if "::" in name else f"aten::{name}"] = function
+        return function
+
+    return register
+
+
+def view(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same for ops that only change axes; they work on the batch's own tensors, too."""
+    VIEWS.update(f"aten::{name}" for name in names)
+    return op(*names)
+
+
+VIEWS: set[str] = set()
+
+
+@dataclass
+class Program:
+    """What a translation yields: the graph, and what the runtime fills it with."""
+
+    graph: Graph
+    loss: Value | None = None
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    inputs: dict[str, Callable[[Host], torch.Tensor]] = field(default_factory=dict)
+    counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked
+    frozen_rows: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # padding_idx of embeddings
+
+
+class Host:
+    """Runs the part of the program that depends on the batch alone, in PyTorch, as far as it is asked for."""
+
+    def __init__(self, program: torch.export.ExportedProgram, given: dict[str, Any], batch: Sequence[Any]) -> None:
+        self._order = list(program.graph.nodes)
+        self._values: dict[str, Any] = dict(given)
+        for name, value in zip(program.graph_signature.user_inputs, batch, strict=True):
+            if isinstance(name, str):
+                self._values[name] = value
+
+    def value(self, name: str) -> Any:
+        if name not in self._values:
+            node = next(n for n in self._order if n.name == name)
+            self._values[name] = self._run(node)
+        return self._values[name]
+
+    def _run(self, node: Node) -> Any:
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: self.value(n.name))
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+class Translator:
+    """One translation. `inputs` are the axes of the batch's tensors, which live from try to try."""
+
+    def __init__(self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]]) -> None:
+        self.exported, self.axes_of = program, inputs
+        self.graph = Graph()
+        self.out = Program(self.graph)
+        self.env: dict[Node, Any] = {}
+        self._made: dict[Any, Tensor] = {}
+        self.node: Node | None = None
+
+    # ---- The program
+
+    def run(self) -> Program:
+        for node in self.exported.graph.nodes:
+            self.node = node
+            try:
+                self._node(node)
+            except Refused as refused:
+                raise invalid(f"{place(node)}: {op_name(node)} cannot be translated: {refused}") from None
+            except Error as error:
+                raise invalid(f"{place(node)}: {op_name(node)} cannot be translated: {error}") from None
+        return self.out
+
+    def _node(self, node: Node) -> None:
+        if node.op == "placeholder":
+            self.env[node] = self._placeholder(node)
+        elif node.op == "output":
+            self._output(node)
+        elif node.op == "call_function":
+            self.env[node] = self._call(node)
+        elif node.op == "get_attr":
+            raise Refused("control flow is not supported")
+
+    def _placeholder(self, node: Node) -> Any:
+        signature = self.exported.graph_signature
+        name = node.name
+        for table in (signature.inputs_to_parameters, signature.inputs_to_buffers):
+            if name in table:
+                return self._state(table[name])
+        if name in signature.inputs_to_lifted_tensor_constants:
+            return self.exported.constants[signature.inputs_to_lifted_tensor_constants[name]]
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self.data(node.name, value.dtype, value.shape, lambda host: host.value(name))
+
+    def _state(self, name: str) -> Any:
+        """A parameter or a buffer, which stays PyTorch's until an op reads it."""
+        return self.exported.state_dict.get(name, self.exported.constants.get(name))
+
+    def _output(self, node: Node) -> None:
+        loss = node.args[0][0]  # type: ignore[index]
+        made = self.env[loss]
+        if not isinstance(made, Tensor) or made.dims:
+            raise Refused(f"the loss has the shape {shape(made.dims) if isinstance(made, Tensor) else ()}; return a scalar")
+        self.out.loss = made.value
+
+    def _call(self, node: Node) -> Any:
+        name = op_name(node)
+        if node.target is operator.getitem:
+            made = self.env[node.args[0]]  # type: ignore[index]
+            return made[node.args[1]]
+        args = torch.fx.node.map_arg(node.args, lambda n: self.env[n])
+        kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.env[n])
+        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | Positions)]
+        if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
+            return self._folded(node, args, kwargs)
+        if name not in VIEWS and self._of_batch(node, given):
+            return self._on_host(node)
+        base = name.removesuffix("_")
+        function = OPS.get(name) or OPS.get(base)
+        if function is None:
+            raise Refused(_HINTS.get(name, "Remat has no such layer"))
+        made = self._apply(function, args, kwargs)
+        if name.endswith("_") and not name.startswith("aten::__"):
+            self._replace(node, made)
+        return made
+
+    def _apply(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        known = inspect.signature(function).parameters
+        try:
+            return function(self, *args, **{k: v for k, v in kwargs.items() if k in known})
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise
+            raise Refused(f"of its arguments: {error}") from None
+
+    def _replace(self, node: Node, made: Any) -> None:
+        """An in-place op: later readers of its operand see the result."""
+        first: Node = node.args[0]  # type: ignore[assignment]
+        aliases = [n for n in self.env if n is not node and first in n.args[:1] and op_name(n) in VIEWS]
+        source = first.args[0] if first.op == "call_function" and op_name(first) in VIEWS else None
+        order = {n: i for i, n in enumerate(self.exported.graph.nodes)}
+        later = [n for n in (*aliases, source) if isinstance(n, Node) and any(order[u] > order[node] for u in n.users)]
+        if later:
+            raise Refused("it changes a tensor in place that is read through a view later; use the op that returns a result")
+        self.env[first] = made
+
+    @staticmethod
+    def _reads_parameter(given: Iterable[Any]) -> bool:
+        return any(isinstance(a, torch.nn.Parameter) for a in given)
+
+    def _folded(self, node: Node, args: Any, kwargs: Any) -> Any:
+        """Constants stay constants. The counters of batch norm are PyTorch's, and counted after each step."""
+        if op_name(node) == "aten::add_" and args[1] == 1:
+            self.out.counters.append(args[0])
+            return args[0]
+        if node.target._schema.is_mutable:  # type: ignore[union-attr]
+            args = torch.fx.node.map_aggregate(args, lambda a: a.clone() if isinstance(a, torch.Tensor) else a)
+        with torch.no_grad():
+            made = node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.target._schema.is_mutable:  # type: ignore[union-attr]
+            self.env[node.args[0]] = made  # type: ignore[index]
+        return made
+
+    @staticmethod
+    def _of_batch(node: Node, given: Sequence[Any]) -> bool:
+        """Integers, and what is made of them, describe the batch: no gradient flows there, and PyTorch computes them."""
+        known = all(isinstance(a, Data | torch.Tensor) and not isinstance(a, torch.nn.Parameter) for a in given)
+        return known and all(a.integers or not a.dtype.is_floating_point for a in given if isinstance(a, Data))
+
+    def _on_host(self, node: Node) -> Any:
+        value = node.meta["val"]
+        name = node.name
+        if isinstance(value, torch.Tensor):
+            made = self.data(name, value.dtype, value.shape, lambda host: host.value(name))
+            made.integers = True
+            if node.target._schema.is_mutable:  # type: ignore[union-attr]
+                self.env[node.args[0]] = made  # type: ignore[index]
+            return made
+        parts = [
+            self.data(f"{name}.{i}", v.dtype, v.shape, lambda host, i=i: host.value(name)[i]) for i, v in enumerate(value)
+        ]
+        return parts
+
+    # ---- Tensors of the batch, constants, parameters
+
+    def data(self, name: str, dtype: Any, sizes: Sequence[int], compute: Callable[[Host], Any]) -> Data:
+        if name not in self.axes_of:
+            self.axes_of[name] = new_dims(sizes, of_input=True)
+        axes = self.axes_of[name]
+        return Data(name, dtype, axes, compute, list(axes))
+
+    def tensor(self, x: Any) -> Tensor:
+        """The value of anything that an op reads."""
+        if isinstance(x, Tensor):
+            return x
+        if isinstance(x, Data):
+            return self._input(x)
+        if isinstance(x, torch.Tensor):
+            return self.stored(x)
+        if isinstance(x, Positions):
+            rows, width = shape(x.dims)[-2:]
+            table = self.graph.reshape(x.table.value, [x.table.value.shape[-2] * width])
+            value = self.graph.reshape(self.graph.slice(table, 0, rows * width), [rows, width])
+            return Tensor(value, x.dims[-2:], x.dims)
+        if isinstance(x, Stack):
+            raise Refused("stacked states can be indexed only")
+        if isinstance(x, Scores):
+            raise Refused("q k^T may be scaled, masked, put through softmax and dropout, and multiplied by v only")
+        raise Refused(f"a tensor was expected, not {x!r}")
+
+    def _input(self, data: Data) -> Tensor:
+        """The batch's tensor as an input of the graph, with time and batch first if it has a time axis."""
+        atoms = [a for axis in data.source for a in leaves(axis)]
+        time = [a for a in atoms if a.role == TIME]
+        batch = [a for a in atoms if a.role == BATCH and time]
+        if len(time) > 1 or len(batch) > 1:
+            raise Refused(f"{data.name} has {len(time)} time axes and {len(batch)} batch axes")
+        rest = [a for a in atoms if a not in (*time, *batch) and (a.size > 1 or not time)]
+        order = [*time, *batch, *rest]
+        axes: list[Axis] = [(a,) for a in order]
+        if time and not batch:
+            axes.insert(1, ())
+        if data.name not in self._made:
+            kept = [a for a in atoms if a in order]
+            sizes, swap = tuple(a.size for a in kept), [kept.index(a) for a in order]
+            integer = not data.dtype.is_floating_point
+            value = self.graph.input(
+                data.name, "i32" if integer else "f32", "sequence" if time else "static", shape(axes) or (1,)
+            )
+            if data.dtype in (torch.float64, torch.complex64):
+                raise Refused(f"{data.name} is {data.dtype}; use float32")
+            lengths = shape(axes)
+            self.out.inputs[data.name] = lambda host: data.compute(host).reshape(sizes).permute(swap).reshape(lengths)
+            self._made[data.name] = Tensor(value, axes, list(data.source), bool(time))
+        made = self._made[data.name]
+        return Tensor(made.value, made.axes, list(data.dims), made.sequence)
+
+    def stored(self, x: torch.Tensor, statistics: bool = False) -> Tensor:
+        """A parameter, or a constant, which is a parameter that is not trained. Statistics are those of batch norm."""
+        key = id(x)
+        if key not in self._made:
+            if x.dtype != torch.float32:
+                raise Refused(f"a constant is {x.dtype}; use float32")
+            self._made[key] = self._store(x, statistics)
+        made = self._made[key]
+        return Tensor(made.value, list(made.axes), list(made.dims))
+
+    def _store(self, x: torch.Tensor, statistics: bool) -> Tensor:
+        names = [n for n, t in self.exported.state_dict.items() if t is x]
+        sizes = tuple(x.shape) or (1,)
+        dims = new_dims(x.shape)
+        if x.device.type != "cpu":
+            raise Refused(f"{names[0] if names else 'a constant'} is on {x.device}; move the model to the CPU")
+        if names and not x.is_contiguous():
+            raise Refused(f"{names[0]} is not contiguous; store it so")
+        if names and isinstance(x, torch.nn.Parameter):
+            name = names[0].removeprefix("model.")
+            value = self.graph.param(name, sizes, init_zeros())
+            self.out.parameters[name] = x
+        elif statistics:
+            name = names[0].removeprefix("model.")
+            value = self.graph.buffer(name, sizes, init_zeros())
+            self.out.buffers[name] = x
+        elif names:
+            name = names[0].removeprefix("model.")
+            value = self.graph.param(name, sizes, init_zeros())
+            self.out.constants[name] = x
+        else:
+            x = x.contiguous()
+            digest = hashlib.sha1(x.numpy().tobytes() + str(sizes).encode()).hexdigest()[:12]
+            name = f"constant.{digest}"
+            if name in self.out.constants:
+                return self._made[name]
+            value = self.graph.param(name, sizes, init_zeros())
+            self.out.constants[name] = x
+            self._made[name] = Tensor(value, list(dims), list(dims))
+        self._made[f"keep {id(x)}"] = x  # type: ignore[assignment]  # so that no other tensor gets its id
+        return Tensor(value, list(dims), list(dims))
+
+    # ---- Layouts
+
+    def arrange(self, x: Tensor, axes: Sequence[Axis]) -> Value:
+        """The value with these axes. A sequence's first two are its time and batch. Copies only if the order differs."""
+        have = [a for axis in x.axes for a in leaves(axis) if a.size > 1]
+        want = [a for axis in axes for a in leaves(axis) if a.size > 1]
+        if any(a.repeats for a in want):
+            raise Refused("a tensor is expanded here, which Remat does only in add, sub and mul")
+        if len(have) != len(want) or {id(a) for a in have} != {id(a) for a in want}:
+            raise Refused(f"axes of a tensor of shape {shape(x.dims)} are missing or not its own")
+        value = x.value
+        if have != want:
+            value = self._reordered(x, have, want)
+        sizes = shape(axes)
+        if value.shape != sizes:
+            value = self.graph.reshape(value, sizes)
+        return value
+
+    def _reordered(self, x: Tensor, have: list[Atom], want: list[Atom]) -> Value:
+        fixed = 2 if x.sequence else 0
+        first = [a for a in (x.time(), x.batch()) if a is not None and a.size > 1] if x.sequence else []
+        if want[: len(first)] != first:
+            raise Refused("time and batch are not the first axes")
+        have, want = have[len(first) :], want[len(first) :]
+        runs: list[list[Atom]] = []
+        for atom in have:
+            previous = runs[-1][-1] if runs else None
+            follows = previous is not None and want.index(atom) == want.index(previous) + 1
+            runs[-1].append(atom) if follows else runs.append([atom])
+        value = self.graph.reshape(x.value, [*x.value.shape[:fixed], *(length(r) for r in runs)])
+        wanted = sorted(runs, key=lambda r: want.index(r[0]))
+        for i, run in enumerate(wanted):
+            j = runs.index(run)
+            if i != j:
+                value = self.graph.transpose(value, fixed + i, fixed + j)
+                runs[i], runs[j] = runs[j], runs[i]
+        return value
+
+    def plain(self, x: Any) -> Plain:
+        """The value with PyTorch's axes in PyTorch's order, but for a sequence's time and batch, which come first."""
+        x = self.tensor(x)
+        axes: list[Axis] = [(x.time(),), tuple(a for a in (x.batch(),) if a)] if x.sequence else []  # type: ignore[list-item]
+        at: dict[int, int] = {}
+        for i, dim in enumerate(x.dims):
+            inner = without(dim, x.time(), x.batch())
+            if inner is not None:
+                at[i] = len(axes)
+                axes.append(inner)
+        return Plain(x, self.arrange(x, axes), axes, at)
+
+    def broadcast(self, f: Callable[[Value, Value], Value], one: Any, other: Any) -> Tensor:
+        """An element-wise layer of two values, by NumPy's rules for shapes."""
+        pair = [self.tensor(one), self.tensor(other)]
+        rank = max(len(x.dims) for x in pair)
+        dims = [[()] * (rank - len(x.dims)) + list(x.dims) for x in pair]
+        out: list[Axis] = []
+        both = [(a, b) for a, b in zip(*dims, strict=True) if length(a) > 1 and length(b) > 1]
+        unite_all([a for a, _ in both], [b for _, b in both])
+        for a, b in zip(*dims, strict=True):
+            out.append(a if length(real(a)) >= length(real(b)) and length(a) >= length(b) else b)
+        lead = next((x for x in pair if x.sequence), None)
+        time, batch = (lead.time(), lead.batch()) if lead else (None, None)
+        for i, x in enumerate(pair):
+            if time and not x.sequence and time in [a for d in x.dims for a in leaves(d)]:
+                pair[i] = self.as_sequence(x, (time,), (batch,) if batch else ())
+        values = []
+        for x, own in zip(pair, dims, strict=True):
+            axes = [without(d, time, batch) for d, o in zip(own, out, strict=True) if without(o, time, batch) is not None]
+            axes = [real(a or ()) for a in axes]
+            has_batch = batch is not None and batch in [a for d in own for a in leaves(d)]
+            first: list[Axis] = [(time,), (batch,) if batch else ()] if x.sequence else [(batch,)] if has_batch else []  # type: ignore[list-item]
+            while not first and axes and not axes[0]:
+                axes.pop(0)
+            values.append(self.arrange(x, [*first, *axes]) if first or axes else x.value)
+        value = f(*values)
+        rest = [a for a in (without(o, time, batch) for o in out) if a is not None]
+        head: list[Axis] = [(time,), (batch,) if batch else ()] if time else []
+        return Tensor(value, [*head, *rest], out, bool(lead))
+
+    def freeze_row(self, weight: torch.Tensor, row: int) -> None:
+        """An embedding's padding_idx: PyTorch gives its row no gradient."""
+        assert self.node is not None
+        if len(self.node.args[0].users) > 1:  # type: ignore[union-attr]
+            raise Refused("padding_idx of a weight that another layer uses, too")
+        self.out.frozen_rows.append((weight, row))
+
+    def constant(self, number: float) -> Tensor:
+        made = self.stored(torch.tensor([number], dtype=torch.float32))
+        return Tensor(made.value, made.axes, [])
+
+    def has_time(self, x: Tensor, axis: int) -> bool:
+        return x.sequence and x.time() in leaves(x.dims[axis])
+
+    def mark(self, x: Any, time: Axis, batch: Axis) -> None:
+        """Here an axis is read as time and another as batch."""
+        t = [a for a in leaves(time) if a.size > 1 or a.of_input] or list(leaves(time))
+        b = [a for a in leaves(batch) if a.size > 1 or a.of_input]
+        if len(t) != 1 or len(b) > 1:
+            raise Refused(f"an axis of {length(time)} timesteps or {length(batch)} rows is a product of axes")
+        together(lambda: t[0].give(TIME), *(lambda atom=a: atom.give(BATCH) for a in b))
+
+    def as_sequence(self, x: Any, time: Axis, batch: Axis) -> Tensor:
+        """x with a time axis, which an op reads as time."""
+        self.mark(x, time, batch)
+        x = self.tensor(x)
+        if x.sequence:
+            return x
+        rest = [d for d in x.dims if d not in (time, batch)]
+        value = self.graph.as_sequence(self.arrange(x, axes := [time, batch, *rest]))
+        return Tensor(value, axes, list(x.dims), True)
+
+
+@dataclass
+class Plain:
+    """A value with its axes, and which of them each of PyTorch's axes is; those that are time and batch alone have none."""
+
+    x: Tensor
+    value: Value
+    axes: list[Axis]
+    at: dict[int, int]
+
+    def result(self, value: Value, changed: dict[int, int] | None = None, dropped: Iterable[int] = ()) -> Tensor:
+        """A value of the same axes, where some have another size or are gone. They are PyTorch's numbers."""
+        dims, axes = list(self.x.dims), list(self.axes)
+        for axis, size in (changed or {}).items():
+            dims[axis] = axes[self.at[axis]] = (Atom(size),)
+        for axis in sorted(dropped, reverse=True):
+            del dims[axis]
+            del axes[self.at[axis]]
+        return Tensor(value, axes, dims, self.x.sequence)
+
+    def last(self, *axes: int) -> bool:
+        """These are the last axes of the value, in this order."""
+        n = len(self.axes)
+        return [self.at.get(a) for a in axes] == list(range(n - len(axes), n))
+
+
+def without(axis: Axis, time: Atom | None, batch: Atom | None) -> Axis | None:
+    """An axis without time and batch; None if it is nothing else."""
+    atoms = leaves(axis)
+    inner = tuple(a for a in atoms if a is not time and a is not batch)
+    return None if len(inner) < len(atoms) and not real(inner) else inner
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+_HINTS = {
+    "aten::lstm_cell": "a loop of cells has no plan; use nn.LSTM over the whole sequence",
+    "aten::gru_cell": "a loop of cells has no plan; use nn.GRU over the whole sequence",
+    "aten::rnn_tanh_cell": "a loop of cells has no plan; use nn.RNN over the whole sequence",
+    "aten::rnn_relu_cell": "a loop of cells has no plan; use nn.RNN over the whole sequence",
+}
+
+
+def translate(program: torch.export.ExportedProgram) -> Program:
+    inputs: dict[str, list[Axis]] = {}
+    while True:
+        try:
+            return Translator(program, inputs).run()
+        except Again:
+            continue

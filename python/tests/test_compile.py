@@ -1,0 +1,283 @@
+"""remat.compile: models of PyTorch, with PyTorch's gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch cannot be imported; name a Python that has it in REMAT_TORCH_PYTHON")
+
+import remat  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from compile_models import (  # noqa: E402
+    GPT, Classifier, Encoder, Frames, LanguageModel, MultiheadTranslator, Speech, Tagger, Translator, UNet, V, per_token,
+)  # fmt: skip
+
+T, B = 12, 4
+
+
+def error(gradients, exact):
+    """The distance of all gradients from the exact ones, relative."""
+    square = sum(float(((g.double() - e) ** 2).sum()) for g, e in zip(gradients, exact, strict=True))
+    return (square / sum(float((e**2).sum()) for e in exact)) ** 0.5
+
+
+def check(model, loss_fn, *batch, slack=2.0, **config):
+    """One step of the model gives PyTorch's loss and gradients, as exactly as PyTorch does in float32."""
+
+    def torch_gradients(dtype):
+        m = copy.deepcopy(model).to(dtype)
+        given = [x.to(dtype) if torch.is_floating_point(x) else x for x in batch]
+        loss = loss_fn(m(*given[:-1]), given[-1]) if loss_fn else m(*given)
+        loss.backward()
+        return float(loss.detach()), [p.grad for p in m.parameters() if p.requires_grad]
+
+    loss, exact = torch_gradients(torch.float64)
+    _, own = torch_gradients(torch.float32)
+    step = remat.compile(model, loss_fn, batch, **config)
+    assert float(step(*batch)) == pytest.approx(loss, rel=2e-6)
+    ours = [p.grad for p in model.parameters() if p.requires_grad]
+    assert error(ours, exact) <= slack * error(own, exact) + 1e-8
+    return step
+
+
+def tokens(*shape):
+    return torch.randint(1, V, shape)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(1)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_language_models_have_pytorchs_gradients(layer, batch_first):
+    shape = (B, T) if batch_first else (T, B)
+    step = check(LanguageModel(layer, batch_first), per_token, tokens(*shape), tokens(*shape), memory_budget="1MiB")
+    assert (step.plan.timesteps, step.plan.batch) == (T, B)
+
+
+def test_bits_are_independent_of_the_budget():
+    model, x, y = LanguageModel(), tokens(1, 1000), tokens(1, 1000)
+    step = remat.compile(model, per_token, (x, y))
+    step(x, y)
+    whole = [p.grad.clone() for p in model.parameters()]
+    small = remat.compile(model, per_token, (x, y), strategy="segments", segments=4)
+    small(x, y)
+    assert small.plan.activations_peak_bytes < step.plan.activations_peak_bytes / 2
+    assert all(torch.equal(a, p.grad) for a, p in zip(whole, model.parameters(), strict=True))
+
+
+def test_any_optimizer_of_torch_trains_the_model():
+    """Fused optimizers and .data do not count versions; zero_grad drops .grad. The next pass sees all of it."""
+    model = LanguageModel()
+    peer, x, y = copy.deepcopy(model), tokens(B, T), tokens(B, T)
+    step = remat.compile(model, per_token, (x, y))
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2, fused=True) for m in (model, peer)]
+    for i in range(6):
+        step(x, y)
+        optimizers[0].step(), optimizers[0].zero_grad()
+        per_token(peer(x), y).backward()
+        optimizers[1].step(), optimizers[1].zero_grad()
+        if i == 2:
+            for m in (model, peer):
+                m.head.weight.data = m.head.weight.data * 0.5
+    assert float(step.evaluate(x, y)) == pytest.approx(per_token(peer(x), y).item(), rel=1e-4)
+    assert step.state_dict()["head.weight"].data_ptr() == model.head.weight.data_ptr()
+
+
+def test_update_inside_the_step():
+    model = LanguageModel()
+    peer, x, y = copy.deepcopy(model), tokens(B, T), tokens(B, T)
+    step = remat.compile(model, per_token, (x, y), optimizer="adamw", lr=1e-2, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-2, weight_decay=0.01)
+    for _ in range(4):
+        step(x, y)
+        per_token(peer(x), y).backward()
+        optimizer.step(), optimizer.zero_grad()
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
+    assert model.head.weight.grad is None
+
+
+def test_other_shapes_share_memory():
+    model, x, y = LanguageModel(), tokens(B, T), tokens(B, T)
+    step = remat.compile(model, per_token, (x, y), memory_budget="1MiB")
+    for rows, length in ((B, 7), (2, T), (B, 7), (B, 2 * T)):
+        peer = copy.deepcopy(model)
+        step(x.repeat(1, 2)[:rows, :length], y.repeat(1, 2)[:rows, :length])
+        per_token(peer(x.repeat(1, 2)[:rows, :length]), y.repeat(1, 2)[:rows, :length]).backward()
+        for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+
+
+# ---- Models ---------------------------------------------------------------------------------------------------------
+
+
+def padded():
+    lengths = torch.tensor([10, 7, 3, 10])
+    x, y = tokens(4, 10), torch.randint(1, 9, (4, 10))
+    for row, n in enumerate(lengths):
+        x[row, n:], y[row, n:] = 0, 0
+    return x, lengths, y
+
+
+def sentences():
+    source = tokens(4, 7)
+    source[1, 5:] = V - 1
+    return source, tokens(4, 9), tokens(4, 9)
+
+
+def ctc(out, labels):
+    lengths = (torch.full((out.shape[0],), out.shape[1]), torch.full((out.shape[0],), labels.shape[1]))
+    return F.ctc_loss(F.log_softmax(out, -1).transpose(0, 1), labels, *lengths)
+
+
+def nll(out, target):
+    return F.nll_loss(F.log_softmax(out.view(-1, V), dim=1), target.view(-1))
+
+
+cross_entropy = nn.CrossEntropyLoss()
+MODELS = {
+    "padded tagger": lambda: (Tagger(), per_token, *padded()),
+    "padded tagger of GRUs": lambda: (Tagger(nn.GRU), per_token, *padded()),
+    "padded classifier": lambda: (Tagger(nn.GRU, True), cross_entropy, *padded()[:2], torch.arange(4)),
+    "log softmax and nll": lambda: (LanguageModel(), nll, tokens(4, 9), tokens(4, 9)),
+    "last step": lambda: (Classifier("last"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "mean over time": lambda: (Classifier("mean"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "last state": lambda: (Classifier("state"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "step of each row": lambda: (
+        Classifier("index"), cross_entropy, torch.randn(4, 9, 5), torch.tensor([9, 3, 4, 1]), torch.arange(4),
+    ),
+    "encoder and decoder": lambda: (Translator(False), per_token, *sentences()),
+    "encoder and decoder, masked": lambda: (Translator(True), per_token, *sentences()),
+    "multi-head attention": lambda: (MultiheadTranslator(), per_token, *sentences()),
+    "transformer": lambda: (Encoder(False), per_token, tokens(4, 9), tokens(4, 9)),
+    "causal transformer": lambda: (Encoder(True), per_token, tokens(4, 9), tokens(4, 9)),
+    "GPT": lambda: (GPT(), None, tokens(4, 9), tokens(4, 9)),
+    "GPT, attention written out": lambda: (GPT(True), None, tokens(4, 9), tokens(4, 9)),
+    "frames": lambda: (Frames(), cross_entropy, torch.randn(3, 6, 3, 8, 8), torch.arange(3)),
+    "speech": lambda: (Speech(), per_token, torch.randn(3, 4, 20), torch.randint(1, 5, (3, 10))),
+    "CTC": lambda: (Speech(), ctc, torch.randn(3, 4, 40), torch.randint(1, 5, (3, 3))),
+    "U-Net": lambda: (UNet(False), cross_entropy, torch.randn(2, 3, 16, 16), torch.randint(0, 2, (2, 16, 16))),
+    "bilinear U-Net": lambda: (UNet(True), cross_entropy, torch.randn(2, 3, 16, 16), torch.randint(0, 2, (2, 16, 16))),
+    "one row": lambda: (LanguageModel(), per_token, tokens(1, 9), tokens(1, 9)),
+    "regression": lambda: (
+        nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), nn.MSELoss(), torch.randn(6, 5), torch.randn(6, 2),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_pytorchs_gradients(name):
+    check(*MODELS[name]())
+
+
+def test_sequences_are_cut_into_tiles():
+    """The time axis was found: a plan of segments works on each of these."""
+    for name in ("padded tagger", "encoder and decoder", "GPT", "frames", "CTC"):
+        model, loss_fn, *batch = MODELS[name]()
+        assert remat.compile(model, loss_fn, tuple(batch), plan_only=True).plan.timesteps > 1, name
+
+
+def test_attention_dropout_is_in_the_step_but_not_in_evaluations():
+    batch = tokens(4, 9), tokens(4, 9)
+    losses = []
+    for dropout in (0.0, 0.9):
+        torch.manual_seed(1)
+        step = remat.compile(GPT(dropout=dropout), None, batch)
+        losses.append((float(step(*batch)), float(step.evaluate(*batch))))
+    assert losses[0][0] != losses[1][0] and losses[0][1] == losses[1][1]
+
+
+def test_batch_norm_has_pytorchs_statistics():
+    model, loss_fn, *batch = MODELS["speech"]()
+    peer = copy.deepcopy(model)
+    step = remat.compile(model, loss_fn, tuple(batch))
+    for _ in range(2):
+        step(*batch), peer(batch[0])
+    for (name, a), b in zip(model.state_dict().items(), peer.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_frozen_parameters_get_no_gradient():
+    model, x, y = LanguageModel(), tokens(B, T), tokens(B, T)
+    model.embedding.requires_grad_(False)
+    check(model, per_token, x, y)
+    assert model.embedding.weight.grad is None
+
+
+def test_resnet18_of_torchvision():
+    models = pytest.importorskip("torchvision", reason="torchvision cannot be imported").models
+    check(models.resnet18(num_classes=4), cross_entropy, torch.randn(4, 3, 64, 64), torch.arange(4))
+
+
+def test_gpt2_of_transformers():
+    transformers = pytest.importorskip("transformers", reason="transformers cannot be imported")
+    config = transformers.GPT2Config(
+        vocab_size=V, n_positions=32, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
+        use_cache=False, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config)
+    peer, ids = copy.deepcopy(model), tokens(3, 16)
+    step = remat.compile(model, None, {"input_ids": ids, "labels": ids})
+    loss = peer(input_ids=ids, labels=ids).loss
+    loss.backward()
+    assert float(step(input_ids=ids, labels=ids)) == pytest.approx(loss.item(), rel=1e-5)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-6)
+
+
+# ---- Refusals -------------------------------------------------------------------------------------------------------
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(5, 8)
+
+    def forward(self, x):
+        h = c = torch.zeros(x.shape[0], 8)
+        for step in x.unbind(1):
+            h, c = self.cell(step, (h, c))
+        return h
+
+
+class Sorted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(5, 8))
+
+    def forward(self, x):
+        return self.inner(x).sort(1).values.mean(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: Cells(), ["cell", "lstm_cell", "nn.LSTM", "test_compile.py", "line"]),
+        (lambda: Sorted(), ["aten::sort", "test_compile.py", "line"]),
+        (lambda: Classifier("last").double(), ["float64", "float32"]),
+    ],
+)
+def test_refusals_name_module_op_and_line(model, words):
+    x = torch.randn(4, 9, 5)
+    made = model()
+    x = x.double() if next(made.parameters()).dtype == torch.float64 else x
+    with pytest.raises(remat.Error) as refused:
+        remat.compile(made, cross_entropy, (x, torch.arange(4)))
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_other_reductions_and_learning_rates_without_an_optimizer_are_refused():
+    x, y = tokens(B, T), tokens(B, T)
+    with pytest.raises(remat.Error, match="reduction"):
+        remat.compile(LanguageModel(), lambda o, t: F.cross_entropy(o.flatten(0, 1), t.flatten(), reduction="sum"), (x, y))
+    with pytest.raises(remat.Error, match="optimizer"):
+        remat.compile(LanguageModel(), per_token, (x, y), lr=1.0)
+    with pytest.raises(remat.Error, match="lr"):
+        remat.compile(LanguageModel(), per_token, (x, y), optimizer="sgd")
