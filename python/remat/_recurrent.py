@@ -1,4 +1,4 @@
-"""Recurrent networks as operators of PyTorch: remat::recurrent, its backward, and remat::recurrent_loss.
+"""Recurrent networks as operators of PyTorch: remat_nn::forward, its backward, and remat_nn::loss.
 
 A session computes in torch's memory: inputs, parameters, outputs and gradients are external arrays. Its arena holds what
 backward needs between a forward and its backward pass. The sessions of a layer are in a pool (Pool), which the operators
@@ -193,14 +193,23 @@ class Prepared:
         self.busy = False
         self.lease: StorageWeakRef | None = None
         self.seen: tuple[int, ...] = ()
+        self._lent: dict[str, list[int]] = {}
         self._arrays = {}
         for kind, names in built.external.items():
             arrays = getattr(self.session, kind)._arrays
             self._arrays[kind] = [(int(arrays[name].index), int(arrays[name].bytes)) for name in names]
 
-    def lend(self, kind: int, name: str, addresses: Sequence[int]) -> None:
-        for (index, bytes), address in zip(self._arrays[name], addresses, strict=True):
-            check(lib.remat_set_external(self.pointer, kind, index, address, bytes))
+    def lend(self, kind: int, name: str, addresses: list[int]) -> None:
+        """Says where the arrays of a kind lie now."""
+        before = self._lent.get(name)
+        if before == addresses:
+            return
+        self._lent.pop(name, None)
+        set_external, pointer = lib.remat_set_external, self.pointer
+        for (index, bytes), address, old in zip(self._arrays[name], addresses, before or [0] * len(addresses), strict=True):
+            if address != old:
+                check(set_external(pointer, kind, index, address, bytes))
+        self._lent[name] = addresses
 
     def idle(self) -> bool:
         dropped = self.lease is None or self.lease.expired()  # type: ignore[no-untyped-call]
@@ -305,9 +314,9 @@ _pools: dict[int, Pool] = {}
 
 def _parts(tensor: Tensor) -> list[int]:
     """The addresses of a (states, slots, B, H) tensor's (B, H)."""
-    start, n = tensor.data_ptr(), tensor.shape[0] * tensor.shape[1]
-    step = tensor.shape[2] * tensor.shape[3] * 4
-    return [start + i * step for i in range(n)]
+    start, (states, slots, rows, width) = tensor.data_ptr(), tensor.shape
+    step = rows * width * 4
+    return list(range(start, start + states * slots * step, step)) if step else [start] * (states * slots)
 
 
 def _shape(x: Tensor, trains: bool, seed: Tensor | None, input_gradient: bool) -> Shape:
@@ -340,7 +349,7 @@ def _run_forward(
     return y, final
 
 
-@torch.library.custom_op("remat::recurrent", mutates_args=())
+@torch.library.custom_op("remat_nn::forward", mutates_args=())
 def recurrent(
     pool: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None, width: int, keeps: bool,
     input_gradient: bool,
@@ -350,7 +359,7 @@ def recurrent(
     seed: of dropout; None: no dropout. keeps: backward will follow.
     """
     pools = _pools[int(pool)]
-    ticket = torch.empty(1 if keeps else 0, dtype=torch.uint8).fill_(0)
+    ticket = torch.zeros(1 if keeps else 0, dtype=torch.uint8)
     prepared = pools.take(_shape(x, keeps or seed is not None, seed, input_gradient))
     try:
         y, final = _run_forward(prepared, x, states, weights, seed, width)
@@ -370,7 +379,7 @@ def _(
     return x.new_empty(x.shape[0], x.shape[1], width), torch.empty_like(states), ticket
 
 
-@torch.library.custom_op("remat::recurrent_backward", mutates_args=())
+@torch.library.custom_op("remat_nn::backward", mutates_args=())
 def recurrent_backward(
     pool: Tensor, dy: Tensor, dfinal: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor],
     seed: Tensor | None, y: Tensor, ticket: Tensor, input_gradient: bool,
@@ -416,10 +425,13 @@ def _differentiate(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor | None) -> tu
     pool, x, states, y, ticket, *rest = ctx.saved_tensors
     seed, weights = (rest[0], rest[1:]) if ctx.seeded else (None, rest)
     needed = ctx.needs_input_grad
-    dx, dstates, *dweights = recurrent_backward(
+    dx, dstates, *dweights = _backward(
         pool, dy.contiguous(), dfinal.contiguous(), x, states, weights, seed, y, ticket, ctx.input_gradient
     )
     return None, dx if needed[1] else None, dstates if needed[2] else None, dweights, None, None, None, None
+
+
+_backward = torch.ops.remat_nn.backward.default
 
 
 def _refuse(ctx: Any, *gradients: Any) -> Any:
@@ -437,7 +449,7 @@ recurrent.register_autocast("cpu", torch.float32)
 # ---- With the loss --------------------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("remat::recurrent_loss", mutates_args=())
+@torch.library.custom_op("remat_nn::loss", mutates_args=())
 def recurrent_loss(
     pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
     keeps: bool, input_gradient: bool,
@@ -505,3 +517,5 @@ def _scale(ctx: Any, dloss: Tensor, *_: Any) -> tuple[Any, ...]:
 
 recurrent_loss.register_autograd(_scale, setup_context=_save_loss)
 recurrent_loss.register_autocast("cpu", torch.float32)
+
+forward, forward_loss = torch.ops.remat_nn.forward.default, torch.ops.remat_nn.loss.default

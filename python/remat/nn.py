@@ -59,7 +59,7 @@ class _Recurrent(nn.Module):
         self.segments, self.memory_budget = segments, memory_budget
         for name, shape in self._network().weights():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
-        self._weight_names = [name for name, _ in self._network().weights()]
+        self._flat_weights_names = [name for name, _ in self._network().weights()]
         self.reset_parameters()
         self._open()
 
@@ -93,8 +93,8 @@ class _Recurrent(nn.Module):
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
         """The parameters of each layer and direction."""
-        n = len(self._weight_names) // (self.num_layers * self._directions)
-        return [[getattr(self, name) for name in names] for names in zip(*[iter(self._weight_names)] * n)]
+        n = len(self._flat_weights_names) // (self.num_layers * self._directions)
+        return [[getattr(self, name) for name in names] for names in zip(*[iter(self._flat_weights_names)] * n)]
 
     @property
     def _directions(self) -> int:
@@ -117,7 +117,7 @@ class _Recurrent(nn.Module):
     # ---- Forward
 
     def _weights(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._weight_names]
+        return [getattr(self, name) for name in self._flat_weights_names]
 
     def _seed(self) -> Tensor | None:
         """Of dropout, from PyTorch's generator; None: nothing is dropped."""
@@ -255,8 +255,8 @@ def _call(
 ) -> tuple[Tensor, Tensor]:
     """x (T,B,C), states (states, layers * directions, B, H) -> y (T,B,width) and the final states."""
     keeps = _keeps(x, states, *weights)
-    weights = [w.contiguous() for w in weights]
-    y, final, _ = torch.ops.remat.recurrent(
+    weights = [w if w.is_contiguous() else w.contiguous() for w in weights]
+    y, final, _ = _recurrent.forward(
         pool, x.contiguous(), states.contiguous(), weights, seed, width, keeps, x.requires_grad
     )
     return y, final
@@ -375,7 +375,7 @@ class LSTMCrossEntropy(_Recurrent):
         states = self._states(hx, x.shape[1], x, batched)
         bias = [] if self.head.bias is None else [self.head.bias]
         weights = [w.contiguous() for w in [*self._weights(), self.head.weight, *bias]]
-        loss, final, *_ = torch.ops.remat.recurrent_loss(
+        loss, final, *_ = _recurrent.forward_loss(
             self._number, x.contiguous(), targets.contiguous(), states, weights, self._seed(),
             _keeps(x, states, *weights), x.requires_grad,
         )  # fmt: skip

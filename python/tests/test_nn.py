@@ -427,11 +427,11 @@ def operators():
         x = torch.randn(6, 3, C, requires_grad=grad)
         states = torch.zeros(2, 4, 3, H, requires_grad=grad)
         seed = None if grad else torch.tensor(5)
-        yield torch.ops.remat.recurrent.default, (layer._number, x, states, weights, seed, 2 * H, grad, grad), layer
+        yield torch.ops.remat_nn.forward.default, (layer._number, x, states, weights, seed, 2 * H, grad, grad), layer
         weights = [p.detach().requires_grad_(grad) for p in loss.parameters()]
         targets, states = torch.randint(7, (6, 3)), torch.zeros(2, 1, 3, H, requires_grad=grad)
         given = (loss._number, x, targets, states, weights, None, grad, grad)
-        yield torch.ops.remat.recurrent_loss.default, given, loss
+        yield torch.ops.remat_nn.loss.default, given, loss
 
 
 def test_operators_pass_opcheck():
@@ -471,6 +471,17 @@ def test_compiled_model_has_the_same_bits(backend):
             assert torch.equal(model(x, targets), compiled(x, targets))
         model.train()
     assert model.first._pool.repeated == 0
+
+
+def test_remat_compile_takes_these_layers():
+    theirs, ours = pair("LSTM", num_layers=2)
+    x, y = torch.randn(6, 3, C), torch.randn(6, 3, H)
+    losses = []
+    for layer in (theirs, ours):
+        step = remat.compile(layer, lambda out, y: torch.nn.functional.mse_loss(out[0], y), (x, y))
+        losses.append(float(step(x, y)))
+    assert losses[0] == losses[1]
+    assert torch.equal(theirs.weight_hh_l0.grad, ours.weight_hh_l0.grad)
 
 
 def work(rank, folder):

@@ -11,7 +11,7 @@ shift 2
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/build" "$work/out" && cp -r "$source/bench" "$work/bench" && ln -s "$build" "$work/build/release" || exit 1
-ln -s "$source/examples" "$source/tests" "$work" && cd "$work" || exit 1
+ln -s "$source/examples" "$source/python" "$source/tests" "$work" && cd "$work" || exit 1
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 XDG_CACHE_HOME=$work/cache
 
 torch=${REMAT_TORCH_PYTHON:-python3}
@@ -171,6 +171,8 @@ script ports.py torch,numpy,safetensors --quick --only=char-rnn,ddp,nanogpt,pyto
 
 script predict.py '' --shapes=a --rounds=1 --steps=1 --threads=1
 smaller ranks.py 's/H=(128|256|512)/H=16/g; s/T=[0-9]+/T=16/g' 's/ranks=8/ranks=2/'
+script python.py torch,numpy --rounds=1 --divide=100 --only=tiny
+
 script ranks.py '' --build=build/release --tables=steps,startup --rounds=1 --steps=1 --json=out/ranks.json
 smaller restarts.py 's/--hidden=64/--hidden=8/'
 script restarts.py '' --kills=1 --every=0.4

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.fx import Node
 
+from .. import nn as layers
 from .._library import invalid
 
 
@@ -147,7 +148,7 @@ def _swapped() -> Iterator[None]:
     """Recurrent layers become one op: torch.export takes milliseconds a timestep for them, and would fix the length.
     Functions get other code, because models import them by name."""
     changes: list[tuple[Any, str, Any]] = [
-        (layer, "forward", _recurrent_forward) for layer in (nn.LSTM, nn.GRU, nn.RNN)
+        (layer, "forward", _recurrent_forward) for layer in (nn.LSTM, nn.GRU, nn.RNN, layers.LSTM, layers.GRU, layers.RNN)
     ]
     changes += [
         (nn.utils.rnn.pack_padded_sequence, "__code__", _pack_code.__code__),

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Compares PyTorch's recurrent layers with remat.nn in a Python script: step times, a call at tiny sizes, and the longest sequence.
+
+    bench/python.py [--python=PYTHON-WITH-TORCH] [--rounds=3] [--threads=1] [--divide=1] [--only=WORDS] [--memory=4]
+
+Steps are forward and backward of a layer, fp32; the loss is the sum of its output. The longest sequence is that of a language model of
+bytes, B16 H256 (embedding, LSTM, linear, cross entropy): a process is run at two lengths, and the line through its two peaks
+meets --memory GiB there. Every measurement is a process of its own; candidates alternate, and a time is the median over
+rounds of the processes' fastest steps. --divide makes all sequences shorter. Needs build/release, or REMAT_LIBRARY.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARY = os.path.join(ROOT, "build", "release", "libremat.so")
+STEPS = {  # name: batch, width, layers, timesteps, steps
+    "B16 H256 T4000": (16, 256, 1, 4000, 2),
+    "B1 H128 T20000": (1, 128, 1, 20000, 2),
+    "B32 H512 L2 T1000": (32, 512, 2, 1000, 2),
+    "tiny: B2 H8 T4": (2, 8, 1, 4, 300),
+}
+LAYERS = {"nn.LSTM": None, "remat.nn.LSTM": {}, "remat.nn.LSTM, 32 segments": {"segments": 32}}
+MODELS = ("nn.LSTM", "nn.LSTM, checkpoints of 32 chunks", "remat.nn.LSTM, 32 segments", "remat.nn.LSTMCrossEntropy, 32 segments")
+B, H, V = 16, 256, 256
+
+
+def layer(name, *sizes, **arguments):
+    import torch
+
+    if name.startswith("nn."):
+        return torch.nn.LSTM(*sizes, **arguments)
+    import remat.nn
+
+    return remat.nn.LSTM(*sizes, **arguments, **LAYERS[name])
+
+
+def step_times(name, batch, width, layers, timesteps, steps):
+    import time
+
+    import torch
+
+    torch.manual_seed(0)
+    module, times = layer(name, width, width, layers), []
+    x = torch.randn(timesteps, batch, width, requires_grad=True)
+    for _ in range(steps + 1):
+        start = time.perf_counter()
+        module.zero_grad()
+        module(x)[0].sum().backward()
+        times.append(time.perf_counter() - start)
+    kept = None if name.startswith("nn.") else module.plan(timesteps, batch).activations_peak_bytes
+    return {"seconds": min(times[1:]), "activations": kept}
+
+
+def in_chunks(lstm, x):
+    """The LSTM over 32 chunks, each of which keeps its input and states alone."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    states, made = tuple(torch.zeros(1, x.shape[1], H) for _ in "hc"), []
+    for chunk in x.chunk(32):
+        y, states = checkpoint(lstm, chunk, states, use_reentrant=False)
+        made.append(y)
+    return torch.cat(made)
+
+
+def language_model(name, timesteps):
+    """One step; returns the process's peak in bytes."""
+    import resource
+
+    import torch
+
+    torch.manual_seed(0)
+    tokens = torch.randint(V, (timesteps + 1, B))
+    embedding = torch.nn.Embedding(V, H)
+    x, targets = embedding(tokens[:-1]), tokens[1:]
+    if "CrossEntropy" in name:
+        import remat.nn
+
+        loss, _ = remat.nn.LSTMCrossEntropy(H, H, V, segments=32)(x, targets)
+    else:
+        lstm, head = layer(name if name in LAYERS else "nn.LSTM", H, H), torch.nn.Linear(H, V)
+        y = in_chunks(lstm, x) if "chunks" in name else lstm(x)[0]
+        loss = torch.nn.functional.cross_entropy(head(y).flatten(0, 1), targets.flatten())
+        del y
+    del x
+    loss.backward()
+    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def run(options, function, *arguments):
+    environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads), PYTHONPATH=os.path.join(ROOT, "python"))
+    environment.setdefault("REMAT_LIBRARY", LIBRARY)
+    command = [options.python, os.path.abspath(__file__), "--child", json.dumps([function.__name__, *arguments])]
+    out = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+def show_steps(options):
+    for size, (batch, width, layers, timesteps, steps) in STEPS.items():
+        if options.only not in size:
+            continue
+        timesteps, found = max(timesteps // options.divide, 4), {name: [] for name in LAYERS}
+        for _ in range(options.rounds):
+            for name in LAYERS:
+                found[name].append(run(options, step_times, name, batch, width, layers, timesteps, steps))
+        print(f"\n{size}" + (f", {timesteps} timesteps" if options.divide > 1 else ""))
+        peer = statistics.median(f["seconds"] for f in found["nn.LSTM"])
+        for name, results in found.items():
+            seconds = statistics.median(r["seconds"] for r in results)
+            kept = results[0]["activations"]
+            print(f"  {name:28} {seconds * 1e3:10.3f} ms  {seconds / peer:5.2f} x"
+                  + (f"  {kept / 2**20:8.1f} MiB of activations" if kept is not None else ""), flush=True)
+
+
+def show_longest(options):
+    if options.only not in "longest":
+        return
+    print(f"\nlongest sequence of a language model, B{B} H{H}, in {options.memory} GiB")
+    longest = {}
+    for name in MODELS:
+        lengths = [max(n // options.divide, n // 25) for n in (1000, 3000)]
+        low, high = (run(options, language_model, name, n)["peak"] for n in lengths)
+        slope = (high - low) / (lengths[1] - lengths[0])
+        longest[name] = lengths[1] + (options.memory * 2**30 - high) / slope if slope > 0 else float("nan")
+        print(f"  {name:40} {longest[name]:10.0f} timesteps  {longest[name] / longest['nn.LSTM']:5.1f} x"
+              f"  {slope / 1024:6.1f} KiB a timestep", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=os.environ.get("REMAT_TORCH_PYTHON", sys.executable))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--divide", type=int, default=1)
+    parser.add_argument("--only", default="", help="sizes that contain these words, or longest")
+    parser.add_argument("--memory", type=float, default=4)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        name, *arguments = json.loads(options.child)
+        print(json.dumps(globals()[name](*arguments)))
+        return
+    show_steps(options)
+    show_longest(options)
+
+
+if __name__ == "__main__":
+    main()
