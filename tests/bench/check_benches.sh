@@ -167,7 +167,7 @@ smaller networks.py 's/16, 128, 100, 64$/2, 32, 10, 8/' 's/6, 384, 6, 1024, 4$/1
 script networks.py torch,numpy --rows=gpt2,unet --rounds=1 --steps=1 --threads=1
 script networks.py torch,torchvision,numpy --rows=resnet18 --rounds=1 --steps=1 --threads=1
 smaller predict.py 's/1, 128, 1, 4000/1, 16, 1, 200/'
-script ports.py torch,numpy,safetensors --quick --only=char-rnn,ddp,nanogpt,pytorch-unet
+script ports.py torch,numpy,safetensors --quick --only=nanogpt,pytorch-unet
 
 script predict.py '' --shapes=a --rounds=1 --steps=1 --threads=1
 smaller ranks.py 's/H=(128|256|512)/H=16/g; s/T=[0-9]+/T=16/g' 's/ranks=8/ranks=2/'
