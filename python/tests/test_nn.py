@@ -80,6 +80,23 @@ def test_layers_match_torch(mode, arguments):
     theirs.load_state_dict(ours.state_dict())
 
 
+@pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN"])
+def test_sums_over_many_rows_are_as_exact_as_torchs(mode):
+    """If every row were added to the whole sum, the gradients of weights would be 4 times as far from double."""
+    layers = []
+    for module in (torch.nn, remat.nn):
+        torch.manual_seed(1)
+        layers.append(getattr(module, mode)(32, 32))
+    x, dy = torch.randn(2, 1000, 8, 32)
+    found = []
+    for layer in (copy.deepcopy(layers[0]).double(), *layers):
+        y, _ = layer(x.to(layer.weight_ih_l0.dtype))
+        y.backward(dy.to(y.dtype))
+        found.append([layer.weight_ih_l0.grad, layer.weight_hh_l0.grad])
+    for exact, theirs, ours in zip(*found, strict=True):
+        assert float((ours - exact).norm()) <= 2 * float((theirs - exact).norm())
+
+
 def test_unbatched_input_matches_torch():
     theirs, ours = pair("LSTM", num_layers=2)
     x, states = torch.randn(9, C), [s.squeeze(1) for s in states_of(theirs, 1)]
