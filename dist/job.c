@@ -15,7 +15,7 @@ struct remat_job {
     rm_group *world;    /* NULL: single rank */
     rm_group *group;    /* of the replicas: the world, without a pipeline; NULL: one replica */
     rm_pipe *pipe;      /* NULL: no pipeline */
-    rm_ddp *ddp;     /* NULL: single rank, or not opened yet */
+    rm_ddp *ddp;        /* NULL: single rank, or not opened yet */
 };
 
 static remat_status compress_of(const char *name, rm_compress *out) {
@@ -40,7 +40,7 @@ static remat_status find_place(const remat_job_config *c, rm_rendezvous *where) 
     return rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, where);
 }
 
-static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where) {
+static remat_status meet(remat_job *job, const remat_job_config *c, const rm_rendezvous *where, int ranks) {
     REQUIRE(!c->backend || strcmp(c->backend, "nccl"), INVALID,
             "the backend nccl is for GPUs, which remat_join does not support yet; use auto, local, mpi or gloo");
     const int64_t join_ms = c->join_timeout_ms ? c->join_timeout_ms : c->timeout_ms;
@@ -54,7 +54,8 @@ static remat_status meet(remat_job *job, const remat_job_config *c, const rm_ren
                              .join_name = c->join_timeout_ms ? "join_timeout_ms" : NULL,
                              .tag_name = rm_ddp_tag_name,
                              .context = &job->ddp};
-    return rm_group_open(&group, &job->world);
+    TRY(rm_group_open(&group, &job->world));
+    return rm_pipe_open(job->world, ranks, &group, &job->pipe, &job->group);
 }
 
 static remat_status connect_sessions(remat_job *job, const remat_job_config *c, rm_compress compress) {
@@ -85,8 +86,7 @@ static remat_status join(remat_job *job, const remat_job_config *c) {
     job->rank = where.rank / ranks;
     job->size = where.size / ranks;
     if (where.size == 1) return REMAT_OK;
-    TRY(meet(job, c, &where));
-    TRY(rm_pipe_open(job->world, ranks, c->timeout_ms, &job->pipe, &job->group));
+    TRY(meet(job, c, &where, ranks));
     return job->group ? connect_sessions(job, c, compress) : REMAT_OK;
 }
 

@@ -289,7 +289,8 @@ void rm_group_abort(rm_group *group, const char *reason) {
     if (group->api->abort) group->api->abort(group->engine, reason);
     pthread_mutex_lock(&group->lock);
     if (!group->status) {
-        (void)rm_fail(REMAT_PEER, "rank %d ended the group: %.700s", group->config.rank, reason);
+        (void)rm_fail(REMAT_PEER, "rank %d ended the group: %.700s",
+                      rm_group_number(&group->config, group->config.rank), reason);
         remember(group, REMAT_PEER);
     }
     pthread_cond_broadcast(&group->change);
@@ -347,6 +348,7 @@ void rm_group_unmap(rm_group *group, void *address) {
 
 int32_t rm_group_rank(const rm_group *group) { return group->config.rank; }
 int32_t rm_group_size(const rm_group *group) { return group->config.size; }
+int32_t rm_group_first(const rm_group *group) { return rm_group_number(&group->config, 0); }
 const char *rm_group_engine(const rm_group *group) { return group->api->name; }
 rm_kv *rm_group_store(const rm_group *group) {
     return group->api->store ? group->api->store(group->engine) : group->config.store;

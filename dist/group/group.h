@@ -72,10 +72,11 @@ typedef struct {
     int32_t rank, size;
     /* Borrowed until the group is closed. NULL: only if size is 1, or for mpi, which then makes its own */
     rm_kv *store;
-    const char *name;   /* distinguishes groups that share a store; NULL: "world" */
-    int64_t timeout_ms; /* time limit for a rank that is alive but does not arrive; 0: ten minutes */
-    int64_t join_ms;    /* time limit for each step of opening the group; 0: timeout_ms, or five minutes */
-    int64_t silence_ms; /* time limit for a rank that gives no heartbeat; 0: ten seconds */
+    const char *name;      /* distinguishes groups that share a store; NULL: "world" */
+    int32_t first, stride; /* in messages, rank r is first + stride r: its number among all ranks; stride 0: r itself */
+    int64_t timeout_ms;    /* time limit for a rank that is alive but does not arrive; 0: ten minutes */
+    int64_t join_ms;       /* time limit for each step of opening the group; 0: timeout_ms, or five minutes */
+    int64_t silence_ms;    /* time limit for a rank that gives no heartbeat; 0: ten seconds */
     const char *join_name,
         *silence_name;    /* names of these two limits in messages: "--join-timeout=300"; NULL: milliseconds */
     int32_t gpu;          /* nccl: 1 + CUDA's index of the GPU with the buffers; 0: host memory */
@@ -92,6 +93,11 @@ typedef struct {
     rm_joining *joining; /* set by rm_group_open for engines, until the group is closed */
 } rm_group_config;
 
+/* The number of a rank in messages. */
+static inline int32_t rm_group_number(const rm_group_config *config, int32_t rank) {
+    return config->stride ? config->first + config->stride * rank : rank;
+}
+
 typedef struct rm_group rm_group;
 
 /* Collective: returns when all ranks have joined. MISSING: this build does not have the engine. */
@@ -100,6 +106,7 @@ void rm_group_close(rm_group *group); /* accepts NULL; finishes queued collectiv
 
 int32_t rm_group_rank(const rm_group *group);
 int32_t rm_group_size(const rm_group *group);
+int32_t rm_group_first(const rm_group *group);      /* the number of its rank 0 in messages */
 const char *rm_group_engine(const rm_group *group); /* "local", ... */
 /* The store of the config, or the one that the engine has made and that is closed with the group. NULL: size 1. */
 rm_kv *rm_group_store(const rm_group *group);

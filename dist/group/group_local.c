@@ -255,6 +255,7 @@ static void close_group(void *engine) {
 static void come_in(local_group *g) {
     g->mine = rm_local_slot(&g->arena, g->config.rank);
     g->mine->pid = (int32_t)getpid();
+    g->mine->number = rm_group_number(&g->config, g->config.rank);
     if (gethostname(g->mine->host, sizeof g->mine->host - 1)) strcpy(g->mine->host, "this host");
     atomic_store(&g->mine->beat_ns, rm_now_ns());
     atomic_store(&g->mine->presence, RM_HERE);

@@ -37,7 +37,9 @@ typedef struct {
     _Alignas(128) _Atomic uint64_t doing; /* the call it is in; 0: none */
     _Atomic uint64_t beat_ns;             /* time of its last heartbeat, CLOCK_MONOTONIC */
     _Atomic uint32_t presence;            /* rm_presence */
-    int32_t pid;
+    _Atomic int32_t waits_for;            /* 1 + the rank that it waits for; 0: none */
+    _Atomic uint64_t waits_since_ns;
+    int32_t pid, number; /* number: in messages (rm_group_number) */
     char host[RM_HOST_TEXT];
 } rm_slot;
 

@@ -25,7 +25,7 @@ enum { SPINS = 2000, SPINS_FEW = 50 };
 static int spins_for(int32_t ranks) { return ranks <= rm_processors_get()->usable ? SPINS : SPINS_FEW; }
 
 void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena, rm_local_meeting *out) {
-    *out = (rm_local_meeting){.config = config, .arena = arena, .spins = spins_for(config->size), .waits_for = -1};
+    *out = (rm_local_meeting){.config = config, .arena = arena, .spins = spins_for(config->size)};
 }
 
 static void relax(void) {
@@ -51,12 +51,21 @@ static uint64_t in_ring(const rm_ring *ring) { return atomic_load(&ring->sent) -
 static bool has_bytes(const event *e) { return in_ring(e->ring) > 0; }
 static bool has_room(const event *e) { return in_ring(e->ring) < RM_RING_BYTES; }
 
-static remat_status nobody_came(rm_local_meeting *m, int32_t rank) {
+static int32_t my_number(const rm_local_meeting *m) { return rm_group_number(m->config, m->config->rank); }
+
+static remat_status nobody_came(rm_local_meeting *m, int32_t rank, const event *e) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
+    if (e->ring)
+        return rm_local_announce(m->arena,
+                                 "%.130s did not %s rank %d within %lld ms: it lives. If it only needs longer, raise "
+                                 "the time-out",
+                                 rm_local_who(m->arena, rank, who),
+                                 e->has_come == has_bytes ? "send to" : "receive what it was sent by", my_number(m),
+                                 (long long)m->config->timeout_ms);
     return rm_local_announce(m->arena,
                              "%.130s did not arrive within %lld ms, while rank %d waits for it %.230s: it is alive, "
                              "and was last %.230s. If it only needs more time, raise the timeout",
-                             rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, m->config->rank,
+                             rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, my_number(m),
                              rm_local_doing(m->config, m->arena, m->config->rank, mine),
                              rm_local_doing(m->config, m->arena, rank, doing));
 }
@@ -65,7 +74,7 @@ static remat_status has_left(rm_local_meeting *m, int32_t rank) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
     return rm_local_announce(m->arena, "%.130s left the group %.230s, while rank %d waits for it %.230s",
                              rm_local_who(m->arena, rank, who), rm_local_doing(m->config, m->arena, rank, doing),
-                             m->config->rank, rm_local_doing(m->config, m->arena, m->config->rank, mine));
+                             my_number(m), rm_local_doing(m->config, m->arena, m->config->rank, mine));
 }
 
 static void nap(const event *e) {
@@ -80,11 +89,11 @@ static void nap(const event *e) {
 /* Time advances by at most a few naps per check, so that a job that was suspended as a whole does not time out when it
  * resumes. */
 static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, const event *e) {
-    rm_slot *slot = rm_local_slot(m->arena, rank);
+    rm_slot *slot = rm_local_slot(m->arena, rank), *mine = rm_local_slot(m->arena, m->config->rank);
     uint64_t waited = 0, before = rm_now_ns();
     remat_status status = REMAT_OK;
-    atomic_store(&m->waits_since_ns, before);
-    atomic_store(&m->waits_for, rank);
+    atomic_store(&mine->waits_since_ns, before);
+    atomic_store(&mine->waits_for, rank + 1);
     while (!e->has_come(e)) {
         TRY_GOTO(status, done, rm_local_stopped(m->arena));
         TRY_GOTO(status, done, rm_joining_look(m->config->joining)); /* of the first meeting */
@@ -94,10 +103,10 @@ static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, cons
         waited += step < 5 * NAP_NS ? step : 5 * NAP_NS;
         before = now;
         if (waited > (uint64_t)m->config->timeout_ms * 1000000u && !e->has_come(e))
-            TRY_GOTO(status, done, nobody_came(m, rank));
+            TRY_GOTO(status, done, nobody_came(m, rank, e));
     }
 done:
-    atomic_store(&m->waits_for, -1);
+    atomic_store(&mine->waits_for, 0);
     return status;
 }
 
@@ -175,13 +184,23 @@ remat_status rm_local_receive(rm_local_meeting *m, int32_t from, void *data, uin
     return REMAT_OK;
 }
 
+/* Who keeps a rank waiting may itself wait for another: the last of them is named. */
+static int32_t awaited_by(const rm_local_meeting *m, int32_t rank) {
+    int32_t awaited = -1, next = atomic_load(&rm_local_slot(m->arena, rank)->waits_for) - 1;
+    for (int32_t i = 0; i < m->config->size && next >= 0; i++) {
+        awaited = next;
+        next = atomic_load(&rm_local_slot(m->arena, awaited)->waits_for) - 1;
+    }
+    return awaited;
+}
+
 bool rm_local_waits(rm_local_meeting *m, char *text, size_t bytes) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT];
-    int32_t rank = atomic_load(&m->waits_for);
-    uint64_t waited = rm_now_ns() - atomic_load(&m->waits_since_ns);
+    int32_t rank = awaited_by(m, m->config->rank);
+    uint64_t waited = rm_now_ns() - atomic_load(&rm_local_slot(m->arena, m->config->rank)->waits_since_ns);
     if (rank < 0 || waited < 1000000000) return false;
-    rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which is alive and was last %.230s",
-                m->config->rank, (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
+    rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which is alive and was last %.230s", my_number(m),
+                (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
                 rm_local_doing(m->config, m->arena, rank, doing));
     return true;
 }

@@ -11,8 +11,6 @@ typedef struct {
     rm_local_arena *arena;
     uint32_t count; /* number of meetings that this rank has arrived at */
     int spins;
-    _Atomic int32_t waits_for; /* the awaited rank (-1: none), and since when */
-    _Atomic uint64_t waits_since_ns;
 } rm_local_meeting;
 
 void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena, rm_local_meeting *out);

@@ -63,7 +63,7 @@ remat_status rm_local_announce(rm_local_arena *arena, const char *format, ...) {
 
 const char *rm_local_who(const rm_local_arena *arena, int32_t rank, char *buffer) {
     const rm_slot *slot = rm_local_slot(arena, rank);
-    snprintf(buffer, RM_RANK_TEXT, "rank %d on %.60s (process %d)", rank, slot->host, slot->pid);
+    snprintf(buffer, RM_RANK_TEXT, "rank %d on %.60s (process %d)", slot->number, slot->host, slot->pid);
     return buffer;
 }
 

@@ -18,32 +18,36 @@ static remat_status receive_from(void *context, int from, void *data, uint64_t b
     return rm_group_receive(((rm_pipe *)context)->group, from, data, bytes);
 }
 
-/* A group of some of the world's ranks, which meet in its store. */
-static remat_status open_part(rm_group *world, const char *engine, const char *kind, int32_t number, int32_t rank,
-                              int32_t size, int64_t timeout_ms, rm_group **out) {
+/* A group of some of the world's ranks, which meet in its store: those from `first` on, `stride` apart. */
+static remat_status open_part(rm_group *world, rm_group_config config, const char *kind, int32_t first, int32_t stride,
+                              rm_group **out) {
     char name[32];
-    snprintf(name, sizeof name, "%s%d", kind, number);
-    rm_group_config config = {.engine = engine,
-                              .rank = rank,
-                              .size = size,
-                              .store = rm_group_store(world),
-                              .name = name,
-                              .timeout_ms = timeout_ms};
+    snprintf(name, sizeof name, "%s%d", kind, first);
+    config.store = rm_group_store(world);
+    config.name = name;
+    config.rank = (rm_group_rank(world) - first) / stride;
+    config.first = first;
+    config.stride = stride;
     return rm_group_open(&config, out);
 }
 
-remat_status rm_pipe_open(rm_group *world, int32_t ranks, int64_t timeout_ms, rm_pipe **out, rm_group **replicas) {
+remat_status rm_pipe_open(rm_group *world, int32_t ranks, const rm_group_config *like, rm_pipe **out,
+                          rm_group **replicas) {
     int32_t rank = rm_group_rank(world), size = rm_group_size(world);
     const char *engine = rm_group_engine(world);
     *out = NULL;
     *replicas = world;
     if (ranks == 1) return REMAT_OK;
     *replicas = NULL;
-    REQUIRE(strcmp(engine, "mpi"), MISSING, "a pipeline divides the ranks, which the engine mpi cannot; use {backend}=local or gloo");
+    REQUIRE(strcmp(engine, "mpi"), MISSING,
+            "a pipeline divides the ranks, which the engine mpi cannot; use {backend}=local or gloo");
     rm_pipe *pipe = rm_calloc(1, sizeof *pipe);
     REQUIRE(pipe, MEMORY, "out of memory for a pipeline");
     *out = pipe;
-    TRY(open_part(world, "local", "pipeline", rank / ranks, rank % ranks, ranks, timeout_ms, &pipe->group));
+    rm_group_config part = *like;
+    part.engine = "local";
+    part.size = ranks;
+    TRY(open_part(world, part, "pipeline", rank / ranks * ranks, 1, &pipe->group));
     pipe->table = (remat_pipeline){.struct_bytes = sizeof pipe->table,
                                    .rank = rank % ranks,
                                    .size = ranks,
@@ -51,7 +55,9 @@ remat_status rm_pipe_open(rm_group *world, int32_t ranks, int64_t timeout_ms, rm
                                    .send = send_to,
                                    .receive = receive_from};
     if (size == ranks) return REMAT_OK;
-    return open_part(world, engine, "replicas", rank % ranks, rank / ranks, size / ranks, timeout_ms, replicas);
+    part.engine = engine;
+    part.size = size / ranks;
+    return open_part(world, part, "replicas", rank % ranks, ranks, replicas);
 }
 
 void rm_pipe_close(rm_pipe *pipe) {

@@ -9,10 +9,11 @@
 
 typedef struct rm_pipe rm_pipe;
 
-/* Collective over the world, whose size is a multiple of `ranks`. *replicas: the group of this rank's place, which the
+/* Collective over the world, whose size is a multiple of `ranks`. `like`: time limits, and what messages need. *replicas: the group of this rank's place, which the
  * caller closes first; NULL: there is one pipeline. With ranks = 1 *pipe is NULL and *replicas the world itself.
  * MISSING: the ranks of a pipeline are not on one host, or the world's engine cannot be divided (mpi). */
-remat_status rm_pipe_open(rm_group *world, int32_t ranks, int64_t timeout_ms, rm_pipe **pipe, rm_group **replicas);
+remat_status rm_pipe_open(rm_group *world, int32_t ranks, const rm_group_config *like, rm_pipe **pipe,
+                          rm_group **replicas);
 void rm_pipe_close(rm_pipe *pipe); /* NULL allowed */
 const remat_pipeline *rm_pipe_table(const rm_pipe *pipe);
 rm_group *rm_pipe_group(const rm_pipe *pipe); /* of the ranks of this pipeline */

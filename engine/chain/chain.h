@@ -270,6 +270,7 @@ typedef struct rm_chain {
     int32_t *order;    /* CHAIN and POST nodes: n_order of them, sweep by sweep */
     int32_t *sweep_of; /* by node; -1: none */
     int16_t *owner;    /* by node: the rank of the pipeline that runs it, or RM_EVERY_RANK; NULL: no pipeline */
+    char *cut;         /* in a pipeline: as in remat_pipeline, also if it was chosen */
     int rank, n_ranks; /* whose part this is, of how many; RM_EVERY_RANK: the whole */
     int32_t n_order;
     int64_t timesteps, batch, tile,
@@ -355,6 +356,7 @@ static inline bool rm_runs_on(const rm_chain *chain, int32_t node, int rank) {
 bool rm_chain_reads(const rm_chain *chain, int32_t value, int rank);
 /* Whether this rank holds the parameter, buffer, input, table or output. */
 bool rm_chain_holds(const rm_chain *chain, int32_t value);
+int rm_chain_holder(const rm_chain *chain, int32_t value); /* the first rank that does */
 /* Both are built of the same graph; `part` is one rank's. Gives part->problem and part->evaluation the lists of
  * `whole`, with the bytes that the part's own programs touch. MEMORY. */
 remat_status rm_chain_adopt(rm_chain *part, const rm_chain *whole);

@@ -10,9 +10,10 @@
 
 /* The cost of a cut before a node, and whether the cut is allowed. */
 typedef struct {
-    double before;  /* time of all nodes before it, forward and backward */
-    double bytes;   /* bytes of values that cross it */
-    int32_t shared; /* a value that would be read on both sides, and must not be; 0: the cut is allowed */
+    double before;    /* time of all nodes before it, forward and backward */
+    double bytes;     /* bytes of values that cross it */
+    int32_t shared;   /* a value that would be read on both sides, and must not be; 0: the cut is allowed */
+    const char *name; /* the parameter by which remat_pipeline.cut can name it; NULL: none */
 } boundary;
 
 enum { SENT_BYTES_PER_S = 2000000000 }; /* shared memory, copied twice; decides only between cuts of about equal time */
@@ -21,7 +22,22 @@ static bool is_alive(const rm_chain *chain, int32_t n) { return chain->role[n] !
 
 static bool is_table(const rm_chain *chain, int32_t n) { return chain->role[n] == RM_ROLE_TABLE; }
 
+/* The node before which a cut falls if it is to precede node n: a table moves with its reader. */
+static int32_t reader_of(const rm_chain *chain, int32_t n) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t r = n + 1; is_table(chain, n) && r < graph->n_nodes; r++)
+        for (int i = 0; is_alive(chain, r) && i < REMAT_MAX_INPUTS; i++)
+            if (graph->node[r].x[i] == graph->node[n].y) return reader_of(chain, r);
+    return n;
+}
+
 /* ---- The boundaries ------------------------------------------------------------------------------------------- */
+
+static bool reads(const rm_node *node, int32_t value) {
+    for (int i = 0; i < node->op->n_in; i++)
+        if (node->x[i] == value) return true;
+    return false;
+}
 
 static double time_of(const rm_chain *chain, const rm_chain_config *config, int32_t n) {
     const rm_node *node = &chain->graph->node[n];
@@ -81,6 +97,17 @@ static void weigh(const rm_chain *chain, const int32_t *first, const int32_t *la
     }
 }
 
+/* A cut has the name of a parameter that no earlier node reads. */
+static void name_boundaries(const rm_chain *chain, boundary *at) {
+    const remat_graph *graph = chain->graph;
+    for (int32_t v = 1; v < graph->n_values; v++) {
+        int32_t n = 0;
+        if (graph->value[v].origin != RM_VALUE_PARAM) continue;
+        while (n < graph->n_nodes && !(is_alive(chain, n) && reads(&graph->node[n], v))) n++;
+        if (n < graph->n_nodes && !at[reader_of(chain, n)].name) at[reader_of(chain, n)].name = graph->value[v].name;
+    }
+}
+
 static remat_status find_boundaries(const rm_chain *chain, const rm_chain_config *config, boundary *at) {
     const remat_graph *graph = chain->graph;
     int32_t *first = rm_calloc((size_t)graph->n_values, sizeof *first);
@@ -89,6 +116,7 @@ static remat_status find_boundaries(const rm_chain *chain, const rm_chain_config
     if (got) {
         find_readers(chain, first, last);
         for (int32_t v = 1; v < graph->n_values; v++) weigh(chain, first, last, v, at);
+        name_boundaries(chain, at);
         for (int32_t n = 0; n < graph->n_nodes; n++)
             at[n + 1].before = at[n].before + (is_alive(chain, n) ? time_of(chain, config, n) : 0);
     }
@@ -100,30 +128,24 @@ static remat_status find_boundaries(const rm_chain *chain, const rm_chain_config
 
 /* ---- Cuts as told --------------------------------------------------------------------------------------------- */
 
-static bool reads_param(const remat_graph *graph, const rm_node *node, const char *name, size_t length) {
+static bool reads_param(const remat_graph *graph, const rm_node *node, const char *name, size_t length, bool whole) {
     for (int i = 0; i < node->op->n_in; i++) {
         const rm_value *x = &graph->value[node->x[i]];
-        if (node->x[i] && x->origin == RM_VALUE_PARAM && !strncmp(x->name, name, length)) return true;
+        bool begins = node->x[i] && x->origin == RM_VALUE_PARAM && !strncmp(x->name, name, length);
+        if (begins && (!whole || !x->name[length])) return true;
     }
     return false;
 }
 
-/* The node before which a cut falls if it is to precede node n: a table moves with its reader. */
-static int32_t reader_of(const rm_chain *chain, int32_t n) {
-    const remat_graph *graph = chain->graph;
-    for (int32_t r = n + 1; is_table(chain, n) && r < graph->n_nodes; r++)
-        for (int i = 0; is_alive(chain, r) && i < REMAT_MAX_INPUTS; i++)
-            if (graph->node[r].x[i] == graph->node[n].y) return reader_of(chain, r);
-    return n;
-}
-
+/* A whole name has precedence over names that only start like this. */
 static remat_status find_named(const rm_chain *chain, const char *name, size_t length, int32_t *begin) {
     const remat_graph *graph = chain->graph;
-    for (int32_t n = 0; n < graph->n_nodes; n++)
-        if (length && is_alive(chain, n) && reads_param(graph, &graph->node[n], name, length)) {
-            *begin = reader_of(chain, n);
-            return REMAT_OK;
-        }
+    for (int whole = 1; whole >= 0; whole--)
+        for (int32_t n = 0; n < graph->n_nodes; n++)
+            if (length && is_alive(chain, n) && reads_param(graph, &graph->node[n], name, length, whole)) {
+                *begin = reader_of(chain, n);
+                return REMAT_OK;
+            }
     FAIL(INVALID, "pipeline cut \"%.*s\": no layer has a parameter whose name starts like this", (int)length, name);
 }
 
@@ -152,16 +174,20 @@ static double part_time(const boundary *at, int32_t from, int32_t until) {
     return at[until].before - at[from].before + 1e9 * at[until].bytes / SENT_BYTES_PER_S;
 }
 
+static bool may_end(const boundary *at, int32_t n, int32_t n_nodes) {
+    return !at[n].shared && (at[n].name || n == n_nodes);
+}
+
 /* best[r][n]: the smallest possible time of the slowest of ranks 0 to r if rank r ends before node n; from[r][n]: the
  * first node of rank r in that case. */
 static void find_best(const boundary *at, int32_t n_nodes, int size, double *best, int32_t *from) {
     int32_t n_at = n_nodes + 1;
     for (int32_t i = 0; i < n_at * size; i++) best[i] = INFINITY;
     for (int32_t n = 1; n < n_at; n++)
-        if (!at[n].shared) best[n] = part_time(at, 0, n);
+        if (may_end(at, n, n_nodes)) best[n] = part_time(at, 0, n);
     for (int r = 1; r < size; r++)
         for (int32_t n = r + 1; n < n_at; n++)
-            for (int32_t b = r; b < n && !at[n].shared; b++) {
+            for (int32_t b = r; b < n && may_end(at, n, n_nodes); b++) {
                 double time = fmax(best[(r - 1) * n_at + b], part_time(at, b, n));
                 if (time >= best[r * n_at + n]) continue;
                 best[r * n_at + n] = time;
@@ -195,6 +221,18 @@ static int16_t owner_of(const int32_t *begin, int size, int32_t n) {
     return r;
 }
 
+/* "rnn.weight_ih_l1,head.weight" */
+static remat_status name_cut(rm_chain *chain, const boundary *at, const int32_t *begin, int size) {
+    size_t bytes = 1, end = 0;
+    for (int r = 1; r < size; r++) bytes += at[begin[r]].name ? strlen(at[begin[r]].name) + 1 : 0;
+    chain->cut = rm_calloc(bytes, 1);
+    REQUIRE(chain->cut, MEMORY, "out of memory for the cuts of a pipeline");
+    for (int r = 1; r < size; r++)
+        if (at[begin[r]].name)
+            end += (size_t)snprintf(chain->cut + end, bytes - end, "%s%s", end ? "," : "", at[begin[r]].name);
+    return REMAT_OK;
+}
+
 static void assign(rm_chain *chain, const int32_t *begin, int size) {
     for (int32_t n = chain->graph->n_nodes - 1; n >= 0; n--) {
         bool counted = is_table(chain, n) && is_counted(chain, n);
@@ -216,6 +254,7 @@ remat_status rm_chain_choose_owners(rm_chain *chain, const rm_chain_config *conf
     remat_status status =
         got ? find_boundaries(chain, config, at) : rm_fail(REMAT_MEMORY, "out of memory for the cuts of a pipeline");
     if (!status) status = (p->cut ? cut_as_told : cut_by_time)(chain, p, at, begin);
+    if (!status) status = name_cut(chain, at, begin, p->size);
     if (!status) assign(chain, begin, p->size);
     rm_free(at);
     rm_free(begin);
@@ -230,12 +269,18 @@ bool rm_chain_reads(const rm_chain *chain, int32_t value, int rank) {
     return false;
 }
 
+int rm_chain_holder(const rm_chain *chain, int32_t value) {
+    const rm_value *v = &chain->graph->value[value];
+    if (!chain->owner) return 0;
+    if (v->origin == RM_VALUE_RESULT) return chain->owner[v->node] == RM_EVERY_RANK ? 0 : chain->owner[v->node];
+    for (int r = 0; r < chain->n_ranks; r++)
+        if (rm_chain_reads(chain, value, r)) return r;
+    return 0; /* nobody reads it */
+}
+
 bool rm_chain_holds(const rm_chain *chain, int32_t value) {
     const rm_value *v = &chain->graph->value[value];
     if (chain->rank == RM_EVERY_RANK) return true;
     if (v->origin == RM_VALUE_RESULT) return rm_runs_on(chain, v->node, chain->rank);
-    if (rm_chain_reads(chain, value, chain->rank)) return true;
-    for (int r = 0; r < chain->n_ranks; r++)
-        if (rm_chain_reads(chain, value, r)) return false;
-    return chain->rank == 0; /* nobody reads it */
+    return rm_chain_reads(chain, value, chain->rank) || rm_chain_holder(chain, value) == chain->rank;
 }

@@ -187,6 +187,14 @@ remat_status remat_write_part(remat_session *session, remat_kind kind, int64_t i
 remat_status remat_read_part(remat_session *session, remat_kind kind, int64_t index, uint64_t first, void *data,
                              uint64_t bytes);
 
+/* In a pipeline. read: collective; reads part of an array, whichever rank holds it, into `data` of rank 0. The other
+ * ranks need room for it, too. Without a pipeline it is remat_read_part. cut: as in remat_pipeline, also if the engine
+ * chose it, so that another session of the same network holds the same parameters on each rank; valid until the session
+ * is freed; NULL: no pipeline. */
+remat_status remat_pipeline_read(remat_session *session, remat_kind kind, int64_t index, uint64_t first, void *data,
+                                 uint64_t bytes);
+const char *remat_pipeline_cut(const remat_session *session);
+
 /* Returns the address of an array of remat_array.bytes bytes. It is valid until the session is freed (of an external
  * array: until remat_set_external). On "cuda" it is device memory. The program may read and write there between passes.
  * An input whose address was returned counts as written; every pass then checks its integers. */

@@ -12,7 +12,7 @@
 /* ---- The lists ------------------------------------------------------------------------------------------------ */
 
 static remat_status add_array(remat_session *s, remat_kind kind, const char *name, const char *suffix, remat_desc desc,
-                              const rm_where *where) {
+                              const rm_where *where, int holder) {
     int64_t n = s->n_arrays[kind];
     REQUIRE(rm_grow(&s->array[kind], &s->array_capacity[kind], n + 1, sizeof *s->array[kind]), MEMORY,
             "out of memory for the list of arrays");
@@ -20,8 +20,8 @@ static remat_status add_array(remat_session *s, remat_kind kind, const char *nam
     char *text = rm_malloc(length);
     REQUIRE(text, MEMORY, "out of memory for the name %s", name);
     snprintf(text, length, *suffix ? "%s.%s" : "%s%s", name, suffix);
-    s->array[kind][n] =
-        (rm_session_array){.name = text, .desc = desc, .where = *where, .elsewhere = rm_is_elsewhere(where)};
+    s->array[kind][n] = (rm_session_array){
+        .name = text, .desc = desc, .where = *where, .elsewhere = rm_is_elsewhere(where), .holder = holder};
     if (!rm_is_elsewhere(where)) s->array[kind][n].held = rm_desc_count(&desc);
     s->n_arrays[kind]++;
     return REMAT_OK;
@@ -31,14 +31,16 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
     int32_t v = p->value;
     const rm_value *value = &s->graph->value[v];
     const rm_residents *at = &s->chain.at;
-    TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, &at->value[v]));
+    const int holder = rm_chain_holder(&s->chain, v);
+    TRY(add_array(s, REMAT_PARAM, value->name, "", value->desc, &at->value[v], holder));
     bool elsewhere = rm_is_elsewhere(&at->value[v]);
     if (s->inference || !(elsewhere ? value->needs_gradient : p->bucket >= 0)) return REMAT_OK;
-    TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, &at->gradient[v]));
+    TRY(add_array(s, REMAT_GRADIENT, value->name, "", value->desc, &at->gradient[v], holder));
     for (int i = 0; s->optimizer && i < s->optimizer->states_used(&s->update); i++) {
         TRY(add_array(s, REMAT_OPTIMIZER, value->name, s->optimizer->state_name[i], value->desc,
                       elsewhere ? &at->value[v]
-                                : &at->optimizer_state[(p - at->buckets.param) * RM_MAX_OPTIMIZER_STATE + i]));
+                                : &at->optimizer_state[(p - at->buckets.param) * RM_MAX_OPTIMIZER_STATE + i],
+                      holder));
         rm_session_array *array = &s->array[REMAT_OPTIMIZER][s->n_arrays[REMAT_OPTIMIZER] - 1];
         array->first = p->first;
         array->held = p->held;
@@ -54,7 +56,8 @@ static remat_status list_carried(remat_session *s) {
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
         char name[80];
         rm_chain_state_name(&s->chain, k, name);
-        TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], &s->chain.at.carried[k]));
+        TRY(add_array(s, REMAT_CARRIED, name, "", state[carried->state], &s->chain.at.carried[k],
+                      rm_chain_holder(&s->chain, s->graph->node[carried->node].y)));
     }
     return REMAT_OK;
 }
@@ -69,13 +72,14 @@ static bool is_read(const remat_session *s, int32_t value) {
 
 static remat_status list_input(remat_session *s, int32_t v) {
     const rm_value *value = &s->graph->value[v];
-    TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, &s->chain.at.value[v]));
+    const int holder = rm_chain_holder(&s->chain, v);
+    TRY(add_array(s, REMAT_INPUT, value->name, "", value->desc, &s->chain.at.value[v], holder));
     rm_session_array *array = &s->array[REMAT_INPUT][s->n_arrays[REMAT_INPUT] - 1];
     array->bound = rm_chain_bound(&s->chain, v);
     array->ignored = rm_chain_ignored(&s->chain, v);
     array->missing = is_read(s, v) && array->where.space != RM_EXTERNAL;
     const rm_where *gradient = &s->chain.at.gradient[v];
-    return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient) : REMAT_OK;
+    return gradient->space ? add_array(s, REMAT_GRADIENT, value->name, "", value->desc, gradient, holder) : REMAT_OK;
 }
 
 static remat_status list_output(remat_session *s, int i) {
@@ -83,9 +87,10 @@ static remat_status list_output(remat_session *s, int i) {
     rm_output_name(i, name);
     int32_t v = s->chain.outputs[i];
     const remat_desc *desc = &s->graph->value[v].desc;
-    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, &s->chain.at.output[i]));
+    const int holder = rm_chain_holder(&s->chain, v);
+    TRY(add_array(s, REMAT_OUTPUT, name, "", *desc, &s->chain.at.output[i], holder));
     if (i >= s->chain.n_differentiated) return REMAT_OK;
-    return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, &s->chain.at.gradient[v]);
+    return add_array(s, REMAT_OUTPUT_GRADIENT, name, "", *desc, &s->chain.at.gradient[v], holder);
 }
 
 remat_status rm_session_list_arrays(remat_session *s) {
@@ -94,8 +99,8 @@ remat_status rm_session_list_arrays(remat_session *s) {
         if (s->graph->value[v].origin == RM_VALUE_INPUT) TRY(list_input(s, v));
     for (int32_t v = 1; v < s->graph->n_values; v++)
         if (s->graph->value[v].origin == RM_VALUE_BUFFER)
-            TRY(add_array(s, REMAT_BUFFER, s->graph->value[v].name, "", s->graph->value[v].desc,
-                          &s->chain.at.value[v]));
+            TRY(add_array(s, REMAT_BUFFER, s->graph->value[v].name, "", s->graph->value[v].desc, &s->chain.at.value[v],
+                          rm_chain_holder(&s->chain, v)));
     for (int i = 0; i < s->chain.n_outputs; i++) TRY(list_output(s, i));
     return list_carried(s);
 }

@@ -136,3 +136,20 @@ remat_status rm_session_sum_over_pipeline(const remat_session *s, double *values
     }
     return REMAT_OK;
 }
+
+/* ---- Arrays of all ranks, on rank 0 ----------------------------------------------------------------------------- */
+
+remat_status remat_pipeline_read(remat_session *s, remat_kind kind, int64_t index, uint64_t first, void *data,
+                                 uint64_t bytes) {
+    remat_array array;
+    NEED(s, "a session");
+    TRY(remat_array_info(s, kind, index, &array));
+    const remat_pipeline *p = &s->pipeline;
+    int holder = s->array[kind][index].holder;
+    if (p->rank == holder || p->size == 1) TRY(remat_read_part(s, kind, index, first, data, bytes));
+    if (holder == 0 || p->size == 1) return REMAT_OK;
+    if (p->rank == holder) return p->send(p->context, 0, data, bytes);
+    return p->rank == 0 ? p->receive(p->context, holder, data, bytes) : REMAT_OK;
+}
+
+const char *remat_pipeline_cut(const remat_session *s) { return s ? s->chain.cut : NULL; }

@@ -21,6 +21,7 @@ typedef struct rm_session_array {
     int64_t bound;       /* of integer inputs: exclusive upper limit; 0: none */
     int64_t ignored;     /* of integer inputs: allowed value outside the limit; 0: none */
     bool elsewhere;      /* another rank of the pipeline holds it */
+    int holder;          /* the first rank of the pipeline that holds it */
     bool missing;        /* an input that some layer reads and that has never been written; or an output's gradient that
                             has not been written since the last forward pass */
     bool shown;          /* the program knows the address, so it can write there unnoticed */

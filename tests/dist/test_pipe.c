@@ -70,6 +70,23 @@ static void wait_for_one_that_left(int rank, int size, rm_kv *store, void *conte
 START_TEST(a_rank_that_left_is_named) { run_ranks(2, wait_for_one_that_left, NULL); }
 END_TEST
 
+/* Ranks 4 and 6 of a world; one sends nothing in time, but lives. */
+static void wait_for_a_late_one(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = {
+        .engine = "local", .rank = rank, .size = size, .store = store, .timeout_ms = 300, .first = 4, .stride = 2};
+    char byte;
+    need_ok(rm_group_open(&config, &group));
+    if (rank == 1) need_peer(rm_group_receive(group, 0, &byte, 1), "rank 4 on ");
+    if (rank == 1) need(strstr(remat_last_error(), "send to rank 6"), "%s", remat_last_error());
+    if (rank == 0) nap_ms(600);
+    rm_group_close(group);
+    (void)context;
+}
+
+START_TEST(a_rank_that_sends_nothing_is_named) { run_ranks(2, wait_for_a_late_one, NULL); }
+END_TEST
+
 /* ---- Replicas of a pipeline -------------------------------------------------------------------------------------- */
 
 enum { LAYERS = 2, HIDDEN = 6, TIMESTEPS = 40, ROWS = 2, STEPS = 5, MOST_PARAMS = 16 };
@@ -203,6 +220,7 @@ int main(void) {
     tcase_add_test(tests, messages_arrive_whole_and_in_order);
     tcase_add_test(tests, a_sender_runs_ahead);
     tcase_add_test(tests, a_rank_that_left_is_named);
+    tcase_add_test(tests, a_rank_that_sends_nothing_is_named);
     tcase_add_test(tests, replicas_of_a_pipeline_train_as_ranks_do);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

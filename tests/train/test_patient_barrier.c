@@ -15,11 +15,11 @@ static void open_all(rm_ranks *ranks, int rank, int size, rm_kv *store, const ch
     *ranks = (rm_ranks){.rank = rank, .size = size, .store = store};
     strcpy(ranks->host, "here");
     need_ok(rm_group_open(&config, &ranks->group));
-    need_ok(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp));
+    need_ok(rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->all));
 }
 
 static void close_all(rm_ranks *ranks) {
-    rm_ddp_close(ranks->ddp);
+    rm_ddp_close(ranks->all);
     rm_group_close(ranks->group);
 }
 

@@ -371,7 +371,8 @@ START_TEST(full_directory_counts_as_full_disk) {
     ck_ok(rm_file_open_stream("/dev/full", &full));
     ck_fails(rm_file_write(&full, "x", 1), REMAT_IO, "make room");
     rm_file_abandon(&full);
-    store.ranks = (rm_state_ranks){.rank = 1, .size = 2, .shard_optimizer = true, .agree = alone};
+    store.ranks = (rm_state_ranks){
+        .rank = 1, .size = 2, .replica = 1, .replicas = 2, .parts = 1, .shard_optimizer = true, .agree = alone};
     ck_fails(rm_state_save(&store, b.session, &b.options, point_of(&b)), REMAT_IO, "--save|hosts");
     store.ranks.size = 1;
     rm_state_store_close(&store);

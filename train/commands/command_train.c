@@ -47,7 +47,10 @@ static bool computes(const rm_trainer *t) { return strcmp(t->options->session.de
 static remat_status count_right(rm_trainer *t) {
     const rm_batch *batch = &t->loader.batch;
     int64_t K = t->model.classes, B = batch->batch * rm_data_answers(&t->dataset->shape);
+    remat_array output;
     if (!t->logits) return REMAT_OK;
+    TRY(remat_array_info(t->session, REMAT_OUTPUT, 0, &output));
+    if (!output.count) return REMAT_OK; /* another rank of the pipeline has it */
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
     t->counted[0] += (double)remat_correct(t->logits, batch->data[RM_TARGET], B, K, 1);
     t->counted[1] += (double)rm_count_targets(batch->data[RM_TARGET], B);
@@ -56,7 +59,7 @@ static remat_status count_right(rm_trainer *t) {
 
 /* The accuracy over an update's samples, on all ranks; -1: undefined, or no sample counts. */
 static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
-    const remat_ranks *ranks = rm_ranks_table(&t->ranks);
+    const remat_ranks *ranks = rm_ranks_replicas(&t->ranks);
     *accuracy = -1;
     if (!t->model.classes || !computes(t)) return REMAT_OK;
     if (ranks) TRY(ranks->sum(ranks->context, t->counted, 2));

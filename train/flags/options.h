@@ -66,6 +66,7 @@ typedef struct {
     /* Ranks. -1 in world_size, rank, local_rank: not given. Once ranks have connected (ranks.h), world_size is their number. */
     const char *init_method, *dist_backend, *devices;
     int64_t world_size, rank, local_rank;
+    const char *pipeline; /* "P[:CUT]" (rm_setup_pipeline); NULL: each rank has the whole network */
     double bucket_cap_mb, join_timeout, hang_timeout;
     bool metrics_per_rank;
     /* Files. */
@@ -120,7 +121,8 @@ typedef enum { RM_FORGOTTEN, RM_REMEMBERED, RM_OF_RUN, RM_OF_MODEL } rm_option_m
 int rm_options_count(void);
 const char *rm_options_name(int index);
 rm_option_memory rm_options_memory(int index);
-bool rm_options_has_value(const rm_options *options, int index); /* false: a number without a default that was not given */
+bool rm_options_has_value(const rm_options *options,
+                          int index); /* false: a number without a default that was not given */
 bool rm_options_has_default(int index);
 /* Writes the value as on the command line into `text`. */
 const char *rm_options_text(const rm_options *options, int index, char *text, size_t text_bytes);

@@ -8,6 +8,7 @@
 #include "ops/optimizers/optimizer.h"
 #include "train/file.h"
 #include "train/flags/presets.h"
+#include "train/run/setup.h"
 #include "train/tasks/task.h"
 
 #include <assert.h>
@@ -201,6 +202,7 @@ static const struct {
     {"eval-data", "eval-split", "each names the data for evaluations"},
     {"stateful", "sampler=random", "each row of the batch reads its own part of the text, in order"},
     {"stateful", "pad", "each row of the batch reads its own part of the text"},
+    {"pipeline", "dump-grads", "no rank has all gradients"},
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
 };
 
@@ -379,7 +381,8 @@ remat_status rm_options_check_said(const rm_options *o) {
     REQUIRE(!said(o, "init-range") || !read, INVALID,
             "--init-range has no effect with --%s, which reads the weights: remove --init-range",
             o->resume ? "resume" : "init");
-    return REMAT_OK;
+    remat_pipeline pipeline;
+    return rm_setup_pipeline(o, &pipeline);
 }
 
 /* Whether the name starts with one of the prefixes, "head.,rnn.". */

@@ -324,6 +324,8 @@ const rm_option rm_option_table[] = {
     INT("local-rank", local_rank, RM_TRAIN, RM_FORGOTTEN, NULL, 0, 32766, "number of this rank on its machine [from the launcher]"),
     ONE("dist-backend", dist_backend, RM_TRAIN, RM_FORGOTTEN, "auto", "auto|local|mpi|gloo|nccl",
         "communication library; auto: local if all ranks share a machine, otherwise mpi under mpirun, otherwise gloo"),
+    TXT("pipeline", pipeline, FIT, RM_FORGOTTEN, "P[:CUT]",
+        "divide the layers among P ranks. CUT: parameters with which the ranks after the first begin, such as rnn.weight_ih_l1 [1; cut by predicted time]"),
     INT("accumulate-steps", order.micro_steps, FIT, RM_REMEMBERED, "1", 1, 1e6,
         "batches whose gradients are added up for one update; ranks communicate after the last"),
     ONE("loss-mean", session.loss_mean, FIT, RM_REMEMBERED, "batch", "batch|parts",

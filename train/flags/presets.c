@@ -4,6 +4,8 @@
  * rate, warm-up and momentum depend on the batch size. */
 #include "train/flags/presets.h"
 
+#include "train/run/setup.h"
+
 #include <string.h>
 
 /* Momentum and learning rate as published; they were found by search. */
@@ -108,7 +110,7 @@ remat_status rm_preset_share_batch(rm_options *o) {
     rm_preset preset;
     if (!o->preset) return REMAT_OK;
     TRY(rm_preset_find(o->preset, &preset));
-    int64_t ranks = o->world_size > 1 ? o->world_size : 1;
+    int64_t ranks = rm_setup_ranks(o);
     int64_t others = ranks * (o->order.shards ? 1 : o->order.micro_steps);
     bool scaled = o->rate.scale != RM_SCALE_NONE;
     if (!rm_options_given(o, "batch") && preset.batch % others == 0) o->order.batch = preset.batch / others;

@@ -31,14 +31,19 @@ remat_status rm_patient_barrier(void *context, remat_status mine, double *values
     remat_status waited = ranks->store ? wait_for_all(ranks) : REMAT_OK;
     if (waited) return mine ? rm_reason_again(mine, &why) : waited;
     TRY(rm_ranks_agree(ranks, rm_reason_again(mine, &why)));
-    const remat_ranks *table = rm_ranks_table(ranks);
-    return count ? table->sum(table->context, values, count) : REMAT_OK;
+    if (!count) return REMAT_OK;
+    const remat_ranks *table = rm_ddp_ranks(ranks->all);
+    return table->sum(table->context, values, count);
 }
 
 rm_state_ranks rm_patient_barrier_ranks(rm_ranks *ranks, bool shard_optimizer) {
     return (rm_state_ranks){.rank = ranks->rank,
                             .size = ranks->size,
-                            .shard_optimizer = shard_optimizer && ranks->size > 1,
+                            .replica = ranks->replica,
+                            .replicas = ranks->replicas,
+                            .part = ranks->part,
+                            .parts = ranks->parts,
+                            .shard_optimizer = shard_optimizer && ranks->replicas > 1,
                             .context = ranks,
                             .agree = rm_patient_barrier};
 }

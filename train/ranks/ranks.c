@@ -46,24 +46,36 @@ static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size
 typedef struct {
     uint64_t host, processors; /* hashes of the host's name and of the set of processors that this process may use */
     uint64_t quota;            /* and of the file that limits its share of their time */
+    uint64_t pipeline;         /* and of --pipeline */
 } place;
 
+static remat_status check_pipelines(rm_ranks *ranks, const place *all) {
+    int32_t other = 1;
+    while (other < ranks->size && all[other].pipeline == all[0].pipeline) other++;
+    if (other == ranks->size) return REMAT_OK;
+    remat_status status =
+        rm_fail(REMAT_INVALID, "ranks 0 and %d disagree about --pipeline: give all ranks the same", other);
+    return rm_ranks_fail_alike(ranks, status);
+}
+
 /* Counts the ranks that share this one's processors: ranks of the same host that may use the same processors, or
- * whose quota is in the same file. It is one if the launcher binds each rank to its own processors. */
-static remat_status count_sharing(rm_ranks *ranks) {
+ * whose quota is in the same file. It is one if the launcher binds each rank to its own processors. Also compares
+ * --pipeline, on which the groups that are opened next depend. */
+static remat_status count_sharing(rm_ranks *ranks, const char *pipeline) {
     cpu_set_t set;
     void *all;
     CPU_ZERO(&set);
     (void)sched_getaffinity(0, sizeof set, &set);
     const char *limit = rm_processors_get()->limit;
     place mine = {rm_hash(ranks->host, strlen(ranks->host), 0), rm_hash(&set, sizeof set, 0),
-                  rm_hash(limit, strlen(limit), 0)};
+                  rm_hash(limit, strlen(limit), 0), rm_hash(pipeline, strlen(pipeline), 0)};
     remat_status status = gather(ranks, TAG_HOSTS, &mine, sizeof mine, &all);
     for (int32_t r = 0; !status && r < ranks->size; r++) {
         const place *other = (place *)all + r;
         ranks->sharing += other->host == mine.host && other->processors == mine.processors;
         ranks->sharing_quota += other->host == mine.host && other->quota == mine.quota;
     }
+    if (!status) status = check_pipelines(ranks, all);
     rm_free(all);
     return status;
 }
@@ -145,6 +157,25 @@ static void set_time_outs(rm_ranks *ranks, const rm_options *o, rm_group_config 
     config->context = ranks;
 }
 
+/* Into pipelines, and into those that hold the same layers. */
+static remat_status part(rm_ranks *ranks, const rm_options *o, const rm_group_config *config) {
+    remat_pipeline asked;
+    remat_status status = rm_setup_pipeline(o, &asked);
+    if (!status && ranks->size % asked.size)
+        status = rm_fail(REMAT_INVALID, "--pipeline=%s cannot divide %d ranks: start a multiple of %d", o->pipeline,
+                         ranks->size, asked.size);
+    if (status) return rm_ranks_fail_alike(ranks, status);
+    TRY(rm_pipe_open(ranks->group, asked.size, config, &ranks->pipe, &ranks->same));
+    ranks->parts = asked.size;
+    ranks->part = ranks->rank % asked.size;
+    ranks->replica = ranks->rank / asked.size;
+    ranks->replicas = ranks->size / asked.size;
+    if (!ranks->pipe) return REMAT_OK;
+    ranks->pipeline = *rm_pipe_table(ranks->pipe);
+    ranks->pipeline.cut = asked.cut;
+    return REMAT_OK;
+}
+
 static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
     const bool nccl = !strcmp(o->dist_backend, "nccl");
     TRY(check_engine(ranks, o));
@@ -158,8 +189,10 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
     remat_status status = rm_group_open(&config, &ranks->group);
     if (status) return say_once(ranks, status);
     ranks->store = rm_group_store(ranks->group);
-    TRY(rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch));
-    return count_sharing(ranks);
+    TRY(count_sharing(ranks, o->pipeline ? o->pipeline : ""));
+    remat_status parted = part(ranks, o, &config);
+    if (parted) return ranks->over ? parted : say_once(ranks, parted);
+    return rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch);
 }
 
 /* A rank chooses its GPU by its number on this host (engine/cuda/device.c). Launchers use different variables for it.
@@ -174,8 +207,14 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     rm_rendezvous where;
     rm_rendezvous_flags flags = {
         .init_method = o->init_method, .world_size = o->world_size, .rank = o->rank, .local_rank = o->local_rank};
-    *out = (rm_ranks){.size = 1};
+    remat_pipeline asked;
+    *out = (rm_ranks){.size = 1, .replicas = 1, .parts = 1};
     TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
+    TRY(rm_setup_pipeline(o, &asked));
+    REQUIRE(where.size > 1 || asked.size == 1, INVALID,
+            "--pipeline=%s needs %d ranks, and this process is the only one: add --devices=cpu:%d, or start it with "
+            "`remat launch --nproc-per-node=%d`",
+            o->pipeline, asked.size, asked.size, asked.size);
     o->world_size = where.size;
     o->rank = where.rank;
     /* The engine that "auto" selects is not known before ranks have met. */
@@ -185,17 +224,22 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     out->size = where.size;
     tell_local_rank(&where);
     TRY(meet(&where, o, out));
+    if (out->pipe) o->session.pipeline = &out->pipeline;
     share_processors(out, o);
     return REMAT_OK;
 }
 
 void rm_ranks_close(rm_ranks *ranks) {
     rm_ranks_watch_stop(ranks->watch);
-    rm_ddp_close(ranks->ddp);
+    if (ranks->ddp != ranks->all) rm_ddp_close(ranks->ddp);
+    rm_ddp_close(ranks->all);
     rm_group_close(ranks->gpus);
+    if (ranks->same != ranks->group) rm_group_close(ranks->same);
+    rm_pipe_close(ranks->pipe);
+    rm_free(ranks->cut);
     rm_group_close(ranks->group);
     rm_kv_close(ranks->meeting);
-    *ranks = (rm_ranks){.size = 1};
+    *ranks = (rm_ranks){.size = 1, .replicas = 1, .parts = 1};
 }
 
 /* ---- Ready? ----------------------------------------------------------------------------------------------------- */
@@ -293,16 +337,27 @@ static remat_status compared(rm_ranks *ranks, remat_status status) {
 }
 
 remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
-    return ranks->ddp ? compared(ranks, rm_ddp_compare(ranks->ddp, what, text)) : REMAT_OK;
+    return ranks->all ? compared(ranks, rm_ddp_compare(ranks->all, what, text)) : REMAT_OK;
 }
 
 /* Compares flags first, because later checks would report the same difference without naming the flags. */
 static remat_status compare_first(rm_ranks *ranks, const char *text) {
-    TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->ddp)));
-    remat_status status = rm_ranks_compare(ranks, "the run", text);
-    rm_ddp_close(ranks->ddp);
-    ranks->ddp = NULL;
-    return status;
+    TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->all)));
+    return rm_ranks_compare(ranks, "the run", text);
+}
+
+/* Without a pipeline, one table serves for gradients and for all else. */
+static remat_status connect(rm_ranks *ranks, const rm_ddp_config *config) {
+    if (!ranks->pipe) {
+        rm_ddp_close(ranks->all);
+        ranks->all = NULL;
+    }
+    if (config->group) TRY(rm_ddp_open(config, &ranks->ddp));
+    if (!ranks->pipe) ranks->all = ranks->ddp;
+    ranks->replicas_table = *rm_ddp_ranks(ranks->all);
+    ranks->replicas_table.rank = ranks->replica;
+    ranks->replicas_table.size = ranks->replicas;
+    return REMAT_OK;
 }
 
 static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *others) {
@@ -328,7 +383,7 @@ static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
 remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *facts) {
     char *text = NULL;
     if (!ranks->group) return REMAT_OK;
-    rm_ddp_config config = {.group = ranks->group,
+    rm_ddp_config config = {.group = ranks->same,
                             .compress = o->ddp.compress,
                             .deterministic_world = o->order.shards > 0,
                             .shard_optimizer = o->ddp.shard_optimizer,
@@ -339,16 +394,25 @@ remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *o, const char *
     if (!status) status = compare_first(ranks, text);
     if (!status) status = open_gpus(ranks, o);
     config.gpus = ranks->gpus;
-    if (!status) status = rm_ddp_open(&config, &ranks->ddp);
+    if (!status) status = connect(ranks, &config);
     free(text);
     return status;
 }
 
 const remat_ranks *rm_ranks_table(const rm_ranks *ranks) { return ranks->ddp ? rm_ddp_ranks(ranks->ddp) : NULL; }
 
+const remat_ranks *rm_ranks_replicas(const rm_ranks *ranks) { return ranks->all ? &ranks->replicas_table : NULL; }
+
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out) {
     *out = NULL;
-    return ranks->ddp ? rm_ddp_share_text(ranks->ddp, text, out) : REMAT_OK;
+    return ranks->all ? rm_ddp_share_text(ranks->all, text, out) : REMAT_OK;
+}
+
+remat_status rm_ranks_set_cut(rm_ranks *ranks, const char *cut) {
+    if (!ranks->pipe) return REMAT_OK;
+    TRY(rm_ranks_share(ranks, cut, &ranks->cut));
+    ranks->pipeline.cut = ranks->cut;
+    return REMAT_OK;
 }
 
 remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {
@@ -368,9 +432,9 @@ remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session) {
 }
 
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
-    if (o->world_size <= 1) return NULL;
+    if (rm_setup_ranks(o) == 1) return NULL;
     *table = (remat_ranks){.struct_bytes = sizeof *table,
-                           .size = (int)o->world_size,
+                           .size = (int)rm_setup_ranks(o),
                            .shard_optimizer = o->ddp.shard_optimizer,
                            .fused_update = o->ddp.fused_update,
                            .wire_bytes = o->ddp.compress ? 2 : 0};
@@ -403,6 +467,8 @@ static bool is_kept(void) { return getenv("REMAT_JOB_ID") && !getenv("TORCHELAST
 static void tell_others(const rm_ranks *ranks, remat_status status) {
     rm_reason why = rm_reason_kept();
     rm_group_abort(ranks->group, why.text);
+    if (ranks->pipe) rm_group_abort(rm_pipe_group(ranks->pipe), why.text);
+    if (ranks->same && ranks->same != ranks->group) rm_group_abort(ranks->same, why.text);
     (void)rm_reason_again(status, &why);
 }
 

@@ -16,6 +16,7 @@
 #define RM_TRAIN_RANKS_H
 
 #include "dist/ddp/ddp.h"
+#include "dist/group/pipe.h"
 #include "dist/store/rendezvous.h"
 #include "train/flags/options.h"
 
@@ -26,6 +27,8 @@ typedef struct rm_ranks_watch rm_ranks_watch;
 /* Must not move while it is open. */
 typedef struct {
     int32_t rank, size; /* 0 of 1: alone */
+    /* With --pipeline, `parts` ranks share one network, and are one of `replicas` */
+    int32_t replica, replicas, part, parts;
     int32_t sharing,
         sharing_quota; /* ranks that share this one's processors or its container's quota, including itself */
     char host[RM_HOST_BYTES];
@@ -33,9 +36,14 @@ typedef struct {
     bool quiet;                           /* another rank of this host reports what ranks wait for */
     rm_kv *meeting;                       /* the store through which ranks met; NULL: MPI connected them */
     rm_kv *store;                         /* the same, or the group's store; borrowed */
-    rm_group *group;                      /* NULL: alone */
-    rm_group *gpus;                       /* a second group, for gradients on GPUs; NULL: none */
-    rm_ddp *ddp;                          /* from rm_ranks_connect on */
+    rm_group *group;                      /* of all ranks; NULL: alone */
+    rm_group *same;             /* of ranks with the same layers: all ranks, without a pipeline; NULL: one replica */
+    rm_pipe *pipe;              /* of ranks that share a network; NULL: none */
+    remat_pipeline pipeline;    /* for sessions, with `cut` once it is known */
+    char *cut;                  /* owns it */
+    rm_group *gpus;             /* a second group, for gradients on GPUs; NULL: none */
+    rm_ddp *ddp, *all;          /* over `same` and `group`, from rm_ranks_connect on; NULL: alone */
+    remat_ranks replicas_table; /* rm_ranks_replicas */
     rm_ranks_watch *watch;
     bool over;  /* all ranks know that the job has failed, and the reason */
     bool alike; /* ... and have failed with the same status */
@@ -61,7 +69,12 @@ remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *tex
 
 /* Collective: connects sessions, and compares the flags that must be the same, and `facts`. */
 remat_status rm_ranks_connect(rm_ranks *ranks, const rm_options *options, const char *facts);
-const remat_ranks *rm_ranks_table(const rm_ranks *ranks); /* NULL: alone */
+const remat_ranks *rm_ranks_table(const rm_ranks *ranks); /* NULL: the only replica */
+/* The replicas as ranks, whose `sum` is over all ranks of all pipelines. NULL: alone. */
+const remat_ranks *rm_ranks_replicas(const rm_ranks *ranks);
+
+/* Collective: sessions get rank 0's cut of the pipeline from here on. */
+remat_status rm_ranks_set_cut(rm_ranks *ranks, const char *cut);
 
 /* Collective: returns rank 0's text on all ranks; the caller frees it with rm_free. A single rank gets NULL. */
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out);

@@ -11,13 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_S 0.2      /* between looks */
-#define LATE_S 10.0     /* when to report a rank that is alive but late */
-#define STUCK_S 0.8     /* after a failure, the main thread's time to return from the engine */
-#define STUCK_MPI_S 0.4 /* the same for MPI: it does not return, and its launcher soon ends all ranks without a reason */
+#define LOOK_S 0.2  /* between looks */
+#define LATE_S 10.0 /* when to report a rank that is alive but late */
+#define STUCK_S 0.8 /* after a failure, the main thread's time to return from the engine */
+#define STUCK_MPI_S                                                                                                    \
+    0.4 /* the same for MPI: it does not return, and its launcher soon ends all ranks without a reason */
 
 struct rm_ranks_watch {
-    rm_group *group;
+    rm_group *group;    /* of all ranks */
+    rm_group *part[2];  /* with a pipeline: those of some ranks; NULL: none */
     rm_heartbeat *beat; /* NULL: the engine has its own heartbeats */
     const char *server; /* of the heartbeats' store, in words */
     bool told, aborted; /* after a silence found by heartbeats */
@@ -27,9 +29,11 @@ struct rm_ranks_watch {
     int exit_status; /* likewise */
 };
 
-/* Rank 0 reports silent ranks; rank 1 reports rank 0. */
+/* The first rank of the group reports the others; the second reports the first. */
 static bool is_mine_to_say(const rm_group *group, const char *text) {
-    return rm_group_rank(group) == (strstr(text, "rank 0 ") ? 1 : 0);
+    char first[32];
+    snprintf(first, sizeof first, "rank %d on ", rm_group_first(group));
+    return rm_group_rank(group) == (strstr(text, first) ? 1 : 0);
 }
 
 /* Matches the group's message, which says "is alive" only of a rank with heartbeats. */
@@ -86,6 +90,25 @@ static void heed_heartbeats(rm_ranks_watch *w) {
     if (rm_heartbeat_failure(w->beat, why, sizeof why) > w->stuck_s) give_up(w, why);
 }
 
+/* A rank that waits in one group does not look at the others: the failure of one is that of all. */
+static void pass_failures(const rm_ranks_watch *w) {
+    rm_group *all[] = {w->group, w->part[0], w->part[1]};
+    for (int i = 0; i < 3; i++) {
+        if (!w->part[0] || !all[i] || !rm_group_poll(all[i])) continue;
+        rm_reason why = rm_reason_kept();
+        for (int k = 0; k < 3; k++)
+            if (k != i && all[k] && !rm_group_poll(all[k])) rm_group_abort(all[k], why.text);
+    }
+}
+
+/* The first group in which a rank is silent or late. */
+static rm_group *notice(const rm_ranks_watch *w, char *text, size_t bytes) {
+    rm_group *all[] = {w->group, w->part[0], w->part[1]};
+    for (int i = 0; i < 3; i++)
+        if (all[i] && rm_group_notice(all[i], text, bytes)) return all[i];
+    return NULL;
+}
+
 static void *watch(void *context) {
     rm_ranks_watch *w = context;
     double quiet_since = 0;
@@ -93,13 +116,15 @@ static void *watch(void *context) {
     while (doze(w)) {
         char text[1024];
         double now = rm_now_s();
-        bool quiet = rm_group_notice(w->group, text, sizeof text);
+        rm_group *where = notice(w, text, sizeof text);
+        bool quiet = where != NULL;
+        pass_failures(w);
         if (w->beat) heed_heartbeats(w);
         if (!quiet) said = false;
         if (!quiet || quiet_since == 0) quiet_since = quiet ? now : 0;
         bool due = quiet && (!lives(text) || now - quiet_since >= LATE_S);
         if (!due || said) continue;
-        if (is_mine_to_say(w->group, text)) say(w, text);
+        if (is_mine_to_say(where, text)) say(w, text);
         said = true;
     }
     return NULL;
@@ -119,6 +144,7 @@ remat_status rm_ranks_watch_start(const rm_ranks *ranks, double timeout_s, rm_ra
     REQUIRE(w, MEMORY, "no memory to watch the other ranks");
     bool mpi = !strcmp(rm_group_engine(ranks->group), "mpi");
     *w = (rm_ranks_watch){.group = ranks->group,
+                          .part = {ranks->pipe ? rm_pipe_group(ranks->pipe) : NULL, ranks->pipe ? ranks->same : NULL},
                           .timeout_s = timeout_s,
                           .stuck_s = mpi ? STUCK_MPI_S : STUCK_S,
                           .exit_status = RM_PEER_STATUS};

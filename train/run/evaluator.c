@@ -206,6 +206,9 @@ static remat_status take_transcripts(rm_evaluator *e, rm_eval_part *part, right 
 
 static remat_status take_outputs(rm_evaluator *e, rm_eval_part *part, right *sum) {
     int64_t B = part->batch.batch, n = B * e->answers;
+    remat_array output;
+    TRY(remat_array_info(part->session, REMAT_OUTPUT, 0, &output));
+    if (!output.count) return REMAT_OK; /* another rank of the pipeline has it */
     if (e->reading) return take_transcripts(e, part, sum);
     TRY(remat_read(part->session, REMAT_OUTPUT, 0, e->outputs, (uint64_t)(n * e->width) * sizeof(float)));
     if (has_accuracy(&e->dataset->shape)) count(e, part->batch.data[RM_TARGET], n, sum);
@@ -256,8 +259,10 @@ static remat_status run_part(rm_evaluator *e, rm_eval_part *part, int64_t first,
     TRY(rm_batch_write(&part->batch, rm_batch_whole(&part->batch), part->session));
     TRY(remat_evaluate(part->session, &result));
     const int64_t n = counted_in(e, &part->batch);
-    *loss = result.loss * (double)n;
-    sum->of[ALL] += n;
+    if (e->part == 0) {
+        *loss = result.loss * (double)n;
+        sum->of[ALL] += n;
+    }
     return e->width ? take_outputs(e, part, sum) : REMAT_OK;
 }
 
@@ -273,7 +278,7 @@ static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, doub
         TRY(run_part(e, part, i * full, &value[i - first], &here));
     }
     for (int k = 0; k < SUMS; k++) value[n + k] = (double)here.of[k];
-    if (size > 1) TRY(e->ranks->sum(e->ranks->context, value, n + SUMS));
+    if (e->ranks) TRY(e->ranks->sum(e->ranks->context, value, n + SUMS));
     for (int64_t i = 0; i < n; i++) *loss_sum += value[i];
     for (int k = 0; k < SUMS; k++) sum->of[k] += (int64_t)value[n + k];
     return REMAT_OK;

@@ -1,7 +1,7 @@
 /* evaluator.h: the exact mean loss over a data set. Each sample counts once: a second, smaller session evaluates the last, short
  * batch. Used by `remat eval`, `remat predict`, and by --eval-every during training.
  *
- * Ranks share the work: rank i mod W evaluates batch i. Each batch's loss comes from one rank, and all ranks add the losses in the
+ * Ranks share the work; those of a pipeline count as one. Rank i mod W evaluates batch i. Each batch's loss comes from one rank, and all ranks add the losses in the
  * order of the data, so the result has the same bits for every W and the same `batch`. (--batch is per rank; a run that is
  * resumed on other ranks may have another one: start.c.) */
 #ifndef RM_EVALUATOR_H
@@ -21,7 +21,7 @@ typedef struct {
 typedef remat_status rm_eval_sink(void *context, const float *outputs, int64_t n);
 
 typedef struct {
-    rm_dataset *dataset; /* borrowed */
+    rm_dataset *dataset;     /* borrowed */
     rm_eval_part full, rest; /* for batches of `batch` samples, and for the last one; without samples, no session */
     int64_t answers;         /* per sample: one, or one for each pixel or timestep that has a class */
     /* Numbers per answer for the sink: the model's outputs; T V if every timestep has real targets; T for transcripts (labels,
@@ -45,6 +45,7 @@ typedef struct {
     double bytes_per_target; /* lm: bytes of text per target; 0: unknown */
     /* Borrowed; uses rank, size and `sum`. May be set between runs, which are collective then. NULL (initially): a single rank. */
     const remat_ranks *ranks;
+    int32_t part; /* this rank's place in its pipeline, whose loss rank 0 counts */
 } rm_evaluator;
 
 /* `spec` is the training model's, with the shape of this data. `batch` (0: --batch) affects the last bits of the result.

@@ -68,7 +68,7 @@ static remat_status check_lengths(const rm_options *o, const rm_state_point *run
 
 /* The batch of the run's own evaluations: the rows of a shard, if it had shards; 0: --batch. */
 static int64_t batch_of_run(const rm_options *o, const rm_state_point *run) {
-    return run->shards ? o->order.batch * run->world_size / run->shards : 0;
+    return run->shards ? o->order.batch * (run->world_size / run->pipeline) / run->shards : 0;
 }
 
 /* Finds the class names of the training state that contains the weights, whether --resume or --init names them. */

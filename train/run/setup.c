@@ -1,6 +1,7 @@
 /* setup.c: see setup.h. */
 #include "train/run/setup.h"
 
+#include "memory/host.h"
 #include "train/data/part.h"
 #include "train/flags/usual.h"
 #include "train/models/family.h"
@@ -8,6 +9,7 @@
 #include "train/state/weights.h"
 #include "train/tasks/task.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -228,10 +230,56 @@ void rm_setup_warn_of_calibration(const rm_options *o) {
 
 /* ---- Ranks and micro steps -------------------------------------------------------------------------------------- */
 
-int64_t rm_setup_ranks(const rm_options *o) { return o->world_size > 1 ? o->world_size : 1; }
+remat_status rm_setup_pipeline(const rm_options *o, remat_pipeline *out) {
+    char *end = "";
+    *out = (remat_pipeline){.struct_bytes = sizeof *out, .size = 1};
+    long parts = o->pipeline ? strtol(o->pipeline, &end, 10) : 1;
+    bool good = !o->pipeline || isdigit((unsigned char)*o->pipeline);
+    REQUIRE(good && (!*end || (*end == ':' && end[1])), INVALID,
+            "--pipeline=%s is neither a number of ranks such as 2 nor one with cuts such as 2:rnn.weight_ih_l1",
+            o->pipeline);
+    REQUIRE(parts >= 1 && parts <= 64, INVALID, "--pipeline=%s: the number of ranks must be from 1 to 64", o->pipeline);
+    out->size = (int)parts;
+    out->cut = *end ? end + 1 : NULL;
+    return REMAT_OK;
+}
+
+/* 1 for a flag that rm_setup_pipeline refuses. */
+static int64_t parts_of(const rm_options *o) {
+    remat_pipeline pipeline;
+    return rm_setup_pipeline(o, &pipeline) ? 1 : pipeline.size;
+}
+
+int64_t rm_setup_ranks(const rm_options *o) {
+    int64_t replicas = o->world_size / parts_of(o);
+    return replicas > 1 ? replicas : 1;
+}
+
+remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const remat_pipeline *pipeline, char **cut) {
+    rm_model model = {0};
+    remat_session *session = NULL;
+    remat_config config = rm_setup_training_config(o);
+    config.plan_only = true;
+    config.strategy = "none";
+    config.segments = 0;
+    config.calibration = NULL;
+    config.pipeline = pipeline;
+    remat_status status = rm_model_build(spec, rm_setup_rows(o), true, &model);
+    if (!status) status = rm_setup_session(&model, &config, &session);
+    *cut = status ? NULL : rm_strdup(remat_pipeline_cut(session));
+    remat_session_free(session);
+    rm_model_free(&model);
+    REQUIRE(status || *cut, MEMORY, "no memory for the cuts of a pipeline");
+    return status;
+}
 
 remat_status rm_setup_world(const rm_options *o) {
     int64_t ranks = rm_setup_ranks(o), shards = o->order.shards;
+    remat_pipeline pipeline;
+    TRY(rm_setup_pipeline(o, &pipeline));
+    REQUIRE(o->world_size <= 1 || o->world_size % pipeline.size == 0, INVALID,
+            "--pipeline=%s cannot divide %lld ranks: start a multiple of %d", o->pipeline, (long long)o->world_size,
+            pipeline.size);
     if (!shards) return REMAT_OK;
     REQUIRE(
         !(ranks & (ranks - 1)), INVALID,
@@ -297,6 +345,7 @@ remat_config rm_setup_inference_config(const rm_options *o) {
     c.seed = (uint64_t)o->data.seed;
     c.tile = o->session.tile;
     c.fold_embedding = o->session.fold_embedding;
+    c.pipeline = o->session.pipeline;
     c.inference = true;
     return c;
 }

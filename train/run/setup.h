@@ -29,9 +29,14 @@ remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_mo
 void rm_setup_warn_of_calibration(const rm_options *options);
 
 /* Ranks and micro steps. options->world_size below 1 counts as 1. rm_setup_world: INVALID when --deterministic-world does not fit
- * the ranks and --batch. rm_setup_micro_steps: per update of a rank. rm_setup_rows: per micro step. */
+ * the ranks and --batch, or --pipeline does not. rm_setup_ranks: those with samples of their own; the ranks of a pipeline count as one. rm_setup_micro_steps: per update of a rank. rm_setup_rows: per micro step. */
 remat_status rm_setup_world(const rm_options *options);
 int64_t rm_setup_ranks(const rm_options *options);
+/* --pipeline: size and cut of *out, which points into the flag. cut: chooses one, also where the flag has none; freed with
+ * rm_free. `pipeline` needs no functions. */
+remat_status rm_setup_pipeline(const rm_options *options, remat_pipeline *out);
+remat_status rm_setup_cut(const rm_options *options, const rm_model_spec *spec, const remat_pipeline *pipeline,
+                          char **cut);
 int64_t rm_setup_micro_steps(const rm_options *options);
 int64_t rm_setup_rows(const rm_options *options);
 /* The number of windows per sample with --tbptt, each a micro step of the session, and the k-th window. Call after rm_setup_spec,

@@ -77,7 +77,7 @@ remat_status rm_start_read(rm_options *o, const char *state, rm_state_point *poi
     said s = set_aside(o);
     TRY(rm_state_read(state, RM_TRAIN, o, point));
     TRY(check_files(o, state));
-    return fit_batch(o, &s, state, point->world_size);
+    return fit_batch(o, &s, state, point->world_size / point->pipeline);
 }
 
 /* Uses a patient barrier because searching states can take longer than the time-out of a collective. */

@@ -43,7 +43,7 @@ static remat_status check_data(rm_trainer *t) {
 /* A resumed run keeps its --loss-mean, which states contain. States of versions before --loss-mean imply `parts`. */
 static remat_status keep_mean(rm_trainer *t, const rm_model_spec *spec) {
     rm_options *o = t->options;
-    int64_t parts = t->ranks.size * rm_setup_micro_steps(o) * rm_setup_windows(o);
+    int64_t parts = t->ranks.replicas * rm_setup_micro_steps(o) * rm_setup_windows(o);
     bool said = rm_options_given(o, "loss-mean"), older = *t->state && t->start.mean_unsaid && !said;
     if (!rm_model_counts(spec)) return REMAT_OK;
     if (older && parts > 1) TRY(rm_options_adopt(o, RM_TRAIN, "loss-mean", "parts", t->state));
@@ -65,8 +65,8 @@ static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
     if (o->class_weights) TRY(rm_class_weights_read(o->class_weights, rm_budget_given(o), t->dataset));
     rm_loader_config order = o->order;
     order.seed = o->data.seed;
-    order.rank = t->ranks.rank;
-    order.size = t->ranks.size;
+    order.rank = t->ranks.replica;
+    order.size = t->ranks.replicas;
     order.micro_steps = rm_setup_micro_steps(o);
     order.threads = o->data.threads;
     remat_status status = rm_loader_create(t->dataset, &order, &t->loader);
@@ -81,7 +81,8 @@ static remat_status restore(rm_trainer *t) {
     TRY(rm_state_restore(t->state, &t->start, true, t->session));
     t->ema.begun = t->ema.session && t->start.ema;
     if (t->ema.begun) TRY(rm_state_restore_ema(t->state, t->ema.session));
-    return t->start.stateful ? rm_state_restore_carried(t->state, t->ranks.rank, t->ranks.size, t->session) : REMAT_OK;
+    return t->start.stateful ? rm_state_restore_carried(t->state, t->ranks.replica, t->ranks.replicas, t->session)
+                             : REMAT_OK;
 }
 
 static remat_status import(rm_trainer *t, const rm_model_spec *spec) {
@@ -131,6 +132,8 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     REQUIRE(t->ranks.size == 1 || strcmp(o->session.device, "null"), INVALID,
             "--device=null does not compute gradients for %d ranks: use --device=cpu, or `remat plan --world-size=%d`",
             t->ranks.size, t->ranks.size);
+    REQUIRE(t->ranks.parts == 1 || strcmp(o->session.device, "cuda"), MISSING,
+            "--pipeline sends from the host's memory, and --device=cuda keeps values on the GPU: use --device=cpu");
     if (speaks) TRY(rm_dump_try(o->dump_grads));
     if (speaks) rm_setup_warn_of_calibration(o);
     TRY(open_data(t, spec));
@@ -148,6 +151,18 @@ static remat_status connect_ranks(rm_trainer *t) {
              (long long)t->dataset->count, (unsigned)t->data_crc32, (long long)shape->timesteps,
              (long long)shape->features, (long long)shape->classes, (long long)t->start.step);
     return rm_ranks_connect(&t->ranks, t->options, facts);
+}
+
+/* All sessions of a rank hold the same layers. */
+static remat_status cut_network(rm_trainer *t, const rm_model_spec *spec) {
+    char *cut = NULL;
+    remat_status status = REMAT_OK;
+    if (t->ranks.parts == 1) return REMAT_OK;
+    if (t->ranks.rank == 0) status = rm_setup_cut(t->options, spec, t->options->session.pipeline, &cut);
+    status = rm_ranks_agree(&t->ranks, status);
+    if (!status) status = rm_ranks_set_cut(&t->ranks, cut);
+    rm_free(cut);
+    return status;
 }
 
 /* A run that was killed right after it saved a state may not have updated the link. */
@@ -177,7 +192,7 @@ static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, u
     TRY(rm_ema_create(o, spec, false, &t->ema));
     t->store.ema = t->ema.session;
     TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator));
-    return t->eval_dataset && t->ranks.ddp ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
+    return t->eval_dataset && t->ranks.all ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
 }
 
 /* Comes before the training session, whose budget depends on the evaluator's size. Each rank evaluates its share of the
@@ -186,7 +201,8 @@ static remat_status open_evaluator(rm_trainer *t, const rm_model_spec *spec) {
     char facts[160];
     uint32_t crc32 = 0;
     TRY(rm_ranks_agree(&t->ranks, create_evaluator(t, spec, &crc32)));
-    t->evaluator.ranks = rm_ranks_table(&t->ranks);
+    t->evaluator.ranks = rm_ranks_replicas(&t->ranks);
+    t->evaluator.part = t->ranks.part;
     if (!t->eval_dataset) return REMAT_OK;
     snprintf(facts, sizeof facts, "samples for evaluation: %lld\nchecksum of their data: %08x\n",
              (long long)t->eval_dataset->count, (unsigned)crc32);
@@ -226,6 +242,7 @@ static remat_status set_up(rm_trainer *t) {
     TRY(connect_ranks(t));
     TRY(name_run(t));
     TRY(open_store(t));
+    TRY(cut_network(t, &spec));
     TRY(open_evaluator(t, &spec));
     TRY(open_session(t, &spec));
     TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
@@ -234,7 +251,10 @@ static remat_status set_up(rm_trainer *t) {
 }
 
 remat_status rm_trainer_open(rm_options *options, rm_trainer *t) {
-    *t = (rm_trainer){.options = options, .store.lock = -1, .tensorboard.writer.fd = -1, .ranks.size = 1};
+    *t = (rm_trainer){.options = options,
+                      .store.lock = -1,
+                      .tensorboard.writer.fd = -1,
+                      .ranks = {.size = 1, .replicas = 1, .parts = 1}};
     return set_up(t);
 }
 

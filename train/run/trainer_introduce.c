@@ -12,22 +12,25 @@
 /* "batch 16"; "2 ranks over local, batch 2 x 16 = 32". */
 static const char *batch_text(const rm_trainer *t, char *text, size_t bytes) {
     const rm_options *o = t->options;
-    char ranks[64] = "";
+    char ranks[96] = "";
     int64_t global = t->loader.global;
-    if (t->ranks.size > 1)
+    if (t->ranks.parts > 1)
+        snprintf(ranks, sizeof ranks, "%d ranks over %s, %d for each network, ", t->ranks.size,
+                 rm_group_engine(t->ranks.group), t->ranks.parts);
+    else if (t->ranks.size > 1)
         snprintf(ranks, sizeof ranks, "%d ranks over %s, ", t->ranks.size,
                  rm_group_engine(t->ranks.gpus ? t->ranks.gpus : t->ranks.group));
     if (o->order.shards)
         snprintf(text, bytes, "%sbatch %lld in %lld shards of %lld", ranks, (long long)global,
                  (long long)o->order.shards, (long long)t->loader.batch.batch);
     else if (o->order.micro_steps > 1)
-        snprintf(text, bytes, "%sbatch %lld = %d x %lld micro steps x %lld", ranks, (long long)global, t->ranks.size,
-                 (long long)o->order.micro_steps, (long long)o->order.batch);
-    else if (t->ranks.size > 1)
-        snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.size, (long long)o->order.batch,
+        snprintf(text, bytes, "%sbatch %lld = %d x %lld micro steps x %lld", ranks, (long long)global,
+                 t->ranks.replicas, (long long)o->order.micro_steps, (long long)o->order.batch);
+    else if (t->ranks.replicas > 1)
+        snprintf(text, bytes, "%sbatch %d x %lld = %lld", ranks, t->ranks.replicas, (long long)o->order.batch,
                  (long long)global);
     else
-        snprintf(text, bytes, "batch %lld", (long long)global);
+        snprintf(text, bytes, "%sbatch %lld", ranks, (long long)global);
     return text;
 }
 
@@ -85,9 +88,12 @@ static void introduce_ranks(rm_trainer *t) {
         rm_progress_say(&t->progress,
                         "note: --zero=1 divides the optimizer's state among ranks and has no effect with one rank");
     if (t->ranks.size == 1) return;
-    rm_progress_say(&t->progress, "each rank: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
-                    rm_bytes_text(plan->gradients_bytes, a), (long long)plan->n_buckets,
-                    plan->n_buckets == 1 ? "" : "s", o->ddp.compress ? ", sent as " : "",
+    if (t->ranks.parts > 1)
+        rm_progress_say(&t->progress, "pipeline: the ranks after the first begin with %s",
+                        remat_pipeline_cut(t->session));
+    rm_progress_say(&t->progress, "%s: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
+                    t->ranks.parts > 1 ? "rank 0" : "each rank", rm_bytes_text(plan->gradients_bytes, a),
+                    (long long)plan->n_buckets, plan->n_buckets == 1 ? "" : "s", o->ddp.compress ? ", sent as " : "",
                     o->ddp.compress ? rm_options_text_of(o, "grad-compress", word, sizeof word) : "",
                     rm_bytes_text(plan->optimizer_bytes, b), o->ddp.shard_optimizer ? ", its share" : "", plan->threads,
                     plan->threads == 1 ? "" : "s");

@@ -51,10 +51,11 @@ static void settle_plan(rm_trainer *t) {
 
 /* Compares what depends on the machine as well as on the flags. */
 static remat_status compare_plans(rm_trainer *t) {
-    char text[256];
+    char text[256], buckets[40] = "";
     const remat_plan_summary *p = &t->plan;
-    snprintf(text, sizeof text, "timesteps of a tile: %lld\nstages: %lld\nlines of the plan: %lld\nbuckets: %lld\n",
-             (long long)p->tile, (long long)p->n_stages, (long long)p->n_steps, (long long)p->n_buckets);
+    if (t->ranks.parts == 1) snprintf(buckets, sizeof buckets, "buckets: %lld\n", (long long)p->n_buckets);
+    snprintf(text, sizeof text, "timesteps of a tile: %lld\nstages: %lld\nlines of the plan: %lld\n%s",
+             (long long)p->tile, (long long)p->n_stages, (long long)p->n_steps, buckets);
     return rm_ranks_compare(&t->ranks, "the plan", text);
 }
 
@@ -95,7 +96,7 @@ remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec)
     remat_config config = rm_setup_training_config(t->options);
     config.ranks = rm_ranks_table(&t->ranks);
     TRY(rm_ranks_agree(&t->ranks, describe(t, spec, &config)));
-    TRY(config.ranks ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config));
+    TRY(t->ranks.size > 1 ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config));
     size_t answers = (size_t)rm_setup_rows(t->options) * (size_t)rm_data_answers(&t->dataset->shape);
     size_t bytes = (size_t)t->model.classes * answers * sizeof *t->logits;
     if (!bytes || !strcmp(t->options->session.device, "null")) return REMAT_OK;

@@ -15,8 +15,8 @@ static remat_status agree(const rm_state_ranks *ranks, remat_status mine, double
 static remat_status whole_info(remat_session *session, int64_t index, int64_t size, remat_array *out) {
     TRY(remat_array_info(session, REMAT_CARRIED, index, out));
     out->dim[0] *= size;
-    out->bytes *= (uint64_t)size;
-    out->count *= size;
+    out->bytes = rm_stream_whole_bytes(out);
+    out->count = (int64_t)(out->bytes / sizeof(float));
     return REMAT_OK;
 }
 
@@ -47,16 +47,17 @@ static void give_room(room *r) {
     rm_free(r->values);
 }
 
-/* Places this rank's rows among zeros. */
+/* Places this rank's rows among zeros; another rank of the pipeline may have them. */
 static remat_status scatter(remat_session *session, int64_t index, const rm_state_ranks *ranks, room *r) {
     remat_array array;
     TRY(remat_array_info(session, REMAT_CARRIED, index, &array));
-    TRY(remat_read(session, REMAT_CARRIED, index, r->bits, array.bytes));
     int64_t rows = array.dim[0], width = array.count / rows;
-    memset(r->values, 0, (size_t)(array.count * ranks->size) * sizeof *r->values);
+    memset(r->values, 0, rm_stream_whole_bytes(&array) / sizeof(float) * (size_t)ranks->replicas * sizeof *r->values);
+    if (!array.count) return REMAT_OK;
+    TRY(remat_read(session, REMAT_CARRIED, index, r->bits, array.bytes));
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = 0; k < width; k++)
-            r->values[(ranks->rank + ranks->size * i) * width + k] = r->bits[i * width + k];
+            r->values[(ranks->replica + ranks->replicas * i) * width + k] = r->bits[i * width + k];
     return REMAT_OK;
 }
 
@@ -72,7 +73,7 @@ static remat_status write_header(remat_session *session, const rm_state_ranks *r
     remat_array *array = rm_calloc((size_t)count + 1, sizeof *array);
     REQUIRE(array, MEMORY, "no memory to write %s", writer->path);
     remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < count && !status; i++) status = whole_info(session, i, ranks->size, &array[i]);
+    for (int64_t i = 0; i < count && !status; i++) status = whole_info(session, i, ranks->replicas, &array[i]);
     if (!status) status = rm_safetensors_begin(writer, array, count);
     rm_free(array);
     return status;
@@ -83,7 +84,7 @@ static remat_status gather(remat_session *session, const rm_state_ranks *ranks, 
                            rm_file_writer *writer) {
     for (int64_t i = 0; i < remat_count(session, REMAT_CARRIED); i++) {
         remat_array array;
-        if (!status) status = whole_info(session, i, ranks->size, &array);
+        if (!status) status = whole_info(session, i, ranks->replicas, &array);
         if (!status) status = scatter(session, i, ranks, r);
         TRY(agree(ranks, status, r->values, status ? 0 : array.count));
         status = write_array(ranks, array.count, r, writer);
@@ -97,7 +98,7 @@ remat_status rm_carried_save(remat_session *session, const rm_state_ranks *ranks
     room r = {0};
     *writer = (rm_file_writer){.fd = -1, .path = path};
     remat_status status = mine;
-    if (!status) status = take_room(session, ranks->size, &r);
+    if (!status) status = take_room(session, ranks->replicas, &r);
     if (!status && ranks->rank == 0) status = rm_file_create(path, writer);
     if (!status) status = write_header(session, ranks, writer);
     status = gather(session, ranks, status, &r, writer);

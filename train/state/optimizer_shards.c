@@ -58,7 +58,7 @@ remat_status rm_optimizer_shards_save(remat_session *session, const char *path, 
     TRY(rm_file_create(path, writer));
     remat_status status = list_arrays(session, &array, &n);
     if (!status) status = write_header(array, n, writer);
-    for (int64_t i = 0; i < n && !status; i++) status = rm_stream_out(session, REMAT_OPTIMIZER, i, writer);
+    for (int64_t i = 0; i < n && !status; i++) status = rm_stream_held(session, REMAT_OPTIMIZER, i, writer);
     if (!status) status = rm_file_finish(writer);
     rm_file_abandon(writer);
     rm_free(array);

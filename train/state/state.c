@@ -54,7 +54,7 @@ static remat_status take_directory(rm_state_store *store, int64_t step) {
 
 remat_status rm_state_store_open(const char *directory, int64_t keep, int64_t step, const rm_state_ranks *ranks,
                                  rm_state_store *out) {
-    *out = (rm_state_store){.lock = -1, .keep = keep, .ranks.size = 1};
+    *out = (rm_state_store){.lock = -1, .keep = keep, .ranks = {.size = 1, .replicas = 1, .parts = 1}};
     if (ranks) out->ranks = *ranks;
     remat_status status = REMAT_OK;
     if (snprintf(out->directory, RM_PATH_BYTES, "%s", directory) >= RM_PATH_BYTES || !*directory)
@@ -118,6 +118,7 @@ static json_t *point_json(const rm_state_point *p) {
                              REMAT_VERSION, "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "consumed",
                              (json_int_t)p->consumed, "samples", (json_int_t)p->samples, "last_lr", p->last_lr,
                              "world_size", (json_int_t)p->world_size, "zero", p->zero, "shards", (json_int_t)p->shards);
+    if (root && p->pipeline > 1) json_object_set_new(root, "pipeline", json_integer((json_int_t)p->pipeline));
     if (root && *p->run) json_object_set_new(root, "run", json_string(p->run));
     if (root && p->watch.seen) json_object_set_new(root, "watch", watch_json(&p->watch));
     if (root && p->evaluation_due) json_object_set_new(root, "evaluation_due", json_true());
@@ -129,9 +130,12 @@ static json_t *point_json(const rm_state_point *p) {
  * optimizer, one or one of each rank, then those of carried states, of the tokenizer and of the average; every rank fills in its
  * own, and their sum is what rank 0 lists. ---- */
 
-static int64_t place_of_carried(const rm_state_ranks *ranks) {
-    return 2 + 2 * (ranks->shard_optimizer ? ranks->size : 1);
+/* One for each rank that keeps a part of the optimizer's state: with --zero=1 all, else those of the first pipeline. */
+static int64_t optimizer_files(const rm_state_ranks *ranks) {
+    return ranks->shard_optimizer ? ranks->size : ranks->parts;
 }
+
+static int64_t place_of_carried(const rm_state_ranks *ranks) { return 2 + 2 * optimizer_files(ranks); }
 
 static int64_t place_of_tokenizer(const rm_state_ranks *ranks) { return place_of_carried(ranks) + 2; }
 
@@ -142,13 +146,20 @@ static void note(const rm_file_writer *writer, double about[2]) {
     about[1] = (double)writer->crc32;
 }
 
-static remat_status write_alike(const char *state, remat_session *session, bool optimizer, double *about) {
+/* Collective over the first pipeline. */
+static remat_status write_weights(const char *state, const char *name, const rm_state_ranks *ranks,
+                                  remat_session *session, double *about) {
     char path[RM_PATH_BYTES];
     rm_file_writer writer;
-    TRY(rm_path_join(path, sizeof path, state, RM_STATE_MODEL));
-    TRY(rm_weights_save(session, REMAT_PARAM, path, &writer));
-    note(&writer, about);
-    if (!optimizer) return REMAT_OK;
+    TRY(rm_path_join(path, sizeof path, state, name));
+    TRY(rm_weights_save(session, REMAT_PARAM, ranks->rank ? NULL : path, &writer));
+    if (ranks->rank == 0) note(&writer, about);
+    return REMAT_OK;
+}
+
+static remat_status write_optimizer(const char *state, remat_session *session, double *about) {
+    char path[RM_PATH_BYTES];
+    rm_file_writer writer;
     TRY(rm_path_join(path, sizeof path, state, RM_STATE_OPTIMIZER));
     TRY(rm_weights_save(session, REMAT_OPTIMIZER, path, &writer));
     note(&writer, about + 2);
@@ -159,14 +170,15 @@ static remat_status write_shards(const char *state, const rm_state_ranks *ranks,
                                  double *about) {
     char name[RM_STATE_SHARD_NAME], path[RM_PATH_BYTES];
     rm_file_writer writer;
-    rm_state_shard_name(ranks->rank, ranks->size, name);
+    const int64_t number = ranks->shard_optimizer ? ranks->rank : ranks->part;
+    rm_state_shard_name(number, optimizer_files(ranks), name);
     TRY(rm_path_join(path, sizeof path, state, name));
     REQUIRE(
         rm_path_exists(state), IO,
         "rank 0 created %s, but rank %lld cannot see it: with --zero=1, choose a --save directory that all hosts share",
         state, (long long)ranks->rank);
     TRY(rm_optimizer_shards_save(session, path, &writer));
-    note(&writer, about + 2 + 2 * ranks->rank);
+    note(&writer, about + 2 + 2 * number);
     return REMAT_OK;
 }
 
@@ -182,22 +194,23 @@ static remat_status write_tokenizer(const char *state, const rm_state_store *sto
     return status;
 }
 
-static remat_status write_ema(const char *state, const rm_state_store *store, double *about) {
-    char path[RM_PATH_BYTES];
-    rm_file_writer writer;
-    TRY(rm_path_join(path, sizeof path, state, RM_STATE_EMA));
-    TRY(rm_weights_save(store->ema, REMAT_PARAM, path, &writer));
-    note(&writer, about + place_of_ema(&store->ranks));
-    return REMAT_OK;
+/* Both files of weights, as the ranks of a pipeline wait for each other. */
+static remat_status write_models(const char *state, const rm_state_store *store, remat_session *session,
+                                 double *about) {
+    const rm_state_ranks *ranks = &store->ranks;
+    double *of_ema = about + place_of_ema(ranks);
+    remat_status status = store->ema ? write_weights(state, RM_STATE_EMA, ranks, store->ema, of_ema) : REMAT_OK;
+    remat_status model = write_weights(state, RM_STATE_MODEL, ranks, session, about);
+    return status ? status : model;
 }
 
 /* Writes this rank's part of the state. */
 static remat_status write_share(const char *state, const rm_state_store *store, remat_session *session, double *about) {
     const rm_state_ranks *ranks = &store->ranks;
-    if (ranks->rank == 0 && store->ema) TRY(write_ema(state, store, about));
-    if (ranks->rank == 0) TRY(write_alike(state, session, !ranks->shard_optimizer, about));
+    if (ranks->replica == 0) TRY(write_models(state, store, session, about));
     if (ranks->rank == 0 && store->tokenizer) TRY(write_tokenizer(state, store, about));
-    return ranks->shard_optimizer ? write_shards(state, ranks, session, about) : REMAT_OK;
+    if (optimizer_files(ranks) == 1) return ranks->rank == 0 ? write_optimizer(state, session, about) : REMAT_OK;
+    return ranks->shard_optimizer || ranks->replica == 0 ? write_shards(state, ranks, session, about) : REMAT_OK;
 }
 
 /* Collective. */
@@ -215,10 +228,11 @@ static json_t *files_json(const rm_state_store *store, const rm_state_point *poi
     const rm_state_ranks *ranks = &store->ranks;
     json_t *files = json_object();
     list_file(files, RM_STATE_MODEL, about);
-    if (!ranks->shard_optimizer) list_file(files, RM_STATE_OPTIMIZER, about + 2);
-    for (int64_t r = 0; ranks->shard_optimizer && r < ranks->size; r++) {
+    const int64_t n = optimizer_files(ranks);
+    if (n == 1) list_file(files, RM_STATE_OPTIMIZER, about + 2);
+    for (int64_t r = 0; n > 1 && r < n; r++) {
         char name[RM_STATE_SHARD_NAME];
-        rm_state_shard_name(r, ranks->size, name);
+        rm_state_shard_name(r, n, name);
         list_file(files, name, about + 2 + 2 * r);
     }
     if (point->stateful) list_file(files, RM_STATE_CARRIED, about + place_of_carried(ranks));
@@ -354,6 +368,7 @@ remat_status rm_state_save(rm_state_store *store, remat_session *session, const 
                            rm_state_point point) {
     saving s = {.store = store, .options = options, .point = point};
     s.point.world_size = store->ranks.size;
+    s.point.pipeline = store->ranks.parts;
     s.point.zero = store->ranks.shard_optimizer;
     s.point.stateful = options->order.stateful;
     s.point.ema = options->ema > 0;

@@ -32,6 +32,7 @@ typedef struct {
     double last_lr;          /* of the last update: remat_set_last_lr. -1: unknown (format 1) */
     int64_t shards;          /* --deterministic-world; 0: off */
     int64_t world_size;      /* number of ranks that saved it; set by rm_state_save, as is `zero` */
+    int64_t pipeline;        /* that each of `world_size / pipeline` networks was divided among; 1: none was */
     int zero;                /* 1: each rank kept its part of the optimizer's state */
     rm_watch watch;          /* of its evaluations */
     bool evaluation_due;     /* a signal stopped the run before the evaluation after this step */
@@ -39,8 +40,8 @@ typedef struct {
     bool tokenizer;          /* has tokenizer.json */
     bool ema;                /* has the average of --ema */
     bool lengths;            /* the run had --lengths */
-    bool mean_unsaid;        /* has no --loss-mean: from a version without other means, or the loss counts all targets */
-    char precision[8];       /* of matrix products; "fp32" in states of versions without --precision */
+    bool mean_unsaid;  /* has no --loss-mean: from a version without other means, or the loss counts all targets */
+    char precision[8]; /* of matrix products; "fp32" in states of versions without --precision */
 } rm_state_point;
 
 /* The ranks of a run, as saving needs them (implemented by train/ranks/patient_barrier.h). `agree` returns once every rank has called
@@ -48,7 +49,8 @@ typedef struct {
  * gets the status of the first that failed; the message is on that rank, and may be "" on others. */
 typedef struct {
     int64_t rank, size;
-    bool shard_optimizer; /* each rank writes its shards */
+    int64_t replica, replicas, part, parts; /* as in rm_ranks */
+    bool shard_optimizer;                   /* each rank writes its shards */
     void *context;
     remat_status (*agree)(void *context, remat_status status, double *values, int64_t count);
 } rm_state_ranks;
@@ -57,7 +59,7 @@ typedef struct {
 
 typedef struct {
     char directory[RM_PATH_BYTES];
-    int lock;     /* held while open, so that two runs never save to one directory; -1: closed, or held by another rank */
+    int lock; /* held while open, so that two runs never save to one directory; -1: closed, or held by another rank */
     int64_t keep; /* 0: all */
     int64_t
         best; /* the step of the best evaluation, set before saving: its state is kept, and DIR/best links to it; 0: none */
@@ -65,7 +67,7 @@ typedef struct {
     const uint8_t *tokenizer; /* borrowed, set after opening; copied into each state; NULL: none */
     size_t tokenizer_bytes;
     const rm_class_names *classes; /* borrowed; written to state.json; NULL: none */
-    remat_session *ema; /* borrowed: rank 0's session with the average of the weights; NULL: none */
+    remat_session *ema;            /* borrowed: rank 0's session with the average of the weights; NULL: none */
 } rm_state_store;
 
 /* Creates the directory if needed, locks it, and removes unfinished states of a killed run. IO: another run is saving there; INVALID: it

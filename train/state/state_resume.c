@@ -81,8 +81,17 @@ static remat_status parse_format_1(const json_t *root, const char *name, rm_stat
     REQUIRE(batch > 0 && is_count(position) &&
                 !__builtin_mul_overflow((int64_t)position, (int64_t)batch, &out->consumed) && is_count(out->consumed),
             IO, "%s is damaged: it lacks the position in the data" REMEDY, name);
-    out->world_size = 1;
+    out->world_size = out->pipeline = 1;
     out->last_lr = -1;
+    return REMAT_OK;
+}
+
+static remat_status parse_pipeline(const json_t *root, const char *name, rm_state_point *out) {
+    const json_t *pipeline = json_object_get(root, "pipeline");
+    out->pipeline = pipeline ? json_integer_value(pipeline) : 1;
+    REQUIRE(out->pipeline >= 1 && out->world_size % out->pipeline == 0, IO,
+            "%s is damaged: a pipeline of %lld among %lld ranks is impossible" REMEDY, name, (long long)out->pipeline,
+            (long long)out->world_size);
     return REMAT_OK;
 }
 
@@ -97,6 +106,7 @@ static remat_status parse_format_2(const json_t *root, const char *name, rm_stat
             name, (long long)consumed, (long long)world_size, (long long)zero, (long long)shards);
     out->consumed = consumed;
     out->world_size = world_size;
+    TRY(parse_pipeline(root, name, out));
     out->zero = (int)zero;
     out->shards = shards;
     return REMAT_OK;
@@ -223,7 +233,9 @@ typedef struct {
     rm_saved_file *file; /* ordered as in file_name */
 } saved_state;
 
-static int64_t optimizer_files(const rm_state_point *point) { return point->zero ? point->world_size : 1; }
+static int64_t optimizer_files(const rm_state_point *point) {
+    return point->zero ? point->world_size : point->pipeline;
+}
 
 /* The order of files: the model; the optimizer's, one or one per rank; then carried states, the tokenizer and the average, if any. */
 static const char *file_name(const rm_state_point *point, int64_t i, char text[RM_STATE_SHARD_NAME]) {
@@ -231,8 +243,8 @@ static const char *file_name(const rm_state_point *point, int64_t i, char text[R
     int64_t extra = i - optimizer_files(point); /* 1: the first optional file */
     if (point->stateful && extra == 1) return RM_STATE_CARRIED;
     if (extra > 0) return point->tokenizer && extra == 1 + point->stateful ? RM_STATE_TOKENIZER : RM_STATE_EMA;
-    if (!point->zero) return RM_STATE_OPTIMIZER;
-    rm_state_shard_name(i - 1, point->world_size, text);
+    if (optimizer_files(point) == 1) return RM_STATE_OPTIMIZER;
+    rm_state_shard_name(i - 1, optimizer_files(point), text);
     return text;
 }
 
@@ -249,10 +261,11 @@ static remat_status check_names(const saved_state *s, const json_t *listed) {
     const char *name;
     json_t *about;
     json_object_foreach((json_t *)listed, name, about) {
-        bool whole = !strcmp(name, RM_STATE_MODEL) || (!s->point.zero && !strcmp(name, RM_STATE_OPTIMIZER));
+        const int64_t n = optimizer_files(&s->point);
+        bool whole = !strcmp(name, RM_STATE_MODEL) || (n == 1 && !strcmp(name, RM_STATE_OPTIMIZER));
         whole = whole || (s->point.stateful && !strcmp(name, RM_STATE_CARRIED)) || !strcmp(name, RM_STATE_TOKENIZER);
         whole = whole || (s->point.ema && !strcmp(name, RM_STATE_EMA));
-        bool shard = s->point.zero && rm_state_ranks_of(name) == s->point.world_size;
+        bool shard = n > 1 && rm_state_ranks_of(name) == n;
         REQUIRE(whole || shard, IO,
                 "%s is damaged: it lists '%.80s', which is not part of a training state of %lld rank%s%s" REMEDY,
                 s->path, name, (long long)s->point.world_size, s->point.world_size == 1 ? "" : "s",

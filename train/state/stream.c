@@ -27,20 +27,43 @@ static remat_status must_be_finite(const remat_array *array, const float *x, uin
     return REMAT_OK;
 }
 
-remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer) {
+typedef remat_status reader(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
+
+/* A rank of a pipeline that cannot write, or need not, still takes part in reading. */
+static remat_status stream(remat_session *session, remat_kind kind, int64_t index, uint64_t bytes, reader *read,
+                           rm_file_writer *writer) {
     remat_array array;
     void *buffer;
     TRY(remat_array_info(session, kind, index, &array));
     TRY(get_buffer(&buffer));
     const bool checked = array.dtype == REMAT_F32 && kind != REMAT_GRADIENT;
-    remat_status status = REMAT_OK;
-    for (uint64_t done = 0, n; !status && (n = next_bytes(done, array.bytes)) > 0; done += n) {
-        status = remat_read_part(session, kind, index, done, buffer, n);
-        if (!status && checked) status = must_be_finite(&array, buffer, n / 4, (uint64_t)array.first + done / 4);
+    remat_status status = REMAT_OK, got = REMAT_OK;
+    for (uint64_t done = 0, n; !got && (n = next_bytes(done, bytes)) > 0; done += n) {
+        got = read(session, kind, index, done, buffer, n);
+        if (got || status || !writer) continue;
+        if (checked) status = must_be_finite(&array, buffer, n / 4, (uint64_t)array.first + done / 4);
         if (!status) status = rm_file_write(writer, buffer, n);
     }
     rm_free(buffer);
-    return status;
+    return status ? status : got;
+}
+
+uint64_t rm_stream_whole_bytes(const remat_array *array) {
+    uint64_t bytes = array->dtype == REMAT_F64 ? 8 : 4;
+    for (int d = 0; d < array->rank; d++) bytes *= (uint64_t)array->dim[d];
+    return bytes;
+}
+
+remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer) {
+    remat_array array;
+    TRY(remat_array_info(session, kind, index, &array));
+    return stream(session, kind, index, rm_stream_whole_bytes(&array), remat_pipeline_read, writer);
+}
+
+remat_status rm_stream_held(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer) {
+    remat_array array;
+    TRY(remat_array_info(session, kind, index, &array));
+    return stream(session, kind, index, array.bytes, remat_read_part, writer);
 }
 
 /* Checks elements read from a file; x[0] is element `first`. */

@@ -8,9 +8,15 @@
 
 enum { RM_STREAM_BYTES = 1 << 18 };
 
-/* Writes all that the session holds of the array. INTERNAL, naming the array, when it has non-finite values: training could
- * not continue from them. Gradients are written unchecked. */
-remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer);
+/* Writes the array, or all that the session holds of it. INTERNAL, naming the array, when it has non-finite values: training
+ * could not continue from them. Gradients are written unchecked. out: collective over a pipeline, whose rank 0 writes; with
+ * writer NULL, a rank only takes part. */
+remat_status rm_stream_out(remat_session *session, remat_kind kind, int64_t index,
+                           REMAT_OPTIONAL rm_file_writer *writer);
+remat_status rm_stream_held(remat_session *session, remat_kind kind, int64_t index, rm_file_writer *writer);
+
+/* Also of an array that another rank of a pipeline holds. */
+uint64_t rm_stream_whole_bytes(const remat_array *array);
 
 /* Reads `bytes` bytes at offset `at` of the open file into the array, starting at its byte `first`. */
 remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,

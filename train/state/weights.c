@@ -48,26 +48,37 @@ static remat_status write_header(remat_session *session, remat_kind kind, rm_fil
     remat_array *array = rm_calloc((size_t)count + 1, sizeof *array);
     REQUIRE(array, MEMORY, "no memory to write %s", writer->path);
     remat_status status = REMAT_OK;
-    for (int64_t i = 0; i < count && !status; i++) status = stored_info(session, kind, i, &array[i]);
+    for (int64_t i = 0; i < count && !status; i++) {
+        status = stored_info(session, kind, i, &array[i]);
+        array[i].bytes = rm_stream_whole_bytes(&array[i]);
+    }
     if (!status) status = rm_safetensors_begin(writer, array, count);
     rm_free(array);
     return status;
 }
 
-remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer) {
-    remat_status status = write_header(session, kind, writer);
-    for (int64_t i = 0; i < count_stored(session, kind) && !status; i++) {
+/* In a pipeline every rank takes part for every array, also if writing has failed. */
+static remat_status stream_all(remat_session *session, remat_kind kind, rm_file_writer *writer, remat_status status) {
+    for (int64_t i = 0; i < count_stored(session, kind); i++) {
         const stored at = stored_at(session, kind, i);
-        status = rm_stream_out(session, at.kind, at.index, writer);
+        remat_status here = rm_stream_out(session, at.kind, at.index, status ? NULL : writer);
+        if (!status) status = here;
     }
+    return status;
+}
+
+remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer) {
+    remat_status status = stream_all(session, kind, writer, write_header(session, kind, writer));
     if (!status) status = rm_file_finish(writer);
     rm_file_abandon(writer);
     return status;
 }
 
 remat_status rm_weights_save(remat_session *session, remat_kind kind, const char *path, rm_file_writer *writer) {
-    TRY(rm_file_create(path, writer));
-    remat_status status = rm_weights_write(session, kind, writer);
+    if (!path) return stream_all(session, kind, NULL, REMAT_OK);
+    remat_status status = rm_file_create(path, writer);
+    if (status) return stream_all(session, kind, NULL, status);
+    status = rm_weights_write(session, kind, writer);
     if (status) rm_file_remove(path);
     return status;
 }

@@ -7,8 +7,9 @@
 #include "train/state/safetensors.h"
 
 /* Writes all arrays of a kind, one at a time; fsynced. Removes the file on failure. *writer keeps the file's bytes and
- * crc32. */
-remat_status rm_weights_save(remat_session *session, remat_kind kind, const char *path, rm_file_writer *writer);
+ * crc32. Collective over a pipeline: rank 0 writes, and the others have no path. */
+remat_status rm_weights_save(remat_session *session, remat_kind kind, REMAT_OPTIONAL const char *path,
+                             rm_file_writer *writer);
 /* The same for an open writer, which it closes even on errors. */
 remat_status rm_weights_write(remat_session *session, remat_kind kind, rm_file_writer *writer);
 

@@ -1,0 +1,210 @@
+/* test_pipeline.c: `remat train --pipeline`, from outside: the bits of one rank, states that other numbers of ranks read,
+ * and what is said when a rank stops, dies, or has other flags. */
+#include "tests/train/train_test.h"
+
+#include <time.h>
+
+#define FLAGS "--hidden=12 --layers=3 --seq-len=24 --tile=5 --threads=1 --lr=0.01 --calibration=off "
+
+static const char *text_file(void) { return make_text("text", 20000); }
+
+static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
+
+/* Both directories have a last state with these files, "model ema". */
+static void same_states(const char *a, const char *b, int step, const char *files) {
+    char command[1024];
+    snprintf(command, sizeof command,
+             "for f in %s; do cmp %s/step-%08d/$f.safetensors %s/step-%08d/$f.safetensors || exit 1; done", files,
+             in_scratch(a), step, in_scratch(b), step);
+    ck_assert_msg(system(command) == 0, "%s of %s and %s differ after step %d", files, a, b, step);
+}
+
+/* The lines of evaluations. */
+static const char *evaluations(char text[4096]) {
+    size_t n = 0;
+    text[0] = 0;
+    for (const char *at = program_output; (at = strstr(at, "\neval ")) != NULL; at++)
+        n += (size_t)snprintf(text + n, 4096 - n, "%.*s", (int)strcspn(at + 1, "\n") + 1, at);
+    return text;
+}
+
+static void train(const char *flags, const char *directory, const char *ranks) {
+    ck_assert_msg(run_program("train %s %s --save=%s %s", flags, ranks, in_scratch(directory), "--eval-every=3") == 0,
+                  "%s %s: %s", flags, ranks, program_errors);
+}
+
+/* ---- Bits -------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *flags, *files;
+} plans[] = {
+    {"--checkpoint=none", "model"},
+    {"--checkpoint=sqrt --verify-recompute --clip-grad-norm=0.1", "model"},
+    {"--checkpoint=lean --dropout=0.2", "model"},
+    {"--memory-budget=900KiB --accumulate-steps=2", "model"},
+    {"--checkpoint-segments=2 --stateful --ema=0.9", "model ema carried"},
+    {"--tbptt=12 --model=gru", "model"},
+    {"--model=gpt2 --heads=2 --no-tie --deterministic-world=4", "model"},
+};
+enum { PLANS = sizeof plans / sizeof *plans };
+
+START_TEST(pipelines_have_the_bits_of_one_rank) {
+    char flags[512], one[4096], now[4096];
+    static const char *const ranks[] = {"--devices=cpu:2 --pipeline=2", "--devices=cpu:3 --pipeline=3"};
+    snprintf(flags, sizeof flags, FLAGS "--data=%s --eval-data=%s --steps=6 --batch=4 %s", text_file(), text_file(),
+             plans[_i].flags);
+    train(flags, "one", "");
+    evaluations(one);
+    ck_assert_ptr_nonnull(strstr(one, "loss"));
+    for (int r = 0; r < 2; r++) {
+        train(flags, r ? "three" : "two", ranks[r]);
+        same_states("one", r ? "three" : "two", 6, plans[_i].files);
+        ck_assert_str_eq(evaluations(now), one);
+    }
+}
+END_TEST
+
+/* Replicas of a pipeline add up gradients as ranks with the whole network do. */
+START_TEST(replicas_of_a_pipeline_train_as_ranks) {
+    char flags[512], two[4096], now[4096];
+    static const char *const more[] = {"", "--zero=1", "--fused-update --bucket-cap-mb=0.001"};
+    snprintf(flags, sizeof flags, FLAGS "--data=%s --eval-data=%s --steps=6 --batch=2 --checkpoint=sqrt %s",
+             text_file(), text_file(), more[_i]);
+    train(flags, "two", "--devices=cpu:2");
+    evaluations(two);
+    train(flags, "four", "--devices=cpu:4 --pipeline=2:rnn.weight_ih_l1");
+    same_states("two", "four", 6, "model");
+    ck_assert_str_eq(evaluations(now), two);
+}
+END_TEST
+
+/* The rank with the logits counts right answers. */
+START_TEST(accuracy_is_that_of_one_rank) {
+    static int32_t labels[32];
+    static float data[32 * 6 * 2];
+    char flags[512], one[4096], now[4096];
+    for (int i = 0; i < 32; i++) labels[i] = i % 3;
+    for (int i = 0; i < 32 * 6 * 2; i++) data[i] = (float)(i / 12 % 3) + (float)(i % 7) * 0.1f;
+    const char *x = make_npy("x.npy", "<f4", "(32, 6, 2)", data, sizeof data);
+    const char *y = make_npy("y.npy", "<i4", "(32,)", labels, sizeof labels);
+    snprintf(flags, sizeof flags,
+             "--task=classify --data=%s --labels=%s --eval-data=%s --eval-labels=%s --hidden=8 --layers=2 --threads=1 "
+             "--steps=6 --batch=4",
+             x, y, x, y);
+    train(flags, "one", "");
+    evaluations(one);
+    ck_assert_ptr_nonnull(strstr(one, "accuracy"));
+    train(flags, "four", "--devices=cpu:2 --pipeline=2");
+    ck_assert_str_eq(evaluations(now), one);
+    same_states("one", "four", 6, "model");
+}
+END_TEST
+
+/* ---- States ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(states_resume_on_any_pipeline) {
+    static const struct {
+        int steps;
+        const char *ranks;
+    } parts[] = {{3, ""},
+                 {5, "--devices=cpu:2 --pipeline=2"},
+                 {7, "--devices=cpu:3 --pipeline=3:rnn.weight_ih_l1,head."},
+                 {9, "--devices=cpu:4 --pipeline=2 --zero=1"},
+                 {11, "--devices=cpu:2"},
+                 {12, ""}};
+    const char *flags = FLAGS "--batch=4 --ema=0.9 --deterministic-world=4";
+    ck_runs("train %s --data=%s --steps=12 --save=%s", flags, text_file(), in_scratch("whole"));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        ck_runs("train %s --data=%s --steps=%d --save=%s --resume=%s %s", flags, text_file(), parts[i].steps,
+                in_scratch("parts"), in_scratch("parts"), parts[i].ranks);
+    same_states("whole", "parts", 12, "model ema optimizer");
+    ck_runs("eval --resume=%s --data=%s", in_scratch("parts"), text_file());
+}
+END_TEST
+
+/* ---- What is said ------------------------------------------------------------------------------------------------ */
+
+START_TEST(impossible_pipelines_are_refused) {
+    const char *text = text_file();
+    ck_refuses(2, "--pipeline=2|2 ranks|--devices=cpu:2", "train --data=%s --pipeline=2", text);
+    ck_refuses(2, "--pipeline=two|2:rnn.weight_ih_l1", "train --data=%s --pipeline=two", text);
+    ck_refuses(2, "--pipeline=65|64", "train --data=%s --pipeline=65", text);
+    static const struct {
+        const char *flags, *says;
+    } cases[] = {{"--devices=cpu:3 --pipeline=2", "--pipeline=2|3 ranks|multiple"},
+                 {"--devices=cpu:2 --pipeline=2:nothing", "nothing|no layer"},
+                 {"--devices=cpu:2 --pipeline=2 --dump-grads=grads", "--dump-grads|--pipeline"},
+                 {"--devices=cpu:2 --pipeline=2 --model=gpt2", "tie"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_int_eq(run_program("train --data=%s --steps=1 %s", text, cases[i].flags), 2);
+        ck_says_all(program_errors, cases[i].says);
+    }
+}
+END_TEST
+
+/* Starts the ranks of one job by hand. */
+static void start_ranks(int size, const char *flags, const char *of_rank_1, pid_t *process, int *err) {
+    for (int r = 0; r < size; r++) {
+        char line[1024];
+        snprintf(line, sizeof line,
+                 "train " FLAGS "--data=%s %s --init-method=file://%s/place --world-size=%d --rank=%d %s", text_file(),
+                 flags, scratch(), size, r, r == 1 ? of_rank_1 : "");
+        err[r] = temporary();
+        process[r] = start_program(line, temporary(), err[r]);
+    }
+}
+
+static int end_of(pid_t process) {
+    int status;
+    ck_assert_int_eq(waitpid(process, &status, 0), process);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+START_TEST(ranks_with_other_pipelines_are_refused) {
+    pid_t process[2];
+    int err[2];
+    char said[4096];
+    start_ranks(2, "--steps=1", "--pipeline=2", process, err);
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(end_of(process[r]), 2);
+    read_back(err[0], said, sizeof said);
+    ck_says_all(said, "--pipeline|ranks 0 and 1");
+}
+END_TEST
+
+/* The other rank of its pipeline waits for what it sends, and another pipeline for its gradients. All name it. */
+START_TEST(a_lost_rank_is_named) {
+    static const struct {
+        int signal;
+        const char *says;
+    } cases[] = {{SIGKILL, "rank 3 on |killed"}, {SIGSTOP, "rank 3 on |--hang-timeout=2"}};
+    pid_t process[4];
+    int err[4];
+    char flags[512], said[4096];
+    snprintf(flags, sizeof flags, "--pipeline=2 --steps=10000000 --save-every=1000000 --save=%s --hang-timeout=2",
+             in_scratch("states"));
+    start_ranks(4, flags, "", process, err);
+    wait_ms(1500);
+    kill(process[0], SIGUSR1); /* saves a state, so that all train */
+    wait_for_state(in_scratch("states"));
+    kill(process[3], cases[_i].signal);
+    for (int r = 0; r < 3; r++) {
+        ck_assert_int_eq(end_of(process[r]), 3);
+        read_back(err[r], said, sizeof said);
+        ck_says_all(said, cases[_i].says);
+    }
+    kill(process[3], SIGKILL);
+    end_of(process[3]);
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("pipeline");
+    tcase_add_loop_test(tests, pipelines_have_the_bits_of_one_rank, 0, PLANS);
+    tcase_add_loop_test(tests, replicas_of_a_pipeline_train_as_ranks, 0, 3);
+    tcase_add_test(tests, accuracy_is_that_of_one_rank);
+    tcase_add_test(tests, states_resume_on_any_pipeline);
+    tcase_add_test(tests, impossible_pipelines_are_refused);
+    tcase_add_test(tests, ranks_with_other_pipelines_are_refused);
+    tcase_add_loop_test(tests, a_lost_rank_is_named, 0, 2);
+    return run_suite("pipeline", tests);
+}
