@@ -131,6 +131,9 @@ remat_status rm_group_wait(rm_group *group, rm_ticket ticket);
 bool rm_group_done(rm_group *group, rm_ticket ticket);                 /* does not wait; also true after a failure */
 remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issues and waits */
 
+/* Bytes that a rank may send to another before it receives any: an engine's buffer between the two is at most as large. */
+#define RM_MESSAGE_ROOM (1u << 20)
+
 /* Point to point: messages between two ranks arrive in the order in which they were sent, and the receiver asks for as
  * many bytes. send may return before the other rank has received; both block while they must, on the calling thread,
  * and never beside a collective of this group. MISSING: the engine has none; PEER as above. */

@@ -16,7 +16,7 @@
 
 #define RM_EAGER_BYTES (8u << 10)   /* data up to this size are published together with the fingerprint */
 #define RM_STAGE_BYTES (256u << 10) /* larger copies are cut into parts of this size, which fits in a cache */
-#define RM_RING_BYTES (1u << 20)    /* of messages from one rank to another that have not been received */
+#define RM_RING_BYTES RM_MESSAGE_ROOM /* of messages from one rank to another that have not been received */
 #define RM_HOST_TEXT 64
 
 /* What a rank publishes when it arrives at a collective. */

@@ -38,6 +38,7 @@ static remat_status guess_times(remat_session *s, const remat_config *config, bo
             "assume_flops and assume_bandwidth describe another machine, so they need the device \"null\"");
     if (config->assume_flops > 0) rates.flops_per_s = config->assume_flops;
     if (config->assume_bandwidth > 0) rates.bytes_per_s = config->assume_bandwidth;
+    s->rates = rates;
     if (s->pipeline.size == 1) rm_chain_guess_times(&s->chain, &rates); /* else standard times choose */
     int states = s->optimizer ? s->optimizer->states_used(&s->update) : 0;
     uint64_t gradients = s->chain.at.section_bytes + s->chain.at.table_gradients_bytes;
@@ -155,5 +156,7 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
     rm_session_swap_problems(s);
     remat_status status = make_plans(s, config);
     rm_session_swap_problems(s);
-    return status ? status : rm_session_settle_part(s);
+    TRY(status);
+    if (s->rates.flops_per_s > 0) rm_chain_guess_times(&s->chain, &s->rates); /* of this rank, to be reported */
+    return rm_session_settle_part(s);
 }

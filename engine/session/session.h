@@ -100,6 +100,7 @@ struct remat_session {
     uint64_t arena_bytes;
     bool measured_times; /* of the programs; before that they are guessed from the device's rates */
     bool measured_busy;  /* other programs used the processors during the measurement */
+    rm_rates rates;                      /* of predictions */
     uint64_t fixed_ns;   /* predicted time of a step outside its plan */
     float *loss;         /* one per stage, on the host */
     rm_session_array *array[RM_ARRAY_KINDS];

@@ -41,7 +41,7 @@ static const struct {
     {"--checkpoint=none", "model"},
     {"--checkpoint=sqrt --verify-recompute --clip-grad-norm=0.1", "model"},
     {"--checkpoint=lean --dropout=0.2", "model"},
-    {"--memory-budget=900KiB --accumulate-steps=2", "model"},
+    {"--seq-len=200 --hidden=32 --memory-budget=4MiB --accumulate-steps=2", "model"},
     {"--checkpoint-segments=2 --stateful --ema=0.9", "model ema carried"},
     {"--tbptt=12 --model=gru", "model"},
     {"--model=gpt2 --heads=2 --no-tie --deterministic-world=4", "model"},
@@ -80,23 +80,43 @@ END_TEST
 
 /* The rank with the logits counts right answers. */
 START_TEST(accuracy_is_that_of_one_rank) {
-    static int32_t labels[32];
+    static int32_t labels[32], lengths[32];
     static float data[32 * 6 * 2];
     char flags[512], one[4096], now[4096];
-    for (int i = 0; i < 32; i++) labels[i] = i % 3;
+    for (int i = 0; i < 32; i++) labels[i] = i % 3, lengths[i] = 1 + i % 6;
     for (int i = 0; i < 32 * 6 * 2; i++) data[i] = (float)(i / 12 % 3) + (float)(i % 7) * 0.1f;
     const char *x = make_npy("x.npy", "<f4", "(32, 6, 2)", data, sizeof data);
     const char *y = make_npy("y.npy", "<i4", "(32,)", labels, sizeof labels);
+    const char *n = make_npy("n.npy", "<i4", "(32,)", lengths, sizeof lengths);
     snprintf(flags, sizeof flags,
              "--task=classify --data=%s --labels=%s --eval-data=%s --eval-labels=%s --hidden=8 --layers=2 --threads=1 "
-             "--steps=6 --batch=4",
+             "--steps=6 --batch=4 --tile=2",
              x, y, x, y);
+    if (_i) snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --lengths=%s --eval-lengths=%s", n, n);
     train(flags, "one", "");
     evaluations(one);
     ck_assert_ptr_nonnull(strstr(one, "accuracy"));
     train(flags, "four", "--devices=cpu:2 --pipeline=2");
     ck_assert_str_eq(evaluations(now), one);
     same_states("one", "four", 6, "model");
+}
+END_TEST
+
+/* ---- Plans ------------------------------------------------------------------------------------------------------- */
+
+/* The ranks need not exist; a budget holds for each. */
+START_TEST(plans_show_every_rank) {
+    const char *flags = "--task=copy --seq-len=4000 --hidden=64 --layers=4 --batch=1 --pipeline=4";
+    ck_runs("plan %s --device=null", flags);
+    ck_says_all(program_output, "Pipeline: 4 ranks|rnn.weight_ih_l|waits");
+    ck_runs("plan %s --device=null --world-size=8", flags);
+    ck_says_all(program_output, "Pipeline: 4 ranks|Each of 2 ranks");
+    ck_runs("plan %s --memory-budget=8MiB --json", flags);
+    int ranks = 0;
+    for (const char *at = program_output; (at = strstr(at, "\"budgeted_bytes\": ")) != NULL; at += 18, ranks++)
+        ck_assert_uint_le(strtoull(at + 18, NULL, 10), 8 << 20);
+    ck_assert_int_eq(ranks, 5); /* the plan's and each rank's */
+    ck_refuses(2, "--pipeline=4|6 ranks", "plan %s --world-size=6", flags);
 }
 END_TEST
 
@@ -112,11 +132,11 @@ START_TEST(states_resume_on_any_pipeline) {
                  {9, "--devices=cpu:4 --pipeline=2 --zero=1"},
                  {11, "--devices=cpu:2"},
                  {12, ""}};
-    const char *flags = FLAGS "--batch=4 --ema=0.9 --deterministic-world=4";
-    ck_runs("train %s --data=%s --steps=12 --save=%s", flags, text_file(), in_scratch("whole"));
+    const char *flags = FLAGS "--ema=0.9 --deterministic-world=4";
+    ck_runs("train %s --batch=4 --data=%s --steps=12 --save=%s", flags, text_file(), in_scratch("whole"));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        ck_runs("train %s --data=%s --steps=%d --save=%s --resume=%s %s", flags, text_file(), parts[i].steps,
-                in_scratch("parts"), in_scratch("parts"), parts[i].ranks);
+        ck_runs("train %s --data=%s --steps=%d --save=%s --resume=%s %s %s", flags, text_file(), parts[i].steps,
+                in_scratch("parts"), in_scratch("parts"), parts[i].ranks, i ? "" : "--batch=4");
     same_states("whole", "parts", 12, "model ema optimizer");
     ck_runs("eval --resume=%s --data=%s", in_scratch("parts"), text_file());
 }
@@ -201,7 +221,8 @@ int main(void) {
     TCase *tests = tcase_create("pipeline");
     tcase_add_loop_test(tests, pipelines_have_the_bits_of_one_rank, 0, PLANS);
     tcase_add_loop_test(tests, replicas_of_a_pipeline_train_as_ranks, 0, 3);
-    tcase_add_test(tests, accuracy_is_that_of_one_rank);
+    tcase_add_loop_test(tests, accuracy_is_that_of_one_rank, 0, 2);
+    tcase_add_test(tests, plans_show_every_rank);
     tcase_add_test(tests, states_resume_on_any_pipeline);
     tcase_add_test(tests, impossible_pipelines_are_refused);
     tcase_add_test(tests, ranks_with_other_pipelines_are_refused);

@@ -119,7 +119,7 @@ static void same_files(const char *a, const char *b) {
 static const struct {
     int size;
     const char *flags;
-} cases[] = {{1, ""}, {2, ""}, {3, "--zero=1"}, {2, "--deterministic-world=4 --clip-grad-norm=0.5"}};
+} cases[] = {{1, ""}, {2, ""}, {3, "--zero=1"}, {2, "--deterministic-world=4 --clip-grad-norm=0.5"}, {2, "--pipeline=2"}};
 
 START_TEST(restarted_job_has_the_same_bits) {
     char line[2048];

@@ -2,7 +2,9 @@
  * alternative plans; --plot draws either. */
 #include "engine/abi.h"
 #include "train/commands/commands.h"
+#include "train/commands/plan_pipeline.h"
 
+#include "memory/host.h"
 #include "train/run/budget.h"
 #include "train/run/ema.h"
 #include "train/run/evaluator.h"
@@ -60,9 +62,11 @@ static json_t *begin_json(const remat_plan_summary *summary, const rm_options *o
     return plan;
 }
 
-static remat_status print_json(const remat_session *session, const rm_options *options, uint64_t held) {
+static remat_status print_json(const remat_session *session, const rm_options *options, uint64_t held,
+                               const rm_plan_pipeline *pipeline) {
     remat_plan_summary summary = summary_of(session, options);
     json_t *plan = begin_json(&summary, options, held);
+    if (pipeline->n) json_object_set_new(plan, "pipeline", rm_plan_pipeline_json(pipeline));
     bool bad = add_parsed(plan, "peak", remat_plan_peak_json(session));
     bad = add_parsed(plan, "stages", remat_plan_stages_json(session)) || bad;
     return print_object(plan, bad);
@@ -79,12 +83,15 @@ static remat_status plot_plan(const remat_session *session, const rm_options *o)
     return status;
 }
 
-static remat_status print_plan(const remat_session *session, const rm_options *o, uint64_t held) {
+static remat_status print_plan(const remat_session *session, const rm_options *o, uint64_t held,
+                               const rm_plan_pipeline *pipeline) {
     if (o->plot) TRY(plot_plan(session, o));
-    if (o->json) return print_json(session, o, held);
+    if (o->json) return print_json(session, o, held, pipeline);
     if (o->steps_text) return print_text(remat_plan_steps_text(session));
     if (o->problem) return print_text(remat_plan_problem_text(session));
-    return print_text(remat_plan_describe(session));
+    TRY(print_text(remat_plan_describe(session)));
+    if (pipeline->n) rm_plan_pipeline_print(pipeline);
+    return REMAT_OK;
 }
 
 /* ---- Memory against time ---------------------------------------------------------------------------------------- */
@@ -180,6 +187,9 @@ typedef struct {
     rm_ema ema;
     rm_model model;
     remat_session *session;
+    remat_pipeline pipeline; /* with `cut`, for all sessions */
+    char *cut;
+    rm_plan_pipeline ranks; /* of the pipeline */
     bool resuming;
     char rate[RM_LR_SCHEDULE_TEXT]; /* the learning rate schedule in words; "": constant, or no data */
 } planner;
@@ -198,9 +208,9 @@ static void print_share(const rm_options *o, uint64_t held) {
 static void print_ranks(const rm_options *o, const remat_session *session) {
     char parameters[RM_TEXT], optimizer[RM_TEXT];
     remat_plan_summary plan = rm_plan_summary_of(session);
-    if (o->world_size <= 1 || o->json || o->pareto || o->steps_text || o->problem) return;
+    if (rm_setup_ranks(o) <= 1 || o->json || o->pareto || o->steps_text || o->problem) return;
     printf("\nEach of %lld ranks: %lld bucket%s of gradients, total %s; optimizer's state %s%s\n",
-           (long long)o->world_size, (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",
+           (long long)rm_setup_ranks(o), (long long)plan.n_buckets, plan.n_buckets == 1 ? "" : "s",
            rm_bytes_text(plan.gradients_bytes, parameters), rm_bytes_text(plan.optimizer_bytes, optimizer),
            o->ddp.shard_optimizer ? ", this rank's share (--zero=1)" : " (--zero=1 would divide it among the ranks)");
 }
@@ -220,7 +230,8 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     if (!status) status = rm_setup_session(&p->model, &config, &p->session);
     if (status == REMAT_INFEASIBLE)
         return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming, config.ranks});
-    if (!status) status = (o->pareto ? show_pareto : print_plan)(p->session, o, held);
+    if (!status && p->cut && !o->pareto) status = rm_plan_pipeline_make(&p->model, &config, p->session, &p->ranks);
+    if (!status) status = o->pareto ? show_pareto(p->session, o, held) : print_plan(p->session, o, held, &p->ranks);
     if (!status) print_ranks(o, p->session);
     if (!status) print_share(o, held);
     bool shown = *p->rate && !(o->json || o->pareto || o->steps_text || o->problem);
@@ -236,6 +247,16 @@ static remat_status adopt_state(planner *p, rm_options *o) {
     TRY(rm_state_find(o->resume, state, &p->resuming));
     if (p->resuming) TRY(rm_state_advise(o->resume, state, rm_start_read(o, state, &point)));
     return rm_options_check(o, RM_PLAN); /* with the flags of the state */
+}
+
+/* The sessions of a pipeline are rank 0's; all have the same cut. */
+static remat_status cut_network(planner *p, rm_options *o, const rm_model_spec *spec) {
+    TRY(rm_setup_pipeline(o, &p->pipeline));
+    if (p->pipeline.size == 1) return REMAT_OK;
+    TRY(rm_setup_cut(o, spec, &p->pipeline, &p->cut));
+    p->pipeline.cut = p->cut;
+    o->session.pipeline = &p->pipeline;
+    return REMAT_OK;
 }
 
 /* Describes the learning rate of `remat train`, or fails if it is invalid. */
@@ -262,12 +283,15 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     if (!status) status = rm_setup_world(options);
     if (!status) status = rm_setup_spec(options, p.dataset, &spec);
     if (!status) status = describe_rate(&p, options);
+    if (!status) status = cut_network(&p, options, &spec);
     if (!status) status = make_plan(&p, options, &spec);
+    rm_plan_pipeline_free(&p.ranks);
     remat_session_free(p.session);
     rm_model_free(&p.model);
     rm_evaluator_free(&p.evaluator);
     rm_ema_free(&p.ema);
     rm_dataset_close(p.eval_dataset);
     rm_dataset_close(p.dataset);
+    rm_free(p.cut);
     return status ? status : rm_file_flush_output();
 }

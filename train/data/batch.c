@@ -114,9 +114,11 @@ static int64_t used(const rm_batch *b, rm_field_name name) {
     return (end + b->batch - 1) / b->batch;
 }
 
-/* A session has one end for all sequences of the same number of timesteps. */
+/* A session has one end for all sequences of the same number of timesteps. A pipeline computes all tiles, to the same
+ * bits. */
 static remat_status end_sequences(const rm_batch *b, remat_session *session) {
     int64_t S = b->dataset->shape.timesteps, T = b->dataset->shape.answer_steps;
+    if (remat_pipeline_cut(session)) return REMAT_OK;
     if (b->data[RM_LENGTH]) TRY(remat_set_sequence_end(session, S, longest(b)));
     if (!T) return REMAT_OK;
     int64_t source = used(b, RM_PADDING), target = used(b, RM_TARGET);

@@ -431,6 +431,16 @@ remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session) {
     return ranks->ddp ? rm_ddp_broadcast_buffers(ranks->ddp, session) : REMAT_OK;
 }
 
+remat_status rm_ranks_most(rm_ranks *ranks, uint64_t *bytes) {
+    void *all;
+    if (!ranks->group) return REMAT_OK;
+    remat_status status = gather(ranks, TAG_READY, bytes, sizeof *bytes, &all);
+    for (int32_t r = 0; !status && r < ranks->size; r++)
+        if (((uint64_t *)all)[r] > *bytes) *bytes = ((uint64_t *)all)[r];
+    rm_free(all);
+    return status;
+}
+
 const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
     if (rm_setup_ranks(o) == 1) return NULL;
     *table = (remat_ranks){.struct_bytes = sizeof *table,

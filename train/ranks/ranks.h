@@ -88,6 +88,9 @@ remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session);
  * network on all ranks. */
 remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session);
 
+/* Collective: *bytes becomes the largest of all ranks. */
+remat_status rm_ranks_most(rm_ranks *ranks, uint64_t *bytes);
+
 /* Collective: shares signals. *stop is the signal that asks this rank to stop, or 0; it becomes the signal of any
  * rank, SIGTERM before SIGHUP before SIGINT. *save: whether this rank was asked to save; it becomes whether any
  * rank was. */

@@ -244,14 +244,13 @@ remat_status rm_setup_pipeline(const rm_options *o, remat_pipeline *out) {
     return REMAT_OK;
 }
 
-/* 1 for a flag that rm_setup_pipeline refuses. */
-static int64_t parts_of(const rm_options *o) {
+int64_t rm_setup_parts(const rm_options *o) {
     remat_pipeline pipeline;
     return rm_setup_pipeline(o, &pipeline) ? 1 : pipeline.size;
 }
 
 int64_t rm_setup_ranks(const rm_options *o) {
-    int64_t replicas = o->world_size / parts_of(o);
+    int64_t replicas = o->world_size / rm_setup_parts(o);
     return replicas > 1 ? replicas : 1;
 }
 

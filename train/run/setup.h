@@ -32,6 +32,8 @@ void rm_setup_warn_of_calibration(const rm_options *options);
  * the ranks and --batch, or --pipeline does not. rm_setup_ranks: those with samples of their own; the ranks of a pipeline count as one. rm_setup_micro_steps: per update of a rank. rm_setup_rows: per micro step. */
 remat_status rm_setup_world(const rm_options *options);
 int64_t rm_setup_ranks(const rm_options *options);
+/* The P of --pipeline; 1 for a flag that rm_setup_pipeline refuses. */
+int64_t rm_setup_parts(const rm_options *options);
 /* --pipeline: size and cut of *out, which points into the flag. cut: chooses one, also where the flag has none; freed with
  * rm_free. `pipeline` needs no functions. */
 remat_status rm_setup_pipeline(const rm_options *options, remat_pipeline *out);

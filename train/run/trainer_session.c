@@ -82,9 +82,8 @@ static remat_status create_alone(rm_trainer *t, const rm_model_spec *spec, const
     return status;
 }
 
-/* Sets the session's budget and builds the graph. */
-static remat_status describe(rm_trainer *t, const rm_model_spec *spec, remat_config *config) {
-    uint64_t evaluator = evaluation_bytes(t);
+/* Sets the session's budget and builds the graph. `evaluator`: bytes of the rank whose evaluator is largest. */
+static remat_status describe(rm_trainer *t, const rm_model_spec *spec, uint64_t evaluator, remat_config *config) {
     uint64_t held = rm_budget_data_bytes(t->options, &spec->data, t->dataset) + evaluator;
     rm_budget_advice about = {"train", evaluator, *t->state != 0, config->ranks};
     remat_status status = rm_budget_apply(t->options, held, config);
@@ -95,7 +94,9 @@ static remat_status describe(rm_trainer *t, const rm_model_spec *spec, remat_con
 remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec) {
     remat_config config = rm_setup_training_config(t->options);
     config.ranks = rm_ranks_table(&t->ranks);
-    TRY(rm_ranks_agree(&t->ranks, describe(t, spec, &config)));
+    uint64_t evaluator = evaluation_bytes(t);
+    if (t->ranks.parts > 1) TRY(rm_ranks_most(&t->ranks, &evaluator)); /* ranks hold other layers, and have one plan */
+    TRY(rm_ranks_agree(&t->ranks, describe(t, spec, evaluator, &config)));
     TRY(t->ranks.size > 1 ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config));
     size_t answers = (size_t)rm_setup_rows(t->options) * (size_t)rm_data_answers(&t->dataset->shape);
     size_t bytes = (size_t)t->model.classes * answers * sizeof *t->logits;
