@@ -118,6 +118,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_write_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                           \
     X(remat_read_part(NULL, REMAT_PARAM, 0, 0, data, 4))                                                               \
     X(remat_read_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                            \
+    X(remat_pipeline_read(NULL, REMAT_PARAM, 0, 0, data, 4))                                                           \
+    X(remat_pipeline_read(session, REMAT_PARAM, 0, 0, NULL, 4))                                                        \
     X(remat_forward(NULL))                                                                                             \
     X(remat_backward(NULL, NULL))                                                                                      \
     X(remat_gradients(NULL, NULL))                                                                                     \

@@ -131,7 +131,7 @@ static void *save_rank(void *context) {
     member *m = context;
     job *j = m->job;
     int r = m->rank;
-    rm_state_ranks ranks = {r, j->size, j->sharded, m, meet};
+    rm_state_ranks ranks = {r, j->size, r, j->size, 0, 1, j->sharded, m, meet};
     remat_status status = rm_state_store_open(save_to, 0, saved_point.step, &ranks, &j->store[r]);
     if (!status) status = rm_state_save(&j->store[r], j->session[r], &j->options, saved_point);
     j->status[r] = status;
