@@ -48,6 +48,24 @@ remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, 
 remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, remat_value reset) {
     return BUILD("linear_scan", a.id, b.id, reset.id);
 }
+/* `begun` is 1 at a row's first timestep and at least 3/2 after it, so that `first` is 1 there and 0 after it. */
+remat_value remat_rg_lru(remat_graph *graph, remat_value x, remat_value input_gate, remat_value recurrent_gate,
+                         remat_value a_param, remat_value reset) {
+    remat_value rate = remat_scale(graph, remat_softplus(graph, a_param), -8);
+    remat_value log_a = remat_mul(graph, remat_sigmoid(graph, recurrent_gate), rate);
+    remat_value rest = remat_shift(graph, remat_scale(graph, remat_exp(graph, remat_scale(graph, log_a, 2)), -1), 1);
+    remat_value root = BUILD("sqrt_bounded", rest.id);
+    remat_value one = remat_shift(graph, remat_scale(graph, remat_slice(graph, log_a, 0, 1), 0), 1);
+    remat_value begun = remat_linear_scan(graph, remat_scale(graph, one, 0.5), one, reset);
+    remat_value first = remat_relu(graph, remat_shift(graph, remat_scale(graph, begun, -2), 3));
+    remat_value others = remat_shift(graph, remat_scale(graph, first, -1), 1);
+    remat_value share = remat_add(graph, remat_mul(graph, root, others), first);
+    remat_value taken = remat_mul(graph, share, remat_mul(graph, x, remat_sigmoid(graph, input_gate)));
+    return remat_linear_scan(graph, remat_exp(graph, log_a), taken, reset);
+}
+remat_value remat_m2rnn(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value f, remat_value w) {
+    return BUILD("m2rnn", q.id, k.id, v.id, f.id, w.id);
+}
 remat_value remat_min_gru(remat_graph *graph, remat_value x) { return BUILD("min_gru", x.id); }
 remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("min_lstm", x.id); }
 remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {

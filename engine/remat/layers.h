@@ -66,6 +66,21 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
                                  remat_value c, REMAT_OPTIONAL remat_value d, REMAT_OPTIONAL remat_value z,
                                  REMAT_OPTIONAL remat_value dt_bias);
 
+/* RG-LRU (De et al. 2024), Griffin's recurrence: transformers' RecurrentGemmaRglru after the gates' block-diagonal linear
+ * layers (remat_headwise_linear). x, input_gate, recurrent_gate (T,B,C), a_param (C) -> (T,B,C):
+ *     a = exp(-8 sigmoid(recurrent_gate) softplus(a_param));  h = a h + sqrt(1 - a^2) sigmoid(input_gate) x,
+ * and h = sigmoid(input_gate) x at a row's first timestep and where reset (T,B) is above 0. The gradient of the root is
+ * at most 1000. Composed of other layers; the value is that of a linear scan, a second of which remembers whether a row
+ * has begun. remat_reset_states cannot be used: give `reset`. */
+remat_value remat_rg_lru(remat_graph *graph, remat_value x, remat_value input_gate, remat_value recurrent_gate,
+                         remat_value a_param, REMAT_OPTIONAL remat_value reset);
+
+/* M2RNN (2026): a matrix H (K,V) for each of H heads, which lie side by side, and a square matrix w for each head:
+ *     Z = tanh(H w + k v^T);  H = f H + (1 - f) Z;  y = H^T q.
+ * q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is H (B,H,K,V). CPU
+ * only. */
+remat_value remat_m2rnn(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value f, remat_value w);
+
 /* xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
  * rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's
  * "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. CPU only. */

@@ -21,6 +21,7 @@ RM_HD real rm_normal_density(real x) { return (real)0.39894228040143267794 * rm_
 
 #ifdef RM_REAL_DOUBLE
 RM_HD real rm_exponential(real x) { return exp(x); }
+RM_HD real rm_root(real x) { return sqrt(x); }
 RM_HD real rm_log_of_one_and(real e) { return log1p(e); }
 RM_HD real rm_hyperbolic_tangent(real x) { return tanh(x); }
 RM_HD real rm_normal_below(real x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
@@ -30,6 +31,8 @@ RM_HD real rm_exponential(real x) {
     real e = rm_exp_nonpositive(x < 0 ? x : -x);
     return x < 0 ? e : 1 / e;
 }
+
+RM_HD real rm_root(real x) { return sqrtf(x); }
 
 /* log(1 + e) for 0 <= e <= 1: 2 (t + t^3 / 3 + t^5 / 5 + ..), t = e / (2 + e). */
 RM_HD real rm_log_of_one_and(real e) {

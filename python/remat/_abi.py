@@ -936,6 +936,8 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_min_lstm": (remat_value, [c.c_void_p, remat_value]),
     "remat_causal_conv": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_selective_scan": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value]),
+    "remat_rg_lru": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
+    "remat_m2rnn": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_slstm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_delta_scan": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_int64]),
     "remat_initial_state": (remat_value, [c.c_void_p, remat_value, c.c_int, remat_value]),

@@ -114,6 +114,22 @@ class Builders:
         Its carried state is h (B,E,N). CPU only."""
         return self._build("selective_scan", u, dt, a_log, b, c, d, z, dt_bias)
 
+    def rg_lru(self, x: Value, input_gate: Value, recurrent_gate: Value, a_param: Value, reset: Value | None = None) -> Value:
+        """RG-LRU (De et al. 2024), Griffin's recurrence: transformers' RecurrentGemmaRglru after the gates' block-diagonal linear
+        layers (headwise_linear). x, input_gate, recurrent_gate (T,B,C), a_param (C) -> (T,B,C):
+            a = exp(-8 sigmoid(recurrent_gate) softplus(a_param));  h = a h + sqrt(1 - a^2) sigmoid(input_gate) x,
+        and h = sigmoid(input_gate) x at a row's first timestep and where reset (T,B) is above 0. The gradient of the root is
+        at most 1000. Composed of other layers; the value is that of a linear scan, a second of which remembers whether a row
+        has begun. reset_states cannot be used: give `reset`."""
+        return self._build("rg_lru", x, input_gate, recurrent_gate, a_param, reset)
+
+    def m2rnn(self, q: Value, k: Value, v: Value, f: Value, w: Value) -> Value:
+        """M2RNN (2026): a matrix H (K,V) for each of H heads, which lie side by side, and a square matrix w for each head:
+            Z = tanh(H w + k v^T);  H = f H + (1 - f) Z;  y = H^T q.
+        q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is H (B,H,K,V). CPU
+        only."""
+        return self._build("m2rnn", q, k, v, f, w)
+
     def slstm(self, x: Value, r: Value, bias: Value | None = None) -> Value:
         """xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
         rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's

@@ -1,6 +1,7 @@
 /* test_recurrences.c: layers that save no state but the one before a tile give the same bits under every plan and number
  * of threads: in both directions of time, with resets, with initial states that are computed, and with a loss that reads the final states. */
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,11 +36,20 @@ static remat_value delta_scan(remat_graph *g, remat_value x) {
                             param(g, "dt_bias", 1, 8, 0, 0), 1);
 }
 
+/* Two heads of 4 keys and 5 values. */
+static remat_value m2rnn(remat_graph *g, remat_value x) {
+    return remat_m2rnn(g, projected(g, "q", x, 8), projected(g, "k", x, 8), projected(g, "v", x, H),
+                       remat_sigmoid(g, projected(g, "f", x, 2)), param(g, "w", 3, 2, 5, 5));
+}
+
 static const struct {
     remat_value (*build)(remat_graph *, remat_value x);
     int states, rank;
     int64_t state[4];
-} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}}, {delta_scan, 1, 4, {B, 2, 4, 5}}};
+} layers[] = {{selective_scan, 1, 3, {B, H, 4}},
+              {slstm, 4, 2, {B, H}},
+              {delta_scan, 1, 4, {B, 2, 4, 5}},
+              {m2rnn, 1, 4, {B, 2, 4, 5}}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
 /* A final state of the layer starts a second one, which makes the loss. Both may read time backwards. */
@@ -123,10 +133,74 @@ START_TEST(every_plan_has_the_same_bits) {
 }
 END_TEST
 
+/* RG-LRU, which is composed of other layers, has the loss and the gradients of transformers' in double. Parameter i and
+ * x are 1/2 sin(s + 0.7 n), n the index, in transformers' layout (B,T,C); the loss is the sum of y times such an array. */
+enum { STEPS = 7, ROWS = 2, WIDTH = 6, HEADS = 2 };
+static float by_sine(double s, int64_t n) { return (float)(0.5 * sin(s + 0.7 * (double)n)); }
+
+START_TEST(rg_lru_matches_transformers) {
+    static const struct {
+        const char *name;
+        int rank;
+        int64_t dim[3];
+        double s, norm;
+    } arrays[] = {{"recurrent_param", 1, {WIDTH}, 2, 0.224093418410},
+                  {"input_gate_weight", 3, {HEADS, 3, 3}, 3, 0.310251292165},
+                  {"input_gate_bias", 1, {WIDTH}, 4, 0.123338106333},
+                  {"recurrent_gate_weight", 3, {HEADS, 3, 3}, 5, 0.048886437799},
+                  {"recurrent_gate_bias", 1, {WIDTH}, 6, 0.133937151082},
+                  {"x", 3, {STEPS, ROWS, WIDTH}, 1, 1.569555830497},
+                  {"weights", 3, {STEPS, ROWS, WIDTH}, 9, 0}};
+    enum { PARAMS = 5, X = 5, ALL = 7 };
+    remat_value v[ALL];
+    remat_graph *g;
+    remat_session *s;
+    remat_step_result r;
+    remat_config config = REMAT_CONFIG_INIT;
+    OK(remat_graph_create(&g));
+    for (int i = 0; i < ALL; i++)
+        v[i] = i < PARAMS ? remat_param(g, arrays[i].name, arrays[i].rank, arrays[i].dim, remat_init_zero())
+                          : remat_input(g, arrays[i].name, REMAT_F32, REMAT_SEQUENCE, 3, arrays[i].dim);
+    remat_requires_grad(g, v[X]);
+    remat_value in = remat_headwise_linear(g, v[X], remat_transpose(g, v[1], 1, 2), v[2]);
+    remat_value keep = remat_headwise_linear(g, v[X], remat_transpose(g, v[3], 1, 2), v[4]);
+    remat_value y = remat_rg_lru(g, v[X], in, keep, v[0], REMAT_NONE);
+    remat_value loss = remat_mean(g, remat_mean_over_time(g, remat_mean(g, remat_mul(g, y, v[X + 1]), 1)), 1);
+    config.strategy = "segments", config.segments = 2, config.tile = 2;
+    OK(remat_session_create(g, remat_scale(g, loss, STEPS * ROWS * WIDTH), &config, &s));
+    for (int i = 0; i < ALL; i++) {
+        float data[STEPS * ROWS * WIDTH];
+        int64_t count = i < PARAMS ? 1 : STEPS * ROWS * WIDTH;
+        for (int k = 0; k < arrays[i].rank && i < PARAMS; k++) count *= arrays[i].dim[k];
+        for (int64_t n = 0; n < count; n++) {
+            int64_t t = n / (ROWS * WIDTH), b = n / WIDTH % ROWS;
+            data[n] = by_sine(arrays[i].s, i < PARAMS ? n : (b * STEPS + t) * WIDTH + n % WIDTH);
+        }
+        remat_kind kind = i < PARAMS ? REMAT_PARAM : REMAT_INPUT;
+        OK(remat_write(s, kind, remat_find(s, kind, arrays[i].name), data, (uint64_t)count * sizeof *data));
+    }
+    OK(remat_gradients(s, &r));
+    ck_assert_msg(fabs(r.loss + 0.522634798447) <= 1e-6, "the loss is %.9f", r.loss);
+    for (int i = 0; i <= X; i++) {
+        float data[STEPS * ROWS * WIDTH];
+        double sum = 0;
+        remat_array info;
+        remat_kind kind = REMAT_GRADIENT;
+        OK(remat_array_info(s, kind, remat_find(s, kind, arrays[i].name), &info));
+        OK(remat_read(s, kind, remat_find(s, kind, arrays[i].name), data, info.bytes));
+        for (int64_t n = 0; n < info.count; n++) sum += (double)data[n] * data[n];
+        ck_assert_msg(fabs(sqrt(sum) - arrays[i].norm) <= 1e-6, "%s: %.9f", arrays[i].name, sqrt(sum));
+    }
+    remat_session_free(s);
+    remat_graph_free(g);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("recurrences");
     TCase *tests = tcase_create("recurrences");
     tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2 * LAYERS);
+    tcase_add_test(tests, rg_lru_matches_transformers);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

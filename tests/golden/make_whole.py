@@ -44,7 +44,15 @@ def xlstm():
     return model
 
 
-MODELS = {"mamba": mamba, "gdn": gdn, "xlstm": xlstm}
+def recurrentgemma():
+    from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
+
+    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(vocab_size=V, hidden_size=H, num_hidden_layers=L, num_attention_heads=2,
+                                                          intermediate_size=3 * H, block_types=["recurrent"],
+                                                          pad_token_id=None))  # whose embedding would get no gradient
+
+
+MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "gdn": gdn, "xlstm": xlstm}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 
 

@@ -1,6 +1,6 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
  * all published digits: transformers' Mamba and Gated DeltaNet,
- * xLSTM's sLSTM.
+ * xLSTM's sLSTM, the equations of M2RNN.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
  * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
@@ -56,6 +56,9 @@ typedef struct {
     double loss, y_norm;
 } reference;
 
+#define SQUASHED "sigmoid" /* the name of an input x of which the op reads sigmoid(x); the gradient is that of x */
+static bool is_squashed(const char *name) { return !strcmp(name, SQUASHED); }
+
 #define TIME_LAST                                                                                                      \
     { 2, 0, 1 }
 #define CHANNELS                                                                                                       \
@@ -91,6 +94,15 @@ static const reference references[] = {
      {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
      1.604772804383,
      0.525024024856},
+    {"m2rnn", /* the equations in double, by PyTorch's autograd: xma itself rounds to float, and differs by 4e-9 */
+     {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 0.520564968008},
+      {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.547983315463},
+      {"v", {4, {2, 7, 2, 3}, {1, 0, 2, 3}}, 3, {7, 2, 6}, 3, 0.5, 0.438207564077},
+      {SQUASHED, {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 5, 0.5, 0.134910202699},
+      {"w", {3, {2, 3, 3}, {0, 1, 2}}, 3, {2, 3, 3}, 4, 0.5, 0.090835497902}},
+     {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
+     1.263066604957,
+     0.439592157091},
 };
 
 static void ck_digits(const char *op, const char *what, double got, double expected) {
@@ -109,6 +121,8 @@ START_TEST(recurrences_match_their_references) {
         in[i] = call.x[i].desc = (remat_desc){.rank = -1};
         if (!r->x[i].name) continue;
         fill(&r->x[i].layout, r->x[i].s, r->x[i].a, x[i]);
+        for (int64_t n = 0; is_squashed(r->x[i].name) && n < count_of(&r->x[i].layout); n++)
+            x[i][n] = 1 / (1 + exp(-x[i][n]));
         in[i] = rm_desc_make(REMAT_F64, r->x[i].rank, r->x[i].dim);
         call.x[i] = (remat_tensor){in[i], x[i]}, call.dx[i] = (remat_tensor){in[i], dx[i]};
     }
@@ -126,8 +140,11 @@ START_TEST(recurrences_match_their_references) {
     for (int64_t i = 0; i < n; i++) loss += y[i] * dy[i];
     ck_digits(r->op, "the loss", loss, r->loss);
     ck_digits(r->op, "y", norm(y, n), r->y_norm);
-    for (int i = 0; r->x[i].name; i++)
+    for (int i = 0; r->x[i].name; i++) {
+        for (int64_t n = 0; is_squashed(r->x[i].name) && n < count_of(&r->x[i].layout); n++)
+            dx[i][n] *= x[i][n] * (1 - x[i][n]);
         ck_digits(r->op, r->x[i].name, norm(dx[i], count_of(&r->x[i].layout)), r->x[i].gradient);
+    }
 }
 END_TEST
 

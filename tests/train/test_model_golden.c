@@ -172,6 +172,7 @@ static const rm_model_spec whole[] = {
     {.name = "mamba", .layers = 2},
     {.name = "gdn", .layers = 2, .heads = 2},
     {.name = "xlstm", .layers = 2, .heads = 2},
+    {.name = "recurrentgemma", .layers = 2, .heads = 2},
 };
 START_TEST(whole_models_match_their_libraries) {
     enum { STEPS = 8, SYMBOLS = 64 };

@@ -48,6 +48,7 @@ static const rm_model_spec models[] = {
     {.name = "mamba", .layers = 2, .hidden = 6, .embed = 6, .data = TEXT},
     {.name = "gdn", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "xlstm", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
+    {.name = "recurrentgemma", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -36,6 +36,7 @@ static const struct {
     {"nanoGPT's `GPT`", {{NULL}}, "train/test_export.c train/test_cli.c"},
     {"`MambaForCausalLM` (transformers)", {{"mamba", TEXT "--model=mamba"}}, "train/test_model_golden.c"},
     {"`Qwen3NextForCausalLM`", {{NULL}}, "train/test_model_golden.c ops/test_recurrences.c engine/test_recurrences.c"},
+    {"`RecurrentGemmaForCausalLM` with `block_types", {{NULL}}, "train/test_model_golden.c engine/test_recurrences.c"},
     {"`xLSTMLMModel(slstm_at=\"all\")`",
      {{NULL}},
      "train/test_model_golden.c ops/test_recurrences.c engine/test_recurrences.c"},

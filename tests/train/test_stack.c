@@ -37,6 +37,7 @@ static const rm_model_spec models[] = {
     {.name = "mamba", .layers = 2, .hidden = 70, .embed = 70, .data = TEXT},
     {.name = "gdn", .layers = 2, .hidden = 70, .embed = 70, .heads = 2, .data = TEXT},
     {.name = "xlstm", .layers = 2, .hidden = 70, .embed = 70, .heads = 2, .data = TEXT},
+    {.name = "recurrentgemma", .layers = 2, .hidden = 70, .embed = 70, .heads = 2, .data = TEXT},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -113,7 +113,7 @@ const rm_option rm_option_table[] = {
         .needs = "model:hidden", .needs_always = true),
     INT("embed", model.embed, WEIGHTS, RM_OF_MODEL, "0", 0, 1e6, "width of the embedding; 0 means --hidden",
         .needs = "task:embed; model:states"),
-    INT("heads", model.heads, WEIGHTS, RM_OF_MODEL, "0", 0, 1e5, "heads of attention (gpt2), of keys (gdn) or of cells (xlstm); 0 means hidden / 64",
+    INT("heads", model.heads, WEIGHTS, RM_OF_MODEL, "0", 0, 1e5, "heads of attention (gpt2), of keys (gdn) or of cells (xlstm, recurrentgemma); 0 means hidden / 64",
         .needs = "model:heads"),
     INT("positions", model.positions, WEIGHTS, RM_OF_MODEL, "0", 0, 1e9, "timesteps in the table of position embeddings (gpt2); 0 means the length of samples",
         .needs = "model:positions"),

@@ -168,7 +168,8 @@ static remat_status unknown_name(remat_session *session, remat_kind kind, const 
 /* The name of a tied head in other files, and the embedding that it equals. */
 static const char *const ties[][2] = {{"head.weight", "embedding.weight"},
                                       {"lm_head.weight", "wte.weight"},
-                                      {"lm_head.weight", "backbone.embeddings.weight"}};
+                                      {"lm_head.weight", "backbone.embeddings.weight"},
+                                      {"lm_head.weight", "model.embed_tokens.weight"}};
 enum { TIES = sizeof ties / sizeof *ties };
 
 static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }

@@ -1,0 +1,129 @@
+/* recurrentgemma.c: the model recurrentgemma (De et al. 2024, Botev et al. 2024), with the names, shapes and starting
+ * distributions of Hugging Face's RecurrentGemmaForCausalLM whose blocks are all "recurrent" (Hawk): --layers blocks of
+ * --hidden numbers in --heads heads. Griffin's blocks of local attention are missing.
+ *
+ *     embed_tokens sqrt(hidden) ─ block 0 ─ ... ─ block L-1 ─ final_norm ─ [last step] ─ head ─ 30 tanh(x / 30)
+ *
+ *     block    u = temporal_pre_norm(x);  c = conv_1d linear_x u
+ *              x += linear_out (rg_lru(c, input gate of c, recurrent gate of c) gelu(linear_y u))
+ *              x += down_proj (gelu(gate_proj u) up_proj u),  u = channel_pre_norm(x)
+ *
+ * If the model predicts tokens, the head is tied to the embeddings. The embeddings' factor is rounded to bf16, and only the
+ * logits of tokens are capped. The norms multiply by 1 + weight. */
+#include "train/models/language.h"
+
+enum { FILTER = 4, MLP_HALVES = 3 /* the MLP is 3/2 as wide as the model */ };
+#define EPSILON 1e-6
+#define CAP 30
+#define VARIANCE 0.01
+#define EMBEDDINGS "model.embed_tokens.weight"
+
+static remat_init scaled(double variance, int64_t n) { return remat_init_normal(sqrt(variance / (double)n)); }
+
+static remat_value norm(const rm_place *at, const char *name, remat_value x, int64_t width) {
+    remat_value weight = rm_place_param(at, name, 1, width, 0, 0, remat_init_zero());
+    return remat_rms_norm(at->graph, x, remat_shift(at->graph, weight, 1), EPSILON);
+}
+
+/* `name` ends before ".weight" and ".bias". */
+static remat_value linear(const rm_place *at, const char *name, remat_value x, int64_t in, int64_t out,
+                          remat_init init) {
+    char weight[48], bias[48];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    remat_value w = rm_place_param(at, weight, 2, out, in, 0, init);
+    return remat_linear(at->graph, x, w, rm_place_param(at, bias, 1, out, 0, 0, remat_init_zero()));
+}
+
+/* The weights of a head are (in,out), those of remat_headwise_linear (out,in). */
+static remat_value gate(const rm_place *at, const char *name, remat_value x, int64_t heads, int64_t width) {
+    remat_graph *g = at->graph;
+    char weight[64], bias[64];
+    snprintf(weight, sizeof weight, "temporal_block.rg_lru.%s_weight", name);
+    snprintf(bias, sizeof bias, "temporal_block.rg_lru.%s_bias", name);
+    remat_value w = rm_place_param(at, weight, 3, heads, width, width, scaled(VARIANCE, width));
+    remat_value b = rm_place_param(at, bias, 2, heads, width, 0, remat_init_zero());
+    b = remat_reshape(g, b, 1, (int64_t[]){heads * width});
+    return remat_headwise_linear(g, x, remat_transpose(g, w, 1, 2), b);
+}
+
+static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_value x) {
+    remat_graph *g = at->graph;
+    const int64_t D = spec->hidden, heads = rm_language_heads(spec);
+    remat_value y = remat_gelu_tanh(g, linear(at, "temporal_block.linear_y", x, D, D, scaled(1, D)));
+    remat_value c = linear(at, "temporal_block.linear_x", x, D, D, scaled(1, D));
+    remat_value filter = rm_place_param(at, "temporal_block.conv_1d.weight", 3, D, 1, FILTER, scaled(VARIANCE, FILTER));
+    remat_value shift = rm_place_param(at, "temporal_block.conv_1d.bias", 1, D, 0, 0, remat_init_zero());
+    c = rm_reset_at_begins(g, spec, remat_causal_conv(g, c, filter, shift));
+    remat_value in = gate(at, "input_gate", c, heads, D / heads),
+                keep = gate(at, "recurrent_gate", c, heads, D / heads);
+    remat_init ring = remat_init_of(REMAT_INIT_RING, 0);
+    remat_value a = rm_place_param(at, "temporal_block.rg_lru.recurrent_param", 1, D, 0, 0, ring);
+    remat_value h = remat_rg_lru(g, c, in, keep, a, spec->field[RM_BEGINS]);
+    return linear(at, "temporal_block.linear_out", remat_mul(g, h, y), D, D, scaled(2 / (double)spec->layers, D));
+}
+
+static remat_value mlp(const rm_place *at, remat_value x, int64_t D) {
+    const int64_t inner = MLP_HALVES * D / 2;
+    const remat_init init = scaled(VARIANCE, FILTER); /* sic */
+    remat_value open = remat_gelu_tanh(at->graph, linear(at, "mlp_block.gate_proj", x, D, inner, init));
+    x = remat_mul(at->graph, open, linear(at, "mlp_block.up_proj", x, D, inner, init));
+    return linear(at, "mlp_block.down_proj", x, inner, D, init);
+}
+
+static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
+    const rm_place at = rm_place_of(g, "model.layers", layer);
+    x = remat_add(g, mixer(&at, spec, norm(&at, "temporal_pre_norm.weight", x, spec->hidden)), x);
+    return remat_add(g, mlp(&at, norm(&at, "channel_pre_norm.weight", x, spec->hidden), spec->hidden), x);
+}
+
+/* sqrt(n) as a bf16 number: 8 bits of significand, rounded to the nearest. */
+static double embedding_factor(int64_t n) {
+    int exponent;
+    double fraction = frexp(sqrt((double)n), &exponent);
+    return ldexp(nearbyint(fraction * 256), exponent - 8);
+}
+
+static bool is_tied(const rm_data_shape *data) {
+    return data->every_step && data->vocabulary && data->vocabulary == rm_data_outputs(data);
+}
+
+static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
+    const rm_place at = {.graph = g};
+    const int64_t D = spec->hidden;
+    remat_value table;
+    x = rm_language_input(g, spec, x, EMBEDDINGS, scaled(VARIANCE, FILTER), &table);
+    if (spec->data.vocabulary) x = remat_scale(g, x, embedding_factor(D));
+    for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
+    x = rm_language_answer(g, spec, norm(&at, "model.final_norm.weight", x, D));
+    if (!is_tied(&spec->data)) {
+        remat_init init = scaled(1, D);
+        return rm_place_linear(&at, "lm_head.weight", x, D, rm_data_outputs(&spec->data), init);
+    }
+    x = remat_linear(g, x, table, REMAT_NONE);
+    return remat_scale(g, remat_tanh(g, remat_scale(g, x, 1.0 / CAP)), CAP);
+}
+
+static void name_head(const rm_model_spec *spec, char *out, size_t bytes) {
+    snprintf(out, bytes, "%s", is_tied(&spec->data) ? "model.embed_tokens." : "lm_head.");
+}
+
+static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
+    static const char gates[] = ".temporal_block.rg_lru.input_gate_weight";
+    char full[80];
+    snprintf(full, sizeof full, "model.layers.0%s", gates);
+    const rm_st_array *first = rm_weights_named(file, full), *head = rm_weights_named(file, "lm_head.weight");
+    const rm_st_array *table = rm_weights_named(file, EMBEDDINGS);
+    (void)name;
+    if (!first || first->rank != 3) return false;
+    if (!head) head = table;
+    out->symbols = table != NULL;
+    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_number(out, "layers", rm_weights_layers(file, "model.layers.", ".mlp_block.up_proj.weight"));
+    rm_found_number(out, "hidden", first->dim[0] * first->dim[1]);
+    rm_found_number(out, "heads", first->dim[0]);
+    return true;
+}
+
+const rm_model_family rm_recurrentgemma_family = {
+    .check = rm_language_check_heads, .logits = logits, .name_head = name_head, .recognise = recognise};
