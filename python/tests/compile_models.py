@@ -58,6 +58,8 @@ class Classifier(nn.Module):
             y = y.mean(1)
         elif self.how == "state":
             y = h[-1]
+        elif self.how == "states":
+            y = h.transpose(0, 1)[:, 1:].flatten(1)
         else:
             y = y[torch.arange(x.shape[0]), lengths[0] - 1]
         return self.head(y)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -150,6 +154,7 @@ MODELS = {
     "last step": lambda: (Classifier("last"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "mean over time": lambda: (Classifier("mean"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "last state": lambda: (Classifier("state"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "states of all layers": lambda: (Classifier("states"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "step of each row": lambda: (
         Classifier("index"), cross_entropy, torch.randn(4, 9, 5), torch.tensor([9, 3, 4, 1]), torch.arange(4),
     ),
@@ -256,6 +261,19 @@ class Sorted(nn.Module):
         return self.inner(x).sort(1).values.mean(1)
 
 
+class PackedState(Tagger):
+    """Reads the final c of a packed LSTM."""
+
+    def forward(self, tokens, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(self.embedding(tokens), lengths, True, False)
+        return self.head(self.rnn(packed)[1][1][-2:].transpose(0, 1).flatten(1))
+
+
+def test_final_c_of_a_packed_lstm_is_refused():
+    with pytest.raises(remat.Error, match="packed"):
+        remat.compile(PackedState(), cross_entropy, (*padded()[:2], torch.arange(4)))
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -281,3 +299,26 @@ def test_other_reductions_and_learning_rates_without_an_optimizer_are_refused():
         remat.compile(LanguageModel(), per_token, (x, y), lr=1.0)
     with pytest.raises(remat.Error, match="lr"):
         remat.compile(LanguageModel(), per_token, (x, y), optimizer="sgd")
+
+
+# ---- Examples -------------------------------------------------------------------------------------------------------
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+
+def run_example(name, *flags):
+    ran = subprocess.run([sys.executable, EXAMPLES / name, *flags], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_compiled_language_model_runs(tmp_path):
+    (tmp_path / "text").write_text("the cat sat on the mat and the dog sat on the cat . " * 40)
+    flags = "--nhid=16 --emsize=16 --bptt=40 --epochs=2 --lr=5 --dropout=0 --memory-budget=1MiB".split()
+    losses = re.findall(r"epoch \d: loss ([\d.]+)", run_example("compiled_language_model.py", f"--data={tmp_path}/text", *flags))
+    assert float(losses[1]) < float(losses[0])
+
+
+def test_resnet_runs():
+    pytest.importorskip("torchvision", reason="torchvision cannot be imported")
+    assert "has not seen" in run_example("resnet.py", "--size=32", "--batch-size=4", "--steps=5")

@@ -15,6 +15,7 @@ from .tensors import (
     Atom,
     Axis,
     Data,
+    Missing,
     Positions,
     Refused,
     Scores,
@@ -156,7 +157,7 @@ def repeat(t: Translator, self: Any, repeats: Sequence[int]) -> Any:
 
 
 @view("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "positive", "_assert_tensor_metadata")
-def same(t: Translator, self: Any) -> Any:
+def same(t: Translator, self: Any, *rest: Any) -> Any:
     return self
 
 
@@ -319,7 +320,14 @@ def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
     return unary(t, self, t.graph.clamp, -math.inf if min is None else min, math.inf if max is None else max)
 
 
-@op("dropout", "feature_dropout", "native_dropout")
+@op("feature_dropout")
+def feature_dropout(t: Translator, input: Any, p: float, train: bool) -> Any:
+    if train and p:
+        raise Refused("dropout of whole channels; use nn.Dropout")
+    return input
+
+
+@op("dropout")
 def dropout(t: Translator, input: Any, p: float, train: bool = True) -> Any:
     if not train or p == 0:
         return input
@@ -532,7 +540,7 @@ def recurrent(
     given = list(weights)
     per_layer = 2 + 2 * bias + bool(projection)
     reset = row_ends(t, lengths, time, batch) if lengths is not None else None
-    finals: list[list[Tensor]] = [[] for _ in range(2)]
+    finals: list[list[Tensor | Missing]] = [[] for _ in range(2)]
     first = [states_of(t, s, layers * directions) for s in states]
     h = p.value
     for layer in range(layers):
@@ -575,7 +583,7 @@ def states_of(t: Translator, given: Any, count: int) -> list[Value | None]:
     return [t.plain(part).value for part in parts]
 
 
-def keep_finals(t: Translator, finals: list[list[Tensor]], y: Value, mode: str, lengths: Any, batch: Axis) -> None:
+def keep_finals(t: Translator, finals: list[list[Tensor | Missing]], y: Value, mode: str, lengths: Any, batch: Axis) -> None:
     """Of a padded batch the forward direction ends at each row's last step; its c is not kept there."""
     for k in range(2 if mode == "LSTM" else 1):
         if lengths is None:
@@ -583,7 +591,9 @@ def keep_finals(t: Translator, finals: list[list[Tensor]], y: Value, mode: str, 
         elif k == 0:
             value = t.graph.step_at(y, t.tensor(plus(lengths, -1)).value)
         else:
-            return finals[k].clear()
+            reason = "the final c of a packed LSTM's forward direction is not kept; use h, or rows of one length"
+            finals[k].append(Missing(reason, [batch, (Atom(y.shape[-1]),)]))
+            continue
         axes: list[Axis] = [batch, (Atom(value.shape[-1]),)]
         finals[k].append(Tensor(value, axes, list(axes)))
 
@@ -654,7 +664,7 @@ def part(t: Translator, x: Tensor, dim: int, first: int, count: int) -> Tensor:
     p = t.plain(x)
     at = p.at.get(dim)
     if at is None or (x.batch() in leaves(x.dims[dim]) if x.sequence else False):
-        raise Refused("a part of the time or batch axis")
+        raise Refused("a part of the time or batch axis; shift or cut the targets instead")
     inner = p.axes[at + 1 :]
     size = length(a for axis in inner for a in axis)
     joined = tuple(a for axis in p.axes[at:] for a in axis)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .. import errors
+from .. import distributed, errors
 from .._library import invalid
 from ..plan import Plan
 from ..session import Session
@@ -45,7 +45,8 @@ class _Shape:
             "buffers": {n: _array(b) for n, b in program.buffers.items()},
             "inputs": dict.fromkeys(program.inputs),
         }
-        if not step.updates:
+        self.own_gradients = distributed.is_initialized()  # ranks exchange them where they lie
+        if not step.updates and not self.own_gradients:
             external["gradients"] = {n: _array(step.gradient(program.parameters[n])) for n in trained}
         self.session = Session(program.graph, program.loss, external=external, share=step.first, **config)
         self.address = {n: p.data_ptr() for n, p in program.parameters.items()}
@@ -76,7 +77,8 @@ class _Shape:
                 self.session.set_external("parameters", name, _array(parameter))
                 self.address[name] = parameter.data_ptr()
             if not step.updates and parameter.requires_grad:
-                parameter.grad = step.gradient(parameter)
+                own = self.own_gradients
+                parameter.grad = torch.from_numpy(self.session.gradients[name]) if own else step.gradient(parameter)
 
 
 class Step:
@@ -115,7 +117,7 @@ class Step:
         else:
             result = shape.session.forward_backward()
             for weight, row in shape.program.frozen_rows:
-                self._gradients[weight][row] = 0
+                weight.grad[row] = 0
         with torch.no_grad():
             for counter in shape.program.counters:
                 counter += 1

@@ -206,6 +206,14 @@ class Positions:
 
 
 @dataclass
+class Missing:
+    """A result that Remat does not have; the reason is told if it is read."""
+
+    reason: str
+    dims: list[Axis]
+
+
+@dataclass
 class Stack:
     """Tensors side by side along a new first axis, such as the final states of all layers."""
 

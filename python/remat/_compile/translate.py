@@ -24,6 +24,7 @@ from .tensors import (
     Atom,
     Axis,
     Data,
+    Missing,
     Positions,
     Refused,
     Scores,
@@ -161,7 +162,7 @@ class Translator:
             return made[node.args[1]]
         args = torch.fx.node.map_arg(node.args, lambda n: self.env[n])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.env[n])
-        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | Positions)]
+        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | Positions | Missing)]
         if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
             return self._folded(node, args, kwargs)
         if name not in VIEWS and self._of_batch(node, given):
@@ -253,8 +254,11 @@ class Translator:
             table = self.graph.reshape(x.table.value, [x.table.value.shape[-2] * width])
             value = self.graph.reshape(self.graph.slice(table, 0, rows * width), [rows, width])
             return Tensor(value, x.dims[-2:], x.dims)
+        if isinstance(x, Missing):
+            raise Refused(x.reason)
         if isinstance(x, Stack):
-            raise Refused("stacked states can be indexed only")
+            rows = [OPS["aten::unsqueeze"](self, part, 0) for part in x.parts]
+            return OPS["aten::cat"](self, rows, 0)  # type: ignore[no-any-return]
         if isinstance(x, Scores):
             raise Refused("q k^T may be scaled, masked, put through softmax and dropout, and multiplied by v only")
         raise Refused(f"a tensor was expected, not {x!r}")
