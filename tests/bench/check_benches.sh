@@ -160,6 +160,7 @@ smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/4000, 
     's/320, 3200/64, 96/g'
 script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k
 smaller minimal.py 's/64, 10, 100, 1000, 5$/2, 4, 8, 16, 2/'
+script gradients.py torch --timesteps=16
 script recurrences.py torch,transformers,mambapy --timesteps=16 --rounds=1 --threads=1
 script minimal.py '' --million --timesteps=2000 --rounds=1 --threads=1
 script minimal.py torch,minGRU_pytorch --rounds=1 --threads=1
