@@ -39,7 +39,7 @@ static remat_status is_lost(const rm_group_config *config, const rm_fingerprint 
     FAIL(
         PEER,
         "rank %s is gone: it ended without closing its store, while rank %d was in %s; the job cannot go on without it",
-        who, config->rank, rm_fingerprint_text(config, now, doing));
+        who, rm_group_number(config, config->rank), rm_fingerprint_text(config, now, doing));
 }
 
 static remat_status is_aborted(const rm_group_config *config) {
@@ -64,7 +64,8 @@ void rm_failure_abort(rm_failure *failure, const char *reason) {
     char key[RM_KV_KEY_BYTES], text[700];
     if (!failure->config->store) return;
     snprintf(key, sizeof key, "%s/abort", failure->config->name);
-    snprintf(text, sizeof text, "rank %d ended the group: %.600s", failure->config->rank, reason);
+    snprintf(text, sizeof text, "rank %d ended the group: %.600s",
+             rm_group_number(failure->config, failure->config->rank), reason);
     rm_reason why = rm_reason_kept();
     uint32_t length;
     if (!rm_kv_peek(failure->config->store, key, NULL, 0, &length)) /* the first reason holds for all ranks */
@@ -87,7 +88,8 @@ remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, con
     const rm_group_config *config = failure->config;
     char key[RM_KV_KEY_BYTES], doing[RM_FINGERPRINT_TEXT], who[96];
     rm_fingerprint_text(config, now, doing);
-    if (!config->store) FAIL(PEER, "rank %d could not finish %s: %.300s", config->rank, doing, why);
+    if (!config->store)
+        FAIL(PEER, "rank %d could not finish %s: %.300s", rm_group_number(config, config->rank), doing, why);
     snprintf(key, sizeof key, "%s/failed/%llu/%d", config->name, (unsigned long long)now->call, config->rank);
     (void)rm_kv_set(config->store, key, "", 0);
     int32_t missing = -1;
@@ -97,6 +99,6 @@ remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, con
         if ((missing = who_did_not_come(config, now->call)) < 0) break;
     }
     if (missing < 0) FAIL(PEER, "all ranks reached %s, but could not finish it: %.300s", doing, why);
-    FAIL(PEER, "rank %d (%s) did not reach %s, where rank %d waited for it: %.300s", missing,
-         who_is(config, missing, who, sizeof who), doing, config->rank, why);
+    FAIL(PEER, "rank %d (%s) did not reach %s, where rank %d waited for it: %.300s", rm_group_number(config, missing),
+         who_is(config, missing, who, sizeof who), doing, rm_group_number(config, config->rank), why);
 }

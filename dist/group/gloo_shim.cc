@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -100,10 +102,19 @@ template <typename Function> bool guarded(char *why, Function function) {
 
 } // namespace
 
+// A message that the other rank may not have asked for yet.
+struct Message {
+    std::vector<char> data;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+};
+
 struct rm_gloo {
     std::shared_ptr<gloo::rendezvous::Context> context;
     uint32_t tag = 0;
+    std::map<int, std::deque<Message>> sent; // by rank
 };
+
+static const uint64_t MESSAGES = UINT64_C(0xFF) << 56; // slot; Gloo's own collectives use others
 
 #define NUMBER_TEXT(number) #number
 #define TEXT(macro) NUMBER_TEXT(macro)
@@ -147,7 +158,10 @@ extern "C" bool rm_gloo_meet(rm_gloo *gloo, const rm_gloo_config *config, char *
 
 extern "C" void rm_gloo_close(rm_gloo *gloo) {
     char why[RM_GLOO_WHY];
-    (void)guarded(why, [&] { delete gloo; });
+    (void)guarded(why, [&] {
+        gloo->sent.clear();
+        delete gloo;
+    });
 }
 
 extern "C" void rm_gloo_abort(rm_gloo *gloo) {
@@ -186,6 +200,31 @@ extern "C" bool rm_gloo_broadcast(rm_gloo *gloo, void *data, size_t bytes, int r
         options.setRoot(root);
         options.setTag(gloo->tag++);
         gloo::broadcast(options);
+    });
+}
+
+extern "C" bool rm_gloo_send(rm_gloo *gloo, int to, const void *data, size_t bytes, size_t room, char *why) {
+    return guarded(why, [&] {
+        auto &sent = gloo->sent[to];
+        size_t there = 0;
+        for (const auto &message : sent) there += message.data.size();
+        for (; !sent.empty() && there + bytes > room; sent.pop_front()) {
+            if (!sent.front().buffer->waitSend()) throw std::runtime_error("a message was aborted");
+            there -= sent.front().data.size();
+        }
+        const char *from = static_cast<const char *>(data);
+        sent.push_back({std::vector<char>(from, from + bytes), nullptr});
+        Message &message = sent.back();
+        message.buffer = gloo->context->createUnboundBuffer(message.data.data(), bytes);
+        message.buffer->send(to, MESSAGES);
+    });
+}
+
+extern "C" bool rm_gloo_receive(rm_gloo *gloo, int from, void *data, size_t bytes, char *why) {
+    return guarded(why, [&] {
+        auto buffer = gloo->context->createUnboundBuffer(data, bytes);
+        buffer->recv(from, MESSAGES);
+        if (!buffer->waitRecv()) throw std::runtime_error("a message was aborted");
     });
 }
 

@@ -52,6 +52,9 @@ bool rm_gloo_all_reduce(rm_gloo *gloo, rm_gloo_sum sum, void *data, size_t count
 bool rm_gloo_broadcast(rm_gloo *gloo, void *data, size_t bytes, int root, char *why);
 /* Row r of `out` becomes rank r's row for this rank; `bytes` per row. */
 bool rm_gloo_exchange(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why);
+/* Messages between two ranks, in order. send copies the data; it waits while `room` bytes to this rank are on their way. */
+bool rm_gloo_send(rm_gloo *gloo, int to, const void *data, size_t bytes, size_t room, char *why);
+bool rm_gloo_receive(rm_gloo *gloo, int from, void *data, size_t bytes, char *why);
 /* `in` may be this rank's row of `out` */
 bool rm_gloo_all_gather(rm_gloo *gloo, const void *in, void *out, size_t bytes, char *why);
 

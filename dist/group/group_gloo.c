@@ -214,6 +214,29 @@ static remat_status enter(gloo_group *g) {
          g->config.rank, by, why);
 }
 
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+/* The connection ends before the store knows why. */
+static remat_status fail_message(gloo_group *g, const char *doing, int32_t rank, const char *why) {
+    for (int i = 0; i < 100; i++, usleep(10000)) TRY(rm_failure_look(&g->failure, NULL)); /* it names the lost rank */
+    FAIL(PEER, "rank %d could not %s rank %d: %.300s", rm_group_number(&g->config, g->config.rank), doing,
+         rm_group_number(&g->config, rank), why);
+}
+
+static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t bytes) {
+    gloo_group *g = engine;
+    char why[RM_GLOO_WHY];
+    bool fine = !bytes || rm_gloo_send(g->gloo, to, data, bytes, RM_MESSAGE_ROOM, why);
+    return fine ? REMAT_OK : fail_message(g, "send to", to, why);
+}
+
+static remat_status receive_from(void *engine, int32_t from, void *data, uint64_t bytes) {
+    gloo_group *g = engine;
+    char why[RM_GLOO_WHY];
+    bool fine = !bytes || rm_gloo_receive(g->gloo, from, data, bytes, why);
+    return fine ? REMAT_OK : fail_message(g, "receive from", from, why);
+}
+
 static void close_group(void *engine) {
     gloo_group *g = engine;
     if (g->gloo) rm_gloo_close(g->gloo);
@@ -259,6 +282,8 @@ static const rm_group_api rm_group_gloo = {
     .open = open_group,
     .close = close_group,
     .run = run,
+    .send = send_to,
+    .receive = receive_from,
     .poll = poll_group,
     .abort = abort_group,
 };

@@ -45,7 +45,7 @@ remat_status rm_pipe_open(rm_group *world, int32_t ranks, const rm_group_config 
     REQUIRE(pipe, MEMORY, "out of memory for a pipeline");
     *out = pipe;
     rm_group_config part = *like;
-    part.engine = "local";
+    part.engine = "auto"; /* local, if they are on one host */
     part.size = ranks;
     TRY(open_part(world, part, "pipeline", rank / ranks * ranks, 1, &pipe->group));
     pipe->table = (remat_pipeline){.struct_bytes = sizeof pipe->table,

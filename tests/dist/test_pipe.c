@@ -18,7 +18,7 @@ static void fill(unsigned char *data, uint64_t bytes, uint64_t seed) {
 /* Each rank sends to the next, and receives from the one before. Rank 0 sends first, the others receive first. */
 static void go_round(int rank, int size, rm_kv *store, void *context) {
     static const uint64_t sizes[] = {1, 0, 64, 4096, LONG, 3};
-    rm_group *group = open_group("local", rank, size, store);
+    rm_group *group = open_group(context, rank, size, store);
     unsigned char *mine = malloc(LONG), *theirs = malloc(LONG), *wanted = malloc(LONG);
     int next = (rank + 1) % size, before = (rank + size - 1) % size;
     for (uint64_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -30,16 +30,24 @@ static void go_round(int rank, int size, rm_kv *store, void *context) {
         need(!memcmp(theirs, wanted, sizes[k]), "message %d", (int)k);
     }
     free(mine), free(theirs), free(wanted);
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
     rm_group_close(group);
-    (void)context;
 }
 
-START_TEST(messages_arrive_whole_and_in_order) { run_ranks(3, go_round, NULL); }
+static const char *const engines[] = {
+    "local",
+#ifdef REMAT_HAVE_GLOO
+    "gloo",
+#endif
+};
+enum { ENGINES = sizeof engines / sizeof *engines };
+
+START_TEST(messages_arrive_whole_and_in_order) { run_ranks(3, go_round, (void *)engines[_i]); }
 END_TEST
 
 /* Many small messages are sent before the first is received. */
 static void send_ahead(int rank, int size, rm_kv *store, void *context) {
-    rm_group *group = open_group("local", rank, size, store);
+    rm_group *group = open_group(context, rank, size, store);
     for (int k = 0; k < 1000; k++) {
         int32_t number = k;
         if (rank == 0) need_ok(rm_group_send(group, 1, &number, sizeof number));
@@ -50,11 +58,11 @@ static void send_ahead(int rank, int size, rm_kv *store, void *context) {
         need_ok(rm_group_receive(group, 0, &number, sizeof number));
         need(number == k, "%d", number);
     }
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
     rm_group_close(group);
-    (void)context;
 }
 
-START_TEST(a_sender_runs_ahead) { run_ranks(2, send_ahead, NULL); }
+START_TEST(a_sender_runs_ahead) { run_ranks(2, send_ahead, (void *)engines[_i]); }
 END_TEST
 
 static void wait_for_one_that_left(int rank, int size, rm_kv *store, void *context) {
@@ -217,8 +225,8 @@ int main(void) {
     Suite *suite = suite_create("pipe");
     TCase *tests = tcase_create("pipe");
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, messages_arrive_whole_and_in_order);
-    tcase_add_test(tests, a_sender_runs_ahead);
+    tcase_add_loop_test(tests, messages_arrive_whole_and_in_order, 0, ENGINES);
+    tcase_add_loop_test(tests, a_sender_runs_ahead, 0, ENGINES);
     tcase_add_test(tests, a_rank_that_left_is_named);
     tcase_add_test(tests, a_rank_that_sends_nothing_is_named);
     tcase_add_test(tests, replicas_of_a_pipeline_train_as_ranks_do);
