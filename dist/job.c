@@ -53,7 +53,8 @@ static remat_status meet(remat_job *job, const remat_job_config *c, const rm_ren
                              .join_ms = join_ms,
                              .join_name = c->join_timeout_ms ? "join_timeout_ms" : NULL,
                              .tag_name = rm_ddp_tag_name,
-                             .context = &job->ddp};
+                             .context = &job->ddp,
+                             .observer = c->observer};
     TRY(rm_group_open(&group, &job->world));
     return rm_pipe_open(job->world, ranks, &group, &job->pipe, &job->group);
 }

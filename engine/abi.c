@@ -41,9 +41,11 @@ _Static_assert(REMAT_LIVE_KINDS <= REMAT_MAX_LIVE_KINDS && REMAT_DEVICE_KINDS <=
     _Static_assert(offsetof(type, member) + sizeof(((type *)0)->member) == sizeof(type),                               \
                    "name the new last member here, and leave no padding after it")
 BEGINS_AND_ENDS(remat_cell, output);
-BEGINS_AND_ENDS(remat_config, share);
+BEGINS_AND_ENDS(remat_config, observer);
 BEGINS_AND_ENDS(remat_ranks, poll);
-BEGINS_AND_ENDS(remat_job_config, join_timeout_ms);
+BEGINS_AND_ENDS(remat_job_config, observer);
+BEGINS_AND_ENDS(remat_observer, event);
+BEGINS_AND_ENDS(remat_timeline_config, path);
 BEGINS_AND_ENDS(remat_sampler_config, seed);
 BEGINS_AND_ENDS(remat_op, random);
 

@@ -23,6 +23,7 @@
  *   remat/graph.h     errors, values, inputs and parameters        remat/ranks.h     data-parallel training
  *   remat/layers.h    layers and losses                            remat/report.h    plans, bytes and times to read
  *   remat/session.h   the plan and the training step               remat_op.h        ops of your own
+ *   remat/observe.h   events, and timelines of them
  *
  * Ownership  What you _create you _free; _free(NULL) is allowed. Values belong to their graph. Configs and strings are
  *            copied. A const pointer that is returned is borrowed and valid until its owner is freed.
@@ -47,6 +48,7 @@
 
 #include "remat/graph.h"
 #include "remat/layers.h"
+#include "remat/observe.h"
 #include "remat/ranks.h"
 #include "remat/report.h"
 #include "remat/session.h"

@@ -51,8 +51,11 @@ struct rm_spill {
     int error;                                     /* the first errno since the last report */
     errand failed;                                 /* the operation that failed */
     rm_spill_use use;
+    rm_moved *moved; /* NULL: nobody watches */
+    void *watcher;
 
     /* Used only by the thread. */
+    uint64_t begin_ns, moved_bytes; /* of the transfer that is being made */
     char *bounce;
     uint64_t begin, end; /* range of the bytes in the bounce buffer: [begin, end) */
     uint64_t at;         /* their offset in the file */
@@ -178,13 +181,23 @@ static int do_part(rm_spill *spill, const order *order) {
 
 /* ---- The thread ---------------------------------------------------------------------------------- */
 
+static void show(rm_spill *spill, const order *order, uint64_t start_ns) {
+    if (!spill->moved_bytes) spill->begin_ns = start_ns;
+    spill->moved_bytes += order->part.bytes;
+    if (order->part.bytes < order->part.left) return; /* more parts of the transfer follow */
+    spill->moved(spill->watcher, order->errand == SAVING, spill->begin_ns, spill->moved_bytes);
+    spill->moved_bytes = 0;
+}
+
 /* After a failure the thread skips all parts until the failure has been reported. */
 static void carry_out(rm_spill *spill, const order *order) {
     uint64_t start_ns = rm_now_ns();
     bool skip = spill->error;
     if (!skip) *(order->errand == SAVING ? &spill->use.save_bytes : &spill->use.load_bytes) += order->part.bytes;
+    rm_moved *moved = spill->moved;
     pthread_mutex_unlock(&spill->lock);
     int error = skip ? 0 : do_part(spill, order);
+    if (moved) show(spill, order, start_ns);
     pthread_mutex_lock(&spill->lock);
     spill->use.busy_ns += rm_now_ns() - start_ns;
     if (!error) return;
@@ -239,6 +252,13 @@ remat_status rm_spill_wait(rm_spill *spill, uint64_t count) {
     errand failed = spill->failed;
     pthread_mutex_unlock(&spill->lock);
     return error ? failure(spill, error, failed) : REMAT_OK;
+}
+
+void rm_spill_watch(rm_spill *spill, rm_moved *moved, void *context) {
+    pthread_mutex_lock(&spill->lock);
+    spill->watcher = context;
+    spill->moved = moved;
+    pthread_mutex_unlock(&spill->lock);
 }
 
 uint64_t rm_spill_given(const rm_spill *spill) { return spill->given; } /* counted by the caller's thread */

@@ -40,6 +40,9 @@ void rm_spill_load(rm_spill *spill, const rm_part *part);
 remat_status rm_spill_wait(rm_spill *spill, uint64_t count);
 uint64_t rm_spill_given(const rm_spill *spill); /* number of transfers issued since opening */
 
+/* Calls `moved` after every transfer from now on; before the first one. */
+void rm_spill_watch(rm_spill *spill, rm_moved *moved, void *context);
+
 /* Since opening or the last rm_spill_forget_use: bytes moved, time the thread was busy, time the caller waited for it.
  * Also the CPU time of the thread since opening. */
 typedef struct {

@@ -26,6 +26,9 @@ typedef struct {
     uint64_t left;  /* bytes from this part to the end of the transfer: left == bytes in the last part */
 } rm_part;
 
+/* Told of a transfer that has just ended, by the thread that made it. */
+typedef void rm_moved(void *context, bool save, uint64_t begin_ns, uint64_t bytes);
+
 /* Requires a plan that passed the judge. Fills *transfers (zeroed or freed before); MEMORY. */
 remat_status rm_transfers_find(const rm_problem *problem, const rm_plan *plan, rm_transfers *transfers);
 /* table_bytes, without finding the transfers */

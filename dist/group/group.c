@@ -15,6 +15,7 @@
 #include "dist/group/joining.h"
 #include "dist/group/reduce.h"
 #include "dist/launch/process.h"
+#include "engine/report/observe.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
@@ -28,7 +29,9 @@ struct rm_group {
     char name[64];
     pthread_mutex_t lock; /* protects all members below */
     pthread_cond_t change;
+    remat_observer observer;
     rm_collective queue[QUEUE];
+    uint64_t issued_ns[QUEUE]; /* if there is an observer */
     rm_ticket issued, done;
     bool busy, closing, has_thread;
     uint64_t busy_ns; /* busy time of the thread so far */
@@ -102,6 +105,24 @@ static remat_status check(const rm_group *group, const rm_collective *what) {
     return check_overlap(group, what);
 }
 
+/* ---- Observing -------------------------------------------------------------------------------------------------- */
+
+/* Called without the lock. */
+static void observed(const rm_group *group, uint64_t begin_ns, remat_event_kind kind, const rm_collective *what) {
+    if (!group->observer.event) return;
+    const char *name = group->config.tag_name ? group->config.tag_name(group->config.context, what->tag) : NULL;
+    uint64_t bytes = rm_collective_in_bytes(what, group->config.size);
+    remat_event event = {.kind = kind, .bytes = bytes, .name = name ? name : rm_kind_text(what->kind)};
+    rm_observed(&group->observer, begin_ns, event);
+}
+
+/* By the group's thread a collective is part of an exchange that began when it was issued; its caller waits in it. */
+static void observed_run(const rm_group *group, uint64_t call, uint64_t begin_ns, bool in_thread) {
+    const rm_collective *what = &group->queue[call % QUEUE];
+    observed(group, begin_ns, in_thread ? REMAT_EVENT_COLLECTIVE : REMAT_EVENT_WAIT, what);
+    if (in_thread) observed(group, group->issued_ns[call % QUEUE], REMAT_EVENT_BUCKET, what);
+}
+
 /* ---- Running a collective --------------------------------------------------------------------------------------- */
 
 static remat_status repeat_failure(const rm_group *group) {
@@ -115,14 +136,16 @@ static void remember(rm_group *group, remat_status status) {
 }
 
 /* Runs call done + 1 from the queue. The caller holds the lock, which is released meanwhile. */
-static void run_next(rm_group *group) {
+static void run_next(rm_group *group, bool in_thread) {
     uint64_t call = group->done + 1;
     rm_collective what = group->queue[call % QUEUE];
     remat_status status = group->status;
     group->busy = true;
     if (!status) {
         pthread_mutex_unlock(&group->lock);
+        uint64_t begin_ns = rm_observe(&group->observer);
         status = group->api->run(group->engine, call, &what);
+        observed_run(group, call, begin_ns, in_thread);
         pthread_mutex_lock(&group->lock);
     }
     remember(group, status);
@@ -137,7 +160,7 @@ static void *run_queue(void *context) {
     for (;;) {
         if (!group->busy && group->done < group->issued) {
             uint64_t start = rm_now_ns();
-            run_next(group);
+            run_next(group, true);
             group->busy_ns += rm_now_ns() - start;
         } else if (group->closing && group->done == group->issued)
             break;
@@ -166,6 +189,7 @@ static rm_ticket enqueue(rm_group *group, const rm_collective *what) {
     while (group->issued - group->done == QUEUE) pthread_cond_wait(&group->change, &group->lock);
     rm_ticket ticket = ++group->issued;
     group->queue[ticket % QUEUE] = *what;
+    group->issued_ns[ticket % QUEUE] = rm_observe(&group->observer);
     return ticket;
 }
 
@@ -183,14 +207,18 @@ remat_status rm_group_issue(rm_group *group, const rm_collective *what, rm_ticke
 }
 
 remat_status rm_group_wait(rm_group *group, rm_ticket ticket) {
+    uint64_t begin_ns = rm_observe(&group->observer);
     pthread_mutex_lock(&group->lock);
     remat_status status = REMAT_OK;
+    bool waits = ticket <= group->issued && group->done < ticket;
+    rm_collective what = group->queue[ticket % QUEUE]; /* of a ticket that is not done */
     if (ticket > group->issued)
         status = rm_fail(REMAT_INVALID, "cannot wait for collective %llu: only %llu have been issued",
                          (unsigned long long)ticket, (unsigned long long)group->issued);
     while (!status && group->done < ticket) pthread_cond_wait(&group->change, &group->lock);
     if (!status) status = repeat_failure(group);
     pthread_mutex_unlock(&group->lock);
+    if (waits) observed(group, begin_ns, REMAT_EVENT_WAIT, &what);
     return status;
 }
 
@@ -203,17 +231,20 @@ bool rm_group_done(rm_group *group, rm_ticket ticket) {
 
 remat_status rm_group_run(rm_group *group, const rm_collective *what) {
     TRY(check(group, what));
+    bool waits = false;
+    uint64_t begin_ns = rm_observe(&group->observer);
     pthread_mutex_lock(&group->lock);
     remat_status status = repeat_failure(group);
     if (!status) {
         rm_ticket ticket = enqueue(group, what);
         if (!group->busy && group->done + 1 == ticket)
-            run_next(group);
+            run_next(group, false);
         else
-            while (group->done < ticket) pthread_cond_wait(&group->change, &group->lock);
+            for (waits = true; group->done < ticket;) pthread_cond_wait(&group->change, &group->lock);
         status = repeat_failure(group);
     }
     pthread_mutex_unlock(&group->lock);
+    if (waits) observed(group, begin_ns, REMAT_EVENT_WAIT, what);
     return status;
 }
 
@@ -229,7 +260,8 @@ static remat_status check_peer(rm_group *group, int32_t rank) {
     return status;
 }
 
-static remat_status end_message(rm_group *group, remat_status status) {
+static remat_status end_message(rm_group *group, uint64_t begin_ns, remat_event event, remat_status status) {
+    rm_observed(&group->observer, begin_ns, event);
     pthread_mutex_lock(&group->lock);
     remember(group, status);
     pthread_mutex_unlock(&group->lock);
@@ -238,12 +270,16 @@ static remat_status end_message(rm_group *group, remat_status status) {
 
 remat_status rm_group_send(rm_group *group, int32_t to, const void *data, uint64_t bytes) {
     TRY(check_peer(group, to));
-    return end_message(group, group->api->send(group->engine, to, data, bytes));
+    uint64_t begin_ns = rm_observe(&group->observer);
+    remat_event event = {.kind = REMAT_EVENT_SEND, .peer = to, .bytes = bytes};
+    return end_message(group, begin_ns, event, group->api->send(group->engine, to, data, bytes));
 }
 
 remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_t bytes) {
     TRY(check_peer(group, from));
-    return end_message(group, group->api->receive(group->engine, from, data, bytes));
+    uint64_t begin_ns = rm_observe(&group->observer);
+    remat_event event = {.kind = REMAT_EVENT_RECEIVE, .peer = from, .bytes = bytes};
+    return end_message(group, begin_ns, event, group->api->receive(group->engine, from, data, bytes));
 }
 
 uint64_t rm_group_device_bytes(const rm_group *group) {
@@ -350,6 +386,7 @@ int32_t rm_group_rank(const rm_group *group) { return group->config.rank; }
 int32_t rm_group_size(const rm_group *group) { return group->config.size; }
 int32_t rm_group_first(const rm_group *group) { return rm_group_number(&group->config, 0); }
 const char *rm_group_engine(const rm_group *group) { return group->api->name; }
+const remat_observer *rm_group_observer(const rm_group *group) { return group->config.observer; }
 rm_kv *rm_group_store(const rm_group *group) {
     return group->api->store ? group->api->store(group->engine) : group->config.store;
 }
@@ -366,6 +403,8 @@ static remat_status fill_in(rm_group *group, const rm_group_config *config) {
     group->config = *config;
     strcpy(group->name, config->name ? config->name : "world");
     group->config.name = group->name;
+    TRY(rm_take_observer(config->observer, &group->observer));
+    group->config.observer = &group->observer;
     if (!config->join_ms) group->config.join_ms = config->timeout_ms ? config->timeout_ms : 300000;
     if (!config->timeout_ms) group->config.timeout_ms = 600000;
     if (!config->silence_ms) group->config.silence_ms = 10000;
@@ -412,7 +451,11 @@ remat_status rm_group_open(const rm_group_config *config, rm_group **out) {
             rm_process_watch_launcher(&group->launcher_pid, group->launcher_who, sizeof group->launcher_who);
     TRY_GOTO(status, done, number_name(group));
     TRY_GOTO(status, done, rm_joining_begin(&group->config, &group->config.joining));
+    uint64_t begin_ns = rm_observe(&group->observer);
     status = open_engine(group);
+    if (!status)
+        rm_observed(&group->observer, begin_ns,
+                    (remat_event){.kind = REMAT_EVENT_JOIN, .number = config->rank, .peer = config->size});
     rm_joining_end(group->config.joining, status);
 done:
     if (status)

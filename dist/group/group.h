@@ -90,6 +90,7 @@ typedef struct {
      * thread stays blocked. */
     void (*stuck)(void *context, const char *sentence);
     void *context;
+    const remat_observer *observer; /* is told of collectives, messages and waits; copied. NULL: none */
     rm_joining *joining; /* set by rm_group_open for engines, until the group is closed */
 } rm_group_config;
 
@@ -108,6 +109,7 @@ int32_t rm_group_rank(const rm_group *group);
 int32_t rm_group_size(const rm_group *group);
 int32_t rm_group_first(const rm_group *group);      /* the number of its rank 0 in messages */
 const char *rm_group_engine(const rm_group *group); /* "local", ... */
+const remat_observer *rm_group_observer(const rm_group *group);
 /* The store of the config, or the one that the engine has made and that is closed with the group. NULL: size 1. */
 rm_kv *rm_group_store(const rm_group *group);
 

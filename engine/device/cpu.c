@@ -184,6 +184,9 @@ static remat_status cpu_tier_wait(rm_queue *queue, rm_second_tier *tier, uint64_
     (void)queue;
     return rm_spill_wait((rm_spill *)tier, count);
 }
+static void cpu_tier_watch(rm_second_tier *tier, rm_moved *moved, void *context) {
+    rm_spill_watch((rm_spill *)tier, moved, context);
+}
 static uint64_t cpu_tier_given(const rm_second_tier *tier) { return rm_spill_given((const rm_spill *)tier); }
 
 const rm_device_api rm_device_cpu = {
@@ -227,4 +230,5 @@ const rm_device_api rm_device_cpu = {
     .tier_load = cpu_tier_load,
     .tier_wait = cpu_tier_wait,
     .tier_given = cpu_tier_given,
+    .tier_watch = cpu_tier_watch,
 };

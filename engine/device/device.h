@@ -130,6 +130,8 @@ typedef struct rm_device_api {
     void (*tier_load)(rm_queue *, rm_second_tier *, const rm_part *);
     remat_status (*tier_wait)(rm_queue *, rm_second_tier *, uint64_t count);
     uint64_t (*tier_given)(const rm_second_tier *); /* number of transfers since opening */
+    /* Calls `moved` after every transfer from now on; before the first one. NULL: the device cannot. */
+    void (*tier_watch)(rm_second_tier *, rm_moved *, void *context);
 } rm_device_api;
 
 extern const rm_device_api rm_device_cpu, rm_device_null, rm_device_cuda; /* the last in builds with CUDA */

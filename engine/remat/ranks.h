@@ -43,6 +43,7 @@ typedef struct {
     int pipeline;              /* ranks that share one network (remat_job_pipeline); 0: 1. remat_job_size is then the
                                   number of replicas, world_size / pipeline, and remat_job_rank is that of a replica */
     int64_t join_timeout_ms; /* longest wait in remat_join; 0: timeout_ms, or five minutes if that is 0 */
+    const struct remat_observer *observer; /* is told of collectives, messages and waits (observe.h); copied. NULL: none */
 } remat_job_config;
 
 /* Collective: returns when all ranks have joined. INVALID: the config cannot work. MISSING: this build lacks the

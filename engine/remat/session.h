@@ -121,6 +121,7 @@ typedef struct {
                               NULL, "batch": one mean over all targets of the update; "parts": the average of each
                               part's mean, as with PyTorch's DDP (docs/large_batch.md) */
     remat_session *share;  /* a session whose arrays and arena this one uses (Sessions that share, below). NULL: none */
+    const struct remat_observer *observer; /* is told what the session does, and when (observe.h); copied. NULL: none */
 } remat_config;
 
 /* The defaults: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,

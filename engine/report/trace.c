@@ -19,6 +19,7 @@ struct rm_trace {
     uint64_t start_ns;
     int statm; /* /proc/self/statm; -1: unavailable */
     uint64_t page_bytes;
+    bool resident; /* points have resident bytes */
 };
 
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
@@ -46,6 +47,12 @@ void rm_trace_free(rm_trace *t) {
     rm_free(t->saved);
     rm_free(t->point);
     rm_free(t);
+}
+
+uint64_t rm_trace_live_bytes(const rm_trace *t) {
+    uint64_t sum = 0;
+    for (int k = 0; k < REMAT_LIVE_KINDS; k++) sum += t->live[k];
+    return sum;
 }
 
 const remat_live_point *rm_trace_points(const rm_trace *t, int64_t *count) {
@@ -104,7 +111,8 @@ static uint64_t resident_bytes(const rm_trace *t) {
     return strtoull(second, NULL, 10) * t->page_bytes;
 }
 
-void rm_trace_begin(rm_trace *t) {
+void rm_trace_begin(rm_trace *t, bool resident) {
+    t->resident = resident;
     end_pieces(t, 0, t->problem->n_pieces);
     for (int64_t i = 0; i < t->problem->n_stages; i++) t->saved[i] = 0;
     for (int k = 0; k < REMAT_LIVE_KINDS; k++) t->live[k] = 0;
@@ -117,8 +125,8 @@ void rm_trace_step(rm_trace *t, rm_step step) {
     t->live[REMAT_LIVE_SCRATCH] = 0; /* freed at the end of the step before */
     if (step.verb == RM_FREE) end(t, (rm_object)step.object, step.index);
     remat_live_point *now = &t->point[t->count];
-    *now = (remat_live_point){
-        .step = t->count, .begin_ns = rm_now_ns() - t->start_ns, .resident_bytes = resident_bytes(t)};
+    *now = (remat_live_point){.step = t->count, .begin_ns = rm_now_ns() - t->start_ns};
+    if (t->resident) now->resident_bytes = resident_bytes(t);
     for (int k = 0; k < REMAT_LIVE_KINDS; k++) now->bytes[k] = t->live[k];
     t->count++;
 }

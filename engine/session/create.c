@@ -337,6 +337,22 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     return rm_session_draw_parameters(s);
 }
 
+/* rm_moved, in the thread that makes the transfers. */
+static void tell_of_transfer(void *runner, bool save, uint64_t begin_ns, uint64_t bytes) {
+    const rm_runner *r = runner;
+    rm_observed(&r->observer, begin_ns,
+                (remat_event){.kind = save ? REMAT_EVENT_SAVE : REMAT_EVENT_LOAD, .bytes = bytes});
+}
+
+/* From here on passes are observed; measurements of kernels were not. */
+static remat_status begin_observing(remat_session *s, const remat_config *config) {
+    rm_runner *r = &s->runner;
+    TRY(rm_take_observer(config->observer, &r->observer));
+    if (!r->observer.event || s->plan_only) return REMAT_OK;
+    if (r->tier && s->api->tier_watch) s->api->tier_watch(r->tier, tell_of_transfer, r);
+    return s->inference ? REMAT_OK : rm_trace_create(&s->chain.problem, s->training.plan.n_steps, &s->trace);
+}
+
 /* Gives the session the memory of the external arrays that the program named. Its arrays must have been listed. */
 static remat_status borrow(remat_session *s, const remat_config *config) {
     int32_t n = s->chain.at.n_external;
@@ -384,7 +400,8 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(rm_session_connect(s));
     TRY(borrow(s, config));
     rm_host_trim(); /* return planning's temporary memory before the block is allocated */
-    return allocate(s, config->seed);
+    TRY(allocate(s, config->seed));
+    return begin_observing(s, config);
 }
 
 remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,

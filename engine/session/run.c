@@ -239,6 +239,21 @@ static remat_status run_verified(const rm_frame *f, const rm_program *program, c
     return verify ? rm_verify_after(r->verify, &run) : REMAT_OK;
 }
 
+/* Tells the observer of the run, and of the bytes that are alive in it. */
+static remat_status run_observed(const rm_frame *f, const rm_program *program, const rm_step *step, int64_t number) {
+    rm_runner *r = f->runner;
+    uint64_t begin_ns = rm_observe(&r->observer);
+    if (r->trace)
+        rm_observed(&r->observer, begin_ns,
+                    (remat_event){.kind = REMAT_EVENT_LIVE, .bytes = rm_trace_live_bytes(r->trace)});
+    remat_status status = run_verified(f, program, step, number);
+    remat_event_kind kind = step->verb == RM_RUN_BACKWARD ? REMAT_EVENT_BACKWARD
+                            : f->first                    ? REMAT_EVENT_FORWARD
+                                                          : REMAT_EVENT_AGAIN;
+    rm_observed(&r->observer, begin_ns, (remat_event){.kind = kind, .number = f->stage});
+    return status;
+}
+
 /* First runs of stages are in stage order. */
 static bool is_first(rm_runner *runner, const rm_step *step) {
     bool first = step->verb == RM_RUN_FORWARD && step->index == runner->n_forward;
@@ -267,7 +282,7 @@ static remat_status run_lines(rm_runner *runner, const rm_problem *problem, cons
         f.past_end = rm_is_past_end(&f);
         if (f.past_end) rm_skip_stage(&f, problem, schedule, step->verb == RM_RUN_FORWARD, claimed, runner->lifetime);
         if (runner->ranks && runner->ranks->poll) TRY(runner->ranks->poll(runner->ranks->context));
-        TRY(run_verified(&f, program_of(runner, kind, step), step, s));
+        TRY(run_observed(&f, program_of(runner, kind, step), step, s));
         if (step->verb == RM_RUN_FORWARD) keep_carried(&f);
     }
     return REMAT_OK;

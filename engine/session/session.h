@@ -180,6 +180,8 @@ remat_status rm_session_end_update(remat_session *session, double lr);
 remat_status rm_session_update(remat_session *session, double lr); /* a whole update; all gradients must be final */
 void rm_session_begin_update(remat_session *session, double lr);   /* sets lr, step and so on in session->update */
 remat_status rm_session_gradient_norm(remat_session *session);     /* sets session->grad_norm; after all take_bucket */
+/* A pass or an update has ended, successfully. */
+void rm_session_observed(const remat_session *session, uint64_t begin_ns, remat_event_kind kind);
 uint64_t rm_session_sums_bytes(const remat_session *session); /* host bytes of losses by shard, norms by parameter */
 bool rm_session_is_fused(const remat_session *session);       /* each bucket is updated as soon as it arrives */
 /* Prepares a bucket for other ranks: all work queued so far is complete when this returns, or when bucket->ready is

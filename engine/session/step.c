@@ -158,7 +158,7 @@ static int64_t shard_of(const remat_session *s) { return own_shard(s, s->n_made 
 static remat_status forward_half(remat_session *s) {
     TRY(begin_pass(s, true));
     s->runner.shard = (uint32_t)shard_of(s);
-    if (s->trace_next) rm_trace_begin(s->runner.trace = s->trace);
+    if (s->trace_next || s->runner.observer.event) rm_trace_begin(s->runner.trace = s->trace, s->trace_next);
     TRY(rm_run(&s->runner, &s->chain.problem, &s->training, RM_TO_BACKWARD));
     s->ran_forward = true;
     return REMAT_OK;
@@ -298,11 +298,18 @@ static remat_status finish_gradients(remat_session *s, double lr, remat_step_res
     return status;
 }
 
+static remat_status gradients(remat_session *s, double lr, remat_step_result *result) {
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
+    TRY(begin_gradients(s));
+    TRY(finish_gradients(s, lr, result));
+    rm_session_observed(s, begin_ns, REMAT_EVENT_GRADIENTS);
+    return REMAT_OK;
+}
+
 remat_status remat_gradients(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
-    TRY(begin_gradients(s));
-    TRY(finish_gradients(s, -1, &made));
+    TRY(gradients(s, -1, &made));
     if (result) *result = made;
     return REMAT_OK;
 }
@@ -321,10 +328,13 @@ static void begin_output_gradients(const remat_session *s) {
 remat_status remat_forward(remat_session *s) {
     NEED(s, "a session");
     TRY(check_runs(s, false));
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
     TRY(forward_half(s));
     begin_output_gradients(s);
     s->handed_out = true;
-    return s->api->synchronize(s->runner.queue);
+    TRY(s->api->synchronize(s->runner.queue));
+    rm_session_observed(s, begin_ns, REMAT_EVENT_GRADIENTS);
+    return REMAT_OK;
 }
 
 remat_status remat_backward(remat_session *s, remat_step_result *result) {
@@ -349,7 +359,9 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
         "the parameter %s has changed since the forward pass, whose gradients need its old values; call remat_forward "
         "again",
         changed);
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
     TRY(finish_gradients(s, -1, &made));
+    rm_session_observed(s, begin_ns, REMAT_EVENT_GRADIENTS);
     if (result) *result = made;
     return REMAT_OK;
 }
@@ -357,6 +369,7 @@ remat_status remat_backward(remat_session *s, remat_step_result *result) {
 /* ---- Steps ---------------------------------------------------------------------------------------------------- */
 
 static remat_status update_as_they_arrive(remat_session *s, double lr, remat_step_result *result) {
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
     rm_session_begin_update(s, lr);
     for (int32_t b = 0; b < s->chain.at.buckets.n; b++) {
         TRY(rm_session_take_bucket(s, b));
@@ -364,12 +377,16 @@ static remat_status update_as_they_arrive(remat_session *s, double lr, remat_ste
         TRY(rm_session_update_bucket(s, b));
     }
     TRY(rm_session_end_update(s, lr));
-    return sum_up(s, result);
+    remat_status status = sum_up(s, result);
+    rm_session_observed(s, begin_ns, REMAT_EVENT_UPDATE);
+    return status;
 }
 
 static remat_status fused_step(remat_session *s, double lr, remat_step_result *result) {
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
     TRY(begin_gradients(s));
     TRY(add_gradients(s, lr, result));
+    rm_session_observed(s, begin_ns, REMAT_EVENT_GRADIENTS);
     remat_status status = update_as_they_arrive(s, lr, result);
     s->n_made = 0;
     return status ? status : rm_session_explain_loss(s, result->loss);
@@ -377,8 +394,7 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
 
 static remat_status step(remat_session *s, double lr, remat_step_result *result) {
     if (rm_session_is_fused(s)) return fused_step(s, lr, result);
-    TRY(begin_gradients(s));
-    TRY(finish_gradients(s, lr, result));
+    TRY(gradients(s, lr, result));
     return rm_session_update(s, lr);
 }
 
@@ -401,9 +417,11 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
     TRY(rm_session_check_fork(s));
     TRY(rm_session_check_arrays(s, false));
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
     TRY(begin_pass(s, false));
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));
     TRY(end_pass(s, &made));
+    rm_session_observed(s, begin_ns, REMAT_EVENT_EVALUATION);
     s->evaluated = true;
     if (result) *result = made;
     return REMAT_OK;

@@ -33,7 +33,11 @@ void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const r
 
 remat_status rm_run_wait(const rm_runner *runner, const rm_schedule *schedule, int64_t number) {
     int32_t wait = schedule->transfers.count ? schedule->transfers.wait[number] : 0;
-    return wait ? runner->api->tier_wait(runner->queue, runner->tier, runner->given_before + (uint64_t)wait) : REMAT_OK;
+    if (!wait) return REMAT_OK;
+    uint64_t begin_ns = rm_observe(&runner->observer);
+    remat_status status = runner->api->tier_wait(runner->queue, runner->tier, runner->given_before + (uint64_t)wait);
+    rm_observed(&runner->observer, begin_ns, (remat_event){.kind = REMAT_EVENT_WAIT, .name = "the spill file"});
+    return status;
 }
 
 remat_status rm_run_wait_for_all(const rm_runner *runner) {

@@ -177,6 +177,12 @@ remat_status remat_train_only(remat_session *s, const char *names) {
     return REMAT_OK;
 }
 
+/* Of an update, the number is that of the updates before it. */
+void rm_session_observed(const remat_session *s, uint64_t begin_ns, remat_event_kind kind) {
+    int64_t updates = (int64_t)s->runner.updates - (kind == REMAT_EVENT_UPDATE);
+    rm_observed(&s->runner.observer, begin_ns, (remat_event){.kind = kind, .number = updates});
+}
+
 /* ---- One update ----------------------------------------------------------------------------------------------- */
 
 /* Clipping needs the norm of all gradients before the first update, and a sharded optimizer with `measure` the sums of
@@ -210,11 +216,14 @@ remat_status rm_session_end_update(remat_session *s, double lr) {
 }
 
 remat_status rm_session_update(remat_session *s, double lr) {
+    uint64_t begin_ns = rm_observe(&s->runner.observer);
     s->n_made = 0;
     rm_session_begin_update(s, lr);
     if (s->optimizer->measure) TRY(measure_all(s));
     for (int32_t b = 0; b < s->chain.at.buckets.n; b++) TRY(rm_session_update_bucket(s, b));
-    return rm_session_end_update(s, lr);
+    TRY(rm_session_end_update(s, lr));
+    rm_session_observed(s, begin_ns, REMAT_EVENT_UPDATE);
+    return REMAT_OK;
 }
 
 /* Sets only the norm of the result. */

@@ -57,6 +57,25 @@ class Upsample(enum.IntEnum):
     BILINEAR_CORNERS = 2
 
 
+class EventKind(enum.IntEnum):
+    JOIN = 0
+    GRADIENTS = 1
+    UPDATE = 2
+    EVALUATION = 3
+    FORWARD = 4
+    AGAIN = 5
+    BACKWARD = 6
+    LIVE = 7
+    SAVE = 8
+    LOAD = 9
+    WAIT = 10
+    BUCKET = 11
+    COLLECTIVE = 12
+    SEND = 13
+    RECEIVE = 14
+    PROGRAM = 15
+
+
 class Live(enum.IntEnum):
     STATES = 0
     SAVED = 1
@@ -180,6 +199,49 @@ class remat_cell(c.Structure):
     ]
 
 
+class remat_event(c.Structure):
+    kind: int
+    peer: int
+    number: int
+    begin_ns: int
+    end_ns: int
+    bytes: int
+    name: _Text
+    reserved: _Any
+    _fields_ = [
+        ("kind", c.c_int),
+        ("peer", c.c_int),
+        ("number", c.c_int64),
+        ("begin_ns", c.c_uint64),
+        ("end_ns", c.c_uint64),
+        ("bytes", c.c_uint64),
+        ("name", c.c_char_p),
+        ("reserved", c.c_uint64 * 4),
+    ]
+
+
+class remat_observer(c.Structure):
+    struct_bytes: int
+    context: _Address
+    event: _Address
+    _fields_ = [
+        ("struct_bytes", c.c_size_t),
+        ("context", c.c_void_p),
+        ("event", c.c_void_p),
+    ]
+
+
+class remat_timeline_config(c.Structure):
+    struct_bytes: int
+    append: _Flag
+    path: _Text
+    _fields_ = [
+        ("struct_bytes", c.c_size_t),
+        ("append", c.c_bool),
+        ("path", c.c_char_p),
+    ]
+
+
 class remat_job_config(c.Structure):
     struct_bytes: int
     rows: int
@@ -196,6 +258,7 @@ class remat_job_config(c.Structure):
     bucket_bytes: int
     pipeline: int
     join_timeout_ms: int
+    observer: _Any
     _fields_ = [
         ("struct_bytes", c.c_size_t),
         ("rows", c.c_int64),
@@ -212,6 +275,7 @@ class remat_job_config(c.Structure):
         ("bucket_bytes", c.c_uint64),
         ("pipeline", c.c_int),
         ("join_timeout_ms", c.c_int64),
+        ("observer", c.POINTER(remat_observer)),
     ]
 
 
@@ -603,6 +667,7 @@ class remat_config(c.Structure):
     carry_stride: int
     loss_mean: _Text
     share: _Address
+    observer: _Any
     _fields_ = [
         ("struct_bytes", c.c_size_t),
         ("device", c.c_char_p),
@@ -654,6 +719,7 @@ class remat_config(c.Structure):
         ("carry_stride", c.c_int64),
         ("loss_mean", c.c_char_p),
         ("share", c.c_void_p),
+        ("observer", c.POINTER(remat_observer)),
     ]
 
 
@@ -999,6 +1065,9 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_huber_padded": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_double]),
     "remat_bce_with_logits_padded": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_ctc": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, c.c_int64, c.c_bool]),
+    "remat_timeline_open": (c.c_int, [c.POINTER(remat_timeline_config), c.POINTER(c.c_void_p)]),
+    "remat_timeline_observer": (c.POINTER(remat_observer), [c.c_void_p]),
+    "remat_timeline_close": (c.c_int, [c.c_void_p]),
     "remat_join": (c.c_int, [c.POINTER(remat_job_config), c.POINTER(c.c_void_p)]),
     "remat_leave": (None, [c.c_void_p]),
     "remat_job_rank": (c.c_int, [c.c_void_p]),

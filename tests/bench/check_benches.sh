@@ -183,6 +183,8 @@ smaller time_to_accuracy.py 's/20$/1/'
 script time_to_accuracy.py torch,transformers,safetensors,numpy --cases=gpt --seeds=1 --text="$work/out/text"
 smaller verify.py 's/"([a-z]+)", ([0-9]+), [0-9]+, ([0-9]), [0-9]+, /"\1", \2, 8, \3, 100, /'
 script verify.py '' --rounds=1 --steps=1 --threads=1
+smaller timeline.py 's/[0-9]+, [0-9]+, [0-9]+, "--checkpoint/8, 1, 100, "--checkpoint/'
+script timeline.py '' --rounds=1 --steps=2
 
 for file in bench/*.*; do
     file=${file#bench/}

@@ -135,7 +135,24 @@ static remat_config configured(const spilling *how, int threads) {
     return config;
 }
 
-/* A session whose plan spills. */
+/* What observers were told: bytes moved, and stages run, by kind. */
+static _Atomic uint64_t observed_bytes[REMAT_EVENT_PROGRAM + 1];
+static _Atomic int64_t observed[REMAT_EVENT_PROGRAM + 1];
+
+static void observe(void *context, const remat_event *event) {
+    observed[event->kind] += context == observed && event->begin_ns <= event->end_ns; /* Check's asserts allocate */
+    observed_bytes[event->kind] += event->bytes;
+}
+static const remat_observer observer = {sizeof observer, (void *)observed, observe};
+
+static void forget_observed(void) {
+    for (int k = 0; k <= REMAT_EVENT_PROGRAM; k++) {
+        observed[k] = 0;
+        observed_bytes[k] = 0;
+    }
+}
+
+/* An observed session whose plan spills. */
 static remat_session *spilling_session(const net *n, const spilling *how, int threads) {
     remat_graph *g;
     remat_session *s;
@@ -144,6 +161,8 @@ static remat_session *spilling_session(const net *n, const spilling *how, int th
     remat_config config = configured(how, threads);
     char *text = plan_text(g, loss, &config, how);
     config.plan_steps = text;
+    config.observer = &observer;
+    forget_observed();
     CHECKED(remat_session_create(g, loss, &config, &s));
     poison(s);
     ck_assert_int_gt(s->training.transfers.count, 0);
@@ -211,6 +230,22 @@ static const spilling ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
+/* Every pass and every stage's runs are observed, and every transfer with its bytes. */
+static void check_observed(remat_session *s) {
+    rm_spill_use use = rm_spill_used((rm_spill *)s->runner.tier);
+    int64_t stages = s->chain.n_stages, runs = stages + s->training.verdict.recomputed_stages;
+    ck_assert_int_eq(observed[REMAT_EVENT_GRADIENTS], STEPS);
+    ck_assert_int_eq(observed[REMAT_EVENT_UPDATE], STEPS);
+    ck_assert_int_eq(observed[REMAT_EVENT_EVALUATION], 1);
+    ck_assert_int_eq(observed[REMAT_EVENT_FORWARD], (STEPS + 1) * stages);
+    ck_assert_int_eq(observed[REMAT_EVENT_AGAIN], STEPS * (runs - stages));
+    ck_assert_int_eq(observed[REMAT_EVENT_BACKWARD], STEPS * stages);
+    ck_assert_int_eq(observed[REMAT_EVENT_LIVE], STEPS * (runs + stages));
+    ck_assert_uint_eq(observed_bytes[REMAT_EVENT_SAVE], use.save_bytes);
+    ck_assert_uint_eq(observed_bytes[REMAT_EVENT_LOAD], use.load_bytes);
+    ck_assert_int_gt(observed[REMAT_EVENT_WAIT], 0);
+}
+
 START_TEST(spilling_plans_have_the_same_bits) {
     const spilling *how = &ways[_i / 2 % WAYS];
     net n = small(_i / 2 / WAYS);
@@ -219,6 +254,7 @@ START_TEST(spilling_plans_have_the_same_bits) {
     trace kept = run(keeping, &n), spilled = run(s, &n);
     same(&kept, &spilled);
     ck_assert_uint_eq(spilled.moved_bytes, s->training.verdict.load_bytes);
+    check_observed(s);
     drop(&kept);
     drop(&spilled);
     remat_session_free(keeping);

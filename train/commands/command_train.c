@@ -3,6 +3,7 @@
  * writes. Main entry: rm_command_train. */
 #include "train/commands/commands.h"
 
+#include "engine/report/observe.h"
 #include "memory/host.h"
 #include "train/report/dump.h"
 #include "train/file.h"
@@ -24,6 +25,14 @@
 /* A report that cannot be written does not end the run. The warning appears once, because the report is then closed. */
 static void do_without(rm_trainer *t, const char *what, remat_status status) {
     if (status) rm_progress_warn(&t->progress, "%s; the run continues without %s", remat_last_error(), what);
+}
+
+/* For --timeline: what the program does between the session's calls. */
+static uint64_t begins(const rm_trainer *t) { return t->timeline ? rm_now_ns() : 0; }
+static void ends(const rm_trainer *t, uint64_t begin_ns, const char *name) {
+    if (!t->timeline) return;
+    rm_observed(remat_timeline_observer(t->timeline), begin_ns,
+                (remat_event){.kind = REMAT_EVENT_PROGRAM, .name = name});
 }
 
 /* Calls of the session per update: each window of each micro step. */
@@ -69,7 +78,9 @@ static remat_status find_accuracy(rm_trainer *t, double *accuracy) {
 
 /* Resets carried states if the batch's samples do not continue those before. */
 static remat_status next_batch(rm_trainer *t) {
+    uint64_t begin_ns = begins(t);
     TRY(rm_loader_next(&t->loader));
+    ends(t, begin_ns, "load batch");
     return t->loader.begins ? rm_carried_clear(t->session) : REMAT_OK;
 }
 
@@ -225,7 +236,9 @@ static remat_status evaluate(rm_trainer *t) {
     rm_eval_event event = {.step = t->step};
     TRY(rm_ranks_share_buffers(&t->ranks, t->session));
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
+    uint64_t begin_ns = begins(t);
     TRY(rm_evaluator_run(&t->evaluator, weights, &event));
+    ends(t, begin_ns, "evaluate");
     do_without(t, "its metrics", rm_metrics_eval(&t->metrics, &event));
     do_without(t, "TensorBoard's file", rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
@@ -261,7 +274,9 @@ static remat_status save(rm_trainer *t) {
     memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
     t->intact = false; /* if saving fails, do not try again */
+    uint64_t begin_ns = begins(t);
     TRY(rm_state_save(&t->store, t->session, t->options, point));
+    ends(t, begin_ns, "save training state");
     t->intact = t->saved = true;
     return REMAT_OK;
 }

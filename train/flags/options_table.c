@@ -354,6 +354,7 @@ const rm_option rm_option_table[] = {
     OUT("metrics", metrics, RM_TRAIN | RM_EVAL, RM_FORGOTTEN, "FILE", "file of metrics, one JSON object a line; -: standard output"),
     YES("metrics-per-rank", metrics_per_rank, RM_TRAIN, RM_FORGOTTEN, "write the metrics of each rank N to FILE.rankN",
         .needs = "metrics"),
+    OUT("timeline", timeline, RM_TRAIN, RM_FORGOTTEN, "FILE", "Chrome trace (JSON, for ui.perfetto.dev) of stages, buckets, messages, waits and transfers of all ranks: the first 16 steps, ever fewer later ones, and the last two"),
     IN("tensorboard", tensorboard, RM_TRAIN, RM_FORGOTTEN, "DIR", "folder for the metrics as TensorBoard event files"),
     OUT("out", out, RM_PREDICT | RM_EXPORT, RM_FORGOTTEN, "FILE", "predict: file of predictions, one row for each sample, as .npy (float32) or .csv [-: CSV on standard output];\n"
         "                                 export: .safetensors file of weights"),

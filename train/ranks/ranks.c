@@ -176,7 +176,8 @@ static remat_status part(rm_ranks *ranks, const rm_options *o, const rm_group_co
     return REMAT_OK;
 }
 
-static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ranks *ranks) {
+static remat_status meet(const rm_rendezvous *where, const rm_options *o, const remat_observer *observer,
+                         rm_ranks *ranks) {
     const bool nccl = !strcmp(o->dist_backend, "nccl");
     TRY(check_engine(ranks, o));
     TRY(reach(where, o, ranks));
@@ -184,7 +185,8 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, rm_ran
                                                                             GPUs */
                               .rank = where->rank,
                               .size = where->size,
-                              .store = ranks->meeting};
+                              .store = ranks->meeting,
+                              .observer = observer};
     set_time_outs(ranks, o, &config);
     remat_status status = rm_group_open(&config, &ranks->group);
     if (status) return say_once(ranks, status);
@@ -203,7 +205,7 @@ static void tell_local_rank(const rm_rendezvous *where) {
     if (where->local_rank >= 0) setenv("LOCAL_RANK", number, 1);
 }
 
-remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
+remat_status rm_ranks_open(rm_options *o, const remat_observer *observer, rm_ranks *out) {
     rm_rendezvous where;
     rm_rendezvous_flags flags = {
         .init_method = o->init_method, .world_size = o->world_size, .rank = o->rank, .local_rank = o->local_rank};
@@ -223,7 +225,7 @@ remat_status rm_ranks_open(rm_options *o, rm_ranks *out) {
     out->rank = where.rank;
     out->size = where.size;
     tell_local_rank(&where);
-    TRY(meet(&where, o, out));
+    TRY(meet(&where, o, observer, out));
     if (out->pipe) o->session.pipeline = &out->pipeline;
     share_processors(out, o);
     return REMAT_OK;
@@ -375,6 +377,7 @@ static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
                               .size = ranks->size,
                               .store = ranks->store,
                               .name = "gpus",
+                              .observer = rm_group_observer(ranks->group),
                               .gpu = 1 + number};
     set_time_outs(ranks, o, &config);
     return rm_group_open(&config, &ranks->gpus);

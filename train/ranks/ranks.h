@@ -2,7 +2,7 @@
  * (dist/). Everything that ranks exchange besides gradients goes through this file: whether all are ready, whether
  * their flags agree, whether to stop.
  *
- *     rm_ranks_open(options, &ranks);                           // who am I, of how many; meet the others
+ *     rm_ranks_open(options, NULL, &ranks);                     // who am I, of how many; meet the others
  *     status = rm_ranks_agree(&ranks, what_each_does_alone());  // one fails: all stop, one says why
  *     rm_ranks_connect(&ranks, options, facts);                 // compare; from here there is a table for sessions
  *     config.ranks = rm_ranks_table(&ranks);
@@ -51,8 +51,8 @@ typedef struct {
 
 /* Joins the other ranks, if there are any. Sets options->world_size to the number of ranks. If neither --threads
  * nor OMP_NUM_THREADS is given, sets options->session.threads to this rank's share of the processors. Close even
- * after an error. */
-remat_status rm_ranks_open(rm_options *options, rm_ranks *out);
+ * after an error. `observer` may be NULL. */
+remat_status rm_ranks_open(rm_options *options, const remat_observer *observer, rm_ranks *out);
 void rm_ranks_close(rm_ranks *ranks);
 
 /* Collective: OK if `mine` is OK on all ranks. Otherwise all ranks get the status of the first rank that failed. If

@@ -233,10 +233,24 @@ static remat_status name_run(rm_trainer *t) {
     return rm_ranks_tell(&t->ranks, name, sizeof t->start.run);
 }
 
+/* Every rank empties the file before it meets the others, and writes to it after that. */
+static remat_status open_timeline(rm_trainer *t) {
+    remat_timeline_config config = {
+        .struct_bytes = sizeof config, .path = t->options->timeline, .append = rm_state_restarted()};
+    return config.path ? remat_timeline_open(&config, &t->timeline) : REMAT_OK;
+}
+
+static remat_status meet(rm_trainer *t) {
+    remat_status status = open_timeline(t);
+    rm_reason why = rm_reason_kept();
+    TRY(rm_ranks_open(t->options, remat_timeline_observer(t->timeline), &t->ranks));
+    return rm_ranks_agree(&t->ranks, rm_reason_again(status, &why));
+}
+
 static remat_status set_up(rm_trainer *t) {
     rm_model_spec spec;
     rm_options *o = t->options;
-    TRY(rm_ranks_open(o, &t->ranks));
+    TRY(meet(t));
     TRY(rm_start_again(&t->ranks, o));
     TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
     TRY(connect_ranks(t));
@@ -271,4 +285,5 @@ void rm_trainer_close(rm_trainer *t) {
     rm_metrics_close(&t->metrics);
     rm_tensorboard_close(&t->tensorboard);
     rm_ranks_close(&t->ranks);
+    if (remat_timeline_close(t->timeline)) rm_progress_warn(&t->progress, "%s", remat_last_error());
 }

@@ -28,6 +28,7 @@ typedef struct {
     rm_ema ema;
     rm_state_store store;
     rm_metrics metrics;
+    remat_timeline *timeline; /* --timeline; NULL: none */
     rm_metrics_run run;
     rm_tensorboard tensorboard;
     rm_progress progress;

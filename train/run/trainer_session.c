@@ -94,6 +94,7 @@ static remat_status describe(rm_trainer *t, const rm_model_spec *spec, uint64_t 
 remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec) {
     remat_config config = rm_setup_training_config(t->options);
     config.ranks = rm_ranks_table(&t->ranks);
+    config.observer = remat_timeline_observer(t->timeline);
     uint64_t evaluator = evaluation_bytes(t);
     if (t->ranks.parts > 1) TRY(rm_ranks_most(&t->ranks, &evaluator)); /* ranks hold other layers, and have one plan */
     TRY(rm_ranks_agree(&t->ranks, describe(t, spec, evaluator, &config)));
