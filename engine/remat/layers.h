@@ -244,8 +244,8 @@ remat_value remat_concat_axis(remat_graph *graph, const remat_value *x, int n, i
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
 /* Swaps two axes: PyTorch's x.transpose(one, other). The (T,B) of a sequence stay where they are. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other);
-/* The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. A sequence
- * keeps its (T,B); `dim` lists the axes after them. The result cannot be an output or the loss: use x instead. */
+/* The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. `dim`
+ * lists all axes; those of a sequence start with its (T,B). The result cannot be an output or the loss: use x instead. */
 remat_value remat_reshape(remat_graph *graph, remat_value x, int rank, const int64_t *dim);
 
 /* ---- Time --------------------------------------------------------------------------------------- */

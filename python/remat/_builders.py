@@ -365,8 +365,8 @@ class Builders:
         return self._build("transpose", x, one, other)
 
     def reshape(self, x: Value, dim: Sequence[int]) -> Value:
-        """The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. A sequence
-        keeps its (T,B); `dim` lists the axes after them. The result cannot be an output or the loss: use x instead."""
+        """The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. `dim`
+        lists all axes; those of a sequence start with its (T,B). The result cannot be an output or the loss: use x instead."""
         return self._build("reshape", x, dim)
 
     def as_sequence(self, x: Value) -> Value:

@@ -257,6 +257,7 @@ class Session:
         self._differentiated = _names(differentiated)
         self._outputs = _names(outputs, len(self._differentiated))
         self._lock: _Lock = share._lock if share else _Lock()
+        self._given: dict[str, set[str]] = {}  # inputs by the method that they were given to
         keep: list[Any] = [share._handle] if share else []
         struct = self._struct(config, keep)
         struct.share = share._pointer.value if share else None
@@ -322,7 +323,12 @@ class Session:
 
     # ---- Passes
 
-    def _write(self, inputs: Inputs) -> None:
+    def _write(self, call: str, inputs: Inputs) -> None:
+        given = self._given.setdefault(call, set())
+        for name in sorted(given - inputs.keys() if inputs else ()):
+            raise invalid(f"{call} was given {name!r} before, but not now; give it each time, or write "
+                          f"session.inputs[{name!r}] once")
+        given.update(inputs)
         for name, values in inputs.items():
             if name not in self.inputs:
                 raise invalid(f"the session has no input {name!r}; it has {', '.join(self.inputs) or 'none'}")
@@ -334,16 +340,17 @@ class Session:
         return Result(result.loss, result.grad_norm, result.counted, result.arena_peak_bytes, result.recomputed_stages)
 
     def step(self, *, lr: float, **inputs: ArrayLike) -> Result:
-        """Forward, backward, clipping and the update, for inputs by their names. Inputs that are not given keep their
-        values; `session.inputs[name] = values` writes one of any name."""
+        """Forward, backward, clipping and the update, for inputs by their names. Without any, all keep their
+        values. An input that was given once comes with the others each time; `session.inputs[name] = values` writes
+        one for good."""
         with self._lock:
-            self._write(inputs)
+            self._write("step", inputs)
             return self._run(lib.remat_step, lr)
 
     def forward_backward(self, **inputs: ArrayLike) -> Result:
         """Forward and backward, without an update: one micro step, remat_gradients. Then call update."""
         with self._lock:
-            self._write(inputs)
+            self._write("forward_backward", inputs)
             return self._run(lib.remat_gradients)
 
     def update(self, lr: float) -> Result:
@@ -354,13 +361,13 @@ class Session:
     def evaluate(self, **inputs: ArrayLike) -> Result:
         """Forward only, without dropout. Then read `outputs`."""
         with self._lock:
-            self._write(inputs)
+            self._write("evaluate", inputs)
             return self._run(lib.remat_evaluate)
 
     def forward(self, **inputs: ArrayLike) -> dict[str, NDArray[Any]]:
         """The first half of a step with a loss of your own. Returns the differentiated outputs, as views."""
         with self._lock:
-            self._write(inputs)
+            self._write("forward", inputs)
             check(lib.remat_forward(self._pointer))
             return {name: self.outputs[name] for name in self._differentiated}
 

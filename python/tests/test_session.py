@@ -211,3 +211,17 @@ def test_names_that_do_not_exist_list_those_that_do():
         remat.Session(g, loss, memory_budget="64 potatoes")
     with pytest.raises(remat.Error, match="evaluate"):
         remat.Session(g, loss, outputs={"loss": loss}).outputs["loss"]
+
+
+def test_an_input_that_was_given_is_given_each_time() -> None:
+    graph = remat.Graph()
+    x, y = (graph.input(name, "f32", "sequence", (6, 2, c)) for name, c in (("x", 3), ("y", 1)))
+    loss = graph.mse(graph.linear(x, graph.param("w", (1, 3), remat.normal(1))), y)
+    session = remat.Session(graph, loss, optimizer="sgd")
+    ones = np.ones((6, 2, 3))
+    session.step(x=ones, y=ones[..., :1], lr=0.1)
+    with pytest.raises(remat.Error, match="given 'y' before"):
+        session.step(x=ones, lr=0.1)
+    other = remat.Session(graph, loss, optimizer="sgd")
+    other.inputs["y"] = ones[..., :1]
+    assert other.step(x=ones, lr=0.1).loss != other.step(x=ones, lr=0.1).loss
