@@ -49,6 +49,7 @@ static remat_bucket bucket;
 static remat_pareto_point *points;
 static remat_live_point *live;
 static remat_session *made;
+static remat_timeline *timeline;
 static remat_graph *graph_made;
 static const int64_t dim[] = {4, 2, 3};
 static remat_op op;
@@ -118,6 +119,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_write_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                           \
     X(remat_read_part(NULL, REMAT_PARAM, 0, 0, data, 4))                                                               \
     X(remat_read_part(session, REMAT_PARAM, 0, 0, NULL, 4))                                                            \
+    X(remat_timeline_open(NULL, &timeline))                                                                            \
+    X(remat_timeline_open(&(remat_timeline_config){.struct_bytes = sizeof(remat_timeline_config), .path = "x"}, NULL)) \
     X(remat_pipeline_read(NULL, REMAT_PARAM, 0, 0, data, 4))                                                           \
     X(remat_pipeline_read(session, REMAT_PARAM, 0, 0, NULL, 4))                                                        \
     X(remat_forward(NULL))                                                                                             \
@@ -253,6 +256,9 @@ static char text[REMAT_DESC_TEXT];
     X(remat_desc_text(&desc, NULL) == NULL)                                                                            \
     X(remat_correct(NULL, &(int32_t){0}, 1, 2, 1) == 0)                                                                \
     X(remat_correct(&(float){0}, NULL, 1, 2, 1) == 0)                                                                  \
+    X(remat_pipeline_cut(NULL) == NULL)                                                                                \
+    X(remat_timeline_observer(NULL) == NULL)                                                                           \
+    X(remat_timeline_close(NULL) == REMAT_OK)                                                                          \
     X(remat_random(NULL, 0, 0) == 0)                                                                                   \
     X((remat_sum_over_ranks(NULL, NULL, 0), true))                                                                     \
     X(remat_cuda_stream(NULL) == NULL)                                                                                 \
@@ -315,8 +321,9 @@ static bool is_tried(const char *name) {
 /* The headers' text without comments. The caller frees it. */
 static char *read_headers(void) {
     static const char *const path[] = {RM_SOURCE_DIR "/engine/remat/graph.h",   RM_SOURCE_DIR "/engine/remat/layers.h",
-                                       RM_SOURCE_DIR "/engine/remat/ranks.h",   RM_SOURCE_DIR "/engine/remat/report.h",
-                                       RM_SOURCE_DIR "/engine/remat/session.h", RM_SOURCE_DIR "/engine/remat_op.h"};
+                                       RM_SOURCE_DIR "/engine/remat/observe.h", RM_SOURCE_DIR "/engine/remat/ranks.h",
+                                       RM_SOURCE_DIR "/engine/remat/report.h",  RM_SOURCE_DIR "/engine/remat/session.h",
+                                       RM_SOURCE_DIR "/engine/remat_op.h"};
     enum { FILES = sizeof path / sizeof *path };
     char *text = calloc(FILES, 1 << 20), *end_of_text = text;
     for (int i = 0; i < FILES; i++) {

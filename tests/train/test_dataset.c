@@ -54,7 +54,7 @@ START_TEST(text_is_split_into_samples) {
     open_fails("lm", (rm_data_source){.data = make_file("empty", "", 0)}, REMAT_INVALID, "0 bytes");
     open_fails("lm", (rm_data_source){.data = "/nowhere"}, REMAT_IO, "/nowhere|exist");
     open_fails("lm", (rm_data_source){.data = "/tmp"}, REMAT_IO, "directory");
-    open_fails("lm", (rm_data_source){.data = "/dev/zero"}, REMAT_IO, "/dev/zero|read");
+    open_fails("lm", (rm_data_source){.data = "/dev/zero"}, REMAT_IO, "/dev/zero|regular file");
     open_fails("lm", (rm_data_source){0}, REMAT_INVALID, "--data=FILE");
 }
 END_TEST
