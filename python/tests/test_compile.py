@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -299,6 +300,223 @@ def test_other_reductions_and_learning_rates_without_an_optimizer_are_refused():
         remat.compile(LanguageModel(), per_token, (x, y), lr=1.0)
     with pytest.raises(remat.Error, match="lr"):
         remat.compile(LanguageModel(), per_token, (x, y), optimizer="sgd")
+
+
+# ---- Refusals of what a capture cannot repeat -----------------------------------------------------------------------
+
+
+class Forward(nn.Module):
+    """A model whose forward is the given function of itself and its input."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.inner, self.count, self.plain, self.seen = nn.Linear(5, 5), 300, torch.zeros(5), []
+        self.register_buffer("average", torch.zeros(5))
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def regression():
+    return torch.randn(4, 5), torch.randn(4, 5)
+
+
+def stops_gradient(m, x):
+    return m.inner(m.inner(x).detach())
+
+
+def without_gradient(m, x):
+    with torch.no_grad():
+        y = m.inner(x)
+    return y + m.inner(x)
+
+
+def draws(m, x):
+    return m.inner(x) + torch.randn(5)
+
+
+def draws_in_place(m, x):
+    return m.inner(x) + torch.empty(5).normal_()
+
+
+def draws_in_python(m, x):
+    return m.inner(x) * random.random()
+
+
+def counts(m, x):
+    m.count += 1
+    return m.inner(x)
+
+
+def appends(m, x):
+    m.seen.append(1)
+    return m.inner(x)
+
+
+def averages(m, x):
+    m.average.copy_(x.mean(0))
+    return m.inner(x)
+
+
+def replaces_buffer(m, x):
+    m.average = m.average * 0.9
+    return m.inner(x)
+
+
+def counts_in_buffer(m, x):
+    m.average.add_(1)
+    return m.inner(x)
+
+
+def counts_in_attribute(m, x):
+    m.plain.add_(1)
+    return m.inner(x)
+
+
+def carries_state(m, x):
+    m.state = m.inner(x)
+    return m.state
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (stops_gradient, ["aten::detach", "test_compile.py", "line"]),
+        (without_gradient, ["no_grad", "test_compile.py", "line"]),
+        (draws, ["aten::randn", "random", "test_compile.py", "line"]),
+        (draws_in_place, ["aten::normal_", "random"]),
+        (draws_in_python, ["random"]),
+        (counts, ["count"]),
+        (appends, ["seen"]),
+        (averages, ["average", "aten::copy_"]),
+        (replaces_buffer, ["average"]),
+        (counts_in_buffer, ["average", "aten::add_"]),
+        (counts_in_attribute, ["plain"]),
+        (carries_state, ["state"]),
+    ],
+)
+def test_effects_of_forward_are_refused_and_leave_the_model_alone(function, words):
+    model = Forward(function)
+    before = copy.deepcopy(vars(model))
+    with pytest.raises(remat.Error) as refused:
+        remat.compile(model, nn.MSELoss(), regression())
+    assert all(word in str(refused.value) for word in words), refused.value
+    assert before.keys() == vars(model).keys()
+    assert (model.count, model.seen) == (300, []) and not model.plain.any() and not model.average.any()
+    assert type(model.average) is torch.Tensor
+
+
+def test_detached_inputs_are_no_stopped_gradient():
+    check(Forward(lambda m, x: m.inner(x.detach())), nn.MSELoss(), *regression())
+
+
+def test_each_training_call_draws_new_dropout_masks_and_torchs_seed_repeats_them():
+    runs = []
+    for number in (1, 1, 2):
+        torch.manual_seed(1)
+        model, (x, y) = nn.Sequential(nn.Linear(5, 64), nn.Dropout(0.5), nn.Linear(64, 5)), regression()
+        torch.manual_seed(number)
+        step = remat.compile(model, nn.MSELoss(), (x, y))
+        runs.append([float(step(x, y)) for _ in range(3)])
+    assert len(set(runs[0])) == 3 and runs[0] == runs[1] and runs[0][0] != runs[2][0]
+
+
+def test_gradient_is_of_the_masks_of_its_own_call():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 1, bias=False))
+    x, y = torch.ones(4, 64), torch.zeros(4, 1)
+    step = remat.compile(model, lambda out, y: (out - y).mean(), (x, y))
+    for _ in range(3):
+        loss = step(x, y)
+        assert float(loss) == pytest.approx(float((model[1].weight * model[1].weight.grad).sum()), rel=1e-4, abs=1e-6)
+
+
+def linear_step(**config):
+    model, batch = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)), regression()
+    return model, batch, remat.compile(model, nn.MSELoss(), batch, **config)
+
+
+def replace_weight(model):
+    model[0].weight = nn.Parameter(torch.ones(5, 5))
+
+
+def replace_module(model):
+    model[0] = nn.Linear(5, 5)
+
+
+def freeze(model):
+    model[0].requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [replace_weight, replace_module, freeze])
+def test_changed_parameters_are_captured_again_or_refused(change):
+    model, (x, y), step = linear_step()
+    step(x, y)
+    change(model)
+    model.zero_grad()
+    peer = copy.deepcopy(model)
+    F.mse_loss(peer(x), y).backward()
+    step(x, y)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None)
+        if q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad)
+    model, (x, y), step = linear_step(optimizer="sgd", lr=0.1)
+    change(model)
+    with pytest.raises(remat.Error, match="0.weight.*compile"):
+        step(x, y)
+
+
+def test_gradient_hooks_are_refused():
+    model, (x, y), step = linear_step()
+    model[0].weight.register_hook(lambda g: g * 0)
+    with pytest.raises(remat.Error, match="0.weight.*hook"):
+        step(x, y)
+
+
+def test_training_follows_the_models_mode():
+    model, (x, y) = nn.Sequential(nn.Linear(5, 64), nn.Dropout(0.9), nn.Linear(64, 5)), regression()
+    step = remat.compile(model, nn.MSELoss(), (x, y))
+    model.eval()
+    assert float(step(x, y)) == pytest.approx(F.mse_loss(model(x), y).item(), rel=1e-5)
+    model.train()
+    assert float(step(x, y)) != pytest.approx(F.mse_loss(model.eval()(x), y).item(), rel=1e-5)
+
+
+def test_last_batch_of_one_row_and_unplanned_single_timesteps():
+    model, x, y = LanguageModel(), tokens(B, T), tokens(B, T)
+    step = remat.compile(model, per_token, (x, y))
+    assert float(step(x[:1], y[:1])) == pytest.approx(per_token(model(x[:1]), y[:1]).item(), rel=1e-5)
+    with pytest.raises(remat.Error, match="drop_last"):
+        step(x[:, :1], y[:, :1])
+
+
+def test_captured_shapes_are_bounded():
+    model, (x, y) = nn.Linear(5, 5), (torch.randn(40, 5), torch.randn(40, 5))
+    step = remat.compile(model, nn.MSELoss(), (x, y))
+    for n in range(2, 30):
+        assert float(step(x[:n], y[:n])) == pytest.approx(F.mse_loss(model(x[:n]), y[:n]).item(), rel=1e-5)
+    assert len(step._shapes) == 16
+
+
+@pytest.mark.parametrize("lr", [None, float("nan"), float("inf"), -1.0])
+def test_learning_rates_that_are_no_rates_are_refused(lr):
+    _, (x, y), step = linear_step(optimizer="sgd", lr=0.1)
+    step.lr = lr
+    with pytest.raises(remat.Error, match="lr"):
+        step(x, y)
+
+
+def test_micro_steps_with_an_optimizer_are_refused():
+    with pytest.raises(remat.Error, match="micro_steps"):
+        linear_step(optimizer="sgd", lr=0.1, micro_steps=2)
+
+
+def test_arguments_are_like_the_examples():
+    _, (x, y), step = linear_step()
+    for batch in ((x,), (x, y, y), (x[0], y), (x.long(), y), (1, y)):
+        with pytest.raises(remat.Error, match="example_batch"):
+            step(*batch)
 
 
 # ---- Examples -------------------------------------------------------------------------------------------------------

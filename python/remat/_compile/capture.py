@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.fx import Node
@@ -165,6 +167,79 @@ def _swapped() -> Iterator[None]:
             setattr(owner, name, old)
 
 
+_Attributes = dict[tuple[str, str], tuple[dict[str, Any], Any, Any]]
+
+
+def _attributes(model: nn.Module) -> _Attributes:
+    """All attributes of all modules by path and name: where each is stored, its value, and a list of its elements."""
+    found: _Attributes = {}
+    for path, module in model.named_modules():
+        own = vars(module)
+        tables = [own, own["_parameters"], own["_buffers"]]
+        for table in tables:
+            for name, value in table.items():
+                if not any(value is t for t in tables):
+                    found[path, name] = (table, value, _elements(value))
+    return found
+
+
+def _elements(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list | set) else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and _same(list(one.values()), list(other.values()))
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one is other or (isinstance(one, int | float | str | tuple) and type(one) is type(other) and bool(one == other))
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Refuses attributes that forward changes and random numbers of Python and NumPy: the program would hold them as
+    constants. Gives the attributes their values back, so no tensor of the trace stays in the model."""
+    before, drawn = _attributes(model), (random.getstate(), str(np.random.get_state()))
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        after = _attributes(model)
+        for (path, name), (table, _, _) in after.items():
+            if (path, name) not in before:
+                changed.append(f"{path}.{name}")
+                del table[name]
+        for (path, name), (table, value, elements) in before.items():
+            found = after.get((path, name))
+            if found and _same(found[1], value) and _same(found[2], elements):
+                continue
+            changed.append(f"{path}.{name}")
+            table[name] = value
+            if isinstance(value, dict | set):
+                value.clear()
+                value.update(elements)
+            elif isinstance(value, list):
+                value[:] = elements
+    if changed:
+        names = ", ".join(dict.fromkeys(name.removeprefix("model.") for name in changed))
+        raise invalid(f"the model changes {names} in forward, which a compiled step cannot repeat; change it outside of forward")
+    if drawn != (random.getstate(), str(np.random.get_state())):
+        raise invalid("the model draws random numbers of Python or NumPy in forward; draw them outside, and pass them in the batch")
+
+
+@contextlib.contextmanager
+def _kept(model: nn.Module) -> Iterator[None]:
+    """torch.export runs in-place ops on tensors that are plain attributes of modules. They get their values back."""
+    tensors = [x for module in model.modules() for x in vars(module).values() if type(x) is torch.Tensor]
+    values = [x.detach().clone() for x in tensors]
+    try:
+        yield
+    finally:
+        for x, value in zip(tensors, values, strict=True):
+            if not torch.equal(x, value):
+                x.detach().copy_(value)
+
+
 class _Whole(nn.Module):
     """A model and its loss as one module."""
 
@@ -173,6 +248,10 @@ class _Whole(nn.Module):
         self.model, self.loss_fn = model, loss_fn
 
     def forward(self, *batch: Any, **named: Any) -> Any:
+        with _unchanged(self):
+            return self._loss(*batch, **named)
+
+    def _loss(self, *batch: Any, **named: Any) -> Any:
         if self.loss_fn is not None:
             return self.loss_fn(self.model(*batch[:-1]), batch[-1])
         out = self.model(*batch, **named)
@@ -180,7 +259,7 @@ class _Whole(nn.Module):
 
 
 def export(model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> torch.export.ExportedProgram:
-    with _swapped():
+    with _swapped(), _kept(model):
         program = torch.export.export(_Whole(model, loss_fn), batch, named, strict=False)
     _name_gelu(program.graph)
     program.graph.eliminate_dead_code()

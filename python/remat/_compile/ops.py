@@ -156,7 +156,17 @@ def repeat(t: Translator, self: Any, repeats: Sequence[int]) -> Any:
     return expand(t, self, [n if length(d) == 1 else -1 for n, d in zip(repeats, full, strict=True)])
 
 
-@view("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "positive", "_assert_tensor_metadata")
+@view("detach", "detach_")
+def detach(t: Translator, self: Any) -> Any:
+    if isinstance(self, Data):
+        return self
+    assert t.node is not None
+    if t.is_trained(t.node):
+        raise Refused("it stops the gradient, which Remat has no layer for; compute the detached part outside of the model")
+    return self
+
+
+@view("contiguous", "clone", "alias", "lift_fresh_copy", "positive", "_assert_tensor_metadata")
 def same(t: Translator, self: Any, *rest: Any) -> Any:
     return self
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from .translate import Host, Program, translate
 
 assert _ops
 
-Shapes = tuple[tuple[int, ...], ...]
+_SHAPES = 16  # captured shapes that are held; the least recently used makes room
 
 
 class _Shape:
@@ -49,7 +52,8 @@ class _Shape:
         if not step.updates and not self.own_gradients:
             external["gradients"] = {n: _array(step.gradient(program.parameters[n])) for n in trained}
         self.session = Session(program.graph, program.loss, external=external, share=step.first, **config)
-        self.address = {n: p.data_ptr() for n, p in program.parameters.items()}
+        self.held = {"parameters": program.parameters | program.constants, "buffers": program.buffers}
+        self.address = {n: x.data_ptr() for held in self.held.values() for n, x in held.items()}
         self.given = {
             spec.arg.name: exported.state_dict.get(spec.target, exported.constants.get(spec.target))
             for spec in exported.graph_signature.input_specs
@@ -67,15 +71,18 @@ class _Shape:
                 self.session.set_external("inputs", name, self.feeds[name])
 
     def follow(self, step: Step) -> None:
-        """Parameters may have moved to other memory since the last pass; gradients belong to .grad."""
-        for name, parameter in self.program.parameters.items():
-            if parameter.data_ptr() != self.address[name]:
-                if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-                    raise invalid(f"{name} became {parameter.dtype} on {parameter.device}; keep the model in float32 on the CPU")
-                if not parameter.is_contiguous():
+        """Parameters and buffers may have moved to other memory since the last pass; gradients belong to .grad."""
+        for kind, held in self.held.items():
+            for name, x in held.items():
+                if x.data_ptr() == self.address[name]:
+                    continue
+                if x.device.type != "cpu" or x.dtype != torch.float32:
+                    raise invalid(f"{name} became {x.dtype} on {x.device}; keep the model in float32 on the CPU")
+                if not x.is_contiguous():
                     raise invalid(f"{name} is not contiguous any more; store it so")
-                self.session.set_external("parameters", name, _array(parameter))
-                self.address[name] = parameter.data_ptr()
+                self.session.set_external(kind, name, _array(x))
+                self.address[name] = x.data_ptr()
+        for name, parameter in self.program.parameters.items():
             if not step.updates and parameter.requires_grad:
                 own = self.own_gradients
                 parameter.grad = torch.from_numpy(self.session.gradients[name]) if own else step.gradient(parameter)
@@ -98,23 +105,32 @@ class Step:
             raise invalid(f"optimizer={config['optimizer']!r} needs a learning rate; give lr")
         if lr is not None and not self.updates:
             raise invalid("lr is given without an optimizer; give optimizer, or leave the update to PyTorch's")
+        if self.updates and (config.get("micro_steps") or 1) > 1:
+            raise invalid("micro_steps needs an optimizer of PyTorch; leave optimizer out, and call its step() after each K-th call")
+        config.setdefault("seed", torch.initial_seed() % 2**63)
         self.lr = lr
         self._gradients: dict[torch.Tensor, torch.Tensor] = {}
-        self._shapes: dict[Any, _Shape] = {}
-        self._kinds: Any = None
+        self._shapes: OrderedDict[Any, _Shape] = OrderedDict()
+        self._calls = 0  # each training call draws its own dropout masks
         self.first: Session | None = None
         batch, named = _batch(example_batch)
+        self._kinds = _kinds(batch, named)
+        self._modes, self._tensors = _modes(model), _tensors(model)
         self._shape(batch, named)
 
     # ---- Passes
 
     def __call__(self, *batch: Any, **named: Any) -> torch.Tensor:
         """One training step. Returns the loss. Without `optimizer` the gradients are in .grad, which each call replaces."""
+        if self.updates and not (isinstance(self.lr, int | float) and math.isfinite(self.lr) and self.lr >= 0):
+            raise invalid(f"step.lr is {self.lr!r}; give a finite learning rate of at least 0")
+        self._modes = _modes(self.model)
         shape = self._ready(batch, named)
         shape.follow(self)
         if self.updates:
-            result = shape.session.step(lr=self.lr or 0.0)
+            result = shape.session.step(lr=self.lr)
         else:
+            shape.session.step_count, self._calls = self._calls, self._calls + 1
             result = shape.session.forward_backward()
             for weight, row in shape.program.frozen_rows:
                 weight.grad[row] = 0
@@ -154,29 +170,52 @@ class Step:
         return self._gradients[parameter]
 
     def _ready(self, batch: tuple[Any, ...], named: dict[str, Any]) -> _Shape:
+        self._check_model()
         shape = self._shape(batch, named)
         shape.feed([*batch, *named.values()])
         return shape
 
     def _shape(self, batch: tuple[Any, ...], named: dict[str, Any]) -> _Shape:
         tensors = [*batch, *named.values()]
+        _check_kinds(self._kinds, _kinds(batch, named))
         for x in tensors:
             if isinstance(x, torch.Tensor) and x.device.type != "cpu":
                 raise invalid(f"a tensor of the batch is on {x.device}; compile works on the CPU")
-        key = (tuple(named), tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in tensors))
+        sizes = tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in tensors)
+        key = (tuple(named), sizes, self._modes)
         if key not in self._shapes:
-            self._shapes[key] = self._make(batch, named)
+            with _in_modes(self.model, self._modes):
+                made = self._make(batch, named)  # may begin anew, with no other shapes
+            self._shapes[key] = made
+        self._shapes.move_to_end(key)
+        if len(self._shapes) > _SHAPES:
+            self._shapes.popitem(last=False)
         return self._shapes[key]
+
+    def _check_model(self) -> None:
+        """Captures hold the model's parameters and buffers. Where these are other objects, or others are trained, they begin anew."""
+        tensors = _tensors(self.model)
+        if tensors == self._tensors:
+            return
+        if self.updates:
+            raise invalid(f"{_difference(self._tensors, tensors)} since compile; compile the model again")
+        self._begin_anew()
+        self._tensors, self._modes = tensors, _modes(self.model)
+
+    def _begin_anew(self) -> None:
+        self._shapes, self.first, self._gradients = OrderedDict(), None, {}
 
     def _make(self, batch: tuple[Any, ...], named: dict[str, Any]) -> _Shape:
         try:
             made = _Shape(self, batch, named)
         except errors.Error as error:
             if self.first is None or "share" not in str(error) and "arena" not in str(error):
+                if self.first is not None and any(isinstance(x, torch.Tensor) and 1 in x.shape for x in [*batch, *named.values()]):
+                    raise invalid(f"{error}; a batch has an axis of size 1: leave it out, such as by drop_last=True") from None
                 raise
             if self.updates:
                 raise invalid(f"{error}; compile with the largest batch as example_batch") from None
-            self._shapes, self.first = {}, None  # gradients and parameters are PyTorch's: begin anew with the larger one
+            self._begin_anew()  # gradients and parameters are PyTorch's: begin anew with the larger one
             made = _Shape(self, batch, named)
         self.first = self.first or made.session
         return made
@@ -186,6 +225,74 @@ def _batch(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
+
+
+def _kinds(batch: tuple[Any, ...], named: dict[str, Any]) -> dict[str, str]:
+    """What each argument is: a tensor's dtype and number of axes, or another object's type."""
+    arguments = {f"argument {i}": x for i, x in enumerate(batch, 1)} | {f"argument {name!r}": x for name, x in named.items()}
+    return {
+        n: f"a tensor of {x.dtype} with {x.dim()} axes" if isinstance(x, torch.Tensor) else f"an object of type {type(x).__name__}"
+        for n, x in arguments.items()
+    }
+
+
+def _check_kinds(wanted: dict[str, str], given: dict[str, str]) -> None:
+    if wanted.keys() != given.keys():
+        raise invalid(f"the step was given {', '.join(given) or 'nothing'}, but example_batch has {', '.join(wanted)}; give these")
+    for name, kind in given.items():
+        if kind != wanted[name]:
+            raise invalid(f"{name} is {kind}, but in example_batch it is {wanted[name]}; give such a one")
+
+
+def _modes(model: nn.Module) -> tuple[bool, ...]:
+    return tuple(module.training for module in model.modules())
+
+
+@contextlib.contextmanager
+def _in_modes(model: nn.Module, modes: tuple[bool, ...]) -> Iterator[None]:
+    """evaluate() runs what training captured, also while the model is in evaluation mode."""
+    before = _modes(model)
+    try:
+        _set_modes(model, modes)
+        yield
+    finally:
+        _set_modes(model, before)
+
+
+def _set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
+    for module, training in zip(model.modules(), modes, strict=False):
+        module.training = training
+
+
+def _tensors(model: nn.Module) -> dict[str, _Held]:
+    """Parameters and buffers as objects, and whether each is trained. Hooks on gradients are refused."""
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise invalid(f"module {name!r} has a backward hook, which a compiled step does not call; remove it")
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, x in named:
+        if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):
+            raise invalid(f"{name} has a gradient hook, which a compiled step does not call; remove it, and change .grad after the step")
+    return {name: _Held(x, x.requires_grad) for name, x in named}
+
+
+class _Held:
+    """A tensor by its identity."""
+
+    def __init__(self, tensor: torch.Tensor, trained: bool) -> None:
+        self.tensor, self.trained = tensor, trained
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self.tensor is other.tensor and self.trained == other.trained
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _difference(before: dict[str, _Held], after: dict[str, _Held]) -> str:
+    name = next(n for n in before | after if before.get(n) != after.get(n))
+    if name in before and name in after and before[name].tensor is after[name].tensor:
+        return f"{name} changed requires_grad to {after[name].trained}"
+    return f"{name} was replaced"
 
 
 def _array(x: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -111,10 +112,10 @@ class Translator:
     # ---- The program
 
     def run(self) -> Program:
-        for node in self.exported.graph.nodes:
+        for visit, node in itertools.product((self._refuse_mutation, self._node), self.exported.graph.nodes):
             self.node = node
             try:
-                self._node(node)
+                visit(node)
             except Refused as refused:
                 raise invalid(f"{place(node)}: {op_name(node)} cannot be translated: {refused}") from None
             except Error as error:
@@ -129,7 +130,7 @@ class Translator:
         elif node.op == "call_function":
             self.env[node] = self._call(node)
         elif node.op == "get_attr":
-            raise Refused("control flow is not supported")
+            self._refuse_block(node)
 
     def _placeholder(self, node: Node) -> Any:
         signature = self.exported.graph_signature
@@ -154,6 +155,35 @@ class Translator:
         if not isinstance(made, Tensor) or made.dims:
             raise Refused(f"the loss has the shape {shape(made.dims) if isinstance(made, Tensor) else ()}; return a scalar")
         self.out.loss = made.value
+
+    @staticmethod
+    def _refuse_block(node: Node) -> None:
+        """A block of the program that runs under another rule."""
+        user = next(iter(node.users), node)
+        kind = op_name(user)
+        inner = getattr(node.graph.owning_module, str(node.target), None)
+        inside = [n for n in inner.graph.nodes if n.op == "call_function"] if isinstance(inner, torch.fx.GraphModule) else []
+        at = place(inside[0]) if inside else place(user)
+        if "set_grad" in kind:
+            raise invalid(f"{at}: torch.no_grad() in forward is not supported; compute this part outside of the model")
+        if "autocast" in kind:
+            raise invalid(f"{at}: torch.autocast in forward is not supported; Remat computes in float32")
+        raise invalid(f"{at}: {kind}: control flow is not supported")
+
+    def _refuse_mutation(self, node: Node) -> None:
+        """An in-place op on a buffer, a parameter or an attribute of the model. Batch norm's counter is counted by the step."""
+        if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            return
+        source = node.args[0]
+        while isinstance(source, Node) and source.op == "call_function" and _is_view(source):
+            source = source.args[0]
+        if not isinstance(source, Node) or source.op != "placeholder" or op_name(node) == "aten::detach_":
+            return
+        signature = self.exported.graph_signature
+        held = signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
+        name = held.get(source.name)
+        if name is not None and not name.endswith("num_batches_tracked"):
+            raise Refused(f"it changes {name.removeprefix('model.')} in forward; change it outside of the model, after the step")
 
     def _call(self, node: Node) -> Any:
         name = op_name(node)
@@ -196,13 +226,29 @@ class Translator:
             raise Refused("it changes a tensor in place that is read through a view later; use the op that returns a result")
         self.env[first] = made
 
+    def is_trained(self, node: Node) -> bool:
+        """A trained parameter reaches the node."""
+        seen, open_nodes = set(), [node]
+        while open_nodes:
+            each = open_nodes.pop()
+            made = self.env.get(each)
+            if isinstance(made, torch.nn.Parameter) and made.requires_grad:
+                return True
+            if isinstance(made, Data):
+                continue
+            open_nodes += [n for n in each.all_input_nodes if n not in seen]
+            seen.update(each.all_input_nodes)
+        return False
+
     @staticmethod
     def _reads_parameter(given: Iterable[Any]) -> bool:
         return any(isinstance(a, torch.nn.Parameter) for a in given)
 
     def _folded(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Constants stay constants. The counters of batch norm are PyTorch's, and counted after each step."""
-        if op_name(node) == "aten::add_" and args[1] == 1:
+        if torch.Tag.nondeterministic_seeded in node.target.tags and not _is_idle_dropout(node):  # type: ignore[union-attr]
+            raise Refused("it would draw random numbers once, when the model is captured; draw them outside, and pass them in the batch")
+        if op_name(node) == "aten::add_" and args[1] == 1 and node.args[0].op == "placeholder":  # type: ignore[union-attr]
             self.out.counters.append(args[0])
             return args[0]
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
@@ -474,6 +520,15 @@ def without(axis: Axis, time: Atom | None, batch: Atom | None) -> Axis | None:
     atoms = leaves(axis)
     inner = tuple(a for a in atoms if a is not time and a is not batch)
     return None if len(inner) < len(atoms) and not real(inner) else inner
+
+
+def _is_view(node: Node) -> bool:
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(r.alias_info is not None for r in returns)
+
+
+def _is_idle_dropout(node: Node) -> bool:
+    return "dropout" in op_name(node) and (node.args[1] == 0 or (len(node.args) > 2 and node.args[2] is False))
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:
