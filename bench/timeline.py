@@ -11,6 +11,7 @@ disturb it less. The losses of both must be equal.
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -25,8 +26,8 @@ WORK = [  # ranks, hidden, batch, timesteps, plan
 
 
 def cpu_seconds():
-    times = os.times()
-    return times.children_user + times.children_system
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def train(options, work, folder, extra):

@@ -169,11 +169,9 @@ script networks.py torch,numpy --rows=gpt2,unet --rounds=1 --steps=1 --threads=1
 script networks.py torch,torchvision,numpy --rows=resnet18 --rounds=1 --steps=1 --threads=1
 smaller predict.py 's/1, 128, 1, 4000/1, 16, 1, 200/'
 script ports.py torch,numpy,safetensors --quick --only=nanogpt,pytorch-unet
-
 script predict.py '' --shapes=a --rounds=1 --steps=1 --threads=1
 smaller ranks.py 's/H=(128|256|512)/H=16/g; s/T=[0-9]+/T=16/g' 's/ranks=8/ranks=2/'
 script python.py torch,numpy --rounds=1 --divide=100 --only=tiny
-
 script ranks.py '' --build=build/release --tables=steps,startup --rounds=1 --steps=1 --json=out/ranks.json
 smaller restarts.py 's/--hidden=64/--hidden=8/'
 script restarts.py '' --kills=1 --every=0.4
