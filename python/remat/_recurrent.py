@@ -25,6 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _abi
 from ._library import check, lib
+from .errors import Error
 from .graph import Graph, Value, zeros
 from .session import Session, size
 
@@ -90,6 +91,22 @@ class Network:
         weight = ("head.weight", (self.classes, self.directions * self.hidden_size))
         bias = ("head.bias", (self.classes,))
         return [weight, bias][: 1 + self.head_bias] if self.classes else []
+
+
+def check_tensor(name: str, x: Tensor, casts: bool = False) -> None:
+    """Sessions read a tensor's memory as float32. casts: autocast converts it before, all but float64."""
+    if x.device.type != "cpu":
+        raise ValueError(f"{name} is on the device {x.device}; layers of remat.nn compute on the CPU: move it there")
+    if x.dtype != torch.float32 and not (casts and x.is_floating_point() and x.dtype != torch.float64):
+        raise ValueError(f"{name} is {x.dtype}; layers of remat.nn compute in float32: convert it")
+
+
+def check_weights(named: Sequence[tuple[str, tuple[int, ...]]], weights: Sequence[Tensor], casts: bool = False) -> None:
+    """Refuses weights that were replaced or converted since the layer was made."""
+    for (name, shape), weight in zip(named, weights, strict=True):
+        check_tensor(name, weight, casts)
+        if weight.shape != shape:
+            raise RuntimeError(f"{name} has the shape {tuple(weight.shape)}; the layer wants {shape}")
 
 
 class Shape(NamedTuple):
@@ -225,7 +242,7 @@ class Pool:
     """
 
     def __init__(self, network: Network, segments: int | None, memory_budget: int | str | None) -> None:
-        self.network = network
+        self.network, self.named = network, [*network.weights(), *network.head()]
         self.budget = size(memory_budget) if memory_budget else 0
         self.config: dict[str, Any] = {"segments": segments} if segments else {}
         self.prepared: list[Prepared] = []
@@ -386,6 +403,7 @@ def recurrent_backward(
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of x, states and weights; that of x is empty without input_gradient."""
     pools = _pools[int(pool)]
+    _check_saved(pools, weights)
     dx, dstates = torch.empty_like(x) if input_gradient else x.new_empty(0), torch.empty_like(states)
     dweights = [torch.empty_like(w) for w in weights]
     found = pools.find(ticket, _seen(x, states, weights, seed))
@@ -398,10 +416,26 @@ def recurrent_backward(
         prepared.lend(_Kind.GRADIENT, "gradients", [*given, *_parts(dstates), *(w.data_ptr() for w in dweights)])
         prepared.lend(_Kind.OUTPUT_GRADIENT, "output_gradients", [dy.data_ptr(), *_parts(dfinal)])
         check(lib.remat_backward(prepared.pointer, None))
+    except Error as error:
+        if "remat_forward" not in error.sentence:
+            raise
+        what = error.sentence.partition(";")[0]
+        raise RuntimeError(f"{what}; {_CHANGED}") from None
     finally:
         prepared.lease = None
         pools.give(prepared)
     return [dx, dstates, *dweights]
+
+
+_CHANGED = "call the layer again, and change its weights after backward"
+
+
+def _check_saved(pools: Pool, weights: Sequence[Tensor]) -> None:
+    """`.data` may have changed the type of weights after the forward pass."""
+    check_weights(pools.named, weights)
+    for (name, _), weight in zip(pools.named, weights):
+        if not weight.is_contiguous():
+            raise RuntimeError(f"{name} is not contiguous any more; {_CHANGED}")
 
 
 @recurrent_backward.register_fake
@@ -462,7 +496,7 @@ def recurrent_loss(
     trains = keeps or seed is not None  # evaluations drop nothing
     final = torch.empty_like(states)
     gradients = _loss_gradients(x, states, weights, trains, input_gradient)
-    narrow = targets.to(torch.int32)
+    narrow = _narrow(targets)
     result = _abi.remat_step_result()
     prepared = pools.take(_shape(x, trains, seed, input_gradient))
     try:
@@ -475,6 +509,15 @@ def recurrent_loss(
         pools.give(prepared)
     loss = torch.full((), result.loss, dtype=torch.float32)
     return loss, final, *(gradients if keeps else _loss_gradients(x, states, weights, False, False))
+
+
+def _narrow(targets: Tensor) -> Tensor:
+    """In int32; refuses numbers that would wrap around."""
+    narrow = targets.to(torch.int32)
+    wrong = targets[narrow != targets] if targets.dtype != torch.int32 else targets[:0]
+    if wrong.numel():
+        raise ValueError(f"targets has the class {int(wrong[0])}; give numbers below num_classes, or ignore_index")
+    return narrow
 
 
 def _loss_gradients(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class _Recurrent(nn.Module):
     def _open(self) -> None:
         """A layer has its own sessions; a copy and an unpickled layer, too."""
         self._pool = _recurrent.Pool(self._network(), self.segments, self.memory_budget)
+        self._named = [*self._network().weights(), *self._network().head()]
         self._number = self._pool.tensor
         self._parts: dict[int, _recurrent.Pool] = {}
         weakref.finalize(self, self._pool.close)
@@ -116,8 +118,11 @@ class _Recurrent(nn.Module):
 
     # ---- Forward
 
-    def _weights(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._flat_weights_names]
+    def _weights(self, head: Sequence[Tensor] = ()) -> list[Tensor]:
+        """The parameters, checked at each call: a script may have replaced or converted them."""
+        weights = [*(getattr(self, name) for name in self._flat_weights_names), *head]
+        _recurrent.check_weights(self._named[: len(weights)], weights, torch.is_autocast_enabled("cpu"))
+        return weights
 
     def _seed(self) -> Tensor | None:
         """Of dropout, from PyTorch's generator; None: nothing is dropped."""
@@ -173,6 +178,7 @@ class _Recurrent(nn.Module):
 
     def _packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
         _check_tensor("input", packed.data)
+        self._weights()  # refuses wrong ones by their names
         rows = _Rows(packed.batch_sizes)
         x = rows.pad(packed.data)
         states = self._states(hx, x.shape[1], x, batched=True)
@@ -268,10 +274,7 @@ def _keeps(*given: Tensor) -> bool:
 
 
 def _check_tensor(name: str, x: Tensor) -> None:
-    if x.device.type != "cpu":
-        raise ValueError(f"{name} is on the device {x.device}; layers of remat.nn compute on the CPU: move it there")
-    if x.dtype != torch.float32 and not torch.is_autocast_enabled("cpu"):
-        raise ValueError(f"{name} is {x.dtype}; layers of remat.nn compute in float32: convert it")
+    _recurrent.check_tensor(name, x, torch.is_autocast_enabled("cpu"))
 
 
 def _check_arguments(
@@ -332,7 +335,8 @@ class LSTMCrossEntropy(_Recurrent):
 
         loss, (h, c) = layer(x, targets)                # x (T,B,C), targets (T,B), int64 or int32
 
-    The loss is torch.nn.functional.cross_entropy's mean over the targets that are not ignore_index. Forward computes the
+    The loss is torch.nn.functional.cross_entropy's mean over the targets that are not ignore_index; if all are ignored,
+    it is 0, where PyTorch's is NaN. Forward computes the
     gradients, too, and backward multiplies them by the loss's gradient. The final states have no gradient: pass them to
     the next call for truncated back-propagation. logits(x, hx) returns the logits whole, for sampling.
     """
@@ -351,6 +355,8 @@ class LSTMCrossEntropy(_Recurrent):
         head_bias: bool = True,
         **keywords: Any,
     ) -> None:
+        if not -(2**31) <= ignore_index < 2**31:
+            raise ValueError(f"ignore_index is {ignore_index}; give a number of 32 bits")
         self.num_classes, self.ignore_index, self.label_smoothing = num_classes, ignore_index, label_smoothing
         self.head_bias = head_bias
         super().__init__(input_size, hidden_size, num_layers, *args, **keywords)
@@ -371,10 +377,14 @@ class LSTMCrossEntropy(_Recurrent):
         x, batched = self._time_first(input)
         if targets.shape != input.shape[:-1]:
             raise ValueError(f"targets has the shape {tuple(targets.shape)}; input wants {tuple(input.shape[:-1])}")
+        if targets.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"targets is {targets.dtype}; give class numbers in int64 or int32")
+        if targets.device.type != "cpu":
+            raise ValueError(f"targets is on the device {targets.device}; move it to the CPU")
         targets = targets.unsqueeze(1) if not batched else targets.t() if self.batch_first else targets
         states = self._states(hx, x.shape[1], x, batched)
         bias = [] if self.head.bias is None else [self.head.bias]
-        weights = [w.contiguous() for w in [*self._weights(), self.head.weight, *bias]]
+        weights = [w.contiguous() for w in self._weights([self.head.weight, *bias])]
         loss, final, *_ = _recurrent.forward_loss(
             self._number, x.contiguous(), targets.contiguous(), states, weights, self._seed(),
             _keeps(x, states, *weights), x.requires_grad,

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _abi, distributed, state
+from . import _abi, _library, distributed, state
 from ._builders import Config
-from ._library import check, invalid, lib
+from ._library import invalid, lib
+from .errors import Error
 from .graph import Graph, Value
 from .plan import Plan
 
@@ -35,6 +36,10 @@ _KINDS = {
     "states": _Kind.CARRIED,
     "output_gradients": _Kind.OUTPUT_GRADIENT,
     "buffers": _Kind.BUFFER,
+}
+_CALLS = {
+    "call remat_write for it": "give its values",
+    "remat_gradients": "forward_backward",
 }
 Values = Mapping[str, Value] | Sequence[Value] | Value
 Inputs = Mapping[str, ArrayLike]
@@ -56,16 +61,34 @@ class Result(NamedTuple):
         return self.loss
 
 
-def size(given: int | str) -> int:
+def size(given: float | str) -> int:
     """Bytes of a size such as 4096, "64KiB", "1.5GiB" or "2GB"."""
-    if not isinstance(given, str):
-        return int(given)
+    bytes = _parse_size(given) if isinstance(given, str) else given
+    if not 0 <= bytes < 2**64:  # false for NaN, too
+        raise invalid(f"{given!r} is not a size such as 4096, '64KiB', '1.5GiB' or '2GB'")
+    return int(bytes)
+
+
+def _parse_size(given: str) -> float:
+    """-1: it is no size."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)(?:([KMGT])(i?))?B?", given)
     if not match:
-        raise invalid(f"{given!r} is not a size such as 4096, '64KiB', '1.5GiB' or '2GB'")
+        return -1
     number, unit, binary = match.groups()
     base = 1024 if binary else 1000
-    return int(float(number) * base ** (" KMGT".index(unit) if unit else 0))
+    return float(number) * float(base ** (" KMGT".index(unit) if unit else 0))
+
+
+def check(status: int) -> None:
+    """Raises the library's last error, with the names of methods instead of C functions."""
+    try:
+        _library.check(status)
+    except Error as error:
+        sentence = error.sentence
+        for name, call in _CALLS.items():
+            sentence = sentence.replace(name, call)
+        methods = re.sub(r"\bremat_(step|update|evaluate|forward|backward)\b", r"\1", sentence)
+        raise Error(error.status, methods, error.smallest_budget) from None
 
 
 def _names(values: Values, first: int = 0) -> dict[str, Value]:

@@ -542,11 +542,116 @@ def test_two_ranks_of_distributed_data_parallel(tmp_path):
         (lambda: remat.nn.LSTM(C, H)(torch.randn(3, 2, C + 1)), "Expected 5, got 6"),
         (lambda: remat.nn.LSTM(C, H)(torch.randn(3, 2, C), (torch.zeros(1, 2, H), torch.zeros(1, 3, H))), "c_0"),
         (lambda: remat.nn.LSTMCrossEntropy(C, H, 4)(torch.randn(3, 2, C), torch.full((3, 2), 4)), "targets"),
+        (lambda: remat.nn.LSTMCrossEntropy(C, H, 4)(torch.randn(3, 2, C), torch.zeros(3, 2)), "targets is torch.float32"),
+        (lambda: remat.nn.LSTMCrossEntropy(C, H, 4)(torch.randn(3, 2, C), torch.full((3, 2), 2**32)), "4294967296"),
+        (lambda: remat.nn.LSTMCrossEntropy(C, H, 4, ignore_index=2**32), "ignore_index is 4294967296"),
     ],
 )
 def test_mistakes_are_refused_in_words(make, words):
     with pytest.raises((ValueError, RuntimeError, remat.Error), match=words):
         make()
+
+
+def replaced(layer, name, shape):
+    setattr(layer, name, torch.nn.Parameter(torch.zeros(shape)))
+    return layer
+
+
+def packed():
+    return pack_padded_sequence(torch.randn(4, 2, C), [4, 2])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_layers": 2, "bidirectional": True}])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_converted_weights_are_refused(arguments, dtype):
+    layer = remat.nn.LSTM(C, H, **arguments).to(dtype)
+    for x in (torch.randn(3, 2, C), packed()):
+        with pytest.raises(ValueError, match=f"weight_ih_l0 is {dtype}"):
+            layer(x)
+    loss = remat.nn.LSTMCrossEntropy(C, H, 4)
+    loss.head.to(dtype)
+    with pytest.raises(ValueError, match=f"head.weight is {dtype}"):
+        loss(torch.randn(3, 2, C), torch.zeros(3, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="meta"):
+        remat.nn.LSTM(C, H).to("meta")(torch.randn(3, 2, C))
+
+
+def test_autocast_converts_half_weights_and_refuses_double():
+    layer = remat.nn.LSTM(C, H).bfloat16()
+    x = torch.randn(3, 2, C)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, _ = layer(x)
+        y.sum().backward()
+        assert torch.equal(y, copy.deepcopy(layer).float()(x)[0])
+        assert layer.weight_hh_l0.grad.dtype == torch.bfloat16
+        with pytest.raises(ValueError, match="float64"):
+            layer.double()(x)
+        with pytest.raises(ValueError, match="float64"):
+            layer.float()(x.double())
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(RuntimeError, match=r"weight_hh_l0 has the shape \(32, 3\)"):
+        replaced(remat.nn.LSTM(C, H), "weight_hh_l0", (4 * H, 3))(torch.randn(3, 2, C))
+    with pytest.raises(RuntimeError, match=r"weight_hh_l1 has the shape \(32, 3\)"):
+        replaced(remat.nn.LSTM(C, H, num_layers=2), "weight_hh_l1", (4 * H, 3))(packed())
+
+
+def test_weights_that_are_not_contiguous_have_the_same_bits():
+    layer = remat.nn.LSTM(C, H)
+    strided = copy.deepcopy(layer)
+    for weight in strided.parameters():
+        if weight.dim() == 2:
+            weight.data = weight.data.t().contiguous().t()
+    x = torch.randn(6, 2, C)
+    assert equal(results(layer, x), results(strided, x))
+
+
+@pytest.mark.parametrize("change", [
+    lambda w: w.double(), lambda w: w[:, :3].contiguous(), lambda w: w.t().contiguous().t(), lambda w: w.mul_(0.5),
+])  # fmt: skip
+def test_weights_changed_before_backward_are_refused(change):
+    layer = remat.nn.LSTM(C, H)
+    y, _ = layer(torch.randn(6, 2, C))
+    layer.weight_hh_l0.data = change(layer.weight_hh_l0.data)
+    with pytest.raises((ValueError, RuntimeError), match="weight_hh_l0") as caught:
+        y.sum().backward()
+    assert "remat_" not in str(caught.value)
+
+
+@pytest.mark.parametrize("budget", [-5, -0.5, float("nan"), float("inf"), 2**64, "9" * 400])
+def test_negative_and_infinite_budgets_are_refused(budget):
+    graph = remat.Graph()
+    x = graph.input("x", "f32", "static", (2, C))
+    y = graph.linear(x, graph.param("w", (H, C), remat.zeros()))
+    for make in (lambda: remat.nn.LSTM(C, H, memory_budget=budget),
+                 lambda: remat.Session(graph, outputs=y, memory_budget=budget)):  # fmt: skip
+        with pytest.raises(remat.Error, match="is not a size"):
+            make()
+
+
+def test_session_names_its_methods_in_errors():
+    graph = remat.Graph()
+    y = graph.linear(graph.input("x", "f32", "static", (2, C)), graph.param("w", (H, C), remat.zeros()))
+    session = remat.Session(graph, outputs=y)
+    started = remat.Session(graph, outputs=y)
+    started.forward(x=torch.zeros(2, C))
+    for call in (session.forward, lambda: session.outputs["output.0"], started.backward):
+        with pytest.raises(remat.Error) as caught:
+            call()
+        assert "remat_" not in str(caught.value)
+
+
+USES = {
+    "layer": "import remat.nn; remat.nn.LSTM(3, 4)(x)[0].sum().backward()",
+    "compile": "remat.compile(torch.nn.LSTM(3, 4), lambda out, y: torch.nn.functional.mse_loss(out[0], y), (x, y))(x, y)",
+}
+
+
+@pytest.mark.parametrize("order", [("layer", "compile"), ("compile", "layer")])
+def test_layers_and_compile_work_in_one_process(order):
+    start = "import remat, torch; x, y = torch.randn(5, 2, 3), torch.randn(5, 2, 4)"
+    output("-c", "\n".join([start, *(USES[name] for name in order)]))
 
 
 # ---- With the loss --------------------------------------------------------------------------------------------------
@@ -586,6 +691,13 @@ def test_lstm_cross_entropy_matches_torch(arguments, more):
         logits, _ = ours.logits(x, states)
         again = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         assert abs(float(again.detach()) - float(loss.detach())) < 1e-6
+
+
+def test_loss_of_ignored_targets_alone_is_zero():
+    layer = remat.nn.LSTMCrossEntropy(C, H, 4)
+    loss, _ = layer(torch.randn(3, 2, C), torch.full((3, 2), -100))
+    loss.backward()
+    assert float(loss.detach()) == 0 and all(not p.grad.any() for p in layer.parameters())
 
 
 def test_logits_are_never_whole():
