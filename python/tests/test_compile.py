@@ -332,6 +332,12 @@ def without_gradient(m, x):
     return y + m.inner(x)
 
 
+def in_inference_mode(m, x):
+    with torch.inference_mode():
+        y = m.inner(x)
+    return y + m.inner(x)
+
+
 def draws(m, x):
     return m.inner(x) + torch.randn(5)
 
@@ -384,6 +390,7 @@ def carries_state(m, x):
     [
         (stops_gradient, ["aten::detach", "test_compile.py", "line"]),
         (without_gradient, ["no_grad", "test_compile.py", "line"]),
+        (in_inference_mode, ["inference_mode"]),
         (draws, ["aten::randn", "random", "test_compile.py", "line"]),
         (draws_in_place, ["aten::normal_", "random"]),
         (draws_in_python, ["random"]),

@@ -145,6 +145,16 @@ def _ctc_code(log_probs, targets, input_lengths, target_lengths, blank=0, reduct
     return torch.ops.remat.ctc(log_probs, targets, *lengths, blank, zero_infinity)
 
 
+_enter_inference_mode = torch.inference_mode.__enter__
+
+
+def _refuse_inference_mode(self: Any) -> None:
+    """torch.export itself enters the mode False."""
+    if not self.mode:
+        return _enter_inference_mode(self)
+    raise invalid("torch.inference_mode() in forward is not supported; compute this part outside of the model")
+
+
 @contextlib.contextmanager
 def _swapped() -> Iterator[None]:
     """Recurrent layers become one op: torch.export takes milliseconds a timestep for them, and would fix the length.
@@ -156,6 +166,7 @@ def _swapped() -> Iterator[None]:
         (nn.utils.rnn.pack_padded_sequence, "__code__", _pack_code.__code__),
         (nn.utils.rnn.pad_packed_sequence, "__code__", _pad_code.__code__),
         (nn.functional.ctc_loss, "__code__", _ctc_code.__code__),
+        (torch.inference_mode, "__enter__", _refuse_inference_mode),
     ]
     before = [getattr(owner, name) for owner, name, _ in changes]
     try:

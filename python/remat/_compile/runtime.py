@@ -106,7 +106,7 @@ class Step:
         if lr is not None and not self.updates:
             raise invalid("lr is given without an optimizer; give optimizer, or leave the update to PyTorch's")
         if self.updates and (config.get("micro_steps") or 1) > 1:
-            raise invalid("micro_steps needs an optimizer of PyTorch; leave optimizer out, and call its step() after each K-th call")
+            raise invalid("micro_steps works without optimizer; leave optimizer out, and call PyTorch's after each K-th call")
         config.setdefault("seed", torch.initial_seed() % 2**63)
         self.lr = lr
         self._gradients: dict[torch.Tensor, torch.Tensor] = {}
@@ -116,7 +116,7 @@ class Step:
         batch, named = _batch(example_batch)
         self._kinds = _kinds(batch, named)
         self._modes, self._tensors = _modes(model), _tensors(model)
-        self._shape(batch, named)
+        self._shape(batch, named, self._modes)
 
     # ---- Passes
 
@@ -124,8 +124,8 @@ class Step:
         """One training step. Returns the loss. Without `optimizer` the gradients are in .grad, which each call replaces."""
         if self.updates and not (isinstance(self.lr, int | float) and math.isfinite(self.lr) and self.lr >= 0):
             raise invalid(f"step.lr is {self.lr!r}; give a finite learning rate of at least 0")
+        shape = self._ready(batch, named, _modes(self.model))
         self._modes = _modes(self.model)
-        shape = self._ready(batch, named)
         shape.follow(self)
         if self.updates:
             result = shape.session.step(lr=self.lr)
@@ -141,7 +141,7 @@ class Step:
 
     def evaluate(self, *batch: Any, **named: Any) -> torch.Tensor:
         """The loss, without dropout, with batch norm's running statistics, and without gradients."""
-        shape = self._ready(batch, named)
+        shape = self._ready(batch, named, self._modes)
         shape.follow(self)
         return torch.tensor(shape.session.evaluate().loss)
 
@@ -169,22 +169,22 @@ class Step:
             self._gradients[parameter] = torch.zeros_like(parameter, requires_grad=False)
         return self._gradients[parameter]
 
-    def _ready(self, batch: tuple[Any, ...], named: dict[str, Any]) -> _Shape:
+    def _ready(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         self._check_model()
-        shape = self._shape(batch, named)
+        shape = self._shape(batch, named, modes)
         shape.feed([*batch, *named.values()])
         return shape
 
-    def _shape(self, batch: tuple[Any, ...], named: dict[str, Any]) -> _Shape:
+    def _shape(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         tensors = [*batch, *named.values()]
         _check_kinds(self._kinds, _kinds(batch, named))
         for x in tensors:
             if isinstance(x, torch.Tensor) and x.device.type != "cpu":
                 raise invalid(f"a tensor of the batch is on {x.device}; compile works on the CPU")
         sizes = tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in tensors)
-        key = (tuple(named), sizes, self._modes)
+        key = (tuple(named), sizes, modes)
         if key not in self._shapes:
-            with _in_modes(self.model, self._modes):
+            with _in_modes(self.model, modes):
                 made = self._make(batch, named)  # may begin anew, with no other shapes
             self._shapes[key] = made
         self._shapes.move_to_end(key)
@@ -193,14 +193,14 @@ class Step:
         return self._shapes[key]
 
     def _check_model(self) -> None:
-        """Captures hold the model's parameters and buffers. Where these are other objects, or others are trained, they begin anew."""
+        """Captures hold the model's parameters and buffers. If these were replaced, frozen or unfrozen, captures begin anew."""
         tensors = _tensors(self.model)
         if tensors == self._tensors:
             return
         if self.updates:
             raise invalid(f"{_difference(self._tensors, tensors)} since compile; compile the model again")
         self._begin_anew()
-        self._tensors, self._modes = tensors, _modes(self.model)
+        self._tensors = tensors
 
     def _begin_anew(self) -> None:
         self._shapes, self.first, self._gradients = OrderedDict(), None, {}
@@ -272,7 +272,7 @@ def _tensors(model: nn.Module) -> dict[str, _Held]:
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, x in named:
         if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):
-            raise invalid(f"{name} has a gradient hook, which a compiled step does not call; remove it, and change .grad after the step")
+            raise invalid(f"{name} has a gradient hook, which a compiled step does not call; change .grad after the step")
     return {name: _Held(x, x.requires_grad) for name, x in named}
 
 

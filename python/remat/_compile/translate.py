@@ -112,6 +112,9 @@ class Translator:
     # ---- The program
 
     def run(self) -> Program:
+        for node in self.exported.graph.nodes:
+            if node.op == "get_attr":
+                self._refuse_block(node)
         for visit, node in itertools.product((self._refuse_mutation, self._node), self.exported.graph.nodes):
             self.node = node
             try:
@@ -129,8 +132,6 @@ class Translator:
             self._output(node)
         elif node.op == "call_function":
             self.env[node] = self._call(node)
-        elif node.op == "get_attr":
-            self._refuse_block(node)
 
     def _placeholder(self, node: Node) -> Any:
         signature = self.exported.graph_signature
@@ -247,7 +248,7 @@ class Translator:
     def _folded(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Constants stay constants. The counters of batch norm are PyTorch's, and counted after each step."""
         if torch.Tag.nondeterministic_seeded in node.target.tags and not _is_idle_dropout(node):  # type: ignore[union-attr]
-            raise Refused("it would draw random numbers once, when the model is captured; draw them outside, and pass them in the batch")
+            raise Refused("it would draw random numbers once, at capture; draw them outside, and pass them in the batch")
         if op_name(node) == "aten::add_" and args[1] == 1 and node.args[0].op == "placeholder":  # type: ignore[union-attr]
             self.out.counters.append(args[0])
             return args[0]
