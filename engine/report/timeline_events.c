@@ -62,22 +62,22 @@ typedef struct {
 } shape;
 
 static const shape shapes[] = {
-    [REMAT_EVENT_JOIN] = {"join", "rank", .peer = "of"},
-    [REMAT_EVENT_GRADIENTS] = {"gradients", "step"},
-    [REMAT_EVENT_UPDATE] = {"update", "step"},
-    [REMAT_EVENT_EVALUATION] = {"evaluation", "step"},
-    [REMAT_EVENT_FORWARD] = {"forward", "stage"},
-    [REMAT_EVENT_AGAIN] = {"forward again", "stage"},
-    [REMAT_EVENT_BACKWARD] = {"backward", "stage"},
-    [REMAT_EVENT_LIVE] = {"live bytes"},
-    [REMAT_EVENT_SAVE] = {"save", .lane = SPILL},
-    [REMAT_EVENT_LOAD] = {"load", .lane = SPILL},
-    [REMAT_EVENT_WAIT] = {"wait", .about = "for"},
-    [REMAT_EVENT_BUCKET] = {NULL, .lane = COLLECTIVES},
-    [REMAT_EVENT_COLLECTIVE] = {NULL, .lane = COLLECTIVES},
-    [REMAT_EVENT_SEND] = {"send", .peer = "to"},
-    [REMAT_EVENT_RECEIVE] = {"receive", .peer = "from"},
-    [REMAT_EVENT_PROGRAM] = {NULL},
+    [REMAT_EVENT_JOIN] = {.name = "join", .number = "rank", .peer = "of"},
+    [REMAT_EVENT_GRADIENTS] = {.name = "gradients", .number = "step"},
+    [REMAT_EVENT_UPDATE] = {.name = "update", .number = "step"},
+    [REMAT_EVENT_EVALUATION] = {.name = "evaluation", .number = "step"},
+    [REMAT_EVENT_FORWARD] = {.name = "forward", .number = "stage"},
+    [REMAT_EVENT_AGAIN] = {.name = "forward again", .number = "stage"},
+    [REMAT_EVENT_BACKWARD] = {.name = "backward", .number = "stage"},
+    [REMAT_EVENT_LIVE] = {.name = "live bytes"},
+    [REMAT_EVENT_SAVE] = {.name = "save", .lane = SPILL},
+    [REMAT_EVENT_LOAD] = {.name = "load", .lane = SPILL},
+    [REMAT_EVENT_WAIT] = {.name = "wait", .about = "for"},
+    [REMAT_EVENT_BUCKET] = {.lane = COLLECTIVES},
+    [REMAT_EVENT_COLLECTIVE] = {.lane = COLLECTIVES},
+    [REMAT_EVENT_SEND] = {.name = "send", .peer = "to"},
+    [REMAT_EVENT_RECEIVE] = {.name = "receive", .peer = "from"},
+    [REMAT_EVENT_PROGRAM] = {.name = NULL},
 };
 enum { KINDS = sizeof shapes / sizeof *shapes };
 
