@@ -146,7 +146,10 @@ static remat_status find_named(const rm_chain *chain, const char *name, size_t l
                 *begin = reader_of(chain, n);
                 return REMAT_OK;
             }
-    FAIL(INVALID, "pipeline cut \"%.*s\": no layer has a parameter whose name starts like this", (int)length, name);
+    FAIL(INVALID,
+         "pipeline cut \"%.*s\": no layer has a parameter whose name starts like this; give the start of a "
+         "parameter's name, such as rnn.weight_ih_l1",
+         (int)length, name);
 }
 
 static remat_status cut_as_told(const rm_chain *chain, const remat_pipeline *p, const boundary *at, int32_t *begin) {

@@ -32,7 +32,7 @@ enum {
 };
 
 static remat_status cannot(const rm_trace_file *file, const char *verb, int error) {
-    FAIL(IO, "the timeline %s cannot be %s: %s", file->path, verb, strerror(error));
+    FAIL(IO, "the timeline %s cannot be %s: %s; give a file that can be written", file->path, verb, strerror(error));
 }
 
 /* All or nothing. */
