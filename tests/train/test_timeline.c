@@ -117,6 +117,19 @@ static void check_stages(int rank, const char *name, int passes) {
         ck_assert_msg(seen[k] == passes, "rank %d ran %s of stage %d %d times, not %d", rank, name, k, seen[k], passes);
 }
 
+/* Stages run within the pass that is named, and take time. */
+static void check_passes(int rank, const char *stage, const char *pass) {
+    for (int i = 0; i < n_spans; i++) {
+        const span *s = &spans[i];
+        bool within = s->phase != 'X' || s->rank != rank || strncmp(s->name, stage, strlen(stage)) != 0;
+        ck_assert(within || s->end > s->begin);
+        for (int k = 0; k < n_spans && !within; k++)
+            within = spans[k].rank == rank && spans[k].lane == s->lane && !strcmp(spans[k].name, pass) &&
+                     spans[k].begin <= s->begin + 0.002 && s->end <= spans[k].end + 0.002;
+        ck_assert_msg(within, "rank %d ran %s of stage %lld outside of %s", rank, s->name, (long long)s->number, pass);
+    }
+}
+
 static void check_steps(int rank, int steps) {
     int passes = 0;
     for (int step = 0; step < steps; step++) {
@@ -130,6 +143,8 @@ static void check_steps(int rank, int steps) {
     ck_assert_int_eq(count(rank, "load batch"), passes);
     check_stages(rank, "forward", passes);
     check_stages(rank, "backward", passes);
+    check_passes(rank, "forward", "gradients");
+    check_passes(rank, "backward", "gradients");
     ck_assert_int_gt(count(rank, "forward again"), 0);
 }
 
