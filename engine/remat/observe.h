@@ -75,8 +75,8 @@ typedef struct remat_observer {
  *     remat_timeline_close(t);                                            // after session and job
  *
  * A rank is a process of the trace, each of its threads a lane. Ranks that share a file system share the file: each opens
- * it before it joins the others, and it is emptied then. The file is a whole JSON document after every write, also while
- * ranks are running or after they were killed.
+ * it before it joins the others, and it is emptied then. The file is a whole JSON document after every write. A rank
+ * that is killed in the middle of a write leaves it without its end, which the next write, or `append`, restores.
  *
  * The file is bounded. An update is a step; of the steps since `open` the first 16 are written, then 8 of each doubling
  * (every second up to step 32, every fourth up to 64, ..), and the last two when the timeline is closed. One step

@@ -167,6 +167,32 @@ START_TEST(ranks_write_one_file_that_nests) {
 }
 END_TEST
 
+/* Opens the file as a restarted job does, which restores a missing end. */
+static void restore(const char *path) {
+    remat_timeline_config config = {.struct_bytes = sizeof config, .append = true, .path = path};
+    remat_timeline *timeline;
+    ck_assert_msg(!remat_timeline_open(&config, &timeline), "%s", remat_last_error());
+    ck_assert_msg(!remat_timeline_close(timeline), "%s", remat_last_error());
+}
+
+/* As if the process had been killed when all but the last `missing` bytes were written. */
+static void tear(const char *path) {
+    static char text[1 << 20];
+    FILE *file = fopen(path, "rb");
+    ck_assert_ptr_nonnull(file);
+    size_t length = fread(text, 1, sizeof text, file);
+    fclose(file);
+    ck_assert_uint_lt(length, sizeof text);
+    for (size_t missing = 1; missing < 400; missing += 3) {
+        file = fopen(path, "wb");
+        ck_assert_ptr_nonnull(file);
+        ck_assert_uint_eq(fwrite(text, 1, length - missing, file), length - missing);
+        fclose(file);
+        restore(path);
+        json_decref(read_timeline(path));
+    }
+}
+
 START_TEST(timeline_is_whole_after_a_kill) {
     const char *text = make_text("text", 20000), *path = in_scratch("killed.json");
     char line[1024];
@@ -184,11 +210,13 @@ START_TEST(timeline_is_whole_after_a_kill) {
         kill(process, SIGKILL);
         ck_assert_int_eq(waitpid(process, &status, 0), process);
         close(out), close(err);
+        restore(path);
         json_t *all = read_timeline(path);
         ck_assert_int_gt(count(0, "gradients"), 0);
         check_nesting();
         json_decref(all);
     }
+    tear(path);
 }
 END_TEST
 
