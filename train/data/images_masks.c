@@ -100,7 +100,7 @@ static remat_status look_at_masks(masked_images *m, int64_t threads) {
 /* ---- Classes ------------------------------------------------------------------------------------------------------ */
 
 static remat_status add_class(rm_images *images, int grey, uLong *sum) {
-    char name[8];
+    char name[12];
     snprintf(name, sizeof name, "%d", grey);
     *sum = crc32_z(*sum, (const uint8_t *)name, strlen(name) + 1);
     return rm_class_names_add(&images->names, name);
