@@ -44,25 +44,13 @@ static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t de
         }
 }
 
-/* Sums over many thousands of rows lose digits if every product is added to the whole sum. So APART steps are summed from zero
- * and then added to dw. Rows count from the tile's first one, so the bits do not depend on the number of threads. */
-enum { APART = 32 };
-_Static_assert((int)DEPTH_STEPS % (int)APART == 0, "a packed block consists of whole parts");
-
-static void multiply_parts(rm_product p, int rows, int width, int64_t depth) {
-    for (int64_t k = 0; k < depth; k += APART * STEP) {
-        rm_multiply_apart(p, rows, width, min64(APART * STEP, depth - k));
-        p.a += APART * p.a_step;
-        p.w += APART * p.w_step;
-    }
-}
-
-/* dw[u.., block..] += left w: in place, or through a chunk if dw's last vector extends past its row. */
+/* dw[u.., block..] += left w: in place, or through a chunk if dw's last vector extends past its row. The product is summed
+ * from zero and then added to dw: sums over many thousands of rows lose digits if every product is added to the whole sum. */
 static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
                           int rows, int last_lanes) {
     rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES, 0};
     if (last_lanes == LANES) {
-        multiply_parts(p, rows, width, depth);
+        rm_multiply_apart(p, rows, width, depth);
         return;
     }
     chunk c;
@@ -70,15 +58,15 @@ static void multiply_left(const float *left, const float *w, int width, int64_t 
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             rm_store(c.sum[r][i], rm_load_n(dw + r * columns + i * LANES, i == width - 1 ? last_lanes : LANES));
-    multiply_parts(p, rows, width, depth);
+    rm_multiply_apart(p, rows, width, depth);
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
 }
 
-/* The columns of the operand that are packed at once, for some steps of the depth: with 16 lanes up to 256 KiB, in this
- * thread's share of the scratch. If many threads share it they pack fewer steps at once, but whole parts, and then fewer
- * columns; then the rows of dw of each thread are few, too, and stay in its caches. */
+/* The columns of the operand that are packed at once, for DEPTH_STEPS steps: with 16 lanes up to 256 KiB, in this thread's
+ * share of the scratch. If many threads share it they pack fewer columns at once; then the rows of dw of each thread are
+ * few, too, and stay in its caches. Steps count from the tile's first row, so the bits do not depend on the number of threads. */
 enum { RIGHT_BLOCKS = 32 };
 typedef struct {
     int64_t first, blocks; /* blocks [first, first+blocks) of its columns */
@@ -92,8 +80,7 @@ _Static_assert((int)RM_CELL_RIGHT_COLUMNS >= RIGHT_BLOCKS * (int)LANES && RM_CEL
 /* A thread's share has at least LANES columns of all steps: each thread has a block of units (call.c). */
 static right right_of(const view *v) {
     int64_t all = rm_cell_right_steps(v->rows), columns = rm_cell_right_columns(v->job->in, v->hidden);
-    int64_t share = all * columns / v->threads / LANES * LANES, whole = steps_of(v->rows), fit = all / v->threads;
-    int64_t steps = min64(min64(DEPTH_STEPS, whole), fit < APART ? APART : fit / APART * APART);
+    int64_t share = all * columns / v->threads / LANES * LANES, steps = min64(DEPTH_STEPS, steps_of(v->rows));
     return (right){
         .steps = steps, .most = min64(RIGHT_BLOCKS, share / (steps * LANES)), .w = v->job->right + v->thread * share};
 }
@@ -195,7 +182,7 @@ static void input_gradient(const view *v) {
 }
 
 /* One pass over the rows of dgates, in order, for gradients that need no product:
- *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, in the same parts
+ *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, in parts of DEPTH_STEPS rows
  * for blocks [first, end) of every column. */
 enum { SWEEP_BLOCKS = 16 };
 static void sweep(const view *v, int64_t first, int64_t end) {
@@ -204,7 +191,7 @@ static void sweep(const view *v, int64_t first, int64_t end) {
     float *dtable = job->token ? job->dw_ih : NULL;
     rm_vec sum[4][SWEEP_BLOCKS] = {0}, part[4][SWEEP_BLOCKS];
     for (int64_t row = 0; row < v->rows; row++) {
-        if (row % APART == 0) memset(part, 0, sizeof part);
+        if (row % DEPTH_STEPS == 0) memset(part, 0, sizeof part);
         for (int column = 0; column < columns; column++) {
             const float *from = job->gates + row * v->row + column * v->hidden;
             float *entry =
@@ -217,7 +204,7 @@ static void sweep(const view *v, int64_t first, int64_t end) {
                 if (entry) rm_store_n(entry + unit, rm_load_n(entry + unit, n) + dgate, n);
             }
         }
-        if (row % APART == APART - 1 || row == v->rows - 1)
+        if (row % DEPTH_STEPS == DEPTH_STEPS - 1 || row == v->rows - 1)
             for (int column = 0; column < columns; column++)
                 for (int64_t i = 0; i < end - first; i++) sum[column][i] += part[column][i];
     }
