@@ -317,8 +317,8 @@ remat_status rm_group_poll(rm_group *group) {
     return status;
 }
 
-bool rm_group_notice(rm_group *group, char *text, size_t bytes) {
-    return group->api->notice && group->api->notice(group->engine, text, bytes);
+bool rm_group_notice(rm_group *group, rm_notice *out) {
+    return group->api->notice && group->api->notice(group->engine, out);
 }
 
 void rm_group_abort(rm_group *group, const char *reason) {

@@ -152,9 +152,15 @@ uint64_t rm_group_busy_ns(rm_group *group);
  * computes while another dies then learns of it before its next collective. */
 remat_status rm_group_poll(rm_group *group);
 
-/* True if a rank has given no heartbeat for a second or more, or this rank has waited that long for another. `text`
- * names the rank. This is not a failure yet. */
-bool rm_group_notice(rm_group *group, char *text, size_t bytes);
+/* A rank that has not responded for a second or more, or for which this rank has waited that long. */
+typedef struct {
+    int32_t rank;   /* its number in messages */
+    bool responds;  /* its heartbeats arrive: it is late */
+    char text[512]; /* who it is, and what it did last */
+} rm_notice;
+
+/* False: there is none. A notice is not a failure yet. */
+bool rm_group_notice(rm_group *group, rm_notice *out);
 
 /* Ends the group on all reachable ranks: their current and later calls fail with PEER and `reason`. */
 void rm_group_abort(rm_group *group, const char *reason);
@@ -185,7 +191,7 @@ typedef struct {
     remat_status (*receive)(void *engine, int32_t from, void *data, uint64_t bytes);
     uint64_t (*device_bytes)(const void *engine);           /* optional; NULL: 0 */
     remat_status (*poll)(void *engine);                     /* optional; NULL: OK */
-    bool (*notice)(void *engine, char *text, size_t bytes); /* optional; NULL: false */
+    bool (*notice)(void *engine, rm_notice *out);           /* optional; NULL: false */
     void (*abort)(void *engine, const char *reason);        /* optional; NULL: affects this rank only */
     rm_kv *(*store)(void *engine);                          /* optional; NULL: the config's */
 } rm_group_api;

@@ -306,10 +306,10 @@ static remat_status map(void *engine, void *address, uint64_t bytes) {
 static void unmap(void *engine, void *address) { rm_local_unmap(&((local_group *)engine)->arena, address); }
 static remat_status poll_group(void *engine) { return rm_local_stopped(&((local_group *)engine)->arena); }
 
-static bool notice(void *engine, char *text, size_t bytes) {
+static bool notice(void *engine, rm_notice *out) {
     local_group *g = engine;
-    if (g->watch && rm_local_silent(g->watch, text, bytes)) return true;
-    return rm_local_waits(&g->meeting, text, bytes);
+    if (g->watch && rm_local_silent(g->watch, out)) return true;
+    return rm_local_waits(&g->meeting, out);
 }
 
 static void abort_group(void *engine, const char *reason) {

@@ -189,8 +189,7 @@ static void describe(const rm_joining *j, const bool *others, double now, char *
     if (one == j->config->rank)
         snprintf(how, how_bytes, "it is %s", j->doing);
     else
-        snprintf(how, how_bytes, "it was last %s, and gave its last sign of life %.1f s ago", m->doing,
-                 now - m->heard_s);
+        snprintf(how, how_bytes, "it was last %s, and last responded %.1f s ago", m->doing, now - m->heard_s);
 }
 
 /* Describes the ranks that all others wait for. */

@@ -194,13 +194,14 @@ static int32_t awaited_by(const rm_local_meeting *m, int32_t rank) {
     return awaited;
 }
 
-bool rm_local_waits(rm_local_meeting *m, char *text, size_t bytes) {
+bool rm_local_waits(rm_local_meeting *m, rm_notice *out) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT];
     int32_t rank = awaited_by(m, m->config->rank);
     uint64_t waited = rm_now_ns() - atomic_load(&rm_local_slot(m->arena, m->config->rank)->waits_since_ns);
     if (rank < 0 || waited < 1000000000) return false;
-    rm_snprintf(text, bytes, "rank %d has waited %.1f s for %.130s, which is alive and was last %.230s", my_number(m),
-                (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
+    *out = (rm_notice){.rank = rm_local_slot(m->arena, rank)->number, .responds = true};
+    rm_snprintf(out->text, sizeof out->text, "rank %d has waited %.1f s for %.130s, which is alive and was last %.230s",
+                my_number(m), (double)waited * 1e-9, rm_local_who(m->arena, rank, who),
                 rm_local_doing(m->config, m->arena, rank, doing));
     return true;
 }

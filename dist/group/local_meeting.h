@@ -26,6 +26,6 @@ remat_status rm_local_receive(rm_local_meeting *meeting, int32_t from, void *dat
 
 /* For notice(), from another thread: whether this rank has waited a second for a rank that is alive, and for which
  * one. */
-bool rm_local_waits(rm_local_meeting *meeting, char *text, size_t bytes);
+bool rm_local_waits(rm_local_meeting *meeting, rm_notice *out);
 
 #endif

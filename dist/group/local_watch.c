@@ -30,7 +30,7 @@ struct rm_local_watch {
     int wake;
     uint64_t awake_since_ns; /* silence before this time does not count: this process itself may have been stopped */
     pthread_mutex_t lock;    /* protects: */
-    char silent[512];
+    rm_notice silent;        /* text "": none */
 };
 
 /* ---- The shared verdict -------------------------------------------------------------------------------------- */
@@ -97,18 +97,19 @@ static void note_end(rm_local_watch *watch, int32_t rank) {
 
 static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns) {
     rm_slot *slot = rm_local_slot(watch->arena, rank);
-    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], text[sizeof watch->silent];
+    char who[RM_RANK_TEXT], doing[RM_RANK_TEXT];
+    rm_notice silent = {.rank = slot->number};
     char allowed[80];
     snprintf(allowed, sizeof allowed, "the limit of %lld ms", (long long)watch->config->silence_ms);
     if (watch->config->silence_name) snprintf(allowed, sizeof allowed, "%s", watch->config->silence_name);
-    const char *how = rm_process_stopped(slot->pid) ? "is stopped (SIGSTOP, or a debugger)" : "gives no sign of life";
-    rm_snprintf(text, sizeof text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who), how,
-                (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
+    const char *how = rm_process_stopped(slot->pid) ? "is stopped (SIGSTOP, or a debugger)" : "has not responded";
+    rm_snprintf(silent.text, sizeof silent.text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who),
+                how, (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
     pthread_mutex_lock(&watch->lock);
-    memcpy(watch->silent, text, sizeof text);
+    watch->silent = silent;
     pthread_mutex_unlock(&watch->lock);
     if (silent_ns > (uint64_t)watch->config->silence_ms * 1000000u)
-        (void)rm_local_announce(watch->arena, "%s, which is longer than %s", text, allowed);
+        (void)rm_local_announce(watch->arena, "%s, which is longer than %s", silent.text, allowed);
 }
 
 static void look_round(rm_local_watch *watch, uint64_t now) {
@@ -124,7 +125,7 @@ static void look_round(rm_local_watch *watch, uint64_t now) {
     }
     if (!all_well) return;
     pthread_mutex_lock(&watch->lock);
-    watch->silent[0] = 0;
+    watch->silent.text[0] = 0;
     pthread_mutex_unlock(&watch->lock);
 }
 
@@ -147,12 +148,11 @@ static void *keep_watch(void *context) {
     return NULL;
 }
 
-bool rm_local_silent(rm_local_watch *watch, char *text, size_t bytes) {
+bool rm_local_silent(rm_local_watch *watch, rm_notice *out) {
     pthread_mutex_lock(&watch->lock);
-    bool silent = watch->silent[0];
-    snprintf(text, bytes, "%s", watch->silent);
+    *out = watch->silent;
     pthread_mutex_unlock(&watch->lock);
-    return silent;
+    return *out->text;
 }
 
 /* ---- Start and stop ------------------------------------------------------------------------------------------ */

@@ -17,7 +17,7 @@ remat_status rm_local_announce(rm_local_arena *arena, const char *format, ...) _
 /* OK, or the announced failure. */
 remat_status rm_local_stopped(const rm_local_arena *arena);
 
-bool rm_local_silent(rm_local_watch *watch, char *text, size_t bytes); /* for notice() */
+bool rm_local_silent(rm_local_watch *watch, rm_notice *out); /* for notice() */
 
 /* "rank 1 on node7 (process 4711)" and "which was in call 12, all_reduce of ...", into buffers of RM_RANK_TEXT
  * bytes. */

@@ -111,8 +111,7 @@ START_TEST(stopped_rank_is_named_and_ends_the_wait) {
     kill(pid[1], SIGKILL);
     ck_assert_int_eq(end_of(pid[1]), 128 + SIGKILL);
     ck_assert_msg(strstr(heard->text[0], "waiting for rank 1 of 3"), "'%s'", heard->text[0]);
-    ck_assert_msg(!s.answers ||
-                      strstr(heard->text[0], "it was last meeting the other ranks, and gave its last sign of life 1."),
+    ck_assert_msg(!s.answers || strstr(heard->text[0], "it was last meeting the other ranks, and last responded 1."),
                   "'%s'", heard->text[0]);
     ck_assert_msg(heard->first_s[0] - start < 3.5, "after %.1f s", heard->first_s[0] - start);
     ck_assert_msg(!*heard->text[2], "'%s'", heard->text[2]);

@@ -116,12 +116,12 @@ remat_status rm_heartbeat_start(rm_group *group, rm_kv *store, const char *host,
     int32_t rank = rm_group_rank(group);
     rm_heartbeat *b = rm_calloc(1, sizeof *b);
     *out = NULL;
-    REQUIRE(b, MEMORY, "no memory for signs of life");
+    REQUIRE(b, MEMORY, "no memory for heartbeats");
     *b = (rm_heartbeat){.group = group, .store = store, .rank = rank, .next = (rank + 1) % rm_group_size(group)};
     b->heard_s = b->awake_s = rm_now_s();
     b->round_s = b->next_round_s = BEAT_S;
     snprintf(b->host, sizeof b->host, "%s", host);
-    remat_status status = rm_side_thread_start(&b->side, beat, b, "give signs of life");
+    remat_status status = rm_side_thread_start(&b->side, beat, b, "send heartbeats");
     if (!status) *out = b;
     if (status) rm_free(b);
     return status;

@@ -30,18 +30,13 @@ struct rm_ranks_watch {
 };
 
 /* The first rank of the group reports the others; the second reports the first. */
-static bool is_mine_to_say(const rm_group *group, const char *text) {
-    char first[32];
-    snprintf(first, sizeof first, "rank %d on ", rm_group_first(group));
-    return rm_group_rank(group) == (strstr(text, first) ? 1 : 0);
+static bool is_mine_to_say(const rm_group *group, const rm_notice *notice) {
+    return rm_group_rank(group) == (notice->rank == rm_group_first(group) ? 1 : 0);
 }
 
-/* Matches the group's message, which says "is alive" only of a rank with heartbeats. */
-static bool lives(const char *text) { return strstr(text, "which is alive") != NULL; }
-
-static void say(const rm_ranks_watch *w, const char *text) {
+static void say(const rm_ranks_watch *w, const rm_notice *notice) {
     fprintf(stderr, "remat train: rank %d of %d: %s; waiting up to %.4g s\n", rm_group_rank(w->group),
-            rm_group_size(w->group), text, lives(text) ? 600 : w->timeout_s);
+            rm_group_size(w->group), notice->text, notice->responds ? 600 : w->timeout_s);
 }
 
 /* Sleeps until the next look; false: the thread should end. */
@@ -54,7 +49,7 @@ static bool doze(rm_ranks_watch *w) {
 
 static void say_quiet(rm_ranks_watch *w, const char *who, double silence) {
     if (w->told) return;
-    fprintf(stderr, "remat train: rank %d of %d: %s has given no sign of life for %.1f s; waiting up to %.4g s\n",
+    fprintf(stderr, "remat train: rank %d of %d: %s has not responded for %.1f s; waiting up to %.4g s\n",
             rm_group_rank(w->group), rm_group_size(w->group), who, silence, w->timeout_s);
     w->told = true;
 }
@@ -70,8 +65,8 @@ static void give_up(rm_ranks_watch *w, const char *why) {
 
 static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, bool tell) {
     char reason[512];
-    snprintf(reason, sizeof reason, "%s has given no sign of life for %.1f s, which is longer than --hang-timeout=%.4g",
-             who, silence, w->timeout_s);
+    snprintf(reason, sizeof reason, "%s has not responded for %.1f s, which is longer than --hang-timeout=%.4g", who,
+             silence, w->timeout_s);
     if (!tell) give_up(w, reason);
     w->aborted = true;
     rm_group_abort(w->group, reason);
@@ -102,10 +97,10 @@ static void pass_failures(const rm_ranks_watch *w) {
 }
 
 /* The first group in which a rank is silent or late. */
-static rm_group *notice(const rm_ranks_watch *w, char *text, size_t bytes) {
+static rm_group *find_notice(const rm_ranks_watch *w, rm_notice *out) {
     rm_group *all[] = {w->group, w->part[0], w->part[1]};
     for (int i = 0; i < 3; i++)
-        if (all[i] && rm_group_notice(all[i], text, bytes)) return all[i];
+        if (all[i] && rm_group_notice(all[i], out)) return all[i];
     return NULL;
 }
 
@@ -114,17 +109,17 @@ static void *watch(void *context) {
     double quiet_since = 0;
     bool said = false;
     while (doze(w)) {
-        char text[1024];
+        rm_notice notice;
         double now = rm_now_s();
-        rm_group *where = notice(w, text, sizeof text);
+        rm_group *where = find_notice(w, &notice);
         bool quiet = where != NULL;
         pass_failures(w);
         if (w->beat) heed_heartbeats(w);
         if (!quiet) said = false;
         if (!quiet || quiet_since == 0) quiet_since = quiet ? now : 0;
-        bool due = quiet && (!lives(text) || now - quiet_since >= LATE_S);
+        bool due = quiet && (!notice.responds || now - quiet_since >= LATE_S);
         if (!due || said) continue;
-        if (is_mine_to_say(where, text)) say(w, text);
+        if (is_mine_to_say(where, &notice)) say(w, &notice);
         said = true;
     }
     return NULL;
