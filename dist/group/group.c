@@ -391,6 +391,11 @@ rm_kv *rm_group_store(const rm_group *group) {
     return group->api->store ? group->api->store(group->engine) : group->config.store;
 }
 
+bool rm_group_address(const rm_group *group, char *text, size_t bytes) {
+    if (group->api->address) snprintf(text, bytes, "%s", group->api->address(group->engine));
+    return group->api->address != NULL;
+}
+
 static remat_status fill_in(rm_group *group, const rm_group_config *config) {
     REQUIRE(config->size >= 1 && config->size <= INT16_MAX, INVALID,
             "a group cannot have %d ranks; it can have 1 to %d", config->size, INT16_MAX);

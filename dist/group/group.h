@@ -112,6 +112,9 @@ const char *rm_group_engine(const rm_group *group); /* "local", ... */
 const remat_observer *rm_group_observer(const rm_group *group);
 /* The store of the config, or the one that the engine has made and that is closed with the group. NULL: size 1. */
 rm_kv *rm_group_store(const rm_group *group);
+/* The numeric address of this host that the group uses, or the name of a network interface. False: none that is known,
+ * as on `local`. */
+bool rm_group_address(const rm_group *group, char *text, size_t bytes);
 
 /* Allocates a zero-filled buffer of this rank, aligned to a page (nccl: GPU memory, aligned to 256 bytes). Collectives
  * use it without copies where the engine can. Not collective. Freed by rm_group_free or with the group. NULL: out of
@@ -194,6 +197,7 @@ typedef struct {
     bool (*notice)(void *engine, rm_notice *out);           /* optional; NULL: false */
     void (*abort)(void *engine, const char *reason);        /* optional; NULL: affects this rank only */
     rm_kv *(*store)(void *engine);                          /* optional; NULL: the config's */
+    const char *(*address)(void *engine);                   /* rm_group_address; optional; NULL: none */
 } rm_group_api;
 
 extern const rm_group_api rm_group_local; /* mpi and gloo are modules: dist/group/module.h */

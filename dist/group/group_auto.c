@@ -48,6 +48,13 @@ remat_status rm_engine_library(const char *name, char *text, size_t bytes) {
     return api->library(text, bytes);
 }
 
+const char *rm_engine_reason(const char *wanted, const char *engine) {
+    if (strcmp(wanted, "auto")) return "as requested";
+    if (!strcmp(engine, "local")) return "chosen by auto, because all ranks are on one host";
+    if (!strcmp(engine, "mpi")) return "chosen by auto, because MPI's launcher started the ranks, on several hosts";
+    return "chosen by auto, because the ranks are on several hosts and MPI's launcher did not start all of them";
+}
+
 static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
 /* Fills in the engines of this build that reach other hosts. MPI cannot open a group of some of its ranks. */

@@ -9,6 +9,9 @@
  * alike. MISSING: the message says what to install. */
 remat_status rm_group_choose(const rm_group_config *config, const rm_group_api **out);
 
+/* Why a group of which `wanted` was asked ("auto", "local", ..) has the engine `engine`; completes "because ..". */
+const char *rm_engine_reason(const char *wanted, const char *engine);
+
 extern const char *const rm_engine_names[]; /* "local", ...: all engines; NULL-terminated */
 
 /* Describes the library of the engine `name` and its version: rm_group_api.library. MISSING: it is not in this build,

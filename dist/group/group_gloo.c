@@ -25,6 +25,7 @@ typedef struct {
     rm_failure failure;
     rm_scratch scratch;
     rm_slices slices;
+    char address[256];         /* through which the others reach this rank, or an interface's name */
     const rm_fingerprint *now; /* the current collective, for messages from `slices` */
 } gloo_group;
 
@@ -175,7 +176,7 @@ static remat_status find_address(const rm_group_config *config, char *text, uint
 /* A stranger that connects to a port earlier than the expected rank takes that rank's place; all ranks then try other
  * ports. */
 static remat_status enter(gloo_group *g) {
-    char address[256] = "", why[RM_GLOO_WHY];
+    char why[RM_GLOO_WHY], *address = g->address;
     attempt a = {.config = &g->config};
     rm_gloo_config config = {.rank = g->config.rank,
                              .size = g->config.size,
@@ -184,7 +185,8 @@ static remat_status enter(gloo_group *g) {
                              .address = address,
                              .store = {.set = set_key, .get = get_key, .context = &a}};
     TRY(rm_failure_begin(&g->failure, &g->config));
-    TRY(find_address(&g->config, address, sizeof address));
+    TRY(find_address(&g->config, address, sizeof g->address));
+    if (config.interface) snprintf(address, sizeof g->address, "%s", config.interface);
     for (; a.number < TRIES; a.number++) {
         a.phase = "connect";
         rm_joining_step(g->config.joining, "connecting by Gloo");
@@ -201,17 +203,16 @@ static remat_status enter(gloo_group *g) {
         if (g->gloo) rm_gloo_close(g->gloo);
         g->gloo = NULL;
     }
-    const char *by = config.interface ? config.interface : address;
     TRY(rm_joining_look(g->config.joining)); /* a dead rank is a better explanation than Gloo's message */
     REQUIRE(a.number < TRIES, PEER,
             "the ranks could not connect to each other through %s, %d times, each on new ports: %.350s. Check whether "
             "another program, such as a port scanner, connects to these ports; set GLOO_SOCKET_IFNAME=NAME to use "
             "another network interface",
-            by, TRIES, why);
+            address, TRIES, why);
     FAIL(PEER,
          "rank %d could not connect to the other ranks through %s: %.350s. Set GLOO_SOCKET_IFNAME=NAME to use another "
          "network interface",
-         g->config.rank, by, why);
+         g->config.rank, address, why);
 }
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
@@ -276,6 +277,8 @@ static remat_status library(char *text, size_t bytes) {
     return REMAT_OK;
 }
 
+static const char *address_of(void *engine) { return ((gloo_group *)engine)->address; }
+
 static const rm_group_api rm_group_gloo = {
     .name = "gloo",
     .library = library,
@@ -286,5 +289,6 @@ static const rm_group_api rm_group_gloo = {
     .receive = receive_from,
     .poll = poll_group,
     .abort = abort_group,
+    .address = address_of,
 };
 RM_GROUP_MODULE(gloo);

@@ -18,13 +18,16 @@ on_two_hosts() { # NAME COMMAND: runs COMMAND on hostA, saving as NAME, and at t
 on_two_hosts launch "$remat" train --batch=4 --dist-backend=gloo
 same launch
 
-# Without a launcher: environment variables configure each host.
-RANK=1 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 timeout 120 $REMAT_ON hostB "$remat" train $model --batch=4 \
-    --dist-backend=gloo --save="$dir"/variables >/dev/null 2>&1 &
+# Without a launcher: environment variables configure each host, and may ask for a description of the ranks.
+NCCL_DEBUG=INFO RANK=1 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 timeout 120 $REMAT_ON hostB "$remat" train $model \
+    --batch=4 --dist-backend=gloo --save="$dir"/variables >"$dir"/variables-B.log 2>&1 &
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 train variables $REMAT_ON hostA "$remat" train --batch=4 \
     --dist-backend=gloo
 wait
 same variables
+for words in "tcp://hostA:23456" "engine gloo.*as requested.*address 10.77.0.2, interface vB"; do
+    grep -q "rank 1 of 2.*$words" "$dir"/variables-B.log || { fail "rank 1: no $words"; cat "$dir"/variables-B.log >&2; }
+done
 
 if has mpi && command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q "Open MPI"; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

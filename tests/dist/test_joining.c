@@ -1,6 +1,7 @@
 /* test_joining.c: joining ranks: within seconds the user is told which rank the others wait for, and every wait ends
  * with a reason, whatever the engine, when a rank is stopped, ends, differs, or starts again. */
 #include "dist/group/arrivals.h"
+#include "dist/group/group_auto.h"
 #include "dist/group/joining.h"
 
 #include <netinet/in.h>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "tests/dist/ranks.h"
+#include "tests/says.h"
 
 static const char *const engines[] = {
     "local",
@@ -157,12 +159,15 @@ START_TEST(auto_selects_an_engine_that_all_ranks_have) {
     for (int r = 0; r < 3; r++) all[r] = arrival("auto", "here", true, true);
     ck_ok(rm_arrivals_choose(all, 3, engine));
     ck_assert_str_eq(engine, "local");
+    ck_says_all(rm_engine_reason("auto", engine), "auto|one host");
     strcpy(all[2].place, "there");
     ck_ok(rm_arrivals_choose(all, 3, engine));
     ck_assert_str_eq(engine, "mpi");
+    ck_says_all(rm_engine_reason("auto", engine), "auto|MPI's launcher started");
     all[0].mpi = false;
     ck_ok(rm_arrivals_choose(all, 3, engine));
     ck_assert_str_eq(engine, "gloo");
+    ck_says_all(rm_engine_reason("auto", engine), "auto|several hosts|not");
     all[1].gloo = false;
     ck_fails(rm_arrivals_choose(all, 3, engine), MISSING,
              "the Remat of rank 1 (node7, process 4711) was built without it");

@@ -263,6 +263,24 @@ START_TEST(metrics_count_transferred_bytes) {
 }
 END_TEST
 
+/* NCCL's and PyTorch's variables describe each rank once, and the buckets. */
+START_TEST(debug_variables_describe_ranks_and_buckets) {
+    static const char *const variables[][2] = {{"NCCL_DEBUG", "INFO"}, {"TORCH_DISTRIBUTED_DEBUG", "detail"}};
+    job j;
+    const char *text = text_file();
+    for (int i = 0; i < 3; i++) {
+        if (i) setenv(variables[i - 1][0], variables[i - 1][1], 1);
+        run_ranks(&j, 2, "train --data=%s " FLAGS "--batch=4 --steps=1 --bucket-cap-mb=0.001", text);
+        if (i) unsetenv(variables[i - 1][0]);
+        ck_all_end(&j, 0);
+        for (int r = 0; r < 2; r++) {
+            ck_assert_int_eq(says_all(j.errors[r], "of 2 on|file://|engine local|auto|one host"), i > 0);
+            ck_assert_int_eq(says_all(j.errors[r], "bucket 1 of|over local|bytes|begins with"), i > 0 && r == 0);
+        }
+    }
+}
+END_TEST
+
 /* By default ranks share the processors that they may use. */
 START_TEST(processors_are_shared) {
     job j;
@@ -1114,6 +1132,7 @@ int main(void) {
     tcase_add_test(tests, sharding_and_buckets_change_no_bit);
     tcase_add_test(tests, compressed_gradients_train);
     tcase_add_test(tests, metrics_count_transferred_bytes);
+    tcase_add_test(tests, debug_variables_describe_ranks_and_buckets);
     tcase_add_test(tests, processors_are_shared);
     tcase_add_test(tests, devices_flag_starts_ranks);
     tcase_add_loop_test(tests, smallest_budget_of_ranks_is_exact, 0, 6);

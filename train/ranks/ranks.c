@@ -7,6 +7,7 @@
 #include "memory/host.h"
 #include "memory/processors.h"
 #include "train/file.h"
+#include "train/ranks/ranks_debug.h"
 #include "train/ranks/ranks_wait.h"
 #include "train/ranks/ranks_watch.h"
 #include "train/flags/lr_schedule.h"
@@ -194,6 +195,7 @@ static remat_status meet(const rm_rendezvous *where, const rm_options *o, const 
     TRY(count_sharing(ranks, o->pipeline ? o->pipeline : ""));
     remat_status parted = part(ranks, o, &config);
     if (parted) return ranks->over ? parted : say_once(ranks, parted);
+    rm_ranks_debug_meeting(ranks, where, config.engine);
     return rm_ranks_watch_start(ranks, o->hang_timeout, &ranks->watch);
 }
 

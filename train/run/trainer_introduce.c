@@ -2,6 +2,7 @@
  * trainer.h. */
 #include "train/run/trainer.h"
 
+#include "train/ranks/ranks_debug.h"
 #include "train/run/budget.h"
 #include "train/run/setup.h"
 #include "train/text.h"
@@ -97,6 +98,7 @@ static void introduce_ranks(rm_trainer *t) {
                     o->ddp.compress ? rm_options_text_of(o, "grad-compress", word, sizeof word) : "",
                     rm_bytes_text(plan->optimizer_bytes, b), o->ddp.shard_optimizer ? ", its share" : "", plan->threads,
                     plan->threads == 1 ? "" : "s");
+    rm_ranks_debug_buckets(&t->ranks, t->session);
 }
 
 /* Describes truncation and stateful rows. */
