@@ -115,7 +115,9 @@ typedef struct {
     rm_where *value; /* by value id: inputs, parameters, buffers, tables; NOWHERE for the rest */
     rm_where
         *gradient;    /* by value id: parameters, tables, inputs that require it, differentiated outputs */
-    uint64_t *packed; /* by node: offset of its packed weights; UINT64_MAX: none */
+    uint64_t *packed; /* by node: offset of its packed weights in their section; UINT64_MAX: none */
+    rm_where packed_at;             /* the section: in the block, or in another session's */
+    uint64_t packed_bytes;          /* of the section */
     bool packs_inputs;              /* some packed weights are inputs, which may change between passes */
     rm_where *output;               /* by position in `outputs` */
     uint64_t fixed, fixed_bytes;    /* remat_call.fixed of all calls; no bytes: NULL */
@@ -304,6 +306,7 @@ typedef struct {
     /* Is this array in another session's memory (share.c)? GRADIENT: of a parameter. NULL: none is. */
     bool (*shared)(const void *owner, remat_kind kind, const char *name, uint64_t bytes);
     const void *owner;
+    uint64_t packed_room;      /* bytes for packed weights in another session's memory; 0: there is none */
     const remat_ranks *ranks;  /* without ranks: size 1, functions NULL */
     const remat_pipeline *pipeline; /* NULL: none */
     int pipeline_rank;         /* whose part is built; RM_EVERY_RANK: the whole */

@@ -73,7 +73,7 @@ static bool borrow(rm_chain *chain, const rm_chain_config *config, remat_kind ki
 /* Every array that could be external. */
 static int64_t count_arrays(const rm_chain *chain, const rm_chain_config *config) {
     return 2 * (int64_t)chain->graph->n_values + config->optimizer_states * (int64_t)chain->at.buckets.n_params +
-           chain->n_carried + 2 * chain->n_outputs;
+           chain->n_carried + 2 * chain->n_outputs + 1; /* packed weights */
 }
 
 /* ---- Sections -------------------------------------------------------------------------------------------------- */
@@ -232,8 +232,20 @@ static remat_status check_packed(rm_chain *chain, int32_t n) {
     return REMAT_OK;
 }
 
+/* In another session's memory if they fit there. */
+static void place_packed(rm_chain *chain, const rm_chain_config *config) {
+    rm_residents *at = &chain->at;
+    uint64_t start = at->bytes;
+    if (at->packed_bytes && at->packed_bytes <= config->packed_room) {
+        at->packed_at = (rm_where){.space = RM_EXTERNAL, .slot = at->n_external};
+        at->external[at->n_external++] = (rm_slot){-1, at->packed_bytes};
+    } else {
+        at->packed_at = resident(reserve(&at->bytes, at->packed_bytes));
+    }
+    close_section(chain, "packed weights", start);
+}
+
 static remat_status lay_out_packed(rm_chain *chain, const rm_chain_config *config) {
-    uint64_t start = chain->at.bytes;
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
         const remat_op_device *on = &node->op->on[config->kernels];
@@ -244,9 +256,9 @@ static remat_status lay_out_packed(rm_chain *chain, const rm_chain_config *confi
         uint64_t bytes = on->packed_bytes(x, node->attr, config->threads);
         if (!bytes) continue;
         TRY(check_packed(chain, n));
-        chain->at.packed[n] = reserve(&chain->at.bytes, bytes);
+        chain->at.packed[n] = reserve(&chain->at.packed_bytes, bytes);
     }
-    close_section(chain, "packed weights", start);
+    place_packed(chain, config);
     return REMAT_OK;
 }
 

@@ -223,13 +223,14 @@ remat_status remat_set_sequence_end(remat_session *session, int64_t timesteps, i
  *   - parameters and buffers of the same name, which must have the same shape. Those that the other lacks are its own
  *   - the arena: activations of both use the same memory. Create the session that needs most activations first; if the
  *     arena is too small, INVALID says how many bytes are missing
+ *   - the memory of packed weights, if the first session's is large enough: a pass packs weights again after a pass of
+ *     another session
  *   - if both train: gradients, optimizer state, counters (remat_step_count) and, for batches of the same size, carried
  *     states. Each session continues from the other's last update. Both must have the same optimizer, the same ranks
  *     and the same trained parameters in the same order of definition.
- * Inputs, outputs and packed weights are not shared; remat_plan_summary counts these and the shared activations. A
- * pass of one session discards a forward pass (remat_forward) of the other; its first micro step also discards the
- * gradients. Use such sessions from one thread at a time. Each may be freed at any time; shared memory lives until the
- * last is. */
+ * Inputs and outputs are not shared; remat_plan_summary counts these and the shared activations. A pass of one session
+ * discards a forward pass (remat_forward) of the other; its first micro step also discards the gradients. Use such
+ * sessions from one thread at a time. Each may be freed at any time; shared memory lives until the last is. */
 
 /* ---- Run ---------------------------------------------------------------------------------------- */
 

@@ -193,6 +193,7 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .ranks = &ranks,
                              .shared = s->lender ? rm_session_shares : NULL,
                              .owner = s,
+                             .packed_room = s->lender ? rm_session_root(s)->chain.at.packed_bytes : 0,
                              .gradient_sums = gradient_sums(s),
                              .optimizer_state_name = s->optimizer ? s->optimizer->state_name : NULL,
                              .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,

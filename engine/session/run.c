@@ -47,6 +47,12 @@ static remat_key key_of(const rm_runner *r, const rm_node *node) {
     return (remat_key){r->seed, rm_step_at(sample, UINT32_C(1) << 31 | (uint32_t)(sample >> 32)), node->key};
 }
 
+/* The node's packed weights, or NULL. */
+static void *packed_of(const rm_runner *r, int32_t node) {
+    uint64_t offset = r->chain->at.packed[node];
+    return offset == UINT64_MAX ? NULL : (char *)rm_run_address(r, &r->chain->at.packed_at) + offset;
+}
+
 static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *call) {
     const rm_runner *r = f->runner;
     const remat_graph *graph = r->chain->graph;
@@ -55,14 +61,13 @@ static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *c
     rm_node_descs(graph, node, f->tau, x, &y, state);
     const rm_value *first = &graph->value[node->x[0]];
     bool timed = first->sequence;
-    uint64_t packed = r->chain->at.packed[i->node];
     *call = (remat_call){.attr = node->attr,
                          .y = {y, rm_frame_address(f, &i->y)},
                          .dy = {y, rm_frame_address(f, &i->dy)},
                          .aux = rm_frame_address(f, &i->aux),
                          .scratch = rm_frame_address(f, &i->scratch),
                          .fixed = r->chain->at.fixed_bytes ? r->resident + r->chain->at.fixed : NULL,
-                         .packed = packed == UINT64_MAX ? NULL : r->resident + packed,
+                         .packed = packed_of(r, i->node),
                          .once = once_of(f, i->node),
                          .ranks = f->collective ? &r->talk : NULL,
                          .key = key_of(r, node),
@@ -156,7 +161,8 @@ void rm_run_packing(rm_runner *runner, bool of_tables) {
     rm_frame f = {.runner = runner, .stage = 0};
     for (int32_t n = 0; n < chain->graph->n_nodes; n++) {
         const rm_node *node = &chain->graph->node[n];
-        if (chain->at.packed[n] == UINT64_MAX || (chain->role[n] == RM_ROLE_TABLE) != of_tables) continue;
+        void *packed = packed_of(runner, n);
+        if (!packed || (chain->role[n] == RM_ROLE_TABLE) != of_tables) continue;
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(chain->graph, node, 0, x, &y, state);
         remat_call call = {.attr = node->attr, .t_total = 1};
@@ -164,7 +170,7 @@ void rm_run_packing(rm_runner *runner, bool of_tables) {
             bool weight = node->op->shared >> k & 1;
             call.x[k] = (remat_tensor){x[k], weight ? rm_frame_address(&f, &chain->at.value[node->x[k]]) : NULL};
         }
-        runner->api->pack(runner->queue, node->op, &call, runner->resident + chain->at.packed[n]);
+        runner->api->pack(runner->queue, node->op, &call, packed);
     }
 }
 

@@ -73,6 +73,7 @@ struct remat_session {
     const remat_session *arena_user;
     const remat_session *gradients_of;   /* of rm_session_trainer: the session whose micro steps are in its gradients */
     uint64_t packed_version;             /* parameters_version at the last pass */
+    const remat_session *packed_by;      /* the session whose packed weights are in this one's block */
     bool evaluated, trained, handed_out; /* remat_evaluate, a backward pass, remat_forward has made its outputs */
     bool ran_forward;                    /* and nothing has changed since, so remat_backward can continue */
     remat_pipeline pipeline;             /* a copy; without one, size is 1 */

@@ -1,6 +1,6 @@
 /* share.c: sessions that share: one uses parameters, buffers and the arena of another, and, if both train, gradients,
  * optimizer state and counters (remat_config.share). To the executor shared arrays are external ones, whose memory is
- * the other session's. */
+ * the other session's. Packed weights of all of them lie in the root's block, one session's at a time. */
 #include "engine/session/budget.h"
 #include "engine/session/planning.h"
 
@@ -164,4 +164,8 @@ void rm_session_find_shared(remat_session *s) {
             const rm_session_array *array = &s->array[kind][i];
             if (array->theirs) s->runner.external[array->where.slot] = rm_session_address(s, array);
         }
+    const rm_where *packed = &s->chain.at.packed_at;
+    const remat_session *root = rm_session_root(s);
+    if (packed->space == RM_EXTERNAL)
+        s->runner.external[packed->slot] = rm_run_address(&root->runner, &root->chain.at.packed_at);
 }

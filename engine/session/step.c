@@ -26,13 +26,16 @@ static remat_status begin_pass(remat_session *s, bool training) {
     root->arena_user = s;
     rm_session_read_counters(s);
     rm_session_find_shared(s);
-    bool stale = root->parameters_version != s->packed_version, changed = rm_session_parameters_changed(s);
+    remat_session *holder = s->chain.at.packed_at.space == RM_EXTERNAL ? root : s;
+    bool stale = root->parameters_version != s->packed_version || holder->packed_by != s;
+    bool changed = rm_session_parameters_changed(s);
     bool pack = stale || changed || s->chain.at.packs_inputs;
     if (pack) rm_run_packing(&s->runner, true);
     s->api->fill(s->runner.queue, s->runner.resident + s->chain.at.loss_offset, 0, s->chain.at.loss_bytes);
     rm_run_tables(&s->runner, &s->chain.prologue);
     if (pack) rm_run_packing(&s->runner, false);
     s->packed_version = root->parameters_version;
+    holder->packed_by = s;
     return rm_session_count(s);
 }
 
