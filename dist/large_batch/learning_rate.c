@@ -32,10 +32,6 @@ static bool decays(const rm_learning_rate *c) {
            c->schedule == RM_LR_ONE_CYCLE;
 }
 
-bool rm_lr_schedule_moves(rm_lr_schedule schedule) {
-    return decays(&(rm_learning_rate){.schedule = schedule}) || schedule == RM_LR_RESTARTS;
-}
-
 bool rm_lr_schedule_reads(const char *schedule, const char *setting) {
     int i = 0;
     while (i < RM_LR_SCHEDULES && strcmp(schedules[i].name, schedule)) i++;

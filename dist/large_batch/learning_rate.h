@@ -71,7 +71,6 @@ remat_status rm_learning_rate_check(const rm_learning_rate *config);
 double rm_learning_rate_at(const rm_learning_rate *config, int64_t update);
 double rm_learning_rate_peak(const rm_learning_rate *config); /* eta */
 
-bool rm_lr_schedule_moves(rm_lr_schedule schedule);         /* the rate changes in every update */
 const char *rm_lr_schedule_name(rm_lr_schedule schedule); /* "cosine", as in the flag */
 /* Whether the schedule of this name reads the setting (schedules.def); false if there is no such schedule. */
 bool rm_lr_schedule_reads(const char *schedule, const char *setting);

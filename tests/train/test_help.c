@@ -48,6 +48,15 @@ START_TEST(manual_page_has_every_flag) {
 }
 END_TEST
 
+/* Optimizers, schedules, models and tasks are named by their tables, not by hand. */
+START_TEST(help_names_the_rows_that_read_a_flag) {
+    ck_runs("train --help");
+    ck_says_all(program_output,
+                "momentum; for sgd, rmsprop, lars [0]|denominator; not for sgd [|; for poly [2]|; for gpt2 [0]");
+    ck_says_all(program_output, "learning rate [0.001; sgd 0.1, ");
+}
+END_TEST
+
 START_TEST(builders_have_their_arguments) {
     ck_runs("help --builders");
     ck_says_all(program_output, "remat_linear(x, w, [b])|remat_max_pool2d(x, window[2], [stride[2]], [padding[2]])|"
@@ -89,6 +98,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("help");
     tcase_add_test(tests, manual_page_has_every_flag);
+    tcase_add_test(tests, help_names_the_rows_that_read_a_flag);
     tcase_add_test(tests, builders_have_their_arguments);
     tcase_add_test(tests, bash_completes_flags_and_values);
     tcase_add_test(tests, zsh_reads_the_completions);

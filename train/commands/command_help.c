@@ -10,9 +10,9 @@
 /* A flag of options_table.c or of launch's table. */
 typedef struct {
     const char *name, *value, *help; /* value NULL: a switch */
-    const char *standard;            /* its default, or NULL */
     const char *group;               /* the title above it, or NULL */
     bool bare;                       /* the value is optional */
+    char about[RM_ABOUT_BYTES];      /* of options_table.c: with the default */
 } flag;
 
 /* Flag i of a command; name NULL: a flag of other commands only. False: past the end. */
@@ -26,9 +26,9 @@ static bool flag_at(rm_command command, int i, flag *out) {
         *out = (flag){.name = line->name,
                       .value = line->value,
                       .help = line->help,
-                      .standard = line->default_text,
                       .group = rm_option_group(line),
                       .bare = line->bare && !rm_option_is_switch(line)};
+    (void)rm_option_about(line, out->about);
     return true;
 }
 
@@ -72,8 +72,7 @@ static void put_roff_flag(const flag *f, FILE *out) {
         "--", f->name, f->bare ? "[" : "", f->value ? "=" : "", f->value ? f->value : "", f->bare ? "]" : ""};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) put_roff(parts[i], out);
     fputc('\n', out);
-    put_roff(f->help, out);
-    if (f->standard) fputs(" [", out), put_roff(f->standard, out), fputc(']', out);
+    put_roff(*f->about ? f->about : f->help, out);
 }
 
 static void put_commands_of(int bits, const rm_command_line *commands, int n, FILE *out) {

@@ -1,149 +1,32 @@
 /* options_check.c: refuses flags that cannot be combined, flags that lack another flag, and flags without effect. options_value.c
  * checks single values; setup.c and presets.c check flags against the data and the number of ranks.
  * Main entries: rm_options_check_said, rm_options_check; see options.h. */
-#include "train/flags/options_table.h"
+#include "train/flags/condition.h"
 
-#include "dist/large_batch/learning_rate.h"
-#include "memory/words.h"
-#include "ops/optimizers/optimizer.h"
 #include "train/file.h"
 #include "train/flags/presets.h"
 #include "train/run/setup.h"
 #include "train/tasks/task.h"
 
-#include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool is(const char *value, const char *other) { return !strcmp(value, other); }
 
 static bool said(const rm_options *o, const char *name) { return o->said[rm_option_named(name) - rm_option_table]; }
 
-/* ---- Conditions --------------------------------------------------------------------------------------------------- */
-
-/* A condition of the table's column `needs`: "FLAG", "FLAG>N", "FLAG=a|b", "model:TRAIT", "task:FLAG",
- * "optimizer:SETTING", "lr-schedule:SETTING"; "FLAG|OTHER": either. */
-typedef struct {
-    char text[160], why[120]; /* why: the text in parentheses after it, or "" */
-    const rm_option *line;    /* of the first flag */
-    char sign;                /* '>', '=', ':' or 0 */
-    const char *values;       /* after the sign */
-} condition;
-
-/* Reads the condition at *at of "A; B (why); C" and advances to the next; false at the end. */
-static bool next_condition(const char **at, condition *c) {
-    size_t length = strcspn(*at, ";"), plain = strcspn(*at, ";("), name;
-    *c = (condition){.text = ""};
-    if (!length) return false;
-    if (plain < length) snprintf(c->why, sizeof c->why, "%.*s", (int)(length - plain - 2), *at + plain + 1);
-    while (plain && (*at)[plain - 1] == ' ') plain--;
-    snprintf(c->text, sizeof c->text, "%.*s", (int)plain, *at);
-    name = strcspn(c->text, ">=:|");
-    c->line = rm_option_find(c->text, name);
-    assert(c->line);
-    c->sign = c->text[name] == '|' ? 0 : c->text[name];
-    c->values = c->sign ? c->text + name + 1 : c->text;
-    *at += length + strspn(*at + length, "; ");
-    return true;
-}
-
-/* Reads the word at *at of "a|b|c" and advances to the next; false at the end. */
-static bool next_word(const char **at, char word[32]) {
-    size_t length = strcspn(*at, "|");
-    if (!length) return false;
-    snprintf(word, 32, "%.*s", (int)length, *at);
-    *at += length + ((*at)[length] == '|');
-    return true;
-}
-
-static bool is_among(const char *value, const char *words) {
-    char word[32];
-    while (next_word(&words, word))
-        if (is(value, word)) return true;
-    return false;
-}
-
-/* Whether the value turns something on: it is not "", 0, false or none. */
-static bool is_set(const rm_options *o, const rm_option *line) {
-    char text[RM_PATH_BYTES];
-    return *rm_option_text(o, line, text, sizeof text) && !is_among(text, "0|false|none");
-}
-
-static bool task_reads(const char *name, const char *flag) { return rm_task_uses(rm_task_find(name), flag); }
-
-static bool optimizer_reads(const char *name, const char *setting) {
-    return rm_has_word(rm_optimizer_find(name)->settings, setting);
-}
-
-/* Whether this choice of the flag, such as "lars" of --optimizer, reads the setting or has the trait. */
-static bool reads(const rm_option *line, const char *choice, const char *setting) {
-    static const struct {
-        const char *flag;
-        bool (*reads)(const char *choice, const char *setting);
-    } tables[] = {{"task", task_reads},
-                  {"model", rm_model_is},
-                  {"optimizer", optimizer_reads},
-                  {"lr-schedule", rm_lr_schedule_reads}};
-    int i = 0;
-    while (!is(tables[i].flag, line->name)) i++;
-    return tables[i].reads(choice, setting);
-}
-
-static bool holds(const rm_options *o, const condition *c) {
-    char text[RM_PATH_BYTES], word[32];
-    rm_option_text(o, c->line, text, sizeof text);
-    if (c->sign == '>') return strtod(text, NULL) > strtod(c->values, NULL);
-    if (c->sign == '=') return is_among(text, c->values);
-    if (c->sign == ':') return reads(c->line, text, c->values);
-    for (const char *at = c->values; next_word(&at, word);)
-        if (is_set(o, rm_option_named(word))) return true;
-    return false;
-}
-
-/* "a|b|c" as "a, b or c". */
-static void list_words(const char *words, char *list, size_t bytes) {
-    char word[32];
-    size_t n = 0;
-    *list = 0;
-    for (const char *at = words; n < bytes && next_word(&at, word);)
-        n += (size_t)snprintf(list + n, bytes - n, "%s%s", !n ? "" : *at ? ", " : " or ", word);
-}
-
-/* The flag that would fulfil the condition: "--momentum above 0", "--save=DIR", "--optimizer=lars or lamb". */
-static void remedy(const condition *c, char text[240]) {
-    char list[200], names[200] = "", word[32];
-    size_t n = 0;
-    for (const char *at = c->line->choices; c->sign == ':' && n < sizeof names && next_word(&at, word);)
-        if (reads(c->line, word, c->values))
-            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? "|" : "", word);
-    list_words(c->sign == ':' ? names : c->values, list, sizeof list);
-    if (c->sign == '>')
-        snprintf(text, 240, "--%s above %s", c->line->name, c->values);
-    else
-        snprintf(text, 240, "--%s%s%s", c->line->name, c->sign || c->line->value ? "=" : "",
-                 c->sign          ? list
-                 : c->line->value ? c->line->value
-                                  : "");
-}
-
-/* The flag as given: "--optimizer=adam", "--bidirectional". */
-static void now(const rm_options *o, const rm_option *line, char text[120]) {
-    char value[RM_PATH_BYTES];
-    rm_option_text(o, line, value, sizeof value);
-    snprintf(text, 120, rm_option_is_switch(line) ? "--%s" : "--%s=%.60s", line->name, value);
-}
-
 /* ---- Flags without effect ---------------------------------------------------------------------------------------- */
 
 /* The table says when a flag has an effect. Flags about ranks (such as --zero, --bucket-cap-mb and --grad-compress) have no condition,
  * because a script may run on any number of ranks, including one; nor do flags that forbid something (--no-fold, --recompute=exact-only). */
-static remat_status has_no_effect(const rm_options *o, const rm_option *line, const condition *c) {
-    char with[120], needs[240];
-    now(o, c->line, with);
-    remedy(c, needs);
-    FAIL(INVALID, "--%s has no effect %s %s%s: it needs %s%s%s", line->name, c->sign ? "with" : "without",
-         c->sign ? with : "--", c->sign ? "" : c->line->name, needs, *c->why ? ", " : "", c->why);
+static remat_status has_no_effect(const rm_options *o, const rm_option *line, const rm_condition *c) {
+    char flag[120], with[120], needs[RM_REMEDY_BYTES];
+    const bool other = c->line == c->last; /* the flag has another value than it needs */
+    rm_option_now(o, line, flag);
+    rm_option_now(o, c->line, with);
+    rm_condition_remedy(c, needs);
+    FAIL(INVALID, "%s has no effect %s %s%s: it needs %s%s%s", flag, other ? "with" : "without",
+         other ? with : "--", other ? "" : c->line->name, needs, *c->why ? ", " : "", c->why);
 }
 
 static bool asks_for_something(const rm_options *o, const rm_option *line) {
@@ -154,15 +37,16 @@ static bool asks_for_something(const rm_options *o, const rm_option *line) {
 }
 
 /* --optimizer=adam on the command line may leave `momentum` in the config file without effect: that is no error. */
-static bool is_overruled(const rm_options *o, const rm_option *line, const condition *c) {
-    int64_t other = c->line - rm_option_table;
-    return c->sign && o->said[other] && !o->in_file[other] && o->in_file[line - rm_option_table];
+static bool is_overruled(const rm_options *o, const rm_option *line, const rm_condition *c) {
+    if (!c->last) return false;
+    int64_t other = c->last - rm_option_table;
+    return o->said[other] && !o->in_file[other] && o->in_file[line - rm_option_table];
 }
 
 static remat_status check_effect(const rm_options *o, const rm_option *line) {
-    condition c;
-    for (const char *at = line->needs; next_condition(&at, &c);)
-        if (!is_overruled(o, line, &c) && !holds(o, &c)) return has_no_effect(o, line, &c);
+    rm_condition c;
+    for (const char *at = line->needs; rm_condition_next(&at, &c);)
+        if (!is_overruled(o, line, &c) && !rm_condition_holds(o, &c)) return has_no_effect(o, line, &c);
     return REMAT_OK;
 }
 
@@ -216,23 +100,16 @@ static const struct {
     {"lr-schedule=plateau", "eval-every>0"},
 };
 
-/* The flag to name: the one of "A|B" that is set; of any other condition, its first. */
-static const rm_option *cause(const rm_options *o, const condition *c) {
-    char word[32];
-    for (const char *at = c->values; !c->sign && next_word(&at, word);)
-        if (is_set(o, rm_option_named(word))) return rm_option_named(word);
-    return c->line;
-}
-
 static remat_status check_exclusive(const rm_options *o) {
     char first[120], second[120];
     for (size_t i = 0; i < sizeof exclusive / sizeof *exclusive; i++) {
         const char *one = exclusive[i].one, *other = exclusive[i].other, *why = exclusive[i].why;
-        condition a, b;
-        bool both = next_condition(&one, &a) && holds(o, &a) && next_condition(&other, &b) && holds(o, &b);
+        rm_condition a, b;
+        bool both = rm_condition_next(&one, &a) && rm_condition_holds(o, &a) && rm_condition_next(&other, &b) &&
+                    rm_condition_holds(o, &b);
         if (!both) continue;
-        now(o, cause(o, &a), first);
-        now(o, cause(o, &b), second);
+        rm_option_now(o, rm_condition_cause(o, &a), first);
+        rm_option_now(o, rm_condition_cause(o, &b), second);
         FAIL(INVALID, "%s and %s cannot be combined%s%s: remove one of the two", first, second, why ? ", because " : "",
              why ? why : "");
     }
@@ -240,14 +117,15 @@ static remat_status check_exclusive(const rm_options *o) {
 }
 
 static remat_status check_demands(const rm_options *o) {
-    char with[120], needs[240];
+    char with[120], needs[RM_REMEDY_BYTES];
     for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
         const char *where = demands[i].where, *need = demands[i].need;
-        condition a, b;
-        bool missing = next_condition(&where, &a) && holds(o, &a) && next_condition(&need, &b) && !holds(o, &b);
+        rm_condition a, b;
+        bool missing = rm_condition_next(&where, &a) && rm_condition_holds(o, &a) && rm_condition_next(&need, &b) &&
+                       !rm_condition_holds(o, &b);
         if (!missing) continue;
-        now(o, a.line, with);
-        remedy(&b, needs);
+        rm_option_now(o, a.line, with);
+        rm_condition_remedy(&b, needs);
         FAIL(INVALID, "%s needs %s%s%s", with, needs, *b.why ? ", " : "", b.why);
     }
     return REMAT_OK;
@@ -327,24 +205,6 @@ static remat_status check_preset(const rm_options *o) {
     REQUIRE(is(o->session.optimizer, optimizer) || said(o, "lr"), INVALID,
             "--preset=%s has a learning rate of %s, for --optimizer=%s: with --optimizer=%s give --lr=X", preset.name,
             lr, optimizer, o->session.optimizer);
-    return REMAT_OK;
-}
-
-/* Of a warm-up, or of a schedule that changes the rate in every update. */
-static remat_status check_lr_step(const rm_options *o) {
-    bool changes = rm_lr_schedule_moves(o->rate.schedule) || o->rate.warmup_steps || o->warmup_epochs > 0;
-    REQUIRE(!said(o, "lr-step") || !o->lr_by_epoch || changes, INVALID,
-            "--lr-step=epoch has no effect with --lr-schedule=%s: it needs a warm-up (--warmup-epochs=N), or "
-            "--lr-schedule=linear, cosine, poly, restarts or one-cycle",
-            rm_lr_schedule_name(o->rate.schedule));
-    return REMAT_OK;
-}
-
-/* --keep-best names its metric itself. */
-static remat_status check_metric(const rm_options *o) {
-    bool judges = o->early_stop || o->rate.schedule == RM_LR_PLATEAU;
-    REQUIRE(!said(o, "metric") || o->metric == RM_LOSS || judges, INVALID,
-            "--metric=%s has no effect: it needs --early-stop=N or --lr-schedule=plateau", rm_scores[o->metric].name);
     return REMAT_OK;
 }
 
@@ -445,8 +305,6 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
             o->model.name, o->task);
     REQUIRE(!rm_task_uses(task, "classes") || o->data.classes != 1 || command != RM_TRAIN, INVALID,
             "--classes=1: with one class there is nothing to learn; give the number of classes, 2 or more");
-    REQUIRE(!o->order.by_length || o->data.lengths || task->pairs, INVALID,
-            "--bucket-by-length is for samples of different lengths: add --lengths=FILE");
     REQUIRE(!o->data.lengths || !o->held_out.data || o->held_out.lengths, INVALID,
             "--lengths gives the lengths of the samples of --data; those of --eval-data are missing: add "
             "--eval-lengths=FILE");
@@ -458,8 +316,6 @@ remat_status rm_options_check(const rm_options *o, rm_command command) {
     TRY(check_shards(o));
     TRY(check_windows(o));
     TRY(check_pairs(o));
-    TRY(check_metric(o));
-    TRY(check_lr_step(o));
     TRY(check_preset(o));
     TRY(check_null(o, command));
     TRY(check_effects(o, command));

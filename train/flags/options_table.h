@@ -4,6 +4,7 @@
  *   options_table.c   the table, and --help
  *   options_value.c   one value, from text and to text
  *   options.c         command lines, config files, presets, training states, and which of them wins
+ *   condition.c       the conditions of flags, as text
  *   options_check.c   flags that cannot be combined
  *   options_files.c   files that would be overwritten */
 #ifndef RM_OPTIONS_TABLE_H
@@ -51,8 +52,7 @@ typedef struct {
     const char *value, *help; /* as --help prints them */
     const char *bare;         /* the value of the flag without one; NULL: it needs one */
     rm_option_file file;
-    /* Conditions for an effect; NULL: none. "optimizer=lars|lamb; momentum>0 (why)" needs both. "FLAG": it is set; "FLAG>N"; "FLAG=a|b";
-     * "model:TRAIT": the model has the trait (models/model.h); "task:FLAG": the task uses the flag; "save|resume": one of them is set. */
+    /* Conditions for an effect (condition.h); NULL: none. */
     const char *needs;
     bool needs_always; /* check the conditions even if the default was given */
 } rm_option;
@@ -76,6 +76,9 @@ const rm_option *rm_option_find(const char *name, size_t length); /* NULL: no su
 const rm_option *rm_option_named(const char *name);               /* the flag must exist */
 const char *rm_option_command(int commands);                      /* the name of the first of them */
 const char *rm_option_group(const rm_option *line); /* the --help title above this flag, or NULL */
+/* The help, the rows of tables that read the flag, and the default: "momentum; for sgd, rmsprop, lars [0]". */
+#define RM_ABOUT_BYTES 1024
+const char *rm_option_about(const rm_option *line, char text[RM_ABOUT_BYTES]);
 
 /* Where a value was given, for messages: "--hidden=12x" or "runs.conf:3: hidden = 12x". */
 typedef struct {

@@ -24,7 +24,7 @@ static remat_status shape(const rm_data_source *source, rm_data_shape *out) {
 
 const rm_task rm_task_seq2seq = {
     .name = "seq2seq",
-    .flags = " embed data labels eval-data eval-labels samples generate tokenizer label-smoothing beam ",
+    .flags = " embed data labels eval-data eval-labels samples generate tokenizer bucket-by-length label-smoothing beam ",
     .open = open,
     .shape = shape,
     .writes = RM_WRITES_LINES,
