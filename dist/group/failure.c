@@ -12,6 +12,7 @@
 
 #define LOOK_NS 50000000
 #define CONFESS_MS 400 /* ranks that are affected by one failure notice it within this time */
+#define LEARN_MS 1000  /* a connection ends before the store knows why */
 
 remat_status rm_failure_begin(rm_failure *failure, const rm_group_config *config) {
     char key[RM_KV_KEY_BYTES], who[96];
@@ -101,4 +102,20 @@ remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, con
     if (missing < 0) FAIL(PEER, "all ranks reached %s, but could not finish it: %.300s", doing, why);
     FAIL(PEER, "rank %d (%s) did not reach %s, where rank %d waited for it: %.300s", rm_group_number(config, missing),
          who_is(config, missing, who, sizeof who), doing, rm_group_number(config, config->rank), why);
+}
+
+remat_status rm_failure_find_rank(rm_failure *failure, int32_t rank, bool sending, const char *why) {
+    const rm_group_config *config = failure->config;
+    char who[96] = "on an unknown host";
+    for (uint64_t start = rm_now_ns(); config->store && rm_now_ns() - start < LEARN_MS * UINT64_C(1000000);
+         usleep(10000)) {
+        TRY(is_lost(config, NULL));
+        TRY(is_aborted(config));
+    }
+    if (config->store) who_is(config, rank, who, sizeof who);
+    remat_status status =
+        rm_fail(REMAT_PEER, "rank %d (%s) did not %s rank %d: %.300s", rm_group_number(config, rank), who,
+                sending ? "receive what it was sent by" : "send to", rm_group_number(config, config->rank), why);
+    rm_failure_abort(failure, remat_last_error());
+    return status;
 }

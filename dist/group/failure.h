@@ -21,6 +21,10 @@ remat_status rm_failure_look(rm_failure *failure, const rm_fingerprint *now);
  * second. */
 remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, const char *why);
 
+/* Reports that `rank` did not send to this rank or, if this one was `sending`, did not receive, and ends the group for
+ * all. Always PEER. Takes at most a second. */
+remat_status rm_failure_find_rank(rm_failure *failure, int32_t rank, bool sending, const char *why);
+
 void rm_failure_abort(rm_failure *failure, const char *reason); /* makes rm_failure_look fail on the other ranks */
 
 #endif

@@ -74,6 +74,8 @@ typedef struct {
     rm_kv *store;
     const char *name;      /* distinguishes groups that share a store; NULL: "world" */
     int32_t first, stride; /* in messages, rank r is first + stride r: its number among all ranks; stride 0: r itself */
+    const char *part_of;   /* with a stride: the engine of the group of all ranks. "auto" then is local, mpi if that is
+                              mpi, or gloo */
     int64_t timeout_ms;    /* time limit for a rank that is alive but does not arrive; 0: ten minutes */
     int64_t join_ms;       /* time limit for each step of opening the group; 0: timeout_ms, or five minutes */
     int64_t silence_ms;    /* time limit for a rank that gives no heartbeat; 0: ten seconds */
@@ -138,10 +140,11 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issues
 
 /* Bytes that a rank may send to another before it receives any: an engine's buffer between the two is at most as large. */
 #define RM_MESSAGE_ROOM (1u << 20)
+#define RM_MESSAGE_PART (RM_MESSAGE_ROOM / 4) /* the most bytes that an engine copies at once */
 
 /* Point to point: messages between two ranks arrive in the order in which they were sent, and the receiver asks for as
  * many bytes. send may return before the other rank has received; both block while they must, on the calling thread,
- * and never beside a collective of this group. MISSING: the engine has none; PEER as above. */
+ * and never beside a collective of this group. nccl: GPU memory, which is complete before the call. PEER as above. */
 remat_status rm_group_send(rm_group *group, int32_t to, const void *data, uint64_t bytes);
 remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_t bytes);
 

@@ -57,12 +57,12 @@ const char *rm_engine_reason(const char *wanted, const char *engine) {
 
 static bool under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
-/* Fills in the engines of this build that reach other hosts. MPI cannot open a group of some of its ranks. */
-static void arrive(const char *engine, bool of_some, rm_arrival *out) {
+/* Fills in the engines of this build that reach other hosts. MPI opens a group of some ranks if it connects all. */
+static void arrive(const char *engine, const char *part_of, rm_arrival *out) {
     bool mpi = false, gloo = false;
-    (void)of_some; /* without MPI */
+    (void)part_of; /* without MPI */
 #ifdef REMAT_HAVE_MPI
-    mpi = under_mpi() && !of_some && rm_module_is_there("mpi");
+    mpi = under_mpi() && (!part_of || !strcmp(part_of, "mpi")) && rm_module_is_there("mpi");
 #endif
 #ifdef REMAT_HAVE_GLOO
     gloo = rm_module_is_there("gloo");
@@ -74,7 +74,7 @@ static remat_status choose_with_the_others(const rm_group_config *config, const 
                                            const rm_group_api **out) {
     rm_arrival mine;
     char engine[16];
-    arrive(wanted, config->stride > 0, &mine);
+    arrive(wanted, config->part_of, &mine);
     TRY(rm_wait_for_ranks(config, &mine, engine));
     return find(engine, out);
 }

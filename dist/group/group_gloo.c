@@ -217,25 +217,24 @@ static remat_status enter(gloo_group *g) {
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
-/* The connection ends before the store knows why. */
-static remat_status fail_message(gloo_group *g, const char *doing, int32_t rank, const char *why) {
-    for (int i = 0; i < 100; i++, usleep(10000)) TRY(rm_failure_look(&g->failure, NULL)); /* it names the lost rank */
-    FAIL(PEER, "rank %d could not %s rank %d: %.300s", rm_group_number(&g->config, g->config.rank), doing,
-         rm_group_number(&g->config, rank), why);
-}
+static uint64_t part_of(uint64_t left) { return left < RM_MESSAGE_PART ? left : RM_MESSAGE_PART; }
 
 static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t bytes) {
     gloo_group *g = engine;
     char why[RM_GLOO_WHY];
-    bool fine = !bytes || rm_gloo_send(g->gloo, to, data, bytes, RM_MESSAGE_ROOM, why);
-    return fine ? REMAT_OK : fail_message(g, "send to", to, why);
+    bool fine = true;
+    for (uint64_t at = 0; at < bytes && fine; at += part_of(bytes - at))
+        fine = rm_gloo_send(g->gloo, to, (const char *)data + at, part_of(bytes - at), RM_MESSAGE_ROOM, why);
+    return fine ? REMAT_OK : rm_failure_find_rank(&g->failure, to, true, why);
 }
 
 static remat_status receive_from(void *engine, int32_t from, void *data, uint64_t bytes) {
     gloo_group *g = engine;
     char why[RM_GLOO_WHY];
-    bool fine = !bytes || rm_gloo_receive(g->gloo, from, data, bytes, why);
-    return fine ? REMAT_OK : fail_message(g, "receive from", from, why);
+    bool fine = true;
+    for (uint64_t at = 0; at < bytes && fine; at += part_of(bytes - at))
+        fine = rm_gloo_receive(g->gloo, from, (char *)data + at, part_of(bytes - at), why);
+    return fine ? REMAT_OK : rm_failure_find_rank(&g->failure, from, false, why);
 }
 
 static void close_group(void *engine) {

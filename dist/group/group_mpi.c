@@ -5,9 +5,13 @@
  * the clock and checks for dead ranks. After that all ranks are in the same call, and MPI's own blocking collective,
  * its fastest, does the work. It cannot be interrupted: if a rank dies inside it, MPI's launcher has to notice. MPI
  * does not say which rank died or is stopped. A store tells; rank 0 serves one if the config has none. Sums whose order
- * is fixed, and sums of types that MPI does not support, are made by slices.h. This engine is a module: module.h. */
+ * is fixed, and sums of types that MPI does not support, are made by slices.h. This engine is a module: module.h.
+ *
+ * A rank may have several groups, and a thread that moves messages on, but MPI is called by one thread at a time
+ * (MPI_THREAD_SERIALIZED): whoever calls it holds mpi_lock. A rank that waits releases the lock between its calls. */
 #define _GNU_SOURCE
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,6 +24,7 @@
 #include "dist/store/bootstrap.h"
 #include "dist/group/module.h"
 #include "dist/group/contribute.h"
+#include "dist/group/side_thread.h"
 #include "dist/group/slices.h"
 #include "memory/clock.h"
 #include "memory/host.h"
@@ -27,6 +32,20 @@
 #include "dist/group/module_calls.h" /* must be last */
 
 #define PART (1 << 30) /* elements; MPI counts in int */
+
+/* A part of a message that the other rank may not have asked for yet. */
+typedef struct message {
+    struct message *next;
+    MPI_Request request;
+    uint64_t bytes;
+    char data[];
+} message;
+
+/* Parts that were sent to one rank, the oldest first. */
+typedef struct {
+    message *first, *last;
+    uint64_t bytes;
+} outbox;
 
 typedef struct {
     rm_group_config config;
@@ -37,10 +56,39 @@ typedef struct {
     rm_scratch scratch;
     rm_slices slices;
     _Atomic bool failed; /* once true, no joint operation of MPI may be started */
+    outbox *sent;        /* by rank; NULL: nothing has been sent */
+    bool waits;          /* until one of them is received, which the side thread must not free meanwhile */
+    rm_side_thread side; /* moves them on; it runs if `sent` is set */
 } mpi_group;
 
 static _Atomic int groups_open; /* MPI is finalized with the last group; it cannot be initialised twice */
 static _Atomic bool begun_here;
+
+/* ---- One thread at a time ---------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int queue; /* threads that want the lock */
+
+static void enter_mpi(void) {
+    queue++;
+    pthread_mutex_lock(&mpi_lock);
+    queue--;
+}
+
+static void leave_mpi(void) { pthread_mutex_unlock(&mpi_lock); }
+
+/* Between two calls of one that waits. A mutex is not fair: without a nap it would be taken again before another thread
+ * wakes up. */
+static void let_others_in(uint64_t waited_ns) {
+    leave_mpi();
+    if (waited_ns > 1000000000)
+        usleep(1000);
+    else if (queue)
+        usleep(20);
+    else
+        sched_yield();
+    enter_mpi();
+}
 
 static remat_status check_mpi(int code, const char *what) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -53,9 +101,10 @@ static remat_status check_mpi(int code, const char *what) {
 /* ---- Fingerprints ----------------------------------------------------------------------------------------------- */
 
 /* MPI only makes progress while it is called: spins first, then yields the core, and after a second sleeps between
- * calls. */
-static remat_status wait_for(mpi_group *g, const rm_fingerprint *now, MPI_Request *request) {
+ * calls. *late: the group's time limit is over. */
+static remat_status test_until(mpi_group *g, const rm_fingerprint *now, MPI_Request *request, bool *late) {
     uint64_t start = 0, waited = 0;
+    *late = false;
     for (uint64_t tries = 0;; tries++) {
         int done = 0;
         TRY(check_mpi(MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI cannot reach the other ranks"));
@@ -64,15 +113,22 @@ static remat_status wait_for(mpi_group *g, const rm_fingerprint *now, MPI_Reques
         if (!start) start = rm_now_ns();
         waited = rm_now_ns() - start;
         TRY(rm_failure_look(&g->failure, now));
-        if (waited > (uint64_t)g->config.timeout_ms * 1000000u) break;
-        if (waited > 1000000000)
-            usleep(1000);
-        else
-            sched_yield();
+        *late = waited > (uint64_t)g->config.timeout_ms * 1000000u;
+        if (*late) return REMAT_OK;
+        let_others_in(waited);
     }
+}
+
+static const char *time_is_over(const mpi_group *g, char why[64]) {
+    snprintf(why, 64, "%lld ms have passed", (long long)g->config.timeout_ms);
+    return why;
+}
+
+static remat_status wait_for(mpi_group *g, const rm_fingerprint *now, MPI_Request *request) {
     char why[64];
-    snprintf(why, sizeof why, "%lld ms have passed", (long long)g->config.timeout_ms);
-    return rm_failure_find(&g->failure, now, why);
+    bool late;
+    TRY(test_until(g, now, request, &late));
+    return late ? rm_failure_find(&g->failure, now, time_is_over(g, why)) : REMAT_OK;
 }
 
 static remat_status maximum(void *context, const rm_fingerprint *now, uint64_t number[2]) {
@@ -185,10 +241,124 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
     mpi_group *g = engine;
     rm_fingerprint mine = rm_fingerprint_of(call, what);
     rm_exchange exchange = {.maximum = maximum, .gather = gather, .context = g};
+    enter_mpi();
     remat_status status = rm_agree(&g->config, &exchange, &mine);
     if (!status) status = do_it(g, what);
     if (status) g->failed = true;
+    leave_mpi();
     return status;
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+enum { MESSAGES }; /* MPI's tag */
+
+/* Frees what the other ranks have received: the oldest first, because they are received in order. */
+static bool forget_received(outbox *box) {
+    int done = 1;
+    while (box->first && MPI_Test(&box->first->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done) {
+        message *oldest = box->first;
+        box->first = oldest->next;
+        box->bytes -= oldest->bytes;
+        rm_free(oldest);
+    }
+    return !box->first;
+}
+
+/* Large messages move only while their sender calls MPI, which may compute for long, or wait by another engine. */
+static void *move_on(void *context) {
+    mpi_group *g = context;
+    bool empty = true;
+    rm_side_thread_lock(&g->side);
+    while (rm_side_thread_doze(&g->side, 1e-9 * (double)rm_now_ns() + (empty ? 0.01 : 0.001))) {
+        enter_mpi();
+        empty = true;
+        for (int32_t r = 0; r < g->config.size && !g->failed && !g->waits; r++) empty &= forget_received(&g->sent[r]);
+        leave_mpi();
+    }
+    rm_side_thread_unlock(&g->side);
+    return NULL;
+}
+
+static remat_status begin_sending(mpi_group *g) {
+    if (g->sent) return REMAT_OK;
+    g->sent = rm_calloc((size_t)g->config.size, sizeof *g->sent);
+    REQUIRE(g->sent, MEMORY, "out of memory for messages");
+    return rm_side_thread_start(&g->side, move_on, g, "move messages on");
+}
+
+static remat_status wait_for_message(mpi_group *g, int32_t rank, bool sending, MPI_Request *request) {
+    char why[64];
+    bool late;
+    g->waits = sending;
+    remat_status status = test_until(g, NULL, request, &late);
+    g->waits = false;
+    TRY(status);
+    return late ? rm_failure_find_rank(&g->failure, rank, sending, time_is_over(g, why)) : REMAT_OK;
+}
+
+/* A synchronous send, so that what MPI itself buffers is bounded, too. */
+static remat_status send_part(mpi_group *g, int32_t to, const void *data, uint64_t bytes) {
+    outbox *box = &g->sent[to];
+    while (!forget_received(box) && box->bytes + bytes > RM_MESSAGE_ROOM)
+        TRY(wait_for_message(g, to, true, &box->first->request));
+    message *part = rm_malloc(sizeof *part + bytes);
+    REQUIRE(part, MEMORY, "out of memory for a message");
+    part->next = NULL;
+    part->bytes = bytes;
+    memcpy(part->data, data, bytes);
+    int code = MPI_Issend(part->data, (int)bytes, MPI_BYTE, to, MESSAGES, g->comm, &part->request);
+    if (code) rm_free(part);
+    TRY(check_mpi(code, "MPI_Issend"));
+    if (box->first)
+        box->last->next = part;
+    else
+        box->first = part;
+    box->last = part;
+    box->bytes += bytes;
+    return REMAT_OK;
+}
+
+static remat_status receive_part(mpi_group *g, int32_t from, void *data, uint64_t bytes) {
+    MPI_Request request;
+    TRY(check_mpi(MPI_Irecv(data, (int)bytes, MPI_BYTE, from, MESSAGES, g->comm, &request), "MPI_Irecv"));
+    return wait_for_message(g, from, false, &request);
+}
+
+static uint64_t part_of(uint64_t left) { return left < RM_MESSAGE_PART ? left : RM_MESSAGE_PART; }
+
+static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t bytes) {
+    mpi_group *g = engine;
+    enter_mpi();
+    remat_status status = begin_sending(g);
+    for (uint64_t at = 0; at < bytes && !status; at += part_of(bytes - at))
+        status = send_part(g, to, (const char *)data + at, part_of(bytes - at));
+    if (status) g->failed = true;
+    leave_mpi();
+    return status;
+}
+
+static remat_status receive_from(void *engine, int32_t from, void *data, uint64_t bytes) {
+    mpi_group *g = engine;
+    remat_status status = REMAT_OK;
+    enter_mpi();
+    for (uint64_t at = 0; at < bytes && !status; at += part_of(bytes - at))
+        status = receive_part(g, from, (char *)data + at, part_of(bytes - at));
+    if (status) g->failed = true;
+    leave_mpi();
+    return status;
+}
+
+/* Waits until all is received, unless the group has failed: then MPI may still read the messages, which stay. */
+static void end_messages(mpi_group *g) {
+    if (!g->sent) return;
+    rm_side_thread_end(&g->side);
+    enter_mpi();
+    for (int32_t r = 0; r < g->config.size && !g->failed; r++)
+        while (!g->failed && !forget_received(&g->sent[r]))
+            if (wait_for_message(g, r, true, &g->sent[r].first->request)) g->failed = true;
+    leave_mpi();
+    rm_free(g->sent);
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -228,6 +398,7 @@ static remat_status check_ranks(const rm_group_config *config) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     version_of_mpi(version);
+    if (config->stride) return REMAT_OK; /* some ranks of a world that was checked */
     REQUIRE(rank == config->rank && size == config->size, INVALID,
             "this is rank %d of %d, but MPI says %d of %d; with {backend}=mpi, start the ranks with the mpirun that "
             "belongs to the library (%s) or with srun --mpi=pmix, and keep its numbers",
@@ -259,9 +430,24 @@ static remat_status open_own_store(mpi_group *g) {
     return REMAT_OK;
 }
 
+/* MPI's numbers of the ranks are those of the world. */
+static remat_status make_comm(mpi_group *g) {
+    const rm_group_config *config = &g->config;
+    if (!config->stride) return check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &g->comm), "MPI_Comm_dup");
+    MPI_Group all, some;
+    int range[1][3] = {{config->first, rm_group_number(config, config->size - 1), config->stride}};
+    TRY(check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group"));
+    remat_status status = check_mpi(MPI_Group_range_incl(all, 1, range, &some), "MPI_Group_range_incl");
+    MPI_Group_free(&all);
+    TRY(status);
+    status = check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, some, config->first, &g->comm), "MPI_Comm_create_group");
+    MPI_Group_free(&some);
+    return status;
+}
+
 static remat_status enter(mpi_group *g) {
     TRY(check_ranks(&g->config));
-    TRY(check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &g->comm), "MPI_Comm_dup"));
+    TRY(make_comm(g));
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     TRY(check_mpi(MPI_Op_create(add_bytes, 1, &g->add_bytes), "MPI_Op_create"));
     rm_joining_step(g->config.joining, "meeting by MPI");
@@ -271,12 +457,22 @@ static remat_status enter(mpi_group *g) {
 
 static void close_group(void *engine) {
     mpi_group *g = engine;
+    end_messages(g);
+    enter_mpi();
     if (g->add_bytes != MPI_OP_NULL) MPI_Op_free(&g->add_bytes);
     if (g->comm != MPI_COMM_NULL && !g->failed) MPI_Comm_free(&g->comm);
     end_mpi(g->failed);
+    leave_mpi();
     rm_kv_close(g->own_store);
     rm_scratch_free(&g->scratch);
     rm_free(g);
+}
+
+static remat_status begin(mpi_group *g) {
+    enter_mpi();
+    remat_status status = enter(g);
+    leave_mpi();
+    return status;
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {
@@ -298,7 +494,7 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
                             .rank = config->rank,
                             .size = config->size,
                             .scratch = &g->scratch};
-    remat_status status = enter(g);
+    remat_status status = begin(g);
     if (status)
         close_group(g);
     else
@@ -334,6 +530,8 @@ static const rm_group_api rm_group_mpi = {
     .open = open_group,
     .close = close_group,
     .run = run,
+    .send = send_to,
+    .receive = receive_from,
     .poll = poll_group,
     .abort = abort_group,
     .store = store_of,

@@ -10,6 +10,7 @@
 #include "dist/group/joining.h"
 #include "dist/group/module.h"
 #include "dist/group/scratch.h"
+#include "dist/group/side_thread.h"
 #include "dist/group/slices.h"
 #include "dist/store/bootstrap.h"
 #include "memory/host.h"
@@ -20,6 +21,7 @@
     X(rm_failure_abort)                                                                                                \
     X(rm_failure_begin)                                                                                                \
     X(rm_failure_find)                                                                                                 \
+    X(rm_failure_find_rank)                                                                                            \
     X(rm_failure_look)                                                                                                 \
     X(rm_calloc)                                                                                                       \
     X(rm_collective_in_bytes)                                                                                          \
@@ -45,6 +47,11 @@
     X(rm_malloc)                                                                                                       \
     X(rm_scratch_free)                                                                                                 \
     X(rm_scratch_take)                                                                                                 \
+    X(rm_side_thread_doze)                                                                                             \
+    X(rm_side_thread_end)                                                                                              \
+    X(rm_side_thread_lock)                                                                                             \
+    X(rm_side_thread_start)                                                                                            \
+    X(rm_side_thread_unlock)                                                                                           \
     X(rm_slices_reduce)                                                                                                \
     X(rm_wire_bytes)
 
@@ -64,6 +71,7 @@ static const rm_module_calls *rm_calls;
 #define rm_failure_abort (*rm_calls->rm_failure_abort)
 #define rm_failure_begin (*rm_calls->rm_failure_begin)
 #define rm_failure_find (*rm_calls->rm_failure_find)
+#define rm_failure_find_rank (*rm_calls->rm_failure_find_rank)
 #define rm_failure_look (*rm_calls->rm_failure_look)
 #define rm_calloc (*rm_calls->rm_calloc)
 #define rm_collective_in_bytes (*rm_calls->rm_collective_in_bytes)
@@ -89,6 +97,11 @@ static const rm_module_calls *rm_calls;
 #define rm_malloc (*rm_calls->rm_malloc)
 #define rm_scratch_free (*rm_calls->rm_scratch_free)
 #define rm_scratch_take (*rm_calls->rm_scratch_take)
+#define rm_side_thread_doze (*rm_calls->rm_side_thread_doze)
+#define rm_side_thread_end (*rm_calls->rm_side_thread_end)
+#define rm_side_thread_lock (*rm_calls->rm_side_thread_lock)
+#define rm_side_thread_start (*rm_calls->rm_side_thread_start)
+#define rm_side_thread_unlock (*rm_calls->rm_side_thread_unlock)
 #define rm_slices_reduce (*rm_calls->rm_slices_reduce)
 #define rm_wire_bytes (*rm_calls->rm_wire_bytes)
 #endif

@@ -39,13 +39,12 @@ remat_status rm_pipe_open(rm_group *world, int32_t ranks, const rm_group_config 
     *replicas = world;
     if (ranks == 1) return REMAT_OK;
     *replicas = NULL;
-    REQUIRE(strcmp(engine, "mpi"), MISSING,
-            "a pipeline divides the ranks, which the engine mpi cannot; use {backend}=local or gloo");
     rm_pipe *pipe = rm_calloc(1, sizeof *pipe);
     REQUIRE(pipe, MEMORY, "out of memory for a pipeline");
     *out = pipe;
     rm_group_config part = *like;
     part.engine = "auto"; /* local, if they are on one host */
+    part.part_of = engine;
     part.size = ranks;
     TRY(open_part(world, part, "pipeline", rank / ranks * ranks, 1, &pipe->group));
     pipe->table = (remat_pipeline){.struct_bytes = sizeof pipe->table,

@@ -10,8 +10,7 @@
 typedef struct rm_pipe rm_pipe;
 
 /* Collective over the world, whose size is a multiple of `ranks`. `like`: time limits, and what messages need. *replicas: the group of this rank's place, which the
- * caller closes first; NULL: there is one pipeline. With ranks = 1 *pipe is NULL and *replicas the world itself.
- * MISSING: the world's engine cannot be divided (mpi). */
+ * caller closes first; NULL: there is one pipeline. With ranks = 1 *pipe is NULL and *replicas the world itself. */
 remat_status rm_pipe_open(rm_group *world, int32_t ranks, const rm_group_config *like, rm_pipe **pipe,
                           rm_group **replicas);
 void rm_pipe_close(rm_pipe *pipe); /* NULL allowed */

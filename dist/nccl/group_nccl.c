@@ -45,9 +45,11 @@ typedef struct {
     void *scratch;         /* on the GPU, for RM_TREE */
     uint64_t scratch_bytes;
     const rm_fingerprint *now; /* NULL: between collectives */
-    bool complete;             /* the failure's message already says who and where */
-    bool told;                 /* the other ranks have been told */
-    atomic_flag ending;        /* rm_group_abort has been called; `reason` is complete once `ended` is true */
+    int32_t partner;           /* of the message that is exchanged; -1: none */
+    bool sending;
+    bool complete;      /* the failure's message already says who and where */
+    bool told;          /* the other ranks have been told */
+    atomic_flag ending; /* rm_group_abort has been called; `reason` is complete once `ended` is true */
     _Atomic bool ended;
     char reason[600];
     rm_nccl_buffers buffers;
@@ -68,14 +70,16 @@ static remat_status check_joining(nccl_group *g) {
 
 static remat_status look_around(nccl_group *g, uint64_t waited_ns) {
     char why[64];
+    bool late = waited_ns >= (uint64_t)g->config.timeout_ms * 1000000u;
     g->told = true;
     if (g->ended) FAIL(PEER, "rank %d ended the group: %s", g->config.rank, g->reason);
     TRY(check_joining(g));
     TRY(rm_failure_look(&g->failure, g->now));
     g->told = false;
-    if (!g->now || waited_ns < (uint64_t)g->config.timeout_ms * 1000000u) return REMAT_OK;
+    if (!late || (!g->now && g->partner < 0)) return REMAT_OK;
     snprintf(why, sizeof why, "%lld ms have passed", (long long)g->config.timeout_ms);
-    return rm_failure_find(&g->failure, g->now, why);
+    return g->now ? rm_failure_find(&g->failure, g->now, why)
+                  : rm_failure_find_rank(&g->failure, g->partner, g->sending, why);
 }
 
 static remat_status look(void *context, uint64_t waited_ns) {
@@ -192,18 +196,18 @@ static remat_status check_memory(const nccl_group *g, const void *address, const
     cudaError_t error = g->nccl.lib->cudaPointerGetAttributes(&about, address);
     if (error) (void)g->nccl.lib->cudaGetLastError(); /* older versions of CUDA return an error for unknown memory */
     REQUIRE(!error && (about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged), INVALID,
-            "the collective's %s is host memory, but NCCL only works on GPU memory. For ranks that compute on the CPU "
+            "the %s is host memory, but NCCL only works on GPU memory. For ranks that compute on the CPU "
             "use local, mpi or gloo ({backend}=auto chooses)",
             which);
     REQUIRE(about.type == cudaMemoryTypeManaged || about.device == g->nccl.device, INVALID,
-            "the collective's %s is on GPU %d, but the group of rank %d uses GPU %d", which, about.device,
-            g->config.rank, g->nccl.device);
+            "the %s is on GPU %d, but the group of rank %d uses GPU %d", which, about.device, g->config.rank,
+            g->nccl.device);
     return REMAT_OK;
 }
 
 static remat_status check_buffers(const nccl_group *g, const rm_collective *what) {
-    if (rm_collective_in_bytes(what, g->config.size)) TRY(check_memory(g, what->in, "in"));
-    if (rm_collective_out_bytes(what, g->config.size)) TRY(check_memory(g, what->out, "out"));
+    if (rm_collective_in_bytes(what, g->config.size)) TRY(check_memory(g, what->in, "collective's in"));
+    if (rm_collective_out_bytes(what, g->config.size)) TRY(check_memory(g, what->out, "collective's out"));
     return REMAT_OK;
 }
 
@@ -279,6 +283,42 @@ static remat_status run(void *engine, uint64_t call, const rm_collective *what) 
     g->now = NULL;
     pthread_mutex_unlock(&g->lock);
     return status;
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+static remat_status exchange(nccl_group *g, void *data, uint64_t bytes) {
+    const rm_nccl_library *lib = g->nccl.lib;
+    TRY(rm_cuda_check(lib, lib->cudaSetDevice(g->nccl.device), "choosing the GPU"));
+    TRY(check_memory(g, data, "message"));
+    TRY(rm_nccl_issued(&g->nccl, g->world,
+                       g->sending ? lib->ncclSend(data, bytes, ncclUint8, g->partner, g->world, g->nccl.stream)
+                                  : lib->ncclRecv(data, bytes, ncclUint8, g->partner, g->world, g->nccl.stream)));
+    return rm_nccl_drain(&g->nccl, g->world);
+}
+
+/* NCCL buffers nothing: a message has been received when its sender goes on. */
+static remat_status talk(nccl_group *g, int32_t partner, bool sending, void *data, uint64_t bytes) {
+    char doing[64];
+    snprintf(doing, sizeof doing, "%s rank %d", sending ? "sending to" : "receiving from",
+             rm_group_number(&g->config, partner));
+    if (!bytes) return REMAT_OK;
+    pthread_mutex_lock(&g->lock);
+    g->partner = partner;
+    g->sending = sending;
+    g->nccl.after = NULL;
+    remat_status status = exchange(g, data, bytes);
+    if (status) status = give_up(g, status, doing);
+    g->partner = -1;
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t bytes) {
+    return talk(engine, to, true, (void *)(uintptr_t)data, bytes);
+}
+static remat_status receive_from(void *engine, int32_t from, void *data, uint64_t bytes) {
+    return talk(engine, from, false, data, bytes);
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
@@ -408,6 +448,7 @@ static remat_status open_group(const rm_group_config *config, void **engine) {
     nccl_group *g = rm_calloc(1, sizeof *g);
     REQUIRE(g, MEMORY, "out of memory for a group");
     g->config = *config;
+    g->partner = -1;
     g->nccl = (rm_nccl){.device = config->gpu - 1, .look = look, .context = g};
     g->nccl.patience_ms = config->timeout_ms < ABORT_MS ? config->timeout_ms : ABORT_MS;
     pthread_mutex_init(&g->lock, NULL);
@@ -472,6 +513,8 @@ const rm_group_api rm_group_nccl = {
     .alloc = alloc_buffer,
     .free = free_buffer,
     .run = run,
+    .send = send_to,
+    .receive = receive_from,
     .device_bytes = device_bytes,
     .poll = poll_group,
     .abort = abort_group,

@@ -30,7 +30,9 @@
     X(ncclAllReduce)                                                                                                   \
     X(ncclBroadcast)                                                                                                   \
     X(ncclAllGather)                                                                                                   \
-    X(ncclReduceScatter)
+    X(ncclReduceScatter)                                                                                               \
+    X(ncclSend)                                                                                                        \
+    X(ncclRecv)
 
 #define RM_CUDART_CALLS(X)                                                                                             \
     X(cudaGetDeviceCount)                                                                                              \

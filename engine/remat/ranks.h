@@ -53,8 +53,8 @@ void remat_leave(REMAT_OPTIONAL remat_job *job); /* does not wait for other rank
 
 int remat_job_rank(const remat_job *job);
 int remat_job_size(const remat_job *job);
-/* For remat_config.pipeline; NULL without a pipeline. Its rank is world_rank % pipeline. To set `cut`, change a copy.
- * All ranks must be on one host. */
+/* For remat_config.pipeline; NULL without a pipeline. Its rank is world_rank % pipeline. To set `cut`, change a
+ * copy. */
 const struct remat_pipeline *remat_job_pipeline(const remat_job *job);
 const struct remat_ranks *remat_job_ranks(const remat_job *job); /* for remat_config.ranks; NULL if there is one rank */
 

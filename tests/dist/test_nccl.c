@@ -3,6 +3,7 @@
  * the real libraries are installed, they must have the functions that Remat calls, and the lack of a GPU must be one
  * clear error. */
 #include "tests/dist/collectives.h"
+#include "tests/dist/messages.h"
 
 #ifndef REMAT_HAVE_NCCL
 int main(void) {
@@ -287,6 +288,39 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
     need_nothing_left();
 }
 START_TEST(abort_ends_the_group_on_all_ranks) { run_ranks(3, gives_up, NULL); }
+END_TEST
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+static void send_messages(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    char here[64];
+    use_fakes(context);
+    need_ok(rm_group_open(&config, &group));
+    go_round(group);
+    if (rank == 0) {
+        need(rm_group_send(group, 1, here, 1) == REMAT_INVALID, "host memory");
+        need(strstr(remat_last_error(), "message is host memory"), "%s", remat_last_error());
+    }
+    rm_group_close(group);
+    need_nothing_left();
+}
+START_TEST(messages_arrive_whole_and_in_order) { run_ranks(3, send_messages, _i ? (void *)"in_progress=3" : NULL); }
+END_TEST
+
+static void sends_nothing(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    (void)context;
+    config.timeout_ms = 500;
+    use_fakes(NULL);
+    need_ok(rm_group_open(&config, &group));
+    wait_in_vain(group, "rank 1 (", "0");
+    rm_group_close(group);
+    need_nothing_left();
+}
+START_TEST(rank_that_sends_nothing_is_named) { run_ranks(2, sends_nothing, NULL); }
 END_TEST
 
 /* ---- Buffers that the GPU has not finished ----------------------------------------------------------------------- */
@@ -578,6 +612,8 @@ int main(void) {
     tcase_add_loop_test(all, fault_in_a_collective_is_explained, 0, IN_A_CALL);
     tcase_add_loop_test(all, rank_that_ends_is_named, 0, 2);
     tcase_add_test(all, abort_ends_the_group_on_all_ranks);
+    tcase_add_loop_test(all, messages_arrive_whole_and_in_order, 0, 2);
+    tcase_add_test(all, rank_that_sends_nothing_is_named);
     tcase_add_loop_test(all, buffers_are_read_after_their_event, 0, 2);
     tcase_add_loop_test(all, disagreeing_ranks_are_named, 0, DISPUTES);
     tcase_add_loop_test(all, fault_while_opening_is_explained, 0, AT_THE_START);

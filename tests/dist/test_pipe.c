@@ -1,49 +1,21 @@
 /* test_pipe.c: messages between two ranks (group.h), and jobs whose ranks are replicas of a pipeline (pipe.h,
- * remat_job_pipeline). Ranks are processes. */
+ * remat_job_pipeline). Ranks are processes; those of MPI are started by mpirun. */
 #include "engine/remat.h"
 
 #include <sys/mman.h>
 
 #include "memory/host.h"
-#include "tests/dist/ranks.h"
+#include "tests/dist/messages.h"
+#include "tests/dist/mpirun.h"
 
 /* ---- Messages --------------------------------------------------------------------------------------------------- */
 
-enum { LONG = 3 * 1024 * 1024 + 7 }; /* bytes: several times what the ring holds */
-
-static void fill(unsigned char *data, uint64_t bytes, uint64_t seed) {
-    for (uint64_t i = 0; i < bytes; i++) data[i] = (unsigned char)next_random(&seed);
-}
-
-/* Each rank sends to the next, and receives from the one before. Rank 0 sends first, the others receive first. */
-static void go_round(int rank, int size, rm_kv *store, void *context) {
-    static const uint64_t sizes[] = {1, 0, 64, 4096, LONG, 3};
+/* Each opens groups of the engine in `context`. */
+static void go_round_once(int rank, int size, rm_kv *store, void *context) {
     rm_group *group = open_group(context, rank, size, store);
-    unsigned char *mine = malloc(LONG), *theirs = malloc(LONG), *wanted = malloc(LONG);
-    int next = (rank + 1) % size, before = (rank + size - 1) % size;
-    for (uint64_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-        fill(mine, sizes[k], 100 * k + (uint64_t)rank);
-        fill(wanted, sizes[k], 100 * k + (uint64_t)before);
-        if (rank == 0) need_ok(rm_group_send(group, next, mine, sizes[k]));
-        need_ok(rm_group_receive(group, before, theirs, sizes[k]));
-        if (rank != 0) need_ok(rm_group_send(group, next, mine, sizes[k]));
-        need(!memcmp(theirs, wanted, sizes[k]), "message %d", (int)k);
-    }
-    free(mine), free(theirs), free(wanted);
-    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    go_round(group);
     rm_group_close(group);
 }
-
-static const char *const engines[] = {
-    "local",
-#ifdef REMAT_HAVE_GLOO
-    "gloo",
-#endif
-};
-enum { ENGINES = sizeof engines / sizeof *engines };
-
-START_TEST(messages_arrive_whole_and_in_order) { run_ranks(3, go_round, (void *)engines[_i]); }
-END_TEST
 
 /* Many small messages are sent before the first is received. */
 static void send_ahead(int rank, int size, rm_kv *store, void *context) {
@@ -62,8 +34,96 @@ static void send_ahead(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
 }
 
-START_TEST(a_sender_runs_ahead) { run_ranks(2, send_ahead, (void *)engines[_i]); }
+/* A part of the world: the ranks from `first` on, `stride` apart. */
+static rm_group *open_some(const char *engine, const char *name, int rank, int first, int stride, int64_t timeout_ms,
+                           rm_kv *store) {
+    rm_group *group;
+    rm_group_config config = {.engine = engine,
+                              .name = name,
+                              .rank = (rank - first) / stride,
+                              .size = 2,
+                              .store = store,
+                              .timeout_ms = timeout_ms,
+                              .join_ms = 60000,
+                              .first = first,
+                              .stride = stride};
+    need_ok(rm_group_open(&config, &group));
+    return group;
+}
+
+/* In two parts of a world of 4, one rank sends nothing in time, but lives. */
+static void wait_for_a_late_one(int rank, int size, rm_kv *store, void *context) {
+    char name[32], sender[32], receiver[32];
+    snprintf(name, sizeof name, "part%d", rank % 2);
+    snprintf(sender, sizeof sender, "rank %d ", 2 + rank % 2);
+    snprintf(receiver, sizeof receiver, "%d", rank % 2);
+    rm_group *group = open_some(context, name, rank, rank % 2, 2, 300, store);
+    wait_in_vain(group, sender, receiver);
+    rm_group_close(group);
+    (void)size;
+}
+
+/* Two pipelines of two ranks: sums over those at the same place run while messages are exchanged. */
+static void do_both(int rank, int size, rm_kv *store, void *context) {
+    enum { N = 100000, ROUNDS = 30 };
+    static float mine[N], theirs[N], sum[N];
+    char name[2][32];
+    int place = rank % 2, pipeline = rank / 2;
+    snprintf(name[0], sizeof name[0], "pipeline%d", pipeline);
+    snprintf(name[1], sizeof name[1], "replicas%d", place);
+    rm_group *pipe = open_some(context, name[0], rank, 2 * pipeline, 1, 60000, store);
+    rm_group *same = open_some(context, name[1], rank, place, 2, 60000, store);
+    for (int k = 0; k < ROUNDS; k++) {
+        rm_ticket ticket;
+        for (int i = 0; i < N; i++) sum[i] = (float)(rank + k), mine[i] = (float)(10 * rank + k);
+        rm_collective what = {.kind = RM_ALL_REDUCE, .count = N, .in = sum, .out = sum};
+        need_ok(rm_group_issue(same, &what, &ticket));
+        if (place == k % 2) need_ok(rm_group_send(pipe, 1 - place, mine, sizeof mine));
+        if (place != k % 2) need_ok(rm_group_receive(pipe, 1 - place, theirs, sizeof theirs));
+        need_ok(rm_group_wait(same, ticket));
+        for (int i = 0; i < N; i++) need(sum[i] == (float)(2 * place + 2 + 2 * k), "sum %d", k);
+        for (int i = 0; i < N && place != k % 2; i++) need(theirs[i] == (float)(10 * (rank ^ 1) + k), "message %d", k);
+    }
+    rm_group_close(same);
+    rm_group_close(pipe);
+    (void)size;
+}
+
+static const struct {
+    const char *name;
+    rank_body *run;
+    int size;
+} scenarios[] = {{"messages_arrive_whole_and_in_order", go_round_once, 3},
+                 {"sender_runs_ahead", send_ahead, 2},
+                 {"late_rank_is_named", wait_for_a_late_one, 4},
+                 {"messages_and_sums_at_once", do_both, 4}};
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+START_TEST(messages_of_local) { run_ranks(scenarios[_i].size, scenarios[_i].run, (void *)"local"); }
 END_TEST
+#ifdef REMAT_HAVE_GLOO
+START_TEST(messages_of_gloo) { run_ranks(scenarios[_i].size, scenarios[_i].run, (void *)"gloo"); }
+END_TEST
+#endif
+#ifdef REMAT_HAVE_MPI
+/* A rank that mpirun started: argv is mpi SCENARIO PATH. */
+static int mpi_rank(char **argv) {
+    int rank, size, i = atoi(argv[2]);
+    rm_kv *store = store_under_mpi(argv[3], &rank, &size);
+    scenarios[i].run(rank, size, store, (void *)"mpi");
+    rm_kv_close(store);
+    return mpi_rank_is_well(rank, scenarios[i].run == wait_for_a_late_one ? 3000 : 500);
+}
+
+START_TEST(messages_of_mpi) {
+    static char said[20000];
+    char number[16];
+    snprintf(number, sizeof number, "%d", _i);
+    int well = well_under_mpi(scenarios[_i].size, number, said, sizeof said);
+    ck_assert_msg(well == scenarios[_i].size, "%s: %d ranks are well:\n%s", scenarios[_i].name, well, said);
+}
+END_TEST
+#endif
 
 static void wait_for_one_that_left(int rank, int size, rm_kv *store, void *context) {
     rm_group *group = open_group("local", rank, size, store);
@@ -76,23 +136,6 @@ static void wait_for_one_that_left(int rank, int size, rm_kv *store, void *conte
 }
 
 START_TEST(a_rank_that_left_is_named) { run_ranks(2, wait_for_one_that_left, NULL); }
-END_TEST
-
-/* Ranks 4 and 6 of a world; one sends nothing in time, but lives. */
-static void wait_for_a_late_one(int rank, int size, rm_kv *store, void *context) {
-    rm_group *group;
-    rm_group_config config = {
-        .engine = "local", .rank = rank, .size = size, .store = store, .timeout_ms = 300, .first = 4, .stride = 2};
-    char byte;
-    need_ok(rm_group_open(&config, &group));
-    if (rank == 1) need_peer(rm_group_receive(group, 0, &byte, 1), "rank 4 on ");
-    if (rank == 1) need(strstr(remat_last_error(), "send to rank 6"), "%s", remat_last_error());
-    if (rank == 0) nap_ms(600);
-    rm_group_close(group);
-    (void)context;
-}
-
-START_TEST(a_rank_that_sends_nothing_is_named) { run_ranks(2, wait_for_a_late_one, NULL); }
 END_TEST
 
 /* ---- Replicas of a pipeline -------------------------------------------------------------------------------------- */
@@ -221,14 +264,26 @@ START_TEST(replicas_of_a_pipeline_train_as_ranks_do) {
 }
 END_TEST
 
-int main(void) {
+int main(int argc, char **argv) {
+#ifdef REMAT_HAVE_MPI
+    if (argc == 4 && !strcmp(argv[1], "mpi")) return mpi_rank(argv);
+    if (!find_own_program()) return 1;
+#endif
+    (void)argc, (void)argv;
     Suite *suite = suite_create("pipe");
     TCase *tests = tcase_create("pipe");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, messages_arrive_whole_and_in_order, 0, ENGINES);
-    tcase_add_loop_test(tests, a_sender_runs_ahead, 0, ENGINES);
+    tcase_add_loop_test(tests, messages_of_local, 0, SCENARIOS);
+#ifdef REMAT_HAVE_GLOO
+    tcase_add_loop_test(tests, messages_of_gloo, 0, SCENARIOS);
+#endif
+#ifdef REMAT_HAVE_MPI
+    if (have_mpirun())
+        tcase_add_loop_test(tests, messages_of_mpi, 0, SCENARIOS);
+    else
+        puts("no mpirun here: the engine mpi is not tested");
+#endif
     tcase_add_test(tests, a_rank_that_left_is_named);
-    tcase_add_test(tests, a_rank_that_sends_nothing_is_named);
     tcase_add_test(tests, replicas_of_a_pipeline_train_as_ranks_do);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

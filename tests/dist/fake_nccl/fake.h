@@ -60,14 +60,14 @@ typedef struct fake_ring fake_ring;
 
 typedef enum { FAKE_DONE, FAKE_STOPPED, FAKE_PEER_GONE, FAKE_SAME_GPU } fake_end;
 
-typedef enum { FAKE_ALL_REDUCE, FAKE_BROADCAST, FAKE_ALL_GATHER, FAKE_REDUCE_SCATTER } fake_kind;
+typedef enum { FAKE_ALL_REDUCE, FAKE_BROADCAST, FAKE_ALL_GATHER, FAKE_REDUCE_SCATTER, FAKE_SEND, FAKE_RECEIVE } fake_kind;
 
 typedef struct {
     fake_kind kind;
     ncclDataType_t type;
     bool maximum, scaled; /* scaled: by the first bytes of scale, in the type of the data */
     _Alignas(8) unsigned char scale[8];
-    int root;
+    int root; /* of messages: the other rank */
     size_t count;
     const void *in;
     void *out;

@@ -247,8 +247,12 @@ static void launch(operation *op, cudaStream_t stream) {
     fake_push(stream, run, op,
               (fake_touched){.in = what->in,
                              .out = what->out,
-                             .in_bytes = what->kind == FAKE_REDUCE_SCATTER ? all : bytes,
-                             .out_bytes = what->kind == FAKE_ALL_GATHER ? all : bytes});
+                             .in_bytes = what->kind == FAKE_RECEIVE          ? 0
+                                         : what->kind == FAKE_REDUCE_SCATTER ? all
+                                                                             : bytes,
+                             .out_bytes = what->kind == FAKE_SEND         ? 0
+                                          : what->kind == FAKE_ALL_GATHER ? all
+                                                                          : bytes});
 }
 
 static ncclResult_t issue(ncclComm_t comm, fake_collective what, ncclRedOp_t sum, cudaStream_t stream,
@@ -257,6 +261,8 @@ static ncclResult_t issue(ncclComm_t comm, fake_collective what, ncclRedOp_t sum
     enter_ready(comm, call);
     if (fake_current_device() != comm->device || fake_stream_device(stream) != comm->device)
         fake_violation("%s on another GPU than the communicator's", call);
+    if (what.kind >= FAKE_SEND && (what.root < 0 || what.root >= comm->size || what.root == comm->rank))
+        fake_violation("%s with rank %d of %d", call, what.root, comm->size);
     fake_need_device_memory(what.in, what.kind == FAKE_REDUCE_SCATTER ? bytes * size : bytes, call);
     fake_need_device_memory(what.out, what.kind == FAKE_ALL_GATHER ? bytes * size : bytes, call);
     if (sum == ncclMax) what.maximum = true;
@@ -302,6 +308,18 @@ ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclData
                                ncclComm_t comm, cudaStream_t stream) {
     fake_collective what = {.kind = FAKE_REDUCE_SCATTER, .type = type, .count = count, .in = in, .out = out};
     return issue(comm, what, op, stream, "ncclReduceScatter");
+}
+
+/* A message is one buffer, which counts as both. */
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    fake_collective what = {.kind = FAKE_SEND, .type = type, .root = peer, .count = count, .in = data};
+    what.out = (void *)(uintptr_t)data;
+    return issue(comm, what, ncclSum, stream, "ncclSend");
+}
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    fake_collective what = {.kind = FAKE_RECEIVE, .type = type, .root = peer, .count = count, .in = data, .out = data};
+    return issue(comm, what, ncclSum, stream, "ncclRecv");
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where,

@@ -20,12 +20,20 @@ typedef struct {
     int32_t kind, type, root, maximum, scaled, spare;
 } signature;
 
+/* Parts of messages from one rank to another. */
+typedef struct {
+    _Alignas(64) _Atomic uint32_t put, taken;
+    size_t bytes;
+    unsigned char part[FAKE_SLOT];
+} mailbox;
+
 typedef struct {
     _Atomic uint32_t arrived[FAKE_RANKS];
     _Atomic int gone[FAKE_RANKS], pid[FAKE_RANKS];
     int device[FAKE_RANKS], told[FAKE_RANKS];
     signature what[FAKE_RANKS];
     _Alignas(64) unsigned char slot[FAKE_RANKS][FAKE_SLOT];
+    mailbox box[FAKE_RANKS][FAKE_RANKS]; /* from, to */
 } shared;
 
 struct fake_ring {
@@ -51,12 +59,12 @@ static bool is_dead(int pid) {
     return state == 'Z' || state == 'X';
 }
 
-static fake_end wait_for(fake_ring *ring, int other, uint32_t round) {
+static fake_end wait_until(fake_ring *ring, int other, const _Atomic uint32_t *number, uint32_t round) {
     shared *all = ring->all;
-    for (unsigned tries = 0; all->arrived[other] < round; tries++) {
+    for (unsigned tries = 0; *number < round; tries++) {
         if (*ring->stop) return FAKE_STOPPED;
         if (all->gone[other] || (tries % 256 == 255 && is_dead(all->pid[other])))
-            return all->arrived[other] < round ? FAKE_PEER_GONE : FAKE_DONE;
+            return *number < round ? FAKE_PEER_GONE : FAKE_DONE;
         if (tries < 50)
             sched_yield();
         else
@@ -68,7 +76,7 @@ static fake_end wait_for(fake_ring *ring, int other, uint32_t round) {
 static fake_end barrier(fake_ring *ring) {
     uint32_t round = ++ring->all->arrived[ring->rank];
     for (int r = 0; r < ring->size; r++) {
-        fake_end end = wait_for(ring, r, round);
+        fake_end end = wait_until(ring, r, &ring->all->arrived[r], round);
         if (end) return end;
     }
     return FAKE_DONE;
@@ -262,8 +270,39 @@ static fake_end part(fake_ring *ring, const fake_collective *what, size_t at, si
     return barrier(ring);
 }
 
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+/* Ends when the message has been received: the real NCCL need not buffer it. */
+static fake_end send_message(fake_ring *ring, int to, const unsigned char *data, size_t bytes) {
+    mailbox *box = &ring->all->box[ring->rank][to];
+    fake_end end = FAKE_DONE;
+    for (size_t at = 0; at < bytes && !end; at += FAKE_SLOT) {
+        box->bytes = bytes - at;
+        memcpy(box->part, data + at, bytes - at < FAKE_SLOT ? bytes - at : FAKE_SLOT);
+        uint32_t number = ++box->put;
+        end = wait_until(ring, to, &box->taken, number);
+    }
+    return end;
+}
+
+static fake_end receive_message(fake_ring *ring, int from, unsigned char *data, size_t bytes) {
+    mailbox *box = &ring->all->box[from][ring->rank];
+    fake_end end = FAKE_DONE;
+    for (size_t at = 0; at < bytes && !end; at += FAKE_SLOT) {
+        end = wait_until(ring, from, &box->put, box->taken + 1);
+        if (end) return end;
+        if (box->bytes != bytes - at)
+            fake_violation("rank %d sends other bytes than rank %d receives", from, ring->rank);
+        memcpy(data + at, box->part, bytes - at < FAKE_SLOT ? bytes - at : FAKE_SLOT);
+        box->taken++;
+    }
+    return end;
+}
+
 fake_end fake_ring_run(fake_ring *ring, const fake_collective *what) {
-    const size_t most = FAKE_SLOT / fake_type_bytes(what->type);
+    const size_t width = fake_type_bytes(what->type), most = FAKE_SLOT / width;
+    if (what->kind == FAKE_SEND) return send_message(ring, what->root, what->in, what->count * width);
+    if (what->kind == FAKE_RECEIVE) return receive_message(ring, what->root, what->out, what->count * width);
     fake_end end = compare(ring, what);
     const int rows = what->kind == FAKE_REDUCE_SCATTER ? ring->size : 1;
     for (int row = 0; row < rows; row++)
