@@ -34,7 +34,8 @@ struct rm_group {
     uint64_t issued_ns[QUEUE]; /* if there is an observer */
     rm_ticket issued, done;
     bool busy, closing, has_thread;
-    uint64_t busy_ns; /* busy time of the thread so far */
+    uint64_t busy_ns;    /* busy time of the thread so far */
+    uint64_t blocked_ns; /* and of callers, in calls that wait */
     pthread_t thread;
     remat_status status; /* the first failure */
     char sentence[900];
@@ -207,7 +208,7 @@ remat_status rm_group_issue(rm_group *group, const rm_collective *what, rm_ticke
 }
 
 remat_status rm_group_wait(rm_group *group, rm_ticket ticket) {
-    uint64_t begin_ns = rm_observe(&group->observer);
+    uint64_t begin_ns = rm_now_ns();
     pthread_mutex_lock(&group->lock);
     remat_status status = REMAT_OK;
     bool waits = ticket <= group->issued && group->done < ticket;
@@ -217,6 +218,7 @@ remat_status rm_group_wait(rm_group *group, rm_ticket ticket) {
                          (unsigned long long)ticket, (unsigned long long)group->issued);
     while (!status && group->done < ticket) pthread_cond_wait(&group->change, &group->lock);
     if (!status) status = repeat_failure(group);
+    group->blocked_ns += rm_now_ns() - begin_ns;
     pthread_mutex_unlock(&group->lock);
     if (waits) observed(group, begin_ns, REMAT_EVENT_WAIT, &what);
     return status;
@@ -232,7 +234,7 @@ bool rm_group_done(rm_group *group, rm_ticket ticket) {
 remat_status rm_group_run(rm_group *group, const rm_collective *what) {
     TRY(check(group, what));
     bool waits = false;
-    uint64_t begin_ns = rm_observe(&group->observer);
+    uint64_t begin_ns = rm_now_ns();
     pthread_mutex_lock(&group->lock);
     remat_status status = repeat_failure(group);
     if (!status) {
@@ -243,6 +245,7 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what) {
             for (waits = true; group->done < ticket;) pthread_cond_wait(&group->change, &group->lock);
         status = repeat_failure(group);
     }
+    group->blocked_ns += rm_now_ns() - begin_ns;
     pthread_mutex_unlock(&group->lock);
     if (waits) observed(group, begin_ns, REMAT_EVENT_WAIT, what);
     return status;
@@ -263,6 +266,7 @@ static remat_status check_peer(rm_group *group, int32_t rank) {
 static remat_status end_message(rm_group *group, uint64_t begin_ns, remat_event event, remat_status status) {
     rm_observed(&group->observer, begin_ns, event);
     pthread_mutex_lock(&group->lock);
+    group->blocked_ns += rm_now_ns() - begin_ns;
     remember(group, status);
     pthread_mutex_unlock(&group->lock);
     return status;
@@ -270,14 +274,14 @@ static remat_status end_message(rm_group *group, uint64_t begin_ns, remat_event 
 
 remat_status rm_group_send(rm_group *group, int32_t to, const void *data, uint64_t bytes) {
     TRY(check_peer(group, to));
-    uint64_t begin_ns = rm_observe(&group->observer);
+    uint64_t begin_ns = rm_now_ns();
     remat_event event = {.kind = REMAT_EVENT_SEND, .peer = to, .bytes = bytes};
     return end_message(group, begin_ns, event, group->api->send(group->engine, to, data, bytes));
 }
 
 remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_t bytes) {
     TRY(check_peer(group, from));
-    uint64_t begin_ns = rm_observe(&group->observer);
+    uint64_t begin_ns = rm_now_ns();
     remat_event event = {.kind = REMAT_EVENT_RECEIVE, .peer = from, .bytes = bytes};
     return end_message(group, begin_ns, event, group->api->receive(group->engine, from, data, bytes));
 }
@@ -291,6 +295,13 @@ uint64_t rm_group_busy_ns(rm_group *group) {
     uint64_t busy = group->busy_ns;
     pthread_mutex_unlock(&group->lock);
     return busy;
+}
+
+uint64_t rm_group_blocked_ns(rm_group *group) {
+    pthread_mutex_lock(&group->lock);
+    uint64_t blocked = group->blocked_ns;
+    pthread_mutex_unlock(&group->lock);
+    return blocked;
 }
 
 /* ---- Calls from other threads ----------------------------------------------------------------------------------- */

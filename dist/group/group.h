@@ -154,6 +154,9 @@ uint64_t rm_group_device_bytes(const rm_group *group);
 /* Total time that the group's thread was busy with collectives, including waiting for other ranks and for `after`. */
 uint64_t rm_group_busy_ns(rm_group *group);
 
+/* Total time that callers of rm_group_run, wait, send and receive were blocked, whatever the engine. */
+uint64_t rm_group_blocked_ns(rm_group *group);
+
 /* OK, or the failure that the next call would return. Cheap enough to call in every layer of a step: a rank that
  * computes while another dies then learns of it before its next collective. */
 remat_status rm_group_poll(rm_group *group);

@@ -263,6 +263,43 @@ START_TEST(metrics_count_transferred_bytes) {
 }
 END_TEST
 
+static void stop_for_a_while(pid_t process) {
+    kill(process, SIGSTOP);
+    wait_ms(400);
+    kill(process, SIGCONT);
+    wait_ms(50);
+}
+
+/* Rank 2 is stopped again and again; the others wait for it, whatever the engine, and the end of the run names it. Stops
+ * in the middle of a collective count for nobody. */
+START_TEST(straggler_is_named) {
+    static const char *const engines[] = {"local", "gloo"};
+    job j;
+    char line[1024], last[4096] = "";
+    const char *metrics = in_scratch("straggler");
+    ck_runs("info");
+    if (!says_all(program_output, engines[_i])) return;
+    snprintf(
+        line, sizeof line,
+        "train --data=%s --hidden=64 --seq-len=64 --threads=1 --batch=8 --steps=100000 --metrics=%s --dist-backend=%s",
+        text_file(), metrics, engines[_i]);
+    start_ranks(&j, 3, line, -1, "");
+    wait_for_steps(metrics, 5);
+    for (int i = 0; i < 8; i++) stop_for_a_while(j.process[2]);
+    kill(j.process[0], SIGTERM);
+    finish_ranks(&j);
+    ck_all_end(&j, 128 + SIGTERM);
+    ck_assert_msg(says_all(j.output[0], "ranks waited|rank 2 on"), "%s", j.output[0]);
+    FILE *file = fopen(metrics, "r");
+    while (fgets(last, sizeof last, file)) continue;
+    fclose(file);
+    json_t *end = json_loads(last, 0, NULL), *straggler = json_object_get(end, "straggler");
+    ck_assert_msg(json_integer_value(json_object_get(straggler, "rank")) == 2, "%s", last);
+    ck_assert_double_gt(json_real_value(json_object_get(straggler, "waited_s")), 0.5);
+    json_decref(end);
+}
+END_TEST
+
 /* NCCL's and PyTorch's variables describe each rank once, and the buckets. */
 START_TEST(debug_variables_describe_ranks_and_buckets) {
     static const char *const variables[][2] = {{"NCCL_DEBUG", "INFO"}, {"TORCH_DISTRIBUTED_DEBUG", "detail"}};
@@ -1132,6 +1169,7 @@ int main(void) {
     tcase_add_test(tests, sharding_and_buckets_change_no_bit);
     tcase_add_test(tests, compressed_gradients_train);
     tcase_add_test(tests, metrics_count_transferred_bytes);
+    tcase_add_loop_test(tests, straggler_is_named, 0, 2);
     tcase_add_test(tests, debug_variables_describe_ranks_and_buckets);
     tcase_add_test(tests, processors_are_shared);
     tcase_add_test(tests, devices_flag_starts_ranks);

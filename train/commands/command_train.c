@@ -337,14 +337,26 @@ static remat_status say_best(rm_trainer *t) {
     return REMAT_OK;
 }
 
+/* Less than half a second, or than a hundredth of the time, is not worth a line. */
+static void say_straggler(rm_trainer *t, const rm_straggler *s, double wall_s) {
+    if (s->rank >= 0 && s->waited_s > 0.5 && s->waited_s > wall_s / 100)
+        rm_progress_say(&t->progress, "the other ranks waited %.1f s for rank %d on %s, %.0f %% of the time",
+                        s->waited_s, s->rank, s->host, 100 * s->waited_s / wall_s);
+}
+
 static remat_status finish(rm_trainer *t) {
+    rm_straggler straggler;
+    TRY(rm_ranks_straggler(&t->ranks, &straggler));
     char wall[RM_TEXT], memory[RM_TEXT], arena[RM_TEXT], loss[64] = "nothing was computed";
     rm_end_event end = {.steps = t->step,
                         .loss = t->loss,
                         .wall_s = rm_now_s() - t->started_s,
                         .arena_peak_bytes = t->arena_peak_bytes,
                         .rss_peak_bytes = rm_rss_peak_bytes(),
-                        .signal = t->stop};
+                        .signal = t->stop,
+                        .straggler = straggler.rank,
+                        .straggler_host = straggler.rank < 0 ? NULL : straggler.host,
+                        .straggler_s = straggler.waited_s};
     do_without(t, "its metrics", rm_metrics_end(&t->metrics, &end));
     do_without(t, "its metrics", rm_metrics_close(&t->metrics));
     do_without(t, "TensorBoard's file", rm_tensorboard_close(&t->tensorboard));
@@ -357,6 +369,7 @@ static remat_status finish(rm_trainer *t) {
                         rm_bytes_text(end.rss_peak_bytes, memory));
     else if (t->stop)
         rm_progress_say(&t->progress, "stopped after step %lld, before the first of this run", (long long)t->step);
+    say_straggler(t, &straggler, end.wall_s);
     if (t->saved) rm_progress_say(&t->progress, "saved in %s", t->options->save);
     if (t->store.best) TRY(say_best(t));
     return REMAT_OK;

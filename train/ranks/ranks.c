@@ -22,12 +22,16 @@
 #include <unistd.h>
 
 /* Names of this file's collectives, for messages of the group. None of them is a bucket. */
-enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAGS_END };
+enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAG_STRAGGLER, TAGS_END };
+
+/* Of rm_ranks_heed: signals that stop, and the request to save. */
+enum { SIGNALS = 3, HEEDED };
 
 /* `context` is the rm_ranks, whose ddp comes later. */
 static const char *tag_name(void *context, uint32_t tag) {
     static const char *const names[] = {"telling each other where they run", "agreeing that all are ready",
-                                        "agreeing whether to stop", "hearing from rank 0 where to go on"};
+                                        "agreeing whether to stop", "hearing from rank 0 where to go on",
+                                        "naming the rank that the others waited for"};
     rm_ranks *ranks = context;
     return tag >= TAG_HOSTS && tag < TAGS_END ? names[tag - TAG_HOSTS] : rm_ddp_tag_name(&ranks->ddp, tag);
 }
@@ -227,6 +231,9 @@ remat_status rm_ranks_open(rm_options *o, const remat_observer *observer, rm_ran
     out->rank = where.rank;
     out->size = where.size;
     tell_local_rank(&where);
+    TRY(rm_lateness_open(out->size, &out->lateness));
+    out->heed = rm_calloc((size_t)(HEEDED + out->size), sizeof *out->heed);
+    REQUIRE(out->heed, MEMORY, "no memory for the signals of %d ranks", out->size);
     TRY(meet(&where, o, observer, out));
     if (out->pipe) o->session.pipeline = &out->pipeline;
     share_processors(out, o);
@@ -243,6 +250,8 @@ void rm_ranks_close(rm_ranks *ranks) {
     rm_free(ranks->cut);
     rm_group_close(ranks->group);
     rm_kv_close(ranks->meeting);
+    rm_lateness_close(&ranks->lateness);
+    rm_free(ranks->heed);
     *ranks = (rm_ranks){.size = 1, .replicas = 1, .parts = 1};
 }
 
@@ -459,18 +468,49 @@ const remat_ranks *rm_ranks_imagined(const rm_options *o, remat_ranks *table) {
 
 /* ---- Stopping --------------------------------------------------------------------------------------------------- */
 
+/* Since the last call, in microseconds, by all groups. */
+static int32_t take_blocked(rm_ranks *ranks) {
+    rm_group *groups[] = {ranks->group, ranks->same == ranks->group ? NULL : ranks->same, ranks->gpus,
+                          ranks->pipe ? rm_pipe_group(ranks->pipe) : NULL};
+    uint64_t before_ns = ranks->blocked_ns, us;
+    ranks->blocked_ns = 0;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        if (groups[i]) ranks->blocked_ns += rm_group_blocked_ns(groups[i]);
+    us = (ranks->blocked_ns - before_ns) / 1000;
+    return us < INT32_MAX ? (int32_t)us : INT32_MAX;
+}
+
+/* Numbers of ranks that got a signal, or the request to save; then, by rank, how long each was blocked. */
 remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save) {
-    static const int signals[] = {SIGTERM, SIGHUP, SIGINT};
-    int32_t count[4] = {*stop == signals[0], *stop == signals[1], *stop == signals[2], *save};
+    static const int signals[SIGNALS] = {SIGTERM, SIGHUP, SIGINT};
+    int32_t *sum = ranks->heed;
     if (!ranks->group) return REMAT_OK;
-    rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .tag = TAG_STOP, .count = 4};
-    what.in = what.out = count;
+    const bool first = !ranks->blocked_ns; /* until then ranks wait for rank 0, which plans */
+    memset(sum, 0, (size_t)(HEEDED + ranks->size) * sizeof *sum);
+    for (int i = 0; i < SIGNALS; i++) sum[i] = *stop == signals[i];
+    sum[SIGNALS] = *save;
+    sum[HEEDED + ranks->rank] = take_blocked(ranks);
+    rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .tag = TAG_STOP, .count = HEEDED + ranks->size};
+    what.in = what.out = sum;
     TRY(rm_group_run(ranks->group, &what));
+    if (!first) rm_lateness_add(&ranks->lateness, sum + HEEDED);
     *stop = 0;
-    for (int i = 2; i >= 0; i--)
-        if (count[i]) *stop = signals[i];
-    *save = count[3];
+    for (int i = SIGNALS - 1; i >= 0; i--)
+        if (sum[i]) *stop = signals[i];
+    *save = sum[SIGNALS];
     return REMAT_OK;
+}
+
+/* All ranks know which it is, but only the rank itself knows its host. */
+remat_status rm_ranks_straggler(rm_ranks *ranks, rm_straggler *out) {
+    *out = (rm_straggler){.rank = -1};
+    if (!ranks->group) return REMAT_OK;
+    out->rank = rm_lateness_worst(&ranks->lateness, &out->waited_s);
+    memcpy(out->host, ranks->host, sizeof out->host);
+    rm_collective what = {.kind = RM_BROADCAST, .wire = RM_WIRE_U8, .root = out->rank, .tag = TAG_STRAGGLER};
+    what.count = sizeof out->host;
+    what.out = out->host;
+    return rm_group_run(ranks->group, &what);
 }
 
 void rm_ranks_let_others_go_first(void) { nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); }

@@ -19,6 +19,7 @@
 #include "dist/group/pipe.h"
 #include "dist/store/rendezvous.h"
 #include "train/flags/options.h"
+#include "train/ranks/lateness.h"
 
 #define RM_PEER_STATUS 3 /* exit status when another rank failed */
 
@@ -45,8 +46,11 @@ typedef struct {
     rm_ddp *ddp, *all;          /* over `same` and `group`, from rm_ranks_connect on; NULL: alone */
     remat_ranks replicas_table; /* rm_ranks_replicas */
     rm_ranks_watch *watch;
-    bool over;  /* all ranks know that the job has failed, and the reason */
-    bool alike; /* ... and have failed with the same status */
+    rm_lateness lateness;
+    int32_t *heed;       /* what rm_ranks_heed adds up */
+    uint64_t blocked_ns; /* in collectives, until the last rm_ranks_heed */
+    bool over;           /* all ranks know that the job has failed, and the reason */
+    bool alike;          /* ... and have failed with the same status */
 } rm_ranks;
 
 /* Joins the other ranks, if there are any. Sets options->world_size to the number of ranks. If neither --threads
@@ -93,8 +97,17 @@ remat_status rm_ranks_most(rm_ranks *ranks, uint64_t *bytes);
 
 /* Collective: shares signals. *stop is the signal that asks this rank to stop, or 0; it becomes the signal of any
  * rank, SIGTERM before SIGHUP before SIGINT. *save: whether this rank was asked to save; it becomes whether any
- * rank was. */
+ * rank was. Also shares how long this rank was blocked in collectives since the last call. */
 remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save);
+
+/* The rank that the others have waited for longest since the first rm_ranks_heed, and how much longer than it for them,
+ * on average. rank -1: this process is alone. */
+typedef struct {
+    int32_t rank;
+    double waited_s;
+    char host[RM_HOST_BYTES];
+} rm_straggler;
+remat_status rm_ranks_straggler(rm_ranks *ranks, rm_straggler *out); /* collective */
 
 /* Tells the other ranks about a failure that they do not know of, and puts "rank 3 of 8 on HOST" before its
  * message. If this rank has heard of another rank's failure, prints that at once, with `command` at the start of

@@ -338,5 +338,9 @@ remat_status rm_metrics_end(rm_metrics *metrics, const rm_end_event *e) {
                               count(e->rss_peak_bytes), "host", "allocator", build.host_allocator, "allocated_bytes",
                               count(build.host_allocated_bytes), "resident_bytes", count(build.host_resident_bytes));
     if (e->signal) json_object_set_new(event, "signal", json_integer(e->signal));
+    if (e->straggler_host)
+        json_object_set_new(event, "straggler",
+                            json_pack("{s:i, s:s, s:o}", "rank", e->straggler, "host", e->straggler_host, "waited_s",
+                                      real(e->straggler_s)));
     return write_event(metrics, event);
 }

@@ -46,7 +46,10 @@ typedef struct {
     int64_t steps;
     double loss, wall_s;
     uint64_t arena_peak_bytes, rss_peak_bytes;
-    int signal; /* the signal that stopped the run, or 0 */
+    int signal;                 /* the signal that stopped the run, or 0 */
+    int straggler;              /* the rank that the others waited for longest */
+    const char *straggler_host; /* NULL: there is only one rank */
+    double straggler_s;         /* how long they waited for it */
 } rm_end_event;
 
 remat_status rm_metrics_plan(rm_metrics *, const remat_plan_summary *, const rm_options *, const rm_metrics_run *);
