@@ -64,6 +64,35 @@ static void slow_ranks(int rank, int size, rm_kv *store, void *context) {
 START_TEST(waiting_ranks_sleep_and_are_woken) { run_ranks(8, slow_ranks, NULL); }
 END_TEST
 
+/* Rank 1 arrives late at every collective. The others are blocked for as much longer, in both kinds of calls. */
+static void rank_1_is_late(int rank, int size, rm_kv *store, void *context) {
+    enum { CALLS = 10, LATE_MS = 30 };
+    rm_group *group = open_group(engine, rank, size, store);
+    double blocked_ms[8];
+    (void)context;
+    for (int k = 0; k < CALLS; k++) {
+        rm_ticket ticket;
+        rm_collective what = {.kind = RM_BARRIER, .tag = (uint32_t)k};
+        if (rank == 1) nap_ms(LATE_MS);
+        if (k % 2) {
+            need_ok(rm_group_run(group, &what));
+        } else {
+            need_ok(rm_group_issue(group, &what, &ticket));
+            need_ok(rm_group_wait(group, ticket));
+        }
+    }
+    double mine = (double)rm_group_blocked_ns(group) * 1e-6;
+    need_ok(rm_group_run(
+        group,
+        &(rm_collective){.kind = RM_ALL_GATHER, .wire = RM_WIRE_F64, .count = 1, .in = &mine, .out = blocked_ms}));
+    for (int r = 0; r < size; r++)
+        need(r == 1 || blocked_ms[r] - blocked_ms[1] > CALLS * LATE_MS * 0.6, "rank %d: %f ms, rank 1: %f ms", r,
+             blocked_ms[r], blocked_ms[1]);
+    rm_group_close(group);
+}
+START_TEST(late_rank_is_blocked_least) { run_ranks(3, rank_1_is_late, NULL); }
+END_TEST
+
 /* Two groups over one store do not mix; one is closed while the other is used. */
 static void two_groups(int rank, int size, rm_kv *store, void *context) {
     rm_group *a = open_group(engine, rank, size, store), *b;
@@ -711,6 +740,7 @@ int main(void) {
     TCase *results = tcase_create("results"), *failures = tcase_create("failures");
     tcase_add_loop_test(results, random_collectives_are_sums_in_rank_order, 1, MOST_RANKS + 1);
     tcase_add_test(results, queued_collectives_run_in_order);
+    tcase_add_test(results, late_rank_is_blocked_least);
     tcase_add_test(results, waiting_ranks_sleep_and_are_woken);
     tcase_add_test(results, groups_do_not_mix);
     tcase_add_test(results, buffers_are_allocated_freed_and_reused);

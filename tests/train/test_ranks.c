@@ -263,15 +263,26 @@ START_TEST(metrics_count_transferred_bytes) {
 }
 END_TEST
 
-static void stop_for_a_while(pid_t process) {
-    kill(process, SIGSTOP);
-    wait_ms(400);
-    kill(process, SIGCONT);
-    wait_ms(50);
+/* Whether the process is running or ready to run, and not waiting for another rank. */
+static bool is_busy(pid_t process) {
+    char path[40], text[400] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+    FILE *file = fopen(path, "r");
+    ck_assert(file && fread(text, 1, sizeof text - 1, file) > 0 && strrchr(text, ')'));
+    fclose(file);
+    return strrchr(text, ')')[2] == 'R';
 }
 
-/* Rank 2 is stopped again and again; the others wait for it, whatever the engine, and the end of the run names it. Stops
- * in the middle of a collective count for nobody. */
+/* Stops a rank while it computes: the others then wait for it in their next collective. */
+static void delay(pid_t process) {
+    for (int i = 0; i < 5000 && !is_busy(process); i++) wait_ms(1);
+    kill(process, SIGSTOP);
+    wait_ms(500);
+    kill(process, SIGCONT);
+    wait_ms(100);
+}
+
+/* Rank 2 is delayed again and again; the end of the run names it, whatever the engine. */
 START_TEST(straggler_is_named) {
     static const char *const engines[] = {"local", "gloo"};
     job j;
@@ -285,7 +296,7 @@ START_TEST(straggler_is_named) {
         text_file(), metrics, engines[_i]);
     start_ranks(&j, 3, line, -1, "");
     wait_for_steps(metrics, 5);
-    for (int i = 0; i < 8; i++) stop_for_a_while(j.process[2]);
+    for (int i = 0; i < 8; i++) delay(j.process[2]);
     kill(j.process[0], SIGTERM);
     finish_ranks(&j);
     ck_all_end(&j, 128 + SIGTERM);
