@@ -274,16 +274,6 @@ static remat_status match(const stored *all, remat_contents contents, file *f) {
     return REMAT_OK;
 }
 
-/* Converts the n 16-bit floats at the start of the buffer to 32 bits, in place, from the last to the first. */
-static void widen(char *buffer, uint64_t n, bool bf16) {
-    for (uint64_t i = n; i-- > 0;) {
-        uint16_t half;
-        memcpy(&half, buffer + i * sizeof half, sizeof half);
-        float x = bf16 ? rm_from_bf16(half) : rm_from_f16(half);
-        memcpy(buffer + i * sizeof x, &x, sizeof x);
-    }
-}
-
 static remat_status read_arrays(const stored *all, const file *f, char *buffer) {
     for (int64_t i = 0; i < all->count; i++) {
         const rm_st_array *theirs = find(f, all->about[i].name);
@@ -291,7 +281,7 @@ static remat_status read_arrays(const stored *all, const file *f, char *buffer) 
         for (uint64_t done = 0, n; (n = part_bytes(done, all->about[i].bytes)) > 0; done += n) {
             const uint64_t stored_bytes = half ? n / 2 : n, at = half ? done / 2 : done;
             TRY(read_at(f, f->data_start + theirs->begin + at, buffer, (size_t)stored_bytes));
-            if (half) widen(buffer, n / sizeof(float), *theirs->dtype == 'B');
+            if (half) rm_widen_in_place(buffer, n / sizeof(float), *theirs->dtype == 'B');
             TRY(write_part(all, &all->item[i], done, buffer, n));
         }
     }

@@ -9,6 +9,7 @@
 #ifndef RM_HALF_H
 #define RM_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -44,6 +45,16 @@ static inline float rm_from_f16(uint16_t half) {
     uint32_t tiny = rm_float_bits(rm_bits_float(size + (113u << 23)) - 0x1p-14f); /* avoids denormal floats */
     uint32_t bits = size < (1u << 23) ? tiny : size >= (31u << 23) ? size | 0x7f800000u : size + (112u << 23);
     return rm_bits_float(bits | sign);
+}
+
+/* Converts the n 16-bit floats at the start of the buffer to 32 bits, in place, from the last to the first. */
+static inline void rm_widen_in_place(void *buffer, uint64_t n, bool bf16) {
+    for (uint64_t i = n; i-- > 0;) {
+        uint16_t half;
+        memcpy(&half, (const char *)buffer + i * sizeof half, sizeof half);
+        const float x = bf16 ? rm_from_bf16(half) : rm_from_f16(half);
+        memcpy((char *)buffer + i * sizeof x, &x, sizeof x);
+    }
 }
 
 #endif

@@ -1,9 +1,9 @@
 /* arrays.c: the named arrays of a session: their lists, copying them in and out, and initial parameters. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/abi.h"
+#include "engine/finite.h"
 #include "engine/hash.h"
 #include "engine/rng.h"
 #include "engine/session/session.h"
@@ -341,10 +341,9 @@ static remat_status check_finite(const remat_session *s, const rm_session_array 
         some = array->held - first < 1024 ? array->held - first : 1024;
         s->api->copy_out(s->runner.queue, room, at + first * (int64_t)sizeof *room, (uint64_t)some * sizeof *room);
         TRY(s->api->synchronize(s->runner.queue));
-        for (int64_t i = 0; i < some; i++)
-            REQUIRE(isfinite(room[i]), INVALID,
-                    "the loss is %g, because the input %s is %g at element %lld: check the data", loss, array->name,
-                    (double)room[i], (long long)(first + i));
+        const int64_t i = rm_find_nonfinite(room, some);
+        REQUIRE(i < 0, INVALID, "the loss is %g, because the input %s is %g at element %lld: check the data", loss,
+                array->name, (double)room[i], (long long)(first + i));
     }
     return REMAT_OK;
 }

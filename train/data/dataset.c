@@ -5,6 +5,9 @@
 #include "train/data/tokenizer.h"
 #include "train/data/vocabulary.h"
 
+#include <float.h>
+#include <math.h>
+
 static const rm_data_kind *const kinds[] = {
 #define KIND(name) &rm_data_##name,
 #include "train/data/kinds.def"
@@ -37,6 +40,10 @@ void rm_dataset_close(rm_dataset *dataset) {
     if (dataset) rm_free(dataset->class_weights);
     if (dataset) rm_free(dataset->tokenizer);
     rm_free(dataset);
+}
+
+bool rm_data_takes(const rm_data_source *source, double number) {
+    return fabs(number) <= (double)FLT_MAX || (source->allow_nan && isnan(number));
 }
 
 /* 0 is reserved: there is no checksum. */

@@ -172,6 +172,10 @@ remat_status rm_dataset_checksum(rm_dataset *dataset, uint32_t *crc32);
 #include "train/data/kinds.def"
 #undef KIND
 
+/* Whether training may read the number: a single NaN or infinity ruins all weights, and users would suspect the learning rate. NaN
+ * with --allow-nan; never what a float cannot hold. */
+bool rm_data_takes(const rm_data_source *source, double number);
+
 /* Shapes that follow from the flags alone. */
 rm_data_shape rm_text_shape(int64_t timesteps, int64_t vocabulary); /* 0: bytes */
 /* For lines of at most `source` and `target` tokens, without their end tokens; `tokens`: size of the vocabulary. */

@@ -16,7 +16,6 @@
 #include "train/data/labels.h"
 #include "train/data/transform.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -177,7 +176,6 @@ static remat_status refuse_number(const char *path, int64_t sample, int64_t t, i
          isnan(value) ? ", or allow NaN with --allow-nan" : "");
 }
 
-/* A single NaN or infinity ruins all weights, and users would suspect the learning rate. */
 static remat_status check_numbers(const array_data *data, const rm_data_source *source) {
     const rm_data_shape *shape = &data->base.shape;
     if (data->file.array.kind != 'f') return REMAT_OK;
@@ -185,8 +183,7 @@ static remat_status check_numbers(const array_data *data, const rm_data_source *
         for (int64_t t = 0; t < length_of(&data->base, i); t++)
             for (int64_t f = 0; f < shape->features; f++) {
                 double value = value_at(data, i, t, f);
-                if (source->allow_nan && isnan(value)) continue;
-                if (!(fabs(value) <= (double)FLT_MAX)) return refuse_number(source->data, i, t, f, value);
+                if (!rm_data_takes(source, value)) return refuse_number(source->data, i, t, f, value);
             }
     return REMAT_OK;
 }

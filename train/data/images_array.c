@@ -6,8 +6,6 @@
 #include "memory/host.h"
 #include "train/data/array_file.h"
 
-#include <float.h>
-#include <math.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -65,7 +63,6 @@ static remat_status take_shape(array_images *from, const char *path) {
     return REMAT_OK;
 }
 
-/* A single NaN or infinity ruins all weights, and users would suspect the learning rate. */
 static remat_status check_numbers(rm_images *images, const rm_data_source *source) {
     rm_array p;
     if (((array_images *)images)->file.array.kind != 'f') return REMAT_OK;
@@ -76,7 +73,7 @@ static remat_status check_numbers(rm_images *images, const rm_data_source *sourc
                     x = n % images->width;
             double value = rm_array_at(&p, c, y, x);
             REQUIRE(
-                fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
+                rm_data_takes(source, value), INVALID,
                 "%s: image %lld, channel %lld, row %lld, column %lld is %g: replace it (numpy.nan_to_num), or remove "
                 "the image",
                 source->data, (long long)i, (long long)c, (long long)y, (long long)x, value);

@@ -1,7 +1,6 @@
 /* values.c: reads labels that are numbers. See labels.h. */
 #include "train/data/labels.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -40,11 +39,10 @@ static const char *place(const rm_labels *of, int64_t sample, int64_t t, int64_t
     return text;
 }
 
-/* A single NaN or infinity ruins all weights. */
 static remat_status check_number(const rm_data_source *source, const rm_labels *of, double value, int64_t i, int64_t t,
                                  int64_t v) {
     char text[PLACE_BYTES];
-    REQUIRE(fabs(value) <= (double)FLT_MAX || (source->allow_nan && isnan(value)), INVALID,
+    REQUIRE(rm_data_takes(source, value), INVALID,
             "%s: %s is %g: replace it by a finite number, or remove the sample%s", source->labels,
             place(of, i, t, v, text), value, isnan(value) ? ", or allow NaN with --allow-nan" : "");
     REQUIRE(!source->yes_or_no || !(value < 0 || value > 1), INVALID,

@@ -132,10 +132,10 @@ static remat_status load_rows(const rm_safetensors *file, int64_t index, int64_t
     remat_array array;
     TRY(remat_array_info(session, REMAT_CARRIED, index, &array));
     uint64_t row = array.bytes / (uint64_t)array.dim[0];
-    uint64_t at = file->data_start + rm_safetensors_find(file, array.name)->begin;
+    const rm_st_array *saved = rm_safetensors_find(file, array.name);
     for (int64_t i = 0; i < array.dim[0]; i++)
-        TRY(rm_stream_in(session, REMAT_CARRIED, index, (uint64_t)i * row, row, file->fd, file->path,
-                         at + (uint64_t)(rank + size * i) * row));
+        TRY(rm_stream_in(session, REMAT_CARRIED, index, (uint64_t)i * row, row, file, saved,
+                         (uint64_t)(rank + size * i) * row));
     return REMAT_OK;
 }
 

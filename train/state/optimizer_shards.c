@@ -266,10 +266,9 @@ static remat_status read_shard(loading *l, const rm_shard *p, remat_session *ses
     rm_safetensors *file = &l->file[p->file];
     if (!n) return REMAT_OK;
     TRY(open_file(file));
-    uint64_t at = file->data_start + file->array[p->entry].begin + (uint64_t)(first - p->first) * sizeof(float);
-    remat_status status =
-        rm_stream_in(session, REMAT_OPTIMIZER, p->array, (uint64_t)(first - l->array[p->array].first) * sizeof(float),
-                     (uint64_t)n * sizeof(float), file->fd, file->path, at);
+    remat_status status = rm_stream_in(
+        session, REMAT_OPTIMIZER, p->array, (uint64_t)(first - l->array[p->array].first) * sizeof(float),
+        (uint64_t)n * sizeof(float), file, &file->array[p->entry], (uint64_t)(first - p->first) * sizeof(float));
     close_file(file);
     return status;
 }

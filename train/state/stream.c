@@ -2,9 +2,8 @@
 #include "train/state/stream.h"
 
 #include "dist/group/half.h"
+#include "engine/finite.h"
 #include "memory/host.h"
-
-#include <math.h>
 
 static uint64_t next_bytes(uint64_t done, uint64_t bytes) {
     return bytes - done < RM_STREAM_BYTES ? bytes - done : RM_STREAM_BYTES;
@@ -16,15 +15,18 @@ static remat_status get_buffer(void **buffer) {
     return REMAT_OK;
 }
 
-/* Checks elements to be saved; x[0] is element `first`. */
-static remat_status must_be_finite(const remat_array *array, const float *x, uint64_t n, uint64_t first) {
-    for (uint64_t i = 0; i < n; i++)
-        REQUIRE(isfinite(x[i]), INTERNAL,
-                "%s is %g at element %llu: training has diverged; reduce --lr or set --clip-grad-norm=1, and resume "
-                "from the "
-                "state before",
-                array->name, (double)x[i], (unsigned long long)(first + i));
-    return REMAT_OK;
+/* Checks elements of an array of the session that are to be saved (path NULL) or were read from a file; x[0] is element `first`. */
+static remat_status must_be_finite(const remat_array *array, const char *path, const float *x, uint64_t n,
+                                   uint64_t first) {
+    const int64_t i = array->dtype == REMAT_F32 ? rm_find_nonfinite(x, (int64_t)n) : -1;
+    if (i < 0) return REMAT_OK;
+    const unsigned long long at = first + (uint64_t)i;
+    REQUIRE(path, INTERNAL,
+            "%s is %g at element %llu: training has diverged; reduce --lr or set --clip-grad-norm=1, and resume from "
+            "the state before",
+            array->name, (double)x[i], at);
+    FAIL(IO, "%s: '%s' is %g at element %llu: training had diverged; give earlier weights", path, array->name,
+         (double)x[i], at);
 }
 
 typedef remat_status reader(remat_session *, remat_kind, int64_t index, uint64_t first, void *data, uint64_t bytes);
@@ -36,12 +38,12 @@ static remat_status stream(remat_session *session, remat_kind kind, int64_t inde
     void *buffer;
     TRY(remat_array_info(session, kind, index, &array));
     TRY(get_buffer(&buffer));
-    const bool checked = array.dtype == REMAT_F32 && kind != REMAT_GRADIENT;
+    const bool checked = kind != REMAT_GRADIENT;
     remat_status status = REMAT_OK, got = REMAT_OK;
     for (uint64_t done = 0, n; !got && (n = next_bytes(done, bytes)) > 0; done += n) {
         got = read(session, kind, index, done, buffer, n);
         if (got || status || !writer) continue;
-        if (checked) status = must_be_finite(&array, buffer, n / 4, (uint64_t)array.first + done / 4);
+        if (checked) status = must_be_finite(&array, NULL, buffer, n / 4, (uint64_t)array.first + done / 4);
         if (!status) status = rm_file_write(writer, buffer, n);
     }
     rm_free(buffer);
@@ -66,53 +68,34 @@ remat_status rm_stream_held(remat_session *session, remat_kind kind, int64_t ind
     return stream(session, kind, index, array.bytes, remat_read_part, writer);
 }
 
-/* Checks elements read from a file; x[0] is element `first`. */
-static remat_status check_read(remat_session *session, remat_kind kind, int64_t index, const char *path, const float *x,
-                               uint64_t n, uint64_t first) {
+/* Writes the numbers, which were read from `file`, to the array's bytes from `first` on. */
+static remat_status put(remat_session *session, remat_kind kind, int64_t index, uint64_t first, const float *x,
+                        uint64_t bytes, const rm_safetensors *file) {
     remat_array array;
     TRY(remat_array_info(session, kind, index, &array));
-    for (uint64_t i = 0; i < n && array.dtype == REMAT_F32; i++)
-        REQUIRE(isfinite(x[i]), IO, "%s: '%s' is %g at element %llu: training had diverged; give earlier weights", path,
-                array.name, (double)x[i], (unsigned long long)(first + i));
+    TRY(must_be_finite(&array, file->path, x, bytes / sizeof *x, first / sizeof *x));
+    return remat_write_part(session, kind, index, first, x, bytes);
+}
+
+static bool is_half(const rm_st_array *array) { return !strcmp(array->dtype, "BF16") || !strcmp(array->dtype, "F16"); }
+
+/* Reads n numbers of the file's array, from number `first` on, as floats. */
+static remat_status read_numbers(const rm_safetensors *file, const rm_st_array *array, uint64_t first, uint64_t n,
+                                 float *x) {
+    const uint64_t each = is_half(array) ? 2 : 4, at = file->data_start + array->begin + first * each;
+    TRY(rm_file_read_at(file->fd, file->path, at, x, n * each));
+    if (each == 2) rm_widen_in_place(x, n, *array->dtype == 'B');
     return REMAT_OK;
 }
 
 remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
-                          int fd, const char *path, uint64_t at) {
+                          const rm_safetensors *file, const rm_st_array *array, uint64_t from) {
     void *buffer;
     TRY(get_buffer(&buffer));
     remat_status status = REMAT_OK;
     for (uint64_t done = 0, n; !status && (n = next_bytes(done, bytes)) > 0; done += n) {
-        status = rm_file_read_at(fd, path, at + done, buffer, n);
-        if (!status) status = check_read(session, kind, index, path, buffer, n / 4, (first + done) / 4);
-        if (!status) status = remat_write_part(session, kind, index, first + done, buffer, n);
-    }
-    rm_free(buffer);
-    return status;
-}
-
-/* Converts `n` halves at the start of the buffer to floats in place, from the last to the first. */
-static void widen(void *buffer, uint64_t n, bool bf16) {
-    float *to = buffer;
-    for (uint64_t i = n; i-- > 0;) {
-        uint16_t half;
-        memcpy(&half, (const char *)buffer + i * sizeof half, sizeof half);
-        float x = bf16 ? rm_from_bf16(half) : rm_from_f16(half);
-        memcpy(&to[i], &x, sizeof x);
-    }
-}
-
-remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
-                                 int fd, const char *path, uint64_t at, bool bf16) {
-    void *buffer;
-    TRY(get_buffer(&buffer));
-    remat_status status = REMAT_OK;
-    for (uint64_t done = 0, n; !status && (n = next_bytes(done, bytes)) > 0; done += n) {
-        status = rm_file_read_at(fd, path, at + done / 2, buffer, n / 2);
-        if (status) break;
-        widen(buffer, n / sizeof(float), bf16);
-        status = check_read(session, kind, index, path, buffer, n / sizeof(float), (first + done) / sizeof(float));
-        if (!status) status = remat_write_part(session, kind, index, first + done, buffer, n);
+        status = read_numbers(file, array, (from + done) / sizeof(float), n / sizeof(float), buffer);
+        if (!status) status = put(session, kind, index, first + done, buffer, n, file);
     }
     rm_free(buffer);
     return status;
@@ -120,12 +103,9 @@ remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_
 
 remat_status rm_stream_columns(const rm_safetensors *file, const rm_st_array *array, int64_t first, int64_t count,
                                float *column, float *rows) {
-    const bool half = strcmp(array->dtype, "F32") != 0;
-    const int64_t n = array->dim[0], m = array->dim[1], bytes = half ? 2 : 4;
+    const int64_t n = array->dim[0], m = array->dim[1];
     for (int64_t i = 0; i < n; i++) {
-        uint64_t at = file->data_start + array->begin + (uint64_t)((i * m + first) * bytes);
-        TRY(rm_file_read_at(file->fd, file->path, at, column, (uint64_t)(count * bytes)));
-        if (half) widen(column, (uint64_t)count, *array->dtype == 'B');
+        TRY(read_numbers(file, array, (uint64_t)(i * m + first), (uint64_t)count, column));
         for (int64_t j = 0; j < count; j++) rows[j * n + i] = column[j];
     }
     return REMAT_OK;
@@ -141,10 +121,7 @@ remat_status rm_stream_in_transposed(remat_session *session, remat_kind kind, in
         int64_t count = m - first < most ? m - first : most;
         status = rm_stream_columns(file, array, first, count, column, buffer);
         if (!status)
-            status = check_read(session, kind, index, file->path, buffer, (uint64_t)(count * n), (uint64_t)(first * n));
-        if (!status)
-            status =
-                remat_write_part(session, kind, index, 4 * (uint64_t)(first * n), buffer, 4 * (uint64_t)(count * n));
+            status = put(session, kind, index, 4 * (uint64_t)(first * n), buffer, 4 * (uint64_t)(count * n), file);
     }
     rm_free(buffer);
     return status;

@@ -18,13 +18,10 @@ remat_status rm_stream_held(remat_session *session, remat_kind kind, int64_t ind
 /* Also of an array that another rank of a pipeline holds. */
 uint64_t rm_stream_whole_bytes(const remat_array *array);
 
-/* Reads `bytes` bytes at offset `at` of the open file into the array, starting at its byte `first`. */
+/* Reads `bytes` bytes of the session's array, from its byte `first` on, from the array of an open file: from its byte `from` on. Halves
+ * in the file become 32-bit; all three numbers count 32-bit floats. */
 remat_status rm_stream_in(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
-                          int fd, const char *path, uint64_t at);
-
-/* The same for 16-bit floats in the file, which become 32-bit: `bytes` and `first` count in the array. */
-remat_status rm_stream_in_halves(remat_session *session, remat_kind kind, int64_t index, uint64_t first, uint64_t bytes,
-                                 int fd, const char *path, uint64_t at, bool bf16);
+                          const rm_safetensors *file, const rm_st_array *array, uint64_t from);
 
 /* The array of the file, (n,m), becomes the session's, (m,n); halves become 32-bit. */
 remat_status rm_stream_in_transposed(remat_session *session, remat_kind kind, int64_t index, const rm_safetensors *file,

@@ -310,14 +310,10 @@ static remat_status copy_all(remat_session *session, remat_kind kind, const rm_s
         TRY(stored_info(session, kind, i, &ours));
         const rm_st_array *theirs = &file->array[source[i]];
         const stored to = stored_at(session, kind, i);
-        uint64_t bytes = theirs->end - theirs->begin, at = file->data_start + theirs->begin;
         if (nanogpt && rm_nanogpt_transposes(ours.name))
             TRY(rm_stream_in_transposed(session, to.kind, to.index, file, theirs));
-        else if (is_half(theirs))
-            TRY(rm_stream_in_halves(session, to.kind, to.index, 0, 2 * bytes, file->fd, file->path, at,
-                                    *theirs->dtype == 'B'));
         else
-            TRY(rm_stream_in(session, to.kind, to.index, 0, bytes, file->fd, file->path, at));
+            TRY(rm_stream_in(session, to.kind, to.index, 0, rm_stream_whole_bytes(&ours), file, theirs, 0));
     }
     return REMAT_OK;
 }
