@@ -202,13 +202,38 @@ START_TEST(whole_models_match_their_libraries) {
 }
 END_TEST
 
+/* Without --heads a width up to 64 is one head. */
+START_TEST(heads_divide_the_width_or_are_refused) {
+    static const struct {
+        int64_t hidden, heads;
+        const char *says; /* NULL: accepted */
+    } of[] = {{7, 0, NULL},
+              {7, 2, "--hidden=7|2 heads|--heads=N"},
+              {128, 0, NULL},
+              {130, 0, "--hidden=130|3 heads|--heads=N"}};
+    char names[120];
+    rm_model_list("heads", names, sizeof names);
+    ck_says_all(names, "gdn|xlstm|recurrentgemma|gpt2");
+    for (char *rest = names, *name; (name = strsep(&rest, "|"));)
+        for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+            rm_model_spec spec = {.name = name, .layers = 1, .hidden = of[i].hidden, .embed = of[i].hidden};
+            rm_model model;
+            spec.heads = of[i].heads, spec.data = rm_text_shape(T, 0);
+            remat_status status = rm_model_build(&spec, B, true, &model);
+            ck_assert_msg(status == (of[i].says ? REMAT_INVALID : REMAT_OK), "%s: %s", name, remat_last_error());
+            if (of[i].says) ck_says_all(remat_last_error(), of[i].says);
+            rm_model_free(&model);
+        }
+}
+END_TEST
+
 START_TEST(unsupported_model_settings_are_refused) {
     static const struct {
         rm_model_spec spec;
         const char *says;
     } wrong[] = {{{.name = "mingru", .embed = 8}, "--embed"},
                  {{.name = "mingru", .embed = H, .bidirectional = true}, "--bidirectional"},
-                 {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias is for lstm, gru and rnn"},
+                 {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias|lstm|gru|rnn"},
                  {{.name = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
                  {{.name = "mamba", .embed = 8}, "--embed"},
                  {{.name = "mamba", .embed = H, .bidirectional = true}, "--bidirectional"},
@@ -221,7 +246,7 @@ START_TEST(unsupported_model_settings_are_refused) {
                  {{.name = "gpt2", .embed = H, .no_bias = true}, "bias"},
                  {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
                  {{.name = "gpt2", .embed = H, .positions = T - 1}, "7 timesteps"},
-                 {{.name = "gru", .projection = 3}, "--proj-size is for lstm"},
+                 {{.name = "gru", .projection = 3}, "--proj-size|lstm"},
                  {{.name = "lstm", .projection = H}, "--proj-size=6|--hidden=6"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         rm_model_spec spec = wrong[i].spec;
@@ -239,6 +264,7 @@ int main(void) {
     tcase_add_loop_test(tests, loss_and_gradients_match_the_references, 0, CELLS * PLANS);
     tcase_add_loop_test(tests, results_do_not_depend_on_later_timesteps, 0, 2 * PROJECTED);
     tcase_add_loop_test(tests, whole_models_match_their_libraries, 0, sizeof whole / sizeof *whole);
+    tcase_add_test(tests, heads_divide_the_width_or_are_refused);
     tcase_add_test(tests, unsupported_model_settings_are_refused);
     return run_suite("model_golden", tests);
 }

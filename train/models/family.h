@@ -35,17 +35,41 @@ static inline void rm_found_number(rm_model_found *found, const char *flag, int6
     rm_found_text(found, flag, text);
 }
 
+/* Notes the width of the last layer, and whether there is an embedding (NULL: these models have none), whose weight is the last
+ * layer's where `head` is missing. */
+static inline void rm_found_ends(rm_model_found *found, const rm_safetensors *file, const char *embedding,
+                                 const char *head) {
+    const rm_st_array *table = embedding ? rm_weights_named(file, embedding) : NULL,
+                      *last = rm_weights_named(file, head);
+    if (!last) last = table;
+    found->symbols = table != NULL;
+    if (last && last->rank > 1) found->outputs = last->dim[0];
+}
+
+/* --heads, or one for every 64 of --hidden, rounded up. */
+static inline int64_t rm_model_heads(const rm_model_spec *spec) {
+    return spec->heads ? spec->heads : (spec->hidden + 63) / 64;
+}
+
+/* Whether the outputs are the inputs' tokens, so that a head may be the embedding. */
+static inline bool rm_model_is_tied(const rm_data_shape *data) {
+    return data->every_step && data->vocabulary && data->vocabulary == rm_data_outputs(data);
+}
+
 /* The states of the layer that made y are zero where documents begin. Returns y. */
 static inline remat_value rm_reset_at_begins(remat_graph *g, const rm_model_spec *spec, remat_value y) {
     return spec->field[RM_BEGINS].id ? remat_reset_states(g, y, spec->field[RM_BEGINS]) : y;
 }
 
 typedef struct {
-    remat_status (*check)(const rm_model_spec *); /* INVALID: an unsupported flag or size; NULL: nothing to check */
+    remat_status (*check)(
+        const rm_model_spec
+            *); /* INVALID: an unsupported flag or size, besides those that traits tell; NULL: nothing to check */
     remat_value (*logits)(remat_graph *, const rm_model_spec *, remat_value x); /* (T,B,K), or (B,K), or (B,pixels,K) */
-    const char *head; /* the prefix of the last layer's parameter names, ... */
+    const char *head,
+        *tied; /* the prefix of the last layer's parameter names; the same where it is the embedding, or NULL; ... */
     void (*name_head)(const rm_model_spec *, char *out,
-                      size_t bytes); /* ... or, if it depends on the spec, a function; else NULL */
+                      size_t bytes); /* ... or, if it depends on flags, a function; else NULL */
     /* Whether the file has the weights of model `name`. Then fills in all members except `model`. */
     bool (*recognise)(const char *name, const rm_safetensors *file, rm_model_found *out);
 } rm_model_family;

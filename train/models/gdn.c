@@ -22,8 +22,7 @@ static remat_value linear(const rm_place *at, const char *name, remat_value x, i
 }
 
 static remat_value norm(const rm_place *at, const char *name, remat_value x, int64_t width) {
-    remat_value weight = rm_place_param(at, name, 1, width, 0, 0, remat_init_zero());
-    return remat_rms_norm(at->graph, x, remat_shift(at->graph, weight, 1), EPSILON);
+    return rm_place_norm(at, name, x, width, EPSILON);
 }
 
 /* Numbers [first, first + count) of each of `heads` heads of x, side by side. */
@@ -35,7 +34,7 @@ static remat_value of_heads(remat_graph *g, const rm_model_spec *spec, remat_val
 
 static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_value x) {
     remat_graph *g = at->graph;
-    const int64_t D = spec->hidden, keys = rm_language_heads(spec), heads = VALUES_PER_KEY * keys, K = D / keys;
+    const int64_t D = spec->hidden, keys = rm_model_heads(spec), heads = VALUES_PER_KEY * keys, K = D / keys;
     const int64_t shared = VALUES_PER_KEY * K, each = 2 * K + 2 * shared, E = heads * K; /* of a head of keys; of v */
     remat_value all = linear(at, "linear_attn.in_proj_qkvz.weight", x, D, keys * each);
     remat_value gates = linear(at, "linear_attn.in_proj_ba.weight", x, D, 2 * heads);
@@ -86,16 +85,13 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
 
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const rm_st_array *gate = rm_weights_named(file, "model.layers.0.linear_attn.in_proj_ba.weight");
-    const rm_st_array *head = rm_weights_named(file, "lm_head.weight");
     (void)name;
     if (!gate || gate->rank != 2) return false;
-    out->symbols = rm_weights_named(file, "model.embed_tokens.weight") != NULL;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, "model.embed_tokens.weight", "lm_head.weight");
     rm_found_number(out, "layers", rm_weights_layers(file, "model.layers.", ".linear_attn.in_proj_ba.weight"));
     rm_found_number(out, "hidden", gate->dim[1]);
     rm_found_number(out, "heads", gate->dim[0] / (2 * VALUES_PER_KEY));
     return true;
 }
 
-const rm_model_family rm_gdn_family = {
-    .check = rm_language_check_heads, .logits = logits, .head = "lm_head.", .recognise = recognise};
+const rm_model_family rm_gdn_family = {.logits = logits, .head = "lm_head.", .recognise = recognise};

@@ -18,9 +18,6 @@ typedef struct {
     char prefix[32]; /* "h.0.", of the current block */
 } builder;
 
-/* --heads, or hidden / 64. */
-static int64_t heads(const rm_model_spec *spec) { return spec->heads ? spec->heads : (spec->hidden + 63) / 64; }
-
 static int64_t timesteps(const rm_model_spec *spec) { return spec->window ? spec->window : spec->data.timesteps; }
 static int64_t positions(const rm_model_spec *spec) { return spec->positions ? spec->positions : timesteps(spec); }
 
@@ -28,15 +25,6 @@ static remat_status check(const rm_model_spec *spec) {
     const rm_data_shape *data = &spec->data;
     REQUIRE(data->every_step && data->vocabulary && data->vocabulary == data->classes, INVALID,
             "--model=gpt2 predicts the next token: use --task=lm");
-    REQUIRE(spec->embed == spec->hidden, INVALID,
-            "--embed=%lld: the embedding of --model=gpt2 is as wide as its layers, %lld: remove --embed",
-            (long long)spec->embed, (long long)spec->hidden);
-    REQUIRE(!spec->bidirectional && !spec->no_bias, INVALID, "--%s is for lstm, gru and rnn; --model=gpt2 has %s",
-            spec->bidirectional ? "bidirectional" : "no-bias",
-            spec->bidirectional ? "no directions" : "biases where GPT-2 has them");
-    REQUIRE(spec->hidden % heads(spec) == 0, INVALID,
-            "--hidden=%lld is not divisible by %lld heads: give --heads=N with an N that divides it",
-            (long long)spec->hidden, (long long)heads(spec));
     REQUIRE(positions(spec) >= timesteps(spec), INVALID,
             "--positions=%lld is less than the %lld timesteps of a sample: increase --positions or reduce "
             "--seq-len",
@@ -70,7 +58,7 @@ static remat_value attention(builder *b, remat_value x, double into_the_sum) {
     int64_t C = b->spec->hidden;
     remat_value part[3], all = dense(b, "attn.c_attn.weight", "attn.c_attn.bias", x, C, 3 * C, DEVIATION);
     for (int i = 0; i < 3; i++) part[i] = remat_slice(b->graph, all, i * C, C);
-    x = remat_attention_dropout(b->graph, part[0], part[1], part[2], heads(b->spec), true, REMAT_NONE,
+    x = remat_attention_dropout(b->graph, part[0], part[1], part[2], rm_model_heads(b->spec), true, REMAT_NONE,
                                 b->spec->dropout);
     return dropout(b, dense(b, "attn.c_proj.weight", "attn.c_proj.bias", x, C, C, into_the_sum));
 }
@@ -111,7 +99,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     int64_t layers = rm_weights_layers(file, "h.", ".attn.c_attn.weight");
     (void)name;
     if (!wpe || wpe->rank != 2) return false;
-    if (wte && wte->rank == 2) out->outputs = wte->dim[0];
+    rm_found_ends(out, file, "wte.weight", "lm_head.weight");
     rm_found_number(out, "positions", wpe->dim[0]);
     if (head && wte && !rm_weights_same(file, head, wte)) rm_found_switch(out, "no-tie", true);
     if (layers) rm_found_number(out, "layers", layers);

@@ -90,10 +90,9 @@ static remat_value cnn_logits(remat_graph *g, const rm_model_spec *spec, remat_v
 }
 
 static bool recognise_cnn(const char *name, const rm_safetensors *file, rm_model_found *out) {
-    const rm_st_array *head = rm_weights_named(file, "fc2.weight");
     (void)name;
     if (!rm_weights_named(file, "fc1.weight")) return false;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, NULL, "fc2.weight");
     return true;
 }
 

@@ -19,22 +19,9 @@ remat_value rm_place_linear(const rm_place *at, const char *name, remat_value x,
     return remat_linear(at->graph, x, rm_place_param(at, name, 2, out, in, 0, init), REMAT_NONE);
 }
 
-remat_status rm_language_check(const rm_model_spec *spec) {
-    REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
-            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld; leave --embed out",
-            (long long)spec->embed, spec->name, (long long)spec->hidden);
-    REQUIRE(!spec->bidirectional && !spec->no_bias, INVALID,
-            "--%s is for lstm, gru and rnn; leave it out with --model=%s",
-            spec->bidirectional ? "bidirectional" : "no-bias", spec->name);
-    return REMAT_OK;
-}
-
-remat_status rm_language_check_heads(const rm_model_spec *spec) {
-    TRY(rm_language_check(spec));
-    REQUIRE(spec->hidden % rm_language_heads(spec) == 0, INVALID,
-            "--hidden=%lld is not divisible by %lld heads; give --heads=N with an N that divides it",
-            (long long)spec->hidden, (long long)rm_language_heads(spec));
-    return REMAT_OK;
+remat_value rm_place_norm(const rm_place *at, const char *name, remat_value x, int64_t width, double epsilon) {
+    remat_value weight = rm_place_param(at, name, 1, width, 0, 0, remat_init_zero());
+    return remat_rms_norm(at->graph, x, remat_shift(at->graph, weight, 1), epsilon);
 }
 
 remat_value rm_language_input(remat_graph *g, const rm_model_spec *spec, remat_value x, const char *embedding,

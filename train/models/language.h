@@ -1,4 +1,4 @@
-/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: mamba.c, gdn.c, xlstm.c. Tokens
+/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, gdn.c, xlstm.c, recurrentgemma.c. Tokens
  * pass through an embedding as wide as the blocks, numeric inputs through a linear layer, `input`; the head reads all
  * timesteps or the last. */
 #ifndef RM_MODELS_LANGUAGE_H
@@ -21,13 +21,11 @@ remat_value rm_place_param(const rm_place *at, const char *name, int rank, int64
 remat_value rm_place_linear(const rm_place *at, const char *name, remat_value x, int64_t in, int64_t out,
                             remat_init init);
 
+/* An RMS norm that multiplies by 1 + weight. */
+remat_value rm_place_norm(const rm_place *at, const char *name, remat_value x, int64_t width, double epsilon);
+
 /* PyTorch initialises Linear and Conv1d from U(-1/sqrt(n), 1/sqrt(n)) with fan-in n. */
 static inline remat_init rm_init_from(int64_t n) { return remat_init_uniform(1 / sqrt((double)n)); }
-
-/* --heads, or hidden / 64. */
-static inline int64_t rm_language_heads(const rm_model_spec *spec) {
-    return spec->heads ? spec->heads : (spec->hidden + 63) / 64;
-}
 
 /* A sequence (T,B,C) in another shape: (T,B,heads,width), or, with 0 heads, (T,B,width). */
 static inline remat_value rm_language_view(remat_graph *g, const rm_model_spec *spec, remat_value x, int64_t heads,
@@ -36,10 +34,6 @@ static inline remat_value rm_language_view(remat_graph *g, const rm_model_spec *
     return remat_reshape(g, x, heads ? 4 : 3, (int64_t[]){T, -1, heads ? heads : width, width});
 }
 
-/* INVALID: flags that these models do not read. */
-remat_status rm_language_check(const rm_model_spec *spec);
-/* INVALID also: heads that do not divide --hidden. */
-remat_status rm_language_check_heads(const rm_model_spec *spec);
 /* The first block's x. Tokens: a new parameter `embedding` is looked up; *table is it (NULL: not wanted). */
 remat_value rm_language_input(remat_graph *g, const rm_model_spec *spec, remat_value x, const char *embedding,
                               remat_init init, remat_value *table);

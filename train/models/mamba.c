@@ -15,10 +15,6 @@ enum { STATES = 16, EXPAND = 2, FILTER = 4, RANK_PER = 16 };
 #define LARGEST_STEP 0.1
 #define EMBEDDINGS "backbone.embeddings.weight"
 
-static bool is_tied(const rm_data_shape *data) {
-    return data->every_step && data->vocabulary && data->vocabulary == rm_data_outputs(data);
-}
-
 static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_value x) {
     remat_graph *g = at->graph;
     const int64_t D = spec->hidden, E = EXPAND * D, R = (D + RANK_PER - 1) / RANK_PER, N = STATES;
@@ -53,27 +49,21 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
     x = remat_rms_norm(g, x, remat_param(g, "backbone.norm_f.weight", 1, &D, remat_init_constant(1)), EPSILON);
     x = rm_language_answer(g, spec, x);
-    if (!is_tied(&spec->data)) table = remat_param(g, "lm_head.weight", 2, (int64_t[]){outputs, D}, rm_init_from(D));
+    if (!rm_model_is_tied(&spec->data))
+        table = remat_param(g, "lm_head.weight", 2, (int64_t[]){outputs, D}, rm_init_from(D));
     return remat_linear(g, x, table, REMAT_NONE);
-}
-
-static void name_head(const rm_model_spec *spec, char *out, size_t bytes) {
-    snprintf(out, bytes, "%s", is_tied(&spec->data) ? "backbone.embeddings." : "lm_head.");
 }
 
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const rm_st_array *first = rm_weights_named(file, "backbone.layers.0.mixer.x_proj.weight");
     const rm_st_array *gain = rm_weights_named(file, "backbone.norm_f.weight");
-    const rm_st_array *table = rm_weights_named(file, EMBEDDINGS), *head = rm_weights_named(file, "lm_head.weight");
     (void)name;
     if (!first || !gain || gain->rank != 1) return false;
-    if (!head) head = table;
-    out->symbols = table != NULL;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, EMBEDDINGS, "lm_head.weight");
     rm_found_number(out, "layers", rm_weights_layers(file, "backbone.layers.", ".mixer.x_proj.weight"));
     rm_found_number(out, "hidden", gain->dim[0]);
     return true;
 }
 
 const rm_model_family rm_mamba_family = {
-    .check = rm_language_check, .logits = logits, .name_head = name_head, .recognise = recognise};
+    .logits = logits, .head = "lm_head.", .tied = "backbone.embeddings.", .recognise = recognise};

@@ -9,108 +9,74 @@
  *
  * Numeric inputs pass through a linear layer, `input`, which minLM does not have.
  */
-#include "train/models/family.h"
+#include "train/models/language.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { FILTER = 3, FEED_FORWARD = 4 };
 
-static remat_status check(const rm_model_spec *spec) {
-    REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden, INVALID,
-            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: remove --embed",
-            (long long)spec->embed, spec->name, (long long)spec->hidden);
-    REQUIRE(!spec->bidirectional, INVALID, "--bidirectional is for lstm, gru and rnn; --model=%s reads forwards only",
-            spec->name);
-    REQUIRE(!spec->no_bias, INVALID,
-            "--no-bias is for lstm, gru and rnn; --model=%s has biases where minGRU-pytorch has them", spec->name);
-    return REMAT_OK;
-}
-
-/* A parameter of `layer`; -1: of no layer. */
-static remat_value parameter(remat_graph *g, int64_t layer, const char *name, int rank, const int64_t *dim,
-                             remat_init init) {
-    char full[80];
-    if (layer < 0)
-        snprintf(full, sizeof full, "%s", name);
-    else
-        snprintf(full, sizeof full, "layers.%lld.%s", (long long)layer, name);
-    return remat_param(g, full, rank, dim, init);
-}
-
-/* PyTorch initialises Linear and Conv1d, biases too, from U(-1/sqrt(n), 1/sqrt(n)) with fan-in n. */
-static remat_init from(int64_t n) { return remat_init_uniform(1 / sqrt((double)n)); }
-
-static remat_value linear(remat_graph *g, int64_t layer, const char *weight, const char *bias, remat_value x,
-                          int64_t in, int64_t out) {
-    remat_value w = parameter(g, layer, weight, 2, (int64_t[]){out, in}, from(in));
-    return remat_linear(g, x, w, bias ? parameter(g, layer, bias, 1, &out, from(in)) : REMAT_NONE);
+static remat_value linear(const rm_place *at, const char *weight, const char *bias, remat_value x, int64_t in,
+                          int64_t out) {
+    remat_value w = rm_place_param(at, weight, 2, out, in, 0, rm_init_from(in));
+    return remat_linear(at->graph, x, w, bias ? rm_place_param(at, bias, 1, out, 0, 0, rm_init_from(in)) : REMAT_NONE);
 }
 
 /* PyTorch's RMSNorm; its epsilon is the machine epsilon of float. */
-static remat_value norm(remat_graph *g, int64_t layer, const char *weight, remat_value x, int64_t width) {
-    return remat_rms_norm(g, x, parameter(g, layer, weight, 1, &width, remat_init_constant(1)), 0x1p-23);
+static remat_value norm(const rm_place *at, const char *weight, remat_value x, int64_t width) {
+    return remat_rms_norm(at->graph, x, rm_place_param(at, weight, 1, width, 0, 0, remat_init_constant(1)), 0x1p-23);
 }
 
-static remat_value convolution(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
-    int64_t width = spec->hidden;
-    remat_value w = parameter(g, layer, "0.net.0.weight", 3, (int64_t[]){width, 1, FILTER}, from(FILTER));
-    x = rm_reset_at_begins(g, spec,
-                           remat_causal_conv(g, x, w, parameter(g, layer, "0.net.0.bias", 1, &width, from(FILTER))));
-    w = parameter(g, layer, "0.net.1.weight", 3, (int64_t[]){width, width, 1}, from(width));
-    return remat_linear(g, x, w, parameter(g, layer, "0.net.1.bias", 1, &width, from(width)));
+static remat_value convolution(const rm_place *at, const rm_model_spec *spec, remat_value x) {
+    const int64_t D = spec->hidden;
+    remat_value w = rm_place_param(at, "0.net.0.weight", 3, D, 1, FILTER, rm_init_from(FILTER));
+    remat_value bias = rm_place_param(at, "0.net.0.bias", 1, D, 0, 0, rm_init_from(FILTER));
+    x = rm_reset_at_begins(at->graph, spec, remat_causal_conv(at->graph, x, w, bias));
+    w = rm_place_param(at, "0.net.1.weight", 3, D, D, 1, rm_init_from(D));
+    return remat_linear(at->graph, x, w, rm_place_param(at, "0.net.1.bias", 1, D, 0, 0, rm_init_from(D)));
 }
 
-static remat_value recurrence(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
-    int64_t inner = spec->hidden + spec->hidden / 2;
+static remat_value recurrence(const rm_place *at, const rm_model_spec *spec, remat_value x) {
+    const int64_t D = spec->hidden, inner = D + D / 2;
     bool gru = !strcmp(spec->name, "mingru");
-    x = gru ? remat_min_gru(g, linear(g, layer, "2.to_hidden_and_gate.weight", NULL, x, spec->hidden, 2 * inner))
-            : remat_min_lstm(g, linear(g, layer, "2.to_hidden_and_f_i_gate.weight", NULL, x, spec->hidden, 3 * inner));
-    return linear(g, layer, "2.to_out.weight", NULL, rm_reset_at_begins(g, spec, x), inner, spec->hidden);
+    x = gru ? remat_min_gru(at->graph, linear(at, "2.to_hidden_and_gate.weight", NULL, x, D, 2 * inner))
+            : remat_min_lstm(at->graph, linear(at, "2.to_hidden_and_f_i_gate.weight", NULL, x, D, 3 * inner));
+    return linear(at, "2.to_out.weight", NULL, rm_reset_at_begins(at->graph, spec, x), inner, D);
 }
 
-static remat_value feed_forward(remat_graph *g, int64_t layer, remat_value x, int64_t width) {
-    x = remat_gelu(g, linear(g, layer, "4.0.weight", "4.0.bias", x, width, FEED_FORWARD * width));
-    return linear(g, layer, "4.2.weight", "4.2.bias", x, FEED_FORWARD * width, width);
+static remat_value feed_forward(const rm_place *at, remat_value x, int64_t D) {
+    x = remat_gelu(at->graph, linear(at, "4.0.weight", "4.0.bias", x, D, FEED_FORWARD * D));
+    return linear(at, "4.2.weight", "4.2.bias", x, FEED_FORWARD * D, D);
 }
 
 static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
-    int64_t width = spec->hidden;
-    if (!spec->no_conv) x = remat_add(g, convolution(g, spec, layer, x), x);
-    x = remat_add(g, recurrence(g, spec, layer, norm(g, layer, "1.weight", x, width)), x);
-    x = remat_add(g, feed_forward(g, layer, norm(g, layer, "3.weight", x, width), width), x);
+    const rm_place at = rm_place_of(g, "layers", layer);
+    const int64_t D = spec->hidden;
+    if (!spec->no_conv) x = remat_add(g, convolution(&at, spec, x), x);
+    x = remat_add(g, recurrence(&at, spec, norm(&at, "1.weight", x, D)), x);
+    x = remat_add(g, feed_forward(&at, norm(&at, "3.weight", x, D), D), x);
     return spec->dropout > 0 ? remat_dropout(g, x, spec->dropout) : x;
 }
 
 static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
-    const rm_data_shape *data = &spec->data;
-    int64_t width = spec->hidden, outputs = rm_data_outputs(data);
-    if (data->vocabulary)
-        x = remat_embedding(
-            g, x, remat_param(g, "token_emb.weight", 2, (int64_t[]){data->vocabulary, width}, remat_init_normal(1)));
-    else
-        x = linear(g, -1, "input.weight", "input.bias", x, data->features, width);
+    const rm_place at = {.graph = g};
+    const int64_t D = spec->hidden;
+    x = rm_language_input(g, spec, x, "token_emb.weight", remat_init_normal(1), NULL);
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
-    if (!data->every_step)
-        x = spec->field[RM_LAST].id ? remat_step_at(g, x, spec->field[RM_LAST]) : remat_last_step(g, x);
-    return linear(g, -1, "to_logits.weight", NULL, norm(g, -1, "norm.weight", x, width), width, outputs);
+    x = norm(&at, "norm.weight", rm_language_answer(g, spec, x), D);
+    return linear(&at, "to_logits.weight", NULL, x, D, rm_data_outputs(&spec->data));
 }
 
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const char *inner = !strcmp(name, "mingru") ? ".2.to_hidden_and_gate.weight" : ".2.to_hidden_and_f_i_gate.weight";
-    const rm_st_array *first, *head = rm_weights_named(file, "to_logits.weight");
     char full[80];
     snprintf(full, sizeof full, "layers.0%s", inner);
-    first = rm_weights_named(file, full);
+    const rm_st_array *first = rm_weights_named(file, full);
     if (!first || first->rank != 2) return false;
-    out->symbols = rm_weights_named(file, "token_emb.weight") != NULL;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, "token_emb.weight", "to_logits.weight");
     rm_found_number(out, "layers", rm_weights_layers(file, "layers.", inner));
     rm_found_number(out, "hidden", first->dim[1]);
     rm_found_switch(out, "no-conv", !rm_weights_named(file, "layers.0.0.net.0.weight"));
     return true;
 }
 
-const rm_model_family rm_minimal_family = {
-    .check = check, .logits = logits, .head = "to_logits.", .recognise = recognise};
+const rm_model_family rm_minimal_family = {.logits = logits, .head = "to_logits.", .recognise = recognise};

@@ -61,7 +61,7 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
     if (family->name_head)
         family->name_head(spec, out, bytes);
     else
-        snprintf(out, bytes, "%s", family->head);
+        snprintf(out, bytes, "%s", family->tied && rm_model_is_tied(&spec->data) ? family->tied : family->head);
 }
 
 remat_status rm_model_recognise(const char *path, rm_model_found *out) {
@@ -76,10 +76,34 @@ remat_status rm_model_recognise(const char *path, rm_model_found *out) {
     return status;
 }
 
+/* A flag that the model's line in models.def does not list. */
+static remat_status refuse_flag(const model *m, const char *flag) {
+    char models_with[120];
+    rm_model_list(flag, models_with, sizeof models_with);
+    FAIL(INVALID, "--%s is for %s; remove it, because --model=%s has none", flag, models_with, m->name);
+}
+
+static remat_status check_flags(const rm_model_spec *spec, const model *m) {
+    const struct {
+        const char *flag;
+        bool given;
+    } of_some[] = {{"bidirectional", spec->bidirectional}, {"no-bias", spec->no_bias}, {"proj-size", spec->projection}};
+    for (size_t i = 0; i < sizeof of_some / sizeof *of_some; i++)
+        if (of_some[i].given && !rm_has_word(m->traits, of_some[i].flag)) return refuse_flag(m, of_some[i].flag);
+    REQUIRE(!spec->data.vocabulary || spec->embed == spec->hidden || rm_has_word(m->traits, "embed"), INVALID,
+            "--embed=%lld: the embedding of --model=%s is as wide as its layers, %lld: remove --embed",
+            (long long)spec->embed, m->name, (long long)spec->hidden);
+    REQUIRE(!rm_has_word(m->traits, "heads") || spec->hidden % rm_model_heads(spec) == 0, INVALID,
+            "--hidden=%lld cannot be divided among %lld heads: give --heads=N with an N that divides it",
+            (long long)spec->hidden, (long long)rm_model_heads(spec));
+    return REMAT_OK;
+}
+
 static remat_status check_data(const rm_model_spec *spec, const model *m) {
     bool images = rm_has_word(m->traits, "images");
     REQUIRE(images || !spec->data.channels, INVALID, "--model=%s reads sequences, and the data are images", m->name);
     REQUIRE(!images || spec->data.channels, INVALID, "--model=%s reads images, and the data are sequences", m->name);
+    TRY(check_flags(spec, m));
     if (spec->data.answer_steps) TRY(rm_seq2seq_check(spec));
     return m->family->check ? m->family->check(spec) : REMAT_OK;
 }

@@ -28,8 +28,6 @@ int64_t rm_recurrent_width(const rm_model_spec *spec) { return spec->projection 
 int64_t rm_recurrent_states(const rm_model_spec *spec) { return cells[find_cell(spec->name)].states; }
 
 static remat_status check_projection(const rm_model_spec *spec) {
-    REQUIRE(rm_model_is(spec->name, "proj-size"), INVALID, "--proj-size is for lstm; --model=%s has no projection",
-            spec->name);
     REQUIRE(spec->projection < spec->hidden, INVALID,
             "--proj-size=%lld must be less than --hidden=%lld, as in PyTorch: a projection makes h smaller",
             (long long)spec->projection, (long long)spec->hidden);
@@ -164,8 +162,7 @@ static void note_ends(const rm_safetensors *file, rm_model_found *out) {
     const rm_st_array *embedding = rm_weights_named(file, "embedding.weight"),
                       *head = rm_weights_named(file, "head.weight");
     bool bias = rm_weights_named(file, "head.bias") != NULL;
-    out->symbols = embedding != NULL;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, "embedding.weight", "head.weight");
     if (embedding && embedding->rank == 2) rm_found_number(out, "embed", embedding->dim[1]);
     if (embedding && bias && !head) rm_found_switch(out, "tie-embeddings", true);
 }

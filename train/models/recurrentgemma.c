@@ -21,8 +21,7 @@ enum { FILTER = 4, MLP_HALVES = 3 /* the MLP is 3/2 as wide as the model */ };
 static remat_init scaled(double variance, int64_t n) { return remat_init_normal(sqrt(variance / (double)n)); }
 
 static remat_value norm(const rm_place *at, const char *name, remat_value x, int64_t width) {
-    remat_value weight = rm_place_param(at, name, 1, width, 0, 0, remat_init_zero());
-    return remat_rms_norm(at->graph, x, remat_shift(at->graph, weight, 1), EPSILON);
+    return rm_place_norm(at, name, x, width, EPSILON);
 }
 
 /* `name` ends before ".weight" and ".bias". */
@@ -49,7 +48,7 @@ static remat_value gate(const rm_place *at, const char *name, remat_value x, int
 
 static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_value x) {
     remat_graph *g = at->graph;
-    const int64_t D = spec->hidden, heads = rm_language_heads(spec);
+    const int64_t D = spec->hidden, heads = rm_model_heads(spec);
     remat_value y = remat_gelu_tanh(g, linear(at, "temporal_block.linear_y", x, D, D, scaled(1, D)));
     remat_value c = linear(at, "temporal_block.linear_x", x, D, D, scaled(1, D));
     remat_value filter = rm_place_param(at, "temporal_block.conv_1d.weight", 3, D, 1, FILTER, scaled(VARIANCE, FILTER));
@@ -84,10 +83,6 @@ static double embedding_factor(int64_t n) {
     return ldexp(nearbyint(fraction * 256), exponent - 8);
 }
 
-static bool is_tied(const rm_data_shape *data) {
-    return data->every_step && data->vocabulary && data->vocabulary == rm_data_outputs(data);
-}
-
 static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {
     const rm_place at = {.graph = g};
     const int64_t D = spec->hidden;
@@ -96,7 +91,7 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     if (spec->data.vocabulary) x = remat_scale(g, x, embedding_factor(D));
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
     x = rm_language_answer(g, spec, norm(&at, "model.final_norm.weight", x, D));
-    if (!is_tied(&spec->data)) {
+    if (!rm_model_is_tied(&spec->data)) {
         remat_init init = scaled(1, D);
         return rm_place_linear(&at, "lm_head.weight", x, D, rm_data_outputs(&spec->data), init);
     }
@@ -104,21 +99,14 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     return remat_scale(g, remat_tanh(g, remat_scale(g, x, 1.0 / CAP)), CAP);
 }
 
-static void name_head(const rm_model_spec *spec, char *out, size_t bytes) {
-    snprintf(out, bytes, "%s", is_tied(&spec->data) ? "model.embed_tokens." : "lm_head.");
-}
-
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     static const char gates[] = ".temporal_block.rg_lru.input_gate_weight";
     char full[80];
     snprintf(full, sizeof full, "model.layers.0%s", gates);
-    const rm_st_array *first = rm_weights_named(file, full), *head = rm_weights_named(file, "lm_head.weight");
-    const rm_st_array *table = rm_weights_named(file, EMBEDDINGS);
+    const rm_st_array *first = rm_weights_named(file, full);
     (void)name;
     if (!first || first->rank != 3) return false;
-    if (!head) head = table;
-    out->symbols = table != NULL;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, EMBEDDINGS, "lm_head.weight");
     rm_found_number(out, "layers", rm_weights_layers(file, "model.layers.", ".mlp_block.up_proj.weight"));
     rm_found_number(out, "hidden", first->dim[0] * first->dim[1]);
     rm_found_number(out, "heads", first->dim[0]);
@@ -126,4 +114,4 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
 }
 
 const rm_model_family rm_recurrentgemma_family = {
-    .check = rm_language_check_heads, .logits = logits, .name_head = name_head, .recognise = recognise};
+    .logits = logits, .head = "lm_head.", .tied = "model.embed_tokens.", .recognise = recognise};

@@ -122,14 +122,14 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
 /* The block counts of layer1 and layer3 identify the model. */
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const shape *net = find_shape(name);
-    const rm_st_array *stem = rm_weights_named(file, "conv1.weight"), *head = rm_weights_named(file, "head.weight");
+    const rm_st_array *stem = rm_weights_named(file, "conv1.weight");
     bool bottleneck = rm_weights_layers(file, "layer1.", ".conv3.weight") > 0;
     const char *last = bottleneck ? ".conv3.weight" : ".conv2.weight";
     bool same = bottleneck == net->bottleneck && rm_weights_layers(file, "layer1.", last) == net->blocks[0] &&
                 rm_weights_layers(file, "layer3.", last) == net->blocks[2];
     if (!same) return false;
     rm_found_text(out, "stem", stem && stem->rank == 4 && stem->dim[2] == 3 ? "cifar" : "imagenet");
-    if (head && head->rank == 2) out->outputs = head->dim[0]; /* saved under the name fc: see weights.h */
+    rm_found_ends(out, file, NULL, "head.weight"); /* saved under the name fc: see weights.h */
     return true;
 }
 

@@ -125,14 +125,13 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
 
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const rm_st_array *first = rm_weights_named(file, "inc.double_conv.0.weight");
-    const rm_st_array *head = rm_weights_named(file, "outc.conv.weight");
     int64_t levels = rm_weights_layers(file, "down", ".maxpool_conv.1.double_conv.0.weight") - 1; /* from 1 on */
     (void)name;
     if (!first || first->rank != 4) return false;
     if (levels > 0) rm_found_number(out, "layers", levels);
     rm_found_number(out, "hidden", first->dim[0]);
     rm_found_text(out, "up", rm_weights_named(file, "up1.up.weight") ? "transposed" : "bilinear");
-    if (head && head->rank == 4) out->outputs = head->dim[0];
+    rm_found_ends(out, file, NULL, "outc.conv.weight");
     return true;
 }
 

@@ -34,7 +34,7 @@ static remat_value gate(const rm_place *at, const char *name, remat_value x, int
 
 static remat_value mixer(const rm_place *at, const rm_model_spec *spec, int64_t layer, remat_value x) {
     remat_graph *g = at->graph;
-    const int64_t H = spec->hidden, heads = rm_language_heads(spec), d = H / heads;
+    const int64_t H = spec->hidden, heads = rm_model_heads(spec), d = H / heads;
     const double depth = spec->layers > 1 ? (double)layer / (double)(spec->layers - 1) : 0;
     remat_value filter = rm_place_param(at, "xlstm.conv1d.conv.weight", 3, H, 1, FILTER, rm_init_from(FILTER));
     remat_value shift = rm_place_param(at, "xlstm.conv1d.conv.bias", 1, H, 0, 0, rm_init_from(FILTER));
@@ -77,16 +77,14 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     static const char kernel[] = ".xlstm.slstm_cell._recurrent_kernel_";
     char full[80];
     snprintf(full, sizeof full, "xlstm_block_stack.blocks.0%s", kernel);
-    const rm_st_array *first = rm_weights_named(file, full), *head = rm_weights_named(file, "lm_head.weight");
+    const rm_st_array *first = rm_weights_named(file, full);
     (void)name;
     if (!first || first->rank != 3) return false;
-    out->symbols = rm_weights_named(file, "token_embedding.weight") != NULL;
-    if (head && head->rank == 2) out->outputs = head->dim[0];
+    rm_found_ends(out, file, "token_embedding.weight", "lm_head.weight");
     rm_found_number(out, "layers", rm_weights_layers(file, "xlstm_block_stack.blocks.", kernel));
     rm_found_number(out, "hidden", first->dim[0] * first->dim[2]);
     rm_found_number(out, "heads", first->dim[0]);
     return true;
 }
 
-const rm_model_family rm_xlstm_family = {
-    .check = rm_language_check_heads, .logits = logits, .head = "lm_head.", .recognise = recognise};
+const rm_model_family rm_xlstm_family = {.logits = logits, .head = "lm_head.", .recognise = recognise};
