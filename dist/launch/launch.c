@@ -55,6 +55,8 @@ static remat_status check_numbers(const rm_launch_config *c) {
     REQUIRE(c->nnodes >= 1 && (int64_t)c->nnodes * c->nproc <= RM_MOST_RANKS, INVALID,
             "%d nodes with %d ranks each are not possible; use 1 to %d ranks in total", c->nnodes, c->nproc,
             RM_MOST_RANKS);
+    REQUIRE(c->least_nodes >= 0 && c->least_nodes <= c->nnodes, INVALID,
+            "at least %d nodes of at most %d are not possible", c->least_nodes, c->nnodes);
     REQUIRE(c->node_rank >= 0 && c->node_rank < c->nnodes, INVALID, "there is no node %d of %d; use 0 to %d",
             c->node_rank, c->nnodes, c->nnodes - 1);
     REQUIRE(c->master_port >= 0 && c->master_port <= 65535, INVALID, "port %d is not possible; use 1 to 65535",
@@ -78,7 +80,8 @@ static remat_status check_nodes(const rm_launch_config *c) {
     if (c->nnodes == 1) return REMAT_OK;
     REQUIRE(c->master_addr, INVALID, "%d nodes must meet at node 0; give its name or address with --master-addr=HOST",
             c->nnodes);
-    REQUIRE(!rm_host_is_itself(c->master_addr), INVALID,
+    bool elastic = c->least_nodes && c->least_nodes < c->nnodes; /* its launchers may all be on this host */
+    REQUIRE(elastic || !rm_host_is_itself(c->master_addr), INVALID,
             "node 0 is given as %s, which on each of the %d nodes means that node itself; give node 0's host name",
             c->master_addr, c->nnodes);
     REQUIRE(c->run_id, INVALID, "a job on %d nodes needs a common name; give the same --run-id=NAME on all nodes",
@@ -131,6 +134,7 @@ static void fill_in(launcher *l, const rm_launch_config *config) {
     if (!c->master_port && !c->standalone) c->master_port = 29500;
     if (c->standalone) c->master_port = 0;
     if (!c->grace_ms) c->grace_ms = 5000;
+    if (!c->least_nodes) c->least_nodes = c->nnodes;
     draw(l->run_id, sizeof l->run_id);
     draw(l->job_id, sizeof l->job_id);
     if (secret && *secret)
@@ -205,15 +209,20 @@ static void take_signal(launcher *l) {
 
 /* ---- Notes from the supervisor ---------------------------------------------------------------------------------- */
 
-static void say_first(launcher *l, const rm_supervisor_note *note) {
+static void say_end(launcher *l, const rm_supervisor_note *note, const char *consequence) {
     char end[100];
     if (WIFSIGNALED(note->status))
         snprintf(end, sizeof end, "was killed by signal %d (%s)", WTERMSIG(note->status),
                  strsignal(WTERMSIG(note->status)));
     else
         snprintf(end, sizeof end, "exited with status %d", WEXITSTATUS(note->status));
-    rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end,
-                         l->config.nproc > 1 ? "; the other ranks of this host are being stopped" : "");
+    rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end, consequence);
+}
+
+static void say_lost(launcher *l, const rm_supervisor_note *note) {
+    char restart[100];
+    snprintf(restart, sizeof restart, "; it is started again: restart %d of %d", note->attempt, l->config.max_restarts);
+    say_end(l, note, note->attempt ? restart : "; the others go on without it");
 }
 
 /* Only for exit codes: ranks killed by a signal are restarted. */
@@ -235,7 +244,8 @@ static void finish_attempt(launcher *l, const rm_supervisor_note *note) {
     rm_launch_output_drain(l->output);
     l->code = note->status;
     l->over = !again;
-    if (!again && note->attempt < l->config.max_restarts && !l->signals) say_why_not_again(l);
+    bool fixed = !rm_launch_is_elastic(&l->config);
+    if (fixed && !again && note->attempt < l->config.max_restarts && !l->signals) say_why_not_again(l);
     if (!again) return;
     rm_launch_output_say(l->output, "restarting all ranks: restart %d of %d", note->attempt + 1,
                          l->config.max_restarts);
@@ -246,8 +256,11 @@ static void finish_attempt(launcher *l, const rm_supervisor_note *note) {
 
 static void listen_to_supervisor(launcher *l, const rm_supervisor_note *note) {
     switch (note->word) {
+    case RM_SUPERVISOR_LOST:
+        say_lost(l, note);
+        break;
     case RM_SUPERVISOR_FIRST:
-        say_first(l, note);
+        say_end(l, note, l->config.nproc > 1 ? "; the other ranks of this host are being stopped" : "");
         break;
     case RM_SUPERVISOR_TERMS:
         rm_launch_output_say(l->output, "%d of them did not stop in %lld ms: SIGTERM", note->rank,

@@ -20,6 +20,11 @@
  * RM_EXIT_USE, since the same flags would fail in the same way, nor after a rank that was asked to stop, for example by
  * SIGTERM, and exited with 128 + signal. Stopped ranks (SIGSTOP) are continued when another rank fails.
  *
+ * An elastic job (least_nodes) has one attempt. A failed rank is started again by itself if max_restarts allows, and is
+ * lost otherwise; the others go on. The exit code is 0 if a rank of this host ended with 0. On node 0 the port belongs to
+ * the host of the world, and ranks meet elsewhere. The numbers of ranks in prefixes and names of logs are those of
+ * processes, node_rank * nproc + local rank, which the world may give another place.
+ *
  * The launcher passes the signals INT, TERM, HUP and QUIT to all ranks once; a second one kills them. A rank that ends
  * as the signal asks, with 128 + signal, does not stop the others, which may be busy saving, and there is no restart.
  * USR1 is passed on every time and has no meaning for the launcher. */
@@ -30,6 +35,7 @@
 
 typedef struct {
     int32_t nproc, nnodes, node_rank;
+    int32_t least_nodes;     /* fewer than nnodes: an elastic job (world.h), for which `nnodes` is the most; 0: nnodes */
     const char *master_addr; /* NULL: 127.0.0.1, for one node only */
     int32_t master_port;     /* 0: 29500, or any free port if standalone is set */
     bool standalone;         /* one node with a port of its own, which never collides */

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "dist/launch/process.h"
+#include "dist/launch/world.h"
 #include "memory/clock.h"
 #include "memory/host.h"
 
@@ -36,6 +37,7 @@ typedef enum { ALIVE, UNREAPED, GONE } life; /* UNREAPED: a zombie, from which t
 typedef struct {
     pid_t pid;
     life life;
+    pid_t zombie; /* elastic: the one before, not reaped yet */
 } rank;
 
 typedef struct {
@@ -51,6 +53,11 @@ typedef struct {
     bool first_told;       /* the launcher has been told */
     int told;              /* the signal that the launcher has passed on; 0: none */
     int children;          /* signalfd for SIGCHLD */
+    /* Of an elastic job */
+    int32_t restarts;
+    bool done;       /* a rank has ended with 0: the job has */
+    pid_t world;     /* the process that hosts the world; 0: none */
+    int world_pipe;  /* its end is closed when the ranks of this host have ended */
 } supervisor;
 
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
@@ -90,6 +97,15 @@ static void set_number(const char *name, int64_t value) {
     setenv(name, text, 1);
 }
 
+static void set_world(const supervisor *k, int32_t local) {
+    const rm_launch_config *c = k->job->config;
+    char text[400];
+    snprintf(text, sizeof text, "%d %d %d %s", c->node_rank * c->nproc + local, c->nnodes * c->nproc, c->master_port,
+             c->master_addr);
+    setenv(RM_WORLD_VARIABLE, text, 1);
+    set_number("TORCHELASTIC_RESTART_COUNT", k->restarts);
+}
+
 static void set_environment(const supervisor *k, int32_t local) {
     const rm_launch_config *c = k->job->config;
     set_number("RANK", c->node_rank * c->nproc + local);
@@ -110,7 +126,12 @@ static void set_environment(const supervisor *k, int32_t local) {
     if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", k->job->threads);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* set by an outer torchrun */
     unsetenv("REMAT_LISTEN_FD");
-    if (k->job->listen_fd >= 0 && local == 0) set_number("REMAT_LISTEN_FD", k->job->listen_fd);
+    unsetenv(RM_WORLD_CONNECTION);
+    unsetenv(RM_WORLD_VARIABLE);
+    if (rm_launch_is_elastic(c))
+        set_world(k, local);
+    else if (k->job->listen_fd >= 0 && local == 0)
+        set_number("REMAT_LISTEN_FD", k->job->listen_fd);
 }
 
 /* The first rank gets the launcher's input, unless that is a terminal, which stays with the launcher, for Ctrl-C. */
@@ -151,20 +172,23 @@ _Noreturn static void become_rank(const supervisor *k, int32_t local, pid_t supe
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-static bool start_ranks(supervisor *k) {
-    pid_t me = getpid();
-    for (int32_t r = 0; r < k->n; r++) {
-        pid_t pid = fork();
-        if (pid == 0) become_rank(k, r, me);
-        if (pid < 0) {
-            tell(k, RM_SUPERVISOR_NO_FORK, r, 0, errno);
-            k->code = 1;
-            return false;
-        }
-        setpgid(pid, pid); /* the rank does the same: whichever comes first */
-        k->ranks[r] = (rank){.pid = pid, .life = ALIVE};
-        k->alive++;
+static bool start_rank(supervisor *k, int32_t local) {
+    pid_t me = getpid(), pid = fork();
+    if (pid == 0) become_rank(k, local, me);
+    if (pid < 0) {
+        tell(k, RM_SUPERVISOR_NO_FORK, local, 0, errno);
+        k->code = 1;
+        return false;
     }
+    setpgid(pid, pid); /* the rank does the same: whichever comes first */
+    k->ranks[local] = (rank){.pid = pid, .life = ALIVE};
+    k->alive++;
+    return true;
+}
+
+static bool start_ranks(supervisor *k) {
+    for (int32_t r = 0; r < k->n; r++)
+        if (!start_rank(k, r)) return false;
     return true;
 }
 
@@ -215,6 +239,85 @@ static void fail(supervisor *k, int32_t local, int status) {
     wake_ranks(k);
 }
 
+/* ---- An elastic job (world.h) ------------------------------------------------------------------------------------- */
+
+/* The process ends by itself: after the pipe's end, when no rank of any host is connected. */
+_Noreturn static void host_world(const supervisor *k, int closing, pid_t supervisor_pid) {
+    const rm_launch_config *c = k->job->config;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != supervisor_pid) _exit(1);
+    prctl(PR_SET_NAME, "remat-world");
+    close(k->job->control);
+    rm_world_serve(&(rm_world_config){.listen_fd = k->job->listen_fd,
+                                      .closing = closing,
+                                      .least = c->least_nodes * c->nproc,
+                                      .most = c->nnodes * c->nproc,
+                                      .secret = k->job->secret,
+                                      .job_id = k->job->job_id});
+    _exit(0);
+}
+
+static bool start_world(supervisor *k) {
+    int ends[2];
+    pid_t me = getpid();
+    if (!rm_launch_is_elastic(k->job->config) || k->job->listen_fd < 0) return true;
+    if (pipe2(ends, O_CLOEXEC)) return false;
+    k->world_pipe = ends[1];
+    k->world = fork();
+    if (k->world == 0) close(ends[1]);
+    if (k->world == 0) host_world(k, ends[0], me);
+    close(ends[0]);
+    return k->world > 0;
+}
+
+/* Starts a failed rank again, or goes on without it. */
+static void replace(supervisor *k, int32_t local, int status) {
+    int code = rm_launch_code(status);
+    bool again = code != RM_EXIT_USE && !was_asked(status) && !k->told && k->restarts < k->job->config->max_restarts;
+    if (again) k->restarts++;
+    rm_supervisor_note note = {.word = RM_SUPERVISOR_LOST,
+                               .attempt = again ? k->restarts : 0,
+                               .rank = k->job->config->node_rank * k->n + local,
+                               .pid = (int32_t)k->ranks[local].pid,
+                               .status = status};
+    if (!as_told(k, code)) (void)rm_supervisor_send(k->job->control, &note);
+    if (!again && !k->code) k->code = code;
+    if (again) (void)start_rank(k, local);
+}
+
+/* A rank that ended stays a zombie until the next one ends, so that the others can read how it ended. A rank that ended
+ * with 0 ends the job; a stopped one wakes, to learn it. */
+static void tend_ranks(supervisor *k) {
+    for (int32_t r = 0; r < k->n; r++)
+        if (k->ranks[r].zombie > 0 && waitpid(k->ranks[r].zombie, NULL, WNOHANG)) k->ranks[r].zombie = 0;
+    for (int32_t r = 0; r < k->n; r++) {
+        siginfo_t info = {.si_pid = 0};
+        rank *ended = &k->ranks[r];
+        if (ended->life != ALIVE) continue;
+        if (waitid(P_PID, (id_t)ended->pid, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) continue;
+        int status = info.si_code == CLD_EXITED ? (info.si_status & 0xff) << 8 : info.si_status;
+        pid_t zombie = ended->pid;
+        k->alive--;
+        ended->life = GONE;
+        k->done = k->done || !rm_launch_code(status);
+        if (rm_launch_code(status)) replace(k, r, status);
+        ended->zombie = zombie;
+    }
+    if (k->done) wake_ranks(k);
+    if (k->world > 0 && waitpid(k->world, NULL, WNOHANG) == k->world) k->world = 0;
+}
+
+static bool turn(supervisor *k);
+
+/* The other hosts' ranks may need the world longer than those of this host. */
+static void end_world(supervisor *k) {
+    if (k->world_pipe > 0) close(k->world_pipe);
+    while (k->world > 0 && k->phase != KILLED) (void)turn(k);
+    if (k->done) k->code = 0;
+}
+
+/* ---- Looking for ended ranks -------------------------------------------------------------------------------------- */
+
 /* Of ranks found ended at the same time, takes the most likely cause. */
 static void look_at_ranks(supervisor *k) {
     int32_t worst = -1;
@@ -236,6 +339,10 @@ static void look_at_ranks(supervisor *k) {
  * failure all ranks are reaped; a rank may end between look_at_ranks and this. */
 static void reap(supervisor *k) {
     int status;
+    if (rm_launch_is_elastic(k->job->config)) {
+        tend_ranks(k);
+        return;
+    }
     look_at_ranks(k);
     if (k->phase != RUNNING) return;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
@@ -333,9 +440,10 @@ static void run_attempt(supervisor *k) {
     k->first_told = false;
     k->alive = 0;
     for (int32_t r = 0; r < k->n; r++) k->ranks[r].life = GONE;
-    if (start_ranks(k)) {
+    if (start_world(k) && start_ranks(k)) {
         if (k->told) signal_ranks(k, k->told);
         while (k->alive > 0) (void)turn(k);
+        end_world(k);
     }
     tell_first(k);
     sweep();
@@ -364,7 +472,8 @@ _Noreturn void rm_supervisor_run(const rm_supervisor_job *job) {
     for (;; k.attempt++) {
         run_attempt(&k);
         bool vain = k.code == RM_EXIT_USE || was_asked(k.first_status);
-        bool again = k.code && !vain && !k.told && k.attempt < job->config->max_restarts;
+        bool fixed = !rm_launch_is_elastic(job->config);
+        bool again = fixed && k.code && !vain && !k.told && k.attempt < job->config->max_restarts;
         tell(&k, RM_SUPERVISOR_OVER, again, 0, k.code);
         if (!again) _exit(0);
         k.phase = RUNNING;

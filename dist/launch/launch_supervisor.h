@@ -34,9 +34,13 @@ typedef struct {
     rm_launch_signal_state signals;
 } rm_supervisor_job;
 
+/* Whether ranks may be fewer than nnodes * nproc (world.h). */
+static inline bool rm_launch_is_elastic(const rm_launch_config *c) { return c->least_nodes < c->nnodes; }
+
 _Noreturn void rm_supervisor_run(const rm_supervisor_job *job);
 
 typedef enum {
+    RM_SUPERVISOR_LOST,     /* elastic: rank, pid and status; `attempt`: how many restarts with this one, 0: none */
     RM_SUPERVISOR_FIRST,    /* the first failure of an attempt: rank, pid, and status from waitpid */
     RM_SUPERVISOR_TERMS,    /* `rank` ranks did not stop by themselves and get SIGTERM */
     RM_SUPERVISOR_KILLS,    /* nor after that, so they get SIGKILL */

@@ -1,4 +1,5 @@
-/* store_kind.h: the functions of a kind of store, and the tcp protocol. Private to store*.c, except for rm_kv_who. */
+/* store_kind.h: the functions of a kind of store, and the tcp protocol. Private to store*.c, except for
+ * rm_kv_who, rm_kv_connect and the proofs. */
 #ifndef RM_STORE_KIND_H
 #define RM_STORE_KIND_H
 
@@ -29,6 +30,9 @@ extern const rm_kv_kind rm_kv_tcp, rm_kv_file;
 void rm_kv_token(const char *secret, uint8_t token[RM_KV_TOKEN_BYTES]);
 /* "node7, process 4711", into at least 96 bytes. */
 void rm_kv_who(char *text, size_t bytes);
+
+/* A connected socket, or -1: `why` says why. *unknown: the name of the host is not known here. */
+int rm_kv_connect(const char *host, int32_t port, bool *unknown, char *why, size_t bytes);
 
 /* ---- tcp: a request and its reply; integers are little-endian; key and value follow the header -----------------------
  *

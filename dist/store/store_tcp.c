@@ -397,7 +397,7 @@ static int connect_once(const struct addrinfo *address, int64_t timeout_ms) {
 }
 
 /* Looks up names anew each time: on a cluster, a host's name may appear a little later than the job starts. */
-static int connect_to_any(const char *host, int32_t port_number, bool *unknown, char *why, size_t bytes) {
+int rm_kv_connect(const char *host, int32_t port_number, bool *unknown, char *why, size_t bytes) {
     char service[12];
     struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
     snprintf(service, sizeof service, "%d", port_number);
@@ -426,7 +426,7 @@ static remat_status reach(const rm_kv_config *config, int64_t deadline, tcp_stor
     char why[128] = "";
     bool unknown = false;
     for (long pause_us = 1000;; pause_us = pause_us < 50000 ? pause_us * 2 : pause_us) {
-        store->fd = connect_to_any(store->host, store->port, &unknown, why, sizeof why);
+        store->fd = rm_kv_connect(store->host, store->port, &unknown, why, sizeof why);
         store->late = store->broken = store->refused = store->later = false;
         if (store->fd >= 0) return REMAT_OK;
         if (unknown && !store->said_unknown) say_unknown(config, why);

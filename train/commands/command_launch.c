@@ -41,7 +41,8 @@ static const struct {
     const char *help; /* NULL: not listed */
 } flags[] = {
     {"nproc-per-node", "N|cpu|auto", NPROC, "ranks on this host; cpu, auto: one for each processor [1]"},
-    {"nnodes", "M", NNODES, "hosts, on each of which `remat launch` is started [1]"},
+    {"nnodes", "M|MIN:MAX", NNODES,
+     "hosts, on each of which `remat launch` is started; MIN:MAX: go on with fewer, take in more [1]"},
     {"node-rank", "R", NODE_RANK, "number of this host, from 0 [under srun: SLURM_NODEID]"},
     {"master-addr", "HOST", MASTER_ADDR, "address of host 0; required if there are several hosts"},
     {"master-port", "PORT", MASTER_PORT, "port on which rank 0 listens [29500; on one host: any free port]"},
@@ -65,7 +66,7 @@ enum { FLAGS = sizeof flags / sizeof flags[0] };
 
 /* The values given; -1 or NULL: not given. */
 typedef struct {
-    int64_t nproc, nnodes, node_rank, port, max_restarts;
+    int64_t nproc, nnodes, least_nodes, node_rank, port, max_restarts;
     const char *addr, *endpoint, *log_dir, *run_id;
     bool standalone, no_prefix, help;
     char host[RM_HOST_BYTES], job[RM_HOST_BYTES + 16];
@@ -82,19 +83,19 @@ static remat_status read_nproc(const char *where, const char *value, int64_t *ou
     return REMAT_OK;
 }
 
-/* "4", or torchrun's "4:4". Remat does not support jobs whose number of hosts changes. */
-static remat_status read_nnodes(const char *where, const char *value, int64_t *out) {
+/* "4", or torchrun's "2:4": at least and at most. */
+static remat_status read_nnodes(const char *where, const char *value, request *r) {
     const char *colon = strchr(value, ':');
     char least[24];
-    int64_t low;
-    if (!colon) return rm_text_whole(where, value, 1, RM_MOST_RANKS, out);
+    if (!colon) {
+        r->least_nodes = 0;
+        return rm_text_whole(where, value, 1, RM_MOST_RANKS, &r->nnodes);
+    }
     snprintf(least, sizeof least, "%.*s", (int)(colon - value), value);
-    TRY(rm_text_whole(where, least, 1, RM_MOST_RANKS, &low));
-    TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, out));
-    REQUIRE(
-        low == *out, INVALID,
-        "%s=%.60s: the number of hosts is fixed while a job runs; use --nnodes=%lld, and restart the job to change it",
-        where, value, (long long)*out);
+    TRY(rm_text_whole(where, least, 1, RM_MOST_RANKS, &r->least_nodes));
+    TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, &r->nnodes));
+    REQUIRE(r->least_nodes <= r->nnodes, INVALID, "%s=%.60s: MIN is larger than MAX; give the smaller number first",
+            where, value);
     return REMAT_OK;
 }
 
@@ -104,7 +105,7 @@ static remat_status take(request *r, meaning what, const char *where, const char
     case NPROC:
         return read_nproc(where, value, &r->nproc);
     case NNODES:
-        return read_nnodes(where, value, &r->nnodes);
+        return read_nnodes(where, value, r);
     case NODE_RANK:
         return rm_text_whole(where, value, 0, RM_MOST_RANKS - 1, &r->node_rank);
     case MASTER_PORT:
@@ -327,6 +328,7 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
     TRY(check_command(argv + command));
     return rm_launch(&(rm_launch_config){.nproc = (int32_t)r.nproc,
                                          .nnodes = (int32_t)r.nnodes,
+                                         .least_nodes = (int32_t)r.least_nodes,
                                          .node_rank = (int32_t)r.node_rank,
                                          .master_addr = r.addr,
                                          .master_port = (int32_t)r.port,

@@ -1,0 +1,296 @@
+/* world_host.c: the host of the world: one process, one poll loop. See world.h.
+ *
+ *     a world trains ── a rank is lost or joins again, or more have come ──► it calls the others
+ *          ▲                                                                        │ all have come back or are gone
+ *          └──── the largest size that fits, the latest step first ◄────────────────┘ and a moment for new ones is over
+ */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "dist/launch/world.h"
+#include "dist/launch/world_words.h"
+#include "memory/clock.h"
+#include "memory/host.h"
+
+#define HELLO_MS 2000  /* for the proof */
+#define SILENT_MS 2000 /* after which a rank that does not come back, such as a stopped one, is left out */
+#define LOST_MS 300    /* for the replacement of a lost rank */
+#define START_MS 2000  /* for more hosts than MIN */
+#define NOTE_MS 1500   /* before it says why ranks wait */
+enum { STRANGERS = 64 };
+
+typedef enum { GREETS, PROVES, NEW, TRAINS, LEAVES, WAITS } stage;
+
+typedef struct {
+    int fd;
+    stage stage;
+    bool member, noted; /* of the last world; knows why it waits */
+    int64_t since_ms;   /* of the stage */
+    int64_t slot, step, units;
+    int32_t port;
+    char host[64]; /* from which it came */
+    char in[RM_WORLD_LINE];
+    size_t in_bytes;
+    rm_kv_meeting meeting;
+} process;
+
+typedef struct {
+    rm_world_config config;
+    process *all;
+    struct pollfd *poll;
+    int n, most;
+    int64_t generation, size; /* of the last world; -1, 0: none yet */
+    int64_t began_ms;         /* when a rank of it left, or the last one came before the first world; 0: none */
+    bool called, over, closing;
+} world;
+
+/* ---- Who is there -------------------------------------------------------------------------------------------------- */
+
+static void enter(process *p, stage next) {
+    p->stage = next;
+    p->since_ms = rm_now_ms();
+}
+
+static bool tell(const process *p, const char *line) {
+    ssize_t bytes = (ssize_t)strlen(line);
+    return send(p->fd, line, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == bytes;
+}
+
+static int64_t count(const world *w, stage s, bool members) {
+    int64_t n = 0;
+    for (int i = 0; i < w->n; i++) n += w->all[i].stage == s && (!members || w->all[i].member);
+    return n;
+}
+
+/* The largest number of ranks, of at most n, that divides the batch. 0: too few. */
+static int64_t fitting(const world *w, int64_t n) {
+    int64_t units = 0;
+    for (int i = 0; i < w->n; i++)
+        if (w->all[i].stage == WAITS) units = w->all[i].units;
+    if (n < w->config.least) return 0;
+    while (units && units % n) n--;
+    return n;
+}
+
+static void begin(world *w) {
+    if (!w->began_ms) w->began_ms = rm_now_ms();
+}
+
+static void call(world *w) {
+    for (int i = 0; i < w->n && !w->called; i++)
+        if (w->all[i].member && w->all[i].stage == TRAINS) (void)tell(&w->all[i], "call\n");
+    w->called = true;
+}
+
+/* Its rank is free now. The others notice its end, or follow the call. */
+static void drop(world *w, int i) {
+    bool member = w->all[i].member;
+    close(w->all[i].fd);
+    w->all[i] = w->all[--w->n];
+    if (!member || w->over) return;
+    call(w);
+    if (!count(w, TRAINS, true) && !count(w, LEAVES, true)) begin(w);
+}
+
+/* ---- Lines --------------------------------------------------------------------------------------------------------- */
+
+static bool hear_hello(process *p, const char *line) {
+    char text[RM_WORLD_LINE], nonce[2 * RM_KV_NONCE_BYTES + 1];
+    if (sscanf(line, RM_WORLD_HELLO " %" SCNd64 " %64s", &p->slot, nonce) != 2) return false;
+    p->meeting.rank = htole64((uint64_t)p->slot);
+    if (!rm_world_unhex(nonce, p->meeting.client, RM_KV_NONCE_BYTES) || !rm_kv_nonce(p->meeting.server)) return false;
+    rm_world_hex(p->meeting.server, RM_KV_NONCE_BYTES, nonce);
+    snprintf(text, sizeof text, "%s\n", nonce);
+    enter(p, PROVES);
+    return tell(p, text);
+}
+
+static bool hear_proof(const world *w, process *p, const char *line) {
+    uint8_t ours[RM_HMAC_BYTES], theirs[RM_HMAC_BYTES];
+    char text[RM_WORLD_LINE], proof[2 * RM_HMAC_BYTES + 1];
+    rm_kv_proof(w->config.secret, "client", &p->meeting, ours);
+    if (!rm_world_unhex(line, theirs, sizeof theirs) || !rm_hmac_same(ours, theirs)) return false;
+    rm_kv_proof(w->config.secret, "server", &p->meeting, ours);
+    rm_world_hex(ours, sizeof ours, proof);
+    snprintf(text, sizeof text, "%s\n", proof);
+    enter(p, NEW);
+    return tell(p, text);
+}
+
+static bool hear_join(world *w, process *p, const char *line) {
+    if (sscanf(line, "join %" SCNd64 " %" SCNd64 " %" SCNd32, &p->step, &p->units, &p->port) != 3) return false;
+    if (w->over) return tell(p, "over\n");
+    if (p->member || w->generation < 0) begin(w);
+    if (w->generation < 0) w->began_ms = rm_now_ms();
+    p->noted = false;
+    enter(p, WAITS);
+    return true;
+}
+
+static bool end_job(world *w) {
+    w->over = true;
+    for (int i = 0; i < w->n; i++)
+        if (w->all[i].stage == WAITS) (void)tell(&w->all[i], "over\n");
+    return true;
+}
+
+static bool hear(world *w, process *p, const char *line) {
+    if (p->stage == GREETS) return hear_hello(p, line);
+    if (p->stage == PROVES) return hear_proof(w, p, line);
+    if (!strcmp(line, "done")) return end_job(w);
+    if (strcmp(line, "again")) return hear_join(w, p, line);
+    enter(p, LEAVES);
+    if (p->member) begin(w);
+    return true;
+}
+
+/* False: the process is gone, or no process of this job. */
+static bool receive(world *w, process *p) {
+    ssize_t n = recv(p->fd, p->in + p->in_bytes, sizeof p->in - p->in_bytes, MSG_DONTWAIT);
+    if (n <= 0) return false;
+    p->in_bytes += (size_t)n;
+    for (char *end; (end = memchr(p->in, '\n', p->in_bytes));) {
+        size_t used = (size_t)(end + 1 - p->in);
+        *end = 0;
+        if (!hear(w, p, p->in)) return false;
+        p->in_bytes -= used;
+        memmove(p->in, p->in + used, p->in_bytes);
+    }
+    return p->in_bytes < sizeof p->in;
+}
+
+/* ---- The next world ------------------------------------------------------------------------------------------------- */
+
+/* The latest step first: rank 0 gives its state to the others. */
+static int compare_processes(const void *a, const void *b) {
+    const process *p = a, *q = b;
+    bool p_waits = p->stage == WAITS, q_waits = q->stage == WAITS;
+    if (p_waits != q_waits) return p_waits ? -1 : 1;
+    if (p->step != q->step) return p->step > q->step ? -1 : 1;
+    return p->slot < q->slot ? -1 : p->slot > q->slot;
+}
+
+/* Processes that came from one address are on one host. */
+static void find_neighbours(const world *w, int me, int64_t size, rm_place *out) {
+    for (int64_t i = 0; i < size; i++) {
+        bool same = !strcmp(w->all[i].host, w->all[me].host), first = true;
+        for (int64_t k = 0; k < i; k++) first = first && strcmp(w->all[i].host, w->all[k].host);
+        out->local_size += same;
+        out->local_rank += same && i < me;
+        out->hosts += first;
+    }
+}
+
+static void give_place(world *w, int i, int64_t size) {
+    char line[RM_WORLD_LINE];
+    process *p = &w->all[i];
+    rm_place place = {.generation = w->generation, .rank = i, .size = size, .port = w->all[0].port};
+    find_neighbours(w, i, size, &place);
+    snprintf(place.host, sizeof place.host, "%s", w->all[0].host);
+    snprintf(place.job, sizeof place.job, "%s", w->config.job_id);
+    rm_world_write_place(&place, line);
+    p->member = true;
+    enter(p, TRAINS);
+    (void)tell(p, line); /* if it is gone, the next poll reports it */
+}
+
+static void form(world *w, int64_t size) {
+    w->generation++;
+    w->size = size;
+    w->began_ms = 0;
+    w->called = false;
+    qsort(w->all, (size_t)w->n, sizeof *w->all, compare_processes);
+    for (int i = 0; i < w->n; i++) {
+        process *p = &w->all[i];
+        p->member = false;
+        if (i >= size && p->stage == WAITS) (void)tell(p, "note all places are taken; waiting as a spare\nspare\n");
+    }
+    for (int i = 0; i < size; i++) give_place(w, i, size);
+}
+
+/* While a world trains: calls its ranks if it would be larger with those that wait. */
+static void consider_growth(world *w) {
+    int64_t waiting = count(w, WAITS, false);
+    if (waiting && !w->called && fitting(w, w->size + waiting) > w->size) call(w);
+}
+
+/* Ranks that trained with those that are back. A silent one is disconnected, and joins anew when it wakes. */
+static bool all_back(world *w) {
+    for (int i = w->n; i-- > 0;)
+        if (w->all[i].member && w->all[i].stage == TRAINS && rm_now_ms() >= w->began_ms + SILENT_MS) drop(w, i);
+    return !count(w, TRAINS, true) && !count(w, LEAVES, true);
+}
+
+static void note_too_few(const world *w, int64_t waiting) {
+    char line[RM_WORLD_LINE];
+    snprintf(line, sizeof line, "note %" PRId64 " of at least %d ranks are here; waiting for more\n", waiting,
+             w->config.least);
+    for (int i = 0; i < w->n; i++) {
+        process *p = &w->all[i];
+        if (p->stage != WAITS || p->noted || rm_now_ms() < p->since_ms + NOTE_MS) continue;
+        p->noted = true;
+        (void)tell(p, line);
+    }
+}
+
+static void consider(world *w) {
+    if (w->over) return;
+    if (!w->began_ms) {
+        consider_growth(w);
+        return;
+    }
+    if (!all_back(w)) return;
+    int64_t waiting = count(w, WAITS, false), size = fitting(w, waiting);
+    bool whole = size >= (w->generation < 0 ? w->config.most : w->size);
+    int64_t patience = w->generation < 0 ? START_MS : LOST_MS;
+    if (!size) note_too_few(w, waiting);
+    if (size && (whole || rm_now_ms() >= w->began_ms + patience)) form(w, size);
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------------------- */
+
+static void take_in(world *w) {
+    process p = {.fd = accept4(w->config.listen_fd, NULL, NULL, SOCK_CLOEXEC), .step = -1};
+    struct sockaddr_storage at;
+    socklen_t length = sizeof at;
+    if (p.fd < 0) return;
+    if (w->n == w->most || getpeername(p.fd, (struct sockaddr *)&at, &length) ||
+        getnameinfo((struct sockaddr *)&at, length, p.host, sizeof p.host, NULL, 0, NI_NUMERICHOST)) {
+        close(p.fd);
+        return;
+    }
+    enter(&p, GREETS);
+    w->all[w->n++] = p;
+}
+
+static void turn(world *w) {
+    w->poll[0] = (struct pollfd){.fd = w->config.listen_fd, .events = POLLIN};
+    w->poll[1] = (struct pollfd){.fd = w->closing ? -1 : w->config.closing, .events = POLLIN};
+    int n = w->n;
+    for (int i = 0; i < n; i++) w->poll[i + 2] = (struct pollfd){.fd = w->all[i].fd, .events = POLLIN};
+    bool timed = w->began_ms || count(w, GREETS, false) || count(w, PROVES, false);
+    if (poll(w->poll, (nfds_t)n + 2, timed ? 20 : -1) < 0) return;
+    for (int i = n; i-- > 0;) { /* from the end: drop() fills a gap with the last one */
+        process *p = &w->all[i];
+        bool late = p->stage < NEW && rm_now_ms() >= p->since_ms + HELLO_MS;
+        if ((w->poll[i + 2].revents && !receive(w, p)) || late) drop(w, i);
+    }
+    if (w->poll[0].revents) take_in(w);
+    if (w->poll[1].revents) w->closing = true;
+    consider(w);
+}
+
+void rm_world_serve(const rm_world_config *config) {
+    world w = {.config = *config, .most = 2 * config->most + STRANGERS, .generation = -1};
+    w.all = rm_calloc((size_t)w.most, sizeof *w.all);
+    w.poll = rm_calloc((size_t)w.most + 2, sizeof *w.poll);
+    while (w.all && w.poll && !(w.closing && !w.n)) turn(&w);
+    rm_free(w.all);
+    rm_free(w.poll);
+}
