@@ -326,3 +326,30 @@ bool rm_path_of_program(char *out, size_t out_bytes) {
     out[n > 0 ? n : 0] = 0;
     return n > 0 && !access(out, X_OK);
 }
+
+/* The words of `text`, each ended by a zero byte, `bytes` bytes in total; one block, freed with rm_free. NULL: no memory. */
+static char **split_words(const char *text, size_t bytes) {
+    size_t words = 1, n = 0;
+    for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
+    char **argv = rm_malloc((words + 1) * sizeof *argv + bytes + 1);
+    if (!argv) return NULL;
+    char *copy = (char *)(argv + words + 1);
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    for (char *word = copy; word < copy + bytes; word += strlen(word) + 1) argv[n++] = word;
+    argv[n] = NULL;
+    return argv;
+}
+
+remat_status rm_program_words(char ***out) {
+    size_t room = 1 << 21; /* the longest command line */
+    *out = NULL;
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    REQUIRE(file, IO, "cannot read /proc/self/cmdline: %s", strerror(errno));
+    char *text = rm_malloc(room);
+    if (text) *out = split_words(text, fread(text, 1, room, file));
+    fclose(file);
+    rm_free(text);
+    REQUIRE(*out, MEMORY, "no memory for the command line");
+    return REMAT_OK;
+}

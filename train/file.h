@@ -71,6 +71,8 @@ remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, co
 
 /* The path of this program's executable; false, with errno set: it is gone or not executable. */
 bool rm_path_of_program(char *out, size_t out_bytes);
+/* The words of this process's command line, ended by NULL; one block, freed with rm_free. */
+remat_status rm_program_words(char ***out);
 
 #define RM_PATH_BYTES 4096
 

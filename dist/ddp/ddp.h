@@ -57,6 +57,8 @@ remat_status rm_ddp_share_text(rm_ddp *ddp, const char *text, char **out);
  * parameters, and the settings (remat_settings_text). A difference is PEER on all ranks and names two ranks and both
  * settings. The session itself compares learning rates in every step. */
 remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session);
+/* Collective. Copies rank 0's arrays of a kind into the same arrays of every session, which need not be this ddp's. */
+remat_status rm_ddp_send_arrays(rm_ddp *ddp, remat_session *session, remat_kind kind);
 /* Collective. Copies rank 0's buffers to all ranks. */
 remat_status rm_ddp_broadcast_buffers(rm_ddp *ddp, remat_session *session);
 

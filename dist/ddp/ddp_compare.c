@@ -251,11 +251,11 @@ static remat_status send_arrays(rm_ddp *ddp, remat_session *session, remat_kind 
     return REMAT_OK;
 }
 
-static remat_status send_all(rm_ddp *ddp, remat_session *session, bool parameters) {
+remat_status rm_ddp_send_arrays(rm_ddp *ddp, remat_session *session, remat_kind kind) {
+    if (!remat_count(session, kind)) return REMAT_OK;
     char *room = rm_malloc(SENT_AT_ONCE);
     REQUIRE(room, MEMORY, "out of memory for a buffer to send arrays (%d bytes)", SENT_AT_ONCE);
-    remat_status status = parameters ? send_arrays(ddp, session, REMAT_PARAM, room) : REMAT_OK;
-    if (!status) status = send_arrays(ddp, session, REMAT_BUFFER, room);
+    remat_status status = send_arrays(ddp, session, kind, room);
     rm_free(room);
     return status;
 }
@@ -275,9 +275,10 @@ remat_status rm_ddp_broadcast(rm_ddp *ddp, remat_session *session) {
     TRY(compare_parameters(ddp, session));
     TRY(compare_settings(ddp, session));
     TRY(know_buckets(ddp, session));
-    return send_all(ddp, session, true);
+    TRY(rm_ddp_send_arrays(ddp, session, REMAT_PARAM));
+    return rm_ddp_send_arrays(ddp, session, REMAT_BUFFER);
 }
 
 remat_status rm_ddp_broadcast_buffers(rm_ddp *ddp, remat_session *session) {
-    return remat_count(session, REMAT_BUFFER) ? send_all(ddp, session, false) : REMAT_OK;
+    return rm_ddp_send_arrays(ddp, session, REMAT_BUFFER);
 }

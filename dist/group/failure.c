@@ -36,10 +36,10 @@ static const char *who_is(const rm_group_config *config, int32_t rank, char *tex
 static remat_status is_lost(const rm_group_config *config, const rm_fingerprint *now) {
     char who[160], doing[RM_FINGERPRINT_TEXT];
     if (!rm_kv_lost(config->store, -1, who, sizeof who)) return REMAT_OK;
-    if (!now) FAIL(PEER, "rank %s is gone: it ended without closing its store; the job cannot go on without it", who);
+    if (!now) FAIL(PEER, "rank %s is gone: it ended without closing its store", who);
     FAIL(
         PEER,
-        "rank %s is gone: it ended without closing its store, while rank %d was in %s; the job cannot go on without it",
+        "rank %s is gone: it ended without closing its store, while rank %d was in %s",
         who, rm_group_number(config, config->rank), rm_fingerprint_text(config, now, doing));
 }
 

@@ -44,34 +44,6 @@ static remat_status check_not_a_rank(const char *devices) {
     return REMAT_OK;
 }
 
-/* The words of `text`, each ended by a zero byte, `bytes` bytes in total; one block, freed with rm_free. NULL: no memory. */
-static char **split_words(const char *text, size_t bytes) {
-    size_t words = 1, n = 0;
-    for (size_t i = 0; i < bytes; i++) words += text[i] == 0;
-    char **argv = rm_malloc((words + 1) * sizeof *argv + bytes + 1);
-    if (!argv) return NULL;
-    char *copy = (char *)(argv + words + 1);
-    memcpy(copy, text, bytes);
-    copy[bytes] = 0;
-    for (char *word = copy; word < copy + bytes; word += strlen(word) + 1) argv[n++] = word;
-    argv[n] = NULL;
-    return argv;
-}
-
-/* This process's command line. */
-static remat_status read_command_line(char ***out) {
-    size_t room = 1 << 21; /* the longest command line */
-    *out = NULL;
-    FILE *file = fopen("/proc/self/cmdline", "re");
-    REQUIRE(file, IO, "cannot read /proc/self/cmdline: %s", strerror(errno));
-    char *text = rm_malloc(room);
-    if (text) *out = split_words(text, fread(text, 1, room, file));
-    fclose(file);
-    rm_free(text);
-    REQUIRE(*out, MEMORY, "no memory for the command line");
-    return REMAT_OK;
-}
-
 /* Ranks that --devices starts see only the GPUs that it names. */
 static remat_status choose_gpus(rm_options *options) {
     if (!rm_device_count_gpus(options->devices)) return REMAT_OK;
@@ -91,7 +63,7 @@ remat_status rm_command_devices(rm_options *options, bool *ran, int *exit_status
     TRY(check_not_a_rank(devices));
     REQUIRE(rm_path_of_program(self, sizeof self), IO, "cannot find this program's executable to start ranks: %s",
             strerror(errno));
-    TRY(read_command_line(&argv));
+    TRY(rm_program_words(&argv));
     argv[0] = self;
     setenv(MARK, devices, 1);
     remat_status status = rm_launch(&(rm_launch_config){.nproc = (int32_t)ranks,

@@ -3,6 +3,7 @@
  * writes. Main entry: rm_command_train. */
 #include "train/commands/commands.h"
 
+#include "dist/launch/world.h"
 #include "engine/report/observe.h"
 #include "memory/host.h"
 #include "train/report/dump.h"
@@ -11,10 +12,12 @@
 #include "train/report/plot.h"
 #include "train/text.h"
 #include "train/run/setup.h"
-#include "train/run/trainer.h"
+#include "train/run/trainer_world.h"
+#include "train/state/held.h"
 #include "train/state/carried.h"
 #include "train/state/state_directory.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -260,22 +263,12 @@ static void stop_early(rm_trainer *t) {
 }
 
 static remat_status save(rm_trainer *t) {
-    rm_state_point point = {.step = t->step,
-                            .epoch = t->epoch,
-                            .consumed = t->consumed,
-                            .samples = t->dataset->count,
-                            .data_crc32 = t->data_crc32,
-                            .last_lr = t->lr,
-                            .watch = t->watch,
-                            .evaluation_due = t->evaluation_due,
-                            .shards = t->loader.config.shards};
     remat_session *weights;
     TRY(rm_ema_settle(&t->ema, t->session, &weights));
-    memcpy(point.run, t->start.run, sizeof point.run);
     t->store.best = rm_watch_best_step(&t->watch, t->options);
     t->intact = false; /* if saving fails, do not try again */
     uint64_t begin_ns = begins(t);
-    TRY(rm_state_save(&t->store, t->session, t->options, point));
+    TRY(rm_state_save(&t->store, t->session, t->options, rm_trainer_point(t)));
     ends(t, begin_ns, "save training state");
     t->intact = t->saved = true;
     return REMAT_OK;
@@ -285,7 +278,8 @@ static remat_status save(rm_trainer *t) {
 static remat_status heed_signals(rm_trainer *t) {
     bool save = rm_interrupt_take_save();
     t->stop = rm_interrupt_caught();
-    TRY(rm_ranks_heed(&t->ranks, &t->stop, &save));
+    t->again = rm_world_called();
+    TRY(rm_ranks_heed(&t->ranks, &t->stop, &save, &t->again));
     t->save_now = t->save_now || save;
     if (!t->save_now || t->options->save) return REMAT_OK;
     rm_progress_say(&t->progress,
@@ -294,13 +288,23 @@ static remat_status heed_signals(rm_trainer *t) {
     return REMAT_OK;
 }
 
+/* The ranks of an elastic job hold the last step in memory, so that it goes on without a training state. */
+static remat_status try_to_save(rm_trainer *t) {
+    remat_status status = save(t);
+    if (!status || status == REMAT_PEER || !rm_trainer_can_go_on(t)) return status;
+    if (*remat_last_error()) rm_progress_warn(&t->progress, "%s; the run continues without it", remat_last_error());
+    t->intact = true;
+    t->ranks.over = t->ranks.alike = false;
+    return REMAT_OK;
+}
+
 static remat_status after_step(rm_trainer *t) {
     const rm_options *o = t->options;
     bool last = t->step == t->last_step;
-    TRY(heed_signals(t));
     t->is_best = false;
-    bool due = t->eval_dataset && (last || is_due(t)), decides = is_due(t) && rm_watch_matters(o);
+    bool due = rm_trainer_evaluation_due(t), decides = is_due(t) && rm_watch_matters(o);
     t->evaluation_due = due;
+    TRY(heed_signals(t));
     if (due && (!t->stop || decides)) { /* otherwise stop at once: the resumed run evaluates */
         TRY(evaluate(t));
         t->evaluation_due = false;
@@ -308,8 +312,9 @@ static remat_status after_step(rm_trainer *t) {
         stop_early(t);
         last = t->step == t->last_step;
     }
-    if (!o->save || !(last || t->stop || t->save_now || t->is_best || t->step % o->save_every == 0)) return REMAT_OK;
-    TRY(save(t));
+    bool must = last || t->stop;
+    if (!o->save || !(must || t->save_now || t->is_best || t->step % o->save_every == 0)) return REMAT_OK;
+    TRY(must ? save(t) : try_to_save(t));
     if (t->save_now) rm_progress_say(&t->progress, "saved after step %lld, for SIGUSR1", (long long)t->step);
     t->save_now = false;
     return REMAT_OK;
@@ -391,6 +396,7 @@ static remat_status name_last_state(const rm_trainer *t, remat_status status) {
 static remat_status save_first(rm_trainer *t, remat_status status) {
     char sentence[700];
     if (!t->intact || !t->options->save || t->step == t->start.step) return status;
+    if (status == REMAT_PEER && rm_world_exists()) return status; /* nothing is lost */
     if (t->ranks.size > 1) return name_last_state(t, status);
     snprintf(sentence, sizeof sentence, "%s", remat_last_error());
     if (save(t)) return rm_fail(status, "%s; and %s", sentence, remat_last_error());
@@ -398,15 +404,24 @@ static remat_status save_first(rm_trainer *t, remat_status status) {
 }
 
 static remat_status step_by_step(rm_trainer *t) {
-    while (t->step < t->last_step && !t->stop) {
+    while (t->step < t->last_step && !t->stop && !t->again) {
         TRY(make_step(t));
         TRY(after_step(t));
+        t->again = t->again && rm_trainer_can_go_on(t);
+        if (t->again && !rm_held_possible(t->session, t->options)) TRY(save(t));
     }
     return REMAT_OK;
 }
 
+/* A rank was lost after the last step, perhaps before it was saved. */
+static remat_status make_up_save(rm_trainer *t) {
+    const rm_options *o = t->options;
+    if (!t->goes_on || !o->save || !t->step || t->stop) return REMAT_OK;
+    bool due = t->step == t->last_step || t->step % o->save_every == 0 || rm_watch_best_step(&t->watch, o) == t->step;
+    return due ? save(t) : REMAT_OK;
+}
+
 static remat_status train(rm_trainer *t) {
-    t->epoch = t->start.epoch, t->consumed = t->start.consumed;
     TRY(rm_metrics_plan(&t->metrics, &t->plan, t->options, &t->run));
     t->started_s = rm_now_s();
     rm_progress_start(&t->progress, t->ranks.rank ? NULL : rm_metrics_words(&t->metrics), t->start.step, t->last_step,
@@ -414,19 +429,26 @@ static remat_status train(rm_trainer *t) {
     rm_trainer_introduce(t);
     TRY(heed_signals(t));
     TRY(make_up_evaluation(t));
+    TRY(make_up_save(t));
     stop_early(t);
     if (t->step >= t->last_step && !rm_watch_ends(&t->watch, t->options))
         rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to continue",
                         (long long)t->step, (long long)t->last_step,
                         rm_options_given(t->options, "epochs") ? "epochs" : "steps");
     remat_status status = step_by_step(t);
+    if (!status && t->again && t->step < t->last_step && !t->stop) return REMAT_OK;
     return status ? save_first(t, status) : finish(t);
 }
 
 /* Errors while closing must not replace the message. */
 static remat_status fail(rm_trainer *t, remat_status status) {
     char sentence[1024];
+    bool lost_one = status == REMAT_PEER && t->ranks.group;
     status = rm_ranks_failed(&t->ranks, "train", status);
+    if (lost_one && rm_world_exists()) {
+        rm_trainer_join_again(t);
+        return status;
+    }
     snprintf(sentence, sizeof sentence, "%s", remat_last_error());
     rm_trainer_close(t);
     return rm_fail(status, "%s", sentence);
@@ -440,9 +462,14 @@ remat_status rm_command_train(rm_options *options, int *exit_status) {
     if (ran) return REMAT_OK;
     rm_trainer t;
     remat_status status = rm_trainer_open(options, &t);
-    if (!status) status = train(&t);
+    if (!status && !t.over) status = train(&t);
     if (status) return fail(&t, status);
+    if (t.again && t.step < t.last_step && !t.stop) {
+        rm_trainer_join_again(&t);
+        return rm_fail(REMAT_INTERNAL, "cannot load this program again: %s", strerror(errno));
+    }
     rm_trainer_close(&t);
+    rm_world_done();
     if (t.stop) *exit_status = 128 + t.stop;
     if (t.stop && !rm_interrupt_caught())
         rm_ranks_let_others_go_first(); /* the launcher should name the rank that was signalled */

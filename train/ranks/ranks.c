@@ -25,7 +25,7 @@
 enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAG_STRAGGLER, TAGS_END };
 
 /* Of rm_ranks_heed: signals that stop, and the request to save. */
-enum { SIGNALS = 3, HEEDED };
+enum { SIGNALS = 3, SAVE = SIGNALS, AGAIN, HEEDED };
 
 /* `context` is the rm_ranks, whose ddp comes later. */
 static const char *tag_name(void *context, uint32_t tag) {
@@ -441,6 +441,10 @@ remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
     return REMAT_OK;
 }
 
+remat_status rm_ranks_send_arrays(rm_ranks *ranks, remat_session *session, remat_kind kind) {
+    return ranks->ddp ? rm_ddp_send_arrays(ranks->ddp, session, kind) : REMAT_OK;
+}
+
 remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session) {
     return ranks->ddp ? rm_ddp_broadcast_buffers(ranks->ddp, session) : REMAT_OK;
 }
@@ -480,15 +484,16 @@ static int32_t take_blocked(rm_ranks *ranks) {
     return us < INT32_MAX ? (int32_t)us : INT32_MAX;
 }
 
-/* Numbers of ranks that got a signal, or the request to save; then, by rank, how long each was blocked. */
-remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save) {
+/* Numbers of ranks that got a signal, the request to save, or a call; then, by rank, how long each was blocked. */
+remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save, bool *again) {
     static const int signals[SIGNALS] = {SIGTERM, SIGHUP, SIGINT};
     int32_t *sum = ranks->heed;
     if (!ranks->group) return REMAT_OK;
     const bool first = !ranks->blocked_ns; /* until then ranks wait for rank 0, which plans */
     memset(sum, 0, (size_t)(HEEDED + ranks->size) * sizeof *sum);
     for (int i = 0; i < SIGNALS; i++) sum[i] = *stop == signals[i];
-    sum[SIGNALS] = *save;
+    sum[SAVE] = *save;
+    sum[AGAIN] = *again;
     sum[HEEDED + ranks->rank] = take_blocked(ranks);
     rm_collective what = {.kind = RM_ALL_REDUCE, .wire = RM_WIRE_I32, .tag = TAG_STOP, .count = HEEDED + ranks->size};
     what.in = what.out = sum;
@@ -497,7 +502,8 @@ remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save) {
     *stop = 0;
     for (int i = SIGNALS - 1; i >= 0; i--)
         if (sum[i]) *stop = signals[i];
-    *save = sum[SIGNALS];
+    *save = sum[SAVE];
+    *again = sum[AGAIN];
     return REMAT_OK;
 }
 

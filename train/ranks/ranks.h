@@ -88,6 +88,8 @@ remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes);
 
 /* Collective: copies rank 0's parameters to every session. */
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session);
+/* Collective: the same for its arrays of one kind. */
+remat_status rm_ranks_send_arrays(rm_ranks *ranks, remat_session *session, remat_kind kind);
 /* Collective: copies rank 0's buffers (running statistics) to every session, so that an evaluation uses the same
  * network on all ranks. */
 remat_status rm_ranks_share_buffers(rm_ranks *ranks, remat_session *session);
@@ -97,8 +99,9 @@ remat_status rm_ranks_most(rm_ranks *ranks, uint64_t *bytes);
 
 /* Collective: shares signals. *stop is the signal that asks this rank to stop, or 0; it becomes the signal of any
  * rank, SIGTERM before SIGHUP before SIGINT. *save: whether this rank was asked to save; it becomes whether any
- * rank was. Also shares how long this rank was blocked in collectives since the last call. */
-remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save);
+ * rank was. *again: whether this rank was called to join other ranks (dist/launch/world.h); likewise. Also shares how
+ * long this rank was blocked in collectives since the last call. */
+remat_status rm_ranks_heed(rm_ranks *ranks, int *stop, bool *save, bool *again);
 
 /* The rank that the others have waited for longest since the first rm_ranks_heed, and how much longer than it for them,
  * on average. rank -1: this process is alone. */

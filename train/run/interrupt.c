@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <time.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t caught, asked_to_save;
 static volatile time_t caught_s, asked_s;
@@ -41,10 +42,28 @@ static void catch_one(int number, void (*handler)(int)) {
 
 void rm_interrupt_catch_save(void) { catch_one(SIGUSR1, remember_save); }
 
+static void deferred_signals(sigset_t *out) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    sigemptyset(out);
+    for (int i = 0; i < 4; i++) sigaddset(out, numbers[i]);
+}
+
 void rm_interrupt_catch(void) {
+    sigset_t deferred;
     catch_one(SIGINT, remember);
     catch_one(SIGTERM, remember);
     catch_one(SIGHUP, remember);
+    deferred_signals(&deferred);
+    pthread_sigmask(SIG_UNBLOCK, &deferred, NULL);
+}
+
+/* Sets the whole mask: the caller may be a thread that blocks all signals, and the next program inherits its mask. */
+void rm_interrupt_defer(void) {
+    sigset_t deferred;
+    deferred_signals(&deferred);
+    pthread_sigmask(SIG_SETMASK, &deferred, NULL);
+    if (caught) kill(getpid(), caught);
+    if (asked_to_save) kill(getpid(), SIGUSR1);
 }
 
 int rm_interrupt_caught(void) { return caught; }

@@ -12,6 +12,9 @@ void rm_interrupt_catch_save(void);
  * two seconds of the first (the clock has whole seconds) count as the first. SIGHUP stays ignored if it was, as under nohup. */
 void rm_interrupt_catch(void);
 
+/* Before an exec: signals that have not been obeyed, and those that arrive until rm_interrupt_catch, are kept for the next program. */
+void rm_interrupt_defer(void);
+
 int rm_interrupt_caught(void);     /* SIGINT, SIGTERM, SIGHUP, or 0 */
 bool rm_interrupt_take_save(void); /* has SIGUSR1 arrived since the last call? */
 

@@ -12,7 +12,9 @@
 #include "train/flags/presets.h"
 #include "train/run/setup.h"
 #include "train/run/start.h"
+#include "train/run/trainer_world.h"
 #include "train/ranks/patient_barrier.h"
+#include "train/state/held.h"
 #include "train/state/state_directory.h"
 #include "train/state/weights.h"
 
@@ -93,6 +95,7 @@ static remat_status import(rm_trainer *t, const rm_model_spec *spec) {
 }
 
 static remat_status fill_session(rm_trainer *t, const rm_model_spec *spec) {
+    if (t->goes_on) return t->ranks.rank ? REMAT_OK : rm_held_fill(t->session, t->held.ema ? t->ema.session : NULL);
     if (*t->state) return rm_state_advise(t->options->resume, t->state, restore(t));
     return t->options->init ? import(t, spec) : REMAT_OK;
 }
@@ -103,7 +106,8 @@ static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
     TRY(rm_trainer_create_session(t, spec));
     rm_interrupt_catch();
     TRY(rm_ranks_agree(&t->ranks, fill_session(t, spec)));
-    return rm_ranks_broadcast(&t->ranks, t->session);
+    TRY(rm_ranks_broadcast(&t->ranks, t->session));
+    return rm_trainer_share_step(t);
 }
 
 /* Sets the number of updates and their learning rates. */
@@ -112,6 +116,7 @@ static remat_status set_updates(rm_trainer *t) {
     const rm_loader *l = &t->loader;
     t->step = t->start.step;
     t->watch = t->start.watch;
+    t->epoch = t->start.epoch, t->consumed = t->start.consumed;
     t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(l, o->epochs) : o->steps;
     return rm_lr_schedule_make(o, &(rm_lr_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
 }
@@ -122,6 +127,7 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     bool speaks = t->ranks.rank == 0;
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
+    if (t->goes_on) t->start = t->held, *t->state = 0; /* with the flags of the state that the job resumed */
     if (!*t->state) TRY(rm_setup_init(o)); /* a state has weights of its own */
     TRY(rm_device_choose(o, speaks));
     TRY(rm_options_check(o, RM_TRAIN)); /* including the state's flags */
@@ -241,17 +247,23 @@ static remat_status open_timeline(rm_trainer *t) {
 }
 
 static remat_status meet(rm_trainer *t) {
+    rm_trainer_meeting *meeting;
     remat_status status = open_timeline(t);
     rm_reason why = rm_reason_kept();
-    TRY(rm_ranks_open(t->options, remat_timeline_observer(t->timeline), &t->ranks));
-    return rm_ranks_agree(&t->ranks, rm_reason_again(status, &why));
+    TRY(rm_trainer_begin_meeting(&meeting));
+    remat_status met = rm_ranks_open(t->options, remat_timeline_observer(t->timeline), &t->ranks);
+    rm_trainer_end_meeting(meeting);
+    return met ? met : rm_ranks_agree(&t->ranks, rm_reason_again(status, &why));
 }
 
 static remat_status set_up(rm_trainer *t) {
     rm_model_spec spec;
     rm_options *o = t->options;
+    TRY(rm_trainer_enter_world(t));
+    if (t->over) return REMAT_OK;
     TRY(meet(t));
-    TRY(rm_start_again(&t->ranks, o));
+    TRY(rm_trainer_take_up(t));
+    if (!t->goes_on) TRY(rm_start_again(&t->ranks, o));
     TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
     TRY(connect_ranks(t));
     TRY(name_run(t));
@@ -262,6 +274,25 @@ static remat_status set_up(rm_trainer *t) {
     TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
     t->loss = NAN;
     return REMAT_OK;
+}
+
+bool rm_trainer_evaluation_due(const rm_trainer *t) {
+    const rm_options *o = t->options;
+    return t->eval_dataset && (t->step == t->last_step || (o->eval_every && t->step % o->eval_every == 0));
+}
+
+rm_state_point rm_trainer_point(const rm_trainer *t) {
+    rm_state_point point = {.step = t->step,
+                            .epoch = t->epoch,
+                            .consumed = t->consumed,
+                            .samples = t->dataset->count,
+                            .data_crc32 = t->data_crc32,
+                            .last_lr = t->lr,
+                            .watch = t->watch,
+                            .evaluation_due = t->evaluation_due,
+                            .shards = t->loader.config.shards};
+    memcpy(point.run, t->start.run, sizeof point.run);
+    return point;
 }
 
 remat_status rm_trainer_open(rm_options *options, rm_trainer *t) {

@@ -39,6 +39,10 @@ typedef struct {
     int stop;                              /* the signal for which all ranks stop, or 0 */
     bool saved;                            /* this run has saved a training state */
     bool save_now;                         /* a rank has received SIGUSR1 */
+    bool over;                             /* the elastic job has ended without this process */
+    bool goes_on, filled;                  /* from `held`; the session has its parameters and state */
+    rm_state_point held;                   /* the step that rank 0 held in memory (trainer_world.h) */
+    bool again;                            /* ranks join again after this step */
     int64_t epoch, consumed;               /* start of the next step, as in rm_loader */
     bool intact;                           /* the state in memory is that after `step`, and may be saved */
     bool evaluation_due;                   /* a signal came before the evaluation that is due after this step */
@@ -56,6 +60,9 @@ typedef struct {
  * must not move in memory. */
 remat_status rm_trainer_open(rm_options *options, rm_trainer *out);
 void rm_trainer_close(rm_trainer *trainer);
+
+bool rm_trainer_evaluation_due(const rm_trainer *trainer);          /* after this step */
+rm_state_point rm_trainer_point(const rm_trainer *trainer);         /* after this step */
 
 /* Builds the model and creates the session, with the part of the budget that data and evaluator leave. */
 remat_status rm_trainer_create_session(rm_trainer *trainer, const rm_model_spec *spec);

@@ -1,7 +1,9 @@
 /* state_directory.c: see state_directory.h. */
 #include "train/state/state_directory.h"
 
+#include "dist/launch/world.h"
 #include "memory/host.h"
+#include "train/state/state.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -174,7 +176,8 @@ remat_status rm_state_directory_lock(const char *directory, int *lock) {
     *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0) FAIL(IO, "cannot save to %s: %s: choose another place for --save", directory, strerror(errno));
     bool taken = flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; /* elsewhere: no locks, no check */
-    REQUIRE(!taken, IO, "another run is saving to %s: choose another place for --save", directory);
+    bool own = rm_world_exists() && rm_state_restarted(); /* a stopped rank 0 of this job may still hold the lock */
+    REQUIRE(!taken || own, IO, "another run is saving to %s: choose another place for --save", directory);
     return REMAT_OK;
 }
 
