@@ -62,7 +62,7 @@ remat_status rm_file_flush_output(void);
 /* Also creates missing parent directories. `flag` is the flag that named it, for the message. */
 remat_status rm_directory_make(const char *path, const char *flag);
 remat_status rm_directory_sync(const char *path); /* makes renames inside it survive a power cut */
-bool rm_path_same(const char *a, const char *b); /* the same place, by any name or link; it need not exist */
+bool rm_path_same(const char *a, const char *b);  /* the same place, by any name or link; it need not exist */
 bool rm_path_exists(const char *path);
 bool rm_path_is_file(const char *path); /* a regular file: not a directory, device or pipe */
 bool rm_path_is_directory(const char *path);

@@ -37,10 +37,8 @@ static remat_status is_lost(const rm_group_config *config, const rm_fingerprint 
     char who[160], doing[RM_FINGERPRINT_TEXT];
     if (!rm_kv_lost(config->store, -1, who, sizeof who)) return REMAT_OK;
     if (!now) FAIL(PEER, "rank %s is gone: it ended without closing its store", who);
-    FAIL(
-        PEER,
-        "rank %s is gone: it ended without closing its store, while rank %d was in %s",
-        who, rm_group_number(config, config->rank), rm_fingerprint_text(config, now, doing));
+    FAIL(PEER, "rank %s is gone: it ended without closing its store, while rank %d was in %s", who,
+         rm_group_number(config, config->rank), rm_fingerprint_text(config, now, doing));
 }
 
 static remat_status is_aborted(const rm_group_config *config) {

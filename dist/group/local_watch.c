@@ -90,8 +90,7 @@ static void note_end(rm_local_watch *watch, int32_t rank) {
     watch->poll[rank].fd = -1; /* poll ignores it from now on */
     if (atomic_load(&slot->presence) == RM_LEFT) return;
     rm_process_end(slot->pid, watch->pidfd[rank], end, sizeof end);
-    (void)rm_local_announce(watch->arena, "%s %s %s",
-                            rm_local_who(watch->arena, rank, who), end,
+    (void)rm_local_announce(watch->arena, "%s %s %s", rm_local_who(watch->arena, rank, who), end,
                             rm_local_doing(watch->config, watch->arena, rank, doing));
 }
 

@@ -35,7 +35,7 @@
 
 typedef struct {
     int32_t nproc, nnodes, node_rank;
-    int32_t least_nodes;     /* fewer than nnodes: an elastic job (world.h), for which `nnodes` is the most; 0: nnodes */
+    int32_t least_nodes; /* fewer than nnodes: an elastic job (world.h), for which `nnodes` is the most; 0: nnodes */
     const char *master_addr; /* NULL: 127.0.0.1, for one node only */
     int32_t master_port;     /* 0: 29500, or any free port if standalone is set */
     bool standalone;         /* one node with a port of its own, which never collides */

@@ -55,9 +55,9 @@ typedef struct {
     int children;          /* signalfd for SIGCHLD */
     /* Of an elastic job */
     int32_t restarts;
-    bool done;       /* a rank has ended with 0: the job has */
-    pid_t world;     /* the process that hosts the world; 0: none */
-    int world_pipe;  /* its end is closed when the ranks of this host have ended */
+    bool done;      /* a rank has ended with 0: the job has */
+    pid_t world;    /* the process that hosts the world; 0: none */
+    int world_pipe; /* its end is closed when the ranks of this host have ended */
 } supervisor;
 
 int rm_launch_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }

@@ -40,11 +40,11 @@ static inline bool rm_launch_is_elastic(const rm_launch_config *c) { return c->l
 _Noreturn void rm_supervisor_run(const rm_supervisor_job *job);
 
 typedef enum {
-    RM_SUPERVISOR_LOST,     /* elastic: rank, pid and status; `attempt`: how many restarts with this one, 0: none */
-    RM_SUPERVISOR_FIRST,    /* the first failure of an attempt: rank, pid, and status from waitpid */
-    RM_SUPERVISOR_TERMS,    /* `rank` ranks did not stop by themselves and get SIGTERM */
-    RM_SUPERVISOR_KILLS,    /* nor after that, so they get SIGKILL */
-    RM_SUPERVISOR_NO_FORK,  /* fork failed; status is errno */
+    RM_SUPERVISOR_LOST,    /* elastic: rank, pid and status; `attempt`: how many restarts with this one, 0: none */
+    RM_SUPERVISOR_FIRST,   /* the first failure of an attempt: rank, pid, and status from waitpid */
+    RM_SUPERVISOR_TERMS,   /* `rank` ranks did not stop by themselves and get SIGTERM */
+    RM_SUPERVISOR_KILLS,   /* nor after that, so they get SIGKILL */
+    RM_SUPERVISOR_NO_FORK, /* fork failed; status is errno */
     /* All processes of this attempt have ended: status is its exit code; rank is 1 if there is another attempt */
     RM_SUPERVISOR_OVER,
     RM_SUPERVISOR_PASS,     /* from the launcher: pass signal `status` to all ranks */

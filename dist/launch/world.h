@@ -32,9 +32,9 @@ bool rm_world_exists(void); /* whether this process belongs to an elastic job */
 int64_t rm_world_most(void);
 
 typedef struct {
-    int64_t step;       /* the last finished step in this process's memory; -1: none */
-    int64_t units;      /* the size of a world divides it; 0: any size */
-    int64_t timeout_ms; /* for the whole of rm_world_join, except as a spare */
+    int64_t step;                                     /* the last finished step in this process's memory; -1: none */
+    int64_t units;                                    /* the size of a world divides it; 0: any size */
+    int64_t timeout_ms;                               /* for the whole of rm_world_join, except as a spare */
     void (*say)(void *context, const char *sentence); /* why it waits */
     void *context;
 } rm_world_request;
@@ -51,8 +51,8 @@ void rm_world_done(void);
 /* ---- The host of the world ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int listen_fd;      /* taken over */
-    int closing;        /* a pipe whose end tells that the launcher's own ranks have ended */
+    int listen_fd;       /* taken over */
+    int closing;         /* a pipe whose end tells that the launcher's own ranks have ended */
     int32_t least, most; /* ranks */
     const char *secret, *job_id;
 } rm_world_config;

@@ -2,64 +2,17 @@
  * its last saved state. In the end parameters and optimizer state have the same bits as those of an undisturbed job.
  * Also jobs resumed on other ranks. REMAT_LONG_TESTS=1 kills 20 times per case instead of twice. */
 #include "tests/cases.h"
-#include "tests/train/train_test.h"
-#include "train/state/state.h"
+#include "tests/train/jobs.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #define REMAT RM_BINARY_DIR "/remat"
 #define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
 enum { STEPS = 200 };
 
 static int kills_wanted(void) { return rm_cases(20, 2); }
-static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
-
-/* ---- Processes of a job ---- */
-
-static pid_t parent_of(const char *pid) {
-    char path[300], line[512];
-    int parent = -1;
-    snprintf(path, sizeof path, "/proc/%s/stat", pid);
-    FILE *file = fopen(path, "r");
-    char *name_end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
-    if (name_end && sscanf(name_end + 1, " %*c %d", &parent) != 1) parent = -1;
-    if (file) fclose(file);
-    return parent;
-}
-
-static int children_of(pid_t parent, pid_t *child, int most) {
-    DIR *stream = opendir("/proc");
-    struct dirent *entry;
-    int n = 0;
-    ck_assert_ptr_nonnull(stream);
-    while ((entry = readdir(stream)) && n < most)
-        if (*entry->d_name >= '1' && *entry->d_name <= '9' && parent_of(entry->d_name) == parent)
-            child[n++] = (pid_t)atoi(entry->d_name);
-    closedir(stream);
-    return n;
-}
-
-/* The launcher has a supervisor, which has the ranks. */
-static int ranks_of(pid_t launcher, pid_t *rank, int most) {
-    pid_t supervisor;
-    return children_of(launcher, &supervisor, 1) == 1 ? children_of(supervisor, rank, most) : 0;
-}
 
 /* ---- A disturbed job ---- */
-
-/* Waits until the job has saved a new state, at most ten seconds. */
-static void wait_for_progress(void) {
-    static char last[RM_PATH_BYTES];
-    char state[RM_PATH_BYTES];
-    bool found = false;
-    for (int waited = 0; waited < 10000 && !(found && strcmp(state, last)); waited++) {
-        if (rm_state_find(in_scratch("killed"), state, &found)) found = false; /* the directory was being changed */
-        wait_ms(1);
-    }
-    if (found) strcpy(last, state);
-}
 
 /* Kills a random rank, a random time after all ranks of an attempt run, or after a state was saved. False: the job
  * ended before. */
@@ -72,7 +25,7 @@ static bool kill_one(pid_t launcher, int size, bool soon, int *status) {
         there = ranks_of(launcher, rank, 16);
         wait_ms(1);
     }
-    if (!soon) wait_for_progress();
+    if (!soon) wait_for_progress("killed");
     wait_ms(rand() % (soon ? 150 : 50));
     kill(rank[rand() % size], SIGKILL);
     for (int waited = 0; waited < 30000; waited++) { /* until all have ended, or new ones run */
@@ -102,16 +55,6 @@ static int run_disturbed(const char *line, int size, int kills) {
     read_back(err, program_errors, sizeof program_errors);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x: %s", (unsigned)status, program_errors);
     return killed;
-}
-
-static void same_files(const char *a, const char *b) {
-    static const char *const files[] = {"model.safetensors", "optimizer*.safetensors"};
-    for (int i = 0; i < 2; i++) {
-        char command[1024];
-        snprintf(command, sizeof command, "cd %s && ls %s >/dev/null && for f in %s; do cmp $f %s/$f || exit 1; done",
-                 a, files[i], files[i], b);
-        ck_assert_msg(system(command) == 0, "%s of %s and %s differ", files[i], a, b);
-    }
 }
 
 /* ---- Tests ---- */
@@ -180,7 +123,7 @@ START_TEST(sigterm_of_a_rank_is_not_restarted) {
              "--steps=1000000 --save=%s --save-every=3",
              make_text("text", 8192), in_scratch("killed"));
     pid_t launcher = start_program(line, out, err);
-    wait_for_progress();
+    wait_for_progress("killed");
     ck_assert_int_eq(ranks_of(launcher, rank, 16), 3);
     kill(rank[1], SIGTERM);
     ck_assert_int_eq(waitpid(launcher, &status, 0), launcher);

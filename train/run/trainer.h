@@ -61,8 +61,8 @@ typedef struct {
 remat_status rm_trainer_open(rm_options *options, rm_trainer *out);
 void rm_trainer_close(rm_trainer *trainer);
 
-bool rm_trainer_evaluation_due(const rm_trainer *trainer);          /* after this step */
-rm_state_point rm_trainer_point(const rm_trainer *trainer);         /* after this step */
+bool rm_trainer_evaluation_due(const rm_trainer *trainer);  /* after this step */
+rm_state_point rm_trainer_point(const rm_trainer *trainer); /* after this step */
 
 /* Builds the model and creates the session, with the part of the budget that data and evaluator leave. */
 remat_status rm_trainer_create_session(rm_trainer *trainer, const rm_model_spec *spec);

@@ -9,6 +9,7 @@
 #include "train/run/interrupt.h"
 #include "train/state/held.h"
 #include "train/state/state_directory.h"
+#include "train/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -40,9 +41,10 @@ remat_status rm_trainer_enter_world(rm_trainer *t) {
     rm_options *o = t->options;
     rm_state_point held;
     if (!rm_world_exists()) return REMAT_OK;
-    REQUIRE(!o->pipeline, INVALID,
-            "--pipeline cannot be used with --nnodes=MIN:MAX, because each rank holds a part of the network: remove one "
-            "of the two");
+    REQUIRE(
+        !o->pipeline, INVALID,
+        "--pipeline cannot be used with --nnodes=MIN:MAX, because each rank holds a part of the network: remove one "
+        "of the two");
     bool preset_batch = o->preset && !rm_options_given(o, "batch");
     rm_world_request request = {.step = rm_held_find(&held) ? held.step : -1,
                                 .units = units(o, preset_batch),

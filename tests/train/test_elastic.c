@@ -1,0 +1,261 @@
+/* test_elastic.c: `remat launch --nnodes=1:4`: four launchers of one rank each, on this host. Ranks and launchers are
+ * killed, stopped and cut off; the others go on, those that return are taken in, and the training state has the bits of an
+ * undisturbed run on one rank. */
+#define _GNU_SOURCE /* prlimit */
+#include "tests/cases.h"
+#include "tests/train/jobs.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#define REMAT RM_BINARY_DIR "/remat"
+#define FLAGS                                                                                                          \
+    "--hidden=24 --layers=2 --seq-len=64 --dropout=0.2 --threads=1 --lr=0.01 --deterministic-world=4 --ema=0.9 "
+enum { HOSTS = 4 };
+
+typedef struct {
+    int port, out, err;
+    const char *flags, *restarts;
+    char text[256];
+    pid_t launcher[HOSTS];
+} job;
+
+/* ---- A job ---------------------------------------------------------------------------------------------------------- */
+
+static int free_port(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof at) && !getsockname(fd, (struct sockaddr *)&at, &length));
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+static void start_host(job *j, int host) {
+    char line[2048];
+    snprintf(line, sizeof line,
+             "launch --nnodes=1:4 --node-rank=%d --master-addr=127.0.0.1 --master-port=%d --max-restarts=%s -- " REMAT
+             " train --data=%s " FLAGS "--batch=4 --save=%s --save-every=10 --hang-timeout=2 --join-timeout=30 %s",
+             host, j->port, j->restarts, j->text, in_scratch("job"), j->flags);
+    j->launcher[host] = start_program(line, j->out, j->err);
+}
+
+static job start_job(const char *restarts, const char *flags) {
+    job j = {.port = free_port(), .out = temporary(), .err = temporary(), .restarts = restarts, .flags = flags};
+    strcpy(j.text, make_text("text", 8192));
+    for (int host = 0; host < HOSTS; host++) start_host(&j, host);
+    wait_for_progress("job");
+    return j;
+}
+
+static bool hosts_world(pid_t pid) {
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file && !fgets(name, sizeof name, file)) *name = 0;
+    if (file) fclose(file);
+    return !strcmp(name, "remat-world\n");
+}
+
+static pid_t rank_of(const job *j, int host) {
+    pid_t child[8];
+    for (int waited = 0; waited < 10000; waited++) {
+        int n = ranks_of(j->launcher[host], child, 8);
+        for (int i = 0; i < n; i++)
+            if (!hosts_world(child[i])) return child[i];
+        wait_ms(1);
+    }
+    ck_abort_msg("host %d has no rank", host);
+    return 0;
+}
+
+static int end_of_host(const job *j, int host) {
+    int status;
+    ck_assert_int_eq(waitpid(j->launcher[host], &status, 0), j->launcher[host]);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The job still writes: its place in the file must stay. */
+static void read_so_far(int fd, char *text, size_t bytes) {
+    ssize_t got = pread(fd, text, bytes - 1, 0);
+    text[got > 0 ? got : 0] = 0;
+}
+
+static void read_output(const job *j) {
+    read_so_far(j->out, program_output, sizeof program_output);
+    read_so_far(j->err, program_errors, sizeof program_errors);
+}
+
+static void wait_for_words(const job *j, const char *words) {
+    for (int waited = 0; waited < 30000; waited += 10) {
+        read_output(j);
+        if (strstr(program_output, words)) return;
+        wait_ms(10);
+    }
+    ck_abort_msg("no '%s' in %s%s", words, program_output, program_errors);
+}
+
+/* The newest state has the bits of one rank that has trained as long with the same batch. */
+static void same_as_alone(const job *j) {
+    char state[RM_PATH_BYTES];
+    bool found;
+    long step;
+    ck_assert(!rm_state_find(in_scratch("job"), state, &found) && found);
+    ck_assert_int_eq(sscanf(strstr(state, "step-"), "step-%ld", &step), 1);
+    char alone[RM_PATH_BYTES];
+    ck_runs("train --data=%s " FLAGS "--batch=16 --steps=%ld --save=%s", j->text, step, in_scratch("alone"));
+    ck_assert(!rm_state_find(in_scratch("alone"), alone, &found) && found);
+    same_files(alone, state);
+}
+
+/* Ends a job that trains for ever. */
+static void stop_job(const job *j) {
+    for (int host = 0; host < HOSTS; host++) kill(j->launcher[host], SIGTERM);
+    for (int host = 0; host < HOSTS; host++) {
+        int code = end_of_host(j, host);
+        read_output(j);
+        ck_assert_msg(code == 143, "host %d: %d: %s", host, code, program_errors);
+    }
+    same_as_alone(j);
+}
+
+/* ---- Tests ---------------------------------------------------------------------------------------------------------- */
+
+START_TEST(killed_ranks_are_replaced) {
+    job j = start_job("100", "--steps=600");
+    srand(7);
+    for (int i = 0; i < rm_cases(20, 4); i++) {
+        wait_ms(rand() % 50);
+        kill(rank_of(&j, i % HOSTS), SIGKILL);
+        wait_for_progress("job");
+    }
+    for (int host = 0; host < HOSTS; host++) {
+        int code = end_of_host(&j, host);
+        read_output(&j);
+        ck_assert_msg(code == 0, "host %d: %d: %s", host, code, program_errors);
+    }
+    ck_says_all(program_errors, "killed by signal 9|restart 1 of 100");
+    ck_says_all(program_output, "held in memory");
+    same_as_alone(&j);
+}
+END_TEST
+
+START_TEST(others_go_on_without_a_lost_rank) {
+    job j = start_job("0", "--steps=400");
+    kill(rank_of(&j, 1), SIGKILL);
+    ck_assert_int_eq(end_of_host(&j, 1), 137);
+    for (int host = 0; host < HOSTS; host++)
+        if (host != 1) ck_assert_int_eq(end_of_host(&j, host), 0);
+    read_output(&j);
+    ck_says_all(program_errors, "the others go on without it|waiting as a spare");
+    ck_says_all(program_output, "2 ranks go on from step|held in memory");
+    same_as_alone(&j);
+}
+END_TEST
+
+START_TEST(returning_host_is_taken_in) {
+    job j = start_job("0", "--steps=1000000");
+    kill(j.launcher[2], SIGKILL);
+    (void)end_of_host(&j, 2);
+    wait_for_words(&j, "2 ranks go on");
+    start_host(&j, 2);
+    wait_for_words(&j, "4 ranks go on");
+    wait_for_progress("job");
+    stop_job(&j);
+}
+END_TEST
+
+/* Rank 0, which saves, is stopped; it wakes in another world. */
+START_TEST(stopped_rank_is_left_out_and_returns) {
+    job j = start_job("0", "--steps=1000000");
+    pid_t rank = rank_of(&j, 0);
+    kill(rank, SIGSTOP);
+    wait_for_words(&j, "2 ranks go on");
+    wait_for_progress("job");
+    kill(rank, SIGCONT);
+    wait_for_words(&j, "4 ranks go on");
+    wait_for_progress("job");
+    stop_job(&j);
+}
+END_TEST
+
+/* Shuts down the process's connections to this port, as a broken network does. Returns their number. */
+static int cut(pid_t pid, int port) {
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), cuts = 0;
+    for (int i = 3; i < 100 && pidfd >= 0; i++) {
+        struct sockaddr_in at;
+        socklen_t length = sizeof at;
+        int fd = (int)syscall(SYS_pidfd_getfd, pidfd, i, 0);
+        bool ours = fd >= 0 && !getpeername(fd, (struct sockaddr *)&at, &length) && at.sin_family == AF_INET;
+        if (ours && ntohs(at.sin_port) == port) cuts += !shutdown(fd, SHUT_RDWR);
+        if (fd >= 0) close(fd);
+    }
+    close(pidfd);
+    return cuts;
+}
+
+START_TEST(cut_connection_is_made_again) {
+    job j = start_job("0", "--steps=1000000");
+    if (cut(rank_of(&j, 3), j.port))
+        wait_for_words(&j, "go on from step");
+    else
+        puts("skipped in part: needs pidfd_getfd");
+    wait_for_progress("job");
+    stop_job(&j);
+}
+END_TEST
+
+static void limit_files(const job *j, rlim_t bytes) {
+    for (int host = 0; host < HOSTS; host++)
+        ck_assert(!prlimit(rank_of(j, host), RLIMIT_FSIZE, &(struct rlimit){bytes, RLIM_INFINITY}, NULL));
+}
+
+START_TEST(full_disk_does_not_end_the_job) {
+    job j = start_job("0", "--steps=1000000");
+    limit_files(&j, 4096);
+    for (int waited = 0; waited < 20000; waited += 10) {
+        read_output(&j);
+        if (strstr(program_errors, "continues without it")) break;
+        wait_ms(10);
+    }
+    limit_files(&j, RLIM_INFINITY);
+    ck_says_all(program_errors, "was not saved|continues without it");
+    wait_for_progress("job");
+    stop_job(&j);
+}
+END_TEST
+
+/* With a sharded optimizer no rank has the whole state: the next world reads the last training state. */
+START_TEST(sharded_state_is_read_from_disk) {
+    job j = start_job("100", "--steps=600 --zero=1");
+    kill(rank_of(&j, 2), SIGKILL);
+    for (int host = 0; host < HOSTS; host++) ck_assert_int_eq(end_of_host(&j, host), 0);
+    read_output(&j);
+    ck_says_all(program_output, "resumed from");
+}
+END_TEST
+
+START_TEST(too_few_ranks_end_the_job) {
+    int status = run_program("launch --nnodes=2:4 --node-rank=0 --master-addr=127.0.0.1 --master-port=%d -- " REMAT
+                             " train --data=%s " FLAGS "--batch=4 --join-timeout=3",
+                             free_port(), make_text("text", 8192));
+    ck_assert_msg(status == 3, "%d: %s", status, program_errors);
+    ck_says_all(program_errors, "1 of at least 2 ranks|too few ranks|--nnodes=MIN:MAX");
+}
+END_TEST
+
+int main(void) {
+    TCase *tests = tcase_create("elastic");
+    tcase_add_test(tests, killed_ranks_are_replaced);
+    tcase_add_test(tests, others_go_on_without_a_lost_rank);
+    tcase_add_test(tests, returning_host_is_taken_in);
+    tcase_add_test(tests, stopped_rank_is_left_out_and_returns);
+    tcase_add_test(tests, cut_connection_is_made_again);
+    tcase_add_test(tests, full_disk_does_not_end_the_job);
+    tcase_add_test(tests, sharded_state_is_read_from_disk);
+    tcase_add_test(tests, too_few_ranks_end_the_job);
+    return run_suite("train/elastic", tests);
+}
