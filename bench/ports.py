@@ -483,7 +483,7 @@ class Horovod(Mlp):
 
 @port("pytorch-unet", "UNet(3, 2, bilinear=True) (milesial)")
 class PytorchUnet(Port):
-    """milesial's Pytorch-UNet: a folder of images and one of masks, a class for each pixel."""
+    """milesial's Pytorch-UNet: a folder of images and one of masks, a class for each pixel, cross entropy and Dice loss."""
 
     batch, steps, side, levels, width, classes = 2, 6, 64, 3, 16, 2
 
@@ -499,7 +499,7 @@ class PytorchUnet(Port):
             os.makedirs(os.path.join(self.folder, kind), exist_ok=True)
             for i, plane in enumerate(planes):
                 self.png(os.path.join(self.folder, kind, f"{i:04}{'_mask' * (kind == 'masks')}.png"), plane)
-        self.flags += ["--task=classify", f"--data={self.folder}/imgs", f"--labels={self.folder}/masks", "--model=unet",
+        self.flags += ["--task=classify", f"--data={self.folder}/imgs", f"--labels={self.folder}/masks", "--model=unet", "--loss=joint-dice",
                        f"--layers={self.levels}", f"--hidden={self.width}"]
 
     def png(self, path, plane):
@@ -553,9 +553,12 @@ class PytorchUnet(Port):
         return Unet(self.levels, self.width, self.classes)
 
     def loss(self, model, step, rows):
-        from torch.nn.functional import cross_entropy
+        from torch.nn.functional import cross_entropy, one_hot
 
-        return cross_entropy(model(self.tensor(self.images[rows].astype("f4")) / 255), self.tensor(self.masks[rows]).long())
+        logits, masks = model(self.tensor(self.images[rows].astype("f4")) / 255), self.tensor(self.masks[rows]).long()
+        found, true = logits.softmax(1), one_hot(masks, self.classes).permute(0, 3, 1, 2).to(logits.dtype)
+        dice = (2 * (found * true).sum() + 1e-6) / (found.sum() + true.sum() + 1e-6)  # dice_loss(multiclass=True)
+        return cross_entropy(logits, masks) + 1 - dice
 
 
 # ---- Sequences -------------------------------------------------------------------------------------------------------

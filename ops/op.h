@@ -141,6 +141,9 @@ typedef struct {
     int64_t classes, ignored;
 } rm_target_weight_attr;
 typedef struct {
+    int64_t joint, ignored; /* joint: 1 for one coefficient over all classes, else 0 */
+} rm_dice_attr;             /* default: 0, -1 */
+typedef struct {
     double delta;
 } rm_huber_attr; /* default: 1 */
 typedef struct {

@@ -300,6 +300,10 @@ remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value
     remat_value weight = BUILD_WITH(sum, "target_weight", targets.id, class_weights.id);
     return BUILD_WITH(attr, "softmax_cross_entropy", logits.id, targets.id, class_weights.id, weight.id);
 }
+remat_value remat_dice(remat_graph *graph, remat_value logits, remat_value targets, int64_t ignored, bool joint) {
+    rm_dice_attr attr = {joint, ignored};
+    return BUILD_WITH(attr, "dice", logits.id, targets.id);
+}
 /* Number of rows without padding, counted before the first tile. */
 static remat_value real_rows(remat_graph *graph, remat_value padding) {
     rm_target_weight_attr one = {2, 1}; /* of two classes, 0 and 1, the second is ignored */

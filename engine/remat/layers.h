@@ -279,6 +279,12 @@ remat_value remat_softmax_cross_entropy_smoothed(remat_graph *graph, remat_value
 remat_value remat_softmax_cross_entropy_weighted(remat_graph *graph, remat_value logits, remat_value targets,
                                                  REMAT_OPTIONAL remat_value class_weights, int64_t ignored,
                                                  double smoothing);
+/* The Dice loss of segmentations: logits (..,pixels,V), targets i32 (..,pixels). Each class of an image has the
+ * coefficient (2 sum p q + e) / (sum p + sum q + e), with p the softmax of the logits, q 1 for the target's class, and
+ * e = 1e-6; the loss is the mean of 1 - coefficient over classes and images. With `joint`, an image has one coefficient
+ * for all classes, as in milesial's Pytorch-UNet. Pixels whose target is `ignored` do not count. The usual loss is its
+ * sum with the cross entropy: remat_add. */
+remat_value remat_dice(remat_graph *graph, remat_value logits, remat_value targets, int64_t ignored, bool joint);
 /* The mean over all elements: PyTorch's mse_loss and l1_loss. x and target have the same shape. */
 remat_value remat_mse(remat_graph *graph, remat_value x, remat_value target);
 remat_value remat_mae(remat_graph *graph, remat_value x, remat_value target);

@@ -1056,6 +1056,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_softmax_cross_entropy": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_softmax_cross_entropy_smoothed": (remat_value, [c.c_void_p, remat_value, remat_value, c.c_double]),
     "remat_softmax_cross_entropy_weighted": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_double]),
+    "remat_dice": (remat_value, [c.c_void_p, remat_value, remat_value, c.c_int64, c.c_bool]),
     "remat_mse": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_mae": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_huber": (remat_value, [c.c_void_p, remat_value, remat_value, c.c_double]),

@@ -410,6 +410,14 @@ class Builders:
         are 0 (PyTorch returns NaN). With smoothing, each class's part of a target has the weight of that class."""
         return self._build("softmax_cross_entropy_weighted", logits, targets, class_weights, ignored, smoothing)
 
+    def dice(self, logits: Value, targets: Value, ignored: int = -100, joint: bool = False) -> Value:
+        """The Dice loss of segmentations: logits (..,pixels,V), targets i32 (..,pixels). Each class of an image has the
+        coefficient (2 sum p q + e) / (sum p + sum q + e), with p the softmax of the logits, q 1 for the target's class, and
+        e = 1e-6; the loss is the mean of 1 - coefficient over classes and images. With `joint`, an image has one coefficient
+        for all classes, as in milesial's Pytorch-UNet. Pixels whose target is `ignored` do not count. The usual loss is its
+        sum with the cross entropy: add."""
+        return self._build("dice", logits, targets, ignored, joint)
+
     def mse(self, x: Value, target: Value) -> Value:
         """The mean over all elements: PyTorch's mse_loss and l1_loss. x and target have the same shape."""
         return self._build("mse", x, target)

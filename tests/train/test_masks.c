@@ -133,6 +133,32 @@ START_TEST(unfit_masks_are_refused) {
 }
 END_TEST
 
+/* The last loss of a run that adds `flags`. */
+static double loss_with(const char *flags) {
+    double loss;
+    ck_runs("train " UNET "--data=%s --labels=%s %s", in_scratch("x.npy"), in_scratch("y.npy"), flags);
+    const char *at = strstr(program_output, "loss ");
+    for (const char *next; at && (next = strstr(at + 1, "loss ")); at = next) {}
+    ck_assert(at && sscanf(at, "loss %lf", &loss) == 1);
+    return loss;
+}
+
+/* Each Dice loss is near 1/2 with two classes and initial weights. */
+START_TEST(dice_loss_is_added_to_the_cross_entropy) {
+    make_folders(255, "");
+    make_arrays();
+    double plain = loss_with("--steps=1"), dice = loss_with("--steps=1 --loss=dice") - plain,
+           joint = loss_with("--steps=1 --loss=joint-dice") - plain;
+    ck_assert(dice > 0.2 && dice < 0.8 && joint > 0.2 && joint < 0.8 && dice != joint);
+    ck_refuses(2, "--loss=mae|--task=regress", "train " UNET "--data=%s --labels=%s --loss=mae", in_scratch("x.npy"),
+               in_scratch("y.npy"));
+    ck_refuses(2, "--loss=mse|--task=regress", "train " UNET "--data=%s --labels=%s --loss=mse", in_scratch("x.npy"),
+               in_scratch("y.npy"));
+    ck_refuses(2, "--loss=dice|--model=unet", "train --task=classify --model=lstm --data=%s --labels=%s --loss=dice",
+               in_scratch("x.npy"), in_scratch("y.npy"));
+}
+END_TEST
+
 /* Class 1: pixels 0 and 1 found, 1 and 2 right; class 2: neither found nor there; the last pixel does not count. */
 START_TEST(dice_is_the_mean_over_classes_but_the_background) {
     static const float logits[5][3] = {{0, 1, 0}, {0, 1, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 1}};
@@ -145,6 +171,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("masks");
+    tcase_add_test(tests, dice_loss_is_added_to_the_cross_entropy);
     tcase_add_test(tests, dice_is_the_mean_over_classes_but_the_background);
     if (strncmp(rm_png_library(), "not", 3)) {
         tcase_add_loop_test(tests, folders_give_the_samples_of_arrays, 0, 2);

@@ -61,6 +61,7 @@ static const struct {
     {"`generate(temperature=, top_k=, top_p=)`", {{NULL}}, "train/test_draw.c"},
     {"truncated BPTT", {{NULL}}, "engine/test_golden.c train/test_tbptt.c"},
     {"`cross_entropy(weight=, ignore_index=, label_smoothing=)`", {{NULL}}, "engine/test_loss_mean.c ops/test_ops.c"},
+    {"`cross_entropy(...) + dice_loss(", {{NULL}}, "ops/test_ops.c train/test_masks.c"},
     {"`mse_loss`, `l1_loss`, `huber_loss`, `BCEWithLogitsLoss`", {{NULL}}, "ops/test_ops.c train/test_values.c"},
     {"`logits.topk(5)`", {{NULL}}, "engine/test_correct.c train/test_images_run.c"},
     {"`nn.CTCLoss()`", {{NULL}}, "engine/test_ctc.c train/test_transcribe.c"},

@@ -90,11 +90,12 @@ static const struct {
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
 };
 
-/* If the first condition holds, the second must hold too. */
+/* If the first condition holds, the second must hold too. Defaults that nobody gave make no demands. */
 static const struct {
     const char *where, *need;
 } demands[] = {
-    {"loss=bce", "task:values"},
+    {"loss=mse|mae|huber|bce", "task:values"},
+    {"loss=dice|joint-dice", "model:pixels"},
     {"checkpoint=segments", "checkpoint-segments"},
     {"lr-schedule=step", "milestones (updates such as 300,600 or epochs such as 30e,60e)"},
     {"lr-schedule=plateau", "eval-every>0"},
@@ -116,6 +117,12 @@ static remat_status check_exclusive(const rm_options *o) {
     return REMAT_OK;
 }
 
+static bool is_unasked_default(const rm_options *o, const rm_option *line) {
+    char text[RM_PATH_BYTES];
+    return !o->said[line - rm_option_table] && line->default_text &&
+           is(rm_option_text(o, line, text, sizeof text), line->default_text);
+}
+
 static remat_status check_demands(const rm_options *o) {
     char with[120], needs[RM_REMEDY_BYTES];
     for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
@@ -123,7 +130,7 @@ static remat_status check_demands(const rm_options *o) {
         rm_condition a, b;
         bool missing = rm_condition_next(&where, &a) && rm_condition_holds(o, &a) && rm_condition_next(&need, &b) &&
                        !rm_condition_holds(o, &b);
-        if (!missing) continue;
+        if (!missing || is_unasked_default(o, a.line)) continue;
         rm_option_now(o, a.line, with);
         rm_condition_remedy(&b, needs);
         FAIL(INVALID, "%s needs %s%s%s", with, needs, *b.why ? ", " : "", b.why);

@@ -146,12 +146,23 @@ bool rm_model_counts(const rm_model_spec *spec) {
     return spec->ignores || spec->data.weighted || has_ends(&spec->data);
 }
 
-static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
-    if (spec->data.labels) return remat_ctc(g, logits, target, spec->field[RM_LENGTH], REMAT_NONE, RM_BLANK, false);
-    if (!spec->data.classes) return loss_of_reals(g, spec, logits, target);
+static remat_value loss_of_classes(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
     if (rm_model_counts(spec)) return loss_by_weight(g, spec, logits, target);
     if (spec->label_smoothing == 0) return remat_softmax_cross_entropy(g, logits, target);
     return remat_softmax_cross_entropy_smoothed(g, logits, target, spec->label_smoothing);
+}
+
+/* Beside the cross entropy, of pixels. */
+static remat_value with_dice(remat_graph *g, const rm_model_spec *spec, remat_value loss, remat_value logits,
+                             remat_value target) {
+    bool dice = spec->loss && !strcmp(spec->loss, "dice"), joint = spec->loss && !strcmp(spec->loss, "joint-dice");
+    return dice || joint ? remat_add(g, loss, remat_dice(g, logits, target, -1, joint)) : loss;
+}
+
+static remat_value loss(remat_graph *g, const rm_model_spec *spec, remat_value logits, remat_value target) {
+    if (spec->data.labels) return remat_ctc(g, logits, target, spec->field[RM_LENGTH], REMAT_NONE, RM_BLANK, false);
+    if (!spec->data.classes) return loss_of_reals(g, spec, logits, target);
+    return with_dice(g, spec, loss_of_classes(g, spec, logits, target), logits, target);
 }
 
 /* For fields after the first two. */

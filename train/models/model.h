@@ -28,7 +28,7 @@ typedef struct {
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     bool ignores;       /* targets of -1 do not count */
-    const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; NULL: mse */
+    const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; of pixels "dice" or "joint-dice", beside the cross entropy; NULL: mse */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool transposed;    /* of a unet: --up=transposed */

@@ -33,7 +33,7 @@ static remat_status shape_of_images(const rm_data_source *source, rm_data_shape 
 
 const rm_task rm_task_classify = {
     .name = "classify",
-    .flags = " classes data labels eval-data eval-labels lengths rows normalize class-weights ignore-index allow-nan every-step "
+    .flags = " classes data labels eval-data eval-labels lengths rows normalize class-weights ignore-index allow-nan every-step loss "
              "tbptt label-smoothing ",
     .open = open_classify,
     .shape = shape_of_images,
