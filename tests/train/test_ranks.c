@@ -153,20 +153,23 @@ START_TEST(layerwise_bits_do_not_depend_on_the_world_size) {
 }
 END_TEST
 
-static double loss_of(const char *path, int64_t step) {
+/* Of a step in a metrics file. */
+static double number_of(const char *path, int64_t step, const char *key) {
     char line[4096];
-    double loss = -1;
+    double number = -1;
     FILE *file = fopen(path, "r");
     ck_assert_ptr_nonnull(file);
     while (fgets(line, sizeof line, file)) {
         json_t *event = json_loads(line, 0, NULL);
         if (json_integer_value(json_object_get(event, "step")) == step && strstr(line, "\"event\":\"step\""))
-            loss = json_number_value(json_object_get(event, "loss"));
+            number = json_number_value(json_object_get(event, key));
         json_decref(event);
     }
     fclose(file);
-    return loss;
+    return number;
 }
+
+static double loss_of(const char *path, int64_t step) { return number_of(path, step, "loss"); }
 
 /* Two ranks with a batch of 4 match two micro steps of 4: the samples are the same, the order of sums differs. */
 START_TEST(two_ranks_match_two_micro_steps) {
@@ -1172,6 +1175,45 @@ START_TEST(update_keeps_its_samples_on_other_ranks) {
 }
 END_TEST
 
+/* With --resume-batch=rank each rank keeps its --batch, so an update has other samples. The run continues with the next
+ * sample, and at the same part of its epochs in the learning rate's schedule. */
+START_TEST(ranks_keep_their_batch_when_told_so) {
+    const char *run = "--task=adding --samples=240 --lr-schedule=cosine --threads=1 --hidden=6 --seq-len=9";
+    job j;
+    run_ranks(&j, 2, "train %s --batch=6 --epochs=2 --save=%s", run, in_scratch("st"));
+    ck_all_end(&j, 0);
+    copy_state(in_scratch("st"), in_scratch("plan"));
+    run_ranks(&j, 3, "train --resume=%s --resume-batch=rank --epochs=4 --metrics=%s", in_scratch("st"),
+              in_scratch("kept"));
+    ck_all_end(&j, 0);
+    ck_says_all(j.output[0], "batch 3 x 6 = 18|18 samples|12 before");
+    ck_runs("train %s --batch=18 --epochs=4 --metrics=%s", run, in_scratch("fresh"));
+    for (int i = 1; i <= 26; i++) { /* 20 updates of 12 in an epoch before, 13 of 18 now */
+        double kept = number_of(in_scratch("kept"), 40 + i, "lr"), fresh = number_of(in_scratch("fresh"), 26 + i, "lr");
+        ck_assert_msg(kept >= 0 && kept == fresh, "update %d: %.17g and %.17g", i, kept, fresh);
+    }
+    ck_assert_double_eq_tol(number_of(in_scratch("kept"), 42, "epoch"), 2 + 2 * 18 / 240.0, 1e-9);
+    ck_runs("plan --resume=%s --world-size=5 --resume-batch=rank --json", in_scratch("plan"));
+    ck_says_all(program_output, "\"batch\": 6,");
+    ck_refuses(2, "--batch=7|12 samples|--resume-batch=rank", "train --resume=%s --batch=7 --epochs=4",
+               in_scratch("plan"));
+    ck_runs("train --resume=%s --batch=7 --epochs=4 --resume-batch=rank", in_scratch("plan"));
+    ck_says_all(program_output, "7 samples|12 before");
+}
+END_TEST
+
+/* Rows of --stateful belong to parts of the text, of which other updates would have other numbers. */
+START_TEST(stateful_rows_keep_an_updates_samples) {
+    job j;
+    run_ranks(&j, 2, "train --data=%s " FLAGS "--stateful --batch=4 --steps=2 --save=%s", text_file(),
+              in_scratch("st"));
+    ck_all_end(&j, 0);
+    run_ranks(&j, 3, "train --resume=%s --resume-batch=rank --steps=4", in_scratch("st"));
+    ck_all_end(&j, 2);
+    ck_says(&j, 0, "--resume-batch=rank|--stateful|8 to 12");
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("ranks");
     tcase_add_test(tests, bits_do_not_depend_on_the_world_size);
@@ -1212,5 +1254,7 @@ int main(void) {
     tcase_add_loop_test(tests, resume_on_other_ranks_has_the_same_losses, 0, 2);
     tcase_add_loop_test(tests, evaluations_match_eval, 0, 2);
     tcase_add_test(tests, update_keeps_its_samples_on_other_ranks);
+    tcase_add_test(tests, ranks_keep_their_batch_when_told_so);
+    tcase_add_test(tests, stateful_rows_keep_an_updates_samples);
     return run_suite("train/ranks", tests);
 }

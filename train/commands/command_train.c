@@ -198,7 +198,7 @@ static remat_status make_step(rm_trainer *t) {
     bool drawn = is_drawn(t);
     if (drawn) TRY(remat_trace_next(t->session));
     t->rate.reductions = t->watch.reductions;
-    t->lr = rm_learning_rate_at(&t->rate, t->step + 1);
+    t->lr = rm_learning_rate_at(&t->rate, t->step + 1 + t->shift);
     TRY(update(t, &result, &seconds));
     TRY(find_accuracy(t, &accuracy));
     if (!computes(t)) result.loss = result.grad_norm = NAN;
@@ -246,7 +246,7 @@ static remat_status evaluate(rm_trainer *t) {
     do_without(t, "TensorBoard's file", rm_tensorboard_eval(&t->tensorboard, &event));
     rm_progress_say(&t->progress, "eval %6lld  %s", (long long)t->step, rm_eval_text(&event, text, sizeof text));
     if (!is_due(t)) return REMAT_OK; /* the final evaluation: a longer run would not have it */
-    if (rm_watch_see(&t->watch, t->options, &event, t->step >= t->rate.warmup_steps))
+    if (rm_watch_see(&t->watch, t->options, &event, t->step + t->shift >= t->rate.warmup_steps))
         rm_progress_say(&t->progress, "learning rate: reduced, as evaluations no longer improve (%lld times now)",
                         (long long)t->watch.reductions);
     t->is_best = rm_watch_best_step(&t->watch, t->options) == t->step;

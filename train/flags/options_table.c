@@ -352,6 +352,7 @@ const rm_option rm_option_table[] = {
         .needs = "save|resume; eval-every>0"),
     IN("resume", resume, WEIGHTS | RM_EXPORT, RM_FORGOTTEN, "DIR",
         "continue from the newest training state in DIR, with its flags"),
+    ONE("resume-batch", resume_batch, FIT, RM_FORGOTTEN, "global", "global|rank", "samples that a resume on another number of ranks keeps: those of an update, or those of each rank's --batch"),
     IN("init", init, RM_TRAIN | RM_EVAL | RM_PREDICT | RM_SAMPLE | RM_EXPORT, RM_FORGOTTEN, "FILE", ".safetensors file of initial weights; it also selects the model"),
     ONE("init-head", init_head, RM_TRAIN, RM_FORGOTTEN, "file", "file|new", "new: draw the weights of the last layer instead of reading them from --init, for other classes",
         .needs = "init"),

@@ -29,27 +29,43 @@ static said set_aside(rm_options *o) {
     return s;
 }
 
+/* For --resume-batch=rank. Other rows would read other parts of the text. */
+static remat_status may_change(const rm_options *o, int64_t before, int64_t now) {
+    REQUIRE(!o->order.stateful || now == before, INVALID,
+            "--resume-batch=rank would change the samples of an update from %lld to %lld, and with --stateful each of "
+            "them is a row that reads its own part of the text; use as many ranks as before, or remove "
+            "--resume-batch=rank",
+            (long long)before, (long long)now);
+    return REMAT_OK;
+}
+
 /* No product here overflows: flags are at most 10^6 and ranks at most 32,767, in states (state_resume.c), too. */
-static remat_status fit_batch(rm_options *o, const said *s, const char *state, int64_t ranks_before) {
-    int64_t before = o->order.batch * batches(o) * ranks_before, ranks = rm_setup_ranks(o);
+static remat_status fit_batch(rm_options *o, const said *s, const char *state, rm_state_point *point) {
+    bool keeps_rank = !strcmp(o->resume_batch, "rank");
+    int64_t before = o->order.batch * batches(o) * (point->world_size / point->pipeline), ranks = rm_setup_ranks(o);
     if (s->steps) {
         o->order.micro_steps = s->steps_said;
         rm_options_mark(o, "accumulate-steps", true);
     }
     int64_t parts = ranks * batches(o);
     REQUIRE(
-        s->batch || before % parts == 0, INVALID,
+        s->batch || keeps_rank || before % parts == 0, INVALID,
         "the training state in %s has updates of %lld samples, which cannot be divided equally among %lld rank%s with "
-        "%lld batch%s each; change the number of ranks or --accumulate-steps, or start a new run",
+        "%lld batch%s each; change the number of ranks or --accumulate-steps, or give --resume-batch=rank to keep each "
+        "rank's batch of %lld",
         state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s", (long long)batches(o),
-        batches(o) == 1 ? "" : "es");
-    o->order.batch = s->batch ? s->batch_said : before / parts;
+        batches(o) == 1 ? "" : "es", (long long)o->order.batch);
+    if (s->batch || !keeps_rank) o->order.batch = s->batch ? s->batch_said : before / parts;
     int64_t now = o->order.batch * parts;
+    point->update = before;
+    if (keeps_rank) return may_change(o, before, now);
     REQUIRE(now == before, INVALID,
             "--batch=%lld contradicts the training state in %s, whose updates have %lld samples: %lld rank%s with %lld "
-            "batch%s of %lld make %lld; change --batch, --accumulate-steps or the number of ranks, or start a new run",
+            "batch%s of %lld make %lld; change --batch, --accumulate-steps or the number of ranks, or give "
+            "--resume-batch=rank for updates of %lld samples from now on",
             (long long)o->order.batch, state, (long long)before, (long long)ranks, ranks == 1 ? "" : "s",
-            (long long)batches(o), batches(o) == 1 ? "" : "es", (long long)o->order.batch, (long long)now);
+            (long long)batches(o), batches(o) == 1 ? "" : "es", (long long)o->order.batch, (long long)now,
+            (long long)now);
     return REMAT_OK;
 }
 
@@ -77,7 +93,7 @@ remat_status rm_start_read(rm_options *o, const char *state, rm_state_point *poi
     said s = set_aside(o);
     TRY(rm_state_read(state, RM_TRAIN, o, point));
     TRY(check_files(o, state));
-    return fit_batch(o, &s, state, point->world_size / point->pipeline);
+    return fit_batch(o, &s, state, point);
 }
 
 /* Uses a patient barrier because searching states can take longer than the time-out of a collective. */

@@ -11,7 +11,8 @@
 remat_status rm_start_again(rm_ranks *ranks, rm_options *options);
 
 /* Finds the state (`state` is "" for a fresh start) and adopts its flags. An update keeps its number of samples, so --batch
- * changes if options->world_size differs from the state's. INVALID when no --batch fits, or given flags contradict it. */
+ * changes if options->world_size differs from the state's, unless --resume-batch=rank keeps it. INVALID when no --batch fits, or given
+ * flags contradict it. */
 remat_status rm_start_find(rm_options *options, char state[RM_PATH_BYTES], rm_state_point *point);
 
 /* The same for a state that has been found. */

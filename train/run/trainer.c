@@ -110,6 +110,14 @@ static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
     return rm_trainer_share_step(t);
 }
 
+/* A run of --epochs counts samples: its position in the learning rate's schedule is the number of updates of the current
+ * size that its samples would have made. This differs from the step if a resume changed the size (--resume-batch). */
+static int64_t schedule_shift(const rm_trainer *t) {
+    const rm_loader *l = &t->loader;
+    if (!rm_options_given(t->options, "epochs")) return 0;
+    return (l->epoch + 1) * l->per_epoch - rm_loader_left(l, l->epoch + 1) - t->step;
+}
+
 /* Sets the number of updates and their learning rates. */
 static remat_status set_updates(rm_trainer *t) {
     const rm_options *o = t->options;
@@ -118,7 +126,8 @@ static remat_status set_updates(rm_trainer *t) {
     t->watch = t->start.watch;
     t->epoch = t->start.epoch, t->consumed = t->start.consumed;
     t->last_step = rm_options_given(o, "epochs") ? t->start.step + rm_loader_left(l, o->epochs) : o->steps;
-    return rm_lr_schedule_make(o, &(rm_lr_schedule_facts){l->global, l->per_epoch, t->last_step}, &t->rate);
+    t->shift = schedule_shift(t);
+    return rm_lr_schedule_make(o, &(rm_lr_schedule_facts){l->global, l->per_epoch, t->last_step + t->shift}, &t->rate);
 }
 
 /* Each rank's own steps, before the collective ones. */

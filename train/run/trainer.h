@@ -36,6 +36,7 @@ typedef struct {
     rm_state_point start;      /* position at which this run starts */
     char new_head[32];         /* prefix of the parameters that --init-head=new initialises; "": none */
     int64_t step, last_step;
+    int64_t shift; /* from `step` to the position in the learning rate's schedule: schedule_shift */
     int stop;                              /* the signal for which all ranks stop, or 0 */
     bool saved;                            /* this run has saved a training state */
     bool save_now;                         /* a rank has received SIGUSR1 */

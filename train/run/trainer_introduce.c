@@ -150,6 +150,9 @@ void rm_trainer_introduce(rm_trainer *t) {
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
                         (long long)t->start.step, (long long)t->start.epoch,
                         (long long)(t->start.consumed / t->loader.global), (long long)t->loader.per_epoch);
+    if (*t->state && t->start.update != t->loader.global)
+        rm_progress_say(&t->progress, "note: an update has %lld samples from now on; it had %lld before",
+                        (long long)t->loader.global, (long long)t->start.update);
     if (*t->state && strcmp(t->start.precision, plan.precision))
         rm_progress_say(&t->progress, "note: products are computed in %s from now on; they were computed in %s before",
                         plan.precision, t->start.precision);

@@ -32,6 +32,7 @@ typedef struct {
     double last_lr;          /* of the last update: remat_set_last_lr. -1: unknown (format 1) */
     int64_t shards;          /* --deterministic-world; 0: off */
     int64_t world_size;      /* number of ranks that saved it; set by rm_state_save, as is `zero` */
+    int64_t update;          /* samples of an update in the run that saved it; set by rm_start_read */
     int64_t pipeline;        /* that each of `world_size / pipeline` networks was divided among; 1: none was */
     int zero;                /* 1: each rank kept its part of the optimizer's state */
     rm_watch watch;          /* of its evaluations */
