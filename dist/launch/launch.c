@@ -357,7 +357,10 @@ static remat_status open_descriptors(launcher *l) {
                                       .first_rank = l->config.node_rank * l->config.nproc,
                                       .prefix = l->config.prefix,
                                       .direct_rank_0 = l->config.direct_rank_0,
-                                      .log_dir = l->config.log_dir};
+                                      .log_dir = l->config.log_dir,
+                                      .redirects = l->config.redirects,
+                                      .tee = l->config.tee,
+                                      .shown = l->config.shown};
     TRY(rm_launch_output_open(&config, &l->output));
     l->slots = rm_calloc((size_t)rm_launch_output_slots(l->output) + 2, sizeof *l->slots);
     REQUIRE(l->slots, MEMORY, "out of memory for a launcher");

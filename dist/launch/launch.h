@@ -41,6 +41,11 @@ typedef struct {
     bool standalone;         /* one node with a port of its own, which never collides */
     int32_t max_restarts;
     const char *log_dir; /* writes DIR/TIME/attempt-N/rank-R.log in addition to the terminal; NULL: terminal only */
+    /* By rank of this host, 1: stdout, 2: stderr, 3: both go to rank-R.stdout.log and rank-R.stderr.log there; with
+     * redirects instead of the terminal, with tee in addition to it. Other streams are then in no log. NULL: none; both
+     * NULL: as log_dir says */
+    const uint8_t *redirects, *tee;
+    const bool *shown;   /* by rank of this host: whether the terminal shows its lines; NULL: it shows all */
     bool prefix;         /* prints "[3] " before each line of rank 3 on the terminal */
     bool direct_rank_0;  /* the first rank of this host writes directly to the launcher's stdout and stderr instead of a
                           * pipe, so it sees a terminal if there is one; its lines are in no log */

@@ -41,7 +41,7 @@ struct rm_launch_output {
     queue out, err;
     queue *in_line;           /* the queue whose output stopped inside a line */
     stream *streams;          /* 2 for each rank */
-    FILE **logs;              /* 1 for each rank */
+    FILE **logs;              /* 2 for each rank: of its streams, or the first of both */
     char run_dir[PATH_BYTES]; /* subdirectory of log_dir for this job */
     bool log_failed;
 };
@@ -138,15 +138,33 @@ static void log_failed(rm_launch_output *output) {
     output->log_failed = true;
 }
 
+/* Whether streams have logs of their own, and not one for each rank. */
+static bool apart(const rm_launch_output *output) { return output->config.redirects || output->config.tee; }
+
+/* 0: stdout, 1: stderr. */
+static int which(const rm_launch_output *output, const stream *s) { return (int)((s - output->streams) % 2); }
+
+static bool has(const uint8_t *by_rank, int32_t local, int which) { return by_rank && by_rank[local] >> which & 1; }
+
+static bool is_logged(const rm_launch_output *output, int32_t local, int which) {
+    const rm_launch_output_config *c = &output->config;
+    return apart(output) ? has(c->redirects, local, which) || has(c->tee, local, which) : which == 0;
+}
+
+static bool is_shown(const rm_launch_output *output, const stream *s) {
+    const rm_launch_output_config *c = &output->config;
+    return !has(c->redirects, s->local_rank, which(output, s)) && (!c->shown || c->shown[s->local_rank]);
+}
+
 static void log_lines(rm_launch_output *output, const stream *s, const char *text, size_t bytes) {
-    FILE *file = output->logs[s->local_rank];
+    FILE *file = output->logs[2 * s->local_rank + (apart(output) ? which(output, s) : 0)];
     if (file && (fwrite(text, 1, bytes, file) < bytes || fflush(file))) log_failed(output);
 }
 
 static void close_logs(rm_launch_output *output) {
-    for (int32_t r = 0; r < output->config.nproc; r++) {
-        if (output->logs[r] && fclose(output->logs[r])) log_failed(output);
-        output->logs[r] = NULL;
+    for (int32_t i = 0; i < 2 * output->config.nproc; i++) {
+        if (output->logs[i] && fclose(output->logs[i])) log_failed(output);
+        output->logs[i] = NULL;
     }
 }
 
@@ -195,10 +213,13 @@ remat_status rm_launch_output_begin(rm_launch_output *output, int32_t attempt) {
     if (attempt == 0) TRY(make_run_folder(output));
     int length = snprintf(path, sizeof path, "%s/attempt-%d", output->run_dir, attempt);
     TRY(make_folders(path));
-    for (int32_t r = 0; r < config->nproc; r++) {
-        snprintf(path + length, sizeof path - (size_t)length, "/rank-%d.log", config->first_rank + r);
-        output->logs[r] = fopen(path, "we");
-        REQUIRE(output->logs[r], IO, "cannot write the log %s: %s", path, strerror(errno));
+    static const char *const names[] = {"", ".stdout", ".stderr"};
+    for (int32_t i = 0; i < 2 * config->nproc; i++) {
+        if (!is_logged(output, i / 2, i % 2)) continue;
+        snprintf(path + length, sizeof path - (size_t)length, "/rank-%d%s.log", config->first_rank + i / 2,
+                 names[apart(output) ? 1 + i % 2 : 0]);
+        output->logs[i] = fopen(path, "we");
+        REQUIRE(output->logs[i], IO, "cannot write the log %s: %s", path, strerror(errno));
     }
     return REMAT_OK;
 }
@@ -210,7 +231,7 @@ static void pass_on(rm_launch_output *output, const stream *s, const char *text,
     char prefix[16] = "";
     if (output->config.prefix) snprintf(prefix, sizeof prefix, "[%d] ", output->config.first_rank + s->local_rank);
     log_lines(output, s, text, bytes);
-    while (bytes > 0) {
+    while (bytes > 0 && is_shown(output, s)) {
         size_t length = (size_t)((const char *)memchr(text, '\n', bytes) - text);
         append(output, s->to, prefix, text, length);
         text += length + 1;
@@ -313,7 +334,7 @@ remat_status rm_launch_output_open(const rm_launch_output_config *config, rm_lau
     REQUIRE(output, MEMORY, "out of memory for a launcher");
     *output = (rm_launch_output){.config = *config, .out = {.fd = STDOUT_FILENO}, .err = {.fd = STDERR_FILENO}};
     output->streams = rm_calloc(2 * n, sizeof *output->streams);
-    output->logs = rm_calloc(n, sizeof(FILE *));
+    output->logs = rm_calloc(2 * n, sizeof(FILE *));
     remat_status status = REMAT_OK;
     if (!output->streams || !output->logs)
         status = rm_fail(REMAT_MEMORY, "out of memory for the output of %zu ranks", n);

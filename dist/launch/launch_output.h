@@ -17,10 +17,12 @@
 typedef struct rm_launch_output rm_launch_output;
 
 typedef struct {
-    int32_t nproc, first_rank; /* ranks of this host; the first one's global rank */
-    bool prefix;               /* "[3] " */
-    bool direct_rank_0;        /* the first rank has no pipes */
-    const char *log_dir;       /* borrowed; NULL: no logs */
+    int32_t nproc, first_rank;      /* ranks of this host; the first one's global rank */
+    bool prefix;                    /* "[3] " */
+    bool direct_rank_0;             /* the first rank has no pipes */
+    const char *log_dir;            /* borrowed; NULL: no logs */
+    const uint8_t *redirects, *tee; /* as in rm_launch_config; borrowed */
+    const bool *shown;              /* the same */
 } rm_launch_output_config;
 
 remat_status rm_launch_output_open(const rm_launch_output_config *config, rm_launch_output **out);
@@ -31,8 +33,8 @@ void rm_launch_output_close(rm_launch_output *output); /* accepts NULL; queued o
 int rm_launch_output_pipe(const rm_launch_output *output, int32_t local_rank, int which);
 void rm_launch_output_close_pipes(rm_launch_output *output);
 
-/* Opens DIR/RUN/attempt-N/rank-R.log for each rank, after closing those of the last attempt. RUN is a directory of this
- * job, named by its start time; attempt 0 creates it and prints its name. */
+/* Opens DIR/RUN/attempt-N/rank-R.log for each rank, or its .stdout.log and .stderr.log, after closing those of the last
+ * attempt. RUN is a directory of this job, named by its start time; attempt 0 creates it and prints its name. */
 remat_status rm_launch_output_begin(rm_launch_output *output, int32_t attempt);
 
 /* One turn of a loop around poll(): fills in what to wait for (at most _slots entries), and handles the result. */

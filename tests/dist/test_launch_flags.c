@@ -43,6 +43,7 @@ static const struct {
     {"", "--rdzv-endpoint=localhost:0 --rdzv-id=7", "[0] 0/1 0/1 127.0.0.1 "},
     {"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=h PET_NPROC_PER_NODE=2", "--master-port=6", "[2] 2/4 1/2 h 6 h:6"},
     {"PET_NPROC_PER_NODE=3", "--nproc-per-node=1", "[0] 0/1 0/1"},
+    {"", "--local-ranks-filter=0,2 --nproc-per-node=3", "[2] 2/3 "},
     {"SLURM_NODEID=1 SLURM_STEP_NUM_NODES=2", "--nnodes=2 --master-addr=h", "[1] 1/2 1/2 h 29500 h:29500"},
 };
 
@@ -113,6 +114,11 @@ static const struct {
     {"--monitor-interval 5 true", "no effect"},
     {"--max-restarts=-1 true", "--max-restarts=-1: must be from 0 to 1000000"},
     {"--max-restarts=-x true", "--max-restarts=-x: is not a whole number"},
+    {"--redirects=3 true", "give --log-dir=DIR"},
+    {"-t 4 --log-dir=x true", "-t=4: must be from 0 to 3"},
+    {"--tee=1:2,3 --log-dir=x true", "--tee=1:2,3: use RANK:N"},
+    {"--tee=1:2,0:x --log-dir=x true", "whole number"},
+    {"--local-ranks-filter=0,5000 true", "must be from 0 to 4095"},
     {"--standalone no-such-script.py", "put python in front"},
     {"--standalone train --data=x", "put remat in front"},
 };

@@ -160,6 +160,36 @@ START_TEST(logs_are_split_by_attempt_and_rank) {
 }
 END_TEST
 
+/* --redirects, --tee and --local-ranks-filter of torchrun. Rank 0 has `redirects`, rank 1 the same with `tee`, and only
+ * rank 1 is shown. */
+START_TEST(streams_have_their_own_logs) {
+    for (int streams = 0; streams < 4; streams++) {
+        char names[2][40], logs[40], name[120];
+        rm_launch_config config = JOB(2, SCRIPT("echo out $RANK; echo err $RANK >&2"));
+        snprintf(logs, sizeof logs, "apart%d", streams);
+        config.log_dir = in_folder(logs);
+        config.redirects = (uint8_t[]){(uint8_t)streams, 2};
+        config.tee = (uint8_t[]){0, (uint8_t)streams};
+        config.shown = (bool[]){false, true};
+        ck_assert_int_eq(run(config), 0);
+        ck_assert_int_eq(runs_in(in_folder(logs), names), 1);
+        for (int i = 0; i < 4; i++) {
+            char line[20];
+            bool logged = streams >> i % 2 & 1 || i == 3;
+            snprintf(name, sizeof name, "%s/%s/attempt-0/rank-%d.%s.log", logs, names[0], i / 2,
+                     i % 2 ? "stderr" : "stdout");
+            char *text = read_all(in_folder(name)), *terminal = output_of("job", i % 2 ? "err" : "out");
+            snprintf(line, sizeof line, "%s %d\n", i % 2 ? "err" : "out", i / 2);
+            ck_assert_str_eq(text, logged ? line : "");
+            ck_assert_int_eq(access(in_folder(name), F_OK) == 0, logged);
+            ck_assert_int_eq(contains(terminal, line), i == 2); /* the stderr of rank 1 is redirected */
+            free(text);
+            free(terminal);
+        }
+    }
+}
+END_TEST
+
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
 
 /* Line i of rank r is "r i xxx...", with varying length; every 1,000th line has 20,000 characters, a few have
@@ -293,6 +323,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, ranks_that_were_asked_to_stop_are_not_restarted);
     tcase_add_test(cases, each_job_has_its_own_id);
     tcase_add_test(cases, logs_are_split_by_attempt_and_rank);
+    tcase_add_test(cases, streams_have_their_own_logs);
     tcase_add_test(cases, each_run_has_its_own_logs);
     tcase_add_test(cases, lines_arrive_whole);
     tcase_add_test(cases, slow_reader_does_not_delay_the_launcher);

@@ -28,6 +28,9 @@ typedef enum {
     STANDALONE,
     MAX_RESTARTS,
     LOG_DIR,
+    REDIRECTS,
+    TEE,
+    SHOWN,
     RUN_ID,
     NO_PREFIX,
     NO_EFFECT,
@@ -50,6 +53,11 @@ static const struct {
     {"max-restarts", "N", MAX_RESTARTS,
      "restart all ranks at most N times when one fails, except with exit status 2 [0]"},
     {"log-dir", "DIR", LOG_DIR, "also write the output of rank R to DIR/TIME/attempt-N/rank-R.log"},
+    {"redirects", "N|R:N,..", REDIRECTS,
+     "streams of the ranks that go to rank-R.stdout.log and rank-R.stderr.log in --log-dir instead of the terminal: "
+     "1: stdout, 2: stderr, 3: both; R:N is of rank R of this host [0]"},
+    {"tee", "N|R:N,..", TEE, "write the same files as --redirects, and to the terminal, too [0]"},
+    {"local-ranks-filter", "R,..", SHOWN, "ranks of this host, from 0, whose lines the terminal shows [all]"},
     {"run-id", "NAME", RUN_ID,
      "name of the job, the same on all hosts and different for each job [HOST:PORT of host 0]"},
     {"no-prefix", NULL, NO_PREFIX, "print the ranks' lines without [RANK] in front"},
@@ -57,17 +65,21 @@ static const struct {
     {"rdzv-id", "NAME", RUN_ID, "the same as --run-id"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
+    {"r", "N", REDIRECTS, NULL},
+    {"t", "N", TEE, NULL},
     {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of torchrun's internals */
     {"no-python", NULL, NO_EFFECT, NULL},
     {"monitor-interval", "SECONDS", NO_EFFECT, NULL},
     {"start-method", "METHOD", NO_EFFECT, NULL},
 };
-enum { FLAGS = sizeof flags / sizeof flags[0] };
+enum { FLAGS = sizeof flags / sizeof flags[0], MOST_LOCAL_RANKS = 4096 };
 
 /* The values given; -1 or NULL: not given. */
 typedef struct {
     int64_t nproc, nnodes, least_nodes, node_rank, port, max_restarts;
-    const char *addr, *endpoint, *log_dir, *run_id;
+    const char *addr, *endpoint, *log_dir, *run_id, *redirected, *teed, *filter;
+    uint8_t redirects[MOST_LOCAL_RANKS], tee[MOST_LOCAL_RANKS]; /* by rank of this host, if given */
+    bool shown[MOST_LOCAL_RANKS];
     bool standalone, no_prefix, help;
     char host[RM_HOST_BYTES], job[RM_HOST_BYTES + 16];
 } request;
@@ -78,7 +90,7 @@ static remat_status read_nproc(const char *where, const char *value, int64_t *ou
     bool gpu = !strcmp(value, "gpu");
     REQUIRE(!gpu, INVALID,
             "%s=gpu: remat launch does not count GPUs; give their number, or `cpu` for one rank per processor", where);
-    if (strcmp(value, "cpu") && strcmp(value, "auto")) return rm_text_whole(where, value, 1, 4096, out);
+    if (strcmp(value, "cpu") && strcmp(value, "auto")) return rm_text_whole(where, value, 1, MOST_LOCAL_RANKS, out);
     *out = rm_processors_get()->usable;
     return REMAT_OK;
 }
@@ -96,6 +108,46 @@ static remat_status read_nnodes(const char *where, const char *value, request *r
     TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, &r->nnodes));
     REQUIRE(r->least_nodes <= r->nnodes, INVALID, "%s=%.60s: MIN is larger than MAX; give the smaller number first",
             where, value);
+    return REMAT_OK;
+}
+
+/* The number before the first of `ends`, or the end of the text. */
+static remat_status read_number(const char *where, const char *at, const char *ends, int64_t most, int64_t *out) {
+    char number[24];
+    snprintf(number, sizeof number, "%.*s", (int)strcspn(at, ends), at);
+    return rm_text_whole(where, number, 0, most, out);
+}
+
+static const char *after_comma(const char *at) { return strchr(at, ',') ? strchr(at, ',') + 1 : NULL; }
+
+/* "0,2,5": ranks of this host. */
+static remat_status read_filter(request *r, const char *where, const char *value) {
+    int64_t rank;
+    memset(r->shown, 0, sizeof r->shown);
+    for (const char *at = value; at; at = after_comma(at)) {
+        TRY(read_number(where, at, ",", MOST_LOCAL_RANKS - 1, &rank));
+        r->shown[rank] = true;
+    }
+    r->filter = value;
+    return REMAT_OK;
+}
+
+/* "3", or torchrun's "0:1,2:3" for ranks of this host; the others are 0. */
+static remat_status read_streams(const char *where, const char *value, uint8_t by_rank[MOST_LOCAL_RANKS]) {
+    int64_t rank, streams;
+    if (!strchr(value, ':')) {
+        TRY(rm_text_whole(where, value, 0, 3, &streams));
+        memset(by_rank, (int)streams, MOST_LOCAL_RANKS);
+        return REMAT_OK;
+    }
+    memset(by_rank, 0, MOST_LOCAL_RANKS);
+    for (const char *at = value; at; at = after_comma(at)) {
+        const char *colon = strchr(at, ':');
+        REQUIRE(colon, INVALID, "%s=%.60s: use RANK:N,RANK:N,... with N from 0 to 3", where, value);
+        TRY(read_number(where, at, ":", MOST_LOCAL_RANKS - 1, &rank));
+        TRY(read_number(where, colon + 1, ",", 3, &streams));
+        by_rank[rank] = (uint8_t)streams;
+    }
     return REMAT_OK;
 }
 
@@ -121,6 +173,14 @@ static remat_status take(request *r, meaning what, const char *where, const char
     case LOG_DIR:
         r->log_dir = value;
         break;
+    case REDIRECTS:
+        r->redirected = value;
+        return read_streams(where, value, r->redirects);
+    case TEE:
+        r->teed = value;
+        return read_streams(where, value, r->tee);
+    case SHOWN:
+        return read_filter(r, where, value);
     case RUN_ID:
         r->run_id = value;
         break;
@@ -151,15 +211,18 @@ static remat_status unknown(const char *given) {
     FAIL(INVALID, "%.*s is not a flag; --help lists them", shown, given);
 }
 
-/* Parses the flag at argv[*i] and skips its value if that is the next argument. Like torchrun, accepts underscores for dashes. */
+/* Parses the flag at argv[*i] and skips its value if that is the next argument. Like torchrun, accepts underscores for dashes. Names of
+ * one or two letters have one dash. */
 static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
-    const char *given = argv[*i] + 2, *equals = strchr(given, '=');
+    const size_t dashes = argv[*i][1] == '-' ? 2 : 1;
+    const char *given = argv[*i] + dashes, *equals = strchr(given, '=');
     size_t length = equals ? (size_t)(equals - given) : strlen(given);
     char where[32];
     for (int f = 0; f < FLAGS; f++) {
-        if (!rm_same_name(flags[f].name, given, length)) continue;
+        bool is_short = strlen(flags[f].name) <= 2;
+        if (is_short != (dashes == 1) || !rm_same_name(flags[f].name, given, length)) continue;
         const char *value = equals ? equals + 1 : NULL;
-        snprintf(where, sizeof where, "--%s", flags[f].name);
+        snprintf(where, sizeof where, is_short ? "-%s" : "--%s", flags[f].name);
         if (!flags[f].value) {
             REQUIRE(!value, INVALID, "%s=%.60s: is a switch; remove the value", where, value);
             return take(r, flags[f].meaning, where, "yes");
@@ -183,7 +246,6 @@ static remat_status parse(request *r, int argc, char **argv, int *command) {
             r->help = true;
             continue;
         }
-        if (argv[i][1] != '-') return unknown(argv[i]);
         TRY(parse_flag(r, argc, argv, &i));
     }
     *command = i;
@@ -251,6 +313,8 @@ static remat_status complete(request *r) {
         TRY(split_endpoint(r));
     }
     drop_brackets(r);
+    REQUIRE(r->log_dir || !(r->redirected || r->teed), INVALID,
+            "--redirects and --tee write files, and there is no directory for them: give --log-dir=DIR");
     REQUIRE(!r->standalone || r->port <= 0, INVALID, "--standalone chooses a port itself; remove it to use port %lld",
             (long long)r->port);
     REQUIRE(r->port != 0 || r->nnodes == 1, INVALID,
@@ -335,6 +399,9 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
                                          .standalone = r.standalone,
                                          .max_restarts = (int32_t)(r.max_restarts > 0 ? r.max_restarts : 0),
                                          .log_dir = r.log_dir,
+                                         .redirects = r.redirected ? r.redirects : NULL,
+                                         .tee = r.teed ? r.tee : NULL,
+                                         .shown = r.filter ? r.shown : NULL,
                                          .prefix = !r.no_prefix,
                                          .run_id = r.run_id,
                                          .argv = argv + command},
