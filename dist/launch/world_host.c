@@ -19,7 +19,7 @@
 #include "memory/host.h"
 
 #define HELLO_MS 2000  /* for the proof */
-#define SILENT_MS 2000 /* after which a rank that does not come back, such as a stopped one, is left out */
+#define SILENT_MS 1000 /* after which a rank that does not come back, such as a stopped one, is left out */
 #define LOST_MS 300    /* for the replacement of a lost rank */
 #define START_MS 2000  /* for more hosts than MIN */
 #define NOTE_MS 1500   /* before it says why ranks wait */
