@@ -5,6 +5,7 @@
 
 #include "dist/ddp/ddp.h"
 #include "dist/group/pipe.h"
+#include "dist/launch/world.h"
 #include "dist/store/rendezvous.h"
 #include "engine/abi.h"
 #include "memory/host.h"
@@ -96,6 +97,9 @@ remat_status remat_join(const remat_job_config *config, remat_job **out) {
     NEED(config, "a config");
     NEED(out, "a place for the job");
     TRY(rm_take(&ours, sizeof ours, config, "remat_job_config"));
+    REQUIRE(
+        !rm_world_exists(), INVALID,
+        "remat_join does not support jobs whose number of ranks changes; give `remat launch` one number in --nnodes");
     remat_job *job = rm_calloc(1, sizeof *job);
     REQUIRE(job, MEMORY, "out of memory for a job");
     remat_status status = join(job, &ours);

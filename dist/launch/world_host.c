@@ -74,6 +74,7 @@ static int64_t fitting(const world *w, int64_t n) {
     for (int i = 0; i < w->n; i++)
         if (w->all[i].stage == WAITS) units = w->all[i].units;
     if (n < w->config.least) return 0;
+    if (n > w->config.most) n = w->config.most;
     while (units && units % n) n--;
     return n;
 }

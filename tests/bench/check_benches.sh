@@ -173,6 +173,7 @@ script predict.py '' --shapes=a --rounds=1 --steps=1 --threads=1
 smaller ranks.py 's/H=(128|256|512)/H=16/g; s/T=[0-9]+/T=16/g' 's/ranks=8/ranks=2/'
 script python.py torch,numpy --rounds=1 --divide=100 --only=tiny
 script ranks.py '' --build=build/release --tables=steps,startup --rounds=1 --steps=1 --json=out/ranks.json
+script chaos.py '' --minutes=0 --every=0.4 --hidden=8 --kinds=kill
 smaller restarts.py 's/--hidden=64/--hidden=8/'
 script restarts.py '' --kills=1 --every=0.4
 smaller sweep.py 's/max\(48, min\(2048.*/16/'

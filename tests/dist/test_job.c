@@ -209,6 +209,9 @@ END_TEST
 
 START_TEST(invalid_job_configs_are_refused) {
     remat_job *job;
+    setenv("REMAT_WORLD", "0 4 29500 localhost", 1);
+    ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config)}, &job), INVALID, "--nnodes");
+    unsetenv("REMAT_WORLD");
     ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .grad_compress = "int8"}, &job),
              INVALID, "none, fp16 or bf16");
     ck_fails(remat_join(&(remat_job_config){.struct_bytes = sizeof(remat_job_config), .rows = -1}, &job), INVALID,

@@ -55,7 +55,7 @@ static inline void wait_for_progress(const char *directory) {
 }
 
 static inline void same_files(const char *a, const char *b) {
-    static const char *const files[] = {"model.safetensors", "optimizer*.safetensors"};
+    static const char *const files[] = {"model.safetensors", "*.safetensors"};
     for (int i = 0; i < 2; i++) {
         char command[3 * RM_PATH_BYTES];
         snprintf(command, sizeof command, "cd %s && ls %s >/dev/null && for f in %s; do cmp $f %s/$f || exit 1; done",

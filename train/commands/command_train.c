@@ -280,6 +280,7 @@ static remat_status heed_signals(rm_trainer *t) {
     t->stop = rm_interrupt_caught();
     t->again = rm_world_called();
     TRY(rm_ranks_heed(&t->ranks, &t->stop, &save, &t->again));
+    t->again = t->again && rm_trainer_can_go_on(t);
     t->save_now = t->save_now || save;
     if (!t->save_now || t->options->save) return REMAT_OK;
     rm_progress_say(&t->progress,
@@ -407,7 +408,6 @@ static remat_status step_by_step(rm_trainer *t) {
     while (t->step < t->last_step && !t->stop && !t->again) {
         TRY(make_step(t));
         TRY(after_step(t));
-        t->again = t->again && rm_trainer_can_go_on(t);
         if (t->again && !rm_held_possible(t->session, t->options)) TRY(save(t));
     }
     return REMAT_OK;

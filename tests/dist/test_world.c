@@ -1,0 +1,196 @@
+/* test_world.c: the host of an elastic job's world gives places to processes: how many, who is rank 0, and to whom not. */
+#define _GNU_SOURCE
+#include "dist/launch/world.h"
+#include "dist/store/store.h"
+#include "tests/says.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST = 4 };
+
+typedef struct {
+    pid_t pid;
+    int32_t port;
+    int closing; /* the writing end of its pipe */
+} host;
+
+static host start_world(int32_t least) {
+    host h = {.port = 0};
+    int fd, ends[2];
+    ck_assert(!rm_kv_listen("127.0.0.1", &h.port, "", &fd) && !pipe(ends));
+    fflush(NULL);
+    h.pid = fork();
+    if (!h.pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(ends[1]);
+        rm_world_serve(&(rm_world_config){
+            .listen_fd = fd, .closing = ends[0], .least = least, .most = MOST, .secret = "s", .job_id = "job"});
+        _exit(0);
+    }
+    close(fd);
+    close(ends[0]);
+    h.closing = ends[1];
+    return h;
+}
+
+/* It ends once its pipe has ended and no process is connected. */
+static void end_world(host h) {
+    int status;
+    close(h.closing);
+    ck_assert_int_eq(waitpid(h.pid, &status, 0), h.pid);
+    ck_assert_int_eq(status, 0);
+}
+
+typedef struct {
+    pid_t pid;
+    int place; /* of which a line is read */
+} process;
+
+static void say(void *out, const char *sentence) {
+    fprintf(out, "%s\n", sentence);
+    fflush(out);
+}
+
+static void set_variables(int slot, int32_t port, const char *secret) {
+    char text[64];
+    snprintf(text, sizeof text, "%d %d %d 127.0.0.1", slot, MOST, port);
+    setenv(RM_WORLD_VARIABLE, text, 1);
+    setenv("REMAT_JOB_SECRET", secret, 1);
+    unsetenv("TORCHELASTIC_RESTART_COUNT");
+}
+
+/* Joins, writes "RANK/SIZE GENERATION JOB", and then does as the letters say: a: joins again when called; d: ends the
+ * job; others wait for the end of the test. */
+static process start(host h, int slot, int64_t step, int64_t units, const char *letters) {
+    int ends[2];
+    process p;
+    ck_assert(!pipe(ends));
+    fflush(NULL);
+    p.pid = fork();
+    p.place = ends[0];
+    if (p.pid) {
+        close(ends[1]);
+        return p;
+    }
+    FILE *out = fdopen(ends[1], "w");
+    rm_world_request request = {.step = step, .units = units, .timeout_ms = 10000, .say = say, .context = out};
+    bool over = false;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(h.closing);
+    set_variables(slot, h.port, "s");
+    for (;; letters++) {
+        if (rm_world_join(&request, &over)) _exit(1);
+        if (over) fprintf(out, "over\n");
+        if (!over)
+            fprintf(out, "%s/%s %s %s\n", getenv("RANK"), getenv("WORLD_SIZE"), getenv("TORCHELASTIC_RESTART_COUNT"),
+                    getenv("REMAT_JOB_ID"));
+        fflush(out);
+        if (*letters == 'd') rm_world_done();
+        if (*letters != 'a') break;
+        while (!rm_world_called()) usleep(1000);
+        rm_world_again();
+        request.step++;
+    }
+    for (;;) pause();
+}
+
+static void next_line(process p, const char *line) {
+    char text[200] = "";
+    size_t n = 0;
+    while (n < sizeof text - 1 && read(p.place, text + n, 1) == 1 && text[n] != '\n') n++;
+    text[n] = 0;
+    ck_assert_msg(strstr(text, line), "'%s', not '%s'", text, line);
+}
+
+static void end(process p) {
+    kill(p.pid, SIGKILL);
+    waitpid(p.pid, NULL, 0);
+    close(p.place);
+}
+
+/* 3 ranks cannot divide 16 samples: the two with the latest steps train, and the third is a spare until a fourth comes. */
+START_TEST(latest_step_is_rank_0_and_spares_wait) {
+    host h = start_world(1);
+    process a = start(h, 0, 5, 16, "a"), b = start(h, 1, 7, 16, "a"), c = start(h, 2, -1, 16, "");
+    next_line(b, "0/2 0 job");
+    next_line(a, "1/2 0 job");
+    next_line(c, "spare");
+    process d = start(h, 3, -1, 16, "");
+    next_line(b, "0/4 1 job");
+    next_line(a, "1/4 1 job");
+    next_line(c, "2/4 1 job");
+    next_line(d, "3/4 1 job");
+    end(a), end(b), end(c), end(d);
+    end_world(h);
+}
+END_TEST
+
+START_TEST(lost_rank_is_replaced) {
+    host h = start_world(2);
+    process a = start(h, 0, 0, 0, "a"), b = start(h, 1, 0, 0, "");
+    next_line(a, "0/2 0 job");
+    next_line(b, "1/2 0 job");
+    end(b);
+    process again = start(h, 1, -1, 0, "");
+    next_line(a, "0/2 1 job");
+    next_line(again, "1/2 1 job");
+    end(a), end(again);
+    end_world(h);
+}
+END_TEST
+
+START_TEST(too_few_wait_and_say_so) {
+    host h = start_world(2);
+    process a = start(h, 0, 0, 0, "");
+    next_line(a, "1 of at least 2 ranks");
+    process b = start(h, 1, 0, 0, "");
+    next_line(a, "0/2 0 job");
+    end(a), end(b);
+    end_world(h);
+}
+END_TEST
+
+START_TEST(ended_job_takes_no_process_in) {
+    host h = start_world(1);
+    process a = start(h, 0, 0, 0, "d");
+    next_line(a, "0/1 0 job");
+    process late = start(h, 1, -1, 0, "");
+    next_line(late, "over");
+    end(a), end(late);
+    end_world(h);
+}
+END_TEST
+
+START_TEST(strangers_get_no_place) {
+    host h = start_world(1);
+    rm_world_request request = {.step = -1, .timeout_ms = 300, .say = say, .context = stderr};
+    bool over;
+    set_variables(0, h.port, "another secret");
+    ck_assert_int_eq(rm_world_join(&request, &over), REMAT_PEER);
+    ck_says_all(remat_last_error(), "secret|--master-addr|--run-id");
+    end_world(h);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("dist/world");
+    TCase *tests = tcase_create("world");
+    tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
+    tcase_add_test(tests, lost_rank_is_replaced);
+    tcase_add_test(tests, too_few_wait_and_say_so);
+    tcase_add_test(tests, ended_job_takes_no_process_in);
+    tcase_add_test(tests, strangers_get_no_place);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
