@@ -19,6 +19,7 @@
 
 #include "dist/launch/launch_supervisor.h"
 #include "dist/launch/process.h"
+#include "dist/launch/remote.h"
 #include "dist/store/rendezvous.h"
 #include "dist/store/store.h"
 #include "memory/clock.h"
@@ -37,6 +38,7 @@ typedef struct {
     rm_launch_output *output;
     struct pollfd *slots;
     int listen_fd, control, supervisor_control, self;
+    int input; /* standard input, for the signals of the job's launcher; -1: this is the job's launcher */
     pid_t supervisor, before[MOST_CHILDREN]; /* children that this process already had */
     int n_before;
     int32_t signals;      /* number of signals received */
@@ -135,6 +137,7 @@ static void fill_in(launcher *l, const rm_launch_config *config) {
     if (c->standalone) c->master_port = 0;
     if (!c->grace_ms) c->grace_ms = 5000;
     if (!c->least_nodes) c->least_nodes = c->nnodes;
+    if (!c->world_size) c->first_rank = c->node_rank * c->nproc, c->world_size = c->nnodes * c->nproc;
     draw(l->run_id, sizeof l->run_id);
     draw(l->job_id, sizeof l->job_id);
     if (secret && *secret)
@@ -189,9 +192,7 @@ static const char *signal_name(int number) {
 
 /* Signals within a second of the first count as the same one: timeout(1) signals a process and then its group, and a
  * closing terminal sends several. */
-static void take_signal(launcher *l) {
-    unsigned char number;
-    if (read(signal_pipe[0], &number, 1) != 1) return;
+static void take_signal(launcher *l, int number) {
     if (number == SIGUSR1) {
         rm_launch_output_say(l->output, "SIGUSR1 is passed on to all ranks");
         (void)rm_supervisor_send(l->control, &(rm_supervisor_note){.word = RM_SUPERVISOR_PASS, .status = SIGUSR1});
@@ -201,10 +202,23 @@ static void take_signal(launcher *l) {
     bool first = !l->signals++;
     rm_supervisor_note note = {.word = first ? RM_SUPERVISOR_PASS : RM_SUPERVISOR_KILL, .status = number};
     l->signalled_ms = rm_now_ms();
-    if (first)
+    if (first && !l->config.on_host)
         rm_launch_output_say(l->output, "SIG%s is passed on to all ranks; another signal ends them at once",
                              signal_name(number));
     (void)rm_supervisor_send(l->control, &note);
+}
+
+/* From the agent of the job's launcher. */
+static void take_remote_signal(launcher *l) {
+    int number = rm_remote_signal();
+    if (number) {
+        take_signal(l, number);
+        return;
+    }
+    rm_launch_output_say(l->output, "the connection to the launcher of the job has ended: all ranks of this host end");
+    l->input = -1;
+    l->signals = 2; /* nobody reads the output */
+    (void)rm_supervisor_send(l->control, &(rm_supervisor_note){.word = RM_SUPERVISOR_KILL, .status = SIGHUP});
 }
 
 /* ---- Notes from the supervisor ---------------------------------------------------------------------------------- */
@@ -216,7 +230,12 @@ static void say_end(launcher *l, const rm_supervisor_note *note, const char *con
                  strsignal(WTERMSIG(note->status)));
     else
         snprintf(end, sizeof end, "exited with status %d", WEXITSTATUS(note->status));
-    rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end, consequence);
+    const rm_launch_host *host = l->config.hosts ? &l->config.hosts[note->rank] : NULL;
+    if (host)
+        rm_launch_output_say(l->output, "the launcher of %s (process %d) %s%s", host->name ? host->name : "this host",
+                             note->pid, end, l->config.nproc > 1 ? "; the other hosts are being stopped" : "");
+    else
+        rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end, consequence);
 }
 
 static void say_lost(launcher *l, const rm_supervisor_note *note) {
@@ -326,9 +345,12 @@ static void turn(launcher *l) {
     int n = 0;
     l->slots[n++] = (struct pollfd){.fd = l->supervisor > 0 ? l->control : -1, .events = POLLIN};
     l->slots[n++] = (struct pollfd){.fd = signal_pipe[0], .events = POLLIN};
+    l->slots[n++] = (struct pollfd){.fd = l->supervisor > 0 ? l->input : -1, .events = POLLIN};
     n += rm_launch_output_watch(l->output, l->slots + n);
     if (poll(l->slots, (nfds_t)n, -1) < 0) return;
-    if (l->slots[1].revents) take_signal(l);
+    unsigned char number;
+    if (l->slots[1].revents && read(signal_pipe[0], &number, 1) == 1) take_signal(l, number);
+    if (l->slots[2].revents) take_remote_signal(l);
     int got = l->slots[0].revents ? rm_supervisor_receive(l->control, &note) : -1;
     if (got > 0) listen_to_supervisor(l, &note);
     if (got == 0) lose_supervisor(l);
@@ -345,7 +367,7 @@ static void run(launcher *l) {
 
 static remat_status take_port(launcher *l) {
     rm_launch_config *c = &l->config;
-    if (c->node_rank > 0) return REMAT_OK;
+    if (c->node_rank > 0 || c->hosts) return REMAT_OK;
     return rm_kv_listen(c->master_addr, &c->master_port,
                         c->nnodes > 1 ? "choose another with --master-port=N, the same on all nodes"
                                       : "choose another with --master-port=N, or let --standalone find a free one",
@@ -355,7 +377,7 @@ static remat_status take_port(launcher *l) {
 static remat_status open_descriptors(launcher *l) {
     int ends[2];
     rm_launch_output_config config = {.nproc = l->config.nproc,
-                                      .first_rank = l->config.node_rank * l->config.nproc,
+                                      .first_rank = l->config.first_rank,
                                       .prefix = l->config.prefix,
                                       .direct_rank_0 = l->config.direct_rank_0,
                                       .log_dir = l->config.log_dir,
@@ -363,7 +385,7 @@ static remat_status open_descriptors(launcher *l) {
                                       .tee = l->config.tee,
                                       .shown = l->config.shown};
     TRY(rm_launch_output_open(&config, &l->output));
-    l->slots = rm_calloc((size_t)rm_launch_output_slots(l->output) + 2, sizeof *l->slots);
+    l->slots = rm_calloc((size_t)rm_launch_output_slots(l->output) + 3, sizeof *l->slots);
     REQUIRE(l->slots, MEMORY, "out of memory for a launcher");
     REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), IO,
             "cannot create a socket for the supervisor: %s", strerror(errno));
@@ -429,9 +451,11 @@ static void close_all(launcher *l) {
 
 remat_status rm_launch(const rm_launch_config *config, int *exit_code) {
     launcher l = {.listen_fd = -1, .control = -1, .supervisor_control = -1, .self = -1, .supervisor = -1};
+    l.input = config->on_host ? STDIN_FILENO : -1;
     TRY(check_numbers(config));
     TRY(check_nodes(config));
     TRY(check_command(config->argv[0]));
+    if (config->hosts) TRY(check_command("ssh"));
     fill_in(&l, config);
     remat_status status = take_port(&l);
     if (!status) status = open_descriptors(&l);

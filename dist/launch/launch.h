@@ -33,10 +33,20 @@
 
 #include "engine/status.h"
 
+/* A host of a job that has one launcher for all hosts (remote.h). */
+typedef struct {
+    const char *name; /* for ssh; NULL: this host */
+    char **argv;      /* its launcher's command, NULL-terminated */
+} rm_launch_host;
+
 typedef struct {
     int32_t nproc, nnodes, node_rank;
     int32_t least_nodes; /* fewer than nnodes: an elastic job (world.h), for which `nnodes` is the most; 0: nnodes */
     const char *master_addr; /* NULL: 127.0.0.1, for one node only */
+    int32_t first_rank, world_size; /* if hosts have different numbers of ranks; world_size 0: node_rank * nproc and
+                                     * nnodes * nproc */
+    const rm_launch_host *hosts;    /* `nproc` hosts, whose launchers take the places of ranks; NULL: starts ranks */
+    bool on_host;                   /* this is the launcher of one of those hosts: rm_remote_enter was called */
     int32_t master_port;     /* 0: 29500, or any free port if standalone is set */
     bool standalone;         /* one node with a port of its own, which never collides */
     int32_t max_restarts;

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "dist/launch/process.h"
+#include "dist/launch/remote.h"
 #include "dist/launch/world.h"
 #include "memory/clock.h"
 #include "memory/host.h"
@@ -106,24 +107,30 @@ static void set_world(const supervisor *k, int32_t local) {
     set_number("TORCHELASTIC_RESTART_COUNT", k->restarts);
 }
 
-static void set_environment(const supervisor *k, int32_t local) {
+/* What all hosts have in common; the launcher of a host has got it from the job's. */
+static void set_job(const supervisor *k) {
     const rm_launch_config *c = k->job->config;
-    set_number("RANK", c->node_rank * c->nproc + local);
-    set_number("WORLD_SIZE", c->nnodes * c->nproc);
-    set_number("LOCAL_RANK", local);
-    set_number("LOCAL_WORLD_SIZE", c->nproc);
-    set_number("GROUP_RANK", c->node_rank);
-    set_number("GROUP_WORLD_SIZE", c->nnodes);
-    set_number("ROLE_RANK", c->node_rank * c->nproc + local);
-    set_number("ROLE_WORLD_SIZE", c->nnodes * c->nproc);
-    setenv("MASTER_ADDR", c->master_addr, 1);
-    set_number("MASTER_PORT", c->master_port);
     set_number("TORCHELASTIC_RESTART_COUNT", k->attempt);
     set_number("TORCHELASTIC_MAX_RESTARTS", c->max_restarts);
     setenv("TORCHELASTIC_RUN_ID", c->run_id, 1);
     setenv("REMAT_JOB_SECRET", k->job->secret, 1);
     setenv("REMAT_JOB_ID", k->job->job_id, 1);
-    if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", k->job->threads);
+}
+
+static void set_environment(const supervisor *k, int32_t local) {
+    const rm_launch_config *c = k->job->config;
+    set_number("RANK", c->first_rank + local);
+    set_number("WORLD_SIZE", c->world_size);
+    set_number("LOCAL_RANK", local);
+    set_number("LOCAL_WORLD_SIZE", c->nproc);
+    set_number("GROUP_RANK", c->node_rank);
+    set_number("GROUP_WORLD_SIZE", c->nnodes);
+    set_number("ROLE_RANK", c->first_rank + local);
+    set_number("ROLE_WORLD_SIZE", c->world_size);
+    setenv("MASTER_ADDR", c->master_addr, 1);
+    set_number("MASTER_PORT", c->master_port);
+    if (!c->on_host) set_job(k);
+    if (!getenv("OMP_NUM_THREADS") && !c->hosts) set_number("OMP_NUM_THREADS", k->job->threads);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* set by an outer torchrun */
     unsetenv("REMAT_LISTEN_FD");
     unsetenv(RM_WORLD_CONNECTION);
@@ -136,7 +143,7 @@ static void set_environment(const supervisor *k, int32_t local) {
 
 /* The first rank gets the launcher's input, unless that is a terminal, which stays with the launcher, for Ctrl-C. */
 static void set_files(const supervisor *k, int32_t local) {
-    if (local > 0 || isatty(STDIN_FILENO)) {
+    if (local > 0 || k->job->config->on_host || isatty(STDIN_FILENO)) {
         int nothing = open("/dev/null", O_RDONLY);
         if (nothing > 0) {
             dup2(nothing, STDIN_FILENO);
@@ -165,6 +172,8 @@ _Noreturn static void become_rank(const supervisor *k, int32_t local, pid_t supe
     set_environment(k, local);
     set_files(k, local);
     restore_signals(&k->job->signals);
+    const rm_launch_host *hosts = k->job->config->hosts;
+    if (hosts) rm_remote_run(&hosts[local]);
     char **argv = k->job->config->argv;
     execvp(argv[0], argv);
     fprintf(stderr, "remat launch: cannot run '%s': %s\n", argv[0], strerror(errno));
@@ -218,7 +227,7 @@ static int likelihood(int status) { return WIFSIGNALED(status) ? 2 : WEXITSTATUS
 static void tell_first(supervisor *k) {
     if (k->first < 0 || k->first_told) return;
     k->first_told = true;
-    tell(k, RM_SUPERVISOR_FIRST, k->job->config->node_rank * k->n + k->first, k->ranks[k->first].pid, k->first_status);
+    tell(k, RM_SUPERVISOR_FIRST, k->job->config->first_rank + k->first, k->ranks[k->first].pid, k->first_status);
 }
 
 /* The first failure counts. If it only reports that another rank failed, a later one may replace it, as long as no rank
@@ -277,7 +286,7 @@ static void replace(supervisor *k, int32_t local, int status) {
     if (again) k->restarts++;
     rm_supervisor_note note = {.word = RM_SUPERVISOR_LOST,
                                .attempt = again ? k->restarts : 0,
-                               .rank = k->job->config->node_rank * k->n + local,
+                               .rank = k->job->config->first_rank + local,
                                .pid = (int32_t)k->ranks[local].pid,
                                .status = status};
     if (!as_told(k, code)) (void)rm_supervisor_send(k->job->control, &note);

@@ -18,6 +18,12 @@ on_two_hosts() { # NAME COMMAND: runs COMMAND on hostA, saving as NAME, and at t
 on_two_hosts launch "$remat" train --batch=4 --dist-backend=gloo
 same launch
 
+# One launcher for both hosts, by what it takes for ssh.
+mkdir "$dir"/bin && ln -s "$REMAT_AGENT" "$dir"/bin/ssh
+PATH="$dir/bin:$PATH" train ssh $REMAT_ON hostA "$remat" launch -H hostA:1,hostB:1 -- "$remat" train --batch=4 \
+    --dist-backend=gloo
+same ssh
+
 # Without a launcher: environment variables configure each host, and may ask for a description of the ranks.
 NCCL_DEBUG=INFO RANK=1 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 timeout 120 $REMAT_ON hostB "$remat" train $model \
     --batch=4 --dist-backend=gloo --save="$dir"/variables >"$dir"/variables-B.log 2>&1 &

@@ -3,6 +3,7 @@
  * Main entry: rm_command_launch. `remat train --devices` starts its ranks in command_devices.c. */
 #define _GNU_SOURCE
 #include "train/commands/commands.h"
+#include "train/commands/launch_hosts.h"
 #include "train/file.h"
 #include "train/flags/other_names.h"
 #include "train/text.h"
@@ -13,7 +14,9 @@
 #include <unistd.h>
 
 #include "dist/launch/launch.h"
+#include "dist/launch/remote.h"
 #include "dist/store/rendezvous.h"
+#include "memory/host.h"
 #include "memory/processors.h"
 
 /* ---- The table of flags ------------------------------------------------------------------------------------------ */
@@ -32,6 +35,12 @@ typedef enum {
     TEE,
     SHOWN,
     RUN_ID,
+    TOTAL,
+    HOSTS,
+    HOSTFILE,
+    ON_HOST,
+    FIRST_RANK,
+    WORLD_SIZE,
     NO_PREFIX,
     NO_EFFECT,
     HELP,
@@ -52,6 +61,11 @@ static const struct {
     {"standalone", NULL, STANDALONE, "one host and a free port (the default with one host)"},
     {"max-restarts", "N", MAX_RESTARTS,
      "restart all ranks at most N times when one fails, except with exit status 2 [0]"},
+    {"np", "N", TOTAL,
+     "ranks of the job on all hosts of --hosts or --hostfile [all slots]; without these, on this host"},
+    {"hosts", "HOST:N,..", HOSTS,
+     "hosts of the job, and slots for ranks on each, started by ssh; -H is the same, as for mpirun and horovodrun"},
+    {"hostfile", "FILE", HOSTFILE, "file with a host a line, as HOST slots=N or HOST:N"},
     {"log-dir", "DIR", LOG_DIR, "also write the output of rank R to DIR/TIME/attempt-N/rank-R.log"},
     {"redirects", "N|R:N,..", REDIRECTS,
      "streams of the ranks that go to rank-R.stdout.log and rank-R.stderr.log in --log-dir instead of the terminal: "
@@ -65,6 +79,12 @@ static const struct {
     {"rdzv-id", "NAME", RUN_ID, "the same as --run-id"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
+    {"n", "N", TOTAL, NULL},
+    {"H", "HOST:N,..", HOSTS, NULL},
+    {"host", "HOST:N,..", HOSTS, NULL},
+    {"on-host", NULL, ON_HOST, NULL}, /* these three by launch_on_hosts */
+    {"first-rank", "N", FIRST_RANK, NULL},
+    {"world-size", "N", WORLD_SIZE, NULL},
     {"r", "N", REDIRECTS, NULL},
     {"t", "N", TEE, NULL},
     {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of torchrun's internals */
@@ -76,11 +96,12 @@ enum { FLAGS = sizeof flags / sizeof flags[0], MOST_LOCAL_RANKS = 4096 };
 
 /* The values given; -1 or NULL: not given. */
 typedef struct {
-    int64_t nproc, nnodes, least_nodes, node_rank, port, max_restarts;
+    int64_t nproc, nnodes, least_nodes, node_rank, port, max_restarts, total, first_rank, world_size;
+    const char *hosts, *hostfile;
     const char *addr, *endpoint, *log_dir, *run_id, *redirected, *teed, *filter;
     uint8_t redirects[MOST_LOCAL_RANKS], tee[MOST_LOCAL_RANKS]; /* by rank of this host, if given */
     bool shown[MOST_LOCAL_RANKS];
-    bool standalone, no_prefix, help;
+    bool standalone, no_prefix, help, on_host;
     char host[RM_HOST_BYTES], job[RM_HOST_BYTES + 16];
 } request;
 
@@ -181,6 +202,21 @@ static remat_status take(request *r, meaning what, const char *where, const char
         return read_streams(where, value, r->tee);
     case SHOWN:
         return read_filter(r, where, value);
+    case TOTAL:
+        return rm_text_whole(where, value, 1, RM_MOST_RANKS, &r->total);
+    case FIRST_RANK:
+        return rm_text_whole(where, value, 0, RM_MOST_RANKS - 1, &r->first_rank);
+    case WORLD_SIZE:
+        return rm_text_whole(where, value, 1, RM_MOST_RANKS, &r->world_size);
+    case HOSTS:
+        r->hosts = value;
+        break;
+    case HOSTFILE:
+        r->hostfile = value;
+        break;
+    case ON_HOST:
+        r->on_host = true;
+        break;
     case RUN_ID:
         r->run_id = value;
         break;
@@ -212,7 +248,7 @@ static remat_status unknown(const char *given) {
 }
 
 /* Parses the flag at argv[*i] and skips its value if that is the next argument. Like torchrun, accepts underscores for dashes. Names of
- * one or two letters have one dash. */
+ * one or two letters may have one dash. */
 static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
     const size_t dashes = argv[*i][1] == '-' ? 2 : 1;
     const char *given = argv[*i] + dashes, *equals = strchr(given, '=');
@@ -220,9 +256,9 @@ static remat_status parse_flag(request *r, int argc, char **argv, int *i) {
     char where[32];
     for (int f = 0; f < FLAGS; f++) {
         bool is_short = strlen(flags[f].name) <= 2;
-        if (is_short != (dashes == 1) || !rm_same_name(flags[f].name, given, length)) continue;
+        if ((dashes == 1 && !is_short) || !rm_same_name(flags[f].name, given, length)) continue;
         const char *value = equals ? equals + 1 : NULL;
-        snprintf(where, sizeof where, is_short ? "-%s" : "--%s", flags[f].name);
+        snprintf(where, sizeof where, "%s%s", is_short ? "-" : "--", flags[f].name);
         if (!flags[f].value) {
             REQUIRE(!value, INVALID, "%s=%.60s: is a switch; remove the value", where, value);
             return take(r, flags[f].meaning, where, "yes");
@@ -304,7 +340,14 @@ static remat_status find_node_rank(request *r) {
     return rm_text_whole("SLURM_NODEID", node, 0, r->nnodes - 1, &r->node_rank);
 }
 
+static remat_status check_logs(const request *r) {
+    REQUIRE(r->log_dir || !(r->redirected || r->teed), INVALID,
+            "--redirects and --tee write files, and there is no directory for them: give --log-dir=DIR");
+    return REMAT_OK;
+}
+
 static remat_status complete(request *r) {
+    TRY(check_logs(r));
     if (r->nproc < 0) r->nproc = 1;
     if (r->nnodes < 0) r->nnodes = 1;
     if (r->endpoint) {
@@ -313,8 +356,6 @@ static remat_status complete(request *r) {
         TRY(split_endpoint(r));
     }
     drop_brackets(r);
-    REQUIRE(r->log_dir || !(r->redirected || r->teed), INVALID,
-            "--redirects and --tee write files, and there is no directory for them: give --log-dir=DIR");
     REQUIRE(!r->standalone || r->port <= 0, INVALID, "--standalone chooses a port itself; remove it to use port %lld",
             (long long)r->port);
     REQUIRE(r->port != 0 || r->nnodes == 1, INVALID,
@@ -353,6 +394,109 @@ static remat_status check_command(char **command) {
     return REMAT_OK;
 }
 
+/* ---- Several hosts, by ssh --------------------------------------------------------------------------------------- */
+
+enum { HOST_WORDS = 7, HOST_FLAGS = 9 };
+
+/* The command of one host's launcher. */
+typedef struct {
+    char word[HOST_WORDS][RM_HOST_BYTES + 24];
+    char *argv[]; /* the user's command at its end */
+} host_command;
+
+static void add_flag(char **argv, int *n, const char *flag, const char *value) {
+    if (!value) return;
+    argv[(*n)++] = (char *)flag;
+    if (*value) argv[(*n)++] = (char *)value;
+}
+
+/* `meeting`: the address of the first host. */
+static host_command *command_of(const request *r, const rm_slots_list *list, int32_t host, const char *meeting,
+                                char *program, char **command) {
+    const rm_slots *h = &list->host[host];
+    int words = 0, n = 0, w = 0;
+    while (command[words]) words++;
+    host_command *c = rm_calloc(1, sizeof *c + (size_t)(words + HOST_WORDS + HOST_FLAGS + 5) * sizeof *c->argv);
+    if (!c) return NULL;
+    const size_t bytes = sizeof c->word[0];
+    snprintf(c->word[w++], bytes, "--nnodes=%d", list->n);
+    snprintf(c->word[w++], bytes, "--node-rank=%d", host);
+    snprintf(c->word[w++], bytes, "--nproc-per-node=%lld", (long long)h->ranks);
+    snprintf(c->word[w++], bytes, "--first-rank=%lld", (long long)h->first);
+    snprintf(c->word[w++], bytes, "--world-size=%lld", (long long)list->ranks);
+    if (list->n > 1) {
+        snprintf(c->word[w++], bytes, "--master-addr=%s", meeting);
+        snprintf(c->word[w++], bytes, "--master-port=%lld", (long long)(r->port > 0 ? r->port : 29500));
+    }
+    c->argv[n++] = program;
+    c->argv[n++] = "launch";
+    c->argv[n++] = "--on-host";
+    for (int i = 0; i < w; i++) c->argv[n++] = c->word[i];
+    add_flag(c->argv, &n, "--log-dir", r->log_dir);
+    add_flag(c->argv, &n, "--redirects", r->redirected);
+    add_flag(c->argv, &n, "--tee", r->teed);
+    add_flag(c->argv, &n, "--local-ranks-filter", r->filter);
+    add_flag(c->argv, &n, "--no-prefix", r->no_prefix ? "" : NULL);
+    c->argv[n++] = "--";
+    memcpy(c->argv + n, command, (size_t)words * sizeof *command);
+    return c;
+}
+
+/* The first host as the others reach it. */
+static void find_meeting(const request *r, const char *first, char meeting[RM_HOST_BYTES]) {
+    const char *at = strrchr(first, '@');
+    snprintf(meeting, RM_HOST_BYTES, "%s", r->addr ? r->addr : at ? at + 1 : first);
+    if (!r->addr && rm_slots_is_here(first) && gethostname(meeting, RM_HOST_BYTES - 1)) strcpy(meeting, "localhost");
+}
+
+static remat_status start_hosts(const request *r, const rm_slots_list *list, char **command, int *exit_status) {
+    char program[RM_PATH_BYTES], meeting[RM_HOST_BYTES];
+    REQUIRE(rm_path_of_program(program, sizeof program), IO, "cannot find the file of this program");
+    find_meeting(r, list->host[0].name, meeting);
+    host_command **all = rm_calloc((size_t)list->n, sizeof *all);
+    rm_launch_host *hosts = rm_calloc((size_t)list->n, sizeof *hosts);
+    bool room = all && hosts;
+    for (int32_t i = 0; room && i < list->n; i++) {
+        const char *name = list->host[i].name;
+        all[i] = command_of(r, list, i, meeting, program, command);
+        room = all[i] != NULL;
+        if (room) hosts[i] = (rm_launch_host){.name = rm_slots_is_here(name) ? NULL : name, .argv = all[i]->argv};
+    }
+    remat_status status = room ? REMAT_OK : rm_fail(REMAT_MEMORY, "no memory for %d hosts", list->n);
+    if (!status)
+        status = rm_launch(&(rm_launch_config){.nproc = list->n,
+                                               .nnodes = 1,
+                                               .standalone = true,
+                                               .max_restarts = (int32_t)(r->max_restarts > 0 ? r->max_restarts : 0),
+                                               .run_id = r->run_id,
+                                               .hosts = hosts,
+                                               .argv = hosts[0].argv},
+                           exit_status);
+    for (int32_t i = 0; all && i < list->n; i++) rm_free(all[i]);
+    rm_free(all);
+    rm_free(hosts);
+    return status;
+}
+
+/* *here: all ranks are on this host, which needs no ssh. */
+static remat_status launch_on_hosts(request *r, char **command, bool *here, int *exit_status) {
+    rm_slots_list list = {0};
+    REQUIRE(!(r->hosts && r->hostfile), INVALID, "--hosts and --hostfile both name the hosts: give one of them");
+    REQUIRE(r->nproc < 0 && r->nnodes < 0 && r->node_rank < 0 && !r->endpoint && !r->standalone, INVALID,
+            "--hosts and --hostfile say how many hosts and ranks there are: remove --nproc-per-node, --nnodes, "
+            "--node-rank, --rdzv-endpoint and --standalone");
+    TRY(check_logs(r));
+    remat_status status = r->hosts ? rm_slots_parse("--hosts", r->hosts, &list) : rm_slots_read(r->hostfile, &list);
+    if (!status) status = rm_slots_divide(&list, r->total);
+    *here = !status && list.n == 1 && rm_slots_is_here(list.host[0].name);
+    if (*here) r->nproc = list.ranks;
+    if (!status && !*here) status = start_hosts(r, &list, command, exit_status);
+    rm_slots_free(&list);
+    return status;
+}
+
+/* ---- Main -------------------------------------------------------------------------------------------------------- */
+
 bool rm_command_launch_flag(int i, const char **name, const char **value, const char **help) {
     if (i >= FLAGS) return false;
     *name = flags[i].name, *value = flags[i].value, *help = flags[i].help;
@@ -361,7 +505,8 @@ bool rm_command_launch_flag(int i, const char **name, const char **value, const 
 
 static void print_help(FILE *out) {
     fputs("remat launch [--flag=value ...] [--] COMMAND [argument ...]\n\n"
-          "Starts COMMAND as the ranks of one job on this host. Exits with the code of the first rank that fails\n"
+          "Starts COMMAND as the ranks of one job on this host, or on those of -H. Exits with the code of the first "
+          "rank that fails\n"
           "(128 + n for signal n). Flags, and the variables that ranks get, are torchrun's. The first INT, TERM, HUP\n"
           "or QUIT is passed on to all ranks; a second one ends them at once. USR1 is always passed on.\n\n",
           out);
@@ -373,13 +518,15 @@ static void print_help(FILE *out) {
         fprintf(out, "  %-30s %s\n", flag, flags[f].help);
     }
     fputs("\n  remat launch --nproc-per-node=2 -- remat train --data=FILE\n"
-          "  remat launch --nproc-per-node=2 --nnodes=2 --node-rank=0 --master-addr=hostA -- remat train --data=FILE\n",
+          "  remat launch --nproc-per-node=2 --nnodes=2 --node-rank=0 --master-addr=hostA -- remat train --data=FILE\n"
+          "  remat launch -np 4 -H hostA:2,hostB:2 -- remat train --data=FILE\n",
           out);
 }
 
 remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
-    request r = {.nproc = -1, .nnodes = -1, .node_rank = -1, .port = -1};
+    request r = {.nproc = -1, .nnodes = -1, .node_rank = -1, .port = -1, .total = -1};
     int command = 0;
+    bool here = true;
     TRY(parse_environment(&r));
     TRY(parse(&r, argc, argv, &command));
     if (r.help) {
@@ -388,12 +535,24 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
     }
     REQUIRE(command < argc, INVALID,
             "there is no command to start: remat launch --nproc-per-node=2 -- remat train --data=FILE");
+    if (r.hosts || r.hostfile) TRY(launch_on_hosts(&r, argv + command, &here, exit_status));
+    if (!here) return REMAT_OK;
+    if (r.on_host) {
+        TRY(rm_remote_enter());
+        r.run_id = getenv("TORCHELASTIC_RUN_ID");
+    } else if (r.total > 0 && r.nproc < 0) {
+        REQUIRE(r.nnodes <= 1, INVALID, "-np counts the ranks of all hosts: give --nproc-per-node=N with --nnodes");
+        r.nproc = r.total;
+    }
     TRY(complete(&r));
     TRY(check_command(argv + command));
     return rm_launch(&(rm_launch_config){.nproc = (int32_t)r.nproc,
                                          .nnodes = (int32_t)r.nnodes,
                                          .least_nodes = (int32_t)r.least_nodes,
                                          .node_rank = (int32_t)r.node_rank,
+                                         .first_rank = (int32_t)r.first_rank,
+                                         .world_size = (int32_t)r.world_size,
+                                         .on_host = r.on_host,
                                          .master_addr = r.addr,
                                          .master_port = (int32_t)r.port,
                                          .standalone = r.standalone,

@@ -1,0 +1,1 @@
+target_link_libraries(${target} PRIVATE remat_train_lib) # the command itself
