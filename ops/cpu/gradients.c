@@ -44,13 +44,12 @@ static void pack_left(const float *dgates, int64_t row, int64_t rows, int64_t de
         }
 }
 
-/* dw[u.., block..] += left w: in place, or through a chunk if dw's last vector extends past its row. The product is summed
- * from zero and then added to dw: sums over many thousands of rows lose digits if every product is added to the whole sum. */
+/* dw[u.., block..] += left w: in place, or through a chunk if dw's last vector extends past its row. */
 static void multiply_left(const float *left, const float *w, int width, int64_t depth, float *dw, int64_t columns,
                           int rows, int last_lanes) {
     rm_product p = {left, 1, LEFT_STEP, w, width * LANES, dw, columns, LANES, 0};
     if (last_lanes == LANES) {
-        rm_multiply_apart(p, rows, width, depth);
+        rm_multiply(p, rows, width, depth);
         return;
     }
     chunk c;
@@ -58,7 +57,7 @@ static void multiply_left(const float *left, const float *w, int width, int64_t 
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             rm_store(c.sum[r][i], rm_load_n(dw + r * columns + i * LANES, i == width - 1 ? last_lanes : LANES));
-    rm_multiply_apart(p, rows, width, depth);
+    rm_multiply(p, rows, width, depth);
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             rm_store_n(dw + r * columns + i * LANES, rm_load(c.sum[r][i]), i == width - 1 ? last_lanes : LANES);
@@ -182,16 +181,16 @@ static void input_gradient(const view *v) {
 }
 
 /* One pass over the rows of dgates, in order, for gradients that need no product:
- *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, in parts of DEPTH_STEPS rows
+ *   dtable[token[row]] += dgates[row]        db += the tile's sum of dgates over rows, in parts of SWEEP_PART rows
  * for blocks [first, end) of every column. */
-enum { SWEEP_BLOCKS = 16 };
+enum { SWEEP_BLOCKS = 16, SWEEP_PART = 16 };
 static void sweep(const view *v, int64_t first, int64_t end) {
     const rm_cell_job *job = v->job;
     int columns = v->l->columns, gates = v->l->gates, first_h = v->l->first_h;
     float *dtable = job->token ? job->dw_ih : NULL;
     rm_vec sum[4][SWEEP_BLOCKS] = {0}, part[4][SWEEP_BLOCKS];
     for (int64_t row = 0; row < v->rows; row++) {
-        if (row % DEPTH_STEPS == 0) memset(part, 0, sizeof part);
+        if (row % SWEEP_PART == 0) memset(part, 0, sizeof part);
         for (int column = 0; column < columns; column++) {
             const float *from = job->gates + row * v->row + column * v->hidden;
             float *entry =
@@ -204,7 +203,7 @@ static void sweep(const view *v, int64_t first, int64_t end) {
                 if (entry) rm_store_n(entry + unit, rm_load_n(entry + unit, n) + dgate, n);
             }
         }
-        if (row % DEPTH_STEPS == DEPTH_STEPS - 1 || row == v->rows - 1)
+        if (row % SWEEP_PART == SWEEP_PART - 1 || row == v->rows - 1)
             for (int column = 0; column < columns; column++)
                 for (int64_t i = 0; i < end - first; i++) sum[column][i] += part[column][i];
     }

@@ -31,7 +31,6 @@
 #define rm_cell_convolution RM_JOIN(rm_cell_convolution_, RM_FP32_ISA)
 #define rm_cell_small_product RM_JOIN(rm_cell_small_product_, RM_FP32_ISA)
 #define rm_multiply RM_JOIN(rm_multiply_, RM_ISA)
-#define rm_multiply_apart RM_JOIN(rm_multiply_apart_, RM_ISA)
 
 uint64_t rm_cell_packed_bytes(rm_cell cell, bool folded, int64_t in, int64_t hidden);
 void rm_cell_pack(rm_cell cell, bool folded, int64_t in, int64_t hidden, const float *w_ih, const float *w_hh,

@@ -41,12 +41,12 @@ RM_INLINE void multiply_step(int rows, int width, const float *a, int64_t a_row,
 /* With few sums there are few multiply-adds to hide the loop overhead, so these process four steps at a time; registers
  * suffice. */
 RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a_row, int64_t a_step, int64_t steps,
-                             bool streamed, bool apart) {
+                             bool streamed) {
     rm_vec sum[ROWS_MAX][WIDTH_MAX];
     const float *a = p->a, *w = p->w;
     const int64_t w_step = p->w_step, ahead = p->ahead;
     EACH(r, rows) {
-        EACH(v, width) { sum[r][v] = apart ? rm_splat(0) : rm_load(p->c + r * p->c_row + v * p->c_vector); }
+        EACH(v, width) { sum[r][v] = rm_splat(0); }
     }
     if (rows < ROWS_MAX) {
         FOUR_TOGETHER(k, steps) {
@@ -62,26 +62,23 @@ RM_INLINE void multiply_tile(int rows, int width, const rm_product *p, int64_t a
     EACH(r, rows) {
         EACH(v, width) {
             float *c = p->c + r * p->c_row + v * p->c_vector;
-            rm_store(c, apart ? rm_load(c) + sum[r][v] : sum[r][v]);
+            rm_store(c, rm_load(c) + sum[r][v]);
         }
     }
 }
 
 /* The register tile of each shape, for A along its rows (a_step 1), with weights near or streamed, and along its
- * columns (a_row 1), with sums that start from C or apart. */
+ * columns (a_row 1). */
 typedef void tile_kernel(const rm_product *p, int64_t steps);
 #define TILE(rows, width)                                                                                              \
     static void tile_rows_##rows##_##width(const rm_product *p, int64_t steps) {                                       \
-        multiply_tile(rows, width, p, p->a_row, 1, steps, false, false);                                               \
+        multiply_tile(rows, width, p, p->a_row, 1, steps, false);                                                      \
     }                                                                                                                  \
     static void tile_streamed_##rows##_##width(const rm_product *p, int64_t steps) {                                   \
-        multiply_tile(rows, width, p, p->a_row, 1, steps, true, false);                                                \
+        multiply_tile(rows, width, p, p->a_row, 1, steps, true);                                                       \
     }                                                                                                                  \
     static void tile_columns_##rows##_##width(const rm_product *p, int64_t steps) {                                    \
-        multiply_tile(rows, width, p, 1, p->a_step, steps, false, false);                                              \
-    }                                                                                                                  \
-    static void tile_apart_##rows##_##width(const rm_product *p, int64_t steps) {                                      \
-        multiply_tile(rows, width, p, 1, p->a_step, steps, false, true);                                               \
+        multiply_tile(rows, width, p, 1, p->a_step, steps, false);                                                     \
     }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2) TILE(rows, 3) TILE(rows, 4)
 #define NAMES(kind, rows)                                                                                              \
@@ -98,7 +95,7 @@ TILES(5)
 TILES(6)
 #endif
 
-enum { NEAR, STREAMED, COLUMNS, APART, KINDS };
+enum { NEAR, STREAMED, COLUMNS, KINDS };
 #if RM_LANES == 16
 #define ALL(kind)                                                                                                      \
     { NAMES(kind, 1), NAMES(kind, 2), NAMES(kind, 3), NAMES(kind, 4), NAMES(kind, 5), NAMES(kind, 6) }
@@ -110,7 +107,7 @@ enum { NEAR, STREAMED, COLUMNS, APART, KINDS };
     { NAMES(kind, 1), NAMES(kind, 2) }
 #endif
 static tile_kernel *const tiles[KINDS][ROWS_MAX][WIDTH_MAX] = {
-    [NEAR] = ALL(rows), [STREAMED] = ALL(streamed), [COLUMNS] = ALL(columns), [APART] = ALL(apart)};
+    [NEAR] = ALL(rows), [STREAMED] = ALL(streamed), [COLUMNS] = ALL(columns)};
 
 /* Rows are divided among tiles as evenly as possible: 16 is 6+5+5, not 6+6+4. */
 static void multiply_rows(rm_product p, int64_t rows, int width, int64_t steps, int kind) {
@@ -167,8 +164,4 @@ void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth) {
         p.a += DEPTH_BLOCK;
         p.w += DEPTH_STEPS * p.w_step;
     }
-}
-
-void rm_multiply_apart(rm_product p, int64_t rows, int width, int64_t depth) {
-    multiply_rows(p, rows, width, steps_of(depth), APART);
 }

@@ -3,11 +3,11 @@
  *
  *   C (rows, width vectors) += A (rows, depth) W (depth, width vectors)
  *
- * Every element of C is one chain of multiply-adds over ascending k, starting from what C held:
- *     c = fma(a[0], w[0], c); c = fma(a[1], w[1], c); ...
- * for any number of rows and any division of the loops below (storing and loading a float loses nothing). So the bits
- * of an element depend only on its own operands: not on the rest of the batch, the threads, or the tile. This makes it
- * possible to rebuild gates for many timesteps at once, bit for bit.
+ * Every element of C is a sum of chains of multiply-adds over ascending k, one for each DEPTH_BLOCK of k:
+ *     s = fma(a[0], w[0], 0); s = fma(a[1], w[1], s); ...; c = c + s
+ * for any number of rows and any division of the loops below. So the bits of an element depend only on its own operands:
+ * not on the rest of the batch, the threads, or the tile. This makes it possible to rebuild gates for many timesteps at
+ * once, bit for bit. One long chain would lose digits: gradients of the input were 2 to 3 times as far from double.
  *
  * W is packed: vector v of step k at w + k*w_step + v*RM_LANES.
  * A is read in place: element (r,k) at a + r*a_row + k*a_step, where one of the two strides is 1.
@@ -81,7 +81,5 @@ typedef struct {
 /* width <= WIDTH_MAX vectors; rows >= 1; for A along its columns depth <= DEPTH_BLOCK, the most that callers pack at
  * once. */
 void rm_multiply(rm_product p, int64_t rows, int width, int64_t depth);
-/* For A along its columns, depth <= DEPTH_BLOCK: chains start from zero, and their sums are added to C. */
-void rm_multiply_apart(rm_product p, int64_t rows, int width, int64_t depth);
 
 #endif

@@ -1,7 +1,6 @@
 /* cpu/small_product.c: products that are too small for the packing of a library, or for which the library would
  * allocate (ops/math/gemm.c): two vectors of columns at a time by rm_multiply; B is read in place if its layout allows
- * it. Every element of C is one chain of multiply-adds over ascending k from beta c, independent of the other
- * elements. */
+ * it. Every element of C is beta c plus the sums of rm_multiply, independent of the other elements. */
 #include "ops/cpu/product.h"
 
 enum { PANEL = 2 * RM_LANES, STRIP = 64 /* rows that go through a separate buffer at a time */ };
