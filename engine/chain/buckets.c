@@ -100,13 +100,17 @@ static remat_status agree(const remat_ranks *ranks, rm_buckets *b) {
     return status;
 }
 
-/* Frozen parameters have no gradient, even if other ranks train them. */
+/* Frozen parameters have no gradient, even if other ranks train them. They end the order, which lists all parameters: a
+ * session that shares with this one adopts it. */
 static void leave_out_frozen(const rm_chain *chain, rm_buckets *b) {
     for (int32_t i = 0; i < b->n_params; i++) {
-        rm_parameter *p = &b->param[b->order[i]];
+        int32_t k = b->order[i];
+        rm_parameter *p = &b->param[k];
         bool trained = chain->graph->value[p->value].needs_gradient && rm_chain_holds(chain, p->value);
         p->used &= trained;
-        if (trained) b->order[b->n_trained++] = b->order[i];
+        if (!trained) continue;
+        b->order[i] = b->order[b->n_trained];
+        b->order[b->n_trained++] = k;
     }
 }
 

@@ -132,6 +132,17 @@ START_TEST(shared_sessions_have_the_bits_of_separate_ones) {
 }
 END_TEST
 
+/* Frozen parameters are in no bucket, but in the order that the sessions agree on. */
+START_TEST(shared_sessions_with_frozen_parameters_have_the_bits_of_separate_ones) {
+    remat_session *a[SESSIONS], *b[SESSIONS];
+    remat_config config = configured(1);
+    config.train_only = _i ? "embedding,head.weight" : "rnn.weight_hh";
+    open_all(&config, true, a), open_all(&config, false, b);
+    expect_same_updates(a, b);
+    for (int i = 0; i < SESSIONS; i++) remat_session_free(a[i]), remat_session_free(b[i]);
+}
+END_TEST
+
 /* Parameters lie once, plain and packed, and activations in the arena of the first. */
 START_TEST(shared_sessions_take_their_own_bytes_alone) {
     remat_session *a[SESSIONS];
@@ -432,6 +443,7 @@ int main(void) {
     TCase *tests = tcase_create("share");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, shared_sessions_have_the_bits_of_separate_ones, 0, 12);
+    tcase_add_loop_test(tests, shared_sessions_with_frozen_parameters_have_the_bits_of_separate_ones, 0, 2);
     tcase_add_loop_test(tests, shared_sessions_take_their_own_bytes_alone, 0, 4);
     tcase_add_loop_test(tests, shared_evaluation_does_not_change_training, 0, 4);
     tcase_add_loop_test(tests, other_sessions_discard_forward_passes_and_gradients, 0, 3);
