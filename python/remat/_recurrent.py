@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from . import _abi
 from ._library import check, lib
@@ -396,8 +397,7 @@ def _(
     return x.new_empty(x.shape[0], x.shape[1], width), torch.empty_like(states), ticket
 
 
-@torch.library.custom_op("remat_nn::backward", mutates_args=())
-def recurrent_backward(
+def _compute_backward(
     pool: Tensor, dy: Tensor, dfinal: Tensor, x: Tensor, states: Tensor, weights: Sequence[Tensor],
     seed: Tensor | None, y: Tensor, ticket: Tensor, input_gradient: bool,
 ) -> list[Tensor]:  # fmt: skip
@@ -425,6 +425,9 @@ def recurrent_backward(
         prepared.lease = None
         pools.give(prepared)
     return [dx, dstates, *dweights]
+
+
+recurrent_backward = torch.library.custom_op("remat_nn::backward", _compute_backward, mutates_args=())
 
 
 _CHANGED = "call the layer again, and change its weights after backward"
@@ -465,7 +468,11 @@ def _differentiate(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor | None) -> tu
     return None, dx if needed[1] else None, dstates if needed[2] else None, dweights, None, None, None, None
 
 
-_backward = torch.ops.remat_nn.backward.default
+def _backward(*given: Any) -> list[Tensor]:
+    """Dispatching the operator takes a tenth of a call at tiny sizes: without tracing or second derivatives the function
+    runs directly."""
+    watched = type(given[1]) is not Tensor or torch.is_grad_enabled() or is_in_torch_dispatch_mode()
+    return torch.ops.remat_nn.backward.default(*given) if watched else _compute_backward(*given)
 
 
 def _refuse(ctx: Any, *gradients: Any) -> Any:

@@ -530,7 +530,7 @@ def last_axis(t: Translator, x: Any, dim: int, builder: Any) -> Tensor:
     if not p.last(n - 1):
         raise Refused("the axis is time or batch")
     made = p.result(builder(p.value))
-    return transpose(t, made, dim, -1) if moved is not x else made  # type: ignore[no-any-return]
+    return transpose(t, made, dim, -1) if moved is not x else made
 
 
 # ---- Recurrent layers -----------------------------------------------------------------------------------------------
@@ -571,9 +571,9 @@ def recurrent(
         h = t.graph.concat(sides) if bidirectional else sides[0]
     width = (Atom(h.shape[-1]),)
     out = [batch, time, width] if batch_first else [time, batch, width]
-    y = Tensor(h, [*p.axes[:2], width], out, True)
+    result = Tensor(h, [*p.axes[:2], width], out, True)
     stacks = [Stack(f, [(Atom(len(f)),), batch, f[0].dims[-1]]) for f in finals if f]
-    return [y, *stacks]
+    return [result, *stacks]
 
 
 def cell(t: Translator, mode: str, x: Value, weights: Sequence[Value], bias: bool, projection: int) -> Value:
@@ -622,7 +622,8 @@ def row_ends(t: Translator, lengths: Any, time: Axis, batch: Axis) -> Value:
     compute, steps = lengths.compute, length(time)
 
     def ends(host: Host) -> torch.Tensor:
-        return (torch.arange(steps)[:, None] == compute(host) - 1).float()
+        last: torch.Tensor = compute(host) - 1
+        return (torch.arange(steps)[:, None] == last).float()
 
     made = t.data(f"{lengths.name}.ends", torch.float32, (steps, length(batch)), ends)
     unite_all(made.dims, (time, batch))
@@ -822,8 +823,7 @@ def conv1d(
     w = t.tensor(weight).value
     b = None if bias is None else t.tensor(bias).value
     padding = 0 if padding == "valid" else (w.shape[2] - 1) * pair(dilation)[0] // 2 if padding == "same" else padding
-    one = [pair(x)[0] for x in (stride, padding, dilation)]
-    value = t.graph.conv1d(p.value, w, b, *one, groups)
+    value = t.graph.conv1d(p.value, w, b, pair(stride)[0], pair(padding)[0], pair(dilation)[0], groups)
     n = len(p.x.dims)
     return p.result(value, {n - 2: value.shape[-2], n - 1: value.shape[-1]})
 
@@ -888,8 +888,8 @@ def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: A
     scale = [n // h for n, h in zip(made[-2:], have, strict=True)]
     if [s * h for s, h in zip(scale, have, strict=True)] != list(made[-2:]):
         raise Refused(f"planes of {have} are resized to {list(made[-2:])}; only whole factors are supported")
-    bilinear = "bilinear" in str(t.node.target)
-    mode = "nearest" if not bilinear else "bilinear_corners" if rest and rest[0] is True else "bilinear"
+    bilinear = "bilinear_corners" if rest and rest[0] is True else "bilinear"
+    mode: Any = bilinear if "bilinear" in str(t.node.target) else "nearest"
     return planes(p, t.graph.upsample2d(p.value, scale, mode), channels=False)
 
 
@@ -970,9 +970,9 @@ def batch_norm(
     if running_mean is None:
         raise Refused("batch norm with track_running_stats=False")
     p = t.plain(input)
-    scale = [None if x is None else t.tensor(x).value for x in (weight, bias)]
-    running = [t.stored(x, statistics=True).value for x in (running_mean, running_var)]
-    return p.result(t.graph.batch_norm(p.value, *scale, *running, momentum, eps, False))
+    gain, shift = (None if x is None else t.tensor(x).value for x in (weight, bias))
+    average, variance = (t.stored(x, statistics=True).value for x in (running_mean, running_var))
+    return p.result(t.graph.batch_norm(p.value, gain, shift, average, variance, momentum, eps, False))
 
 
 # ---- Losses ---------------------------------------------------------------------------------------------------------
@@ -1080,8 +1080,9 @@ def ctc(
     x = with_dims(t, x.log_softmax_of, x.dims) if x.log_softmax_of else x
     t.mark(x, x.dims[0], x.dims[1])
     p = t.plain(t.as_sequence(x, x.dims[0], x.dims[1]))
-    lengths = [whole_lengths(t, n, size) for n, size in ((input_lengths, p.axes[0]), (target_lengths, dims_of(targets)[1]))]
-    return scalar(t.graph.ctc(p.value, t.tensor(targets).value, *lengths, blank, zero_infinity))
+    inputs = whole_lengths(t, input_lengths, p.axes[0])
+    labels = whole_lengths(t, target_lengths, dims_of(targets)[1])
+    return scalar(t.graph.ctc(p.value, t.tensor(targets).value, inputs, labels, blank, zero_infinity))
 
 
 def whole_lengths(t: Translator, lengths: Any, axis: Axis) -> Value | None:

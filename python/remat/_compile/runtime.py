@@ -128,12 +128,12 @@ class Step:
         self._modes = _modes(self.model)
         shape.follow(self)
         if self.updates:
-            result = shape.session.step(lr=self.lr)
+            result = shape.session.step(lr=float(self.lr or 0))
         else:
             shape.session.step_count, self._calls = self._calls, self._calls + 1
             result = shape.session.forward_backward()
             for weight, row in shape.program.frozen_rows:
-                weight.grad[row] = 0
+                weight.grad[row] = 0  # type: ignore[index]
         with torch.no_grad():
             for counter in shape.program.counters:
                 counter += 1

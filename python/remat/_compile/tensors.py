@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..graph import Value
+
 TIME, BATCH = "time", "batch"
 
 
@@ -170,7 +172,7 @@ def regroup(dims: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
 class Tensor:
     """A value of the graph. dims: PyTorch's axes; axes: those of the value. A sequence's first two are (T,B)."""
 
-    value: Any
+    value: Value
     axes: list[Axis]
     dims: list[Axis]
     sequence: bool = False

@@ -152,7 +152,7 @@ class Translator:
 
     def _output(self, node: Node) -> None:
         loss = node.args[0][0]  # type: ignore[index]
-        made = self.env[loss]
+        made = self.env[loss]  # type: ignore[index]
         if not isinstance(made, Tensor) or made.dims:
             raise Refused(f"the loss has the shape {shape(made.dims) if isinstance(made, Tensor) else ()}; return a scalar")
         self.out.loss = made.value
@@ -203,6 +203,7 @@ class Translator:
         if function is None:
             raise Refused(_HINTS.get(name, "Remat has no such layer"))
         made = self._apply(function, args, kwargs)
+        self._check_shapes(node, made)
         if name.endswith("_") and not name.startswith("aten::__"):
             self._replace(node, made)
         return made
@@ -215,6 +216,15 @@ class Translator:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 raise
             raise Refused(f"of its arguments: {error}") from None
+
+    @staticmethod
+    def _check_shapes(node: Node, made: Any) -> None:
+        """A translation has PyTorch's shape, or is refused."""
+        values = node.meta["val"]
+        pairs = zip(made, values, strict=False) if isinstance(values, list | tuple) else [(made, values)]
+        for one, value in pairs:
+            if isinstance(value, torch.Tensor) and hasattr(one, "dims") and shape(one.dims) != value.shape:
+                raise Refused(f"the result would have the shape {shape(one.dims)} instead of {tuple(value.shape)}")
 
     def _replace(self, node: Node, made: Any) -> None:
         """An in-place op: later readers of its operand see the result."""
@@ -275,10 +285,11 @@ class Translator:
             if node.target._schema.is_mutable:  # type: ignore[union-attr]
                 self.env[node.args[0]] = made  # type: ignore[index]
             return made
-        parts = [
-            self.data(f"{name}.{i}", v.dtype, v.shape, lambda host, i=i: host.value(name)[i]) for i, v in enumerate(value)
-        ]
-        return parts
+
+        def part(i: int) -> Callable[[Host], Any]:
+            return lambda host: host.value(name)[i]
+
+        return [self.data(f"{name}.{i}", v.dtype, v.shape, part(i)) for i, v in enumerate(value)]
 
     # ---- Tensors of the batch, constants, parameters
 
@@ -304,8 +315,8 @@ class Translator:
         if isinstance(x, Missing):
             raise Refused(x.reason)
         if isinstance(x, Stack):
-            rows = [OPS["aten::unsqueeze"](self, part, 0) for part in x.parts]
-            return OPS["aten::cat"](self, rows, 0)  # type: ignore[no-any-return]
+            parts = [OPS["aten::unsqueeze"](self, part, 0) for part in x.parts]
+            return OPS["aten::cat"](self, parts, 0)  # type: ignore[no-any-return]
         if isinstance(x, Scores):
             raise Refused("q k^T may be scaled, masked, put through softmax and dropout, and multiplied by v only")
         raise Refused(f"a tensor was expected, not {x!r}")
@@ -420,7 +431,7 @@ class Translator:
     def plain(self, x: Any) -> Plain:
         """The value with PyTorch's axes in PyTorch's order, but for a sequence's time and batch, which come first."""
         x = self.tensor(x)
-        axes: list[Axis] = [(x.time(),), tuple(a for a in (x.batch(),) if a)] if x.sequence else []  # type: ignore[list-item]
+        axes: list[Axis] = [(x.time(),), tuple(a for a in (x.batch(),) if a)] if x.sequence else []
         at: dict[int, int] = {}
         for i, dim in enumerate(x.dims):
             inner = without(dim, x.time(), x.batch())
@@ -446,8 +457,8 @@ class Translator:
                 pair[i] = self.as_sequence(x, (time,), (batch,) if batch else ())
         values = []
         for x, own in zip(pair, dims, strict=True):
-            axes = [without(d, time, batch) for d, o in zip(own, out, strict=True) if without(o, time, batch) is not None]
-            axes = [real(a or ()) for a in axes]
+            pairs = [d for d, o in zip(own, out, strict=True) if without(o, time, batch) is not None]
+            axes = [real(without(d, time, batch) or ()) for d in pairs]
             has_batch = batch is not None and batch in [a for d in own for a in leaves(d)]
             first: list[Axis] = [(time,), (batch,) if batch else ()] if x.sequence else [(batch,)] if has_batch else []  # type: ignore[list-item]
             while not first and axes and not axes[0]:
@@ -483,12 +494,12 @@ class Translator:
     def as_sequence(self, x: Any, time: Axis, batch: Axis) -> Tensor:
         """x with a time axis, which an op reads as time."""
         self.mark(x, time, batch)
-        x = self.tensor(x)
-        if x.sequence:
-            return x
-        rest = [d for d in x.dims if d not in (time, batch)]
-        value = self.graph.as_sequence(self.arrange(x, axes := [time, batch, *rest]))
-        return Tensor(value, axes, list(x.dims), True)
+        made = self.tensor(x)
+        if made.sequence:
+            return made
+        rest = [d for d in made.dims if d not in (time, batch)]
+        value = self.graph.as_sequence(self.arrange(made, axes := [time, batch, *rest]))
+        return Tensor(value, axes, list(made.dims), True)
 
 
 @dataclass
@@ -529,7 +540,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _is_idle_dropout(node: Node) -> bool:
-    return "dropout" in op_name(node) and (node.args[1] == 0 or (len(node.args) > 2 and node.args[2] is False))
+    return "dropout" in op_name(node) and bool(node.args[1] == 0 or (len(node.args) > 2 and node.args[2] is False))
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:
