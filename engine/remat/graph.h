@@ -97,8 +97,8 @@ void remat_graph_free(REMAT_OPTIONAL remat_graph *graph);
  * pass it on. Calls can therefore be nested, and one check at the end is enough. */
 remat_status remat_graph_check(const remat_graph *graph);
 
-/* Forgets the mistake, for programs that go on after one, such as an interactive session. Values that were made before
- * it remain. */
+/* Clears the mistake, for programs that continue after one, such as an interactive session. Values that were created
+ * before it stay valid. */
 void remat_graph_forget_mistake(remat_graph *graph);
 
 /* A value's shape, and its name if it is an input, parameter or buffer. */

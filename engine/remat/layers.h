@@ -69,15 +69,15 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
 /* RG-LRU (De et al. 2024), Griffin's recurrence: transformers' RecurrentGemmaRglru after the gates' block-diagonal linear
  * layers (remat_headwise_linear). x, input_gate, recurrent_gate (T,B,C), a_param (C) -> (T,B,C):
  *     a = exp(-8 sigmoid(recurrent_gate) softplus(a_param));  h = a h + sqrt(1 - a^2) sigmoid(input_gate) x,
- * and h = sigmoid(input_gate) x at a row's first timestep and where reset (T,B) is above 0. The gradient of the root is
- * at most 1000. Composed of other layers; the value is that of a linear scan, a second of which remembers whether a row
- * has begun. remat_reset_states cannot be used: give `reset`. */
+ * and h = sigmoid(input_gate) x at a row's first timestep and where reset (T,B) is above 0. The derivative of the root
+ * is limited to 1000. The layer is composed of others: one linear scan computes h, and another tracks whether a row has
+ * begun. remat_reset_states does not work on its result: pass `reset` instead. */
 remat_value remat_rg_lru(remat_graph *graph, remat_value x, remat_value input_gate, remat_value recurrent_gate,
                          remat_value a_param, REMAT_OPTIONAL remat_value reset);
 
-/* M2RNN (2026): a matrix H (K,V) for each of H heads, which lie side by side, and a square matrix w for each head:
- *     Z = tanh(H w + k v^T);  H = f H + (1 - f) Z;  y = H^T q.
- * q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is H (B,H,K,V). CPU
+/* M2RNN (2026): for each of H heads a state S (K,V) and a square matrix w. Heads lie side by side:
+ *     Z = tanh(S w + k v^T);  S = f S + (1 - f) Z;  y = S^T q.
+ * q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is S (B,H,K,V). CPU
  * only. */
 remat_value remat_m2rnn(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value f, remat_value w);
 
@@ -214,7 +214,7 @@ remat_value remat_dropout(remat_graph *graph, remat_value x, double probability)
 
 /* a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
  * axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
- * along time. Two sequences have the same T, B and number of axes. */
+ * along time. Two sequences must have the same T, B and number of axes. */
 remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);

@@ -12,27 +12,27 @@ extern "C" {
 
 /* Events of one thread nest: two of them follow each other, or one contains the other. BUCKET alone overlaps others. On
  * "cuda" the times are those of the host, which runs ahead of the GPU.
- *   JOIN        remat_join has met the other ranks. number: this rank; peer: how many there are
+ *   JOIN        remat_join has met the other ranks. number: this rank; peer: the number of ranks
  *   GRADIENTS   remat_gradients, remat_forward, remat_backward, or that part of remat_step. number: updates so far
  *   UPDATE      remat_update, or that part of remat_step. number: updates so far, without this one
  *   EVALUATION  remat_evaluate. number: updates so far
  *   FORWARD     the first forward run of a stage in a pass. number: the stage
- *   AGAIN       a later forward run of a stage, which recomputes it
+ *   RECOMPUTE   a later forward run of the stage
  *   BACKWARD    the backward run of a stage
- *   LIVE        a counter: from begin_ns on, `bytes` of the arena hold activations and their gradients
- *   SAVE, LOAD  a transfer to or from the spill file, by the thread that makes it
+ *   LIVE        a counter: the bytes of the arena that hold activations and their gradients, from begin_ns on
+ *   SAVE, LOAD  a transfer to or from the spill file, in the thread that makes it
  *   WAIT        the calling thread waits. name: for what ("bucket 3, which begins with ..", "the spill file")
- *   BUCKET      from the call that hands data to other ranks until they have arrived. name: the bucket
- *   COLLECTIVE  the part of BUCKET in which the ranks meet and exchange the data, by the thread that does it
+ *   BUCKET      from the start of a bucket's reduction to its result. name: the bucket
+ *   COLLECTIVE  the part of BUCKET in which ranks exchange the data, in the thread that does it
  *   SEND, RECEIVE  a message to or from the rank `peer` of a pipeline, waiting included
- *   PROGRAM     anything of the program's, which passes it to `event` itself. name: what ("load batch") */
+ *   PROGRAM     an event of the program, which calls `event` itself. name: its name ("load batch") */
 typedef enum {
     REMAT_EVENT_JOIN,
     REMAT_EVENT_GRADIENTS,
     REMAT_EVENT_UPDATE,
     REMAT_EVENT_EVALUATION,
     REMAT_EVENT_FORWARD,
-    REMAT_EVENT_AGAIN,
+    REMAT_EVENT_RECOMPUTE,
     REMAT_EVENT_BACKWARD,
     REMAT_EVENT_LIVE,
     REMAT_EVENT_SAVE,
@@ -50,7 +50,7 @@ typedef struct {
     int peer; /* of JOIN, SEND and RECEIVE */
     int64_t number;
     uint64_t begin_ns, end_ns; /* of CLOCK_MONOTONIC */
-    uint64_t bytes;            /* that are moved, or alive; 0: none */
+    uint64_t bytes;            /* transferred, or alive (LIVE); else 0 */
     const char *name;          /* NULL: none. Valid during the call */
     uint64_t reserved[4];      /* zeros */
 } remat_event;
@@ -74,26 +74,28 @@ typedef struct remat_observer {
  *     ...
  *     remat_timeline_close(t);                                            // after session and job
  *
- * A rank is a process of the trace, each of its threads a lane. Ranks that share a file system share the file: each opens
- * it before it joins the others, and it is emptied then. The file is a whole JSON document after every write. A rank
- * that is killed in the middle of a write leaves it without its end, which the next write, or `append`, restores.
+ * In the trace each rank is a process and each of its threads a lane. Ranks that share a file system share the file.
+ * Every rank opens the timeline before remat_join; opening empties the file. The file is a complete JSON document after
+ * every write. If a rank is killed during a write, the end of the document is missing until another write, or an open
+ * with `append`, restores it.
  *
- * The file is bounded. An update is a step; of the steps since `open` the first 16 are written, then 8 of each doubling
- * (every second up to step 32, every fourth up to 64, ..), and the last two when the timeline is closed. One step
- * has at most 32,768 events, and a rank writes at most 64 MiB before it closes; more are dropped and counted. */
+ * The file's size is bounded. An update ends a step. The first 16 steps since `open` are written, then 8 of each
+ * doubling (every second up to step 32, every fourth up to 64, ..), and the last two when the timeline is closed. A step
+ * has at most 32,768 events, and a rank writes at most 64 MiB before it closes; further events are dropped and counted.
+ */
 typedef struct remat_timeline remat_timeline;
 
 typedef struct {
     size_t struct_bytes; /* sizeof(remat_timeline_config) */
-    bool append;         /* keep the events of an existing file, and add to them: a restarted job */
+    bool append;         /* add to the events of an existing file, for a restarted job */
     const char *path;
 } remat_timeline_config;
 
-/* INVALID: `append` to a file that is no timeline. IO: the file cannot be written. MEMORY: it needs 6 MiB, which it uses
- * as far as steps have events. */
+/* INVALID: `append` to a file that is not a timeline. IO: the file cannot be written. MEMORY: it reserves 6 MiB; how
+ * much of it becomes resident depends on the events of a step. */
 remat_status remat_timeline_open(const remat_timeline_config *config, remat_timeline **out);
 const remat_observer *remat_timeline_observer(remat_timeline *timeline); /* borrowed */
-/* Writes the last steps, and frees the timeline. IO: some events could not be written; those before them are there. */
+/* Writes the last steps and frees the timeline. IO: some events could not be written; those before them were. */
 remat_status remat_timeline_close(REMAT_OPTIONAL remat_timeline *timeline);
 
 #ifdef __cplusplus

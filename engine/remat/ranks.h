@@ -43,7 +43,7 @@ typedef struct {
     int pipeline;              /* ranks that share one network (remat_job_pipeline); 0: 1. remat_job_size is then the
                                   number of replicas, world_size / pipeline, and remat_job_rank is that of a replica */
     int64_t join_timeout_ms; /* longest wait in remat_join; 0: timeout_ms, or five minutes if that is 0 */
-    const struct remat_observer *observer; /* is told of collectives, messages and waits (observe.h); copied. NULL: none */
+    const struct remat_observer *observer; /* gets collectives, messages and waits (observe.h); copied. NULL: none */
 } remat_job_config;
 
 /* Collective: returns when all ranks have joined. INVALID: the config cannot work. MISSING: this build lacks the
@@ -96,7 +96,7 @@ int64_t remat_sampler_at(const remat_sampler *sampler, int64_t k);   /* the k-th
  * That order is a property of the graph, the same for every plan. Gradients are stored in the same order. Both are cut
  * into buckets by PyTorch's rule: a bucket is full as soon as it has reached its limit, first_bucket_bytes for the
  * first and bucket_bytes for the others. A bucket's count is a multiple of 16 * size floats, padded with zeros; rank r
- * owns the r-th of `size` equal parts. Every rank asks for the same buckets in the same order. */
+ * owns the r-th of `size` equal parts. All ranks process the same buckets in the same order. */
 typedef struct {
     int32_t index;                 /* from 0 */
     float *parameters, *gradients; /* `count` of each, in the session's memory (device memory on a GPU); NULL if nothing
@@ -104,7 +104,7 @@ typedef struct {
                                       next pass */
     int64_t count;
     const char *first;     /* name of its first parameter */
-    void *ready;           /* a cudaEvent_t that completes when the GPU has finished the bucket; NULL: it has */
+    void *ready;           /* a cudaEvent_t that completes when the GPU has finished the bucket; NULL: it is finished */
     uint64_t reserved[10]; /* zeros */
 } remat_bucket;
 

@@ -29,13 +29,13 @@ typedef struct {
     uint64_t spill_bytes;             /* size of the spill file */
     int64_t peak_step;                /* the step of the plan at which activations peak */
     uint64_t forward_ns, recompute_ns, backward_ns;
-    uint64_t transfer_ns, wait_ns; /* time in which the second tier transfers; in which computing waits for it */
+    uint64_t transfer_ns, wait_ns; /* time of transfers to and from the second tier; time that kernels wait for them */
     uint64_t step_ns;              /* forward + recompute + backward + wait */
     uint64_t fixed_ns;             /* work outside of step_ns: packing weights, tables, a second part of forward for
                                       differentiated outputs, clipping, the optimizer. A whole step takes the sum */
     bool measured_times;           /* times are predicted from measurements on this device, not from its rates */
-    bool measured_busy;            /* other programs used the processors meanwhile: times are probably too long and are
-                                      not stored, so the next session measures again */
+    bool measured_busy;            /* other programs used the processors during the measurement: times are probably too
+                                      long and are not stored, so the next session measures again */
     double recompute_factor;       /* forward work done / forward work needed; 1: nothing is recomputed */
     int64_t n_steps;               /* lines of the plan */
     int64_t n_buckets;             /* of gradients: remat_bucket */

@@ -14,8 +14,8 @@ extern "C" {
  *   GRADIENT         of the trained parameters, then of the inputs of remat_requires_grad. Gradients of inputs belong
  *                    to the last call's batch; they are not summed over micro steps or ranks. With micro_steps = K
  *                    they are scaled by 1/K. If the loss ignores targets, they are scaled by the batch's share of all
- *                    targets that count. Before the last micro step that share is estimated: each micro step is taken
- *                    to have as many targets as the first
+ *                    targets that count. Before the last micro step that share is an estimate, which assumes that all
+ *                    micro steps have as many targets as the first
  *   OPTIMIZER        "PARAMETER.momentum_buffer", "PARAMETER.exp_avg", "PARAMETER.exp_avg_sq", ..
  *   OUTPUT           of the last remat_evaluate, or of the last pass of any kind if the loss depends on the output.
  *                    INVALID before that pass
@@ -50,8 +50,8 @@ typedef struct {
 typedef struct {
     size_t struct_bytes;     /* sizeof(remat_config) */
     const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; "null": computes nothing, counts everything */
-    const char *precision;   /* of the operands of matrix products: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and
-                                "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh
+    const char *precision;   /* precision of matrix products' operands: "fp32"; on "cuda" also "tf32" (10-bit mantissa)
+                                and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh
                                 (MISSING for a network without these). "null" accepts all. Sums and stored values are
                                 fp32 */
     const char *rnn_kernels; /* kernels of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32, tf32; no lean
@@ -60,7 +60,7 @@ typedef struct {
                                 (cgroups) allow. Sessions do not divide processors among the ranks of a host: `remat
                                 launch` sets OMP_NUM_THREADS to each rank's share, and torchrun sets it to 1. Set it
                                 yourself if mpirun or srun does not bind ranks to processors */
-    uint64_t seed;           /* of initial parameters and dropout */
+    uint64_t seed;           /* random seed for initial parameters and dropout */
     const char *strategy;    /* "none", "segments", "sqrt", "lean", "optimal": memory/strategies.def */
     int64_t segments;        /* for "segments" */
     const char *plan_steps;  /* a plan instead of a strategy, in the format of remat_plan_steps_text; it is checked like
@@ -121,7 +121,7 @@ typedef struct {
                               NULL, "batch": one mean over all targets of the update; "parts": the average of each
                               part's mean, as with PyTorch's DDP (docs/large_batch.md) */
     remat_session *share;  /* a session whose arrays and arena this one uses (Sessions that share, below). NULL: none */
-    const struct remat_observer *observer; /* is told what the session does, and when (observe.h); copied. NULL: none */
+    const struct remat_observer *observer; /* gets the session's events (observe.h); copied. NULL: none */
 } remat_config;
 
 /* The defaults: device "cpu", precision "fp32", strategy "none", recompute "auto", fold_embedding, PyTorch's beta1,
@@ -188,12 +188,12 @@ remat_status remat_write_part(remat_session *session, remat_kind kind, int64_t i
 remat_status remat_read_part(remat_session *session, remat_kind kind, int64_t index, uint64_t first, void *data,
                              uint64_t bytes);
 
-/* In a pipeline. read: collective; reads part of an array, whichever rank holds it, into `data` of rank 0. The other
- * ranks need room for it, too. Without a pipeline it is remat_read_part. cut: as in remat_pipeline, also if the engine
- * chose it, so that another session of the same network holds the same parameters on each rank; valid until the session
- * is freed; NULL: no pipeline. */
+/* Collective: copies part of an array from the rank of the pipeline that holds it to `data` of rank 0. On the other
+ * ranks `data` needs the same size, and its contents are undefined. Without a pipeline: remat_read_part. */
 remat_status remat_pipeline_read(remat_session *session, remat_kind kind, int64_t index, uint64_t first, void *data,
                                  uint64_t bytes);
+/* The cut that the pipeline uses, given or chosen. Another session of the same network that gets it as
+ * remat_pipeline.cut holds the same parameters on each rank. Valid until the session is freed; NULL: no pipeline. */
 const char *remat_pipeline_cut(const remat_session *session);
 
 /* Returns the address of an array of remat_array.bytes bytes. It is valid until the session is freed (of an external

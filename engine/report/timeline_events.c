@@ -67,7 +67,7 @@ static const shape shapes[] = {
     [REMAT_EVENT_UPDATE] = {.name = "update", .number = "step"},
     [REMAT_EVENT_EVALUATION] = {.name = "evaluation", .number = "step"},
     [REMAT_EVENT_FORWARD] = {.name = "forward", .number = "stage"},
-    [REMAT_EVENT_AGAIN] = {.name = "forward again", .number = "stage"},
+    [REMAT_EVENT_RECOMPUTE] = {.name = "recompute", .number = "stage"},
     [REMAT_EVENT_BACKWARD] = {.name = "backward", .number = "stage"},
     [REMAT_EVENT_LIVE] = {.name = "live bytes"},
     [REMAT_EVENT_SAVE] = {.name = "save", .lane = SPILL},

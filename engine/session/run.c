@@ -255,7 +255,7 @@ static remat_status run_observed(const rm_frame *f, const rm_program *program, c
     remat_status status = run_verified(f, program, step, number);
     remat_event_kind kind = step->verb == RM_RUN_BACKWARD ? REMAT_EVENT_BACKWARD
                             : f->first                    ? REMAT_EVENT_FORWARD
-                                                          : REMAT_EVENT_AGAIN;
+                                                          : REMAT_EVENT_RECOMPUTE;
     rm_observed(&r->observer, begin_ns, (remat_event){.kind = kind, .number = f->stage});
     return status;
 }

@@ -63,7 +63,7 @@ class EventKind(enum.IntEnum):
     UPDATE = 2
     EVALUATION = 3
     FORWARD = 4
-    AGAIN = 5
+    RECOMPUTE = 5
     BACKWARD = 6
     LIVE = 7
     SAVE = 8

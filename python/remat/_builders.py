@@ -118,15 +118,15 @@ class Builders:
         """RG-LRU (De et al. 2024), Griffin's recurrence: transformers' RecurrentGemmaRglru after the gates' block-diagonal linear
         layers (headwise_linear). x, input_gate, recurrent_gate (T,B,C), a_param (C) -> (T,B,C):
             a = exp(-8 sigmoid(recurrent_gate) softplus(a_param));  h = a h + sqrt(1 - a^2) sigmoid(input_gate) x,
-        and h = sigmoid(input_gate) x at a row's first timestep and where reset (T,B) is above 0. The gradient of the root is
-        at most 1000. Composed of other layers; the value is that of a linear scan, a second of which remembers whether a row
-        has begun. reset_states cannot be used: give `reset`."""
+        and h = sigmoid(input_gate) x at a row's first timestep and where reset (T,B) is above 0. The derivative of the root
+        is limited to 1000. The layer is composed of others: one linear scan computes h, and another tracks whether a row has
+        begun. reset_states does not work on its result: pass `reset` instead."""
         return self._build("rg_lru", x, input_gate, recurrent_gate, a_param, reset)
 
     def m2rnn(self, q: Value, k: Value, v: Value, f: Value, w: Value) -> Value:
-        """M2RNN (2026): a matrix H (K,V) for each of H heads, which lie side by side, and a square matrix w for each head:
-            Z = tanh(H w + k v^T);  H = f H + (1 - f) Z;  y = H^T q.
-        q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is H (B,H,K,V). CPU
+        """M2RNN (2026): for each of H heads a state S (K,V) and a square matrix w. Heads lie side by side:
+            Z = tanh(S w + k v^T);  S = f S + (1 - f) Z;  y = S^T q.
+        q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is S (B,H,K,V). CPU
         only."""
         return self._build("m2rnn", q, k, v, f, w)
 
@@ -283,19 +283,19 @@ class Builders:
     def add(self, a: Value, b: Value) -> Value:
         """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
         axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
-        along time. Two sequences have the same T, B and number of axes."""
+        along time. Two sequences must have the same T, B and number of axes."""
         return self._build("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
         """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
         axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
-        along time. Two sequences have the same T, B and number of axes."""
+        along time. Two sequences must have the same T, B and number of axes."""
         return self._build("sub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
         """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
         axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
-        along time. Two sequences have the same T, B and number of axes."""
+        along time. Two sequences must have the same T, B and number of axes."""
         return self._build("mul", a, b)
 
     def scale(self, x: Value, factor: float) -> Value:
@@ -473,10 +473,10 @@ class Config(TypedDict, total=False):
     """Settings of a session, by remat_config's names.
 
     device: "cpu"; "cuda": one NVIDIA GPU; "null": computes nothing, counts everything
-    precision: of the operands of matrix products: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh (MISSING for a network without these). "null" accepts all. Sums and stored values are fp32
+    precision: precision of matrix products' operands: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh (MISSING for a network without these). "null" accepts all. Sums and stored values are fp32
     rnn_kernels: kernels of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32, tf32; no lean plans, no folded embedding; docs/notes/cuda.md); bits differ. None, "auto": "remat"
     threads: 0: OMP_NUM_THREADS, else the processors that the affinity mask and the container's quota (cgroups) allow. Sessions do not divide processors among the ranks of a host: `remat launch` sets OMP_NUM_THREADS to each rank's share, and torchrun sets it to 1. Set it yourself if mpirun or srun does not bind ranks to processors
-    seed: of initial parameters and dropout
+    seed: random seed for initial parameters and dropout
     strategy: "none", "segments", "sqrt", "lean", "optimal": memory/strategies.def
     segments: for "segments"
     plan_steps: a plan instead of a strategy, in the format of remat_plan_steps_text; it is checked like any other. None: none

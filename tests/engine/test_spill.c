@@ -238,7 +238,7 @@ static void check_observed(remat_session *s) {
     ck_assert_int_eq(observed[REMAT_EVENT_UPDATE], STEPS);
     ck_assert_int_eq(observed[REMAT_EVENT_EVALUATION], 1);
     ck_assert_int_eq(observed[REMAT_EVENT_FORWARD], (STEPS + 1) * stages);
-    ck_assert_int_eq(observed[REMAT_EVENT_AGAIN], STEPS * (runs - stages));
+    ck_assert_int_eq(observed[REMAT_EVENT_RECOMPUTE], STEPS * (runs - stages));
     ck_assert_int_eq(observed[REMAT_EVENT_BACKWARD], STEPS * stages);
     ck_assert_int_eq(observed[REMAT_EVENT_LIVE], STEPS * (runs + stages));
     ck_assert_uint_eq(observed_bytes[REMAT_EVENT_SAVE], use.save_bytes);

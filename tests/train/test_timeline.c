@@ -145,7 +145,7 @@ static void check_steps(int rank, int steps) {
     check_stages(rank, "backward", passes);
     check_passes(rank, "forward", "gradients");
     check_passes(rank, "backward", "gradients");
-    ck_assert_int_gt(count(rank, "forward again"), 0);
+    ck_assert_int_gt(count(rank, "recompute"), 0);
 }
 
 /* ---- Running ---------------------------------------------------------------------------------------------------- */
