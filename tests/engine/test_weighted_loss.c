@@ -1,6 +1,6 @@
 /* test_weighted_loss.c: weighted cross-entropy (remat_softmax_cross_entropy_weighted). The divisor covers all
  * timesteps, for every tile and plan, and is known before the first tile; ignored targets do not count. Comparisons
- * with PyTorch: tests/ops/test_ops.c. */
+ * with PyTorch: tests/ops/test_losses.c. */
 #include <string.h>
 
 #include "engine/abi.h"
