@@ -5,130 +5,17 @@
  *
  *     REMAT_LONG_TESTS=1 build/release/tests/dist_test_ddp_sessions
  */
+#include "tests/dist/ddp_sessions.h"
 #include "engine/abi.h"
-#include "dist/ddp/ddp.h"
 
 #include <math.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "tests/cases.h"
-#include "tests/dist/ranks.h"
 #include "tests/engine/random_net.h"
 
-/* ---- A rank's group, ddp and session ----------------------------------------------------------------------------- */
-
-typedef struct {
-    int rank, size;
-    rm_group *group;
-    rm_ddp *ddp;
-    remat_session *session;
-} member;
-
-static member join(int rank, int size, rm_kv *store, rm_ddp_config *config) {
-    static rm_ddp *ddp; /* where tag_name finds it */
-    member m = {.rank = rank, .size = size};
-    rm_group_config group = {.engine = "local", .rank = rank, .size = size, .store = store, .timeout_ms = 60000};
-    group.tag_name = rm_ddp_tag_name;
-    group.context = &ddp;
-    need_ok(rm_group_open(&group, &m.group));
-    if (!config) return m;
-    config->group = m.group;
-    need_ok(rm_ddp_open(config, &ddp));
-    m.ddp = ddp;
-    return m;
-}
-static void leave(member *m) {
-    remat_session_free(m->session);
-    rm_ddp_close(m->ddp);
-    rm_group_close(m->group);
-}
-
-/* All arrays of a kind, concatenated; freed by the caller. */
-static float *read_all(remat_session *s, remat_kind kind, int64_t *count) {
-    float *all = NULL;
-    remat_array info;
-    *count = 0;
-    for (int64_t i = 0; i < remat_count(s, kind); i++) {
-        need_ok(remat_array_info(s, kind, i, &info));
-        all = realloc(all, (size_t)(*count + info.count + 1) * sizeof *all);
-        need(all, "no memory");
-        need_ok(remat_read(s, kind, i, all + *count, info.bytes));
-        *count += info.count;
-    }
-    return all;
-}
-
-/* The `count` floats of every rank, in order of ranks; freed by the caller. */
-static float *gather_all(rm_group *group, const float *mine, int64_t count) {
-    float *all = malloc((size_t)(count * rm_group_size(group) + 1) * sizeof *all);
-    need(all, "no memory");
-    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_ALL_GATHER, .count = count, .in = mine, .out = all}));
-    return all;
-}
-static void need_same(rm_group *group, const float *mine, int64_t count, const char *what) {
-    float *all = gather_all(group, mine, count);
-    for (int r = 1; r < rm_group_size(group); r++)
-        need(!memcmp(all, all + r * count, (size_t)count * sizeof *all), "%s of rank %d have other bits", what, r);
-    free(all);
-}
-static void need_same_kind(const member *m, remat_kind kind, const char *what) {
-    int64_t count;
-    float *mine = read_all(m->session, kind, &count);
-    need_same(m->group, mine, count, what);
-    free(mine);
-}
-
 /* ---- Many ranks give the result of one rank ---------------------------------------------------------------------- */
-
-enum { T = 12, C = 3, H = 5, OUT = 2 };
-
-static remat_value lstm_net(remat_graph *g, int64_t batch, int64_t steps, int64_t hidden, bool dropout) {
-    remat_init init = remat_init_uniform(0.4);
-    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){steps, batch, C});
-    for (int layer = 0; layer < 2; layer++) {
-        char name[4][32];
-        static const char *const parts[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
-        for (int k = 0; k < 4; k++) snprintf(name[k], sizeof name[k], "lstm.%s_l%d", parts[k], layer);
-        remat_value w = remat_param(g, name[0], 2, (int64_t[]){4 * hidden, layer ? hidden : C}, init);
-        remat_value u = remat_param(g, name[1], 2, (int64_t[]){4 * hidden, hidden}, init);
-        remat_value b = remat_param(g, name[2], 1, (int64_t[]){4 * hidden}, init);
-        remat_value c = remat_param(g, name[3], 1, (int64_t[]){4 * hidden}, init);
-        x = remat_lstm(g, x, w, u, b, c);
-        if (dropout) x = remat_dropout(g, x, 0.3);
-    }
-    remat_value w = remat_param(g, "out.weight", 2, (int64_t[]){OUT, hidden}, init);
-    remat_value b = remat_param(g, "out.bias", 1, (int64_t[]){OUT}, init);
-    remat_value y = remat_linear(g, x, w, b);
-    return remat_mse(g, y, remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){steps, batch, OUT}));
-}
-
-static remat_session *open_lstm(const remat_config *config, int64_t batch, int64_t steps, int64_t hidden,
-                                bool dropout) {
-    remat_graph *g;
-    remat_session *s;
-    need_ok(remat_graph_create(&g));
-    remat_value loss = lstm_net(g, batch, steps, hidden, dropout);
-    need_ok(remat_session_create(g, loss, config, &s));
-    remat_graph_free(g);
-    return s;
-}
-
-/* Rows first .. first + batch of the step's global batch: each number is a function of step, time, row and channel. */
-static void write_rows(remat_session *s, int step, int64_t steps, int64_t first, int64_t batch) {
-    for (int input = 0; input < 2; input++) {
-        const int64_t width = input ? OUT : C;
-        float *data = malloc((size_t)(steps * batch * width) * sizeof *data);
-        need(data, "no memory");
-        for (int64_t i = 0; i < steps * batch * width; i++) {
-            int64_t c = i % width, row = first + i / width % batch, t = i / width / batch;
-            uint64_t state = (uint64_t)(((input * 100 + step) * 1000 + t) * 1000 + row) * 10 + (uint64_t)c;
-            data[i] = (float)(next_random(&state) % 2001) / 1000 - 1;
-        }
-        need_ok(remat_write(s, REMAT_INPUT, input, data, (uint64_t)(steps * batch * width) * sizeof *data));
-        free(data);
-    }
-}
 
 typedef struct {
     const char *what;
@@ -165,6 +52,7 @@ static const variant variants[] = {
      .tolerance = 1e-5},
     {.what = "bf16, sharded", .ddp = {.compress = RM_COMPRESS_BF16, .shard_optimizer = true}, .tolerance = 1e-2},
 };
+
 enum { VARIANTS = sizeof variants / sizeof *variants, UPDATES = 5 };
 
 static remat_config config_of(const variant *v) {
@@ -282,46 +170,6 @@ END_TEST
 
 /* ---- Every strategy ---------------------------------------------------------------------------------------------- */
 
-/* The table of a ddp, which counts the calls of reduce for each bucket. */
-typedef struct {
-    const remat_ranks *inner;
-    int reduced[64];
-} counter;
-
-static remat_status count_reduce(void *context, const remat_bucket *bucket) {
-    counter *c = context;
-    c->reduced[bucket->index]++;
-    return c->inner->reduce(c->inner->context, bucket);
-}
-#define PASS_ON(name, arguments, ...)                                                                                  \
-    static remat_status pass_##name(void *context, __VA_ARGS__) {                                                      \
-        counter *c = context;                                                                                          \
-        return c->inner->name(c->inner->context, arguments);                                                           \
-    }
-#define TWO(a, b) a, b
-PASS_ON(wait, bucket, const remat_bucket *bucket)
-PASS_ON(sum, TWO(values, n), double *values, int64_t n)
-PASS_ON(map, TWO(address, bytes), void *address, uint64_t bytes)
-PASS_ON(prepare, bucket, const remat_bucket *bucket)
-static void pass_unmap(void *context, void *address) {
-    ((counter *)context)->inner->unmap(((counter *)context)->inner->context, address);
-}
-
-static remat_ranks counted(counter *c, const remat_ranks *inner) {
-    remat_ranks table = *inner;
-    *c = (counter){.inner = inner};
-    table.context = c;
-    table.agree = NULL;
-    table.poll = NULL;
-    table.reduce = count_reduce;
-    table.wait = pass_wait;
-    table.sum = pass_sum;
-    table.map = pass_map;
-    table.unmap = pass_unmap;
-    if (inner->prepare) table.prepare = pass_prepare;
-    return table;
-}
-
 static float *gradients_by(const member *m, const char *strategy, uint64_t budget, uint64_t *needed, int64_t *count) {
     enum { STEPS = 60 };
     counter c;
@@ -366,6 +214,7 @@ static void by_every_strategy(int rank, int size, rm_kv *store, void *context) {
     free(kept);
     leave(&m);
 }
+
 START_TEST(every_strategy_reduces_each_bucket_once) { run_ranks(2 + _i, by_every_strategy, NULL); }
 END_TEST
 
@@ -374,6 +223,7 @@ END_TEST
 static remat_status no_bucket(void *context, const remat_bucket *bucket) {
     return (void)context, (void)bucket, REMAT_OK;
 }
+
 static remat_status no_sum(void *context, double *values, int64_t n) {
     return (void)context, (void)values, (void)n, REMAT_OK;
 }
@@ -467,6 +317,7 @@ static void random_jobs(int rank, int size, rm_kv *store, void *context) {
     m.session = NULL;
     leave(&m);
 }
+
 START_TEST(random_networks_and_plans_give_the_defined_mean) {
     int cases = rm_cases(334, 20);
     run_ranks(2 + _i, random_jobs, &cases);
@@ -517,6 +368,7 @@ static void take_no_more(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_run(m.group, &(rm_collective){.kind = RM_BARRIER}));
     leave(&m);
 }
+
 START_TEST(steps_allocate_no_shared_memory) {
     rm_compress ways[] = {RM_COMPRESS_NONE, RM_COMPRESS_FP16, RM_COMPRESS_BF16};
     for (int size = 2; size <= 3; size++) run_ranks(size, take_no_more, &ways[_i]);
@@ -526,6 +378,7 @@ END_TEST
 /* ---- Bits that do not depend on the number of ranks -------------------------------------------------------------- */
 
 enum { SHARDS = 8 };
+
 typedef struct {
     float parameters[4000];
     double loss[3];
@@ -561,6 +414,7 @@ static void one_of_eight_shards(int rank, int size, rm_kv *store, void *context)
     free(parameters);
     leave(&m);
 }
+
 START_TEST(bits_do_not_depend_on_the_number_of_ranks) {
     result *r = mmap(NULL, 4 * sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert(r != MAP_FAILED);
@@ -568,238 +422,6 @@ START_TEST(bits_do_not_depend_on_the_number_of_ranks) {
     ck_assert(r[0].loss[2] > 0 && r[0].parameters[0] != 0);
     for (int k = 1; k < 4; k++) ck_assert_msg(!memcmp(&r[0], &r[k], sizeof *r), "%d ranks", 1 << k);
 }
-END_TEST
-
-/* ---- Ranks that disagree ----------------------------------------------------------------------------------------- */
-
-static void another_shape(member *m, remat_config *config, bool odd) {
-    config->ranks = rm_ddp_ranks(m->ddp);
-    m->session = open_lstm(config, 2, T, odd ? H + 1 : H, false);
-    char words[300];
-    snprintf(words, sizeof words,
-             "ranks 0 and %d disagree about the parameters (name, shape, type): 'lstm.weight_ih_l0 (20,3) f32' on "
-             "rank 0, but 'lstm.weight_ih_l0 (24,3) f32' on rank %d",
-             m->size - 1, m->size - 1);
-    need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
-}
-
-/* The first collective that differs is that of the first bucket that differs. */
-static void another_cap(member *m, remat_config *config, bool odd) {
-    remat_ranks table = *rm_ddp_ranks(m->ddp);
-    if (odd) table.first_bucket_bytes = 500;
-    config->ranks = &table;
-    m->session = open_lstm(config, 2, T, H, false);
-    need_ok(rm_ddp_broadcast(m->ddp, m->session));
-    remat_step_result r;
-    char words[100];
-    write_rows(m->session, 0, T, 0, 2);
-    snprintf(words, sizeof words, "ranks 0 and %d disagree about the count", m->size - 1);
-    need_peer(remat_gradients(m->session, &r), words);
-    need(strstr(remat_last_error(), "bucket 0, which begins with out."), "%s", remat_last_error());
-    need(strstr(remat_last_error(), "all_reduce of"), "%s", remat_last_error());
-}
-
-/* Exchanges buckets 0 and 1, which have the same size. */
-static remat_status reduce_swapped(void *context, const remat_bucket *bucket) {
-    static remat_bucket held;
-    const remat_ranks *inner = context;
-    if (bucket->index == 0) return held = *bucket, REMAT_OK;
-    TRY(inner->reduce(inner->context, bucket));
-    return bucket->index == 1 ? inner->reduce(inner->context, &held) : REMAT_OK;
-}
-static remat_status wait_swapped(void *context, const remat_bucket *bucket) {
-    const remat_ranks *inner = context;
-    return inner->wait(inner->context, bucket);
-}
-static remat_status sum_swapped(void *context, double *values, int64_t n) {
-    const remat_ranks *inner = context;
-    return inner->sum(inner->context, values, n);
-}
-static void another_order(member *m, remat_config *config, bool odd) {
-    remat_ranks table = *rm_ddp_ranks(m->ddp), inner = table;
-    table.first_bucket_bytes = table.bucket_bytes = inner.first_bucket_bytes = inner.bucket_bytes =
-        1; /* one array per bucket */
-    table.context = &inner;
-    table.reduce = reduce_swapped;
-    table.wait = wait_swapped;
-    table.sum = sum_swapped;
-    table.agree = NULL;
-    table.poll = NULL;
-    table.map = NULL;
-    table.unmap = NULL;
-    config->ranks = odd ? &table : &inner;
-    inner.agree = NULL;
-    m->session = open_lstm(config, 2, T, H, false);
-    need_ok(rm_ddp_broadcast(m->ddp, m->session));
-    remat_step_result r;
-    write_rows(m->session, 0, T, 0, 2);
-    char words[100];
-    snprintf(words, sizeof words, "ranks 0 and %d disagree about the ", m->size - 1);
-    need_peer(remat_gradients(m->session, &r), words);
-    need(strstr(remat_last_error(), "bucket 0, which begins with") &&
-             strstr(remat_last_error(), "bucket 1, which begins with"),
-         "%s", remat_last_error());
-}
-
-/* One rank stops after its first step. */
-static void a_missing_step(member *m, remat_config *config, bool odd) {
-    config->ranks = rm_ddp_ranks(m->ddp);
-    config->optimizer = "sgd";
-    m->session = open_lstm(config, 2, T, H, false);
-    remat_step_result r;
-    need_ok(rm_ddp_broadcast(m->ddp, m->session));
-    write_rows(m->session, 0, T, 0, 2);
-    need_ok(remat_step(m->session, 0.1, &r));
-    if (odd) return;
-    char words[100];
-    snprintf(words, sizeof words, "rank %d on ", m->size - 1);
-    remat_status status = REMAT_OK;
-    for (int k = 0; k < 100 && !status; k++) status = remat_step(m->session, 0.1, &r);
-    need_peer(status, words);
-    need(strstr(remat_last_error(), "left the group") && strstr(remat_last_error(), "bucket 0, which begins with out."),
-         "%s", remat_last_error());
-}
-
-/* Fails before the first step, on all ranks; the group remains usable. */
-static void another_setting(member *m, remat_config *config, bool odd) {
-    config->ranks = rm_ddp_ranks(m->ddp);
-    config->optimizer = "sgd";
-    config->momentum = odd ? 0.5 : 0.9;
-    m->session = open_lstm(config, 2, T, H, false);
-    char words[200];
-    snprintf(words, sizeof words, "rank %d has momentum 0.5, but rank 0 has momentum 0.9; settings of the session",
-             m->size - 1);
-    need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
-    remat_session_free(m->session);
-    config->momentum = 0.9;
-    config->train_only = odd ? "lstm" : NULL;
-    m->session = open_lstm(config, 2, T, H, false);
-    snprintf(words, sizeof words, "rank %d has out.weight not trained, but rank 0 has nothing more", m->size - 1);
-    need_peer(rm_ddp_broadcast(m->ddp, m->session), words);
-    remat_session_free(m->session);
-    config->train_only = NULL;
-    config->deterministic_world = m->size != 3;
-    m->session = open_lstm(config, 2, T, H, false);
-    if (config->deterministic_world)
-        need(rm_ddp_broadcast(m->ddp, m->session) == REMAT_INVALID &&
-                 strstr(remat_last_error(), "deterministic_world is on for the session"),
-             "%s", remat_last_error());
-    else
-        need_ok(rm_ddp_broadcast(m->ddp, m->session));
-}
-
-/* Fails in the step itself, on all ranks, without changing any rank's parameters. */
-static void another_rate(member *m, remat_config *config, bool odd) {
-    config->ranks = rm_ddp_ranks(m->ddp);
-    config->optimizer = "adam";
-    m->session = open_lstm(config, 2, T, H, false);
-    remat_step_result r;
-    char words[100];
-    need_ok(rm_ddp_broadcast(m->ddp, m->session));
-    write_rows(m->session, 0, T, 2 * m->rank, 2);
-    need_ok(remat_step(m->session, 0.1, &r));
-    need_ok(remat_gradients(m->session, &r));
-    need_ok(remat_update(m->session, 0.1, &r));
-    snprintf(words, sizeof words, "rank %d has learning rate 0.01 in update 3, rank 0 has 0.02", m->size - 1);
-    need_peer(remat_step(m->session, odd ? 0.01 : 0.02, &r), words);
-    need_same_kind(m, REMAT_PARAM, "parameters");
-}
-
-static void (*const oddities[])(member *, remat_config *, bool) = {another_shape,  another_cap,     another_order,
-                                                                   a_missing_step, another_setting, another_rate};
-
-static void with_an_odd_one(int rank, int size, rm_kv *store, void *context) {
-    remat_config config = REMAT_CONFIG_INIT;
-    config.threads = 1;
-    config.tile = 3;
-    rm_ddp_config ddp = {.rows = 2};
-    member m = join(rank, size, store, &ddp);
-    oddities[*(int *)context](&m, &config, rank == size - 1);
-    leave(&m);
-}
-START_TEST(disagreeing_rank_is_named_with_the_difference) {
-    for (int size = 2; size <= 3; size++) run_ranks(size, with_an_odd_one, &_i);
-}
-END_TEST
-
-/* ---- A rank that dies during a step ------------------------------------------------------------------------------ */
-
-static remat_status die_at_bucket_2(void *context, const remat_bucket *bucket) {
-    const remat_ranks *inner = context;
-    if (bucket->index == 2) {
-        nap_ms(50); /* by then buckets 0 and 1 are done */
-        raise(SIGKILL);
-    }
-    return inner->reduce(inner->context, bucket);
-}
-
-static void one_dies(int rank, int size, rm_kv *store, void *context) {
-    remat_config config = REMAT_CONFIG_INIT;
-    rm_ddp_config ddp = {.rows = 2, .first_bucket_bytes = 1, .bucket_bytes = 1};
-    member m = join(rank, size, store, &ddp);
-    remat_ranks inner = *rm_ddp_ranks(m.ddp), table = inner;
-    (void)context;
-    table.context = &inner;
-    table.reduce = die_at_bucket_2;
-    table.agree = NULL, table.map = NULL, table.unmap = NULL, table.poll = NULL;
-    inner.agree = NULL;
-    config.threads = 1;
-    config.ranks = rank == size - 1 ? &table : &inner;
-    m.session = open_lstm(&config, 2, T, H, false);
-    remat_step_result r;
-    char words[100];
-    need_ok(rm_ddp_broadcast(m.ddp, m.session));
-    write_rows(m.session, 0, T, 0, 2);
-    snprintf(words, sizeof words, "rank %d on ", size - 1);
-    need_peer(remat_gradients(m.session, &r), words);
-    const char *said = remat_last_error();
-    need(strstr(said, "signal 9 (Killed)") && strstr(said, "bucket 1, which begins with "), "%s", said);
-    leave(&m);
-}
-START_TEST(dead_rank_is_named_with_its_last_bucket) {
-    pid_t pid[MOST_RANKS];
-    start_ranks(3, one_dies, NULL, pid);
-    for (int r = 0; r < 3; r++) ck_assert_int_eq(end_of(pid[r]), r == 2 ? 128 + SIGKILL : 0);
-}
-END_TEST
-
-/* ---- A rank whose step fails ------------------------------------------------------------------------------------- */
-
-static remat_status fail_at_bucket_2(void *context, const remat_bucket *bucket) {
-    counter *c = context;
-    if (bucket->index == 2) return rm_fail(REMAT_IO, "the disk is full");
-    return c->inner->reduce(c->inner->context, bucket);
-}
-
-/* The buckets that it has already issued are still running when its session and group are freed, since the other ranks
- * are late. */
-static void one_fails(int rank, int size, rm_kv *store, void *context) {
-    const char *wires = context;
-    remat_config config = REMAT_CONFIG_INIT;
-    rm_ddp_config ddp = {.rows = 2, .first_bucket_bytes = 1, .bucket_bytes = 1};
-    if (*wires) ddp.compress = RM_COMPRESS_BF16;
-    member m = join(rank, size, store, &ddp);
-    counter c;
-    remat_ranks table = counted(&c, rm_ddp_ranks(m.ddp));
-    const bool odd = rank == size - 1;
-    if (odd) table.reduce = fail_at_bucket_2;
-    config.threads = 1;
-    config.ranks = &table;
-    m.session = open_lstm(&config, 2, T, 40, false);
-    remat_step_result r;
-    need_ok(rm_ddp_broadcast(m.ddp, m.session));
-    write_rows(m.session, 0, T, 0, 2);
-    if (!odd) nap_ms(300);
-    double start = seconds();
-    remat_status status = remat_gradients(m.session, &r);
-    if (odd)
-        need(status == REMAT_IO && strstr(remat_last_error(), "the disk is full"), "%s", remat_last_error());
-    else
-        need_peer(status, "step failed while gradients");
-    leave(&m);
-    need(seconds() - start < 10, "%.1f s until it was over", seconds() - start);
-}
-START_TEST(failed_step_fails_on_all_ranks) { run_ranks(3, one_fails, (void *)(_i ? "bf16" : "")); }
 END_TEST
 
 /* ---- Sending parameters from rank 0 ------------------------------------------------------------------------------ */
@@ -837,12 +459,13 @@ static void get_parameters(int rank, int size, rm_kv *store, void *context) {
     free(after);
     leave(&m);
 }
+
 START_TEST(parameters_of_any_size_are_sent) { run_ranks(2, get_parameters, NULL); }
 END_TEST
 
 int main(void) {
     Suite *suite = suite_create("dist/ddp_sessions");
-    TCase *training = tcase_create("training"), *odd = tcase_create("odd");
+    TCase *training = tcase_create("training");
     tcase_set_timeout(training, 600);
     tcase_add_loop_test(training, many_ranks_give_the_result_of_one, 0, VARIANTS);
     tcase_add_loop_test(training, every_strategy_reduces_each_bucket_once, 0, 2);
@@ -850,12 +473,8 @@ int main(void) {
     tcase_add_loop_test(training, steps_allocate_no_shared_memory, 0, 3);
     tcase_add_test(training, parameters_of_any_size_are_sent);
     tcase_add_test(training, bits_do_not_depend_on_the_number_of_ranks);
-    tcase_add_loop_test(odd, disagreeing_rank_is_named_with_the_difference, 0,
-                        (int)(sizeof oddities / sizeof *oddities));
-    tcase_add_test(odd, dead_rank_is_named_with_its_last_bucket);
-    tcase_add_loop_test(odd, failed_step_fails_on_all_ranks, 0, 2);
     suite_add_tcase(suite, training);
-    suite_add_tcase(suite, odd);
+
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
