@@ -126,6 +126,7 @@ static const struct {
     {2, "--device=null", "eval --task=copy --model=lstm --device=null --init=%1$s/text"},
     {1, "text", "plan --resume=%1$s/text"},
 };
+
 enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
 
 START_TEST(refusals_are_one_line) {
@@ -270,26 +271,6 @@ START_TEST(existing_files_are_not_overwritten) {
 }
 END_TEST
 
-START_TEST(plan_predicts_the_run) {
-    const char *text = make_text("text", 40000), *metrics = in_scratch("m.jsonl");
-    char want[64], found[64];
-    for (int n = 1; n <= 9; n += 4) {
-        unlink(metrics);
-        ck_runs("train --data=%s " SMALL "--seq-len=300 --tile=16 --steps=3 --checkpoint-segments=%d --metrics=%s",
-                text, n, metrics);
-        FILE *file = fopen(metrics, "r");
-        ck_assert_ptr_nonnull(fgets(program_errors, sizeof program_errors, file));
-        fclose(file);
-        ck_assert_int_eq(sscanf(strstr(program_errors, "planned_peak_bytes"), "planned_peak_bytes\":%63[0-9]", want),
-                         1);
-        ck_runs("plan --data=%s " SMALL "--seq-len=300 --tile=16 --checkpoint-segments=%d --json", text, n);
-        ck_assert_int_eq(sscanf(strstr(program_output, "planned_peak_bytes"), "planned_peak_bytes\": %63[0-9]", found),
-                         1);
-        ck_assert_str_eq(want, found);
-    }
-}
-END_TEST
-
 /* The model does not depend on the sequence length. */
 START_TEST(s5_is_evaluated_at_other_lengths) {
     static char state[256], own[sizeof program_output];
@@ -309,52 +290,6 @@ START_TEST(parameters_are_counted) {
 }
 END_TEST
 
-/* Any command line of train can be planned unchanged. With --resume, the saved run's flags are used. */
-START_TEST(any_train_command_line_can_be_planned) {
-    const char *text = make_text("text", 4096), *st = in_scratch("st");
-    char *ignored = in_scratch("ignored");
-    ck_runs("plan --data=%s " SMALL "--save=%s --resume=%s --save-every=2 --keep=1 --log-every=1 --metrics=%s "
-            "--dump-grads=%s --json",
-            text, ignored, ignored, ignored, ignored);
-    ck_assert(access(ignored, F_OK));
-    ck_runs("train --data=%s " SMALL "--checkpoint=sqrt --verify-recompute --tile=4 --steps=1 --save=%s", text, st);
-    ck_runs("plan --resume=%s --json", st);
-    ck_says_all(program_output, "\"strategy\": \"sqrt\"");
-    uint64_t resumed = strtoull(strstr(program_output, "\"budgeted_bytes\": ") + 18, NULL, 10);
-    ck_runs("plan --data=%s " SMALL "--checkpoint=sqrt --tile=4 --json --verify-recompute", text);
-    ck_assert_uint_eq(strtoull(strstr(program_output, "\"budgeted_bytes\": ") + 18, NULL, 10), resumed);
-    ck_runs("plan --data=%s " SMALL "--checkpoint=sqrt --tile=4 --json", text);
-    ck_assert_uint_lt(strtoull(strstr(program_output, "\"budgeted_bytes\": ") + 18, NULL, 10), resumed);
-    ck_refuses(2, "--length|flag", "plan --length=3");
-}
-END_TEST
-
-/* The advice does not name flags that a saved run cannot change. */
-START_TEST(advice_fits_a_resumed_run) {
-    const char *text = make_text("text", 4096), *st = in_scratch("st"), *spill = in_scratch("spill");
-    ck_assert_int_eq(mkdir(spill, 0700), 0);
-    ck_runs("train --data=%s " SMALL "--steps=1 --save=%s --checkpoint=optimal --calibration=off --spill=%s", text, st,
-            spill);
-    static const char *const commands[] = {"train", "plan"};
-    for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(run_program("%s --resume=%s --memory-budget=20KB", commands[i], st), 2);
-        ck_says_all(program_errors, "\n  --memory-budget=");
-        ck_says_all(program_errors, "--memory-budget=20KB");
-        ck_assert_msg(!strstr(program_errors, "--tile") && !strstr(program_errors, "--batch"), "%s", program_errors);
-        ck_says_all(program_errors, "resume");
-    }
-    ck_assert_int_eq(rmdir(spill), 0);
-    ck_refuses(1, "--spill=DIR", "train --resume=%s --steps=2", st);
-    ck_runs("train --resume=%s --steps=2 --calibration=off --spill=%s", st, scratch());
-    ck_assert_int_eq(chdir(scratch()), 0);
-    ck_runs("train --data=text " SMALL "--steps=1 --save=relative");
-    ck_assert_int_eq(chdir("/"), 0);
-    for (int i = 0; i < 2; i++)
-        ck_refuses(1, "--data=text|folder", "%s --resume=%s", commands[i], in_scratch("relative"));
-    ck_runs("train --resume=%s --data=%s --steps=2", in_scratch("relative"), text);
-}
-END_TEST
-
 /* A resumed command line is checked together with its training state. Flags from the state alone are not refused. */
 START_TEST(resumed_command_lines_are_checked) {
     const char *text = make_text("text", 4096), *st = in_scratch("st");
@@ -368,179 +303,6 @@ START_TEST(resumed_command_lines_are_checked) {
     ck_refuses(2, "--recompute=off|--checkpoint-segments", "train --resume=%s --recompute=off", st);
     ck_runs("train --resume=%s --steps=3 --lr-schedule=poly --power=3", st);
     ck_runs("train --resume=%s --steps=4 --norm-limit=10 --lr-schedule=constant", st);
-}
-END_TEST
-
-/* ---- Budgets ---------------------------------------------------------------------------------------------------- */
-
-#define LONGER "--hidden=16 --layers=1 --seq-len=600 --tile=8 --batch=4 --threads=1 --calibration=off "
-
-static uint64_t whole_after(const char *text, const char *label) {
-    const char *at = strstr(text, label);
-    ck_assert_msg(at, "no %s in %s", label, text);
-    return strtoull(at + strlen(label), NULL, 10);
-}
-
-/* A refusal names the smallest budget. It works for plan and train; one byte less is refused, in other processes,
- * too. */
-START_TEST(smallest_budget_is_exact) {
-    static const char *const more[] = {"", "--checkpoint=none", "--checkpoint-segments=3", "--eval-every=1",
-                                       "--task=copy --eval-every=2 --samples=50"};
-    const char *text = make_text("text", 40000);
-    char data[512];
-    snprintf(data, sizeof data, strstr(more[_i], "--task") ? "%s" : "%s --data=%s --eval-data=%s", more[_i], text,
-             text);
-    if (!strstr(more[_i], "--eval-every")) snprintf(data, sizeof data, "%s --data=%s", more[_i], text);
-    ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=1.5KiB %s", data), 2);
-    ck_says_all(program_errors, "--memory-budget=1.5KiB");
-    uint64_t least = whole_after(program_errors, "\n  --memory-budget=");
-    ck_runs("plan " LONGER "--memory-budget=%llu %s", (unsigned long long)least, data);
-    ck_runs("train " LONGER "--memory-budget=%llu --steps=2 %s", (unsigned long long)least, data);
-    ck_says_all(program_output, "budget: ");
-    ck_assert_int_eq(run_program("plan " LONGER "--memory-budget=%llu %s", (unsigned long long)least - 1, data), 2);
-    ck_assert_uint_eq(whole_after(program_errors, "\n  --memory-budget="), least);
-    ck_assert_int_eq(run_program("train " LONGER "--memory-budget=%llu %s", (unsigned long long)least - 1, data), 2);
-    ck_assert_uint_eq(whole_after(program_errors, "\n  --memory-budget="), least);
-}
-END_TEST
-
-/* The advised flags fit. They are appended, because the last value of a flag counts. */
-START_TEST(advised_flags_fit) {
-    static const struct {
-        const char *flags, *advice;
-    } cases[] = {
-        {"--memory-budget=600KiB --recompute=off", "--recompute=auto would fit"},
-        {"--memory-budget=600KiB --checkpoint=none", "--checkpoint=optimal would fit"},
-        {"--memory-budget=600KiB --recompute=off --checkpoint=none", "--recompute=auto --checkpoint=optimal would fit"},
-        {"--memory-budget=3000KB --spill=/tmp --seq-len=20000 --tile=256", "--tile="},
-        {"--memory-budget=700KB --spill=/tmp --seq-len=100 --batch=64", "--batch="},
-        {"--memory-budget=30MiB --hidden=256 --layers=2 --tile=0 --seq-len=20000 --batch=8", "--batch="},
-        {"--memory-budget=600KB --seq-len=100 --batch=256 --tile=1 --deterministic-world=8", "--batch="},
-    };
-    char change[128];
-    ck_assert_int_eq(run_program("plan " LONGER "%s", cases[_i].flags), 2);
-    const char *at = strstr(program_errors, "\n  --memory-budget");
-    ck_assert_msg(at && (at = strstr(at + 1, "\n  --")), "no advice in %s", program_errors);
-    ck_assert_msg(strstr(at, cases[_i].advice), "%s", program_errors);
-    snprintf(change, sizeof change, "%.*s", (int)(strstr(at, " would fit") - at - 3), at + 3);
-    ck_runs("plan " LONGER "%s %s", cases[_i].flags, change);
-}
-END_TEST
-
-/* The smallest batch is tried first, then values in between: with thousands of tiles there is no time to step down to
- * it. */
-START_TEST(largest_batch_that_fits_is_found) {
-    static const int batches[] = {1, 2, 4};
-    for (int i = 0; i < 3; i++) {
-        char want[64];
-        int status = run_program("plan " LONGER "--tile=1 --seq-len=1000 --batch=%d --memory-budget=1", batches[i]);
-        ck_assert_int_eq(status, 2);
-        uint64_t least = whole_after(program_errors, "\n  --memory-budget=");
-        ck_assert_int_eq(run_program("plan " LONGER "--tile=1 --seq-len=1000 --batch=16 --memory-budget=%llu",
-                                     (unsigned long long)least),
-                         2);
-        snprintf(want, sizeof want, "\n  --batch=%d would fit", batches[i]);
-        ck_says_all(program_errors, want);
-    }
-}
-END_TEST
-
-START_TEST(missing_advice_is_reported) {
-    ck_assert_int_eq(run_program("plan --hidden=512 --memory-budget=1MiB --calibration=off"), 2);
-    ck_says_all(program_errors, "--hidden|--layers");
-    ck_assert_msg(!strstr(program_errors, "not all were tried"), "%s", program_errors);
-    ck_assert_int_eq(run_program("plan --hidden=512 --tile=64 --seq-len=100000 --memory-budget=1MiB --calibration=off"),
-                     2);
-    ck_says_all(program_errors, "not all were tried");
-}
-END_TEST
-
-/* A budget alone selects optimal; with a strategy it is a limit. An assumed machine has a budget, too. */
-START_TEST(budgets_choose_the_strategy) {
-    ck_runs("plan " LONGER "--memory-budget=1GiB --json");
-    ck_says_all(program_output, "\"strategy\": \"optimal\"");
-    ck_runs("plan " LONGER "--memory-budget=1GiB --checkpoint=sqrt --json");
-    ck_says_all(program_output, "\"strategy\": \"sqrt\"");
-    ck_runs("plan " LONGER "--memory-budget=1GiB --checkpoint-segments=3 --json");
-    ck_says_all(program_output, "\"strategy\": \"segments\"");
-    ck_runs("plan " LONGER "--device=null --assume-memory=80GiB --assume-flops=60T --assume-bandwidth=3.3TB");
-    ck_says_all(program_output, "--assume-memory|budget|80.0 GiB");
-    ck_runs("plan " LONGER "--device=null --assume-flops=1T --json");
-    double slow = (double)whole_after(program_output, "\"step_ns\": ");
-    ck_runs("plan " LONGER "--device=null --assume-flops=1M --json");
-    ck_assert((double)whole_after(program_output, "\"step_ns\": ") > 100 * slow);
-}
-END_TEST
-
-/* ---- Memory against time ---------------------------------------------------------------------------------------- */
-
-START_TEST(pareto_has_every_strategy) {
-    static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
-    ck_runs("plan " LONGER "--pareto --checkpoint-segments=4");
-    for (int i = 0; i < 5; i++) ck_says_all(program_output, strategies[i]);
-    ck_says_all(program_output, "<- this plan");
-    ck_runs("plan " LONGER "--pareto --json");
-    ck_says_all(program_output, "\"pareto\": [");
-    ck_says_all(program_output, "\"this_plan\": true");
-    ck_assert(!strstr(program_output, "\"spill\""));
-    ck_runs("plan " LONGER "--pareto --json --device=null --spill=/tmp");
-    ck_says_all(program_output, "\"spill\"");
-    ck_runs("plan --hidden=4 --layers=1 --seq-len=1000 --tile=4 --batch=1 --pareto --calibration=off");
-    ck_says_all(program_output, "\n* optimal");
-    ck_assert_msg(!strstr(program_output, "\n  optimal"), "a plan that no budget would choose");
-}
-END_TEST
-
-START_TEST(plans_describe_their_steps) {
-    ck_runs("plan " LONGER "--json --checkpoint=lean");
-    static const char *const names[] = {
-        "workspace_bytes", "tables_bytes",   "budgeted_bytes", "memory_budget", "spill_bytes", "transfer_ns", "wait_ns",
-        "step_ns",         "measured_times", "peak",           "largest",       "rebuilt",     "spilled",     "option"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) ck_says_all(program_output, names[i]);
-    ck_runs("plan " LONGER "--checkpoint=lean");
-    ck_says_all(program_output, "kept lean");
-    ck_says_all(program_output, "estimated from");
-    ck_runs("plan " LONGER "--seq-len=3000 --recompute=off "
-            "--checkpoint=none --spill=/tmp --device=null --memory-budget=3300KiB --checkpoint=optimal");
-    ck_says_all(program_output, "spilled");
-}
-END_TEST
-
-START_TEST(plots_are_drawn) {
-    const char *text = make_text("text", 40000);
-    if (system("command -v gnuplot >/dev/null 2>&1")) return;
-    ck_runs("plan " LONGER "--checkpoint=sqrt --plot=%s", in_scratch("a.svg"));
-    ck_runs("plan " LONGER "--pareto --plot=%s", in_scratch("b.html"));
-    ck_runs("train --data=%s " LONGER "--checkpoint=sqrt --steps=3 --plot=%s", text, in_scratch("c.png"));
-    ck_says_all(program_output, "step 2|drawn");
-    ck_runs("train --data=%s " LONGER "--steps=1 --plot=%s", text, in_scratch("d.svg"));
-    ck_says_all(program_output, "step 1|drawn");
-    for (int i = 0; i < 4; i++)
-        ck_assert(!access(in_scratch((const char *[]){"a.svg", "b.html", "c.png", "d.svg"}[i]), R_OK));
-}
-END_TEST
-
-/* none, segments and sqrt, with a short last evaluation batch; checked by `remat report`. */
-START_TEST(plans_have_the_same_losses) {
-    static const char *const plans[] = {"--checkpoint=none", "--checkpoint-segments=3", "--checkpoint=sqrt"};
-    const char *text = make_text("text", 9000);
-    for (int i = 0; i < 3; i++)
-        ck_runs("train --data=%s --eval-data=%s --eval-every=2 %s " SMALL
-                "--seq-len=200 --tile=16 --steps=4 --dropout=0.1 "
-                "--layers=2 --batch=4 --metrics=%s/%d.jsonl",
-                text, text, plans[i], scratch(), i);
-    ck_says_all(program_output, "bits per byte");
-    ck_runs("report %1$s/0.jsonl %1$s/1.jsonl %1$s/2.jsonl --require-identical", scratch());
-    ck_says_all(program_output, "3 runs|identical");
-    ck_runs("train --data=%s " SMALL "--seq-len=200 --steps=4 --seed=1 --metrics=%s/3.jsonl", text, scratch());
-    ck_assert_int_eq(run_program("report %1$s/0.jsonl %1$s/3.jsonl --require-identical", scratch()), 1);
-    ck_says_all(program_output, "differ|step 1");
-    ck_runs("report %1$s/0.jsonl %1$s/3.jsonl", scratch());
-    static const char without_loss[] = "{\"event\":\"plan\"}\n{\"event\":\"step\",\"step\":1,\"loss\":null}\n";
-    make_file("nan.jsonl", without_loss, sizeof without_loss - 1);
-    ck_assert_int_eq(run_program("report %1$s/nan.jsonl %1$s/nan.jsonl --require-identical", scratch()), 1);
-    ck_says_all(program_output, "compared|step 1");
-    ck_assert_msg(!strstr(program_output, "differ"), "%s", program_output);
 }
 END_TEST
 
@@ -590,64 +352,6 @@ START_TEST(samples_of_text_are_written) {
 }
 END_TEST
 
-START_TEST(bidirectional_models_are_saved_and_resumed) {
-    const char *st = in_scratch("st"),
-               *line = "--task=adding --seq-len=60 --hidden=6 --layers=2 --batch=4 --samples=16 --seed=3";
-    ck_runs("train %s --bidirectional --checkpoint=sqrt --tile=16 --steps=2 --save=%s", line, st);
-    ck_runs("train --resume=%s --steps=3", st);
-    ck_runs("eval --resume=%s", st);
-    ck_refuses(2, "--bidirectional=false", "train --resume=%s --steps=4 --bidirectional=false", st);
-    ck_runs("plan %s --bidirectional --init=%s/step-00000002/model.safetensors", line, st);
-    ck_runs("plan %s --init=%s/step-00000002/model.safetensors", line, st); /* the file implies the flag */
-    ck_refuses(2, "--bidirectional", "plan --bidirectional");
-}
-END_TEST
-
-static int cmp_files(const char *a, const char *b) {
-    char command[700];
-    snprintf(command, sizeof command, "cmp -s '%s' '%s'", a, b);
-    return system(command);
-}
-
-START_TEST(a_projected_lstm_is_saved_and_resumed) {
-    const char *text = make_text("text", 4096), *st = in_scratch("st"), *straight = in_scratch("straight");
-    const char *again = in_scratch("again");
-    const char *line = "train --data=%s " SMALL "--proj-size=3 --stateful --checkpoint=sqrt --tile=8 --seed=3 ";
-    char command[500], init[320], a[300], b[300];
-    snprintf(command, sizeof command, "%s%s", line, "--steps=4 --save=%s");
-    ck_runs(command, text, straight);
-    snprintf(command, sizeof command, "%s%s", line, "--steps=2 --save=%s");
-    ck_runs(command, text, st);
-    ck_refuses(2, "--proj-size=4", "train --resume=%s --steps=4 --proj-size=4", st);
-    ck_runs("train --resume=%s --steps=4", st);
-    snprintf(a, sizeof a, "%s/step-00000004/model.safetensors", st);
-    snprintf(b, sizeof b, "%s/step-00000004/model.safetensors", straight);
-    ck_assert_msg(!cmp_files(a, b), "%s is not %s", a, b);
-    ck_runs("sample --resume=%s --length=8", st);
-    snprintf(init, sizeof init, "--init=%s", a);
-    ck_runs("train --data=%s " SMALL "%s --steps=1 --save=%s", text, init, again); /* the file implies the flag */
-    ck_refuses(2, "--proj-size=0|model", "plan --proj-size=0 %s", init);
-    ck_refuses(2, "--proj-size=6|--hidden=6", "plan --hidden=6 --proj-size=6");
-    ck_refuses(2, "--proj-size|--model=gru", "plan --model=gru --proj-size=6");
-}
-END_TEST
-
-/* The training state contains the flag, and a file of weights implies it. */
-START_TEST(a_model_without_biases_is_saved_and_resumed) {
-    const char *text = make_text("text", 4096), *st = in_scratch("st");
-    ck_runs("train --data=%s " SMALL "--no-bias --steps=2 --save=%s", text, st);
-    ck_runs("train --resume=%s --steps=3", st);
-    ck_runs("sample --resume=%s --length=8", st);
-    const char *line = "eval --data=%s --init=%s/step-00000002/model.safetensors " SMALL "%s";
-    ck_runs(line, text, st, "--no-bias");
-    ck_runs(line, text, st, "");
-    ck_refuses(2, "--no-bias=false", "train --resume=%s --steps=4 --no-bias=false", st);
-    char init[300];
-    snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
-    ck_refuses(2, "--no-bias=false|model", "plan %s --no-bias=false", init);
-}
-END_TEST
-
 /* Dumping the gradients of step 1 does not change the run. */
 START_TEST(gradients_can_be_dumped) {
     const char *text = make_text("text", 9000);
@@ -685,103 +389,6 @@ START_TEST(metrics_go_to_standard_output) {
 }
 END_TEST
 
-START_TEST(weights_identify_their_model) {
-    const char *text = make_text("text", 4096), *data = "--seq-len=16 --batch=2 --threads=1 --steps=1";
-    char init[300];
-    snprintf(init, sizeof init, "--init=%s/st/step-00000001/model.safetensors", scratch());
-    ck_runs("train --data=%s %s --model=gru --layers=1 --hidden=8 --embed=5 --save=%s", text, data, in_scratch("st"));
-    ck_runs("train --data=%s %s %s", text, data, init);
-    ck_says_all(program_output, "gru, 1 x 8: ");
-    ck_runs("train --data=%s %s %s --hidden=8", text, data, init);
-    ck_refuses(2, "--hidden=9|model", "train --data=%s %s %s --hidden=9", text, data, init);
-    ck_refuses(2, "embed=5", "plan %s --embed=8", init);
-    ck_runs("plan %s", init);
-    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
-    ck_runs("sample --length=3 %s", init);
-    ck_refuses(2, "rnn.weight_ih_l0", "train --task=adding %s", init);
-    ck_refuses(1, "torch.save|Python", "train --data=%s --init=%s", text, make_file("m.pt", "PK\3\4\0\0\x8\x8\0", 9));
-    ck_refuses(1, "numpy.load(", "train --data=%s --init=%s", text,
-               make_file("m.npz", "PK\3\4\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0w.npyxxx", 38));
-    ck_refuses(1, "pickle", "train --data=%s --init=%s", text, make_file("m.pkl", "\x80\4\x95\x90\11\0\0\0\0", 9));
-}
-END_TEST
-
-/* Weights of image models also identify the model, its task and its sizes. */
-static const char *const image_models[][2] = {{"mlp", "--layers=3 --hidden=5"},
-                                              {"cnn", ""},
-                                              {"resnet18", "--stem=cifar"},
-                                              {"unet", "--layers=2 --hidden=2"},
-                                              {"unet", "--layers=2 --hidden=3 --up=transposed"}};
-START_TEST(weights_identify_their_image_model) {
-    static uint8_t numbers[4 * 3 * 8 * 8];
-    for (size_t i = 0; i < sizeof numbers; i++) numbers[i] = (uint8_t)(i % 3);
-    const char *model = image_models[_i][0];
-    bool pixels = !strcmp(model, "unet");
-    const char *x = make_npy("x.npy", "|u1", "(4, 3, 8, 8)", numbers, sizeof numbers),
-               *y = make_npy("y.npy", "|u1", pixels ? "(4, 8, 8)" : "(4,)", numbers, pixels ? 4 * 8 * 8 : 4);
-    char rest[900], init[300];
-    snprintf(rest, sizeof rest, "--data=%s --labels=%s --batch=4 --threads=1", x, y);
-    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", in_scratch("st"));
-    ck_runs("train --model=%s %s %s --optimizer=sgd --steps=1 --save=%s", model, image_models[_i][1], rest,
-            in_scratch("st"));
-    ck_runs("train %s %s --optimizer=sgd --steps=1", init, rest);
-    ck_says_all(program_output, model);
-    ck_runs("eval %s %s", init, rest);
-    ck_refuses(2, "--task=lm|model", "train %s %s --task=lm", init, rest);
-}
-END_TEST
-
-/* Sets element 7 of the first array of a file to these bits. */
-static void spoil(const char *path, uint32_t bits) {
-    uint64_t header;
-    FILE *file = fopen(path, "r+b");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fread(&header, sizeof header, 1, file), 1);
-    ck_assert_int_eq(fseek(file, (long)(8 + header + 4 * 7), SEEK_SET), 0);
-    ck_assert_uint_eq(fwrite(&bits, sizeof bits, 1, file), 1);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
-START_TEST(non_finite_weights_are_not_used) {
-    const char *text = make_text("text", 3000), *path = in_scratch("st/step-00000001/model.safetensors");
-    char says[80];
-    ck_runs("train --data=%s " SMALL "--steps=1 --save=%s", text, in_scratch("st"));
-    spoil(path, _i ? 0x7f800000 : 0x7fc00000);
-    snprintf(says, sizeof says, "%s|element 7|diverged", _i ? "inf" : "nan");
-    ck_refuses(1, says, "eval --data=%s --seq-len=16 --batch=2 --init=%s", text, path);
-    ck_refuses(1, says, "train --data=%s " SMALL "--steps=1 --init=%s", text, path);
-    ck_refuses(1, says, "sample --length=3 --init=%s", path);
-}
-END_TEST
-
-START_TEST(language_models_are_saved_resumed_and_read) {
-    static const char *const models[] = {"mingru", "minlstm", "mamba", "gdn", "xlstm", "recurrentgemma"};
-    const char *model = models[_i], *text = make_text("text", 4096), *st = in_scratch("st");
-    char init[300];
-    snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
-    ck_runs("train --data=%s " SMALL "--model=%s --steps=2 --save=%s", text, model, st);
-    ck_runs("train --resume=%s --steps=3 --checkpoint=sqrt", st);
-    ck_runs("sample --resume=%s --length=8", st);
-    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* the file implies the flag */
-    ck_refuses(2, "--model=lstm|model", "plan --model=lstm %s", init);
-    ck_runs("train --task=adding " SMALL "--model=%s --steps=2 --eval-every=2", model);
-}
-END_TEST
-
-/* A file of weights tells whether the model has convolutions. */
-START_TEST(weights_without_convolutions_imply_no_conv) {
-    const char *model = _i ? "minlstm" : "mingru", *text = make_text("text", 4096);
-    char with[300], without[300];
-    snprintf(with, sizeof with, "%s/step-00000001/model.safetensors", in_scratch("with"));
-    snprintf(without, sizeof without, "%s/step-00000001/model.safetensors", in_scratch("without"));
-    ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, model, in_scratch("with"));
-    ck_runs("train --data=%s " SMALL "--model=%s --no-conv --steps=1 --save=%s", text, model, in_scratch("without"));
-    ck_runs("eval --data=%s --seq-len=16 --batch=2 --init=%s", text, without);
-    ck_refuses(2, "--no-conv", "eval --data=%s --seq-len=16 --batch=2 --init=%s --no-conv", text, with);
-    ck_refuses(2, "--no-conv|--model=lstm", "plan --model=lstm --no-conv");
-}
-END_TEST
-
 START_TEST(every_task_and_model_trains) {
     static const char *const lines[] = {
         "--task=adding --seq-len=20 --model=lstm --eval-every=2",
@@ -813,33 +420,6 @@ START_TEST(null_device_reports_no_losses) {
 }
 END_TEST
 
-START_TEST(diverging_run_stops_before_saving) {
-    ck_refuses(1, "--lr",
-               "train --task=adding --seq-len=10 --hidden=8 --threads=1 --optimizer=sgd --lr=1e6 "
-               "--steps=60 --save-every=1 --save=%s",
-               in_scratch("st"));
-    int status = run_program("train --resume=%s --steps=1", in_scratch("st")); /* the saved state is finite */
-    ck_assert_msg(status == 0, "exit %d: %s", status, program_errors);
-}
-END_TEST
-
-/* The loss of step 4 is still finite, but the weights after its update are not. */
-START_TEST(non_finite_weights_are_not_saved) {
-    const char *text = make_text("text", 3000), *st = in_scratch("st");
-    char last[300];
-    int status =
-        run_program("train --data=%s " SMALL "--seed=3 --optimizer=sgd --lr=1e6 --weight-decay=1e6 --save-every=1 "
-                    "--keep=1 --steps=9 --save=%s %s",
-                    text, st, _i ? "--devices=cpu:2" : "");
-    ck_assert_msg(status == 1, "exit %d: %s", status, program_errors);
-    ck_says_all(program_errors, "step 4|not saved|embedding.weight");
-    ck_says_all(program_errors, "--lr");
-    snprintf(last, sizeof last, "%s/step-00000003/model.safetensors", st);
-    ck_runs("train --data=%s " SMALL "--init=%s --lr=0 --steps=1", text, last);
-    ck_runs("train --resume=%s --lr=0 --weight-decay=0 --steps=4", st);
-}
-END_TEST
-
 int main(void) {
     TCase *tests = tcase_create("cli");
     tcase_add_test(tests, usage_is_printed);
@@ -849,37 +429,15 @@ int main(void) {
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, outputs_do_not_follow_planted_links);
     tcase_add_test(tests, existing_files_are_not_overwritten);
-    tcase_add_test(tests, plan_predicts_the_run);
     tcase_add_test(tests, parameters_are_counted);
     tcase_add_test(tests, s5_is_evaluated_at_other_lengths);
-    tcase_add_test(tests, any_train_command_line_can_be_planned);
-    tcase_add_test(tests, advice_fits_a_resumed_run);
     tcase_add_test(tests, resumed_command_lines_are_checked);
-    tcase_add_loop_test(tests, smallest_budget_is_exact, 0, 5);
-    tcase_add_loop_test(tests, advised_flags_fit, 0, 7);
-    tcase_add_test(tests, largest_batch_that_fits_is_found);
-    tcase_add_test(tests, missing_advice_is_reported);
-    tcase_add_test(tests, budgets_choose_the_strategy);
-    tcase_add_test(tests, pareto_has_every_strategy);
-    tcase_add_test(tests, plans_describe_their_steps);
-    tcase_add_test(tests, plots_are_drawn);
-    tcase_add_test(tests, plans_have_the_same_losses);
     tcase_add_test(tests, evaluation_counts_each_sample_once);
     tcase_add_test(tests, samples_of_text_are_written);
-    tcase_add_test(tests, a_model_without_biases_is_saved_and_resumed);
-    tcase_add_test(tests, bidirectional_models_are_saved_and_resumed);
-    tcase_add_test(tests, a_projected_lstm_is_saved_and_resumed);
     tcase_add_test(tests, gradients_can_be_dumped);
     tcase_add_test(tests, config_files_serve_several_commands);
     tcase_add_test(tests, metrics_go_to_standard_output);
-    tcase_add_test(tests, weights_identify_their_model);
-    tcase_add_loop_test(tests, weights_identify_their_image_model, 0, 4);
-    tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
-    tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 6);
-    tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, every_task_and_model_trains);
     tcase_add_test(tests, null_device_reports_no_losses);
-    tcase_add_test(tests, diverging_run_stops_before_saving);
-    tcase_add_loop_test(tests, non_finite_weights_are_not_saved, 0, 2);
     return run_suite("train/cli", tests);
 }
