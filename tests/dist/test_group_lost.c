@@ -27,13 +27,14 @@ static void one_dawdles(int rank, int size, rm_kv *store, void *context) {
     rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 1500};
     need_ok(rm_group_open(&config, &group));
     need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
-    char text[512];
+    rm_notice notice;
     rm_ticket ticket;
     need_ok(rm_group_issue(group, &(rm_collective){.kind = RM_BARRIER, .tag = 8}, &ticket));
     if (rank == 0) {
         double start = seconds();
-        while (!rm_group_notice(group, text, sizeof text) && seconds() < start + 30) nap_ms(10);
-        need(strstr(text, "rank 0 has waited") && strstr(text, "rank 1 on"), "%s", text);
+        while (!rm_group_notice(group, &notice) && seconds() < start + 30) nap_ms(10);
+        need(notice.responds && notice.rank == 1, "rank %d: %s", notice.rank, notice.text);
+        need(strstr(notice.text, "rank 0 has waited") && strstr(notice.text, "rank 1 on"), "%s", notice.text);
         need_peer(rm_group_wait(group, ticket), "rank 1 on ");
         need(strstr(remat_last_error(), "1500 ms") && strstr(remat_last_error(), "tag 8"), "%s", remat_last_error());
         need(seconds() - start < 20, "only after %.1f s", seconds() - start);
@@ -166,7 +167,7 @@ static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_open(&config, &group));
     need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER, .tag = 6}));
     run->ready++;
-    char text[512] = "";
+    rm_notice notice;
     if (rank == 1) {
         while (run->stopped_at == 0) nap_ms(1); /* it is stopped here */
         if (run->let_go) need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
@@ -174,12 +175,14 @@ static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
         return;
     }
     while (run->stopped_at == 0) nap_ms(1);
-    while (!rm_group_notice(group, text, sizeof text)) {
+    while (!rm_group_notice(group, &notice)) {
         need_ok(rm_group_poll(group));
         need(seconds() < run->stopped_at + 20, "nobody noticed");
         nap_ms(5);
     }
     double took = seconds() - run->stopped_at;
+    const char *text = notice.text;
+    need(!notice.responds && notice.rank == 1, "rank %d: %s", notice.rank, text);
     need(strstr(text, "rank 1 on") && strstr(text, "is stopped") && strstr(text, "call 1, barrier (tag 6)"), "%s",
          text);
     need(took < 2, "named after %.2f s", took);

@@ -56,6 +56,41 @@ START_TEST(padding_does_not_count) {
 }
 END_TEST
 
+/* 1 - dice_coeff(softmax, one_hot) of milesial's Pytorch-UNet (utils/dice_score.py) for each image and class, and
+ * its dice_loss(multiclass=True) of one image; two elements of the gradient. Pixels that do not count change nothing. */
+START_TEST(dice_matches_pytorch) {
+    static const struct {
+        int64_t images, joint;
+        double loss, dx4, dx17;
+    } expected[] = {{2, 0, 0.7530385380903781, -0.008322324352248625, 0.0009886500058464151},
+                    {1, 0, 0.7868189064936318, -0.01664464870449725, 0.0019773000116928303},
+                    {1, 1, 0.8129079119754152, -0.01885054619404822, 0.0007141667887688982}};
+    int32_t targets[14] = {0, 1, 2, 1, 0, 1, 2, 2, 0, 0, 0, 0};
+    double logits[36], dx;
+    for (int i = 0; i < 36; i++) logits[i] = 2 * sin(i);
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        rm_dice_attr attr = {expected[i].joint, -1};
+        int64_t n = expected[i].images;
+        remat_tensor x = {rm_desc_make(REMAT_F64, 3, (int64_t[]){n, 6, 3}), logits};
+        remat_tensor t = {rm_desc_make(REMAT_I32, 2, (int64_t[]){n, 6}), targets};
+        CLOSE(y_of("dice", &attr, x, t, none, &dx, 4), expected[i].loss);
+        CLOSE(dx, expected[i].dx4);
+        y_of("dice", &attr, x, t, none, &dx, 17);
+        CLOSE(dx, expected[i].dx17);
+    }
+    targets[6] = targets[7] = -1;
+    for (int joint = 0; joint < 2; joint++) { /* an image of 8 pixels */
+        rm_dice_attr attr = {joint, -1};
+        remat_tensor x = {rm_desc_make(REMAT_F64, 3, (int64_t[]){1, 8, 3}), logits};
+        remat_tensor t = {rm_desc_make(REMAT_I32, 2, (int64_t[]){1, 8}), targets};
+        CLOSE(y_of("dice", &attr, x, t, none, &dx, 17), expected[1 + joint].loss);
+        CLOSE(dx, expected[1 + joint].dx17);
+        y_of("dice", &attr, x, t, none, &dx, 20);
+        CLOSE(dx, 0.0);
+    }
+}
+END_TEST
+
 /* torch.nn.functional.cross_entropy(x, t, label_smoothing=...), and two elements of its gradient. */
 START_TEST(label_smoothing_matches_pytorch) {
     static const struct {
@@ -216,6 +251,7 @@ int main(void) {
     Suite *suite = suite_create("losses");
     TCase *numbers = tcase_create("numbers");
     tcase_add_test(numbers, losses_have_known_values);
+    tcase_add_test(numbers, dice_matches_pytorch);
     tcase_add_test(numbers, padding_does_not_count);
     tcase_add_test(numbers, label_smoothing_matches_pytorch);
     tcase_add_test(numbers, weighted_mean_matches_pytorch);

@@ -7,9 +7,6 @@
 #include "train/state/state.h"
 
 #include <dirent.h>
-#include <time.h>
-
-static inline void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* ---- Processes of a job ---- */
 

@@ -5,8 +5,6 @@
 
 #include "tests/train/train_test.h"
 
-#include <time.h>
-
 #define FLAGS "--hidden=12 --layers=2 --seq-len=24 --threads=1 --lr=0.01 "
 enum { MOST = 8 };
 
@@ -21,8 +19,6 @@ typedef struct {
 } job;
 
 static int meetings;
-
-static inline void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* Every rank gets `line`; rank `odd` also gets `more`. */
 static inline void start_ranks(job *j, int size, const char *line, int odd, const char *more) {

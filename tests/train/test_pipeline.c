@@ -2,13 +2,9 @@
  * and what is said when a rank stops, dies, or has other flags. */
 #include "tests/train/train_test.h"
 
-#include <time.h>
-
 #define FLAGS "--hidden=12 --layers=3 --seq-len=24 --tile=5 --threads=1 --lr=0.01 --calibration=off "
 
 static const char *text_file(void) { return make_text("text", 20000); }
-
-static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* Both directories have a last state with these files, "model ema". */
 static void same_states(const char *a, const char *b, int step, const char *files) {

@@ -5,7 +5,6 @@
 #include "train/state/state.h"
 
 #include <jansson.h>
-#include <time.h>
 
 #define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
 enum { STEPS = 300 };
@@ -43,8 +42,6 @@ static void same_losses(const losses *a, const losses *b) {
     for (int i = 1; i <= STEPS; i++)
         ck_assert_msg(a->loss[i] == b->loss[i], "step %d: %.9g and %.9g", i, a->loss[i], b->loss[i]);
 }
-
-static void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* Starts the program, and sends `signal` after this many milliseconds if it still runs. Returns its exit status. */
 static int run_and_signal(const char *line, int signal, int ms) {

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ck_ok(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
@@ -27,6 +28,8 @@
         ck_assert_msg(fails_ == (expected), "%s: status %d, not %d: %s", #call, fails_, expected, remat_last_error()); \
         ck_says_all(remat_last_error(), part);                                                                         \
     } while (0)
+
+static inline void wait_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
 /* A directory for this test, removed when the test process ends normally. Tests run in forked processes, each with its
  * own directory. */
