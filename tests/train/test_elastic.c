@@ -13,7 +13,7 @@
 
 #define REMAT RM_BINARY_DIR "/remat"
 #define FLAGS                                                                                                          \
-    "--hidden=24 --layers=2 --seq-len=64 --dropout=0.2 --threads=1 --lr=0.01 --deterministic-world=4 --ema=0.9 "
+    "--hidden=24 --layers=2 --seq-len=64 --dropout=0.2 --threads=1 --lr=0.01 --deterministic-world=4 --ema=0.9999 "
 enum { HOSTS = 4 };
 
 typedef struct {
