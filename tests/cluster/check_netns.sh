@@ -85,4 +85,31 @@ wait $other
 code=$?
 [ $code = 3 ] || fail "hostA ends with $code after hostB has gone"
 grep -q "rank 1 .*hostB.*process [0-9]" "$dir"/killed.log || { fail "hostA does not name rank 1"; cat "$dir"/killed.log >&2; }
+
+# An elastic job: hostB's launcher is killed, hostA goes on alone, and takes hostB in again when it returns.
+elastic() { # HOST NUMBER
+    $REMAT_ON "$1" sh -c 'echo $$ >"$0"; exec "$@"' "$dir/pid-$1" "$remat" launch --nnodes=1:2 --node-rank="$2" --master-addr=hostA \
+        --rdzv-id=elastic -- "$remat" train $steps --batch=8 --deterministic-world --dist-backend=gloo --save="$dir"/elastic \
+        --save-every=100 >>"$dir/elastic-$1.log" 2>&1 &
+}
+until_log() { # WORDS
+    tries=0
+    until grep -qs "$1" "$dir"/elastic-*.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+    [ $tries -lt 300 ] || { fail "elastic: no '$1'"; tail -20 "$dir"/elastic-*.log >&2; }
+}
+elastic hostA 0
+elastic hostB 1
+until_log "step  *1/"
+kill -9 "$(cat "$dir"/pid-hostB)"
+until_log "1 rank goes on from step"
+elastic hostB 1
+until_log "2 ranks go on from step"
+kill -TERM "$(cat "$dir"/pid-hostA)" "$(cat "$dir"/pid-hostB)"
+wait
+last=$(ls -d "$dir"/elastic/step-* | tail -n 1)
+model=$(echo "$model" | sed "s/--steps=12/--steps=$(expr "${last##*-}" + 0)/")
+train elastic-two "$remat" train --devices=cpu:2 --batch=8 --deterministic-world
+cat "$last"/model.safetensors "$last"/optimizer.safetensors >"$dir"/one
+cat "$dir"/elastic-two/"${last##*/}"/model.safetensors "$dir"/elastic-two/"${last##*/}"/optimizer.safetensors | cmp - "$dir"/one ||
+    fail "elastic: parameters differ from those of an undisturbed job"
 finish

@@ -146,6 +146,18 @@ START_TEST(lost_rank_is_replaced) {
 }
 END_TEST
 
+START_TEST(rank_is_called_when_another_is_lost) {
+    host h = start_world(1);
+    process a = start(h, 0, 0, 0, "a"), b = start(h, 1, 0, 0, "");
+    next_line(a, "0/2 0 job");
+    next_line(b, "1/2 0 job");
+    end(b);
+    next_line(a, "0/1 1 job");
+    end(a);
+    end_world(h);
+}
+END_TEST
+
 START_TEST(too_few_wait_and_say_so) {
     host h = start_world(2);
     process a = start(h, 0, 0, 0, "");
@@ -184,6 +196,7 @@ int main(void) {
     TCase *tests = tcase_create("world");
     tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
     tcase_add_test(tests, lost_rank_is_replaced);
+    tcase_add_test(tests, rank_is_called_when_another_is_lost);
     tcase_add_test(tests, too_few_wait_and_say_so);
     tcase_add_test(tests, ended_job_takes_no_process_in);
     tcase_add_test(tests, strangers_get_no_place);

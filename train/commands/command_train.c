@@ -462,6 +462,7 @@ remat_status rm_command_train(rm_options *options, int *exit_status) {
     if (ran) return REMAT_OK;
     rm_trainer t;
     remat_status status = rm_trainer_open(options, &t);
+    if (t.over) fputs("remat train: the job has ended before this process was needed\n", stderr);
     if (!status && !t.over) status = train(&t);
     if (status) return fail(&t, status);
     if (t.again && t.step < t.last_step && !t.stop) {

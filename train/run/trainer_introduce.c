@@ -144,8 +144,8 @@ void rm_trainer_introduce(rm_trainer *t) {
                         rm_bytes_text(rm_budget_given(o) - plan.memory_budget, c),
                         t->eval_dataset ? " and evaluation" : "");
     if (t->goes_on)
-        rm_progress_say(&t->progress, "%d rank%s go on from step %lld, which they held in memory", t->ranks.size,
-                        t->ranks.size == 1 ? "" : "s", (long long)t->start.step);
+        rm_progress_say(&t->progress, "%d rank%s on from step %lld, which was held in memory", t->ranks.size,
+                        t->ranks.size == 1 ? " goes" : "s go", (long long)t->start.step);
     if (*t->state)
         rm_progress_say(&t->progress, "resumed from %s: step %lld, epoch %lld, batch %lld of %lld", t->state,
                         (long long)t->start.step, (long long)t->start.epoch,
