@@ -3,6 +3,7 @@
 #include "train/models/model.h"
 
 #include "train/state/state_json.h"
+#include "train/run/outputs.h"
 
 #include "tests/train/train_test.h"
 

@@ -4,6 +4,7 @@
 
 #include "train/data/decode.h"
 #include "train/models/model.h"
+#include "train/run/outputs.h"
 
 #include <zlib.h>
 

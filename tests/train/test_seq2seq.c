@@ -5,6 +5,7 @@
  * Tolerance, in units of 2^-24 times an array's largest magnitude: PyTorch's own float run stays within 84 of its
  * run in double (make_seq2seq.py prints it); the limit is 100. */
 #include "train/models/model.h"
+#include "train/run/outputs.h"
 #include "tests/golden/golden.h"
 #include "tests/train/line_pairs.h"
 

@@ -1,7 +1,7 @@
 /* test_transcribe.c: --task=transcribe: labels are learned without their times; `remat eval` counts what `remat
  * predict` reads; invalid rows of labels are refused. */
 #include "train/data/npy.h"
-#include "train/run/transcript.h"
+#include "train/run/outputs.h"
 
 #include "tests/train/train_test.h"
 

@@ -160,7 +160,7 @@ START_TEST(unsuitable_numbers_are_refused) {
     ck_refuses(2, "--labels=FILE.npy", "train " SMALL "--data=%s", data_path);
     ck_refuses(2, "regress|--data=FILE", "train " SMALL);
     ck_refuses(2, "--loss=bce|--task=regress", "train --task=adding --loss=bce");
-    ck_refuses(2, "--loss|--task=copy|--task=regress or adding",
+    ck_refuses(2, "--loss|--task=copy|regress or adding",
                "train --task=copy "
                "--loss=mae");
 }

@@ -7,7 +7,9 @@
 #include "memory/host.h"
 #include "train/data/npy.h"
 #include "train/file.h"
+#include "train/models/loss.h"
 #include "train/run/evaluator.h"
+#include "train/run/outputs.h"
 #include "train/tasks/task.h"
 #include "train/text.h"
 
@@ -161,7 +163,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     if (*p->saved.named) TRY(rm_state_class_names(p->saved.named, &p->classes));
     rm_evaluator *evaluator = &p->saved.evaluator;
     p->probabilities = rm_task_find(o->task)->row == RM_ROW_CLASSES;
-    p->yes_or_no = !strcmp(o->model.loss, "bce");
+    p->yes_or_no = rm_loss_is(o->model.loss, "shares");
     p->npy = !is_stdout(o) && rm_text_ends(o->out, ".npy");
     size_t row = (size_t)row_width(p);
     p->row = rm_calloc(row, sizeof *p->row);

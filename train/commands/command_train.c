@@ -9,6 +9,7 @@
 #include "train/report/dump.h"
 #include "train/file.h"
 #include "train/run/interrupt.h"
+#include "train/run/outputs.h"
 #include "train/report/plot.h"
 #include "train/text.h"
 #include "train/run/setup.h"

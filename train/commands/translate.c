@@ -6,6 +6,7 @@
 #include "train/commands/decoder.h"
 #include "train/data/tokenizer.h"
 #include "train/file.h"
+#include "train/run/outputs.h"
 #include "train/state/weights.h"
 
 #include <math.h>

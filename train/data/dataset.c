@@ -2,6 +2,7 @@
 #include "train/data/dataset.h"
 
 #include "memory/host.h"
+#include "memory/words.h"
 #include "train/data/tokenizer.h"
 #include "train/data/vocabulary.h"
 
@@ -40,6 +41,23 @@ void rm_dataset_close(rm_dataset *dataset) {
     if (dataset) rm_free(dataset->class_weights);
     if (dataset) rm_free(dataset->tokenizer);
     rm_free(dataset);
+}
+
+rm_answer rm_data_answer(const rm_data_shape *s) {
+    if (s->labels) return RM_ANSWER_ROW;
+    if (!s->classes) return RM_ANSWER_VALUES;
+    if (s->answer_steps) return RM_ANSWER_PAIR;
+    if (s->pixels) return RM_ANSWER_PIXELS;
+    return s->tracked ? RM_ANSWER_STEPS : s->every_step ? RM_ANSWER_TOKENS : RM_ANSWER_CLASS;
+}
+
+bool rm_answer_has(rm_answer answer, const char *score) {
+    static const char *const scores[] = {
+#define ANSWER(NAME, LOSS, SCORES) SCORES,
+#include "train/data/answers.def"
+#undef ANSWER
+    };
+    return rm_has_word(scores[answer], score);
 }
 
 bool rm_data_takes(const rm_data_source *source, double number) {

@@ -37,6 +37,15 @@ typedef struct {
     int64_t answer_steps; /* pairs: timesteps of the targets, (answer_steps,B), padded with -1; 0: same as the inputs */
 } rm_data_shape;
 
+/* What the data ask of a model. */
+typedef enum {
+#define ANSWER(NAME, LOSS, SCORES) RM_ANSWER_##NAME,
+#include "train/data/answers.def"
+#undef ANSWER
+} rm_answer;
+rm_answer rm_data_answer(const rm_data_shape *shape);
+bool rm_answer_has(rm_answer answer, const char *score); /* whether a metric of this name compares such answers */
+
 /* Pairs: the end token, and the begin token, which is the padding of inputs and the decoder's first input. Only the end token is a
  * class. */
 static inline int64_t rm_pair_tokens(const rm_data_shape *shape) { return shape->classes - 1; }

@@ -5,6 +5,7 @@
 #include "memory/words.h"
 #include "ops/optimizers/optimizer.h"
 #include "train/file.h"
+#include "train/models/loss.h"
 #include "train/tasks/task.h"
 
 #include <assert.h>
@@ -70,7 +71,8 @@ static bool reads(const rm_option *line, const char *choice, const char *setting
     } tables[] = {{"task", task_reads},
                   {"model", rm_model_is},
                   {"optimizer", optimizer_reads},
-                  {"lr-schedule", rm_lr_schedule_reads}};
+                  {"lr-schedule", rm_lr_schedule_reads},
+                  {"loss", rm_loss_is}};
     int i = 0;
     while (!is(tables[i].flag, line->name)) i++;
     return tables[i].reads(choice, setting);

@@ -1,8 +1,8 @@
 /* condition.h: the conditions of flags, as the tables write them: "optimizer=lars|lamb; momentum>0 (why)" are two. Each is
  *
  *     "FLAG"           the flag is set         "FLAG=a|b"       it has one of these values
- *     "FLAG>N"         it is above N           "TABLE:SETTING"  the chosen row of the table reads the setting: of --task, --model
- *                                              (traits, too), --optimizer and --lr-schedule
+ *     "FLAG>N"         it is above N           "TABLE:SETTING"  the chosen row of the table reads the setting or has the trait: of
+ *                                              --task, --model, --optimizer, --lr-schedule and --loss
  *     "A|B|C"          one of several; the last may be of any kind */
 #ifndef RM_CONDITION_H
 #define RM_CONDITION_H

@@ -25,8 +25,8 @@ static remat_status has_no_effect(const rm_options *o, const rm_option *line, co
     rm_option_now(o, line, flag);
     rm_option_now(o, c->line, with);
     rm_condition_remedy(c, needs);
-    FAIL(INVALID, "%s has no effect %s %s%s: it needs %s%s%s", flag, other ? "with" : "without",
-         other ? with : "--", other ? "" : c->line->name, needs, *c->why ? ", " : "", c->why);
+    FAIL(INVALID, "%s has no effect %s %s%s: it needs %s%s%s", flag, other ? "with" : "without", other ? with : "--",
+         other ? "" : c->line->name, needs, *c->why ? ", " : "", c->why);
 }
 
 static bool asks_for_something(const rm_options *o, const rm_option *line) {
@@ -60,7 +60,7 @@ static remat_status check_effects(const rm_options *o, rm_command command) {
 
 /* ---- Flags that contradict each other ------------------------------------------------------------------------------ */
 
-/* Both conditions must not hold at once. */
+/* Both conditions must not hold at once. Defaults that nobody gave contradict nothing. */
 static const struct {
     const char *one, *other, *why;
 } exclusive[] = {
@@ -88,18 +88,25 @@ static const struct {
     {"stateful", "pad", "each row of the batch reads its own part of the text"},
     {"pipeline", "dump-grads", "no rank has all gradients"},
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
+    {"loss:values", "task:class-weights", "its answers are classes, and those of --task=regress are numbers"},
 };
 
 /* If the first condition holds, the second must hold too. Defaults that nobody gave make no demands. */
 static const struct {
     const char *where, *need;
 } demands[] = {
-    {"loss=mse|mae|huber|bce", "task:values"},
-    {"loss=dice|joint-dice", "model:pixels"},
+    {"loss:shares", "task:values"},
+    {"loss:pixels", "model:pixels"},
     {"checkpoint=segments", "checkpoint-segments"},
     {"lr-schedule=step", "milestones (updates such as 300,600 or epochs such as 30e,60e)"},
     {"lr-schedule=plateau", "eval-every>0"},
 };
+
+static bool is_unasked_default(const rm_options *o, const rm_option *line) {
+    char text[RM_PATH_BYTES];
+    return !o->said[line - rm_option_table] && line->default_text &&
+           is(rm_option_text(o, line, text, sizeof text), line->default_text);
+}
 
 static remat_status check_exclusive(const rm_options *o) {
     char first[120], second[120];
@@ -108,19 +115,13 @@ static remat_status check_exclusive(const rm_options *o) {
         rm_condition a, b;
         bool both = rm_condition_next(&one, &a) && rm_condition_holds(o, &a) && rm_condition_next(&other, &b) &&
                     rm_condition_holds(o, &b);
-        if (!both) continue;
+        if (!both || is_unasked_default(o, a.line)) continue;
         rm_option_now(o, rm_condition_cause(o, &a), first);
         rm_option_now(o, rm_condition_cause(o, &b), second);
         FAIL(INVALID, "%s and %s cannot be combined%s%s: remove one of the two", first, second, why ? ", because " : "",
              why ? why : "");
     }
     return REMAT_OK;
-}
-
-static bool is_unasked_default(const rm_options *o, const rm_option *line) {
-    char text[RM_PATH_BYTES];
-    return !o->said[line - rm_option_table] && line->default_text &&
-           is(rm_option_text(o, line, text, sizeof text), line->default_text);
 }
 
 static remat_status check_demands(const rm_options *o) {

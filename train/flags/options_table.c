@@ -92,6 +92,13 @@ static const char keep_best_names[] = "none"
     ;
 #undef SCORE
 
+/* "|mse|mae" */
+#define LOSS(NAME, FUNCTION, PADDED, TRAITS) "|" NAME
+static const char loss_names[] =
+#include "train/models/losses.def"
+    ;
+#undef LOSS
+
 /* "|lm|classify" and "; lm: next byte of a text; classify: ..." */
 #define TASK(name, help) "|" #name
 static const char task_names[] =
@@ -166,7 +173,7 @@ const rm_option rm_option_table[] = {
         .needs = "task:labels"),
     ONE("generate", data.generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "generated pairs instead of --data: copy, reverse or sort a line of letters",
         .needs = "task:generate"),
-    ONE("loss", model.loss, RUN, RM_OF_RUN, "mse", "mse|mae|huber|bce|dice|joint-dice", "loss of numbers: mean squared error, mean absolute error (PyTorch's l1_loss), Huber with delta 1, or BCEWithLogitsLoss for labels 0 and 1;\n"
+    ONE("loss", model.loss, RUN, RM_OF_RUN, "mse", loss_names + 1, "loss of numbers: mean squared error, mean absolute error (PyTorch's l1_loss), Huber with delta 1, or BCEWithLogitsLoss for labels 0 and 1;\n"
         "                                 of pixels: Dice loss added to the cross entropy, as the mean over classes and images, or of all classes together (milesial's)",
         .needs = "task:loss", .needs_always = true),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "weight of each class in the training loss: 1,0.5,2 or a .npy file; evaluations are not weighted",

@@ -28,7 +28,7 @@ typedef struct {
     double dropout, label_smoothing;
     rm_data_shape data; /* decides the embedding, the head's width and the loss */
     bool ignores;       /* targets of -1 do not count */
-    const char *loss;   /* of reals: "mse", "mae", "huber" or "bce"; of pixels "dice" or "joint-dice", beside the cross entropy; NULL: mse */
+    const char *loss;   /* a name of losses.def; NULL: the first */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool transposed;    /* of a unet: --up=transposed */
@@ -63,19 +63,4 @@ remat_status rm_model_recognise(const char *path, rm_model_found *out);
  * the model reads; seq2seq has these even without a loss. Free *out even on errors. */
 remat_status rm_model_build(const rm_model_spec *spec, int64_t batch, bool with_loss, rm_model *out);
 void rm_model_free(rm_model *model);
-bool rm_model_counts(
-    const rm_model_spec *spec); /* the loss is a mean over targets that are not ignored: remat_config.loss_mean */
-
-/* Of B samples with logits (T,B,classes) and targets (T,B), the number where every target other than -1 has the largest logit: those
- * that greedy decoding reproduces exactly. */
-int64_t rm_count_exact(const float *logits, const int32_t *target, int64_t timesteps, int64_t batch, int64_t classes);
-/* The Dice score of an image with logits (pixels,classes) and targets (pixels): 2 |A and B| / (|A| + |B|) for the pixels A that have
- * the largest logit of a class and the pixels B of that class, 1 if there are neither; the mean over all classes but 0, the background.
- * Pixels with target -1 do not count. `count` is scratch for 2 classes numbers. */
-double rm_dice(const float *logits, const int32_t *target, int64_t pixels, int64_t classes, int64_t *count);
-int64_t rm_count_targets(const int32_t *target, int64_t n); /* other than -1 */
-int64_t rm_likeliest(const float *logits, int64_t classes); /* the class with the largest logit */
-/* The denominator of softmax: the sum over classes of e^(logit - *largest), in double. */
-double rm_softmax_sum(const float *logits, int64_t classes, double *largest);
-
 #endif

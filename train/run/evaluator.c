@@ -4,7 +4,7 @@
 
 #include "memory/host.h"
 #include "train/run/setup.h"
-#include "train/run/transcript.h"
+#include "train/run/outputs.h"
 #include "train/state/weights.h"
 #include "train/tasks/task.h"
 
@@ -12,15 +12,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool has_accuracy(const rm_data_shape *shape) {
-    return shape->classes && (!shape->every_step || shape->answer_steps || shape->tracked);
-}
+/* Answers are classes that are compared with the targets. */
+static bool has_accuracy(const rm_data_shape *shape) { return rm_answer_has(rm_data_answer(shape), "accuracy"); }
 
 static int64_t outputs_of(const rm_data_shape *shape) {
-    if (shape->labels) return shape->timesteps;
-    if (shape->answer_steps || shape->tracked) return shape->classes;
-    if (shape->every_step) return shape->classes ? 0 : shape->timesteps * shape->values;
-    return rm_data_outputs(shape);
+    switch (rm_data_answer(shape)) {
+    case RM_ANSWER_ROW:
+        return shape->timesteps;
+    case RM_ANSWER_TOKENS:
+        return 0;
+    case RM_ANSWER_VALUES:
+        return shape->every_step ? shape->timesteps * shape->values : shape->values;
+    default:
+        return shape->classes;
+    }
 }
 
 static remat_status create_part(const rm_options *options, const rm_model_spec *spec, rm_dataset *dataset,
@@ -284,17 +289,13 @@ static remat_status run_window(rm_evaluator *e, int64_t first, int64_t end, doub
     return REMAT_OK;
 }
 
+/* The loss of any answers, and what the data and the task add to it. */
 bool rm_evaluator_has(const rm_evaluator *e, rm_score_name metric) {
-    const bool classes = has_accuracy(&e->dataset->shape), pairs = e->dataset->shape.answer_steps;
-    const bool has[RM_SCORES] = {[RM_LOSS] = true,
-                                 [RM_BITS_PER_BYTE] = e->bytes_per_target > 0,
-                                 [RM_PERPLEXITY] = e->tokens,
-                                 [RM_ACCURACY] = classes,
-                                 [RM_TOP5_ACCURACY] = classes && e->width > 5 && !pairs,
-                                 [RM_DICE] = e->overlap,
-                                 [RM_EXACT_MATCH] = pairs,
-                                 [RM_LABEL_ERROR_RATE] = e->reading};
-    return has[metric];
+    if (metric == RM_LOSS) return true;
+    if (metric == RM_BITS_PER_BYTE) return e->bytes_per_target > 0;
+    if (metric == RM_PERPLEXITY) return e->tokens;
+    const bool few = metric == RM_TOP5_ACCURACY && e->width <= 5;
+    return !few && rm_answer_has(rm_data_answer(&e->dataset->shape), rm_scores[metric].name);
 }
 
 static void score(const rm_evaluator *e, double loss, const right *sum, int64_t samples, rm_eval_event *out) {

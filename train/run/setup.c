@@ -5,6 +5,7 @@
 #include "train/data/part.h"
 #include "train/flags/usual.h"
 #include "train/models/family.h"
+#include "train/models/loss.h"
 #include "train/run/budget.h"
 #include "train/state/weights.h"
 #include "train/tasks/task.h"
@@ -105,7 +106,7 @@ rm_data_source rm_setup_source(const rm_options *o, bool held_out) {
     source.model_unsaid = !rm_options_given(o, "model");
     source.pixels = rm_model_is(o->model.name, "pixels");
     source.document_end = o->data.document_end + 1;
-    source.yes_or_no = !strcmp(o->model.loss, "bce");
+    source.yes_or_no = rm_loss_is(o->model.loss, "shares");
     source.ignores = rm_options_given(o, "ignore-index");
     source.steps_known = rm_options_given(o, "every-step");
     source.budget = readable_bytes(o);

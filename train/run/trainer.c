@@ -4,6 +4,7 @@
 
 #include "memory/host.h"
 #include "train/data/class_weights.h"
+#include "train/models/loss.h"
 #include "train/run/budget.h"
 #include "train/flags/device_flag.h"
 #include "train/report/dump.h"

@@ -1,6 +1,6 @@
 /* task.h: tasks by name: how a task opens its data, which flags it uses, how predictions are evaluated and written. A task is an
  * rm_task in a file of this folder and a line in tasks.def; no other code compares task names. The shape of the data determines
- * the loss (models/model.h). */
+ * the loss (data/answers.def). */
 #ifndef RM_TASK_H
 #define RM_TASK_H
 
