@@ -196,6 +196,16 @@ remat_status remat_pipeline_read(remat_session *session, remat_kind kind, int64_
  * remat_pipeline.cut holds the same parameters on each rank. Valid until the session is freed; NULL: no pipeline. */
 const char *remat_pipeline_cut(const remat_session *session);
 
+/* In a pipeline of a network without time, or with layers that need all timesteps at once (attention), tiles cannot
+ * overlap. The micro steps of an update then take their place: all run forward, then all run backward, so that the ranks
+ * work on different ones at the same time (GPipe's schedule; docs/pipeline.md). The calls of remat_gradients before the
+ * last only run forward. parts: how many micro steps are in flight together; 1:
+ * each ends before the next begins. part: after the update's last remat_gradients, inputs and outputs become those of
+ * an earlier one, from 0, until the next pass. INVALID: there was another pass, or there is no such
+ * part. */
+int remat_pipeline_parts(const remat_session *session);
+remat_status remat_pipeline_part(remat_session *session, int part);
+
 /* Returns the address of an array of remat_array.bytes bytes. It is valid until the session is freed (of an external
  * array: until remat_set_external). On "cuda" it is device memory. The program may read and write there between passes.
  * An input whose address was returned counts as written; every pass then checks its integers. */
@@ -236,7 +246,8 @@ remat_status remat_set_sequence_end(remat_session *session, int64_t timesteps, i
 
 typedef struct {
     double loss;               /* in float precision: the mean over the update's batch on all ranks. Before the last
-                                  micro step: over this rank's batch so far. After remat_evaluate: over its batch */
+                                  micro step: over this rank's batch so far, or 0 if micro steps are in flight together
+                                  (remat_pipeline_parts). After remat_evaluate: over its batch */
     double grad_norm;          /* global 2-norm before clipping, after the last micro step; else 0 */
     uint64_t arena_peak_bytes; /* the end of the highest range of the arena that any step has used */
     uint64_t recomputed_stages;

@@ -17,9 +17,10 @@ typedef struct {
 
 typedef struct {
     remat_session *session;
-    const rm_program *program; /* NULL: of the next line */
-    int64_t line, stages_begun;
-    int32_t next; /* instruction */
+    const rm_program *program;            /* NULL: of the next line */
+    int64_t line, backward, stages_begun; /* backward: the first such line */
+    int part;                             /* of those in flight together (engine/session/parts.h) */
+    int32_t next;                         /* instruction */
     bool first;
     int8_t *kept; /* by stage: the option */
     uint64_t clock;
@@ -123,6 +124,20 @@ static void begin_line(walker *w, const rm_step *step) {
         w->program = &kind->option[w->kept[step->index] = step->option].forward;
 }
 
+/* The next line. All parts run forward before the first runs backward. */
+static void end_line(walker *w) {
+    bool again = w->part + 1 < w->session->parts.n;
+    w->program = NULL;
+    w->line++;
+    if (w->line != w->backward && w->line != w->session->training.plan.n_steps) return;
+    bool forward = w->line == w->backward;
+    if (!again && !forward) return;
+    w->part = again ? w->part + 1 : 0;
+    if (!again) return;
+    w->line = forward ? 0 : w->backward;
+    w->stages_begun = 0;
+}
+
 /* Goes on to the next instruction that the rank cannot execute yet. *moved: executed one. */
 static remat_status advance(simulation *s, int rank, bool *moved) {
     walker *w = &s->rank[rank];
@@ -136,8 +151,7 @@ static remat_status advance(simulation *s, int rank, bool *moved) {
             TRY(execute(s, rank, &i));
             *moved = true;
         }
-        w->program = NULL;
-        w->line++;
+        end_line(w);
     }
     return REMAT_OK;
 }
@@ -164,6 +178,8 @@ static remat_status prepare(simulation *s, remat_session *const *session, rm_pip
                 "the ranks of a pipeline have other plans");
         out[r] = (rm_pipeline_rank){0};
         s->rank[r] = (walker){.session = session[r], .out = &out[r]};
+        const rm_plan *plan = &session[r]->training.plan;
+        while (plan->step[s->rank[r].backward].verb != RM_RUN_BACKWARD) s->rank[r].backward++;
         s->rank[r].kept = rm_calloc((size_t)session[r]->chain.n_stages + 1, sizeof *s->rank[r].kept);
         REQUIRE(s->rank[r].kept, MEMORY, "out of memory to simulate a pipeline");
     }

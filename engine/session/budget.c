@@ -1,5 +1,6 @@
 /* budget.c: see budget.h. */
 #include "engine/session/budget.h"
+#include "engine/session/parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@ static uint64_t other_tables(const remat_session *s) {
     uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
     return rm_problem_bytes(&s->chain.problem) + rm_problem_bytes(&s->chain.evaluation) +
            rm_schedule_table_bytes(&s->evaluation) + (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) +
-           pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) +
+           rm_parts_table_bytes(s) + pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) +
            rm_chain_program_bytes(&s->chain) + rm_session_sums_bytes(s);
 }
 
@@ -45,11 +46,15 @@ uint64_t rm_session_budgeted_bytes(const remat_session *s) {
     return s->chain.at.bytes + block_bytes(s) + rm_session_workspace_bytes(s) + rm_session_tables_bytes(s);
 }
 
-uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
+/* In a pipeline: how much more than this rank's the largest arrays and tables of any rank need. */
+static uint64_t more_elsewhere(const remat_session *s) {
     uint64_t own =
         s->chain.at.bytes + rm_chain_program_bytes(&s->chain) + (uint64_t)s->chain.at.buckets.n * sizeof *s->bucket;
-    uint64_t others = s->chain.at.bytes + rm_session_workspace_bytes(s) + other_tables(s);
-    if (s->pipeline.size > 1) others += s->most_others_bytes - own;
+    return s->pipeline.size > 1 ? s->most_others_bytes - own : 0;
+}
+
+uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
+    uint64_t others = s->chain.at.bytes + rm_session_workspace_bytes(s) + other_tables(s) + more_elsewhere(s);
     if (!budget) return 0;
     return budget > others ? budget - others : 1;
 }
@@ -127,7 +132,7 @@ remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
     const rm_problem *problem = &s->chain.problem;
     buffer resident[LARGEST] = {0}, alive[LARGEST] = {0};
     char step[RM_STEP_TEXT], resident_text[LIST_TEXT], alive_text[LIST_TEXT];
-    smallest = rm_session_budgeted_bytes(s);
+    smallest = rm_session_budgeted_bytes(s) + more_elsewhere(s);
     find_largest_resident(problem, resident);
     find_largest_at_peak(problem, schedule, alive);
     FAIL(INFEASIBLE,
@@ -140,7 +145,7 @@ remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
 }
 
 remat_status rm_session_check_budget(const remat_session *s, uint64_t budget) {
-    uint64_t needed = rm_session_budgeted_bytes(s);
+    uint64_t needed = rm_session_budgeted_bytes(s) + more_elsewhere(s);
     if (!budget || needed <= budget) return REMAT_OK;
     smallest = needed;
     FAIL(INFEASIBLE, "a memory budget of %" PRIu64 " bytes is too small: %s needs %" PRIu64 " bytes", budget,

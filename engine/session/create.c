@@ -1,6 +1,7 @@
 /* create.c: creates and frees a session: describe -> plan -> check -> place. remat_session_create decides everything;
  * step.c and update.c only run. */
 #include "engine/abi.h"
+#include "engine/session/parts.h"
 #include "engine/session/planning.h"
 
 #include "memory/host.h"
@@ -232,7 +233,8 @@ static remat_status allocate_tables(remat_session *s) {
                 s->sums,
             MEMORY, "out of memory for the executor's tables");
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) r->end[w] = INT64_MAX;
-    return s->verify_recompute ? rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify) : REMAT_OK;
+    if (s->verify_recompute) TRY(rm_verify_create(&s->chain, s->api, r->queue, r->resident, &r->verify));
+    return rm_parts_allocate(s);
 }
 
 /* Maps the pages that other ranks read, before anything is written there. */
@@ -311,6 +313,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     *r = (rm_runner){.api = s->api,
                      .chain = &s->chain,
                      .arena_offset = s->chain.at.bytes,
+                     .own_from = UINT64_MAX,
                      .seed = seed,
                      .stateful = s->stateful,
                      .dropout_sample = -1,
@@ -393,6 +396,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(freeze(s->graph, loss, config));
     TRY(cut(s, loss, config));
     TRY(rm_session_choose_mean(s, loss, config));
+    TRY(rm_parts_choose(s, config));
     TRY(rm_session_choose_groups(s, config->groups));
     TRY(rm_session_open_tier(s, config));
     TRY(rm_session_make_plans(s, config));
@@ -430,6 +434,7 @@ void remat_session_free(remat_session *s) {
         return;
     }
     rm_session_free_arrays(s);
+    rm_parts_free(s);
     rm_trace_free(s->trace);
     rm_free(s->loss);
     rm_free(s->shard_loss);

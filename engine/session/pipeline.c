@@ -6,6 +6,7 @@
 
 #include "engine/abi.h"
 #include "engine/session/budget.h"
+#include "engine/session/parts.h"
 #include "engine/session/planning.h"
 #include "memory/host.h"
 
@@ -43,6 +44,7 @@ static remat_status join_part(remat_session *s, rm_chain *part, const rm_chain *
     TRY(rm_chain_adopt(part, whole));
     uint64_t others = others_of(s, part);
     if (others > s->most_others_bytes) s->most_others_bytes = others;
+    if (rm_parts_copied_bytes(part) > s->parts.most_copied) s->parts.most_copied = rm_parts_copied_bytes(part);
     if (part->rank > 0) {
         rm_problem_raise(&s->most.problem, &part->problem);
         rm_problem_raise(&s->most.evaluation, &part->evaluation);
@@ -109,7 +111,10 @@ static remat_status settle(const rm_problem *problem, bool forward_only, rm_sche
 
 remat_status rm_session_settle_part(remat_session *s) {
     TRY(settle(&s->chain.evaluation, true, &s->evaluation));
-    return s->inference ? REMAT_OK : settle(&s->chain.problem, false, &s->training);
+    if (s->inference) return REMAT_OK;
+    TRY(settle(&s->chain.problem, false, &s->training));
+    s->parts.most_copied = 0;
+    return rm_parts_place(s, &s->training);
 }
 
 /* ---- Numbers that all ranks know -------------------------------------------------------------------------------- */

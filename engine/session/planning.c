@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/session/budget.h"
+#include "engine/session/parts.h"
 #include "engine/times/calibrate.h"
 #include "memory/host.h"
 
@@ -54,16 +55,51 @@ static remat_status read_given(remat_session *s, const char *steps) {
     TRY(rm_plan_read(&s->chain.problem, &s->training.plan, steps, strlen(steps)));
     if (rm_schedule_settle(&s->chain.problem, false, &s->training))
         return rm_fail(REMAT_INVALID, "plan_steps is not a valid plan: %s", remat_last_error());
-    return REMAT_OK;
+    return rm_parts_place(s, &s->training);
+}
+
+/* `budget`: of one part; *fits: all parts fit into the session's. */
+static remat_status propose_within(remat_session *s, const remat_config *config, uint64_t budget, bool *fits) {
+    uint64_t all = rm_session_allowance(s, config->memory_budget);
+    rm_plan_request request = {.segments = config->segments,
+                               .budget_bytes = budget,
+                               .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
+                               .least_block_bytes = s->evaluation.placement.bytes};
+    rm_schedule_free(&s->training);
+    remat_status status = rm_schedule_propose(&s->chain.problem, s->strategy, &request, &s->training);
+    *fits = false;
+    if (s->parts.n == 1 || (status && status != REMAT_INFEASIBLE)) return status;
+    TRY(rm_parts_place(s, &s->training));
+    *fits = !all || rm_schedule_bytes(&s->training) <= all;
+    return *fits ? REMAT_OK : REMAT_INFEASIBLE;
+}
+
+/* A plan is for one part, but its parts must fit together: finds the part's budget, between one that fits and one that
+ * does not. */
+static remat_status propose_parts(remat_session *s, const remat_config *config) {
+    uint64_t most = rm_session_allowance(s, config->memory_budget), least = 1, middle;
+    bool fits;
+    remat_status status = propose_within(s, config, most, &fits);
+    if (status != REMAT_INFEASIBLE) return status;
+    status = propose_within(s, config, least, &fits); /* the smallest plan */
+    if (!fits || !s->strategy->choose) return status;
+    for (int i = 0; i < 12; i++) {
+        middle = least + (most - least) / 2;
+        status = propose_within(s, config, middle, &fits);
+        if (status && status != REMAT_INFEASIBLE) return status;
+        if (fits)
+            least = middle;
+        else
+            most = middle;
+    }
+    return fits ? REMAT_OK : propose_within(s, config, least, &fits);
 }
 
 static remat_status propose(remat_session *s, const remat_config *config) {
-    rm_plan_request request = {.segments = config->segments,
-                               .budget_bytes = rm_session_allowance(s, config->memory_budget),
-                               .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
-                               .least_block_bytes = s->evaluation.placement.bytes};
+    bool fits;
     if (config->plan_steps) return read_given(s, config->plan_steps);
-    return rm_schedule_propose(&s->chain.problem, s->strategy, &request, &s->training);
+    if (s->parts.n > 1) return propose_parts(s, config);
+    return propose_within(s, config, rm_session_allowance(s, config->memory_budget), &fits);
 }
 
 static remat_status propose_or_refuse(remat_session *s, const remat_config *config) {

@@ -180,9 +180,10 @@ void rm_run_packing(rm_runner *runner, bool of_tables) {
 static int64_t claim_buffers(rm_runner *runner, const rm_schedule *schedule, int64_t next, int64_t step) {
     for (; next < schedule->lifetimes.count && schedule->lifetimes.item[next].first == step; next++) {
         const rm_lifetime *life = &schedule->lifetimes.item[next];
-        void *address =
-            runner->api->claim(runner->block, runner->arena_offset + schedule->placement.offset[next], life->bytes);
-        uint64_t end = schedule->placement.offset[next] + life->bytes;
+        uint64_t offset = schedule->placement.offset[next];
+        if (offset >= runner->own_from) offset += runner->own_shift;
+        void *address = runner->api->claim(runner->block, runner->arena_offset + offset, life->bytes);
+        uint64_t end = offset + life->bytes;
         if (end > runner->furthest) runner->furthest = end;
         if (runner->trace) rm_trace_claim(runner->trace, (rm_buffer_kind)life->kind, life->index, life->bytes);
         switch ((rm_buffer_kind)life->kind) {

@@ -16,6 +16,7 @@ typedef struct rm_runner {
     const rm_chain *chain;
     char *resident;        /* address of the block's first byte */
     uint64_t arena_offset; /* where activations begin in the block */
+    uint64_t own_from, own_shift; /* activations from there on are moved by this many bytes (parts.h) */
     uint64_t furthest;     /* the end of the activations claimed so far, from there */
     char **external;       /* external memory, by slot (chain.h); NULL: not given yet */
     void **piece;          /* by piece: its address while it is alive */

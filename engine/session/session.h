@@ -13,6 +13,8 @@
 #include "memory/strategy.h"
 #include "ops/optimizers/optimizer.h"
 
+typedef struct rm_micro rm_micro; /* parts.c */
+
 typedef struct rm_session_array {
     char *name;
     remat_desc desc;
@@ -80,6 +82,14 @@ struct remat_session {
     struct {
         rm_problem problem, evaluation;
     } most;                     /* pipeline: with the largest bytes and times of any rank */
+    struct {
+        int n;                 /* micro steps that are in flight together; 1: each ends before the next begins */
+        int ahead;             /* how many have run forward only */
+        bool complete;         /* the last pass was the backward half of them all */
+        uint64_t shared, each; /* bytes of the arena */
+        uint64_t most_copied;  /* the largest rm_parts_copied_bytes of any rank, while plans are made; else 0 */
+        rm_micro *item;
+    } parts;                    /* parts.h */
     uint64_t most_others_bytes; /* pipeline: the largest size of any rank's arrays and tables, without the plan */
     remat_ranks ranks;          /* a copy; without ranks, or if nothing runs, size is 1 and its functions are NULL */
     int n_mapped;               /* sections of the block passed to ranks.map */

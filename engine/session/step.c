@@ -12,13 +12,15 @@
 
 #include "engine/abi.h"
 #include "engine/session/frame.h"
-#include "engine/session/session.h"
+#include "engine/session/parts.h"
 
 /* ---- Start and end of a pass ---------------------------------------------------------------------------------- */
 
 /* Packs weights again if they changed, zeroes the loss slots and runs the tables. */
 static remat_status begin_pass(remat_session *s, bool training) {
     s->runner.training = training;
+    s->runner.own_shift = 0;
+    s->parts.complete = false;
     s->runner.finished = NULL;
     s->runner.trace = NULL;
     s->ran_forward = false;
@@ -55,8 +57,8 @@ static bool makes_loss(const remat_session *s) {
 }
 
 /* Sums the losses of the stages in their order, whatever the order of the plan. Keeps carried states for the next call,
- * except after an evaluation in a training session. */
-static remat_status end_pass(remat_session *s, remat_step_result *result) {
+ * except after an evaluation in a training session. in_flight: the ranks of a pipeline do not wait for each other yet. */
+static remat_status end_pass(remat_session *s, bool in_flight, remat_step_result *result) {
     const rm_residents *at = &s->chain.at;
     rm_queue *queue = s->runner.queue;
     if (s->runner.training || s->inference) carry_states(s);
@@ -64,7 +66,7 @@ static remat_status end_pass(remat_session *s, remat_step_result *result) {
     TRY(s->api->synchronize(queue));
     double loss = 0;
     for (int64_t i = 0; i < s->chain.n_stages && makes_loss(s); i++) loss += s->loss[i];
-    TRY(rm_session_sum_over_pipeline(s, &loss, 1));
+    if (!in_flight) TRY(rm_session_sum_over_pipeline(s, &loss, 1));
     result->loss = (float)loss;
     result->counted = s->counts && !s->mean_of_parts ? s->count : 0;
     result->arena_peak_bytes = s->lender ? s->chain.at.bytes + s->runner.furthest : s->api->high_water(s->runner.block);
@@ -155,13 +157,15 @@ static int64_t own_shard(const remat_session *s, int64_t t) {
 }
 
 /* The shard of the next micro step; after the last one, that of the first. */
-static int64_t shard_of(const remat_session *s) { return own_shard(s, s->n_made % s->micro_steps); }
+static int64_t shard_of(const remat_session *s) { return own_shard(s, (s->n_made + s->parts.ahead) % s->micro_steps); }
 
 /* Up to the first backward run. */
 static remat_status forward_half(remat_session *s) {
     TRY(begin_pass(s, true));
+    if (s->parts.n > 1) rm_parts_begin(s, s->parts.ahead);
     s->runner.shard = (uint32_t)shard_of(s);
-    if (s->trace_next || s->runner.observer.event) rm_trace_begin(s->runner.trace = s->trace, s->trace_next);
+    if (s->parts.n == 1 && (s->trace_next || s->runner.observer.event))
+        rm_trace_begin(s->runner.trace = s->trace, s->trace_next);
     TRY(rm_run(&s->runner, &s->chain.problem, &s->training, RM_TO_BACKWARD));
     s->ran_forward = true;
     return REMAT_OK;
@@ -202,7 +206,7 @@ static remat_status backward_half(remat_session *s, remat_step_result *result) {
     finish_inputs(s);
     if (s->deterministic_world && !last) set_aside(s);
     if (s->runner.verify) TRY(rm_verify_end(s->runner.verify, &s->training.plan));
-    TRY(end_pass(s, result));
+    TRY(end_pass(s, s->parts.n > 1, result));
     s->trained = true;
     s->shard_loss[shard_of(s)] = result->loss * rank_weight(s);
     return REMAT_OK;
@@ -301,10 +305,54 @@ static remat_status finish_gradients(remat_session *s, double lr, remat_step_res
     return status;
 }
 
+/* The ranks of a pipeline learn the losses of all parts at once. */
+static remat_status share_losses(remat_session *s) {
+    enum { MOST = 64 };
+    double loss[MOST];
+    for (int64_t from = 0, n; from < s->micro_steps; from += n) {
+        n = s->micro_steps - from < MOST ? s->micro_steps - from : MOST;
+        for (int64_t t = 0; t < n; t++) loss[t] = s->shard_loss[own_shard(s, from + t)];
+        TRY(rm_session_sum_over_pipeline(s, loss, n));
+        for (int64_t t = 0; t < n; t++) s->shard_loss[own_shard(s, from + t)] = loss[t];
+    }
+    return REMAT_OK;
+}
+
+static remat_status run_parts_backward(remat_session *s, double lr, remat_step_result *result) {
+    for (int i = 0; i < s->parts.n; i++) {
+        rm_parts_take(s, i);
+        s->runner.shard = (uint32_t)shard_of(s);
+        TRY(add_gradients(s, lr, result));
+        rm_parts_keep_outputs(s, i);
+    }
+    s->parts.complete = true;
+    TRY(share_losses(s));
+    TRY(take_all(s, result));
+    return rm_session_explain_loss(s, result->loss);
+}
+
+/* A micro step whose parts are in flight together: the last one runs them all backward. */
+static remat_status add_part(remat_session *s, double lr, remat_step_result *result) {
+    if (s->n_made == s->micro_steps) s->n_made = 0;
+    remat_status status = begin_gradients(s);
+    if (!status) rm_parts_keep(s, s->parts.ahead);
+    bool last = s->parts.ahead + 1 == s->parts.n;
+    s->parts.ahead = status || last ? 0 : s->parts.ahead + 1;
+    s->ran_forward = false; /* remat_backward cannot continue it */
+    if (status || !last) return status;
+    status = run_parts_backward(s, lr, result);
+    if (status) s->n_made = 0;
+    return status;
+}
+
 static remat_status gradients(remat_session *s, double lr, remat_step_result *result) {
     uint64_t begin_ns = rm_observe(&s->runner.observer);
-    TRY(begin_gradients(s));
-    TRY(finish_gradients(s, lr, result));
+    if (s->parts.n > 1) {
+        TRY(add_part(s, lr, result));
+    } else {
+        TRY(begin_gradients(s));
+        TRY(finish_gradients(s, lr, result));
+    }
     rm_session_observed(s, begin_ns, REMAT_EVENT_GRADIENTS);
     return REMAT_OK;
 }
@@ -331,6 +379,11 @@ static void begin_output_gradients(const remat_session *s) {
 remat_status remat_forward(remat_session *s) {
     NEED(s, "a session");
     TRY(check_runs(s, false));
+    REQUIRE(
+        s->parts.n == 1, INVALID,
+        "the %d micro steps of this pipeline's update are in flight together; call remat_gradients for each instead "
+        "of remat_forward and remat_backward",
+        s->parts.n);
     uint64_t begin_ns = rm_observe(&s->runner.observer);
     TRY(forward_half(s));
     begin_output_gradients(s);
@@ -418,12 +471,16 @@ remat_status remat_evaluate(remat_session *s, remat_step_result *result) {
     remat_step_result made = {0};
     NEED(s, "a session");
     REQUIRE(!s->plan_only, INVALID, "this session was made to plan only; it cannot run");
+    REQUIRE(!s->parts.ahead, INVALID,
+            "%d of %d micro steps of an update are in flight; call remat_gradients for the others before "
+            "remat_evaluate",
+            s->parts.ahead, s->parts.n);
     TRY(rm_session_check_fork(s));
     TRY(rm_session_check_arrays(s, false));
     uint64_t begin_ns = rm_observe(&s->runner.observer);
     TRY(begin_pass(s, false));
     TRY(rm_run(&s->runner, &s->chain.evaluation, &s->evaluation, RM_WHOLE_PLAN));
-    TRY(end_pass(s, &made));
+    TRY(end_pass(s, false, &made));
     rm_session_observed(s, begin_ns, REMAT_EVENT_EVALUATION);
     s->evaluated = true;
     if (result) *result = made;

@@ -1118,6 +1118,8 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_read_part": (c.c_int, [c.c_void_p, c.c_int, c.c_int64, c.c_uint64, c.c_void_p, c.c_uint64]),
     "remat_pipeline_read": (c.c_int, [c.c_void_p, c.c_int, c.c_int64, c.c_uint64, c.c_void_p, c.c_uint64]),
     "remat_pipeline_cut": (c.c_char_p, [c.c_void_p]),
+    "remat_pipeline_parts": (c.c_int, [c.c_void_p]),
+    "remat_pipeline_part": (c.c_int, [c.c_void_p, c.c_int]),
     "remat_array_memory": (c.c_int, [c.c_void_p, c.c_int, c.c_int64, c.POINTER(c.c_void_p)]),
     "remat_set_external": (c.c_int, [c.c_void_p, c.c_int, c.c_int64, c.c_void_p, c.c_uint64]),
     "remat_set_sequence_end": (c.c_int, [c.c_void_p, c.c_int64, c.c_int64]),

@@ -256,6 +256,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_desc_text(&desc, NULL) == NULL)                                                                            \
     X(remat_correct(NULL, &(int32_t){0}, 1, 2, 1) == 0)                                                                \
     X(remat_correct(&(float){0}, NULL, 1, 2, 1) == 0)                                                                  \
+    X(remat_pipeline_parts(NULL) == 0)                                                                                 \
+    X(remat_pipeline_part(NULL, 0) == REMAT_INVALID)                                                                   \
     X(remat_pipeline_cut(NULL) == NULL)                                                                                \
     X(remat_timeline_observer(NULL) == NULL)                                                                           \
     X(remat_timeline_close(NULL) == REMAT_OK)                                                                          \

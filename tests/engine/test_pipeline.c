@@ -17,14 +17,34 @@ typedef struct {
     remat_step_result step[STEPS], evaluation;
 } results;
 
+/* The next micro step has other inputs: rotated by one element. */
+static void rotate_inputs(remat_session *s) {
+    for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
+        remat_array info;
+        CHECKED(remat_array_info(s, REMAT_INPUT, i, &info));
+        if (info.count < 2) continue;
+        size_t width = info.bytes / (size_t)info.count;
+        char *data = malloc(info.bytes + width);
+        CHECKED(remat_read(s, REMAT_INPUT, i, data, info.bytes));
+        memcpy(data + info.bytes, data, width);
+        CHECKED(remat_write(s, REMAT_INPUT, i, data + width, info.bytes));
+        free(data);
+    }
+}
+
 /* One update, of as many micro steps as the session has. */
 static void update(remat_session *s, remat_step_result *r) {
     if (s->micro_steps == 1) {
         CHECKED(remat_step(s, 0.01, r));
         return;
     }
-    for (int t = 0; t < s->micro_steps; t++) CHECKED(remat_gradients(s, r));
+    for (int t = 0; t < s->micro_steps; t++) {
+        CHECKED(remat_gradients(s, r));
+        rotate_inputs(s);
+    }
+    double loss = r->loss;
     CHECKED(remat_update(s, 0.01, r));
+    r->loss = loss;
 }
 
 static void train(remat_session *s, void *data) {
@@ -108,6 +128,8 @@ static void try_network(uint64_t seed, bool timed) {
     config.optimizer = "adam";
     config.clip_grad_norm = 0.5;
     config.verify_recompute = seed % 3 == 0;
+    if (seed % 4 == 2) config.micro_steps = 4; /* in flight together, without time */
+    config.deterministic_world = seed % 8 == 2;
     ask_for_outputs(&config, &n);
     remat_session *all;
     CHECKED(remat_session_create(n.graph, loss, &config, &all));
@@ -151,6 +173,155 @@ END_TEST
 START_TEST(earlier_counterexamples_have_the_bits_of_one_rank) {
     static const uint64_t seeds[] = {516, 1042, 2124};
     try_network(seeds[_i], true);
+}
+END_TEST
+
+/* ---- Micro steps in flight together ------------------------------------------------------------------------------ */
+
+enum { DEEP = 6, WIDTH = 32, ROWS = 8, PARTS = 4 };
+
+/* Without time, and with batch norm. Each output is the mean of a part's rows. */
+static remat_value deep_model(remat_graph *g, remat_value *output) {
+    const int64_t shape[] = {ROWS, WIDTH}, square[] = {WIDTH, WIDTH}, channels[] = {WIDTH};
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, shape), h = x;
+    for (int layer = 0; layer < DEEP; layer++) {
+        char name[5][32];
+        static const char *const names[] = {"linear%d", "bn%d.mean", "bn%d.var", "bn%d.weight", "bn%d.bias"};
+        for (int i = 0; i < 5; i++) snprintf(name[i], sizeof name[i], names[i], layer);
+        remat_value mean = remat_buffer(g, name[1], 1, channels, remat_init_constant(0));
+        remat_value variance = remat_buffer(g, name[2], 1, channels, remat_init_constant(1));
+        remat_value scale = remat_param(g, name[3], 1, channels, remat_init_constant(1));
+        remat_value bias = remat_param(g, name[4], 1, channels, remat_init_constant(0));
+        remat_value weight = remat_param(g, name[0], 2, square, remat_init_uniform(0.3));
+        h = remat_linear(g, h, weight, REMAT_NONE);
+        h = remat_batch_norm(g, h, scale, bias, mean, variance, 0.1, 1e-5, false);
+        h = remat_dropout(g, remat_relu(g, h), 0.1);
+    }
+    *output = h;
+    return remat_mse(g, h, remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, shape));
+}
+
+static remat_config deep_config(const char *strategy, remat_value *output) {
+    remat_config config = REMAT_CONFIG_INIT;
+    config.strategy = strategy;
+    config.segments = strcmp(strategy, "segments") ? 0 : 3;
+    config.optimizer = "adam";
+    config.threads = 1;
+    config.micro_steps = PARTS;
+    config.outputs = output;
+    config.n_outputs = 1;
+    config.verify_recompute = true;
+    return config;
+}
+
+/* Every strategy, in the planned bytes. More parts in flight need more bytes than one. */
+START_TEST(micro_steps_in_flight_have_the_bits_of_one_rank) {
+    static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
+    net n = {0};
+    remat_value output;
+    CHECKED(remat_graph_create(&n.graph));
+    remat_value loss = deep_model(n.graph, &output);
+    remat_config config = deep_config(strategies[_i], &output);
+    remat_session *all;
+    results one = {0}, each[3] = {0};
+    CHECKED(remat_session_create(n.graph, loss, &config, &all));
+    ck_assert_int_eq(remat_pipeline_parts(all), 1);
+    fill_inputs(all, 5);
+    train(all, &one);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, 3, NULL);
+    ck_assert(open_ranks(&n, loss, config, rank, 3, 5));
+    ck_assert_int_eq(remat_pipeline_parts(rank[0].session), PARTS);
+    for (int r = 0; r < 3; r++) rank[r].data = &each[r];
+    pipe_run(rank, 3, train);
+    for (int r = 0; r < 3; r++) {
+        expect_same_results(&each[r], &one, strategies[_i]);
+        ck_assert_uint_eq(each[r].step[0].arena_peak_bytes, rm_plan_summary_of(rank[r].session).planned_peak_bytes);
+    }
+    expect_same(rank, 3, all, strategies[_i]);
+    close_ranks(rank, 3);
+    remat_session_free(all);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+/* The outputs of each of an update's micro steps, on the rank that has them. */
+typedef struct {
+    float output[PARTS][ROWS * WIDTH];
+} outputs;
+
+static void collect(remat_session *s, void *data) {
+    outputs *out = data;
+    remat_array info;
+    CHECKED(remat_array_info(s, REMAT_OUTPUT, 0, &info));
+    for (int t = 0; t < PARTS; t++) {
+        ck_assert(remat_pipeline_part(s, 0) == (remat_pipeline_parts(s) == 1 ? REMAT_OK : REMAT_INVALID));
+        CHECKED(remat_gradients(s, NULL));
+        if (remat_pipeline_parts(s) == 1) CHECKED(remat_read(s, REMAT_OUTPUT, 0, out->output[t], info.bytes));
+        if (t == 1 && remat_pipeline_parts(s) > 1) {
+            ck_assert_int_eq(remat_evaluate(s, NULL), REMAT_INVALID);
+            ck_assert_int_eq(remat_forward(s), REMAT_INVALID);
+        }
+        rotate_inputs(s);
+    }
+    for (int t = 0; t < remat_pipeline_parts(s) && remat_pipeline_parts(s) > 1; t++) {
+        CHECKED(remat_pipeline_part(s, t));
+        if (info.count) CHECKED(remat_read(s, REMAT_OUTPUT, 0, out->output[t], info.bytes));
+    }
+}
+
+START_TEST(outputs_of_every_micro_step_can_be_read) {
+    net n = {0};
+    remat_value output;
+    CHECKED(remat_graph_create(&n.graph));
+    remat_value loss = deep_model(n.graph, &output);
+    remat_config config = deep_config("sqrt", &output);
+    remat_session *all;
+    static outputs one, each[2];
+    CHECKED(remat_session_create(n.graph, loss, &config, &all));
+    fill_inputs(all, 5);
+    collect(all, &one);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, 2, NULL);
+    ck_assert(open_ranks(&n, loss, config, rank, 2, 5));
+    for (int r = 0; r < 2; r++) rank[r].data = &each[r];
+    pipe_run(rank, 2, collect);
+    ck_assert(!memcmp(&each[1], &one, sizeof one));
+    close_ranks(rank, 2);
+    remat_session_free(all);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+/* A budget holds for all parts together: smaller ones recompute more, and the smallest that is named suffices. */
+START_TEST(budget_holds_for_micro_steps_in_flight) {
+    net n = {0};
+    remat_value output;
+    CHECKED(remat_graph_create(&n.graph));
+    remat_value loss = deep_model(n.graph, &output);
+    remat_config config = deep_config("optimal", &output);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, 2, NULL);
+    config.verify_recompute = false;
+    config.memory_budget = 1;
+    config.pipeline = &rank[0].pipeline;
+    remat_session *s;
+    ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INFEASIBLE);
+    uint64_t least = remat_smallest_budget();
+    for (uint64_t budget = least; budget < 2 * least; budget += least / 8) {
+        config.memory_budget = budget;
+        for (int r = 0; r < 2; r++) {
+            config.pipeline = &rank[r].pipeline;
+            ck_assert_msg(!remat_session_create(n.graph, loss, &config, &s), "%lu of %lu: %s", budget, least,
+                          remat_last_error());
+            ck_assert_uint_le(rm_plan_summary_of(s).budgeted_bytes, budget);
+            remat_session_free(s);
+        }
+    }
+    remat_graph_free(n.graph);
 }
 END_TEST
 
@@ -339,6 +510,9 @@ int main(void) {
     tcase_add_loop_test(tests, earlier_counterexamples_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, every_strategy_has_the_bits_of_one_rank);
     tcase_add_loop_test(tests, micro_steps_have_the_bits_of_one_rank, 0, 2);
+    tcase_add_loop_test(tests, micro_steps_in_flight_have_the_bits_of_one_rank, 0, 5);
+    tcase_add_test(tests, outputs_of_every_micro_step_can_be_read);
+    tcase_add_test(tests, budget_holds_for_micro_steps_in_flight);
     tcase_add_test(tests, bad_cuts_are_refused);
     tcase_add_test(tests, layers_are_cut_at_the_named_parameters);
     tcase_add_test(tests, a_lost_rank_ends_the_step);

@@ -24,6 +24,15 @@ static const char *evaluations(char text[4096]) {
     return text;
 }
 
+/* Step, loss and accuracy of each step's line. */
+static const char *steps(char text[4096]) {
+    size_t n = 0;
+    text[0] = 0;
+    for (const char *at = program_output; (at = strstr(at, "\nstep ")) != NULL; at++)
+        n += (size_t)snprintf(text + n, 4096 - n, "%.*s", (int)(strchr(at, '%') - at), at); /* times come after that */
+    return text;
+}
+
 static void train(const char *flags, const char *directory, const char *ranks) {
     ck_assert_msg(run_program("train %s %s --save=%s %s", flags, ranks, in_scratch(directory), "--eval-every=3") == 0,
                   "%s %s: %s", flags, ranks, program_errors);
@@ -41,6 +50,9 @@ static const struct {
     {"--checkpoint-segments=2 --stateful --ema=0.9", "model ema carried"},
     {"--tbptt=12 --model=gru", "model"},
     {"--model=gpt2 --heads=2 --no-tie --deterministic-world=4", "model"},
+    {"--model=gpt2 --heads=2 --no-tie --accumulate-steps=8 --dropout=0.1 --checkpoint=sqrt --verify-recompute",
+     "model"},
+    {"--model=gpt2 --heads=2 --no-tie --accumulate-steps=8 --memory-budget=2710KiB", "model"},
 };
 enum { PLANS = sizeof plans / sizeof *plans };
 
@@ -95,6 +107,33 @@ START_TEST(accuracy_is_that_of_one_rank) {
     train(flags, "four", "--devices=cpu:2 --pipeline=2");
     ck_assert_str_eq(evaluations(now), one);
     same_states("one", "four", 6, "model");
+}
+END_TEST
+
+/* Micro steps are in flight together: losses, accuracies, weights and batch norm's running statistics are those of one
+ * rank. */
+START_TEST(images_in_flight_have_the_bits_of_one_rank) {
+    static uint8_t pixels[32 * 3 * 8 * 8], labels[32];
+    char flags[640], one[4096], now[4096];
+    static const char *const plans[] = {"--checkpoint=sqrt --verify-recompute", "--memory-budget=132MiB",
+                                        "--checkpoint=none --clip-grad-norm=1"};
+    uint32_t draw = 1;
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)((draw = draw * 1664525 + 1013904223) >> 24);
+    for (int i = 0; i < 32; i++) labels[i] = (uint8_t)(i % 3);
+    const char *x = make_npy("x.npy", "|u1", "(32, 3, 8, 8)", pixels, sizeof pixels);
+    const char *y = make_npy("y.npy", "|u1", "(32,)", labels, sizeof labels);
+    snprintf(flags, sizeof flags,
+             "--task=classify --model=resnet18 --stem=cifar --data=%s --labels=%s --eval-data=%s --eval-labels=%s "
+             "--threads=1 --steps=3 --calibration=off --optimizer=sgd --lr=0.01 --save-every=3 --log-every=1 --batch=2 "
+             "--accumulate-steps=8 %s",
+             x, y, x, y, plans[_i]);
+    train(flags, "one", "");
+    steps(one);
+    ck_says_all(one, "step|loss|accuracy");
+    train(flags, "two", "--devices=cpu:2 --pipeline=2");
+    ck_says_all(program_output, "8 micro steps are in flight|batch norm");
+    ck_assert_str_eq(steps(now), one);
+    same_states("one", "two", 3, "model");
 }
 END_TEST
 
@@ -218,6 +257,7 @@ int main(void) {
     tcase_add_loop_test(tests, pipelines_have_the_bits_of_one_rank, 0, PLANS);
     tcase_add_loop_test(tests, replicas_of_a_pipeline_train_as_ranks, 0, 3);
     tcase_add_loop_test(tests, accuracy_is_that_of_one_rank, 0, 2);
+    tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, plans_show_every_rank);
     tcase_add_test(tests, states_resume_on_any_pipeline);
     tcase_add_test(tests, impossible_pipelines_are_refused);

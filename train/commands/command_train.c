@@ -57,16 +57,30 @@ static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
 
 static bool computes(const rm_trainer *t) { return strcmp(t->options->session.device, "null") != 0; }
 
-static remat_status count_right(rm_trainer *t) {
-    const rm_batch *batch = &t->loader.batch;
-    int64_t K = t->model.classes, B = batch->batch * rm_data_answers(&t->dataset->shape);
+static int64_t answers_of(const rm_trainer *t) { return t->loader.batch.batch * rm_data_answers(&t->dataset->shape); }
+
+static remat_status count_right(rm_trainer *t, const void *targets) {
+    int64_t K = t->model.classes, B = answers_of(t);
     remat_array output;
     if (!t->logits) return REMAT_OK;
     TRY(remat_array_info(t->session, REMAT_OUTPUT, 0, &output));
     if (!output.count) return REMAT_OK; /* another rank of the pipeline has it */
     TRY(remat_read(t->session, REMAT_OUTPUT, 0, t->logits, (uint64_t)(B * K) * sizeof *t->logits));
-    t->counted[0] += (double)remat_correct(t->logits, batch->data[RM_TARGET], B, K, 1);
-    t->counted[1] += (double)rm_count_targets(batch->data[RM_TARGET], B);
+    t->counted[0] += (double)remat_correct(t->logits, targets, B, K, 1);
+    t->counted[1] += (double)rm_count_targets(targets, B);
+    return REMAT_OK;
+}
+
+/* Counts after micro step `k`. If micro steps are in flight together, the last one has the outputs of all. */
+static remat_status count_after(rm_trainer *t, int64_t k) {
+    const void *targets = t->loader.batch.data[RM_TARGET];
+    int64_t B = answers_of(t), parts = remat_pipeline_parts(t->session);
+    if (!t->targets) return count_right(t, targets);
+    memcpy(t->targets + k * B, targets, (size_t)B * sizeof *t->targets);
+    for (int64_t part = 0; k + 1 == parts && part < parts; part++) {
+        TRY(remat_pipeline_part(t->session, (int)part));
+        TRY(count_right(t, t->targets + part * B));
+    }
     return REMAT_OK;
 }
 
@@ -102,7 +116,7 @@ static remat_status update(rm_trainer *t, remat_step_result *result, double *sec
         t->intact = false;
         TRY(k + 1 < calls ? remat_gradients(t->session, result) : finish_update(t, result));
         *seconds += rm_now_s() - start;
-        TRY(count_right(t));
+        TRY(count_after(t, k));
         t->intact =
             k + 1 < calls && !t->options->order.stateful; /* a training state has no gradients, but carried states */
     }

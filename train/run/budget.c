@@ -23,6 +23,7 @@ uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, c
     int64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is prepared in advance */
     uint64_t answers = (uint64_t)(rows * rm_data_answers(shape));
     uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers; /* for training accuracy */
+    if (rm_setup_parts(o) > 1) logits += 4 * answers * (uint64_t)rm_setup_micro_steps(o); /* targets, for the same */
     uint64_t room = (uint64_t)(rm_setup_parts(o) - 1) * (RM_MESSAGE_ROOM + 4096);     /* of messages to other ranks */
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0) + 4 * (uint64_t)rows +
                      (o->order.by_length ? sizeof(rm_by_length) : 0);

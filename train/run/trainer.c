@@ -318,6 +318,7 @@ void rm_trainer_close(rm_trainer *t) {
     rm_ema_free(&t->ema);
     rm_loader_free(&t->loader);
     rm_free(t->logits);
+    rm_free(t->targets);
     remat_session_free(t->session);
     rm_model_free(&t->model);
     rm_dataset_close(t->dataset);

@@ -53,6 +53,7 @@ typedef struct {
     rm_watch watch; /* of the evaluations so far */
     double lr, loss, started_s;
     float *logits;     /* of a batch, (B,K); NULL: the task has no accuracy */
+    int32_t *targets;  /* of micro steps that are in flight together (remat_pipeline_parts), (micro steps,B); or NULL */
     double counted[2]; /* correct and counted answers of the update so far; finally of all ranks */
     uint64_t arena_peak_bytes;
 } rm_trainer;

@@ -92,6 +92,10 @@ static void introduce_ranks(rm_trainer *t) {
     if (t->ranks.parts > 1)
         rm_progress_say(&t->progress, "pipeline: the ranks after the first begin with %s",
                         remat_pipeline_cut(t->session));
+    if (remat_pipeline_parts(t->session) > 1)
+        rm_progress_say(&t->progress,
+                        "pipeline: %d micro steps are in flight together; batch norm uses the statistics of each",
+                        remat_pipeline_parts(t->session));
     rm_progress_say(&t->progress, "%s: gradients %s in %lld bucket%s%s%s; optimizer's state %s%s; %d thread%s",
                     t->ranks.parts > 1 ? "rank 0" : "each rank", rm_bytes_text(plan->gradients_bytes, a),
                     (long long)plan->n_buckets, plan->n_buckets == 1 ? "" : "s", o->ddp.compress ? ", sent as " : "",

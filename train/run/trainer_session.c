@@ -104,5 +104,8 @@ remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec)
     if (!bytes || !strcmp(t->options->session.device, "null")) return REMAT_OK;
     t->logits = rm_malloc(bytes);
     REQUIRE(t->logits, MEMORY, "no memory for the outputs of a batch");
+    if (remat_pipeline_parts(t->session) == 1) return REMAT_OK;
+    t->targets = rm_calloc((size_t)remat_pipeline_parts(t->session), answers * sizeof *t->targets);
+    REQUIRE(t->targets, MEMORY, "no memory for the targets of a batch");
     return REMAT_OK;
 }
