@@ -353,3 +353,13 @@ remat_status rm_program_words(char ***out) {
     REQUIRE(*out, MEMORY, "no memory for the command line");
     return REMAT_OK;
 }
+
+bool rm_path_has_program(const char *name) {
+    const char *path = getenv("PATH");
+    char full[RM_PATH_BYTES];
+    for (const char *at = path; at; at = strchr(at, ':') ? strchr(at, ':') + 1 : NULL) {
+        snprintf(full, sizeof full, "%.*s/%s", (int)strcspn(at, ":"), at, name);
+        if (rm_path_is_file(full) && !access(full, X_OK)) return true;
+    }
+    return false;
+}

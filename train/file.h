@@ -69,6 +69,7 @@ bool rm_path_is_directory(const char *path);
 /* "directory/name" into `out`; INVALID when it does not fit. */
 remat_status rm_path_join(char *out, size_t out_bytes, const char *directory, const char *name);
 
+bool rm_path_has_program(const char *name); /* whether PATH has an executable file of this name */
 /* The path of this program's executable; false, with errno set: it is gone or not executable. */
 bool rm_path_of_program(char *out, size_t out_bytes);
 /* The words of this process's command line, ended by NULL; one block, freed with rm_free. */

@@ -371,17 +371,6 @@ static remat_status complete(request *r) {
     return REMAT_OK;
 }
 
-static bool in_path(const char *name) {
-    const char *path = getenv("PATH");
-    char full[4096];
-    for (const char *at = path; at; at = strchr(at, ':') ? strchr(at, ':') + 1 : NULL) {
-        struct stat info;
-        snprintf(full, sizeof full, "%.*s/%s", (int)strcspn(at, ":"), at, name);
-        if (!stat(full, &info) && S_ISREG(info.st_mode) && !access(full, X_OK)) return true;
-    }
-    return false;
-}
-
 /* `remat` means this program if PATH has no other. */
 static remat_status check_command(char **command) {
     static char self[RM_PATH_BYTES];
@@ -389,8 +378,8 @@ static remat_status check_command(char **command) {
     size_t length = strlen(name);
     REQUIRE(length < 3 || strcmp(name + length - 3, ".py") || !access(name, X_OK), INVALID,
             "'%.200s' is not a program that can be started: put python in front", name);
-    REQUIRE(strcmp(name, "train") || in_path(name), INVALID, "'train' is not a program: put remat in front");
-    if (!strcmp(name, "remat") && !in_path(name) && rm_path_of_program(self, sizeof self)) command[0] = self;
+    REQUIRE(strcmp(name, "train") || rm_path_has_program(name), INVALID, "'train' is not a program: put remat in front");
+    if (!strcmp(name, "remat") && !rm_path_has_program(name) && rm_path_of_program(self, sizeof self)) command[0] = self;
     return REMAT_OK;
 }
 

@@ -79,6 +79,7 @@ static inline bool rm_data_pads(const rm_data_shape *shape) {
 
 typedef struct rm_data_kind rm_data_kind;
 typedef struct rm_batch rm_batch; /* batch.h */
+struct rm_images;
 
 /* Common to all kinds of data: the first member of each kind's struct. */
 typedef struct rm_dataset {
@@ -142,6 +143,7 @@ struct rm_data_kind {
     bool (*reads)(const rm_data_source *); /* whether the source is of this kind; NULL: a task names the kind */
     /* The struct is zero except for `kind`. On failure the caller closes it. INVALID: wrong flags; IO: wrong file. */
     remat_status (*open)(rm_dataset *, const rm_data_source *);
+    remat_status (*find)(struct rm_images *, const rm_data_source *); /* of images, for rm_images_open: images.h */
     void (*close)(rm_dataset *); /* frees the struct's members; NULL: nothing to free */
     /* Writes sample `index` (0 <= index < count) into column `column` of time-major arrays that are `batch` wide, of the
      * dtypes and shapes above. IO when the file cannot be read. */

@@ -117,11 +117,12 @@ static remat_status make_scratch(rm_images *images, int64_t threads) {
     return REMAT_OK;
 }
 
-remat_status rm_images_open(rm_images *images, const rm_data_source *source, rm_images_find *find) {
+remat_status rm_images_open(rm_dataset *base, const rm_data_source *source) {
+    rm_images *images = (rm_images *)base;
     images->seed = (uint64_t)source->seed;
     pthread_mutex_init(&images->lock, NULL);
     TRY(rm_augment_parse(source->augment, &images->augment));
-    TRY(find(images, source));
+    TRY(base->kind->find(images, source));
     TRY(rm_normalize_parse(source->normalize, images->channels, &images->normalize));
     TRY(take_shape(images, source));
     return make_scratch(images, source->threads > 1 ? source->threads : 1);

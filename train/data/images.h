@@ -42,10 +42,9 @@ struct rm_images {
     int64_t n_free, n_scratch;
 };
 
-/* For image sources: rm_images_open calls `find`, which sets the members above, base.count, held_bytes and shape.class_names.
- * The others are parts of the rm_data_kind. */
-typedef remat_status rm_images_find(rm_images *, const rm_data_source *);
-remat_status rm_images_open(rm_images *images, const rm_data_source *source, rm_images_find *find);
+/* Parts of the rm_data_kind of an image source, whose `find` sets the members above, base.count, held_bytes and
+ * shape.class_names. */
+remat_status rm_images_open(rm_dataset *images, const rm_data_source *source);
 void rm_images_close(rm_images *images);
 remat_status rm_images_fill(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
 

@@ -109,15 +109,12 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     return REMAT_OK;
 }
 
-static remat_status open_images(rm_dataset *base, const rm_data_source *source) {
-    return rm_images_open((rm_images *)base, source, find);
-}
-
 static bool reads(const rm_data_source *source) { return source->images; }
 
 const rm_data_kind rm_data_image_array = {.bytes = sizeof(array_images),
                                           .reads = reads,
-                                          .open = open_images,
+                                          .open = rm_images_open,
+                                          .find = find,
                                           .close = close_images,
                                           .fill = rm_images_fill,
                                           .checksum = checksum,

@@ -126,10 +126,6 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     return REMAT_OK;
 }
 
-static remat_status open_images(rm_dataset *base, const rm_data_source *source) {
-    return rm_images_open((rm_images *)base, source, find);
-}
-
 static bool reads(const rm_data_source *source) {
     bool file = rm_text_ends(source->data, ".bin") && !rm_path_is_directory(source->data);
     return source->images && (file || has_batches(source->data));
@@ -137,7 +133,8 @@ static bool reads(const rm_data_source *source) {
 
 const rm_data_kind rm_data_image_cifar = {.bytes = sizeof(cifar_images),
                                           .reads = reads,
-                                          .open = open_images,
+                                          .open = rm_images_open,
+                                          .find = find,
                                           .close = close_images,
                                           .fill = rm_images_fill,
                                           .checksum = checksum,

@@ -242,12 +242,7 @@ static remat_status look_at(void *context, int64_t i) {
 }
 
 remat_status rm_folder_look_at_all(rm_folder_images *from, int64_t threads) {
-    rm_workers *workers;
-    TRY(rm_workers_create(threads > 1 ? threads : 1, &workers));
-    rm_workers_start(workers, look_at, from, from->images.base.count);
-    remat_status status = rm_workers_wait(workers);
-    rm_workers_free(workers);
-    return status;
+    return rm_workers_run(threads, look_at, from, from->images.base.count);
 }
 
 /* Reports the first broken file and how many others there are. */
@@ -293,34 +288,37 @@ static remat_status settle(rm_folder_images *from) {
     return REMAT_OK;
 }
 
-static remat_status find(rm_images *images, const rm_data_source *source) {
-    rm_folder_images *from = (rm_folder_images *)images;
+remat_status rm_folder_begin(rm_folder_images *from, const rm_data_source *source) {
+    rm_images *images = &from->images;
     images->channels = source->channels ? source->channels : 3;
     images->unit = 255;
     images->read = rm_folder_read;
-    REQUIRE(!source->labels, INVALID, "%s gets its classes from its folders: remove --%slabels", source->data,
-            source->held_out ? "eval-" : "");
+    from->folder = rm_strdup(source->data);
+    REQUIRE(from->folder, MEMORY, "no memory to open %s", source->data);
     REQUIRE(images->channels == 1 || images->channels == 3, INVALID,
             "--channels=%lld: images in folders are read with 3 channels (red, green, blue) or 1 (grey): give 3 or 1",
             (long long)images->channels);
+    return REMAT_OK;
+}
+
+static remat_status find(rm_images *images, const rm_data_source *source) {
+    rm_folder_images *from = (rm_folder_images *)images;
+    REQUIRE(!source->labels, INVALID, "%s gets its classes from its folders: remove --%slabels", source->data,
+            source->held_out ? "eval-" : "");
+    TRY(rm_folder_begin(from, source));
     from->decodes = source->skip_broken;
-    from->folder = rm_strdup(source->data);
-    REQUIRE(from->folder, MEMORY, "no memory to open %s", source->data);
     TRY(find_images(from, source));
     TRY(rm_folder_look_at_all(from, source->threads));
     if (from->decodes) TRY(leave_broken_out(from));
     return settle(from);
 }
 
-static remat_status open_images(rm_dataset *base, const rm_data_source *source) {
-    return rm_images_open((rm_images *)base, source, find);
-}
-
 static bool reads(const rm_data_source *source) { return source->images && rm_path_is_directory(source->data); }
 
 const rm_data_kind rm_data_image_folder = {.bytes = sizeof(rm_folder_images),
                                            .reads = reads,
-                                           .open = open_images,
+                                           .open = rm_images_open,
+                                           .find = find,
                                            .close = close_images,
                                            .fill = rm_images_fill,
                                            .checksum = rm_folder_checksum,

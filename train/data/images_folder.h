@@ -26,6 +26,8 @@ typedef struct {
 /* Adds the names of a folder's images, without its subfolders, sorted. IO: it cannot be read. */
 remat_status rm_folder_list(const char *folder, rm_class_names *out);
 remat_status rm_folder_add(rm_folder_images *from, const char *name, int32_t label);
+/* Sets what both kinds have in common. INVALID: an unsupported number of channels. */
+remat_status rm_folder_begin(rm_folder_images *from, const rm_data_source *source);
 /* Reads the sizes of all files on this many threads. */
 remat_status rm_folder_look_at_all(rm_folder_images *from, int64_t threads);
 /* Computes the largest sizes and the scratch that rm_folder_read needs. */

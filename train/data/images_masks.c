@@ -82,7 +82,6 @@ static remat_status look_at_mask(void *context, int64_t i) {
 }
 
 static remat_status look_at_masks(masked_images *m, int64_t threads) {
-    rm_workers *workers;
     for (int64_t i = 0; i < m->masks.images.base.count; i++) {
         const rm_folder_image *image = &m->images.image[i], *mask = &m->masks.image[i];
         REQUIRE(image->size.height == mask->size.height && image->size.width == mask->size.width, INVALID,
@@ -90,11 +89,7 @@ static remat_status look_at_masks(masked_images *m, int64_t threads) {
                 m->images.folder, image->name, (long long)image->size.height, (long long)image->size.width,
                 m->masks.folder, mask->name, (long long)mask->size.height, (long long)mask->size.width);
     }
-    TRY(rm_workers_create(threads > 1 ? threads : 1, &workers));
-    rm_workers_start(workers, look_at_mask, m, m->masks.images.base.count);
-    remat_status status = rm_workers_wait(workers);
-    rm_workers_free(workers);
-    return status;
+    return rm_workers_run(threads, look_at_mask, m, m->masks.images.base.count);
 }
 
 /* ---- Classes ------------------------------------------------------------------------------------------------------ */
@@ -142,19 +137,13 @@ static void find_size(rm_folder_images *from) {
 static remat_status find(rm_images *images, const rm_data_source *source) {
     masked_images *m = (masked_images *)images;
     const char *eval = source->held_out ? "eval-" : "";
-    images->channels = source->channels ? source->channels : 3;
-    images->unit = 255;
-    images->read = rm_folder_read;
     m->masks.images.channels = 1;
-    REQUIRE(images->channels == 1 || images->channels == 3, INVALID,
-            "--channels=%lld: images in folders are read with 3 channels (red, green, blue) or 1 (grey): give 3 or 1",
-            (long long)images->channels);
+    TRY(rm_folder_begin(&m->images, source));
     REQUIRE(!source->labels || rm_path_is_directory(source->labels), INVALID,
             "--%slabels=%s is no folder, and the images in %s need one with a mask for each", eval, source->labels,
             source->data);
-    m->images.folder = rm_strdup(source->data);
     m->masks.folder = source->labels ? rm_strdup(source->labels) : NULL;
-    REQUIRE(m->images.folder && (m->masks.folder || !source->labels), MEMORY, "no memory to open %s", source->data);
+    REQUIRE(m->masks.folder || !source->labels, MEMORY, "no memory to open %s", source->labels);
     TRY(find_files(m));
     TRY(rm_folder_look_at_all(&m->images, source->threads));
     rm_folder_measure(&m->images);
@@ -169,10 +158,6 @@ static remat_status find(rm_images *images, const rm_data_source *source) {
     images->read_mask = read_mask;
     TRY(look_at_masks(m, source->threads));
     return number_classes(m, source);
-}
-
-static remat_status open_images(rm_dataset *base, const rm_data_source *source) {
-    return rm_images_open((rm_images *)base, source, find);
 }
 
 static void close_images(rm_dataset *base) {
@@ -196,7 +181,8 @@ static bool reads(const rm_data_source *source) {
 
 const rm_data_kind rm_data_image_masks = {.bytes = sizeof(masked_images),
                                           .reads = reads,
-                                          .open = open_images,
+                                          .open = rm_images_open,
+                                          .find = find,
                                           .close = close_images,
                                           .fill = rm_images_fill,
                                           .checksum = checksum,

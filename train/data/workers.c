@@ -117,3 +117,12 @@ void rm_workers_free(rm_workers *workers) {
     pthread_mutex_destroy(&workers->lock);
     rm_free(workers);
 }
+
+remat_status rm_workers_run(int64_t threads, rm_workers_job *job, void *context, int64_t count) {
+    rm_workers *workers;
+    TRY(rm_workers_create(threads > 1 ? threads : 1, &workers));
+    rm_workers_start(workers, job, context, count);
+    remat_status status = rm_workers_wait(workers);
+    rm_workers_free(workers);
+    return status;
+}

@@ -15,5 +15,7 @@ void rm_workers_start(rm_workers *workers, rm_workers_job *job, void *context, i
 /* Waits for all items. Returns the failure of the lowest failed item, regardless of timing. */
 remat_status rm_workers_wait(rm_workers *workers);
 void rm_workers_free(rm_workers *workers); /* waits; NULL allowed */
+/* The job on threads of its own, at least one. */
+remat_status rm_workers_run(int64_t threads, rm_workers_job *job, void *context, int64_t count);
 
 #endif

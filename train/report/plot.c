@@ -36,23 +36,11 @@ static int format_of(const char *path) {
 
 /* ---- Before anything runs --------------------------------------------------------------------------------------- */
 
-static bool in_path(const char *program) {
-    const char *path = getenv("PATH");
-    char file[RM_PATH_BYTES];
-    for (const char *at = path ? path : ""; *at; at += strspn(at, ":")) {
-        int length = (int)strcspn(at, ":");
-        snprintf(file, sizeof file, "%.*s/%s", length, at, program);
-        if (access(file, X_OK) == 0) return true;
-        at += length;
-    }
-    return false;
-}
-
 remat_status rm_plot_check(const char *path) {
     if (!path) return REMAT_OK;
     REQUIRE(format_of(path) < FORMATS, INVALID, "--plot=%.200s: give a file name that ends in .svg, .png or .html",
             path);
-    REQUIRE(in_path("gnuplot"), MISSING,
+    REQUIRE(rm_path_has_program("gnuplot"), MISSING,
             "--plot needs gnuplot, which is not installed: install it (on Debian, apt-get install gnuplot-nox)");
     bool there = rm_path_exists(path);
     if (there && !rm_path_is_file(path) && !access(path, W_OK))
