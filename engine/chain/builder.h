@@ -1,5 +1,5 @@
-/* builder.h: the state of writing a stage's programs (chain.h), shared by program.c, which writes them, and saved.c,
- * which decides what an option saves. Private to these two files. */
+/* builder.h: the state of writing a stage's programs (chain.h), shared by program.c, which writes them,
+ * instructions.c, divide.c, and saved.c, which decides what an option saves. Private to these files. */
 #ifndef RM_CHAIN_BUILDER_H
 #define RM_CHAIN_BUILDER_H
 
@@ -95,6 +95,35 @@ static inline bool is_on_spine(const builder *b, const rm_node *node) { return b
 static inline bool is_leaf(const builder *b, const rm_node *node) {
     return !is_on_spine(b, node) && b->chain->use[node->y] != RM_UNUSED;
 }
+
+/* No address. */
+#define RM_NO_PLACE ((rm_where){.space = RM_NOWHERE})
+
+/* Whether the stage makes the value. */
+static inline bool rm_made_here(const builder *b, int32_t value) {
+    const rm_value *v = &b->chain->graph->value[value];
+    if (!value || v->origin != RM_VALUE_RESULT || !b->kind || (v->state && !b->kind->last)) return false;
+    for (int32_t i = 0; i < b->kind->n_nodes; i++)
+        if (node_at(b, i)->y == value || (v->state && index_of(b, node_at(b, i)) == v->node)) return true;
+    return false;
+}
+
+/* Whether a stage of all timesteps must gather this value from tiles. */
+static inline bool rm_is_in_tiles(const builder *b, int32_t value) {
+    int32_t i = b->kind && sweep_of(b)->whole ? b->chain->cross[value] : -1;
+    return i >= 0 && b->chain->crossing[i].tiled;
+}
+
+/* instructions.c. A node's calls. DROPPING: its results live in scratch; KEEPING: where the option saves them; LEAF: inside
+ * a backward run. */
+typedef enum { DROPPING, KEEPING, LEAF } rm_forward_mode;
+remat_status rm_emit_forward(builder *b, const rm_node *node, rm_forward_mode mode);
+remat_status rm_emit_backward(builder *b, const rm_node *node);
+/* COPY, ADD or ZERO of `bytes` bytes; the same of a gradient of all timesteps, to its tiles. */
+remat_status rm_emit_simple(builder *b, rm_do what, rm_where y, rm_where x, uint64_t bytes);
+remat_status rm_emit_scatter(builder *b, int32_t value, rm_where whole, rm_do what);
+void rm_find_final(builder *b, const rm_node *node);
+bool rm_is_initialised(const builder *b, int32_t value);
 
 /* divide.c. divide: reduces the program to this rank's instructions, and adds what it sends and receives. forget_saved:
  * call it before an option's first program. pack_saved: removes from the saved block what this rank does not use. */
