@@ -84,9 +84,22 @@ remat_status rm_graph_train_only(remat_graph *graph, const char *prefixes);
 remat_status rm_graph_check_beginnings(const remat_graph *graph, const char *prefixes);
 bool rm_begins_like_one(const char *name, const char *prefixes);
 
+/* Makes room. */
+remat_status rm_graph_grow(remat_graph *graph, int64_t n_values, int64_t n_nodes);
+/* Appends a value, with a copy of the name (NULL: none). */
+remat_status rm_graph_add_value(remat_graph *graph, const char *name, rm_value value, int32_t *id);
+/* The value whose bytes this one has: itself, unless it is a view. */
+static inline int32_t rm_bytes_of(const remat_graph *graph, int32_t value) {
+    return graph->value[value].view_of ? graph->value[value].view_of : value;
+}
+
 /* Appends a node after inferring its result; `attr` (NULL: none) is copied. Returns 0 after an error, which the graph
  * remembers. */
 int32_t rm_graph_add(remat_graph *graph, const remat_op *op, const int32_t *x, const void *attr);
+/* Recomputes needs_gradient of all results and views. */
+void rm_graph_update_needs(remat_graph *graph);
+/* Gives the node copies of its attributes and of the shapes of its states. */
+remat_status rm_node_own_data(rm_node *node, const void *attr, const remat_desc *state);
 /* Gives the node its own op: a scan's, made from its attributes, or a copy of `given`. */
 remat_status rm_node_own_op(rm_node *node);
 /* Makes the last error the graph's, if it has none yet. Returns 0, "no value". */
