@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "dist/launch/launch_supervisor.h"
+#include "memory/host.h"
 
 extern char **environ;
 
@@ -120,7 +121,7 @@ static bool receive(char *byte) {
 }
 
 remat_status rm_remote_enter(void) {
-    char *variable = malloc(MOST_BYTES);
+    char *variable = rm_malloc(MOST_BYTES);
     REQUIRE(variable, MEMORY, "no memory for the environment of the job");
     for (size_t n = 0; n < MOST_BYTES && receive(variable + n);) {
         if (variable[n++]) continue;
@@ -129,10 +130,10 @@ remat_status rm_remote_enter(void) {
         if (equals) *equals = 0, setenv(variable, equals + 1, 1);
         n = 0;
         if (!last) continue;
-        free(variable);
+        rm_free(variable);
         return REMAT_OK;
     }
-    free(variable);
+    rm_free(variable);
     FAIL(IO,
          "--on-host is for launchers that `remat launch -H` starts, and standard input is not a launcher's: remove it");
 }

@@ -494,10 +494,10 @@ bool rm_command_launch_flag(int i, const char **name, const char **value, const 
 
 static void print_help(FILE *out) {
     fputs("remat launch [--flag=value ...] [--] COMMAND [argument ...]\n\n"
-          "Starts COMMAND as the ranks of one job on this host, or on those of -H. Exits with the code of the first "
-          "rank that fails\n"
-          "(128 + n for signal n). Flags, and the variables that ranks get, are torchrun's. The first INT, TERM, HUP\n"
-          "or QUIT is passed on to all ranks; a second one ends them at once. USR1 is always passed on.\n\n",
+          "Starts COMMAND as the ranks of one job on this host, or on the hosts of -H. Exits with the code of the\n"
+          "first rank that fails (128 + n for signal n). Flags, and the variables that ranks get, are torchrun's. The\n"
+          "first INT, TERM, HUP or QUIT is passed on to all ranks; a second one ends them at once. USR1 is always\n"
+          "passed on.\n\n",
           out);
     for (int f = 0; f < FLAGS; f++) {
         char flag[64];

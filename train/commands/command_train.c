@@ -367,7 +367,7 @@ static void say_straggler(rm_trainer *t, const rm_straggler *s, double wall_s) {
 
 static remat_status finish(rm_trainer *t) {
     rm_straggler straggler;
-    TRY(rm_ranks_straggler(&t->ranks, &straggler));
+    if (rm_ranks_straggler(&t->ranks, &straggler)) straggler.rank = -1; /* a rank is gone, but the run has ended well */
     char wall[RM_TEXT], memory[RM_TEXT], arena[RM_TEXT], loss[64] = "nothing was computed";
     rm_end_event end = {.steps = t->step,
                         .loss = t->loss,
