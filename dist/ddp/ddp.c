@@ -407,6 +407,11 @@ void rm_ddp_close(rm_ddp *ddp) {
     if (!ddp->mapped) rm_free(ddp); /* otherwise the last session frees it when it unmaps its pages */
 }
 
+void rm_ddp_set_buckets(rm_ddp *ddp, uint64_t first_bytes, uint64_t bytes) {
+    ddp->ranks.first_bucket_bytes = ddp->config.first_bucket_bytes = first_bytes;
+    ddp->ranks.bucket_bytes = ddp->config.bucket_bytes = bytes;
+}
+
 const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp) { return &ddp->ranks; }
 
 rm_ddp_cost rm_ddp_last_cost(const rm_ddp *ddp) {

@@ -46,6 +46,10 @@ typedef struct rm_ddp rm_ddp;
 remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out);
 /* Accepts NULL. Later calls from sessions that still exist fail with INVALID; their pages stay until they are freed. */
 void rm_ddp_close(rm_ddp *ddp);
+
+/* For sessions that are created from now on; the same on all ranks. No session may exist. */
+void rm_ddp_set_buckets(rm_ddp *ddp, uint64_t first_bytes, uint64_t bytes);
+
 const remat_ranks *rm_ddp_ranks(const rm_ddp *ddp);
 
 /* Collective. PEER, with the same message on all ranks, unless all ranks pass the same text. The message names two

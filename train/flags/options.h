@@ -71,7 +71,7 @@ typedef struct {
     bool metrics_per_rank;
     /* Files. */
     const char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *names, *config;
-    const char *timeline, *resume_batch;
+    const char *timeline, *resume_batch, *autotune;
     int64_t save_every, keep, eval_every, log_every;
     /* plan, place, sample, report. 0 in a size: not given. */
     bool pareto;

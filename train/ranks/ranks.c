@@ -422,6 +422,13 @@ remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out) {
     return ranks->all ? rm_ddp_share_text(ranks->all, text, out) : REMAT_OK;
 }
 
+remat_status rm_ranks_set_buckets(rm_ranks *ranks, const rm_options *o) {
+    uint64_t first, others;
+    describe_buckets(o, &first, &others);
+    if (ranks->ddp) rm_ddp_set_buckets(ranks->ddp, first, others);
+    return REMAT_OK;
+}
+
 remat_status rm_ranks_set_cut(rm_ranks *ranks, const char *cut) {
     if (!ranks->pipe) return REMAT_OK;
     TRY(rm_ranks_share(ranks, cut, &ranks->cut));

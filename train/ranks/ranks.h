@@ -80,6 +80,9 @@ const remat_ranks *rm_ranks_replicas(const rm_ranks *ranks);
 /* Collective: sessions get rank 0's cut of the pipeline from here on. */
 remat_status rm_ranks_set_cut(rm_ranks *ranks, const char *cut);
 
+/* Sessions that are created from now on have buckets of options->bucket_cap_mb. */
+remat_status rm_ranks_set_buckets(rm_ranks *ranks, const rm_options *options);
+
 /* Collective: returns rank 0's text on all ranks; the caller frees it with rm_free. A single rank gets NULL. */
 remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out);
 

@@ -207,10 +207,15 @@ static const char *own_calibration(void) {
     return path;
 }
 
+const char *rm_setup_calibration_file(const rm_options *o) {
+    if (o->session.calibration) return strcmp(o->session.calibration, "off") ? o->session.calibration : NULL;
+    return own_calibration();
+}
+
 /* The first measurement takes seconds, so only --calibration and strategies that compare times measure. */
 static const char *calibration_file(const rm_options *o, const char *strategy) {
-    if (o->session.calibration) return strcmp(o->session.calibration, "off") ? o->session.calibration : NULL;
-    return !strcmp(strategy, "optimal") && strcmp(o->session.device, "null") ? own_calibration() : NULL;
+    bool measures = !strcmp(strategy, "optimal") && strcmp(o->session.device, "null");
+    return measures || o->session.calibration ? rm_setup_calibration_file(o) : NULL;
 }
 
 /* The directory that contains a path. */

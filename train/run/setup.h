@@ -25,6 +25,9 @@ remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_datas
  * the data determines (seq_len, classes, a tokenizer's vocab) back to the options. */
 remat_status rm_setup_spec(rm_options *options, const rm_dataset *dataset, rm_model_spec *out);
 
+/* The file of measured times. NULL: none (off); "": measured times are not kept. */
+const char *rm_setup_calibration_file(const rm_options *options);
+
 /* Warns on stderr if --calibration names a file that cannot be written, because every run would measure again. */
 void rm_setup_warn_of_calibration(const rm_options *options);
 

@@ -5,6 +5,7 @@
 #include "memory/host.h"
 #include "train/data/class_weights.h"
 #include "train/models/loss.h"
+#include "train/run/autotune.h"
 #include "train/run/budget.h"
 #include "train/flags/device_flag.h"
 #include "train/report/dump.h"
@@ -104,6 +105,7 @@ static remat_status fill_session(rm_trainer *t, const rm_model_spec *spec) {
 /* Catches signals only from here on: before, there is nothing to finish or save, and planning may be interrupted at
  * once. */
 static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
+    TRY(rm_autotune(t, spec));
     TRY(rm_trainer_create_session(t, spec));
     rm_interrupt_catch();
     TRY(rm_ranks_agree(&t->ranks, fill_session(t, spec)));

@@ -32,6 +32,7 @@ typedef struct {
     rm_metrics_run run;
     rm_tensorboard tensorboard;
     rm_progress progress;
+    char tuned[200]; /* what --autotune chose; "": nothing */
     char state[RM_PATH_BYTES]; /* the state that is resumed; "": none */
     rm_state_point start;      /* position at which this run starts */
     char new_head[32];         /* prefix of the parameters that --init-head=new initialises; "": none */
@@ -68,6 +69,7 @@ rm_state_point rm_trainer_point(const rm_trainer *trainer); /* after this step *
 
 /* Builds the model and creates the session, with the part of the budget that data and evaluator leave. */
 remat_status rm_trainer_create_session(rm_trainer *trainer, const rm_model_spec *spec);
+void rm_trainer_free_session(rm_trainer *trainer); /* and the model; another may be created */
 
 void rm_trainer_introduce(rm_trainer *trainer); /* prints to trainer->progress */
 

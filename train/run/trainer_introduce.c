@@ -135,6 +135,7 @@ void rm_trainer_introduce(rm_trainer *t) {
                     rm_bytes_text(plan.planned_peak_bytes, b), rm_bytes_text(plan.activations_peak_bytes, c),
                     plan.device, strcmp(plan.precision, "fp32") ? ", products in " : "",
                     strcmp(plan.precision, "fp32") ? plan.precision : "", plan.threads, plan.threads == 1 ? "" : "s");
+    if (*t->tuned) rm_progress_say(&t->progress, "%s", t->tuned);
     introduce_ranks(t);
     introduce_states(t);
     if (*rm_lr_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);

@@ -109,3 +109,11 @@ remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec)
     REQUIRE(t->targets, MEMORY, "no memory for the targets of a batch");
     return REMAT_OK;
 }
+
+void rm_trainer_free_session(rm_trainer *t) {
+    remat_session_free(t->session);
+    rm_model_free(&t->model);
+    rm_free(t->logits);
+    t->session = NULL;
+    t->logits = NULL;
+}
