@@ -104,7 +104,7 @@ typedef struct {
                       and may overwrite it */
     void *scratch; /* scratch_bytes, uninitialised */
     void *fixed;   /* fixed_bytes, uninitialised; NULL if the device needs none */
-    const void *packed; /* packed_bytes that `pack` made of the weights; anew before a pass if they changed */
+    const void *packed; /* packed_bytes that `pack` made of the weights, again before a pass if they changed */
     void *once;         /* once_bytes: `once` fills it, the others read it. Valid until the step's end */
     const void *ranks;  /* for remat_sum_over_ranks */
     remat_key key;

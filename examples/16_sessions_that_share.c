@@ -38,7 +38,7 @@ static net resized(const net *first, remat_value loss, remat_config config, int6
     return n;
 }
 
-/* Rows first .. first+rows-1: row r begins with symbol r % SYMBOLS, and others follow that say nothing. */
+/* Rows first .. first+rows-1: row r begins with symbol r % SYMBOLS; the symbols after it carry no information. */
 static void feed(remat_session *s, int64_t timesteps, int64_t rows, int64_t first, int32_t *targets) {
     int32_t tokens[LONGER * ROWS];
     for (int64_t t = 0; t < timesteps; t++)

@@ -92,7 +92,7 @@ typedef struct {
      * thread stays blocked. */
     void (*stuck)(void *context, const char *sentence);
     void *context;
-    const remat_observer *observer; /* is told of collectives, messages and waits; copied. NULL: none */
+    const remat_observer *observer; /* gets collectives, messages and waits; copied. NULL: none */
     rm_joining *joining; /* set by rm_group_open for engines, until the group is closed */
 } rm_group_config;
 

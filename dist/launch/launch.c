@@ -242,7 +242,7 @@ static void say_lost(launcher *l, const rm_supervisor_note *note) {
     char restart[100];
     snprintf(restart, sizeof restart, "; it is started again: restart %d of %d", note->attempt, l->config.max_restarts);
     bool asked = WIFEXITED(note->status) && WEXITSTATUS(note->status) > 128; /* then all stop */
-    say_end(l, note, note->attempt ? restart : asked ? "" : "; the others go on without it");
+    say_end(l, note, note->attempt ? restart : asked ? "" : "; the others continue without it");
 }
 
 /* Only for exit codes: ranks killed by a signal are restarted. */

@@ -279,7 +279,7 @@ static bool start_world(supervisor *k) {
     return k->world > 0;
 }
 
-/* Starts a failed rank again, or goes on without it. */
+/* Restarts a failed rank, or continues without it. */
 static void replace(supervisor *k, int32_t local, int status) {
     int code = rm_launch_code(status);
     bool again = code != RM_EXIT_USE && !was_asked(status) && !k->told && k->restarts < k->job->config->max_restarts;

@@ -73,7 +73,7 @@ static void hang_up(void) {
     unsetenv(RM_WORLD_CONNECTION);
 }
 
-/* Proves to know the secret, and wants the same proof. */
+/* Each side proves to the other that it knows the job's secret. */
 static bool greet(const address *a, int64_t deadline_ms) {
     const char *secret = getenv("REMAT_JOB_SECRET");
     char line[RM_WORLD_LINE], text[2 * RM_KV_NONCE_BYTES + 1];
@@ -165,7 +165,7 @@ static int wait_for_place(const rm_world_request *request, int64_t deadline_ms) 
         if (take_place(line, listen_fd)) return 1;
         if (!strncmp(line, "note ", 5)) request->say(request->context, rm_printable(line + 5));
         if (!strcmp(line, "spare")) deadline_ms = INT64_MAX;
-        if (strcmp(line, "over")) continue; /* a call is one that this process has followed already */
+        if (strcmp(line, "over")) continue; /* a call to join, which this process has already answered */
         close(listen_fd);
         return 0;
     }

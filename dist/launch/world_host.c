@@ -221,7 +221,8 @@ static void consider_growth(world *w) {
     if (waiting && !w->called && fitting(w, w->size + waiting) > w->size) call(w);
 }
 
-/* Ranks that trained with those that are back. A silent one is disconnected, and joins anew when it wakes. */
+/* Whether all ranks of the last world have joined again. A silent one is disconnected, and joins as a new one when it
+ * wakes. */
 static bool all_back(world *w) {
     for (int i = w->n; i-- > 0;)
         if (w->all[i].member && w->all[i].stage == TRAINS && rm_now_ms() >= w->began_ms + SILENT_MS) drop(w, i);

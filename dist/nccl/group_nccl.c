@@ -297,7 +297,7 @@ static remat_status exchange(nccl_group *g, void *data, uint64_t bytes) {
     return rm_nccl_drain(&g->nccl, g->world);
 }
 
-/* NCCL buffers nothing: a message has been received when its sender goes on. */
+/* NCCL does not buffer: when the sender continues, the message has been received. */
 static remat_status talk(nccl_group *g, int32_t partner, bool sending, void *data, uint64_t bytes) {
     char doing[64];
     snprintf(doing, sizeof doing, "%s rank %d", sending ? "sending to" : "receiving from",

@@ -47,7 +47,7 @@ typedef struct rm_kv rm_kv;
 
 /* Rank 0 returns at once, the others when they have reached rank 0. INVALID: rank 0's job has another size, or this
  * rank is already present. A rank that was present before and has ended cannot join the same store again: it waits for
- * the next one, in which all ranks start anew. */
+ * the next one, which all ranks join. */
 remat_status rm_kv_open(const rm_kv_config *config, rm_kv **out);
 /* Accepts NULL. Rank 0 waits up to two seconds for the other ranks to close theirs. Keeps remat_last_error(). */
 void rm_kv_close(rm_kv *store);

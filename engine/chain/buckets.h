@@ -7,8 +7,8 @@
  *     | head.bias | head.weight | 0 0 | rnn.bias_hh | ... | 0 |      the same in parameters and in gradients
  *     |  part of rank 0  |  of rank 1  |  of rank 0  |  of 1  |
  *
- * The order is estimated from the graph, by the first node that reads a parameter. When a bucket is final is exact,
- * since it is found in the programs that will run. A wrong estimate costs overlap, never correctness. */
+ * The order is estimated from the graph, by the first node that reads a parameter. The moment at which a bucket is final
+ * is exact, because it is taken from the programs that will run. A wrong estimate costs overlap, never correctness. */
 #ifndef RM_BUCKETS_H
 #define RM_BUCKETS_H
 

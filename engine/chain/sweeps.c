@@ -1,9 +1,9 @@
 /* sweeps.c: assigns nodes to sweeps, and orders the sweeps (chain.h). Main entry: rm_chain_find_sweeps.
  *
  * Nodes before those along time are cut by depth and run first.
- *   A node along time joins the first sweep of its direction in which all its inputs are made, there or before. A node
- * that works in either direction (an element-wise layer, a reversal) and reads only resident values runs in the sweep
- * that reads it, so that no copy of an input is passed between sweeps.
+ *   A node along time joins the first sweep of its direction that computes its inputs or comes after those that do.
+ * A node that works in either direction (an element-wise layer, a reversal) and reads only resident values runs in the
+ * sweep that reads it, so that no copy of an input is passed between sweeps.
  *   Nodes that training needs are placed first, as if there were no others: the order in which gradients are summed, and
  * therefore their bits, must not depend on other outputs. */
 #include <string.h>
@@ -183,8 +183,8 @@ static bool begins_stage(const rm_node *node) {
     return node->op->shared && node->op->time == REMAT_TIME_SUM;
 }
 
-/* A stage begins at every node with weights and at the loss, or, in a graph without time, every `tile` nodes if the config sets a
- * tile. */
+/* A stage begins at every node with weights and at the loss. In a graph without time it begins after every `tile` nodes
+ * instead, if the config sets a tile. */
 static remat_status place_by_depth(finder *f, const rm_chain_config *config) {
     rm_chain *chain = f->chain;
     int64_t i = 0, tile = chain->timed ? 0 : config->tile;

@@ -71,7 +71,8 @@ remat_status rm_graph_mean(const remat_graph *graph, int32_t loss, rm_mean *out)
 
 /* A deep copy. */
 remat_status rm_graph_clone(const remat_graph *graph, remat_graph **out);
-/* Infers the shapes of the node's result and states anew from those of its inputs. INVALID where rm_graph_add would refuse it. */
+/* Infers the shapes of the node's result and states again from those of its inputs. INVALID if rm_graph_add would refuse
+ * it. */
 remat_status rm_node_infer(remat_graph *graph, int32_t node);
 /* A deep copy in which nodes read the viewed values instead of views. Later passes see views only as shapes
  * (rm_node_descs). */

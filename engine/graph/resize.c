@@ -40,7 +40,7 @@ static remat_status resize_block(remat_desc *view, int from, int until, int64_t 
     if (until - from == 1) view->dim[from] = count;
     for (int i = from; i < until && until - from > 1; i++) view->dim[i] = resized_dim(view->dim[i], s);
     REQUIRE(product(view, from, until) == count, INVALID,
-            "a reshape to %s does not say which of its dimensions are timesteps or rows; build the graph anew",
+            "a reshape to %s does not say which of its dimensions are timesteps or rows; build a new graph",
             rm_desc_text(view, text));
     return REMAT_OK;
 }

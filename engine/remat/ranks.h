@@ -86,7 +86,7 @@ typedef struct {
 /* Starts with epoch 0. MEMORY: it needs 4 bytes a sample. */
 remat_status remat_sampler_create(const remat_sampler_config *config, remat_sampler **out);
 void remat_sampler_free(REMAT_OPTIONAL remat_sampler *sampler);
-void remat_sampler_set_epoch(remat_sampler *sampler, int64_t epoch); /* epoch >= 0; draws the order anew */
+void remat_sampler_set_epoch(remat_sampler *sampler, int64_t epoch); /* epoch >= 0; draws a new order */
 int64_t remat_sampler_count(const remat_sampler *sampler);           /* samples of this rank in an epoch; may be 0 */
 int64_t remat_sampler_at(const remat_sampler *sampler, int64_t k);   /* the k-th sample of this rank, 0 <= k < count */
 
@@ -115,7 +115,7 @@ typedef struct {
  * only at the points that their comments name. Sessions with plan_only or inference call none. agree, map, unmap,
  * prepare and poll may be NULL; shard_optimizer requires gather and gathered. */
 typedef struct remat_ranks {
-    size_t struct_bytes; /* sizeof(remat_ranks); set it anew in a copy of a library's table */
+    size_t struct_bytes; /* sizeof(remat_ranks); also set it in a copy of a library's table */
     void *context;
     int rank, size;
     uint64_t first_bucket_bytes, bucket_bytes; /* 0: 1 MiB, 25 MiB */

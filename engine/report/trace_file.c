@@ -56,7 +56,7 @@ static remat_status read_start(rm_trace_file *file) {
     if (pread(file->fd, head, NUMBER_AT + 20, 0) < 0) return cannot(file, "read", errno);
     bool ours = !strncmp(head, HEAD, NUMBER_AT);
     file->start_ns = ours ? strtoull(head + NUMBER_AT, NULL, 10) : 0;
-    REQUIRE(file->start_ns, INVALID, "%s is no timeline of Remat, so it was not changed; name another file",
+    REQUIRE(file->start_ns, INVALID, "%s is not a timeline of Remat and was not changed; name another file",
             file->path);
     return REMAT_OK;
 }
@@ -82,7 +82,7 @@ static remat_status find_end(const rm_trace_file *file, off_t *end) {
     if (*end > 0 && pread(file->fd, tail, TAIL_BYTES, *end) == TAIL_BYTES && !memcmp(tail, TAIL, TAIL_BYTES))
         return REMAT_OK;
     *end = last_event(file, about.st_size);
-    REQUIRE(*end, INVALID, "%s is no timeline of Remat; remove it, or name another file", file->path);
+    REQUIRE(*end, INVALID, "%s is not a timeline of Remat; remove it, or name another file", file->path);
     if (ftruncate(file->fd, *end)) return cannot(file, "written", errno);
     return put(file, TAIL, TAIL_BYTES, *end);
 }
@@ -104,7 +104,7 @@ static remat_status open_file(rm_trace_file *file, bool append) {
     REQUIRE(file->path, MEMORY, "out of memory for a timeline");
     file->fd = open(file->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (file->fd < 0 || fstat(file->fd, &about)) return cannot(file, "opened", errno);
-    REQUIRE(S_ISREG(about.st_mode), INVALID, "the timeline %s is no regular file; name one", file->path);
+    REQUIRE(S_ISREG(about.st_mode), INVALID, "the timeline %s is not a regular file; name one", file->path);
     if (!lock(file->fd)) return cannot(file, "locked", errno);
     remat_status status = about.st_size ? read_start(file) : REMAT_OK; /* nothing but a timeline is replaced */
     file->start_ns = 0;

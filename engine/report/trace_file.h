@@ -12,7 +12,7 @@ typedef struct {
     uint64_t start_ns; /* CLOCK_REALTIME when the file was begun, which is its time 0; 0: not read yet */
 } rm_trace_file;
 
-/* Begins the file anew, or with `append` goes on after what it has. Close it in any case. */
+/* Empties the file, or with `append` keeps its events. Close it in any case. */
 remat_status rm_trace_file_open(const char *path, bool append, rm_trace_file *out);
 void rm_trace_file_close(rm_trace_file *file);
 

@@ -42,7 +42,7 @@ typedef struct rm_runner {
     rm_second_tier *tier;  /* NULL: no plan uses it */
     uint64_t given_before; /* transfers that the tier was given before this run of the plan */
     rm_trace *trace;       /* records live buffers; NULL: no trace */
-    remat_observer observer; /* is told of runs and transfers */
+    remat_observer observer; /* gets runs and transfers */
     rm_verify *verify;     /* compares states when they are recomputed or read; NULL: no comparison */
     /* For tests: called before and after the program of every RUN, before its results are compared. May be NULL. */
     void (*disturb)(struct rm_runner *, int64_t plan_step, bool after);

@@ -1,6 +1,6 @@
 /* cpu/selective_scan.c: selective_scan in vectors of channels. A few states at a time stay in registers while time
  * advances, so nothing of size (T,E,N) exists. Backward first runs forward and keeps h at the starts of chunks; then it
- * takes the chunks from the last to the first, makes a chunk's states again and goes back through them. */
+ * takes the chunks from the last to the first, recomputes a chunk's states and goes back through them. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>

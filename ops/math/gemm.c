@@ -1,8 +1,8 @@
 /* gemm.c: matrix products (gemm.h). Float products use OpenBLAS with one of its threads: this file itself divides the
  * larger side of C among OpenMP threads, because the library's own threads wake slowly beside an OpenMP pool and
  * may divide the work differently from call to call. Small products, and all products in builds without OpenBLAS, use
- * cpu/small_product.c, so no build needs a BLAS; nor does a machine, if the build found none. Double products, used only by tests, are plain loops.
- */
+ * cpu/small_product.c, so a BLAS is optional: a program that was built without one does not need it. Double products,
+ * used only by tests, are plain loops. */
 #include "ops/real.h"
 
 #include "ops/math/gemm.h"

@@ -37,7 +37,7 @@ def _system_has(name: str) -> bool:
 
 
 def _open() -> c.CDLL:
-    """REMAT_LIBRARY names a library; else it lies beside this file, or where the system looks for libraries."""
+    """Opens the library: REMAT_LIBRARY if it is set, else lib/ beside this file, else the system's search path."""
     named = os.environ.get("REMAT_LIBRARY")
     beside = pathlib.Path(__file__).parent / "lib" / NAME
     path = named or (str(beside) if beside.exists() else NAME)

@@ -32,7 +32,7 @@ _HOLD = 1e4  # sigmoid is exactly 1 there, and exactly 0 at its negative
 class _Recurrent(nn.Module):
     """Layers of one cell. segments: keep the activations of 1 of so many segments at a time, and recompute the others.
     memory_budget: bytes that the layer may use beside PyTorch's tensors, such as "64MiB"; the fastest plan within them is
-    chosen. None of both: keep all activations, as PyTorch does."""
+    chosen. With neither, all activations are kept, as PyTorch does."""
 
     mode: str
 
@@ -125,7 +125,7 @@ class _Recurrent(nn.Module):
         return weights
 
     def _seed(self) -> Tensor | None:
-        """Of dropout, from PyTorch's generator; None: nothing is dropped."""
+        """The seed of dropout, drawn from PyTorch's generator; None: no dropout."""
         drops = self.training and self.dropout > 0 and self.num_layers > 1
         return torch.randint(2**31, (), device="cpu") if drops else None
 
@@ -178,7 +178,7 @@ class _Recurrent(nn.Module):
 
     def _packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
         _check_tensor("input", packed.data)
-        self._weights()  # refuses wrong ones by their names
+        self._weights()  # refuses wrong weights, by name
         rows = _Rows(packed.batch_sizes)
         x = rows.pad(packed.data)
         states = self._states(hx, x.shape[1], x, batched=True)
@@ -221,7 +221,7 @@ class _Recurrent(nn.Module):
         return self._other(slot, network, self._pool.budget // (self.num_layers * self._directions))
 
     def _other(self, key: int, network: _recurrent.Network, budget: int) -> _recurrent.Pool:
-        """Sessions of a network that has this layer's weights in another way."""
+        """The pool of sessions of another network with this layer's weights."""
         if key not in self._parts:
             self._parts[key] = _recurrent.Pool(network, self.segments, budget)
             weakref.finalize(self, self._parts[key].close)
@@ -269,7 +269,7 @@ def _call(
 
 
 def _keeps(*given: Tensor) -> bool:
-    """Backward will follow."""
+    """Whether a backward pass will follow."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in given)
 
 
@@ -315,7 +315,7 @@ class RNN(_Recurrent):
         if len(given) > 3 and isinstance(given[3], str):
             nonlinearity = given.pop(3)
         if nonlinearity != "tanh":
-            raise ValueError(f"nonlinearity is {nonlinearity!r}; remat.nn.RNN has 'tanh' alone: use torch.nn.RNN")
+            raise ValueError(f"nonlinearity is {nonlinearity!r}; remat.nn.RNN supports only 'tanh': use torch.nn.RNN")
         self.nonlinearity = nonlinearity
         super().__init__(*given, **keywords)
 
@@ -376,7 +376,7 @@ class LSTMCrossEntropy(_Recurrent):
     def forward(self, input: Tensor, targets: Tensor, hx: Any = None) -> tuple[Tensor, Any]:  # type: ignore[override]
         x, batched = self._time_first(input)
         if targets.shape != input.shape[:-1]:
-            raise ValueError(f"targets has the shape {tuple(targets.shape)}; input wants {tuple(input.shape[:-1])}")
+            raise ValueError(f"targets has the shape {tuple(targets.shape)}; input requires {tuple(input.shape[:-1])}")
         if targets.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"targets is {targets.dtype}; give class numbers in int64 or int32")
         if targets.device.type != "cpu":

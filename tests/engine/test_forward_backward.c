@@ -39,7 +39,7 @@ START_TEST(trace_covers_forward_and_backward) {
 }
 END_TEST
 
-/* A pass that has started is not "the next one", and half a pass is no timeline. */
+/* A pass that has started is not "the next one", and half a pass has no timeline. */
 START_TEST(half_a_trace_is_refused) {
     tagger t = build(0, false);
     remat_session *s = open_session(&t, configured());

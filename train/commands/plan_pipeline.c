@@ -60,7 +60,7 @@ void rm_plan_pipeline_print(const rm_plan_pipeline *p) {
     char total[RM_TEXT], activations[RM_TEXT], sent[RM_TEXT];
     double alone = 0;
     for (int r = 0; r < p->n; r++) alone += (double)p->time[r].compute_ns;
-    printf("\nPipeline: %d ranks; those after the first begin with %s\n\n", p->n, remat_pipeline_cut(p->session[0]));
+    printf("\nPipeline: %d ranks; the layers of those after the first start with %s\n\n", p->n, remat_pipeline_cut(p->session[0]));
     printf("  %-5s %12s %12s %13s %9s %10s\n", "rank", "activations", "total", "compute [ms]", "waits", "sends");
     for (int r = 0; r < p->n; r++) {
         const remat_plan_summary plan = rm_plan_summary_of(p->session[r]);

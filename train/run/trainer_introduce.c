@@ -90,7 +90,7 @@ static void introduce_ranks(rm_trainer *t) {
                         "note: --zero=1 divides the optimizer's state among ranks and has no effect with one rank");
     if (t->ranks.size == 1) return;
     if (t->ranks.parts > 1)
-        rm_progress_say(&t->progress, "pipeline: the ranks after the first begin with %s",
+        rm_progress_say(&t->progress, "pipeline: the layers of the ranks after the first start with %s",
                         remat_pipeline_cut(t->session));
     if (remat_pipeline_parts(t->session) > 1)
         rm_progress_say(&t->progress,

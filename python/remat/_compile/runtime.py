@@ -193,7 +193,7 @@ class Step:
         return self._shapes[key]
 
     def _check_model(self) -> None:
-        """Captures hold the model's parameters and buffers. If these were replaced, frozen or unfrozen, captures begin anew."""
+        """Captures hold the model's parameters and buffers. If any was replaced, frozen or unfrozen, captures are discarded."""
         tensors = _tensors(self.model)
         if tensors == self._tensors:
             return

@@ -19,11 +19,11 @@ TIME, BATCH = "time", "batch"
 
 
 class Refused(Exception):
-    """What cannot be translated; the translator adds the place."""
+    """A construct that cannot be translated. The translator adds its place in the model."""
 
 
 class Again(Exception):
-    """An axis of an input was found to be time or batch: translate again with that knowledge."""
+    """An axis of an input turned out to be time or batch: translate again, with its role known."""
 
 
 class Atom:
@@ -31,8 +31,8 @@ class Atom:
 
     def __init__(self, size: int, of_input: bool = False, repeats: bool = False) -> None:
         self.size = size
-        self.of_input = of_input  # it lives as long as the program, and its role decides how the input is laid out
-        self.repeats = repeats  # made by expand: it has no memory
+        self.of_input = of_input  # an input's axis: its role decides how the input is laid out
+        self.repeats = repeats  # from expand: its elements repeat, so it has no memory
         self.role: str | None = None
         self._same: Atom | None = None
         self._parts: tuple[Atom, ...] | None = None
@@ -44,7 +44,7 @@ class Atom:
         return atom
 
     def split(self, first: int) -> None:
-        """Into a factor `first` and the rest."""
+        """Splits this atom into a factor `first` and the rest."""
         root = self.root()
         if root.role:
             raise Refused(f"the {root.role} axis is split into ({first}, {root.size // first})")
@@ -67,7 +67,7 @@ class Atom:
         a, b = self.root(), other.root()
         if a is b:
             return
-        if a.repeats != b.repeats:  # an expanded axis meets a real one, which it takes its elements from
+        if a.repeats != b.repeats:  # an expanded axis takes the elements of the real one
             a, b = (b, a) if a.repeats else (a, b)
         if a.role and b.role and a.role != b.role:
             raise Refused(f"one axis is {a.role} and {b.role}")
@@ -106,7 +106,7 @@ def new_dims(sizes: Iterable[int], of_input: bool = False) -> list[Axis]:
 
 
 def unite(one: Axis, other: Axis) -> None:
-    """States that two axes of one length are the same."""
+    """Records that two axes of equal length are the same."""
     a = [x for x in leaves(one) if x.size > 1]
     b = [x for x in leaves(other) if x.size > 1]
     while a and b:
@@ -125,7 +125,7 @@ def unite(one: Axis, other: Axis) -> None:
 
 
 def together(*actions: Callable[[], None]) -> None:
-    """Does all, and starts again once if any of them learned something."""
+    """Runs all of them; afterwards raises Again once if any found the role of an input's axis."""
     learned = False
     for action in actions:
         try:
@@ -209,7 +209,7 @@ class Positions:
 
 @dataclass
 class Missing:
-    """A result that Remat does not have; the reason is told if it is read."""
+    """A result that Remat does not compute. Reading it raises Refused with the reason."""
 
     reason: str
     dims: list[Axis]
