@@ -84,6 +84,7 @@ static const struct {
     {"`nn.DataParallel(model)`; `mp.spawn(...)`", {{NULL}}, "train/test_ranks.c"},
     {"`DistributedDataParallel(model", {{NULL}}, "dist/test_ddp.c dist/test_ddp_sessions.c"},
     {"`torchrun --nproc_per_node=4", {{NULL}}, "dist/test_launch.c dist/test_module.c"},
+    {"`mpirun -np 8 -H", {{NULL}}, "dist/test_launch_hosts.c"},
     {"`init_process_group(backend", {{NULL}}, "dist/test_group.c dist/test_job.c"},
     {"`RANK`, `WORLD_SIZE`", {{NULL}}, "dist/test_rendezvous.c"},
     {"`NCCL_SOCKET_IFNAME`", {{NULL}}, "dist/test_bootstrap.c"},
