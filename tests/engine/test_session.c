@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- A language model ----------------------------------------------------------------------------------------- */
+/* ---- Configs, threads, plans ----------------------------------------------------------------------------------------- */
 
 START_TEST(invalid_session_configs_are_refused) {
     remat_value loss = language_model();
@@ -125,7 +125,7 @@ START_TEST(largest_object_is_reported_at_the_peak) {
 }
 END_TEST
 
-/* ---- Invalid values -------------------------------------------------------------------------------------------- */
+/* ---- Inputs, weights, outputs -------------------------------------------------------------------------------------------- */
 
 /* y of row 1 is padding, so it may be NaN; x is read. */
 START_TEST(nan_in_an_input_is_named_before_the_update) {

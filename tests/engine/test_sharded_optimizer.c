@@ -108,7 +108,7 @@ START_TEST(layerwise_norms_do_not_depend_on_ranks) {
 }
 END_TEST
 
-/* ---- Ranks with different updates ------------------------------------------------------------------------------- */
+/* ---- Reading sharded arrays ------------------------------------------------------------------------------------ */
 
 static void read_part(teammate *mate) {
     remat_config config = REMAT_CONFIG_INIT;

@@ -7,8 +7,6 @@
 
 #include "ops/op.h"
 
-/* ---- Known values from other implementations (PyTorch 2 in double) ------------------------------------------- */
-
 /* y of an op in double, in one call; x[i] are arrays of the given shapes. */
 static inline double y_of(const char *name, const void *attr, remat_tensor a, remat_tensor b, remat_tensor c,
                           double *dx, int64_t which) {

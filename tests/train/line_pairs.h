@@ -11,11 +11,7 @@ static inline uint32_t draw(uint32_t below) {
     return (uint32_t)(rng_state >> 33) % below;
 }
 
-/* ---- The model -------------------------------------------------------------------------------------------------- */
-
 #define LIMIT 100
-
-/* ---- Ends of batches -------------------------------------------------------------------------------------------- */
 
 /* Lines of 0 to `most` letters; the first has `most`. */
 static inline char *random_lines(int count, int most) {
@@ -27,8 +23,6 @@ static inline char *random_lines(int count, int most) {
     *at = 0;
     return text;
 }
-
-/* ---- The program ------------------------------------------------------------------------------------------------ */
 
 #define TOY "--task=seq2seq --generate=copy --seq-len=5 --samples=2000 "
 
