@@ -101,8 +101,7 @@ static void set_number(const char *name, int64_t value) {
 static void set_world(const supervisor *k, int32_t local) {
     const rm_launch_config *c = k->job->config;
     char text[400];
-    snprintf(text, sizeof text, "%d %d %d %s", c->node_rank * c->nproc + local, c->nnodes * c->nproc, c->master_port,
-             c->master_addr);
+    snprintf(text, sizeof text, "%d %d %d %s", c->first_rank + local, c->world_size, c->master_port, c->master_addr);
     setenv(RM_WORLD_VARIABLE, text, 1);
     set_number("TORCHELASTIC_RESTART_COUNT", k->restarts);
 }
@@ -260,7 +259,7 @@ _Noreturn static void host_world(const supervisor *k, int closing, pid_t supervi
     rm_world_serve(&(rm_world_config){.listen_fd = k->job->listen_fd,
                                       .closing = closing,
                                       .least = c->least_nodes * c->nproc,
-                                      .most = c->nnodes * c->nproc,
+                                      .most = c->world_size,
                                       .secret = k->job->secret,
                                       .job_id = k->job->job_id});
     _exit(0);
