@@ -53,8 +53,25 @@ static bool has_room(const event *e) { return in_ring(e->ring) < RM_RING_BYTES; 
 
 static int32_t my_number(const rm_local_meeting *m) { return rm_group_number(m->config, m->config->rank); }
 
+/* Who keeps a rank waiting may itself wait for another: the last of them, or -1. */
+static int32_t awaited_by(const rm_local_meeting *m, int32_t rank) {
+    int32_t awaited = -1, next = atomic_load(&rm_local_slot(m->arena, rank)->waits_for) - 1;
+    for (int32_t i = 0; i < m->config->size && next >= 0; i++) {
+        awaited = next;
+        next = atomic_load(&rm_local_slot(m->arena, awaited)->waits_for) - 1;
+    }
+    return awaited;
+}
+
 static remat_status nobody_came(rm_local_meeting *m, int32_t rank, const event *e) {
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT], mine[RM_RANK_TEXT];
+    int32_t first = awaited_by(m, rank);
+    if (e->ring && first >= 0 && first != m->config->rank)
+        return rm_local_announce(m->arena,
+                                 "%.130s keeps other ranks waiting, among them rank %d, from which rank %d expects a "
+                                 "message since %lld ms: it lives. If it only needs longer, raise the time-out",
+                                 rm_local_who(m->arena, first, who), rm_group_number(m->config, rank), my_number(m),
+                                 (long long)m->config->timeout_ms);
     if (e->ring)
         return rm_local_announce(m->arena,
                                  "%.130s did not %s rank %d within %lld ms: it lives. If it only needs longer, raise "
@@ -182,16 +199,6 @@ remat_status rm_local_receive(rm_local_meeting *m, int32_t from, void *data, uin
         tell(ring);
     }
     return REMAT_OK;
-}
-
-/* Who keeps a rank waiting may itself wait for another: the last of them is named. */
-static int32_t awaited_by(const rm_local_meeting *m, int32_t rank) {
-    int32_t awaited = -1, next = atomic_load(&rm_local_slot(m->arena, rank)->waits_for) - 1;
-    for (int32_t i = 0; i < m->config->size && next >= 0; i++) {
-        awaited = next;
-        next = atomic_load(&rm_local_slot(m->arena, awaited)->waits_for) - 1;
-    }
-    return awaited;
 }
 
 bool rm_local_waits(rm_local_meeting *m, rm_notice *out) {

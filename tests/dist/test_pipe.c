@@ -63,6 +63,23 @@ static void wait_for_a_late_one(int rank, int size, rm_kv *store, void *context)
     (void)size;
 }
 
+/* Rank 2 waits for rank 1 longer than rank 1 waits for rank 0, which sends nothing. */
+static void wait_for_the_first_of_a_chain(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = {.engine = "local", .rank = rank, .size = size, .store = store, .timeout_ms = 1500};
+    char byte;
+    need_ok(rm_group_open(&config, &group));
+    need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
+    if (rank == 1) nap_ms(500);
+    if (rank > 0) need_peer(rm_group_receive(group, rank - 1, &byte, 1), "rank 0 on ");
+    if (rank == 0) nap_ms(3000);
+    rm_group_close(group);
+    (void)context;
+}
+
+START_TEST(first_of_a_chain_of_late_ranks_is_named) { run_ranks(3, wait_for_the_first_of_a_chain, NULL); }
+END_TEST
+
 /* Two pipelines of two ranks: sums over those at the same place run while messages are exchanged. */
 static void do_both(int rank, int size, rm_kv *store, void *context) {
     enum { N = 100000, ROUNDS = 30 };
@@ -110,9 +127,12 @@ END_TEST
 static int mpi_rank(char **argv) {
     int rank, size, i = atoi(argv[2]);
     rm_kv *store = store_under_mpi(argv[3], &rank, &size);
+    int64_t well = 0;
     scenarios[i].run(rank, size, store, (void *)"mpi");
+    need_ok(rm_kv_add(store, "well", 1, &well));
+    for (int k = 0; k < 400 && well < size; k++, nap_ms(50)) need_ok(rm_kv_add(store, "well", 0, &well));
     rm_kv_close(store);
-    return mpi_rank_is_well(rank, scenarios[i].run == wait_for_a_late_one ? 3000 : 500);
+    return mpi_rank_is_well(rank, 500);
 }
 
 START_TEST(messages_of_mpi) {
@@ -284,6 +304,7 @@ int main(int argc, char **argv) {
         puts("no mpirun here: the engine mpi is not tested");
 #endif
     tcase_add_test(tests, a_rank_that_left_is_named);
+    tcase_add_test(tests, first_of_a_chain_of_late_ranks_is_named);
     tcase_add_test(tests, replicas_of_a_pipeline_train_as_ranks_do);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

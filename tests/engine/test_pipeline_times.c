@@ -25,17 +25,32 @@ static remat_value build(remat_graph *g, int layers) {
     return remat_mse(g, remat_linear(g, h, remat_param(g, "head", 2, head, remat_init_uniform(0.1)), REMAT_NONE), y);
 }
 
-static void simulate(int ranks, const char *strategy, rm_pipeline_rank *out) {
+/* Without time: equal layers, and a head that costs next to nothing. */
+static remat_value build_deep(remat_graph *g, int layers) {
+    const int64_t shape[] = {ROWS, HIDDEN}, out[] = {ROWS, 1}, square[] = {HIDDEN, HIDDEN}, head[] = {1, HIDDEN};
+    remat_value h = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, shape);
+    remat_value y = remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, out);
+    for (int layer = 0; layer < layers; layer++) {
+        char name[32];
+        snprintf(name, sizeof name, "layer.%d", layer);
+        h = remat_relu(g, remat_linear(g, h, remat_param(g, name, 2, square, remat_init_uniform(0.1)), REMAT_NONE));
+    }
+    return remat_mse(g, remat_linear(g, h, remat_param(g, "head", 2, head, remat_init_uniform(0.1)), REMAT_NONE), y);
+}
+
+/* micro_steps > 1: of a network without time. */
+static void simulate(int ranks, const char *strategy, int micro_steps, rm_pipeline_rank *out) {
     remat_graph *g;
     remat_session *session[MOST];
     ck_ok(remat_graph_create(&g));
-    remat_value loss = build(g, ranks);
+    remat_value loss = micro_steps > 1 ? build_deep(g, 8 * ranks) : build(g, ranks);
     for (int r = 0; r < ranks; r++) {
         remat_pipeline pipeline = {.struct_bytes = sizeof pipeline, .rank = r, .size = ranks};
         remat_config config = REMAT_CONFIG_INIT;
         config.device = "null";
         config.plan_only = true;
         config.strategy = strategy;
+        config.micro_steps = micro_steps;
         config.tile = TILE;
         config.pipeline = &pipeline;
         ck_ok(remat_session_create(g, loss, &config, &session[r]));
@@ -57,7 +72,7 @@ START_TEST(the_bubble_is_that_of_n_tiles) {
     static const int sizes[] = {2, 4, 8};
     const int n = sizes[_i];
     rm_pipeline_rank rank[MOST];
-    simulate(n, "none", rank);
+    simulate(n, "none", 1, rank);
     double expected = (n - 1.0) / (TILES + n - 1.0);
     ck_assert_msg(fabs(bubble(rank, n) - expected) < 0.02, "%d ranks: %g, not %g", n, bubble(rank, n), expected);
     for (int r = 0; r < n; r++) {
@@ -71,11 +86,24 @@ END_TEST
 /* A segment that is recomputed fills and empties the pipeline once more, and sends again. */
 START_TEST(recomputed_segments_have_a_bubble_each) {
     rm_pipeline_rank none[4], again[4];
-    simulate(4, "none", none);
-    simulate(4, "sqrt", again);
+    simulate(4, "none", 1, none);
+    simulate(4, "sqrt", 1, again);
     ck_assert(bubble(again, 4) > bubble(none, 4) + 0.05);
     ck_assert(again[0].sent_bytes > none[0].sent_bytes);
     ck_assert(again[0].compute_ns > none[0].compute_ns);
+}
+END_TEST
+
+/* Micro steps that are in flight together take the place of tiles. */
+START_TEST(the_bubble_is_that_of_n_micro_steps) {
+    static const int sizes[] = {2, 4, 8};
+    const int n = sizes[_i], micro_steps = 16;
+    rm_pipeline_rank rank[MOST];
+    simulate(n, "none", micro_steps, rank);
+    double expected = (n - 1.0) / (micro_steps + n - 1.0);
+    ck_assert_msg(fabs(bubble(rank, n) - expected) < 0.02, "%d ranks: %g, not %g", n, bubble(rank, n), expected);
+    for (int r = 0; r < n; r++)
+        ck_assert_uint_eq(rank[r].sent_bytes, (uint64_t)(r ? r + 1 < n ? 2 : 1 : 1) * micro_steps * ROWS * HIDDEN * 4);
 }
 END_TEST
 
@@ -84,6 +112,7 @@ int main(void) {
     TCase *tests = tcase_create("pipeline_times");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_tiles, 0, 3);
+    tcase_add_loop_test(tests, the_bubble_is_that_of_n_micro_steps, 0, 3);
     tcase_add_test(tests, recomputed_segments_have_a_bubble_each);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
