@@ -274,7 +274,7 @@ class MinGru(Language):
 
 @port("nanogpt", "nanoGPT's GPT")
 class NanoGpt(Language):
-    """Karpathy's nanoGPT on characters, which are bytes here."""
+    """Karpathy's nanoGPT on characters, which are bytes here, without biases, as its train.py."""
 
     seq_len, layers, hidden, heads, optimizer, names = 64, 3, 96, 3, "adamw", "nanogpt"
 
@@ -290,9 +290,10 @@ class NanoGpt(Language):
         class Block(nn.Module):
             def __init__(self, c, heads):
                 super().__init__()
-                self.ln_1, self.ln_2, self.attn, self.mlp, self.heads = nn.LayerNorm(c), nn.LayerNorm(c), nn.Module(), nn.Module(), heads
-                self.attn.c_attn, self.attn.c_proj = nn.Linear(c, 3 * c), nn.Linear(c, c)
-                self.mlp.c_fc, self.mlp.c_proj = nn.Linear(c, 4 * c), nn.Linear(4 * c, c)
+                self.ln_1, self.ln_2 = nn.LayerNorm(c, bias=False), nn.LayerNorm(c, bias=False)
+                self.attn, self.mlp, self.heads = nn.Module(), nn.Module(), heads
+                self.attn.c_attn, self.attn.c_proj = nn.Linear(c, 3 * c, bias=False), nn.Linear(c, c, bias=False)
+                self.mlp.c_fc, self.mlp.c_proj = nn.Linear(c, 4 * c, bias=False), nn.Linear(4 * c, c, bias=False)
 
             def forward(self, x):
                 q, k, v = (p.unflatten(2, (self.heads, -1)).transpose(1, 2) for p in self.attn.c_attn(self.ln_1(x)).chunk(3, 2))
@@ -306,7 +307,7 @@ class NanoGpt(Language):
                 self.transformer, c = nn.Module(), port.hidden
                 self.transformer.wte, self.transformer.wpe = nn.Embedding(port.vocabulary, c), nn.Embedding(port.seq_len, c)
                 self.transformer.h = nn.ModuleList(Block(c, port.heads) for _ in range(port.layers))
-                self.transformer.ln_f, self.lm_head = nn.LayerNorm(c), nn.Linear(c, port.vocabulary, bias=False)
+                self.transformer.ln_f, self.lm_head = nn.LayerNorm(c, bias=False), nn.Linear(c, port.vocabulary, bias=False)
                 nn.init.normal_(self.lm_head.weight, std=0.02)
                 self.transformer.wte.weight = self.lm_head.weight
 

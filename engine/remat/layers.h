@@ -174,9 +174,10 @@ remat_value remat_pad2d(remat_graph *graph, remat_value x, REMAT_OPTIONAL const 
 
 /* ---- Normalisation, attention, dropout ---------------------------------------------------------- */
 
-/* PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+/* PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
  * of a sequence (T,B,C,..), in `groups` groups. */
-remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias, double epsilon);
+remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, REMAT_OPTIONAL remat_value bias,
+                             double epsilon);
 remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon);
 remat_value remat_group_norm(remat_graph *graph, remat_value x, int64_t groups, remat_value gain, remat_value bias,
                              double epsilon);

@@ -261,10 +261,10 @@ typedef struct {
  * first of K calls starts from zero, and the K-th also reduces over ranks. remat_step requires K = 1. An update skips
  * parameters that the loss does not depend on, on any rank. Like PyTorch for parameters without a gradient, it does not
  * decay their weights either.
- * If the loss is not finite because an f32 input is not, these calls return INVALID and name the first such element.
- * Parameters are then not updated (except with fused_update), but buffers may be: write them again. Elements that no
- * layer reads, such as padding, may be NaN. remat_evaluate calls no collective, and changes nothing that training
- * continues from. */
+ * If the loss is not finite because an f32 input is not, remat_gradients and remat_step return INVALID and name the
+ * first such element. Parameters are then not updated (except with fused_update), but buffers may be: write them again.
+ * Elements that no layer reads, such as padding, may be NaN. remat_evaluate returns such a loss as it is, calls no
+ * collective, and changes nothing that training continues from. */
 remat_status remat_gradients(remat_session *session, REMAT_OPTIONAL remat_step_result *result); /* forward, backward */
 remat_status remat_update(remat_session *session, double lr,
                           REMAT_OPTIONAL remat_step_result *result); /* clip, optimizer */

@@ -18,7 +18,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     TRY(rm_want_real("layer_norm", "x", &x[X]));
     TRY(rm_want_rank("layer_norm", "x", &x[X], 1, REMAT_MAX_RANK));
     TRY(rm_want_vector("layer_norm", "gain", &x[GAIN], rm_desc_last(&x[X])));
-    TRY(rm_want_vector("layer_norm", "bias", &x[BIAS], rm_desc_last(&x[X])));
+    if (x[BIAS].rank >= 0) TRY(rm_want_vector("layer_norm", "bias", &x[BIAS], rm_desc_last(&x[X])));
     REQUIRE(a && a->epsilon > 0 && isfinite(a->epsilon), INVALID,
             "layer_norm: epsilon is %g; it must be above 0, such as 1e-5", a ? a->epsilon : 0.0);
     *y = x[X];
@@ -48,7 +48,7 @@ static row_facts measure(const real *x, int64_t c, double epsilon) {
 
 static void forward(const remat_call *call) {
     const remat_desc *shape = &call->x[X].desc;
-    const real *gain = call->x[GAIN].data, *bias = call->x[BIAS].data; /* (C) */
+    const real *gain = call->x[GAIN].data, *bias = call->x[BIAS].data; /* (C); bias: or NULL */
     row_facts *facts = call->aux;                                      /* (rows), or NULL */
     double epsilon = ((const rm_layer_norm_attr *)call->attr)->epsilon;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
@@ -57,7 +57,7 @@ static void forward(const remat_call *call) {
             const real *x = (const real *)call->x[X].data + r * c;
             real *y = (real *)call->y.data + r * c;
             row_facts f = measure(x, c, epsilon);
-            for (int64_t i = 0; i < c; i++) y[i] = (x[i] - f.mean) * f.rstd * gain[i] + bias[i];
+            for (int64_t i = 0; i < c; i++) y[i] = (x[i] - f.mean) * f.rstd * gain[i] + (bias ? bias[i] : 0);
             if (facts) facts[r] = f;
         });
 }
@@ -114,6 +114,7 @@ static const remat_sample samples[] = {
      .attr = &usual,
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE1(RM_REAL, 7), RM_SHAPE1(RM_REAL, 7)}},
     {.name = "whole", .attr = &usual, .x = {RM_SHAPE2(RM_REAL, 3, 70), RM_SHAPE1(RM_REAL, 70), RM_SHAPE1(RM_REAL, 70)}},
+    {.name = "without bias", .attr = &usual, .x = {RM_SHAPE2(RM_REAL, 3, 70), RM_SHAPE1(RM_REAL, 70), RM_ABSENT}},
     {.name = "large enough for threads",
      .sequence = true,
      .attr = &usual,
@@ -125,6 +126,7 @@ const remat_op RM_OP(layer_norm) = {
     .name = "layer_norm",
     .doc = "y = (x - mean) / sqrt(variance + epsilon) gain + bias over the last axis; gain, bias (C)",
     .n_in = 3,
+    .optional = 1u << BIAS,
     .attr_bytes = sizeof(rm_layer_norm_attr),
     .shared = 1u << GAIN | 1u << BIAS,
     .time = REMAT_TIME_POINTWISE,

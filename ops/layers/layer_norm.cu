@@ -1,4 +1,4 @@
-/* layer_norm.cu: the CUDA kernels of the op `layer_norm` (layer_norm.c). A warp handles a row; gradients of gain and
+/* layer_norm.cu: the CUDA kernels of the op `layer_norm` (layer_norm.c). `bias` may be NULL. A warp handles a row; gradients of gain and
  * bias are summed over rows by blocks of columns. */
 #include "ops/cuda/reduce.cuh"
 
@@ -19,7 +19,7 @@ static __global__ void forward(int64_t rows, int64_t c, double epsilon, const fl
     for (int64_t i = lane; i < c; i += RM_WARP) variance += (x[r * c + i] - mean) * (x[r * c + i] - mean);
     variance = rm_warp_sum(variance) / (double)c;
     row_facts f = {(float)mean, (float)(1 / sqrt(variance + epsilon))};
-    for (int64_t i = lane; i < c; i += RM_WARP) y[r * c + i] = (x[r * c + i] - f.mean) * f.rstd * gain[i] + bias[i];
+    for (int64_t i = lane; i < c; i += RM_WARP) y[r * c + i] = (x[r * c + i] - f.mean) * f.rstd * gain[i] + (bias ? bias[i] : 0);
     if (facts && lane == 0) facts[r] = f;
 }
 

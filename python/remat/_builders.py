@@ -225,18 +225,18 @@ class Builders:
         """Zero padding over height and width: (..,H,W) -> (..,before[0]+H+after[0],before[1]+W+after[1])."""
         return self._build("pad2d", x, before, after)
 
-    def layer_norm(self, x: Value, gain: Value, bias: Value, epsilon: float = 1e-5) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+    def layer_norm(self, x: Value, gain: Value, bias: Value | None = None, epsilon: float = 1e-5) -> Value:
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
         of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("layer_norm", x, gain, bias, epsilon)
 
     def rms_norm(self, x: Value, gain: Value, epsilon: float) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
         of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("rms_norm", x, gain, epsilon)
 
     def group_norm(self, x: Value, groups: int, gain: Value, bias: Value, epsilon: float = 1e-5) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). group_norm normalises the channels of x (N,C,..), or
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
         of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("group_norm", x, groups, gain, bias, epsilon)
 

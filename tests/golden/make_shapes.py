@@ -57,13 +57,15 @@ class Adding(nn.Module):
 class NanoGpt(nn.Module):
     """The state_dict of nanoGPT's GPT: nn.Linear where Hugging Face has Conv1D, and the tied head twice."""
 
-    def __init__(self, layers=2, positions=64):
+    def __init__(self, layers=2, positions=64, bias=True):
         super().__init__()
         self.transformer = nn.ModuleDict({"wte": nn.Embedding(V, H), "wpe": nn.Embedding(positions, H), "h": nn.ModuleList(
             nn.ModuleDict({
-                "ln_1": nn.LayerNorm(H), "attn": nn.ModuleDict({"c_attn": nn.Linear(H, 3 * H), "c_proj": nn.Linear(H, H)}),
-                "ln_2": nn.LayerNorm(H), "mlp": nn.ModuleDict({"c_fc": nn.Linear(H, 4 * H), "c_proj": nn.Linear(4 * H, H)})})
-            for _ in range(layers)), "ln_f": nn.LayerNorm(H)})
+                "ln_1": nn.LayerNorm(H, bias=bias),
+                "attn": nn.ModuleDict({"c_attn": nn.Linear(H, 3 * H, bias), "c_proj": nn.Linear(H, H, bias)}),
+                "ln_2": nn.LayerNorm(H, bias=bias),
+                "mlp": nn.ModuleDict({"c_fc": nn.Linear(H, 4 * H, bias), "c_proj": nn.Linear(4 * H, H, bias)})})
+            for _ in range(layers)), "ln_f": nn.LayerNorm(H, bias=bias)})
         self.lm_head = nn.Linear(H, V, bias=False)
         self.transformer["wte"].weight = self.lm_head.weight
 
@@ -103,9 +105,10 @@ def main():
             with torch.device("meta"):
                 for parameter, value in build().named_parameters():
                     print(" ", parameter.removeprefix("transformer."), *value.shape, file=file)
-        print("nanogpt", file=file)  # train/test_export.c
-        for parameter, value in NanoGpt().state_dict().items():
-            print(" ", parameter, *value.shape, file=file)
+        for bias in (True, False):  # train/test_export.c
+            print("nanogpt" if bias else "nanogpt bias=False", file=file)
+            for parameter, value in NanoGpt(bias=bias).state_dict().items():
+                print(" ", parameter, *value.shape, file=file)
 
 
 if __name__ == "__main__":

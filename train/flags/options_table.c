@@ -125,7 +125,7 @@ const rm_option rm_option_table[] = {
         .needs = "model:heads"),
     INT("positions", model.positions, WEIGHTS, RM_OF_MODEL, "0", 0, 1e9, "timesteps in the table of position embeddings; 0 means the length of samples",
         .needs = "model:positions"),
-    YES("no-bias", model.no_bias, WEIGHTS, RM_OF_MODEL, "omit the biases of recurrent and linear layers (PyTorch's bias=False)",
+    YES("no-bias", model.no_bias, WEIGHTS, RM_OF_MODEL, "omit the biases of recurrent and linear layers and of layer norms (PyTorch's bias=False)",
         .needs = "model:no-bias"),
     YES("bidirectional", model.bidirectional, WEIGHTS, RM_OF_MODEL,
         "run each layer in both directions of time (PyTorch's bidirectional=True); not for lm; for seq2seq in the encoder",

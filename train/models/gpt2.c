@@ -3,7 +3,7 @@
  *
  *     x = wte[token] + wpe[timestep];  each block:  x += c_proj(attention(c_attn(ln_1 x)));  x += c_proj(gelu(c_fc(ln_2 x)))
  *
- * --dropout is embd_pdrop, resid_pdrop and attn_pdrop. */
+ * --no-bias leaves out all biases, nanoGPT's bias=False. --dropout is embd_pdrop, resid_pdrop and attn_pdrop. */
 #include "train/models/family.h"
 
 #include <math.h>
@@ -38,16 +38,20 @@ static remat_value parameter(builder *b, const char *name, int rank, int64_t d0,
     return remat_param(b->graph, full, rank, (int64_t[]){d0, d1}, init);
 }
 
+static remat_value bias_of(builder *b, const char *name, int64_t width) {
+    return b->spec->no_bias ? REMAT_NONE : parameter(b, name, 1, width, 0, remat_init_zero());
+}
+
 static remat_value norm(builder *b, const char *weight, const char *bias, remat_value x) {
     remat_value gain = parameter(b, weight, 1, b->spec->hidden, 0, remat_init_constant(1));
-    return remat_layer_norm(b->graph, x, gain, parameter(b, bias, 1, b->spec->hidden, 0, remat_init_zero()), EPSILON);
+    return remat_layer_norm(b->graph, x, gain, bias_of(b, bias, b->spec->hidden), EPSILON);
 }
 
 /* GPT-2's Conv1D: weights (in,out). */
 static remat_value dense(builder *b, const char *weight, const char *bias, remat_value x, int64_t in, int64_t out,
                          double deviation) {
     remat_value w = parameter(b, weight, 2, in, out, remat_init_normal(deviation));
-    return remat_matmul(b->graph, x, w, parameter(b, bias, 1, out, 0, remat_init_zero()));
+    return remat_matmul(b->graph, x, w, bias_of(b, bias, out));
 }
 
 static remat_value dropout(builder *b, remat_value x) {
@@ -100,6 +104,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     (void)name;
     if (!wpe || wpe->rank != 2) return false;
     rm_found_ends(out, file, "wte.weight", "lm_head.weight");
+    rm_found_switch(out, "no-bias", !rm_weights_named(file, "ln_f.bias"));
     rm_found_number(out, "positions", wpe->dim[0]);
     if (head && wte && !rm_weights_same(file, head, wte)) rm_found_switch(out, "no-tie", true);
     if (layers) rm_found_number(out, "layers", layers);

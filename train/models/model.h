@@ -19,7 +19,7 @@ typedef struct {
     const char *name; /* --model: a line of the table in model.c */
     int64_t layers, hidden, embed;
     int64_t heads, positions; /* of models with heads (0: rm_model_heads); of gpt2 (0: timesteps) */
-    bool no_bias;             /* in the recurrent layers and the head: PyTorch's bias=False */
+    bool no_bias;             /* of recurrent and linear layers and layer norms: PyTorch's bias=False */
     bool bidirectional;       /* each layer reads the outputs of both directions below */
     bool tie_embeddings;      /* head.weight is embedding.weight */
     bool no_tie;              /* gpt2: lm_head.weight is separate from wte.weight */

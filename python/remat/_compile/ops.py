@@ -938,7 +938,7 @@ def layer_norm(
     if len(normalized_shape) != 1:
         raise Refused(f"layer norm over {list(normalized_shape)}; only over the last axis")
     p, n = t.plain(input), normalized_shape[0]
-    return p.result(t.graph.layer_norm(p.value, ones(t, weight, n, 1), ones(t, bias, n, 0), eps))
+    return p.result(t.graph.layer_norm(p.value, ones(t, weight, n, 1), bias if bias is None else ones(t, bias, n, 0), eps))
 
 
 @op("rms_norm")
