@@ -107,7 +107,7 @@ static inline job *open_job(int size, bool sharded, const char *flags) {
     strcpy(copy, flags);
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
     ck_ok(rm_options_parse(&j->options, RM_TRAIN, argc, argv));
-    ck_ok(rm_setup_dataset(&j->options, false, &j->dataset));
+    ck_ok(rm_setup_dataset(&j->options, &j->dataset));
     for (int r = 0; r < size; r++) j->session[r] = create_session(j, r);
     pthread_barrier_init(&j->barrier, NULL, (unsigned)size);
     pthread_mutex_init(&j->lock, NULL);

@@ -28,7 +28,7 @@ static inline void open_bench(bench *b, const char *flags) {
     rm_model_spec spec;
     parse(&b->options, flags);
     remat_config config = rm_setup_training_config(&b->options);
-    ck_ok(rm_setup_dataset(&b->options, false, &b->dataset));
+    ck_ok(rm_setup_dataset(&b->options, &b->dataset));
     ck_ok(rm_setup_spec(&b->options, b->dataset, &spec));
     rm_loader_config order = {.batch = b->options.order.batch, .seed = b->options.data.seed, .shuffle = true};
     ck_ok(rm_loader_create(b->dataset, &order, &b->loader));

@@ -57,7 +57,7 @@ static void open_member(member *m, const char *flags, int64_t batch, int rank, i
     strcpy(copy, flags);
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
     ck_ok(rm_options_parse(&m->options, RM_TRAIN, argc, argv));
-    ck_ok(rm_setup_dataset(&m->options, false, &m->dataset));
+    ck_ok(rm_setup_dataset(&m->options, &m->dataset));
     kind = m->dataset->kind;
     counting = *kind;
     counting.fill = count_and_fill;

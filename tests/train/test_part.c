@@ -16,27 +16,29 @@ static const char *letters(void) {
     return make_file("letters", text, sizeof text);
 }
 
-static rm_dataset *open_part(const char *split, bool held_out) {
+static void open_parts(const char *split, rm_dataset *part[2]) {
     rm_options o;
-    rm_dataset *d;
     char data[300], *argv[] = {data, (char *)split, "--seq-len=3", "--seed=3"};
     snprintf(data, sizeof data, "--data=%s", letters());
     ck_ok(rm_options_parse(&o, RM_TRAIN, 4, argv));
-    ck_ok(rm_setup_dataset(&o, held_out, &d));
+    ck_ok(rm_setup_dataset(&o, &part[0]));
+    ck_ok(rm_setup_held_out(&o, part[0], &part[1]));
     rm_options_free(&o);
-    return d;
 }
 
 static void expect(const char *split, bool held_out, const char *samples) {
-    rm_dataset *d = open_part(split, held_out);
+    rm_dataset *part[2];
+    open_parts(split, part);
+    const rm_dataset *d = part[held_out];
     int32_t x[T], y[T];
     ck_assert_int_eq(d->count, (int64_t)strlen(samples));
     ck_assert_uint_eq(d->target_bytes, (uint64_t)d->count * T);
     for (int64_t i = 0; i < d->count; i++) {
-        ck_ok(rm_dataset_fill(d, i, 0, 1, x, y));
+        ck_ok(rm_dataset_fill(part[held_out], i, 0, 1, x, y));
         ck_assert_int_eq(x[0], 'a' + samples[i] - '0');
     }
-    rm_dataset_close(d);
+    rm_dataset_close(part[1]);
+    rm_dataset_close(part[0]);
 }
 
 START_TEST(split_takes_the_last_samples) {
@@ -62,8 +64,8 @@ START_TEST(random_windows_stay_in_their_part) {
     for (int i = 0; i <= ALL * T; i++) text[i] = (char)i;
     snprintf(data, sizeof data, "--data=%s", make_file("places", text, sizeof text));
     ck_ok(rm_options_parse(&o, RM_TRAIN, 4, argv));
-    ck_ok(rm_setup_dataset(&o, false, &d));
-    ck_ok(rm_setup_dataset(&o, true, &held_out));
+    ck_ok(rm_setup_dataset(&o, &d));
+    ck_ok(rm_setup_held_out(&o, d, &held_out));
     for (int epoch = 0; epoch < 60; epoch++) {
         rm_dataset_set_epoch(d, epoch);
         for (int i = 0; i < 7; i++) {
@@ -77,13 +79,17 @@ START_TEST(random_windows_stay_in_their_part) {
     for (int i = 0; i <= 7 * T - T; i++) ck_assert_msg(seen[i], "no window begins at %d", i);
     ck_ok(rm_dataset_fill(held_out, 0, 0, 1, x, y));
     ck_assert_int_eq(x[0], 7 * T);
-    rm_dataset_close(d);
     rm_dataset_close(held_out);
+    rm_dataset_close(d);
     rm_options_free(&o);
 }
 END_TEST
 
 #define RUN "train --task=classify --rows --hidden=4 --layers=1 --batch=2 --seed=1 --threads=1 --steps=4 "
+
+#define IMAGES                                                                                                         \
+    "train --task=classify --model=mlp --layers=1 --hidden=4 --batch=2 --threads=1 --steps=4 --augment=flip "          \
+    "--loader-threads=1 --eval-every=2 "
 
 static void make_images(void) {
     uint8_t images[16 + 8 * 2 * 2] = {0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2};
@@ -107,16 +113,38 @@ static void last_lines(char *text, size_t bytes) {
     snprintf(text, bytes, "%.*s", (int)(end - eval), eval);
 }
 
+/* Also of images that are augmented for training, while a thread prepares the next batch. */
 START_TEST(split_run_matches_run_with_two_files) {
+    const char *run = _i ? IMAGES : RUN;
     char one[200], two[200];
     make_images();
-    ck_runs(RUN "--data=%s --labels=%s --eval-split=0.25", in_scratch("x"), in_scratch("y"));
+    ck_runs("%s --data=%s --labels=%s --eval-split=0.25", run, in_scratch("x"), in_scratch("y"));
     last_lines(one, sizeof one);
-    ck_runs(RUN "--data=%s --labels=%s --eval-data=%s --eval-labels=%s", in_scratch("x6"), in_scratch("y6"),
+    ck_runs("%s --data=%s --labels=%s --eval-data=%s --eval-labels=%s", run, in_scratch("x6"), in_scratch("y6"),
             in_scratch("x2"), in_scratch("y2"));
     last_lines(two, sizeof two);
     ck_assert_str_eq(one, two);
     ck_says_all(one, "accuracy|2 samples");
+}
+END_TEST
+
+START_TEST(parts_share_one_copy_of_the_data) {
+    rm_options o;
+    rm_dataset *d, *held_out;
+    char data[300], labels[300];
+    char *argv[] = {"--task=classify", "--rows", data, labels, "--eval-split=0.25"};
+    make_images();
+    snprintf(data, sizeof data, "--data=%s", in_scratch("x"));
+    snprintf(labels, sizeof labels, "--labels=%s", in_scratch("y"));
+    ck_ok(rm_options_parse(&o, RM_TRAIN, 5, argv));
+    ck_ok(rm_setup_dataset(&o, &d));
+    ck_ok(rm_setup_held_out(&o, d, &held_out));
+    ck_assert_uint_gt(d->held_bytes, 8 * 2 * 2);
+    ck_assert_uint_eq(held_out->held_bytes, 0);
+    ck_assert_int_eq(held_out->count, 2);
+    rm_dataset_close(held_out);
+    rm_dataset_close(d);
+    rm_options_free(&o);
 }
 END_TEST
 
@@ -152,7 +180,8 @@ int main(void) {
     tcase_add_test(tests, split_takes_the_last_samples);
     tcase_add_test(tests, random_split_matches_pytorch);
     tcase_add_test(tests, random_windows_stay_in_their_part);
-    tcase_add_test(tests, split_run_matches_run_with_two_files);
+    tcase_add_loop_test(tests, split_run_matches_run_with_two_files, 0, 2);
+    tcase_add_test(tests, parts_share_one_copy_of_the_data);
     tcase_add_test(tests, impossible_split_is_refused);
     tcase_add_test(tests, resumed_run_keeps_its_split);
     return run_suite("train/part", tests);

@@ -218,7 +218,7 @@ static void print_ranks(const rm_options *o, const remat_session *session) {
 /* Plans like `remat train`, without allocating memory. */
 static remat_status make_plan(planner *p, const rm_options *o, const rm_model_spec *spec) {
     TRY(rm_ema_create(o, spec, true, &p->ema));
-    TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
+    TRY(rm_evaluator_open(o, spec, p->dataset, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
     uint64_t evaluator = rm_evaluator_bytes(&p->evaluator) + rm_ema_bytes(&p->ema);
     uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
     remat_ranks table;
@@ -278,7 +278,7 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     TRY(rm_plot_check(options->plot));
     TRY(adopt_state(&p, options));
     rm_setup_warn_of_calibration(options);
-    if (options->data.data || rm_setup_generates(options)) TRY(rm_setup_dataset(options, false, &p.dataset));
+    if (options->data.data || rm_setup_generates(options)) TRY(rm_setup_dataset(options, &p.dataset));
     remat_status status = rm_preset_share_batch(options);
     if (!status) status = rm_setup_world(options);
     if (!status) status = rm_setup_spec(options, p.dataset, &spec);

@@ -1,6 +1,8 @@
 /* dataset.c: see dataset.h. */
 #include "train/data/dataset.h"
 
+#include <string.h>
+
 #include "memory/host.h"
 #include "memory/words.h"
 #include "train/data/tokenizer.h"
@@ -37,7 +39,8 @@ remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source
 }
 
 void rm_dataset_close(rm_dataset *dataset) {
-    if (dataset && dataset->kind->close) dataset->kind->close(dataset);
+    void (*close)(rm_dataset *) = !dataset ? NULL : dataset->borrows ? dataset->kind->close_view : dataset->kind->close;
+    if (close) close(dataset);
     if (dataset) rm_free(dataset->class_weights);
     if (dataset) rm_free(dataset->tokenizer);
     rm_free(dataset);
@@ -62,6 +65,23 @@ bool rm_answer_has(rm_answer answer, const char *score) {
 
 bool rm_data_takes(const rm_data_source *source, double number) {
     return fabs(number) <= (double)FLT_MAX || (source->allow_nan && isnan(number));
+}
+
+remat_status rm_dataset_view(const rm_dataset *dataset, rm_dataset **out) {
+    rm_dataset *view = rm_malloc(dataset->kind->bytes);
+    *out = NULL;
+    REQUIRE(view, MEMORY, "no memory for a view of the data");
+    memcpy(view, dataset, dataset->kind->bytes);
+    view->borrows = true;
+    view->held_bytes = 0;
+    view->class_weights = NULL;
+    view->tokenizer = NULL;
+    remat_status status = view->kind->view ? view->kind->view(view) : REMAT_OK;
+    if (status)
+        rm_dataset_close(view);
+    else
+        *out = view;
+    return status;
 }
 
 /* 0 is reserved: there is no checksum. */

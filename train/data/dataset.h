@@ -86,6 +86,7 @@ typedef struct rm_dataset {
     const rm_data_kind *kind;
     int64_t drawn_from; /* lm: samples, the first ones, in which random windows lie */
     struct rm_dataset *whole; /* the data set that this one is a part of (part.h); NULL: none */
+    bool borrows;             /* a view (rm_dataset_view) */
     int64_t count;       /* samples */
     uint64_t held_bytes; /* of memory: the file, if it is read whole, and the labels */
     rm_data_shape shape;
@@ -153,12 +154,17 @@ struct rm_data_kind {
     int64_t (*length)(const rm_dataset *, int64_t index);        /* timesteps, 1 to T; NULL: always T */
     int64_t (*answer_length)(const rm_dataset *, int64_t index); /* pairs: 1 to answer_steps; else NULL */
     remat_status (*checksum)(rm_dataset *, uint32_t *crc32);     /* *crc32 is 0 at first; NULL: generated data */
+    /* Turns a copy of the struct into a view: without augmentation, and with scratch of its own if `threads`. NULL: nothing to do. */
+    remat_status (*view)(rm_dataset *copy);
+    void (*close_view)(rm_dataset *copy); /* also after a failure of `view` */
     bool threads; /* several threads may call `fill` and `mark` at the same time, for different columns */
 };
 
 /* Opens data of this kind; NULL: of the first kind that reads the source. Tasks name their kinds (tasks/task.h). */
 remat_status rm_data_open(const rm_data_kind *kind, const rm_data_source *source, rm_dataset **out);
 void rm_dataset_close(rm_dataset *dataset); /* NULL allowed */
+/* The same samples for evaluations, without augmentation, in the memory of `dataset`, which must outlive the use of the view. */
+remat_status rm_dataset_view(const rm_dataset *dataset, rm_dataset **out);
 
 /* For kinds of data: reads source->tokenizer. The caller frees *out; *vocabulary is the result of rm_tokenizer_fit. */
 struct rm_tokenizer;

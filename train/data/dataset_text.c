@@ -338,9 +338,12 @@ static remat_status open_text(rm_dataset *base, const rm_data_source *source) {
     return status;
 }
 
+static remat_status view(rm_dataset *copy) { return ((text_data *)copy)->random = false, REMAT_OK; }
+
 const rm_data_kind rm_data_text = {.bytes = sizeof(text_data),
                                    .open = open_text,
                                    .close = close_text,
                                    .fill = fill,
+                                   .view = view,
                                    .mark = mark,
                                    .checksum = checksum};

@@ -128,13 +128,28 @@ remat_status rm_images_open(rm_dataset *base, const rm_data_source *source) {
     return make_scratch(images, source->threads > 1 ? source->threads : 1);
 }
 
-void rm_images_close(rm_images *images) {
+remat_status rm_images_view(rm_dataset *copy) {
+    rm_images *images = (rm_images *)copy;
+    int64_t threads = images->n_scratch;
+    images->free = NULL;
+    images->n_free = images->n_scratch = 0;
+    pthread_mutex_init(&images->lock, NULL);
+    TRY(rm_augment_parse(NULL, &images->augment));
+    return make_scratch(images, threads);
+}
+
+void rm_images_close_view(rm_dataset *copy) {
+    rm_images *images = (rm_images *)copy;
     for (int64_t i = 0; i < images->n_scratch; i++) {
         rm_free(images->free[i].bytes);
         rm_free(images->free[i].line);
     }
     rm_free(images->free);
+    pthread_mutex_destroy(&images->lock);
+}
+
+void rm_images_close(rm_images *images) {
+    rm_images_close_view(&images->base);
     rm_labels_free(&images->labels);
     rm_class_names_free(&images->names);
-    pthread_mutex_destroy(&images->lock);
 }

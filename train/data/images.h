@@ -46,6 +46,8 @@ struct rm_images {
  * shape.class_names. */
 remat_status rm_images_open(rm_dataset *images, const rm_data_source *source);
 void rm_images_close(rm_images *images);
+remat_status rm_images_view(rm_dataset *copy);
+void rm_images_close_view(rm_dataset *copy);
 remat_status rm_images_fill(rm_dataset *, int64_t index, int64_t column, int64_t batch, void *input, void *target);
 
 #endif

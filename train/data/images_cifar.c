@@ -137,5 +137,7 @@ const rm_data_kind rm_data_image_cifar = {.bytes = sizeof(cifar_images),
                                           .find = find,
                                           .close = close_images,
                                           .fill = rm_images_fill,
+                                          .view = rm_images_view,
+                                          .close_view = rm_images_close_view,
                                           .checksum = checksum,
                                           .threads = true};

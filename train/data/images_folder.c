@@ -321,5 +321,7 @@ const rm_data_kind rm_data_image_folder = {.bytes = sizeof(rm_folder_images),
                                            .find = find,
                                            .close = close_images,
                                            .fill = rm_images_fill,
+                                           .view = rm_images_view,
+                                           .close_view = rm_images_close_view,
                                            .checksum = rm_folder_checksum,
                                            .threads = true};

@@ -185,5 +185,7 @@ const rm_data_kind rm_data_image_masks = {.bytes = sizeof(masked_images),
                                           .find = find,
                                           .close = close_images,
                                           .fill = rm_images_fill,
+                                          .view = rm_images_view,
+                                          .close_view = rm_images_close_view,
                                           .checksum = checksum,
                                           .threads = true};

@@ -92,6 +92,7 @@ remat_status rm_part_open(rm_dataset *whole, const rm_split *split, bool held_ou
     REQUIRE(p, MEMORY, "no memory for a part of the data");
     p->base = *whole;
     p->base.whole = whole;
+    p->base.borrows = false;
     p->kind = view_of(whole->kind);
     p->base.kind = &p->kind;
     whole->tokenizer = NULL; /* moved to the part */

@@ -108,15 +108,15 @@ static remat_status check_metric(const rm_options *o, const char *flag, const rm
          o->task, list);
 }
 
-remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, int64_t batch, bool plan_only,
-                               rm_dataset **dataset, rm_evaluator *out) {
+remat_status rm_evaluator_open(const rm_options *o, const rm_model_spec *training, const rm_dataset *trained,
+                               int64_t batch, bool plan_only, rm_dataset **dataset, rm_evaluator *out) {
     rm_model_spec spec = *training;
     spec.window = 0; /* a forward pass needs no truncation */
     bool named = o->held_out.data || rm_setup_splits(o);
     if (!o->eval_every && !named) return REMAT_OK;
     REQUIRE(named || rm_setup_generates(o), INVALID,
             "--eval-every needs data to evaluate on: give --eval-data=FILE, or --eval-split=0.1 for a tenth of --data");
-    TRY(rm_setup_dataset(o, true, dataset));
+    TRY(rm_setup_held_out(o, trained, dataset));
     TRY(check_images(o, &(*dataset)->shape, &spec.data));
     REQUIRE((*dataset)->shape.features == spec.data.features, INVALID,
             "--eval-data=%s has %lld features per timestep, but --data=%s has %lld: give data with the same features",

@@ -54,9 +54,9 @@ remat_status rm_evaluator_create(const rm_options *options, const rm_model_spec 
                                  int64_t batch, bool plan_only, rm_evaluator *out);
 
 /* Creates the evaluator for --eval-every, --eval-data or --eval-split while `training` is trained; without these flags *out stays
- * zero. The caller closes *dataset. */
-remat_status rm_evaluator_open(const rm_options *options, const rm_model_spec *training, int64_t batch, bool plan_only,
-                               rm_dataset **dataset, rm_evaluator *out);
+ * zero. The caller closes *dataset; `trained` is the training data, which must outlive it. */
+remat_status rm_evaluator_open(const rm_options *options, const rm_model_spec *training, const rm_dataset *trained,
+                               int64_t batch, bool plan_only, rm_dataset **dataset, rm_evaluator *out);
 void rm_evaluator_free(rm_evaluator *evaluator);
 
 /* Total memory: sessions, batches, outputs and the data set. 0 if *evaluator is zero. */

@@ -133,10 +133,17 @@ static remat_status take_part(const rm_options *o, bool held_out, rm_dataset **d
     return rm_part_open(whole, &split, held_out, data);
 }
 
-remat_status rm_setup_dataset(const rm_options *o, bool held_out, rm_dataset **out) {
-    rm_data_source source = rm_setup_source(o, held_out);
+remat_status rm_setup_dataset(const rm_options *o, rm_dataset **out) {
+    rm_data_source source = rm_setup_source(o, false);
     TRY(rm_task_open(o->task, &source, out));
-    return rm_setup_splits(o) ? take_part(o, held_out, out) : REMAT_OK;
+    return rm_setup_splits(o) ? take_part(o, false, out) : REMAT_OK;
+}
+
+remat_status rm_setup_held_out(const rm_options *o, const rm_dataset *training, rm_dataset **out) {
+    rm_data_source source = rm_setup_source(o, true);
+    if (!rm_setup_splits(o)) return rm_task_open(o->task, &source, out);
+    TRY(rm_dataset_view(training->whole, out));
+    return take_part(o, true, out);
 }
 
 bool rm_setup_windows_fit(const rm_options *o) {

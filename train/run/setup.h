@@ -14,12 +14,13 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
  * Does nothing without --init. */
 remat_status rm_setup_init(rm_options *options);
 
-/* Describes the data, and opens it: the training data; with held_out, the data of --eval-data or --eval-split, or other samples of
- * a generated task. */
+/* Describes the data, and opens it. Held-out data are those of --eval-data or --eval-split, or other samples of a generated task;
+ * with --eval-split they lie in the memory of `training`, which must outlive them. */
 rm_data_source rm_setup_source(const rm_options *options, bool held_out);
 bool rm_setup_splits(const rm_options *options);    /* does --eval-split divide the data? */
 bool rm_setup_generates(const rm_options *options); /* does the task generate its data? */
-remat_status rm_setup_dataset(const rm_options *options, bool held_out, rm_dataset **out);
+remat_status rm_setup_dataset(const rm_options *options, rm_dataset **out);
+remat_status rm_setup_held_out(const rm_options *options, const rm_dataset *training, rm_dataset **out);
 
 /* The model for the data set's shape; dataset NULL: for the shape that follows from the flags (lm, adding, copy, s5). Writes what
  * the data determines (seq_len, classes, a tokenizer's vocab) back to the options. */

@@ -61,7 +61,7 @@ static remat_status keep_mean(rm_trainer *t, const rm_model_spec *spec) {
 }
 
 static remat_status open_data(rm_trainer *t, rm_model_spec *spec) {
-    TRY(rm_setup_dataset(t->options, false, &t->dataset));
+    TRY(rm_setup_dataset(t->options, &t->dataset));
     TRY(check_data(t));
     TRY(rm_setup_spec(t->options, t->dataset, spec));
     TRY(keep_mean(t, spec));
@@ -209,7 +209,7 @@ static remat_status create_evaluator(rm_trainer *t, const rm_model_spec *spec, u
     const rm_options *o = t->options;
     TRY(rm_ema_create(o, spec, false, &t->ema));
     t->store.ema = t->ema.session;
-    TRY(rm_evaluator_open(o, spec, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator));
+    TRY(rm_evaluator_open(o, spec, t->dataset, rm_setup_eval_batch(o), false, &t->eval_dataset, &t->evaluator));
     return t->eval_dataset && t->ranks.all ? rm_dataset_checksum(t->eval_dataset, crc32) : REMAT_OK;
 }
 
@@ -323,8 +323,8 @@ void rm_trainer_close(rm_trainer *t) {
     rm_free(t->targets);
     remat_session_free(t->session);
     rm_model_free(&t->model);
-    rm_dataset_close(t->dataset);
     rm_dataset_close(t->eval_dataset);
+    rm_dataset_close(t->dataset);
     rm_state_store_close(&t->store);
     rm_metrics_close(&t->metrics);
     rm_tensorboard_close(&t->tensorboard);
