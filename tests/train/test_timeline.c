@@ -222,7 +222,7 @@ END_TEST
 
 START_TEST(timeline_replaces_no_other_file) {
     const char *text = make_text("text", 20000), *other = make_file("other", "a poem\n", 7);
-    ck_refuses(2, "other|no timeline|another", "train --data=%s --steps=1 " FLAGS "--timeline=%s", text, other);
+    ck_refuses(2, "other|timeline|another", "train --data=%s --steps=1 " FLAGS "--timeline=%s", text, other);
     ck_refuses(2, "text|overwrite", "train --data=%s --steps=1 " FLAGS "--timeline=%s", text, text);
     ck_refuses(1, "no/such.json|No such file", "train --data=%s --steps=1 " FLAGS "--timeline=%s/no/such.json", text,
                scratch());
