@@ -178,6 +178,35 @@ MODELS = {
 }  # fmt: skip
 
 
+LAYERS = {
+    "leaky ReLU, ELU, absolute value": lambda x: F.leaky_relu(x, 0.2) + F.elu(x, 0.7) + x.abs() + 0.5,
+    "even kernel, same padding": nn.Conv2d(2, 3, (4, 3), padding="same", dilation=(1, 2)),
+    "instance norm": nn.InstanceNorm2d(2),
+    "sum": lambda x: x.sum((2, 3), keepdim=True) + x.sum(-1, keepdim=True),
+    "layer norm without weights": nn.LayerNorm(7, elementwise_affine=False),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_have_pytorchs_gradients(name):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.layer, self.last = nn.Conv2d(2, 2, 1), LAYERS[name], nn.LazyLinear(3)
+
+        def forward(self, x):
+            return self.last(self.layer(self.first(x)).flatten(1))
+
+    model, x = Model(), torch.randn(4, 2, 6, 7)
+    model(x)
+    check(model, cross_entropy, x, torch.tensor([0, 2, 1, 1]))
+
+
+def test_losses_are_scaled_added_and_shifted():
+    model, x, y = nn.Linear(4, 3), torch.randn(5, 4), torch.tensor([0, 2, 1, 1, 0])
+    check(model, lambda out, t: 2 * cross_entropy(out, t) / 3 + 0.1 * out.pow(2).sum() + 0.5, x, y)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_pytorchs_gradients(name):
     check(*MODELS[name]())
@@ -215,6 +244,13 @@ def test_frozen_parameters_get_no_gradient():
     model.embedding.requires_grad_(False)
     check(model, per_token, x, y)
     assert model.embedding.weight.grad is None
+
+
+def test_frozen_names_may_begin_like_trained_ones():
+    model = Tagger()
+    for name, parameter in model.rnn.named_parameters():
+        parameter.requires_grad_(not name.endswith("_reverse"))
+    check(model, per_token, *padded())
 
 
 def test_resnet18_of_torchvision():

@@ -196,7 +196,7 @@ def add(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
     if isinstance(self, int | float | torch.Tensor) and not isinstance(self, torch.nn.Parameter):
         self, other = (other, self) if alpha == 1 else (self, other)
     if (n := number(other)) is not None:
-        return self if n == 0 else t.broadcast(t.graph.add, self, t.constant(n * alpha))
+        return self if n == 0 else unary(t, self, t.graph.shift, n * alpha)
     if alpha != 1:
         other = mul(t, other, alpha)
     if (w := positions(t, self, other)) is not None:
@@ -318,6 +318,22 @@ def softplus(t: Translator, self: Any, beta: float = 1, threshold: float = 20) -
 @op("hardtanh")
 def hardtanh(t: Translator, self: Any, min_val: float = -1, max_val: float = 1) -> Any:
     return unary(t, self, t.graph.hardtanh, min_val, max_val)
+
+
+@op("leaky_relu")
+def leaky_relu(t: Translator, self: Any, negative_slope: float = 0.01) -> Any:
+    return sub(t, relu(t, self), scaled(t, relu(t, neg(t, self)), negative_slope))
+
+
+@op("elu")
+def elu(t: Translator, self: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    below = exp(t, scaled(t, clamp(t, self, max=0), input_scale))
+    return scaled(t, add(t, relu(t, self), scaled(t, add(t, below, -1), alpha)), scale)
+
+
+@op("abs")
+def absolute(t: Translator, self: Any) -> Any:
+    return add(t, relu(t, self), relu(t, neg(t, self)))
 
 
 @op("relu6")
@@ -806,12 +822,18 @@ def conv2d(
     p = t.plain(input)
     w = t.tensor(weight).value
     b = None if bias is None else t.tensor(bias).value
-    if padding == "valid":
-        padding = 0
-    if padding == "same":
-        padding = [(k - 1) * d // 2 for k, d in zip(w.shape[2:], pair(dilation), strict=True)]
-    value = t.graph.conv2d(p.value, w, b, pair(stride), pair(padding), pair(dilation), groups)
-    return planes(p, value)
+    x, padding = padded(t, p.value, padding, [(k - 1) * d for k, d in zip(w.shape[2:], pair(dilation), strict=True)])
+    return planes(p, t.graph.conv2d(x, w, b, pair(stride), padding, pair(dilation), groups))
+
+
+def padded(t: Translator, x: Value, padding: Any, same: list[int]) -> tuple[Value, list[int]]:
+    """"same" pads by `same` in all; an odd number pads one more at the end, which a layer of its own does."""
+    if padding != "same":
+        return x, [0, 0] if padding == "valid" else pair(padding)
+    before = [n // 2 for n in same]
+    if any(n % 2 for n in same):
+        return t.graph.pad2d(x, before, [n - b for n, b in zip(same, before, strict=True)]), [0, 0]
+    return x, before
 
 
 @op("conv1d")
@@ -822,8 +844,9 @@ def conv1d(
     p = t.plain(input)
     w = t.tensor(weight).value
     b = None if bias is None else t.tensor(bias).value
-    padding = 0 if padding == "valid" else (w.shape[2] - 1) * pair(dilation)[0] // 2 if padding == "same" else padding
-    value = t.graph.conv1d(p.value, w, b, pair(stride)[0], pair(padding)[0], pair(dilation)[0], groups)
+    padding = padding if isinstance(padding, str) else [0, pair(padding)[0]]
+    x, padding = padded(t, p.value, padding, [0, (w.shape[2] - 1) * pair(dilation)[0]])
+    value = t.graph.conv1d(x, w, b, pair(stride)[0], padding[1], pair(dilation)[0], groups)
     n = len(p.x.dims)
     return p.result(value, {n - 2: value.shape[-2], n - 1: value.shape[-1]})
 
@@ -923,11 +946,17 @@ def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype
     return made
 
 
+@op("sum")
+def total(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    made = mean(t, self, dim, keepdim)
+    return scaled(t, made, length(a for d in dims_of(self) for a in d) / length(a for d in made.dims for a in d))
+
+
 # ---- Normalisation --------------------------------------------------------------------------------------------------
 
 
 def ones(t: Translator, like: Any, size: int, number: float) -> Value:
-    return t.tensor(torch.full((size,), number) if like is None else like).value
+    return t.tensor(torch.full((size,), float(number)) if like is None else like).value
 
 
 @op("layer_norm")
@@ -958,6 +987,16 @@ def group_norm(
     p = t.plain(input)
     n = length(p.x.dims[1])
     return p.result(t.graph.group_norm(p.value, num_groups, ones(t, weight, n, 1), ones(t, bias, n, 0), eps))
+
+
+@op("instance_norm")
+def instance_norm(
+    t: Translator, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    if running_mean is not None or not use_input_stats:
+        raise Refused("instance norm with track_running_stats=True")
+    return group_norm(t, input, length(dims_of(input)[1]), weight, bias, eps)
 
 
 @op("batch_norm")

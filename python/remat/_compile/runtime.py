@@ -22,7 +22,7 @@ from .translate import Host, Program, translate
 
 assert _ops
 
-_SHAPES = 16  # captured shapes that are held; the least recently used makes room
+_SHAPES = 64  # captured shapes that are held; the least recently used makes room
 
 
 class _Shape:
@@ -37,8 +37,6 @@ class _Shape:
             raise invalid("the model has no loss")
         trained = [n for n, p in program.parameters.items() if p.requires_grad]
         frozen = [n for n in program.parameters if n not in trained]
-        if any(f.startswith(t) for f in frozen for t in trained):
-            raise invalid("a frozen parameter's name begins like a trained one's; rename it")
         frozen += program.constants
         config = dict(step.config)
         if frozen:

@@ -359,7 +359,7 @@ class Translator:
         return Tensor(made.value, list(made.axes), list(made.dims))
 
     def _store(self, x: torch.Tensor, statistics: bool) -> Tensor:
-        names = [n for n, t in self.exported.state_dict.items() if t is x]
+        names = [n.removeprefix("model.") for n, t in self.exported.state_dict.items() if t is x]
         sizes = tuple(x.shape) or (1,)
         dims = new_dims(x.shape)
         if x.device.type != "cpu":
@@ -367,21 +367,21 @@ class Translator:
         if names and not x.is_contiguous():
             raise Refused(f"{names[0]} is not contiguous; store it so")
         if names and isinstance(x, torch.nn.Parameter):
-            name = names[0].removeprefix("model.")
+            name = names[0] if x.requires_grad else self._frozen(names[0])
             value = self.graph.param(name, sizes, init_zeros())
             self.out.parameters[name] = x
         elif statistics:
-            name = names[0].removeprefix("model.")
+            name = names[0]
             value = self.graph.buffer(name, sizes, init_zeros())
             self.out.buffers[name] = x
         elif names:
-            name = names[0].removeprefix("model.")
+            name = self._frozen(names[0])
             value = self.graph.param(name, sizes, init_zeros())
             self.out.constants[name] = x
         else:
             x = x.contiguous()
             digest = hashlib.sha1(x.numpy().tobytes() + str(sizes).encode()).hexdigest()[:12]
-            name = f"constant.{digest}"
+            name = self._frozen(f"constant.{digest}")
             if name in self.out.constants:
                 return self._made[name]
             value = self.graph.param(name, sizes, init_zeros())
@@ -389,6 +389,11 @@ class Translator:
             self._made[name] = Tensor(value, list(dims), list(dims))
         self._made[f"keep {id(x)}"] = x  # type: ignore[assignment]  # so that no other tensor gets its id
         return Tensor(value, list(dims), list(dims))
+
+    def _frozen(self, name: str) -> str:
+        """The name of what is not trained. A session trains the parameters whose names begin like those it is given."""
+        trained = [n.removeprefix("model.") for n, x in self.exported.state_dict.items() if x.requires_grad]
+        return f"(frozen) {name}" if any(name.startswith(n) for n in trained) else name
 
     # ---- Layouts
 
@@ -475,10 +480,6 @@ class Translator:
         if len(self.node.args[0].users) > 1:  # type: ignore[union-attr]
             raise Refused("padding_idx of a weight that another layer uses, too")
         self.out.frozen_rows.append((weight, row))
-
-    def constant(self, number: float) -> Tensor:
-        made = self.stored(torch.tensor([number], dtype=torch.float32))
-        return Tensor(made.value, made.axes, [])
 
     def has_time(self, x: Tensor, axis: int) -> bool:
         return x.sequence and x.time() in leaves(x.dims[axis])
