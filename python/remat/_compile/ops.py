@@ -475,7 +475,7 @@ def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Val
     """The mask of keys, i32 (S,B), 1 where they are padding."""
     atoms = set(real(a for d in mask.dims for a in leaves(d)))
     for d in mask.dims[-1:]:
-        for a, b in zip(real(d), [keys], strict=False):
+        for a, b in zip(real(d) or leaves(d), [keys], strict=False):
             a.unite(b)
     if batch is not None and len(atoms) > 1:
         for a in real(mask.dims[0])[:1]:
@@ -1043,6 +1043,8 @@ def cross_entropy(
     if len(y.dims) != len(x.dims) - 1:
         raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")
     unite_all(x.dims, y.dims)
+    classes = real(x.dims[-1])
+    unite(tuple(a for d in x.dims for a in leaves(d) if a not in classes), tuple(a for d in y.dims for a in d))
     p, q = t.plain(x), t.plain(t.tensor(target))
     if x.sequence != q.x.sequence:
         raise Refused("scores and targets do not agree about time")

@@ -37,6 +37,8 @@ class _Shape:
             raise invalid("the model has no loss")
         trained = [n for n, p in program.parameters.items() if p.requires_grad]
         frozen = [n for n in program.parameters if n not in trained]
+        if not trained:
+            raise invalid("no parameter of the model is trained; set requires_grad of some")
         frozen += program.constants
         config = dict(step.config)
         if frozen:
@@ -113,7 +115,7 @@ class Step:
         self.first: Session | None = None
         batch, named = _batch(example_batch)
         self._kinds = _kinds(batch, named)
-        self._modes, self._tensors = _modes(model), _tensors(model)
+        self._tensors, self._modes = _tensors(model), _modes(model)
         self._shape(batch, named, self._modes)
 
     # ---- Passes
@@ -179,6 +181,8 @@ class Step:
         for x in tensors:
             if isinstance(x, torch.Tensor) and x.device.type != "cpu":
                 raise invalid(f"a tensor of the batch is on {x.device}; compile works on the CPU")
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                raise invalid("a tensor of the batch requires its gradient, which a compiled step does not compute; detach it")
         sizes = tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in tensors)
         key = (tuple(named), sizes, modes)
         if key not in self._shapes:
@@ -263,7 +267,10 @@ def _set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
 
 
 def _tensors(model: nn.Module) -> dict[str, _Held]:
-    """Parameters and buffers as objects, and whether each is trained. Hooks on gradients are refused."""
+    """Parameters and buffers as objects, and whether each is trained. Hooks on gradients, GPUs and other types than
+    float32 are refused."""
+    if not isinstance(model, nn.Module):
+        raise invalid(f"the model is of type {type(model).__name__}; give an nn.Module")
     for name, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             raise invalid(f"module {name!r} has a backward hook, which a compiled step does not call; remove it")
@@ -271,6 +278,10 @@ def _tensors(model: nn.Module) -> dict[str, _Held]:
     for name, x in named:
         if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):
             raise invalid(f"{name} has a gradient hook, which a compiled step does not call; change .grad after the step")
+        if x.device.type != "cpu":
+            raise invalid(f"{name} is on {x.device}; move the model to the CPU")
+        if isinstance(x, nn.Parameter) and x.dtype != torch.float32:
+            raise invalid(f"{name} is {x.dtype}; a compiled step computes in float32: convert the model by model.float()")
     return {name: _Held(x, x.requires_grad) for name, x in named}
 
 

@@ -107,8 +107,9 @@ def new_dims(sizes: Iterable[int], of_input: bool = False) -> list[Axis]:
 
 def unite(one: Axis, other: Axis) -> None:
     """Records that two axes of equal length are the same."""
-    a = [x for x in leaves(one) if x.size > 1]
-    b = [x for x in leaves(other) if x.size > 1]
+    a, b = list(leaves(one)), list(leaves(other))
+    if [x.size for x in a] != [x.size for x in b]:  # factors of size 1 that only one of them has say nothing
+        a, b = ([x for x in side if x.size > 1] for side in (a, b))
     while a and b:
         x, y = a[0], b[0]
         if x.size == y.size:
