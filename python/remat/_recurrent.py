@@ -65,6 +65,7 @@ class Network:
     head_bias: bool = False
     ignore_index: int = -100
     label_smoothing: float = 0.0
+    class_weights: bool = False
 
     @property
     def cell(self) -> Cell:
@@ -140,8 +141,9 @@ class _Built:
         if network.classes:
             self.targets = self.graph.input("targets", "i32", "sequence", (T, B))
             logits = self.graph.linear(self.y, self.parameters["head.weight"], self.parameters.get("head.bias"))
+            per_class = self.graph.input("class_weights", "f32", "static", (network.classes,)) if network.class_weights else None
             self.loss = self.graph.softmax_cross_entropy_weighted(
-                logits, self.targets, None, network.ignore_index, network.label_smoothing
+                logits, self.targets, per_class, network.ignore_index, network.label_smoothing
             )
 
     def _state(self, name: str, rows: int, trains: bool) -> Value:
@@ -177,7 +179,7 @@ class _Built:
         finals = [value for values in self.final for value in values]
         results = finals if self.loss else [self.y, *finals]
         states = [f"initial.{k}.{s}" for k, values in enumerate(self.initial) for s in range(len(values))]
-        inputs = ["x", *states, *["targets"][: bool(self.loss)]]
+        inputs = ["x", *states, *["targets"][: bool(self.loss)], *["class_weights"][: self.network.class_weights]]
         outputs = [f"output.{i}" for i in range(len(results))]
         gradients = [*["x"][: shape.input_gradient], *states, *self.parameters]
         external = {
@@ -493,7 +495,7 @@ recurrent.register_autocast("cpu", torch.float32)
 @torch.library.custom_op("remat_nn::loss", mutates_args=())
 def recurrent_loss(
     pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
-    keeps: bool, input_gradient: bool,
+    keeps: bool, input_gradient: bool, class_weights: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The loss, final states, and the loss's gradients: of x, of states, and of all weights side by side.
 
@@ -507,7 +509,7 @@ def recurrent_loss(
     result = _abi.remat_step_result()
     prepared = pools.take(_shape(x, trains, seed, input_gradient))
     try:
-        _lend_inputs(prepared, x, states, weights, seed, narrow)
+        _lend_inputs(prepared, x, states, weights, seed, narrow, *([] if class_weights is None else [class_weights]))
         prepared.lend(_Kind.OUTPUT, "outputs", _parts(final))
         if trains:
             prepared.lend(_Kind.GRADIENT, "gradients", _loss_places(*gradients, weights))
@@ -544,7 +546,7 @@ def _loss_places(dx: Tensor, dstates: Tensor, dweights: Tensor, weights: Sequenc
 @recurrent_loss.register_fake
 def _(
     pool: Tensor, x: Tensor, targets: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None,
-    keeps: bool, input_gradient: bool,
+    keeps: bool, input_gradient: bool, class_weights: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return x.new_empty(()), torch.empty_like(states), *_loss_gradients(x, states, weights, keeps, input_gradient)
 
@@ -561,7 +563,7 @@ def _scale(ctx: Any, dloss: Tensor, *_: Any) -> tuple[Any, ...]:
     parts = scaled.split([math.prod(shape) for shape in ctx.shapes])
     return (
         None, dx * dloss if needed[1] else None, None, dstates * dloss if needed[3] else None,
-        [part.view(shape) for part, shape in zip(parts, ctx.shapes)], None, None, None,
+        [part.view(shape) for part, shape in zip(parts, ctx.shapes)], None, None, None, None,
     )  # fmt: skip
 
 

@@ -335,8 +335,8 @@ class LSTMCrossEntropy(_Recurrent):
 
         loss, (h, c) = layer(x, targets)                # x (T,B,C), targets (T,B), int64 or int32
 
-    The loss is torch.nn.functional.cross_entropy's mean over the targets that are not ignore_index; if all are ignored,
-    it is 0, where PyTorch's is NaN. Forward computes the
+    The loss is torch.nn.functional.cross_entropy's mean over the targets that are not ignore_index, with a `weight` for
+    each class (num_classes), ignore_index and label_smoothing as there; if all are ignored, it is 0, where PyTorch's is NaN. Forward computes the
     gradients, too, and backward multiplies them by the loss's gradient. The final states have no gradient: pass them to
     the next call for truncated back-propagation. logits(x, hx) returns the logits whole, for sampling.
     """
@@ -353,16 +353,21 @@ class LSTMCrossEntropy(_Recurrent):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         head_bias: bool = True,
+        weight: Tensor | None = None,
         **keywords: Any,
     ) -> None:
         if not -(2**31) <= ignore_index < 2**31:
             raise ValueError(f"ignore_index is {ignore_index}; give a number of 32 bits")
+        if weight is not None and weight.shape != (num_classes,):
+            raise ValueError(f"weight has the shape {tuple(weight.shape)}; give a weight for each of {num_classes} classes")
         self.num_classes, self.ignore_index, self.label_smoothing = num_classes, ignore_index, label_smoothing
-        self.head_bias = head_bias
+        self.head_bias, self._has_weight = head_bias, weight is not None
         super().__init__(input_size, hidden_size, num_layers, *args, **keywords)
         self.head = nn.Linear(
             self._directions * hidden_size, num_classes, head_bias, keywords.get("device"), keywords.get("dtype")
         )
+        self.weight: Tensor | None
+        self.register_buffer("weight", weight)
 
     def _network(self) -> _recurrent.Network:
         return dataclasses.replace(
@@ -371,6 +376,7 @@ class LSTMCrossEntropy(_Recurrent):
             head_bias=self.head_bias,
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
+            class_weights=self._has_weight,
         )
 
     def forward(self, input: Tensor, targets: Tensor, hx: Any = None) -> tuple[Tensor, Any]:  # type: ignore[override]
@@ -387,9 +393,15 @@ class LSTMCrossEntropy(_Recurrent):
         weights = [w.contiguous() for w in self._weights([self.head.weight, *bias])]
         loss, final, *_ = _recurrent.forward_loss(
             self._number, x.contiguous(), targets.contiguous(), states, weights, self._seed(),
-            _keeps(x, states, *weights), x.requires_grad,
+            _keeps(x, states, *weights), x.requires_grad, self._class_weights(),
         )  # fmt: skip
         return loss, self._results(final if batched else final.squeeze(2))
+
+    def _class_weights(self) -> Tensor | None:
+        if self.weight is None:
+            return None
+        _recurrent.check_tensor("weight", self.weight)
+        return self.weight.contiguous()
 
     def logits(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         """The logits (T,B,num_classes) and the final states, with gradients."""

@@ -438,16 +438,17 @@ def test_second_derivatives_are_refused():
 
 def operators():
     layer = remat.nn.LSTM(C, H, num_layers=2, bidirectional=True)
-    loss = remat.nn.LSTMCrossEntropy(C, H, 7)
+    losses = [remat.nn.LSTMCrossEntropy(C, H, 7, weight=w) for w in (None, torch.rand(7))]
     for grad in (True, False):
         weights = [p.detach().requires_grad_(grad) for p in layer.parameters()]
         x = torch.randn(6, 3, C, requires_grad=grad)
         states = torch.zeros(2, 4, 3, H, requires_grad=grad)
         seed = None if grad else torch.tensor(5)
         yield torch.ops.remat_nn.forward.default, (layer._number, x, states, weights, seed, 2 * H, grad, grad), layer
+        loss = losses[grad]
         weights = [p.detach().requires_grad_(grad) for p in loss.parameters()]
         targets, states = torch.randint(7, (6, 3)), torch.zeros(2, 1, 3, H, requires_grad=grad)
-        given = (loss._number, x, targets, states, weights, None, grad, grad)
+        given = (loss._number, x, targets, states, weights, None, grad, grad, loss.weight)
         yield torch.ops.remat_nn.loss.default, given, loss
 
 
@@ -545,6 +546,7 @@ def test_two_ranks_of_distributed_data_parallel(tmp_path):
         (lambda: remat.nn.LSTMCrossEntropy(C, H, 4)(torch.randn(3, 2, C), torch.zeros(3, 2)), "targets is torch.float32"),
         (lambda: remat.nn.LSTMCrossEntropy(C, H, 4)(torch.randn(3, 2, C), torch.full((3, 2), 2**32)), "4294967296"),
         (lambda: remat.nn.LSTMCrossEntropy(C, H, 4, ignore_index=2**32), "ignore_index is 4294967296"),
+        (lambda: remat.nn.LSTMCrossEntropy(C, H, 4, weight=torch.ones(3)), "weight"),
     ],
 )
 def test_mistakes_are_refused_in_words(make, words):
@@ -658,7 +660,14 @@ def test_layers_and_compile_work_in_one_process(order):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}])
-@pytest.mark.parametrize("more", [{}, {"ignore_index": 2, "label_smoothing": 0.1, "head_bias": False}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"ignore_index": 2, "label_smoothing": 0.1, "head_bias": False},
+        {"ignore_index": 3, "label_smoothing": 0.2, "weight": torch.linspace(0.2, 3, 7)},
+    ],
+)
 def test_lstm_cross_entropy_matches_torch(arguments, more):
     V = 7
     torch.manual_seed(1)
@@ -667,14 +676,17 @@ def test_lstm_cross_entropy_matches_torch(arguments, more):
     states = states_of(ours, 40)
     smooth = {k: v for k, v in more.items() if k != "head_bias"}
 
+    def cast(settings, dtype):
+        return {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in settings.items()}
+
     def reference(dtype):
         theirs = torch.nn.LSTM(C, H, **arguments).to(dtype)
-        theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if not k.startswith("head")})
+        theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if k in theirs.state_dict()})
         head = copy.deepcopy(ours.head).to(dtype)
         a = x.to(dtype, copy=True).requires_grad_()
         given = [s.to(dtype, copy=True).requires_grad_() for s in states]
         y, final = theirs(a, tuple(given))
-        loss = torch.nn.functional.cross_entropy(head(y).flatten(0, 1), targets.flatten(), **smooth)
+        loss = torch.nn.functional.cross_entropy(head(y).flatten(0, 1), targets.flatten(), **cast(smooth, dtype))
         weights = [*theirs.parameters(), *head.parameters()]
         return [loss.detach(), *final, *torch.autograd.grad(3 * loss, [a, *given, *weights])]
 
