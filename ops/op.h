@@ -153,6 +153,12 @@ typedef struct {
 typedef struct {
     int64_t key_heads; /* heads of q and k; 0: as many as of v */
 } rm_delta_scan_attr;  /* default: 0 */
+typedef struct {
+    int64_t groups; /* of heads that share B and C */
+} rm_ssd_attr;      /* default: 1 */
+typedef struct {
+    int64_t heads;
+} rm_rwkv7_attr; /* default: 1 */
 
 /* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).

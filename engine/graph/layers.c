@@ -75,6 +75,19 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
                                  remat_value c, remat_value d, remat_value z, remat_value dt_bias) {
     return BUILD("selective_scan", u.id, dt.id, a_log.id, b.id, c.id, d.id, z.id, dt_bias.id);
 }
+remat_value remat_ssd(remat_graph *graph, remat_value x, remat_value dt, remat_value a_log, remat_value b,
+                      remat_value c, remat_value d, remat_value dt_bias, int64_t groups) {
+    rm_ssd_attr attr = {groups};
+    return BUILD_WITH(attr, "ssd", x.id, dt.id, a_log.id, b.id, c.id, d.id, dt_bias.id);
+}
+remat_value remat_mlstm(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value i, remat_value f) {
+    return BUILD("mlstm", q.id, k.id, v.id, i.id, f.id);
+}
+remat_value remat_rwkv7(remat_graph *graph, remat_value r, remat_value w, remat_value k, remat_value v,
+                        remat_value kappa, remat_value a, int64_t heads) {
+    rm_rwkv7_attr attr = {heads};
+    return BUILD_WITH(attr, "rwkv7", r.id, w.id, k.id, v.id, kappa.id, a.id);
+}
 remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, remat_value bias) {
     return BUILD("slstm", x.id, r.id, bias.id);
 }

@@ -76,6 +76,7 @@ typedef enum {
     REMAT_INIT_FORGET_GATES, /* xLSTM's biases (4H) for heads of d units, scale = d + depth/2, where depth is 0 in the
                                 first block and 1 in the last: 5 - 12 (k/(d-1))^(0.3 + 1.3 depth) for unit k of a head
                                 in the second quarter, the forget gates; 0 elsewhere */
+    REMAT_INIT_EVENLY, /* from scale/2 to scale in equal steps: the biases of mLSTM's forget gates, scale 6 */
 } remat_init_kind;
 typedef struct {
     remat_init_kind kind;

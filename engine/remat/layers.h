@@ -66,6 +66,29 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
                                  remat_value c, REMAT_OPTIONAL remat_value d, REMAT_OPTIONAL remat_value z,
                                  REMAT_OPTIONAL remat_value dt_bias);
 
+/* Mamba-2's SSD (Dao and Gu 2024): mamba_chunk_scan_combined(dt_softplus=True) of mamba_ssm, with time first. For each of H
+ * heads a matrix S (N,P), with delta = softplus(dt + dt_bias):
+ *     S = exp(-delta exp(A_log)) S + B (delta x)^T;  y = S^T C + D x.
+ * Heads lie side by side: x (T,B,HP), dt (T,B,H), A_log, D, dt_bias (H), B, C (T,B,groups N) -> (T,B,HP). groups divides
+ * H: H/groups neighbouring heads share B and C. Its carried state is S (B,H,N,P). CPU only. */
+remat_value remat_ssd(remat_graph *graph, remat_value x, remat_value dt, remat_value a_log, remat_value b,
+                      remat_value c, REMAT_OPTIONAL remat_value d, REMAT_OPTIONAL remat_value dt_bias, int64_t groups);
+
+/* xLSTM's mLSTM (Beck et al. 2024): for each of H heads a matrix C (K,V), a vector n (K) and a number m:
+ *     m' = max(log sigmoid(f) + m, i);  decay = exp(log sigmoid(f) + m - m');  take = exp(i - m');
+ *     C = decay C + take k v^T;  n = decay n + take k;  y = C^T q / (max(|n.q|, exp(-m') sqrt(K)) + 1e-6 sqrt(K)).
+ * Heads lie side by side: q, k (T,B,HK), v (T,B,HV), i, f (T,B,H) -> (T,B,HV). Its carried states are C (B,H,K,V), n
+ * (B,H,K), m (B,H). CPU only. */
+remat_value remat_mlstm(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value i, remat_value f);
+
+/* RWKV-7's recurrence (Peng et al. 2025): for each head a matrix S (K,V), the transpose of RWKV's:
+ *     u = kappa / max(|kappa|, 1e-12);  decay = exp(-exp(-1/2) sigmoid(w));
+ *     S = decay S - (u sigmoid(a)) (S^T u)^T + k v^T;  y = S^T r.
+ * Heads lie side by side: r, w, k, kappa, a (T,B,heads K), v (T,B,heads V) -> (T,B,heads V). Its carried state is S
+ * (B,heads,K,V). CPU only. */
+remat_value remat_rwkv7(remat_graph *graph, remat_value r, remat_value w, remat_value k, remat_value v,
+                        remat_value kappa, remat_value a, int64_t heads);
+
 /* RG-LRU (De et al. 2024), Griffin's recurrence: transformers' RecurrentGemmaRglru after the gates' block-diagonal linear
  * layers (remat_headwise_linear). x, input_gate, recurrent_gate (T,B,C), a_param (C) -> (T,B,C):
  *     a = exp(-8 sigmoid(recurrent_gate) softplus(a_param));  h = a h + sqrt(1 - a^2) sigmoid(input_gate) x,

@@ -447,6 +447,10 @@ static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, 
         case REMAT_INIT_FORGET_GATES:
             out[i] = (float)forget_gate(scale, at, rm_desc_count(&value->desc));
             break;
+        case REMAT_INIT_EVENLY:
+            out[i] =
+                (float)(scale / 2 * (1 + (last_axis > 1 ? (double)(at % last_axis) / (double)(last_axis - 1) : 0)));
+            break;
         }
     }
 }

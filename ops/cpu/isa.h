@@ -24,7 +24,7 @@
 #define rm_cell_minimal RM_JOIN(rm_cell_minimal_, RM_FP32_ISA)
 #define rm_cell_selective RM_JOIN(rm_cell_selective_, RM_FP32_ISA)
 #define rm_cell_slstm RM_JOIN(rm_cell_slstm_, RM_FP32_ISA)
-#define rm_cell_delta RM_JOIN(rm_cell_delta_, RM_FP32_ISA)
+#define rm_cell_matrix RM_JOIN(rm_cell_matrix_, RM_FP32_ISA)
 #define rm_cell_gradients RM_JOIN(rm_cell_gradients_, RM_ISA)
 #define rm_activations RM_JOIN(rm_activations_, RM_FP32_ISA)
 #define rm_cell_projected RM_JOIN(rm_cell_projected_, RM_FP32_ISA)
@@ -39,7 +39,7 @@ rm_cell_kernel rm_cell_forward, rm_cell_rebuild, rm_cell_backward;
 extern const rm_min_rows rm_cell_minimal[];
 extern const rm_selective_rows rm_cell_selective;
 extern const rm_slstm_rows rm_cell_slstm;
-extern const rm_delta_rows rm_cell_delta;
+extern const rm_matrix_rows rm_cell_matrix[];
 extern const rm_activation_loops rm_activations[];
 extern const rm_projected_rows rm_cell_projected;
 extern const rm_convolution rm_cell_convolution;

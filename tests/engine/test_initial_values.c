@@ -90,6 +90,18 @@ START_TEST(forget_gates_follow_xlstms_power_law) {
 }
 END_TEST
 
+START_TEST(even_initial_values_are_a_linspace) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float drawn[4];
+    remat_value p = remat_param(graph, "p", 1, (int64_t[]){4}, remat_init_of(REMAT_INIT_EVENLY, 6));
+    ck_assert_int_eq(remat_session_create(graph, remat_mean(graph, p, 1), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, drawn, sizeof drawn), REMAT_OK);
+    for (int i = 0; i < 4; i++) ck_assert_msg(fabs(drawn[i] - (3 + i)) < 1e-6, "element %d is %g", i, drawn[i]);
+    remat_session_free(s);
+}
+END_TEST
+
 /* C does not say in which order a call's arguments create parameters, and compilers differ. */
 START_TEST(initial_values_depend_on_seed_and_name_alone) {
     static const float anywhere[4] = {0x1.8cc7fp-3f, 0x1.e9efc4p-1f, 0x1.362aep-1f, -0x1.c41ep-6f};
@@ -110,6 +122,7 @@ int main(void) {
     tcase_add_test(tests, initial_values_depend_on_seed_and_name_alone);
     tcase_add_loop_test(tests, drawn_decays_lie_in_their_ranges, 0, 3);
     tcase_add_test(tests, forget_gates_follow_xlstms_power_law);
+    tcase_add_test(tests, even_initial_values_are_a_linspace);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -181,6 +181,9 @@ static char text[REMAT_DESC_TEXT];
     X(remat_delta_scan(NULL, none, none, none, none, none, none, none, 0).id == 0)                                     \
     X(remat_headwise_linear(NULL, none, none, none).id == 0)                                                           \
     X(remat_shift(NULL, none, 1).id == 0)                                                                              \
+    X(remat_ssd(NULL, none, none, none, none, none, none, none, 1).id == 0)                                            \
+    X(remat_mlstm(NULL, none, none, none, none, none).id == 0)                                                         \
+    X(remat_rwkv7(NULL, none, none, none, none, none, none, 1).id == 0)                                                \
     X(remat_rg_lru(NULL, none, none, none, none, none).id == 0)                                                        \
     X(remat_m2rnn(NULL, none, none, none, none, none).id == 0)                                                         \
     X(remat_slstm(NULL, none, none, none).id == 0)                                                                     \

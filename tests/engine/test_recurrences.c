@@ -42,14 +42,30 @@ static remat_value m2rnn(remat_graph *g, remat_value x) {
                        remat_sigmoid(g, projected(g, "f", x, 2)), param(g, "w", 3, 2, 5, 5));
 }
 
+/* Two heads of 5 numbers and 4 states. */
+static remat_value ssd(remat_graph *g, remat_value x) {
+    return remat_ssd(g, projected(g, "inner", x, H), projected(g, "dt", x, 2), param(g, "A_log", 1, 2, 0, 0),
+                     projected(g, "B", x, 4), projected(g, "C", x, 4), param(g, "D", 1, 2, 0, 0),
+                     param(g, "dt_bias", 1, 2, 0, 0), 1);
+}
+
+/* Two heads of 4 keys and 5 values. q is so large that n matters. */
+static remat_value mlstm(remat_graph *g, remat_value x) {
+    return remat_mlstm(g, remat_scale(g, projected(g, "q", x, 8), 8), projected(g, "k", x, 8), projected(g, "v", x, H),
+                       projected(g, "i", x, 2), projected(g, "f", x, 2));
+}
+static remat_value rwkv7(remat_graph *g, remat_value x) {
+    return remat_rwkv7(g, projected(g, "r", x, 8), projected(g, "w", x, 8), projected(g, "k", x, 8),
+                       projected(g, "v", x, H), projected(g, "kappa", x, 8), projected(g, "a", x, 8), 2);
+}
+
 static const struct {
     remat_value (*build)(remat_graph *, remat_value x);
     int states, rank;
     int64_t state[4];
-} layers[] = {{selective_scan, 1, 3, {B, H, 4}},
-              {slstm, 4, 2, {B, H}},
-              {delta_scan, 1, 4, {B, 2, 4, 5}},
-              {m2rnn, 1, 4, {B, 2, 4, 5}}};
+} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}},     {delta_scan, 1, 4, {B, 2, 4, 5}},
+              {m2rnn, 1, 4, {B, 2, 4, 5}},       {ssd, 1, 4, {B, 2, 4, 5}}, {mlstm, 3, 4, {B, 2, 4, 5}},
+              {rwkv7, 1, 4, {B, 2, 4, 5}}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
 /* A final state of the layer starts a second one, which makes the loss. Both may read time backwards. */
@@ -62,12 +78,13 @@ static remat_value describe(remat_graph *g, int layer, bool backwards) {
     for (int k = 0; k < layers[layer].states; k++) {
         char name[16] = "initial0";
         name[7] = (char)('0' + k);
-        start[k] = remat_param(g, name, layers[layer].rank, layers[layer].state, remat_init_constant(1 + 0.1 * k));
+        start[k] = remat_param(g, name, layers[layer].rank - (layers[layer].rank == 4 ? k : 0), layers[layer].state,
+                               remat_init_constant(1 + 0.1 * k));
         start[k] = remat_tanh(g, start[k]);
     }
     remat_value first = remat_reset_states(g, layers[layer].build(g, x), reset);
     for (int k = 0; k < layers[layer].states; k++) remat_initial_state(g, first, k, start[k]);
-    remat_value last = remat_final_state(g, first, layers[layer].states > 1 ? 1 : 0);
+    remat_value last = remat_final_state(g, first, layers[layer].rank == 2 ? 1 : 0);
     if (layers[layer].rank == 3) last = remat_mean(g, last, 1); /* (B,H) */
     if (layers[layer].rank == 4) last = remat_slice(g, remat_reshape(g, last, 2, (int64_t[]){B, 40}), 7, H);
     remat_value w_ih = param(g, "w_ih", 2, H, H, 0), w_hh = param(g, "w_hh", 2, H, H, 0);

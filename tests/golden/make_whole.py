@@ -2,7 +2,7 @@
 """Makes NAME_whole.golden: tiny language models as other libraries have them, whole.
 
     python3 tests/golden/make_whole.py [NAME ...]     # any PyTorch, transformers; run it by hand and commit the result
-    python3 tests/golden/make_whole.py xlstm          # xlstm, without transformers in the same environment
+    python3 tests/golden/make_whole.py xlstm xlstm_both    # xlstm, without transformers in the same environment
 
 Parameter i of the names in alphabetical order is 0.2 sin(i + 0.7 n), but for norms, decays and biases of time steps, which
 are in the file; the test makes the others by the formula. The file also has the loss of one text, and the norm of every
@@ -25,6 +25,13 @@ def mamba():
     return MambaForCausalLM(MambaConfig(vocab_size=V, hidden_size=H, num_hidden_layers=L))
 
 
+def mamba2():
+    from transformers import Mamba2Config, Mamba2ForCausalLM
+
+    return Mamba2ForCausalLM(Mamba2Config(vocab_size=V, hidden_size=H, num_hidden_layers=L, num_heads=4, head_dim=16, n_groups=1,
+                                          chunk_size=8, pad_token_id=None))
+
+
 def gdn():
     from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
@@ -33,15 +40,21 @@ def gdn():
                                                 num_experts=0, layer_types=["linear_attention"] * L, **heads))
 
 
-def xlstm():
-    from xlstm import FeedForwardConfig, sLSTMBlockConfig, sLSTMLayerConfig, xLSTMLMModel, xLSTMLMModelConfig
+def xlstm(slstm_at="all"):
+    from xlstm import (FeedForwardConfig, mLSTMBlockConfig, mLSTMLayerConfig, sLSTMBlockConfig, sLSTMLayerConfig, xLSTMLMModel,
+                       xLSTMLMModelConfig)
 
     block = sLSTMBlockConfig(slstm=sLSTMLayerConfig(backend="vanilla", num_heads=2, conv1d_kernel_size=4),
                              feedforward=FeedForwardConfig(proj_factor=1.3, act_fn="gelu"))
-    model = xLSTMLMModel(xLSTMLMModelConfig(vocab_size=V, num_blocks=L, embedding_dim=H, context_length=T, slstm_at="all",
-                                            slstm_block=block))
+    mlstm = mLSTMBlockConfig(mlstm=mLSTMLayerConfig(num_heads=2))
+    model = xLSTMLMModel(xLSTMLMModelConfig(vocab_size=V, num_blocks=L, embedding_dim=H, context_length=T, slstm_at=slstm_at,
+                                            slstm_block=block, mlstm_block=None if slstm_at == "all" else mlstm))
     model.reset_parameters()
     return model
+
+
+def xlstm_both():
+    return xlstm([1])
 
 
 def recurrentgemma():
@@ -52,7 +65,8 @@ def recurrentgemma():
                                                           pad_token_id=None))  # whose embedding would get no gradient
 
 
-MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "gdn": gdn, "xlstm": xlstm}
+MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "gdn": gdn, "xlstm": xlstm,
+          "xlstm_both": xlstm_both}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 
 
@@ -67,7 +81,7 @@ def in_double(compute):
 
 def loss_of(name, model):
     ids = (7 * torch.arange(T) % V)[None]
-    logits = model(ids) if name == "xlstm" else model(ids, use_cache=False).logits
+    logits = model(ids) if name.startswith("xlstm") else model(ids, use_cache=False).logits
     loss = nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
     loss.backward()
     return loss
@@ -93,7 +107,7 @@ def whole(name):
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
-    for name in sys.argv[1:] or [name for name in MODELS if name != "xlstm"]:
+    for name in sys.argv[1:] or [name for name in MODELS if not name.startswith("xlstm")]:
         write(os.path.join(here, name + "_whole.golden"), whole(name))
 
 

@@ -1,6 +1,6 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
- * all published digits: transformers' Mamba and Gated DeltaNet,
- * xLSTM's sLSTM, the equations of M2RNN.
+ * all published digits: transformers' Mamba, Mamba-2 and Gated DeltaNet,
+ * xLSTM's sLSTM and mLSTM, the equations of M2RNN and RWKV-7.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
  * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
@@ -54,6 +54,7 @@ typedef struct {
     } x[REMAT_MAX_INPUTS];
     layout y;
     double loss, y_norm;
+    const void *attr;
 } reference;
 
 #define SQUASHED "sigmoid" /* the name of an input x of which the op reads sigmoid(x); the gradient is that of x */
@@ -65,6 +66,8 @@ static bool is_squashed(const char *name) { return !strcmp(name, SQUASHED); }
     { 3, {2, 5, 7}, TIME_LAST }
 #define STATES                                                                                                         \
     { 3, {2, 4, 7}, TIME_LAST }
+static const rm_ssd_attr groups = {2};
+static const rm_rwkv7_attr heads = {2};
 static const reference references[] = {
     {"selective_scan",
      {{"u", CHANNELS, 3, {7, 2, 5}, 1, 0.5, 0.255685758988},
@@ -77,14 +80,16 @@ static const reference references[] = {
       {"dt_bias", {1, {5}, {0}}, 1, {5}, 8, 0.5, 0.023757155186}},
      CHANNELS,
      0.057992487580,
-     0.283747486653},
+     0.283747486653,
+     NULL},
     {"slstm",
      {{"x", {5, {2, 7, 4, 2, 3}, {1, 0, 2, 3, 4}}, 3, {7, 2, 24}, 1, 2, 0.877894776805},
       {"R", {4, {2, 3, 4, 3}, {0, 2, 3, 1}}, 3, {2, 12, 3}, 2, 0.5, 0.757010272679},
       {"bias", {3, {2, 4, 3}, {1, 0, 2}}, 1, {24}, 3, 0.5, 1.482603454844}},
      {3, {2, 7, 6}, {1, 0, 2}},
      4.212848689325,
-     3.007452956174},
+     3.007452956174,
+     NULL},
     {"delta_scan", /* A_log and dt_bias are absent: a is what the reference's decay is -softplus of */
      {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 0.456896782374},
       {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.440060152855},
@@ -93,7 +98,41 @@ static const reference references[] = {
       {"b", {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 5, 0.5, 0.174972615712}},
      {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
      1.604772804383,
-     0.525024024856},
+     0.525024024856,
+     NULL},
+    {"ssd",
+     {{"x", {4, {2, 7, 4, 3}, {1, 0, 2, 3}}, 3, {7, 2, 12}, 1, 0.5, 2.894830273519},
+      {"dt", {3, {2, 7, 4}, {1, 0, 2}}, 3, {7, 2, 4}, 2, 0.5, 0.222310787207},
+      {"A_log", {1, {4}, {0}}, 1, {4}, 3, 0.5, 0.479272699694},
+      {"B", {4, {2, 7, 2, 5}, {1, 0, 2, 3}}, 3, {7, 2, 10}, 4, 0.5, 1.182626681973},
+      {"C", {4, {2, 7, 2, 5}, {1, 0, 2, 3}}, 3, {7, 2, 10}, 5, 0.5, 1.222365070117},
+      {"D", {1, {4}, {0}}, 1, {4}, 6, 0.5, 1.515800228583},
+      {"dt_bias", {1, {4}, {0}}, 1, {4}, 7, 0.5, 0.238654300780}},
+     {4, {2, 7, 4, 3}, {1, 0, 2, 3}},
+     -2.404347584246,
+     2.941648512212,
+     &groups},
+    {"mlstm",
+     {{"q", {4, {2, 2, 7, 4}, {2, 0, 1, 3}}, 3, {7, 2, 8}, 1, 0.5, 2.842594555651},
+      {"k", {4, {2, 2, 7, 4}, {2, 0, 1, 3}}, 3, {7, 2, 8}, 2, 0.5, 2.577349976506},
+      {"v", {4, {2, 2, 7, 3}, {2, 0, 1, 3}}, 3, {7, 2, 6}, 3, 0.5, 1.669931573713},
+      {"i", {3, {2, 2, 7}, {2, 0, 1}}, 3, {7, 2, 2}, 4, 2, 1.073091814942},
+      {"f", {3, {2, 2, 7}, {2, 0, 1}}, 3, {7, 2, 2}, 5, 2, 0.062840583192}},
+     {4, {2, 2, 7, 3}, {2, 0, 1, 3}},
+     3.326719847967,
+     1.714378934126,
+     NULL},
+    {"rwkv7",
+     {{"r", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 1.015044919338},
+      {"w", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.151127335823},
+      {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 3, 0.5, 1.286446161300},
+      {"v", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 4, 0.5, 2.021923913416},
+      {"kappa", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 5, 0.5, 1.018129683072},
+      {"a", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 6, 0.5, 0.125531818629}},
+     {4, {2, 7, 2, 4}, {1, 0, 2, 3}},
+     2.810178424547,
+     2.033599313643,
+     &heads},
     {"m2rnn", /* the equations in double, by PyTorch's autograd: xma itself rounds to float, and differs by 4e-9 */
      {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 0.520564968008},
       {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.547983315463},
@@ -102,7 +141,8 @@ static const reference references[] = {
       {"w", {3, {2, 3, 3}, {0, 1, 2}}, 3, {2, 3, 3}, 4, 0.5, 0.090835497902}},
      {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
      1.263066604957,
-     0.439592157091},
+     0.439592157091,
+     NULL},
 };
 
 static void ck_digits(const char *op, const char *what, double got, double expected) {
@@ -114,7 +154,8 @@ START_TEST(recurrences_match_their_references) {
     const remat_op *op = rm_op_find_f64(r->op);
     static double x[REMAT_MAX_INPUTS][MOST], dx[REMAT_MAX_INPUTS][MOST], y[MOST], dy[MOST];
     static double state[REMAT_MAX_STATES][MOST], aux[16 * MOST], scratch[16 * MOST];
-    remat_call call = {.t_total = r->x[0].dim[0], .threads = 1, .training = true, .aux = aux, .scratch = scratch};
+    remat_call call = {
+        .t_total = r->x[0].dim[0], .threads = 1, .training = true, .attr = r->attr, .aux = aux, .scratch = scratch};
     remat_desc in[REMAT_MAX_INPUTS], states[REMAT_MAX_STATES];
     memset(dx, 0, sizeof dx);
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
@@ -126,7 +167,7 @@ START_TEST(recurrences_match_their_references) {
         in[i] = rm_desc_make(REMAT_F64, r->x[i].rank, r->x[i].dim);
         call.x[i] = (remat_tensor){in[i], x[i]}, call.dx[i] = (remat_tensor){in[i], dx[i]};
     }
-    ck_assert_msg(!op->infer(in, NULL, &call.y.desc, states), "%s", remat_last_error());
+    ck_assert_msg(!op->infer(in, r->attr, &call.y.desc, states), "%s", remat_last_error());
     fill(&r->y, 9, 0.5, dy);
     call.y.data = y, call.dy = (remat_tensor){call.y.desc, dy};
     for (int k = 0; k < op->n_state; k++) {

@@ -1,4 +1,4 @@
-/* test_model_golden.c: the models mingru, minlstm, mamba, gdn, xlstm and gpt2, an lstm with tied embeddings, and a bidirectional lstm
+/* test_model_golden.c: the models mingru, minlstm, mamba, mamba2, gdn, xlstm and gpt2, an lstm with tied embeddings, and a bidirectional lstm
  * with projections. Loss and gradients match minGRU-pytorch's, Hugging Face's and PyTorch's under several plans
  * (tests/golden); no timestep's result depends on later ones.
  *
@@ -168,18 +168,23 @@ static void compare_norms(remat_session *s, golden *file) {
 }
 
 /* The loss and the norms of the gradients of tiny models of Hugging Face and xlstm. */
-static const rm_model_spec whole[] = {
-    {.name = "mamba", .layers = 2},
-    {.name = "gdn", .layers = 2, .heads = 2},
-    {.name = "xlstm", .layers = 2, .heads = 2},
-    {.name = "recurrentgemma", .layers = 2, .heads = 2},
+static const struct {
+    const char *file;
+    rm_model_spec spec;
+} whole[] = {
+    {"mamba", {.name = "mamba", .layers = 2}},
+    {"mamba2", {.name = "mamba2", .layers = 2, .heads = 4, .no_tie = true}},
+    {"gdn", {.name = "gdn", .layers = 2, .heads = 2}},
+    {"xlstm", {.name = "xlstm", .layers = 2, .heads = 2}},
+    {"xlstm_both", {.name = "xlstm", .layers = 2, .heads = 2, .slstm_at = "1"}},
+    {"recurrentgemma", {.name = "recurrentgemma", .layers = 2, .heads = 2}},
 };
 START_TEST(whole_models_match_their_libraries) {
     enum { STEPS = 8, SYMBOLS = 64 };
     char name[32];
-    snprintf(name, sizeof name, "%s_whole", whole[_i].name);
+    snprintf(name, sizeof name, "%s_whole", whole[_i].file);
     golden *file = golden_open(name);
-    rm_model_spec spec = whole[_i];
+    rm_model_spec spec = whole[_i].spec;
     spec.hidden = spec.embed = 32;
     spec.data = (rm_data_shape){.timesteps = STEPS, .vocabulary = SYMBOLS, .classes = SYMBOLS, .every_step = true};
     remat_config config = REMAT_CONFIG_INIT;
@@ -241,6 +246,9 @@ START_TEST(unsupported_model_settings_are_refused) {
                  {{.name = "gdn", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
                  {{.name = "xlstm", .embed = 8, .heads = 2}, "--embed"},
                  {{.name = "xlstm", .embed = H, .heads = 2, .bidirectional = true}, "--bidirectional"},
+                 {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "1"}, "--slstm-at=1|block 1"},
+                 {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "0;"}, "--slstm-at=0;|list"},
+                 {{.name = "mamba2", .embed = H, .heads = 5}, "--hidden=6|5 heads"},
                  {{.name = "gpt2", .embed = 8}, "--embed"},
                  {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "gpt2", .embed = H, .no_bias = true}, "bias"},

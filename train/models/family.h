@@ -51,9 +51,10 @@ static inline int64_t rm_model_heads(const rm_model_spec *spec) {
     return spec->heads ? spec->heads : (spec->hidden + 63) / 64;
 }
 
-/* Whether the outputs are the inputs' tokens, so that a head may be the embedding. */
-static inline bool rm_model_is_tied(const rm_data_shape *data) {
-    return data->every_step && data->vocabulary && data->vocabulary == rm_data_outputs(data);
+/* Whether the outputs are the inputs' tokens, so that a head may be the embedding, and --no-tie is not given. */
+static inline bool rm_model_is_tied(const rm_model_spec *spec) {
+    const rm_data_shape *data = &spec->data;
+    return data->every_step && data->vocabulary && data->vocabulary == rm_data_outputs(data) && !spec->no_tie;
 }
 
 /* The states of the layer that made y are zero where documents begin. Returns y. */

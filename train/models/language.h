@@ -1,4 +1,4 @@
-/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, gdn.c, xlstm.c, recurrentgemma.c. Tokens
+/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, mamba2.c, gdn.c, xlstm.c, recurrentgemma.c. Tokens
  * pass through an embedding as wide as the blocks, numeric inputs through a linear layer, `input`; the head reads all
  * timesteps or the last. */
 #ifndef RM_MODELS_LANGUAGE_H

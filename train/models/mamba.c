@@ -49,8 +49,7 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
     x = remat_rms_norm(g, x, remat_param(g, "backbone.norm_f.weight", 1, &D, remat_init_constant(1)), EPSILON);
     x = rm_language_answer(g, spec, x);
-    if (!rm_model_is_tied(&spec->data))
-        table = remat_param(g, "lm_head.weight", 2, (int64_t[]){outputs, D}, rm_init_from(D));
+    if (!rm_model_is_tied(spec)) table = remat_param(g, "lm_head.weight", 2, (int64_t[]){outputs, D}, rm_init_from(D));
     return remat_linear(g, x, table, REMAT_NONE);
 }
 

@@ -60,7 +60,7 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
     if (family->name_head)
         family->name_head(spec, out, bytes);
     else
-        snprintf(out, bytes, "%s", family->tied && rm_model_is_tied(&spec->data) ? family->tied : family->head);
+        snprintf(out, bytes, "%s", family->tied && rm_model_is_tied(spec) ? family->tied : family->head);
 }
 
 remat_status rm_model_recognise(const char *path, rm_model_found *out) {

@@ -22,7 +22,7 @@ typedef struct {
     bool no_bias;             /* of recurrent and linear layers and layer norms: PyTorch's bias=False */
     bool bidirectional;       /* each layer reads the outputs of both directions below */
     bool tie_embeddings;      /* head.weight is embedding.weight */
-    bool no_tie;              /* gpt2: lm_head.weight is separate from wte.weight */
+    bool no_tie;              /* gpt2, mamba2: lm_head.weight is separate from the embeddings */
     double dropout_in, dropout_out; /* recurrent models: dropout of the inputs of the first layer and of the head */
     double init_range;              /* recurrent models: embedding and head.weight from U(-X,X), head.bias 0; 0: PyTorch's defaults */
     double dropout, label_smoothing;
@@ -30,6 +30,7 @@ typedef struct {
     bool ignores;       /* targets of -1 do not count */
     const char *loss;   /* a name of losses.def; NULL: the first */
     int64_t window;     /* timesteps of one call; 0: all of data's */
+    const char *slstm_at; /* of xlstm: "all", "none", or a list of blocks; NULL: all */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool transposed;    /* of a unet: --up=transposed */
     bool no_conv;       /* of mingru and minlstm: minGRU-pytorch's enable_conv=False */

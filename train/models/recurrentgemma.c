@@ -91,7 +91,7 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     if (spec->data.vocabulary) x = remat_scale(g, x, embedding_factor(D));
     for (int64_t layer = 0; layer < spec->layers; layer++) x = block(g, spec, layer, x);
     x = rm_language_answer(g, spec, norm(&at, "model.final_norm.weight", x, D));
-    if (!rm_model_is_tied(&spec->data)) {
+    if (!rm_model_is_tied(spec)) {
         remat_init init = scaled(1, D);
         return rm_place_linear(&at, "lm_head.weight", x, D, rm_data_outputs(&spec->data), init);
     }
