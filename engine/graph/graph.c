@@ -139,11 +139,11 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
 
 /* Deviations and bounds must not be negative. A parameter initialised to NaN would always remain NaN. */
 static remat_status check_init(const char *name, remat_init init) {
-    static const char *const what[] = {"zero", "constant",       "deviation", "bound", "count",
-                                       "step", "largest number", "ring",      "width", "last number"};
-    REQUIRE((unsigned)init.kind <= REMAT_INIT_EVENLY, INVALID,
+    static const char *const what[] = {"zero",           "constant", "deviation", "bound",       "count",   "step",
+                                       "largest number", "ring",     "width",     "last number", "identity"};
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_IDENTITY, INVALID,
             "parameter %s: %d is not a kind of initial values; use 0 to %d", name, (int)init.kind,
-            (int)REMAT_INIT_EVENLY);
+            (int)REMAT_INIT_IDENTITY);
     bool above_zero = init.kind == REMAT_INIT_TIME_STEP || init.kind == REMAT_INIT_LOG_UNIFORM;
     above_zero |= init.kind == REMAT_INIT_FORGET_GATES;
     bool positive = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;

@@ -77,6 +77,7 @@ typedef enum {
                                 first block and 1 in the last: 5 - 12 (k/(d-1))^(0.3 + 1.3 depth) for unit k of a head
                                 in the second quarter, the forget gates; 0 elsewhere */
     REMAT_INIT_EVENLY, /* from scale/2 to scale in equal steps: the biases of mLSTM's forget gates, scale 6 */
+    REMAT_INIT_IDENTITY, /* 1 where the indices along the last two axes are equal, else 0: M2RNN's state_weight */
 } remat_init_kind;
 typedef struct {
     remat_init_kind kind;

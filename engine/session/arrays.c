@@ -415,7 +415,8 @@ static double forget_gate(double scale, int64_t at, int64_t biases) {
 /* Draws elements first to first + n - 1. */
 static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
-    int64_t last_axis = value->desc.rank ? value->desc.dim[value->desc.rank - 1] : 1;
+    const int rank = value->desc.rank;
+    int64_t last_axis = rank ? value->desc.dim[rank - 1] : 1;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = first + i;
         rm_philox r = rm_random4(key, (uint64_t)DRAW_STEP << 32, 0, (uint32_t)(at >> 32), (uint32_t)at);
@@ -450,6 +451,9 @@ static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, 
         case REMAT_INIT_EVENLY:
             out[i] =
                 (float)(scale / 2 * (1 + (last_axis > 1 ? (double)(at % last_axis) / (double)(last_axis - 1) : 0)));
+            break;
+        case REMAT_INIT_IDENTITY:
+            out[i] = rank > 1 && at / last_axis % value->desc.dim[rank - 2] == at % last_axis;
             break;
         }
     }

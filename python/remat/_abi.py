@@ -49,6 +49,8 @@ class InitKind(enum.IntEnum):
     LOG_UNIFORM = 6
     RING = 7
     FORGET_GATES = 8
+    EVENLY = 9
+    IDENTITY = 10
 
 
 class Upsample(enum.IntEnum):
@@ -1002,6 +1004,9 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_min_lstm": (remat_value, [c.c_void_p, remat_value]),
     "remat_causal_conv": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_selective_scan": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value]),
+    "remat_ssd": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_int64]),
+    "remat_mlstm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
+    "remat_rwkv7": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_int64]),
     "remat_rg_lru": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_m2rnn": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_slstm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),

@@ -114,6 +114,30 @@ class Builders:
         Its carried state is h (B,E,N). CPU only."""
         return self._build("selective_scan", u, dt, a_log, b, c, d, z, dt_bias)
 
+    def ssd(self, x: Value, dt: Value, a_log: Value, b: Value, c: Value, d: Value | None = None, dt_bias: Value | None = None, groups: int = 1) -> Value:
+        """Mamba-2's SSD (Dao and Gu 2024): mamba_chunk_scan_combined(dt_softplus=True) of mamba_ssm, with time first. For each of H
+        heads a matrix S (N,P), with delta = softplus(dt + dt_bias):
+            S = exp(-delta exp(A_log)) S + B (delta x)^T;  y = S^T C + D x.
+        Heads lie side by side: x (T,B,HP), dt (T,B,H), A_log, D, dt_bias (H), B, C (T,B,groups N) -> (T,B,HP). groups divides
+        H: H/groups neighbouring heads share B and C. Its carried state is S (B,H,N,P). CPU only."""
+        return self._build("ssd", x, dt, a_log, b, c, d, dt_bias, groups)
+
+    def mlstm(self, q: Value, k: Value, v: Value, i: Value, f: Value) -> Value:
+        """xLSTM's mLSTM (Beck et al. 2024): for each of H heads a matrix C (K,V), a vector n (K) and a number m:
+            m' = max(log sigmoid(f) + m, i);  decay = exp(log sigmoid(f) + m - m');  take = exp(i - m');
+            C = decay C + take k v^T;  n = decay n + take k;  y = C^T q / (max(|n.q|, exp(-m') sqrt(K)) + 1e-6 sqrt(K)).
+        Heads lie side by side: q, k (T,B,HK), v (T,B,HV), i, f (T,B,H) -> (T,B,HV). Its carried states are C (B,H,K,V), n
+        (B,H,K), m (B,H). CPU only."""
+        return self._build("mlstm", q, k, v, i, f)
+
+    def rwkv7(self, r: Value, w: Value, k: Value, v: Value, kappa: Value, a: Value, heads: int) -> Value:
+        """RWKV-7's recurrence (Peng et al. 2025): for each head a matrix S (K,V), the transpose of RWKV's:
+            u = kappa / max(|kappa|, 1e-12);  decay = exp(-exp(-1/2) sigmoid(w));
+            S = decay S - (u sigmoid(a)) (S^T u)^T + k v^T;  y = S^T r.
+        Heads lie side by side: r, w, k, kappa, a (T,B,heads K), v (T,B,heads V) -> (T,B,heads V). Its carried state is S
+        (B,heads,K,V). CPU only."""
+        return self._build("rwkv7", r, w, k, v, kappa, a, heads)
+
     def rg_lru(self, x: Value, input_gate: Value, recurrent_gate: Value, a_param: Value, reset: Value | None = None) -> Value:
         """RG-LRU (De et al. 2024), Griffin's recurrence: transformers' RecurrentGemmaRglru after the gates' block-diagonal linear
         layers (headwise_linear). x, input_gate, recurrent_gate (T,B,C), a_param (C) -> (T,B,C):

@@ -102,6 +102,18 @@ START_TEST(even_initial_values_are_a_linspace) {
 }
 END_TEST
 
+START_TEST(identities_are_drawn_for_every_matrix) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float drawn[12];
+    remat_value p = remat_param(graph, "p", 3, (int64_t[]){2, 2, 3}, remat_init_of(REMAT_INIT_IDENTITY, 0));
+    ck_assert_int_eq(remat_session_create(graph, remat_mean(graph, p, 3), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, drawn, sizeof drawn), REMAT_OK);
+    for (int i = 0; i < 12; i++) ck_assert_msg(drawn[i] == (i % 6 == 0 || i % 6 == 4), "element %d is %g", i, drawn[i]);
+    remat_session_free(s);
+}
+END_TEST
+
 /* C does not say in which order a call's arguments create parameters, and compilers differ. */
 START_TEST(initial_values_depend_on_seed_and_name_alone) {
     static const float anywhere[4] = {0x1.8cc7fp-3f, 0x1.e9efc4p-1f, 0x1.362aep-1f, -0x1.c41ep-6f};
@@ -123,6 +135,7 @@ int main(void) {
     tcase_add_loop_test(tests, drawn_decays_lie_in_their_ranges, 0, 3);
     tcase_add_test(tests, forget_gates_follow_xlstms_power_law);
     tcase_add_test(tests, even_initial_values_are_a_linspace);
+    tcase_add_test(tests, identities_are_drawn_for_every_matrix);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -57,6 +57,62 @@ def xlstm_both():
     return xlstm([1])
 
 
+class M2RNN(nn.Module):
+    """lm-engine's mixer with a kernel of 4, SiLU, the residual D and as many heads of everything."""
+
+    def __init__(self, heads=2):
+        super().__init__()
+        self.input_projection = nn.Linear(H, 4 * H + heads, bias=False)
+        self.decay_gate = nn.ParameterDict({"A_log": torch.linspace(-1, 1, heads), "dt_bias": torch.linspace(-3, -2, heads)})
+        self.conv1d = nn.Conv1d(3 * H, 3 * H, 4, groups=3 * H, padding=3, bias=False)
+        self.state_weight = nn.Parameter(torch.eye(H // heads).repeat(heads, 1, 1))
+        self.D = nn.Parameter(torch.ones(heads, H // heads))
+        self.g_norm = nn.RMSNorm(H, eps=1e-6)
+        self.output_projection = nn.Linear(H, H, bias=False)
+
+    def forward(self, x):
+        silu, softplus, heads = nn.functional.silu, nn.functional.softplus, len(self.D)
+        x, f, g = self.input_projection(x).split((3 * H, heads, H), -1)
+        f = torch.exp(-self.decay_gate["A_log"].exp() * softplus(f + self.decay_gate["dt_bias"]))
+        x = silu(self.conv1d(x.transpose(1, 2))[..., :T].transpose(1, 2))
+        q, k, v = (part.unflatten(-1, (heads, -1)) for part in x.chunk(3, -1))
+        state, ys = 0 * k[:, 0, :, :, None] * v[:, 0, :, None], []
+        for t in range(T):
+            new = torch.tanh(state @ self.state_weight + k[:, t, :, :, None] * v[:, t, :, None])
+            state = f[:, t, :, None, None] * state + (1 - f[:, t, :, None, None]) * new
+            ys.append((q[:, t, :, None] @ state)[:, :, 0])
+        y = (torch.stack(ys, 1) + v * self.D).flatten(-2)
+        return self.output_projection(self.g_norm(y * silu(g)))
+
+
+class M2RNNBlock(nn.Module):
+    def __init__(self, inner=11 * H // 4):
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(H, eps=1e-6), nn.RMSNorm(H, eps=1e-6)
+        self.m2rnn = M2RNN()
+        self.mlp = nn.ModuleDict({"gate_proj": nn.Linear(H, inner, bias=False), "up_proj": nn.Linear(H, inner, bias=False),
+                                  "down_proj": nn.Linear(inner, H, bias=False)})
+
+    def forward(self, x):
+        x = x + self.m2rnn(self.input_layernorm(x))
+        y = self.post_attention_layernorm(x)
+        return x + self.mlp["down_proj"](nn.functional.silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
+
+
+class M2RNNModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.ModuleDict({"embed_tokens": nn.Embedding(V, H), "layers": nn.ModuleList(M2RNNBlock() for _ in range(L)),
+                                    "norm": nn.RMSNorm(H, eps=1e-6)})
+        self.lm_head = nn.Linear(H, V, bias=False)
+
+    def forward(self, ids):
+        x = self.model["embed_tokens"](ids)
+        for layer in self.model["layers"]:
+            x = layer(x)
+        return self.lm_head(self.model["norm"](x))
+
+
 def recurrentgemma():
     from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
@@ -65,7 +121,7 @@ def recurrentgemma():
                                                           pad_token_id=None))  # whose embedding would get no gradient
 
 
-MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "gdn": gdn, "xlstm": xlstm,
+MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "m2rnn": M2RNNModel, "gdn": gdn, "xlstm": xlstm,
           "xlstm_both": xlstm_both}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 
@@ -81,7 +137,7 @@ def in_double(compute):
 
 def loss_of(name, model):
     ids = (7 * torch.arange(T) % V)[None]
-    logits = model(ids) if name.startswith("xlstm") else model(ids, use_cache=False).logits
+    logits = model(ids) if name.startswith(("xlstm", "m2rnn")) else model(ids, use_cache=False).logits
     loss = nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
     loss.backward()
     return loss

@@ -59,20 +59,12 @@ static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_va
     return linear(at, "linear_attn.out_proj.weight", y, E, D);
 }
 
-/* The width of Qwen3-Next's: 5632 for 2048. */
-static int64_t mlp_width(int64_t hidden) { return 11 * hidden / 4; }
-
-static remat_value mlp(const rm_place *at, remat_value x, int64_t D) {
-    remat_value gate = remat_silu(at->graph, linear(at, "mlp.gate_proj.weight", x, D, mlp_width(D)));
-    remat_value up = linear(at, "mlp.up_proj.weight", x, D, mlp_width(D));
-    return linear(at, "mlp.down_proj.weight", remat_mul(at->graph, gate, up), mlp_width(D), D);
-}
-
 static remat_value block(remat_graph *g, const rm_model_spec *spec, int64_t layer, remat_value x) {
     const rm_place at = rm_place_of(g, "model.layers", layer);
     x = remat_add(g, mixer(&at, spec, norm(&at, "input_layernorm.weight", x, spec->hidden)), x);
     remat_value y = norm(&at, "post_attention_layernorm.weight", x, spec->hidden);
-    return remat_add(g, mlp(&at, y, spec->hidden), x);
+    const int64_t inner = 11 * spec->hidden / 4; /* Qwen3-Next's: 5632 for 2048 */
+    return remat_add(g, rm_place_gated_mlp(&at, y, spec->hidden, inner, remat_init_normal(DEVIATION)), x);
 }
 
 static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value x) {

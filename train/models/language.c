@@ -24,6 +24,12 @@ remat_value rm_place_norm(const rm_place *at, const char *name, remat_value x, i
     return remat_rms_norm(at->graph, x, remat_shift(at->graph, weight, 1), epsilon);
 }
 
+remat_value rm_place_gated_mlp(const rm_place *at, remat_value x, int64_t width, int64_t inner, remat_init init) {
+    remat_value gate = remat_silu(at->graph, rm_place_linear(at, "mlp.gate_proj.weight", x, width, inner, init));
+    remat_value up = rm_place_linear(at, "mlp.up_proj.weight", x, width, inner, init);
+    return rm_place_linear(at, "mlp.down_proj.weight", remat_mul(at->graph, gate, up), inner, width, init);
+}
+
 remat_value rm_language_input(remat_graph *g, const rm_model_spec *spec, remat_value x, const char *embedding,
                               remat_init init, remat_value *table) {
     const int64_t D = spec->hidden, features = spec->data.features;

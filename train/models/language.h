@@ -1,4 +1,4 @@
-/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, mamba2.c, gdn.c, xlstm.c, recurrentgemma.c. Tokens
+/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, mamba2.c, gdn.c, m2rnn.c, xlstm.c, recurrentgemma.c. Tokens
  * pass through an embedding as wide as the blocks, numeric inputs through a linear layer, `input`; the head reads all
  * timesteps or the last. */
 #ifndef RM_MODELS_LANGUAGE_H
@@ -23,6 +23,9 @@ remat_value rm_place_linear(const rm_place *at, const char *name, remat_value x,
 
 /* An RMS norm that multiplies by 1 + weight. */
 remat_value rm_place_norm(const rm_place *at, const char *name, remat_value x, int64_t width, double epsilon);
+
+/* mlp.down_proj (silu(mlp.gate_proj x) mlp.up_proj x), `inner` wide inside. */
+remat_value rm_place_gated_mlp(const rm_place *at, remat_value x, int64_t width, int64_t inner, remat_init init);
 
 /* PyTorch initialises Linear and Conv1d from U(-1/sqrt(n), 1/sqrt(n)) with fan-in n. */
 static inline remat_init rm_init_from(int64_t n) { return remat_init_uniform(1 / sqrt((double)n)); }
