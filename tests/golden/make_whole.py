@@ -8,6 +8,7 @@ Parameter i of the names in alphabetical order is 0.2 sin(i + 0.7 n), but for no
 are in the file; the test makes the others by the formula. The file also has the loss of one text, and the norm of every
 gradient, in double; the libraries' casts to float would round them. tests/train/test_model_golden.c reads the files.
 """
+import math
 import os
 import sys
 
@@ -113,6 +114,71 @@ class M2RNNModel(nn.Module):
         return self.lm_head(self.model["norm"](x))
 
 
+class RWKV7Block(nn.Module):
+    """RWKV-LM's x070 block, in its slow PyTorch form."""
+
+    def __init__(self, first, heads=2):
+        super().__init__()
+        vector, pair = lambda: nn.Parameter(torch.zeros(1, 1, H)), lambda *dims: nn.Parameter(torch.zeros(*dims))
+        if first:
+            self.ln0 = nn.LayerNorm(H)
+        self.ln1, self.ln2, self.att, self.ffn = nn.LayerNorm(H), nn.LayerNorm(H), nn.Module(), nn.Module()
+        for name in ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "w0", "a0", "k_k", "k_a"] + ([] if first else ["v0"]):
+            setattr(self.att, name, vector())
+        for name in ["w", "a", "g"] + ([] if first else ["v"]):
+            setattr(self.att, name + "1", pair(H, 32)), setattr(self.att, name + "2", pair(32, H))
+        for name in ["receptance", "key", "value", "output"]:
+            setattr(self.att, name, nn.Linear(H, H, bias=False))
+        self.att.r_k, self.att.ln_x = nn.Parameter(torch.zeros(heads, H // heads)), nn.GroupNorm(heads, H, eps=64e-5)
+        self.ffn.x_k, self.ffn.key, self.ffn.value = vector(), nn.Linear(H, 4 * H, bias=False), nn.Linear(4 * H, H, bias=False)
+
+    def mix(self, x):
+        p, heads = self.att, len(self.att.r_k)
+        before = nn.functional.pad(x, (0, 0, 1, -1)) - x
+        r, k, v = p.receptance(x + before * p.x_r), p.key(x + before * p.x_k), p.value(x + before * p.x_v)
+        w = p.w0 + torch.tanh((x + before * p.x_w) @ p.w1) @ p.w2
+        a = torch.sigmoid(p.a0 + (x + before * p.x_a) @ p.a1 @ p.a2)
+        g = torch.sigmoid((x + before * p.x_g) @ p.g1) @ p.g2
+        if hasattr(p, "v0"):
+            v = v + (self.first[0] - v) * torch.sigmoid(p.v0 + (x + before * p.x_v) @ p.v1 @ p.v2)
+        else:
+            self.first[:] = [v]
+        split = lambda x: x.unflatten(-1, (heads, -1))
+        kk = nn.functional.normalize(split(k * p.k_k), dim=-1)
+        k = k * (1 + (a - 1) * p.k_a)
+        decay = torch.exp(-math.exp(-0.5) * torch.sigmoid(w))
+        r, decay, k, v, a = split(r), split(decay), split(k), split(v), split(a)
+        state, ys = 0 * v[:, 0, :, :, None] * k[:, 0, :, None], []
+        for t in range(T):
+            read = state @ -kk[:, t, :, :, None]
+            state = state * decay[:, t, :, None] + read @ (kk * a)[:, t, :, None] + v[:, t, :, :, None] * k[:, t, :, None]
+            ys.append((state @ r[:, t, :, :, None])[..., 0])
+        y = p.ln_x(torch.stack(ys, 1).flatten(0, 1).flatten(1)).reshape(x.shape)
+        y = y + ((r * k * p.r_k).sum(-1, keepdim=True) * v).flatten(-2)
+        return p.output(y * g)
+
+    def forward(self, x):
+        x = self.ln0(x) if hasattr(self, "ln0") else x
+        x = x + self.mix(self.ln1(x))
+        y = self.ln2(x)
+        y = y + (nn.functional.pad(y, (0, 0, 1, -1)) - y) * self.ffn.x_k
+        return x + self.ffn.value(torch.relu(self.ffn.key(y)) ** 2)
+
+
+class RWKV7(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.blocks = nn.Embedding(V, H), nn.ModuleList(RWKV7Block(i == 0) for i in range(L))
+        self.ln_out, self.head = nn.LayerNorm(H), nn.Linear(H, V, bias=False)
+
+    def forward(self, ids):
+        x, first = self.emb(ids), []
+        for block in self.blocks:
+            block.first = first
+            x = block(x)
+        return self.head(self.ln_out(x))
+
+
 def recurrentgemma():
     from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
@@ -121,8 +187,8 @@ def recurrentgemma():
                                                           pad_token_id=None))  # whose embedding would get no gradient
 
 
-MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "m2rnn": M2RNNModel, "gdn": gdn, "xlstm": xlstm,
-          "xlstm_both": xlstm_both}
+MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "m2rnn": M2RNNModel, "rwkv7": RWKV7, "gdn": gdn,
+          "xlstm": xlstm, "xlstm_both": xlstm_both}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 
 
@@ -137,7 +203,7 @@ def in_double(compute):
 
 def loss_of(name, model):
     ids = (7 * torch.arange(T) % V)[None]
-    logits = model(ids) if name.startswith(("xlstm", "m2rnn")) else model(ids, use_cache=False).logits
+    logits = model(ids) if name.startswith(("xlstm", "m2rnn", "rwkv7")) else model(ids, use_cache=False).logits
     loss = nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
     loss.backward()
     return loss

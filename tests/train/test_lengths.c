@@ -292,8 +292,8 @@ int main(void) {
     tcase_add_test(tcase, buckets_have_similar_lengths);
     tcase_add_test(tcase, documents_start_after_ends);
     tcase_add_test(tcase, states_do_not_cross_a_document_end);
-    tcase_add_loop_test(tcase, packed_documents_match_separate_documents, 0, 12);
-    tcase_add_loop_test(tcase, sampling_restarts_after_a_document_end, 0, 12);
+    tcase_add_loop_test(tcase, packed_documents_match_separate_documents, 0, 13);
+    tcase_add_loop_test(tcase, sampling_restarts_after_a_document_end, 0, 13);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

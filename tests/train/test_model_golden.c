@@ -167,7 +167,7 @@ static void compare_norms(remat_session *s, golden *file) {
     }
 }
 
-/* The loss and the norms of the gradients of tiny models of Hugging Face and xlstm, and of M2RNN by its equations. */
+/* The loss and the norms of the gradients of tiny models of Hugging Face and xlstm, and of M2RNN and RWKV-7 by their equations. */
 static const struct {
     const char *file;
     rm_model_spec spec;
@@ -176,6 +176,7 @@ static const struct {
     {"mamba2", {.name = "mamba2", .layers = 2, .heads = 4, .no_tie = true}},
     {"gdn", {.name = "gdn", .layers = 2, .heads = 2}},
     {"m2rnn", {.name = "m2rnn", .layers = 2, .heads = 2}},
+    {"rwkv7", {.name = "rwkv7", .layers = 2, .heads = 2}},
     {"xlstm", {.name = "xlstm", .layers = 2, .heads = 2}},
     {"xlstm_both", {.name = "xlstm", .layers = 2, .heads = 2, .slstm_at = "1"}},
     {"recurrentgemma", {.name = "recurrentgemma", .layers = 2, .heads = 2}},

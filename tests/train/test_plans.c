@@ -48,6 +48,7 @@ static const rm_model_spec models[] = {
     {.name = "mamba", .layers = 2, .hidden = 6, .embed = 6, .data = TEXT},
     {.name = "mamba2", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "m2rnn", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
+    {.name = "rwkv7", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "gdn", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "xlstm", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .slstm_at = "1", .data = TEXT},
     {.name = "recurrentgemma", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},

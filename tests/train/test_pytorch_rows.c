@@ -44,7 +44,7 @@ static const struct {
     {"`M2RNN` (xma, lm-engine)",
      {{NULL}},
      "train/test_model_golden.c ops/test_recurrences.c engine/test_recurrences.c"},
-    {"RWKV-7's recurrence", {{NULL}}, "ops/test_recurrences.c engine/test_recurrences.c"},
+    {"RWKV-LM's v7", {{NULL}}, "train/test_model_golden.c ops/test_recurrences.c engine/test_recurrences.c"},
     {"`minLM(enable_conv=True)` (minGRU-pytorch); `minLM(...)`",
      {{"minGRU enable_conv", TEXT "--model=mingru"},
       {"minGRU", TEXT "--model=mingru --no-conv"},

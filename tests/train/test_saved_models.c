@@ -133,7 +133,8 @@ END_TEST
 
 START_TEST(language_models_are_saved_resumed_and_read) {
     static const char *const models[] = {
-        "mingru", "minlstm", "mamba", "mamba2", "gdn", "xlstm", "xlstm --slstm-at=0", "m2rnn", "recurrentgemma"};
+        "mingru", "minlstm", "mamba",         "mamba2", "gdn", "xlstm", "xlstm --slstm-at=0",
+        "m2rnn",  "rwkv7",   "recurrentgemma"};
     const char *model = models[_i], *text = make_text("text", 4096), *st = in_scratch("st");
     char init[300];
     snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
@@ -195,7 +196,7 @@ int main(void) {
     tcase_add_test(tests, weights_identify_their_model);
     tcase_add_loop_test(tests, weights_identify_their_image_model, 0, 4);
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
-    tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 9);
+    tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 10);
     tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, diverging_run_stops_before_saving);
     tcase_add_loop_test(tests, non_finite_weights_are_not_saved, 0, 2);
