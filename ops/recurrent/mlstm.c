@@ -141,15 +141,14 @@ static void divide_back(const remat_call *call, const tile *s, real *dc, real *d
     const real *y = call->y.data, *dy = call->dy.data;
     int64_t values = s->c.values;
     for (int64_t at = 0; at < s->c.tau * s->c.batch * s->c.heads; at++) {
-        real divisor = divisor_of(s, at), ddivisor = 0;
+        real divisor = divisor_of(s, at), sum = 0;
         for (int64_t j = at * values; j < (at + 1) * values; j++) {
             dc[j] = s->scale * dy[j] / divisor;
-            ddivisor -= dy[j] * y[j];
+            sum += dy[j] * y[j];
         }
-        ddivisor /= divisor;
         bool by_dot = s->scale * size_of(s, at) > least_of(s, at);
-        ddot[at] = by_dot ? (s->dot[at] < 0 ? -s->scale : s->scale) * ddivisor : 0;
-        dm[at] = by_dot ? 0 : -least_of(s, at) * ddivisor;
+        ddot[at] = by_dot ? (s->dot[at] < 0 ? s->scale : -s->scale) * sum / divisor : 0;
+        dm[at] = by_dot ? 0 : sum / (1 + EPSILON * real_exp(s->m[at])); /* e^-m may be infinite */
     }
 }
 

@@ -189,10 +189,36 @@ START_TEST(recurrences_match_their_references) {
 }
 END_TEST
 
+/* Gates so far below 0 that e^-m is infinite. */
+START_TEST(mlstm_gradients_of_closed_gates_are_finite) {
+    enum { T = 3, D = 2, INPUTS = 5 };
+    const remat_op *op = rm_op_find_f64("mlstm");
+    double x[INPUTS][T * D], dx[INPUTS][T * D], y[T * D], dy[T * D], state[3][D * D], scratch[1024];
+    remat_call call = {.t_total = T, .threads = 1, .training = true, .scratch = scratch};
+    remat_desc in[REMAT_MAX_INPUTS], states[REMAT_MAX_STATES];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        in[i] = call.x[i].desc = (remat_desc){.rank = -1};
+        if (i >= INPUTS) continue;
+        for (int n = 0; n < T * D; n++) x[i][n] = i < 3 ? 1 + n : -1000, dy[n] = 1;
+        in[i] = rm_desc_make(REMAT_F64, 3, (int64_t[]){T, 1, i < 3 ? D : 1});
+        call.x[i] = (remat_tensor){in[i], x[i]}, call.dx[i] = (remat_tensor){in[i], dx[i]};
+    }
+    ck_assert_msg(!op->infer(in, NULL, &call.y.desc, states), "%s", remat_last_error());
+    call.y.data = y, call.dy = (remat_tensor){call.y.desc, dy};
+    for (int k = 0; k < op->n_state; k++) call.state_out[k] = (remat_tensor){states[k], state[k]};
+    op->on[REMAT_ON_CPU].forward(&call);
+    op->on[REMAT_ON_CPU].backward(&call);
+    for (int i = 0; i < INPUTS; i++)
+        for (int64_t n = 0; n < T * (i < 3 ? D : 1); n++)
+            ck_assert_msg(isfinite(dx[i][n]), "input %d: %g", i, dx[i][n]);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("recurrences");
     TCase *tests = tcase_create("recurrences");
     tcase_add_loop_test(tests, recurrences_match_their_references, 0, sizeof references / sizeof *references);
+    tcase_add_test(tests, mlstm_gradients_of_closed_gates_are_finite);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
