@@ -234,9 +234,19 @@ END_TEST
 
 /* With carried states, documents as long as samples start like samples. */
 START_TEST(packed_documents_match_separate_documents) {
-    static const char *const model[] = {"lstm",           "gru",    "mingru", "minlstm",
-                                        "mamba",          "gdn",    "xlstm",  "xlstm --slstm-at=none --heads=2",
-                                        "recurrentgemma", "mamba2", "m2rnn",  "lstm --proj-size=4"};
+    static const char *const model[] = {"lstm",
+                                        "gru",
+                                        "mingru",
+                                        "minlstm",
+                                        "mamba",
+                                        "gdn",
+                                        "xlstm",
+                                        "xlstm --slstm-at=none --heads=2",
+                                        "recurrentgemma",
+                                        "mamba2",
+                                        "m2rnn",
+                                        "rwkv7",
+                                        "lstm --proj-size=4"};
     char text[30 * 8 + 1], flags[256];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
     const char *path = make_file("t", text, sizeof text);
@@ -259,9 +269,19 @@ static const char *continuation(const char *from, const char *prompt) {
 /* As in training, a document after an end starts like the first one. The training state has the flag; weights alone do
  * not. */
 START_TEST(sampling_restarts_after_a_document_end) {
-    static const char *const model[] = {"lstm",           "gru",    "mingru", "minlstm",
-                                        "mamba",          "gdn",    "xlstm",  "xlstm --slstm-at=none --heads=2",
-                                        "recurrentgemma", "mamba2", "m2rnn",  "lstm --proj-size=4"};
+    static const char *const model[] = {"lstm",
+                                        "gru",
+                                        "mingru",
+                                        "minlstm",
+                                        "mamba",
+                                        "gdn",
+                                        "xlstm",
+                                        "xlstm --slstm-at=none --heads=2",
+                                        "recurrentgemma",
+                                        "mamba2",
+                                        "m2rnn",
+                                        "rwkv7",
+                                        "lstm --proj-size=4"};
     char text[30 * 8 + 1], state[300], weights[300];
     for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
     ck_runs("train --data=%s --model=%s --hidden=24 --threads=1 --batch=2 --steps=20 --lr=0.1 --seq-len=8 --save=%s "
