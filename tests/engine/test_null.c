@@ -224,6 +224,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_softmax_cross_entropy(NULL, none, none).id == 0)                                                           \
     X(remat_softmax_cross_entropy_smoothed(NULL, none, none, 0.1).id == 0)                                             \
     X(remat_softmax_cross_entropy_weighted(NULL, none, none, none, -100, 0).id == 0)                                   \
+    X(remat_dice(NULL, none, none, -1, false).id == 0)                                                                 \
     X(remat_mae(NULL, none, none).id == 0)                                                                             \
     X(remat_bce_with_logits(NULL, none, none).id == 0)                                                                 \
     X(remat_mse_padded(NULL, none, none, none).id == 0)                                                                \

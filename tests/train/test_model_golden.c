@@ -253,7 +253,6 @@ START_TEST(unsupported_model_settings_are_refused) {
                  {{.name = "mamba2", .embed = H, .heads = 5}, "--hidden=6|5 heads"},
                  {{.name = "gpt2", .embed = 8}, "--embed"},
                  {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
-                 {{.name = "gpt2", .embed = H, .no_bias = true}, "bias"},
                  {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
                  {{.name = "gpt2", .embed = H, .positions = T - 1}, "7 timesteps"},
                  {{.name = "gru", .projection = 3}, "--proj-size|lstm"},

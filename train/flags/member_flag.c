@@ -5,10 +5,13 @@
 #include <string.h>
 
 /* Flags whose names differ from their members'. */
-static const char *const others[][2] = {
-    {"backend", "--dist-backend"}, {"carry_stride", "the second number of --tbptt"},
-    {"milestone", "--milestones"}, {"scale", "--scale-lr"},
-    {"schedule", "--lr-schedule"}, {"warmup_steps", "--warmup-steps or --warmup-epochs"}};
+static const char *const others[][2] = {{"backend", "--dist-backend"},
+                                        {"carry_stride", "the second number of --tbptt"},
+                                        {"milestone", "--milestones"},
+                                        {"scale", "--scale-lr"},
+                                        {"schedule", "--lr-schedule"},
+                                        {"spill_dir", "--spill"},
+                                        {"warmup_steps", "--warmup-steps or --warmup-epochs"}};
 
 const char *rm_flag_of_member(const char *member) {
     static _Thread_local char flag[2][72]; /* two buffers, because a message may name two members */
