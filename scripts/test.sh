@@ -3,10 +3,10 @@
 #
 #   scripts/test.sh          five to ten minutes on two cores. CUDA kernels are compiled if a GPU is found, or with REMAT_CUDA=ON
 #   scripts/test.sh --all    what continuous integration runs: the suite under AddressSanitizer and UBSan, and multi-threaded tests
-#                            under ThreadSanitizer (clang). The library is built and installed without the program. The Python package's wheel is built and used, if PyPI answers. Then, on
-#                            minimal systems (chroot.sh), a build for 64-bit Arm and README's commands: on Debian 13, and on
-#                            Debian 12 with CUDA kernels if nvcc is found. Where no chroot is possible, the release suite runs on
-#                            this system. A compiler warning is an error
+#                            under ThreadSanitizer (clang). The library is built and installed without the program. The Python
+#                            package's wheel is built and used, if PyPI answers. Then, on minimal systems (chroot.sh), a build for
+#                            64-bit Arm and README's commands: on Debian 13, and on Debian 12 with CUDA kernels if nvcc is found.
+#                            Where no chroot is possible, the release suite runs on this system. A compiler warning is an error
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -46,6 +46,7 @@ static inline void wait_in_vain(rm_group *group, const char *sender, const char 
     remat_status status = REMAT_OK;
     for (int i = 0; i < 600 && rm_group_rank(group) == last && !status; i++, nap_ms(50)) status = rm_group_poll(group);
     if (rm_group_rank(group) == last) need_peer(status, words);
+    rm_group_free(group, byte);
 }
 
 #endif
