@@ -132,7 +132,7 @@ static int mpi_rank(char **argv) {
     need_ok(rm_kv_add(store, "well", 1, &well));
     for (int k = 0; k < 400 && well < size; k++, nap_ms(50)) need_ok(rm_kv_add(store, "well", 0, &well));
     rm_kv_close(store);
-    return mpi_rank_is_well(rank, 500);
+    return mpi_rank_is_well(rank, 2000);
 }
 
 START_TEST(messages_of_mpi) {

@@ -38,18 +38,15 @@ static void delay(pid_t process) {
     wait_ms(100);
 }
 
-/* Rank 2 is delayed again and again; the end of the run names it, whatever the engine. */
+/* Rank 2 is delayed again and again; the end of the run names it. Waits are counted above the engines (dist/group/group.c). */
 START_TEST(straggler_is_named) {
-    static const char *const engines[] = {"local", "gloo"};
     job j;
     char line[1024], last[4096] = "";
     const char *metrics = in_scratch("straggler");
-    ck_runs("info");
-    if (!says_all(program_output, engines[_i])) return;
-    snprintf(
-        line, sizeof line,
-        "train --data=%s --hidden=64 --seq-len=64 --threads=1 --batch=8 --steps=100000 --metrics=%s --dist-backend=%s",
-        text_file(), metrics, engines[_i]);
+    snprintf(line, sizeof line,
+             "train --data=%s --hidden=64 --seq-len=64 --threads=1 --batch=8 --steps=100000 --metrics=%s "
+             "--dist-backend=local",
+             text_file(), metrics);
     start_ranks(&j, 3, line, -1, "");
     wait_for_steps(metrics, 5);
     for (int i = 0; i < 8; i++) delay(j.process[2]);
@@ -510,7 +507,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("ranks_lost");
-    tcase_add_loop_test(tests, straggler_is_named, 0, 2);
+    tcase_add_test(tests, straggler_is_named);
     tcase_add_test(tests, killed_rank_is_named);
     tcase_add_loop_test(tests, stopped_rank_is_named, 0, ENGINES);
     tcase_add_loop_test(tests, suspended_rank_accuses_no_other, 0, ENGINES);
