@@ -48,7 +48,7 @@ static remat_status check(const rm_model_spec *spec) {
     const char *list = spec->slstm_at;
     int64_t heads = rm_model_heads(spec);
     REQUIRE(
-        inner_width(spec->hidden) % heads == 0, INVALID,
+        !list || !strcmp(list, "all") || inner_width(spec->hidden) % heads == 0, INVALID,
         "--hidden=%lld: the %lld channels of an mLSTM block are not divisible by %lld heads; give --heads=N with an N "
         "that divides them",
         (long long)spec->hidden, (long long)inner_width(spec->hidden), (long long)heads);
