@@ -142,7 +142,7 @@ static void print_event(remat_timeline *t, const event *e) {
         print(t, ",\"args\":{\"bytes\":%llu}}", (unsigned long long)e->bytes);
     } else {
         begin(t, 'X', e, e->begin_ns);
-        print_time(t, "dur", e->end_ns - e->begin_ns);
+        print_time(t, "dur", since_start(t, e->end_ns) - since_start(t, e->begin_ns));
         print_arguments(t, e);
     }
 }

@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <time.h>
 
+#include "memory/clock.h"
+
 #define FLAGS                                                                                                          \
     "--hidden=12 --layers=2 --seq-len=48 --tile=8 --batch=2 --threads=1 --bucket-cap-mb=0.001 --checkpoint=sqrt "
 enum { MOST = 20000, STAGES = 6 };
@@ -220,6 +222,26 @@ START_TEST(timeline_is_whole_after_a_kill) {
 }
 END_TEST
 
+/* A rank that opens the file last begins it anew, when another rank may already be joining. */
+START_TEST(event_begins_before_the_file) {
+    const char *path = in_scratch("early.json");
+    remat_timeline_config config = {.struct_bytes = sizeof config, .path = path};
+    remat_timeline *timeline;
+    uint64_t early_ns = rm_now_ns();
+    ck_assert_int_eq(remat_timeline_open(&config, &timeline), REMAT_OK);
+    uint64_t end_ns = rm_now_ns();
+    const remat_observer *observer = remat_timeline_observer(timeline);
+    const remat_event events[] = {{.kind = REMAT_EVENT_JOIN, .begin_ns = early_ns - 5000000000, .end_ns = end_ns},
+                                  {.kind = REMAT_EVENT_WAIT, .begin_ns = end_ns + 1000, .end_ns = end_ns + 9000000000}};
+    for (int i = 0; i < 2; i++) observer->event(observer->context, &events[i]);
+    ck_assert_msg(!remat_timeline_close(timeline), "%s", remat_last_error());
+    json_t *all = read_timeline(path);
+    check_nesting();
+    ck_assert_int_eq(count(0, "join"), 1);
+    json_decref(all);
+}
+END_TEST
+
 START_TEST(timeline_replaces_no_other_file) {
     const char *text = make_text("text", 20000), *other = make_file("other", "a poem\n", 7);
     ck_refuses(2, "other|timeline|another", "train --data=%s --steps=1 " FLAGS "--timeline=%s", text, other);
@@ -233,6 +255,7 @@ int main(void) {
     TCase *tests = tcase_create("timeline");
     tcase_add_test(tests, ranks_write_one_file_that_nests);
     tcase_add_test(tests, timeline_is_whole_after_a_kill);
+    tcase_add_test(tests, event_begins_before_the_file);
     tcase_add_test(tests, timeline_replaces_no_other_file);
     return run_suite("train/timeline", tests);
 }
