@@ -22,7 +22,7 @@ static const struct {
     {1000, "--model=rnn --hidden=256 --batch=32 --checkpoint=sqrt --optimizer=sgd"},
     {4000, "--hidden=256 --batch=8 --memory-budget=48MiB --calibration=off --recompute=off --spill=/tmp"},
     {0, "--task=classify --hidden=64 --batch=16 --memory-budget=8MiB --calibration=off"},
-    {16, "--model=gpt2 --heads=2 --layers=120 --hidden=16 --batch=2 --memory-budget=16MB --calibration=off"},
+    {16, "--model=gpt2 --heads=2 --layers=150 --hidden=16 --batch=2 --memory-budget=16MB --calibration=off"},
     {5000, "--task=adding --bidirectional --layers=3 --hidden=32 --batch=1 --memory-budget=12MiB --calibration=off"},
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };

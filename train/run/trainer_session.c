@@ -99,6 +99,8 @@ remat_status rm_trainer_create_session(rm_trainer *t, const rm_model_spec *spec)
     if (t->ranks.parts > 1) TRY(rm_ranks_most(&t->ranks, &evaluator)); /* ranks hold other layers, and have one plan */
     TRY(rm_ranks_agree(&t->ranks, describe(t, spec, evaluator, &config)));
     TRY(t->ranks.size > 1 ? create_among_ranks(t, spec, config) : create_alone(t, spec, &config));
+    rm_model_free(&t->model); /* the session has a copy of the graph */
+    rm_host_trim();
     size_t answers = (size_t)rm_setup_rows(t->options) * (size_t)rm_data_answers(&t->dataset->shape);
     size_t bytes = (size_t)t->model.classes * answers * sizeof *t->logits;
     if (!bytes || !strcmp(t->options->session.device, "null")) return REMAT_OK;
