@@ -69,7 +69,8 @@ static int refuse(const char *command, remat_status status, int argc, char **arg
 static int run_launch(int argc, char **argv) {
     int exit_status = 0;
     remat_status status = rm_command_launch(argc, argv, &exit_status);
-    return status ? fail("launch", status) : exit_status;
+    int failed = status ? fail("launch", status) : 0;
+    return exit_status ? exit_status : failed;
 }
 
 /* A config file may serve several commands; the note lists flags in it that have no effect on this one. */
@@ -77,8 +78,8 @@ static void note_idle(int i, const rm_options *options) {
     char list[256];
     rm_options_idle(options, commands[i].command, list, sizeof list);
     if (*list && !rm_rendezvous_repeats(rm_environment_of_process, NULL, true))
-        fprintf(stderr, "remat %s: note: %s has flags of other commands, which have no effect here: %s\n", commands[i].name,
-                options->config, list);
+        fprintf(stderr, "remat %s: note: %s has flags of other commands, which have no effect here: %s\n",
+                commands[i].name, options->config, list);
 }
 
 /* `train` chooses its device and reads --init after it has connected to the other ranks (trainer.c). */

@@ -91,28 +91,30 @@ static remat_status check_nodes(const rm_launch_config *c) {
     return REMAT_OK;
 }
 
-static remat_status check_program(const char *path, bool *found) {
+/* *code: what a shell exits with if it cannot run the program; 0: it can. */
+static remat_status check_program(const char *path, int *code) {
     struct stat info;
-    *found = false;
+    *code = RM_EXIT_NOT_FOUND;
     if (stat(path, &info)) return rm_fail(REMAT_IO, "cannot run '%.200s': %s", path, strerror(errno));
+    *code = RM_EXIT_NOT_RUN;
     REQUIRE(!S_ISDIR(info.st_mode), IO, "cannot run '%.200s': it is a directory", path);
     REQUIRE(!access(path, X_OK), IO, "cannot run '%.200s': it is not executable", path);
-    *found = true;
+    *code = 0;
     return REMAT_OK;
 }
 
 /* As execvp does: a name without a slash is searched in PATH. */
-static remat_status check_command(const char *name) {
+static remat_status check_command(const char *name, int *code) {
     const char *path = getenv("PATH");
     char full[4096];
-    bool found = false;
-    if (strchr(name, '/')) return check_program(name, &found);
+    if (strchr(name, '/')) return check_program(name, code);
     for (const char *at = path ? path : "/bin:/usr/bin"; at && *name;
          at = strchr(at, ':') ? strchr(at, ':') + 1 : NULL) {
         int length = (int)strcspn(at, ":");
         snprintf(full, sizeof full, "%.*s%s%s", length, at, length ? "/" : "", name);
-        if (!check_program(full, &found) && found) return REMAT_OK;
+        if (!check_program(full, code)) return REMAT_OK;
     }
+    *code = RM_EXIT_NOT_FOUND;
     FAIL(IO, "cannot run '%.200s': there is no such program in PATH", name);
 }
 
@@ -454,8 +456,8 @@ remat_status rm_launch(const rm_launch_config *config, int *exit_code) {
     l.input = config->on_host ? STDIN_FILENO : -1;
     TRY(check_numbers(config));
     TRY(check_nodes(config));
-    TRY(check_command(config->argv[0]));
-    if (config->hosts) TRY(check_command("ssh"));
+    TRY(check_command(config->argv[0], exit_code));
+    if (config->hosts) TRY(check_command("ssh", exit_code));
     fill_in(&l, config);
     remat_status status = take_port(&l);
     if (!status) status = open_descriptors(&l);

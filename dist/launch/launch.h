@@ -52,8 +52,8 @@ typedef struct {
     int32_t max_restarts;
     const char *log_dir; /* writes DIR/TIME/attempt-N/rank-R.log in addition to the terminal; NULL: terminal only */
     /* By rank of this host, 1: stdout, 2: stderr, 3: both go to rank-R.stdout.log and rank-R.stderr.log there; with
-     * redirects instead of the terminal, with tee in addition to it. Other streams are then in no log. NULL: none; both
-     * NULL: as log_dir says */
+     * redirects instead of the terminal, with tee in addition to it, also if redirects names the stream, too. Other
+     * streams are then in no log. NULL: none; both NULL: as log_dir says */
     const uint8_t *redirects, *tee;
     const bool *shown;   /* by rank of this host: whether the terminal shows its lines; NULL: it shows all */
     bool prefix;         /* prints "[3] " before each line of rank 3 on the terminal */
@@ -67,10 +67,13 @@ typedef struct {
 enum {
     RM_EXIT_USE = 2,  /* exit status of `remat`, and of most programs, for a command line that cannot work */
     RM_EXIT_PEER = 3, /* exit status of `remat train` when another rank failed */
+    RM_EXIT_NOT_RUN = 126, /* of a shell that finds a program and cannot run it */
+    RM_EXIT_NOT_FOUND = 127,
 };
 
 /* Runs the job to its end. *exit_code is the code with which the program should exit. Fails only if nothing was
- * started: INVALID (flags), IO (the port is in use, the log directory, the command cannot be found), MEMORY. Writes the
+ * started: INVALID (flags), IO (the port is in use, the log directory, the command cannot be run: then *exit_code is
+ * that of a shell), MEMORY. Writes the
  * ranks' lines, and its own ("remat launch: ...") to stderr. Must be called while the process has one thread. */
 remat_status rm_launch(const rm_launch_config *config, int *exit_code);
 

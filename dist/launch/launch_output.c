@@ -153,7 +153,9 @@ static bool is_logged(const rm_launch_output *output, int32_t local, int which) 
 
 static bool is_shown(const rm_launch_output *output, const stream *s) {
     const rm_launch_output_config *c = &output->config;
-    return !has(c->redirects, s->local_rank, which(output, s)) && (!c->shown || c->shown[s->local_rank]);
+    const int w = which(output, s);
+    bool only_in_a_file = has(c->redirects, s->local_rank, w) && !has(c->tee, s->local_rank, w);
+    return !only_in_a_file && (!c->shown || c->shown[s->local_rank]);
 }
 
 static void log_lines(rm_launch_output *output, const stream *s, const char *text, size_t bytes) {
@@ -201,7 +203,7 @@ static remat_status make_run_folder(rm_launch_output *output) {
         REQUIRE(errno == EEXIST && run < 1000, IO, "cannot create the directory %s for logs: %s", output->run_dir,
                 strerror(errno));
     }
-    rm_launch_output_say(output, "the logs of its ranks are in %s", output->run_dir);
+    rm_launch_output_say(output, "the ranks' logs are in %s", output->run_dir);
     return REMAT_OK;
 }
 

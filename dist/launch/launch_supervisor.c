@@ -177,7 +177,7 @@ _Noreturn static void become_rank(const supervisor *k, int32_t local, pid_t supe
     execvp(argv[0], argv);
     fprintf(stderr, "remat launch: cannot run '%s': %s\n", argv[0], strerror(errno));
     fflush(stderr);
-    _exit(errno == ENOENT ? 127 : 126);
+    _exit(errno == ENOENT ? RM_EXIT_NOT_FOUND : RM_EXIT_NOT_RUN);
 }
 
 static bool start_rank(supervisor *k, int32_t local) {

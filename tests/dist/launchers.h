@@ -43,7 +43,8 @@ static inline void to_file(const char *name, int fd) {
     close(file);
 }
 
-/* Its output goes to the files NAME.out and NAME.err. A failure to start becomes status 100 + the remat_status. */
+/* Its output goes to the files NAME.out and NAME.err. A failure to start becomes status 100 + the
+ * remat_status, unless it has an exit code of its own. */
 static inline pid_t start(const rm_launch_config *config, const char *name) {
     char out[40], err[40];
     fflush(NULL);
@@ -59,7 +60,7 @@ static inline pid_t start(const rm_launch_config *config, const char *name) {
     if (status) fprintf(stderr, "%s\n", remat_last_error());
     fflush(stderr);
     need(!__lsan_do_recoverable_leak_check || !__lsan_do_recoverable_leak_check(), "leaks");
-    _exit(status ? 100 + (int)status : code);
+    _exit(status && !code ? 100 + (int)status : code);
 }
 
 static inline char *output_of(const char *name, const char *ending) {

@@ -183,11 +183,11 @@ START_TEST(failed_starts_are_explained) {
     ck_said(words, "--master-port=N, or let --standalone");
     close(fd);
     ck_assert_int_eq(run(taken), 0);
-    ck_assert_int_eq(run(JOB(2, (char *[]){"no-such-program", NULL})), 100 + REMAT_IO);
+    ck_assert_int_eq(run(JOB(2, (char *[]){"no-such-program", NULL})), 127);
     ck_said("'no-such-program': there is no such program in PATH", NULL);
-    ck_assert_int_eq(run(JOB(2, (char *[]){"/no/such/program", NULL})), 100 + REMAT_IO);
+    ck_assert_int_eq(run(JOB(2, (char *[]){"/no/such/program", NULL})), 127);
     ck_said("No such file", NULL);
-    ck_assert_int_eq(run(JOB(2, (char *[]){"/tmp", NULL})), 100 + REMAT_IO);
+    ck_assert_int_eq(run(JOB(2, (char *[]){"/tmp", NULL})), 126);
     ck_said("a directory", NULL);
     rm_launch_config logs = JOB(1, SCRIPT("true"));
     logs.log_dir = "/dev/null/logs";

@@ -5,6 +5,7 @@
 #include "tests/dist/launchers.h"
 
 #include "memory/host.h"
+#include "tests/says.h"
 #include "train/commands/commands.h"
 
 /* ---- Flags ------------------------------------------------------------------------------------------------------- */
@@ -46,6 +47,7 @@ static const struct {
     {"", "-np 2 --no-prefix", "1/2 0/1 127.0.0.1 "},
     {"", "-H localhost:3 -n 2", "[1] 1/2 0/1 127.0.0.1 "},
     {"", "--local-ranks-filter=0,2 --nproc-per-node=3", "[2] 2/3 "},
+    {"", "--redirects=0 --tee=0:0", "[0] 0/1 "},
     {"SLURM_NODEID=1 SLURM_STEP_NUM_NODES=2", "--nnodes=2 --master-addr=h", "[1] 1/2 1/2 h 29500 h:29500"},
 };
 
@@ -97,7 +99,13 @@ static const struct {
     {"-m train", "-m is not a flag"},
     {"-np 2 --nnodes=2 true", "give --nproc-per-node=N"},
     {"-np 5 -H a:2,b:2 true", "4 slots"},
-    {"-H a:0 true", "must be from 1 to 4096"},
+    {"-H a:0 true", "-H|a:0|from 1 to 4096"},
+    {"--hosts=b,a:x true", "--hosts|a:x|from 1 to 4096"},
+    {"-H a:1,b:2 --local-ranks-filter=2 true", "--local-ranks-filter=2|rank 2|2 ranks"},
+    {"--local-ranks-filter=0,7 --nproc-per-node=2 true", "--local-ranks-filter=0,7|rank 7|2 ranks"},
+    {"--redirects=5:1 --log-dir=x true", "--redirects=5:1|rank 5"},
+    {"-t 0:1,1:2 --log-dir=x true", "-t=0:1,1:2|rank 1"},
+    {"--redirects=0:4 --log-dir=x true", "--redirects=0:4|'4'|from 0 to 3"},
     {"-H a,,b true", "'' is not a host"},
     {"-H a --nnodes=2 true", "remove --nproc-per-node, --nnodes"},
     {"--hosts=a --hostfile=b true", "give one of them"},
@@ -124,8 +132,8 @@ static const struct {
     {"--redirects=3 true", "give --log-dir=DIR"},
     {"-t 4 --log-dir=x true", "-t=4: must be from 0 to 3"},
     {"--tee=1:2,3 --log-dir=x true", "--tee=1:2,3: use RANK:N"},
-    {"--tee=1:2,0:x --log-dir=x true", "whole number"},
-    {"--local-ranks-filter=0,5000 true", "must be from 0 to 4095"},
+    {"--tee=1:2,0:x --log-dir=x true", "--tee=1:2,0:x|'x'|whole number"},
+    {"--local-ranks-filter=0,5000 true", "0,5000|from 0 to 4095"},
     {"--standalone no-such-script.py", "put python in front"},
     {"--standalone train --data=x", "put remat in front"},
 };
@@ -146,9 +154,19 @@ END_TEST
 START_TEST(wrong_flags_are_refused) {
     int code = launch_words(refused[_i].words);
     char *err = output_of("job", "err");
-    ck_assert_msg(code == 100 + REMAT_INVALID && contains(err, refused[_i].said), "%s: %d, %s", refused[_i].words, code,
+    ck_assert_msg(code == 100 + REMAT_INVALID && says_all(err, refused[_i].said), "%s: %d, %s", refused[_i].words, code,
                   err);
     free(err);
+}
+END_TEST
+
+/* A stream that no flag sends to a file of its own is in the rank's log. */
+START_TEST(redirects_of_nothing_leave_the_logs_whole) {
+    char words[900];
+    snprintf(words, sizeof words, "--redirects=0 --log-dir=%s --no-prefix echo it", in_folder("logs"));
+    ck_assert_int_eq(launch_words(words), 0);
+    snprintf(words, sizeof words, "grep -qx it %s/*/attempt-0/rank-0.log", in_folder("logs"));
+    ck_assert_int_eq(system(words), 0);
 }
 END_TEST
 
@@ -282,6 +300,7 @@ int main(int argc, char **argv) {
     tcase_add_loop_test(cases, torchruns_flags_are_accepted, 0, COUNT(understood));
     tcase_add_loop_test(cases, wrong_flags_are_refused, 0, COUNT(refused));
     tcase_add_test(cases, directories_are_not_taken_for_programs);
+    tcase_add_test(cases, redirects_of_nothing_leave_the_logs_whole);
     tcase_add_test(cases, random_words_never_crash);
     tcase_add_test(cases, devices_start_ranks_of_this_program);
     return run_cases("dist/launch_flags", cases);

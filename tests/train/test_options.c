@@ -138,6 +138,10 @@ static const struct {
     {RM_TRAIN, "--init=a --resume=b", "--init|--resume"},
     {RM_TRAIN, "--save-every=3", "--save=DIR"},
     {RM_TRAIN, "--data=", "--data|empty"},
+    {RM_TRAIN, "--model=xlstm --slstm-at=", "--slstm-at|empty|numbers from 0, such as 1,3"},
+    {RM_TRAIN, "--eval-split=", "--eval-split|empty|share of --data"},
+    {RM_SAMPLE, "--prompt=", "--prompt|empty|start of the text"},
+    {RM_TRAIN, "--autotune --device=null", "--autotune|--device=null"},
     {RM_TRAIN, "--world-size=0", "--world-size|1"},
     {RM_TRAIN, "--rank=-1", "--rank|0"},
     {RM_TRAIN, "--dist-backend=tcp", "auto|local|mpi|gloo|nccl"},
@@ -219,6 +223,7 @@ static const struct {
     {"--task=copy --sampler=random", "--sampler|--task=lm"},
     {"--metrics-per-rank", "--metrics-per-rank|--metrics=FILE"},
     {"--save-every=3", "--save-every|--save=DIR"},
+    {"--resume-batch=rank", "--resume-batch|--resume=DIR"},
     {"--keep=3", "--save=DIR"},
 };
 enum { IDLE = sizeof idle / sizeof idle[0] };

@@ -69,13 +69,17 @@ static const struct {
     {"log-dir", "DIR", LOG_DIR, "also write the output of rank R to DIR/TIME/attempt-N/rank-R.log"},
     {"redirects", "N|R:N,..", REDIRECTS,
      "streams of the ranks that go to rank-R.stdout.log and rank-R.stderr.log in --log-dir instead of the terminal: "
-     "1: stdout, 2: stderr, 3: both; R:N is of rank R of this host [0]"},
-    {"tee", "N|R:N,..", TEE, "write the same files as --redirects, and to the terminal, too [0]"},
+     "1: stdout, 2: stderr, 3: both; R:N is of rank R of this host. Other streams are in no file; 0: all are in "
+     "rank-R.log "
+     "[0]"},
+    {"tee", "N|R:N,..", TEE,
+     "write the same files as --redirects, and to the terminal, too; a stream of both is shown [0]"},
     {"local-ranks-filter", "R,..", SHOWN, "ranks of this host, from 0, whose lines the terminal shows [all]"},
     {"run-id", "NAME", RUN_ID,
      "name of the job, the same on all hosts and different for each job [HOST:PORT of host 0]"},
     {"no-prefix", NULL, NO_PREFIX, "print the ranks' lines without [RANK] in front"},
-    {"rdzv-endpoint", "HOST:PORT", ENDPOINT, "--master-addr and --master-port in one"},
+    {"rdzv-endpoint", "HOST[:PORT]", ENDPOINT,
+     "--master-addr and --master-port in one; PORT is 29400 if not given, as for torchrun"},
     {"rdzv-id", "NAME", RUN_ID, "the same as --run-id"},
     {"help", NULL, HELP, "this text"},
     {"nproc", "N|cpu|auto", NPROC, NULL},
@@ -94,11 +98,20 @@ static const struct {
 };
 enum { FLAGS = sizeof flags / sizeof flags[0], MOST_LOCAL_RANKS = 4096 };
 
+/* A flag about ranks of this host. `value` NULL: not given, or as if not. */
+typedef struct {
+    const char *value;
+    char where[32];
+    int64_t last; /* the last rank that it names; -1: none */
+} rank_flag;
+
 /* The values given; -1 or NULL: not given. */
 typedef struct {
     int64_t nproc, nnodes, least_nodes, node_rank, port, max_restarts, total, first_rank, world_size;
     const char *hosts, *hostfile;
-    const char *addr, *endpoint, *log_dir, *run_id, *redirected, *teed, *filter;
+    char hosts_where[32];
+    const char *addr, *endpoint, *log_dir, *run_id;
+    rank_flag redirected, teed, filter;
     uint8_t redirects[MOST_LOCAL_RANKS], tee[MOST_LOCAL_RANKS]; /* by rank of this host, if given */
     bool shown[MOST_LOCAL_RANKS];
     bool standalone, no_prefix, help, on_host;
@@ -132,43 +145,58 @@ static remat_status read_nnodes(const char *where, const char *value, request *r
     return REMAT_OK;
 }
 
-/* The number before the first of `ends`, or the end of the text. */
-static remat_status read_number(const char *where, const char *at, const char *ends, int64_t most, int64_t *out) {
+/* The number at `at` in `value`, before the first of `ends` or the end of the text. */
+static remat_status read_number(const char *where, const char *value, const char *at, const char *ends, int64_t most,
+                                int64_t *out) {
     char number[24];
     snprintf(number, sizeof number, "%.*s", (int)strcspn(at, ends), at);
-    return rm_text_whole(where, number, 0, most, out);
+    if (rm_text_whole(where, number, 0, most, out))
+        FAIL(INVALID, "%s=%.60s: '%s' is not a whole number from 0 to %lld", where, value, number, (long long)most);
+    return REMAT_OK;
 }
 
 static const char *after_comma(const char *at) { return strchr(at, ',') ? strchr(at, ',') + 1 : NULL; }
 
+static void begin_ranks(rank_flag *flag, const char *where, const char *value) {
+    *flag = (rank_flag){.value = value, .last = -1};
+    snprintf(flag->where, sizeof flag->where, "%s", where);
+}
+
 /* "0,2,5": ranks of this host. */
 static remat_status read_filter(request *r, const char *where, const char *value) {
     int64_t rank;
+    begin_ranks(&r->filter, where, value);
     memset(r->shown, 0, sizeof r->shown);
     for (const char *at = value; at; at = after_comma(at)) {
-        TRY(read_number(where, at, ",", MOST_LOCAL_RANKS - 1, &rank));
+        TRY(read_number(where, value, at, ",", MOST_LOCAL_RANKS - 1, &rank));
         r->shown[rank] = true;
+        if (rank > r->filter.last) r->filter.last = rank;
     }
-    r->filter = value;
     return REMAT_OK;
 }
 
 /* "3", or torchrun's "0:1,2:3" for ranks of this host; the others are 0. */
-static remat_status read_streams(const char *where, const char *value, uint8_t by_rank[MOST_LOCAL_RANKS]) {
-    int64_t rank, streams;
+static remat_status read_streams(const char *where, const char *value, rank_flag *flag,
+                                 uint8_t by_rank[MOST_LOCAL_RANKS]) {
+    int64_t rank, streams, all = 0;
+    begin_ranks(flag, where, value);
     if (!strchr(value, ':')) {
-        TRY(rm_text_whole(where, value, 0, 3, &streams));
-        memset(by_rank, (int)streams, MOST_LOCAL_RANKS);
+        TRY(rm_text_whole(where, value, 0, 3, &all));
+        memset(by_rank, (int)all, MOST_LOCAL_RANKS);
+        if (!all) flag->value = NULL;
         return REMAT_OK;
     }
     memset(by_rank, 0, MOST_LOCAL_RANKS);
     for (const char *at = value; at; at = after_comma(at)) {
         const char *colon = strchr(at, ':');
         REQUIRE(colon, INVALID, "%s=%.60s: use RANK:N,RANK:N,... with N from 0 to 3", where, value);
-        TRY(read_number(where, at, ":", MOST_LOCAL_RANKS - 1, &rank));
-        TRY(read_number(where, colon + 1, ",", 3, &streams));
+        TRY(read_number(where, value, at, ":", MOST_LOCAL_RANKS - 1, &rank));
+        TRY(read_number(where, value, colon + 1, ",", 3, &streams));
         by_rank[rank] = (uint8_t)streams;
+        all |= streams;
+        if (rank > flag->last) flag->last = rank;
     }
+    if (!all) flag->value = NULL;
     return REMAT_OK;
 }
 
@@ -195,11 +223,9 @@ static remat_status take(request *r, meaning what, const char *where, const char
         r->log_dir = value;
         break;
     case REDIRECTS:
-        r->redirected = value;
-        return read_streams(where, value, r->redirects);
+        return read_streams(where, value, &r->redirected, r->redirects);
     case TEE:
-        r->teed = value;
-        return read_streams(where, value, r->tee);
+        return read_streams(where, value, &r->teed, r->tee);
     case SHOWN:
         return read_filter(r, where, value);
     case TOTAL:
@@ -210,6 +236,7 @@ static remat_status take(request *r, meaning what, const char *where, const char
         return rm_text_whole(where, value, 1, RM_MOST_RANKS, &r->world_size);
     case HOSTS:
         r->hosts = value;
+        snprintf(r->hosts_where, sizeof r->hosts_where, "%s", where);
         break;
     case HOSTFILE:
         r->hostfile = value;
@@ -340,15 +367,21 @@ static remat_status find_node_rank(request *r) {
     return rm_text_whole("SLURM_NODEID", node, 0, r->nnodes - 1, &r->node_rank);
 }
 
-static remat_status check_logs(const request *r) {
-    REQUIRE(r->log_dir || !(r->redirected || r->teed), INVALID,
+/* `ranks`: of the host that has most. */
+static remat_status check_output(const request *r, int64_t ranks) {
+    const rank_flag *all[] = {&r->redirected, &r->teed, &r->filter};
+    REQUIRE(r->log_dir || !(r->redirected.value || r->teed.value), INVALID,
             "--redirects and --tee write files, and there is no directory for them: give --log-dir=DIR");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        REQUIRE(!all[i]->value || all[i]->last < ranks, INVALID,
+                "%s=%.60s: there is no rank %lld; the host has %lld rank%s, numbered from 0", all[i]->where,
+                all[i]->value, (long long)all[i]->last, (long long)ranks, ranks == 1 ? "" : "s");
     return REMAT_OK;
 }
 
 static remat_status complete(request *r) {
-    TRY(check_logs(r));
     if (r->nproc < 0) r->nproc = 1;
+    if (!r->on_host) TRY(check_output(r, r->nproc));
     if (r->nnodes < 0) r->nnodes = 1;
     if (r->endpoint) {
         REQUIRE(!r->addr && r->port < 0, INVALID,
@@ -378,8 +411,10 @@ static remat_status check_command(char **command) {
     size_t length = strlen(name);
     REQUIRE(length < 3 || strcmp(name + length - 3, ".py") || !access(name, X_OK), INVALID,
             "'%.200s' is not a program that can be started: put python in front", name);
-    REQUIRE(strcmp(name, "train") || rm_path_has_program(name), INVALID, "'train' is not a program: put remat in front");
-    if (!strcmp(name, "remat") && !rm_path_has_program(name) && rm_path_of_program(self, sizeof self)) command[0] = self;
+    REQUIRE(strcmp(name, "train") || rm_path_has_program(name), INVALID,
+            "'train' is not a program: put remat in front");
+    if (!strcmp(name, "remat") && !rm_path_has_program(name) && rm_path_of_program(self, sizeof self))
+        command[0] = self;
     return REMAT_OK;
 }
 
@@ -422,9 +457,9 @@ static host_command *command_of(const request *r, const rm_slots_list *list, int
     c->argv[n++] = "--on-host";
     for (int i = 0; i < w; i++) c->argv[n++] = c->word[i];
     add_flag(c->argv, &n, "--log-dir", r->log_dir);
-    add_flag(c->argv, &n, "--redirects", r->redirected);
-    add_flag(c->argv, &n, "--tee", r->teed);
-    add_flag(c->argv, &n, "--local-ranks-filter", r->filter);
+    add_flag(c->argv, &n, "--redirects", r->redirected.value);
+    add_flag(c->argv, &n, "--tee", r->teed.value);
+    add_flag(c->argv, &n, "--local-ranks-filter", r->filter.value);
     add_flag(c->argv, &n, "--no-prefix", r->no_prefix ? "" : NULL);
     c->argv[n++] = "--";
     memcpy(c->argv + n, command, (size_t)words * sizeof *command);
@@ -470,13 +505,17 @@ static remat_status start_hosts(const request *r, const rm_slots_list *list, cha
 /* *here: all ranks are on this host, which needs no ssh. */
 static remat_status launch_on_hosts(request *r, char **command, bool *here, int *exit_status) {
     rm_slots_list list = {0};
+    int64_t most = 0;
     REQUIRE(!(r->hosts && r->hostfile), INVALID, "--hosts and --hostfile both name the hosts: give one of them");
     REQUIRE(r->nproc < 0 && r->nnodes < 0 && r->node_rank < 0 && !r->endpoint && !r->standalone, INVALID,
             "--hosts and --hostfile say how many hosts and ranks there are: remove --nproc-per-node, --nnodes, "
             "--node-rank, --rdzv-endpoint and --standalone");
-    TRY(check_logs(r));
-    remat_status status = r->hosts ? rm_slots_parse("--hosts", r->hosts, &list) : rm_slots_read(r->hostfile, &list);
+    remat_status status =
+        r->hosts ? rm_slots_parse(r->hosts_where, r->hosts, &list) : rm_slots_read(r->hostfile, &list);
     if (!status) status = rm_slots_divide(&list, r->total);
+    for (int32_t i = 0; !status && i < list.n; i++)
+        if (list.host[i].ranks > most) most = list.host[i].ranks;
+    if (!status) status = check_output(r, most);
     *here = !status && list.n == 1 && rm_slots_is_here(list.host[0].name);
     if (*here) r->nproc = list.ranks;
     if (!status && !*here) status = start_hosts(r, &list, command, exit_status);
@@ -547,9 +586,9 @@ remat_status rm_command_launch(int argc, char **argv, int *exit_status) {
                                          .standalone = r.standalone,
                                          .max_restarts = (int32_t)(r.max_restarts > 0 ? r.max_restarts : 0),
                                          .log_dir = r.log_dir,
-                                         .redirects = r.redirected ? r.redirects : NULL,
-                                         .tee = r.teed ? r.tee : NULL,
-                                         .shown = r.filter ? r.shown : NULL,
+                                         .redirects = r.redirected.value ? r.redirects : NULL,
+                                         .tee = r.teed.value ? r.tee : NULL,
+                                         .shown = r.filter.value ? r.shown : NULL,
                                          .prefix = !r.no_prefix,
                                          .run_id = r.run_id,
                                          .argv = argv + command},

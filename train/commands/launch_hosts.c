@@ -36,7 +36,8 @@ static remat_status add_word(const char *where, const char *word, int64_t slots,
     char name[RM_HOST_BYTES];
     const char *bracket = *word == '[' ? strchr(word, ']') : NULL, *colon = strchr(bracket ? bracket : word, ':');
     int length = (int)(colon ? (size_t)(colon - word) : strlen(word));
-    if (colon) TRY(rm_text_whole(where, colon + 1, 1, 4096, &slots));
+    if (colon && rm_text_whole(where, colon + 1, 1, 4096, &slots))
+        FAIL(INVALID, "%s: '%.80s': the slots after the colon are no whole number from 1 to 4096", where, word);
     if (bracket) word++, length -= 2;
     REQUIRE(length > 0 && length < RM_HOST_BYTES && *word != '-', INVALID,
             "%s: '%.80s' is not a host; use HOST or HOST:RANKS", where, word);
@@ -61,7 +62,8 @@ static remat_status read_line(const char *where, char *line, rm_slots_list *out)
     while ((word = strsep(&rest, " \t\r"))) {
         if (!*word) continue;
         if (!name) name = word;
-        if (!strncmp(word, "slots=", 6)) TRY(rm_text_whole(where, word + 6, 1, 4096, &slots));
+        if (!strncmp(word, "slots=", 6) && rm_text_whole(where, word + 6, 1, 4096, &slots))
+            FAIL(INVALID, "%s: '%.80s' is no whole number of slots from 1 to 4096", where, word);
     }
     return name ? add_word(where, name, slots, out) : REMAT_OK;
 }

@@ -88,6 +88,7 @@ static const struct {
     {"stateful", "pad", "each row of the batch reads its own part of the text"},
     {"pipeline", "dump-grads", "no rank has all gradients"},
     {"metrics-per-rank", "metrics=-", "standard output is one file"},
+    {"autotune=bits|any", "device=null", "there is no time to measure where nothing is computed"},
     {"loss:values", "task:class-weights", "its answers are classes, and those of --task=regress are numbers"},
 };
 

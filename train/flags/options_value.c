@@ -141,10 +141,16 @@ void rm_option_clear(rm_options *o, const rm_option *line) {
     *text = NULL;
 }
 
+/* Says what the value is by the first part of the help. */
+static remat_status bad_empty(rm_option_place where, const rm_option *line) {
+    char why[320];
+    snprintf(why, sizeof why, "is empty: give %s (%.*s), or remove the flag", line->value,
+             (int)strcspn(line->help, ";\n"), line->help);
+    return bad(where, line, "", why);
+}
+
 static remat_status set_text(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
-    char why[64];
-    snprintf(why, sizeof why, "is empty: give a %s", line->value ? line->value : "value");
-    if (!*value) return bad(where, line, value, why);
+    if (!*value) return bad_empty(where, line);
     bool too_long = line->memory != RM_FORGOTTEN && strlen(value) >= RM_PATH_BYTES; /* a training state saves it */
     if (too_long) return bad(where, line, value, "is too long: the limit is 4095 bytes");
     return rm_options_replace(rm_option_member(o, line), value);

@@ -183,7 +183,7 @@ static remat_status tune_all(tuner *u) {
 
 remat_status rm_autotune(rm_trainer *t, const rm_model_spec *spec) {
     const rm_options *o = t->options;
-    if (!strcmp(o->autotune, "off") || !strcmp(o->session.device, "null")) return REMAT_OK;
+    if (!strcmp(o->autotune, "off")) return REMAT_OK;
     tuner u = {.t = t, .spec = spec, .file = rm_setup_calibration_file(o)};
     remat_timeline *timeline = t->timeline; /* is not of the run */
     t->timeline = NULL;
