@@ -1,4 +1,4 @@
-/* test_pytorch_rows.c: each row of README's table "Coming from PyTorch" is a line of the table below, in the same order. A row
+/* test_pytorch_rows.c: each row of docs/coming_from_pytorch.md is a line of the table below, in the same order. A row
  * about networks names them: the parameters that its flags make have the names and shapes of PyTorch's, at their usual
  * sizes (tests/golden/make_shapes.py). The other rows name the tests that compare them. */
 #include "engine/graph/graph.h"
@@ -65,7 +65,9 @@ static const struct {
     {"`tokenizers`' `tokenizer.json`", {{NULL}}, "train/test_tokenizer.c"},
     {"`generate(temperature=, top_k=, top_p=)`", {{NULL}}, "train/test_draw.c"},
     {"truncated BPTT", {{NULL}}, "engine/test_golden.c train/test_tbptt.c"},
-    {"`cross_entropy(weight=, ignore_index=, label_smoothing=)`", {{NULL}}, "engine/test_loss_mean.c ops/test_losses.c"},
+    {"`cross_entropy(weight=, ignore_index=, label_smoothing=)`",
+     {{NULL}},
+     "engine/test_loss_mean.c ops/test_losses.c"},
     {"`cross_entropy(...) + dice_loss(", {{NULL}}, "ops/test_losses.c train/test_masks.c"},
     {"`mse_loss`, `l1_loss`, `huber_loss`, `BCEWithLogitsLoss`", {{NULL}}, "ops/test_losses.c train/test_values.c"},
     {"`logits.topk(5)`", {{NULL}}, "engine/test_correct.c train/test_images_run.c"},
@@ -103,24 +105,24 @@ static const struct {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* ---- README ------------------------------------------------------------------------------------------------------- */
+/* ---- The page ----------------------------------------------------------------------------------------------------- */
 
 static FILE *open_source(const char *name, char path[512]) {
     snprintf(path, 512, "%s/%s", RM_SOURCE_DIR, name);
     return fopen(path, "r");
 }
 
-START_TEST(every_row_of_the_readme_has_a_test) {
+START_TEST(every_row_of_the_page_has_a_test) {
     char path[512], line[2048];
-    FILE *file = open_source("README.md", path);
+    FILE *file = open_source("docs/coming_from_pytorch.md", path);
     int row = 0;
     ck_assert_ptr_nonnull(file);
-    while (fgets(line, sizeof line, file) && strcmp(line, "| PyTorch | Remat |\n")) continue;
-    ck_assert_ptr_nonnull(fgets(line, sizeof line, file)); /* |---|---| */
-    for (; fgets(line, sizeof line, file) && *line == '|'; row++) {
-        ck_assert_msg(row < ROWS, "README has a row that is not tested: %s", line);
-        ck_assert_msg(!strncmp(line + 2, rows[row].row, strlen(rows[row].row)),
-                      "README's row %d does not begin with %s: %s", row, rows[row].row, line);
+    while (fgets(line, sizeof line, file)) {
+        if (*line != '|' || !strcmp(line, "| PyTorch | Remat |\n") || !strncmp(line, "|--", 3)) continue;
+        ck_assert_msg(row < ROWS, "the page has a row that is not tested: %s", line);
+        ck_assert_msg(!strncmp(line + 2, rows[row].row, strlen(rows[row].row)), "row %d does not begin with %s: %s",
+                      row, rows[row].row, line);
+        row++;
     }
     fclose(file);
     ck_assert_int_eq(row, ROWS);
@@ -200,7 +202,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("pytorch_rows");
-    tcase_add_test(tests, every_row_of_the_readme_has_a_test);
+    tcase_add_test(tests, every_row_of_the_page_has_a_test);
     tcase_add_loop_test(tests, tests_of_a_row_exist, 0, ROWS);
     tcase_add_loop_test(tests, names_and_shapes_of_a_row_are_pytorchs, 0, ROWS);
     return run_suite("pytorch_rows", tests);
