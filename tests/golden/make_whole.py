@@ -26,11 +26,15 @@ def mamba():
     return MambaForCausalLM(MambaConfig(vocab_size=V, hidden_size=H, num_hidden_layers=L))
 
 
-def mamba2():
+def mamba2(n_groups=1, state_size=128):
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
-    return Mamba2ForCausalLM(Mamba2Config(vocab_size=V, hidden_size=H, num_hidden_layers=L, num_heads=4, head_dim=16, n_groups=1,
-                                          chunk_size=8, pad_token_id=None))
+    return Mamba2ForCausalLM(Mamba2Config(vocab_size=V, hidden_size=H, num_hidden_layers=L, num_heads=4, head_dim=16, n_groups=n_groups,
+                                          state_size=state_size, chunk_size=8, pad_token_id=None))
+
+
+def mamba2_groups():
+    return mamba2(2, 5)
 
 
 def gdn():
@@ -187,7 +191,7 @@ def recurrentgemma():
                                                           pad_token_id=None))  # whose embedding would get no gradient
 
 
-MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "m2rnn": M2RNNModel, "rwkv7": RWKV7, "gdn": gdn,
+MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "mamba2_groups": mamba2_groups, "m2rnn": M2RNNModel, "rwkv7": RWKV7, "gdn": gdn,
           "xlstm": xlstm, "xlstm_both": xlstm_both}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 

@@ -174,6 +174,7 @@ static const struct {
 } whole[] = {
     {"mamba", {.name = "mamba", .layers = 2}},
     {"mamba2", {.name = "mamba2", .layers = 2, .heads = 4, .no_tie = true}},
+    {"mamba2_groups", {.name = "mamba2", .layers = 2, .heads = 4, .state_size = 5, .n_groups = 2, .no_tie = true}},
     {"gdn", {.name = "gdn", .layers = 2, .heads = 2}},
     {"m2rnn", {.name = "m2rnn", .layers = 2, .heads = 2}},
     {"rwkv7", {.name = "rwkv7", .layers = 2, .heads = 2}},
@@ -251,6 +252,7 @@ START_TEST(unsupported_model_settings_are_refused) {
                  {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "1"}, "--slstm-at=1|block 1"},
                  {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "0;"}, "--slstm-at=0;|list"},
                  {{.name = "mamba2", .embed = H, .heads = 5}, "--hidden=6|5 heads"},
+                 {{.name = "mamba2", .embed = H, .heads = 3, .n_groups = 2}, "--n-groups=2|3 heads|12 channels"},
                  {{.name = "gpt2", .embed = 8}, "--embed"},
                  {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
                  {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6|4 heads"},

@@ -132,9 +132,9 @@ START_TEST(non_finite_weights_are_not_used) {
 END_TEST
 
 START_TEST(language_models_are_saved_resumed_and_read) {
-    static const char *const models[] = {
-        "mingru", "minlstm", "mamba",         "mamba2", "gdn", "xlstm", "xlstm --slstm-at=0",
-        "m2rnn",  "rwkv7",   "recurrentgemma"};
+    static const char *const models[] = {"mingru", "minlstm",       "mamba --state-size=5", "mamba2",
+                                         "gdn",    "xlstm",         "xlstm --slstm-at=0",   "m2rnn",
+                                         "rwkv7",  "recurrentgemma"};
     const char *model = models[_i], *text = make_text("text", 4096), *st = in_scratch("st");
     char init[300];
     snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
@@ -144,6 +144,25 @@ START_TEST(language_models_are_saved_resumed_and_read) {
     ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* the file implies the flag */
     ck_refuses(2, "--model=lstm|model", "plan --model=lstm %s", init);
     ck_runs("train --task=adding " SMALL "--model=%s --steps=2 --eval-every=2", model);
+}
+END_TEST
+
+/* Neither names nor shapes tell heads of attention and groups of heads; transformers' config.json beside the weights does. */
+START_TEST(flags_follow_from_config_json) {
+    static const struct {
+        const char *model, *config, *wrong, *says;
+    } of[] = {{"mamba2 --heads=4 --state-size=6 --n-groups=2", "{\"num_heads\": 4, \"state_size\": 6, \"n_groups\": 2}",
+               "--n-groups=1", "--n-groups=1|n-groups=2"},
+              {"gpt2 --heads=2", "{\"n_head\": 2, \"n_inner\": null}", "--heads=4", "--heads=4|heads=2"}};
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", st);
+    ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, of[_i].model, st);
+    make_file("st/step-00000001/config.json", of[_i].config, strlen(of[_i].config));
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+    ck_refuses(2, of[_i].says, "eval --data=%s --seq-len=16 --batch=2 %s %s", text, init, of[_i].wrong);
+    make_file("st/step-00000001/config.json", "{", 1);
+    ck_refuses(1, "config.json|line 1", "eval --data=%s --seq-len=16 --batch=2 %s", text, init);
 }
 END_TEST
 
@@ -197,6 +216,7 @@ int main(void) {
     tcase_add_loop_test(tests, weights_identify_their_image_model, 0, 4);
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
     tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 10);
+    tcase_add_loop_test(tests, flags_follow_from_config_json, 0, 2);
     tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, diverging_run_stops_before_saving);
     tcase_add_loop_test(tests, non_finite_weights_are_not_saved, 0, 2);

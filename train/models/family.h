@@ -63,6 +63,10 @@ static inline remat_value rm_reset_at_begins(remat_graph *g, const rm_model_spec
 }
 
 typedef struct {
+    const char *key, *flag;
+} rm_hub_key;
+
+typedef struct {
     remat_status (*check)(
         const rm_model_spec
             *); /* INVALID: an unsupported flag or size, besides those that traits tell; NULL: nothing to check */
@@ -73,6 +77,11 @@ typedef struct {
                       size_t bytes); /* ... or, if it depends on flags, a function; else NULL */
     /* Whether the file has the weights of model `name`. Then fills in all members except `model`. */
     bool (*recognise)(const char *name, const rm_safetensors *file, rm_model_found *out);
+    /* Flags that neither names nor shapes tell: integers of Hugging Face's config.json beside the file, if there is one. */
+    const rm_hub_key *hub_keys; /* ends with a line without a key; NULL: none */
 } rm_model_family;
+
+/* Adds the flags of `keys` that config.json beside the weights `path` gives. IO: config.json is not JSON. */
+remat_status rm_found_by_hub_config(rm_model_found *found, const rm_hub_key *keys, const char *path);
 
 #endif

@@ -112,5 +112,7 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     return true;
 }
 
+static const rm_hub_key hub_keys[] = {{"n_head", "heads"}, {0}};
+
 const rm_model_family rm_gpt2_family = {
-    .check = check, .logits = logits, .name_head = name_head, .recognise = recognise};
+    .check = check, .logits = logits, .name_head = name_head, .recognise = recognise, .hub_keys = hub_keys};

@@ -1,5 +1,5 @@
 /* mamba.c: the model mamba (Gu and Dao 2023), with the names and shapes of Hugging Face's MambaForCausalLM and the
- * starting distributions of mamba_ssm: --layers blocks of --hidden numbers, twice as wide inside, 16 states a channel.
+ * starting distributions of mamba_ssm: --layers blocks of --hidden numbers, twice as wide inside, --state-size states a channel.
  *
  *     embeddings ─ block 0 ─ ... ─ block L-1 ─ norm_f ─ [last step] ─ head
  *
@@ -10,14 +10,15 @@
  * inputs pass through a linear layer, `input`. */
 #include "train/models/language.h"
 
-enum { STATES = 16, EXPAND = 2, FILTER = 4, RANK_PER = 16 };
+enum { STATES = 16 /* without --state-size */, EXPAND = 2, FILTER = 4, RANK_PER = 16 };
 #define EPSILON 1e-5
 #define LARGEST_STEP 0.1
 #define EMBEDDINGS "backbone.embeddings.weight"
 
 static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_value x) {
     remat_graph *g = at->graph;
-    const int64_t D = spec->hidden, E = EXPAND * D, R = (D + RANK_PER - 1) / RANK_PER, N = STATES;
+    const int64_t D = spec->hidden, E = EXPAND * D, R = (D + RANK_PER - 1) / RANK_PER;
+    const int64_t N = spec->state_size ? spec->state_size : STATES;
     remat_value xz = rm_place_linear(at, "mixer.in_proj.weight", x, D, 2 * E, rm_init_from(D));
     remat_value filter = rm_place_param(at, "mixer.conv1d.weight", 3, E, 1, FILTER, rm_init_from(FILTER));
     remat_value u = remat_causal_conv(g, remat_slice(g, xz, 0, E), filter,
@@ -56,11 +57,13 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     const rm_st_array *first = rm_weights_named(file, "backbone.layers.0.mixer.x_proj.weight");
     const rm_st_array *gain = rm_weights_named(file, "backbone.norm_f.weight");
+    const rm_st_array *rates = rm_weights_named(file, "backbone.layers.0.mixer.A_log");
     (void)name;
-    if (!first || !gain || gain->rank != 1) return false;
+    if (!first || !gain || gain->rank != 1 || !rates || rates->rank != 2) return false;
     rm_found_ends(out, file, EMBEDDINGS, "lm_head.weight");
     rm_found_number(out, "layers", rm_weights_layers(file, "backbone.layers.", ".mixer.x_proj.weight"));
     rm_found_number(out, "hidden", gain->dim[0]);
+    rm_found_number(out, "state-size", rates->dim[1]);
     return true;
 }
 

@@ -69,7 +69,9 @@ remat_status rm_model_recognise(const char *path, rm_model_found *out) {
     remat_status status = rm_safetensors_open(path, &file);
     for (int i = 0; i < MODELS && !status && !out->model; i++) {
         *out = (rm_model_found){0};
-        if (models[i].family->recognise(models[i].name, &file, out)) out->model = models[i].name;
+        if (!models[i].family->recognise(models[i].name, &file, out)) continue;
+        out->model = models[i].name;
+        status = rm_found_by_hub_config(out, models[i].family->hub_keys, path);
     }
     rm_safetensors_free(&file);
     return status;

@@ -19,6 +19,8 @@ typedef struct {
     const char *name; /* --model: a line of the table in model.c */
     int64_t layers, hidden, embed;
     int64_t heads, positions; /* of models with heads (0: rm_model_heads); of gpt2 (0: timesteps) */
+    int64_t state_size;       /* mamba, mamba2: states of a channel or head; 0: 16 or 128 */
+    int64_t n_groups;         /* mamba2: groups of heads that share B and C; 0: 1 */
     bool no_bias;             /* of recurrent and linear layers and layer norms: PyTorch's bias=False */
     bool bidirectional;       /* each layer reads the outputs of both directions below */
     bool tie_embeddings;      /* head.weight is embedding.weight */
