@@ -14,13 +14,14 @@ static uint64_t other_tables(const remat_session *s) {
     uint64_t stages = (uint64_t)s->chain.n_stages, pieces = (uint64_t)s->chain.problem.n_pieces + 1;
     return rm_problem_bytes(&s->chain.problem) + rm_problem_bytes(&s->chain.evaluation) +
            rm_schedule_table_bytes(&s->evaluation) + (s->verify_recompute ? rm_verify_bytes(&s->chain) : 0) +
-           rm_parts_table_bytes(s) + pieces * sizeof *r->piece + stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) +
-           rm_chain_program_bytes(&s->chain) + rm_session_sums_bytes(s);
+           rm_parts_table_bytes(s) + pieces * sizeof *r->piece +
+           stages * (sizeof *r->saved + sizeof *r->kept + sizeof *s->loss) + rm_chain_program_bytes(&s->chain) +
+           rm_session_sums_bytes(s);
 }
 
 /* If gradients are sent in another type than float, each bucket has a send buffer (remat_ranks.prepare). */
-static uint64_t wire_bytes(const remat_session *s) {
-    const rm_buckets *b = &s->chain.at.buckets;
+static uint64_t wire_bytes(const remat_session *s, const rm_chain *chain) {
+    const rm_buckets *b = &chain->at.buckets;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), each = (uint64_t)s->ranks.wire_bytes;
     uint64_t bytes = 0;
     for (int32_t i = 0; i < b->n && !s->inference; i++)
@@ -28,9 +29,14 @@ static uint64_t wire_bytes(const remat_session *s) {
     return bytes;
 }
 
+uint64_t rm_session_network_bytes(const remat_session *s, const rm_chain *chain) {
+    return chain->at.bytes + rm_chain_program_bytes(chain) + (uint64_t)chain->at.buckets.n * sizeof *s->bucket +
+           wire_bytes(s, chain);
+}
+
 uint64_t rm_session_workspace_bytes(const remat_session *s) {
     uint64_t device = s->api->overhead_bytes ? s->api->overhead_bytes(s->device) : 0;
-    return wire_bytes(s) + device + s->ranks.device_bytes;
+    return wire_bytes(s, &s->chain) + device + s->ranks.device_bytes;
 }
 
 uint64_t rm_session_tables_bytes(const remat_session *s) {
@@ -46,15 +52,17 @@ uint64_t rm_session_budgeted_bytes(const remat_session *s) {
     return s->chain.at.bytes + block_bytes(s) + rm_session_workspace_bytes(s) + rm_session_tables_bytes(s);
 }
 
-/* In a pipeline: how much more than this rank's the largest arrays and tables of any rank need. */
-static uint64_t more_elsewhere(const remat_session *s) {
-    uint64_t own =
-        s->chain.at.bytes + rm_chain_program_bytes(&s->chain) + (uint64_t)s->chain.at.buckets.n * sizeof *s->bucket;
-    return s->pipeline.size > 1 ? s->most_others_bytes - own : 0;
+static uint64_t least_network_bytes(const remat_session *s) {
+    uint64_t least = rm_session_network_bytes(s, &s->chain);
+    for (int r = 0; s->of_rank && r < s->pipeline.size; r++)
+        if (s->of_rank[r].network_bytes < least) least = s->of_rank[r].network_bytes;
+    return least;
 }
 
 uint64_t rm_session_allowance(const remat_session *s, uint64_t budget) {
-    uint64_t others = s->chain.at.bytes + rm_session_workspace_bytes(s) + other_tables(s) + more_elsewhere(s);
+    uint64_t own = rm_session_network_bytes(s, &s->chain),
+             all = s->chain.at.bytes + rm_session_workspace_bytes(s) + other_tables(s);
+    uint64_t others = all - own + least_network_bytes(s);
     if (!budget) return 0;
     return budget > others ? budget - others : 1;
 }
@@ -127,27 +135,40 @@ static const char *list_text(const buffer *largest, char *text) {
     return text;
 }
 
-remat_status rm_session_refuse(const remat_session *s, uint64_t budget) {
+enum { RANK_TEXT = 48 };
+static const char *rank_text(const remat_session *s, int rank, char text[RANK_TEXT]) {
+    *text = 0;
+    if (s->pipeline.size > 1) snprintf(text, RANK_TEXT, " on rank %d of the pipeline", rank);
+    return text;
+}
+
+remat_status rm_session_refuse(remat_session *s, uint64_t budget) {
     const rm_schedule *schedule = &s->training;
-    const rm_problem *problem = &s->chain.problem;
     buffer resident[LARGEST] = {0}, alive[LARGEST] = {0};
-    char step[RM_STEP_TEXT], resident_text[LIST_TEXT], alive_text[LIST_TEXT];
-    smallest = rm_session_budgeted_bytes(s) + more_elsewhere(s);
+    char step[RM_STEP_TEXT], resident_text[LIST_TEXT], alive_text[LIST_TEXT], on[RANK_TEXT];
+    int rank;
+    TRY(rm_session_neediest_rank(s, &rank, &smallest));
+    const rm_problem *problem = s->of_rank ? &s->of_rank[rank].problem : &s->chain.problem;
     find_largest_resident(problem, resident);
     find_largest_at_peak(problem, schedule, alive);
     FAIL(INFEASIBLE,
          "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
-         " bytes here. %" PRIu64 " of them are allocated throughout (largest: %s); the peak is at step %" PRId64
+         " bytes%s here. %" PRIu64 " of them are allocated throughout (largest: %s); the peak is at step %" PRId64
          " of %" PRId64 " (%s), where the largest buffers are %s",
-         budget, s->strategy->name, smallest, s->chain.at.bytes, list_text(resident, resident_text),
+         budget, s->strategy->name, smallest, rank_text(s, rank, on),
+         s->of_rank ? s->of_rank[rank].resident_bytes : s->chain.at.bytes, list_text(resident, resident_text),
          schedule->verdict.peak_step, schedule->plan.n_steps,
          rm_step_text(problem, schedule->plan.step[schedule->verdict.peak_step], step), list_text(alive, alive_text));
 }
 
-remat_status rm_session_check_budget(const remat_session *s, uint64_t budget) {
-    uint64_t needed = rm_session_budgeted_bytes(s) + more_elsewhere(s);
-    if (!budget || needed <= budget) return REMAT_OK;
+remat_status rm_session_check_budget(remat_session *s, uint64_t budget) {
+    uint64_t needed;
+    char on[RANK_TEXT];
+    int rank;
+    if (!budget) return REMAT_OK;
+    TRY(rm_session_neediest_rank(s, &rank, &needed));
+    if (needed <= budget) return REMAT_OK;
     smallest = needed;
-    FAIL(INFEASIBLE, "a memory budget of %" PRIu64 " bytes is too small: %s needs %" PRIu64 " bytes", budget,
-         s->inference ? "inference" : "this plan, with its evaluation,", needed);
+    FAIL(INFEASIBLE, "a memory budget of %" PRIu64 " bytes is too small: %s needs %" PRIu64 " bytes%s", budget,
+         s->inference ? "inference" : "this plan, with its evaluation,", needed, rank_text(s, rank, on));
 }

@@ -456,6 +456,7 @@ void remat_session_free(remat_session *s) {
     rm_schedule_free(&s->training);
     rm_schedule_free(&s->evaluation);
     rm_chain_free(&s->chain);
+    rm_session_free_needs(s);
     rm_problem_free(&s->most.problem);
     rm_problem_free(&s->most.evaluation);
     remat_graph_free(s->graph);

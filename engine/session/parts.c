@@ -137,10 +137,9 @@ static remat_status place_some(rm_schedule *schedule, bool held, uint64_t from, 
     return status;
 }
 
-remat_status rm_parts_place(remat_session *s, rm_schedule *schedule) {
+remat_status rm_parts_place(remat_session *s, uint64_t copied, rm_schedule *schedule) {
     if (s->parts.n == 1) return REMAT_OK;
-    uint64_t own = 0, copied = rm_parts_copied_bytes(&s->chain);
-    if (copied < s->parts.most_copied) copied = s->parts.most_copied;
+    uint64_t own = 0;
     TRY(place_some(schedule, false, 0, &s->parts.shared));
     TRY(place_some(schedule, true, s->parts.shared, &own));
     s->parts.each = own + copied;

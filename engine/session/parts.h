@@ -17,8 +17,9 @@
 remat_status rm_parts_choose(remat_session *session, const remat_config *config);
 /* Bytes of the copies of one part. */
 uint64_t rm_parts_copied_bytes(const rm_chain *chain);
-/* Places a settled training schedule again, for all parts. With n = 1 it leaves the schedule alone. MEMORY. */
-remat_status rm_parts_place(remat_session *session, rm_schedule *schedule);
+/* Places a settled training schedule again, for all parts, each with `copied` bytes of copies. With n = 1 it leaves the
+ * schedule alone. MEMORY. */
+remat_status rm_parts_place(remat_session *session, uint64_t copied, rm_schedule *schedule);
 uint64_t rm_parts_table_bytes(const remat_session *session); /* host memory, of all parts but the first */
 /* Makes the tables of all parts; those of the first are in the runner. MEMORY. */
 remat_status rm_parts_allocate(remat_session *session);

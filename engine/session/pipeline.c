@@ -35,16 +35,15 @@ remat_status rm_session_set_up_pipeline(remat_session *s, const remat_config *co
 
 /* ---- Cut, for all ranks ----------------------------------------------------------------------------------------- */
 
-static uint64_t others_of(const remat_session *s, const rm_chain *part) {
-    return part->at.bytes + rm_chain_program_bytes(part) + (uint64_t)part->at.buckets.n * sizeof *s->bucket;
-}
-
-/* Gives the part the lists of the whole chain, and raises s->most to the part's bytes and times. */
+/* Gives the part the lists of the whole chain, notes what it needs, and raises s->most to its bytes and times. */
 static remat_status join_part(remat_session *s, rm_chain *part, const rm_chain *whole) {
     TRY(rm_chain_adopt(part, whole));
-    uint64_t others = others_of(s, part);
-    if (others > s->most_others_bytes) s->most_others_bytes = others;
-    if (rm_parts_copied_bytes(part) > s->parts.most_copied) s->parts.most_copied = rm_parts_copied_bytes(part);
+    rm_rank_needs *needs = &s->of_rank[part->rank];
+    needs->resident_bytes = part->at.bytes;
+    needs->network_bytes = rm_session_network_bytes(s, part);
+    needs->copied_bytes = rm_parts_copied_bytes(part);
+    TRY(rm_problem_copy(&part->problem, &needs->problem));
+    TRY(rm_problem_copy(&part->evaluation, &needs->evaluation));
     if (part->rank > 0) {
         rm_problem_raise(&s->most.problem, &part->problem);
         rm_problem_raise(&s->most.evaluation, &part->evaluation);
@@ -62,6 +61,8 @@ static remat_status build_parts(remat_session *s, int32_t loss, const int32_t *k
                                .first_bucket_bytes = config.ranks->first_bucket_bytes,
                                .bucket_bytes = config.ranks->bucket_bytes},
                       *ranks = config.ranks;
+    s->of_rank = rm_calloc((size_t)s->pipeline.size, sizeof *s->of_rank);
+    REQUIRE(s->of_rank, MEMORY, "out of memory for %d ranks", s->pipeline.size);
     for (int r = 0; r < s->pipeline.size; r++) {
         rm_chain other = {0}, *part = r == s->pipeline.rank ? &s->chain : &other;
         config.pipeline_rank = r;
@@ -109,12 +110,48 @@ static remat_status settle(const rm_problem *problem, bool forward_only, rm_sche
     return rm_schedule_settle(problem, forward_only, schedule);
 }
 
-remat_status rm_session_settle_part(remat_session *s) {
-    TRY(settle(&s->chain.evaluation, true, &s->evaluation));
+static remat_status settle_for(remat_session *s, const rm_problem *problem, const rm_problem *evaluation,
+                               uint64_t copied) {
+    TRY(settle(evaluation, true, &s->evaluation));
     if (s->inference) return REMAT_OK;
-    TRY(settle(&s->chain.problem, false, &s->training));
-    s->parts.most_copied = 0;
-    return rm_parts_place(s, &s->training);
+    TRY(settle(problem, false, &s->training));
+    return rm_parts_place(s, copied, &s->training);
+}
+
+remat_status rm_session_settle_part(remat_session *s) {
+    return settle_for(s, &s->chain.problem, &s->chain.evaluation, rm_parts_copied_bytes(&s->chain));
+}
+
+static remat_status settle_for_rank(remat_session *s, int rank, uint64_t *bytes) {
+    rm_rank_needs *needs = &s->of_rank[rank];
+    needs->problem.tier = s->chain.problem.tier;
+    TRY(settle_for(s, &needs->problem, &needs->evaluation, needs->copied_bytes));
+    *bytes = rm_session_budgeted_bytes(s) - rm_session_network_bytes(s, &s->chain) + needs->network_bytes;
+    return REMAT_OK;
+}
+
+remat_status rm_session_neediest_rank(remat_session *s, int *rank, uint64_t *bytes) {
+    *rank = 0;
+    *bytes = rm_session_budgeted_bytes(s);
+    if (s->pipeline.size == 1) return REMAT_OK;
+    *bytes = 0;
+    for (int r = 0; r < s->pipeline.size; r++) {
+        uint64_t needed;
+        TRY(settle_for_rank(s, r, &needed));
+        if (needed <= *bytes) continue;
+        *rank = r;
+        *bytes = needed;
+    }
+    return settle_for_rank(s, *rank, bytes);
+}
+
+void rm_session_free_needs(remat_session *s) {
+    for (int r = 0; s->of_rank && r < s->pipeline.size; r++) {
+        rm_problem_free(&s->of_rank[r].problem);
+        rm_problem_free(&s->of_rank[r].evaluation);
+    }
+    rm_free(s->of_rank);
+    s->of_rank = NULL;
 }
 
 /* ---- Numbers that all ranks know -------------------------------------------------------------------------------- */

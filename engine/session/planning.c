@@ -55,28 +55,29 @@ static remat_status read_given(remat_session *s, const char *steps) {
     TRY(rm_plan_read(&s->chain.problem, &s->training.plan, steps, strlen(steps)));
     if (rm_schedule_settle(&s->chain.problem, false, &s->training))
         return rm_fail(REMAT_INVALID, "plan_steps is not a valid plan: %s", remat_last_error());
-    return rm_parts_place(s, &s->training);
+    return REMAT_OK;
 }
 
-/* `budget`: of one part; *fits: all parts fit into the session's. */
+/* `budget`: of the schedule. *fits: in a pipeline, all parts fit into the session's budget on every rank. */
 static remat_status propose_within(remat_session *s, const remat_config *config, uint64_t budget, bool *fits) {
-    uint64_t all = rm_session_allowance(s, config->memory_budget);
+    uint64_t needed;
+    int rank;
     rm_plan_request request = {.segments = config->segments,
                                .budget_bytes = budget,
                                .no_recompute = s->recompute == RM_RECOMPUTE_OFF,
                                .least_block_bytes = s->evaluation.placement.bytes};
     rm_schedule_free(&s->training);
     remat_status status = rm_schedule_propose(&s->chain.problem, s->strategy, &request, &s->training);
-    *fits = false;
-    if (s->parts.n == 1 || (status && status != REMAT_INFEASIBLE)) return status;
-    TRY(rm_parts_place(s, &s->training));
-    *fits = !all || rm_schedule_bytes(&s->training) <= all;
+    *fits = !status;
+    if (s->pipeline.size == 1 || !config->memory_budget || (status && status != REMAT_INFEASIBLE)) return status;
+    TRY(rm_session_neediest_rank(s, &rank, &needed));
+    *fits = needed <= config->memory_budget;
     return *fits ? REMAT_OK : REMAT_INFEASIBLE;
 }
 
-/* A plan is for one part, but its parts must fit together: finds the part's budget, between one that fits and one that
- * does not. */
-static remat_status propose_parts(remat_session *s, const remat_config *config) {
+/* A plan is for one part and for the largest bytes of any rank, but all parts must fit together, on each rank by its own
+ * bytes: finds the schedule's budget, between one that fits and one that does not. */
+static remat_status propose_divided(remat_session *s, const remat_config *config) {
     uint64_t most = rm_session_allowance(s, config->memory_budget), least = 1, middle;
     bool fits;
     remat_status status = propose_within(s, config, most, &fits);
@@ -98,7 +99,7 @@ static remat_status propose_parts(remat_session *s, const remat_config *config) 
 static remat_status propose(remat_session *s, const remat_config *config) {
     bool fits;
     if (config->plan_steps) return read_given(s, config->plan_steps);
-    if (s->parts.n > 1) return propose_parts(s, config);
+    if (s->pipeline.size > 1) return propose_divided(s, config);
     return propose_within(s, config, rm_session_allowance(s, config->memory_budget), &fits);
 }
 
@@ -192,6 +193,7 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
     rm_session_swap_problems(s);
     remat_status status = make_plans(s, config);
     rm_session_swap_problems(s);
+    rm_session_free_needs(s);
     TRY(status);
     if (s->rates.flops_per_s > 0) rm_chain_guess_times(&s->chain, &s->rates); /* of this rank, to be reported */
     return rm_session_settle_part(s);

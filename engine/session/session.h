@@ -15,6 +15,14 @@
 
 typedef struct rm_micro rm_micro; /* parts.c */
 
+/* What the planner knows of one rank of a pipeline. */
+typedef struct {
+    rm_problem problem, evaluation;
+    uint64_t resident_bytes; /* arrays that live as long as the session */
+    uint64_t network_bytes;  /* rm_session_network_bytes */
+    uint64_t copied_bytes;   /* rm_parts_copied_bytes */
+} rm_rank_needs;
+
 typedef struct rm_session_array {
     char *name;
     remat_desc desc;
@@ -82,15 +90,14 @@ struct remat_session {
     struct {
         rm_problem problem, evaluation;
     } most;                     /* pipeline: with the largest bytes and times of any rank */
+    rm_rank_needs *of_rank;     /* pipeline, until plans are made: by rank */
     struct {
         int n;                 /* micro steps that are in flight together; 1: each ends before the next begins */
         int ahead;             /* how many have run forward only */
         bool complete;         /* the last pass was the backward half of them all */
         uint64_t shared, each; /* bytes of the arena */
-        uint64_t most_copied;  /* the largest rm_parts_copied_bytes of any rank, while plans are made; else 0 */
         rm_micro *item;
     } parts;                    /* parts.h */
-    uint64_t most_others_bytes; /* pipeline: the largest size of any rank's arrays and tables, without the plan */
     remat_ranks ranks;          /* a copy; without ranks, or if nothing runs, size is 1 and its functions are NULL */
     int n_mapped;               /* sections of the block passed to ranks.map */
     remat_bucket *bucket;       /* as passed to ranks, except for `ready` */
@@ -152,13 +159,17 @@ const char *rm_session_changed_since(const remat_session *session);
 /* step.c. Of all trained parameters; no sum over ranks is in progress. */
 void rm_session_scale_gradients(const remat_session *session, double factor);
 
-/* pipeline.c. Builds session->chain, and session->most from the parts of all ranks. Exchanges the problems of the two
- * while plans are made, and settles the plans for this rank's bytes. Sums over the pipeline's ranks. */
+/* pipeline.c. Builds session->chain, and session->most and ->of_rank from the parts of all ranks. Exchanges the problems
+ * of the first two while plans are made, and settles the plans for this rank's bytes. Sums over the pipeline's ranks. */
 remat_status rm_session_set_up_pipeline(remat_session *session, const remat_config *config);
 remat_status rm_session_build_chain(remat_session *session, int32_t loss, const int32_t *keep, int n_keep,
                                     const rm_chain_config *config);
 void rm_session_swap_problems(remat_session *session);
 remat_status rm_session_settle_part(remat_session *session);
+void rm_session_free_needs(remat_session *session);
+/* The rank that needs the most bytes for the session's plans, and these bytes (rm_session_budgeted_bytes). In a pipeline
+ * it leaves the plans settled for that rank. */
+remat_status rm_session_neediest_rank(remat_session *session, int *rank, uint64_t *bytes);
 remat_status rm_session_sum_over_pipeline(const remat_session *session, double *values, int64_t count);
 
 /* loss_mean.c. Finds the loss's count and decides whether the parts of an update are weighted by it. The graph must

@@ -423,6 +423,41 @@ START_TEST(micro_steps_have_the_bits_of_one_rank) {
 }
 END_TEST
 
+/* The first rank holds the largest arrays, the second the most activations: the least budget is what one of them needs,
+ * not what both need at their worst. Every rank gives the same answer. */
+START_TEST(refused_budget_names_the_rank_and_the_least_that_fits) {
+    static const char *const strategies[] = {"sqrt", "optimal"};
+    static const char *const cuts[] = {"lstm.weight_ih_l1", "head"}, *const says[] = {"rank 1 of the", "rank 0 of the"};
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    remat_value loss = language_model(g, false);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    remat_config config = model_config();
+    remat_session *s;
+    uint64_t least = 0, most = 0;
+    pipe_open(&line, rank, 2, cuts[_i % 2]);
+    config.strategy = strategies[_i / 2];
+    for (int r = 0; r < 2; r++) {
+        config.pipeline = &rank[r].pipeline;
+        config.memory_budget = 1;
+        ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INFEASIBLE);
+        ck_assert_msg(says_all(remat_last_error(), says[_i % 2]), "%s", remat_last_error());
+        ck_assert(r == 0 || remat_smallest_budget() == least);
+        least = remat_smallest_budget();
+        config.memory_budget = least;
+        CHECKED(remat_session_create(g, loss, &config, &s));
+        uint64_t bytes = rm_plan_summary_of(s).budgeted_bytes;
+        most = bytes > most ? bytes : most;
+        remat_session_free(s);
+        config.memory_budget = least - 1;
+        ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INFEASIBLE);
+    }
+    ck_assert_uint_eq(most, least);
+    remat_graph_free(g);
+}
+END_TEST
+
 static void expect_refused(const char *cut, int size, bool tied, remat_config config, const char *words) {
     remat_graph *g;
     remat_session *s;
@@ -513,6 +548,7 @@ int main(void) {
     tcase_add_loop_test(tests, micro_steps_in_flight_have_the_bits_of_one_rank, 0, 5);
     tcase_add_test(tests, outputs_of_every_micro_step_can_be_read);
     tcase_add_test(tests, budget_holds_for_micro_steps_in_flight);
+    tcase_add_loop_test(tests, refused_budget_names_the_rank_and_the_least_that_fits, 0, 4);
     tcase_add_test(tests, bad_cuts_are_refused);
     tcase_add_test(tests, layers_are_cut_at_the_named_parameters);
     tcase_add_test(tests, a_lost_rank_ends_the_step);
