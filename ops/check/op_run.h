@@ -1,6 +1,6 @@
 /* op_run.h: runs one op on one sample, forward and backward, as the engine would: tile by tile, with states
  * carried over and weight gradients accumulated. All inputs and outputs are doubles, so that runs in float
- * and in double, and with any tile size, can be compared. op_check.c draws the conclusions. */
+ * and in double, and with any tile size, can be compared. op_check.h draws the conclusions. */
 #ifndef RM_OP_RUN_H
 #define RM_OP_RUN_H
 
