@@ -23,8 +23,7 @@ const char *rm_op_check_denominator(rm_op_subject *s); /* y is a sum divided by 
 const char *rm_op_check_undeclared(rm_op_subject *s);  /* backward reads only tensors that `saves` declares */
 const char *rm_op_note_needed(rm_op_subject *s);       /* notes in `needed` which of them it reads */
 const char *rm_op_check_needed(const remat_op *op, uint32_t needed); /* after all samples: it reads every one */
-const char *
-rm_op_check_lean(rm_op_subject *s); /* tensors that a lean stage does not save are recomputed bit-identically */
+const char *rm_op_check_lean(rm_op_subject *s); /* what is not saved is recomputed bit-identically */
 
 /* ---- calls.c --------------------------------------------------------------------------------------------------- */
 
@@ -37,8 +36,7 @@ const char *rm_op_check_no_aux(rm_op_subject *s);   /* a forward-only pass gives
 
 /* ---- values.c -------------------------------------------------------------------------------------------------- */
 
-const char *
-rm_op_check_kernels(rm_op_subject *s); /* in float, in any tiles, they agree with the definition in double */
+const char *rm_op_check_kernels(rm_op_subject *s);   /* in float, in any tiles, they agree with the definition */
 const char *rm_op_check_gradients(rm_op_subject *s); /* they are derivatives */
 
 /* ---- For these files ------------------------------------------------------------------------------------------- */

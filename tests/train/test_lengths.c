@@ -216,12 +216,17 @@ START_TEST(documents_start_after_ends) {
 }
 END_TEST
 
+/* Documents of seven letters, each with an end. */
+static const char *make_documents(void) {
+    char text[30 * 8 + 1];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
+    return make_file("t", text, sizeof text);
+}
+
 /* If documents are as long as samples, no state is carried over: stateful rows have the losses of rows without carried
  * states. */
 START_TEST(states_do_not_cross_a_document_end) {
-    char text[10 * 3 * 8 + 1];
-    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
-    const char *path = make_file("t", text, sizeof text);
+    const char *path = make_documents();
     const char *flags = "--hidden=6 --threads=1 --batch=3 --seq-len=8 --steps=10 --no-shuffle --lr=0.05 --tile=3";
     ck_runs("train --data=%s %s --stateful --document-end=124 --metrics=%s", path, flags, in_scratch("a.jsonl"));
     ck_runs("train --data=%s %s --stateful --metrics=%s", path, flags, in_scratch("b.jsonl"));
@@ -232,26 +237,27 @@ START_TEST(states_do_not_cross_a_document_end) {
 }
 END_TEST
 
+static const char *const models[] = {"lstm",
+                                     "gru",
+                                     "mingru",
+                                     "minlstm",
+                                     "mamba",
+                                     "gdn",
+                                     "xlstm",
+                                     "xlstm --slstm-at=none --heads=2",
+                                     "recurrentgemma",
+                                     "mamba2",
+                                     "m2rnn",
+                                     "rwkv7",
+                                     "lstm --proj-size=4"};
+enum { MODELS = sizeof models / sizeof *models };
+
 /* With carried states, documents as long as samples start like samples. */
 START_TEST(packed_documents_match_separate_documents) {
-    static const char *const model[] = {"lstm",
-                                        "gru",
-                                        "mingru",
-                                        "minlstm",
-                                        "mamba",
-                                        "gdn",
-                                        "xlstm",
-                                        "xlstm --slstm-at=none --heads=2",
-                                        "recurrentgemma",
-                                        "mamba2",
-                                        "m2rnn",
-                                        "rwkv7",
-                                        "lstm --proj-size=4"};
-    char text[30 * 8 + 1], flags[256];
-    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
-    const char *path = make_file("t", text, sizeof text);
+    char flags[256];
+    const char *path = make_documents();
     snprintf(flags, sizeof flags,
-             "--model=%s --hidden=6 --threads=1 --batch=1 --steps=20 --no-shuffle --lr=0.05 --tile=3", model[_i]);
+             "--model=%s --hidden=6 --threads=1 --batch=1 --steps=20 --no-shuffle --lr=0.05 --tile=3", models[_i]);
     ck_runs("train --data=%s %s --seq-len=8 --metrics=%s", path, flags, in_scratch("a.jsonl"));
     ck_runs("train --data=%s %s --seq-len=8 --stateful --document-end=124 --metrics=%s", path, flags,
             in_scratch("b.jsonl"));
@@ -269,24 +275,10 @@ static const char *continuation(const char *from, const char *prompt) {
 /* As in training, a document after an end starts like the first one. The training state has the flag; weights alone do
  * not. */
 START_TEST(sampling_restarts_after_a_document_end) {
-    static const char *const model[] = {"lstm",
-                                        "gru",
-                                        "mingru",
-                                        "minlstm",
-                                        "mamba",
-                                        "gdn",
-                                        "xlstm",
-                                        "xlstm --slstm-at=none --heads=2",
-                                        "recurrentgemma",
-                                        "mamba2",
-                                        "m2rnn",
-                                        "rwkv7",
-                                        "lstm --proj-size=4"};
-    char text[30 * 8 + 1], state[300], weights[300];
-    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 8 == 7 ? '|' : "abcdefg"[(i * (3 + i / 8)) % 7];
+    char state[300], weights[300];
     ck_runs("train --data=%s --model=%s --hidden=24 --threads=1 --batch=2 --steps=20 --lr=0.1 --seq-len=8 --save=%s "
             "--document-end=124",
-            make_file("t", text, sizeof text), model[_i], in_scratch("st"));
+            make_documents(), models[_i], in_scratch("st"));
     snprintf(state, sizeof state, "--resume=%s", in_scratch("st"));
     snprintf(weights, sizeof weights, "--init=%s/step-00000020/model.safetensors", in_scratch("st"));
     char *alone = strdup(continuation(state, "b"));
@@ -312,8 +304,8 @@ int main(void) {
     tcase_add_test(tcase, buckets_have_similar_lengths);
     tcase_add_test(tcase, documents_start_after_ends);
     tcase_add_test(tcase, states_do_not_cross_a_document_end);
-    tcase_add_loop_test(tcase, packed_documents_match_separate_documents, 0, 13);
-    tcase_add_loop_test(tcase, sampling_restarts_after_a_document_end, 0, 13);
+    tcase_add_loop_test(tcase, packed_documents_match_separate_documents, 0, MODELS);
+    tcase_add_loop_test(tcase, sampling_restarts_after_a_document_end, 0, MODELS);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
