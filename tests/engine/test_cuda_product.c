@@ -10,6 +10,7 @@
 
 #ifdef HAVE_CUDA_HEADERS
 
+#include "tests/engine/fake_cuda/expect.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/says.h"
 
@@ -48,11 +49,6 @@ static void close_bench(bench *b) {
     api->queue_free(b->queue);
     api->block_free(b->block);
     api->close(b->device);
-}
-
-static void expect_clean(const char *what) {
-    ck_assert_msg(!fake_cuda_violation(), "%s: %s", what, fake_cuda_violation());
-    ck_assert_msg(fake_cuda_live() == 0, "%s: %lld objects were not released", what, (long long)fake_cuda_live());
 }
 
 /* Copies C from the host, multiplies, and copies C back. Each matrix starts `offset` numbers into its buffer. */

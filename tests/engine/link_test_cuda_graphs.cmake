@@ -1,0 +1,2 @@
+# The same device on the same fake.
+include(${folder}/link_test_cuda.cmake)
