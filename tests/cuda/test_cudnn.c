@@ -12,6 +12,7 @@
 #include <inttypes.h>
 
 #include "tests/cuda/device.h"
+#include "tests/suite.h"
 
 enum { STEPS = 4, NUMBERS = 3 };
 static int steps = STEPS; /* each test has its own process */
@@ -335,7 +336,6 @@ START_TEST(unsupported_cudnn_settings_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("cudnn");
     TCase *results = tcase_create("results"), *plans = tcase_create("plans"), *faults = tcase_create("faults");
     tcase_set_timeout(results, 300);
     tcase_set_timeout(plans, 300);
@@ -347,14 +347,7 @@ int main(void) {
     tcase_add_loop_test(plans, smallest_budget_works, 0, 3);
     tcase_add_loop_test(faults, a_fault_at_any_call_of_cudnn_gives_one_message, 0, rm_cases(3, 1));
     tcase_add_test(faults, unsupported_cudnn_settings_are_refused);
-    suite_add_tcase(suite, results);
-    suite_add_tcase(suite, plans);
-    suite_add_tcase(suite, faults);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("cudnn", results, plans, faults);
 }
 
 #else

@@ -19,6 +19,7 @@
 #include "tests/cuda/mutants.h"
 #include "tests/sanitized.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 #include "ops/check/op_run.h"
 
 START_TEST(every_op_has_kernels) {
@@ -590,7 +591,6 @@ static void take_clusters(void) { rm_op_queue = &rm_emulated_clusters_queue; }
 
 int main(void) {
     take_clusters();
-    Suite *suite = suite_create("kernels");
     TCase *ops = tcase_create("ops"), *rest = tcase_create("optimizers"), *mutants = tcase_create("mutants");
     TCase *cells = tcase_create("no clusters");
     tcase_add_checked_fixture(cells, take_no_clusters, take_clusters);
@@ -618,11 +618,5 @@ int main(void) {
     tcase_add_loop_test(mutants, blocks_of_a_cluster_exchange_values, 0, 2);
     tcase_add_test(mutants, memory_is_filled_with_nan);
     tcase_add_loop_test(mutants, misuse_of_clusters_is_found, 0, MISUSES);
-    suite_add_tcase(suite, ops), suite_add_tcase(suite, cells), suite_add_tcase(suite, rest);
-    suite_add_tcase(suite, mutants);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("kernels", ops, cells, rest, mutants);
 }

@@ -10,6 +10,7 @@
 #include "ops/cuda/cuda_queue.h"
 #include "tests/cuda/emulated_op.h"
 #include "tests/cuda/emulation.h"
+#include "tests/suite.h"
 #include "ops/check/op_run.h"
 
 static const char *const cell_name[] = {"lstm", "gru", "rnn_tanh"};
@@ -402,17 +403,11 @@ START_TEST(bits_depend_on_the_sequence_alone) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("persistent");
     TCase *c = tcase_create("persistent");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, several_blocks_pass_the_op_check, 0, CELLS);
     tcase_add_loop_test(c, results_match_the_definition, 0, SHAPES);
     tcase_add_loop_test(c, bits_depend_on_the_sequence_alone, 0, SHAPES);
     tcase_add_loop_test(c, unsuitable_layers_use_other_kernels, 0, 5);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("persistent", c);
 }

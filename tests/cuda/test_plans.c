@@ -7,6 +7,7 @@
 #include "tests/cases.h"
 #include "tests/cuda/device.h"
 #include "tests/engine/random_net.h"
+#include "tests/suite.h"
 
 enum { STEPS = 3, PLANS = 3 };
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
@@ -115,16 +116,10 @@ START_TEST(random_plans_have_the_same_bits) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("plans");
     TCase *c = tcase_create("plans");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, random_plans_have_the_same_bits, 0, rm_cases(60, 18));
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("plans", c);
 }
 
 #else

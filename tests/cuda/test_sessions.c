@@ -10,6 +10,7 @@
 #include "tests/cuda/device.h"
 #include "tests/engine/cells_of_ops.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { STEPS = 4, MOST_NUMBERS = 3 * STEPS };
 
@@ -436,7 +437,6 @@ START_TEST(one_value_per_channel_is_refused_on_cuda) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("sessions");
     TCase *c = tcase_create("sessions");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, language_models_have_the_same_bits_in_every_plan, 0, rm_cases(9, 5));
@@ -452,12 +452,7 @@ int main(void) {
     TCase *many = tcase_create("many");
     tcase_set_timeout(many, 300);
     tcase_add_loop_test(many, tiles_share_their_recordings, 0, rm_cases(4, 2));
-    suite_add_tcase(suite, c), suite_add_tcase(suite, many);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("sessions", c, many);
 }
 
 #else

@@ -6,6 +6,7 @@
 #include "tests/cases.h"
 #include "tests/cuda/device.h"
 #include "tests/flips.h"
+#include "tests/suite.h"
 
 static void begin(int order) {
     emulated_device_reset((uint64_t)order);
@@ -62,7 +63,6 @@ START_TEST(hashes_are_planned_memory) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("verify");
     TCase *c = tcase_create("verify");
     tcase_set_timeout(c, 300);
     tcase_add_loop_test(c, flips_along_time_are_caught_on_cuda, 0, rm_cases(40, 10));
@@ -70,12 +70,7 @@ int main(void) {
     tcase_add_loop_test(c, flips_in_the_second_tier_are_caught_on_cuda, 0, 4);
     tcase_add_loop_test(c, verifying_on_cuda_changes_no_bits_and_reports_nothing, 0, 6);
     tcase_add_test(c, hashes_are_planned_memory);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("verify", c);
 }
 
 #else

@@ -12,6 +12,7 @@
 
 #include "dist/launch/launch.h"
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 #define COUNT(table) ((int)(sizeof table / sizeof *table))
 
@@ -160,15 +161,9 @@ static inline void find_self(void) {
 }
 
 /* Runs the cases, each in its own directory, and returns main's exit status. */
-static inline int run_cases(const char *name, TCase *cases) {
+static inline int run_in_directories(const char *name, TCase *cases) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
-    Suite *suite = suite_create(name);
-    suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases(name, cases);
 }
 
 #endif

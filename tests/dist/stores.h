@@ -8,6 +8,7 @@
 
 #include "dist/store/store_kind.h"
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 /* A socket that listens on a free port of this host, as a launcher would pass to rank 0. */
 static inline int free_port(int *port) {
@@ -49,15 +50,6 @@ static inline void ck_refused(rm_kv *store, int number, const char *words) {
     snprintf(key, sizeof key, RM_KV_REFUSED_KEY, number);
     ck_ok(rm_kv_get(store, key, who, sizeof who - 1, &bytes, -1));
     ck_assert_msg(strstr(who, words), "'%s' does not say '%s'", who, words);
-}
-
-/* Runs a suite and returns main's exit status. */
-static inline int run_suite(Suite *suite) {
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
 }
 
 #endif

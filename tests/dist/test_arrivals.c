@@ -1,6 +1,7 @@
 /* test_arrivals.c: the ranks of a group arrive, are refused, or are missing. */
 #include "dist/group/arrivals.h"
 #include "tests/dist/collectives.h"
+#include "tests/suite.h"
 
 START_TEST(missing_ranks_are_listed) {
     static const struct {
@@ -88,15 +89,9 @@ START_TEST(arrival_fails_on_all_ranks) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/arrivals");
     TCase *failures = tcase_create("failures");
     tcase_add_test(failures, missing_ranks_are_listed);
     tcase_add_loop_test(failures, missing_and_refused_ranks_are_reported, 0, 2);
     tcase_add_test(failures, arrival_fails_on_all_ranks);
-    suite_add_tcase(suite, failures);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/arrivals", failures);
 }

@@ -2,6 +2,7 @@
  * lists the addresses if none of them works. train/ranks and cluster/netns test that MPI carries the address. */
 #include "dist/store/bootstrap.h"
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 enum { SIZE = 3 };
 
@@ -62,15 +63,9 @@ START_TEST(unreachable_addresses_are_an_error) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/invite");
     TCase *tests = tcase_create("invite");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, ranks_reach_rank_0_by_its_address, 0, 2);
     tcase_add_test(tests, unreachable_addresses_are_an_error);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/invite", tests);
 }

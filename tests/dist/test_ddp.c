@@ -9,6 +9,7 @@
 #include "memory/host.h"
 #include "tests/dist/halves.h"
 #include "tests/dist/mpirun.h"
+#include "tests/suite.h"
 
 /* ---- Hand-made buckets ------------------------------------------------------------------------------------------- */
 
@@ -444,7 +445,6 @@ int main(int argc, char **argv) {
     if (!find_own_program()) return 1;
 #endif
     (void)argc, (void)argv;
-    Suite *suite = suite_create("dist/ddp");
     TCase *ranks = tcase_create("ranks"), *alone = tcase_create("alone");
     tcase_add_loop_test(ranks, local, 0, SCENARIOS);
 #ifdef REMAT_HAVE_GLOO
@@ -458,11 +458,5 @@ int main(int argc, char **argv) {
 #endif
     tcase_add_test(alone, single_rank_needs_no_other_ranks);
     tcase_add_test(alone, every_failed_allocation_is_an_error);
-    suite_add_tcase(suite, ranks);
-    suite_add_tcase(suite, alone);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/ddp", ranks, alone);
 }

@@ -1,5 +1,6 @@
 /* test_ddp_faults.c: training on ranks that differ, die in a step, or fail. */
 #include "tests/dist/ddp_sessions.h"
+#include "tests/suite.h"
 
 /* ---- Ranks that disagree ----------------------------------------------------------------------------------------- */
 
@@ -240,17 +241,10 @@ START_TEST(failed_step_fails_on_all_ranks) { run_ranks(3, one_fails, (void *)(_i
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/ddp_faults");
     TCase *odd = tcase_create("odd");
     tcase_add_loop_test(odd, disagreeing_rank_is_named_with_the_difference, 0,
                         (int)(sizeof oddities / sizeof *oddities));
     tcase_add_test(odd, dead_rank_is_named_with_its_last_bucket);
     tcase_add_loop_test(odd, failed_step_fails_on_all_ranks, 0, 2);
-
-    suite_add_tcase(suite, odd);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/ddp_faults", odd);
 }

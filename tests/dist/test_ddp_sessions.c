@@ -14,6 +14,7 @@
 
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
+#include "tests/suite.h"
 
 /* ---- Many ranks give the result of one rank ---------------------------------------------------------------------- */
 
@@ -464,7 +465,6 @@ START_TEST(parameters_of_any_size_are_sent) { run_ranks(2, get_parameters, NULL)
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/ddp_sessions");
     TCase *training = tcase_create("training");
     tcase_set_timeout(training, 600);
     tcase_add_loop_test(training, many_ranks_give_the_result_of_one, 0, VARIANTS);
@@ -473,11 +473,5 @@ int main(void) {
     tcase_add_loop_test(training, steps_allocate_no_shared_memory, 0, 3);
     tcase_add_test(training, parameters_of_any_size_are_sent);
     tcase_add_test(training, bits_do_not_depend_on_the_number_of_ranks);
-    suite_add_tcase(suite, training);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/ddp_sessions", training);
 }

@@ -3,6 +3,7 @@
  * by mpirun. An engine that this build or machine lacks is skipped. */
 #include "tests/dist/collectives.h"
 #include "tests/dist/mpirun.h"
+#include "tests/suite.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -283,7 +284,6 @@ int main(int argc, char **argv) {
     if (!find_own_program()) return 1;
 #endif
     (void)argc, (void)argv, (void)need_ends, (void)in_a_rank;
-    Suite *suite = suite_create("dist/engines");
     TCase *engines = tcase_create("engines");
 #ifdef REMAT_HAVE_GLOO
     tcase_add_loop_test(engines, gloo, 0, SCENARIOS);
@@ -293,7 +293,6 @@ int main(int argc, char **argv) {
     tcase_add_test(signals, missing_interface_is_an_error_on_all_ranks);
     tcase_add_loop_test(signals, strangers_on_gloo_ports_are_detected, 0, 6);
     tcase_set_timeout(signals, 250);
-    suite_add_tcase(suite, signals);
 #endif
 #ifdef REMAT_HAVE_MPI
     if (have_mpirun())
@@ -301,10 +300,5 @@ int main(int argc, char **argv) {
     else
         puts("no mpirun here: the engine mpi is not tested");
 #endif
-    suite_add_tcase(suite, engines);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/engines", signals, engines);
 }

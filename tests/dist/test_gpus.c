@@ -10,6 +10,7 @@
 #include "dist/ddp/ddp_state.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
+#include "tests/suite.h"
 
 enum { STEPS = 3 };
 
@@ -276,18 +277,12 @@ START_TEST(mismatched_memory_is_refused) { run_ranks(2, does_not_match, NULL); }
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/gpus");
     TCase *all = tcase_create("gpus");
     tcase_add_loop_test(all, ranks_on_gpus_give_the_bits_of_ranks_on_cpus, 0, JOBS);
     tcase_add_loop_test(all, broken_gpu_is_an_error, 0, 4);
     tcase_add_test(all, unsupported_settings_are_refused);
     tcase_add_test(all, mismatched_memory_is_refused);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/gpus", all);
 }
 
 #else

@@ -3,6 +3,7 @@
 #include "dist/group/module.h"
 #include "memory/host.h"
 #include "tests/dist/collectives.h"
+#include "tests/suite.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -433,7 +434,6 @@ START_TEST(rank_that_dies_before_opening_is_named) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/group");
     TCase *results = tcase_create("results"), *failures = tcase_create("failures");
     tcase_add_loop_test(results, random_collectives_are_sums_in_rank_order, 1, MOST_RANKS + 1);
     tcase_add_test(results, queued_collectives_run_in_order);
@@ -450,11 +450,5 @@ int main(void) {
     tcase_add_test(failures, abort_ends_the_group_on_all_ranks);
     tcase_add_test(failures, opening_fails_if_a_rank_is_missing);
     tcase_add_test(failures, rank_that_dies_before_opening_is_named);
-    suite_add_tcase(suite, results);
-    suite_add_tcase(suite, failures);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/group", results, failures);
 }

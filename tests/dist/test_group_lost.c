@@ -1,5 +1,6 @@
 /* test_group_lost.c: ranks of a group that do not arrive, die or are stopped are named on all others. */
 #include "tests/dist/collectives.h"
+#include "tests/suite.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -244,7 +245,6 @@ START_TEST(suspended_job_continues) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/group_lost");
     TCase *failures = tcase_create("failures");
     tcase_add_test(failures, missing_last_call_is_detected);
     tcase_add_test(failures, rank_that_never_arrives_is_named);
@@ -252,10 +252,5 @@ int main(void) {
     tcase_add_test(failures, ranks_end_when_mpirun_is_killed);
     tcase_add_loop_test(failures, stopped_rank_is_named_in_two_seconds, 0, 2);
     tcase_add_test(failures, suspended_job_continues);
-    suite_add_tcase(suite, failures);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/group_lost", failures);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dist/store/hmac.h"
+#include "tests/suite.h"
 
 static const char *hex(const uint8_t *bytes, size_t n) {
     static char text[2 * RM_HMAC_BYTES + 1];
@@ -83,15 +84,9 @@ START_TEST(every_bit_changes_the_result) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/hmac");
     TCase *cases = tcase_create("hmac");
     tcase_add_loop_test(cases, rfc_4231_vectors_match, 0, sizeof vectors / sizeof *vectors);
     tcase_add_test(cases, all_lengths_around_a_block_match);
     tcase_add_test(cases, every_bit_changes_the_result);
-    suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/hmac", cases);
 }

@@ -5,6 +5,7 @@
 
 #include "memory/host.h"
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 enum { ROWS = 3 };
 
@@ -243,7 +244,6 @@ START_TEST(invalid_job_configs_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/job");
     TCase *tests = tcase_create("job");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, ranks_train_together, 0, 4);
@@ -254,10 +254,5 @@ int main(void) {
     tcase_add_test(tests, single_rank_is_a_job);
     tcase_add_test(tests, join_timeout_ends_the_wait);
     tcase_add_test(tests, invalid_job_configs_are_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/job", tests);
 }

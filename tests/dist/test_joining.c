@@ -10,6 +10,7 @@
 
 #include "tests/dist/ranks.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static const char *const engines[] = {
     "local",
@@ -229,7 +230,6 @@ START_TEST(stopped_rank_0_is_named) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/joining");
     TCase *all = tcase_create("all"), *tcp = tcase_create("tcp");
     tcase_set_timeout(all, 120);
     tcase_add_checked_fixture(all, prepare, NULL);
@@ -241,11 +241,5 @@ int main(void) {
     tcase_set_timeout(tcp, 120);
     tcase_add_checked_fixture(tcp, prepare, NULL);
     tcase_add_test(tcp, stopped_rank_0_is_named);
-    suite_add_tcase(suite, all);
-    suite_add_tcase(suite, tcp);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("dist/joining", all, tcp);
 }

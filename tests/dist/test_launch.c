@@ -572,5 +572,5 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, other_children_of_the_caller_survive);
     tcase_add_test(cases, many_jobs_run_at_once);
     tcase_add_test(cases, two_nodes_restart_together);
-    return run_cases("dist/launch", cases);
+    return run_in_directories("dist/launch", cases);
 }

@@ -303,5 +303,5 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, redirects_of_nothing_leave_the_logs_whole);
     tcase_add_test(cases, random_words_never_crash);
     tcase_add_test(cases, devices_start_ranks_of_this_program);
-    return run_cases("dist/launch_flags", cases);
+    return run_in_directories("dist/launch_flags", cases);
 }

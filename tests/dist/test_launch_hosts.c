@@ -162,5 +162,5 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, signals_reach_other_hosts);
     tcase_add_test(cases, killed_launcher_leaves_no_ranks);
     tcase_add_test(cases, cut_connection_ends_the_ranks_of_a_host);
-    return run_cases("dist/launch_hosts", cases);
+    return run_in_directories("dist/launch_hosts", cases);
 }

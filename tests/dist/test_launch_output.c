@@ -329,5 +329,5 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, slow_reader_does_not_delay_the_launcher);
     tcase_add_test(cases, closed_output_does_not_stop_the_job);
     tcase_add_test(cases, first_rank_may_write_directly);
-    return run_cases("dist/launch_output", cases);
+    return run_in_directories("dist/launch_output", cases);
 }

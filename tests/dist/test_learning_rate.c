@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/dist/learning_rates.h"
+#include "tests/suite.h"
 enum { GOLDEN = sizeof golden / sizeof golden[0] };
 
 static void check(const rm_learning_rate *c) { ck_assert_msg(!rm_learning_rate_check(c), "%s", remat_last_error()); }
@@ -238,7 +239,6 @@ START_TEST(valid_configs_are_accepted) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("learning_rate");
     TCase *tests = tcase_create("learning_rate");
     tcase_add_loop_test(tests, rates_match_pytorch_and_mlperf, 0, GOLDEN);
     tcase_add_test(tests, rates_match_the_reference);
@@ -249,10 +249,5 @@ int main(void) {
     tcase_add_test(tests, warm_up_rises_for_scaled_down_rates);
     tcase_add_loop_test(tests, impossible_configs_are_refused, 0, REFUSED);
     tcase_add_test(tests, valid_configs_are_accepted);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("learning_rate", tests);
 }

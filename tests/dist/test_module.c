@@ -5,6 +5,7 @@
 #include "dist/group/module.h"
 #include "memory/host.h"
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 #if defined(REMAT_HAVE_MPI)
 #define SOME "mpi"
@@ -56,15 +57,9 @@ END_TEST
 #endif
 
 int main(void) {
-    Suite *suite = suite_create("module");
     TCase *tests = tcase_create("module");
 #ifdef SOME
     tcase_add_test(tests, modules_of_other_builds_are_refused);
 #endif
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("module", tests);
 }

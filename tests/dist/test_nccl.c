@@ -4,6 +4,7 @@
  * clear error. */
 #include "tests/dist/collectives.h"
 #include "tests/dist/messages.h"
+#include "tests/suite.h"
 
 #ifndef REMAT_HAVE_NCCL
 int main(void) {
@@ -605,7 +606,6 @@ START_TEST(single_rank_needs_no_store) { run_ranks(1, be_alone, (void *)&lonely[
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/nccl");
     TCase *all = tcase_create("nccl");
     tcase_add_loop_test(all, collectives_give_the_defined_results, 0, 4);
     tcase_add_loop_test(all, results_do_not_depend_on_calls_in_progress, 0, 3);
@@ -619,11 +619,6 @@ int main(void) {
     tcase_add_loop_test(all, fault_while_opening_is_explained, 0, AT_THE_START);
     tcase_add_test(all, missing_rank_is_named);
     tcase_add_loop_test(all, single_rank_needs_no_store, 0, LONELY);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/nccl", all);
 }
 #endif

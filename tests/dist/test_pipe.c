@@ -7,6 +7,7 @@
 #include "memory/host.h"
 #include "tests/dist/messages.h"
 #include "tests/dist/mpirun.h"
+#include "tests/suite.h"
 
 /* ---- Messages --------------------------------------------------------------------------------------------------- */
 
@@ -290,7 +291,6 @@ int main(int argc, char **argv) {
     if (!find_own_program()) return 1;
 #endif
     (void)argc, (void)argv;
-    Suite *suite = suite_create("pipe");
     TCase *tests = tcase_create("pipe");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, messages_of_local, 0, SCENARIOS);
@@ -306,10 +306,5 @@ int main(int argc, char **argv) {
     tcase_add_test(tests, a_rank_that_left_is_named);
     tcase_add_test(tests, first_of_a_chain_of_late_ranks_is_named);
     tcase_add_test(tests, replicas_of_a_pipeline_train_as_ranks_do);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("pipe", tests);
 }

@@ -7,6 +7,7 @@
 #include "dist/group/half.h"
 #include "tests/dist/halves.h"
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 /* ---- Halves ------------------------------------------------------------------------------------------------------ */
 
@@ -142,7 +143,6 @@ START_TEST(sums_work_in_place) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/reduce");
     TCase *halves = tcase_create("halves"), *sums = tcase_create("sums");
     tcase_add_test(halves, every_half_converts_both_ways);
     tcase_add_test(halves, floats_round_to_the_nearest_half);
@@ -150,11 +150,5 @@ int main(void) {
     tcase_add_test(sums, tree_sum_equals_its_definition);
     tcase_add_test(sums, tree_of_trees_equals_one_tree);
     tcase_add_test(sums, sums_work_in_place);
-    suite_add_tcase(suite, halves);
-    suite_add_tcase(suite, sums);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/reduce", halves, sums);
 }

@@ -3,6 +3,7 @@
 #include "dist/store/rendezvous.h"
 
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 /* ---- Host lists: expected results from scontrol (22.05) ---------------------------------------------------------- */
 
@@ -345,7 +346,8 @@ START_TEST(processes_know_whether_they_are_ranks) {
     }
     ck_fails(rm_rendezvous_is_rank(look_up, "FLUX_JOB_SIZE=2", who, sizeof who), INVALID, "FLUX_JOB_SIZE=2");
     ck_fails(rm_rendezvous_is_rank(look_up, "RANK=x", who, sizeof who), INVALID, "RANK='x'");
-    ck_fails(rm_rendezvous_is_rank(look_up, "RANK=0 WORLD_SIZE=1 " SLURM, who, sizeof who), INVALID, "contradicts itself");
+    ck_fails(rm_rendezvous_is_rank(look_up, "RANK=0 WORLD_SIZE=1 " SLURM, who, sizeof who), INVALID,
+             "contradicts itself");
 }
 END_TEST
 
@@ -440,7 +442,6 @@ END_TEST
 #define COUNT(table) ((int)(sizeof table / sizeof *table))
 
 int main(void) {
-    Suite *suite = suite_create("dist/rendezvous");
     TCase *cases = tcase_create("rendezvous");
     tcase_add_loop_test(cases, host_lists_are_expanded, 0, COUNT(lists));
     tcase_add_test(cases, invalid_host_lists_are_refused);
@@ -454,10 +455,5 @@ int main(void) {
     tcase_add_test(cases, flags_belong_to_the_attempt);
     tcase_add_test(cases, ranks_meet_beside_torchruns_store);
     tcase_add_test(cases, ranks_meet_by_their_environment);
-    suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/rendezvous", cases);
 }

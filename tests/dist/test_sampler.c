@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/dist/sampler_orders.h"
+#include "tests/suite.h"
 enum { ORDERS = sizeof orders / sizeof orders[0], CUTS = sizeof cuts / sizeof cuts[0] };
 
 static remat_sampler *create(remat_sampler_config config, int64_t epoch) {
@@ -118,11 +119,5 @@ int main(void) {
     tcase_add_test(tests, epochs_can_be_revisited);
     tcase_add_test(tests, ranks_share_the_data);
     tcase_add_test(tests, invalid_configs_are_refused);
-    Suite *suite = suite_create("dist/sampler");
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("dist/sampler", tests);
 }

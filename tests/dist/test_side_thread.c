@@ -3,6 +3,7 @@
 #include "dist/group/side_thread.h"
 
 #include "memory/clock.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -70,15 +71,9 @@ START_TEST(no_code_waits_by_the_wall_clock) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/side_thread");
     TCase *all = tcase_create("all");
     tcase_add_test(all, waking_does_not_depend_on_the_wall_clock);
     tcase_add_test(all, end_wakes_the_thread_at_once);
     tcase_add_test(all, no_code_waits_by_the_wall_clock);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("dist/side_thread", all);
 }

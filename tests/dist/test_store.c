@@ -246,7 +246,6 @@ START_TEST(leaving_ranks_are_not_reported_as_lost) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/store");
     TCase *cases = tcase_create("store");
     tcase_add_loop_test(cases, keys_are_stored_and_waited_for, 0, 2);
     tcase_add_loop_test(cases, strangers_are_refused, 0, 2);
@@ -255,6 +254,5 @@ int main(void) {
     tcase_add_loop_test(cases, dead_ranks_are_reported_as_lost, 0, 2);
     tcase_add_test(cases, leaving_ranks_are_not_reported_as_lost);
     tcase_add_loop_test(cases, attempts_do_not_mix, 0, 2);
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
+    return run_cases("dist/store", cases);
 }

@@ -195,7 +195,6 @@ START_TEST(one_of_many_jobs_gets_the_file) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/store_file");
     TCase *cases = tcase_create("files");
     tcase_add_test(cases, leftover_files_are_distinguished_from_used_ones);
     tcase_add_test(cases, repeated_values_do_not_grow_the_file);
@@ -204,6 +203,5 @@ int main(void) {
     tcase_add_test(cases, other_programs_files_are_not_touched);
     tcase_add_test(cases, one_of_many_jobs_gets_the_file);
     tcase_set_timeout(cases, 60);
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
+    return run_cases("dist/store_file", cases);
 }

@@ -597,7 +597,6 @@ START_TEST(lack_of_descriptors_does_not_spin) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/store_tcp");
     TCase *cases = tcase_create("tcp");
     tcase_add_test(cases, port_in_use_is_an_error);
     tcase_add_test(cases, launcher_socket_is_taken_over);
@@ -618,6 +617,5 @@ int main(void) {
     tcase_add_test(cases, malformed_messages_are_dropped);
     tcase_add_test(cases, late_reply_is_not_taken_for_the_next);
     tcase_add_test(cases, lack_of_descriptors_does_not_spin);
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
+    return run_cases("dist/store_tcp", cases);
 }

@@ -3,6 +3,7 @@
 #include "dist/launch/world.h"
 #include "dist/store/store.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <signal.h>
@@ -192,7 +193,6 @@ START_TEST(strangers_get_no_place) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("dist/world");
     TCase *tests = tcase_create("world");
     tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
     tcase_add_test(tests, lost_rank_is_replaced);
@@ -200,10 +200,5 @@ int main(void) {
     tcase_add_test(tests, too_few_wait_and_say_so);
     tcase_add_test(tests, ended_job_takes_no_process_in);
     tcase_add_test(tests, strangers_get_no_place);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("dist/world", tests);
 }

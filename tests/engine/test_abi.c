@@ -7,6 +7,7 @@
 #include "engine/remat_op.h"
 #include "ops/op.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -277,7 +278,6 @@ START_TEST(reserved_members_are_zero) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("abi");
     TCase *tests = tcase_create("abi");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, members_that_an_older_struct_lacks_are_zero);
@@ -287,10 +287,5 @@ int main(void) {
     tcase_add_test(tests, invalid_struct_bytes_are_refused);
     tcase_add_test(tests, defaults_fill_the_callers_struct);
     tcase_add_test(tests, reserved_members_are_zero);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("abi", tests);
 }

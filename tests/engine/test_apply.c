@@ -9,6 +9,7 @@
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -545,7 +546,6 @@ START_TEST(failed_allocations_of_custom_ops_are_reported) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("apply");
     TCase *tests = tcase_create("apply"), *refused = tcase_create("refused");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, custom_ops_have_the_bits_of_built_in_ops_in_every_plan, 0, rm_cases(50, 6));
@@ -562,11 +562,5 @@ int main(void) {
     tcase_add_test(refused, sizes_of_a_stage_do_not_overflow);
     tcase_add_test(refused, result_may_overwrite_the_input_variable);
     tcase_add_test(refused, built_in_ops_may_be_applied);
-    suite_add_tcase(suite, tests);
-    suite_add_tcase(suite, refused);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("apply", tests, refused);
 }

@@ -7,6 +7,7 @@
 #include "tests/cases.h"
 #include "tests/engine/poison.h"
 #include "tests/net.h"
+#include "tests/suite.h"
 
 #define STEPS 20
 
@@ -169,7 +170,6 @@ START_TEST(dropout_changes_the_loss) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("bits");
     TCase *tcase = tcase_create("same bits");
     tcase_set_timeout(tcase, 540);
     tcase_add_loop_test(tcase, every_segment_count_has_the_same_bits, 0, 2 * NET_CELLS);
@@ -178,10 +178,5 @@ int main(void) {
     tcase_add_loop_test(tcase, many_layers_have_the_same_bits, 0, 2);
     tcase_add_test(tcase, segments_are_limited_to_the_tiles);
     tcase_add_test(tcase, dropout_changes_the_loss);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("bits", tcase);
 }

@@ -1,6 +1,7 @@
 /* test_buckets.c: which gradients are sent together, when, and the calls that a session makes for them. */
 #include "tests/cases.h"
 #include "tests/engine/rank_sessions.h"
+#include "tests/suite.h"
 
 /* ---- Buckets, dropout, weights of ranks, failures ------------------------------------------------------------- */
 
@@ -191,7 +192,6 @@ START_TEST(null_device_calls_no_collectives) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("buckets");
     TCase *tests = tcase_create("buckets");
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, buckets_match_pytorch);
@@ -201,10 +201,5 @@ int main(void) {
     tcase_add_test(tests, mapped_pages_are_released);
     tcase_add_test(tests, null_device_calls_no_collectives);
     tcase_add_test(tests, invalid_ranks_are_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("buckets", tests);
 }

@@ -9,6 +9,7 @@
 #include "tests/cases.h"
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static uint64_t rng_state;
 static int64_t draw(int64_t low, int64_t high) { /* inclusive */
@@ -214,7 +215,6 @@ END_TEST
 /* REMAT_LONG_TESTS=1 tries a thousand, in release and sanitizer builds. */
 int main(void) {
     int settings = rm_cases(1000, 40);
-    Suite *suite = suite_create("budget");
     TCase *tests = tcase_create("budget");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, used_bytes_are_the_planned_bytes, 0, settings);
@@ -223,10 +223,5 @@ int main(void) {
     tcase_add_loop_test(tests, plans_do_not_depend_on_measured_rates, 0, 4);
     tcase_add_loop_test(tests, predicted_time_is_independent_of_the_budget, 0, 4);
     tcase_add_loop_test(tests, every_strategy_respects_the_budget, 0, 5);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("budget", tests);
 }

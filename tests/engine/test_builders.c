@@ -8,6 +8,7 @@
 
 #include "engine/remat.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 /* The headers without comments, with single spaces. */
 static char *headers(void) {
@@ -109,15 +110,9 @@ START_TEST(invalid_builder_is_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("builders");
     TCase *tests = tcase_create("builders");
     tcase_add_test(tests, table_matches_the_headers);
     tcase_add_test(tests, lengths_are_arguments);
     tcase_add_test(tests, invalid_builder_is_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("builders", tests);
 }

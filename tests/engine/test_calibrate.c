@@ -16,6 +16,7 @@
 #include "memory/host.h"
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static char folder[] = "/tmp/remat-calibrate-XXXXXX", path[64];
 
@@ -610,7 +611,6 @@ START_TEST(failed_allocations_of_calibrations_are_reported) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("calibrate");
     TCase *file = tcase_create("file"), *sessions = tcase_create("sessions");
     tcase_add_test(file, entries_are_found_and_replaced);
     tcase_add_test(file, bad_lines_are_skipped);
@@ -633,11 +633,5 @@ int main(void) {
     tcase_add_test(sessions, measuring_needs_no_larger_budget);
     tcase_add_test(sessions, measuring_takes_no_additional_memory);
     tcase_add_test(sessions, failed_allocations_of_calibrations_are_reported);
-    suite_add_tcase(suite, file);
-    suite_add_tcase(suite, sessions);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("calibrate", file, sessions);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/net.h"
+#include "tests/suite.h"
 
 enum { B = 2, E = 4, H = 5, LONG = 12, SHORT = 6, MOST = 4 * H * H };
 
@@ -151,15 +152,9 @@ START_TEST(gradients_stop_at_the_start_of_a_call) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("carried states");
     TCase *tests = tcase_create("carried states");
     tcase_add_loop_test(tests, two_calls_match_one_long_call, 0, NET_CELLS);
     tcase_add_loop_test(tests, states_are_found_by_name, 0, NET_CELLS);
     tcase_add_loop_test(tests, gradients_stop_at_the_start_of_a_call, 0, NET_CELLS);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("carried states", tests);
 }

@@ -1,5 +1,6 @@
 /* test_correct.c: remat_correct counts the targets among the k largest logits. */
 #include "engine/remat.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -40,16 +41,10 @@ START_TEST(nan_logits_are_never_correct) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("correct");
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, targets_among_the_k_largest_are_counted);
     tcase_add_test(tc, equal_logits_rank_in_order);
     tcase_add_test(tc, targets_outside_the_classes_are_never_correct);
     tcase_add_test(tc, nan_logits_are_never_correct);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("correct", tc);
 }

@@ -8,6 +8,7 @@
 #include "tests/golden/golden.h"
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 /* The loss and its gradient with respect to the logits, which are an input. */
 typedef struct {
@@ -284,7 +285,6 @@ START_TEST(minus_one_pads_labels) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("ctc");
     TCase *tests = tcase_create("ctc");
     tcase_add_loop_test(tests, loss_and_gradient_match_pytorch, 0, 3);
     tcase_add_loop_test(tests, loss_is_the_sum_over_all_paths, 0, rm_cases(2000, 60));
@@ -292,10 +292,5 @@ int main(void) {
     tcase_add_test(tests, labels_too_long_for_the_input_have_an_infinite_loss);
     tcase_add_loop_test(tests, invalid_ctc_arguments_are_refused, 0, 3);
     tcase_add_test(tests, minus_one_pads_labels);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("ctc", tests);
 }

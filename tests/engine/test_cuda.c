@@ -15,6 +15,7 @@
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { STEPS = 3 };
 
@@ -555,7 +556,6 @@ START_TEST(speeds_are_measured) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("cuda");
     TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
     tcase_add_loop_test(same, cuda_has_the_bits_of_the_cpu, 0, rm_cases(60, 15));
     tcase_set_timeout(faults, 120);
@@ -571,14 +571,7 @@ int main(void) {
     tcase_add_loop_test(c, events_order_two_queues, 0, 16);
     tcase_add_test(c, context_memory_is_counted);
     tcase_add_test(c, speeds_are_measured);
-    suite_add_tcase(suite, same);
-    suite_add_tcase(suite, faults);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("cuda", same, faults, c);
 }
 
 #else

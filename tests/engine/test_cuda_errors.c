@@ -7,6 +7,7 @@
 
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static const char *sentence_of(cudaError_t error) {
     const rm_cuda_library *lib;
@@ -80,17 +81,11 @@ START_TEST(full_host_memory_is_explained) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("cuda_errors");
     TCase *c = tcase_create("cuda_errors");
     tcase_add_test(c, fatal_errors_say_that_the_process_cannot_continue);
     tcase_add_test(c, mismatched_drivers_and_builds_are_missing);
     tcase_add_test(c, full_host_memory_is_explained);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("cuda_errors", c);
 }
 
 #else

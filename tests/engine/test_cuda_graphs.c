@@ -6,6 +6,7 @@
 
 #include "tests/engine/fake_cuda/expect.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
+#include "tests/suite.h"
 
 typedef struct {
     rm_device *device;
@@ -173,7 +174,6 @@ START_TEST(failed_recording_falls_back_to_single_launches) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("cuda_graphs");
     TCase *c = tcase_create("cuda_graphs");
     tcase_add_loop_test(c, launches_are_recorded_the_second_time, 0, 4);
     tcase_add_loop_test(c, released_queue_keeps_no_graphs, 0, 2);
@@ -181,12 +181,7 @@ int main(void) {
     tcase_add_test(c, memory_of_other_programs_does_not_end_recording);
     tcase_add_test(c, large_gpu_allows_more_graphs);
     tcase_add_test(c, failed_recording_falls_back_to_single_launches);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("cuda_graphs", c);
 }
 
 #else

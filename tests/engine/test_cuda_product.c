@@ -13,6 +13,7 @@
 #include "tests/engine/fake_cuda/expect.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 /* ---- A device and three matrices on it -------------------------------------------------------------------------- */
 
@@ -479,7 +480,6 @@ START_TEST(a_fault_at_any_call_of_a_product_gives_one_message) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("cuda_product");
     TCase *c = tcase_create("cuda_product");
     tcase_add_loop_test(c, products_match_the_definition, 0, 8);
     tcase_add_test(c, cublas_replaces_a_missing_algorithm);
@@ -495,12 +495,7 @@ int main(void) {
     tcase_add_test(c, memory_for_trials_is_bounded);
     tcase_add_test(c, unknown_precisions_are_refused);
     tcase_add_loop_test(c, a_fault_at_any_call_of_a_product_gives_one_message, 0, MOODS);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("cuda_product", c);
 }
 
 #else

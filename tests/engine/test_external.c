@@ -4,6 +4,7 @@
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { T = 29, B = 2, C = 5 };
 typedef float sequence[T][B][C];
@@ -409,7 +410,6 @@ START_TEST(arrays_that_ranks_exchange_cannot_be_external) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("external");
     TCase *tests = tcase_create("external");
     tcase_add_test(tests, external_memory_has_the_same_bits_in_a_smaller_arena);
     tcase_add_loop_test(tests, planning_needs_no_external_memory, 0, 2);
@@ -419,10 +419,5 @@ int main(void) {
     tcase_add_loop_test(tests, integers_that_the_program_writes_by_itself_are_checked, 0, 2);
     tcase_add_loop_test(tests, parameter_changed_by_the_program_is_used_as_a_whole, 0, 2);
     tcase_add_loop_test(tests, arrays_that_ranks_exchange_cannot_be_external, 0, 3);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("external", tests);
 }

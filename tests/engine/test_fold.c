@@ -1,5 +1,6 @@
 /* test_fold.c: an embedding is folded into the input weights of the layer that reads it. */
 #include "tests/engine/language_model.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <string.h>
@@ -99,17 +100,11 @@ START_TEST(folding_is_for_small_vocabularies) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("fold");
     TCase *tests = tcase_create("fold");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, folding_changes_rounding_only);
     tcase_add_test(tests, embedding_that_is_an_output_is_not_folded);
     tcase_add_test(tests, embedding_of_inputs_is_not_folded);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("fold", tests);
 }

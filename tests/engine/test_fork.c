@@ -8,6 +8,7 @@
 #include "engine/remat.h"
 #include "ops/math/parallel.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { B = 64, C = 64 };
 
@@ -81,14 +82,8 @@ START_TEST(child_of_one_thread_may_use_several) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("fork");
     TCase *tests = tcase_create("fork");
     tcase_add_test(tests, child_of_several_threads_is_refused);
     tcase_add_test(tests, child_of_one_thread_may_use_several);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("fork", tests);
 }

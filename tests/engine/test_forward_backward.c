@@ -1,6 +1,7 @@
 /* test_forward_backward.c: remat_forward and remat_backward: the order of calls, and what is refused. test_outside.c
  * tests the results. */
 #include "tests/engine/callers_loss.h"
+#include "tests/suite.h"
 
 /* ---- A network, and a loss of the caller ------------------------------------------------------------------------ */
 
@@ -288,7 +289,6 @@ START_TEST(requires_grad_is_refused_for_other_values) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("forward_backward");
     TCase *tests = tcase_create("forward_backward");
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, trace_covers_forward_and_backward);
@@ -301,10 +301,5 @@ int main(void) {
     tcase_add_test(tests, sessions_that_do_not_train_are_refused);
     tcase_add_test(tests, invalid_differentiated_outputs_are_refused);
     tcase_add_test(tests, requires_grad_is_refused_for_other_values);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("forward_backward", tests);
 }

@@ -11,6 +11,7 @@
 
 #include "tests/golden/golden.h"
 #include "tests/net.h"
+#include "tests/suite.h"
 
 #define LIMIT 48
 #define STEPS 10
@@ -426,7 +427,6 @@ END_TEST
 
 int main(void) {
     int runs = (int)(sizeof names / sizeof *names) * PLANS;
-    Suite *suite = suite_create("golden");
     TCase *tcase = tcase_create("pytorch");
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, loss_and_gradients_match_pytorch, 0, runs);
@@ -434,10 +434,5 @@ int main(void) {
     tcase_add_loop_test(tcase, padding_changes_no_bit, 0, PLANS);
     tcase_add_loop_test(tcase, gradients_stop_at_the_start_of_a_window, 0, MIXTURE * PLANS);
     tcase_add_loop_test(tcase, one_step_per_window_matches_pytorch, 0, MIXTURE * PLANS);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("golden", tcase);
 }

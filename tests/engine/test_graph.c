@@ -1,5 +1,6 @@
 /* test_graph.c: building graphs: shapes, and mistakes. */
 #include "tests/engine/language_model.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -242,7 +243,6 @@ START_TEST(mixed_directions_of_time_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("graph");
     TCase *tests = tcase_create("graph");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, first_mistake_is_kept);
@@ -257,10 +257,5 @@ int main(void) {
     tcase_add_loop_test(tests, mixed_directions_of_time_are_refused, 0, 4);
     tcase_add_loop_test(tests, wrong_shapes_and_bounds_are_refused, 0, 10);
     tcase_add_loop_test(tests, concat_and_slice_check_their_inputs, 0, 10);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("graph", tests);
 }

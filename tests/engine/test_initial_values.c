@@ -1,5 +1,6 @@
 /* test_initial_values.c: initial values of parameters. */
 #include "tests/engine/language_model.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -127,7 +128,6 @@ START_TEST(initial_values_depend_on_seed_and_name_alone) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("initial_values");
     TCase *tests = tcase_create("initial_values");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_loop_test(tests, invalid_initial_values_are_refused, 0, sizeof inits / sizeof *inits);
@@ -136,10 +136,5 @@ int main(void) {
     tcase_add_test(tests, forget_gates_follow_xlstms_power_law);
     tcase_add_test(tests, even_initial_values_are_a_linspace);
     tcase_add_test(tests, identities_are_drawn_for_every_matrix);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("initial_values", tests);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/remat.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { B = 6, C = 5, K = 4, WEIGHTS = K * C };
 
@@ -206,17 +207,11 @@ START_TEST(invalid_clipping_is_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("layerwise in a session");
     TCase *tests = tcase_create("layerwise in a session");
     tcase_add_loop_test(tests, lars_scales_arrays_by_their_norms, 0, sizeof configurations / sizeof *configurations);
     tcase_add_test(tests, lamb_steps_have_the_length_of_the_weights);
     tcase_add_test(tests, label_smoothing_applies_to_training_only);
     tcase_add_test(tests, clip_grad_value_clips_each_element);
     tcase_add_test(tests, invalid_clipping_is_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("layerwise in a session", tests);
 }

@@ -11,6 +11,7 @@
 #include "engine/remat_op.h"
 #include "engine/session/session.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static char folder[] = "/tmp/remat_locale_XXXXXX";
 
@@ -103,15 +104,9 @@ int main(void) {
         printf("skipped: needs localedef (libc-bin)\n");
         return 77;
     }
-    Suite *suite = suite_create("engine/locale");
     TCase *tests = tcase_create("locale");
     tcase_add_test(tests, sessions_read_and_write_decimal_points);
     tcase_add_test(tests, messages_have_decimal_points);
     tcase_add_test(tests, locale_helpers_restore_the_locale);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("engine/locale", tests);
 }

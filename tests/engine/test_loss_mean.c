@@ -8,6 +8,7 @@
 #include "engine/session/session.h"
 #include "tests/golden/golden.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -543,7 +544,6 @@ START_TEST(losses_without_a_single_divisor_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("loss mean");
     TCase *tests = tcase_create("loss mean");
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, parts_match_one_batch_of_pytorch, 0, KINDS);
@@ -554,10 +554,5 @@ int main(void) {
     tcase_add_loop_test(tests, if_no_target_counts_loss_and_gradients_are_0, 0, CTC);
     tcase_add_test(tests, a_call_reports_the_weight_of_its_loss);
     tcase_add_test(tests, losses_without_a_single_divisor_are_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("loss mean", tests);
 }

@@ -11,6 +11,7 @@
 #include "memory/arena.h"
 #include "memory/host.h"
 #include "tests/net.h"
+#include "tests/suite.h"
 #include "tests/zeros.h"
 
 static const net nets[] = {
@@ -202,7 +203,6 @@ START_TEST(a_failing_allocation_is_reported) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("memory");
     TCase *tcase = tcase_create("budget");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, planned_peak_is_the_measured_peak, 0, NETS * CHOICES);
@@ -211,10 +211,5 @@ int main(void) {
     tcase_add_test(tcase, allocations_are_counted);
     tcase_add_loop_test(tcase, nothing_is_allocated_after_the_first_step, 0, NETS);
     tcase_add_loop_test(tcase, a_failing_allocation_is_reported, 0, 8);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("memory", tcase);
 }

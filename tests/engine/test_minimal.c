@@ -5,6 +5,7 @@
 
 #include "engine/abi.h"
 #include "engine/remat.h"
+#include "tests/suite.h"
 
 enum { B = 3, C = 5, H = 7, TILE = 4 };
 
@@ -41,13 +42,7 @@ START_TEST(a_cut_costs_only_the_carried_state) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("minimal");
     TCase *tests = tcase_create("minimal");
     tcase_add_loop_test(tests, a_cut_costs_only_the_carried_state, 0, 4);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("minimal", tests);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/remat_op.h"
+#include "tests/suite.h"
 
 static remat_graph *graph;
 static remat_value loss;
@@ -385,17 +386,11 @@ START_TEST(every_public_function_is_called) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("null");
     TCase *tests = tcase_create("null");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, null_gives_status_invalid);
     tcase_add_test(tests, null_gives_an_empty_value);
     tcase_add_test(tests, null_results_are_allowed);
     tcase_add_test(tests, every_public_function_is_called);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("null", tests);
 }

@@ -3,6 +3,7 @@
 #include "engine/remat_op.h"
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
+#include "tests/suite.h"
 
 enum { T = 11, TILE = 3, TILES = 4, B = 2, C = 3 };
 
@@ -164,14 +165,8 @@ START_TEST(evaluations_call_no_collectives) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("once");
     TCase *tests = tcase_create("once");
     tcase_add_loop_test(tests, once_results_are_computed_once, 0, PLACES);
     tcase_add_test(tests, evaluations_call_no_collectives);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("once", tests);
 }

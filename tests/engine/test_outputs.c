@@ -8,6 +8,7 @@
 
 #include "tests/engine/poison.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -264,7 +265,6 @@ START_TEST(evaluations_may_draw_dropout_of_attention) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("outputs");
     TCase *tests = tcase_create("outputs");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_loop_test(tests, readers_of_the_losss_input_do_not_change_training, 0, 2 * N_STRATEGIES);
@@ -276,10 +276,5 @@ int main(void) {
     tcase_add_loop_test(tests, evaluations_may_draw_dropout, 0, 2);
     tcase_add_test(tests, evaluations_may_draw_dropout_of_attention);
     tcase_add_test(tests, null_outputs_are_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("outputs", tests);
 }

@@ -10,6 +10,7 @@
 #include "tests/engine/interpose.h"
 #include "tests/engine/random_net.h"
 #include "tests/engine/team.h"
+#include "tests/suite.h"
 
 /* ---- A network, and a loss of the caller ------------------------------------------------------------------------ */
 
@@ -518,7 +519,6 @@ START_TEST(inputs_have_gradients_without_parameters) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("outside");
     TCase *tests = tcase_create("outside");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, callers_loss_matches_the_built_in_loss, 0, 6);
@@ -535,10 +535,5 @@ int main(void) {
     tcase_add_test(tests, callers_loss_allocates_nothing_after_the_first_step);
     tcase_add_loop_test(tests, final_states_may_be_differentiated, 0, 12);
     tcase_add_test(tests, inputs_have_gradients_without_parameters);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("outside", tests);
 }

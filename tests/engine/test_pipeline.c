@@ -8,6 +8,7 @@
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -537,7 +538,6 @@ START_TEST(a_lost_rank_ends_the_step) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("pipeline");
     TCase *tests = tcase_create("pipeline");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, random_networks_along_time_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
@@ -552,10 +552,5 @@ int main(void) {
     tcase_add_test(tests, bad_cuts_are_refused);
     tcase_add_test(tests, layers_are_cut_at_the_named_parameters);
     tcase_add_test(tests, a_lost_rank_ends_the_step);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("pipeline", tests);
 }

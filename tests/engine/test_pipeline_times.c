@@ -1,5 +1,6 @@
 /* test_pipeline_times.c: the simulated step of a pipeline (engine/report/pipeline_times.h), on ranks that do not exist. */
 #include "engine/report/pipeline_times.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -108,16 +109,10 @@ START_TEST(the_bubble_is_that_of_n_micro_steps) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("pipeline_times");
     TCase *tests = tcase_create("pipeline_times");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_tiles, 0, 3);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_micro_steps, 0, 3);
     tcase_add_test(tests, recomputed_segments_have_a_bubble_each);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("pipeline_times", tests);
 }

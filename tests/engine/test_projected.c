@@ -7,6 +7,7 @@
 
 #include "engine/abi.h"
 #include "engine/remat.h"
+#include "tests/suite.h"
 
 enum { T = 13, B = 16, C = 24, H = 160, P = 136, STEPS = 2 };
 #define CHECKED(call) ck_assert_msg(!(call), "%s: %s", #call, remat_last_error())
@@ -116,15 +117,9 @@ START_TEST(a_cut_costs_only_the_carried_states) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("projected");
     TCase *tests = tcase_create("projected");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, projected_lstms_have_the_same_bits_in_every_plan, 1, sizeof ways / sizeof *ways);
     tcase_add_test(tests, a_cut_costs_only_the_carried_states);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("projected", tests);
 }

@@ -11,6 +11,7 @@
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 /* ---- Running and comparing ------------------------------------------------------------------------------------ */
 
@@ -346,17 +347,11 @@ START_TEST(resizing_there_and_back_changes_nothing) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("random");
     TCase *tests = tcase_create("random");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, random_networks_along_time_have_the_same_bits, 0, rm_cases(50, 15));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_same_bits, 0, rm_cases(50, 15));
     tcase_add_test(tests, incomplete_plans_are_refused);
     tcase_add_test(tests, resizing_there_and_back_changes_nothing);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("random", tests);
 }

@@ -1,6 +1,7 @@
 /* test_rank_consistency.c: ranks whose updates would differ are named before they update. */
 #include "tests/cases.h"
 #include "tests/engine/rank_sessions.h"
+#include "tests/suite.h"
 #include "tests/zeros.h"
 
 typedef enum { BY_STEP, BY_UPDATE, FUSED, MIXED, WAYS } way;
@@ -143,17 +144,11 @@ START_TEST(settings_are_listed_as_text) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("rank_consistency");
     TCase *tests = tcase_create("rank_consistency");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, different_trained_parameters_are_reported, 0, 2);
     tcase_add_loop_test(tests, different_learning_rates_are_reported, 0, 3 * WAYS);
     tcase_add_test(tests, different_update_counts_are_reported);
     tcase_add_test(tests, settings_are_listed_as_text);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("rank_consistency", tests);
 }

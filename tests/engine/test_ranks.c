@@ -4,6 +4,7 @@
 #include "tests/cases.h"
 #include "tests/engine/poison.h"
 #include "tests/engine/rank_sessions.h"
+#include "tests/suite.h"
 
 /* ---- Random networks, plans, ranks ---------------------------------------------------------------------------- */
 
@@ -313,7 +314,6 @@ END_TEST
 
 int main(void) {
     int networks = rm_cases(1000, 120);
-    Suite *suite = suite_create("ranks");
     TCase *tests = tcase_create("ranks");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, random_networks_along_time_are_reduced_exactly, 0, networks);
@@ -325,10 +325,5 @@ int main(void) {
     tcase_add_test(tests, dropout_depends_on_the_update);
     tcase_add_test(tests, unequal_batches_are_weighted_by_rows);
     tcase_add_test(tests, micro_steps_are_counted);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("ranks", tests);
 }

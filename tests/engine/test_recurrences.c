@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/remat.h"
+#include "tests/suite.h"
 
 enum { T = 23, B = 3, C = 6, H = 10, MOST = 1 << 14 };
 #define OK(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
@@ -214,14 +215,8 @@ START_TEST(rg_lru_matches_transformers) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("recurrences");
     TCase *tests = tcase_create("recurrences");
     tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2 * LAYERS);
     tcase_add_test(tests, rg_lru_matches_transformers);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("recurrences", tests);
 }

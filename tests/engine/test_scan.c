@@ -14,6 +14,7 @@
 #include "ops/scan/scan.h"
 #include "tests/engine/cells_of_ops.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -444,7 +445,6 @@ START_TEST(null_device_plans_the_same_bytes) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("scan");
     TCase *tests = tcase_create("scan");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, cells_of_ops_match_the_built_in_cells, 0, 2 * CELL_KINDS);
@@ -458,10 +458,5 @@ int main(void) {
     tcase_add_test(tests, invalid_operands_are_refused);
     tcase_add_test(tests, failed_allocations_of_scans_are_reported);
     tcase_add_test(tests, null_device_plans_the_same_bytes);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("scan", tests);
 }

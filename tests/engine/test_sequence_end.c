@@ -8,6 +8,7 @@
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { MAX_T = 48, MAX_B = 3, MAX_WIDTH = 8, CLASSES = 3, STEPS = 3 };
 
@@ -347,7 +348,6 @@ START_TEST(stateful_sessions_refuse_a_sequence_end) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("sequence_end");
     TCase *tests = tcase_create("sequence_end");
     tcase_add_loop_test(tests, skipping_padding_changes_no_bit, 0, 5);
     tcase_add_test(tests, sequence_end_can_be_moved);
@@ -355,10 +355,5 @@ int main(void) {
     tcase_add_test(tests, padded_sequences_match_shorter_ones);
     tcase_add_test(tests, training_keeps_evaluated_outputs);
     tcase_add_test(tests, stateful_sessions_refuse_a_sequence_end);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("sequence_end", tests);
 }

@@ -2,6 +2,7 @@
 #include "engine/abi.h"
 #include "memory/processors.h"
 #include "tests/engine/language_model.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -327,7 +328,6 @@ START_TEST(outputs_are_readable_after_a_pass) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("session");
     TCase *tests = tcase_create("session");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, invalid_session_configs_are_refused);
@@ -341,10 +341,5 @@ int main(void) {
     tcase_add_loop_test(tests, weights_may_be_inputs_or_computed, INPUTS, KINDS);
     tcase_add_test(tests, outputs_are_readable_after_a_pass);
     tcase_add_test(tests, quota_limits_threads_by_default);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("session", tests);
 }

@@ -2,6 +2,7 @@
  * unsharded ones. */
 #include "tests/cases.h"
 #include "tests/engine/rank_sessions.h"
+#include "tests/suite.h"
 #include "tests/zeros.h"
 
 /* ---- ZeRO-1 --------------------------------------------------------------------------------------------------- */
@@ -140,7 +141,6 @@ END_TEST
 
 int main(void) {
     int networks = rm_cases(1000, 120);
-    Suite *suite = suite_create("sharded_optimizer");
     TCase *tests = tcase_create("sharded_optimizer");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, sharded_optimizers_have_the_same_bits, 0, networks / 4);
@@ -149,10 +149,5 @@ int main(void) {
     tcase_add_loop_test(tests, layerwise_norms_cover_all_parts, 0, 12);
     tcase_add_loop_test(tests, layerwise_norms_do_not_depend_on_ranks, 0, 8);
     tcase_add_test(tests, sharded_arrays_are_not_read_as_whole);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("sharded_optimizer", tests);
 }

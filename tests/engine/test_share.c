@@ -7,6 +7,7 @@
 #include "tests/engine/team.h"
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { T = 24, B = 4, H = 6, V = 9 };
 static const net whole = {.cell = NET_LSTM,
@@ -439,7 +440,6 @@ START_TEST(shared_sessions_with_ranks_have_the_bits_of_separate_ones) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("share");
     TCase *tests = tcase_create("share");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, shared_sessions_have_the_bits_of_separate_ones, 0, 12);
@@ -453,10 +453,5 @@ int main(void) {
     tcase_add_loop_test(tests, resized_graphs_have_the_bits_of_graphs_of_that_size, 0, 12);
     tcase_add_test(tests, impossible_sizes_are_refused);
     tcase_add_loop_test(tests, shared_sessions_with_ranks_have_the_bits_of_separate_ones, 0, 2);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("share", tests);
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "engine/shared_library.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -78,15 +79,9 @@ START_TEST(environment_variable_names_the_file) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("shared_library");
     TCase *cases = tcase_create("shared_library");
     tcase_add_test(cases, libraries_are_found_by_name);
     tcase_add_test(cases, libraries_are_found_in_folders);
     tcase_add_test(cases, environment_variable_names_the_file);
-    suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("shared_library", cases);
 }

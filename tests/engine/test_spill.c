@@ -15,6 +15,7 @@
 #include "tests/engine/poison.h"
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #define STEPS 3
 
@@ -459,7 +460,6 @@ START_TEST(optimal_spills_within_the_budget) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("spill");
     TCase *tcase = tcase_create("spill");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, spilling_plans_have_the_same_bits, 0, 2 * WAYS * NET_CELLS);
@@ -469,10 +469,5 @@ int main(void) {
     tcase_add_test(tcase, a_full_disk_is_reported_before_the_first_step);
     tcase_add_test(tcase, null_device_counts_transfers);
     tcase_add_test(tcase, optimal_spills_within_the_budget);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("spill", tcase);
 }

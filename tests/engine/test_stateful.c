@@ -3,6 +3,7 @@
 
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { T = 20, B = 3, H = 5, V = 7, C = 4 };
 static const net lstm = {
@@ -192,7 +193,6 @@ START_TEST(mean_over_time_covers_one_call) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("stateful");
     TCase *tests = tcase_create("stateful");
     tcase_add_test(tests, evaluation_does_not_change_training_states);
     tcase_add_loop_test(tests, states_may_be_external, 0, 2);
@@ -200,10 +200,5 @@ int main(void) {
     tcase_add_loop_test(tests, overlapping_windows_continue_from_their_middle, 0, 6 * NET_CELLS);
     tcase_add_test(tests, windows_off_the_tile_grid_are_refused);
     tcase_add_loop_test(tests, mean_over_time_covers_one_call, 0, 2);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("stateful", tests);
 }

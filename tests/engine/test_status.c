@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/status.h"
+#include "tests/suite.h"
 
 static const struct {
     const char *given, *shown;
@@ -46,14 +47,8 @@ START_TEST(messages_are_printable) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("engine/status");
     TCase *cases = tcase_create("printable");
     tcase_add_loop_test(cases, control_characters_are_replaced, 0, sizeof texts / sizeof *texts);
     tcase_add_test(cases, messages_are_printable);
-    suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("engine/status", cases);
 }

@@ -5,6 +5,7 @@
 #include "tests/cases.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { T = 23, S = 17, B = 2, C = 5 };
 
@@ -572,7 +573,6 @@ START_TEST(invalid_initial_states_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("sweeps");
     TCase *tests = tcase_create("sweeps");
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, networks_have_the_expected_sweeps, 0, NETWORKS);
@@ -586,10 +586,5 @@ int main(void) {
     tcase_add_test(tests, gradients_of_the_caller_and_of_attention_add_up);
     tcase_add_test(tests, unsupported_stateful_networks_are_refused);
     tcase_add_loop_test(tests, invalid_initial_states_are_refused, 0, 6);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("sweeps", tests);
 }

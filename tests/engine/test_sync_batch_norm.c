@@ -7,6 +7,7 @@
 #include "engine/session/session.h"
 #include "tests/engine/random_net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { ROWS = 12, FEATURES = 5, LAYERS = 3 };
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
@@ -205,17 +206,11 @@ START_TEST(one_value_per_channel_is_refused_in_training) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("sync_batch_norm");
     TCase *tests = tcase_create("sync_batch_norm");
     tcase_add_test(tests, ranks_match_one_rank_with_all_rows);
     tcase_add_test(tests, without_sync_statistics_differ);
     tcase_add_test(tests, stage_boundaries_are_compared_if_layers_are_collective);
     tcase_add_test(tests, a_failing_rank_fails_the_step);
     tcase_add_test(tests, one_value_per_channel_is_refused_in_training);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("sync_batch_norm", tests);
 }

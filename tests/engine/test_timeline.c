@@ -7,6 +7,7 @@
 #include "engine/session/session.h"
 #include "memory/host.h"
 #include "tests/net.h"
+#include "tests/suite.h"
 #include "tests/zeros.h"
 
 static const net nets[] = {
@@ -339,11 +340,5 @@ int main(void) {
     tcase_add_loop_test(tests, every_point_is_a_plan, 0, NETS);
     tcase_add_test(tests, without_recomputation_no_point_recomputes);
     tcase_add_test(tests, failed_allocations_of_timelines_are_reported);
-    Suite *suite = suite_create("engine/report/timeline");
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("engine/report/timeline", tests);
 }

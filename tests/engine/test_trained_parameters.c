@@ -1,6 +1,7 @@
 /* test_trained_parameters.c: frozen parameters, and groups of parameters with their own learning rate and decay. */
 #include "engine/abi.h"
 #include "tests/engine/language_model.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -227,17 +228,11 @@ START_TEST(groups_have_their_own_rates_and_decays) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("trained_parameters");
     TCase *tests = tcase_create("trained_parameters");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, only_named_parameters_are_trained);
     tcase_add_loop_test(tests, trained_parameters_can_change, 0, 4);
     tcase_add_test(tests, frozen_layers_cost_nothing);
     tcase_add_test(tests, groups_have_their_own_rates_and_decays);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("trained_parameters", tests);
 }

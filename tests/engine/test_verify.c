@@ -3,6 +3,7 @@
  * is reported (test_random.c verifies half of its random networks and plans, too). Also the hash itself. */
 #include "engine/hash.h"
 #include "tests/flips.h"
+#include "tests/suite.h"
 
 /* ---- The hash ------------------------------------------------------------------------------------------------- */
 
@@ -72,7 +73,6 @@ START_TEST(hashes_are_counted_as_memory) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("verify");
     TCase *tests = tcase_create("verify");
     tcase_add_test(tests, every_bit_changes_the_hash);
     tcase_add_test(tests, order_and_length_change_the_hash);
@@ -81,10 +81,5 @@ int main(void) {
     tcase_add_loop_test(tests, flips_in_the_second_tier_are_caught, 0, 4);
     tcase_add_loop_test(tests, verifying_changes_no_bits_and_reports_nothing, 0, 12);
     tcase_add_test(tests, hashes_are_counted_as_memory);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("verify", tests);
 }

@@ -6,6 +6,7 @@
 #include "engine/abi.h"
 #include "tests/net.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 enum { T = 13, B = 3, V = 7, H = 6, IGNORED = -100 };
 static const net lstm = {.layers = 1, .vocabulary = V, .embed = 4, .hidden = H, .timesteps = T, .batch = B};
@@ -308,7 +309,6 @@ START_TEST(invalid_value_handles_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("weighted loss");
     TCase *tests = tcase_create("weighted loss");
     tcase_add_loop_test(tests, loss_is_the_weighted_mean_over_all_tiles, 1, T + 1);
     tcase_add_loop_test(tests, weighted_losses_have_the_same_bits_in_every_plan, IGNORING, KINDS);
@@ -321,10 +321,5 @@ int main(void) {
     tcase_add_test(tests, loss_of_the_last_step_is_weighted);
     tcase_add_test(tests, invalid_weighted_losses_are_refused);
     tcase_add_loop_test(tests, invalid_value_handles_are_refused, 0, 2);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("weighted loss", tests);
 }

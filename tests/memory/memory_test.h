@@ -11,6 +11,7 @@
 
 #include "engine/status.h"
 #include "memory/problem.h"
+#include "tests/suite.h"
 
 #define ck_ok(call)                                                                                                    \
     do {                                                                                                               \
@@ -70,16 +71,10 @@ static inline void each_problem(void (*visit)(const char *path, const rm_problem
 
 /* The end of every test program: runs `tests` and returns the exit status. */
 static inline int run_tests(const char *name, const TTest *const *tests, int count) {
-    Suite *suite = suite_create(name);
     TCase *tcase = tcase_create(name);
     tcase_set_timeout(tcase, 300);
     for (int i = 0; i < count; i++) tcase_add_test(tcase, tests[i]);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases(name, tcase);
 }
 #define RUN_TESTS(name, ...)                                                                                           \
     int main(void) {                                                                                                   \

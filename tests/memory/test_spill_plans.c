@@ -9,6 +9,7 @@
 #include "tests/cases.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
+#include "tests/suite.h"
 
 static double now(void) {
     struct timespec t;
@@ -299,7 +300,6 @@ START_TEST(every_failed_allocation_is_handled) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("memory/spill_plans");
     TCase *tcase = tcase_create("plans that spill");
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, second_tier_never_makes_plans_worse);
@@ -310,10 +310,5 @@ int main(void) {
     tcase_add_test(tcase, spilling_is_used_only_where_it_pays);
     tcase_add_test(tcase, four_thousand_stages_are_planned_quickly);
     tcase_add_test(tcase, every_failed_allocation_is_handled);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("memory/spill_plans", tcase);
 }

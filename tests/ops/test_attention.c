@@ -1,5 +1,6 @@
 /* test_attention.c: attention and rotary positions match values from PyTorch 2 in double. */
 #include "tests/ops/known_values.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -205,7 +206,6 @@ START_TEST(invalid_rotary_arguments_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("attention");
     TCase *numbers = tcase_create("numbers");
     tcase_add_test(numbers, attention_has_known_values);
     tcase_add_test(numbers, attention_handles_extreme_scores);
@@ -214,10 +214,5 @@ int main(void) {
     tcase_add_test(numbers, invalid_attention_is_refused);
     tcase_add_test(numbers, rotary_has_known_values);
     tcase_add_test(numbers, invalid_rotary_arguments_are_refused);
-    suite_add_tcase(suite, numbers);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("attention", numbers);
 }

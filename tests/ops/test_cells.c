@@ -16,6 +16,7 @@
 #include "ops/cpu/kernels.h"
 #include "ops/op.h"
 #include "ops/recurrent/recurrent.h"
+#include "tests/suite.h"
 
 enum { Y, H_OUT, C_OUT, DX, DW_IH, DW_HH, DB_IH, DB_HH, DH_IN, DC_IN, ARRAYS };
 static const char *const array_name[ARRAYS] = {"y",     "h_out", "c_out", "dx",    "dw_ih",
@@ -426,7 +427,6 @@ START_TEST(invalid_shapes_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("cells");
     TCase *tests = tcase_create("cells");
     rm_parallel_pretend(1); /* use several threads even on a busy machine */
     tcase_set_timeout(tests, 300);
@@ -436,10 +436,5 @@ int main(void) {
     tcase_add_loop_test(tests, bf16_variant_has_its_own_kernels, 0, COUNT(cells));
     tcase_add_loop_test(tests, unwanted_gradients_are_skipped, 0, COUNT(cells));
     tcase_add_loop_test(tests, invalid_shapes_are_refused, 0, COUNT(cells));
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("cells", tests);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/cases.h"
+#include "tests/suite.h"
 #include "ops/layers/conv.h"
 #include "ops/cpu/kernels.h"
 
@@ -210,14 +211,8 @@ START_TEST(random_convolutions_are_accurate_and_bit_identical) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("convolve");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, random_convolutions_are_accurate_and_bit_identical, 0, rm_cases(2000, 200));
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("convolve", tc);
 }

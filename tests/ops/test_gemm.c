@@ -11,6 +11,7 @@
 #include "ops/math/exp.h"
 #include "ops/math/gemm.h"
 #include "ops/cpu/kernels.h"
+#include "tests/suite.h"
 
 typedef struct {
     int64_t rows, columns, stride;
@@ -171,7 +172,6 @@ START_TEST(exp_is_accurate) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("gemm");
     TCase *tests = tcase_create("gemm");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
@@ -179,10 +179,5 @@ int main(void) {
     tcase_add_test(tests, division_is_the_same_on_one_thread);
     tcase_add_test(tests, programs_openblas_threads_are_kept);
     tcase_add_test(tests, exp_is_accurate);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("gemm", tests);
 }

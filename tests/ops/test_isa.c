@@ -5,6 +5,7 @@
 #include "engine/remat.h"
 #include "ops/cpu/kernels.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 START_TEST(named_instruction_set_is_used) {
     const rm_cell_kernels *kernels = rm_cell_kernels_list(_i);
@@ -36,15 +37,9 @@ START_TEST(unknown_instruction_set_is_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("isa");
     TCase *tests = tcase_create("isa");
     tcase_add_loop_test(tests, named_instruction_set_is_used, 0, RM_CELL_BF16);
     tcase_add_test(tests, widest_instruction_set_is_the_default);
     tcase_add_test(tests, unknown_instruction_set_is_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("isa", tests);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/optimizers/optimizer.h"
+#include "tests/suite.h"
 
 enum { N = 1000, STEPS = 12 };
 
@@ -280,7 +281,6 @@ START_TEST(only_needed_states_are_used) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("layerwise");
     TCase *tests = tcase_create("layerwise");
     tcase_add_loop_test(tests, each_step_follows_the_formulas, 0, CONFIGURATIONS);
     tcase_add_loop_test(tests, parts_give_the_same_update_as_the_whole, 0, CONFIGURATIONS);
@@ -291,10 +291,5 @@ int main(void) {
     tcase_add_test(tests, lamb_matches_adamw_for_biases);
     tcase_add_test(tests, result_is_independent_of_gradient_scale);
     tcase_add_test(tests, only_needed_states_are_used);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("layerwise", tests);
 }

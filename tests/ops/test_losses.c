@@ -1,5 +1,6 @@
 /* test_losses.c: losses match values from PyTorch 2 in double. */
 #include "tests/ops/known_values.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -248,7 +249,6 @@ START_TEST(loss_handles_extreme_logits) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("losses");
     TCase *numbers = tcase_create("numbers");
     tcase_add_test(numbers, losses_have_known_values);
     tcase_add_test(numbers, dice_matches_pytorch);
@@ -259,10 +259,5 @@ int main(void) {
     tcase_add_test(numbers, evaluation_ignores_label_smoothing);
     tcase_add_test(numbers, label_smoothing_outside_0_to_1_is_refused);
     tcase_add_test(numbers, loss_handles_extreme_logits);
-    suite_add_tcase(suite, numbers);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("losses", numbers);
 }

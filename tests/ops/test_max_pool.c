@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/cases.h"
+#include "tests/suite.h"
 #include "ops/layers/pool.h"
 
 static uint32_t state;
@@ -78,13 +79,7 @@ START_TEST(maximum_is_taken_and_gets_the_gradient) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("max_pool");
     TCase *tc = tcase_create("all");
     tcase_add_loop_test(tc, maximum_is_taken_and_gets_the_gradient, 0, rm_cases(2000, 300));
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_cases("max_pool", tc);
 }

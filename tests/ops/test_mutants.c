@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/op.h"
+#include "tests/suite.h"
 
 #define MUTANTS(X)                                                                                                     \
     X(wrong_sign, "the objective changes by")                                                                          \
@@ -76,14 +77,8 @@ START_TEST(control_passes) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("mutants");
     TCase *tests = tcase_create("mutants");
     tcase_add_loop_test(tests, mutant_is_caught, 0, (int)(sizeof mutant / sizeof *mutant));
     tcase_add_loop_test(tests, control_passes, 0, (int)(sizeof control / sizeof *control));
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("mutants", tests);
 }

@@ -11,6 +11,7 @@
 #include "ops/cuda/cuda_queue.h"
 #include "ops/op.h"
 #include "tests/cases.h"
+#include "tests/suite.h"
 
 static void expect(remat_status status, remat_status expected, const char *because) {
     ck_assert_msg(status == expected, "%s: %s", remat_status_text(status), remat_last_error());
@@ -181,7 +182,6 @@ START_TEST(cuda_stream_is_that_of_the_queue) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("op_check");
     TCase *tests = tcase_create("op_check");
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, correct_op_passes);
@@ -193,10 +193,5 @@ int main(void) {
     tcase_add_test(tests, shapes_are_described);
     tcase_add_test(tests, remat_random_matches_dropout);
     tcase_add_test(tests, cuda_stream_is_that_of_the_queue);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("op_check", tests);
 }

@@ -2,6 +2,7 @@
 #include "engine/status.h"
 #include "ops/math/gemm.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -55,14 +56,8 @@ int main(void) {
 #ifdef NO_OPENBLAS /* REMAT_OPENBLAS=OFF */
     return 77;
 #endif
-    Suite *suite = suite_create("openblas");
     TCase *tests = tcase_create("openblas");
     tcase_add_loop_test(tests, every_spelling_is_found, 0, sizeof fakes / sizeof *fakes);
     tcase_add_test(tests, library_without_products_is_refused);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("openblas", tests);
 }

@@ -2,6 +2,7 @@
  * implementations. */
 #include "ops/cpu/kernels.h"
 #include "tests/ops/known_values.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -307,7 +308,6 @@ START_TEST(layer_norm_survives_a_large_mean) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("ops");
     TCase *promises = tcase_create("promises"), *numbers = tcase_create("numbers");
     tcase_set_timeout(promises, 120);
     tcase_add_loop_test(promises, op_keeps_its_promises, 0, rm_n_ops);
@@ -324,11 +324,5 @@ int main(void) {
     tcase_add_test(numbers, batch_norm_has_known_values);
     tcase_add_test(numbers, layer_norm_has_known_values);
     tcase_add_test(numbers, layer_norm_survives_a_large_mean);
-    suite_add_tcase(suite, promises);
-    suite_add_tcase(suite, numbers);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("ops", promises, numbers);
 }

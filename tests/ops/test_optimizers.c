@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/optimizers/optimizer.h"
+#include "tests/suite.h"
 
 enum { STEPS = 10 };
 
@@ -265,7 +266,6 @@ START_TEST(sum_of_squares_propagates_nan_and_infinity) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("optimizers");
     TCase *tests = tcase_create("optimizers");
     tcase_add_loop_test(tests, optimizer_follows_the_textbook, 0, CONFIGURATIONS);
     tcase_add_loop_test(tests, optimizer_follows_pytorch, 0, CONFIGURATIONS);
@@ -274,10 +274,5 @@ int main(void) {
     tcase_add_test(tests, only_needed_states_are_used);
     tcase_add_test(tests, sum_of_squares_is_exact_to_double);
     tcase_add_test(tests, sum_of_squares_propagates_nan_and_infinity);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("optimizers", tests);
 }

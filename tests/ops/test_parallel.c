@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "ops/cpu/barrier.h"
+#include "tests/suite.h"
 
 static const uint64_t ms = 1000000, hour = 3600000 * UINT64_C(1000000);
 
@@ -171,7 +172,6 @@ START_TEST(late_threads_leave_the_barrier) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("parallel");
     TCase *tests = tcase_create("parallel");
     tcase_add_checked_fixture(tests, afresh, NULL);
     tcase_add_test(tests, late_threads_end_the_team_for_a_while);
@@ -182,10 +182,5 @@ int main(void) {
     tcase_add_test(tests, balances_are_per_thread_and_can_be_overridden);
     tcase_add_test(tests, loops_visit_every_element_once);
     tcase_add_test(tests, late_threads_leave_the_barrier);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("parallel", tests);
 }

@@ -14,6 +14,7 @@
 
 #include "ops/cpu/kernels.h"
 #include "ops/op.h"
+#include "tests/suite.h"
 
 enum { VOCABULARY = 7 };
 static bool print_table;
@@ -190,15 +191,9 @@ END_TEST
 
 int main(int argc, char **argv) {
     print_table = argc > 1 && !strcmp(argv[1], "--table");
-    Suite *suite = suite_create("rebuild");
     TCase *tests = tcase_create("rebuild");
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, rebuilt_aux_equals_saved_aux, 0, RM_CELL_ISAS);
     tcase_add_test(tests, every_op_with_rebuild_is_covered);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("rebuild", tests);
 }

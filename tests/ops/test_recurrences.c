@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ops/op.h"
+#include "tests/suite.h"
 
 enum { MOST = 512, AXES = 5 };
 
@@ -215,14 +216,8 @@ START_TEST(mlstm_gradients_of_closed_gates_are_finite) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("recurrences");
     TCase *tests = tcase_create("recurrences");
     tcase_add_loop_test(tests, recurrences_match_their_references, 0, sizeof references / sizeof *references);
     tcase_add_test(tests, mlstm_gradients_of_closed_gates_are_finite);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("recurrences", tests);
 }

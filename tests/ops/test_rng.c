@@ -7,6 +7,7 @@
 
 #include "engine/rng.h"
 #include "ops/op.h"
+#include "tests/suite.h"
 
 START_TEST(philox_gives_the_known_answers) {
     static const struct {
@@ -113,7 +114,6 @@ START_TEST(dropout_is_the_identity_in_evaluation) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("rng");
     TCase *tests = tcase_create("rng");
     tcase_add_test(tests, philox_gives_the_known_answers);
     tcase_add_test(tests, every_argument_matters);
@@ -121,10 +121,5 @@ int main(void) {
     tcase_add_test(tests, dropout_drops_its_share);
     tcase_add_test(tests, dropout_masks_of_different_keys_are_independent);
     tcase_add_test(tests, dropout_is_the_identity_in_evaluation);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("rng", tests);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/math/vecmath.h"
+#include "tests/suite.h"
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
@@ -81,17 +82,11 @@ START_TEST(short_loads_and_stores_touch_no_more) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("vecmath");
     TCase *tests = tcase_create("vecmath");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, errors_stay_within_their_bounds, 0, FUNCTIONS);
     tcase_add_test(tests, results_at_the_ends_of_the_range);
     tcase_add_test(tests, tanh_is_odd);
     tcase_add_test(tests, short_loads_and_stores_touch_no_more);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("vecmath", tests);
 }

@@ -1,6 +1,7 @@
 /* test_budgets.c: budgets that are too small, for every task and kind of data: exit status 2, and the smallest budget,
  * exact to the byte. tests/memory/test_schedule.c tests plans under a budget, tests/engine/test_budget.c the engine's
  * count. */
+#include "tests/suite.h"
 #include "tests/train/train_test.h"
 
 #include <zlib.h>
@@ -137,14 +138,8 @@ START_TEST(smallest_budget_of_every_task_is_exact) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("budgets");
     TCase *tcase = tcase_create("budgets");
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, smallest_budget_of_every_task_is_exact, 0, KINDS);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("budgets", tcase);
 }

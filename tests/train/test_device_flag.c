@@ -6,6 +6,7 @@
 
 #include "train/flags/device_flag.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static void parse(rm_options *o, const char *flag, const char *other) {
     char *argv[] = {(char *)"--data=x", (char *)"--checkpoint=sqrt", (char *)(uintptr_t)flag, (char *)(uintptr_t)other};
@@ -99,17 +100,11 @@ START_TEST(auto_is_the_cpu_without_a_gpu) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("device");
     TCase *c = tcase_create("device");
     tcase_add_test(c, lists_of_gpus_are_parsed);
     tcase_add_test(c, ranks_see_the_listed_gpus);
     tcase_add_test(c, invalid_lists_are_refused);
     tcase_add_test(c, list_of_gpus_with_another_device_is_refused);
     tcase_add_test(c, auto_is_the_cpu_without_a_gpu);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("device", c);
 }

@@ -12,6 +12,7 @@
 #ifdef REMAT_EMULATED
 
 #include "tests/says.h"
+#include "tests/suite.h"
 
 static char folder[64];
 
@@ -209,7 +210,6 @@ START_TEST(unsupported_gpu_settings_are_refused) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("train/emulated");
     TCase *c = tcase_create("emulated");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_test(c, plans_have_the_same_bits);
@@ -222,12 +222,7 @@ int main(void) {
     tcase_add_test(c, products_in_fp32_are_reported);
     tcase_add_test(c, ranks_on_gpus_match_ranks_on_cpus);
     tcase_add_test(c, unsupported_gpu_settings_are_refused);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("train/emulated", c);
 }
 
 #else

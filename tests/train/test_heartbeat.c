@@ -2,6 +2,7 @@
 #include "train/ranks/heartbeat.h"
 
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 /* A job of one rank, which reads its own heartbeat. */
 START_TEST(control_characters_in_names_are_replaced) {
@@ -24,13 +25,7 @@ START_TEST(control_characters_in_names_are_replaced) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("train/heartbeat");
     TCase *all = tcase_create("all");
     tcase_add_test(all, control_characters_in_names_are_replaced);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("train/heartbeat", all);
 }

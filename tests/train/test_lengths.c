@@ -3,6 +3,7 @@
 #include "train/tasks/task.h"
 #include "train/data/loader.h"
 
+#include "tests/suite.h"
 #include "tests/train/train_test.h"
 
 #include <math.h>
@@ -292,7 +293,6 @@ START_TEST(sampling_restarts_after_a_document_end) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("lengths");
     TCase *tcase = tcase_create("lengths");
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, padding_does_not_matter, 0, 5);
@@ -306,10 +306,5 @@ int main(void) {
     tcase_add_test(tcase, states_do_not_cross_a_document_end);
     tcase_add_loop_test(tcase, packed_documents_match_separate_documents, 0, MODELS);
     tcase_add_loop_test(tcase, sampling_restarts_after_a_document_end, 0, MODELS);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_cases("lengths", tcase);
 }

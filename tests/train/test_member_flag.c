@@ -8,6 +8,7 @@
 #include "engine/status.h"
 #include "train/flags/member_flag.h"
 #include "train/flags/options.h"
+#include "tests/suite.h"
 
 START_TEST(messages_name_members_by_default) {
     ck_assert_int_eq(rm_fail(REMAT_INVALID, "{end_lr}=%g is too large: %s", 2.0, "{lr}"), REMAT_INVALID);
@@ -65,14 +66,8 @@ START_TEST(every_member_in_a_message_has_a_flag) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("member_flag");
     TCase *tests = tcase_create("member_flag");
     tcase_add_test(tests, messages_name_members_by_default);
     tcase_add_test(tests, every_member_in_a_message_has_a_flag);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("member_flag", tests);
 }

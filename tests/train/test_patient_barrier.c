@@ -2,6 +2,7 @@
 #include "train/ranks/patient_barrier.h"
 
 #include "tests/dist/ranks.h"
+#include "tests/suite.h"
 
 typedef struct {
     const char *engine;
@@ -102,11 +103,5 @@ int main(void) {
     tcase_add_test(tests, ranks_wait_for_late_ranks);
     tcase_add_loop_test(tests, one_failing_rank_fails_all, 0, ENGINES);
     tcase_add_test(tests, a_death_ends_the_wait);
-    Suite *suite = suite_create("train/patient_barrier");
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("train/patient_barrier", tests);
 }

@@ -13,6 +13,7 @@
 
 #include "tests/engine/poison.h"
 #include "tests/engine/random_net.h"
+#include "tests/suite.h"
 #include "train/models/model.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
@@ -263,14 +264,8 @@ START_TEST(bits_do_not_depend_on_the_plan) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("plans");
     TCase *tests = tcase_create("plans");
     tcase_set_timeout(tests, 3600);
     tcase_add_loop_test(tests, bits_do_not_depend_on_the_plan, 0, MODELS);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("plans", tests);
 }

@@ -4,6 +4,7 @@
 
 #include "engine/status.h"
 #include "tests/says.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <errno.h>
@@ -189,13 +190,7 @@ static inline int run_program(const char *format, ...) {
 
 static inline int run_suite(const char *name, TCase *tests) {
     tcase_set_timeout(tests, 300);
-    Suite *suite = suite_create(name);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases(name, tests);
 }
 
 #endif

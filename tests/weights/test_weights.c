@@ -9,6 +9,7 @@
 
 #include "engine/remat.h"
 #include "weights/header.h"
+#include "tests/suite.h"
 
 #define CHECKED(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 
@@ -236,7 +237,6 @@ START_TEST(a_large_header_takes_little_memory) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("weights");
     TCase *tests = tcase_create("weights");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, weights_come_back_bit_for_bit);
@@ -245,10 +245,5 @@ int main(void) {
     tcase_add_test(tests, a_part_of_an_optimizer_is_not_saved);
     tcase_add_test(tests, other_files_are_refused);
     tcase_add_test(tests, a_large_header_takes_little_memory);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_cases("weights", tests);
 }
