@@ -1,10 +1,12 @@
 /* recurrences.c: training steps, forward and backward, of one layer of a language model of 2024 to 2026: mamba and gdn,
- * which are whole mixers, or slstm, without its norm. recurrences.py runs it to compare it with PyTorch. It prints one line: the seconds of each step and
- * the bytes of activations.
+ * which are whole mixers, or slstm and m2rnn, without norms. recurrences.py runs it to compare it with PyTorch. It
+ * prints one line: the seconds of each step, the bytes of activations, and by how many bytes the steps make the process
+ * grow.
  *
- *     bench_recurrences LAYER B D T [SEGMENTS [STEPS [THREADS]]]
+ *     bench_recurrences LAYER B D T [KEEP [STEPS [THREADS]]]
  *
- * The layer reads and makes D numbers per timestep; the loss is the mean square. SEGMENTS 0: no recomputation.
+ * The layer reads and makes D numbers per timestep; the loss is the mean square. KEEP: 0, no recomputation; N, that many
+ * segments; NMiB, the fastest plan within a memory budget, which counts inputs, parameters and gradients, too.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +25,17 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A line of /proc/self/status, in bytes. */
+static int64_t status_bytes(const char *field) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    int64_t kib = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, field, strlen(field))) kib = strtoll(line + strlen(field), NULL, 10);
+    if (file) fclose(file);
+    return kib << 10;
 }
 
 static int64_t number(char **argv, int argc, int i, int64_t otherwise) {
@@ -79,11 +92,34 @@ static remat_value slstm(remat_graph *g, remat_value x, const int64_t *shape) {
     return remat_slstm(g, gates, r, param(g, "bias", 4 * D, 0));
 }
 
+/* 16 heads, or one for every 64 of D. The decay is a sigmoid. */
+static remat_value m2rnn(remat_graph *g, remat_value x, const int64_t *shape) {
+    const int64_t D = shape[2], heads = (D + 63) / 64, V = D / heads;
+    remat_value qkv = remat_linear(g, x, param(g, "qkv", 3 * D, D), REMAT_NONE);
+    remat_value f = remat_sigmoid(g, remat_linear(g, x, param(g, "f", heads, D), REMAT_NONE));
+    remat_value w = remat_param(g, "w", 3, (int64_t[]){heads, V, V}, remat_init_of(REMAT_INIT_IDENTITY, 0));
+    remat_value y =
+        remat_m2rnn(g, remat_slice(g, qkv, 0, D), remat_slice(g, qkv, D, D), remat_slice(g, qkv, 2 * D, D), f, w);
+    return remat_linear(g, y, param(g, "out", D, D), REMAT_NONE);
+}
+
 static const struct {
     const char *name;
     remat_value (*build)(remat_graph *g, remat_value x, const int64_t *shape); /* of x: (T,B,D) */
-} layers[] = {{"mamba", mamba}, {"gdn", gdn}, {"slstm", slstm}};
+} layers[] = {{"mamba", mamba}, {"gdn", gdn}, {"slstm", slstm}, {"m2rnn", m2rnn}};
 enum { LAYERS = sizeof layers / sizeof *layers };
+
+static remat_config config_of(const char *keep, int threads) {
+    remat_config config = REMAT_CONFIG_INIT;
+    char *unit;
+    int64_t n = strtoll(keep, &unit, 10);
+    config.threads = threads;
+    if (!strcmp(unit, "MiB"))
+        config.strategy = "optimal", config.memory_budget = (uint64_t)n << 20;
+    else if (n)
+        config.strategy = "segments", config.segments = n;
+    return config;
+}
 
 static void fill(remat_session *s) {
     for (int64_t i = 0; i < remat_count(s, REMAT_INPUT); i++) {
@@ -100,26 +136,25 @@ int main(int argc, char **argv) {
     int layer = 0;
     while (argc > 1 && layer < LAYERS && strcmp(argv[1], layers[layer].name)) layer++;
     if (argc < 5 || layer == LAYERS)
-        return fprintf(stderr, "bench_recurrences mamba|gdn|slstm B D T [SEGMENTS [STEPS [THREADS]]]\n"), 2;
+        return fprintf(stderr, "bench_recurrences mamba|gdn|slstm|m2rnn B D T [KEEP [STEPS [THREADS]]]\n"), 2;
     int64_t shape[] = {number(argv, argc, 4, 1), number(argv, argc, 2, 1), number(argv, argc, 3, 1)};
     remat_graph *g;
     remat_session *s;
-    remat_config config = REMAT_CONFIG_INIT;
+    remat_config config = config_of(argc > 5 ? argv[5] : "0", (int)number(argv, argc, 7, 0));
     check(remat_graph_create(&g));
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, shape);
     remat_value target = remat_input(g, "target", REMAT_F32, REMAT_SEQUENCE, 3, shape);
     remat_value loss = remat_mse(g, layers[layer].build(g, x, shape), target);
-    config.segments = number(argv, argc, 5, 0);
-    config.strategy = config.segments ? "segments" : "none";
-    config.threads = (int)number(argv, argc, 7, 0);
     check(remat_session_create(g, loss, &config, &s));
     fill(s);
+    int64_t before = status_bytes("VmRSS:");
     for (int64_t i = 0, steps = number(argv, argc, 6, 5); i < steps; i++) {
         double start = now();
         check(remat_gradients(s, NULL));
         printf("%.6f ", now() - start);
     }
-    printf("%llu\n", (unsigned long long)rm_plan_summary_of(s).activations_peak_bytes);
+    printf("%llu %lld\n", (unsigned long long)rm_plan_summary_of(s).activations_peak_bytes,
+           (long long)(status_bytes("VmHWM:") - before));
     remat_session_free(s);
     remat_graph_free(g);
     return 0;

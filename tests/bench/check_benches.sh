@@ -99,6 +99,7 @@ program minimal.c '' mingru 2 3 8 16
 program recurrences.c '' mamba 2 8 16 2 1
 program recurrences.c '' gdn 1 8 6 0 1
 program recurrences.c '' slstm 2 8 6 0 1
+program recurrences.c '' m2rnn 2 8 6 10MiB 1
 program onednn_lstm.c oneDNN 2 16 8
 program place.c '' 1 10
 program planner.c '' 1 125
@@ -161,7 +162,10 @@ smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/4000, 
 script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k
 smaller minimal.py 's/64, 10, 100, 1000, 5$/2, 4, 8, 16, 2/'
 script gradients.py torch --timesteps=16
-script recurrences.py torch,transformers,mambapy --timesteps=16 --rounds=1 --threads=1
+smaller recurrences.py 's/\(1, 768\)/(1, 32)/g; s/\(1, 2048\)/(1, 64)/; s/\(1, 1024\)\}/(1, 64)}/' 's/, (1024|4096)([,)])/, 16\2/g' \
+    's/100000|10\*\*6/64/g' 's/=24, hidden=768, vocab=50280, timesteps=16384, needs=15/=1, hidden=16, vocab=500, timesteps=32, needs=0/'
+script recurrences.py '' --rows=mamba-long,mamba-130m,m2rnn-long,mingru --rounds=1 --threads=1
+script recurrences.py torch,transformers,mambapy --rows=mamba,gdn,m2rnn --rounds=1 --threads=1
 script minimal.py '' --million --timesteps=2000 --rounds=1 --threads=1
 script minimal.py torch,minGRU_pytorch --rounds=1 --threads=1
 smaller networks.py 's/16, 128, 100, 64$/2, 32, 10, 8/' 's/6, 384, 6, 1024, 4$/1, 32, 2, 64, 2/' 's/4, 32, 256, 2, 2/2, 8, 32, 2, 2/'
