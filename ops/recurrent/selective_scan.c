@@ -209,6 +209,13 @@ static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass 
     return (uint64_t)floats * sizeof(float);
 }
 
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+    (void)attr, (void)aux;
+    const remat_desc *u = &x[U];
+    if (pass != REMAT_BACKWARD) return 0;
+    return sizeof(float) * (uint64_t)rm_selective_cuda_floats(u->dim[0], u->dim[1], u->dim[2], x[A_LOG].dim[1]);
+}
+
 static rm_selective_job job_of(const remat_call *call, const tile *s) {
     return (rm_selective_job){.tau = s->tau,
                               .batch = s->batch,
@@ -285,7 +292,7 @@ static void backward(const remat_call *call) {
 static const remat_sample samples[] = {
     {.name = "everything",
      .sequence = true,
-     .x = {TILE(5, 2, 7, 6), STATES(5, 2, 6), OPTIONS(5, 2, 7), RM_SHAPE2(RM_REAL, 5, 2)}},
+     .x = {TILE(5, 2, 7, 19), STATES(5, 2, 19), OPTIONS(5, 2, 7), RM_SHAPE2(RM_REAL, 5, 2)}},
     {.name = "nothing optional",
      .sequence = true,
      .x = {TILE(4, 3, 5, 4), STATES(4, 3, 4), RM_ABSENT, RM_ABSENT, RM_ABSENT, RM_ABSENT}},
@@ -315,7 +322,10 @@ const remat_op RM_OP(selective_scan) = {
     .define_backward = define_backward,
     .on = {{.forward = RM_FAST(forward, define_forward),
             .backward = RM_FAST(backward, define_backward),
-            .scratch_bytes = RM_FAST(scratch_bytes, NULL)}},
+            .scratch_bytes = RM_FAST(scratch_bytes, NULL)},
+           {.forward = RM_CUDA(selective_scan, forward),
+            .backward = RM_CUDA(selective_scan, backward),
+            .scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL)}},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -46,4 +46,16 @@ static inline int64_t rm_selective_room(int64_t tau, int64_t states, int backwar
            (3 + chunks) * states * RM_SELECTIVE_SPAN;
 }
 
+/* On CUDA a span of channels is a warp, which computes some states at a time and keeps those of a chunk. Scratch of
+ * backward: the parts, whose spans are these, and those states at the chunks' starts. */
+enum { RM_SELECTIVE_CUDA_SPAN = 32, RM_SELECTIVE_CUDA_STATES = 16, RM_SELECTIVE_CUDA_CHUNK = 16 };
+static inline int64_t rm_selective_cuda_spans(int64_t channels) {
+    return (channels + RM_SELECTIVE_CUDA_SPAN - 1) / RM_SELECTIVE_CUDA_SPAN;
+}
+static inline int64_t rm_selective_cuda_floats(int64_t tau, int64_t batch, int64_t channels, int64_t states) {
+    int64_t chunks = (tau + RM_SELECTIVE_CUDA_CHUNK - 1) / RM_SELECTIVE_CUDA_CHUNK, units = batch * channels;
+    int64_t sums = 2 * rm_selective_cuda_spans(channels) * tau * batch * states + units * (states + 2);
+    return sums + chunks * RM_SELECTIVE_CUDA_STATES * units;
+}
+
 #endif
