@@ -9,7 +9,8 @@
  * Each rank gets RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE
  * MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID, REMAT_JOB_SECRET,
  * REMAT_JOB_ID (random for each launcher: the same in all attempts, and different from other jobs), and OMP_NUM_THREADS
- * unless it is set (this process's processors, or its container's quota of them, / nproc, at least 1). On node 0 the
+ * unless it is set (this process's processors, or its container's quota of them, / nproc, at least 1). `remat train`
+ * divides them itself, also among ranks of other launchers (RM_LAUNCH_THREADS, train/ranks/ranks.c). On node 0 the
  * launcher itself listens on the port, and rank 0 takes over the socket (REMAT_LISTEN_FD). A port in use is therefore
  * an error at once, and nobody can take the port in between.
  *
@@ -63,6 +64,9 @@ typedef struct {
     int64_t grace_ms;    /* 0: 5,000 */
     char **argv;         /* the command, NULL-terminated; searched in PATH */
 } rm_launch_config;
+
+/* The value of OMP_NUM_THREADS that this launcher has set; a user who sets another one means it. */
+#define RM_LAUNCH_THREADS "REMAT_LAUNCH_THREADS"
 
 enum {
     RM_EXIT_USE = 2,  /* exit status of `remat`, and of most programs, for a command line that cannot work */

@@ -129,7 +129,10 @@ static void set_environment(const supervisor *k, int32_t local) {
     setenv("MASTER_ADDR", c->master_addr, 1);
     set_number("MASTER_PORT", c->master_port);
     if (!c->on_host) set_job(k);
-    if (!getenv("OMP_NUM_THREADS") && !c->hosts) set_number("OMP_NUM_THREADS", k->job->threads);
+    if (!getenv("OMP_NUM_THREADS") && !c->hosts) {
+        set_number("OMP_NUM_THREADS", k->job->threads);
+        set_number(RM_LAUNCH_THREADS, k->job->threads);
+    }
     unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* set by an outer torchrun */
     unsetenv("REMAT_LISTEN_FD");
     unsetenv(RM_WORLD_CONNECTION);

@@ -208,6 +208,34 @@ START_TEST(processors_are_shared) {
 }
 END_TEST
 
+/* A launcher knows only its own ranks. The job is elastic, because other launchers on one host would need a name of it. */
+START_TEST(launchers_on_one_host_share_its_processors) {
+    char part[64], line[2048];
+    cpu_set_t set;
+    int status, out[2] = {temporary(), temporary()}, err[2] = {temporary(), temporary()};
+    pid_t launcher[2];
+    unsetenv("OMP_NUM_THREADS");
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    int each = CPU_COUNT(&set) > 1 ? CPU_COUNT(&set) / 2 : 1;
+    for (int host = 0; host < 2; host++) {
+        snprintf(
+            line, sizeof line,
+            "launch --nnodes=2:3 --node-rank=%d --master-addr=127.0.0.1 --master-port=%d --no-prefix " RM_BINARY_DIR
+            "/remat train --data=%s --hidden=8 --seq-len=16 --batch=2 --steps=1",
+            host, 20000 + getpid() % 20000, text_file());
+        launcher[host] = start_program(line, out[host], err[host]);
+    }
+    for (int host = 0; host < 2; host++) {
+        ck_assert_int_eq(waitpid(launcher[host], &status, 0), launcher[host]);
+        read_back(err[host], program_errors, sizeof program_errors);
+        ck_assert_msg(!status, "%d: %s", status, program_errors);
+    }
+    read_back(out[0], program_output, sizeof program_output);
+    snprintf(part, sizeof part, "device cpu, %d thread", each);
+    ck_assert_msg(strstr(program_output, part), "%s", program_output);
+}
+END_TEST
+
 START_TEST(devices_flag_starts_ranks) {
     const char *text = text_file();
     ck_runs("train --devices=cpu:2 --data=%s " FLAGS "--batch=4 --steps=3 --metrics=%s", text, in_scratch("d.jsonl"));
@@ -347,6 +375,7 @@ int main(void) {
     tcase_add_test(tests, metrics_count_transferred_bytes);
     tcase_add_test(tests, debug_variables_describe_ranks_and_buckets);
     tcase_add_test(tests, processors_are_shared);
+    tcase_add_test(tests, launchers_on_one_host_share_its_processors);
     tcase_add_test(tests, devices_flag_starts_ranks);
     tcase_add_loop_test(tests, resume_on_other_ranks_has_the_same_losses, 0, 2);
     tcase_add_loop_test(tests, evaluations_match_eval, 0, 2);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "train/ranks/ranks.h"
 
+#include "dist/launch/launch.h"
 #include "engine/device/device.h"
 #include "engine/hash.h"
 #include "memory/host.h"
@@ -85,10 +86,15 @@ static remat_status count_sharing(rm_ranks *ranks, const char *pipeline) {
     return status;
 }
 
+/* Whether the user has set the number of threads. A launcher only knows the ranks that it starts itself. */
+static bool threads_are_said(void) {
+    const char *said = getenv("OMP_NUM_THREADS"), *launcher = getenv(RM_LAUNCH_THREADS);
+    return said && *said && (!launcher || strcmp(said, launcher));
+}
+
 static void share_processors(const rm_ranks *ranks, rm_options *o) {
     const rm_processors *p = rm_processors_get();
-    const char *said = getenv("OMP_NUM_THREADS");
-    if (o->session.threads || (said && *said) || ranks->size < 2) return;
+    if (o->session.threads || threads_are_said() || ranks->size < 2) return;
     int each = p->allowed / ranks->sharing;
     if (p->quota > 0 && p->quota / ranks->sharing_quota < each) each = (int)(p->quota / ranks->sharing_quota);
     o->session.threads = each > 1 ? each : 1;
