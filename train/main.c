@@ -1,5 +1,6 @@
 /* main.c: the program `remat`: finds the command, parses its flags, runs it, and turns a status into an exit status:
- * 0 done; 1 failed; 2 the request is invalid, or this machine cannot fulfil it; 3 another rank failed; 128 + n stopped by signal n. */
+ * 0 done; 1 failed; 2 the request is invalid, or this machine cannot fulfil it; 3 another rank failed; 4 an elastic job has no
+ * place for this rank; 126, 127 `launch` cannot run its command; 128 + n stopped by signal n. */
 #include "train/commands/commands.h"
 #include "train/flags/device_flag.h"
 #include "train/flags/member_flag.h"
@@ -54,6 +55,12 @@ static int fail(const char *command, remat_status status) {
     return use ? RM_EXIT_USE : status == REMAT_PEER ? RM_EXIT_PEER : 1;
 }
 
+/* An exit status of its own takes precedence over that of the failure. */
+static int end_of(const char *command, remat_status status, int exit_status) {
+    int failed = status ? fail(command, status) : 0;
+    return exit_status ? exit_status : failed;
+}
+
 /* A launcher gives all ranks the same command line, so rank 0 reports errors in it. The others exit later, because some launchers end
  * all ranks when the first exits. Errors about files are reported by every rank: a file may be wrong on one host only. */
 static int refuse(const char *command, remat_status status, int argc, char **argv) {
@@ -69,8 +76,7 @@ static int refuse(const char *command, remat_status status, int argc, char **arg
 static int run_launch(int argc, char **argv) {
     int exit_status = 0;
     remat_status status = rm_command_launch(argc, argv, &exit_status);
-    int failed = status ? fail("launch", status) : 0;
-    return exit_status ? exit_status : failed;
+    return end_of("launch", status, exit_status);
 }
 
 /* A config file may serve several commands; the note lists flags in it that have no effect on this one. */
@@ -124,7 +130,7 @@ static int run(int i, int argc, char **argv) {
         status = run_command(i, &options, &exit_status);
     rm_options_free(&options);
     if (!parsed) return refuse(commands[i].name, status, argc, argv);
-    return status ? fail(commands[i].name, status) : exit_status;
+    return end_of(commands[i].name, status, exit_status);
 }
 
 int main(int argc, char **argv) {

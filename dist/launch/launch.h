@@ -22,9 +22,10 @@
  * SIGTERM, and exited with 128 + signal. Stopped ranks (SIGSTOP) are continued when another rank fails.
  *
  * An elastic job (least_nodes) has one attempt. A failed rank is started again by itself if max_restarts allows, and is
- * lost otherwise; the others go on. The exit code is 0 if a rank of this host ended with 0. On node 0 the port belongs to
- * the host of the world, and ranks meet elsewhere. The numbers of ranks in prefixes and names of logs are those of
- * processes, node_rank * nproc + local rank, which the world may give another place.
+ * lost otherwise; the others go on. There is no restart after RM_EXIT_NO_WORLD either. The exit code is 0 if a rank of
+ * this host ended with 0. On node 0 the port belongs to the host of the world, and ranks meet elsewhere. The numbers of
+ * ranks in prefixes and names of logs are those of processes, node_rank * nproc + local rank, which the world may give
+ * another place.
  *
  * The launcher passes the signals INT, TERM, HUP and QUIT to all ranks once; a second one kills them. A rank that ends
  * as the signal asks, with 128 + signal, does not stop the others, which may be busy saving, and there is no restart.
@@ -69,8 +70,9 @@ typedef struct {
 #define RM_LAUNCH_THREADS "REMAT_LAUNCH_THREADS"
 
 enum {
-    RM_EXIT_USE = 2,  /* exit status of `remat`, and of most programs, for a command line that cannot work */
-    RM_EXIT_PEER = 3, /* exit status of `remat train` when another rank failed */
+    RM_EXIT_USE = 2,       /* exit status of `remat`, and of most programs, for a command line that cannot work */
+    RM_EXIT_PEER = 3,      /* exit status of `remat train` when another rank failed */
+    RM_EXIT_NO_WORLD = 4,  /* ... when an elastic job has no place for it: too few ranks, or launcher 0 is gone */
     RM_EXIT_NOT_RUN = 126, /* of a shell that finds a program and cannot run it */
     RM_EXIT_NOT_FOUND = 127,
 };

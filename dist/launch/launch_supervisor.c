@@ -284,14 +284,16 @@ static bool start_world(supervisor *k) {
 /* Restarts a failed rank, or continues without it. */
 static void replace(supervisor *k, int32_t local, int status) {
     int code = rm_launch_code(status);
-    bool again = code != RM_EXIT_USE && !was_asked(status) && !k->told && k->restarts < k->job->config->max_restarts;
+    bool vain = code == RM_EXIT_USE || code == RM_EXIT_NO_WORLD || was_asked(status);
+    bool again = !vain && !k->told && k->restarts < k->job->config->max_restarts;
     if (again) k->restarts++;
     rm_supervisor_note note = {.word = RM_SUPERVISOR_LOST,
                                .attempt = again ? k->restarts : 0,
                                .rank = k->job->config->first_rank + local,
                                .pid = (int32_t)k->ranks[local].pid,
                                .status = status};
-    if (!as_told(k, code)) (void)rm_supervisor_send(k->job->control, &note);
+    bool explained = as_told(k, code) || code == RM_EXIT_NO_WORLD;
+    if (!explained) (void)rm_supervisor_send(k->job->control, &note);
     if (!again && !k->code) k->code = code;
     if (again) (void)start_rank(k, local);
 }

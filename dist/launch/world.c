@@ -15,7 +15,7 @@
 #include "dist/launch/world_words.h"
 #include "memory/clock.h"
 
-#define BACK_MS 10000 /* to reach the host again; at first it may start later than this process */
+#define BACK_MS 3000 /* to reach the host again; at first it may start later than this process */
 
 /* One for each process, because a process has one place. */
 static int connection = -1;
@@ -92,7 +92,7 @@ static bool greet(const address *a, int64_t deadline_ms) {
     return rm_world_unhex(line, theirs, sizeof theirs) && rm_hmac_same(proof, theirs);
 }
 
-static remat_status reach(const address *a, int64_t deadline_ms) {
+static remat_status reach(const address *a, bool first, int64_t deadline_ms) {
     char why[128] = "its proof of the job's secret is wrong, or it closed the connection";
     bool unknown;
     for (;;) {
@@ -102,6 +102,9 @@ static remat_status reach(const address *a, int64_t deadline_ms) {
         if (rm_now_ms() >= deadline_ms) break;
         usleep(50000);
     }
+    REQUIRE(first, PEER,
+            "the launcher of host 0 at %s:%d is gone, and the job with it: %s; start the launchers of all hosts again",
+            a->host, a->port, why);
     FAIL(PEER,
          "process %" PRId64 " of the job cannot reach the launcher of host 0 at %s:%d: %s; check that it runs there, "
          "and give all hosts the same --master-addr, --master-port and --run-id",
@@ -184,7 +187,7 @@ remat_status rm_world_join(const rm_world_request *request, bool *over) {
             getenv(RM_WORLD_VARIABLE));
     int place = -1;
     while (place < 0 && rm_now_ms() < deadline) {
-        if (connection < 0) TRY(reach(&a, first ? deadline : rm_now_ms() + BACK_MS));
+        if (connection < 0) TRY(reach(&a, first, first ? deadline : rm_now_ms() + BACK_MS));
         place = wait_for_place(request, deadline);
         if (place < 0) hang_up();
     }

@@ -238,11 +238,24 @@ START_TEST(sharded_state_is_read_from_disk) {
 }
 END_TEST
 
+/* Each launcher says so once, in spite of restarts that are left. */
+START_TEST(job_ends_with_the_launcher_of_host_0) {
+    job j = start_job("100", "--steps=1000000");
+    kill(j.launcher[0], SIGKILL);
+    ck_assert_int_eq(end_of_host(&j, 0), 137);
+    for (int host = 1; host < HOSTS; host++) ck_assert_int_eq(end_of_host(&j, host), 4);
+    read_output(&j);
+    int said = 0;
+    for (const char *at = program_errors; (at = strstr(at, "launcher of host 0")); at++) said++;
+    ck_assert_msg(said == HOSTS - 1 && !strstr(program_errors, "status 4"), "%d: %s", said, program_errors);
+}
+END_TEST
+
 START_TEST(too_few_ranks_end_the_job) {
     int status = run_program("launch --nnodes=2:4 --node-rank=0 --master-addr=127.0.0.1 --master-port=%d -- " REMAT
                              " train --data=%s " FLAGS "--batch=4 --join-timeout=3",
                              free_port(), make_text("text", 8192));
-    ck_assert_msg(status == 3, "%d: %s", status, program_errors);
+    ck_assert_msg(status == 4, "%d: %s", status, program_errors);
     ck_says_all(program_errors, "1 of at least 2 ranks|too few ranks|--nnodes=MIN:MAX");
 }
 END_TEST
@@ -256,6 +269,7 @@ int main(void) {
     tcase_add_test(tests, cut_connection_is_made_again);
     tcase_add_test(tests, full_disk_does_not_end_the_job);
     tcase_add_test(tests, sharded_state_is_read_from_disk);
+    tcase_add_test(tests, job_ends_with_the_launcher_of_host_0);
     tcase_add_test(tests, too_few_ranks_end_the_job);
     return run_suite("train/elastic", tests);
 }

@@ -3,6 +3,7 @@
  * writes. Main entry: rm_command_train. */
 #include "train/commands/commands.h"
 
+#include "dist/launch/launch.h"
 #include "dist/launch/world.h"
 #include "engine/report/observe.h"
 #include "memory/host.h"
@@ -479,6 +480,7 @@ remat_status rm_command_train(rm_options *options, int *exit_status) {
     remat_status status = rm_trainer_open(options, &t);
     if (t.over) fputs("remat train: the job has ended before this process was needed\n", stderr);
     if (!status && !t.over) status = train(&t);
+    if (t.homeless) *exit_status = RM_EXIT_NO_WORLD;
     if (status) return fail(&t, status);
     if (t.again && t.step < t.last_step && !t.stop) {
         rm_trainer_join_again(&t);

@@ -42,6 +42,7 @@ typedef struct {
     bool saved;                            /* this run has saved a training state */
     bool save_now;                         /* a rank has received SIGUSR1 */
     bool over;                             /* the elastic job has ended without this process */
+    bool homeless;                         /* it has no place for this process */
     bool goes_on, filled;                  /* from `held`; the session has its parameters and state */
     rm_state_point held;                   /* the step that rank 0 held in memory (trainer_world.h) */
     bool again;                            /* ranks join again after this step */

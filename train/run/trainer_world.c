@@ -50,7 +50,9 @@ remat_status rm_trainer_enter_world(rm_trainer *t) {
                                 .units = units(o, preset_batch),
                                 .timeout_ms = (int64_t)(1000 * o->join_timeout),
                                 .say = say};
-    TRY(rm_world_join(&request, &t->over));
+    remat_status status = rm_world_join(&request, &t->over);
+    t->homeless = status == REMAT_PEER;
+    TRY(status);
     if (!t->over && !preset_batch) o->order.batch = o->order.batch * rm_world_most() / atoll(getenv("WORLD_SIZE"));
     return REMAT_OK;
 }
