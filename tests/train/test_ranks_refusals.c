@@ -31,6 +31,8 @@ static const struct {
     {"--batch=4 --device=null", "", 2, 0, "remat plan|--world-size=2", "rank 0"},
     {"--batch=4 --zero=1 --dump-grads=%s/g", "", 2, 0, "--dump-grads", "rank 0"},
     {"--task=adding --batch=4 --optimizer=sgd --lr=1e6", "", 1, 0, "reduce --lr", "step"},
+    {"--batch=4 --memory-budget=1KiB", "", 2, 0, "--memory-budget=1KiB", "least that fits"},
+    {"--batch=4 --pipeline=2 --memory-budget=1MiB", "", 2, 0, "--memory-budget=1MiB", "least that fits"},
     {"--batch=4", "--memory-budget=1GiB", 2, 0, "rank 0|--memory-budget", "--memory-budget=1073741824"},
 };
 

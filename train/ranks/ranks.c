@@ -275,7 +275,9 @@ static remat_status judge(rm_ranks *ranks, const verdict *all) {
     if (first == ranks->size) return REMAT_OK;
     ranks->over = true;
     bool said = !mine->status;
-    for (int32_t r = 0; r < ranks->rank; r++) said |= all[r].status && !strcmp(all[r].sentence, mine->sentence);
+    const size_t length = strlen(mine->sentence); /* rank 0 may add advice to it */
+    for (int32_t r = 0; r < ranks->rank; r++)
+        said |= all[r].status && !strncmp(all[r].sentence, mine->sentence, length);
     remat_status status = (remat_status)all[first].status;
     return said ? silently(status) : rm_fail(status, "%s", mine->sentence);
 }
