@@ -275,9 +275,10 @@ static remat_status judge(rm_ranks *ranks, const verdict *all) {
     if (first == ranks->size) return REMAT_OK;
     ranks->over = true;
     bool said = !mine->status;
-    const size_t length = strlen(mine->sentence); /* rank 0 may add advice to it */
-    for (int32_t r = 0; r < ranks->rank; r++)
-        said |= all[r].status && !strncmp(all[r].sentence, mine->sentence, length);
+    for (int32_t r = 0; r < ranks->rank; r++) {
+        bool printed = !*all[r].sentence && all[r].status == mine->status; /* such as a budget, with advice */
+        said |= all[r].status && (printed || !strcmp(all[r].sentence, mine->sentence));
+    }
     remat_status status = (remat_status)all[first].status;
     return said ? silently(status) : rm_fail(status, "%s", mine->sentence);
 }

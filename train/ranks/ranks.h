@@ -60,7 +60,7 @@ remat_status rm_ranks_open(rm_options *options, const remat_observer *observer, 
 void rm_ranks_close(rm_ranks *ranks);
 
 /* Collective: OK if `mine` is OK on all ranks. Otherwise all ranks get the status of the first rank that failed. If
- * several ranks have the same message, or its beginning, only the first of them keeps it. On a rank that did not fail,
+ * several ranks have the same message, or one has printed its own, only the first of them keeps it. On a rank that did not fail,
  * remat_last_error is "". */
 remat_status rm_ranks_agree(rm_ranks *ranks, remat_status mine);
 
