@@ -139,8 +139,8 @@ remat_value remat_reset_states(remat_graph *graph, remat_value y, remat_value re
 
 /* A recurrent layer of your own (examples/10_your_own_cell.c). `body` is a graph that describes one timestep. Its
  * inputs are f32 without a time axis, such as (B,C), each listed once in `inputs`, `weights` or `states`. At every
- * timestep the body gets that timestep of each sequence, the weights, and its states: zeros at first, later the
- * next_states of the previous timestep. It may use up to 64 layers: linear, layer_norm, dropout, add, mul, scale,
+ * timestep the body gets that timestep of each sequence, the weights, and its states: zeros at the first timestep, then
+ * the next_states of the previous one. It may use up to 64 layers: linear, layer_norm, dropout, add, mul, scale,
  * sigmoid, tanh, relu, gelu, concat and slice. It has one output; to return several values, join them by remat_concat.
  */
 typedef struct {
@@ -197,8 +197,8 @@ remat_value remat_pad2d(remat_graph *graph, remat_value x, REMAT_OPTIONAL const 
 
 /* ---- Normalisation, attention, dropout ---------------------------------------------------------- */
 
-/* PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
- * of a sequence (T,B,C,..), in `groups` groups. */
+/* PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False).
+ * group_norm normalises the channels of x (N,C,..), or of a sequence (T,B,C,..), in `groups` groups. */
 remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain, REMAT_OPTIONAL remat_value bias,
                              double epsilon);
 remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, double epsilon);

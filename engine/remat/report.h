@@ -43,7 +43,7 @@ typedef struct {
 } remat_plan_summary;
 remat_status remat_session_plan(const remat_session *session, remat_plan_summary *out);
 
-/* Matrix products that ran on a GPU, counted by shape and alignment. The first step runs all of them. A product stays
+/* Matrix products that ran on a GPU, counted by shape and alignment. The first step runs them all. A product stays
  * in fp32 despite config.precision if cuBLAS has no reproducible algorithm for it, or a faster one in fp32. */
 typedef struct {
     int64_t shapes, in_fp32; /* different shapes; those that stay in fp32 despite the precision */
@@ -116,9 +116,9 @@ remat_status remat_traced_timeline(const remat_session *session, remat_live_poin
 
 /* ---- Scores ------------------------------------------------------------------------------------- */
 
-/* The number of rows whose target is among their k largest logits: logits (rows,classes), as an output gives them to
- * remat_read, and targets (rows). It counts for top-k accuracy, PyTorch's topk(k). Of equal logits the first ranks
- * first. NaN logits, and targets that are no class, such as -1, are never correct. */
+/* The number of rows whose target is among the k largest logits of the row: logits (rows,classes), as remat_read returns
+ * an output, and targets (rows). Divided by rows it is the top-k accuracy (PyTorch's topk(k)). Of equal logits the first
+ * ranks first. NaN logits, and targets that are not a class, such as -1, are never correct. */
 int64_t remat_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t classes, int64_t k);
 
 /* ---- This build --------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@ extern "C" {
 /* ---- Plan --------------------------------------------------------------------------------------- */
 
 /* The kinds of named arrays that a session has.
+ *   INPUT, PARAM, BUFFER  of remat_input, remat_param and remat_buffer
  *   GRADIENT         of the trained parameters, then of the inputs of remat_requires_grad. Gradients of inputs belong
  *                    to the last call's batch; they are not summed over micro steps or ranks. With micro_steps = K
  *                    they are scaled by 1/K. If the loss ignores targets, they are scaled by the batch's share of all
@@ -94,9 +95,9 @@ typedef struct {
                               gradients only */
     double momentum;       /* sgd, rmsprop, lars */
     bool nesterov;         /* sgd, lars */
-    double beta1, beta2, epsilon; /* adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there) */
-    double weight_decay;          /* sgd, adam, lars: added to the gradient; adamw, lamb: decoupled */
-    double alpha;                 /* rmsprop: smoothing of the squares */
+    double beta1, beta2, epsilon; /* betas: adam, adamw, lamb; epsilon: all except sgd (for lars MLPerf uses 0) */
+    double weight_decay;          /* adamw, lamb: decoupled; all others: added to the gradient */
+    double alpha;                 /* rmsprop, adadelta (rho): decay of the mean squared gradient */
     double clip_grad_norm;        /* largest global 2-norm of all gradients; 0: no clipping */
     double clip_grad_value;       /* largest absolute value of a gradient's element; 0: no clipping. Cannot be combined
                                      with clip_grad_norm, nor with lars or lamb, which use the norms of gradients */
@@ -197,12 +198,11 @@ remat_status remat_pipeline_read(remat_session *session, remat_kind kind, int64_
 const char *remat_pipeline_cut(const remat_session *session);
 
 /* In a pipeline of a network without time, or with layers that need all timesteps at once (attention), tiles cannot
- * overlap. The micro steps of an update then take their place: all run forward, then all run backward, so that the ranks
- * work on different ones at the same time (GPipe's schedule; docs/pipeline.md). The calls of remat_gradients before the
- * last only run forward. parts: how many micro steps are in flight together; 1:
- * each ends before the next begins. part: after the update's last remat_gradients, inputs and outputs become those of
- * an earlier one, from 0, until the next pass. INVALID: there was another pass, or there is no such
- * part. */
+ * overlap. The ranks then work on different micro steps of an update at the same time: all micro steps run forward, then
+ * all run backward (GPipe's schedule; docs/pipeline.md). Only the last remat_gradients of an update runs backward.
+ * remat_pipeline_parts returns the number of micro steps in flight together; 1: each ends before the next begins.
+ * remat_pipeline_part makes the inputs and outputs of micro step `part`, from 0, current until the next pass; call it
+ * after the update's last remat_gradients. INVALID: another pass came between, or there is no such part. */
 int remat_pipeline_parts(const remat_session *session);
 remat_status remat_pipeline_part(remat_session *session, int part);
 
@@ -219,7 +219,7 @@ remat_status remat_set_external(remat_session *session, remat_kind kind, int64_t
 
 /* For batches whose rows all end early (docs/stateful.md): from the next pass on, sequences of `timesteps` timesteps
  * skip the tiles that start at timestep `end` or later, except a last tile that static values depend on. end =
- * timesteps computes all tiles again. Loss, gradients and updates keep their bits if the network ignores padding after
+ * timesteps computes all tiles again. Loss, gradients and updates keep their bits if the network ignores the padding after
  * a row's end. In skipped tiles outputs are 0 and carried states are unchanged. The planned bytes do not change. Ranks
  * may use different ends. INVALID: no sequence has that many timesteps; `end` is outside 1 .. timesteps; the session
  * is stateful; a layer communicates with other ranks in every tile. */

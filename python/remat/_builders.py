@@ -250,18 +250,18 @@ class Builders:
         return self._build("pad2d", x, before, after)
 
     def layer_norm(self, x: Value, gain: Value, bias: Value | None = None, epsilon: float = 1e-5) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
-        of a sequence (T,B,C,..), in `groups` groups."""
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False).
+        group_norm normalises the channels of x (N,C,..), or of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("layer_norm", x, gain, bias, epsilon)
 
     def rms_norm(self, x: Value, gain: Value, epsilon: float) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
-        of a sequence (T,B,C,..), in `groups` groups."""
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False).
+        group_norm normalises the channels of x (N,C,..), or of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("rms_norm", x, gain, epsilon)
 
     def group_norm(self, x: Value, groups: int, gain: Value, bias: Value, epsilon: float = 1e-5) -> Value:
-        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False). group_norm normalises the channels of x (N,C,..), or
-        of a sequence (T,B,C,..), in `groups` groups."""
+        """PyTorch's LayerNorm, RMSNorm and GroupNorm. gain and bias: (C). Without a bias, layer_norm is LayerNorm(bias=False).
+        group_norm normalises the channels of x (N,C,..), or of a sequence (T,B,C,..), in `groups` groups."""
         return self._build("group_norm", x, groups, gain, bias, epsilon)
 
     def batch_norm(self, x: Value, gain: Value | None, bias: Value | None, running_mean: Value, running_var: Value, momentum: float = 0.1, epsilon: float = 1e-5, sync: bool = False) -> Value:
@@ -519,11 +519,11 @@ class Config(TypedDict, total=False):
     optimizer: "sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "lars", "lamb"; None: compute gradients only
     momentum: sgd, rmsprop, lars
     nesterov: sgd, lars
-    beta1: adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there)
-    beta2: adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there)
-    epsilon: adam, adamw, lamb; epsilon also for lars (MLPerf uses 0 there)
-    weight_decay: sgd, adam, lars: added to the gradient; adamw, lamb: decoupled
-    alpha: rmsprop: smoothing of the squares
+    beta1: betas: adam, adamw, lamb; epsilon: all except sgd (for lars MLPerf uses 0)
+    beta2: betas: adam, adamw, lamb; epsilon: all except sgd (for lars MLPerf uses 0)
+    epsilon: betas: adam, adamw, lamb; epsilon: all except sgd (for lars MLPerf uses 0)
+    weight_decay: adamw, lamb: decoupled; all others: added to the gradient
+    alpha: rmsprop, adadelta (rho): decay of the mean squared gradient
     clip_grad_norm: largest global 2-norm of all gradients; 0: no clipping
     clip_grad_value: largest absolute value of a gradient's element; 0: no clipping. Cannot be combined with clip_grad_norm, nor with lars or lamb, which use the norms of gradients
     trust_coefficient: lars
