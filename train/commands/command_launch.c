@@ -54,7 +54,7 @@ static const struct {
 } flags[] = {
     {"nproc-per-node", "N|cpu|auto", NPROC, "ranks on this host; cpu, auto: one for each processor [1]"},
     {"nnodes", "M|MIN:MAX", NNODES,
-     "hosts, on each of which `remat launch` is started; MIN:MAX: go on with fewer, take in more [1]"},
+     "number of hosts, on each of which `remat launch` is started; MIN:MAX: an elastic job [1]"},
     {"node-rank", "R", NODE_RANK, "number of this host, from 0 [under srun: SLURM_NODEID]"},
     {"master-addr", "HOST", MASTER_ADDR, "address of host 0; required if there are several hosts"},
     {"master-port", "PORT", MASTER_PORT, "port on which rank 0 listens [29500; on one host: any free port]"},
