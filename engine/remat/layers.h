@@ -61,7 +61,7 @@ remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, 
 /* Mamba's scan (Gu and Dao 2023): selective_scan_fn(delta_softplus=True) of mamba_ssm, with time first. u, dt, z
  * (T,B,E); A_log (E,N), N <= 256; B, C (T,B,N); D, dt_bias (E) -> (T,B,E). With delta = softplus(dt + dt_bias):
  *     h[e,n] = exp(-delta[e] exp(A_log[e,n])) h[e,n] + delta[e] B[n] u[e];  y[e] = (C.h[e] + D[e] u[e]) silu(z[e]).
- * Its carried state is h (B,E,N). CPU only. */
+ * Its carried state is h (B,E,N). */
 remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value dt, remat_value a_log, remat_value b,
                                  remat_value c, REMAT_OPTIONAL remat_value d, REMAT_OPTIONAL remat_value z,
                                  REMAT_OPTIONAL remat_value dt_bias);

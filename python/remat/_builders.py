@@ -111,7 +111,7 @@ class Builders:
         """Mamba's scan (Gu and Dao 2023): selective_scan_fn(delta_softplus=True) of mamba_ssm, with time first. u, dt, z
         (T,B,E); A_log (E,N), N <= 256; B, C (T,B,N); D, dt_bias (E) -> (T,B,E). With delta = softplus(dt + dt_bias):
             h[e,n] = exp(-delta[e] exp(A_log[e,n])) h[e,n] + delta[e] B[n] u[e];  y[e] = (C.h[e] + D[e] u[e]) silu(z[e]).
-        Its carried state is h (B,E,N). CPU only."""
+        Its carried state is h (B,E,N)."""
         return self._build("selective_scan", u, dt, a_log, b, c, d, z, dt_bias)
 
     def ssd(self, x: Value, dt: Value, a_log: Value, b: Value, c: Value, d: Value | None = None, dt_bias: Value | None = None, groups: int = 1) -> Value:
