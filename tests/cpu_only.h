@@ -8,7 +8,7 @@
 #include "engine/remat_op.h"
 
 static inline bool is_cpu_only(const remat_op *op) {
-    static const char *const names[] = {"slstm", "delta_scan", "ssd", "mlstm", "rwkv7", "m2rnn"};
+    static const char *const names[] = {"m2rnn"};
     bool is = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) is |= !strcmp(op->name, names[i]);
     return is;

@@ -197,7 +197,7 @@ const remat_op RM_OP(delta_scan) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .on = RM_MATRIX_ON_CPU,
+    .on = RM_MATRIX_ON(delta_scan),
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

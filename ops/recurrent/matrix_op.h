@@ -235,18 +235,26 @@ static inline void rm_matrix_fast(const rm_matrix_job *job, bool backward, real 
         rm_matrix_job n = job_of(x, attr);                                                                             \
         return (uint64_t)part_reals(&n, pass) * sizeof(real) +                                                         \
                rm_matrix_fast_bytes(n.tau, n.batch * n.heads, n.keys, pass);                                           \
+    }                                                                                                                  \
+    static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {             \
+        (void)aux;                                                                                                     \
+        rm_matrix_job n = job_of(x, attr);                                                                             \
+        int64_t room = rm_matrix_cuda_room(n.tau, n.batch * n.heads, n.keys, n.values);                                \
+        return (uint64_t)(part_reals(&n, pass) + (pass == REMAT_BACKWARD ? room : 0)) * sizeof(real);                  \
     }
 #endif
 #define RM_MATRIX_KERNELS                                                                                              \
     static void define_forward(const remat_call *call) { forward_by(call, rm_matrix_define); }                         \
     static void define_backward(const remat_call *call) { backward_by(call, rm_matrix_define); }                       \
     RM_MATRIX_FAST_KERNELS
-#define RM_MATRIX_ON_CPU                                                                                               \
+#define RM_MATRIX_ON(name)                                                                                             \
     {                                                                                                                  \
-        {                                                                                                              \
-            .forward = RM_FAST(forward, define_forward), .backward = RM_FAST(backward, define_backward),               \
-            .scratch_bytes = RM_FAST(scratch_bytes, NULL)                                                              \
-        }                                                                                                              \
+        {.forward = RM_FAST(forward, define_forward),                                                                  \
+         .backward = RM_FAST(backward, define_backward),                                                               \
+         .scratch_bytes = RM_FAST(scratch_bytes, NULL)},                                                               \
+            {.forward = RM_CUDA(name, forward),                                                                        \
+             .backward = RM_CUDA(name, backward),                                                                      \
+             .scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL)},                                                      \
     }
 
 #endif

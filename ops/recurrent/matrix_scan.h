@@ -62,4 +62,12 @@ static inline int64_t rm_matrix_room(int64_t tau, int64_t keys, int backward) {
     return (2 + RM_MATRIX_CHUNK + 1 + chunks) * matrix + 2 * RM_MATRIX_CHUNK * RM_MATRIX_SPAN + step;
 }
 
+/* On CUDA all units are computed at once. Backward: S at the chunks' starts, the states of a chunk and their gradients, the
+ * gradient of S, two vectors of each timestep of a chunk, and one number for each of its keys. */
+enum { RM_MATRIX_CUDA_CHUNK = 8 };
+static inline int64_t rm_matrix_cuda_room(int64_t tau, int64_t units, int64_t keys, int64_t values) {
+    int64_t chunks = (tau + RM_MATRIX_CUDA_CHUNK - 1) / RM_MATRIX_CUDA_CHUNK, matrix = units * keys * values;
+    return (chunks + 2 * RM_MATRIX_CUDA_CHUNK + 1) * matrix + RM_MATRIX_CUDA_CHUNK * units * (2 * values + keys);
+}
+
 #endif

@@ -225,7 +225,7 @@ const remat_op RM_OP(mlstm) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .on = RM_MATRIX_ON_CPU,
+    .on = RM_MATRIX_ON(mlstm),
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -154,7 +154,7 @@ const remat_op RM_OP(rwkv7) = {
     .cost = cost,
     .define_forward = define_forward,
     .define_backward = define_backward,
-    .on = RM_MATRIX_ON_CPU,
+    .on = RM_MATRIX_ON(rwkv7),
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -344,7 +344,8 @@ const remat_op RM_OP(slstm) = {
     .on = {{.forward = RM_FAST(forward, define_forward),
             .backward = RM_FAST(backward, define_backward),
             .packed_bytes = RM_FAST(packed_bytes, NULL),
-            .pack = RM_FAST(pack, NULL)}},
+            .pack = RM_FAST(pack, NULL)},
+           RM_CUDA_KERNELS(slstm)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };
