@@ -287,6 +287,7 @@ void rm_chain_free(rm_chain *chain) {
     rm_free(chain->sweep_of);
     rm_free(chain->owner);
     rm_free(chain->cut);
+    rm_free(chain->part);
     rm_free(chain->sweep);
     rm_free(chain->at.value);
     rm_free(chain->at.gradient);

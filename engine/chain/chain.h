@@ -265,6 +265,11 @@ typedef struct {
     int32_t place, d_place; /* among the stage's pieces, and among those of gradients; d_place -1: no gradient */
 } rm_crossing;
 
+/* The nodes begin .. end-1. */
+typedef struct {
+    int32_t begin, end;
+} rm_node_run;
+
 typedef struct rm_chain {
     const remat_graph *graph; /* borrowed */
     uint8_t *role;
@@ -273,6 +278,7 @@ typedef struct rm_chain {
     int32_t *sweep_of; /* by node; -1: none */
     int16_t *owner;    /* by node: the rank of the pipeline that runs it, or RM_EVERY_RANK; NULL: no pipeline */
     char *cut;         /* in a pipeline: as in remat_pipeline, also if it was chosen */
+    rm_node_run *part; /* in a pipeline: by rank; tables move with their readers */
     int rank, n_ranks; /* whose part this is, of how many; RM_EVERY_RANK: the whole */
     int32_t n_order;
     int64_t timesteps, batch, tile,
@@ -310,6 +316,8 @@ typedef struct {
     const remat_ranks *ranks;  /* without ranks: size 1, functions NULL */
     const remat_pipeline *pipeline; /* NULL: none */
     int pipeline_rank;         /* whose part is built; RM_EVERY_RANK: the whole */
+    const rm_node_run *full;   /* n_full runs of nodes that do not fit on one rank: a cut that is chosen has no rank with */
+    int n_full;                /* all nodes of one */
     int gradient_sums;         /* sections for partial sums of gradients (deterministic_world) */
     bool hashes;               /* the device keeps hashes of states (device.h, compare) */
     bool lean;                 /* offer the options "lean" and "leaner" if they save bytes */

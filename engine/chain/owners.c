@@ -1,6 +1,7 @@
 /* owners.c: chooses the rank of a pipeline that runs each node. The nodes, in the order of their definition, are
- * cut into one run for each rank: where the config says, or so that the slowest rank takes the least time. divide.c
- * then writes each rank's programs. Main entry: rm_chain_choose_owners. */
+ * cut into one run for each rank: where the config says, or so that the slowest rank takes the least time. Runs that
+ * are known not to fit on a rank are ruled out (engine/session/pipeline_cut.c). divide.c then writes each rank's
+ * programs. Main entry: rm_chain_choose_owners. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,7 @@ typedef struct {
     double before;    /* time of all nodes before it, forward and backward */
     double bytes;     /* bytes of values that cross it */
     int32_t shared;   /* a value that would be read on both sides, and must not be; 0: the cut is allowed */
+    int32_t until;    /* no rank fits that begins here and ends there or later */
     const char *name; /* the parameter by which remat_pipeline.cut can name it; NULL: none */
 } boundary;
 
@@ -152,7 +154,8 @@ static remat_status find_named(const rm_chain *chain, const char *name, size_t l
          (int)length, name);
 }
 
-static remat_status cut_as_told(const rm_chain *chain, const remat_pipeline *p, const boundary *at, int32_t *begin) {
+static remat_status cut_as_told(const rm_chain *chain, const rm_chain_config *config, boundary *at, int32_t *begin) {
+    const remat_pipeline *p = config->pipeline;
     const char *name = p->cut;
     for (int r = 1; r < p->size; r++) {
         size_t length = strcspn(name, ",");
@@ -177,6 +180,16 @@ static double part_time(const boundary *at, int32_t from, int32_t until) {
     return at[until].before - at[from].before + 1e9 * at[until].bytes / SENT_BYTES_PER_S;
 }
 
+static void rule_out(const rm_chain_config *config, boundary *at, int32_t n_nodes) {
+    for (int32_t n = 0; n <= n_nodes; n++) at[n].until = INT32_MAX;
+    for (int i = 0; i < config->n_full; i++) {
+        const rm_node_run *full = &config->full[i];
+        if (full->end < at[full->begin].until) at[full->begin].until = full->end;
+    }
+    for (int32_t n = n_nodes; n-- > 0;)
+        if (at[n + 1].until < at[n].until) at[n].until = at[n + 1].until;
+}
+
 static bool may_end(const boundary *at, int32_t n, int32_t n_nodes) {
     return !at[n].shared && (at[n].name || n == n_nodes);
 }
@@ -187,22 +200,24 @@ static void find_best(const boundary *at, int32_t n_nodes, int size, double *bes
     int32_t n_at = n_nodes + 1;
     for (int32_t i = 0; i < n_at * size; i++) best[i] = INFINITY;
     for (int32_t n = 1; n < n_at; n++)
-        if (may_end(at, n, n_nodes)) best[n] = part_time(at, 0, n);
+        if (may_end(at, n, n_nodes) && n < at[0].until) best[n] = part_time(at, 0, n);
     for (int r = 1; r < size; r++)
         for (int32_t n = r + 1; n < n_at; n++)
             for (int32_t b = r; b < n && may_end(at, n, n_nodes); b++) {
                 double time = fmax(best[(r - 1) * n_at + b], part_time(at, b, n));
-                if (time >= best[r * n_at + n]) continue;
+                if (n >= at[b].until || time >= best[r * n_at + n]) continue;
                 best[r * n_at + n] = time;
                 from[r * n_at + n] = b;
             }
 }
 
-static remat_status cut_by_time(const rm_chain *chain, const remat_pipeline *p, const boundary *at, int32_t *begin) {
+static remat_status cut_by_time(const rm_chain *chain, const rm_chain_config *config, boundary *at, int32_t *begin) {
+    const remat_pipeline *p = config->pipeline;
     int32_t n_nodes = chain->graph->n_nodes, n_at = n_nodes + 1, end = n_nodes;
     double *best = rm_calloc((size_t)n_at * (size_t)p->size, sizeof *best);
     int32_t *from = rm_calloc((size_t)n_at * (size_t)p->size, sizeof *from);
     bool got = best && from;
+    rule_out(config, at, n_nodes);
     if (got) find_best(at, n_nodes, p->size, best, from);
     bool found = got && best[(p->size - 1) * n_at + n_nodes] < INFINITY;
     for (int r = p->size - 1; r > 0 && found; r--) end = begin[r] = from[r * n_at + end];
@@ -237,6 +252,8 @@ static remat_status name_cut(rm_chain *chain, const boundary *at, const int32_t 
 }
 
 static void assign(rm_chain *chain, const int32_t *begin, int size) {
+    for (int r = 0; r < size; r++)
+        chain->part[r] = (rm_node_run){begin[r], r + 1 < size ? begin[r + 1] : chain->graph->n_nodes};
     for (int32_t n = chain->graph->n_nodes - 1; n >= 0; n--) {
         bool counted = is_table(chain, n) && is_counted(chain, n);
         chain->owner[n] = counted ? RM_EVERY_RANK : owner_of(begin, size, reader_of(chain, n));
@@ -251,12 +268,13 @@ remat_status rm_chain_choose_owners(rm_chain *chain, const rm_chain_config *conf
     chain->rank = config->pipeline_rank;
     chain->n_ranks = p->size;
     chain->owner = rm_calloc(nodes + 1, sizeof *chain->owner);
+    chain->part = rm_calloc((size_t)p->size, sizeof *chain->part);
     boundary *at = rm_calloc(nodes + 1, sizeof *at);
     int32_t *begin = rm_calloc((size_t)p->size, sizeof *begin);
-    bool got = chain->owner && at && begin;
+    bool got = chain->owner && chain->part && at && begin;
     remat_status status =
         got ? find_boundaries(chain, config, at) : rm_fail(REMAT_MEMORY, "out of memory for the cuts of a pipeline");
-    if (!status) status = (p->cut ? cut_as_told : cut_by_time)(chain, p, at, begin);
+    if (!status) status = (p->cut ? cut_as_told : cut_by_time)(chain, config, at, begin);
     if (!status) status = name_cut(chain, at, begin, p->size);
     if (!status) assign(chain, begin, p->size);
     rm_free(at);

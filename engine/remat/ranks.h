@@ -182,7 +182,7 @@ typedef struct remat_pipeline {
     int rank, size;
     const char *cut; /* size - 1 prefixes of parameter names, comma separated: each rank after the first starts with the
                         first layer that reads such a parameter ("weight_ih_l1"). NULL: chosen to minimise the slowest
-                        rank's predicted time */
+                        rank's predicted time, among the cuts with which all ranks fit the memory budget */
     void *context;
     remat_status (*send)(void *context, int to, const void *data, uint64_t bytes);
     remat_status (*receive)(void *context, int from, void *data, uint64_t bytes);

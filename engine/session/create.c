@@ -2,6 +2,7 @@
  * step.c and update.c only run. */
 #include "engine/abi.h"
 #include "engine/session/parts.h"
+#include "engine/session/pipeline_cut.h"
 #include "engine/session/planning.h"
 
 #include "memory/host.h"
@@ -194,6 +195,8 @@ static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t l
                              .ranks = &ranks,
                              .shared = s->lender ? rm_session_shares : NULL,
                              .owner = s,
+                             .full = s->full,
+                             .n_full = s->n_full,
                              .packed_room = s->lender ? rm_session_root(s)->chain.at.packed_bytes : 0,
                              .gradient_sums = gradient_sums(s),
                              .optimizer_state_name = s->optimizer ? s->optimizer->state_name : NULL,
@@ -409,22 +412,44 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     return begin_observing(s, config);
 }
 
+remat_status rm_session_try_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
+                                const rm_node_run *full, int n_full, remat_session **out) {
+    remat_session *s = *out = rm_calloc(1, sizeof *s);
+    remat_config planned = *config;
+    REQUIRE(s, MEMORY, "out of memory for a session");
+    s->full = full;
+    s->n_full = n_full;
+    s->tries_cut = planned.plan_only = true;
+    planned.calibration = NULL; /* only bytes matter */
+    return create(s, graph, loss, &planned);
+}
+
 remat_status remat_session_create(const remat_graph *graph, remat_value loss, const remat_config *config,
                                   remat_session **out) {
     remat_config ours;
+    rm_cut_choice choice = {0};
+    remat_pipeline pipeline;
+    remat_session *s = NULL;
+    remat_status status = REMAT_OK;
     NEED(graph, "a graph");
     NEED(config, "a config");
     NEED(out, "a place for the session");
     TRY(rm_take(&ours, sizeof ours, config, "remat_config"));
-    remat_session *s = rm_calloc(1, sizeof *s);
-    REQUIRE(s, MEMORY, "out of memory for a session");
-    remat_status status = create(s, graph, loss.id, &ours);
-    if (status) {
-        remat_session_free(s);
-        return status;
+    if (ours.pipeline) {
+        TRY(rm_take(&pipeline, sizeof pipeline, ours.pipeline, "remat_pipeline"));
+        ours.pipeline = &pipeline;
     }
-    *out = s;
-    return REMAT_OK;
+    if (ours.pipeline && pipeline.size > 1 && !pipeline.cut && ours.memory_budget)
+        status = rm_session_choose_cut(graph, loss.id, &ours, &choice);
+    if (choice.cut) pipeline.cut = choice.cut;
+    if (!status) s = rm_calloc(1, sizeof *s);
+    if (!status) status = s ? create(s, graph, loss.id, &ours) : rm_fail(REMAT_MEMORY, "out of memory for a session");
+    rm_cut_choice_free(&choice);
+    if (status)
+        remat_session_free(s);
+    else
+        *out = s;
+    return status;
 }
 
 void remat_session_free(remat_session *s) {

@@ -138,11 +138,12 @@ remat_status rm_session_neediest_rank(remat_session *s, int *rank, uint64_t *byt
     for (int r = 0; r < s->pipeline.size; r++) {
         uint64_t needed;
         TRY(settle_for_rank(s, r, &needed));
+        s->of_rank[r].needed_bytes = needed;
         if (needed <= *bytes) continue;
         *rank = r;
         *bytes = needed;
     }
-    return settle_for_rank(s, *rank, bytes);
+    return *rank < s->pipeline.size - 1 ? settle_for_rank(s, *rank, bytes) : REMAT_OK;
 }
 
 void rm_session_free_needs(remat_session *s) {

@@ -124,11 +124,19 @@ uint64_t rm_session_activations_bytes(const remat_session *s) {
 
 /* ---- From standard times to better ones ----------------------------------------------------------------------- */
 
+/* The smallest plan, which shows sooner than the fastest whether all ranks of a pipeline fit. */
+static remat_status propose_smallest(remat_session *s, const remat_config *config) {
+    bool fits;
+    remat_status status = propose_within(s, config, 1, &fits);
+    return status == REMAT_INFEASIBLE ? rm_session_refuse(s, config->memory_budget) : status;
+}
+
 /* Decides whether the budget suffices. */
 static remat_status plan_by_standard_times(remat_session *s, const remat_config *config) {
     rm_tier tier = s->chain.problem.tier;
+    bool smallest = s->pipeline.size > 1 && !config->plan_steps;
     rm_tier_by_standard(&s->chain.problem.tier);
-    remat_status status = propose_or_refuse(s, config);
+    remat_status status = (smallest ? propose_smallest : propose_or_refuse)(s, config);
     s->chain.problem.tier = tier;
     return status;
 }
@@ -175,6 +183,8 @@ static remat_status choose_by_standard(remat_session *s, const remat_config *con
 
 static remat_status make_plans(remat_session *s, const remat_config *config) {
     TRY(plan_evaluation(s));
+    if (s->tries_cut && !config->memory_budget) return REMAT_OK;
+    if (s->tries_cut && !s->inference) return plan_by_standard_times(s, config);
     if (s->inference) {
         TRY(guess_times(s, config, false));
         TRY(rm_plan_check_forward(&s->chain.evaluation, &s->evaluation.plan, &s->evaluation.verdict, NULL));
@@ -193,8 +203,9 @@ remat_status rm_session_make_plans(remat_session *s, const remat_config *config)
     rm_session_swap_problems(s);
     remat_status status = make_plans(s, config);
     rm_session_swap_problems(s);
-    rm_session_free_needs(s);
     TRY(status);
+    rm_session_free_needs(s);
+    if (s->tries_cut) return REMAT_OK;
     if (s->rates.flops_per_s > 0) rm_chain_guess_times(&s->chain, &s->rates); /* of this rank, to be reported */
     return rm_session_settle_part(s);
 }

@@ -21,6 +21,7 @@ typedef struct {
     uint64_t resident_bytes; /* arrays that live as long as the session */
     uint64_t network_bytes;  /* rm_session_network_bytes */
     uint64_t copied_bytes;   /* rm_parts_copied_bytes */
+    uint64_t needed_bytes;   /* in all, at the last rm_session_neediest_rank */
 } rm_rank_needs;
 
 typedef struct rm_session_array {
@@ -90,7 +91,10 @@ struct remat_session {
     struct {
         rm_problem problem, evaluation;
     } most;                     /* pipeline: with the largest bytes and times of any rank */
-    rm_rank_needs *of_rank;     /* pipeline, until plans are made: by rank */
+    rm_rank_needs *of_rank;     /* pipeline, until plans have been made: by rank */
+    const rm_node_run *full;    /* pipeline: n_full of them, as in rm_chain_config */
+    int n_full;
+    bool tries_cut;             /* rm_session_try */
     struct {
         int n;                 /* micro steps that are in flight together; 1: each ends before the next begins */
         int ahead;             /* how many have run forward only */
@@ -135,6 +139,11 @@ static inline const rm_problem *rm_session_problem(const remat_session *session)
 
 /* Whether the device has memory and computes. */
 static inline bool rm_session_is_real(const remat_session *session) { return session->api != &rm_device_null; }
+
+/* create.c. Chooses a pipeline's cut in a session that finds out whether all ranks fit, and cannot run. INFEASIBLE: some
+ * do not; session->of_rank has what each needs. Free the session even after an error. */
+remat_status rm_session_try_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
+                                const rm_node_run *full, int n_full, remat_session **out);
 
 int rm_default_threads(void); /* for remat_config.threads = 0; configure.c */
 remat_status rm_session_configure(remat_session *session, const remat_config *config); /* configure.c */

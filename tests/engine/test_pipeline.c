@@ -331,8 +331,8 @@ END_TEST
 enum { LAYERS = 4, HIDDEN = 8, TIMESTEPS = 50, BATCH = 2, WORDS = 11 };
 
 /* An LSTM language model. `tied`: the first layer and the last share their weights. */
-static remat_value language_model(remat_graph *g, bool tied) {
-    const int64_t shape[] = {TIMESTEPS, BATCH}, table[] = {WORDS, HIDDEN}, w[] = {4 * HIDDEN, HIDDEN};
+static remat_value language_model_of(remat_graph *g, bool tied, int64_t words) {
+    const int64_t shape[] = {TIMESTEPS, BATCH}, table[] = {words, HIDDEN}, w[] = {4 * HIDDEN, HIDDEN};
     remat_value tokens = remat_input(g, "tokens", REMAT_I32, REMAT_SEQUENCE, 2, shape);
     remat_value targets = remat_input(g, "targets", REMAT_I32, REMAT_SEQUENCE, 2, shape);
     remat_value embedding = remat_param(g, "embedding.weight", 2, table, remat_init_normal(1));
@@ -349,6 +349,8 @@ static remat_value language_model(remat_graph *g, bool tied) {
     remat_value head = tied ? embedding : remat_param(g, "head.weight", 2, table, remat_init_uniform(0.3));
     return remat_softmax_cross_entropy(g, remat_linear(g, x, head, REMAT_NONE), targets);
 }
+
+static remat_value language_model(remat_graph *g, bool tied) { return language_model_of(g, tied, WORDS); }
 
 static remat_config model_config(void) {
     remat_config config = REMAT_CONFIG_INIT;
@@ -459,6 +461,65 @@ START_TEST(refused_budget_names_the_rank_and_the_least_that_fits) {
 }
 END_TEST
 
+static uint64_t least_of(remat_graph *g, remat_value loss, remat_config config, const char *cut, int size) {
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    remat_session *s;
+    pipe_open(&line, rank, size, cut);
+    config.pipeline = &rank[0].pipeline;
+    config.memory_budget = 1;
+    ck_assert_int_eq(remat_session_create(g, loss, &config, &s), REMAT_INFEASIBLE);
+    return remat_smallest_budget();
+}
+
+/* The smallest of all cuts into two or three parts. */
+static uint64_t least_of_all_cuts(remat_graph *g, remat_value loss, remat_config config, int size) {
+    static const char *const names[] = {"lstm.weight_ih_l0", "lstm.weight_ih_l1", "lstm.weight_ih_l2",
+                                        "lstm.weight_ih_l3", "head"};
+    enum { NAMES = sizeof names / sizeof *names };
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < NAMES; i++)
+        for (int j = i + 1; j < (size == 3 ? NAMES : i + 2); j++) {
+            char cut[64];
+            snprintf(cut, sizeof cut, size == 3 ? "%s,%s" : "%s", names[i], names[j % NAMES]);
+            uint64_t bytes = least_of(g, loss, config, cut, size);
+            least = bytes < least ? bytes : least;
+        }
+    return least;
+}
+
+/* A cut is chosen with which every rank fits, down to the least budget of all cuts; a refusal names that budget. */
+START_TEST(cuts_over_the_budget_are_ruled_out) {
+    static const char *const strategies[] = {"none", "sqrt", "optimal"};
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    net n = {.graph = g};
+    remat_value loss = language_model_of(g, false, 100);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    remat_config config = model_config();
+    int size = 2 + _i % 2;
+    config.strategy = strategies[_i / 2];
+    uint64_t least = least_of_all_cuts(g, loss, config, size);
+    ck_assert_uint_eq(least_of(g, loss, config, NULL, size), least);
+    pipe_open(&line, rank, size, NULL);
+    ck_assert(open_ranks(&n, loss, config, rank, size, 1));
+    char *fastest = strdup(remat_pipeline_cut(rank[0].session));
+    close_ranks(rank, size);
+    ck_assert_uint_gt(least_of(g, loss, config, fastest, size), least);
+    free(fastest);
+    pipe_open(&line, rank, size, NULL);
+    config.memory_budget = least;
+    ck_assert(open_ranks(&n, loss, config, rank, size, 1));
+    for (int r = 0; r < size; r++) {
+        ck_assert_uint_le(rm_plan_summary_of(rank[r].session).budgeted_bytes, least);
+        ck_assert_str_eq(remat_pipeline_cut(rank[r].session), remat_pipeline_cut(rank[0].session));
+    }
+    close_ranks(rank, size);
+    remat_graph_free(g);
+}
+END_TEST
+
 static void expect_refused(const char *cut, int size, bool tied, remat_config config, const char *words) {
     remat_graph *g;
     remat_session *s;
@@ -549,6 +610,7 @@ int main(void) {
     tcase_add_test(tests, outputs_of_every_micro_step_can_be_read);
     tcase_add_test(tests, budget_holds_for_micro_steps_in_flight);
     tcase_add_loop_test(tests, refused_budget_names_the_rank_and_the_least_that_fits, 0, 4);
+    tcase_add_loop_test(tests, cuts_over_the_budget_are_ruled_out, 0, 6);
     tcase_add_test(tests, bad_cuts_are_refused);
     tcase_add_test(tests, layers_are_cut_at_the_named_parameters);
     tcase_add_test(tests, a_lost_rank_ends_the_step);

@@ -155,6 +155,18 @@ START_TEST(plans_show_every_rank) {
 }
 END_TEST
 
+/* The first rank has the embedding, so the fastest cut needs more than the budget there. */
+START_TEST(plans_show_why_a_cut_was_chosen) {
+    const char *flags = "--vocab=4000 --hidden=64 --layers=6 --seq-len=3000 --tile=16 --batch=1 --pipeline=3 "
+                        "--device=null --checkpoint=none";
+    ck_runs("plan %s", flags);
+    ck_says_all(program_output, "start with rnn.weight_ih_l3,head.weight");
+    ck_assert(!strstr(program_output, "ruled out"));
+    ck_runs("plan %s --memory-budget=20MiB", flags);
+    ck_says_all(program_output, "start with rnn.weight_ih_l2,|ruled out|rnn.weight_ih_l3,head.weight|rank 0|20.0 MiB");
+}
+END_TEST
+
 /* ---- States ------------------------------------------------------------------------------------------------------ */
 
 START_TEST(states_resume_on_any_pipeline) {
@@ -259,6 +271,7 @@ int main(void) {
     tcase_add_loop_test(tests, accuracy_is_that_of_one_rank, 0, 2);
     tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, plans_show_every_rank);
+    tcase_add_test(tests, plans_show_why_a_cut_was_chosen);
     tcase_add_test(tests, states_resume_on_any_pipeline);
     tcase_add_test(tests, impossible_pipelines_are_refused);
     tcase_add_test(tests, ranks_with_other_pipelines_are_refused);

@@ -188,7 +188,7 @@ typedef struct {
     rm_model model;
     remat_session *session;
     remat_pipeline pipeline; /* with `cut`, for all sessions */
-    char *cut;
+    rm_cut_choice cut;
     rm_plan_pipeline ranks; /* of the pipeline */
     bool resuming;
     char rate[RM_LR_SCHEDULE_TEXT]; /* the learning rate schedule in words; "": constant, or no data */
@@ -230,7 +230,8 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     if (!status) status = rm_setup_session(&p->model, &config, &p->session);
     if (status == REMAT_INFEASIBLE)
         return rm_budget_advise(o, spec, p->dataset, &(rm_budget_advice){"plan", evaluator, p->resuming, config.ranks});
-    if (!status && p->cut && !o->pareto) status = rm_plan_pipeline_make(&p->model, &config, p->session, &p->ranks);
+    if (!status && p->cut.cut && !o->pareto)
+        status = rm_plan_pipeline_make(&p->model, &config, p->session, &p->cut, &p->ranks);
     if (!status) status = o->pareto ? show_pareto(p->session, o, held) : print_plan(p->session, o, held, &p->ranks);
     if (!status) print_ranks(o, p->session);
     if (!status) print_share(o, held);
@@ -253,8 +254,8 @@ static remat_status adopt_state(planner *p, rm_options *o) {
 static remat_status cut_network(planner *p, rm_options *o, const rm_model_spec *spec) {
     TRY(rm_setup_pipeline(o, &p->pipeline));
     if (p->pipeline.size == 1) return REMAT_OK;
-    TRY(rm_setup_cut(o, spec, &p->pipeline, &p->cut));
-    p->pipeline.cut = p->cut;
+    TRY(rm_setup_cut(o, spec, &p->pipeline, p->dataset, &p->cut));
+    p->pipeline.cut = p->cut.cut;
     o->session.pipeline = &p->pipeline;
     return REMAT_OK;
 }
@@ -292,6 +293,6 @@ remat_status rm_command_plan(rm_options *options, int *exit_status) {
     rm_ema_free(&p.ema);
     rm_dataset_close(p.eval_dataset);
     rm_dataset_close(p.dataset);
-    rm_free(p.cut);
+    rm_cut_choice_free(&p.cut);
     return status ? status : rm_file_flush_output();
 }

@@ -20,7 +20,7 @@ static remat_status create_ranks(const rm_model *model, remat_config config, rm_
 }
 
 remat_status rm_plan_pipeline_make(const rm_model *model, const remat_config *config, remat_session *first,
-                                   rm_plan_pipeline *out) {
+                                   const rm_cut_choice *cut, rm_plan_pipeline *out) {
     const int n = config->pipeline->size;
     remat_config ours = *config;
     out->session = rm_calloc((size_t)n, sizeof *out->session);
@@ -28,6 +28,7 @@ remat_status rm_plan_pipeline_make(const rm_model *model, const remat_config *co
     REQUIRE(out->session && out->time, MEMORY, "no memory to plan %d ranks", n);
     out->n = n;
     out->session[0] = first;
+    out->cut = cut;
     char *steps = remat_plan_steps_text(first);
     REQUIRE(steps, MEMORY, "no memory for the text of the plan");
     ours.plan_steps = steps;
@@ -56,11 +57,21 @@ static double bubble(const rm_plan_pipeline *p) {
 
 static double step_ns(const rm_plan_pipeline *p) { return (double)(p->time[0].compute_ns + p->time[0].wait_ns); }
 
+static void print_cut(const rm_plan_pipeline *p) {
+    const rm_cut_choice *cut = p->cut;
+    char needed[RM_TEXT];
+    printf("\nPipeline: %d ranks; the layers of those after the first start with %s\n", p->n, cut->cut);
+    if (cut->n_ruled_out)
+        printf("%d faster cut%s ruled out by the budget: with %s, rank %d needs %s\n", cut->n_ruled_out,
+               cut->n_ruled_out == 1 ? " is" : "s are", cut->fastest, cut->rank, rm_bytes_text(cut->bytes, needed));
+    putchar('\n');
+}
+
 void rm_plan_pipeline_print(const rm_plan_pipeline *p) {
     char total[RM_TEXT], activations[RM_TEXT], sent[RM_TEXT];
     double alone = 0;
     for (int r = 0; r < p->n; r++) alone += (double)p->time[r].compute_ns;
-    printf("\nPipeline: %d ranks; the layers of those after the first start with %s\n\n", p->n, remat_pipeline_cut(p->session[0]));
+    print_cut(p);
     printf("  %-5s %12s %12s %13s %9s %10s\n", "rank", "activations", "total", "compute [ms]", "waits", "sends");
     for (int r = 0; r < p->n; r++) {
         const remat_plan_summary plan = rm_plan_summary_of(p->session[r]);
@@ -83,6 +94,6 @@ json_t *rm_plan_pipeline_json(const rm_plan_pipeline *p) {
                              "compute_ns", (json_int_t)p->time[r].compute_ns, "wait_ns", (json_int_t)p->time[r].wait_ns,
                              "sent_bytes", (json_int_t)p->time[r].sent_bytes));
     }
-    return json_pack("{s:s, s:f, s:f, s:o}", "cut", remat_pipeline_cut(p->session[0]), "step_ns", step_ns(p), "bubble",
-                     bubble(p), "ranks", ranks);
+    return json_pack("{s:s, s:i, s:f, s:f, s:o}", "cut", p->cut->cut, "cuts_ruled_out", p->cut->n_ruled_out, "step_ns",
+                     step_ns(p), "bubble", bubble(p), "ranks", ranks);
 }

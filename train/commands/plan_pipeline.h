@@ -3,6 +3,7 @@
 #define RM_PLAN_PIPELINE_H
 
 #include "engine/report/pipeline_times.h"
+#include "engine/session/pipeline_cut.h"
 #include "train/models/model.h"
 
 #include <jansson.h>
@@ -11,11 +12,13 @@ typedef struct {
     int n; /* ranks; 0: no pipeline */
     remat_session **session; /* the first is the caller's */
     rm_pipeline_rank *time;
+    const rm_cut_choice *cut; /* the caller's */
 } rm_plan_pipeline;
 
-/* `config`: of rank 0's session, `first`, which is borrowed. Every rank has its plan. Free even after an error. */
+/* `config`: of rank 0's session, `first`, which is borrowed, as is `cut`. Every rank has its plan. Free even after an
+ * error. */
 remat_status rm_plan_pipeline_make(const rm_model *model, const remat_config *config, remat_session *first,
-                                   rm_plan_pipeline *out);
+                                   const rm_cut_choice *cut, rm_plan_pipeline *out);
 void rm_plan_pipeline_free(rm_plan_pipeline *pipeline);
 
 void rm_plan_pipeline_print(const rm_plan_pipeline *pipeline);

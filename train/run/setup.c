@@ -6,6 +6,7 @@
 #include "train/flags/usual.h"
 #include "train/models/family.h"
 #include "train/models/loss.h"
+#include "train/ranks/ranks.h"
 #include "train/run/budget.h"
 #include "train/state/weights.h"
 #include "train/tasks/task.h"
@@ -267,21 +268,25 @@ int64_t rm_setup_ranks(const rm_options *o) {
     return replicas > 1 ? replicas : 1;
 }
 
-remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const remat_pipeline *pipeline, char **cut) {
+static remat_config with_logits(const rm_model *model, const remat_config *config) {
+    remat_config with = *config;
+    if (model->classes) with.outputs = &model->logits, with.n_outputs = 1;
+    return with;
+}
+
+remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const remat_pipeline *pipeline,
+                          const rm_dataset *dataset, rm_cut_choice *out) {
     rm_model model = {0};
-    remat_session *session = NULL;
+    remat_ranks table;
     remat_config config = rm_setup_training_config(o);
-    config.plan_only = true;
-    config.strategy = "none";
-    config.segments = 0;
-    config.calibration = NULL;
+    config.ranks = rm_ranks_imagined(o, &table);
     config.pipeline = pipeline;
+    (void)rm_budget_apply(o, rm_budget_data_bytes(o, &spec->data, dataset),
+                          &config); /* the session's creation reports a failure */
     remat_status status = rm_model_build(spec, rm_setup_rows(o), true, &model);
-    if (!status) status = rm_setup_session(&model, &config, &session);
-    *cut = status ? NULL : rm_strdup(remat_pipeline_cut(session));
-    remat_session_free(session);
+    config = with_logits(&model, &config);
+    if (!status) status = rm_session_choose_cut(model.graph, model.loss.id, &config, out);
     rm_model_free(&model);
-    REQUIRE(status || *cut, MEMORY, "no memory for the cuts of a pipeline");
     return status;
 }
 
@@ -363,8 +368,7 @@ remat_config rm_setup_inference_config(const rm_options *o) {
 }
 
 remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out) {
-    remat_config with = *config;
-    if (model->classes) with.outputs = &model->logits, with.n_outputs = 1;
+    remat_config with = with_logits(model, config);
     return remat_session_create(model->graph, model->loss, &with, out);
 }
 

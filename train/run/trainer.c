@@ -173,13 +173,13 @@ static remat_status connect_ranks(rm_trainer *t) {
 
 /* All sessions of a rank hold the same layers. */
 static remat_status cut_network(rm_trainer *t, const rm_model_spec *spec) {
-    char *cut = NULL;
+    rm_cut_choice choice = {0};
     remat_status status = REMAT_OK;
     if (t->ranks.parts == 1) return REMAT_OK;
-    if (t->ranks.rank == 0) status = rm_setup_cut(t->options, spec, t->options->session.pipeline, &cut);
+    if (t->ranks.rank == 0) status = rm_setup_cut(t->options, spec, t->options->session.pipeline, t->dataset, &choice);
     status = rm_ranks_agree(&t->ranks, status);
-    if (!status) status = rm_ranks_set_cut(&t->ranks, cut);
-    rm_free(cut);
+    if (!status) status = rm_ranks_set_cut(&t->ranks, choice.cut);
+    rm_cut_choice_free(&choice);
     return status;
 }
 

@@ -1,0 +1,115 @@
+/* pipeline_cut.c: see pipeline_cut.h. Cuts are tried in the order of their predicted times. If the planner finds that some
+ * ranks do not fit, all cuts are ruled out with a rank that has the same layers or more.
+ *
+ * If every cut is ruled out, the search goes on for the one whose largest rank is smallest, so that a refusal can name the
+ * least budget. Both searches end soon: two cuts into as many parts have a part of the one within a part of the other, so
+ * a cut of which no rank fits rules out all others. Main entry: rm_session_choose_cut. */
+#include "engine/session/pipeline_cut.h"
+
+#include "memory/host.h"
+
+typedef struct {
+    rm_node_run run;
+    uint64_t bytes;
+} tried_part;
+
+typedef struct {
+    const remat_graph *graph;
+    int32_t loss;
+    remat_config config;
+    tried_part *tried; /* of cuts that do not fit */
+    rm_node_run *full; /* those that need more than `limit` */
+    int64_t n_tried, tried_capacity, n_full, full_capacity;
+    uint64_t limit, least_bytes; /* least_bytes: what the cut in `choice` needs on its largest rank; 0: none yet */
+    rm_cut_choice *choice;
+} search;
+
+/* ---- One cut ---------------------------------------------------------------------------------------------------- */
+
+static remat_status find_full(search *c) {
+    REQUIRE(rm_grow(&c->full, &c->full_capacity, c->n_tried + 1, sizeof *c->full), MEMORY,
+            "out of memory for the cuts of a pipeline");
+    c->n_full = 0;
+    for (int64_t i = 0; i < c->n_tried; i++)
+        if (c->tried[i].bytes > c->limit) c->full[c->n_full++] = c->tried[i].run;
+    return REMAT_OK;
+}
+
+static remat_status keep_cut(const remat_session *s, char **cut) {
+    rm_free(*cut);
+    *cut = rm_strdup(s->chain.cut);
+    REQUIRE(*cut, MEMORY, "out of memory for the cuts of a pipeline");
+    return REMAT_OK;
+}
+
+/* Notes what each rank needs. *most: the rank that needs most. */
+static remat_status note_parts(search *c, const remat_session *s, int *most) {
+    *most = 0;
+    REQUIRE(rm_grow(&c->tried, &c->tried_capacity, c->n_tried + s->pipeline.size, sizeof *c->tried), MEMORY,
+            "out of memory for the cuts of a pipeline");
+    for (int r = 0; r < s->pipeline.size; r++) {
+        c->tried[c->n_tried++] = (tried_part){s->chain.part[r], s->of_rank[r].needed_bytes};
+        if (s->of_rank[r].needed_bytes > s->of_rank[*most].needed_bytes) *most = r;
+    }
+    return REMAT_OK;
+}
+
+static remat_status rule_out(search *c, const remat_session *s) {
+    int rank;
+    TRY(note_parts(c, s, &rank));
+    uint64_t bytes = s->of_rank[rank].needed_bytes;
+    if (!c->choice->fastest) {
+        TRY(keep_cut(s, &c->choice->fastest));
+        c->choice->rank = rank;
+        c->choice->bytes = bytes;
+    }
+    c->choice->n_ruled_out++;
+    if (c->least_bytes && bytes >= c->least_bytes) return REMAT_OK;
+    c->least_bytes = bytes;
+    return keep_cut(s, &c->choice->cut);
+}
+
+/* *last: no cut is left. */
+static remat_status try_next(search *c, bool *last) {
+    remat_session *s;
+    TRY(find_full(c));
+    remat_status status = rm_session_try_cut(c->graph, c->loss, &c->config, c->full, (int)c->n_full, &s);
+    *last = !status || (status == REMAT_INVALID && c->n_full);
+    c->choice->fits = !status;
+    if (*last && status)
+        status = REMAT_OK;
+    else if (!status)
+        status = keep_cut(s, &c->choice->cut);
+    else if (status == REMAT_INFEASIBLE)
+        status = rule_out(c, s);
+    remat_session_free(s);
+    return status;
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------ */
+
+static remat_status search_cuts(search *c) {
+    for (bool last = false; !last;) TRY(try_next(c, &last));
+    for (bool last = c->choice->fits; !last;) {
+        c->limit = c->least_bytes - 1;
+        TRY(try_next(c, &last));
+    }
+    return REMAT_OK;
+}
+
+remat_status rm_session_choose_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
+                                   rm_cut_choice *out) {
+    search c = {.graph = graph, .loss = loss, .config = *config, .limit = config->memory_budget, .choice = out};
+    *out = (rm_cut_choice){0};
+    if (config->pipeline->cut) c.config.memory_budget = 0;
+    remat_status status = search_cuts(&c);
+    rm_free(c.tried);
+    rm_free(c.full);
+    return status;
+}
+
+void rm_cut_choice_free(rm_cut_choice *choice) {
+    rm_free(choice->cut);
+    rm_free(choice->fastest);
+    *choice = (rm_cut_choice){0};
+}
