@@ -318,6 +318,7 @@ typedef struct {
     int pipeline_rank;         /* whose part is built; RM_EVERY_RANK: the whole */
     const rm_node_run *full;   /* n_full runs of nodes that do not fit on one rank: a cut that is chosen has no rank with */
     int n_full;                /* all nodes of one */
+    const double *node_ns;     /* measured times of nodes, for a cut that is chosen; NULL: by their counted work */
     int gradient_sums;         /* sections for partial sums of gradients (deterministic_world) */
     bool hashes;               /* the device keeps hashes of states (device.h, compare) */
     bool lean;                 /* offer the options "lean" and "leaner" if they save bytes */
@@ -355,7 +356,8 @@ void rm_chain_take_times(rm_chain *chain);
 
 /* ---- Pipelines: owners.c, divide.c ----------------------------------------------------------------------------- */
 
-enum { RM_EVERY_RANK = -1, RM_MOST_PIPELINE_RANKS = 64 };
+/* RM_EVERY_CUT, as the size of a pipeline: as many ranks as the network can be cut into, for measuring. */
+enum { RM_EVERY_RANK = -1, RM_EVERY_CUT = 0, RM_MOST_PIPELINE_RANKS = 64 };
 #define RM_ELSEWHERE (UINT64_MAX / 2) /* the offset of a RESIDENT array that another rank holds */
 static inline bool rm_is_elsewhere(const rm_where *where) {
     return where->space == RM_RESIDENT && where->offset == RM_ELSEWHERE;
@@ -363,6 +365,8 @@ static inline bool rm_is_elsewhere(const rm_where *where) {
 static inline bool rm_runs_on(const rm_chain *chain, int32_t node, int rank) {
     return !chain->owner || rank == RM_EVERY_RANK || chain->owner[node] == rank || chain->owner[node] == RM_EVERY_RANK;
 }
+/* Time of a node in all tiles, forward and backward, by its counted work. */
+double rm_chain_counted_ns(const rm_chain *chain, const rm_chain_config *config, int32_t node);
 /* Whether a node that runs on `rank` reads this value. */
 bool rm_chain_reads(const rm_chain *chain, int32_t value, int rank);
 /* Whether this rank holds the parameter, buffer, input, table or output. */

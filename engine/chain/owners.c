@@ -41,7 +41,7 @@ static bool reads(const rm_node *node, int32_t value) {
     return false;
 }
 
-static double time_of(const rm_chain *chain, const rm_chain_config *config, int32_t n) {
+double rm_chain_counted_ns(const rm_chain *chain, const rm_chain_config *config, int32_t n) {
     const rm_node *node = &chain->graph->node[n];
     remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
     double ns = 0;
@@ -52,6 +52,11 @@ static double time_of(const rm_chain *chain, const rm_chain_config *config, int3
         ns += 1e9 * fmax(cost.flops / config->rates.flops_per_s, cost.moved_bytes / config->rates.bytes_per_s);
     }
     return ns;
+}
+
+static double time_of(const rm_chain *chain, const rm_chain_config *config, int32_t n) {
+    if (!is_alive(chain, n)) return 0;
+    return config->node_ns ? config->node_ns[n] : rm_chain_counted_ns(chain, config, n);
 }
 
 /* The first and the last node that read a value. If a table reads it, these are the readers of the table. */
@@ -119,8 +124,7 @@ static remat_status find_boundaries(const rm_chain *chain, const rm_chain_config
         find_readers(chain, first, last);
         for (int32_t v = 1; v < graph->n_values; v++) weigh(chain, first, last, v, at);
         name_boundaries(chain, at);
-        for (int32_t n = 0; n < graph->n_nodes; n++)
-            at[n + 1].before = at[n].before + (is_alive(chain, n) ? time_of(chain, config, n) : 0);
+        for (int32_t n = 0; n < graph->n_nodes; n++) at[n + 1].before = at[n].before + time_of(chain, config, n);
     }
     rm_free(first);
     rm_free(last);
@@ -231,6 +235,19 @@ static remat_status cut_by_time(const rm_chain *chain, const rm_chain_config *co
     return REMAT_OK;
 }
 
+/* ---- Every cut -------------------------------------------------------------------------------------------------- */
+
+/* Cuts wherever it is allowed, or at every second or third such place if there are too many. Returns the number of
+ * parts. */
+static int cut_everywhere(const boundary *at, int32_t n_nodes, int32_t *begin) {
+    int allowed = 0, every, size = 1;
+    for (int32_t n = 1; n < n_nodes; n++) allowed += may_end(at, n, n_nodes);
+    every = allowed / RM_MOST_PIPELINE_RANKS + 1;
+    for (int32_t n = 1, k = 0; n < n_nodes; n++)
+        if (may_end(at, n, n_nodes) && k++ % every == 0) begin[size++] = n;
+    return size;
+}
+
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
 
 static int16_t owner_of(const int32_t *begin, int size, int32_t n) {
@@ -266,17 +283,17 @@ remat_status rm_chain_choose_owners(rm_chain *chain, const rm_chain_config *conf
     chain->rank = RM_EVERY_RANK;
     if (!p) return REMAT_OK;
     chain->rank = config->pipeline_rank;
-    chain->n_ranks = p->size;
     chain->owner = rm_calloc(nodes + 1, sizeof *chain->owner);
-    chain->part = rm_calloc((size_t)p->size, sizeof *chain->part);
+    chain->part = rm_calloc(RM_MOST_PIPELINE_RANKS, sizeof *chain->part);
     boundary *at = rm_calloc(nodes + 1, sizeof *at);
-    int32_t *begin = rm_calloc((size_t)p->size, sizeof *begin);
+    int32_t *begin = rm_calloc(RM_MOST_PIPELINE_RANKS, sizeof *begin);
     bool got = chain->owner && chain->part && at && begin;
     remat_status status =
         got ? find_boundaries(chain, config, at) : rm_fail(REMAT_MEMORY, "out of memory for the cuts of a pipeline");
-    if (!status) status = (p->cut ? cut_as_told : cut_by_time)(chain, config, at, begin);
-    if (!status) status = name_cut(chain, at, begin, p->size);
-    if (!status) assign(chain, begin, p->size);
+    if (!status && p->size != RM_EVERY_CUT) status = (p->cut ? cut_as_told : cut_by_time)(chain, config, at, begin);
+    if (!status) chain->n_ranks = p->size == RM_EVERY_CUT ? cut_everywhere(at, (int32_t)nodes, begin) : p->size;
+    if (!status) status = name_cut(chain, at, begin, chain->n_ranks);
+    if (!status) assign(chain, begin, chain->n_ranks);
     rm_free(at);
     rm_free(begin);
     return status;

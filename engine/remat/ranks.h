@@ -176,13 +176,13 @@ typedef struct remat_ranks {
  *
  * send and receive move `bytes` bytes to or from another rank, in the order of the calls. They return a status, with
  * its message recorded. send may return before the other rank has received; both may block. Both are NULL with
- * plan_only. They are called by the thread that calls the session. */
+ * plan_only. They are called by the thread that calls the session, also in remat_session_create if `cut` is NULL. */
 typedef struct remat_pipeline {
     size_t struct_bytes; /* sizeof(remat_pipeline) */
     int rank, size;
     const char *cut; /* size - 1 prefixes of parameter names, comma separated: each rank after the first starts with the
                         first layer that reads such a parameter ("weight_ih_l1"). NULL: chosen to minimise the slowest
-                        rank's predicted time, among the cuts with which all ranks fit the memory budget */
+                        rank's time (measured if config.calibration is set), of cuts with which all ranks fit the budget */
     void *context;
     remat_status (*send)(void *context, int to, const void *data, uint64_t bytes);
     remat_status (*receive)(void *context, int from, void *data, uint64_t bytes);

@@ -413,12 +413,13 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
 }
 
 remat_status rm_session_try_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
-                                const rm_node_run *full, int n_full, remat_session **out) {
+                                const rm_node_run *full, int n_full, rm_layer_times *times, remat_session **out) {
     remat_session *s = *out = rm_calloc(1, sizeof *s);
     remat_config planned = *config;
     REQUIRE(s, MEMORY, "out of memory for a session");
     s->full = full;
     s->n_full = n_full;
+    s->layer_times = times;
     s->tries_cut = planned.plan_only = true;
     planned.calibration = NULL; /* only bytes matter */
     return create(s, graph, loss, &planned);
@@ -439,8 +440,7 @@ remat_status remat_session_create(const remat_graph *graph, remat_value loss, co
         TRY(rm_take(&pipeline, sizeof pipeline, ours.pipeline, "remat_pipeline"));
         ours.pipeline = &pipeline;
     }
-    if (ours.pipeline && pipeline.size > 1 && !pipeline.cut && ours.memory_budget)
-        status = rm_session_choose_cut(graph, loss.id, &ours, &choice);
+    if (ours.pipeline) status = rm_session_agree_on_cut(graph, loss.id, &ours, &choice);
     if (choice.cut) pipeline.cut = choice.cut;
     if (!status) s = rm_calloc(1, sizeof *s);
     if (!status) status = s ? create(s, graph, loss.id, &ours) : rm_fail(REMAT_MEMORY, "out of memory for a session");

@@ -8,6 +8,7 @@
 #include "engine/session/budget.h"
 #include "engine/session/parts.h"
 #include "engine/session/planning.h"
+#include "engine/times/layer_times.h"
 #include "memory/host.h"
 
 /* ---- As configured ---------------------------------------------------------------------------------------------- */
@@ -81,6 +82,9 @@ remat_status rm_session_build_chain(remat_session *s, int32_t loss, const int32_
     const remat_ranks alone = {.size = 1};
     rm_chain whole = {0};
     rm_chain_config ours = *config;
+    rm_layer_times *times = s->layer_times;
+    if (times && !times->node_ns) TRY(rm_session_time_layers(s, loss, keep, n_keep, config, times));
+    ours.node_ns = times ? times->node_ns : NULL;
     ours.pipeline = &s->pipeline;
     ours.pipeline_rank = RM_EVERY_RANK;
     ours.ranks = &alone;

@@ -6,7 +6,10 @@
  * a cut of which no rank fits rules out all others. Main entry: rm_session_choose_cut. */
 #include "engine/session/pipeline_cut.h"
 
+#include "engine/times/layer_times.h"
 #include "memory/host.h"
+
+#include <string.h>
 
 typedef struct {
     rm_node_run run;
@@ -17,6 +20,7 @@ typedef struct {
     const remat_graph *graph;
     int32_t loss;
     remat_config config;
+    rm_layer_times times;
     tried_part *tried; /* of cuts that do not fit */
     rm_node_run *full; /* those that need more than `limit` */
     int64_t n_tried, tried_capacity, n_full, full_capacity;
@@ -25,6 +29,11 @@ typedef struct {
 } search;
 
 /* ---- One cut ---------------------------------------------------------------------------------------------------- */
+
+/* On a device that computes; an evaluation has no backward pass to time. */
+static bool measures(const remat_config *config) {
+    return config->calibration && !config->inference && strcmp(config->device ? config->device : "cpu", "null") != 0;
+}
 
 static remat_status find_full(search *c) {
     REQUIRE(rm_grow(&c->full, &c->full_capacity, c->n_tried + 1, sizeof *c->full), MEMORY,
@@ -73,7 +82,8 @@ static remat_status rule_out(search *c, const remat_session *s) {
 static remat_status try_next(search *c, bool *last) {
     remat_session *s;
     TRY(find_full(c));
-    remat_status status = rm_session_try_cut(c->graph, c->loss, &c->config, c->full, (int)c->n_full, &s);
+    rm_layer_times *times = c->choice->measured ? &c->times : NULL;
+    remat_status status = rm_session_try_cut(c->graph, c->loss, &c->config, c->full, (int)c->n_full, times, &s);
     *last = !status || (status == REMAT_INVALID && c->n_full);
     c->choice->fits = !status;
     if (*last && status)
@@ -102,10 +112,38 @@ remat_status rm_session_choose_cut(const remat_graph *graph, int32_t loss, const
     search c = {.graph = graph, .loss = loss, .config = *config, .limit = config->memory_budget, .choice = out};
     *out = (rm_cut_choice){0};
     if (config->pipeline->cut) c.config.memory_budget = 0;
+    out->measured = !config->pipeline->cut && measures(config);
+    c.times.file = config->calibration;
     remat_status status = search_cuts(&c);
     rm_free(c.tried);
     rm_free(c.full);
+    rm_free(c.times.node_ns);
     return status;
+}
+
+/* A length and a text; length 0: rank 0 has failed. */
+static remat_status share_cut(const remat_pipeline *p, remat_status status, rm_cut_choice *choice) {
+    uint64_t bytes = choice->cut && !status ? strlen(choice->cut) + 1 : 0;
+    for (int r = 1; r < p->size && p->rank == 0; r++) {
+        remat_status sent = p->send(p->context, r, &bytes, sizeof bytes);
+        if (!sent && bytes) sent = p->send(p->context, r, choice->cut, bytes);
+        if (!status) status = sent;
+    }
+    if (p->rank == 0) return status;
+    TRY(p->receive(p->context, 0, &bytes, sizeof bytes));
+    REQUIRE(bytes, PEER, "rank 0 of the pipeline could not choose a cut");
+    choice->cut = rm_calloc(bytes, 1);
+    REQUIRE(choice->cut, MEMORY, "out of memory for the cuts of a pipeline");
+    return p->receive(p->context, 0, choice->cut, bytes);
+}
+
+remat_status rm_session_agree_on_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
+                                     rm_cut_choice *out) {
+    const remat_pipeline *p = config->pipeline;
+    const bool shared = measures(config) && p->send && p->receive && !config->plan_only;
+    if (p->size <= 1 || p->cut || !(config->memory_budget || measures(config))) return REMAT_OK;
+    remat_status status = shared && p->rank ? REMAT_OK : rm_session_choose_cut(graph, loss, config, out);
+    return shared ? share_cut(p, status, out) : status;
 }
 
 void rm_cut_choice_free(rm_cut_choice *choice) {

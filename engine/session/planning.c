@@ -150,7 +150,7 @@ static remat_status measure_times(remat_session *s, const remat_config *config) 
     if (!s->training.plan.step) TRY(propose_or_refuse(s, config));
     uint64_t room =
         config->memory_budget ? rm_session_allowance(s, config->memory_budget) : rm_session_activations_bytes(s);
-    return rm_session_calibrate(s, config, s->chain.at.bytes + room);
+    return rm_session_calibrate(s, config, s->chain.at.bytes + room, RM_CALIBRATION_SECONDS);
 }
 
 /* If no plan made with the new times fits, the existing plan is kept with its times recomputed: it may be slower, but

@@ -14,6 +14,7 @@
 #include "ops/optimizers/optimizer.h"
 
 typedef struct rm_micro rm_micro; /* parts.c */
+typedef struct rm_layer_times rm_layer_times; /* layer_times.h */
 
 /* What the planner knows of one rank of a pipeline. */
 typedef struct {
@@ -94,7 +95,8 @@ struct remat_session {
     rm_rank_needs *of_rank;     /* pipeline, until plans have been made: by rank */
     const rm_node_run *full;    /* pipeline: n_full of them, as in rm_chain_config */
     int n_full;
-    bool tries_cut;             /* rm_session_try */
+    bool tries_cut;             /* rm_session_try_cut */
+    rm_layer_times *layer_times; /* its argument */
     struct {
         int n;                 /* micro steps that are in flight together; 1: each ends before the next begins */
         int ahead;             /* how many have run forward only */
@@ -141,9 +143,11 @@ static inline const rm_problem *rm_session_problem(const remat_session *session)
 static inline bool rm_session_is_real(const remat_session *session) { return session->api != &rm_device_null; }
 
 /* create.c. Chooses a pipeline's cut in a session that finds out whether all ranks fit, and cannot run. INFEASIBLE: some
- * do not; session->of_rank has what each needs. Free the session even after an error. */
+ * do not; session->of_rank has what each needs. times: measures layers, unless they have been; NULL: cuts by counted work.
+ * Free the session even after an error. */
 remat_status rm_session_try_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
-                                const rm_node_run *full, int n_full, remat_session **out);
+                                const rm_node_run *full, int n_full, rm_layer_times *times,
+                                remat_session **out);
 
 int rm_default_threads(void); /* for remat_config.threads = 0; configure.c */
 remat_status rm_session_configure(remat_session *session, const remat_config *config); /* configure.c */

@@ -125,7 +125,9 @@ static void write_note(const remat_session *s, int32_t c, const entry *e, char *
     int at = snprintf(note, size, "%s %s, tau %lld, batch %lld:", e->direction, e->option, (long long)kind->tau,
                       (long long)s->chain.batch);
     for (int32_t i = 0; i < kind->n_nodes && at < (int)size; i++) {
-        const rm_node *node = &s->graph->node[s->chain.order[kind->first_node + i]];
+        int32_t n = s->chain.order[kind->first_node + i];
+        const rm_node *node = &s->graph->node[n];
+        if (!rm_runs_on(&s->chain, n, s->chain.rank)) continue;
         at += snprintf(note + at, size - (size_t)at, " %s", node->op->name);
     }
 }
@@ -259,11 +261,11 @@ static remat_status measure_all(const remat_session *s, uint64_t machine, const 
     remat_status status = rm_measure_create(config, w->item, w->count, &measure);
     for (int64_t i = 0; i < w->count && !status; i++) {
         rm_stage_times times[RM_WINDOW_MOST];
-        double share = 0.9 * RM_CALIBRATION_SECONDS * guessed_pass(&s->chain, &w->item[i]) / pass;
+        double share = 0.9 * config->seconds * guessed_pass(&s->chain, &w->item[i]) / pass;
         status = rm_measure_window(measure, &w->item[i], share, times);
         if (!status) status = put_window(s, machine, &w->item[i], times, known);
     }
-    if (!status) status = rm_measure_fixed(measure, 0.1 * RM_CALIBRATION_SECONDS, &fixed);
+    if (!status) status = rm_measure_fixed(measure, 0.1 * config->seconds, &fixed);
     if (!status) status = rm_times_put(known, key_of_fixed(s, machine), fixed, "beside the plan");
     rm_measure_free(measure);
     return status;
@@ -279,8 +281,8 @@ static remat_status measure_beside(const remat_session *s, uint64_t key, const r
     if (!rm_window_fit(config, &window)) return REMAT_OK;
     remat_status status = rm_measure_create(config, &window, 1, &measure);
     if (!status)
-        status = rm_measure_beside(measure, &window, s->runner.tier, &chain->problem.tier, 0.1 * RM_CALIBRATION_SECONDS,
-                                   &cost);
+        status =
+            rm_measure_beside(measure, &window, s->runner.tier, &chain->problem.tier, 0.1 * config->seconds, &cost);
     if (!status && cost) status = rm_times_put(known, key, cost, "slowdown of computation by moving one MiB");
     rm_measure_free(measure);
     return status;
@@ -373,7 +375,7 @@ static remat_status make_room(const rm_chain *chain, char **room) {
     return REMAT_OK;
 }
 
-remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, uint64_t block_bytes) {
+remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, uint64_t block_bytes, double seconds) {
     rm_measure_config config = {.api = s->api,
                                 .device = s->device,
                                 .chain = &s->chain,
@@ -381,7 +383,8 @@ remat_status rm_session_calibrate(remat_session *s, const remat_config *wanted, 
                                 .update = &s->update,
                                 .optimizer_states = s->optimizer ? s->optimizer->states_used(&s->update) : 0,
                                 .threads = s->threads,
-                                .block_bytes = block_bytes};
+                                .block_bytes = block_bytes,
+                                .seconds = seconds};
     rm_times known = {0}, covered = {0};
     windows w = {0};
     char **room = rm_calloc((size_t)s->chain.at.n_external + 1, sizeof *room);

@@ -16,10 +16,11 @@
 /* Reads times from the file config->calibration. True if it had all of them; the session's problem then has measured times. */
 remat_status rm_session_calibrate_from_file(remat_session *session, const remat_config *config, bool *complete);
 
-/* Measures in a block of at most `block_bytes`, which it frees before it returns, and puts the times into the session's problem. It
+/* Measures for about `seconds`, in a block of at most `block_bytes`, which it frees before it returns, and puts the times into the session's problem. It
  * also writes them to the file config->calibration, unless that is "" or cannot be written, or other programs used the processors
  * meanwhile (session->measured_busy). A program that does not fit in the block keeps its guessed time, scaled like the measured ones
  * of its stage kind. MEMORY; DEVICE. */
-remat_status rm_session_calibrate(remat_session *session, const remat_config *config, uint64_t block_bytes);
+remat_status rm_session_calibrate(remat_session *session, const remat_config *config, uint64_t block_bytes,
+                                  double seconds);
 
 #endif

@@ -22,6 +22,7 @@ typedef struct {
     int threads;
     char **external;      /* the program's own memory (run.h) */
     uint64_t block_bytes; /* upper bound, for resident arrays and the window together */
+    double seconds;       /* about how long all measurements take together */
 } rm_measure_config;
 
 typedef struct {

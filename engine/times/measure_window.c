@@ -120,7 +120,7 @@ void rm_measure_fill_parameters(rm_measure *m) {
     const rm_chain *chain = m->config.chain;
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
         const rm_value *value = &chain->graph->value[v];
-        if (value->origin != RM_VALUE_PARAM) continue;
+        if (value->origin != RM_VALUE_PARAM || rm_is_elsewhere(&chain->at.value[v])) continue;
         char *to = rm_run_address(&m->runner, &chain->at.value[v]);
         bool random = value->init.kind == REMAT_INIT_UNIFORM || value->init.kind == REMAT_INIT_NORMAL;
         fill_reals(m, to, rm_desc_bytes(&value->desc), random ? value->init.scale : 0.05);
@@ -137,7 +137,7 @@ static void fill_inputs(rm_measure *m, const rm_measured_window *window) {
     for (int32_t v = 1; v < chain->graph->n_values; v++) {
         const rm_value *value = &chain->graph->value[v];
         const rm_where *where = &chain->at.value[v];
-        if (value->origin != RM_VALUE_INPUT) continue;
+        if (value->origin != RM_VALUE_INPUT || rm_is_elsewhere(where)) continue;
         bool part = value->sequence && value->desc.dim[0] == sweep->timesteps;
         int64_t end = part && t1 > sweep->timesteps ? sweep->timesteps : t1;
         char *to = (char *)rm_run_address(&m->runner, where) + (part ? where->per_time * (uint64_t)t0 : 0);

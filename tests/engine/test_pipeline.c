@@ -416,6 +416,16 @@ START_TEST(every_strategy_has_the_bits_of_one_rank) {
 }
 END_TEST
 
+/* Rank 0 measures the layers, and tells the others where it cut. */
+START_TEST(measured_cuts_are_the_same_on_all_ranks) {
+    remat_config config = model_config();
+    config.strategy = "sqrt";
+    config.calibration = "";
+    config.memory_budget = _i ? 250000 : 0;
+    try_model(config, 3, "measured layers");
+}
+END_TEST
+
 /* Micro steps, in both orders of sums. */
 START_TEST(micro_steps_have_the_bits_of_one_rank) {
     remat_config config = model_config();
@@ -605,6 +615,7 @@ int main(void) {
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_loop_test(tests, earlier_counterexamples_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, every_strategy_has_the_bits_of_one_rank);
+    tcase_add_loop_test(tests, measured_cuts_are_the_same_on_all_ranks, 0, 2);
     tcase_add_loop_test(tests, micro_steps_have_the_bits_of_one_rank, 0, 2);
     tcase_add_loop_test(tests, micro_steps_in_flight_have_the_bits_of_one_rank, 0, 5);
     tcase_add_test(tests, outputs_of_every_micro_step_can_be_read);

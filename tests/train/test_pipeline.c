@@ -167,6 +167,28 @@ START_TEST(plans_show_why_a_cut_was_chosen) {
 }
 END_TEST
 
+/* Rewrites times of a calibration file: a step of the head takes as long as many layers. */
+static void slow_the_head_down(const char *file) {
+    char command[512];
+    snprintf(command, sizeof command, "sed -i 's/^\\([0-9a-f]*\\) [0-9]* \\(.*linear.*\\)$/\\1 9000000000 \\2/' %s",
+             file);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Layers are measured once, part by part, and divided by what the file has. */
+START_TEST(layers_are_divided_by_measured_times) {
+    const char *flags = "--task=copy --seq-len=60 --hidden=32 --layers=4 --batch=1 --pipeline=2 --threads=1";
+    const char *file = in_scratch("times");
+    ck_runs("plan %s --calibration=off", flags);
+    ck_assert(!strstr(program_output, "measured times of the layers"));
+    ck_runs("plan %s --calibration=%s", flags, file);
+    ck_says_all(program_output, "measured times of the layers");
+    slow_the_head_down(file);
+    ck_runs("plan %s --calibration=%s", flags, file);
+    ck_says_all(program_output, "start with head.weight");
+}
+END_TEST
+
 /* ---- States ------------------------------------------------------------------------------------------------------ */
 
 START_TEST(states_resume_on_any_pipeline) {
@@ -272,6 +294,7 @@ int main(void) {
     tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, plans_show_every_rank);
     tcase_add_test(tests, plans_show_why_a_cut_was_chosen);
+    tcase_add_test(tests, layers_are_divided_by_measured_times);
     tcase_add_test(tests, states_resume_on_any_pipeline);
     tcase_add_test(tests, impossible_pipelines_are_refused);
     tcase_add_test(tests, ranks_with_other_pipelines_are_refused);

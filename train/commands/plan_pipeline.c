@@ -61,6 +61,7 @@ static void print_cut(const rm_plan_pipeline *p) {
     const rm_cut_choice *cut = p->cut;
     char needed[RM_TEXT];
     printf("\nPipeline: %d ranks; the layers of those after the first start with %s\n", p->n, cut->cut);
+    if (cut->measured) printf("so that the slowest rank takes the least time, by measured times of the layers\n");
     if (cut->n_ruled_out)
         printf("%d faster cut%s ruled out by the budget: with %s, rank %d needs %s\n", cut->n_ruled_out,
                cut->n_ruled_out == 1 ? " is" : "s are", cut->fastest, cut->rank, rm_bytes_text(cut->bytes, needed));
@@ -94,6 +95,6 @@ json_t *rm_plan_pipeline_json(const rm_plan_pipeline *p) {
                              "compute_ns", (json_int_t)p->time[r].compute_ns, "wait_ns", (json_int_t)p->time[r].wait_ns,
                              "sent_bytes", (json_int_t)p->time[r].sent_bytes));
     }
-    return json_pack("{s:s, s:i, s:f, s:f, s:o}", "cut", p->cut->cut, "cuts_ruled_out", p->cut->n_ruled_out, "step_ns",
-                     step_ns(p), "bubble", bubble(p), "ranks", ranks);
+    return json_pack("{s:s, s:b, s:i, s:f, s:f, s:o}", "cut", p->cut->cut, "cut_by_measured_times", p->cut->measured,
+                     "cuts_ruled_out", p->cut->n_ruled_out, "step_ns", step_ns(p), "bubble", bubble(p), "ranks", ranks);
 }
