@@ -87,11 +87,18 @@ static inline void put(rm_lists *lists, int64_t list, int64_t item) {
     lists->item[lists->start[list + 1]++] = (int32_t)item;
 }
 
+/* Does neither stage s nor a later one make or read the state? */
+static inline bool draft_is_past(const draft *state, int64_t s) {
+    return state->maker < s && (!state->n_readers || state->reader[state->n_readers - 1] < s);
+}
+
+/* States are in the order of their makers. */
 static inline void draft_lists(dice *d, const chain *c, const draft *state, int64_t n_states, rm_problem *p) {
     rm_lists *all[] = {&p->reads, &p->keeps, &p->adds};
-    for (int64_t s = 0; s < p->n_stages; s++) {
+    for (int64_t s = 0, first = 0; s < p->n_stages; s++) {
         for (int l = 0; l < 3; l++) all[l]->start[s + 1] = all[l]->start[s];
-        for (int64_t i = 0; i < n_states; i++) {
+        while (first < n_states && draft_is_past(&state[first], s)) first++;
+        for (int64_t i = first; i < n_states && state[i].maker <= s; i++) {
             bool reads = draft_reads(&state[i], s), own = state[i].own && state[i].maker == s;
             if (reads) put(&p->reads, s, i);
             if (own || (reads && !(c->loose && roll_below(d, 3) == 0))) put(&p->keeps, s, i);
