@@ -79,6 +79,7 @@ typedef struct {
     int64_t timeout_ms;    /* time limit for a rank that is alive but does not arrive; 0: ten minutes */
     int64_t join_ms;       /* time limit for each step of opening the group; 0: timeout_ms, or five minutes */
     int64_t silence_ms;    /* time limit for a rank that gives no heartbeat; 0: ten seconds */
+    int64_t stopped_ms;    /* local: a shorter one for a rank that a signal or a debugger has stopped; 0: silence_ms */
     const char *join_name,
         *silence_name;    /* names of these two limits in messages: "--join-timeout=300"; NULL: milliseconds */
     int32_t gpu;          /* nccl: 1 + CUDA's index of the GPU with the buffers; 0: host memory */

@@ -94,21 +94,30 @@ static void note_end(rm_local_watch *watch, int32_t rank) {
                             rm_local_doing(watch->config, watch->arena, rank, doing));
 }
 
-static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns) {
+/* `limit_ms` is already over, or silence_ms. */
+static void note_silence(rm_local_watch *watch, int32_t rank, uint64_t silent_ns, int64_t limit_ms) {
     rm_slot *slot = rm_local_slot(watch->arena, rank);
     char who[RM_RANK_TEXT], doing[RM_RANK_TEXT];
     rm_notice silent = {.rank = slot->number};
+    const char *name = limit_ms == watch->config->silence_ms ? watch->config->silence_name : NULL;
     char allowed[80];
-    snprintf(allowed, sizeof allowed, "the limit of %lld ms", (long long)watch->config->silence_ms);
-    if (watch->config->silence_name) snprintf(allowed, sizeof allowed, "%s", watch->config->silence_name);
+    snprintf(allowed, sizeof allowed, "the limit of %lld ms", (long long)limit_ms);
+    if (name) snprintf(allowed, sizeof allowed, "%s", name);
     const char *how = rm_process_stopped(slot->pid) ? "is stopped (SIGSTOP, or a debugger)" : "has not responded";
     rm_snprintf(silent.text, sizeof silent.text, "%.150s %s for %.1f s, %.250s", rm_local_who(watch->arena, rank, who),
                 how, (double)silent_ns * 1e-9, rm_local_doing(watch->config, watch->arena, rank, doing));
     pthread_mutex_lock(&watch->lock);
     watch->silent = silent;
     pthread_mutex_unlock(&watch->lock);
-    if (silent_ns > (uint64_t)watch->config->silence_ms * 1000000u)
+    if (silent_ns > (uint64_t)limit_ms * 1000000u)
         (void)rm_local_announce(watch->arena, "%s, which is longer than %s", silent.text, allowed);
+}
+
+/* The state of a process is read only when its heartbeat is late. */
+static int64_t limit_of(const rm_local_watch *watch, int32_t rank, uint64_t silent_ns) {
+    const int64_t limit_ms = watch->config->stopped_ms;
+    bool late = limit_ms && silent_ns > (uint64_t)limit_ms * 1000000u;
+    return late && rm_process_stopped(rm_local_slot(watch->arena, rank)->pid) ? limit_ms : watch->config->silence_ms;
 }
 
 static void look_round(rm_local_watch *watch, uint64_t now) {
@@ -118,8 +127,10 @@ static void look_round(rm_local_watch *watch, uint64_t now) {
         if (r == watch->arena->rank || atomic_load(&slot->presence) != RM_HERE) continue;
         uint64_t last = atomic_load_explicit(&slot->beat_ns, memory_order_relaxed);
         if (last < watch->awake_since_ns) last = watch->awake_since_ns;
-        if (now < last + SILENT_NS) continue;
-        note_silence(watch, r, now - last);
+        if (now < last) continue;
+        int64_t limit_ms = limit_of(watch, r, now - last);
+        if (now < last + SILENT_NS && limit_ms == watch->config->silence_ms) continue;
+        note_silence(watch, r, now - last, limit_ms);
         all_well = false;
     }
     if (!all_well) return;

@@ -162,7 +162,8 @@ static int wait_for_place(const rm_world_request *request, int64_t deadline_ms) 
     int listen_fd;
     own_address(host, sizeof host);
     if (rm_kv_listen(host, &port, "", &listen_fd)) return -1;
-    snprintf(line, sizeof line, "join %" PRId64 " %" PRId64 " %d\n", request->step, request->units, port);
+    snprintf(line, sizeof line, "join %" PRId64 " %" PRId64 " %d %d\n", request->step, request->units, port,
+             (int)getpid());
     bool sent = send_line(line);
     while (sent && receive_line(line, deadline_ms)) {
         if (take_place(line, listen_fd)) return 1;

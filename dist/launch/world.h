@@ -3,7 +3,7 @@
  * one is formed when a rank is lost, or when more ranks have come.
  *
  *   process                        host of the world (world_host.c)
- *   join STEP UNITS PORT   ──────►   waits for the others of the last world, and a moment for new ones
+ *   join STEP UNITS PORT PID ────►   waits for the others of the last world, and a moment for new ones
  *                          ◄──────   world GENERATION RANK SIZE ..., the place; or over: the job has ended
  *                          ◄──────   note TEXT, spare: why it waits; a spare waits as long as the job runs
  *   (trains)               ◄──────   call: join again after this step

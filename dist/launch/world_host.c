@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "dist/launch/process.h"
 #include "dist/launch/world.h"
 #include "dist/launch/world_words.h"
 #include "memory/clock.h"
@@ -33,7 +34,8 @@ typedef struct {
     bool member, noted; /* of the last world; knows why it waits */
     int64_t since_ms;   /* of the stage */
     int64_t slot, step, units;
-    int32_t port;
+    int32_t port, pid;
+    bool here;     /* on this host: `pid` is known to it */
     char host[64]; /* from which it came */
     char in[RM_WORLD_LINE];
     size_t in_bytes;
@@ -125,7 +127,8 @@ static bool hear_proof(const world *w, process *p, const char *line) {
 }
 
 static bool hear_join(world *w, process *p, const char *line) {
-    if (sscanf(line, "join %" SCNd64 " %" SCNd64 " %" SCNd32, &p->step, &p->units, &p->port) != 3) return false;
+    if (sscanf(line, "join %" SCNd64 " %" SCNd64 " %" SCNd32 " %" SCNd32, &p->step, &p->units, &p->port, &p->pid) != 4)
+        return false;
     if (w->over) return tell(p, "over\n");
     if (p->member || w->generation < 0) begin(w);
     if (w->generation < 0) w->began_ms = rm_now_ms();
@@ -221,11 +224,16 @@ static void consider_growth(world *w) {
     if (waiting && !w->called && fitting(w, w->size + waiting) > w->size) call(w);
 }
 
+static bool is_silent(const world *w, const process *p) {
+    if (!p->member || p->stage != TRAINS) return false;
+    return rm_now_ms() >= w->began_ms + SILENT_MS || (p->here && rm_process_stopped(p->pid));
+}
+
 /* Whether all ranks of the last world have joined again. A silent one is disconnected, and joins as a new one when it
  * wakes. */
 static bool all_back(world *w) {
     for (int i = w->n; i-- > 0;)
-        if (w->all[i].member && w->all[i].stage == TRAINS && rm_now_ms() >= w->began_ms + SILENT_MS) drop(w, i);
+        if (is_silent(w, &w->all[i])) drop(w, i);
     return !count(w, TRAINS, true) && !count(w, LEAVES, true);
 }
 
@@ -257,6 +265,16 @@ static void consider(world *w) {
 
 /* ---- The loop ------------------------------------------------------------------------------------------------------- */
 
+/* Whether both ends of a connection have the same address. */
+static bool is_of_this_host(int fd, const char *host) {
+    char own[64] = "";
+    struct sockaddr_storage at;
+    socklen_t length = sizeof at;
+    bool known = !getsockname(fd, (struct sockaddr *)&at, &length) &&
+                 !getnameinfo((struct sockaddr *)&at, length, own, sizeof own, NULL, 0, NI_NUMERICHOST);
+    return known && !strcmp(own, host);
+}
+
 static void take_in(world *w) {
     process p = {.fd = accept4(w->config.listen_fd, NULL, NULL, SOCK_CLOEXEC), .step = -1};
     struct sockaddr_storage at;
@@ -267,6 +285,7 @@ static void take_in(world *w) {
         close(p.fd);
         return;
     }
+    p.here = is_of_this_host(p.fd, p.host);
     enter(&p, GREETS);
     w->all[w->n++] = p;
 }

@@ -168,9 +168,9 @@ START_TEST(returning_host_is_taken_in) {
 }
 END_TEST
 
-/* Rank 0, which saves, is stopped; it wakes in another world. */
+/* Rank 0, which saves, is stopped; it wakes in another world. On one host the others do not wait for --hang-timeout. */
 START_TEST(stopped_rank_is_left_out_and_returns) {
-    job j = start_job("0", "--steps=1000000");
+    job j = start_job("0", "--steps=1000000 --hang-timeout=60");
     pid_t rank = rank_of(&j, 0);
     kill(rank, SIGSTOP);
     wait_for_words(&j, "2 ranks go on");

@@ -3,6 +3,7 @@
 #include "train/ranks/ranks.h"
 
 #include "dist/launch/launch.h"
+#include "dist/launch/world.h"
 #include "engine/device/device.h"
 #include "engine/hash.h"
 #include "memory/host.h"
@@ -24,6 +25,9 @@
 
 /* Names of this file's collectives, for messages of the group. None of them is a bucket. */
 enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAG_STRAGGLER, TAGS_END };
+
+#define STOPPED_MS                                                                                                     \
+    200 /* in an elastic job, whose other ranks go on without a stopped one, and take it in when it wakes */
 
 /* Of rm_ranks_heed: signals that stop, and the request to save. */
 enum { SIGNALS = 3, SAVE = SIGNALS, AGAIN, HEEDED };
@@ -160,6 +164,7 @@ static void set_time_outs(rm_ranks *ranks, const rm_options *o, rm_group_config 
     snprintf(ranks->silence_name, sizeof ranks->silence_name, "--hang-timeout=%.6g", o->hang_timeout);
     config->join_ms = (int64_t)(1000 * o->join_timeout);
     config->silence_ms = (int64_t)(1000 * o->hang_timeout);
+    config->stopped_ms = rm_world_exists() ? STOPPED_MS : 0;
     config->join_name = ranks->join_name;
     config->silence_name = ranks->silence_name;
     config->say = say;
@@ -259,6 +264,11 @@ void rm_ranks_close(rm_ranks *ranks) {
     rm_lateness_close(&ranks->lateness);
     rm_free(ranks->heed);
     *ranks = (rm_ranks){.size = 1, .replicas = 1, .parts = 1};
+}
+
+void rm_ranks_hurry(rm_ranks *ranks) {
+    if (ranks->group && !strcmp(rm_group_engine(ranks->group), "local"))
+        ranks->meeting = NULL; /* ends with the program */
 }
 
 /* ---- Ready? ----------------------------------------------------------------------------------------------------- */

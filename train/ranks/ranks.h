@@ -58,6 +58,9 @@ typedef struct {
  * after an error. `observer` may be NULL. */
 remat_status rm_ranks_open(rm_options *options, const remat_observer *observer, rm_ranks *out);
 void rm_ranks_close(rm_ranks *ranks);
+/* Before rm_ranks_close in a process that loads another program next: rank 0 does not wait until the others have closed
+ * its store, as a stopped rank does not. On engines that look there for the cause of a failure it waits all the same. */
+void rm_ranks_hurry(rm_ranks *ranks);
 
 /* Collective: OK if `mine` is OK on all ranks. Otherwise all ranks get the status of the first rank that failed. If
  * several ranks have the same message, or one has printed its own, only the first of them keeps it. On a rank that did not fail,

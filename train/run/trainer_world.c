@@ -108,6 +108,7 @@ void rm_trainer_join_again(rm_trainer *t) {
     rm_reason why = rm_reason_kept();
     bool goes_on = count_vain(t);
     if (goes_on) hold(t);
+    if (goes_on) rm_ranks_hurry(&t->ranks);
     rm_trainer_close(t);
     if (goes_on) load_program_again();
     (void)rm_reason_again(REMAT_PEER, &why);
