@@ -319,10 +319,11 @@ remat_status rm_group_poll(rm_group *group) {
     pthread_mutex_lock(&group->lock);
     remat_status status = repeat_failure(group);
     pthread_mutex_unlock(&group->lock);
-    if (!status && group->api->poll) status = group->api->poll(group->engine);
     if (status) return status;
-    look_at_launcher(group);
+    if (group->api->poll) status = group->api->poll(group->engine); /* an engine may look only now and then */
+    if (!status) look_at_launcher(group);
     pthread_mutex_lock(&group->lock);
+    remember(group, status);
     status = repeat_failure(group);
     pthread_mutex_unlock(&group->lock);
     return status;
