@@ -11,8 +11,9 @@
 #include "memory/clock.h"
 
 #define LOOK_NS 50000000
-#define CONFESS_MS 400 /* ranks that are affected by one failure notice it within this time */
-#define LEARN_MS 1000  /* a connection ends before the store knows why */
+#define CONFESS_MS 400    /* ranks that are affected by one failure notice it within this time */
+#define LEARN_MS 1000     /* a connection ends before the store knows why */
+#define LONG_NS 250000000 /* a wait that the store is told of: within LEARN_MS, and rare */
 
 remat_status rm_failure_begin(rm_failure *failure, const rm_group_config *config) {
     char key[RM_KV_KEY_BYTES], who[96];
@@ -102,6 +103,67 @@ remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, con
          who_is(config, missing, who, sizeof who), doing, rm_group_number(config, config->rank), why);
 }
 
+/* ---- Chains of ranks that wait ----------------------------------------------------------------------------------- */
+
+static void tell(const rm_failure *failure, int32_t waits_for) {
+    char key[RM_KV_KEY_BYTES];
+    snprintf(key, sizeof key, "%s/waits/%d", failure->config->name, failure->config->rank);
+    rm_reason why = rm_reason_kept();
+    (void)rm_kv_set(failure->config->store, key, &waits_for, sizeof waits_for);
+    (void)rm_reason_again(REMAT_OK, &why);
+}
+
+static void *watch(void *context) {
+    rm_failure *failure = context;
+    rm_side_thread_lock(&failure->side);
+    while (rm_side_thread_doze(&failure->side, 1e-9 * (double)rm_now_ns() + 0.1)) {
+        if (failure->told || !failure->since_ns || rm_now_ns() - failure->since_ns < LONG_NS) continue;
+        tell(failure, failure->waits_for);
+        failure->told = true;
+    }
+    rm_side_thread_unlock(&failure->side);
+    return NULL;
+}
+
+remat_status rm_failure_wait(rm_failure *failure, int32_t rank) {
+    if (!failure->config->store || failure->config->size == 2) return REMAT_OK; /* no chain */
+    if (!failure->watches) TRY(rm_side_thread_start(&failure->side, watch, failure, "watch messages"));
+    failure->watches = true;
+    rm_side_thread_lock(&failure->side);
+    failure->waits_for = rank;
+    failure->since_ns = rm_now_ns();
+    rm_side_thread_unlock(&failure->side);
+    return REMAT_OK;
+}
+
+void rm_failure_waited(rm_failure *failure) {
+    if (!failure->watches) return;
+    rm_side_thread_lock(&failure->side);
+    failure->since_ns = 0;
+    if (failure->told) tell(failure, -1);
+    failure->told = false;
+    rm_side_thread_unlock(&failure->side);
+}
+
+void rm_failure_end(rm_failure *failure) {
+    if (failure->watches) rm_side_thread_end(&failure->side);
+    failure->watches = false;
+}
+
+/* Follows the chain from `waiter`, which waits for `rank`, to the first rank that does not wait for another. */
+static void find_end_of_chain(const rm_group_config *config, int32_t *waiter, int32_t *rank) {
+    for (int32_t hops = 0; hops < config->size; hops++) {
+        char key[RM_KV_KEY_BYTES];
+        int32_t next = -1;
+        uint32_t bytes;
+        snprintf(key, sizeof key, "%s/waits/%d", config->name, *rank);
+        if (!rm_kv_peek(config->store, key, &next, sizeof next, &bytes) || next < 0 || next >= config->size) return;
+        if (next == config->rank) return; /* both wait for each other */
+        *waiter = *rank;
+        *rank = next;
+    }
+}
+
 remat_status rm_failure_find_rank(rm_failure *failure, int32_t rank, bool sending, const char *why) {
     const rm_group_config *config = failure->config;
     char who[96] = "on an unknown host";
@@ -110,10 +172,14 @@ remat_status rm_failure_find_rank(rm_failure *failure, int32_t rank, bool sendin
         TRY(is_lost(config, NULL));
         TRY(is_aborted(config));
     }
+    int32_t waiter = config->rank;
+    if (config->store) find_end_of_chain(config, &waiter, &rank);
     if (config->store) who_is(config, rank, who, sizeof who);
-    remat_status status =
-        rm_fail(REMAT_PEER, "rank %d (%s) did not %s rank %d: %.300s", rm_group_number(config, rank), who,
-                sending ? "receive what it was sent by" : "send to", rm_group_number(config, config->rank), why);
+    const char *what = waiter != config->rank ? "exchange messages with"
+                       : sending              ? "receive what it was sent by"
+                                              : "send to";
+    remat_status status = rm_fail(REMAT_PEER, "rank %d (%s) did not %s rank %d: %.300s", rm_group_number(config, rank),
+                                  who, what, rm_group_number(config, waiter), why);
     rm_failure_abort(failure, remat_last_error());
     return status;
 }

@@ -4,10 +4,15 @@
 #define RM_FAILURE_H
 
 #include "dist/group/fingerprint.h"
+#include "dist/group/side_thread.h"
 
 typedef struct {
     const rm_group_config *config; /* config->store may be NULL; then no rank can be named */
     _Atomic uint64_t looked_ns;    /* time of the last query by rm_failure_look */
+    rm_side_thread side;           /* tells the store whom this rank waits for; runs if `watches` */
+    bool watches, told;            /* told, and the next two: protected by the side thread's lock */
+    int32_t waits_for;
+    uint64_t since_ns; /* 0: it does not wait */
 } rm_failure;
 
 /* Publishes this rank's host and process in the store. */
@@ -21,8 +26,15 @@ remat_status rm_failure_look(rm_failure *failure, const rm_fingerprint *now);
  * second. */
 remat_status rm_failure_find(rm_failure *failure, const rm_fingerprint *now, const char *why);
 
+/* Around an exchange with `rank` that may wait: a wait that takes long is written to the store. end: before the group is
+ * closed. */
+remat_status rm_failure_wait(rm_failure *failure, int32_t rank);
+void rm_failure_waited(rm_failure *failure);
+void rm_failure_end(rm_failure *failure);
+
 /* Reports that `rank` did not send to this rank or, if this one was `sending`, did not receive, and ends the group for
- * all. Always PEER. Takes at most a second. */
+ * all. If `rank` itself waits for another rank, the last one of this chain is named. Always PEER. Takes at most a
+ * second. */
 remat_status rm_failure_find_rank(rm_failure *failure, int32_t rank, bool sending, const char *why);
 
 void rm_failure_abort(rm_failure *failure, const char *reason); /* makes rm_failure_look fail on the other ranks */

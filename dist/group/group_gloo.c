@@ -223,22 +223,29 @@ static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t
     gloo_group *g = engine;
     char why[RM_GLOO_WHY];
     bool fine = true;
+    TRY(rm_failure_wait(&g->failure, to));
     for (uint64_t at = 0; at < bytes && fine; at += part_of(bytes - at))
         fine = rm_gloo_send(g->gloo, to, (const char *)data + at, part_of(bytes - at), RM_MESSAGE_ROOM, why);
-    return fine ? REMAT_OK : rm_failure_find_rank(&g->failure, to, true, why);
+    if (!fine) return rm_failure_find_rank(&g->failure, to, true, why);
+    rm_failure_waited(&g->failure);
+    return REMAT_OK;
 }
 
 static remat_status receive_from(void *engine, int32_t from, void *data, uint64_t bytes) {
     gloo_group *g = engine;
     char why[RM_GLOO_WHY];
     bool fine = true;
+    TRY(rm_failure_wait(&g->failure, from));
     for (uint64_t at = 0; at < bytes && fine; at += part_of(bytes - at))
         fine = rm_gloo_receive(g->gloo, from, (char *)data + at, part_of(bytes - at), why);
-    return fine ? REMAT_OK : rm_failure_find_rank(&g->failure, from, false, why);
+    if (!fine) return rm_failure_find_rank(&g->failure, from, false, why);
+    rm_failure_waited(&g->failure);
+    return REMAT_OK;
 }
 
 static void close_group(void *engine) {
     gloo_group *g = engine;
+    rm_failure_end(&g->failure);
     if (g->gloo) rm_gloo_close(g->gloo);
     rm_scratch_free(&g->scratch);
     rm_free(g);

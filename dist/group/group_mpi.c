@@ -291,11 +291,14 @@ static remat_status begin_sending(mpi_group *g) {
 static remat_status wait_for_message(mpi_group *g, int32_t rank, bool sending, MPI_Request *request) {
     char why[64];
     bool late;
+    TRY(rm_failure_wait(&g->failure, rank));
     g->waits = sending;
     remat_status status = test_until(g, NULL, request, &late);
     g->waits = false;
     TRY(status);
-    return late ? rm_failure_find_rank(&g->failure, rank, sending, time_is_over(g, why)) : REMAT_OK;
+    if (late) return rm_failure_find_rank(&g->failure, rank, sending, time_is_over(g, why));
+    rm_failure_waited(&g->failure);
+    return REMAT_OK;
 }
 
 /* The request of a part that is to be waited for. */
@@ -474,6 +477,7 @@ static remat_status enter(mpi_group *g) {
 static void close_group(void *engine) {
     mpi_group *g = engine;
     end_messages(g);
+    rm_failure_end(&g->failure);
     enter_mpi();
     if (g->add_bytes != MPI_OP_NULL) MPI_Op_free(&g->add_bytes);
     if (g->comm != MPI_COMM_NULL && !g->failed) MPI_Comm_free(&g->comm);

@@ -20,9 +20,12 @@
     X(rm_agree)                                                                                                        \
     X(rm_failure_abort)                                                                                                \
     X(rm_failure_begin)                                                                                                \
+    X(rm_failure_end)                                                                                                  \
     X(rm_failure_find)                                                                                                 \
     X(rm_failure_find_rank)                                                                                            \
     X(rm_failure_look)                                                                                                 \
+    X(rm_failure_wait)                                                                                                 \
+    X(rm_failure_waited)                                                                                               \
     X(rm_calloc)                                                                                                       \
     X(rm_collective_in_bytes)                                                                                          \
     X(rm_collective_out_bytes)                                                                                         \
@@ -70,9 +73,12 @@ static const rm_module_calls *rm_calls;
 #define rm_agree (*rm_calls->rm_agree)
 #define rm_failure_abort (*rm_calls->rm_failure_abort)
 #define rm_failure_begin (*rm_calls->rm_failure_begin)
+#define rm_failure_end (*rm_calls->rm_failure_end)
 #define rm_failure_find (*rm_calls->rm_failure_find)
 #define rm_failure_find_rank (*rm_calls->rm_failure_find_rank)
 #define rm_failure_look (*rm_calls->rm_failure_look)
+#define rm_failure_wait (*rm_calls->rm_failure_wait)
+#define rm_failure_waited (*rm_calls->rm_failure_waited)
 #define rm_calloc (*rm_calls->rm_calloc)
 #define rm_collective_in_bytes (*rm_calls->rm_collective_in_bytes)
 #define rm_collective_out_bytes (*rm_calls->rm_collective_out_bytes)
