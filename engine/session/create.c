@@ -399,7 +399,7 @@ static remat_status create(remat_session *s, const remat_graph *graph, int32_t l
     TRY(freeze(s->graph, loss, config));
     TRY(cut(s, loss, config));
     TRY(rm_session_choose_mean(s, loss, config));
-    TRY(rm_parts_choose(s, config));
+    rm_parts_choose(s);
     TRY(rm_session_choose_groups(s, config->groups));
     TRY(rm_session_open_tier(s, config));
     TRY(rm_session_make_plans(s, config));

@@ -11,19 +11,15 @@ struct rm_micro {
     rm_verify *verify;
     char *copies;
     int64_t line, lifetime;
+    uint64_t given;       /* transfers in the forward half */
     float count, divisor; /* as in the session */
 };
 
-remat_status rm_parts_choose(remat_session *s, const remat_config *config) {
+void rm_parts_choose(remat_session *s) {
     bool whole = false; /* a stage computes all timesteps, or there is no time: tiles cannot overlap there */
     for (int32_t w = 0; w < s->chain.n_sweeps; w++) whole |= s->chain.sweep[w].whole || !s->chain.sweep[w].timesteps;
     bool in_flight = s->pipeline.size > 1 && whole && !s->inference && !s->stateful;
     s->parts.n = in_flight ? s->micro_steps : 1;
-    REQUIRE(s->parts.n == 1 || !config->spill_dir, MISSING,
-            "this pipeline keeps %d micro steps in memory at once, which {spill_dir} does not "
-            "support; leave {spill_dir} out",
-            s->parts.n);
-    return REMAT_OK;
 }
 
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
@@ -148,6 +144,10 @@ remat_status rm_parts_place(remat_session *s, uint64_t copied, rm_schedule *sche
     return REMAT_OK;
 }
 
+uint64_t rm_parts_room(const remat_session *s) {
+    return (s->training.transfers.room_bytes + RM_TRANSFER_ALIGN - 1) / RM_TRANSFER_ALIGN * RM_TRANSFER_ALIGN;
+}
+
 /* ---- Tables ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t pieces_of(const remat_session *s) { return (uint64_t)s->chain.problem.n_pieces + 1; }
@@ -189,6 +189,7 @@ static void use_tables(remat_session *s, int part) {
     r->kept = p->kept;
     r->verify = p->verify;
     r->own_shift = (uint64_t)part * s->parts.each;
+    r->tier_shift = (uint64_t)part * rm_parts_room(s);
 }
 
 void rm_parts_free(remat_session *s) {
@@ -213,6 +214,7 @@ void rm_parts_keep(remat_session *s, int part) {
     copying c = copies_of(s, part, false);
     p->line = s->runner.line;
     p->lifetime = s->runner.lifetime;
+    if (s->runner.tier) p->given = s->api->tier_given(s->runner.tier) - s->runner.given_before;
     p->count = s->count;
     p->divisor = s->divisor;
     on_arrays(&s->chain, copy, &c);
@@ -225,6 +227,7 @@ void rm_parts_take(remat_session *s, int part) {
     s->runner.line = p->line;
     s->runner.lifetime = p->lifetime;
     s->runner.n_finished = 0;
+    if (s->runner.tier) s->runner.given_before = s->api->tier_given(s->runner.tier) - p->given;
     s->count = p->count;
     s->divisor = p->divisor;
     on_arrays(&s->chain, copy, &c);

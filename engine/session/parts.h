@@ -7,19 +7,20 @@
  * Each part follows the session's plan, with tables of its own. Buffers that a part holds when its forward half ends,
  * and copies of its inputs, once results and outputs, are its own; all others are shared, since one part runs at a time:
  *
- *     arena   | shared | part 0: activations, copies | part 1 | .. | part n - 1 |                                     */
+ *     arena   | shared | part 0: activations, copies | part 1 | .. | part n - 1 |
+ *     tier    | part 0 | part 1 | .. | part n - 1 |                                                                   */
 #ifndef RM_PARTS_H
 #define RM_PARTS_H
 
 #include "engine/session/session.h"
 
-/* Sets session->parts.n, once the chain has been built. MISSING: the session has a second tier of memory. */
-remat_status rm_parts_choose(remat_session *session, const remat_config *config);
+void rm_parts_choose(remat_session *session); /* sets session->parts.n, once the chain has been built */
 /* Bytes of the copies of one part. */
 uint64_t rm_parts_copied_bytes(const rm_chain *chain);
 /* Places a settled training schedule again, for all parts, each with `copied` bytes of copies. With n = 1 it leaves the
  * schedule alone. MEMORY. */
 remat_status rm_parts_place(remat_session *session, uint64_t copied, rm_schedule *schedule);
+uint64_t rm_parts_room(const remat_session *session); /* bytes of one part in the second tier */
 uint64_t rm_parts_table_bytes(const remat_session *session); /* host memory, of all parts but the first */
 /* Makes the tables of all parts; those of the first are in the runner. MEMORY. */
 remat_status rm_parts_allocate(remat_session *session);

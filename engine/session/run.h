@@ -40,6 +40,7 @@ typedef struct rm_runner {
     bool training, stateful;
     int64_t dropout_sample; /* evaluations draw this sample of dropout; -1: they have no dropout */
     rm_second_tier *tier;  /* NULL: no plan uses it */
+    uint64_t tier_shift;   /* copies in the tier are moved by this many bytes (parts.h) */
     uint64_t given_before; /* transfers that the tier was given before this run of the plan */
     rm_trace *trace;       /* records live buffers; NULL: no trace */
     remat_observer observer; /* gets runs and transfers */

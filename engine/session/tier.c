@@ -8,6 +8,7 @@
 
 #include "engine/times/calibration_cache.h"
 #include "engine/hash.h"
+#include "engine/session/parts.h"
 #include "engine/session/planning.h"
 #include "memory/processors.h"
 
@@ -95,7 +96,7 @@ remat_status rm_session_open_tier(remat_session *s, const remat_config *config) 
 remat_status rm_session_settle_tier(remat_session *s) {
     rm_second_tier *tier = s->runner.tier;
     if (tier && s->training.transfers.count && !s->plan_only)
-        return s->api->tier_reserve(tier, s->training.transfers.room_bytes);
+        return s->api->tier_reserve(tier, (uint64_t)s->parts.n * rm_parts_room(s));
     if (tier) s->api->tier_close(tier);
     s->runner.tier = NULL;
     return REMAT_OK;

@@ -20,7 +20,8 @@ void rm_run_transfer(const rm_runner *runner, const rm_problem *problem, const r
     const rm_transfers *transfers = &schedule->transfers;
     uint64_t bytes = object_bytes(runner, problem, step);
     bool state = step.object == RM_STATE;
-    rm_part part = {.at = (state ? transfers->state_at : transfers->saved_at)[step.index], .left = bytes};
+    uint64_t at = (state ? transfers->state_at : transfers->saved_at)[step.index];
+    rm_part part = {.at = at + runner->tier_shift, .left = bytes};
     if (!bytes) {
         give(runner, step.verb, NULL, 0, &part); /* an empty transfer counts, too */
     } else if (!state) {

@@ -182,8 +182,8 @@ END_TEST
 enum { DEEP = 6, WIDTH = 32, ROWS = 8, PARTS = 4 };
 
 /* Without time, and with batch norm. Each output is the mean of a part's rows. */
-static remat_value deep_model(remat_graph *g, remat_value *output) {
-    const int64_t shape[] = {ROWS, WIDTH}, square[] = {WIDTH, WIDTH}, channels[] = {WIDTH};
+static remat_value deep_model_of(remat_graph *g, int64_t rows, remat_value *output) {
+    const int64_t shape[] = {rows, WIDTH}, square[] = {WIDTH, WIDTH}, channels[] = {WIDTH};
     remat_value x = remat_input(g, "x", REMAT_F32, REMAT_STATIC, 2, shape), h = x;
     for (int layer = 0; layer < DEEP; layer++) {
         char name[5][32];
@@ -201,6 +201,8 @@ static remat_value deep_model(remat_graph *g, remat_value *output) {
     *output = h;
     return remat_mse(g, h, remat_input(g, "y", REMAT_F32, REMAT_STATIC, 2, shape));
 }
+
+static remat_value deep_model(remat_graph *g, remat_value *output) { return deep_model_of(g, ROWS, output); }
 
 static remat_config deep_config(const char *strategy, remat_value *output) {
     remat_config config = REMAT_CONFIG_INIT;
@@ -290,6 +292,42 @@ START_TEST(outputs_of_every_micro_step_can_be_read) {
     for (int r = 0; r < 2; r++) rank[r].data = &each[r];
     pipe_run(rank, 2, collect);
     ck_assert(!memcmp(&each[1], &one, sizeof one));
+    close_ranks(rank, 2);
+    remat_session_free(all);
+    remat_graph_free(n.graph);
+}
+END_TEST
+
+/* Without recomputing, the least budget moves checkpoints of every part to a spill file, each to a place of its own. */
+START_TEST(micro_steps_in_flight_spill) {
+    net n = {0};
+    remat_value output;
+    CHECKED(remat_graph_create(&n.graph));
+    remat_value loss = deep_model_of(n.graph, 2048, &output);
+    remat_config config = deep_config("optimal", &output);
+    remat_session *all;
+    results one = {0}, each[2] = {0};
+    CHECKED(remat_session_create(n.graph, loss, &config, &all));
+    fill_inputs(all, 5);
+    train(all, &one);
+    pipe_line line;
+    pipe_rank rank[PIPE_MOST];
+    pipe_open(&line, rank, 2, NULL);
+    config.recompute = "off";
+    config.spill_dir = "/tmp";
+    config.memory_budget = 1;
+    config.pipeline = &rank[0].pipeline;
+    remat_session *s;
+    ck_assert_int_eq(remat_session_create(n.graph, loss, &config, &s), REMAT_INFEASIBLE);
+    config.memory_budget = remat_smallest_budget();
+    ck_assert(open_ranks(&n, loss, config, rank, 2, 5));
+    for (int r = 0; r < 2; r++) {
+        ck_assert_int_gt(rank[r].session->training.transfers.count, 0);
+        rank[r].data = &each[r];
+    }
+    pipe_run(rank, 2, train);
+    for (int r = 0; r < 2; r++) expect_same_results(&each[r], &one, "spilling");
+    expect_same(rank, 2, all, "spilling");
     close_ranks(rank, 2);
     remat_session_free(all);
     remat_graph_free(n.graph);
@@ -618,6 +656,7 @@ int main(void) {
     tcase_add_loop_test(tests, measured_cuts_are_the_same_on_all_ranks, 0, 2);
     tcase_add_loop_test(tests, micro_steps_have_the_bits_of_one_rank, 0, 2);
     tcase_add_loop_test(tests, micro_steps_in_flight_have_the_bits_of_one_rank, 0, 5);
+    tcase_add_test(tests, micro_steps_in_flight_spill);
     tcase_add_test(tests, outputs_of_every_micro_step_can_be_read);
     tcase_add_test(tests, budget_holds_for_micro_steps_in_flight);
     tcase_add_loop_test(tests, refused_budget_names_the_rank_and_the_least_that_fits, 0, 4);
