@@ -107,18 +107,65 @@ static remat_status search_cuts(search *c) {
     return REMAT_OK;
 }
 
+static search begin_search(const remat_graph *graph, int32_t loss, const remat_config *config, rm_cut_choice *out) {
+    *out = (rm_cut_choice){0};
+    return (search){.graph = graph,
+                    .loss = loss,
+                    .config = *config,
+                    .times.file = config->calibration,
+                    .limit = config->memory_budget,
+                    .choice = out};
+}
+
+static remat_status end_search(search *c, remat_status status) {
+    rm_free(c->tried);
+    rm_free(c->full);
+    rm_free(c->times.node_ns);
+    return status;
+}
+
 remat_status rm_session_choose_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
                                    rm_cut_choice *out) {
-    search c = {.graph = graph, .loss = loss, .config = *config, .limit = config->memory_budget, .choice = out};
-    *out = (rm_cut_choice){0};
+    search c = begin_search(graph, loss, config, out);
     if (config->pipeline->cut) c.config.memory_budget = 0;
     out->measured = !config->pipeline->cut && measures(config);
-    c.times.file = config->calibration;
-    remat_status status = search_cuts(&c);
-    rm_free(c.tried);
-    rm_free(c.full);
-    rm_free(c.times.node_ns);
+    return end_search(&c, search_cuts(&c));
+}
+
+/* Where the layers of a rank begin and end with the config's cut. */
+static remat_status find_part(search *c, int rank, rm_node_run *part) {
+    remat_session *s;
+    remat_config unlimited = c->config;
+    unlimited.memory_budget = 0;
+    remat_status status = rm_session_try_cut(c->graph, c->loss, &unlimited, NULL, 0, NULL, &s);
+    if (!status) *part = s->chain.part[rank];
+    remat_session_free(s);
     return status;
+}
+
+static remat_status search_lighter_cuts(search *c, int rank, remat_pipeline *uncut) {
+    rm_node_run part;
+    bool last = false;
+    TRY(find_part(c, rank, &part));
+    REQUIRE(rm_grow(&c->tried, &c->tried_capacity, 1, sizeof *c->tried), MEMORY,
+            "out of memory for the cuts of a pipeline");
+    c->tried[c->n_tried++] = (tried_part){part, UINT64_MAX};
+    *uncut = *c->config.pipeline;
+    uncut->cut = NULL;
+    c->config.pipeline = uncut;
+    while (!last) TRY(try_next(c, &last));
+    if (c->choice->fits) return REMAT_OK;
+    rm_free(c->choice->cut);
+    c->choice->cut = NULL;
+    return REMAT_OK;
+}
+
+remat_status rm_session_choose_lighter_cut(const remat_graph *graph, int32_t loss, const remat_config *config, int rank,
+                                           rm_cut_choice *out) {
+    search c = begin_search(graph, loss, config, out);
+    remat_pipeline uncut;
+    out->measured = measures(config);
+    return end_search(&c, search_lighter_cuts(&c, rank, &uncut));
 }
 
 /* A length and a text; length 0: rank 0 has failed. */

@@ -21,6 +21,10 @@ typedef struct {
  * are those of remat_session_create, but not that the budget is too small. Free the choice even after an error. */
 remat_status rm_session_choose_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
                                    rm_cut_choice *out);
+/* The config has a cut. Chooses the fastest one that gives this rank fewer layers, and with which every rank fits; its
+ * `cut` is NULL if there is none. */
+remat_status rm_session_choose_lighter_cut(const remat_graph *graph, int32_t loss, const remat_config *config, int rank,
+                                           rm_cut_choice *out);
 /* The same on all ranks, in remat_session_create: if times are measured, those of rank 0, which sends its cut to the others.
  * Without a budget and measured times nothing is chosen here; the chain is cut by its counted work. */
 remat_status rm_session_agree_on_cut(const remat_graph *graph, int32_t loss, const remat_config *config,

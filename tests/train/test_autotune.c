@@ -38,6 +38,27 @@ START_TEST(tuned_buckets_keep_the_bits) {
 }
 END_TEST
 
+/* Other cuts have the bits of the first one. A cut that is given is left alone. */
+START_TEST(tuned_cuts_keep_the_bits) {
+    const char *file = in_scratch("times"), *plain = in_scratch("plain"), *tuned = in_scratch("tuned");
+    const char *cut = "--pipeline=2:rnn.weight_ih_l3", *flags = "--layers=4 --hidden=16 --devices=cpu:2 --threads=1";
+    ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=3 %s --pipeline=2 --metrics=%s", flags, plain);
+    ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=3 %s --pipeline=2 --autotune --calibration=%s", flags,
+            file);
+    ck_says_all(program_output, "autotune|--pipeline=2:rnn.weight_ih_l|ms a step");
+    ck_assert_int_ge(lines_with(file, "a step with --pipeline=2:"), 2);
+    let_win(file, cut);
+    ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=3 %s --pipeline=2 --autotune --calibration=%s "
+            "--eval-every=2 --metrics=%s",
+            flags, file, tuned);
+    ck_says_all(program_output, "autotune|start with rnn.weight_ih_l3");
+    ck_says_all(program_output, cut);
+    ck_runs("report --require-identical %s %s", plain, tuned);
+    ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=1 %s %s --autotune --calibration=off", flags, cut);
+    ck_says_all(program_output, "autotune|no setting");
+}
+END_TEST
+
 /* Settings that change bits are tried only when told so; a setting that is given is left alone. */
 START_TEST(tiles_are_tuned_when_told_so) {
     ck_runs(RUN "--threads=1 --autotune --calibration=off");
@@ -52,6 +73,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("autotune");
     tcase_add_test(tests, tuned_buckets_keep_the_bits);
+    tcase_add_test(tests, tuned_cuts_keep_the_bits);
     tcase_add_test(tests, tiles_are_tuned_when_told_so);
     return run_suite("train/autotune", tests);
 }

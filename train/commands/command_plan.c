@@ -254,7 +254,7 @@ static remat_status adopt_state(planner *p, rm_options *o) {
 static remat_status cut_network(planner *p, rm_options *o, const rm_model_spec *spec) {
     TRY(rm_setup_pipeline(o, &p->pipeline));
     if (p->pipeline.size == 1) return REMAT_OK;
-    TRY(rm_setup_cut(o, spec, &p->pipeline, p->dataset, &p->cut));
+    TRY(rm_setup_cut(o, spec, &p->pipeline, p->dataset, -1, &p->cut));
     p->pipeline.cut = p->cut.cut;
     o->session.pipeline = &p->pipeline;
     return REMAT_OK;

@@ -325,7 +325,7 @@ const rm_option rm_option_table[] = {
         "file of measured times; 'off': do not measure [with optimal ~/.cache/remat/calibration.txt, otherwise off]"),
     INT("tile", session.tile, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps computed together; 0 means chosen by batch and device",
         .needs = "model:sequences"),
-    ONE("autotune", autotune, RM_TRAIN, RM_FORGOTTEN, "off", "off|bits|any", "measure steps before training, and choose settings that were not given; bits: --bucket-cap-mb, without changing bits; any: also --tile and --threads",
+    ONE("autotune", autotune, RM_TRAIN, RM_FORGOTTEN, "off", "off|bits|any", "measure steps before training, and choose settings that were not given; bits: --bucket-cap-mb and the cut of --pipeline, without changing bits; any: also --tile and --threads",
         .bare = "bits"),
     INT("threads", session.threads, WEIGHTS, RM_REMEMBERED, "0", 0, 4096, "number of threads; 0 means as many as affinity mask and container quota allow"),
     ONE("device", session.device, WEIGHTS, RM_FORGOTTEN, "cpu", "cpu|cuda|auto|null",

@@ -450,9 +450,11 @@ remat_status rm_ranks_set_buckets(rm_ranks *ranks, const rm_options *o) {
 
 remat_status rm_ranks_set_cut(rm_ranks *ranks, const char *cut) {
     if (!ranks->pipe) return REMAT_OK;
-    TRY(rm_ranks_share(ranks, cut, &ranks->cut));
+    char *before = ranks->cut;
+    remat_status status = rm_ranks_share(ranks, cut, &ranks->cut);
     ranks->pipeline.cut = ranks->cut;
-    return REMAT_OK;
+    rm_free(before);
+    return status;
 }
 
 remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {

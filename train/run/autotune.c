@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 4, MOST_TRIED = 5 }; /* the first step of a session is not counted */
+enum { STEPS = 4, MOST_TRIED = 5, MOST_CUTS = 4 }; /* the first step of a session is not counted */
 
 /* A candidate replaces the setting if it takes less than this share of its time, because shorter differences are noise. */
 static const double worth = 0.97;
@@ -26,7 +26,7 @@ typedef struct {
     uint64_t best_ns;
     uint64_t predicted_ns;                /* with the default settings */
     int64_t buckets[MOST_TRIED], n_tried; /* numbers of buckets that were measured */
-    bool tries_buckets;
+    bool tries_buckets, tries_cuts;
     uint64_t tile, threads; /* rank 0's, as chosen without --autotune */
 } tuner;
 
@@ -42,6 +42,7 @@ static uint64_t key_of(const tuner *u) {
         rm_options_text(t->options, i, text, sizeof text);
         hash = rm_hash(text, strlen(text), rm_hash(rm_options_name(i), strlen(rm_options_name(i)), hash));
     }
+    if (t->ranks.cut) hash = rm_hash(t->ranks.cut, strlen(t->ranks.cut), hash);
     snprintf(text, sizeof text, "%s %s %d %d", t->ranks.size > 1 ? rm_group_engine(t->ranks.group) : "", t->plan.device,
              t->ranks.size, rm_processors_get()->usable);
     hash = rm_hash(text, strlen(text), hash);
@@ -74,6 +75,7 @@ static remat_status measure(rm_trainer *t, uint64_t *ns) {
 /* Predictions say nothing about buckets, but they may be the same as with a candidate before. */
 static bool is_hopeless(const tuner *u) {
     const rm_trainer *t = u->t;
+    if (u->tries_cuts) return false; /* predicted when they were listed */
     if (!u->tries_buckets) return u->predicted_ns && t->plan.step_ns > u->predicted_ns / 4 * 5;
     for (int64_t i = 0; i < u->n_tried && t->ranks.parts == 1; i++)
         if (u->buckets[i] == t->plan.n_buckets) return true;
@@ -158,6 +160,58 @@ static remat_status tune(tuner *u, const setting *s) {
     return s->set(t, best);
 }
 
+/* ---- The pipeline's cut ------------------------------------------------------------------------------------------ */
+
+/* The cut in use, and for each rank the fastest with fewer layers there; predictions choose them, so they are few. */
+static remat_status list_cuts(const tuner *u, char *cut[MOST_CUTS], uint64_t *n) {
+    const rm_trainer *t = u->t;
+    *n = 0;
+    for (int r = 0; r < t->ranks.parts && *n < MOST_CUTS; r++) {
+        rm_cut_choice choice;
+        TRY(rm_setup_cut(t->options, u->spec, t->options->session.pipeline, t->dataset, r, &choice));
+        if (choice.cut) cut[(*n)++] = rm_strdup(choice.cut);
+        rm_cut_choice_free(&choice);
+    }
+    return REMAT_OK;
+}
+
+static remat_status try_cut(tuner *u, const char *cut, char **best) {
+    rm_trainer *t = u->t;
+    char what[RM_TIME_NOTE];
+    uint64_t ns;
+    TRY(rm_ranks_set_cut(&t->ranks, cut));
+    snprintf(what, sizeof what, "a step with --pipeline=%d:%s", t->ranks.parts, t->ranks.cut);
+    TRY(measure_options(u, what, &ns));
+    if ((double)ns >= worth * (double)u->best_ns) return REMAT_OK;
+    u->best_ns = ns;
+    rm_free(*best);
+    *best = rm_strdup(t->ranks.cut);
+    return REMAT_OK;
+}
+
+static remat_status tune_cut(tuner *u) {
+    rm_trainer *t = u->t;
+    char *cut[MOST_CUTS] = {0}, *best;
+    uint64_t n = 0;
+    remat_status status = REMAT_OK;
+    if (t->ranks.parts == 1 || strchr(t->options->pipeline, ':')) return REMAT_OK;
+    if (t->ranks.rank == 0) status = list_cuts(u, cut, &n);
+    status = rm_ranks_agree(&t->ranks, status);
+    if (!status) status = rm_ranks_tell(&t->ranks, &n, sizeof n);
+    best = rm_strdup(t->ranks.cut);
+    u->tries_cuts = true;
+    for (uint64_t i = 0; i < n && !status; i++) status = try_cut(u, cut[i], &best);
+    u->tries_cuts = false;
+    if (!status) status = rm_ranks_set_cut(&t->ranks, best);
+    size_t used = strlen(t->tuned);
+    snprintf(t->tuned + used, sizeof t->tuned - used, " --pipeline=%d:%s", t->ranks.parts, best);
+    for (int i = 0; i < MOST_CUTS; i++) rm_free(cut[i]);
+    rm_free(best);
+    return status;
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
 static remat_status tune_all(tuner *u) {
     rm_trainer *t = u->t;
     const rm_options *o = t->options;
@@ -165,6 +219,7 @@ static remat_status tune_all(tuner *u) {
     TRY(measure_options(u, "a step with the default settings", &u->best_ns));
     u->tile = (uint64_t)t->plan.tile;
     u->threads = (uint64_t)t->plan.threads;
+    TRY(tune_cut(u));
     TRY(rm_ranks_tell(&t->ranks, &u->tile, sizeof u->tile));
     TRY(rm_ranks_tell(&t->ranks, &u->threads, sizeof u->threads));
     const double tile = (double)u->tile, threads = (double)u->threads;

@@ -275,7 +275,7 @@ static remat_config with_logits(const rm_model *model, const remat_config *confi
 }
 
 remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const remat_pipeline *pipeline,
-                          const rm_dataset *dataset, rm_cut_choice *out) {
+                          const rm_dataset *dataset, int lighter, rm_cut_choice *out) {
     rm_model model = {0};
     remat_ranks table;
     remat_config config = rm_setup_training_config(o);
@@ -286,7 +286,9 @@ remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const 
                           &config); /* the session's creation reports a failure */
     remat_status status = rm_model_build(spec, rm_setup_rows(o), true, &model);
     config = with_logits(&model, &config);
-    if (!status) status = rm_session_choose_cut(model.graph, model.loss.id, &config, out);
+    if (!status)
+        status = lighter < 0 ? rm_session_choose_cut(model.graph, model.loss.id, &config, out)
+                             : rm_session_choose_lighter_cut(model.graph, model.loss.id, &config, lighter, out);
     rm_model_free(&model);
     return status;
 }

@@ -105,7 +105,6 @@ static remat_status fill_session(rm_trainer *t, const rm_model_spec *spec) {
 /* Catches signals only from here on: before, there is nothing to finish or save, and planning may be interrupted at
  * once. */
 static remat_status open_session(rm_trainer *t, const rm_model_spec *spec) {
-    TRY(rm_autotune(t, spec));
     TRY(rm_trainer_create_session(t, spec));
     rm_interrupt_catch();
     TRY(rm_ranks_agree(&t->ranks, fill_session(t, spec)));
@@ -176,7 +175,7 @@ static remat_status cut_network(rm_trainer *t, const rm_model_spec *spec) {
     rm_cut_choice choice = {0};
     remat_status status = REMAT_OK;
     if (t->ranks.parts == 1) return REMAT_OK;
-    if (t->ranks.rank == 0) status = rm_setup_cut(t->options, spec, t->options->session.pipeline, t->dataset, &choice);
+    if (t->ranks.rank == 0) status = rm_setup_cut(t->options, spec, t->options->session.pipeline, t->dataset, -1, &choice);
     status = rm_ranks_agree(&t->ranks, status);
     if (!status) status = rm_ranks_set_cut(&t->ranks, choice.cut);
     rm_cut_choice_free(&choice);
@@ -281,6 +280,7 @@ static remat_status set_up(rm_trainer *t) {
     TRY(name_run(t));
     TRY(open_store(t));
     TRY(cut_network(t, &spec));
+    TRY(rm_autotune(t, &spec));
     TRY(open_evaluator(t, &spec));
     TRY(open_session(t, &spec));
     TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
