@@ -138,7 +138,7 @@ const rm_option rm_option_table[] = {
         .needs = "model:tie-embeddings; task:tie-embeddings"),
     YES("no-tie", model.no_tie, WEIGHTS, RM_OF_MODEL, "give the head a weight of its own, lm_head.weight, instead of the embedding; --init detects it",
         .needs = "model:no-tie"),
-    DEF("slstm-at", model.slstm_at, WEIGHTS, RM_OF_MODEL, "all", "LIST", "sLSTM blocks (xlstm's slstm_at), numbered from 0, such as 1,3; or all, or none. The others are mLSTM blocks; --init detects it",
+    DEF("slstm-at", model.slstm_at, WEIGHTS, RM_OF_MODEL, "all", "LIST", "sLSTM blocks (xlstm's slstm_at): numbers from 0, such as 1,3; all; or none. The others are mLSTM blocks; --init detects it",
         .needs = "model:slstm-at"),
     INT("proj-size", model.projection, WEIGHTS, RM_OF_MODEL, "0", 0, 1e6, "width of the projection of h (PyTorch's proj_size); 0: no projection",
         .needs = "model:proj-size"),
