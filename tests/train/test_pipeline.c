@@ -86,6 +86,31 @@ START_TEST(replicas_of_a_pipeline_train_as_ranks) {
 }
 END_TEST
 
+#ifdef REMAT_HAVE_MPI
+/* Two replicas of two ranks under mpirun, which exchange gradients and activations over MPI or over shared memory. */
+START_TEST(replicas_under_mpirun_train_as_ranks) {
+    static const char *const backends[] = {"mpi", "auto"};
+    char flags[512], command[2048];
+    int out = temporary();
+    if (system("command -v mpirun >/dev/null")) return;
+    snprintf(flags, sizeof flags, FLAGS "--data=%s --eval-data=%s --steps=6 --batch=2 --checkpoint=sqrt", text_file(),
+             text_file());
+    train(flags, "two", "--devices=cpu:2");
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* MPI itself leaks; leaks are the other tests' business */
+    snprintf(
+        command, sizeof command,
+        "mpirun -np 4 $(mpirun --version | grep -q 'Open MPI' && echo --oversubscribe --bind-to none) " RM_BINARY_DIR
+        "/remat train %s --eval-every=3 --pipeline=2:rnn.weight_ih_l1 --dist-backend=%s --save=%s >&%d 2>&%d",
+        flags, backends[_i], in_scratch("mpi"), out, out);
+    int status = system(command);
+    read_back(out, program_output, sizeof program_output);
+    ck_assert_msg(status == 0 && strstr(program_output, "4 ranks"), "%d: %s", status, program_output);
+    same_states("two", "mpi", 6, "model");
+}
+END_TEST
+#endif
+
 /* The rank with the logits counts right answers. */
 START_TEST(accuracy_is_that_of_one_rank) {
     static int32_t labels[32], lengths[32];
@@ -290,6 +315,9 @@ int main(void) {
     TCase *tests = tcase_create("pipeline");
     tcase_add_loop_test(tests, pipelines_have_the_bits_of_one_rank, 0, PLANS);
     tcase_add_loop_test(tests, replicas_of_a_pipeline_train_as_ranks, 0, 3);
+#ifdef REMAT_HAVE_MPI
+    tcase_add_loop_test(tests, replicas_under_mpirun_train_as_ranks, 0, 2);
+#endif
     tcase_add_loop_test(tests, accuracy_is_that_of_one_rank, 0, 2);
     tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, plans_show_every_rank);
