@@ -23,6 +23,7 @@
 #define rm_cell_backward RM_JOIN(rm_cell_backward_, RM_ISA)
 #define rm_cell_minimal RM_JOIN(rm_cell_minimal_, RM_FP32_ISA)
 #define rm_cell_selective RM_JOIN(rm_cell_selective_, RM_FP32_ISA)
+#define rm_cell_m2rnn RM_JOIN(rm_cell_m2rnn_, RM_FP32_ISA)
 #define rm_cell_slstm RM_JOIN(rm_cell_slstm_, RM_FP32_ISA)
 #define rm_cell_matrix RM_JOIN(rm_cell_matrix_, RM_FP32_ISA)
 #define rm_cell_gradients RM_JOIN(rm_cell_gradients_, RM_ISA)
@@ -38,6 +39,7 @@ void rm_cell_pack(rm_cell cell, bool folded, int64_t in, int64_t hidden, const f
 rm_cell_kernel rm_cell_forward, rm_cell_rebuild, rm_cell_backward;
 extern const rm_min_rows rm_cell_minimal[];
 extern const rm_selective_rows rm_cell_selective;
+extern const rm_m2rnn_rows rm_cell_m2rnn;
 extern const rm_slstm_rows rm_cell_slstm;
 extern const rm_matrix_rows rm_cell_matrix[];
 extern const rm_activation_loops rm_activations[];

@@ -23,6 +23,7 @@ const rm_cell_kernels RM_JOIN(rm_cell_kernels_, RM_ISA) = {
     .minimal = rm_cell_minimal,
     .selective = &rm_cell_selective,
     .slstm = &rm_cell_slstm,
+    .m2rnn = &rm_cell_m2rnn,
     .matrix = rm_cell_matrix,
     .activation = rm_activations,
     .projected = &rm_cell_projected,

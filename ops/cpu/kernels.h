@@ -13,6 +13,7 @@
 #include "engine/status.h"
 #include "ops/cpu/barrier.h"
 #include "ops/recurrent/matrix_scan.h"
+#include "ops/recurrent/m2rnn.h"
 #include "ops/recurrent/selective_scan.h"
 #include "ops/recurrent/slstm.h"
 
@@ -155,6 +156,7 @@ typedef struct {
     const rm_min_rows *minimal; /* by rm_min_cell */
     const rm_selective_rows *selective;
     const rm_slstm_rows *slstm;
+    const rm_m2rnn_rows *m2rnn;
     const rm_matrix_rows *matrix; /* by rm_matrix_rule */
     const rm_activation_loops *activation; /* by rm_activation */
     const rm_projected_rows *projected;

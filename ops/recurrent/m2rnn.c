@@ -8,13 +8,14 @@
  *
  * No aux: of all H only that before the tile is saved, as it is as large as many timesteps of inputs. Backward makes the
  * others, and Z, again in scratch. A thread has heads of its own, and takes the rows of the batch one after the other, so
- * that no sum depends on the threads. The products are small_product's, the tanh that of the activations. */
+ * that no sum depends on the threads. The products with W are small_product's; ops/cpu/m2rnn.c has the other loops. */
 #include "ops/real.h"
 
 #include <string.h>
 
 #include "ops/cpu/kernels.h"
 #include "ops/op.h"
+#include "ops/recurrent/m2rnn.h"
 #include "ops/shape.h"
 
 enum { Q, K, V, F, W, RESET, INPUTS };
@@ -61,9 +62,9 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 enum { MOST_WORKERS = 32 }; /* workers have room of their own */
 static int64_t workers_at_most(const sizes *s) { return s->heads < MOST_WORKERS ? s->heads : MOST_WORKERS; }
 
-/* A worker's scratch. Forward: Z, and its argument. Backward: H before the tile and after every timestep, every Z, the
+/* A worker's scratch. Forward: Z. Backward: H before the tile and after every timestep, every Z, the
  * gradient of H, dP. */
-static int64_t room_reals(const sizes *s, bool backward) { return s->matrix * (backward ? 2 * s->tau + 3 : 2); }
+static int64_t room_reals(const sizes *s, bool backward) { return s->matrix * (backward ? 2 * s->tau + 3 : 1); }
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     (void)attr;
@@ -116,72 +117,100 @@ static void multiply(bool a_transposed, bool b_transposed, int64_t m, int64_t n,
 #endif
 }
 
-static void squash(real *z, real *room, int64_t n) {
+/* ---- The loops of a timestep: plain ones in double ------------------------------------------------------------------ */
+
 #ifdef RM_REAL_DOUBLE
-    (void)room;
-    for (int64_t i = 0; i < n; i++) z[i] = real_tanh(z[i]);
-#else
-    memcpy(room, z, (size_t)n * sizeof *z);
-    rm_cell_kernels_get()->activation[RM_ACTIVATION_tanh].forward(room, z, n);
-#endif
+static void outer_plain(const rm_m2rnn_step *s, real *z) {
+    for (int64_t at = 0; at < s->keys * s->values; at++) z[at] = s->k[at / s->values] * s->v[at % s->values];
 }
 
-/* H' from H, which may be the same; Z is left in `z`, its argument after it. */
+static void mix_plain(const rm_m2rnn_step *s, const real *from, real *z, real *to) {
+    for (int64_t at = 0; at < s->keys * s->values; at++) {
+        z[at] = real_tanh(z[at]);
+        to[at] = s->f * (from ? from[at] : 0) + (1 - s->f) * z[at];
+    }
+}
+
+static void answer_plain(const rm_m2rnn_step *s, const real *by, const real *matrix, real *out) {
+    copy(out, NULL, s->values);
+    for (int64_t at = 0; at < s->keys * s->values; at++) out[at % s->values] += by[at / s->values] * matrix[at];
+}
+
+/* Comments quote the forward lines. */
+static void back_plain(const rm_m2rnn_step *s, real *G, real *dp) {
+    real by_f = 0;
+    for (int64_t i = 0; i < s->keys; i++) {
+        real by_q = 0, by_k = 0;
+        for (int64_t j = 0; j < s->values; j++) {
+            int64_t at = i * s->values + j;
+            by_q += s->after[at] * s->dy[j]; /* y = H'^T q */
+            G[at] += s->q[i] * s->dy[j];
+            by_f += G[at] * ((s->before ? s->before[at] : 0) - s->z[at]); /* H' = f H + (1 - f) Z */
+            dp[at] = (1 - s->f) * G[at] * (1 - s->z[at] * s->z[at]);      /* Z = tanh(H W + k v^T) */
+            by_k += dp[at] * s->v[j];
+            G[at] = s->before ? s->f * G[at] : 0;
+        }
+        if (s->dq) s->dq[i] = by_q;
+        if (s->dk) s->dk[i] = by_k;
+    }
+    if (s->df) *s->df = by_f;
+    if (s->dv) answer_plain(s, s->k, dp, s->dv);
+}
+
+static const rm_m2rnn_rows *rows(void) {
+    static const rm_m2rnn_rows plain = {outer_plain, mix_plain, answer_plain, back_plain};
+    return &plain;
+}
+#else
+static const rm_m2rnn_rows *rows(void) { return rm_cell_kernels_get()->m2rnn; }
+#endif
+
+/* ---- All timesteps -------------------------------------------------------------------------------------------------- */
+
+static rm_m2rnn_step step_at(const work *w, int64_t t) {
+    return (rm_m2rnn_step){.keys = w->n.keys,
+                           .values = w->n.values,
+                           .q = row_of(w, Q, t, w->n.keys),
+                           .k = row_of(w, K, t, w->n.keys),
+                           .v = row_of(w, V, t, w->n.values),
+                           .f = *row_of(w, F, t, 1)};
+}
+
+/* H' from H, which may be the same; Z is left in `z`. */
 static void advance(const work *w, int64_t t, const real *from, real *to, real *z) {
-    const int64_t keys = w->n.keys, values = w->n.values;
-    const real *k = row_of(w, K, t, keys), *v = row_of(w, V, t, values), f = *row_of(w, F, t, 1);
-    const bool anew = begins(w, t);
-    for (int64_t i = 0; i < keys; i++)
-        for (int64_t j = 0; j < values; j++) z[i * values + j] = k[i] * v[j];
-    if (!anew) multiply(false, false, keys, values, values, from, values, weight_of(w), values, z);
-    if (to != from || anew) copy(to, anew ? NULL : from, w->n.matrix);
-    squash(z, z + w->n.matrix, w->n.matrix);
-    for (int64_t i = 0; i < w->n.matrix; i++) to[i] = f * to[i] + (1 - f) * z[i];
+    const rm_m2rnn_step s = step_at(w, t);
+    rows()->outer(&s, z);
+    if (begins(w, t)) from = NULL;
+    if (from) multiply(false, false, s.keys, s.values, s.values, from, s.values, weight_of(w), s.values, z);
+    rows()->mix(&s, from, z, to);
 }
 
 static void forward_head(const work *w, real *room) {
-    const int64_t keys = w->n.keys, values = w->n.values, at = (w->b * w->n.heads + w->head) * w->n.matrix;
+    const int64_t at = (w->b * w->n.heads + w->head) * w->n.matrix;
     const real *in = w->call->state_in[0].data;
     real *H = (real *)w->call->state_out[0].data + at, *y = w->call->y.data;
     copy(H, in ? in + at : NULL, w->n.matrix);
     for (int64_t t = 0; t < w->n.tau; t++) {
-        const real *q = row_of(w, Q, t, keys);
-        real *out = y + at_step(w, t) * values;
+        const rm_m2rnn_step s = step_at(w, t);
         advance(w, t, H, H, room);
-        copy(out, NULL, values);
-        for (int64_t i = 0; i < keys; i++)
-            for (int64_t j = 0; j < values; j++) out[j] += q[i] * H[i * values + j];
+        rows()->answer(&s, s.q, H, y + at_step(w, t) * s.values);
     }
 }
 
-/* G: the gradient of H', then of H; dp: of Z's argument. Comments quote the forward lines. */
+/* G: the gradient of H', then of H; dp: of Z's argument. */
 static void step_back(const work *w, int64_t t, const real *H, const real *after, const real *z, real *G, real *dp) {
-    const int64_t keys = w->n.keys, values = w->n.values, s = at_step(w, t), square = values * values;
-    const real *q = row_of(w, Q, t, keys), *k = row_of(w, K, t, keys), *v = row_of(w, V, t, values);
-    const real *dy = (const real *)w->call->dy.data + s * values, f = *row_of(w, F, t, 1);
+    const int64_t at = at_step(w, t), square = w->n.values * w->n.values;
     const remat_tensor *dx = w->call->dx;
-    real *dq = dx[Q].data, *dk = dx[K].data, *dv = dx[V].data, *df = dx[F].data, *dw = dx[W].data, by_f = 0;
-    const bool anew = begins(w, t);
-    if (dv) copy(dv + s * values, NULL, values);
-    for (int64_t i = 0; i < keys; i++) {
-        real by_q = 0, by_k = 0;
-        for (int64_t j = 0; j < values; j++) {
-            int64_t at = i * values + j;
-            by_q += after[at] * dy[j]; /* y = H'^T q */
-            G[at] += q[i] * dy[j];
-            by_f += G[at] * ((anew ? 0 : H[at]) - z[at]);   /* H' = f H + (1 - f) Z */
-            dp[at] = (1 - f) * G[at] * (1 - z[at] * z[at]); /* Z = tanh(H W + k v^T) */
-            by_k += dp[at] * v[j];
-            if (dv) dv[s * values + j] += dp[at] * k[i];
-            G[at] = anew ? 0 : f * G[at];
-        }
-        if (dq) dq[s * keys + i] = by_q;
-        if (dk) dk[s * keys + i] = by_k;
-    }
-    if (df) df[s] = by_f;
-    if (anew) return;
-    if (dw) multiply(true, false, values, values, keys, H, values, dp, values, dw + w->head * square);
-    multiply(false, true, keys, values, values, dp, values, weight_of(w), values, G);
+    real *dq = dx[Q].data, *dk = dx[K].data, *dv = dx[V].data, *df = dx[F].data, *dw = dx[W].data;
+    rm_m2rnn_step s = step_at(w, t);
+    s.before = begins(w, t) ? NULL : H, s.after = after, s.z = z;
+    s.dy = (const real *)w->call->dy.data + at * s.values;
+    s.dq = dq ? dq + at * s.keys : NULL, s.dk = dk ? dk + at * s.keys : NULL;
+    s.dv = dv ? dv + at * s.values : NULL, s.df = df ? df + at : NULL;
+    rows()->back(&s, G, dp);
+    if (!s.before) return;
+    if (dw) multiply(true, false, s.values, s.values, s.keys, H, s.values, dp, s.values, dw + w->head * square);
+    multiply(false, true, s.keys, s.values, s.values, dp, s.values, weight_of(w), s.values, G);
 }
 
 static void backward_head(const work *w, real *room) {
