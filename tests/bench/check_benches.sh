@@ -163,7 +163,7 @@ script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k
 smaller minimal.py 's/64, 10, 100, 1000, 5$/2, 4, 8, 16, 2/'
 script gradients.py torch,numpy --timesteps=16
 smaller recurrences.py 's/\(1, 768\)/(1, 32)/g; s/\(1, 2048\)/(1, 64)/; s/\(1, 1024\)\}/(1, 64)}/' 's/, (1024|4096)([,)])/, 16\2/g' \
-    's/100000|10\*\*6/64/g' 's/=24, hidden=768, vocab=50280, timesteps=16384, needs=15/=1, hidden=16, vocab=500, timesteps=32, needs=0/'
+    's/100000|10\*\*6/64/g' 's/=24, hidden=768, vocab=50280, timesteps=16384, needs=18/=1, hidden=16, vocab=500, timesteps=32, needs=0/'
 script recurrences.py '' --rows=mamba-long,mamba-130m,m2rnn-long,mingru --rounds=1 --threads=1
 script recurrences.py torch,transformers,mambapy --rows=mamba,gdn,m2rnn --rounds=1 --threads=1
 script minimal.py '' --million --timesteps=2000 --rounds=1 --threads=1
