@@ -71,7 +71,7 @@ def size(given: float | str) -> int:
 
 def _parse_size(given: str) -> float:
     """-1: it is no size."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)(?:([KMGT])(i?))?B?", given)
+    match = re.fullmatch(r"(\d+(?:\.\d*)?) ?(?:([KMGT])(i?))?B?", given)
     if not match:
         return -1
     number, unit, binary = match.groups()

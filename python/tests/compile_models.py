@@ -154,6 +154,96 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, V), targets.view(-1), ignore_index=-1)
 
 
+class TiedTagger(nn.Module):
+    """Padded, with the embedding's weight as the head's."""
+
+    def __init__(self, tied):
+        super().__init__()
+        self.embedding = nn.Embedding(V, 16, padding_idx=0)
+        self.rnn, self.head = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, V)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens, lengths):
+        return self.head(self.rnn(self.embedding(tokens))[0])
+
+
+class RMSNorm(nn.Module):
+    """As transformers writes it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+
+def rotate(x, cos, sin):
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+class Llama(nn.Module):
+    """One layer with RMS norms, rotary positions, and two heads of keys for four of queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm_1, self.norm_2 = nn.Embedding(V, 32), RMSNorm(32), RMSNorm(32)
+        self.q, self.kv, self.out = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+        self.gate, self.up, self.down, self.head = (nn.Linear(*n) for n in ((32, 48), (32, 48), (48, 32), (32, V)))
+
+    def forward(self, tokens):
+        rows, steps = tokens.shape
+        h = self.embedding(tokens)
+        x = self.norm_1(h)
+        q = self.q(x).view(rows, steps, 4, 8).transpose(1, 2)
+        k, v = (z.view(rows, steps, 2, 8).transpose(1, 2) for z in self.kv(x).chunk(2, -1))
+        angles = torch.arange(steps).float()[:, None] * 500.0 ** (-torch.arange(0, 8, 2).float() / 8)
+        cos, sin = (torch.cat((z, z), -1)[None, None] for z in (angles.cos(), angles.sin()))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        k, v = (z[:, :, None].expand(rows, 2, 2, steps, 8).reshape(rows, 4, steps, 8) for z in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + self.out(y.transpose(1, 2).reshape(rows, steps, 32))
+        x = self.norm_2(h)
+        return self.head(h + self.down(F.silu(self.gate(x)) * self.up(x)))
+
+
+class Patches(nn.Module):
+    """A token of the class before an image's patches, as a vision transformer has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.token = nn.Linear(5, 16), nn.Parameter(torch.randn(1, 1, 16))
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.positions, self.head = nn.Parameter(torch.randn(1, 7, 16)), nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), self.patch(x)], 1) + self.positions
+        return self.head(self.layer(x)[:, 0])
+
+
+class Masked(nn.Module):
+    """Attention under a mask of (rows, queries, keys) that is made from the batch; kinds of tokens are all 1."""
+
+    def __init__(self, causal):
+        super().__init__()
+        self.causal, self.embedding, self.kinds = causal, nn.Embedding(V, 16), nn.Embedding(2, 16)
+        self.qkv, self.head = nn.Linear(16, 48), nn.Linear(16, V)
+
+    def forward(self, tokens, kept):
+        steps = tokens.shape[1]
+        mask = kept[:, None, None, :].expand(-1, 1, steps, steps)
+        return self.attend(tokens, mask & torch.ones(steps, steps, dtype=torch.bool).tril() if self.causal else mask)
+
+    def attend(self, tokens, mask):
+        rows, steps = tokens.shape
+        h = self.embedding(tokens) + self.kinds(torch.ones_like(tokens[:1]).expand(rows, -1))
+        q, k, v = (z.view(rows, steps, 2, 8).transpose(1, 2) for z in self.qkv(h).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, mask)
+        return self.head(h + y.transpose(1, 2).reshape(rows, steps, 16))
+
+
 class Frames(nn.Module):
     """A convolutional net for each frame, then an LSTM."""
 

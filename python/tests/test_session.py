@@ -213,6 +213,12 @@ def test_names_that_do_not_exist_list_those_that_do():
         remat.Session(g, loss, outputs={"loss": loss}).outputs["loss"]
 
 
+def test_sizes_may_have_a_space_before_the_unit() -> None:
+    g, _, loss = lstm_inputs()
+    plans = [remat.Session(g, loss, memory_budget=size, plan_only=True).plan for size in ("1MiB", "1 MiB", 2**20)]
+    assert len({plan.memory_budget for plan in plans}) == 1 and plans[0].memory_budget == 2**20
+
+
 def test_an_input_that_was_given_is_given_each_time() -> None:
     graph = remat.Graph()
     x, y = (graph.input(name, "f32", "sequence", (6, 2, c)) for name, c in (("x", 3), ("y", 1)))

@@ -63,13 +63,14 @@ START_TEST(sizes_have_units) {
     static const struct {
         const char *text;
         uint64_t bytes;
-    } sizes[] = {{"4096", 4096},           {"4096B", 4096},         {"64KiB", 65536},       {"64ki", 65536},
-                 {"2GB", 2000000000},      {"2G", 2000000000},      {"1.5GiB", 1610612736}, {"1e6", 1000000},
-                 {"3.3TB", 3300000000000}, {"1TiB", 1099511627776}, {"0.5MiB", 524288}};
+    } sizes[] = {{"4096", 4096},          {"4096B", 4096},          {"64KiB", 65536},        {"64ki", 65536},
+                 {"2GB", 2000000000},     {"2G", 2000000000},       {"1.5GiB", 1610612736},  {"1e6", 1000000},
+                 {"1.5 GiB", 1610612736}, {"3.3TB", 3300000000000}, {"1TiB", 1099511627776}, {"0.5MiB", 524288}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char line[64];
         snprintf(line, sizeof line, "--memory-budget=%s", sizes[i].text);
-        ck_ok(parse(RM_TRAIN, line));
+        rm_options_free(&o);
+        ck_ok(rm_options_parse(&o, RM_TRAIN, 1, (char *[]){line})); /* parse would split at a space */
         ck_assert_uint_eq(o.session.memory_budget, sizes[i].bytes);
     }
     rm_options_free(&o);

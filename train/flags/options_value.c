@@ -100,7 +100,8 @@ static remat_status set_real(rm_options *o, const rm_option *line, const char *v
     return REMAT_OK;
 }
 
-/* A number with an optional unit: K M G T (powers of 1000) or Ki Mi Gi Ti (powers of 1024), each with or without a B. */
+/* A number with an optional unit, which may follow one space: K M G T (powers of 1000) or Ki Mi Gi Ti (powers of 1024), each
+ * with or without a B. */
 static remat_status set_size(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
     static const char letters[] = "KMGT";
     bool rate = !strcmp(line->value, "RATE");
@@ -110,6 +111,7 @@ static remat_status set_size(rm_options *o, const rm_option *line, const char *v
         return bad(where, line, value,
                    rate ? "is not a rate per second such as 60T or 3.3TB"
                         : "is not a size such as 4096, 64KiB, 1.5GiB or 2GB");
+    end += *end == ' ' && end[1];
     const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
     if (letter) {
         bool binary = *++end == 'i';

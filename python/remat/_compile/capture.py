@@ -67,6 +67,12 @@ def _(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity): 
     return log_probs.new_empty(())
 
 
+@torch.library.custom_op("remat::rotary", mutates_args=())
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x cos + rotate_half(x) sin, as transformers writes rotary positions."""
+    raise NotImplementedError("remat::rotary only exists in exported programs")
+
+
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
@@ -272,7 +278,7 @@ class _Whole(nn.Module):
 def export(model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> torch.export.ExportedProgram:
     with _swapped(), _kept(model):
         program = torch.export.export(_Whole(model, loss_fn), batch, named, strict=False)
-    _name_gelu(program.graph)
+    _name_layers(program.graph)
     program.graph.eliminate_dead_code()
     return program
 
@@ -297,38 +303,58 @@ def place(node: Node) -> str:
     return f"{where}, {own[-1]}" if own else where
 
 
-# ---- GPT-2's gelu_new, written out ----------------------------------------------------------------------------------
+# ---- Layers that models write out -----------------------------------------------------------------------------------
 
-_X = object()
+_X, _NUMBER, _COS, _SIN = object(), object(), object(), object()
 _CUBE = ("mul", ("pow", _X, 3.0), 0.044715)
-_GELU = (
+_GELU = (  # GPT-2's gelu_new
     "mul",
     ("mul", _X, 0.5),
     ("add", ("tanh", ("mul", ("add", _X, _CUBE), math.sqrt(2 / math.pi))), 1.0),
 )
+_RMS_NORM = ("mul", _X, ("rsqrt", ("add", ("mean", ("pow", _X, 2.0), [-1], True), _NUMBER)))  # Llama's and T5's
+_ROTARY = ("add", ("mul", _X, _COS), ("mul", ("cat", [("neg", ("slice", _X)), ("slice", _X)], -1), _SIN))
 
 
-def _matches(pattern: Any, given: Any, found: list[Node]) -> bool:
-    if pattern is _X:
-        if not found and isinstance(given, Node):
-            found.append(given)
-        return bool(found) and given is found[0]
-    if isinstance(pattern, float):
+def _matches(pattern: Any, given: Any, found: dict[Any, Any]) -> bool:
+    if pattern in (_X, _NUMBER, _COS, _SIN):
+        right = isinstance(given, int | float) if pattern is _NUMBER else isinstance(given, Node)
+        return right and found.setdefault(pattern, given) is given
+    if isinstance(pattern, list):
+        return isinstance(given, list) and len(given) == len(pattern) and all(map(_matches, pattern, given, [found] * len(given)))
+    if isinstance(pattern, int | float):
         return isinstance(given, int | float) and math.isclose(given, pattern, rel_tol=1e-6)
     if not isinstance(given, Node) or op_name(given) != f"aten::{pattern[0]}":
         return False
-    wanted, have = pattern[1:], given.args
-    for order in (have, have[::-1]):
-        trial = list(found)
+    wanted = pattern[1:]
+    have = given.args[:1] if pattern[0] == "slice" else given.args  # _halves looks at the others
+    for order in (have, have[::-1]) if pattern[0] in ("add", "mul") else (have,):
+        trial = dict(found)
         if len(order) == len(wanted) and all(_matches(p, g, trial) for p, g in zip(wanted, order, strict=True)):
-            found[:] = trial
+            found.update(trial)
             return True
     return False
 
 
-def _name_gelu(graph: torch.fx.Graph) -> None:
+def _halves(node: Node) -> bool:
+    """The slices of a rotation are the last axis's second half and its first."""
+    cat = next(n for mul in node.all_input_nodes for n in mul.all_input_nodes if op_name(n) == "aten::cat")
+    second, first = cat.all_input_nodes[0].all_input_nodes[0], cat.all_input_nodes[1]
+    value = node.meta["val"]
+    half, last = value.shape[-1] // 2, value.dim() - 1
+    return [*second.args[1:3], *first.args[1:4]] == [last, half, last, 0, half]
+
+
+def _name_layers(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
-        found: list[Node] = []
-        if node.op == "call_function" and _matches(_GELU, node, found):
-            node.target, node.args = torch.ops.aten.gelu.default, (found[0],)
+        found: dict[Any, Any] = {}
+        if node.op != "call_function":
+            continue
+        if _matches(_GELU, node, found):
+            node.target, node.args = torch.ops.aten.gelu.default, (found[_X],)
             node.kwargs = {"approximate": "tanh"}
+        elif _matches(_RMS_NORM, node, found := {}):
+            width = [int(node.meta["val"].shape[-1])]
+            node.target, node.args = torch.ops.aten.rms_norm.default, (found[_X], width, None, found[_NUMBER])
+        elif _matches(_ROTARY, node, found := {}) and _halves(node):
+            node.target, node.args = torch.ops.remat.rotary.default, (found[_X], found[_COS], found[_SIN])

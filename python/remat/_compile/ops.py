@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from .._library import invalid
 from ..graph import Value
+from .capture import op_name
 from .tensors import (
     Atom,
     Axis,
@@ -209,7 +211,7 @@ def positions(t: Translator, one: Any, other: Any) -> Tensor | None:
     x, w = (other, one) if isinstance(one, Positions | torch.Tensor) else (one, other)
     if not isinstance(w, Positions | torch.Tensor):
         return None
-    x, sizes = t.tensor(x), shape(dims_of(w))
+    x, sizes = t.tensor(x), tuple(length(a for a in leaves(d) if not a.repeats) for d in dims_of(w))
     at = next((i for i, d in enumerate(x.dims) if x.sequence and x.time() in leaves(d)), None)
     if at is None or (at := at - len(x.dims)) < -len(sizes) or sizes[at] == 1:
         return None
@@ -336,6 +338,44 @@ def absolute(t: Translator, self: Any) -> Any:
     return add(t, relu(t, self), relu(t, neg(t, self)))
 
 
+@op("selu")
+def selu(t: Translator, self: Any) -> Any:
+    return elu(t, self, 1.6732632423543772, 1.0507009873554805)
+
+
+@op("prelu")
+def prelu(t: Translator, self: Any, weight: Any) -> Any:
+    w = t.tensor(weight)
+    slope = with_dims(t, w, [*w.dims, *[()] * (len(dims_of(self)) - 2)]) if length(w.dims[0]) > 1 else w
+    return sub(t, relu(t, self), mul(t, relu(t, neg(t, self)), slope))
+
+
+@op("hardsigmoid")
+def hardsigmoid(t: Translator, self: Any) -> Any:
+    return scaled(t, hardtanh(t, add(t, self, 3), 0, 6), 1 / 6)
+
+
+@op("hardswish")
+def hardswish(t: Translator, self: Any) -> Any:
+    return mul(t, self, hardsigmoid(t, self))
+
+
+@op("mish")
+def mish(t: Translator, self: Any) -> Any:
+    return mul(t, self, tanh(t, softplus(t, self)))
+
+
+@op("log_sigmoid")
+def log_sigmoid(t: Translator, self: Any) -> Any:
+    return neg(t, softplus(t, neg(t, self)))
+
+
+@op("glu")
+def glu(t: Translator, self: Any, dim: int = -1) -> Any:
+    one, gate = chunk(t, self, 2, dim)
+    return mul(t, one, sigmoid(t, gate))
+
+
 @op("relu6")
 def relu6(t: Translator, self: Any) -> Any:
     return hardtanh(t, self, 0, 6)
@@ -348,9 +388,17 @@ def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
 
 @op("feature_dropout")
 def feature_dropout(t: Translator, input: Any, p: float, train: bool) -> Any:
-    if train and p:
-        raise Refused("dropout of whole channels; use nn.Dropout")
-    return input
+    if not train or p == 0:
+        return input
+    return mul(t, input, dropout(t, torch.ones(*shape(dims_of(input))[:2], *[1] * (len(dims_of(input)) - 2)), p))
+
+
+@op("bernoulli")
+def bernoulli(t: Translator, self: torch.Tensor, p: Any = 0.5) -> Any:
+    """Of an empty tensor, as torchvision's stochastic depth draws it."""
+    if not isinstance(p, float):
+        raise Refused("probabilities that are a tensor")
+    return scaled(t, dropout(t, torch.ones(self.shape), 1 - p), p)
 
 
 @op("dropout")
@@ -369,17 +417,30 @@ def dropout(t: Translator, input: Any, p: float, train: bool = True) -> Any:
 def embedding(t: Translator, weight: Any, indices: Any, padding_idx: int = -1, *rest: Any) -> Any:
     if any(rest):
         raise Refused("scale_grad_by_freq and sparse are not supported")
-    if padding_idx is not None and padding_idx >= 0:
-        t.freeze_row(weight, padding_idx)
-    if isinstance(indices, torch.Tensor):  # positions: rows of a table
-        rows = indices.reshape(-1)
-        if not torch.equal(rows, torch.arange(len(rows))):
-            raise Refused("constant indices that are not 0, 1, 2, ..")
-        return Positions(t.tensor(weight), [*([()] * (indices.dim() - 1)), (Atom(len(rows)),), (Atom(weight.shape[1]),)])
+    if isinstance(indices, torch.Tensor):
+        return constant_rows(t, weight, indices)
     x = t.tensor(indices)
     value = t.graph.embedding(x.value, t.tensor(weight).value)
     width = (Atom(weight.shape[1]),)
-    return Tensor(value, [*x.axes, width], [*x.dims, width], x.sequence)
+    made = Tensor(value, [*x.axes, width], [*x.dims, width], x.sequence)
+    if padding_idx < 0 or t.freeze_row(weight, padding_idx):
+        return made
+    padding = of_mask(indices, "padding", torch.bool, lambda x: x == padding_idx)
+    return where(t, unsqueeze(t, padding, -1), t.fixed_row(weight, padding_idx), made)
+
+
+def constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Any:
+    """Positions, whose rows follow each other; or one row for all, such as that of a kind of token."""
+    last, width = indices.shape[-1] if indices.dim() else 1, weight.shape[1]
+    rows = indices.reshape(-1, last)[0]
+    first, leading = int(rows[0]), indices.shape[:-1]
+    if indices.dim() and bool((indices == first).all()) and (indices.numel() > 1 or first):
+        row = part(t, t.tensor(weight), 0, first, 1)
+        return with_dims(t, row, [*((Atom(n, repeats=n > 1),) for n in indices.shape), row.dims[1]])
+    if not torch.equal(indices, torch.arange(first, first + last).expand_as(indices)):
+        raise Refused("constant indices that neither follow each other nor are all the same; pass them in the batch")
+    table = part(t, t.tensor(weight), 0, first, last) if first else t.tensor(weight)
+    return Positions(table, [*((Atom(n, repeats=True),) if n > 1 else () for n in leading), (Atom(last),), (Atom(width),)])
 
 
 @op("linear")
@@ -460,15 +521,36 @@ def masked(scores: Scores, mask: Any) -> Scores:
 @op("masked_fill")
 def masked_fill(t: Translator, self: Any, mask: Any, value: Any) -> Any:
     if isinstance(self, Scores) and (number(value) or 0) <= -1e4:
-        return masked(self, ~mask if isinstance(mask, torch.Tensor) else inverted(mask))
-    raise Refused("masked_fill outside attention")
+        return masked(self, inverted(mask))
+    return where(t, mask, value, self)
 
 
-def inverted(mask: Any) -> Data:
+@op("where")
+def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
+    """condition is a mask of the batch, or constant: one * mask + other * (1 - mask)."""
+    if isinstance(self, Scores) and (number(other) or 0) <= -1e4:
+        return masked(self, condition)
+    for x in (self, other):
+        if (n := number(x)) is not None and not math.isfinite(n):
+            raise Refused(f"a mask that writes {n} outside attention; write a finite number")
+    return add(t, mul(t, as_numbers(condition), self), mul(t, as_numbers(inverted(condition)), other))
+
+
+def of_mask(mask: Any, label: str, dtype: Any, function: Any) -> Any:
+    if isinstance(mask, torch.Tensor):
+        return function(mask)
     if not isinstance(mask, Data):
         raise Refused("a mask that is computed from parameters or data")
     compute = mask.compute
-    return Data(f"{mask.name}.inverted", mask.dtype, mask.source, lambda host: ~compute(host), mask.dims, True)
+    return Data(f"{mask.name}.{label}", dtype, mask.source, lambda host: function(compute(host)), mask.dims, True)
+
+
+def inverted(mask: Any) -> Any:
+    return of_mask(mask, "inverted", torch.bool, torch.logical_not)
+
+
+def as_numbers(mask: Any) -> Any:
+    return of_mask(mask, "numbers", torch.float32, torch.Tensor.float)
 
 
 def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Value:
@@ -481,13 +563,48 @@ def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Val
         for a in real(mask.dims[0])[:1]:
             a.unite(batch)
     if len(atoms) > 2:
-        raise Refused("a mask that depends on the batch is the same for all queries and heads; use is_causal beside it")
-    compute, boolean = mask.compute, mask.dtype == torch.bool
+        raise Refused("a mask that depends on the batch and on heads")
+    compute = mask.compute
     made = Data(
-        f"{mask.name}.padding", torch.int32, mask.source,
-        lambda host: (~compute(host) if boolean else compute(host) < -1e4).int(), mask.dims, True,
-    )  # fmt: skip
+        f"{mask.name}.padding", torch.int32, mask.source, lambda host: (~kept_keys(compute(host))).int(), mask.dims, True
+    )
     return t.tensor(made).value
+
+
+def kept_keys(mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype == torch.bool:
+        return mask
+    kept = mask > -1e4
+    if bool((mask[kept] != 0).any()):
+        raise invalid("attention has a mask with other numbers than 0 and at most -1e4; a bias of attention is not supported")
+    return kept
+
+
+def of_queries(t: Translator, mask: Data) -> tuple[Data, bool]:
+    """The mask of all queries, and whether it is causal beside. The example's mask decides; each batch's must be like it."""
+    if len(mask.dims) < 2 or not real(mask.dims[-2]):
+        return mask, False
+    if any(real(d) for d in mask.dims[1:-2]) or t.example is None:
+        raise Refused("a mask that depends on the batch and on heads")
+    if real(a for d in mask.dims for a in d) != real(a for d in mask.source for a in d):
+        raise Refused("a transposed mask of the batch; make it as (rows, queries, keys)")
+    compute, queries, keys = mask.compute, length(mask.dims[-2]), length(mask.dims[-1])
+    example = kept_keys(compute(t.example)).reshape(-1, queries, keys)
+    causal = queries == keys and not bool(example.triu(1).any())
+
+    def of_last_query(host: Host) -> torch.Tensor:
+        kept = kept_keys(compute(host)).reshape(-1, queries, keys)
+        wanted = kept[:, -1:].expand_as(kept)
+        if not torch.equal(kept, wanted.tril() if causal else wanted):
+            raise invalid("attention has a mask that differs between queries, and is not causal; mask keys only")
+        return kept[:, -1]
+
+    of_last_query(t.example)
+    rows = mask.dims[0] if len(mask.dims) > 2 and real(mask.dims[0]) else ()
+    sizes = (length(rows), keys)
+    made = t.data(f"{mask.name}.keys", torch.bool, sizes, of_last_query)
+    unite_all(made.dims, (rows, mask.dims[-1]))
+    return replace(made, integers=True), causal
 
 
 def lead_of(x: Tensor) -> Axis:
@@ -514,11 +631,42 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
         raise Refused("keys and values have different sizes")
     factor = s.scale * math.sqrt(width)
     queries = flat[0] if math.isclose(factor, 1, rel_tol=1e-6) else t.graph.scale(flat[0], factor)
-    padding = padding_of(t, s.padding, k.time(), k.batch()) if s.padding else None  # type: ignore[arg-type]
-    made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal, padding, s.dropout)
+    mask, causal = (None, False) if s.padding is None else of_queries(t, s.padding)
+    padding = padding_of(t, mask, k.time(), k.batch()) if mask else None  # type: ignore[arg-type]
+    made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal or causal, padding, s.dropout)
     features = tuple(a for d in q.dims[:-2] for a in leaves(d) if a is not q.batch() and not a.repeats)
     axes: list[Axis] = [(q.time(),), (q.batch(),) if q.batch() else (), (*features, *leaves(v.dims[-1]))]  # type: ignore[list-item]
     return Tensor(made, axes, [*q.dims[:-1], v.dims[-1]], True)
+
+
+@op("remat::rotary")
+def rotary(t: Translator, x: Any, cos: Any, sin: Any) -> Tensor:
+    """x (B,..,T,D): features i and i + D/2 are turned by an angle of t base^(-2i/D)."""
+    if not isinstance(cos, torch.Tensor) or not isinstance(sin, torch.Tensor):
+        raise Refused("positions that depend on the batch")
+    x = t.tensor(x)
+    x = t.as_sequence(x, x.dims[-2], lead_of(x))
+    steps, width = length(x.dims[-2]), length(x.dims[-1])
+    base = base_of(cos.expand(*cos.shape[:-2], steps, width), sin.expand(*sin.shape[:-2], steps, width))
+    inner = [a for d in x.dims for a in leaves(d) if a is not x.time() and a is not x.batch()]
+    own = tuple(a for a in inner if a not in leaves(x.dims[-1]))
+    axes: list[Axis] = [(x.time(),), (x.batch(),) if x.batch() else (), (*own, *leaves(x.dims[-1]))]
+    return Tensor(t.graph.rotary(t.arrange(x, axes), length(own), base), axes, x.dims, True)
+
+
+def base_of(cos: torch.Tensor, sin: torch.Tensor) -> float:
+    cos, sin = cos.double(), sin.double()
+    steps, width = cos.shape[-2:]
+    base = 10000.0
+    if steps > 1 and width > 2:
+        slowest = torch.atan2(sin, cos).reshape(-1, steps, width)[0, 1, width // 2 - 1]
+        base = float(slowest) ** (-width / (width - 2))
+        base = round(base) if math.isclose(base, round(base), rel_tol=1e-4) else base
+    angles = torch.arange(steps)[:, None] * base ** (-2 * (torch.arange(width).double() % (width // 2)) / width)
+    near = 1e-6 * max(steps, 10)  # PyTorch multiplies angles in float32
+    if not all(torch.allclose(x, y.expand_as(x), atol=near) for x, y in ((cos, angles.cos()), (sin, angles.sin()))):
+        raise Refused("angles of positions that are not t base^(-2i/D)")
+    return base
 
 
 @op("softmax", "_softmax")
@@ -753,6 +901,7 @@ def cat(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
         return Stack(parts, [(Atom(len(parts)),), *tensors[0].dims[1:]])
     xs = [t.tensor(x) for x in tensors]
     dim %= len(xs[0].dims)
+    xs = [repeated(t, x, xs, dim) for x in xs]
     for other in xs[1:]:
         rest = [i for i in range(len(other.dims)) if i != dim]
         unite_all([xs[0].dims[i] for i in rest], [other.dims[i] for i in rest])
@@ -766,6 +915,15 @@ def cat(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
     for i in range(1, len(ps), 3):
         value = t.graph.concat_axis([value, *(p.value for p in ps[i : i + 3])], at)
     return ps[0].result(value, {dim: value.shape[at]})
+
+
+def repeated(t: Translator, x: Tensor, xs: Sequence[Tensor], dim: int) -> Tensor:
+    """An expanded parameter, such as the token of a class before an image's patches, added to zeros of the whole shape."""
+    whole = next((y for y in xs if not any(a.repeats for d in y.dims for a in leaves(d))), None)
+    if whole is None or not any(a.repeats for d in x.dims for a in leaves(d)):
+        return x
+    zeros = scaled(t, part(t, whole, dim, 0, length(x.dims[dim])), 0)
+    return t.broadcast(t.graph.add, zeros, with_dims(t, x, [d if real(d) else () for d in x.dims]))
 
 
 @op("stack")
@@ -869,11 +1027,74 @@ def max_pool2d(
     t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
-    if pair(dilation) != [1, 1] or ceil_mode:
-        raise Refused("dilation and ceil_mode are not supported")
+    if pair(dilation) != [1, 1]:
+        raise Refused("dilation is not supported")
+    window, step, around = pair(kernel_size), pair(stride) if stride else pair(kernel_size), pair(padding)
     p = t.plain(self)
-    value = t.graph.max_pool2d(p.value, pair(kernel_size), pair(stride) if stride else None, pair(padding))
-    return planes(p, value, channels=False)
+    value = p.value
+    over = past_the_end(p.value.shape[-2:], window, step, around) if ceil_mode else [0, 0]
+    if any(over):
+        assert t.node is not None
+        if any(around) or not is_never_negative(t.node.args[0]):
+            raise Refused("ceil_mode needs values that are never negative, such as those of a ReLU, and padding=0")
+        value = t.graph.pad2d(value, [0, 0], over)
+    return planes(p, t.graph.max_pool2d(value, window, step, around), channels=False)
+
+
+def past_the_end(sizes: Sequence[int], window: Sequence[int], step: Sequence[int], around: Sequence[int]) -> list[int]:
+    """How far ceil_mode's last windows reach past the padded planes; windows that begin there do not count."""
+    over = [-(n + 2 * a - w) % s for n, w, s, a in zip(sizes, window, step, around, strict=True)]
+    return [0 if w - o <= a else o for o, w, a in zip(over, window, around, strict=True)]
+
+
+def is_never_negative(node: Any) -> bool:
+    """A zero beside such values changes neither a maximum nor its gradient: a ReLU has none at its zeros."""
+    name = op_name(node).removesuffix("_")
+    if name in ("aten::cat", "aten::max_pool2d", "aten::dropout"):
+        return all(is_never_negative(n) for n in node.all_input_nodes)
+    return name == "aten::relu"
+
+
+@op("max_pool1d", "max_pool1d_with_indices")
+def max_pool1d(
+    t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    if ceil_mode:
+        raise Refused("ceil_mode is not supported")
+    row = [[1, pair(kernel_size)[0]], [1, pair(stride or kernel_size)[0]], [0, pair(padding)[0]]]
+    return squeeze(t, max_pool2d(t, unsqueeze(t, self, -2), *row, dilation), -2)
+
+
+@op("amax")
+def amax(t: Translator, self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    x = t.tensor(self)
+    n = len(x.dims)
+    dims = [d % n for d in ([dim] if isinstance(dim, int) else dim)]
+    if sorted(dims) != list(range(n - len(dims), n)) or not 1 <= len(dims) <= 2 or n == len(dims):
+        raise Refused(f"a maximum over the axes {dims} of {shape(x.dims)}; only over the last one or two")
+    plane = unsqueeze(t, x, -2) if len(dims) == 1 else x
+    made = max_pool2d(t, plane, shape(plane.dims)[-2:])
+    return with_dims(t, made, [*x.dims[: n - len(dims)], *[()] * (len(dims) if keepdim else 0)])
+
+
+@op("max")
+def maximum(t: Translator, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    if not isinstance(dim, int):
+        raise Refused("a maximum over all axes, or of two tensors")
+    values = amax(t, self, dim, keepdim)
+    return [values, Missing("the indices of a maximum are not kept", values.dims)]
+
+
+@op("adaptive_max_pool2d", "adaptive_max_pool1d")
+def adaptive_max_pool(t: Translator, self: Any, output_size: Any) -> Any:
+    n = len(t.node.args[0].meta["val"].shape) if t.node else 0  # type: ignore[union-attr]
+    sizes = output_size if isinstance(output_size, list | tuple) else [output_size]
+    if any(s != 1 for s in sizes):
+        raise Refused(f"a maximum of planes to {list(sizes)}; only to 1")
+    axes = [-2, -1] if "2d" in str(t.node.target if t.node else "") else [n - 1]
+    made = amax(t, self, axes, True)
+    return [made, Missing("the indices of a maximum are not kept", made.dims)]
 
 
 @op("avg_pool2d")
@@ -894,6 +1115,9 @@ def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
     have, want = [length(d) for d in p.x.dims[-2:]], pair(output_size)
     if have == want:
         return p.x
+    if all(w % h == 0 for h, w in zip(have, want, strict=True)):
+        scale = [w // h for h, w in zip(have, want, strict=True)]
+        return planes(p, t.graph.upsample2d(p.value, scale, "nearest"), channels=False)
     if want == [1, 1]:
         made = p.result(t.graph.mean(p.value, 2), dropped=[len(p.x.dims) - 2, len(p.x.dims) - 1])
         return with_dims(t, made, [*made.dims, (), ()])

@@ -22,6 +22,7 @@ from .translate import Host, Program, translate
 
 assert _ops
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _SHAPES = 64  # captured shapes that are held; the least recently used makes room
 
 
@@ -31,7 +32,13 @@ class _Shape:
     def __init__(self, step: Step, batch: tuple[Any, ...], named: dict[str, Any]) -> None:
         exported = export(step.model, step.loss_fn, batch, named)
         self.exported = exported
-        self.program: Program = translate(exported)
+        self.given = {
+            spec.arg.name: exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+            for spec in exported.graph_signature.input_specs
+            if spec.target is not None
+        }
+        example = Host(exported, self.given, [*batch, *named.values()])
+        self.program: Program = translate(exported, example, step.updates)
         program = self.program
         if program.loss is None:
             raise invalid("the model has no loss")
@@ -44,7 +51,7 @@ class _Shape:
         if frozen:
             config["train_only"] = ",".join(trained)
         external: dict[str, dict[str, Any]] = {
-            "parameters": {n: _array(p) for n, p in (program.parameters | program.constants).items()},
+            "parameters": {n: _array(_now(p)) for n, p in (program.parameters | program.constants).items()},
             "buffers": {n: _array(b) for n, b in program.buffers.items()},
             "inputs": dict.fromkeys(program.inputs),
         }
@@ -52,13 +59,8 @@ class _Shape:
         if not step.updates and not self.own_gradients:
             external["gradients"] = {n: _array(step.gradient(program.parameters[n])) for n in trained}
         self.session = Session(program.graph, program.loss, external=external, share=step.first, **config)
-        self.held = {"parameters": program.parameters | program.constants, "buffers": program.buffers}
-        self.address = {n: x.data_ptr() for held in self.held.values() for n, x in held.items()}
-        self.given = {
-            spec.arg.name: exported.state_dict.get(spec.target, exported.constants.get(spec.target))
-            for spec in exported.graph_signature.input_specs
-            if spec.target is not None
-        }
+        self.held: dict[str, dict[str, Any]] = {"parameters": program.parameters | program.constants, "buffers": program.buffers}
+        self.address = {n: _now(x).data_ptr() for held in self.held.values() for n, x in held.items()}
         self.feeds: dict[str, np.ndarray[Any, Any]] = {}
 
     def feed(self, batch: list[Any]) -> None:
@@ -73,7 +75,8 @@ class _Shape:
     def follow(self, step: Step) -> None:
         """Parameters and buffers may have moved to other memory since the last pass; gradients belong to .grad."""
         for kind, held in self.held.items():
-            for name, x in held.items():
+            for name, given in held.items():
+                x = _now(given)
                 if x.data_ptr() == self.address[name]:
                     continue
                 if x.device.type != "cpu" or x.dtype != torch.float32:
@@ -115,6 +118,7 @@ class Step:
         self.first: Session | None = None
         batch, named = _batch(example_batch)
         self._kinds = _kinds(batch, named)
+        self._integers = {n: x.dtype for n, x in _arguments(batch, named).items() if getattr(x, "dtype", None) in _INTEGERS}
         self._tensors, self._modes = _tensors(model), _modes(model)
         self._shape(batch, named, self._modes)
 
@@ -171,9 +175,16 @@ class Step:
 
     def _ready(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         self._check_model()
+        batch = tuple(self._like_example(f"argument {i}", x) for i, x in enumerate(batch, 1))
+        named = {name: self._like_example(f"argument {name!r}", x) for name, x in named.items()}
         shape = self._shape(batch, named, modes)
         shape.feed([*batch, *named.values()])
         return shape
+
+    def _like_example(self, name: str, x: Any) -> Any:
+        """Integers in the example's dtype."""
+        wanted = self._integers.get(name)
+        return x.to(wanted) if wanted and isinstance(x, torch.Tensor) and x.dtype in _INTEGERS else x
 
     def _shape(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         tensors = [*batch, *named.values()]
@@ -229,12 +240,15 @@ def _batch(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
+def _arguments(batch: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    return {f"argument {i}": x for i, x in enumerate(batch, 1)} | {f"argument {name!r}": x for name, x in named.items()}
+
+
 def _kinds(batch: tuple[Any, ...], named: dict[str, Any]) -> dict[str, str]:
     """What each argument is: a tensor's dtype and number of axes, or another object's type."""
-    arguments = {f"argument {i}": x for i, x in enumerate(batch, 1)} | {f"argument {name!r}": x for name, x in named.items()}
     return {
         n: f"a tensor of {x.dtype} with {x.dim()} axes" if isinstance(x, torch.Tensor) else f"an object of type {type(x).__name__}"
-        for n, x in arguments.items()
+        for n, x in _arguments(batch, named).items()
     }
 
 
@@ -302,6 +316,12 @@ def _difference(before: dict[str, _Held], after: dict[str, _Held]) -> str:
     if name in before and name in after and before[name].tensor is after[name].tensor:
         return f"{name} changed requires_grad to {after[name].trained}"
     return f"{name} was replaced"
+
+
+def _now(x: Any) -> torch.Tensor:
+    """A tensor, or a part of one that may move."""
+    made: torch.Tensor = x() if callable(x) else x
+    return made
 
 
 def _array(x: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Program:
     loss: Value | None = None
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor | Callable[[], torch.Tensor]] = field(default_factory=dict)
     inputs: dict[str, Callable[[Host], torch.Tensor]] = field(default_factory=dict)
     counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked
     frozen_rows: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # padding_idx of embeddings
@@ -101,8 +102,10 @@ class Host:
 class Translator:
     """One translation. `inputs` are the axes of the batch's tensors, which live from try to try."""
 
-    def __init__(self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]]) -> None:
-        self.exported, self.axes_of = program, inputs
+    def __init__(
+        self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]], example: Host | None, updates: bool
+    ) -> None:
+        self.exported, self.axes_of, self.example, self.updates = program, inputs, example, updates
         self.graph = Graph()
         self.out = Program(self.graph)
         self.env: dict[Node, Any] = {}
@@ -193,6 +196,8 @@ class Translator:
             return made[node.args[1]]
         args = torch.fx.node.map_arg(node.args, lambda n: self.env[n])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.env[n])
+        if name in _OF_SHAPE and isinstance(args[0], Data | Tensor):
+            args = (torch.empty(shape(args[0].dims), dtype=getattr(args[0], "dtype", torch.float32)), *args[1:])
         given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | Positions | Missing)]
         if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
             return self._folded(node, args, kwargs)
@@ -258,8 +263,11 @@ class Translator:
     def _folded(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Constants stay constants. The counters of batch norm are PyTorch's, and counted after each step."""
         if torch.Tag.nondeterministic_seeded in node.target.tags and not _is_idle_dropout(node):  # type: ignore[union-attr]
+            if op_name(node) == "aten::bernoulli_":
+                self.env[node.args[0]] = made = self._apply(OPS["aten::bernoulli"], args, kwargs)  # type: ignore[index]
+                return made
             raise Refused("it would draw random numbers once, at capture; draw them outside, and pass them in the batch")
-        if op_name(node) == "aten::add_" and args[1] == 1 and node.args[0].op == "placeholder":  # type: ignore[union-attr]
+        if op_name(node) == "aten::add_" and isinstance(args[1], int) and args[1] == 1 and node.args[0].op == "placeholder":  # type: ignore[union-attr]
             self.out.counters.append(args[0])
             return args[0]
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
@@ -309,7 +317,7 @@ class Translator:
             return self.stored(x)
         if isinstance(x, Positions):
             rows, width = shape(x.dims)[-2:]
-            table = self.graph.reshape(x.table.value, [x.table.value.shape[-2] * width])
+            table = self.graph.reshape(x.table.value, [math.prod(x.table.value.shape)])
             value = self.graph.reshape(self.graph.slice(table, 0, rows * width), [rows, width])
             return Tensor(value, x.dims[-2:], x.dims)
         if isinstance(x, Missing):
@@ -450,6 +458,8 @@ class Translator:
         pair = [self.tensor(one), self.tensor(other)]
         rank = max(len(x.dims) for x in pair)
         dims = [[()] * (rank - len(x.dims)) + list(x.dims) for x in pair]
+        for one_side, other_side in (dims, dims[::-1]):  # an expanded axis repeats along the real one
+            one_side[:] = [() if d and not real(d) and real(o) else d for d, o in zip(one_side, other_side, strict=True)]
         out: list[Axis] = []
         both = [(a, b) for a, b in zip(*dims, strict=True) if length(a) > 1 and length(b) > 1]
         unite_all([a for a, _ in both], [b for _, b in both])
@@ -474,12 +484,23 @@ class Translator:
         head: list[Axis] = [(time,), (batch,) if batch else ()] if time else []
         return Tensor(value, [*head, *rest], out, bool(lead))
 
-    def freeze_row(self, weight: torch.Tensor, row: int) -> None:
-        """An embedding's padding_idx: PyTorch gives its row no gradient."""
-        assert self.node is not None
-        if len(self.node.args[0].users) > 1:  # type: ignore[union-attr]
-            raise Refused("padding_idx of a weight that another layer uses, too")
+    def freeze_row(self, weight: torch.Tensor, row: int) -> bool:
+        """Of an embedding's padding_idx: PyTorch gives its row no gradient. False: others use the weight, or the step updates it."""
+        if self.updates or sum(len(n.users) for n, made in self.env.items() if made is weight) > 1:
+            return False
         self.out.frozen_rows.append((weight, row))
+        return True
+
+    def fixed_row(self, weight: torch.Tensor, row: int) -> Tensor:
+        """The row as a parameter that is not trained, which lies in the weight's memory."""
+        key, name = f"row {row} {id(weight)}", next(n for n, x in self.exported.state_dict.items() if x is weight)
+        if key not in self._made:
+            name = self._frozen(f"{name.removeprefix('model.')}.row{row}")
+            value = self.graph.param(name, weight.shape[1:], init_zeros())
+            self.out.constants[name] = lambda: weight[row]
+            dims = new_dims(weight.shape[1:])
+            self._made[key] = Tensor(value, dims, dims)
+        return self._made[key]
 
     def has_time(self, x: Tensor, axis: int) -> bool:
         return x.sequence and x.time() in leaves(x.dims[axis])
@@ -552,6 +573,8 @@ def _flat(values: Iterable[Any]) -> Iterable[Any]:
             yield value
 
 
+# Constants for a batch of one shape.
+_OF_SHAPE = {f"aten::{name}" for name in ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_empty")}
 _HINTS = {
     "aten::lstm_cell": "a loop of cells has no plan; use nn.LSTM over the whole sequence",
     "aten::gru_cell": "a loop of cells has no plan; use nn.GRU over the whole sequence",
@@ -560,10 +583,11 @@ _HINTS = {
 }
 
 
-def translate(program: torch.export.ExportedProgram) -> Program:
+def translate(program: torch.export.ExportedProgram, example: Host | None = None, updates: bool = False) -> Program:
+    """example: a batch of the program's shape. updates: the session updates the parameters."""
     inputs: dict[str, list[Axis]] = {}
     while True:
         try:
-            return Translator(program, inputs).run()
+            return Translator(program, inputs, example, updates).run()
         except Again:
             continue
