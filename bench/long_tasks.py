@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Long tasks, solved by nonlinear recurrent networks with exact back-propagation: adding over 10,000 and 100,000 timesteps, the word
-problem of S5 at lengths longer than in training, and images pixel by pixel, compared with PyTorch.
+"""Long tasks, solved by recurrent networks with exact back-propagation: adding over 10,000 and 100,000 timesteps, the word problem of S5
+at lengths longer than in training, a text to a given loss, and images pixel by pixel, compared with PyTorch.
 
-    bench/long_tasks.py FOLDER [--only=adding-10k,budget,s5,adding-100k,pixels,permuted] [--remat=build/release/remat] [--threads=1]
-                        [--images=IDX --labels=IDX] [--seeds=3]
+    bench/long_tasks.py FOLDER [--only=adding-10k,budget,s5,adding-100k,text,pixels,permuted] [--remat=build/release/remat] [--threads=1]
+                        [--text=FILE] [--images=IDX --labels=IDX] [--seeds=3]
 
 Runs and their metrics are kept in FOLDER: when started again, the script resumes stopped runs and skips finished ones. Needs NumPy; pixels
 also need PyTorch. It prints tables:
@@ -11,7 +11,9 @@ also need PyTorch. It prints tables:
   adding-10k    an LSTM with 32 units, a batch of 32, within 32 MiB; three seeds
   budget        the first of these runs again, with everything kept and with a hundredth of those activations: are losses bit-identical?
   adding-100k   the same network within 256 MiB; one seed
-  s5            an LSTM and two minGRUs with 128 units, trained on 32 timesteps, evaluated on 32, 320 and 3200
+  s5            networks with 128 units, trained on 32 timesteps, evaluated on 32, 320 and 3200
+  text          language models of half a million parameters on the characters of --text, batch 16 of 256 timesteps, Adam at 0.003: time to a
+                loss of 1.7 per character on the last tenth; without --text it is skipped. It writes text.png if gnuplot is installed
   pixels        an LSTM with 64 units on IDX images (MNIST) as 784 timesteps, all but the last 1,000, batch 32, Adam at 0.003: time to the
                 accuracy on those 1,000 that PyTorch's nn.LSTM reaches in ten epochs from the same weights; permuted: with one random order of pixels
 
@@ -25,6 +27,8 @@ import gzip
 import json
 import os
 import re
+import resource
+import shutil
 import struct
 import statistics
 import subprocess
@@ -34,6 +38,9 @@ import time
 np = None  # NumPy, which --help does not need: main imports it
 
 HIDDEN = 32  # for adding
+S5 = (("lstm", 1, 4000), ("xlstm", 1, 4000), ("m2rnn", 1, 1000), ("mingru", 2, 4000))
+TEXT = (("lstm", 1, 256, 1000), ("mingru", 2, 128, 500), ("mamba", 2, 192, 500), ("gdn", 2, 128, 500))  # layers, hidden, most steps
+TEXT_LOSS = 1.7
 PIXELS = dict(hidden=64, batch=32, lr=0.003, epochs=10)
 
 
@@ -76,9 +83,12 @@ def train(args, name, steps, flags):
            if line["event"] == "step"}
     saved = [int(step) for step in re.findall(r"step-(\d+)", " ".join(os.listdir(state)))] if os.path.isdir(state) else []
     if max(saved, default=0) < steps:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         metrics = f"--metrics={os.path.join(args.folder, f'{name}.{max(saved, default=0):08}.jsonl')}"
         begin = [f"--resume={state}"] if saved else [*flags, f"--save={state}"]
         remat(args, "train", *begin, f"--steps={steps}", "--save-every=25", f"--threads={args.threads}", metrics)
+        with open(os.path.join(args.folder, name + ".cpu"), "w") as file:  # of a run that was not interrupted
+            file.write(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before:.1f}")
         return train(args, name, steps, flags)
     return [run[step] for step in sorted(run)]
 
@@ -126,15 +136,56 @@ def budget(args):
     print(remat(args, "report", "--require-identical", *paths))
 
 
+def cpu_seconds(args, name):
+    with open(os.path.join(args.folder, name + ".cpu")) as file:
+        return float(file.read())
+
+
 def s5(args):
-    print("| model | T = 32 | T = 320 | T = 3200 |\n|---|--:|--:|--:|")
-    for model, layers in (("lstm", 1), ("mingru", 2)):
-        train(args, f"s5-{model}", 4000, [
+    print("| model | steps | CPU time | process | T = 32 | T = 320 | T = 3200 |\n|---|--:|--:|--:|--:|--:|--:|")
+    for model, layers, steps in S5:
+        name = f"s5-{model}"
+        run = train(args, name, steps, [
             "--task=s5", "--seq-len=32", f"--model={model}", f"--layers={layers}", "--hidden=128", "--batch=64",
             "--samples=1000000", "--lr=0.003", "--lr-schedule=cosine", "--clip-grad-norm=1"])
-        found = [re.search(r"accuracy (\S+) %", evaluate(args, f"s5-{model}", [f"--seq-len={T}", "--samples=300"]))[1]
+        found = [re.search(r"accuracy (\S+) %", evaluate(args, name, [f"--seq-len={T}", "--samples=300"]))[1]
                  for T in (32, 320, 3200)]
-        print(f"| {model}, {layers} x 128 | " + " | ".join(f"{accuracy} %" for accuracy in found) + " |", flush=True)
+        process = max(line["rss_peak_bytes"] for line in run) / 2**20
+        print(f"| {model}, {layers} x 128 | {steps} | {cpu_seconds(args, name):.0f} s | {process:.0f} MiB | "
+              + " | ".join(f"{accuracy} %" for accuracy in found) + " |", flush=True)
+
+
+# ---- Text ----------------------------------------------------------------------------------------------------------
+
+
+def plot(path, curves):
+    """curves: names and their points (CPU seconds, loss)."""
+    data = "".join(f"${name} << E\n" + "".join(f"{x} {y}\n" for x, y in points) + "E\n" for name, points in curves.items())
+    lines = ", ".join(f"${name} with linespoints title '{name}'" for name in curves)
+    script = f"set term png size 900,500; set output '{path}'; set xlabel 'CPU seconds'; set ylabel 'loss per character'; plot {lines}\n"
+    subprocess.run(["gnuplot"], input=data + script, text=True, check=True)
+
+
+def text(args):
+    if not args.text:
+        return print("text: skipped without --text")
+    print(f"| model | parameters | step at a loss of {TEXT_LOSS} | CPU time | process | loss at the end |\n|---|--:|--:|--:|--:|--:|")
+    curves = {}
+    for model, layers, hidden, steps in TEXT:
+        name = f"text-{model}"
+        run = train(args, name, steps, [
+            f"--data={args.text}", "--tokenizer=chars", "--eval-split=0.1", "--eval-every=25", "--seq-len=256", f"--model={model}",
+            f"--layers={layers}", f"--hidden={hidden}", "--batch=16", "--lr=0.003", "--clip-grad-norm=1"])
+        lines = [line for path in sorted(glob.glob(os.path.join(args.folder, name + ".*.jsonl"))) for line in map(json.loads, open(path))]
+        losses = {line["step"]: line["loss"] for line in lines if line["event"] == "eval"}
+        parameters = next(line["params_bytes"] for line in lines if line["event"] == "plan") / 4000
+        reached, each = next((step for step in sorted(losses) if losses[step] <= TEXT_LOSS), None), cpu_seconds(args, name) / steps
+        curves[model] = [(step * each, losses[step]) for step in sorted(losses)]
+        process = max(line["rss_peak_bytes"] for line in run) / 2**20
+        print(f"| {model}, {layers} x {hidden} | {parameters:.0f} k | {reached or f'not in {steps}'} | {(reached or steps) * each:.0f} s "
+              f"| {process:.0f} MiB | {losses[max(losses)]:.3f} |", flush=True)
+    if shutil.which("gnuplot"):
+        plot(os.path.join(args.folder, "text.png"), curves)
 
 
 # ---- Pixels --------------------------------------------------------------------------------------------------------
@@ -230,13 +281,13 @@ def permuted(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    tasks = {"adding-10k": adding_10k, "budget": budget, "s5": s5, "adding-100k": adding_100k, "pixels": pixels,
+    tasks = {"adding-10k": adding_10k, "budget": budget, "s5": s5, "adding-100k": adding_100k, "text": text, "pixels": pixels,
              "permuted": permuted}
     parser.add_argument("--only", default=",".join(tasks))
     parser.add_argument("--remat", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../build/release/remat"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds for pixels and permuted")
-    parser.add_argument("--images"), parser.add_argument("--labels"), parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--text"), parser.add_argument("--images"), parser.add_argument("--labels"), parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     global np
     import numpy as np

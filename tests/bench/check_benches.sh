@@ -157,15 +157,15 @@ script integer_program.py highspy,numpy --budgets=1 --seconds=5 "$source/tests/p
 smaller lengths.py 's/2048, 512, 32, 32, 128$/64, 16, 4, 32, 8/'
 script lengths.py '' --pairs --rounds=1
 script lengths.py torch,numpy --rounds=1
-smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/4000, \[/2, [/' 's/100000, 0/200, 0/' 's/10000\b/100/g' \
+smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/, (4000|1000|500)\)/, 2)/g' 's/100000, 0/200, 0/' 's/10000\b/100/g' \
     's/320, 3200/64, 96/g'
-script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k
+script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k,text --text="$source/README.md"
 smaller minimal.py 's/64, 10, 100, 1000, 5$/2, 4, 8, 16, 2/'
 script gradients.py torch,numpy --timesteps=16
 smaller recurrences.py 's/\(1, 768\)/(1, 32)/g; s/\(1, 2048\)/(1, 64)/; s/\(1, 1024\)\}/(1, 64)}/' 's/, (1024|4096)([,)])/, 16\2/g' \
     's/100000|10\*\*6/64/g' 's/=24, hidden=768, vocab=50280, timesteps=16384, needs=18/=1, hidden=16, vocab=500, timesteps=32, needs=0/'
 script recurrences.py '' --rows=mamba-long,mamba-130m,m2rnn-long,mingru --rounds=1 --threads=1
-script recurrences.py torch,transformers,mambapy --rows=mamba,gdn,m2rnn --rounds=1 --threads=1
+script recurrences.py torch,transformers,mambapy --rows=mamba,m2rnn --rounds=1 --threads=1
 script minimal.py '' --million --timesteps=2000 --rounds=1 --threads=1
 script minimal.py torch,minGRU_pytorch --rounds=1 --threads=1
 smaller networks.py 's/16, 128, 100, 64$/2, 32, 10, 8/' 's/6, 384, 6, 1024, 4$/1, 32, 2, 64, 2/' 's/4, 32, 256, 2, 2/2, 8, 32, 2, 2/'
