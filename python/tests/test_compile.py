@@ -121,6 +121,39 @@ def test_other_shapes_share_memory():
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
 
 
+SHARED = ["LSTM", "padded tagger", "GPT, attention written out", "encoder and decoder, masked", "masked causal transformer", "Llama"]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_third_shape_and_later_ones_need_no_export(name, monkeypatch):
+    model, loss_fn, *batch = (LanguageModel(), per_token, tokens(4, 9), tokens(4, 9)) if name == "LSTM" else MODELS[name]()
+    exports, export = [], remat._compile.runtime.export
+    monkeypatch.setattr(remat._compile.runtime, "export", lambda *arguments: exports.append(1) or export(*arguments))
+    step = remat.compile(model, loss_fn, tuple(batch))
+    longest = next(x.shape[1] for x in batch if x.dim() > 1)
+    for rows, length in ((3, longest - 2), (2, longest - 3), (4, longest - 4), (3, longest)):
+        given = [x[:rows, :length].contiguous() if x.dim() > 1 and x.shape[1] == longest else x[:rows] for x in batch]
+        given = [x.clamp(max=length) if name.startswith("padded") and x.dim() == 1 else x for x in given]
+        peer = copy.deepcopy(model)
+        loss = loss_fn(peer(*given[:-1]), given[-1]) if loss_fn else peer(*given)
+        loss.backward()
+        assert float(step(*given)) == pytest.approx(loss.item(), rel=1e-5)
+        for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-6)
+    assert len(exports) == 2
+
+
+def test_lengths_that_the_model_asks_for_are_exported_anew():
+    class Model(LanguageModel):
+        def forward(self, x):
+            return super().forward(x) * (2 if x.shape[1] > 8 else 1)
+
+    model, x, y = Model(), tokens(4, 12), tokens(4, 12)
+    step = remat.compile(model, per_token, (x, y))
+    for n in (11, 5, 10, 6):
+        assert float(step(x[:, :n], y[:, :n])) == pytest.approx(per_token(model(x[:, :n]), y[:, :n]).item(), rel=1e-5)
+
+
 def test_another_shape_takes_no_second_packed_weights():
     class Model(nn.Module):
         def __init__(self):

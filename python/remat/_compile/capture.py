@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import nn
 from torch.fx import Node
@@ -275,12 +276,52 @@ class _Whole(nn.Module):
         return out if isinstance(out, torch.Tensor) else out.loss
 
 
-def export(model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> torch.export.ExportedProgram:
+Axes = frozenset[tuple[int, int]]  # a tensor's number in the batch, and one of its axes
+
+
+def export(
+    model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any], axes: Axes = frozenset()
+) -> torch.export.ExportedProgram:
+    """axes: those whose sizes may change. The program fixes those that the model or torch.export cannot leave open."""
+    of = [{axis: torch.export.Dim.AUTO for i, axis in axes if i == number} or None for number in range(len(batch) + len(named))]
+    parts = {"batch": tuple(of[: len(batch)]), "named": dict(zip(named, of[len(batch) :], strict=True))}
+    dynamic = {name: part for name, part in parts.items() if part} if axes else None
     with _swapped(), _kept(model):
-        program = torch.export.export(_Whole(model, loss_fn), batch, named, strict=False)
+        program = torch.export.export(_Whole(model, loss_fn), batch, named, dynamic_shapes=dynamic, strict=False)
     _name_layers(program.graph)
     program.graph.eliminate_dead_code()
     return program
+
+
+Sizes = dict[Any, Any]  # of torch.export's symbols
+
+
+def sizes_of(program: torch.export.ExportedProgram, batch: list[Any]) -> Sizes | None:
+    """The symbols' values for a batch; None: the program is not for such a batch."""
+    made: Sizes = {}
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    tensors = [(values[n], x) for n, x in zip(program.graph_signature.user_inputs, batch, strict=True) if isinstance(x, torch.Tensor)]
+    pairs = [(want, have) for value, x in tensors for want, have in zip(value.shape, x.shape, strict=True)]
+    for want, have in pairs:
+        if isinstance(want, torch.SymInt) and want.node.expr.is_symbol:
+            made.setdefault(want.node.expr, sympy.Integer(have))
+    if any(concrete(want, made) != have for want, have in pairs):
+        return None
+    environment = next((want.node.shape_env for want, _ in pairs if isinstance(want, torch.SymInt)), None)
+    if any(not limits.lower <= made[s] <= limits.upper for s, limits in program.range_constraints.items() if s in made):
+        return None
+    guards = [environment.replace(guard.expr).xreplace(made) for guard in environment.guards] if environment else []
+    return None if sympy.false in guards else made
+
+
+def concrete(value: Any, sizes: Sizes) -> Any:
+    """The number that a symbolic one is for these sizes; an expression of a symbol without a size."""
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value
+    made = value.node.expr.xreplace(sizes)
+    if made.free_symbols:
+        return made
+    return bool(made) if isinstance(value, torch.SymBool) else int(made) if isinstance(value, torch.SymInt) else float(made)
 
 
 _NOT_THE_USERS = tuple(f'File "{os.path.dirname(file)}/' for file in (torch.__file__, __file__))

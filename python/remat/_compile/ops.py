@@ -584,7 +584,7 @@ def of_queries(t: Translator, mask: Data) -> tuple[Data, bool]:
     """The mask of all queries, and whether it is causal beside. The example's mask decides; each batch's must be like it."""
     if len(mask.dims) < 2 or not real(mask.dims[-2]):
         return mask, False
-    if any(real(d) for d in mask.dims[1:-2]) or t.example is None:
+    if any(real(d) for d in mask.dims[1:-2]):
         raise Refused("a mask that depends on the batch and on heads")
     if real(a for d in mask.dims for a in d) != real(a for d in mask.source for a in d):
         raise Refused("a transposed mask of the batch; make it as (rows, queries, keys)")
@@ -1130,7 +1130,7 @@ def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
 def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
     p = t.plain(input)
     assert t.node is not None
-    made = t.node.meta["val"].shape
+    made = t.sizes(t.node.meta["val"])
     have = [length(d) for d in p.x.dims[-2:]]
     scale = [n // h for n, h in zip(made[-2:], have, strict=True)]
     if [s * h for s, h in zip(scale, have, strict=True)] != list(made[-2:]):

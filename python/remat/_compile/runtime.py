@@ -17,7 +17,7 @@ from .._library import invalid
 from ..plan import Plan
 from ..session import Session
 from . import ops as _ops  # registers the translations
-from .capture import export
+from .capture import Axes, Sizes, export, sizes_of
 from .translate import Host, Program, translate
 
 assert _ops
@@ -26,19 +26,28 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _SHAPES = 64  # captured shapes that are held; the least recently used makes room
 
 
-class _Shape:
-    """The program and the session for batches of one shape."""
+class _Capture:
+    """A model as torch.export saw it, for all batches whose shapes differ only in its open axes."""
 
-    def __init__(self, step: Step, batch: tuple[Any, ...], named: dict[str, Any]) -> None:
-        exported = export(step.model, step.loss_fn, batch, named)
-        self.exported = exported
+    def __init__(self, step: Step, batch: tuple[Any, ...], named: dict[str, Any], axes: Axes) -> None:
+        self.exported = exported = export(step.model, step.loss_fn, batch, named, axes)
+        self.axes, self.shapes = axes, _sizes([*batch, *named.values()])
         self.given = {
             spec.arg.name: exported.state_dict.get(spec.target, exported.constants.get(spec.target))
             for spec in exported.graph_signature.input_specs
             if spec.target is not None
         }
-        example = Host(exported, self.given, [*batch, *named.values()])
-        self.program: Program = translate(exported, example, step.updates)
+
+    def sizes(self, batch: list[Any]) -> Sizes | None:
+        return sizes_of(self.exported, batch)
+
+
+class _Shape:
+    """The graph and the session for batches of one shape."""
+
+    def __init__(self, step: Step, capture: _Capture, sizes: Sizes, batch: list[Any]) -> None:
+        self.exported, self.given, self.sizes = capture.exported, capture.given, sizes
+        self.program: Program = translate(self.exported, self._host(batch), step.updates)
         program = self.program
         if program.loss is None:
             raise invalid("the model has no loss")
@@ -63,8 +72,11 @@ class _Shape:
         self.address = {n: _now(x).data_ptr() for held in self.held.values() for n, x in held.items()}
         self.feeds: dict[str, np.ndarray[Any, Any]] = {}
 
+    def _host(self, batch: list[Any]) -> Host:
+        return Host(self.exported, self.given, batch, self.sizes)
+
     def feed(self, batch: list[Any]) -> None:
-        host = Host(self.exported, self.given, batch)
+        host = self._host(batch)
         with torch.no_grad():
             for name, compute in self.program.inputs.items():
                 value = compute(host)
@@ -114,6 +126,7 @@ class Step:
         self.lr = lr
         self._gradients: dict[torch.Tensor, torch.Tensor] = {}
         self._shapes: OrderedDict[Any, _Shape] = OrderedDict()
+        self._captures: dict[Any, list[_Capture]] = {}
         self._calls = 0  # each training call draws its own dropout masks
         self.first: Session | None = None
         batch, named = _batch(example_batch)
@@ -198,7 +211,7 @@ class Step:
         key = (tuple(named), sizes, modes)
         if key not in self._shapes:
             with _in_modes(self.model, modes):
-                made = self._make(batch, named)  # may begin anew, with no other shapes
+                made = self._make(batch, named, modes)  # may begin anew, with no other shapes
             self._shapes[key] = made
         self._shapes.move_to_end(key)
         if len(self._shapes) > _SHAPES:
@@ -216,11 +229,11 @@ class Step:
         self._tensors = tensors
 
     def _begin_anew(self) -> None:
-        self._shapes, self.first, self._gradients = OrderedDict(), None, {}
+        self._shapes, self._captures, self.first, self._gradients = OrderedDict(), {}, None, {}
 
-    def _make(self, batch: tuple[Any, ...], named: dict[str, Any]) -> _Shape:
+    def _make(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         try:
-            made = _Shape(self, batch, named)
+            made = self._captured(batch, named, modes)
         except errors.Error as error:
             if self.first is None or "share" not in str(error) and "arena" not in str(error):
                 if self.first is not None and any(isinstance(x, torch.Tensor) and 1 in x.shape for x in [*batch, *named.values()]):
@@ -229,9 +242,44 @@ class Step:
             if self.updates:
                 raise invalid(f"{error}; compile with the largest batch as example_batch") from None
             self._begin_anew()  # gradients and parameters are PyTorch's: begin anew with the larger one
-            made = _Shape(self, batch, named)
+            made = self._captured(batch, named, modes)
         self.first = self.first or made.session
         return made
+
+
+    def _captured(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
+        """The second shape opens the axes in which it differs from the first, so that later ones need no export."""
+        tensors = [*batch, *named.values()]
+        key = (tuple(named), modes, tuple(None if isinstance(x, torch.Tensor) else x for x in tensors))
+        captures = self._captures.setdefault(key, [])
+        for capture in captures:
+            if (sizes := capture.sizes(tensors)) is not None:
+                return _Shape(self, capture, sizes, tensors)
+        axes = _open_axes(_sizes(tensors), [capture.shapes for capture in captures])
+        if axes and not any(capture.axes >= axes for capture in captures):
+            with contextlib.suppress(Exception):  # what torch.export or the translation cannot leave open is captured as it is
+                capture = _Capture(self, batch, named, axes)
+                made = _Shape(self, capture, capture.sizes(tensors) or {}, tensors)
+                captures.append(capture)
+                return made
+        capture = _Capture(self, batch, named, frozenset())
+        captures.append(capture)
+        return _Shape(self, capture, {}, tensors)
+
+
+def _sizes(batch: list[Any]) -> list[tuple[int, ...]]:
+    return [tuple(x.shape) if isinstance(x, torch.Tensor) else () for x in batch]
+
+
+def _open_axes(shapes: list[tuple[int, ...]], before: list[list[tuple[int, ...]]]) -> Axes:
+    """The axes in which a batch differs from earlier ones. Those of size 1 are always fixed."""
+    return frozenset(
+        (i, axis)
+        for other in before
+        for i, (one, two) in enumerate(zip(shapes, other, strict=True))
+        for axis, (n, m) in enumerate(zip(one, two, strict=True))
+        if n != m and n > 1
+    )
 
 
 def _batch(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -18,7 +18,7 @@ from .._library import invalid
 from ..errors import Error
 from ..graph import Graph, Value
 from ..graph import zeros as init_zeros
-from .capture import op_name, place
+from .capture import Sizes, concrete, op_name, place
 from .tensors import (
     BATCH,
     TIME,
@@ -42,6 +42,7 @@ from .tensors import (
 )
 
 OPS: dict[str, Callable[..., Any]] = {}
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def op(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -81,8 +82,10 @@ class Program:
 class Host:
     """Runs the part of the program that depends on the batch alone, in PyTorch, as far as it is asked for."""
 
-    def __init__(self, program: torch.export.ExportedProgram, given: dict[str, Any], batch: Sequence[Any]) -> None:
-        self._order = list(program.graph.nodes)
+    def __init__(
+        self, program: torch.export.ExportedProgram, given: dict[str, Any], batch: Sequence[Any], sizes: Sizes
+    ) -> None:
+        self._order, self.sizes = list(program.graph.nodes), sizes
         self._values: dict[str, Any] = dict(given)
         for name, value in zip(program.graph_signature.user_inputs, batch, strict=True):
             if isinstance(name, str):
@@ -91,7 +94,8 @@ class Host:
     def value(self, name: str) -> Any:
         if name not in self._values:
             node = next(n for n in self._order if n.name == name)
-            self._values[name] = self._run(node)
+            value = node.meta["val"]
+            self._values[name] = concrete(value, self.sizes) if isinstance(value, _SYMBOLIC) else self._run(node)
         return self._values[name]
 
     def _run(self, node: Node) -> Any:
@@ -103,7 +107,7 @@ class Translator:
     """One translation. `inputs` are the axes of the batch's tensors, which live from try to try."""
 
     def __init__(
-        self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]], example: Host | None, updates: bool
+        self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]], example: Host, updates: bool
     ) -> None:
         self.exported, self.axes_of, self.example, self.updates = program, inputs, example, updates
         self.graph = Graph()
@@ -111,6 +115,10 @@ class Translator:
         self.env: dict[Node, Any] = {}
         self._made: dict[Any, Tensor] = {}
         self.node: Node | None = None
+
+    def sizes(self, value: torch.Tensor) -> tuple[int, ...]:
+        """The shape of a value of the program."""
+        return tuple(concrete(n, self.example.sizes) for n in value.shape)
 
     # ---- The program
 
@@ -147,7 +155,7 @@ class Translator:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return value
-        return self.data(node.name, value.dtype, value.shape, lambda host: host.value(name))
+        return self.data(node.name, value.dtype, self.sizes(value), lambda host: host.value(name))
 
     def _state(self, name: str) -> Any:
         """A parameter or a buffer, which stays PyTorch's until an op reads it."""
@@ -191,6 +199,8 @@ class Translator:
 
     def _call(self, node: Node) -> Any:
         name = op_name(node)
+        if isinstance(node.meta.get("val"), _SYMBOLIC):
+            return concrete(node.meta["val"], self.example.sizes)
         if node.target is operator.getitem:
             made = self.env[node.args[0]]  # type: ignore[index]
             return made[node.args[1]]
@@ -222,14 +232,13 @@ class Translator:
                 raise
             raise Refused(f"of its arguments: {error}") from None
 
-    @staticmethod
-    def _check_shapes(node: Node, made: Any) -> None:
+    def _check_shapes(self, node: Node, made: Any) -> None:
         """A translation has PyTorch's shape, or is refused."""
         values = node.meta["val"]
         pairs = zip(made, values, strict=False) if isinstance(values, list | tuple) else [(made, values)]
         for one, value in pairs:
-            if isinstance(value, torch.Tensor) and hasattr(one, "dims") and shape(one.dims) != value.shape:
-                raise Refused(f"the result would have the shape {shape(one.dims)} instead of {tuple(value.shape)}")
+            if isinstance(value, torch.Tensor) and hasattr(one, "dims") and shape(one.dims) != self.sizes(value):
+                raise Refused(f"the result would have the shape {shape(one.dims)} instead of {self.sizes(value)}")
 
     def _replace(self, node: Node, made: Any) -> None:
         """An in-place op: later readers of its operand see the result."""
@@ -288,7 +297,7 @@ class Translator:
         value = node.meta["val"]
         name = node.name
         if isinstance(value, torch.Tensor):
-            made = self.data(name, value.dtype, value.shape, lambda host: host.value(name))
+            made = self.data(name, value.dtype, self.sizes(value), lambda host: host.value(name))
             made.integers = True
             if node.target._schema.is_mutable:  # type: ignore[union-attr]
                 self.env[node.args[0]] = made  # type: ignore[index]
@@ -297,7 +306,7 @@ class Translator:
         def part(i: int) -> Callable[[Host], Any]:
             return lambda host: host.value(name)[i]
 
-        return [self.data(f"{name}.{i}", v.dtype, v.shape, part(i)) for i, v in enumerate(value)]
+        return [self.data(f"{name}.{i}", v.dtype, self.sizes(v), part(i)) for i, v in enumerate(value)]
 
     # ---- Tensors of the batch, constants, parameters
 
@@ -583,8 +592,8 @@ _HINTS = {
 }
 
 
-def translate(program: torch.export.ExportedProgram, example: Host | None = None, updates: bool = False) -> Program:
-    """example: a batch of the program's shape. updates: the session updates the parameters."""
+def translate(program: torch.export.ExportedProgram, example: Host, updates: bool) -> Program:
+    """example: a batch, whose shape the translation is for. updates: the session updates the parameters."""
     inputs: dict[str, list[Axis]] = {}
     while True:
         try:
