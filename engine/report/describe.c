@@ -54,8 +54,8 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
     if (s->cudnn) fprintf(out, "recurrent layers by cuDNN, ");
     fprintf(out, "%d thread%s\n", plan->threads, plan->threads == 1 ? "" : "s");
     if (s->chain.timed)
-        fprintf(out, "  %" PRId64 " timesteps x batch %" PRId64 ", in %" PRId64 " tiles of %" PRId64, plan->timesteps,
-                plan->batch, plan->n_tiles, plan->tile);
+        fprintf(out, "  %" PRId64 " timesteps x batch %" PRId64 ", in %" PRId64 " tile%s of %" PRId64, plan->timesteps,
+                plan->batch, plan->n_tiles, plan->n_tiles == 1 ? "" : "s", plan->tile);
     if (s->chain.timed && s->chain.n_sweeps > 1)
         fprintf(out, ", %" PRId64 " stages in %d sweeps", plan->n_stages, s->chain.n_sweeps);
     if (!s->chain.timed) fprintf(out, "  a net of %" PRId64 " stages, cut by depth", plan->n_stages);

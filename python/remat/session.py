@@ -347,14 +347,15 @@ class Session:
     # ---- Passes
 
     def _write(self, call: str, inputs: Inputs) -> None:
+        for name in inputs:
+            if name not in self.inputs:
+                raise invalid(f"the session has no input {name!r}; it has {', '.join(self.inputs) or 'none'}")
         given = self._given.setdefault(call, set())
         for name in sorted(given - inputs.keys() if inputs else ()):
             raise invalid(f"{call} was given {name!r} before, but not now; give it each time, or write "
                           f"session.inputs[{name!r}] once")
         given.update(inputs)
         for name, values in inputs.items():
-            if name not in self.inputs:
-                raise invalid(f"the session has no input {name!r}; it has {', '.join(self.inputs) or 'none'}")
             self.inputs[name] = values
 
     def _run(self, function: Any, *arguments: Any) -> Result:

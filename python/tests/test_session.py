@@ -228,6 +228,9 @@ def test_an_input_that_was_given_is_given_each_time() -> None:
     session.step(x=ones, y=ones[..., :1], lr=0.1)
     with pytest.raises(remat.Error, match="given 'y' before"):
         session.step(x=ones, lr=0.1)
+    with pytest.raises(remat.Error, match="no input 'z'"):
+        session.step(x=ones, y=ones[..., :1], z=ones, lr=0.1)
+    session.step(x=ones, y=ones[..., :1], lr=0.1)
     other = remat.Session(graph, loss, optimizer="sgd")
     other.inputs["y"] = ones[..., :1]
     assert other.step(x=ones, lr=0.1).loss != other.step(x=ones, lr=0.1).loss
