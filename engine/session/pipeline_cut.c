@@ -127,8 +127,9 @@ static remat_status end_search(search *c, remat_status status) {
 remat_status rm_session_choose_cut(const remat_graph *graph, int32_t loss, const remat_config *config,
                                    rm_cut_choice *out) {
     search c = begin_search(graph, loss, config, out);
-    if (config->pipeline->cut) c.config.memory_budget = 0;
-    out->measured = !config->pipeline->cut && measures(config);
+    if (config->pipeline->cut) c.config.memory_budget = 0; /* the session that runs is refused */
+    out->told = config->pipeline->cut != NULL;
+    out->measured = !out->told && measures(config);
     return end_search(&c, search_cuts(&c));
 }
 

@@ -10,7 +10,8 @@ typedef struct {
     char *cut;       /* as in remat_pipeline */
     int n_ruled_out; /* faster cuts with which some rank does not fit */
     bool fits;       /* false: no cut fits, and this one needs the fewest bytes */
-    bool measured;   /* by measured times */
+    bool told;       /* the config has it */
+    bool measured;   /* by measured times, not by counted work */
     /* Of the cuts that were ruled out, the fastest; the rank that needs most with it, and these bytes. */
     char *fastest;
     int rank;

@@ -185,10 +185,12 @@ START_TEST(plans_show_why_a_cut_was_chosen) {
     const char *flags = "--vocab=4000 --hidden=64 --layers=6 --seq-len=3000 --tile=16 --batch=1 --pipeline=3 "
                         "--device=null --checkpoint=none";
     ck_runs("plan %s", flags);
-    ck_says_all(program_output, "start with rnn.weight_ih_l3,head.weight");
+    ck_says_all(program_output, "start with rnn.weight_ih_l3,head.weight|counted work");
     ck_assert(!strstr(program_output, "ruled out"));
     ck_runs("plan %s --memory-budget=20MiB", flags);
-    ck_says_all(program_output, "start with rnn.weight_ih_l2,|ruled out|rnn.weight_ih_l3,head.weight|rank 0|20.0 MiB");
+    ck_says_all(program_output, "start with rnn.weight_ih_l2,|ruled out|rnn.weight_ih_l3,head.weight|rank 0|20.8 MiB");
+    ck_runs("plan %s:rnn.weight_ih_l1,head.weight", "--vocab=400 --layers=4 --device=null --pipeline=3");
+    ck_assert(!strstr(program_output, "least time"));
 }
 END_TEST
 

@@ -61,9 +61,11 @@ static void print_cut(const rm_plan_pipeline *p) {
     const rm_cut_choice *cut = p->cut;
     char needed[RM_TEXT];
     printf("\nPipeline: %d ranks; the layers of those after the first start with %s\n", p->n, cut->cut);
-    if (cut->measured) printf("so that the slowest rank takes the least time, by measured times of the layers\n");
+    if (!cut->told)
+        printf("The slowest rank takes the least time with this cut, by %s.\n",
+               cut->measured ? "measured times of the layers" : "the layers' counted work");
     if (cut->n_ruled_out)
-        printf("%d faster cut%s ruled out by the budget: with %s, rank %d needs %s\n", cut->n_ruled_out,
+        printf("%d faster cut%s ruled out by the budget: with %s, rank %d needs %s.\n", cut->n_ruled_out,
                cut->n_ruled_out == 1 ? " is" : "s are", cut->fastest, cut->rank, rm_bytes_text(cut->bytes, needed));
     putchar('\n');
 }
