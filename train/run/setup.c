@@ -281,7 +281,7 @@ remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const 
     remat_config config = rm_setup_training_config(o);
     config.ranks = rm_ranks_imagined(o, &table);
     config.pipeline = pipeline;
-    config.calibration = rm_setup_calibration_file(o);
+    if (strcmp(o->autotune, "off")) config.calibration = rm_setup_calibration_file(o);
     (void)rm_budget_apply(o, rm_budget_data_bytes(o, &spec->data, dataset),
                           &config); /* the session's creation reports a failure */
     remat_status status = rm_model_build(spec, rm_setup_rows(o), true, &model);
