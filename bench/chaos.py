@@ -223,6 +223,17 @@ def left_behind(job, shared_before):
     return left + glob.glob(f"{job.folder}/st/.tmp*")
 
 
+def report(options, pauses, calm, stormy):
+    """Comes before the undisturbed job, which takes about as long as the disturbed one."""
+    faults = sum(len(some) for some in pauses.values())
+    print(f"{options.ranks} ranks, {options.engine}: {faults} faults in {sum(s for s, _ in stormy):.0f} s, one every "
+          f"{options.every:g} s: {rate(stormy):.1f} steps/s, calm {rate(calm):.1f}: {100 * rate(stormy) / rate(calm):.0f} %")
+    for kind, some in pauses.items():
+        if some:
+            print(f"  {kind:5} {len(some):3} times; no step for {statistics.median(some):.2f} s, at most {max(some):.2f} s")
+    sys.stdout.flush()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/release/remat")
@@ -245,13 +256,8 @@ def main():
             if options.errors:
                 shutil.copy(f"{folder}/errors", options.errors)
         left = left_behind(job, shared)
+        report(options, pauses, calm, stormy)
         steps, same = same_bits(job, options)
-    faults = sum(len(some) for some in pauses.values())
-    print(f"{options.ranks} ranks, {options.engine}: {faults} faults in {sum(s for s, _ in stormy):.0f} s, one every "
-          f"{options.every:g} s: {rate(stormy):.1f} steps/s, calm {rate(calm):.1f}: {100 * rate(stormy) / rate(calm):.0f} %")
-    for kind, some in pauses.items():
-        if some:
-            print(f"  {kind:5} {len(some):3} times; no step for {statistics.median(some):.2f} s, at most {max(some):.2f} s")
     print(f"after {steps} steps the bits are {'the same' if same else 'OTHERS'} as undisturbed; exit codes {codes}")
     print("left behind: " + (", ".join(left) if left else "nothing"))
     sys.exit(not same or bool(left))

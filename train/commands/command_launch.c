@@ -73,7 +73,8 @@ static const struct {
      "rank-R.log "
      "[0]"},
     {"tee", "N|R:N,..", TEE,
-     "write the same files as --redirects, and to the terminal, too; a stream of both is shown [0]"},
+     "streams that go to rank-R.stdout.log and rank-R.stderr.log and to the terminal, also if --redirects names them; "
+     "values as for --redirects [0]"},
     {"local-ranks-filter", "R,..", SHOWN, "ranks of this host, from 0, whose lines the terminal shows [all]"},
     {"run-id", "NAME", RUN_ID,
      "name of the job, the same on all hosts and different for each job [HOST:PORT of host 0]"},
