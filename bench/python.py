@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Compares PyTorch's recurrent layers with remat.nn in a Python script: step times, a call at tiny sizes, and the longest sequence.
+"""Compares PyTorch with remat.nn and remat.compile in a Python script: steps of layers and whole models, small calls, the longest sequence.
 
     bench/python.py [--python=PYTHON-WITH-TORCH] [--rounds=3] [--threads=1] [--divide=1] [--only=WORDS] [--memory=4]
 
 Steps are forward and backward of a layer, fp32; the loss is the sum of its output. The longest sequence is that of a language model of
 bytes, B16 H256 (embedding, LSTM, linear, cross entropy): a process is run at two lengths, and the line through its two peaks
-meets --memory GiB there; for remat.compile it is the longest plan that fits, doubling from 10,000. Every measurement is a process of its own; candidates alternate, and a time is the median over
-rounds of the processes' fastest steps. --divide makes all sequences shorter. Needs build/release, or REMAT_LIBRARY.
+meets --memory GiB there. For remat.compile it is the longest plan that fits, doubling from 10,000. Whole models are those of networks.py,
+forward and backward; their times are CPU times, and memory is the process's peak beyond importing PyTorch and torchvision. Every measurement
+is a process of its own; candidates alternate, and a time is the median over rounds of the processes' fastest steps. --divide makes all
+sequences and images smaller. Needs build/release, or REMAT_LIBRARY.
 """
 
 import argparse
@@ -26,6 +28,10 @@ STEPS = {  # name: batch, width, layers, timesteps, steps
 }
 LAYERS = {"nn.LSTM": None, "remat.nn.LSTM": {}, "remat.nn.LSTM, 32 segments": {"segments": 32}}
 MODELS = ("nn.LSTM", "nn.LSTM, checkpoints of 32 chunks", "remat.nn.LSTM, 32 segments", "remat.nn.LSTMCrossEntropy, 32 segments")
+WHOLE = {  # name: row of networks.py, memory budget
+    "whole model: ResNet-50, B16 128x128": ("resnet50", "200MiB"),
+    "whole model: GPT, 6 layers of 384, B4 T1024": ("gpt2", "300MiB"),
+}
 B, H, V = 16, 256, 256
 
 
@@ -123,6 +129,42 @@ def longest_compiled(memory):
         longest, factor, timesteps = timesteps, step.plan.recompute_factor, 2 * timesteps
 
 
+def model_steps(row, budget, divide):
+    """budget: None: PyTorch alone; 0: everything kept."""
+    import time
+
+    import networks
+    import torch
+    import torchvision  # noqa: F401  # part of what is not counted
+
+    before = networks.resident_kib("VmRSS")
+    torch.manual_seed(0)
+    if row == "gpt2":
+        networks.T = max(networks.T // divide, 8)
+        model, x, y = networks.gpt(False), *torch.randint(256, (2, networks.TEXTS, networks.T))
+    else:
+        model, y = networks.resnet(row, False), torch.randint(networks.CLASSES, (networks.BATCH,))
+        x = torch.randn(networks.BATCH, 3, max(networks.SIDE // divide, 32), max(networks.SIDE // divide, 32))
+
+    def loss(out, target):
+        return torch.nn.functional.cross_entropy(out.flatten(0, -2), target.flatten())
+
+    def step(x, y):
+        model.zero_grad()
+        loss(model(x), y).backward()
+
+    if budget is not None:
+        import remat
+
+        step = remat.compile(model, loss, (x, y), **({"memory_budget": budget} if budget else {}))
+    times = []
+    for _ in range(4):
+        start = time.process_time()
+        step(x, y)
+        times.append(time.process_time() - start)
+    return {"seconds": min(times[1:]), "mib": (networks.resident_kib("VmHWM") - before) / 1024}
+
+
 def run(options, function, *arguments):
     environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads), PYTHONPATH=os.path.join(ROOT, "python"))
     environment.setdefault("REMAT_LIBRARY", LIBRARY)
@@ -146,6 +188,22 @@ def show_steps(options):
             kept = results[0]["activations"]
             print(f"  {name:28} {seconds * 1e3:10.3f} ms  {seconds / peer:5.2f} x"
                   + (f"  {kept / 2**20:8.1f} MiB of activations" if kept is not None else ""), flush=True)
+
+
+def show_models(options):
+    for name, (row, budget) in WHOLE.items():
+        if options.only not in name:
+            continue
+        ways = {"PyTorch": None, "remat.compile": 0, f"remat.compile, {budget}": budget}
+        found = {way: [] for way in ways}
+        for _ in range(options.rounds):
+            for way, limit in ways.items():
+                found[way].append(run(options, model_steps, row, limit, options.divide))
+        print(f"\n{name}")
+        middle = {way: [statistics.median(r[of] for r in results) for of in ("seconds", "mib")] for way, results in found.items()}
+        for way, (seconds, mib) in middle.items():
+            peer = middle["PyTorch"]
+            print(f"  {way:28} {seconds:7.3f} s  {seconds / peer[0]:5.2f} x  {mib:6.0f} MiB  {mib / peer[1]:5.2f} x", flush=True)
 
 
 def show_longest(options):
@@ -180,6 +238,7 @@ def main():
         print(json.dumps(globals()[name](*arguments)))
         return
     show_steps(options)
+    show_models(options)
     show_longest(options)
 
 
