@@ -6,7 +6,9 @@
  *   context.c   the GPU memory of CUDA's context
  *   queue.c     the queue: a stream, cuBLAS, staging memory; copies and kernels
  *   product.c   matrix products by cuBLASLt, with algorithm.c: product.h
+ *   dnn.c       cuDNN's handle and errors: dnn.h
  *   rnn.c       recurrent layers by cuDNN: rnn.h
+ *   conv.c      convolutions by cuDNN: conv.h
  *   graph.c     CUDA graphs: many small launches recorded once and launched as one
  *   tier.c      the second tier: page-locked host memory
  *   kernels.c   finds the launcher (ops/NAME.cu) of an op
@@ -16,11 +18,14 @@
 #ifndef RM_CUDA_H
 #define RM_CUDA_H
 
+#include "engine/cuda/conv.h"
+#include "engine/cuda/dnn.h"
 #include "engine/cuda/library.h"
 #include "engine/cuda/product.h"
 #include "engine/cuda/rnn.h"
 #include "engine/device/device.h"
 #include "ops/cuda/cuda_queue.h"
+#include "ops/layers/cudnn_conv.h"
 #include "ops/recurrent/cudnn_cells.h"
 
 enum { RM_CUDA_SENTENCE = 480 };
@@ -34,7 +39,9 @@ struct rm_device {
     uint64_t overhead_bytes; /* GPU memory outside blocks: measured when the device was opened, plus graph_bytes and
                                 trial_bytes */
     rm_cuda_products *products;
-    rm_cuda_rnns *rnns;   /* NULL: cuDNN was not requested */
+    rm_cuda_dnn *dnn;     /* cuDNN; NULL: no layer has needed it */
+    rm_cuda_rnns *rnns;   /* NULL: its recurrent layers were not requested */
+    rm_cuda_convs *convs; /* NULL: it runs no convolution */
     bool in_context;      /* rm_cuda_context_begin has been called */
     rm_queue *spare;      /* made, and its memory measured, when the device is opened; NULL while it is in use */
     rm_second_tier *tier; /* NULL: none is open */
@@ -112,6 +119,9 @@ void rm_cuda_context_end(int number); /* the context stays; the next device to b
 typedef enum { RM_CUDA_OPENING, RM_CUDA_CUDNN, RM_CUDA_TAKERS } rm_cuda_taker;
 uint64_t rm_cuda_context_most(int number, rm_cuda_taker taker, uint64_t bytes);
 
+/* device.c: opens cuDNN for the device, unless it is open, and counts the GPU memory that it takes. */
+remat_status rm_cuda_use_dnn(rm_device *device);
+
 /* product.c and graph.c: the functions of rm_cuda_queue, and the life of recordings. */
 void rm_cuda_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product);
 bool rm_cuda_graph_records(const rm_queue *queue); /* a recording is between begin and end */
@@ -172,6 +182,7 @@ typedef struct {
     __typeof__(rm_add_pieces_cuda) *add_pieces; /* for layers by cuDNN */
     __typeof__(rm_kernels_error_cuda) *error;
     __typeof__(rm_clusters_cuda) *clusters;
+    const rm_cudnn_conv_kernels *conv; /* for convolutions by cuDNN */
 } rm_cuda_kernels;
 extern const rm_cuda_kernels rm_cuda_kernels_built;
 

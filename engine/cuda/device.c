@@ -118,6 +118,8 @@ static void cuda_close(rm_device *device) {
     if (device->in_context) rm_cuda_context_end(device->number);
     rm_cuda_queue_destroy(device->spare);
     rm_cuda_rnns_free(device->rnns);
+    rm_cuda_convs_free(device->convs);
+    rm_cuda_dnn_close(device);
     rm_cuda_products_free(device->products);
     rm_free(device);
 }
@@ -158,7 +160,7 @@ static uint64_t cuda_identity(rm_device *device) {
         (void)lib->cudaDeviceGetAttribute(&value[i + 4], properties[i], device->number);
     (void)lib->cudaDriverGetVersion(&value[0]);
     (void)lib->cudaRuntimeGetVersion(&value[1]);
-    value[2] = (int)(lib->cublasLtGetVersion() + rm_cuda_rnns_version(device->rnns));
+    value[2] = (int)(lib->cublasLtGetVersion() + rm_cuda_dnn_version(device));
     (void)lib->cudaSetDevice(device->number);
     value[3] = rm_cuda_clusters();
     for (int i = 0; i < 3; i++) {
@@ -181,11 +183,19 @@ static remat_status cuda_set_precision(rm_device *device, rm_precision precision
 
 static void cuda_products(rm_device *device, rm_products *out) { rm_cuda_products_known(device->products, out); }
 
-/* Also measures the GPU memory that cuDNN takes. */
-static remat_status cuda_use_cudnn(rm_device *device) {
+static remat_status cuda_use_cudnn(rm_device *device) { return rm_cuda_rnns_create(device, &device->rnns); }
+
+static remat_status cuda_variant(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x,
+                                 const int64_t tau[2], rm_variant *out) {
+    TRY(rm_cuda_rnn_variant(device, op, x, tau, out));
+    return out->op ? REMAT_OK : rm_cuda_conv_variant(device, op, attr, x, tau, out);
+}
+
+remat_status rm_cuda_use_dnn(rm_device *device) {
     uint64_t before, after;
+    if (device->dnn) return REMAT_OK;
     TRY(free_memory(device, &before));
-    TRY(rm_cuda_rnns_create(device, &device->rnns));
+    TRY(rm_cuda_dnn_open(device));
     TRY(free_memory(device, &after));
     device->overhead_bytes += rm_cuda_context_most(device->number, RM_CUDA_CUDNN, fewer(before, after));
     return REMAT_OK;
@@ -336,7 +346,7 @@ const rm_device_api rm_device_cuda = {
     .products = cuda_products,
     .recordings = rm_cuda_graphs_known,
     .use_cudnn = cuda_use_cudnn,
-    .variant = rm_cuda_rnn_variant,
+    .variant = cuda_variant,
     .rates = cuda_rates,
     .block_create = cuda_block_create,
     .block_free = cuda_block_free,

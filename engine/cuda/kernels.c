@@ -16,4 +16,5 @@ const rm_cuda_kernels rm_cuda_kernels_built = {kernel,
                                                rm_compare_cuda,
                                                rm_add_pieces_cuda,
                                                rm_kernels_error_cuda,
-                                               rm_clusters_cuda};
+                                               rm_clusters_cuda,
+                                               &rm_cudnn_conv_kernels_built};

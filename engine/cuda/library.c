@@ -84,7 +84,7 @@ remat_status rm_cuda_library_open_products(void) {
 static const rm_shared_library dnn_file = {.name = "libcudnn.so.9",
                                            .folders = RM_CUDA_FOLDER,
                                            .variable = "REMAT_CUDNN_LIBRARY",
-                                           .needs = "a session with the recurrent kernels cudnn needs",
+                                           .needs = "a session with layers by cuDNN needs",
                                            .install = "it",
                                            .oldest = "cuDNN 9"};
 static rm_cudnn_library dnn;

@@ -5,8 +5,8 @@
  * If Remat's own kernels are part of the build (REMAT_HAVE_CUDA), nvcc has linked the runtime with them, and this one
  * is used: the error of a failed launch is recorded in the library that launched.
  *
- * cuDNN is opened when a session requests its recurrent kernels (rnn.c). Toolkits do not contain it; a build without
- * cudnn.h of version 9 does not support it.
+ * cuDNN is opened when a session requests its recurrent kernels (rnn.c) or has convolutions (conv.c). Toolkits do not
+ * contain it; a build without cudnn.h of version 9 does not support it.
  *
  * Files are lib*.so.N, where N is the version of CUDA that Remat was built with, first in the loader's path, then in
  * the folders where CMake found them. REMAT_CUDART_LIBRARY, REMAT_CUBLAS_LIBRARY and REMAT_CUDNN_LIBRARY name other
@@ -112,7 +112,22 @@
     X(cudnnGetRNNWeightParams)                                                                                         \
     X(cudnnRNNForward)                                                                                                 \
     X(cudnnRNNBackwardData_v8)                                                                                         \
-    X(cudnnRNNBackwardWeights_v8)
+    X(cudnnRNNBackwardWeights_v8)                                                                                      \
+    X(cudnnCreateFilterDescriptor)                                                                                     \
+    X(cudnnSetFilterNdDescriptor)                                                                                      \
+    X(cudnnDestroyFilterDescriptor)                                                                                    \
+    X(cudnnCreateConvolutionDescriptor)                                                                                \
+    X(cudnnSetConvolutionNdDescriptor)                                                                                 \
+    X(cudnnSetConvolutionGroupCount)                                                                                   \
+    X(cudnnSetConvolutionMathType)                                                                                     \
+    X(cudnnGetConvolutionNdForwardOutputDim)                                                                           \
+    X(cudnnDestroyConvolutionDescriptor)                                                                               \
+    X(cudnnGetConvolutionForwardWorkspaceSize)                                                                         \
+    X(cudnnGetConvolutionBackwardDataWorkspaceSize)                                                                    \
+    X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                                                                  \
+    X(cudnnConvolutionForward)                                                                                         \
+    X(cudnnConvolutionBackwardData)                                                                                    \
+    X(cudnnConvolutionBackwardFilter)
 
 /* Members have the names of the functions: lib->cudaMalloc(...). */
 typedef struct {

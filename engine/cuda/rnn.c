@@ -9,9 +9,6 @@
  * The lengths of sequences on the GPU are passed as NULL, since all are as long as the tile; cuDNN no longer reads them
  * since 8.9.1.
  *
- * cuDNN does not document the alignment of its spaces, so they start at multiples of 256 bytes, like memory from
- * cudaMalloc. A plan's buffers start at multiples of RM_ALIGN, so each is planned with the bytes needed to align it.
- *
  * cuDNN 9.19, developer guide and headers: cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8. */
 #include "engine/cuda/rnn.h"
 
@@ -27,7 +24,6 @@
 
 enum { X, W_IH, W_HH, B_IH, B_HH, RESET }; /* inputs */
 enum { MOST_GATES = 4, MOST_TIMESTEPS = 65535 };
-enum { SPACE_ALIGN = 256, SPACE_MORE = SPACE_ALIGN - RM_ALIGN };
 
 /* A variant's attributes, for one layer. All members have 8 bytes, so there is no padding. */
 typedef struct {
@@ -67,66 +63,29 @@ struct rm_cuda_rnns {
     rm_device *device;
     kept_tile *tile[TILE_LISTS]; /* by number along time */
     const rm_cudnn_library *lib;
-    cudnnHandle_t handle;
+    cudnnHandle_t handle; /* of the device */
     cudnnDropoutDescriptor_t no_dropout;
     layer *layers;
     remat_op op[CELLS];
 };
 
-/* ---- Messages for cuDNN's errors (error.c has CUDA's) ------------------------------------------------------------ */
-
-static remat_status code_of(cudnnStatus_t error) {
-    bool memory = error == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
-                  error == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-    return memory ? REMAT_MEMORY : REMAT_DEVICE;
-}
-
-static void words(const rm_device *device, cudnnStatus_t error, const char *doing, char *sentence) {
-    (void)device->lib->cudaGetLastError();
-    if (code_of(error) == REMAT_MEMORY)
-        snprintf(sentence, RM_CUDA_SENTENCE, "%s: cuDNN is out of memory; end other programs on this GPU", doing);
-    else
-        snprintf(sentence, RM_CUDA_SENTENCE,
-                 "%s: cuDNN says \"%s\" (status %d); use the recurrent kernels remat to avoid cuDNN", doing,
-                 device->rnns->lib->cudnnGetErrorString(error), (int)error);
-}
-
-static remat_status answer(const rm_device *device, cudnnStatus_t error, const char *doing) {
-    char sentence[RM_CUDA_SENTENCE];
-    if (error == CUDNN_STATUS_SUCCESS) return REMAT_OK;
-    words(device, error, doing, sentence);
-    return rm_fail(code_of(error), "%s", sentence);
-}
-
-static bool went(rm_device *device, cudnnStatus_t error, const char *doing) {
-    char when[RM_CUDA_WHEN];
-    if (error == CUDNN_STATUS_SUCCESS) return true;
-    if (device->failed) return false;
-    device->failed = code_of(error);
-    words(device, error, rm_cuda_when(device, doing, when), device->sentence);
-    return false;
-}
-
 /* ---- Sizes for planning ------------------------------------------------------------------------------------------- */
 
 static int which_tile(const shape *s, const remat_desc *x) { return x[X].dim[0] == s->tau[0] ? 0 : 1; }
 
-static uint64_t round_up(uint64_t bytes) { return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN; }
-static char *space_in(const void *buffer) { return (char *)(uintptr_t)round_up((uintptr_t)buffer); }
-
 static uint64_t dx_bytes(const shape *s, const remat_desc *x) {
-    return round_up((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
+    return rm_cuda_space_bytes((uint64_t)(x[X].dim[0] * s->batch * s->in) * sizeof(float));
 }
 
 static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     const shape *s = attr;
-    return s->reserve_bytes[which_tile(s, x)] + SPACE_MORE;
+    return s->reserve_bytes[which_tile(s, x)] + RM_CUDA_SPACE_MORE;
 }
 
 static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     const shape *s = attr;
     int tile = which_tile(s, x);
-    uint64_t bytes = SPACE_MORE + round_up(s->work_bytes[tile]);
+    uint64_t bytes = RM_CUDA_SPACE_MORE + rm_cuda_space_bytes(s->work_bytes[tile]);
     if (pass == REMAT_FORWARD) return bytes + (aux ? 0 : s->reserve_bytes[tile]);
     return bytes + dx_bytes(s, x);
 }
@@ -134,7 +93,7 @@ static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass 
 static uint64_t packed_bytes(const remat_desc *x, const void *attr, int threads) {
     (void)x, (void)threads;
     const shape *s = attr;
-    return round_up(s->weight_bytes) + s->weight_bytes + SPACE_MORE;
+    return rm_cuda_space_bytes(s->weight_bytes) + s->weight_bytes + RM_CUDA_SPACE_MORE;
 }
 
 /* ---- A call ------------------------------------------------------------------------------------------------------- */
@@ -167,11 +126,11 @@ static bool begin(const remat_call *call, tile_call *t) {
     t->shape = call->attr;
     t->layer = layer_of(t->rnns, t->shape);
     t->tile = which_tile(t->shape, &call->x[X].desc);
-    t->work = space_in(call->scratch);
-    t->after = t->work + round_up(t->shape->work_bytes[t->tile]);
-    t->weights = space_in(call->packed);
-    t->gradients = t->weights + round_up(t->shape->weight_bytes);
-    return went(t->q->device, t->rnns->lib->cudnnSetStream(t->rnns->handle, t->q->stream), "giving cuDNN a stream");
+    t->work = rm_cuda_space_in(call->scratch);
+    t->after = t->work + rm_cuda_space_bytes(t->shape->work_bytes[t->tile]);
+    t->weights = rm_cuda_space_in(call->packed);
+    t->gradients = t->weights + rm_cuda_space_bytes(t->shape->weight_bytes);
+    return rm_cuda_dnn_begin(t->q);
 }
 
 /* ---- The reserve space ---------------------------------------------------------------------------------------------- */
@@ -193,13 +152,13 @@ static char *place_reserve(const tile_call *t) {
     if (!k) {
         k = rm_calloc(1, sizeof *k);
         if (!k) {
-            (void)went(t->q->device, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "keeping a tile");
+            (void)rm_cuda_dnn_went(t->q->device, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "keeping a tile");
             return NULL;
         }
         *k = (kept_tile){*list, (int64_t)t->call->key.node, t->call->t0, 0};
         *list = k;
     }
-    char *space = space_in(t->call->aux);
+    char *space = rm_cuda_space_in(t->call->aux);
     k->before = space - (char *)t->call->aux;
     return space;
 }
@@ -219,7 +178,7 @@ static void move_over(rm_queue *q, char *to, const char *from, uint64_t bytes, c
  * alignment, it is moved first, through the scratch for dx, which is still free. */
 static char *find_reserve(const tile_call *t) {
     const shape *s = t->shape;
-    char *buffer = t->call->aux, *space = space_in(buffer);
+    char *buffer = t->call->aux, *space = rm_cuda_space_in(buffer);
     kept_tile *k = tile_of(t);
     if (k && buffer + k->before != space) {
         move_over(t->q, space, buffer + k->before, s->reserve_bytes[t->tile], t->after,
@@ -243,7 +202,7 @@ static void forward(const remat_call *call) {
         call->y.data, l->state, call->state_in[0].data, call->state_out[0].data, l->state, call->state_in[1].data,
         call->state_out[1].data, s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile],
         reserve);
-    (void)went(t.q->device, error, "a recurrent layer by cuDNN");
+    (void)rm_cuda_dnn_went(t.q->device, error, "a recurrent layer by cuDNN");
 }
 
 /* ---- Gradients ---------------------------------------------------------------------------------------------------- */
@@ -282,7 +241,8 @@ static void weight_gradients(const tile_call *t, char *reserve) {
         t->rnns->handle, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL, l->x[t->tile], call->x[X].data, l->state,
         call->state_in[0].data, l->y[t->tile], call->y.data, s->weight_bytes, t->gradients, s->work_bytes[t->tile],
         t->work, s->reserve_bytes[t->tile], reserve);
-    if (went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN") && call->t0 == 0) add_gradients(t);
+    if (rm_cuda_dnn_went(t->q->device, error, "a recurrent layer's weight gradients by cuDNN") && call->t0 == 0)
+        add_gradients(t);
 }
 
 static void backward(const remat_call *call) {
@@ -296,7 +256,7 @@ static void backward(const remat_call *call) {
         call->dx[X].data ? call->dx[X].data : t.after, l->state, call->state_in[0].data, call->dstate_out[0].data,
         call->dstate_in[0].data, l->state, call->state_in[1].data, call->dstate_out[1].data, call->dstate_in[1].data,
         s->weight_bytes, t.weights, s->work_bytes[t.tile], t.work, s->reserve_bytes[t.tile], reserve);
-    if (!went(t.q->device, error, "a recurrent layer's gradients by cuDNN")) return;
+    if (!rm_cuda_dnn_went(t.q->device, error, "a recurrent layer's gradients by cuDNN")) return;
     if (call->dx[W_IH].data || call->dx[W_HH].data || call->dx[B_IH].data || call->dx[B_HH].data)
         weight_gradients(&t, reserve);
 }
@@ -347,13 +307,14 @@ static void pack_piece(rm_queue *q, char *space, uint64_t at, const remat_tensor
 
 /* Missing biases are zeros. */
 static void pack(const remat_call *call, void *buffer) {
-    char *packed = space_in(buffer);
+    char *packed = rm_cuda_space_in(buffer);
     rm_queue *q = (rm_queue *)(uintptr_t)call->queue;
     const shape *s = call->attr;
     rm_cuda_rnns *rnns = q->device->rnns;
     layer *l = layer_of(rnns, s);
     int gates = gates_of(s);
-    if (!l->located && !went(q->device, locate(rnns, l, packed), "finding weights in cuDNN's weight space")) return;
+    if (!l->located && !rm_cuda_dnn_went(q->device, locate(rnns, l, packed), "finding weights in cuDNN's weight space"))
+        return;
     rm_cuda_fill(q, packed, 0, s->weight_bytes);
     for (int g = 0; g < gates; g++) {
         pack_piece(q, packed, l->matrix[g], &call->x[W_IH], g, s->hidden * s->in);
@@ -429,7 +390,7 @@ static remat_status describe(const rm_cuda_rnns *rnns, layer *l) {
     for (int tile = 0; tile < 2 && !error; tile++) error = describe_tile(rnns, l, tile, lengths);
     l->shape.weight_bytes = weights;
     rm_free(lengths);
-    return answer(rnns->device, error, "describing a recurrent layer to cuDNN");
+    return rm_cuda_dnn_status(rnns->device, error, "describing a recurrent layer to cuDNN");
 }
 
 /* Layers of the same shape share a descriptor. */
@@ -497,12 +458,7 @@ static void make_descriptor(remat_op *op, int cell) {
 
 static cudnnStatus_t start(rm_cuda_rnns *rnns) {
     const rm_cudnn_library *lib = rnns->lib;
-    cudnnStatus_t error = lib->cudnnCreate(&rnns->handle);
-    if (error) {
-        rnns->handle = NULL;
-        return error;
-    }
-    error = lib->cudnnCreateDropoutDescriptor(&rnns->no_dropout);
+    cudnnStatus_t error = lib->cudnnCreateDropoutDescriptor(&rnns->no_dropout);
     if (error) {
         rnns->no_dropout = NULL;
         return error;
@@ -511,20 +467,18 @@ static cudnnStatus_t start(rm_cuda_rnns *rnns) {
 }
 
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
-    const rm_cudnn_library *lib;
-    REQUIRE(rm_cuda_kernels_built.add_pieces, MISSING,
-            "this build has no CUDA kernels, which layers by cuDNN need, too; use a build with CUDA kernels");
     REQUIRE(
         device->products->precision != RM_BF16, MISSING,
         "cuDNN's recurrent kernels do not support bf16; use precision fp32 or tf32, or the recurrent kernels remat");
-    TRY(rm_cudnn_library_open(&lib));
+    TRY(rm_cuda_use_dnn(device));
     rm_cuda_rnns *rnns = rm_calloc(1, sizeof *rnns);
     REQUIRE(rnns, MEMORY, "out of host memory for cuDNN's layers");
     rnns->device = device;
-    rnns->lib = lib;
+    rnns->lib = device->dnn->lib;
+    rnns->handle = device->dnn->handle;
     for (int cell = 0; cell < CELLS; cell++) make_descriptor(&rnns->op[cell], cell);
     *out = rnns; /* freed with the device, even after a failure */
-    return answer(device, start(rnns), "starting cuDNN");
+    return rm_cuda_dnn_status(device, start(rnns), "starting cuDNN");
 }
 
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns) {
@@ -540,22 +494,16 @@ void rm_cuda_rnns_free(rm_cuda_rnns *rnns) {
         free_layer(rnns, l);
     }
     if (rnns->no_dropout) (void)rnns->lib->cudnnDestroyDropoutDescriptor(rnns->no_dropout);
-    if (rnns->handle) (void)rnns->lib->cudnnDestroy(rnns->handle);
     rm_free(rnns);
 }
-
-uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return rnns ? rnns->lib->cudnnGetVersion() : 0; }
 
 #else
 
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out) {
-    const rm_cudnn_library *lib;
-    (void)device;
     *out = NULL;
-    return rm_cudnn_library_open(&lib);
+    return rm_cuda_use_dnn(device);
 }
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns) { (void)rnns; }
-uint64_t rm_cuda_rnns_version(const rm_cuda_rnns *rnns) { return (void)rnns, 0; }
 remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out) {
     (void)device, (void)op, (void)x, (void)tau;

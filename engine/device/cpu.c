@@ -43,9 +43,9 @@ static remat_status cpu_set_precision(rm_device *device, rm_precision precision)
     return REMAT_OK;
 }
 
-static remat_status cpu_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
-                                rm_variant *out) {
-    (void)x, (void)tau;
+static remat_status cpu_variant(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x,
+                                const int64_t tau[2], rm_variant *out) {
+    (void)attr, (void)x, (void)tau;
     for (int i = 0; device->bf16 && i < RM_CELLS; i++)
         if (!strcmp(device->in_bf16[i].name, op->name)) out->op = &device->in_bf16[i];
     return REMAT_OK;

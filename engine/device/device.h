@@ -77,9 +77,9 @@ typedef struct rm_device_api {
     void (*products)(rm_device *, rm_products *out);          /* NULL: none */
     void (*recordings)(const rm_queue *, rm_recordings *out); /* NULL: no recording */
     remat_status (*use_cudnn)(rm_device *);                   /* after set_precision; NULL: no cuDNN */
-    /* Chooses the descriptor for a node with these inputs and tiles of tau[0] and tau[1] timesteps. Called once for each node, before
-     * the chain is built. NULL: ops run as they are. */
-    remat_status (*variant)(rm_device *, const remat_op *, const remat_desc *x, const int64_t tau[2], rm_variant *out);
+    /* Chooses the descriptor for a node with these attributes and inputs, and with tiles of tau[0] and tau[1] timesteps (0: not a
+     * sequence). Called once for each node, before the chain is built. NULL: ops run as they are. */
+    remat_status (*variant)(rm_device *, const remat_op *, const void *attr, const remat_desc *x, const int64_t tau[2], rm_variant *out);
     const char *rounded; /* layers whose variants round products to a precision other than fp32; NULL: all products are rounded */
     remat_status (*rates)(rm_device *, rm_rates *out); /* measured once, in milliseconds */
 

@@ -11,7 +11,7 @@ static void give(void *stream, void (*work)(void *), const void *context, size_t
 
 void emulated_device_reset(uint64_t seed) {
     static const char *const library[] = {"REMAT_CUDART_LIBRARY", "REMAT_CUBLAS_LIBRARY", "REMAT_CUBLASLT_LIBRARY",
-                                          "REMAT_NVML_LIBRARY"};
+                                          "REMAT_CUDNN_LIBRARY", "REMAT_NVML_LIBRARY"};
     for (size_t i = 0; i < sizeof library / sizeof *library; i++) setenv(library[i], FAKE_CUDA, 1);
     unsetenv("LOCAL_RANK");
     fake_cuda_reset(seed);

@@ -149,7 +149,6 @@ static remat_status run(const model *m, const way *w, outcome *o) {
 }
 
 static void reset(int order) {
-    setenv("REMAT_CUDNN_LIBRARY", FAKE_CUDA, 1);
     emulated_device_reset((uint64_t)order);
     rm_emulate_in((rm_emulated_order)(order % RM_ORDERS));
 }

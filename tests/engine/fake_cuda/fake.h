@@ -6,6 +6,7 @@
  *   fake_calls.c   the functions of CUDA, cuBLAS and NVML themselves; faults on demand
  *   fake_lt.c      those of cuBLASLt, with products in plain loops, and adverse behaviour on demand
  *   fake_dnn.c     those of cuDNN's RNN, if cudnn.h is installed
+ *   fake_conv.c    those of cuDNN's convolutions
  *
  * Work stays in its stream until someone waits for it. Then streams take turns in an order drawn from a seed,
  * limited only by the order within each stream and by events, so work without a necessary event runs too early under
@@ -61,6 +62,10 @@ typedef struct {
 } fake_lt_count;
 fake_lt_count fake_lt_counted(void); /* since the reset */
 int64_t fake_dnn_counted(void);      /* passes of recurrent layers through cuDNN, since the reset */
+int64_t fake_conv_counted(void);     /* convolutions by cuDNN, since the reset */
+/* Until the next reset: cuDNN supports no groups; all algorithms with a work space need so much more. */
+void fake_conv_refuses_groups(void);
+void fake_conv_wants(int64_t bytes);
 
 /* ---- For launchers: work for a stream -------------------------------------------------------------------------- */
 
@@ -82,6 +87,7 @@ void fake_blas_handle(int more);       /* handles created or destroyed */
 void fake_load(int library);           /* FAKE_CUBLAS ... creates its first handle, or another */
 void fake_lt_reset(void);
 void fake_dnn_reset(void);
+void fake_conv_reset(void);
 /* The lock, held by every function here except cudaSetDevice; it is recursive. FAKE_INSIDE: until the end of the
  * block. */
 void fake_enter(void);

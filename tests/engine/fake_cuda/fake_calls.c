@@ -43,6 +43,7 @@ void fake_cuda_reset(uint64_t seed) {
     calls = allocations = fail_at = handles = 0;
     fake_lt_reset();
     fake_dnn_reset();
+    fake_conv_reset();
     last = cudaSuccess;
     machine.used = false;
     memset(machine.loaded, 0, sizeof machine.loaded);

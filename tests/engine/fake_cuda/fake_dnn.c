@@ -1,4 +1,4 @@
-/* fake_dnn.c: the functions of cuDNN that Remat's recurrent layers call (fake.h). The RNN runs in plain loops when its
+/* fake_dnn.c: cuDNN's handles and tensors, and the functions that Remat's recurrent layers call (fake.h). The RNN runs in plain loops when its
  * turn in the stream comes. Like cuDNN's, its buffers have private layouts: weights lie in an unexpected order, with
  * gaps; the reserve space is filled from the last timestep to the first, and the gradients of data change it before
  * those of weights read it; the work space holds garbage after each call. Sums start at another term for another number
@@ -11,16 +11,13 @@
 #include <string.h>
 
 #include "fake.h"
+#include "fake_dnn.h"
 
 struct cudnnContext {
     cudaStream_t stream;
 };
 struct cudnnDropoutStruct {
     bool set;
-};
-struct cudnnTensorStruct {
-    cudnnDataType_t type;
-    int n, dim[3], stride[3];
 };
 struct cudnnRNNStruct {
     cudnnRNNMode_t mode;
@@ -34,47 +31,41 @@ static int64_t count;
 int64_t fake_dnn_counted(void) { return count; }
 void fake_dnn_reset(void) { count = 0; }
 
-static cudnnStatus_t answer(void) {
+cudnnStatus_t fake_dnn_answer(void) {
     cublasStatus_t status = fake_blas_answer();
     if (!status) return CUDNN_STATUS_SUCCESS;
     return status == CUBLAS_STATUS_ALLOC_FAILED ? CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
                                                 : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
-static void *make(size_t bytes, cudnnStatus_t *status) {
-    *status = answer();
+cudaStream_t fake_dnn_stream(cudnnHandle_t handle) { return handle->stream; }
+
+void *fake_dnn_make(const char *what, size_t bytes, cudnnStatus_t *status) {
+    *status = fake_dnn_answer();
     void *made = *status ? NULL : calloc(1, bytes);
     fake_blas_handle(*status ? 0 : 1);
+    if (made && !strcmp(what, "cudnnCreate")) fake_load(FAKE_CUDNN);
     return made;
 }
-static cudnnStatus_t unmake(void *handle) {
+cudnnStatus_t fake_dnn_unmake(void *handle) {
     if (!handle) fake_violate("a cuDNN object is destroyed that does not exist");
     fake_blas_handle(-1);
     free(handle);
-    return answer();
+    return fake_dnn_answer();
 }
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------- */
 
-#define LIFE(Create, Destroy, type)                                                                                    \
-    cudnnStatus_t Create(type *out) {                                                                                  \
-        cudnnStatus_t status;                                                                                          \
-        *out = make(sizeof **out, &status);                                                                            \
-        if (!status && !strcmp(#Create, "cudnnCreate")) fake_load(FAKE_CUDNN);                                         \
-        return status;                                                                                                 \
-    }                                                                                                                  \
-    cudnnStatus_t Destroy(type it) { return unmake(it); }
-
-LIFE(cudnnCreate, cudnnDestroy, cudnnHandle_t)
-LIFE(cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor, cudnnDropoutDescriptor_t)
-LIFE(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, cudnnTensorDescriptor_t)
-LIFE(cudnnCreateRNNDescriptor, cudnnDestroyRNNDescriptor, cudnnRNNDescriptor_t)
-LIFE(cudnnCreateRNNDataDescriptor, cudnnDestroyRNNDataDescriptor, cudnnRNNDataDescriptor_t)
+FAKE_DNN_LIFE(cudnnCreate, cudnnDestroy, cudnnHandle_t)
+FAKE_DNN_LIFE(cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor, cudnnDropoutDescriptor_t)
+FAKE_DNN_LIFE(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, cudnnTensorDescriptor_t)
+FAKE_DNN_LIFE(cudnnCreateRNNDescriptor, cudnnDestroyRNNDescriptor, cudnnRNNDescriptor_t)
+FAKE_DNN_LIFE(cudnnCreateRNNDataDescriptor, cudnnDestroyRNNDataDescriptor, cudnnRNNDataDescriptor_t)
 
 size_t cudnnGetVersion(void) { return 91900; }
 const char *cudnnGetErrorString(cudnnStatus_t status) { return status ? "a fault that a test has asked for" : "none"; }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (!status) handle->stream = stream;
     return status;
 }
@@ -83,26 +74,26 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t desc, cudnnHand
     (void)handle, (void)states, (void)bytes, (void)seed;
     desc->set = true;
     if (dropout != 0) fake_violate("cuDNN is asked for dropout, which Remat does itself");
-    return answer();
+    return fake_dnn_answer();
 }
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t desc, cudnnDataType_t type, int n, const int dim[],
                                          const int stride[]) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (status) return status;
-    if (n != 3) return CUDNN_STATUS_BAD_PARAM;
+    if (n < 3 || n > 4) return CUDNN_STATUS_BAD_PARAM;
     desc->type = type, desc->n = n;
-    memcpy(desc->dim, dim, sizeof desc->dim);
-    memcpy(desc->stride, stride, sizeof desc->stride);
+    memcpy(desc->dim, dim, (size_t)n * sizeof *dim);
+    memcpy(desc->stride, stride, (size_t)n * sizeof *stride);
     return status;
 }
 cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t desc, int room, cudnnDataType_t *type, int *n,
                                          int dim[], int stride[]) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (status) return status;
     if (room < desc->n) return CUDNN_STATUS_BAD_PARAM;
     *type = desc->type, *n = desc->n;
-    memcpy(dim, desc->dim, sizeof desc->dim);
-    memcpy(stride, desc->stride, sizeof desc->stride);
+    memcpy(dim, desc->dim, (size_t)desc->n * sizeof *dim);
+    memcpy(stride, desc->stride, (size_t)desc->n * sizeof *stride);
     return status;
 }
 cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t algo, cudnnRNNMode_t mode,
@@ -110,7 +101,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t 
                                        cudnnRNNInputMode_t input, cudnnDataType_t type, cudnnDataType_t arithmetic,
                                        cudnnMathType_t math, int32_t in, int32_t hidden, int32_t projected,
                                        int32_t layers, cudnnDropoutDescriptor_t dropout, uint32_t flags) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (status) return status;
     bool known = algo == CUDNN_RNN_ALGO_STANDARD && bias == CUDNN_RNN_DOUBLE_BIAS &&
                  direction == CUDNN_UNIDIRECTIONAL && input == CUDNN_LINEAR_INPUT && type == CUDNN_DATA_FLOAT &&
@@ -122,7 +113,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t 
 cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data, cudnnDataType_t type,
                                         cudnnRNNDataLayout_t layout, int tau, int batch, int width, const int length[],
                                         void *padding) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (status) return status;
     for (int b = 0; b < batch; b++)
         if (length[b] != tau) return CUDNN_STATUS_NOT_SUPPORTED;
@@ -158,7 +149,7 @@ static size_t work_bytes(const struct cudnnRNNDataStruct *x) { return 100 + 4 * 
 
 cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
                                         cudnnRNNDataDescriptor_t x, size_t *work, size_t *reserve) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     (void)handle;
     if (status) return status;
     *work = work_bytes(x);
@@ -166,7 +157,7 @@ cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor
     return status;
 }
 cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, size_t *bytes) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     (void)handle;
     if (!status) *bytes = weight_bytes(rnn);
     return status;
@@ -178,7 +169,7 @@ static void describe(cudnnTensorDescriptor_t desc, int rows, int columns) {
 cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int32_t layer, size_t bytes,
                                       const void *space, int32_t id, cudnnTensorDescriptor_t matrix, void **matrix_out,
                                       cudnnTensorDescriptor_t bias, void **bias_out) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     float *start = (float *)(uintptr_t)space;
     (void)handle;
     if (status) return status;
@@ -393,7 +384,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
                               cudnnRNNDataDescriptor_t y_desc, void *y, cudnnTensorDescriptor_t h, const void *hx,
                               void *hy, cudnnTensorDescriptor_t c_desc, const void *cx, void *cy, size_t weight_size,
                               const void *weights, size_t work_size, void *work, size_t reserve_size, void *reserve) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (length) fake_violate("sequence lengths are given, which cuDNN 9 does not read");
     (void)c_desc;
     if (status) return status;
@@ -422,7 +413,7 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       const void *cx, const void *dcy, void *dcx, size_t weight_size,
                                       const void *weights, size_t work_size, void *work, size_t reserve_size,
                                       void *reserve) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (length) fake_violate("sequence lengths are given, which cuDNN 9 does not read");
     (void)c_desc;
     if (status) return status;
@@ -451,7 +442,7 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
                                          cudnnTensorDescriptor_t h, const void *hx, cudnnRNNDataDescriptor_t y_desc,
                                          const void *y, size_t weight_size, void *dw, size_t work_size, void *work,
                                          size_t reserve_size, void *reserve) {
-    cudnnStatus_t status = answer();
+    cudnnStatus_t status = fake_dnn_answer();
     if (length) fake_violate("sequence lengths are given, which cuDNN 9 does not read");
     if (status) return status;
     bool fit = mode == CUDNN_WGRAD_MODE_ADD && fits(rnn, x_desc, y_desc, h, weight_size, work_size, reserve_size);
