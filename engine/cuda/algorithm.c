@@ -32,11 +32,13 @@ cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_c
                                     int64_t batch, rm_cuda_layouts *out) {
     const rm_cuda_library *lib = products->device->lib;
     bool ta = s->how & RM_CUDA_TRANSPOSE_A, tb = s->how & RM_CUDA_TRANSPOSE_B;
-    int32_t n = (int32_t)batch;
+    const bool own = s->batch > 1;
+    int32_t n = (int32_t)(own ? s->batch : batch);
     *out = (rm_cuda_layouts){NULL, NULL, NULL};
-    cublasStatus_t error = describe(lib, ta ? s->k : rows, ta ? rows : s->k, s->lda, n, rows * s->lda, &out->a);
-    if (!error) error = describe(lib, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb, n, 0, &out->b);
-    if (!error) error = describe(lib, rows, s->n, s->ldc, n, rows * s->ldc, &out->c);
+    cublasStatus_t error =
+        describe(lib, ta ? s->k : rows, ta ? rows : s->k, s->lda, n, own ? s->stride_a : rows * s->lda, &out->a);
+    if (!error) error = describe(lib, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb, n, own ? s->stride_b : 0, &out->b);
+    if (!error) error = describe(lib, rows, s->n, s->ldc, n, own ? s->stride_c : rows * s->ldc, &out->c);
     return error;
 }
 
@@ -149,6 +151,9 @@ static rm_cuda_shape typical_shape(const rm_cuda_shape *shape, int64_t apart) {
     typical.lda = typical_ld(apart * (ta ? typical.m : typical.k), typical.align_a);
     typical.ldb = typical_ld(apart * (tb ? typical.k : typical.n), typical.align_b);
     typical.ldc = typical_ld(apart * typical.n, typical.align_c);
+    typical.stride_a = (ta ? typical.k : typical.m) * typical.lda;
+    typical.stride_b = (tb ? typical.n : typical.k) * typical.ldb;
+    typical.stride_c = typical.m * typical.ldc;
     return typical;
 }
 
@@ -214,6 +219,7 @@ static cublasStatus_t ask(const rm_cuda_products *products, question *about, rm_
         out->algo = result[i].algo;
         error = adds_in_order(products, &out->algo, &out->splits, &will_do);
         out->guarded = out->splits > 1 || result[i].workspaceSize;
+        will_do &= !out->guarded || out->shape.batch == 1; /* a batch has no trial */
         if (!error && will_do) error = takes(products, matmul, &out->algo, &about->apart, &will_do);
         if (!error && will_do && about->pass_over-- == 0) return CUBLAS_STATUS_SUCCESS;
     }
@@ -275,6 +281,7 @@ rm_cuda_algorithm *rm_cuda_algorithm_for(rm_cuda_products *products, const rm_cu
     rm_cuda_shape key = *shape;
     key.m = shape->rows;
     key.lda = key.ldb = key.ldc = 0;
+    key.stride_a = key.stride_b = key.stride_c = 0;
     key.at_a = key.at_b = key.at_c = 0;
     for (rm_cuda_algorithm *a = products->algorithms; a; a = a->next)
         if (!memcmp(&a->shape, &key, sizeof key)) return a;

@@ -150,9 +150,13 @@ static bool is_refusal(cublasStatus_t error) {
 /* For shapes without an algorithm of cuBLASLt. cuBLAS promises the same bits for the same call. */
 static cublasStatus_t by_cublas(const rm_queue *q, const rm_cuda_shape *s, operands x) {
     const float one = 1, into = s->how & RM_CUDA_ADD ? 1 : 0;
-    return q->device->lib->cublasSgemm_v2_64(q->blas, s->how & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
-                                             s->how & RM_CUDA_TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N, s->n, s->rows,
-                                             s->k, &one, x.b, s->ldb, x.a, s->lda, &into, x.c, s->ldc);
+    cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
+    for (int64_t i = 0; i < s->batch && !error; i++)
+        error = q->device->lib->cublasSgemm_v2_64(q->blas, s->how & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                                  s->how & RM_CUDA_TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N, s->n,
+                                                  s->rows, s->k, &one, x.b + i * s->stride_b, s->ldb,
+                                                  x.a + i * s->stride_a, s->lda, &into, x.c + i * s->stride_c, s->ldc);
+    return error;
 }
 
 static operands from_row(const rm_cuda_shape *s, operands x, int64_t row) {
@@ -374,14 +378,15 @@ static void decide(rm_queue *q, made *m) {
 
 /* ---- Main entry -------------------------------------------------------------------------------------------------- */
 
-/* Alignment of every row in bytes, at most 16. */
-static int32_t alignment(const float *x, int64_t ld) {
-    uintptr_t bits = (uintptr_t)x | (uintptr_t)ld * sizeof *x | 16;
+/* Alignment of every row of a batch in bytes, at most 16. */
+static int32_t alignment(const float *x, int64_t ld, int64_t stride) {
+    uintptr_t bits = (uintptr_t)x | (uintptr_t)ld * sizeof *x | (uintptr_t)stride * sizeof *x | 16;
     return (int32_t)(bits & -bits);
 }
 
 static rm_cuda_shape shape_of(const rm_cuda_product *p) {
     const bool tried = p->rows_like && p->m > p->rows_like;
+    const int64_t many = p->batch > 1;
     return (rm_cuda_shape){.m = p->m,
                            .n = p->n,
                            .k = p->k,
@@ -389,12 +394,16 @@ static rm_cuda_shape shape_of(const rm_cuda_product *p) {
                            .ldb = p->ldb,
                            .ldc = p->ldc,
                            .rows = p->rows_like ? p->rows_like : p->m,
-                           .align_a = alignment(p->a, p->lda),
-                           .align_b = alignment(p->b, p->ldb),
-                           .align_c = alignment(p->c, p->ldc),
-                           .at_a = tried ? alignment(p->a, 0) : 0,
-                           .at_b = tried ? alignment(p->b, 0) : 0,
-                           .at_c = tried ? alignment(p->c, 0) : 0,
+                           .batch = many ? p->batch : 1,
+                           .stride_a = many * p->stride_a,
+                           .stride_b = many * p->stride_b,
+                           .stride_c = many * p->stride_c,
+                           .align_a = alignment(p->a, p->lda, many * p->stride_a),
+                           .align_b = alignment(p->b, p->ldb, many * p->stride_b),
+                           .align_c = alignment(p->c, p->ldc, many * p->stride_c),
+                           .at_a = tried ? alignment(p->a, 0, 0) : 0,
+                           .at_b = tried ? alignment(p->b, 0, 0) : 0,
+                           .at_c = tried ? alignment(p->c, 0, 0) : 0,
                            .how = (p->transpose_a ? RM_CUDA_TRANSPOSE_A : 0) |
                                   (p->transpose_b ? RM_CUDA_TRANSPOSE_B : 0) | (p->add ? RM_CUDA_ADD : 0)};
 }

@@ -48,6 +48,7 @@ void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out);
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc;
     int64_t rows;                      /* of a block: rows_like, or m without it */
+    int64_t batch, stride_a, stride_b, stride_c; /* batch 1: all strides are 0 */
     int32_t align_a, align_b, align_c; /* alignment of every row: 4, 8 or 16 bytes */
     int32_t how;                       /* RM_CUDA_TRANSPOSE_A ... */
     int32_t at_a, at_b, at_c, nothing; /* alignment of the first row, if many rows are tried; else 0 */
@@ -61,7 +62,7 @@ typedef struct {
 
 typedef struct rm_cuda_algorithm {
     struct rm_cuda_algorithm *next;
-    rm_cuda_shape shape;         /* m equals rows; lda, ldb, ldc, at_a ... are 0, since the choice ignores them */
+    rm_cuda_shape shape;         /* m equals rows; lda, stride_a, at_a ... are 0, since the choice ignores them */
     cublasLtMatmulDesc_t matmul; /* borrowed: precision and transpositions; NULL: no algorithm, cuBLAS is used */
     cublasLtMatmulAlgo_t algo;
     rm_precision precision; /* that matmul allows: the device's, or fp32 if it has no algorithm for that */
@@ -85,7 +86,8 @@ struct rm_cuda_products {
     struct rm_cuda_made *made[RM_CUDA_SHAPE_LISTS]; /* by hash */
 };
 
-/* Describes `batch` consecutive blocks of `rows` rows. The caller frees *out even after an error. */
+/* Describes `batch` consecutive blocks of `rows` rows, or the shape's own batch. The caller frees *out even after an
+ * error. */
 cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_cuda_shape *shape, int64_t rows,
                                     int64_t batch, rm_cuda_layouts *out);
 void rm_cuda_layouts_free(const rm_cuda_products *products, rm_cuda_layouts *layouts);

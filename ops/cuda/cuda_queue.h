@@ -24,12 +24,16 @@
  * and add); 0: no such requirement. So one product can rebuild the gates of a whole tile bit-identically to the
  * products of single timesteps. Requirements: m is a multiple of rows_like, A is not transposed, and the operands of
  * both products have the same alignment: ld and the address of each group of rows_like rows are multiples of 4 numbers,
- * of 2, or neither, in both alike. */
+ * of 2, or neither, in both alike.
+ *
+ * `batch`: so many products of this shape, whose matrices start stride_a, stride_b and stride_c numbers apart; 0 or 1:
+ * one, and strides have no effect. A and B may be shared (0 apart), the C must not overlap. rows_like is 0 then. */
 typedef struct {
     const float *a, *b;
     float *c;
     int64_t m, n, k, lda, ldb, ldc, rows_like;
     bool transpose_a, transpose_b, add;
+    int64_t batch, stride_a, stride_b, stride_c;
 } rm_cuda_product;
 
 typedef struct rm_cuda_queue {

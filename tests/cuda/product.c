@@ -58,12 +58,19 @@ static float element(const rm_cuda_product *p, int64_t i, int64_t j) {
 
 static void multiply(const rm_cuda_queue *queue, const rm_cuda_product *p) {
     (void)queue;
-    check(p);
-    for (int64_t i = 0; i < p->m; i++)
-        for (int64_t j = 0; j < p->n; j++) {
-            float *c = &p->c[i * p->ldc + j];
-            *c = element(p, i, j) + (p->add ? *c : 0);
-        }
+    if (p->batch > 1 && p->rows_like) die(p, "rows_like cannot be used with a batch");
+    if (p->batch > 1 && p->stride_c < (p->m - 1) * p->ldc + p->n && p->ldc < (p->batch - 1) * p->stride_c + p->n)
+        die(p, "the results of a batch overlap");
+    rm_cuda_product one = *p;
+    for (int64_t b = 0; b < (p->batch > 1 ? p->batch : 1); b++) {
+        if (b) one.a += p->stride_a, one.b += p->stride_b, one.c += p->stride_c;
+        check(&one);
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++) {
+                float *c = &one.c[i * p->ldc + j];
+                *c = element(&one, i, j) + (p->add ? *c : 0);
+            }
+    }
 }
 
 static double partial[RM_CUDA_PARTIALS];

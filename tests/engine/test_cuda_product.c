@@ -108,6 +108,44 @@ START_TEST(products_match_the_definition) {
 }
 END_TEST
 
+/* All transpositions and adding; A, B or neither shared by the batch; C interleaved or one after the other; with and
+ * without cuBLASLt. No algorithm that needs a trial is used: a batch has none. */
+START_TEST(batches_match_the_definition) {
+    enum { BATCH = 3, M = 5, N = 7, K = 6 };
+    static bench b;
+    static float c[MOST];
+    stand_in_reset((uint64_t)_i);
+    fake_lt_is(_i & 8 ? FAKE_LT_KNOWS_NOTHING : 0);
+    ck_assert(!open_bench(&b));
+    for (int shared = 0; shared < 3; shared++)
+        for (int side_by_side = 0; side_by_side < 2; side_by_side++) {
+            rm_cuda_product p = tight(M, N, K);
+            p.transpose_a = _i & 1, p.transpose_b = _i >> 1 & 1, p.add = _i >> 2 & 1;
+            p.lda = p.transpose_a ? M : K, p.ldb = p.transpose_b ? K : N;
+            p.ldc = side_by_side ? BATCH * N : N;
+            p.batch = BATCH;
+            p.stride_a = shared == 1 ? 0 : M * K, p.stride_b = shared == 2 ? 0 : N * K;
+            p.stride_c = side_by_side ? N : M * N;
+            ck_assert_msg(!multiply(&b, p, 0, c), "%s", remat_last_error());
+            for (int64_t i = 0; i < BATCH; i++)
+                for (int64_t at = 0; at < M * N; at++) {
+                    int64_t row = at / N, column = at % N, from = i * p.stride_c + row * p.ldc + column;
+                    double right = p.add ? (double)b.host[2][from] : 0;
+                    for (int64_t t = 0; t < K; t++)
+                        right += (double)b.host[0][i * p.stride_a + (p.transpose_a ? t * M + row : row * K + t)] *
+                                 (double)b.host[1][i * p.stride_b + (p.transpose_b ? column * K + t : t * N + column)];
+                    ck_assert_msg(fabs((double)c[from] - right) <= 1e-5, "product %d, (%d,%d): %g, not %g", (int)i,
+                                  (int)row, (int)column, (double)c[from], right);
+                }
+            for (int64_t at = BATCH * M * N; at < MOST; at++) ck_assert(c[at] == b.host[2][at]);
+        }
+    ck_assert_int_eq(fake_lt_counted().splits, 0);
+    ck_assert_int_eq(fake_lt_counted().batches, _i & 8 ? 0 : fake_lt_counted().products);
+    close_bench(&b);
+    expect_clean("batches");
+}
+END_TEST
+
 /* If cuBLASLt has no algorithm, cuBLAS computes the product. */
 START_TEST(cublas_replaces_a_missing_algorithm) {
     static bench b;
@@ -482,6 +520,7 @@ END_TEST
 int main(void) {
     TCase *c = tcase_create("cuda_product");
     tcase_add_loop_test(c, products_match_the_definition, 0, 8);
+    tcase_add_loop_test(c, batches_match_the_definition, 0, 16);
     tcase_add_test(c, cublas_replaces_a_missing_algorithm);
     tcase_add_loop_test(c, widely_spaced_rows_are_multiplied, 0, 2);
     tcase_add_loop_test(c, rows_have_the_same_bits_for_every_count, 0, 4 * MOODS);
