@@ -39,7 +39,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 static const rm_conv_attr plain = {{1, 1}, {0, 0}, {1, 1}, .groups = 1}, same = {{1, 1}, {1, 1}, {1, 1}, .groups = 1},
                           mixed = {{2, 1}, {1, 2}, {1, 2}, .groups = 2}, deep = {{1, 2}, {2, 1}, {2, 1}, .groups = 4},
-                          along = {{1, 2}, {0, 3}, {1, 2}, .groups = 1};
+                          thin = {{2, 1}, {1, 2}, {1, 1}, .groups = 3}, along = {{1, 2}, {0, 3}, {1, 2}, .groups = 1};
 #define SHAPE5(a, b, c, d, e)                                                                                          \
     {                                                                                                                  \
         RM_REAL, 5, { a, b, c, d, e, 1, 1, 1 }                                                                         \
@@ -54,6 +54,9 @@ static const remat_sample samples[] = {
     {.name = "depthwise",
      .attr = &deep,
      .x = {RM_SHAPE4(RM_REAL, 1, 4, 5, 5), RM_SHAPE4(RM_REAL, 4, 1, 3, 3), RM_SHAPE1(RM_REAL, 4)}},
+    {.name = "depthwise, two outputs per channel, many taps",
+     .attr = &thin,
+     .x = {RM_SHAPE4(RM_REAL, 2, 3, 6, 7), RM_SHAPE4(RM_REAL, 6, 1, 3, 4), RM_ABSENT}},
     {.name = "filters of one pixel",
      .attr = &plain,
      .x = {RM_SHAPE4(RM_REAL, 2, 5, 2, 3), RM_SHAPE4(RM_REAL, 3, 5, 1, 1), RM_ABSENT}},

@@ -9,7 +9,10 @@
  *     at the pixels      taps    = w' planes    then each pixel adds up the taps that read it
  *     weights            dw     += planes taps'
  *
- * Grouped convolutions use plain loops: a thread per element of y and dx, a block per element of dw. */
+ * With filters of one pixel the images are these matrices, so y and dx are a batch of products without copies.
+ *
+ * Grouped convolutions use plain loops: a thread per element of y and dx, a block per element of dw, or, if filters
+ * read a single channel, per some elements. */
 #ifndef RM_CONV_CUH
 #define RM_CONV_CUH
 
@@ -95,6 +98,76 @@ static __global__ void weight_gradient(rm_conv_shape s, const float *x, const fl
     if (threadIdx.x == 0) dw[e] += (float)sum;
 }
 
+/* ---- Depthwise: filters read a single channel -------------------------------------------------------------------- */
+
+static __global__ void depthwise_at_positions(rm_conv_shape s, int64_t count, const float *x, const float *w,
+                                              const float *b, float *y) {
+    const int64_t each = s.filter[0] * s.filter[1], outputs = s.groups * s.outputs;
+    RM_EACH(e, count) {
+        int64_t row = rm_row_of(e, s.positions), p = e - row * s.positions, r = rm_row_of(p, s.out[1]);
+        int64_t o = row - rm_row_of(row, outputs) * outputs;
+        int64_t top = r * s.stride[0] - s.padding[0], left = (p - r * s.out[1]) * s.stride[1] - s.padding[1];
+        const float *image = x + rm_row_of(row, s.outputs) * s.pixels, *filter = w + o * each;
+        float sum = b ? b[o] : 0;
+        for (int64_t i = 0; i < s.filter[0]; i++, filter += s.filter[1]) {
+            int64_t y_at = top + i * s.dilation[0];
+            if (y_at < 0 || y_at >= s.in[0]) continue;
+            for (int64_t j = 0; j < s.filter[1]; j++) {
+                int64_t x_at = left + j * s.dilation[1];
+                if (x_at >= 0 && x_at < s.in[1]) sum += image[y_at * s.in[1] + x_at] * filter[j];
+            }
+        }
+        y[e] = sum;
+    }
+}
+
+static __global__ void depthwise_at_pixels(rm_conv_shape s, int64_t count, const float *y, const float *w,
+                                           const float *b, float *x) {
+    const int64_t each = s.filter[0] * s.filter[1];
+    RM_EACH(e, count) {
+        int64_t row = rm_row_of(e, s.pixels), pixel = e - row * s.pixels, y_at = rm_row_of(pixel, s.in[1]);
+        int64_t x_at = pixel - y_at * s.in[1], channel = row - rm_row_of(row, s.groups) * s.groups;
+        const float *filter = w + channel * s.outputs * each, *above = y + row * s.outputs * s.positions;
+        float sum = b ? b[channel] : 0;
+        for (int64_t i = 0; i < s.filter[0]; i++) {
+            int64_t r = position_over(s, 0, y_at, i);
+            for (int64_t j = 0; r >= 0 && j < s.filter[1]; j++) {
+                int64_t q = position_over(s, 1, x_at, j);
+                for (int64_t o = 0; q >= 0 && o < s.outputs; o++)
+                    sum += above[o * s.positions + r * s.out[1] + q] * filter[o * each + i * s.filter[1] + j];
+            }
+        }
+        x[e] = sum;
+    }
+}
+
+/* A block computes up to DEPTHWISE_TAPS elements of one filter, so that it reads y once for all of them. */
+enum { DEPTHWISE_TAPS = 9 };
+static __global__ void depthwise_weights(rm_conv_shape s, int64_t parts, const float *x, const float *y, float *dw) {
+    const int64_t each = s.filter[0] * s.filter[1], outputs = s.groups * s.outputs;
+    const int64_t o = rm_row_of(blockIdx.x, parts), first = (blockIdx.x - o * parts) * DEPTHWISE_TAPS;
+    double sum[DEPTHWISE_TAPS] = {};
+    int64_t down[DEPTHWISE_TAPS], along[DEPTHWISE_TAPS]; /* from the first pixel under the filter */
+    for (int t = 0; t < DEPTHWISE_TAPS; t++) {
+        int64_t i = rm_row_of(first + t, s.filter[1]), j = first + t - i * s.filter[1];
+        down[t] = i * s.dilation[0] - s.padding[0], along[t] = j * s.dilation[1] - s.padding[1];
+    }
+    for (int64_t k = threadIdx.x; k < s.images * s.positions; k += blockDim.x) {
+        int64_t n = rm_row_of(k, s.positions), p = k - n * s.positions, r = rm_row_of(p, s.out[1]);
+        int64_t top = r * s.stride[0], left = (p - r * s.out[1]) * s.stride[1];
+        const float *image = x + (n * s.groups + rm_row_of(o, s.outputs)) * s.pixels;
+        double slope = y[(n * outputs + o) * s.positions + p];
+        for (int t = 0; t < DEPTHWISE_TAPS; t++) {
+            int64_t pixel = first + t < each ? pixel_at(s, top + down[t], left + along[t]) : -1;
+            if (pixel >= 0) sum[t] += (double)image[pixel] * slope;
+        }
+    }
+    for (int t = 0; t < DEPTHWISE_TAPS; t++) {
+        double all = rm_block_sum(sum[t]);
+        if (threadIdx.x == 0 && first + t < each) dw[o * each + first + t] += (float)all;
+    }
+}
+
 /* ---- As products -------------------------------------------------------------------------------------------------- */
 
 /* Positions from .. from + count of all images, and their two matrices in scratch. */
@@ -164,9 +237,27 @@ static inline void rm_conv_sum_taps(const rm_conv_part &part, const rm_cuda_queu
 
 static inline void rm_conv_multiply(const rm_cuda_queue *queue, int64_t m, int64_t n, int64_t k, const float *a,
                                     bool transpose_a, const float *b, bool transpose_b, float *c, bool add) {
-    rm_cuda_product product = {a, b, c, m, n, k, transpose_a ? m : k, transpose_b ? k : n, n, 0, transpose_a,
-                               transpose_b, add};
+    rm_cuda_product product = {
+        a, b, c, m, n, k, transpose_a ? m : k, transpose_b ? k : n, n, 0, transpose_a, transpose_b, add, 1, 0, 0, 0};
     queue->multiply(queue, &product);
+}
+
+static __global__ void add_bias(int64_t n, int64_t channels, int64_t plane, const float *b, float *y) {
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, plane);
+        y[i] += b[row - rm_row_of(row, channels) * channels];
+    }
+}
+
+/* One product for each image, in a batch. */
+static inline void rm_conv_pointwise(const rm_cuda_queue *queue, const rm_conv_shape &s, const float *w, bool to_pixels,
+                                     const float *from, const float *b, float *to) {
+    int64_t rows = to_pixels ? s.channels : s.outputs, terms = to_pixels ? s.outputs : s.channels;
+    rm_cuda_product product = {w, from,      to,    rows,  s.pixels, terms, s.channels,       s.pixels,       s.pixels,
+                               0, to_pixels, false, false, s.images, 0,     terms * s.pixels, rows * s.pixels};
+    queue->multiply(queue, &product);
+    if (b)
+        RM_LAUNCH_EACH(add_bias, s.images * rows * s.pixels, queue, s.images * rows * s.pixels, rows, s.pixels, b, to);
 }
 
 /* y at the positions from x at the pixels, or, transposed, y at the pixels from x at the positions. dw: NULL, or its
@@ -177,7 +268,11 @@ static inline void rm_conv_by_products(const remat_call *call, bool to_pixels, c
     const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
     const float *w = (const float *)call->x[W].data;
     int64_t taps = rm_conv_taps(&s), most = rm_conv_columns(&s), all = s.images * s.positions;
-    for (int64_t at = 0; at < all; at += most) {
+    if (to && rm_conv_is_pointwise(&s)) {
+        rm_conv_pointwise(queue, s, w, to_pixels, from, b, to);
+        to = NULL;
+    }
+    for (int64_t at = 0; at < all && (to || dw); at += most) {
         int64_t count = all - at < most ? all - at : most, n_taps = taps * count, n_planes = s.outputs * count;
         float *scratch = (float *)call->scratch;
         rm_conv_part part = {s, at, count, scratch, scratch + rm_conv_planes_at(&s)};
@@ -212,8 +307,13 @@ static inline void rm_convolve_cuda(const remat_call *call) {
     const float *b = (const float *)call->x[B].data;
     float *y = (float *)call->y.data;
     int64_t count = rm_desc_count(&call->y.desc);
+    const bool depthwise = s.channels == 1;
     if (s.groups == 1)
         rm_conv_by_products(call, s.transposed, x, b, y, NULL, NULL);
+    else if (depthwise && s.transposed)
+        RM_LAUNCH_EACH(depthwise_at_pixels, count, call->queue, s, count, x, w, b, y);
+    else if (depthwise)
+        RM_LAUNCH_EACH(depthwise_at_positions, count, call->queue, s, count, x, w, b, y);
     else if (s.transposed)
         RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, x, w, b, y);
     else
@@ -230,6 +330,13 @@ static inline void rm_convolve_back_cuda(const remat_call *call) {
             plane = s.transposed ? s.pixels : s.positions;
     if (s.groups == 1) {
         if (dx || dw) rm_conv_by_products(call, !s.transposed, dy, none, dx, x, dw);
+    } else if (s.channels == 1) {
+        int64_t parts = rm_blocks_of(s.filter[0] * s.filter[1], DEPTHWISE_TAPS);
+        if (dx && s.transposed) RM_LAUNCH_EACH(depthwise_at_positions, count, call->queue, s, count, dy, w, none, dx);
+        if (dx && !s.transposed) RM_LAUNCH_EACH(depthwise_at_pixels, count, call->queue, s, count, dy, w, none, dx);
+        if (dw)
+            RM_LAUNCH_TOGETHER(depthwise_weights, s.groups * s.outputs * parts, RM_SUM_THREADS, call->queue, s, parts,
+                               s.transposed ? dy : x, s.transposed ? x : dy, dw);
     } else {
         if (dx && s.transposed) RM_LAUNCH_EACH(sum_at_positions, count, call->queue, s, count, dy, w, none, dx);
         if (dx && !s.transposed) RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, dy, w, none, dx);

@@ -59,9 +59,18 @@ static inline int64_t rm_conv_planes_at(const rm_conv_shape *s) {
     return (rm_conv_taps(s) * rm_conv_columns(s) + 3) / 4 * 4;
 }
 
-/* Floats of scratch; 0: grouped, which uses plain loops. */
-static inline int64_t rm_conv_scratch_cuda(const rm_conv_shape *s) {
-    return s->groups > 1 ? 0 : rm_conv_planes_at(s) + s->outputs * rm_conv_columns(s);
+/* Filters of one pixel that read every pixel once: y is a product of w and the image as it lies. */
+static inline bool rm_conv_is_pointwise(const rm_conv_shape *s) {
+    bool is = s->groups == 1;
+    for (int d = 0; d < 2; d++)
+        is = is && s->filter[d] == 1 && s->stride[d] == 1 && !s->padding[d] && s->in[d] == s->out[d];
+    return is;
+}
+
+/* Floats of scratch; 0: no matrices. Grouped convolutions use plain loops. */
+static inline int64_t rm_conv_scratch_cuda(const rm_conv_shape *s, remat_pass pass) {
+    const bool none = s->groups > 1 || (pass == REMAT_FORWARD && rm_conv_is_pointwise(s));
+    return none ? 0 : rm_conv_planes_at(s) + s->outputs * rm_conv_columns(s);
 }
 
 /* ---- convolve.c: float convolutions on the CPU with the kernels of this machine's instruction set ------------------------ */

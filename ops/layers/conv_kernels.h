@@ -139,8 +139,8 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
 #else
 static uint64_t scratch_bytes_cuda(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     const rm_conv_shape s = rm_conv_shape_of(&x[X], &x[W], attr);
-    (void)pass, (void)aux;
-    return (uint64_t)rm_conv_scratch_cuda(&s) * sizeof(float);
+    (void)aux;
+    return (uint64_t)rm_conv_scratch_cuda(&s, pass) * sizeof(float);
 }
 
 #define FAST(pass) pass
