@@ -24,6 +24,10 @@
 enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, PADDING = RM_ATTENTION_PADDING };
 typedef rm_attention_shape shape;
 
+#ifndef RM_REAL_DOUBLE
+int64_t rm_attention_most_floats = 1 << 23;
+#endif
+
 /* Checks padding and the lengths of q, k and v. */
 static remat_status want_lengths(const remat_desc *x, bool causal) {
     char text[REMAT_DESC_TEXT], other[REMAT_DESC_TEXT];
@@ -70,8 +74,9 @@ static uint64_t scratch_bytes(const remat_desc *x, int64_t most_rows, remat_pass
 }
 
 static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
-    (void)attr, (void)aux;
-    return scratch_bytes(x, RM_ATTENTION_ROWS_CUDA, pass);
+    const shape s = rm_attention_shape_of(x, attr);
+    (void)aux;
+    return scratch_bytes(x, RM_ATTENTION_ROWS_CUDA, pass) * (uint64_t)rm_attention_together(&s);
 }
 
 /* A product takes 2 D operations per pair of timesteps; there are two products in forward and five in backward. */

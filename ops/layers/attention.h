@@ -6,8 +6,10 @@
 
 enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V, RM_ATTENTION_PADDING };
 
-/* Rows of one head's (T,S) scores that are held in scratch at a time. */
+/* Rows of one head's (T,S) scores that are held in scratch at a time; on CUDA those of several heads, at most so many
+ * floats unless a single head has more. The last is in attention.c; tests reduce it. */
 enum { RM_ATTENTION_ROWS = 128, RM_ATTENTION_ROWS_CUDA = 512 };
+extern int64_t rm_attention_most_floats;
 
 typedef struct {
     int64_t steps, batch, heads, width; /* T, B, heads, C / heads */
@@ -48,5 +50,12 @@ static inline int64_t rm_attention_groups(const rm_attention_shape *s) { return 
 
 /* Keys visible to the first `end` timesteps, including padding. */
 static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }
+
+/* Heads of k and v whose scores are computed together on CUDA, for one head of q of each at a time. */
+static inline int64_t rm_attention_together(const rm_attention_shape *s) {
+    int64_t most_rows = RM_ATTENTION_ROWS_CUDA, rows = s->steps < most_rows ? s->steps : most_rows;
+    int64_t most = rm_attention_most_floats / (rows * s->keys), all = s->batch * s->heads / s->share;
+    return most < 1 ? 1 : most < all ? most : all;
+}
 
 #endif

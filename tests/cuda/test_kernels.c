@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "ops/cuda/cuda_queue.h"
+#include "ops/layers/attention.h"
 #include "ops/layers/conv.h"
 #include "tests/cases.h"
 #include "tests/cpu_only.h"
@@ -54,6 +55,16 @@ START_TEST(convolutions_are_computed_in_parts) {
     rm_conv_most_columns = 7;
     ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), NULL), "%s", remat_last_error());
     rm_conv_most_columns = 1 << 15;
+}
+END_TEST
+
+/* Some heads, or a single one, at a time. */
+START_TEST(attention_is_computed_in_parts) {
+    remat_op op = emulated(rm_op_find("attention"));
+    const int64_t most = rm_attention_most_floats;
+    rm_attention_most_floats = _i ? 1 : 100;
+    ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), NULL), "%s", remat_last_error());
+    rm_attention_most_floats = most;
 }
 END_TEST
 
@@ -604,6 +615,7 @@ int main(void) {
     tcase_add_loop_test(ops, kernels_pass_the_op_check, 0, rm_n_ops);
     tcase_add_loop_test(ops, bits_do_not_depend_on_the_order_of_threads, 0, rm_n_ops);
     tcase_add_loop_test(ops, convolutions_are_computed_in_parts, 0, 2);
+    tcase_add_loop_test(ops, attention_is_computed_in_parts, 0, 2);
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 12);
     tcase_add_loop_test(ops, embedding_gradients_add_rows_in_order, 0, 5);
     tcase_add_loop_test(ops, every_shape_is_rebuilt, 0, 2);
