@@ -2,6 +2,7 @@
 """Compares Remat with PyTorch on ResNets, a GPT and a U-Net: step time and memory, and their ratios.
 
     bench/networks.py [--python=PYTHON] [--rows=resnet18,resnet50,gpt2,unet] [--rounds=3] [--steps=4] [--threads=2] [--compiled] [--json=FILE]
+    bench/gpu.sh --networks [--precisions=tf32,bf16] [--seconds=N] [flags above]
 
 The work is one training step, fp32: ResNet-18 and -50 on 16 images of 128 x 128, 100 classes, SGD; a GPT-2 with 6 blocks of 384, 6
 heads, T = 1024, a batch of 4, bytes, AdamW; a U-Net with 32 to 512 channels on 2 images of 256 x 256, 2 classes, SGD. Needs build/release, and a
@@ -16,6 +17,11 @@ Python with PyTorch, torchvision and NumPy: --python, or $REMAT_TORCH_PYTHON, or
     process is checked, too. For PyTorch it is the parameters plus the growth of the process from there to its peak.
   - Remat runs without recomputation, and with budgets: PyTorch's memory, and then half and a quarter of the activations between the smallest
     plan and keeping everything.
+
+On a GPU (--device=cuda) the sizes are those that are trained there: ResNets on 64 images of 224 x 224, 1000 classes; a GPT-2 with 12 blocks
+of 768, 12 heads, T = 1024, a batch of 8; a U-Net with 64 to 1024 channels on 4 images of 512 x 512. The default rows are resnet50, gpt2
+and unet, and PyTorch is compiled, too. Precisions are those of bench/gpu.py: bf16 is autocast. Two warm-up steps do not count. Memory is the
+card's (bench/gpu.py). Nothing is started after --seconds.
 """
 import argparse
 import ctypes
@@ -26,12 +32,24 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+
+import gpu
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BATCH, SIDE, CLASSES, PICTURES = 16, 128, 100, 64
-BLOCKS, WIDTH, HEADS, T, TEXTS = 6, 384, 6, 1024, 4
-DEPTH, CHANNELS, PLANE, SCANS, KINDS = 4, 32, 256, 2, 2  # of the U-Net
-ROWS = ("resnet18", "resnet50", "gpt2", "unet")
+SIZES = {  # DEPTH, CHANNELS, PLANE, SCANS, KINDS are the U-Net's
+    "cpu": dict(BATCH=16, SIDE=128, CLASSES=100, PICTURES=64, BLOCKS=6, WIDTH=384, HEADS=6, T=1024, TEXTS=4,
+                DEPTH=4, CHANNELS=32, PLANE=256, SCANS=2, KINDS=2, WARM=1),
+    "cuda": dict(BATCH=64, SIDE=224, CLASSES=1000, PICTURES=128, BLOCKS=12, WIDTH=768, HEADS=12, T=1024, TEXTS=8,
+                 DEPTH=4, CHANNELS=64, PLANE=512, SCANS=4, KINDS=2, WARM=2),
+    "tiny": dict(BATCH=2, SIDE=32, CLASSES=10, PICTURES=8, BLOCKS=1, WIDTH=16, HEADS=2, T=16, TEXTS=2,
+                 DEPTH=2, CHANNELS=4, PLANE=16, SCANS=2, KINDS=2, WARM=2),
+}
+ROWS = {"cpu": "resnet18,resnet50,gpt2,unet", "cuda": "resnet50,gpt2,unet"}
+
+
+def set_sizes(name):
+    globals().update(SIZES[name])
 
 
 # ---- The PyTorch process ------------------------------------------------------------------------------------------
@@ -120,28 +138,38 @@ def unet(checkpoint):
     return Unet()
 
 
-def torch_process(job):
-    import gc
-    import time
-
+def torch_model(job):
+    """The model, its optimizer, and a batch."""
     import torch
 
-    torch.set_num_threads(job["threads"])
-    torch.manual_seed(0)
     if job["row"] == "gpt2":
         model = gpt(job["checkpoint"])
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         x, y = torch.randint(256, (TEXTS, T)), torch.randint(256, (TEXTS, T))
     elif job["row"] == "unet":
         model = unet(job["checkpoint"])
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         x, y = torch.randn(SCANS, 3, PLANE, PLANE), torch.randint(KINDS, (SCANS, PLANE, PLANE))
     else:
         model = resnet(job["row"], job["checkpoint"])
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         x, y = torch.randn(BATCH, 3, SIDE, SIDE), torch.randint(CLASSES, (BATCH,))
+    model, x, y = model.to(job["device"]), x.to(job["device"]), y.to(job["device"])
     if job["channels_last"]:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    adamw, sgd = torch.optim.AdamW, torch.optim.SGD
+    optimizer = adamw(model.parameters(), lr=1e-3) if job["row"] == "gpt2" else sgd(model.parameters(), lr=0.01)
+    return model, optimizer, x, y
+
+
+def torch_process(job):
+    import gc
+
+    import torch
+
+    set_sizes(job["sizes"])
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job["precision"] == "tf32"
+    on_gpu, bf16 = job["device"] == "cuda", job["precision"] == "bf16"
+    model, optimizer, x, y = torch_model(job)
     if job["budget"]:
         import torch._functorch.config as functorch
 
@@ -151,8 +179,8 @@ def torch_process(job):
     torch.randn(64, 64) @ torch.randn(64, 64)
     gc.collect()
     before, seconds = resident_kib("VmRSS"), []
-    for step in range(job["steps"] + 1):
-        if step == 1 and job["budget"]:  # do not count memory used by the compilation
+    for step in range(job["steps"] + WARM):
+        if step == 1 and job["budget"] and not on_gpu:  # do not count memory used by the compilation
             optimizer.zero_grad(set_to_none=True)
             logits = None
             gc.collect()
@@ -162,29 +190,43 @@ def torch_process(job):
                 file.write("5")
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        logits = model(x)
-        torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1)).backward()
+        with torch.autocast(job["device"], dtype=torch.bfloat16, enabled=bf16):
+            logits = model(x)
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+        loss.backward()
         optimizer.step()
-        if step:
+        if on_gpu:
+            torch.cuda.synchronize()
+        if step >= WARM:
             seconds.append(time.perf_counter() - start)
     parameters = sum(p.numel() * 4 for p in model.parameters())
-    print(json.dumps({"seconds": statistics.median(seconds),
-                      "mib": ((resident_kib("VmHWM") - before) * 1024 + parameters) / 2**20}))
+    mib = torch.cuda.max_memory_reserved() / 2**20 if on_gpu else (
+        (resident_kib("VmHWM") - before) * 1024 + parameters) / 2**20
+    print(json.dumps({"seconds": statistics.median(seconds), "mib": mib}))
 
 
 # ---- Measuring ----------------------------------------------------------------------------------------------------
 
 
-def run_torch(args, row, checkpoint=False, channels_last=False, budget=0):
+def run(args, command):
+    """stdout, stderr, and MiB on the card (None: not measured)."""
+    text, complaint, peak = gpu.run(args, command, gpu.time_for_one(args) if args.seconds < 1e9 else None)
+    return text, complaint, peak / 2**20 if peak is not None and args.device == "cuda" else None
+
+
+def run_torch(args, row, precision, checkpoint=False, channels_last=False, budget=0):
     job = dict(row=row, checkpoint=checkpoint, channels_last=channels_last, budget=budget, steps=args.steps,
-               threads=args.threads)
-    out = subprocess.run([args.python, os.path.abspath(__file__), "--job", json.dumps(job)], check=True,
-                         capture_output=True, text=True).stdout
-    return json.loads(out.splitlines()[-1])
+               threads=args.threads, device=args.device, sizes=args.sizes, precision=precision)
+    text, complaint, mib = run(args, [args.python, os.path.abspath(__file__), "--job", json.dumps(job)])
+    if text is None:
+        return {"refused": complaint}
+    found = json.loads(text.splitlines()[-1])
+    return dict(found, mib=mib) if mib else found
 
 
-def remat_flags(args, row, files):
-    flags = [f"--model={row}", f"--threads={args.threads}", f"--steps={args.steps + 1}", "--metrics=-"]
+def remat_flags(args, row, precision, files):
+    flags = [f"--model={row}", f"--threads={args.threads}", f"--steps={args.steps + WARM}", "--metrics=-",
+             f"--device={args.device}"] + ([] if precision == "fp32" else [f"--precision={precision}"])
     if row == "gpt2":
         return flags + [f"--layers={BLOCKS}", f"--hidden={WIDTH}", f"--heads={HEADS}", f"--seq-len={T}", f"--batch={TEXTS}",
                         f"--data={files['text']}", "--optimizer=adamw"]
@@ -195,21 +237,20 @@ def remat_flags(args, row, files):
                     f"--batch={BATCH}", "--optimizer=sgd", "--lr=0.01"]
 
 
-def run_remat(args, row, files, more):
-    run = subprocess.run([os.path.join(ROOT, "build/release/remat"), "train", *remat_flags(args, row, files), *more],
-                         capture_output=True, text=True)
-    if run.returncode:
-        return {"refused": run.stderr}
-    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+def run_remat(args, row, precision, files, more):
+    text, complaint, mib = run(args, [args.remat, "train", *remat_flags(args, row, precision, files), *more])
+    if text is None:
+        return {"refused": complaint}
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     plan = next(line for line in lines if line["event"] == "plan")
-    seconds = [line["step_ms"] / 1000 for line in lines if line["event"] == "step"][1:]
-    return {"seconds": statistics.median(seconds), "mib": plan["budgeted_bytes"] / 2**20,
-            "activations_mib": plan["activations_peak_bytes"] / 2**20,
+    seconds = [line["step_ms"] / 1000 for line in lines if line["event"] == "step"][WARM:]
+    return {"seconds": statistics.median(seconds), "mib": mib or plan["budgeted_bytes"] / 2**20,
+            "budgeted_mib": plan["budgeted_bytes"] / 2**20, "activations_mib": plan["activations_peak_bytes"] / 2**20,
             "loss": [line["loss"] for line in lines if line["event"] == "step"]}
 
 
-def least_mib(args, row, files):
-    said = run_remat(args, row, files, ["--checkpoint=optimal", "--memory-budget=1"])["refused"]
+def least_mib(args, row, precision, files):
+    said = run_remat(args, row, precision, files, ["--checkpoint=optimal", "--memory-budget=1"])["refused"]
     return int(re.search(r"--memory-budget=(\d+) is the least", said).group(1)) / 2**20
 
 
@@ -226,56 +267,102 @@ def make_files(folder, python):
     return files
 
 
-def measure(args, row, files):
-    channels_last = row != "gpt2" and (run_torch(args, row, channels_last=True)["seconds"] <
-                                       run_torch(args, row)["seconds"])
-    kept, least = run_remat(args, row, files, []), least_mib(args, row, files)
-    budgets = {"none": None}
+def ways_of(args, row, precision, files):
+    """Functions that run one process each, by name."""
+    ways = {}
+    if args.torch:
+        one = dict(args=args, row=row, precision=precision)
+        channels_last = row != "gpt2" and (run_torch(**one, channels_last=True).get("seconds", 1e9) <
+                                           run_torch(**one).get("seconds", 1e9))
+        ways["PyTorch"] = lambda: run_torch(**one, channels_last=channels_last)
+        ways["PyTorch, checkpoints"] = lambda: run_torch(**one, checkpoint=True, channels_last=channels_last)
+        for budget in (1, 0.5) if args.compiled else ():
+            ways[f"PyTorch, compiled, budget {budget}"] = lambda budget=budget: run_torch(
+                **one, channels_last=channels_last, budget=budget)
+    kept = run_remat(args, row, precision, files, [])
+    if "refused" in kept:
+        return {**ways, "Remat, all kept": lambda: kept}
+    least, budgets = least_mib(args, row, precision, files), {"all kept": None}
     for name, share in (("half", 0.5), ("quarter", 0.25)):
-        budget = kept["mib"] - kept["activations_mib"] * (1 - share)
+        budget = kept["budgeted_mib"] - kept["activations_mib"] * (1 - share)
         budgets[f"{name} of the activations" if budget > least else f"{name}: below the least; that"] = max(budget, least * 1.001)
-    ways = {"PyTorch": lambda: run_torch(args, row, channels_last=channels_last),
-            "PyTorch, checkpoints": lambda: run_torch(args, row, True, channels_last)}
-    for budget in (1, 0.5) if args.compiled else ():
-        ways[f"PyTorch, compiled, budget {budget}"] = lambda budget=budget: run_torch(args, row, False, channels_last, budget)
     for name, mib in budgets.items():
         flags = ["--checkpoint=optimal", f"--memory-budget={int(mib * 2**20)}"] if mib else []
-        ways["Remat, " + ("all kept" if not mib else name)] = lambda flags=flags: run_remat(args, row, files, flags)
+        ways["Remat, " + name] = lambda flags=flags: run_remat(args, row, precision, files, flags)
+    return ways
+
+
+def measure(args, row, precision, files):
+    ways = ways_of(args, row, precision, files)
     found = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, way in ways.items():
-            found[name].append(way())
+            if gpu.left(args) > 0:
+                found[name].append(way())
     losses = {json.dumps(run["loss"]) for name, runs in found.items() for run in runs if "loss" in run}
-    assert len(losses) == 1, f"{row}: Remat's losses differ from plan to plan"
-    return {name: {"seconds": statistics.median(run["seconds"] for run in runs),
-                   "mib": statistics.median(run["mib"] for run in runs)} for name, runs in found.items()}
+    assert len(losses) <= 1, f"{row}: Remat's losses differ from plan to plan"
+    said = {name: [run for run in runs if "seconds" in run] for name, runs in found.items()}
+    for name, runs in found.items():
+        if not said[name]:
+            complaint = runs[0]["refused"].strip().splitlines()[-1:] if runs else ["no time was left"]
+            print(f"({row} {precision}: {name}: {(complaint or ['?'])[0][:160]})", flush=True)
+    return {name: {key: statistics.median(run[key] for run in runs)
+                   for key in ("seconds", "mib")} for name, runs in said.items() if runs}
+
+
+def show(row, precision, found):
+    peer = found.get("PyTorch")
+    print(f"| {row}, {precision} | s a step | of PyTorch's | MiB | of PyTorch's |\n|---|--:|--:|--:|--:|")
+    for name, one in found.items():
+        of = [f"{one[key] / peer[key]:.2f}" if peer else "" for key in ("seconds", "mib")]
+        print(f"| {name} | {one['seconds']:.3f} | {of[0]} | {one['mib']:.0f} | {of[1]} |", flush=True)
+
+
+def complete(args):
+    """Settings derived from the flags."""
+    args.sizes = "tiny" if args.tiny else args.device
+    set_sizes(args.sizes)
+    args.card = gpu.Card(args.device)
+    args.rows = args.rows or ROWS[args.device]
+    args.compiled = args.compiled or (args.device == "cuda" and not args.tiny)
+    args.precisions = args.precisions or ("tf32,bf16" if args.device == "cuda" else "fp32")
+    args.remat = args.remat or os.path.join(ROOT, "build/release/remat")
+    needs = "import torch" + ("; assert torch.cuda.is_available()" if args.device == "cuda" else "")
+    args.torch = not subprocess.run([args.python, "-c", needs], stderr=subprocess.DEVNULL).returncode
+    if not args.torch:
+        print(f"{args.python} has no PyTorch for this device: Remat is measured alone", flush=True)
 
 
 def main():
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in gpu.py
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=os.environ.get("REMAT_TORCH_PYTHON", sys.executable))
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--remat"), parser.add_argument("--rows"), parser.add_argument("--precisions")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--json"), parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
         return torch_process(json.loads(args.job))
+    complete(args)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         files = make_files(folder, args.python)
-        for row in args.rows.split(","):
-            results[row] = found = measure(args, row, files)
-            peer = found["PyTorch"]
-            print(f"| {row} | s a step | of PyTorch's | MiB | of PyTorch's |\n|---|--:|--:|--:|--:|")
-            for name, one in found.items():
-                print(f"| {name} | {one['seconds']:.3f} | {one['seconds'] / peer['seconds']:.2f} | {one['mib']:.0f} "
-                      f"| {one['mib'] / peer['mib']:.2f} |", flush=True)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(results, file, indent=1)
+        for precision in args.precisions.split(","):
+            for row in args.rows.split(","):
+                if gpu.left(args) <= 0:
+                    print(f"(not reached: {row} {precision})", flush=True)
+                    continue
+                found = results[f"{row} {precision}"] = measure(args, row, precision, files)
+                show(row, precision, found)
+                if args.json:
+                    with open(args.json, "w") as file:
+                        json.dump(results, file, indent=1)
 
 
 if __name__ == "__main__":

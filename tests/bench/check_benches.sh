@@ -168,9 +168,8 @@ script recurrences.py '' --rows=mamba-long,mamba-130m,m2rnn-long,mingru --rounds
 script recurrences.py torch,transformers,mambapy --rows=mamba,m2rnn --rounds=1 --threads=1
 script minimal.py '' --million --timesteps=2000 --rounds=1 --threads=1
 script minimal.py torch,minGRU_pytorch --rounds=1 --threads=1
-smaller networks.py 's/16, 128, 100, 64$/2, 32, 10, 8/' 's/6, 384, 6, 1024, 4$/1, 32, 2, 64, 2/' 's/4, 32, 256, 2, 2/2, 8, 32, 2, 2/'
-script networks.py torch,numpy --rows=gpt2,unet --rounds=1 --steps=1 --threads=1
-script networks.py torch,torchvision,numpy --rows=resnet18 --rounds=1 --steps=1 --threads=1
+script networks.py torch,numpy --tiny --rows=gpt2,unet --rounds=1 --steps=1 --threads=1
+script networks.py torch,torchvision,numpy --tiny --rows=resnet18 --rounds=1 --steps=1 --threads=1
 smaller predict.py 's/1, 128, 1, 4000/1, 16, 1, 200/'
 script ports.py torch,numpy,safetensors --quick --only=nanogpt,pytorch-unet
 script predict.py '' --shapes=a --rounds=1 --steps=1 --threads=1

@@ -164,4 +164,13 @@ assert samples and not any(sample.get("bytes") for sample in samples), samples
 EOF
     fi
 fi
+# ---- Networks on the emulated device ---------------------------------------------------------------------------------------
+
+if [[ -x $build/tests/remat_emulated ]] && python3 -c 'import numpy' 2>/dev/null; then
+    OMP_NUM_THREADS=1 python3 bench/networks.py --device=cuda --tiny --rows=unet,gpt2 --precisions=bf16 --rounds=1 --steps=1 \
+        "--python=$(command -v python3)" "--remat=$build/tests/remat_emulated" >"$work/out" 2>&1 ||
+        fail "networks do not train on the emulated device"
+    grep -q '^| unet, bf16 |' "$work/out" && grep -q '^| gpt2, bf16 |' "$work/out" || fail "a network has no table"
+    [[ $(grep -c '^| Remat, all kept' "$work/out") == 2 ]] || fail "a network has no row"
+fi
 echo "the scripts work"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh: all tests of CUDA that need a GPU, in one command and under ten minutes; ends with a short table.
 #
-#   tests/gpu/run.sh [--parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck] [--build=DIR]
-#                    [--minutes=10]
+#   tests/gpu/run.sh [--parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck,networks]
+#                    [--build=DIR] [--minutes=10]
 # The most informative parts come first:
 #   versions    driver, runtime and libraries, and their opened files (test_versions.c); PyTorch
 #   products    matrix products in every precision: near those in double, rows that keep their bits, speeds (test_products.c)
@@ -15,6 +15,7 @@
 #   ranks       two ranks on two GPUs over NCCL: each has the same gradients, twice the same bits, and the losses of one rank
 #               with both batches; also with a sharded optimizer state. Skipped with fewer GPUs
 #   memcheck, racecheck   compute-sanitizer on small cases of ops and plans
+#   networks    bench/gpu.sh --networks: ResNet-50, a GPT-2 and a U-Net compared with PyTorch, in the time that is left
 # A failing kernel makes the GPU unusable for its process. So products, ops, plans and cells run one process for each line of their
 # program's --list, each limited to two minutes: a failure does not hide others. The table lists for each part the failed and the
 # unreached lines.
@@ -27,7 +28,7 @@ shopt -s extglob
 start=$SECONDS
 cd "$(dirname "$0")/../.." || exit 1
 
-all_parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck
+all_parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck,networks
 parts=$all_parts build='' minutes=10 device=cuda small=''
 for argument in "$@"; do
     case $argument in
@@ -232,6 +233,15 @@ part_bench() {
     ((code == 0)) || return "$code"
     unreached=$(sed -n 's/^(not reached: \(.*\))$/\1/p' "$log")
     echo "its tables are above${unreached:+; not reached: $unreached}"
+}
+
+part_networks() {
+    local seconds=$(($(left) - 30)) small_sizes=()
+    ((seconds > 30)) || { echo "no time is left for it: bench/gpu.sh --networks runs it alone" && return 77; }
+    [[ ! $small ]] || small_sizes=(--tiny)
+    bench/gpu.sh "--build=$build" --networks "--device=$device" --rounds=1 "--seconds=$seconds" "${small_sizes[@]}" \
+        "--json=$build/gpu_logs/networks.json" || return
+    echo "its tables are above"
 }
 
 build_all() {
