@@ -38,21 +38,35 @@ START_TEST(tuned_buckets_keep_the_bits) {
 }
 END_TEST
 
+/* "--pipeline=2:NAME" of a cut that was measured; which ones are depends on the times of layers. */
+static void find_measured_cut(const char *path, char cut[100]) {
+    char line[512];
+    FILE *file = fopen(path, "r");
+    *cut = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        const char *at = strstr(line, "--pipeline=2:");
+        if (at) snprintf(cut, 100, "%.*s", (int)strcspn(at, "\n"), at);
+    }
+    if (file) fclose(file);
+}
+
 /* Other cuts have the bits of the first one. A cut that is given is left alone. */
 START_TEST(tuned_cuts_keep_the_bits) {
     const char *file = in_scratch("times"), *plain = in_scratch("plain"), *tuned = in_scratch("tuned");
-    const char *cut = "--pipeline=2:rnn.weight_ih_l3", *flags = "--layers=4 --hidden=16 --devices=cpu:2 --threads=1";
+    const char *flags = "--layers=4 --hidden=16 --devices=cpu:2 --threads=1 --eval-every=2";
+    char cut[100];
     ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=3 %s --pipeline=2 --metrics=%s", flags, plain);
     ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=3 %s --pipeline=2 --autotune --calibration=%s", flags,
             file);
     ck_says_all(program_output, "autotune|--pipeline=2:rnn.weight_ih_l|ms a step");
-    ck_assert_int_ge(lines_with(file, "a step with --pipeline=2:"), 2);
+    ck_assert_int_ge(lines_with(file, "a step with --pipeline=2:"), 1);
+    find_measured_cut(file, cut);
     let_win(file, cut);
     ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=3 %s --pipeline=2 --autotune --calibration=%s "
-            "--eval-every=2 --metrics=%s",
+            "--metrics=%s",
             flags, file, tuned);
-    ck_says_all(program_output, "autotune|start with rnn.weight_ih_l3");
     ck_says_all(program_output, cut);
+    ck_says_all(program_output, strchr(cut, ':') + 1);
     ck_runs("report --require-identical %s %s", plain, tuned);
     ck_runs("train --task=copy --seq-len=24 --batch=2 --steps=1 %s %s --autotune --calibration=off", flags, cut);
     ck_says_all(program_output, "autotune|no setting");
