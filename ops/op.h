@@ -128,6 +128,7 @@ typedef struct {
 typedef struct {
     int64_t heads, causal; /* causal: 0 or 1 */
     double dropout;        /* probability for each weight */
+    int64_t window;        /* with causal: timesteps that each one sees, itself included; 0: all */
 } rm_attention_attr;
 typedef struct {
     double base;

@@ -200,17 +200,22 @@ remat_value remat_rms_norm(remat_graph *graph, remat_value x, remat_value gain, 
 }
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal) {
-    rm_attention_attr attr = {heads, causal, 0};
+    rm_attention_attr attr = {heads, causal, 0, 0};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
+}
+remat_value remat_window_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                   int64_t window) {
+    rm_attention_attr attr = {heads, true, 0, window};
     return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
 }
 remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                   remat_value padding) {
-    rm_attention_attr attr = {heads, false, 0};
+    rm_attention_attr attr = {heads, false, 0, 0};
     return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id);
 }
 remat_value remat_attention_dropout(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                     bool causal, remat_value padding, double probability) {
-    rm_attention_attr attr = {heads, causal, probability};
+    rm_attention_attr attr = {heads, causal, probability, 0};
     return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id);
 }
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {

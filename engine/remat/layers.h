@@ -220,6 +220,10 @@ remat_value remat_batch_norm(remat_graph *graph, remat_value x, REMAT_OPTIONAL r
  * then share one of them (PyTorch's enable_gqa). */
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal);
+/* Causal attention to the last `window` timesteps, t itself included (transformers' sliding_window); 0: to all. On the CPU
+ * compute and scratch of a timestep depend on the window, not on the length of the sequence. */
+remat_value remat_window_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                   int64_t window);
 /* Attention over another sequence of any length: q (T,B,C), k and v (S,B,C), such as a decoder over its encoder. Keys
  * where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); if all keys of a row are masked, y is 0. */
 remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,

@@ -2,8 +2,8 @@
  *
  *   y[t] = sum over s of p[t,s] v[s],   p[t] = softmax over s of q[t] . k[s] / sqrt(D)
  *
- * with D = C / heads features; head h has columns h D .. h D + D - 1. Causal attention sums over s <= t only. k and v
- * may have fewer heads, each shared by a group of neighbouring query heads (Ainslie et al. 2023, "GQA"), and a
+ * with D = C / heads features; head h has columns h D .. h D + D - 1. Causal attention sums over s <= t only; with a
+ * window, over the last `window` of these. k and v may have fewer heads, each shared by a group of neighbouring query heads (Ainslie et al. 2023, "GQA"), and a
  * different length, S. Keys marked in `padding`, I32 (S,B), are masked, and keys after the last unmasked key of a row
  * are skipped. If all keys are masked, y is 0. In training p[t,s] is dropped out before it meets v; the mask is a function of
  * (seed, step, node, t, head, s), so backward draws it again. Scratch holds only a block of rows of the (T,S) scores at a time.
@@ -61,6 +61,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
             rm_desc_text(&x[Q], text), rm_desc_text(&x[K], k_text), (long long)width, (long long)a->heads);
     REQUIRE(a->causal == 0 || a->causal == 1, INVALID, "attention: causal is %lld; it must be 0 or 1",
             (long long)a->causal);
+    REQUIRE(a->window == 0 || (a->window > 0 && a->causal), INVALID,
+            "attention: the window is %lld; it must be at least 1, and the attention causal", (long long)a->window);
     REQUIRE(a->dropout >= 0 && a->dropout < 1, INVALID,
             "attention: the probability of dropout is %g; it must be at least 0 and below 1", a->dropout);
     TRY(want_lengths(x, a->causal));
@@ -68,27 +70,37 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-static uint64_t scratch_bytes(const remat_desc *x, int64_t most_rows, remat_pass pass) {
-    int64_t steps = x[Q].dim[0], rows = steps < most_rows ? steps : most_rows;
-    return (uint64_t)(rows * x[K].dim[0]) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass) {
+    const shape s = rm_attention_shape_of(x, attr);
+    int64_t rows = s.steps < RM_ATTENTION_ROWS ? s.steps : RM_ATTENTION_ROWS, near = rows + s.window + 3, keys = s.keys;
+    if (s.causal && near < keys) keys = near;
+    return (uint64_t)(rows * keys) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
 }
 
 static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
     const shape s = rm_attention_shape_of(x, attr);
-    (void)aux;
-    return scratch_bytes(x, RM_ATTENTION_ROWS_CUDA, pass) * (uint64_t)rm_attention_together(&s);
+    int64_t rows = s.steps < RM_ATTENTION_ROWS_CUDA ? s.steps : RM_ATTENTION_ROWS_CUDA;
+    (void)aux; /* a window saves no scratch here: the scores of a block have a column for every key */
+    return (uint64_t)(rows * s.keys * rm_attention_together(&s)) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
+}
+
+/* Pairs of a timestep and a key that it sees, in each head. */
+static double pairs_of(const shape *s) {
+    double steps = (double)s->steps, window = (double)s->window;
+    return s->causal ? steps * window - window * (window - 1) / 2 : steps * (double)s->keys;
 }
 
 /* A product takes 2 D operations per pair of timesteps; there are two products in forward and five in backward. */
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
     const shape s = rm_attention_shape_of(x, attr);
-    double steps = (double)s.steps, keys = s.causal ? (steps + 1) / 2 : (double)s.keys;
-    double pairs = (double)(s.batch * s.heads) * steps * keys;
+    double pairs = (double)(s.batch * s.heads) * pairs_of(&s);
     double products = pass == REMAT_BACKWARD ? 5 : 2, streams = pass == REMAT_BACKWARD ? 7 : 4;
     *out = rm_cost_streaming(y, 0, streams / 2);
     out->moved_bytes += rm_cost_streaming(&x[K], 0, streams / 2).moved_bytes;
     out->flops = pairs * (products * 2 * (double)s.width + 20); /* an exp is about 16 operations */
-    out->scratch_bytes = scratch_bytes(x, RM_ATTENTION_ROWS, pass);
+    out->scratch_bytes = scratch_bytes(x, attr, pass);
+    if (2 * sizeof(real) * (size_t)s.keys > out->scratch_bytes) /* the definition's row */
+        out->scratch_bytes = 2 * sizeof(real) * (uint64_t)s.keys;
 }
 
 /* Values of padding: 0 for a key, 1 for padding. */
@@ -120,22 +132,23 @@ static real define_mask(const remat_call *call, const shape *s, int64_t head, in
     return s->dropout == 0 ? 1 : rm_uniform(word) >= s->dropout ? (real)(1 / (1 - s->dropout)) : 0;
 }
 
-/* Fills in p[s] of timestep t for the keys that it attends to; returns their number. */
+/* Fills in p[s] of timestep t for the keys up to the last that it attends to; returns their number. */
 static int64_t define_row(const remat_call *call, const shape *s, int64_t head, int64_t t, real *p) {
     const real *q = (const real *)call->x[Q].data + head * s->width;
     const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
     const int32_t *padding = padding_of(call, s, head);
-    int64_t n = rm_attention_keys(s, t + 1);
+    int64_t n = rm_attention_keys(s, t + 1), first = rm_attention_first(s, t);
     real largest = 0, sum = 0;
-    for (int64_t j = 0; j < n; j++) {
+    memset(p, 0, (size_t)first * sizeof *p);
+    for (int64_t j = first; j < n; j++) {
         real score = 0;
         for (int64_t i = 0; i < s->width; i++) score += q[t * s->ld + i] * k[j * s->kv_ld + i];
         p[j] = padding && padding[j * s->batch] ? -INFINITY : score * (real)s->scale;
-        largest = j == 0 || p[j] > largest ? p[j] : largest;
+        largest = j == first || p[j] > largest ? p[j] : largest;
     }
     if (padding && largest == -INFINITY) return memset(p, 0, (size_t)n * sizeof *p), n;
-    for (int64_t j = 0; j < n; j++) sum += p[j] = real_exp(p[j] - largest);
-    for (int64_t j = 0; j < n; j++) p[j] /= sum;
+    for (int64_t j = first; j < n; j++) sum += p[j] = real_exp(p[j] - largest);
+    for (int64_t j = first; j < n; j++) p[j] /= sum;
     return n;
 }
 
@@ -197,26 +210,28 @@ static void define_backward(const remat_call *call) {
 
 /* ---- The fast version: matrix products over a block of rows at a time ------------------------------------------- */
 
-/* Rows from .. from + rows - 1 of one head's scores, and the first `keys` columns: all keys that they attend to, at
+/* Rows from .. from + rows - 1 of one head's scores, and `keys` columns from `first` on: all keys that they attend to, at
  * least one. */
 typedef struct {
-    int64_t head, at, kv, from, rows, keys; /* at, kv: offset of the head in q and in k */
-    const int32_t *padding;                 /* as above */
+    int64_t head, at, kv, from, rows, first, keys; /* at: offset of the head in q; kv: of its first key in k */
+    const int32_t *padding;                        /* as above, from the first key on */
 } block;
 
 static block block_of(const remat_call *call, const shape *s, int64_t head, int64_t from) {
     int64_t left = s->steps - from, rows = left < RM_ATTENTION_ROWS ? left : RM_ATTENTION_ROWS;
     const int32_t *padding = padding_of(call, s, head);
-    int64_t keys = rm_attention_keys(s, from + rows);
+    int64_t first = rm_attention_block_first(s, from), keys = rm_attention_keys(s, from + rows) - first;
+    if (padding) padding += first * s->batch;
     while (padding && keys > 1 && padding[(keys - 1) * s->batch]) keys--;
-    return (block){head, head * s->width, rm_attention_kv_at(s, head), from, rows, keys, padding};
+    return (block){head, head * s->width, rm_attention_kv_at(s, head) + first * s->kv_ld, from, rows, first,
+                   keys, padding};
 }
 
-/* Masks padding among the first n scores of a row, so that the exponentials are 0. Returns false if all keys are
+/* Masks padding among scores from .. n - 1 of a row, so that the exponentials are 0. Returns false if all keys are
  * masked. */
-static bool leave_out(const shape *s, block b, int64_t n, real *x) {
+static bool leave_out(const shape *s, block b, int64_t from, int64_t n, real *x) {
     bool left = !b.padding;
-    for (int64_t j = 0; b.padding && j < n; j++) {
+    for (int64_t j = from; b.padding && j < n; j++) {
         bool padding = b.padding[j * s->batch];
         x[j] = padding ? -INFINITY : x[j];
         left |= !padding;
@@ -245,12 +260,12 @@ static void probabilities(const remat_call *call, const shape *s, block b, real 
             p, b.keys);
     RM_PARALLEL_FOR(
         call->threads, b.rows * b.keys > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < b.rows; r++) {
-            int64_t seen = rm_attention_keys(s, b.from + r + 1), n = seen < b.keys ? seen : b.keys;
+            int64_t seen = rm_attention_keys(s, b.from + r + 1) - b.first, n = seen < b.keys ? seen : b.keys;
+            int64_t near = rm_attention_first(s, b.from + r) - b.first;
             real *row = p + r * b.keys;
-            if (leave_out(s, b, n, row))
-                softmax(row, n, b.keys);
-            else
-                memset(row, 0, (size_t)b.keys * sizeof *row);
+            bool any = near < n && leave_out(s, b, near, n, row);
+            memset(row, 0, (size_t)(any ? near : b.keys) * sizeof *row);
+            if (any) softmax(row + near, n - near, b.keys - near);
         });
 }
 
@@ -263,7 +278,7 @@ static void drop(const remat_call *call, const shape *s, block b, int64_t rows, 
         call->threads, rows * b.keys > RM_PARALLEL_MIN_HEAVY, for (int64_t r = 0; r < rows; r++) {
             for (int64_t j = 0; j < b.keys; j += 4) {
                 rm_philox draw = rm_random4(key->seed, key->step, key->node, (uint32_t)(b.from + r),
-                                            (uint32_t)(b.head * rm_attention_groups(s) + j / 4));
+                                            (uint32_t)(b.head * rm_attention_groups(s) + (b.first + j) / 4));
                 for (int64_t i = 0; i < 4 && j + i < b.keys; i++)
                     to[r * b.keys + j + i] = rm_dropout(from[r * b.keys + j + i], draw.word[i], threshold, scale);
             }
@@ -356,7 +371,7 @@ static void backward(const remat_call *call) {
             block b = block_of(call, &s, head, from);
             int64_t rows = rows_with_gradient(call, &s, b);
             bool first = from == last && head % s.share == 0, writes = first && rows && b.keys == s.keys;
-            if (first && !writes) clear_keys(call, &s, b.kv);
+            if (first && !writes) clear_keys(call, &s, rm_attention_kv_at(&s, head));
             backward_block(call, &s, b, rows, writes);
         }
 }
@@ -366,33 +381,38 @@ static void backward(const remat_call *call) {
 #define GROUPED(t, b, c, kv)                                                                                           \
     { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT }
 static const remat_sample samples[] = {
-    {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0, 0}},
-    {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1, 0}},
+    {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0, 0, 0}},
+    {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1, 0, 0}},
     {.name = "four heads, two of k and v",
      .sequence = true,
      .x = GROUPED(9, 2, 8, 4),
-     .attr = &(rm_attention_attr){4, 1, 0}},
+     .attr = &(rm_attention_attr){4, 1, 0, 0}},
     {.name = "one of k and v, several blocks",
      .sequence = true,
      .x = GROUPED(260, 1, 3, 1),
-     .attr = &(rm_attention_attr){3, 0, 0}},
-    {.name = "dropout", .sequence = true, .x = GROUPED(7, 2, 8, 4), .attr = &(rm_attention_attr){4, 1, 0.3}},
-    {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1, 0}},
-    {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1, 0}},
+     .attr = &(rm_attention_attr){3, 0, 0, 0}},
+    {.name = "dropout", .sequence = true, .x = GROUPED(7, 2, 8, 4), .attr = &(rm_attention_attr){4, 1, 0.3, 0}},
+    {.name = "a window", .sequence = true, .x = GROUPED(9, 2, 8, 4), .attr = &(rm_attention_attr){4, 1, 0.3, 3}},
+    {.name = "a window and several blocks",
+     .sequence = true,
+     .x = SHAPES(300, 1, 2),
+     .attr = &(rm_attention_attr){1, 1, 0, 7}},
+    {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1, 0, 0}},
+    {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1, 0, 0}},
     {.name = "over another sequence, with fewer heads",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 3, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE3(RM_REAL, 5, 4, 3),
            RM_SHAPE2(REMAT_I32, 5, 4)},
-     .attr = &(rm_attention_attr){2, 0, 0}},
+     .attr = &(rm_attention_attr){2, 0, 0, 0}},
     {.name = "rows of padding alone",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 2, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3),
            RM_SHAPE2(REMAT_I32, 1, 8)},
-     .attr = &(rm_attention_attr){1, 0, 0}},
+     .attr = &(rm_attention_attr){1, 0, 0, 0}},
     {.name = "large enough for the library",
      .sequence = true,
      .x = SHAPES(136, 1, 64),
-     .attr = &(rm_attention_attr){1, 0, 0}},
+     .attr = &(rm_attention_attr){1, 0, 0, 0}},
 };
 
 const remat_op RM_OP(attention) = {

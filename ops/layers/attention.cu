@@ -39,27 +39,29 @@ static __device__ float score_of(const int32_t *padding, int64_t batch, int64_t 
     return padding && padding[i * batch] ? -INFINITY : score;
 }
 
-/* Turns scores into probabilities, in place. Row r of a head attends to `first` + r keys, but at most to all of them. */
+/* Turns scores into probabilities, in place. Row r of a head attends to `first` + r keys, but at most to all of them; with a
+ * window to the last of these. */
 static __global__ void softmax(shape s, block b, int64_t first, const int32_t *padding, float *p) {
     int64_t lane = threadIdx.x % RM_WARP, row = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
     if (row >= b.count * b.rows) return; /* whole warps */
     int64_t i_head = rm_row_of(row, b.rows), r = row - i_head * b.rows, keys = b.keys;
     const float scale = (float)s.scale;
     if (padding) padding += head_of(s, b, i_head) / s.heads;
-    float *x = p + row * keys, largest = score_of(padding, s.batch, 0, x[0] * scale);
+    int64_t near = s.causal && first + r > s.window ? first + r - s.window : 0;
+    float *x = p + row * keys, largest = score_of(padding, s.batch, near, x[near] * scale);
     int64_t n = first + r < keys ? first + r : keys;
     double sum = 0;
-    for (int64_t i = lane; i < n; i += RM_WARP) {
+    for (int64_t i = near + lane; i < n; i += RM_WARP) {
         float score = score_of(padding, s.batch, i, x[i] * scale);
         largest = score > largest ? score : largest;
     }
     largest = rm_warp_largest(largest);
     bool none = padding && largest == -INFINITY;
-    for (int64_t i = lane; i < n; i += RM_WARP)
+    for (int64_t i = near + lane; i < n; i += RM_WARP)
         sum += x[i] = none ? 0 : rm_exp_nonpositive(score_of(padding, s.batch, i, x[i] * scale) - largest);
     sum = rm_warp_sum(sum);
     float inverse = none ? 0 : (float)(1 / sum);
-    for (int64_t i = lane; i < keys; i += RM_WARP) x[i] = i < n ? x[i] * inverse : 0;
+    for (int64_t i = lane; i < keys; i += RM_WARP) x[i] = i >= near && i < n ? x[i] * inverse : 0;
 }
 
 /* Replaces dp by p (dp - sum over the row of p dp) scale. */

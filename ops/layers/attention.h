@@ -19,6 +19,7 @@ typedef struct {
     double scale;                       /* of the scores */
     bool causal;
     double dropout;
+    int64_t window; /* timesteps that each one sees; T if there is no window */
 } rm_attention_shape;
 
 static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, const void *attr) {
@@ -34,7 +35,8 @@ static inline rm_attention_shape rm_attention_shape_of(const remat_desc *x, cons
                             k->dim[1] * k->dim[2],
                             0,
                             a->causal != 0,
-                            a->dropout};
+                            a->dropout,
+                            a->window && a->window < q->dim[0] ? a->window : q->dim[0]};
     s.share = q->dim[2] / k->dim[2];
     s.scale = 1 / sqrt((double)s.width);
     return s;
@@ -47,6 +49,16 @@ static inline int64_t rm_attention_kv_at(const rm_attention_shape *s, int64_t he
 
 /* The weights of a row are dropped four at a time: a group of keys has one counter of the row's timestep. */
 static inline int64_t rm_attention_groups(const rm_attention_shape *s) { return (s->keys + 3) / 4; }
+
+/* The first key that timestep t sees. */
+static inline int64_t rm_attention_first(const rm_attention_shape *s, int64_t t) {
+    return s->causal && t >= s->window ? t - s->window + 1 : 0;
+}
+
+/* The first key of a block whose first timestep is t: dropout's groups of keys are not cut. */
+static inline int64_t rm_attention_block_first(const rm_attention_shape *s, int64_t t) {
+    return rm_attention_first(s, t) / 4 * 4;
+}
 
 /* Keys visible to the first `end` timesteps, including padding. */
 static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }

@@ -1028,6 +1028,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_group_norm": (remat_value, [c.c_void_p, remat_value, c.c_int64, remat_value, remat_value, c.c_double]),
     "remat_batch_norm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_double, c.c_double, c.c_bool]),
     "remat_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_bool]),
+    "remat_window_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_int64]),
     "remat_cross_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, remat_value]),
     "remat_attention_dropout": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_bool, remat_value, c.c_double]),
     "remat_softmax": (remat_value, [c.c_void_p, remat_value]),

@@ -281,6 +281,11 @@ class Builders:
         then share one of them (PyTorch's enable_gqa)."""
         return self._build("attention", q, k, v, heads, causal)
 
+    def window_attention(self, q: Value, k: Value, v: Value, heads: int, window: int) -> Value:
+        """Causal attention to the last `window` timesteps, t itself included (transformers' sliding_window); 0: to all. On the CPU
+        compute and scratch of a timestep depend on the window, not on the length of the sequence."""
+        return self._build("window_attention", q, k, v, heads, window)
+
     def cross_attention(self, q: Value, k: Value, v: Value, heads: int, padding: Value | None = None) -> Value:
         """Attention over another sequence of any length: q (T,B,C), k and v (S,B,C), such as a decoder over its encoder. Keys
         where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); if all keys of a row are masked, y is 0."""

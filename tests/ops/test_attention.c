@@ -21,7 +21,7 @@ START_TEST(attention_has_known_values) {
         {0, 0, 0, 0, 0.9894439753823172, 0.4947219876911586, 0.08755542050981527, -0.1751108410196302}};
     for (int causal = 0; causal < 2; causal++)
         for (int i = 0; i < 8; i++) {
-            rm_attention_attr attr = {2, causal, 0};
+            rm_attention_attr attr = {2, causal, 0, 0};
             CLOSE(y_of("attention", &attr, (remat_tensor){shape, q}, (remat_tensor){shape, k}, (remat_tensor){shape, v},
                        &dx, i),
                   y[causal][i]);
@@ -34,7 +34,7 @@ END_TEST
 START_TEST(attention_handles_extreme_scores) {
     float q[3] = {1e19f, 1e19f, 1}, k[3] = {1e19f, -1e19f, 2}, v[3] = {1, 2, 3}, y[3], p[9];
     remat_desc shape = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 1, 1});
-    remat_call call = {.attr = &(rm_attention_attr){1, 1, 0},
+    remat_call call = {.attr = &(rm_attention_attr){1, 1, 0, 0},
                        .x = {{shape, q}, {shape, k}, {shape, v}},
                        .y = {shape, y},
                        .scratch = p,
@@ -64,7 +64,7 @@ START_TEST(attention_ignores_padding) {
                keys = rm_desc_make(REMAT_F64, 3, (int64_t[]){S, 1, W}),
                left = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 1, W}),
                marks = rm_desc_make(REMAT_I32, 2, (int64_t[]){S, 1});
-    rm_attention_attr attr = {1, 0, 0};
+    rm_attention_attr attr = {1, 0, 0, 0};
     for (int i = 0; i < T * W; i++) qf[i] = (float)q[i];
     for (int i = 0; i < S * W; i++) kf[i] = (float)k[i], vf[i] = (float)v[i];
     remat_call whole = {.attr = &attr,
@@ -116,7 +116,7 @@ START_TEST(attention_respects_row_ends) {
         fill_rows(x[2], S * B * kv, B * kv, S), fill_rows(dy, T * B * WIDTH, B * WIDTH, steps[k][2]);
         for (int64_t i = 0; i < S * B; i++) padding[i] = i / B >= S / (2 + i % B * 20) || i / B == 1;
         for (int fast = 0; fast < 2; fast++) {
-            remat_call call = {.attr = &(rm_attention_attr){2, T == 260, 0},
+            remat_call call = {.attr = &(rm_attention_attr){2, T == 260, 0, 0},
                                .x = {{query, x[0]}, {keys, x[1]}, {keys, x[2]}, {.desc.rank = -1}},
                                .y = {query, y[fast]},
                                .dy = {query, dy},
@@ -146,31 +146,34 @@ START_TEST(invalid_attention_is_refused) {
     char message[] = "attention: q is f32 (5,2,6), whose 6 features cannot be split into 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
     const remat_op *op = rm_op_find("attention");
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){4, 0, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){4, 0, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), message), "%s", remat_last_error());
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){0, 0, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){0, 0, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_int_eq(op->infer(x, NULL, &y, NULL), REMAT_INVALID);
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){2, 2, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){2, 2, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "causal is 2"), "%s", remat_last_error());
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){2, 1, 0, -1}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){2, 0, 0, 3}, &y, NULL), REMAT_INVALID);
+    ck_assert_msg(strstr(remat_last_error(), "window is 3"), "%s", remat_last_error());
     x[2].dim[2] = 3;
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "v is f32 (5,2,3)"), "%s", remat_last_error());
     x[1].dim[0] = x[2].dim[0] = 7, x[2].dim[2] = 6;
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL), REMAT_OK);
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 1, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL), REMAT_OK);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 1, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "the same number of timesteps"), "%s", remat_last_error());
     x[3] = rm_desc_make(REMAT_I32, 2, (int64_t[]){5, 2});
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL), REMAT_INVALID);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL), REMAT_INVALID);
     ck_assert_msg(strstr(remat_last_error(), "padding is i32 (5,2)"), "%s", remat_last_error());
     x[3].rank = -1;
     static const int64_t wrong[][3] = {{5, 2, 4}, {5, 2, 12}, {5, 2, 1}, {5, 1, 6}}; /* of k and v, for heads of 2 */
     for (int i = 0; i < 4; i++) {
         x[1] = x[2] = rm_desc_make(REMAT_F32, 3, wrong[i]);
-        ck_assert_msg(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL) == REMAT_INVALID, "%d", i);
+        ck_assert_msg(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL) == REMAT_INVALID, "%d", i);
         ck_assert_ptr_nonnull(strstr(remat_last_error(), "heads of 2 features"));
     }
     x[1] = x[2] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 2});
-    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0}, &y, NULL), REMAT_OK);
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL), REMAT_OK);
 }
 END_TEST
 

@@ -1,6 +1,7 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
  * all published digits: transformers' Mamba, Mamba-2 and Gated DeltaNet,
- * xLSTM's sLSTM and mLSTM, the equations of M2RNN and RWKV-7.
+ * xLSTM's sLSTM and mLSTM, the equations of M2RNN and RWKV-7; and attention with a window, which RecurrentGemma has between its
+ * recurrences, PyTorch's scaled_dot_product_attention with a mask.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
  * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
@@ -69,6 +70,7 @@ static bool is_squashed(const char *name) { return !strcmp(name, SQUASHED); }
     { 3, {2, 4, 7}, TIME_LAST }
 static const rm_ssd_attr groups = {2};
 static const rm_rwkv7_attr heads = {2};
+static const rm_attention_attr near = {2, 1, 0, 3};
 static const reference references[] = {
     {"selective_scan",
      {{"u", CHANNELS, 3, {7, 2, 5}, 1, 0.5, 0.255685758988},
@@ -134,6 +136,14 @@ static const reference references[] = {
      2.810178424547,
      2.033599313643,
      &heads},
+    {"attention",
+     {{"q", {3, {6, 1, 4}, {0, 1, 2}}, 3, {6, 1, 4}, 1, 0.5, 0.225394065971},
+      {"k", {3, {6, 1, 4}, {0, 1, 2}}, 3, {6, 1, 4}, 2, 0.5, 0.183370840987},
+      {"v", {3, {6, 1, 4}, {0, 1, 2}}, 3, {6, 1, 4}, 3, 0.5, 0.750543268096}},
+     {3, {6, 1, 4}, {0, 1, 2}},
+     0.933600816933,
+     0.837914212169,
+     &near},
     {"m2rnn", /* the equations in double, by PyTorch's autograd: xma itself rounds to float, and differs by 4e-9 */
      {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 0.520564968008},
       {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.547983315463},
