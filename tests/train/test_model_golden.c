@@ -210,6 +210,59 @@ START_TEST(whole_models_match_their_libraries) {
 }
 END_TEST
 
+/* What `remat sample` relies on: a session of one timestep, whose states are carried, computes the logits of a whole
+ * sequence. Also the states of convolutions and token shifts. */
+static void logits_of(const rm_model_spec *spec, int64_t steps, bool stateful, const int32_t *id, float *out) {
+    rm_model_spec whole = *spec;
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    rm_model model;
+    remat_step_result r;
+    whole.data.timesteps = steps;
+    ck_ok(rm_model_build(&whole, 1, false, &model));
+    config.inference = true, config.stateful = stateful;
+    config.outputs = &model.logits, config.n_outputs = 1;
+    ck_ok(remat_session_create(model.graph, REMAT_NONE, &config, &s));
+    for (int64_t i = 0; i < remat_count(s, REMAT_PARAM); i++) {
+        static float data[1 << 14];
+        remat_array info;
+        ck_ok(remat_array_info(s, REMAT_PARAM, i, &info));
+        ck_assert_uint_le(info.bytes, sizeof data);
+        for (int64_t n = 0; n < info.count; n++) data[n] = (float)(0.3 * sin((double)i + 0.7 * (double)n));
+        ck_ok(remat_write(s, REMAT_PARAM, i, data, info.bytes));
+    }
+    for (int64_t t = 0; t < T; t += steps) {
+        ck_ok(remat_write(s, REMAT_INPUT, 0, id + t, (uint64_t)steps * sizeof *id));
+        ck_ok(remat_evaluate(s, &r));
+        ck_ok(remat_read(s, REMAT_OUTPUT, 0, out + t * V, (uint64_t)(steps * V) * sizeof *out));
+    }
+    remat_session_free(s);
+    rm_model_free(&model);
+}
+
+START_TEST(single_timesteps_with_states_compute_the_logits_of_a_sequence) {
+    static const char *const slstm_at[] = {"all", "1", "none"};
+    int32_t id[T];
+    char names[160];
+    for (int t = 0; t < T; t++) id[t] = 3 * t % V;
+    rm_model_list("states", names, sizeof names);
+    ck_says_all(names, "lstm|mamba|mamba2|gdn|xlstm|m2rnn|rwkv7|recurrentgemma");
+    for (char *rest = names, *name; (name = strsep(&rest, "|"));)
+        for (int k = 0; k < 3; k++) {
+            static float all[T * V], single[T * V];
+            rm_model_spec spec = {.name = name, .layers = 2, .hidden = 8, .embed = 8, .slstm_at = slstm_at[k]};
+            spec.heads = rm_model_is(name, "heads") ? 2 : 0, spec.data = rm_text_shape(T, 0);
+            spec.data.vocabulary = spec.data.classes = V;
+            logits_of(&spec, T, false, id, all), logits_of(&spec, 1, true, id, single);
+            float largest = 0;
+            for (int i = 0; i < T * V; i++) largest = fmaxf(largest, fabsf(all[i]));
+            for (int i = 0; i < T * V; i++)
+                ck_assert_msg(fabsf(all[i] - single[i]) <= 1e-5f * largest, "%s: logit %d is %g, not %g", name, i,
+                              (double)single[i], (double)all[i]);
+        }
+}
+END_TEST
+
 /* Without --heads a width up to 64 is one head. */
 START_TEST(heads_divide_the_width_or_are_refused) {
     static const struct {
@@ -275,6 +328,7 @@ int main(void) {
     tcase_add_loop_test(tests, loss_and_gradients_match_the_references, 0, CELLS * PLANS);
     tcase_add_loop_test(tests, results_do_not_depend_on_later_timesteps, 0, 2 * PROJECTED);
     tcase_add_loop_test(tests, whole_models_match_their_libraries, 0, sizeof whole / sizeof *whole);
+    tcase_add_test(tests, single_timesteps_with_states_compute_the_logits_of_a_sequence);
     tcase_add_test(tests, heads_divide_the_width_or_are_refused);
     tcase_add_test(tests, unsupported_model_settings_are_refused);
     return run_suite("model_golden", tests);
