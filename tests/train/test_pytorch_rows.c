@@ -70,7 +70,7 @@ static const struct {
      "engine/test_loss_mean.c ops/test_losses.c"},
     {"`cross_entropy(...) + dice_loss(", {{NULL}}, "ops/test_losses.c train/test_masks.c"},
     {"`mse_loss`, `l1_loss`, `huber_loss`, `BCEWithLogitsLoss`", {{NULL}}, "ops/test_losses.c train/test_values.c"},
-    {"`logits.topk(5)`", {{NULL}}, "engine/test_correct.c train/test_images_run.c"},
+    {"top-5 accuracy from `logits.topk(5)`", {{NULL}}, "engine/test_correct.c train/test_images_run.c"},
     {"`nn.CTCLoss()`", {{NULL}}, "engine/test_ctc.c train/test_transcribe.c"},
     {"an encoder and a decoder with attention", {{NULL}}, "train/test_seq2seq.c"},
     {"a label for each timestep", {{NULL}}, "train/test_tags.c"},
