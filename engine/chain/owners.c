@@ -224,14 +224,18 @@ static remat_status cut_by_time(const rm_chain *chain, const rm_chain_config *co
     rule_out(config, at, n_nodes);
     if (got) find_best(at, n_nodes, p->size, best, from);
     bool found = got && best[(p->size - 1) * n_at + n_nodes] < INFINITY;
+    int most = 1;
+    for (int r = 1; got && r < p->size; r++)
+        if (best[r * n_at + n_nodes] < INFINITY) most = r + 1;
     for (int r = p->size - 1; r > 0 && found; r--) end = begin[r] = from[r * n_at + end];
     rm_free(best);
     rm_free(from);
     REQUIRE(got, MEMORY, "out of memory for the cuts of a pipeline");
-    REQUIRE(found, INVALID,
-            "this network cannot be cut into %d parts: layers that read the same parameter must be on one rank (tied "
-            "weights tie the first layer to the last); use fewer ranks",
-            p->size);
+    REQUIRE(
+        found, INVALID,
+        "this network can be cut into at most %d part%s, not %d: a part begins with a layer that has parameters, and "
+        "all layers that read one parameter are in one part (tied weights tie the first layer to the last)",
+        most, most == 1 ? "" : "s", p->size);
     return REMAT_OK;
 }
 

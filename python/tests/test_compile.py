@@ -176,6 +176,15 @@ def test_one_timestep(name):
     check(model, loss_fn, *(x[:, :1] if x.dim() > 1 else x.clamp(max=1) if "padded" in name else x for x in batch), slack=4)
 
 
+@pytest.mark.parametrize("length", [0, 11])
+def test_lengths_outside_the_batch_are_refused(length):
+    model, (x, lengths, y) = Tagger(), padded()
+    step = remat.compile(model, per_token, (x, lengths, y))
+    lengths[1] = length
+    with pytest.raises(remat.Error, match="pack_padded_sequence"):
+        step(x, lengths, y)
+
+
 @pytest.mark.parametrize("optimizer", [None, "sgd"])
 def test_row_of_padding_idx_stays(optimizer):
     """Of an untied and of a tied embedding, whose row the head trains, and after the weight moved."""
@@ -381,11 +390,12 @@ def test_gpt2_of_transformers():
     transformers = pytest.importorskip("transformers", reason="transformers cannot be imported")
     config = transformers.GPT2Config(
         vocab_size=V, n_positions=32, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
-        use_cache=False, bos_token_id=0, eos_token_id=0,
+        bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
     peer, ids = copy.deepcopy(model), tokens(3, 16)
     step = remat.compile(model, None, {"input_ids": ids, "labels": ids})
+    assert model.config.use_cache
     loss = peer(input_ids=ids, labels=ids).loss
     loss.backward()
     assert float(step(input_ids=ids, labels=ids)) == pytest.approx(loss.item(), rel=1e-5)
@@ -416,7 +426,7 @@ def test_models_of_transformers(name):
     transformers = pytest.importorskip("transformers", reason="transformers cannot be imported")
     kind, more = TRANSFORMERS[name]
     config = getattr(transformers, f"{name}Config")(
-        vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, use_cache=False, **more,
+        vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, **more,
     )  # fmt: skip
     model, ids = getattr(transformers, kind)(config), tokens(3, 12)
     kept = (torch.arange(12) < torch.tensor([12, 5, 9])[:, None]).long()

@@ -194,6 +194,22 @@ START_TEST(plans_show_why_a_cut_was_chosen) {
 }
 END_TEST
 
+/* Also if the data alone exceeds the budget. */
+START_TEST(refusals_name_the_least_budget_of_all_cuts) {
+    const char *flags = "--layers=4 --hidden=32 --seq-len=64 --tile=16 --pipeline=2 --device=null", *text = text_file();
+    unsigned long long least[2];
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(run_program("plan --data=%s %s --memory-budget=%s", text, flags, i ? "2MiB" : "1KiB"), 2);
+        const char *named = strstr(program_errors, "\n  --memory-budget=");
+        ck_assert_msg(named != NULL, "%s", program_errors);
+        least[i] = strtoull(named + strlen("\n  --memory-budget="), NULL, 10);
+    }
+    ck_assert_uint_eq(least[0], least[1]);
+    ck_runs("plan --data=%s %s --memory-budget=%llu", text, flags, least[0]);
+    ck_assert_int_eq(run_program("plan --data=%s %s --memory-budget=%llu", text, flags, least[0] - 1), 2);
+}
+END_TEST
+
 /* Rewrites times of a calibration file: a step of the head takes as long as many layers. */
 static void slow_the_head_down(const char *file) {
     char command[512];
@@ -324,6 +340,7 @@ int main(void) {
     tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, 3);
     tcase_add_test(tests, plans_show_every_rank);
     tcase_add_test(tests, plans_show_why_a_cut_was_chosen);
+    tcase_add_test(tests, refusals_name_the_least_budget_of_all_cuts);
     tcase_add_test(tests, layers_are_divided_by_measured_times);
     tcase_add_test(tests, states_resume_on_any_pipeline);
     tcase_add_test(tests, impossible_pipelines_are_refused);

@@ -282,8 +282,8 @@ remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const 
     config.ranks = rm_ranks_imagined(o, &table);
     config.pipeline = pipeline;
     if (strcmp(o->autotune, "off")) config.calibration = rm_setup_calibration_file(o);
-    (void)rm_budget_apply(o, rm_budget_data_bytes(o, &spec->data, dataset),
-                          &config); /* the session's creation reports a failure */
+    if (rm_budget_apply(o, rm_budget_data_bytes(o, &spec->data, dataset), &config))
+        config.memory_budget = 1; /* no cut fits; the session's creation reports it */
     remat_status status = rm_model_build(spec, rm_setup_rows(o), true, &model);
     config = with_logits(&model, &config);
     if (!status)

@@ -247,12 +247,18 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
-    """torch.export runs in-place ops on tensors that are plain attributes of modules. They get their values back."""
+    """torch.export runs in-place ops on tensors that are plain attributes of modules. They get their values back. A loss
+    needs no cache of keys and values, which transformers' models return by default."""
     tensors = [x for module in model.modules() for x in vars(module).values() if type(x) is torch.Tensor]
     values = [x.detach().clone() for x in tensors]
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in model.modules()) if getattr(c, "use_cache", None) is True}
+    for config in configs.values():
+        config.use_cache = False
     try:
         yield
     finally:
+        for config in configs.values():
+            config.use_cache = True
         for x, value in zip(tensors, values, strict=True):
             if not torch.equal(x, value):
                 x.detach().copy_(value)

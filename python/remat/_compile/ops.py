@@ -787,6 +787,8 @@ def row_ends(t: Translator, lengths: Any, time: Axis, batch: Axis) -> Value:
 
     def ends(host: Host) -> torch.Tensor:
         last: torch.Tensor = compute(host) - 1
+        if bool(((last < 0) | (last >= steps)).any()):
+            raise invalid(f"pack_padded_sequence: lengths are from {int(last.min()) + 1} to {int(last.max()) + 1}; give 1 to {steps}")
         return (torch.arange(steps)[:, None] == last).float()
 
     made = t.data(f"{lengths.name}.ends", torch.float32, (steps, length(batch)), ends)
