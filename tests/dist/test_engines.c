@@ -287,10 +287,9 @@ int main(int argc, char **argv) {
     if (!find_own_program()) return 1;
 #endif
     (void)argc, (void)argv, (void)need_ends, (void)in_a_rank;
-    TCase *engines = tcase_create("engines");
+    TCase *engines = tcase_create("engines"), *signals = tcase_create("signals");
 #ifdef REMAT_HAVE_GLOO
     tcase_add_loop_test(engines, gloo, 0, SCENARIOS);
-    TCase *signals = tcase_create("signals");
     tcase_add_test(signals, broken_gloo_connections_do_not_kill_the_rank);
     tcase_add_test(signals, gloo_leaves_the_programs_sigpipe_handling_unchanged);
     tcase_add_test(signals, missing_interface_is_an_error_on_all_ranks);
