@@ -251,7 +251,8 @@ def _kept(model: nn.Module) -> Iterator[None]:
     needs no cache of keys and values, which transformers' models return by default."""
     tensors = [x for module in model.modules() for x in vars(module).values() if type(x) is torch.Tensor]
     values = [x.detach().clone() for x in tensors]
-    configs = {id(c): c for c in (getattr(m, "config", None) for m in model.modules()) if getattr(c, "use_cache", None) is True}
+    every: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    configs = {id(config): config for config in every if getattr(config, "use_cache", None) is True}
     for config in configs.values():
         config.use_cache = False
     try:
