@@ -170,6 +170,22 @@ START_TEST(invalid_command_lines_are_refused) {
 }
 END_TEST
 
+/* In whole, however long the list. */
+START_TEST(refusals_name_every_choice) {
+    int tried = 0;
+    for (int i = 0; i < rm_n_options; i++) {
+        const rm_option *line = &rm_option_table[i];
+        char text[128];
+        if (!line->choices || !(line->commands & RM_TRAIN)) continue;
+        snprintf(text, sizeof text, "--%s=no-such", line->name);
+        ck_fails(parse(RM_TRAIN, text), REMAT_INVALID, line->choices);
+        rm_options_free(&o);
+        tried++;
+    }
+    ck_assert_int_gt(tried, 5);
+}
+END_TEST
+
 /* A hint names a flag that there is. */
 START_TEST(other_names_lead_to_flags) {
     static const char *const ours[] = {
@@ -454,6 +470,7 @@ int main(void) {
     tcase_add_test(tests, sizes_have_units);
     tcase_add_loop_test(tests, invalid_command_lines_are_refused, 0, WRONG);
     tcase_add_loop_test(tests, flags_without_effect_are_refused, 0, IDLE);
+    tcase_add_test(tests, refusals_name_every_choice);
     tcase_add_test(tests, other_names_lead_to_flags);
     tcase_add_test(tests, flags_that_are_off_are_accepted);
     tcase_add_test(tests, resumed_command_line_is_checked_with_its_state);

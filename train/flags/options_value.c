@@ -168,7 +168,7 @@ static int find_choice(const char *choices, const char *value) {
 }
 
 static remat_status set_choice(rm_options *o, const rm_option *line, const char *value, rm_option_place where) {
-    char why[120];
+    char why[512];
     int choice = find_choice(line->choices, value);
     snprintf(why, sizeof why, "must be one of %s", line->choices ? line->choices : "");
     if (choice < 0) return bad(where, line, value, why);
