@@ -80,19 +80,20 @@ endforeach()
 list(JOIN CUDA_MISSING ", " CUDA_MISSING)
 
 # The GPU architectures to compile for, in CMake's notation: 90 (and PTX for newer GPUs), 90-real, 90-virtual, or
-# native. The default is reduced to those that this nvcc supports.
+# native. The default is reduced to those that this nvcc supports, with PTX of the newest only.
 if(NOT REMAT_CUDA STREQUAL "OFF" AND NOT CUDA_MISSING AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   execute_process(COMMAND ${CUDA_NVCC} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(architectures "")
   foreach(architecture 75 80 86 90 100)
     if(known MATCHES "compute_${architecture}\n")
+      list(TRANSFORM architectures REPLACE "^[0-9]+$" "\\0-real")
       list(APPEND architectures ${architecture})
     endif()
   endforeach()
   set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "GPU architectures for the kernels")
 endif()
 
-set(CUDA_FLAGS -std=c++17 -O3 -lineinfo -DREMAT_HAVE_CUDA "-I${CMAKE_SOURCE_DIR}")
+set(CUDA_FLAGS -std=c++17 -O3 -DREMAT_HAVE_CUDA "-I${CMAKE_SOURCE_DIR}")
 foreach(folder ${CUDA_INCLUDE_DIRS})
   list(APPEND CUDA_FLAGS -isystem ${folder})
 endforeach()
