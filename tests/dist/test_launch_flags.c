@@ -112,6 +112,8 @@ static const struct {
     {"--num_processes=2 true", "did you mean --nproc-per-node?"},
     {"--standalone=yes true", "is a switch"},
     {"--nnodes=4:1 true", "MIN is larger than MAX"},
+    {"--nnodes=:2 true", "--nnodes=:2 lacks a number|MIN:MAX"},
+    {"--nnodes=2: true", "--nnodes=2: lacks a number|MIN:MAX"},
     {"--nnodes=1:4 --node-rank=0 true", "--master-addr=HOST"},
     {"--nnodes=1:4 --master-addr=h true", "4 is missing: give --node-rank=R"},
     {"--nnodes=2 true", "2 is missing: give --node-rank=R"},
@@ -239,6 +241,8 @@ static void ck_gpus_are_refused(bool *ran, int *code) {
              cuda ? "CUDA_VISIBLE_DEVICES=3,4 has no GPU 2" : "CUDA_VISIBLE_DEVICES=3,4), and this build has no CUDA");
     unsetenv("CUDA_VISIBLE_DEVICES");
     if (!cuda) ck_fails(start_devices("cuda:0,1", ran, code), INVALID, "--devices=cpu:2 starts 2 ranks");
+    if (!cuda) ck_fails(start_devices("4", ran, code), INVALID, "the number of a GPU");
+    if (!cuda) ck_fails(start_devices("4", ran, code), INVALID, "--devices=cpu:4 starts 4 ranks");
 }
 
 START_TEST(devices_start_ranks_of_this_program) {

@@ -16,13 +16,15 @@
 
 #define MARK "REMAT_DEVICES" /* set in the environment of ranks that --devices starts */
 
+/* A single number is a GPU's, and may have been meant as the number of ranks. */
 static remat_status no_gpus(const char *devices, int n) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const int number = atoi(devices), ranks = n == 1 && number > 1 ? number : n;
     FAIL(INVALID,
-         "--devices=%.60s: these are GPUs%s%.60s%s, and this build has no CUDA; --devices=cpu:%d starts %d rank%s "
-         "on processors",
-         devices, visible ? " (of CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "", visible ? ")" : "", n, n,
-         n == 1 ? "" : "s");
+         "--devices=%.60s: %s%s%.60s%s, and this build has no CUDA; --devices=cpu:%d starts %d rank%s on processors",
+         devices, n == 1 ? "this is the number of a GPU" : "these are GPUs",
+         visible ? " (of CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "", visible ? ")" : "", ranks, ranks,
+         ranks == 1 ? "" : "s");
 }
 
 static remat_status read_devices(const char *devices, int64_t *ranks) {

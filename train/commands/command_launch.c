@@ -138,6 +138,7 @@ static remat_status read_nnodes(const char *where, const char *value, request *r
         r->least_nodes = 0;
         return rm_text_whole(where, value, 1, RM_MOST_RANKS, &r->nnodes);
     }
+    REQUIRE(colon > value && colon[1], INVALID, "%s=%.60s lacks a number: give MIN:MAX, such as 2:4", where, value);
     snprintf(least, sizeof least, "%.*s", (int)(colon - value), value);
     TRY(rm_text_whole(where, least, 1, RM_MOST_RANKS, &r->least_nodes));
     TRY(rm_text_whole(where, colon + 1, 1, RM_MOST_RANKS, &r->nnodes));
