@@ -44,11 +44,13 @@ static void ends(const rm_trainer *t, uint64_t begin_ns, const char *name) {
 static int64_t calls_of(const rm_trainer *t) { return t->loader.config.micro_steps * rm_setup_windows(t->options); }
 
 /* The last call, and the update. With --dump-grads the first update is split into backward and update, with the same bits; all ranks
- * split it, so that their collectives match. */
+ * split it, so that their collectives match. An elastic job may split all updates. */
 static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
-    if (calls_of(t) == 1 && !dump) return remat_step(t->session, t->lr, result);
+    bool keeps = rm_trainer_keeps_early(t);
+    if (calls_of(t) == 1 && !dump && !keeps) return remat_step(t->session, t->lr, result);
     TRY(remat_gradients(t->session, result));
+    if (keeps) TRY(rm_trainer_keep_early(t, t->step + 1));
     if (dump && t->ranks.rank == 0) do_without(t, "its gradients", rm_dump_gradients(t->session, dump));
     double loss = result->loss;
     TRY(remat_update(t->session, t->lr, result));

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 /* Names of this file's collectives, for messages of the group. None of them is a bucket. */
-enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAG_STRAGGLER, TAGS_END };
+enum { TAG_HOSTS = 0xFF00, TAG_READY, TAG_STOP, TAG_TELL, TAG_STRAGGLER, TAG_KEEP, TAGS_END };
 
 #define STOPPED_MS                                                                                                     \
     200 /* in an elastic job, whose other ranks go on without a stopped one, and take it in when it wakes */
@@ -34,23 +34,30 @@ enum { SIGNALS = 3, SAVE = SIGNALS, AGAIN, HEEDED };
 
 /* `context` is the rm_ranks, whose ddp comes later. */
 static const char *tag_name(void *context, uint32_t tag) {
-    static const char *const names[] = {"telling each other where they run", "agreeing that all are ready",
-                                        "agreeing whether to stop", "hearing from rank 0 where to go on",
-                                        "naming the rank that the others waited for"};
+    static const char *const names[] = {"telling each other where they run",
+                                        "agreeing that all are ready",
+                                        "agreeing whether to stop",
+                                        "hearing from rank 0 where to go on",
+                                        "naming the rank that the others waited for",
+                                        "copying states that ranks carry to the next batch"};
     rm_ranks *ranks = context;
     return tag >= TAG_HOSTS && tag < TAGS_END ? names[tag - TAG_HOSTS] : rm_ddp_tag_name(&ranks->ddp, tag);
 }
 
 /* ---- Meeting ---------------------------------------------------------------------------------------------------- */
 
+static remat_status gather_into(rm_ranks *ranks, uint32_t tag, const void *mine, int64_t bytes, void *all) {
+    rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_U8, .tag = tag, .count = bytes};
+    what.in = mine;
+    what.out = all;
+    return rm_group_run(ranks->group, &what);
+}
+
 /* Gathers `bytes` bytes from every rank, in the order of ranks; free *all with rm_free. */
 static remat_status gather(rm_ranks *ranks, uint32_t tag, const void *mine, size_t bytes, void **all) {
     *all = rm_malloc((size_t)ranks->size * bytes);
     REQUIRE(*all, MEMORY, "no memory to hear %d ranks", ranks->size);
-    rm_collective what = {.kind = RM_ALL_GATHER, .wire = RM_WIRE_U8, .tag = tag, .count = (int64_t)bytes};
-    what.in = mine;
-    what.out = *all;
-    return rm_group_run(ranks->group, &what);
+    return gather_into(ranks, tag, mine, (int64_t)bytes, *all);
 }
 
 typedef struct {
@@ -460,6 +467,12 @@ remat_status rm_ranks_set_cut(rm_ranks *ranks, const char *cut) {
 remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes) {
     rm_collective what = {.kind = RM_BROADCAST, .wire = RM_WIRE_U8, .tag = TAG_TELL, .count = bytes, .out = data};
     return ranks->group ? rm_group_run(ranks->group, &what) : REMAT_OK;
+}
+
+remat_status rm_ranks_gather(rm_ranks *ranks, const void *mine, int64_t bytes, void *all) {
+    if (ranks->group) return gather_into(ranks, TAG_KEEP, mine, bytes, all);
+    memcpy(all, mine, (size_t)bytes);
+    return REMAT_OK;
 }
 
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {

@@ -91,6 +91,8 @@ remat_status rm_ranks_share(rm_ranks *ranks, const char *text, char **out);
 
 /* Collective, before or after connecting: copies rank 0's bytes to all ranks. */
 remat_status rm_ranks_tell(rm_ranks *ranks, void *data, int64_t bytes);
+/* Collective: copies `bytes` bytes of every rank to `all`, in the order of ranks. */
+remat_status rm_ranks_gather(rm_ranks *ranks, const void *mine, int64_t bytes, void *all);
 
 /* Collective: copies rank 0's parameters to every session. */
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session);

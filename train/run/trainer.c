@@ -97,7 +97,8 @@ static remat_status import(rm_trainer *t, const rm_model_spec *spec) {
 }
 
 static remat_status fill_session(rm_trainer *t, const rm_model_spec *spec) {
-    if (t->goes_on) return t->ranks.rank ? REMAT_OK : rm_held_fill(t->session, t->held.ema ? t->ema.session : NULL);
+    if (t->goes_on && t->ranks.rank) return REMAT_OK;
+    if (t->goes_on) return rm_held_fill(t->session, t->held.ema ? t->ema.session : NULL, &t->held_early);
     if (*t->state) return rm_state_advise(t->options->resume, t->state, restore(t));
     return t->options->init ? import(t, spec) : REMAT_OK;
 }
@@ -321,6 +322,8 @@ void rm_trainer_close(rm_trainer *t) {
     rm_loader_free(&t->loader);
     rm_free(t->logits);
     rm_free(t->targets);
+    rm_free(t->held_early.data);
+    rm_early_free(&t->early);
     remat_session_free(t->session);
     rm_model_free(&t->model);
     rm_dataset_close(t->eval_dataset);

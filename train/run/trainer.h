@@ -6,6 +6,7 @@
 #ifndef RM_TRAINER_H
 #define RM_TRAINER_H
 
+#include "train/run/early.h"
 #include "train/run/ema.h"
 #include "train/run/evaluator.h"
 #include "train/report/metrics.h"
@@ -45,6 +46,8 @@ typedef struct {
     bool homeless;                         /* it has no place for this process */
     bool goes_on, filled;                  /* from `held`; the session has its parameters and state */
     rm_state_point held;                   /* the step that rank 0 held in memory (trainer_world.h) */
+    rm_early_copy held_early;              /* of that step, until it is shared */
+    rm_early early;                        /* of the steps of this run, in an elastic job */
     bool again;                            /* ranks join again after this step */
     int64_t epoch, consumed;               /* start of the next step, as in rm_loader */
     bool intact;                           /* the state in memory is that after `step`, and may be saved */

@@ -86,7 +86,9 @@ static void hold(rm_trainer *t) {
     rm_state_point point = rm_trainer_point(t);
     point.ema = ema != NULL;
     point.last_lr = remat_last_lr(t->session);
-    if (rm_held_keep(t->session, ema, &point))
+    const rm_early_copy *early = rm_early_find(&t->early, t->step);
+    if (rm_trainer_keeps_early(t) && !early) return;
+    if (rm_held_keep(t->session, ema, early, &point))
         fprintf(stderr, "remat train: %s; the last training state is used instead\n", remat_last_error());
 }
 
@@ -112,6 +114,17 @@ void rm_trainer_join_again(rm_trainer *t) {
     rm_trainer_close(t);
     if (goes_on) load_program_again();
     (void)rm_reason_again(REMAT_PEER, &why);
+}
+
+/* ---- What a step changes before its update ------------------------------------------------------------------------- */
+
+bool rm_trainer_keeps_early(const rm_trainer *t) {
+    return rm_world_exists() && rm_held_possible(t->session, t->options) &&
+           rm_early_any(t->session, t->options->order.stateful);
+}
+
+remat_status rm_trainer_keep_early(rm_trainer *t, int64_t step) {
+    return rm_early_keep(&t->early, &t->ranks, t->session, t->options->order.stateful, step);
 }
 
 /* ---- Meeting -------------------------------------------------------------------------------------------------------- */
@@ -175,11 +188,14 @@ remat_status rm_trainer_share_step(rm_trainer *t) {
     if (t->goes_on) {
         TRY(rm_ranks_send_arrays(&t->ranks, t->session, REMAT_OPTIMIZER));
         if (t->held.ema) TRY(rm_ranks_send_arrays(&t->ranks, t->ema.session, REMAT_PARAM));
+        if (rm_trainer_keeps_early(t))
+            TRY(rm_early_share(&t->held_early, &t->ranks, t->session, t->options->order.stateful));
         t->ema.begun = t->held.ema;
         remat_set_step_count(t->session, t->held.step);
         if (t->held.last_lr > 0) remat_set_last_lr(t->session, t->held.last_lr);
     }
     rm_held_drop();
+    if (rm_trainer_keeps_early(t)) TRY(rm_trainer_keep_early(t, t->step));
     t->filled = true;
     return REMAT_OK;
 }

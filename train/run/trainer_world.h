@@ -20,6 +20,10 @@ remat_status rm_trainer_take_up(rm_trainer *trainer);
 /* Collective, after the parameters are rank 0's on all ranks. */
 remat_status rm_trainer_share_step(rm_trainer *trainer);
 
+/* Whether a step must be split into gradients and update, with rm_trainer_keep_early between them. */
+bool rm_trainer_keeps_early(const rm_trainer *trainer);
+remat_status rm_trainer_keep_early(rm_trainer *trainer, int64_t step); /* collective */
+
 /* Whether a step's end is a place at which to join again. */
 bool rm_trainer_can_go_on(const rm_trainer *trainer);
 

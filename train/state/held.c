@@ -28,8 +28,8 @@ static int held_fd(void) {
 }
 
 bool rm_held_possible(const remat_session *session, const rm_options *o) {
-    bool whole = !o->ddp.shard_optimizer && !o->ddp.fused_update && !o->order.stateful && !o->pipeline;
-    return whole && !remat_count(session, REMAT_BUFFER) && !strcmp(o->session.device, "cpu");
+    bool whole = !o->ddp.shard_optimizer && !o->ddp.fused_update && !o->pipeline;
+    return session && whole && !strcmp(o->session.device, "cpu");
 }
 
 /* ---- Arrays one after the other ------------------------------------------------------------------------------------ */
@@ -77,13 +77,15 @@ static remat_status move_all(tape *t, remat_session *session, remat_session *ema
 
 /* ---- One step ------------------------------------------------------------------------------------------------------ */
 
-remat_status rm_held_keep(remat_session *session, remat_session *ema, const rm_state_point *point) {
+remat_status rm_held_keep(remat_session *session, remat_session *ema, const rm_early_copy *early,
+                          const rm_state_point *point) {
     char number[16];
     rm_state_point copy = *point;
     tape t = {.fd = memfd_create("remat-step", 0), .writes = true};
     REQUIRE(t.fd >= 0, IO, "cannot hold a step in memory: %s", strerror(errno));
     remat_status status = move(&t, &copy, sizeof copy);
     if (!status) status = move_all(&t, session, ema);
+    if (!status && early) status = move(&t, early->data, early->bytes);
     if (status) close(t.fd);
     TRY(status);
     rm_held_drop();
@@ -97,8 +99,15 @@ bool rm_held_find(rm_state_point *point) {
     return t.fd >= 0 && !move(&t, point, sizeof *point);
 }
 
-remat_status rm_held_fill(remat_session *session, remat_session *ema) {
-    return move_all(&(tape){.fd = held_fd()}, session, ema);
+/* The early arrays are the rest of the file. */
+remat_status rm_held_fill(remat_session *session, remat_session *ema, rm_early_copy *early) {
+    tape t = {.fd = held_fd()};
+    TRY(move_all(&t, session, ema));
+    off_t end = lseek(t.fd, 0, SEEK_END);
+    early->bytes = end > (off_t)t.at ? (uint64_t)end - t.at : 0;
+    early->data = early->bytes ? rm_malloc(early->bytes) : NULL;
+    REQUIRE(early->data || !early->bytes, MEMORY, "no memory to take up a step");
+    return move(&t, early->data, early->bytes);
 }
 
 void rm_held_drop(void) {
