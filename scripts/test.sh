@@ -82,7 +82,8 @@ if [[ $all ]]; then
     toolkit=$(realpath -q "$(command -v nvcc || compgen -G '/usr/local/cuda*/bin/nvcc' | head -n 1)") || true
     toolkit=${toolkit%/bin/nvcc}
     [[ ! $toolkit ]] || cuda=ON # nvcc exists, so it has to work
-    bare bookworm 'scripts/setup.sh --aarch64 && cmake --preset aarch64 && cmake --build --preset aarch64 -- --quiet' || true
+    bare bookworm 'scripts/setup.sh --aarch64 && cmake --preset aarch64 -DREMAT_TESTS=OFF -DREMAT_EXAMPLES=OFF &&
+        cmake --build --preset aarch64 -- --quiet' || true
     bare trixie "$commands" || true
     bare bookworm "${toolkit:+export REMAT_CUDA=ON CUDA_HOME=$toolkit; }$commands" ${toolkit:+"$toolkit"} && [[ ! $gpu ]] && exit
     echo "here, the release suite:"
