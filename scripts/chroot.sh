@@ -59,7 +59,7 @@ settings=$(apt-config dump | grep '^Acquire::' | grep -v '^Acquire::IndexTargets
 # The minimal system is made again after a month.
 if [[ ! $(find "$system" -mtime -30 2>/dev/null) ]]; then
     echo "making a minimal $suite"
-    mmdebstrap --quiet --variant=minbase --mode=root "$suite" "$system.new" - <<<"$sources" && mv "$system.new" "$system" ||
+    mmdebstrap --quiet --variant=minbase --mode=root --format=tar "$suite" "$system.new" - <<<"$sources" && mv "$system.new" "$system" ||
         [[ -f $system ]] || skip "mmdebstrap could not make a minimal $suite; check the network"
 fi
 rm -rf --one-file-system "$root"
