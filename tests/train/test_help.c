@@ -57,6 +57,21 @@ START_TEST(help_names_the_rows_that_read_a_flag) {
 }
 END_TEST
 
+/* A terminal of 70 columns gets no longer text; a pipe gets a line for each flag. */
+START_TEST(help_fits_the_terminal) {
+    static const char *const commands[] = {"train", "launch"};
+    if (!have("script")) return;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        ck_assert_str_eq(printed("script -qc 'stty cols 70; %s %s --help' /dev/null | tr -d '\\r' | "
+                                 "grep -E '^ {33}|^  --' | grep -vE '^  --[^ ]{30,}$' | grep -E '^.{71}'",
+                                 RM_BINARY_DIR "/remat", commands[i]),
+                         "");
+    ck_runs("train --help");
+    ck_says_all(program_output, "\n  --layers=N                     number of stacked layers; for seq2seq in the encoder and "
+                                "in the decoder; not for cnn");
+}
+END_TEST
+
 START_TEST(builders_have_their_arguments) {
     ck_runs("help --builders");
     ck_says_all(program_output, "remat_linear(x, w, [b])|remat_max_pool2d(x, window[2], [stride[2]], [padding[2]])|"
@@ -99,6 +114,7 @@ int main(void) {
     TCase *tests = tcase_create("help");
     tcase_add_test(tests, manual_page_has_every_flag);
     tcase_add_test(tests, help_names_the_rows_that_read_a_flag);
+    tcase_add_test(tests, help_fits_the_terminal);
     tcase_add_test(tests, builders_have_their_arguments);
     tcase_add_test(tests, bash_completes_flags_and_values);
     tcase_add_test(tests, zsh_reads_the_completions);

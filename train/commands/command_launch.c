@@ -6,6 +6,7 @@
 #include "train/commands/launch_hosts.h"
 #include "train/file.h"
 #include "train/flags/other_names.h"
+#include "train/report/terminal.h"
 #include "train/text.h"
 
 #include <stdlib.h>
@@ -545,7 +546,7 @@ static void print_help(FILE *out) {
         if (!flags[f].help) continue;
         snprintf(flag, sizeof flag, "--%s%s%s", flags[f].name, flags[f].value ? "=" : "",
                  flags[f].value ? flags[f].value : "");
-        fprintf(out, "  %-30s %s\n", flag, flags[f].help);
+        rm_terminal_flag(out, flag, flags[f].help);
     }
     fputs("\n  remat launch --nproc-per-node=2 -- remat train --data=FILE\n"
           "  remat launch --nproc-per-node=2 --nnodes=2 --node-rank=0 --master-addr=hostA -- remat train --data=FILE\n"

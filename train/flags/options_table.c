@@ -1,6 +1,7 @@
 /* options_table.c: the table of flags, and --help. A new flag is a line here and a member of rm_options. See options_table.h. */
 #include "train/flags/condition.h"
 #include "train/flags/usual.h"
+#include "train/report/terminal.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -162,11 +163,11 @@ const rm_option rm_option_table[] = {
         .needs = "model:sync-batchnorm"),
 
     ONE("task", task, WEIGHTS, RM_OF_MODEL, "lm", task_names + 1, task_help + 2),
-    IN("data", data.data, RUN, RM_REMEMBERED, "FILE", "lm: a text; classify, regress, transcribe: IDX images or .npy [N,T,F]; all may be .gz;\n"
-        "                                 image models: IDX, .npy [N,C,H,W], [N,H,W,C] or [N,H,W], CIFAR-10's .bin, or a folder for each class; seq2seq: a text of lines",
+    IN("data", data.data, RUN, RM_REMEMBERED, "FILE", "lm: a text; classify, regress, transcribe: IDX images or .npy [N,T,F]; all may be .gz; "
+        "image models: IDX, .npy [N,C,H,W], [N,H,W,C] or [N,H,W], CIFAR-10's .bin, or a folder for each class; seq2seq: a text of lines",
         .needs = "task:data"),
-    INT("vocab", data.vocab, WEIGHTS, RM_OF_MODEL, "0", 0, 1e9, "--data contains tokens below N: .npy [tokens], or little-endian numbers of two bytes,\n"
-        "                                 or of four above 65536; 0: a text, whose bytes are the tokens",
+    INT("vocab", data.vocab, WEIGHTS, RM_OF_MODEL, "0", 0, 1e9, "--data contains tokens below N: .npy [tokens], or little-endian numbers of two bytes, "
+        "or of four above 65536; 0: a text, whose bytes are the tokens",
         .needs = "task:vocab"),
     INT("document-end", data.document_end, RUN | RM_SAMPLE, RM_OF_RUN, "-1", -1, 1e9, "token (in a text: byte) that ends a document and resets states; -1: none",
         .needs = "task:document-end; model:states"),
@@ -174,13 +175,13 @@ const rm_option rm_option_table[] = {
         .needs = "task:tokenizer"),
     IN("lengths", data.lengths, RUN, RM_REMEMBERED, "FILE", "length of each sample of .npy [N,T,F], as .npy [N]; later timesteps are padding",
         .needs = "task:lengths; model:states"),
-    IN("labels", data.labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy, [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V];\n"
-        "                                 unet: .npy [N,H,W], or a folder of masks; transcribe: .npy [N,S], labels from 1, padded with -1; seq2seq: a text whose line N translates line N of --data",
+    IN("labels", data.labels, FIT | RM_EVAL, RM_REMEMBERED, "FILE", "classify: IDX or .npy, [N] or, for each timestep, [N,T]; regress: numbers [N], [N,V] or, for each timestep, [N,T,V]; "
+        "unet: .npy [N,H,W], or a folder of masks; transcribe: .npy [N,S], labels from 1, padded with -1; seq2seq: a text whose line N translates line N of --data",
         .needs = "task:labels"),
     ONE("generate", data.generate, RUN, RM_OF_RUN, "none", "none|copy|reverse|sort", "generated pairs instead of --data: copy, reverse or sort a line of letters",
         .needs = "task:generate"),
-    ONE("loss", model.loss, RUN, RM_OF_RUN, "mse", loss_names + 1, "loss of numbers: mean squared error, mean absolute error (PyTorch's l1_loss), Huber with delta 1, or BCEWithLogitsLoss for labels 0 and 1;\n"
-        "                                 of pixels: cross entropy plus the Dice loss, averaged over classes and images (dice), or of all classes together as in milesial's (joint-dice)",
+    ONE("loss", model.loss, RUN, RM_OF_RUN, "mse", loss_names + 1, "loss of numbers: mean squared error, mean absolute error (PyTorch's l1_loss), Huber with delta 1, or BCEWithLogitsLoss for labels 0 and 1; "
+        "of pixels: cross entropy plus the Dice loss, averaged over classes and images (dice), or of all classes together as in milesial's (joint-dice)",
         .needs = "task:loss", .needs_always = true),
     TXT("class-weights", class_weights, FIT, RM_REMEMBERED, "LIST", "weight of each class in the training loss: 1,0.5,2 or a .npy file; evaluations are not weighted",
         .needs = "task:class-weights"),
@@ -215,8 +216,8 @@ const rm_option rm_option_table[] = {
         .needs = "model:images"),
     YES("allow-nan", data.allow_nan, RUN, RM_REMEMBERED, "accept NaN in the data",
         .needs = "task:allow-nan"),
-    INT("seq-len", data.timesteps, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0 means lm 1000, adding 400, copy 120, s5 32, classify and regress all;\n"
-        "                                 seq2seq: longest line including its end; 0 means the longest in the data, or 21 for generated lines",
+    INT("seq-len", data.timesteps, RUN, RM_OF_RUN, "0", 0, 1e9, "timesteps of a sample; 0 means lm 1000, adding 400, copy 120, s5 32, classify and regress all; "
+        "seq2seq: longest line including its end; 0 means the longest in the data, or 21 for generated lines",
         .needs = "model:sequences"),
     INT("batch", order.batch, RUN, RM_OF_RUN, "16", 1, 1e6, "samples in a batch, for each rank"),
     INT("samples", data.samples, RUN, RM_OF_RUN, "10000", 1, 1e8, "number of generated samples (seq2seq: with --generate)",
@@ -258,11 +259,11 @@ const rm_option rm_option_table[] = {
     NUM("clip-grad-value", session.clip_grad_value, FIT, RM_REMEMBERED, "0", 0, 1e30, "clip each element of a gradient to this absolute value; 0: no clipping",
         .needs = "optimizer:clip_grad_value (the others look at whole gradients: --clip-grad-norm)"),
 
-    NUM("ema", ema, WEIGHTS, RM_OF_RUN, "0", 0, 0.9999999, "decay of a moving average of the weights, which evaluations use and states include; 0: no average;\n"
-        "                                 eval, predict, sample: 0 uses the trained weights instead of the average"),
+    NUM("ema", ema, WEIGHTS, RM_OF_RUN, "0", 0, 0.9999999, "decay of a moving average of the weights, which evaluations use and states include; 0: no average; "
+        "eval, predict, sample: 0 uses the trained weights instead of the average"),
 
-    TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192,\n"
-        "                                 13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),
+    TXT("preset", preset, FIT, RM_FORGOTTEN, "NAME", "defaults for one global batch: mlperf-resnet-N with N = 1632, 3264, 4096, 8192, "
+        "13056, 32768, 49152, 58880, 65536 or 67840; `list` shows them"),
     ONE("scale-lr", rate.scale, FIT, RM_REMEMBERED, "none", "none|linear|sqrt", "scale --lr by the global batch size relative to --base-batch"),
     INT("base-batch", rate.base_batch, FIT, RM_REMEMBERED, "256", 1, 1e12, "global batch size for which --lr was chosen",
         .needs = "scale-lr=linear|sqrt", .needs_always = true),
@@ -305,8 +306,8 @@ const rm_option rm_option_table[] = {
     NUM("norm-limit", session.norm_limit, FIT, RM_REMEMBERED, "0", 0, 1e30, "upper limit on the norm of weights in the step's scale; 0: no limit",
         .needs = "optimizer:norm_limit"),
     TXT("train-only", session.train_only, FIT, RM_REMEMBERED, "NAMES", "train only the parameters whose names start with one of these, e.g. head. or rnn.,head.bias"),
-    TXT("groups", session.groups, FIT, RM_REMEMBERED, "LIST", "learning-rate factors and weight decays for parameters with these words in their names:\n"
-        "                                 bias,norm:weight-decay=0;wte:lr=0.1; the first match counts"),
+    TXT("groups", session.groups, FIT, RM_REMEMBERED, "LIST", "learning-rate factors and weight decays for parameters with these words in their names: "
+        "bias,norm:weight-decay=0;wte:lr=0.1; the first match counts"),
     NUM("label-smoothing", model.label_smoothing, FIT, RM_REMEMBERED, "0", 0, 1,
         "fraction of the target spread over all classes (PyTorch's label_smoothing); evaluations do not use it",
         .needs = "task:label-smoothing"),
@@ -377,8 +378,8 @@ const rm_option rm_option_table[] = {
         .needs = "metrics"),
     OUT("timeline", timeline, RM_TRAIN, RM_FORGOTTEN, "FILE", "Chrome trace (JSON, for ui.perfetto.dev) of stages, buckets, messages, waits and transfers of all ranks: the first 16 steps, fewer and fewer later ones, and the last two"),
     IN("tensorboard", tensorboard, RM_TRAIN, RM_FORGOTTEN, "DIR", "folder for the metrics as TensorBoard event files"),
-    OUT("out", out, RM_PREDICT | RM_EXPORT, RM_FORGOTTEN, "FILE", "predict: file of predictions, one row for each sample, as .npy (float32) or .csv [-: CSV on standard output];\n"
-        "                                 export: .safetensors file of weights"),
+    OUT("out", out, RM_PREDICT | RM_EXPORT, RM_FORGOTTEN, "FILE", "predict: file of predictions, one row for each sample, as .npy (float32) or .csv [-: CSV on standard output]; "
+        "export: .safetensors file of weights"),
     ONE("names", names, RM_EXPORT, RM_FORGOTTEN, "huggingface", "huggingface|nanogpt", "names and layout of the exported weights; huggingface: those of training states; nanogpt: gpt2's as in nanoGPT's checkpoints"),
     OUT("dump-grads", dump_grads, RM_TRAIN, RM_FORGOTTEN, "FILE", ".safetensors file for the gradients of the first step, before clipping"),
     INT("eval-every", eval_every, FIT, RM_REMEMBERED, "0", 0, HUGE_COUNT, "steps between evaluations; 0 means only at the end, with --eval-data or --eval-split"),
@@ -396,8 +397,8 @@ const rm_option rm_option_table[] = {
     BIG("assume-memory", assume_memory, RM_PLAN, RM_FORGOTTEN, "SIZE", "memory of the machine to plan for (--device=null)", .needs = "device=null"),
     BIG("assume-flops", session.assume_flops, RM_PLAN, RM_FORGOTTEN, "RATE", "operations per second of the machine to plan for, e.g. 60T", .needs = "device=null"),
     BIG("assume-bandwidth", session.assume_bandwidth, RM_PLAN, RM_FORGOTTEN, "RATE", "memory bandwidth of the machine to plan for, in bytes per second, e.g. 3.3TB", .needs = "device=null"),
-    TXT("prompt", prompt, RM_SAMPLE, RM_FORGOTTEN, "TEXT", "start of the text [a newline], or, for tokens without a tokenizer, numbers [0];\n"
-        "                                 seq2seq: the line to translate [each line of standard input]"),
+    TXT("prompt", prompt, RM_SAMPLE, RM_FORGOTTEN, "TEXT", "start of the text [a newline], or, for tokens without a tokenizer, numbers [0]; "
+        "seq2seq: the line to translate [each line of standard input]"),
     INT("length", length, RM_SAMPLE, RM_FORGOTTEN, "500", 1, 1e12, "bytes or tokens to write; seq2seq: upper limit"),
     NUM("temperature", temperature, RM_SAMPLE, RM_FORGOTTEN, "0.8", 0, 1e6, "sampling temperature; 0: always the most likely token, 1: the model's distribution",
         .needs = "task:temperature (for which tokens are drawn: --beam is for seq2seq)", .needs_always = true),
@@ -496,7 +497,7 @@ static void print_flag(const rm_option *line, FILE *out) {
     bool optional = line->bare && !rm_option_is_switch(line);
     snprintf(flag, sizeof flag, "--%s%s%s%s%s", line->name, optional ? "[" : "", line->value ? "=" : "",
              line->value ? line->value : "", optional ? "]" : "");
-    fprintf(out, strlen(flag) > 30 ? "  %s\n%33s%s\n" : "  %-30s %.0s%s\n", flag, "", rm_option_about(line, about));
+    rm_terminal_flag(out, flag, rm_option_about(line, about));
 }
 
 /* The names as a paragraph that fits a terminal. */

@@ -1,18 +1,17 @@
 /* progress.c: see progress.h. */
 #include "train/report/progress.h"
 
+#include "train/report/terminal.h"
 #include "train/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 void rm_progress_start(rm_progress *p, FILE *out, int64_t first, int64_t last, int64_t log_every) {
     int64_t twentieth = (last - first) / 20;
-    *p = (rm_progress){.out = out, .terminal = out && isatty(fileno(out)), .first = first, .last = last};
+    *p = (rm_progress){.out = out, .terminal = out && rm_terminal_columns(out), .first = first, .last = last};
     p->every = log_every ? log_every : twentieth > 1 ? twentieth : 1;
     p->started_s = p->shown_s = rm_now_s();
 }
@@ -65,18 +64,13 @@ static void print_line(rm_progress *p, const rm_step_event *e) {
             rm_duration_text(left_s(p, e->step), left));
 }
 
-static int terminal_width(const rm_progress *p) {
-    struct winsize size;
-    return ioctl(fileno(p->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 static void draw_bar(rm_progress *p, const rm_step_event *e) {
     char memory[RM_TEXT], speed[RM_TEXT], left[RM_TEXT], loss[64] = "", tail[200];
     if (e->computed) snprintf(loss, sizeof loss, "  loss %.5f", e->loss);
     int length = snprintf(tail, sizeof tail, " %lld/%lld%s  %s %s/s  %s  %s left", (long long)e->step,
                           (long long)p->last, loss, rm_count_text(e->tokens_per_s, speed), e->unit ? e->unit : "tok",
                           rm_bytes_text(e->rss_peak_bytes, memory), rm_duration_text(left_s(p, e->step), left));
-    int room = terminal_width(p) - length - 3, width = room > 40 ? 40 : room;
+    int room = rm_terminal_columns(p->out) - length - 3, width = room > 40 ? 40 : room;
     fputs("\r", p->out);
     if (width >= 5) {
         int full = (int)((double)width * (double)e->step / (double)p->last);
@@ -84,7 +78,7 @@ static void draw_bar(rm_progress *p, const rm_step_event *e) {
         for (int i = 0; i < width; i++) fputc(i < full ? '#' : '.', p->out);
         fputc(']', p->out);
     }
-    fprintf(p->out, "%.*s\033[K", terminal_width(p) - (width >= 5 ? width + 3 : 1), tail);
+    fprintf(p->out, "%.*s\033[K", rm_terminal_columns(p->out) - (width >= 5 ? width + 3 : 1), tail);
     p->bar_shown = true;
 }
 
