@@ -8,7 +8,7 @@ is left: processes, shared memory, unfinished training states.
 
     kill   a rank by SIGKILL; its launcher starts it again
     host   a launcher by SIGKILL, and its rank with it; started again at once
-    stop   a rank by SIGSTOP, for three seconds; --hang-timeout is two
+    stop   a rank by SIGSTOP, for three seconds (--stop-for); --hang-timeout is two
     cut    a rank's connection to the launcher of host 0
     disk   no rank can write files for a second, while a training state is due
 """
@@ -70,7 +70,7 @@ class Job:
         o = self.options
         line = [o.program, "launch", f"--nnodes=1:{o.ranks}", f"--node-rank={host}", "--master-addr=127.0.0.1",
                 f"--master-port={self.port}", "--max-restarts=1000000", "--", *self.train(4, f"{self.folder}/st"),
-                "--steps=100000000", f"--save-every={o.save_every}", "--hang-timeout=2", "--log-every=1",
+                "--steps=100000000", f"--save-every={o.save_every}", f"--hang-timeout={o.hang_timeout}", "--log-every=1",
                 f"--dist-backend={o.engine}"]
         launcher = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=self.errors, text=True,
                                     env={**os.environ, MARK: self.mark})
@@ -123,7 +123,7 @@ def host(job):
 def stop(job):
     rank = job.rank_of(random.randrange(job.options.ranks))
     os.kill(rank, signal.SIGSTOP)
-    time.sleep(3)
+    time.sleep(job.options.stop_for)
     try:
         os.kill(rank, signal.SIGCONT)
     except ProcessLookupError:
@@ -242,6 +242,8 @@ def main():
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--kinds", default=",".join(FAULTS))
     parser.add_argument("--engine", default="local")
+    parser.add_argument("--hang-timeout", type=float, default=2)
+    parser.add_argument("--stop-for", type=float, default=3)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--save-every", type=int, default=20)
     parser.add_argument("--errors", help="keep what the job wrote to stderr in this file")

@@ -8,12 +8,18 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -108,8 +114,15 @@ struct Message {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
 };
 
+// Gloo does not tell which sockets are its own.
+struct Socket {
+    int fd;
+    ino_t inode;
+};
+
 struct rm_gloo {
     std::shared_ptr<gloo::rendezvous::Context> context;
+    std::vector<Socket> sockets; // of the connections to the other ranks
     uint32_t tag = 0;
     std::map<int, std::deque<Message>> sent; // by rank
 };
@@ -121,6 +134,30 @@ static const uint64_t MESSAGES = UINT64_C(0xFF) << 56; // slot; Gloo's own colle
 
 extern "C" const char *rm_gloo_version(void) {
     return TEXT(GLOO_VERSION_MAJOR) "." TEXT(GLOO_VERSION_MINOR) "." TEXT(GLOO_VERSION_PATCH);
+}
+
+static bool is_connected(int fd) {
+    sockaddr_storage peer;
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr *>(&peer), &length)) return false;
+    return peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
+}
+
+// The connections that this process has, except `others`.
+static std::vector<Socket> connections(const std::vector<Socket> &others) {
+    std::vector<Socket> found;
+    DIR *fds = opendir("/proc/self/fd");
+    for (dirent *entry; fds && (entry = readdir(fds));) {
+        struct stat info;
+        Socket s = {std::atoi(entry->d_name), 0};
+        if (*entry->d_name == '.' || fstat(s.fd, &info) || !S_ISSOCK(info.st_mode) || !is_connected(s.fd)) continue;
+        s.inode = info.st_ino;
+        bool other = false;
+        for (const Socket &o : others) other |= o.inode == s.inode;
+        if (!other) found.push_back(s);
+    }
+    if (fds) closedir(fds);
+    return found;
 }
 
 extern "C" bool rm_gloo_open(const rm_gloo_config *config, rm_gloo **out, char *why) {
@@ -135,7 +172,9 @@ extern "C" bool rm_gloo_open(const rm_gloo_config *config, rm_gloo **out, char *
         Store store(config->store);
         made->context = std::make_shared<gloo::rendezvous::Context>(config->rank, config->size);
         made->context->setTimeout(std::chrono::milliseconds(config->connect_ms));
+        const std::vector<Socket> others = connections({});
         made->context->connectFullMesh(store, device);
+        made->sockets = connections(others);
     });
     *out = fine ? made.release() : nullptr;
     return fine;
@@ -164,9 +203,13 @@ extern "C" void rm_gloo_close(rm_gloo *gloo) {
     });
 }
 
+// closeConnections() does not wake a thread of this process that waits for another rank. The end of a connection does,
+// as if the other process had ended.
 extern "C" void rm_gloo_abort(rm_gloo *gloo) {
-    char why[RM_GLOO_WHY];
-    (void)guarded(why, [&] { gloo->context->closeConnections(); });
+    for (const Socket &s : gloo->sockets) {
+        struct stat now;
+        if (!fstat(s.fd, &now) && now.st_ino == s.inode) (void)shutdown(s.fd, SHUT_RDWR);
+    }
 }
 
 template <typename T>

@@ -169,6 +169,8 @@ static int wait_for_place(const rm_world_request *request, int64_t deadline_ms) 
         if (take_place(line, listen_fd)) return 1;
         if (!strncmp(line, "note ", 5)) request->say(request->context, rm_printable(line + 5));
         if (!strcmp(line, "spare")) deadline_ms = INT64_MAX;
+        bool others_come = !strcmp(line, "wait") && deadline_ms < rm_now_ms() + request->timeout_ms;
+        if (others_come) deadline_ms = rm_now_ms() + request->timeout_ms;
         if (strcmp(line, "over")) continue; /* a call to join, which this process has already answered */
         close(listen_fd);
         return 0;
@@ -203,6 +205,21 @@ remat_status rm_world_join(const rm_world_request *request, bool *over) {
 bool rm_world_called(void) {
     struct pollfd ready = {.fd = connection, .events = POLLIN};
     return connection >= 0 && poll(&ready, 1, 0) > 0;
+}
+
+/* Leaves the lines where they are: rm_world_called() looks for them, too. */
+bool rm_world_lost(int32_t *rank) {
+    char lines[RM_WORLD_LINE];
+    if (connection < 0) return false;
+    ssize_t n = recv(connection, lines, sizeof lines - 1, MSG_PEEK | MSG_DONTWAIT);
+    lines[n > 0 ? n : 0] = 0;
+    const char *lost = strstr(lines, "lost ");
+    return lost && sscanf(lost, "lost %" SCNd32, rank) == 1;
+}
+
+void rm_world_alive(void) {
+    static const char line[] = "alive\n";
+    if (connection >= 0) (void)send(connection, line, sizeof line - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void rm_world_again(void) {

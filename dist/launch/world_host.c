@@ -20,7 +20,9 @@
 #include "memory/host.h"
 
 #define HELLO_MS 2000  /* for the proof */
-#define SILENT_MS 1000 /* after which a rank that does not come back, such as a stopped one, is left out */
+#define SILENT_MS 1000 /* without a sign of life, after which the others no longer wait for a rank to come back */
+#define LATE_MS 600000 /* the same for one that gives signs: as long as ranks wait in a collective */
+#define LOOK_MS 200    /* how often it looks for silent ranks while a world trains */
 #define LOST_MS 300    /* for the replacement of a lost rank */
 #define START_MS 2000  /* for more hosts than MIN */
 #define NOTE_MS 1500   /* before it says why ranks wait */
@@ -33,6 +35,8 @@ typedef struct {
     stage stage;
     bool member, noted; /* of the last world; knows why it waits */
     int64_t since_ms;   /* of the stage */
+    int64_t heard_ms;   /* last sign of life in this world; 0: none yet */
+    int32_t rank;       /* in this world */
     int64_t slot, step, units;
     int32_t port, pid;
     bool here;     /* on this host: `pid` is known to it */
@@ -48,6 +52,8 @@ typedef struct {
     struct pollfd *poll;
     int n, most;
     int64_t generation, size; /* of the last world; -1, 0: none yet */
+    int64_t looked_ms;        /* last turn of the loop */
+    int64_t told_ms;          /* when those that wait were last told that others will come */
     int64_t began_ms;         /* when a rank of it left, or the last one came before the first world; 0: none */
     bool called, over, closing;
 } world;
@@ -85,9 +91,13 @@ static void begin(world *w) {
     if (!w->began_ms) w->began_ms = rm_now_ms();
 }
 
+static void tell_members(const world *w, const char *line) {
+    for (int i = 0; i < w->n; i++)
+        if (w->all[i].member && w->all[i].stage == TRAINS) (void)tell(&w->all[i], line);
+}
+
 static void call(world *w) {
-    for (int i = 0; i < w->n && !w->called; i++)
-        if (w->all[i].member && w->all[i].stage == TRAINS) (void)tell(&w->all[i], "call\n");
+    if (!w->called) tell_members(w, "call\n");
     w->called = true;
 }
 
@@ -99,6 +109,14 @@ static void drop(world *w, int i) {
     if (!member || w->over) return;
     call(w);
     if (!count(w, TRAINS, true) && !count(w, LEAVES, true)) begin(w);
+}
+
+/* It may not have closed its connections, so the others would wait for it. It joins as a new one when it wakes. */
+static void exclude(world *w, int i) {
+    char line[RM_WORLD_LINE];
+    snprintf(line, sizeof line, "lost %d\n", w->all[i].rank);
+    drop(w, i);
+    tell_members(w, line);
 }
 
 /* ---- Lines --------------------------------------------------------------------------------------------------------- */
@@ -147,6 +165,10 @@ static bool end_job(world *w) {
 static bool hear(world *w, process *p, const char *line) {
     if (p->stage == GREETS) return hear_hello(p, line);
     if (p->stage == PROVES) return hear_proof(w, p, line);
+    if (!strcmp(line, "alive")) {
+        p->heard_ms = rm_now_ms();
+        return true;
+    }
     if (!strcmp(line, "done")) return end_job(w);
     if (strcmp(line, "again")) return hear_join(w, p, line);
     enter(p, LEAVES);
@@ -200,6 +222,8 @@ static void give_place(world *w, int i, int64_t size) {
     snprintf(place.job, sizeof place.job, "%s", w->config.job_id);
     rm_world_write_place(&place, line);
     p->member = true;
+    p->rank = i;
+    p->heard_ms = 0;
     enter(p, TRAINS);
     (void)tell(p, line); /* if it is gone, the next poll reports it */
 }
@@ -224,17 +248,49 @@ static void consider_growth(world *w) {
     if (waiting && !w->called && fitting(w, w->size + waiting) > w->size) call(w);
 }
 
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* While others wait for it, and in the middle of a step, of which a slow one may be. Before a rank's first sign it may
+ * load data. */
 static bool is_silent(const world *w, const process *p) {
+    const int64_t now = rm_now_ms();
     if (!p->member || p->stage != TRAINS) return false;
-    return rm_now_ms() >= w->began_ms + SILENT_MS || (p->here && rm_process_stopped(p->pid));
+    if (!w->began_ms) return p->heard_ms && now >= p->heard_ms + 1000 * RM_WORLD_SILENT_S;
+    bool late = now >= later(w->began_ms, p->heard_ms) + SILENT_MS || now >= w->began_ms + LATE_MS;
+    return late || (p->here && rm_process_stopped(p->pid));
 }
 
-/* Whether all ranks of the last world have joined again. A silent one is disconnected, and joins as a new one when it
- * wakes. */
-static bool all_back(world *w) {
+static void exclude_silent(world *w) {
     for (int i = w->n; i-- > 0;)
-        if (is_silent(w, &w->all[i])) drop(w, i);
+        if (is_silent(w, &w->all[i])) exclude(w, i);
+}
+
+/* Whether all ranks of the last world have joined again. */
+static bool all_back(world *w) {
+    exclude_silent(w);
     return !count(w, TRAINS, true) && !count(w, LEAVES, true);
+}
+
+/* Some ranks of the last world are in the middle of a step. */
+static void note_slow(world *w) {
+    const int64_t now = rm_now_ms();
+    if (now < later(w->began_ms, w->told_ms) + NOTE_MS) return;
+    for (int i = 0; i < w->n; i++) {
+        process *p = &w->all[i];
+        if (p->stage != WAITS) continue;
+        (void)tell(p, !p->noted ? "note other ranks are still in the middle of a step; waiting for them\nwait\n"
+                                : "wait\n");
+        p->noted = true;
+    }
+    w->told_ms = now;
+}
+
+/* Silence does not count while this process itself was stopped, or got no processor. */
+static void look_at_clock(world *w) {
+    const int64_t now = rm_now_ms();
+    for (int i = 0; i < w->n && now - w->looked_ms > SILENT_MS; i++)
+        if (w->all[i].heard_ms) w->all[i].heard_ms = now;
+    w->looked_ms = now;
 }
 
 static void note_too_few(const world *w, int64_t waiting) {
@@ -252,10 +308,14 @@ static void note_too_few(const world *w, int64_t waiting) {
 static void consider(world *w) {
     if (w->over) return;
     if (!w->began_ms) {
+        exclude_silent(w);
         consider_growth(w);
         return;
     }
-    if (!all_back(w)) return;
+    if (!all_back(w)) {
+        note_slow(w);
+        return;
+    }
     int64_t waiting = count(w, WAITS, false), size = fitting(w, waiting);
     bool whole = size >= (w->generation < 0 ? w->config.most : w->size);
     int64_t patience = w->generation < 0 ? START_MS : LOST_MS;
@@ -296,7 +356,8 @@ static void turn(world *w) {
     int n = w->n;
     for (int i = 0; i < n; i++) w->poll[i + 2] = (struct pollfd){.fd = w->all[i].fd, .events = POLLIN};
     bool timed = w->began_ms || count(w, GREETS, false) || count(w, PROVES, false);
-    if (poll(w->poll, (nfds_t)n + 2, timed ? 20 : -1) < 0) return;
+    if (poll(w->poll, (nfds_t)n + 2, timed ? 20 : count(w, TRAINS, true) > 1 ? LOOK_MS : -1) < 0) return;
+    look_at_clock(w);
     for (int i = n; i-- > 0;) { /* from the end: drop() fills a gap with the last one */
         process *p = &w->all[i];
         bool late = p->stage < NEW && rm_now_ms() >= p->since_ms + HELLO_MS;

@@ -7,7 +7,7 @@
 #include "dist/store/store_kind.h"
 
 enum { RM_WORLD_LINE = 512 };
-#define RM_WORLD_HELLO "remat-world-2"
+#define RM_WORLD_HELLO "remat-world-3"
 
 typedef struct {
     int64_t generation, rank, size, local_rank, local_size, hosts;

@@ -107,6 +107,11 @@ bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes) {
     return lost;
 }
 
+/* Without the lock, which the request holds. */
+void rm_kv_cut(rm_kv *store) {
+    if (store->kind->cut) store->kind->cut(store->store);
+}
+
 bool rm_kv_left(rm_kv *store, int32_t rank, char *who, size_t bytes) {
     rm_reason why = rm_reason_kept();
     pthread_mutex_lock(&store->lock);

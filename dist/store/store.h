@@ -68,6 +68,10 @@ remat_status rm_kv_add(rm_kv *store, const char *key, int64_t delta, int64_t *su
  * `who` then begins with its number. Keeps remat_last_error(), as rm_kv_peek does. */
 bool rm_kv_lost(rm_kv *store, int32_t rank, char *who, size_t bytes);
 
+/* Every request fails from now on, also one that waits for an answer. For a rank that knows that rank 0, which serves the
+ * store, is lost, although its connection still exists. Any thread. A file needs no rank 0: nothing happens. */
+void rm_kv_cut(rm_kv *store);
+
 /* True if `rank` was present and has closed its store; `who` becomes its host and process. Keeps remat_last_error(). */
 bool rm_kv_left(rm_kv *store, int32_t rank, char *who, size_t bytes);
 

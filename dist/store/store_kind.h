@@ -19,6 +19,7 @@ typedef struct {
     bool (*lost)(void *kind, int32_t rank, char *who, size_t bytes);
     bool (*left)(void *kind, int32_t rank, char *who, size_t bytes);
     int32_t (*port)(const void *kind);
+    void (*cut)(void *kind); /* optional; see rm_kv_cut */
     bool (*doubt)(const void *kind, char *text, size_t bytes); /* optional; NULL: false */
     bool (*address)(void *kind, bool of_rank_0, char *text, size_t bytes);
 } rm_kv_kind;

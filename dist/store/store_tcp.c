@@ -225,6 +225,9 @@ static bool address(void *kind, bool of_rank_0, char *text, size_t bytes) {
     return !failed && !getnameinfo((struct sockaddr *)&at, length, text, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST);
 }
 
+/* The request that waits reads the end of the connection. */
+static void cut(void *kind) { (void)shutdown(((tcp_store *)kind)->fd, SHUT_RDWR); }
+
 static int32_t port(const void *kind) { return ((const tcp_store *)kind)->port; }
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------- */
@@ -548,6 +551,7 @@ const rm_kv_kind rm_kv_tcp = {.open = open_store,
                               .add = add,
                               .lost = lost,
                               .left = left,
+                              .cut = cut,
                               .doubt = doubt,
                               .port = port,
                               .address = address};

@@ -67,8 +67,16 @@ static void set_variables(int slot, int32_t port, const char *secret) {
     unsetenv("TORCHELASTIC_RESTART_COUNT");
 }
 
-/* Joins, writes "RANK/SIZE GENERATION JOB", and then does as the letters say: a: joins again when called; d: ends the
- * job; others wait for the end of the test. */
+static void give_signs(int ms) {
+    for (int i = 0; i < ms / 100; i++) {
+        rm_world_alive();
+        usleep(100000);
+    }
+}
+
+/* Joins, writes "RANK/SIZE GENERATION JOB", and then does as the letters say: a: joins again when called; s: the same,
+ * after a slow step; l: gives signs of life, and joins again when it hears of a lost rank; d: ends the job; q: gives one
+ * sign; others wait for the end of the test. */
 static process start(host h, int slot, int64_t step, int64_t units, const char *letters) {
     int ends[2];
     process p;
@@ -94,8 +102,13 @@ static process start(host h, int slot, int64_t step, int64_t units, const char *
                     getenv("REMAT_JOB_ID"));
         fflush(out);
         if (*letters == 'd') rm_world_done();
-        if (*letters != 'a') break;
+        if (*letters == 'q') rm_world_alive();
+        if (!strchr("asl", *letters) || !*letters) break;
+        int32_t lost = -1;
+        while (*letters == 'l' && !rm_world_lost(&lost)) give_signs(100);
+        if (lost >= 0) say(out, lost == 1 ? "lost 1" : "lost another");
         while (!rm_world_called()) usleep(1000);
+        if (*letters == 's') give_signs(2100);
         rm_world_again();
         request.step++;
     }
@@ -159,6 +172,37 @@ START_TEST(rank_is_called_when_another_is_lost) {
 }
 END_TEST
 
+/* More than twice as long as a silent one. */
+START_TEST(slow_rank_is_waited_for) {
+    host h = start_world(1);
+    process a = start(h, 0, 0, 0, "a"), b = start(h, 1, 0, 0, "s"), c = start(h, 2, 0, 0, "a"),
+            d = start(h, 3, 0, 0, "");
+    next_line(a, "0/4 0 job");
+    next_line(b, "1/4 0 job");
+    next_line(d, "3/4 0 job");
+    end(d);
+    next_line(a, "still in the middle of a step");
+    next_line(a, "0/3 1 job");
+    next_line(b, "1/3 1 job");
+    end(a), end(b), end(c);
+    end_world(h);
+}
+END_TEST
+
+/* Its connection exists, as that of a host that is down. */
+START_TEST(silent_rank_is_lost) {
+    host h = start_world(1);
+    process a = start(h, 0, 0, 0, "l"), b = start(h, 1, 0, 0, "q"), c = start(h, 2, 0, 0, "l"),
+            d = start(h, 3, 0, 0, "l");
+    next_line(a, "0/4 0 job");
+    next_line(b, "1/4 0 job");
+    next_line(a, "lost 1");
+    next_line(a, "0/3 1 job");
+    end(a), end(b), end(c), end(d);
+    end_world(h);
+}
+END_TEST
+
 START_TEST(too_few_wait_and_say_so) {
     host h = start_world(2);
     process a = start(h, 0, 0, 0, "");
@@ -194,9 +238,12 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("world");
+    tcase_set_timeout(tests, 10);
     tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
     tcase_add_test(tests, lost_rank_is_replaced);
     tcase_add_test(tests, rank_is_called_when_another_is_lost);
+    tcase_add_test(tests, slow_rank_is_waited_for);
+    tcase_add_test(tests, silent_rank_is_lost);
     tcase_add_test(tests, too_few_wait_and_say_so);
     tcase_add_test(tests, ended_job_takes_no_process_in);
     tcase_add_test(tests, strangers_get_no_place);

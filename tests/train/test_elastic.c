@@ -196,6 +196,24 @@ START_TEST(stopped_rank_is_left_out_and_returns) {
 }
 END_TEST
 
+#ifdef REMAT_HAVE_GLOO
+/* Rank 0 serves the store through which ranks find out who is lost. No survivor waits for it in Gloo, so all keep the step that
+ * they hold. */
+START_TEST(stopped_rank_is_left_out_over_gloo) {
+    job j = start_job("0", "--steps=1000000 --dist-backend=gloo");
+    pid_t rank = rank_of(&j, 0);
+    kill(rank, SIGSTOP);
+    wait_for_words(&j, "2 ranks go on");
+    ck_says_all(program_output, "held in memory");
+    ck_assert_msg(!strstr(program_errors, "exited with"), "%s", program_errors);
+    kill(rank, SIGCONT);
+    wait_for_words(&j, "4 ranks go on");
+    wait_for_progress("job");
+    stop_job(&j);
+}
+END_TEST
+#endif
+
 /* Shuts down the process's connections to this port, as a broken network does. Returns their number. */
 static int cut(pid_t pid, int port) {
     int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), cuts = 0;
@@ -321,6 +339,9 @@ int main(void) {
     tcase_add_test(tests, others_go_on_without_a_lost_rank);
     tcase_add_test(tests, returning_host_is_taken_in);
     tcase_add_test(tests, stopped_rank_is_left_out_and_returns);
+#ifdef REMAT_HAVE_GLOO
+    tcase_add_test(tests, stopped_rank_is_left_out_over_gloo);
+#endif
     tcase_add_test(tests, cut_connection_is_made_again);
     tcase_add_test(tests, full_disk_does_not_end_the_job);
     tcase_add_test(tests, carried_states_go_on_from_memory);

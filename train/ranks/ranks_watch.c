@@ -4,6 +4,7 @@
 
 #include "memory/host.h"
 #include "train/ranks/heartbeat.h"
+#include "dist/launch/world.h"
 #include "dist/group/side_thread.h"
 #include "train/text.h"
 
@@ -11,9 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_S 0.2  /* between looks */
-#define LATE_S 10.0 /* when to report a rank that is alive but late */
-#define STUCK_S 0.8 /* after a failure, the main thread's time to return from the engine */
+#define LOOK_S 0.2    /* between looks */
+#define LATE_S 10.0   /* when to report a rank that is alive but late */
+#define STUCK_S 0.8   /* after a failure, the main thread's time to return from the engine */
+#define ELASTIC_S 5.0 /* the same in an elastic job, whose last step is lost with the process */
+#define COPIES_S 60.0 /* then, to copy that step, and to close everything */
+#define LOST_S 0.4 /* after the job's world has found a rank to be lost, the engine's time to notice it and say why */
 #define STUCK_MPI_S                                                                                                    \
     0.4 /* the same for MPI: it does not return, and its launcher soon ends all ranks without a reason */
 
@@ -22,7 +26,10 @@ struct rm_ranks_watch {
     rm_group *part[2];  /* with a pipeline: those of some ranks; NULL: none */
     rm_heartbeat *beat; /* NULL: the engine has its own heartbeats */
     const char *server; /* of the heartbeats' store, in words */
-    bool told, aborted; /* after a silence found by heartbeats */
+    rm_kv *store;       /* borrowed; NULL: none */
+    bool told, aborted; /* after a silence found by heartbeats, or by the world of an elastic job */
+    bool elastic;
+    double signed_s, lost_s; /* the last sign of life; when a rank was found to be lost, 0: none */
     double timeout_s, stuck_s;
     rm_side_thread side;
     bool hushed;     /* under its lock */
@@ -63,13 +70,20 @@ static void give_up(rm_ranks_watch *w, const char *why) {
     _exit(w->exit_status);
 }
 
-static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, bool tell) {
+/* The first reason counts. */
+static void abort_with(rm_ranks_watch *w, const char *reason) {
+    w->aborted = true;
+    rm_group_abort(w->group, reason);
+}
+
+/* `serves`: it serves the store, through which the others would hear. */
+static void end_for_silence(rm_ranks_watch *w, const char *who, double silence, bool serves) {
     char reason[512];
     snprintf(reason, sizeof reason, "%s has not responded for %.1f s, which is longer than --hang-timeout=%.4g", who,
              silence, w->timeout_s);
-    if (!tell) give_up(w, reason);
-    w->aborted = true;
-    rm_group_abort(w->group, reason);
+    if (serves && !w->elastic) give_up(w, reason);
+    if (serves) rm_kv_cut(w->store);
+    abort_with(w, reason);
 }
 
 /* Rank 1 reports a silent store; each rank reports the next one. */
@@ -80,9 +94,29 @@ static void heed_heartbeats(rm_ranks_watch *w) {
     if (!store_is_quiet && !next_is) w->told = false;
     if (store_is_quiet && rm_group_rank(w->group) == 1) say_quiet(w, w->server, store);
     if (next_is) say_quiet(w, who, next);
-    if (store >= w->timeout_s) end_for_silence(w, w->server, store, false);
-    if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, true);
-    if (rm_heartbeat_failure(w->beat, why, sizeof why) > w->stuck_s) give_up(w, why);
+    if (store >= w->timeout_s && !w->aborted) end_for_silence(w, w->server, store, true);
+    if (next >= w->timeout_s && !w->aborted) end_for_silence(w, who, next, false);
+    double failed = rm_heartbeat_failure(w->beat, why, sizeof why);
+    if (failed > 0 && w->elastic && !w->aborted)
+        abort_with(w, why); /* the main thread may wait for a rank that has ended */
+    if (failed > w->stuck_s) give_up(w, why);
+}
+
+/* Which is sooner than --hang-timeout, and on every engine. */
+static void heed_world(rm_ranks_watch *w) {
+    int32_t rank;
+    const double now = rm_now_s();
+    if (now >= w->signed_s + RM_WORLD_SIGN_S) {
+        rm_world_alive();
+        w->signed_s = now;
+    }
+    if (w->aborted || !rm_world_lost(&rank)) return;
+    if (w->lost_s == 0) w->lost_s = now;
+    if (now < w->lost_s + LOST_S) return;
+    char reason[128];
+    snprintf(reason, sizeof reason, "rank %d does not respond to the launcher of host 0", rank);
+    if (rank == 0 && w->store) rm_kv_cut(w->store);
+    abort_with(w, reason);
 }
 
 /* A rank that waits in one group does not look at the others: the failure of one is that of all. */
@@ -115,6 +149,7 @@ static void *watch(void *context) {
         bool quiet = where != NULL;
         pass_failures(w);
         if (w->beat) heed_heartbeats(w);
+        if (w->elastic) heed_world(w);
         if (!quiet) said = false;
         if (!quiet || quiet_since == 0) quiet_since = quiet ? now : 0;
         bool due = quiet && (!notice.responds || now - quiet_since >= LATE_S);
@@ -140,8 +175,12 @@ remat_status rm_ranks_watch_start(const rm_ranks *ranks, double timeout_s, rm_ra
     bool mpi = !strcmp(rm_group_engine(ranks->group), "mpi");
     *w = (rm_ranks_watch){.group = ranks->group,
                           .part = {ranks->pipe ? rm_pipe_group(ranks->pipe) : NULL, ranks->pipe ? ranks->same : NULL},
+                          .store = ranks->store,
+                          .elastic = rm_world_exists(),
                           .timeout_s = timeout_s,
-                          .stuck_s = mpi ? STUCK_MPI_S : STUCK_S,
+                          .stuck_s = mpi                 ? STUCK_MPI_S
+                                     : rm_world_exists() ? ELASTIC_S
+                                                         : STUCK_S,
                           .exit_status = RM_PEER_STATUS};
     remat_status status = start_heartbeat(ranks, w);
     if (!status) status = rm_side_thread_start(&w->side, watch, w, "watch the other ranks");
@@ -162,6 +201,7 @@ void rm_ranks_watch_hush(rm_ranks_watch *w, remat_status status) {
     if (!w) return;
     rm_side_thread_lock(&w->side);
     w->hushed = true;
+    if (w->elastic) w->stuck_s = COPIES_S;
     w->exit_status = status == REMAT_PEER ? RM_PEER_STATUS : 1;
     rm_side_thread_unlock(&w->side);
 }
