@@ -174,7 +174,8 @@ static remat_status cut_as_told(const rm_chain *chain, const rm_chain_config *co
                 (int)length, name, of ? of : "a table of parameters");
         name += length + (name[length] == ',' && r + 1 < p->size);
     }
-    REQUIRE(!*name, INVALID, "pipeline cut \"%s\": %d ranks have %d cuts", p->cut, p->size, p->size - 1);
+    REQUIRE(!*name, INVALID, "pipeline cut \"%s\": %d ranks have %d cut%s; give one name for each rank after the first",
+            p->cut, p->size, p->size - 1, p->size == 2 ? "" : "s");
     return REMAT_OK;
 }
 
