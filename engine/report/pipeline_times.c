@@ -32,20 +32,20 @@ typedef struct {
     channel *channel; /* (from, to) */
     int n;
     uint64_t room;
+    double *factor; /* by node: measured over counted time; NULL: only counted */
 } simulation;
 
 static channel *channel_of(const simulation *s, int from, int to) { return &s->channel[from * s->n + to]; }
 
 /* ---- Times ------------------------------------------------------------------------------------------------------ */
 
-static remat_cost cost_of(const walker *w, const rm_instruction *i, int64_t tau) {
+static remat_cost cost_of(const remat_graph *graph, const rm_instruction *i, int64_t tau) {
     static const remat_pass pass[] = {[RM_DO_FORWARD] = REMAT_FORWARD,
                                       [RM_DO_BACKWARD] = REMAT_BACKWARD,
                                       [RM_DO_REBUILD] = REMAT_REBUILD,
                                       [RM_DO_ONCE] = REMAT_ONCE};
     remat_cost cost = {0};
     if (i->node >= 0) {
-        const remat_graph *graph = w->session->chain.graph;
         const rm_node *node = &graph->node[i->node];
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(graph, node, tau, x, &y, state);
@@ -56,12 +56,39 @@ static remat_cost cost_of(const walker *w, const rm_instruction *i, int64_t tau)
     return cost;
 }
 
-static uint64_t time_of(const walker *w, const rm_instruction *i) {
-    const rm_rates *rates = &w->session->rates;
-    const int64_t stage = w->session->training.plan.step[w->line].index;
-    const remat_cost cost = cost_of(w, i, rm_stage_kind_of(&w->session->chain, stage)->tau);
-    double ns = 1e9 * fmax(cost.flops / rates->flops_per_s, cost.moved_bytes / rates->bytes_per_s) + rates->call_ns;
+static double counted_ns(const remat_session *s, const rm_instruction *i, int64_t stage) {
+    const rm_rates *rates = &s->rates;
+    const remat_cost cost = cost_of(s->chain.graph, i, rm_stage_kind_of(&s->chain, stage)->tau);
+    return 1e9 * fmax(cost.flops / rates->flops_per_s, cost.moved_bytes / rates->bytes_per_s) + rates->call_ns;
+}
+
+static uint64_t time_of(const simulation *s, const walker *w, const rm_instruction *i) {
+    double ns = counted_ns(w->session, i, w->session->training.plan.step[w->line].index);
+    if (s->factor && i->node >= 0) ns *= s->factor[i->node];
     return (uint64_t)fmin(ns, 0x1p50);
+}
+
+static void add_counted(const remat_session *s, const rm_program *program, int64_t stage, double *ns) {
+    for (int32_t k = 0; k < program->n; k++) {
+        const rm_instruction i = rm_program_at(program, k);
+        if (i.node >= 0) ns[i.node] += counted_ns(s, &i, stage);
+    }
+}
+
+/* Of the same work as the measured times: every stage kept whole. */
+static remat_status find_factors(simulation *s, remat_session *const *session, const double *node_ns) {
+    const int32_t nodes = session[0]->chain.graph->n_nodes;
+    if (!node_ns) return REMAT_OK;
+    s->factor = rm_calloc((size_t)nodes + 1, sizeof *s->factor);
+    REQUIRE(s->factor, MEMORY, "out of memory to simulate a pipeline");
+    for (int r = 0; r < s->n; r++)
+        for (int64_t stage = 0; stage < session[r]->chain.n_stages; stage++) {
+            const rm_kind_option *all = &rm_stage_kind_of(&session[r]->chain, stage)->option[0];
+            add_counted(session[r], &all->forward, stage, s->factor);
+            add_counted(session[r], &all->backward, stage, s->factor);
+        }
+    for (int32_t n = 0; n < nodes; n++) s->factor[n] = s->factor[n] > 0 ? node_ns[n] / s->factor[n] : 1;
+    return REMAT_OK;
 }
 
 /* ---- One instruction -------------------------------------------------------------------------------------------- */
@@ -91,7 +118,7 @@ static bool is_blocked(const simulation *s, int rank, const rm_instruction *i) {
 /* A message can be received while it is being sent. */
 static remat_status execute(simulation *s, int rank, const rm_instruction *i) {
     walker *w = &s->rank[rank];
-    const uint64_t ns = time_of(w, i), bytes = 4 * (uint64_t)i->count;
+    const uint64_t ns = time_of(s, w, i), bytes = 4 * (uint64_t)i->count;
     channel *to = i->what == RM_DO_SEND ? channel_of(s, rank, i->peer) : NULL;
     channel *from = i->what == RM_DO_RECEIVE ? channel_of(s, i->peer, rank) : NULL;
     uint64_t from_when = w->clock;
@@ -186,15 +213,18 @@ static remat_status prepare(simulation *s, remat_session *const *session, rm_pip
     return REMAT_OK;
 }
 
-remat_status rm_pipeline_times(remat_session *const *session, int n, uint64_t room, rm_pipeline_rank *out) {
+remat_status rm_pipeline_times(remat_session *const *session, int n, uint64_t room, const double *node_ns,
+                               rm_pipeline_rank *out) {
     simulation s = {.n = n, .room = room};
     s.rank = rm_calloc((size_t)n, sizeof *s.rank);
     s.channel = rm_calloc((size_t)n * (size_t)n, sizeof *s.channel);
     remat_status status = prepare(&s, session, out);
+    if (!status) status = find_factors(&s, session, node_ns);
     if (!status) status = simulate(&s);
     for (int r = 0; s.rank && r < n; r++) rm_free(s.rank[r].kept);
     for (int c = 0; s.channel && c < n * n; c++) rm_free(s.channel[c].message);
     rm_free(s.rank);
     rm_free(s.channel);
+    rm_free(s.factor);
     return status;
 }

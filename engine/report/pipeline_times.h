@@ -12,7 +12,9 @@ typedef struct {
 } rm_pipeline_rank;
 
 /* Simulates the programs of all ranks by predicted times: session[r] is rank r's, with the same plan as the others.
- * `room`: bytes that a rank sends ahead to another before it waits. MEMORY; INVALID: the plans differ. */
-remat_status rm_pipeline_times(remat_session *const *session, int n, uint64_t room, rm_pipeline_rank *out);
+ * `room`: bytes that a rank sends ahead to another before it waits. node_ns: measured times of the nodes, forward and
+ * backward in all tiles (rm_layer_times); NULL: counted work. MEMORY; INVALID: the plans differ. */
+remat_status rm_pipeline_times(remat_session *const *session, int n, uint64_t room, const double *node_ns,
+                               rm_pipeline_rank *out);
 
 #endif

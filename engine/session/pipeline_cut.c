@@ -120,7 +120,7 @@ static search begin_search(const remat_graph *graph, int32_t loss, const remat_c
 static remat_status end_search(search *c, remat_status status) {
     rm_free(c->tried);
     rm_free(c->full);
-    rm_free(c->times.node_ns);
+    c->choice->node_ns = c->times.node_ns;
     return status;
 }
 
@@ -197,5 +197,6 @@ remat_status rm_session_agree_on_cut(const remat_graph *graph, int32_t loss, con
 void rm_cut_choice_free(rm_cut_choice *choice) {
     rm_free(choice->cut);
     rm_free(choice->fastest);
+    rm_free(choice->node_ns);
     *choice = (rm_cut_choice){0};
 }

@@ -12,6 +12,7 @@ typedef struct {
     bool fits;       /* false: no cut fits, and this one needs the fewest bytes */
     bool told;       /* the config has it */
     bool measured;   /* by measured times, not by counted work */
+    double *node_ns; /* these times (rm_layer_times); NULL: none */
     /* Of the cuts that were ruled out, the fastest; the rank that needs most with it, and these bytes. */
     char *fastest;
     int rank;

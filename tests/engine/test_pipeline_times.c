@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ck_ok(call) ck_assert_msg((call) == REMAT_OK, "%s: %s", #call, remat_last_error())
 enum { HIDDEN = 512, ROWS = 32, TILE = 8, TILES = 40, MOST = 8, ROOM = 1 << 20 };
@@ -39,8 +40,18 @@ static remat_value build_deep(remat_graph *g, int layers) {
     return remat_mse(g, remat_linear(g, h, remat_param(g, "head", 2, head, remat_init_uniform(0.1)), REMAT_NONE), y);
 }
 
-/* micro_steps > 1: of a network without time. */
-static void simulate(int ranks, const char *strategy, int micro_steps, rm_pipeline_rank *out) {
+/* Of the LSTM layers; other nodes take no time. */
+static double *times_of_nodes(const remat_session *s, const double *layer_ns) {
+    const remat_graph *g = s->chain.graph;
+    double *ns = calloc((size_t)g->n_nodes, sizeof *ns);
+    for (int32_t n = 0; ns && n < g->n_nodes; n++)
+        if (!strcmp(g->node[n].op->name, "lstm")) ns[n] = *layer_ns++;
+    return ns;
+}
+
+/* micro_steps > 1: of a network without time. layer_ns: measured times; NULL: counted work. */
+static void simulate_by(const double *layer_ns, int ranks, const char *strategy, int micro_steps,
+                        rm_pipeline_rank *out) {
     remat_graph *g;
     remat_session *session[MOST];
     ck_ok(remat_graph_create(&g));
@@ -56,9 +67,15 @@ static void simulate(int ranks, const char *strategy, int micro_steps, rm_pipeli
         config.pipeline = &pipeline;
         ck_ok(remat_session_create(g, loss, &config, &session[r]));
     }
-    ck_ok(rm_pipeline_times(session, ranks, ROOM, out));
+    double *node_ns = layer_ns ? times_of_nodes(session[0], layer_ns) : NULL;
+    ck_ok(rm_pipeline_times(session, ranks, ROOM, node_ns, out));
+    free(node_ns);
     for (int r = 0; r < ranks; r++) remat_session_free(session[r]);
     remat_graph_free(g);
+}
+
+static void simulate(int ranks, const char *strategy, int micro_steps, rm_pipeline_rank *out) {
+    simulate_by(NULL, ranks, strategy, micro_steps, out);
 }
 
 static double bubble(const rm_pipeline_rank *rank, int n) {
@@ -108,11 +125,28 @@ START_TEST(the_bubble_is_that_of_n_micro_steps) {
 }
 END_TEST
 
+/* What is left is messages and sums. */
+START_TEST(measured_times_replace_counted_work) {
+    static const double measured[] = {100e6, 300e6}, zero[] = {0, 0};
+    rm_pipeline_rank by_times[2], rest[2];
+    simulate_by(measured, 2, "none", 1, by_times);
+    simulate_by(zero, 2, "none", 1, rest);
+    for (int r = 0; r < 2; r++) {
+        double ns = (double)by_times[r].compute_ns - (double)rest[r].compute_ns;
+        ck_assert_msg(fabs(ns / measured[r] - 1) < 1e-4, "rank %d: %g", r,
+                      ns); /* each instruction's is rounded to 1 ns */
+    }
+    simulate_by(measured, 2, "sqrt", 1, by_times);
+    ck_assert((double)by_times[1].compute_ns > 1.2 * measured[1]); /* forward runs twice */
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("pipeline_times");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_tiles, 0, 3);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_micro_steps, 0, 3);
+    tcase_add_test(tests, measured_times_replace_counted_work);
     tcase_add_test(tests, recomputed_segments_have_a_bubble_each);
     return run_cases("pipeline_times", tests);
 }

@@ -210,6 +210,35 @@ START_TEST(refusals_name_the_least_budget_of_all_cuts) {
 }
 END_TEST
 
+/* 600 words, whose embedding makes the first rank's evaluation large, too. */
+static const char *words_file(void) {
+    static char text[1 << 14];
+    for (int i = 0, n = 0; i < 3000; i++) n += snprintf(text + n, sizeof text - (size_t)n, "w%d ", i * 7919 % 600);
+    return make_file("words", text, strlen(text));
+}
+
+/* The budget suffices for the fastest cut, but not with its evaluations. */
+START_TEST(evaluations_count_where_a_network_is_cut) {
+    char flags[512];
+    const char *words = words_file();
+    snprintf(flags, sizeof flags,
+             "--data=%s --eval-data=%s --tokenizer=words --layers=4 --hidden=32 --embed=200 --seq-len=16 --batch=2 "
+             "--threads=1 --checkpoint=none --pipeline=2",
+             words, words);
+    ck_runs("plan %s --device=null", flags);
+    ck_says_all(program_output, "start with rnn.weight_ih_l2");
+    ck_runs("plan %s --device=null --memory-budget=5000KB", flags);
+    ck_says_all(program_output, "start with rnn.weight_ih_l0|ruled out");
+    ck_runs("train %s --devices=cpu:2 --memory-budget=5000KB --steps=2", flags);
+    ck_assert_int_eq(run_program("plan %s --device=null --memory-budget=1KB", flags), 2);
+    const char *named = strstr(program_errors, "\n  --memory-budget=");
+    ck_assert_msg(named != NULL, "%s", program_errors);
+    unsigned long long least = strtoull(named + strlen("\n  --memory-budget="), NULL, 10);
+    ck_runs("plan %s --device=null --memory-budget=%llu", flags, least);
+    ck_assert_int_eq(run_program("plan %s --device=null --memory-budget=%llu", flags, least - 1), 2);
+}
+END_TEST
+
 /* Rewrites times of a calibration file: a step of the head takes as long as many layers. */
 static void slow_the_head_down(const char *file) {
     char command[512];
@@ -223,12 +252,16 @@ START_TEST(layers_are_divided_by_measured_times) {
     const char *flags = "--task=copy --seq-len=60 --hidden=32 --layers=4 --batch=1 --pipeline=2 --threads=1";
     const char *file = in_scratch("times");
     ck_runs("plan %s --calibration=off", flags);
+    ck_says_all(program_output, "predicted by the layers' counted work");
     ck_assert(!strstr(program_output, "measured times of the layers"));
     ck_runs("plan %s --calibration=%s", flags, file);
-    ck_says_all(program_output, "measured times of the layers");
+    ck_says_all(program_output, "least time with this cut, by measured times of the layers|predicted by measured times");
     slow_the_head_down(file);
     ck_runs("plan %s --calibration=%s", flags, file);
     ck_says_all(program_output, "start with head.weight");
+    const char *last = strstr(program_output, "\n  1  ");
+    double ms;
+    ck_assert(last && sscanf(last, " %*d %*f %*s %*f %*s %lf", &ms) == 1 && ms > 1000); /* the head's time */
 }
 END_TEST
 
@@ -341,6 +374,7 @@ int main(void) {
     tcase_add_test(tests, plans_show_every_rank);
     tcase_add_test(tests, plans_show_why_a_cut_was_chosen);
     tcase_add_test(tests, refusals_name_the_least_budget_of_all_cuts);
+    tcase_add_test(tests, evaluations_count_where_a_network_is_cut);
     tcase_add_test(tests, layers_are_divided_by_measured_times);
     tcase_add_test(tests, states_resume_on_any_pipeline);
     tcase_add_test(tests, impossible_pipelines_are_refused);

@@ -6,6 +6,7 @@
 
 #include "memory/host.h"
 #include "train/run/budget.h"
+#include "train/run/cutting.h"
 #include "train/run/ema.h"
 #include "train/run/evaluator.h"
 #include "train/file.h"
@@ -220,6 +221,7 @@ static remat_status make_plan(planner *p, const rm_options *o, const rm_model_sp
     TRY(rm_ema_create(o, spec, true, &p->ema));
     TRY(rm_evaluator_open(o, spec, p->dataset, rm_setup_eval_batch(o), true, &p->eval_dataset, &p->evaluator));
     uint64_t evaluator = rm_evaluator_bytes(&p->evaluator) + rm_ema_bytes(&p->ema);
+    if (p->cut.cut) TRY(rm_cutting_evaluation_bytes(o, spec, &p->pipeline, p->dataset, &evaluator));
     uint64_t held = rm_budget_data_bytes(o, &spec->data, p->dataset) + evaluator;
     remat_ranks table;
     remat_config config = rm_setup_training_config(o);
@@ -254,7 +256,7 @@ static remat_status adopt_state(planner *p, rm_options *o) {
 static remat_status cut_network(planner *p, rm_options *o, const rm_model_spec *spec) {
     TRY(rm_setup_pipeline(o, &p->pipeline));
     if (p->pipeline.size == 1) return REMAT_OK;
-    TRY(rm_setup_cut(o, spec, &p->pipeline, p->dataset, -1, &p->cut));
+    TRY(rm_cutting_choose(o, spec, &p->pipeline, p->dataset, -1, &p->cut));
     p->pipeline.cut = p->cut.cut;
     o->session.pipeline = &p->pipeline;
     return REMAT_OK;

@@ -35,7 +35,7 @@ remat_status rm_plan_pipeline_make(const rm_model *model, const remat_config *co
     ours.calibration = NULL;
     remat_status status = create_ranks(model, ours, out);
     remat_text_free(steps);
-    return status ? status : rm_pipeline_times(out->session, n, RM_MESSAGE_ROOM, out->time);
+    return status ? status : rm_pipeline_times(out->session, n, RM_MESSAGE_ROOM, cut->node_ns, out->time);
 }
 
 void rm_plan_pipeline_free(rm_plan_pipeline *p) {
@@ -57,13 +57,15 @@ static double bubble(const rm_plan_pipeline *p) {
 
 static double step_ns(const rm_plan_pipeline *p) { return (double)(p->time[0].compute_ns + p->time[0].wait_ns); }
 
+static const char *times_text(const rm_plan_pipeline *p) {
+    return p->cut->node_ns ? "measured times of the layers" : "the layers' counted work";
+}
+
 static void print_cut(const rm_plan_pipeline *p) {
     const rm_cut_choice *cut = p->cut;
     char needed[RM_TEXT];
     printf("\nPipeline: %d ranks; the layers of those after the first start with %s\n", p->n, cut->cut);
-    if (!cut->told)
-        printf("The slowest rank takes the least time with this cut, by %s.\n",
-               cut->measured ? "measured times of the layers" : "the layers' counted work");
+    if (!cut->told) printf("The slowest rank takes the least time with this cut, by %s.\n", times_text(p));
     if (cut->n_ruled_out)
         printf("%d faster cut%s ruled out by the budget: with %s, rank %d needs %s.\n", cut->n_ruled_out,
                cut->n_ruled_out == 1 ? " is" : "s are", cut->fastest, cut->rank, rm_bytes_text(cut->bytes, needed));
@@ -83,8 +85,8 @@ void rm_plan_pipeline_print(const rm_plan_pipeline *p) {
                100 * (double)p->time[r].wait_ns / step_ns(p), rm_bytes_text(p->time[r].sent_bytes, sent));
     }
     printf("\nA step takes %.1f ms, %.2f times as fast as one rank (%.1f ms); ranks wait for %.1f %% of it. Times are\n"
-           "predicted without the update, for a machine that runs all ranks at once.\n",
-           1e-6 * step_ns(p), alone / step_ns(p), 1e-6 * alone, 100 * bubble(p));
+           "predicted by %s, without the update, for a machine that runs all ranks at once.\n",
+           1e-6 * step_ns(p), alone / step_ns(p), 1e-6 * alone, 100 * bubble(p), times_text(p));
 }
 
 json_t *rm_plan_pipeline_json(const rm_plan_pipeline *p) {

@@ -7,6 +7,7 @@
 #include "memory/host.h"
 #include "memory/processors.h"
 #include "train/run/budget.h"
+#include "train/run/cutting.h"
 #include "train/run/setup.h"
 
 #include <stdio.h>
@@ -168,7 +169,7 @@ static remat_status list_cuts(const tuner *u, char *cut[MOST_CUTS], uint64_t *n)
     *n = 0;
     for (int r = 0; r < t->ranks.parts && *n < MOST_CUTS; r++) {
         rm_cut_choice choice;
-        TRY(rm_setup_cut(t->options, u->spec, t->options->session.pipeline, t->dataset, r, &choice));
+        TRY(rm_cutting_choose(t->options, u->spec, t->options->session.pipeline, t->dataset, r, &choice));
         if (choice.cut) cut[(*n)++] = rm_strdup(choice.cut);
         rm_cut_choice_free(&choice);
     }

@@ -275,14 +275,14 @@ static remat_config with_logits(const rm_model *model, const remat_config *confi
 }
 
 remat_status rm_setup_cut(const rm_options *o, const rm_model_spec *spec, const remat_pipeline *pipeline,
-                          const rm_dataset *dataset, int lighter, rm_cut_choice *out) {
+                          const rm_dataset *dataset, uint64_t other_bytes, int lighter, rm_cut_choice *out) {
     rm_model model = {0};
     remat_ranks table;
     remat_config config = rm_setup_training_config(o);
     config.ranks = rm_ranks_imagined(o, &table);
     config.pipeline = pipeline;
     if (strcmp(o->autotune, "off")) config.calibration = rm_setup_calibration_file(o);
-    if (rm_budget_apply(o, rm_budget_data_bytes(o, &spec->data, dataset), &config))
+    if (rm_budget_apply(o, rm_budget_data_bytes(o, &spec->data, dataset) + other_bytes, &config))
         config.memory_budget = 1; /* no cut fits; the session's creation reports it */
     remat_status status = rm_model_build(spec, rm_setup_rows(o), true, &model);
     config = with_logits(&model, &config);

@@ -41,10 +41,10 @@ int64_t rm_setup_ranks(const rm_options *options);
 int64_t rm_setup_parts(const rm_options *options);
 /* --pipeline: size and cut of *out, which points into the flag. cut: chooses one, also where the flag has none; lighter:
  * >= 0: another than the cut of `pipeline`, with fewer layers on this rank, or none. dataset: its bytes count in the
- * budget; may be NULL. Free *out even after an error. `pipeline` needs no functions. */
+ * budget, as do other_bytes; may be NULL. Free *out even after an error. `pipeline` needs no functions. */
 remat_status rm_setup_pipeline(const rm_options *options, remat_pipeline *out);
 remat_status rm_setup_cut(const rm_options *options, const rm_model_spec *spec, const remat_pipeline *pipeline,
-                          const rm_dataset *dataset, int lighter, rm_cut_choice *out);
+                          const rm_dataset *dataset, uint64_t other_bytes, int lighter, rm_cut_choice *out);
 int64_t rm_setup_micro_steps(const rm_options *options);
 int64_t rm_setup_rows(const rm_options *options);
 /* The number of windows per sample with --tbptt, each a micro step of the session, and the k-th window. Call after rm_setup_spec,

@@ -7,6 +7,7 @@
 #include "train/models/loss.h"
 #include "train/run/autotune.h"
 #include "train/run/budget.h"
+#include "train/run/cutting.h"
 #include "train/flags/device_flag.h"
 #include "train/report/dump.h"
 #include "train/run/interrupt.h"
@@ -176,7 +177,7 @@ static remat_status cut_network(rm_trainer *t, const rm_model_spec *spec) {
     rm_cut_choice choice = {0};
     remat_status status = REMAT_OK;
     if (t->ranks.parts == 1) return REMAT_OK;
-    if (t->ranks.rank == 0) status = rm_setup_cut(t->options, spec, t->options->session.pipeline, t->dataset, -1, &choice);
+    if (t->ranks.rank == 0) status = rm_cutting_choose(t->options, spec, t->options->session.pipeline, t->dataset, -1, &choice);
     status = rm_ranks_agree(&t->ranks, status);
     if (!status) status = rm_ranks_set_cut(&t->ranks, choice.cut);
     rm_cut_choice_free(&choice);
