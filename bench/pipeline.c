@@ -3,7 +3,8 @@
  * median of its rounds. The ratio is to one thread.
  *
  *     bench_pipeline [LAYERS [HIDDEN [TIMESTEPS [ROUNDS [STEPS]]]]]     2 256 20000 3 1
- *     BUSY=1 bench_pipeline ...                                        a process that computes runs beside it */
+ *     BUSY=1 bench_pipeline ...                                        a process that computes runs beside it
+ *     BUDGET=142 bench_pipeline ...                                    memory budget of each of the two ranks, in MiB */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,10 @@ static void run_rank(const kind *k, int rank, const char *place, result *out) {
     config.optimizer = "sgd";
     config.threads = k->threads;
     if (job) config.pipeline = remat_job_pipeline(job);
+    if (job && getenv("BUDGET")) {
+        config.memory_budget = strtoull(getenv("BUDGET"), NULL, 10) << 20;
+        config.strategy = "optimal";
+    }
     must(remat_session_create(g, loss, &config, &s));
     must(remat_session_plan(s, &plan));
     write_input(s, 0, (int64_t)timesteps * FEATURES);
