@@ -286,6 +286,34 @@ remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_
     return end_message(group, begin_ns, event, group->api->receive(group->engine, from, data, bytes));
 }
 
+/* ---- Messages of streams ---------------------------------------------------------------------------------------- */
+
+static remat_status give(rm_group *group, void *stream, int32_t peer, bool sending, void *data, uint64_t bytes) {
+    TRY(check_peer(group, peer));
+    REQUIRE(group->api->give, MISSING, "the engine %s has no messages of streams; use {backend}=nccl",
+            group->api->name);
+    uint64_t begin_ns = rm_now_ns();
+    remat_event event = {.kind = sending ? REMAT_EVENT_SEND : REMAT_EVENT_RECEIVE, .peer = peer, .bytes = bytes};
+    return end_message(group, begin_ns, event, group->api->give(group->engine, stream, peer, sending, data, bytes));
+}
+
+remat_status rm_group_give_send(rm_group *group, void *stream, int32_t to, const void *data, uint64_t bytes) {
+    return give(group, stream, to, true, (void *)(uintptr_t)data, bytes);
+}
+remat_status rm_group_give_receive(rm_group *group, void *stream, int32_t from, void *data, uint64_t bytes) {
+    return give(group, stream, from, false, data, bytes);
+}
+
+/* Asks the engine also after a failure that it does not know of: only it can free the stream. */
+remat_status rm_group_attend(rm_group *group) {
+    remat_status status = group->api->attend ? group->api->attend(group->engine) : REMAT_OK;
+    pthread_mutex_lock(&group->lock);
+    remember(group, status);
+    status = repeat_failure(group);
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
 uint64_t rm_group_device_bytes(const rm_group *group) {
     return group->api->device_bytes ? group->api->device_bytes(group->engine) : 0;
 }

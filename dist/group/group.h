@@ -83,6 +83,7 @@ typedef struct {
     const char *join_name,
         *silence_name;    /* names of these two limits in messages: "--join-timeout=300"; NULL: milliseconds */
     int32_t gpu;          /* nccl: 1 + CUDA's index of the GPU with the buffers; 0: host memory */
+    bool messages;        /* nccl: ranks will send each other messages. Connects all of them when the group opens */
     uint64_t arena_bytes; /* local: the most address space (not memory) that this rank can rm_group_alloc; 0: 16 GiB */
     /* Describes a tag in messages, e.g. "bucket 3, which begins with lstm.weight_hh_l0"; NULL: uses its number. */
     const char *(*tag_name)(void *context, uint32_t tag);
@@ -149,6 +150,16 @@ remat_status rm_group_run(rm_group *group, const rm_collective *what); /* issues
 remat_status rm_group_send(rm_group *group, int32_t to, const void *data, uint64_t bytes);
 remat_status rm_group_receive(rm_group *group, int32_t from, void *data, uint64_t bytes);
 
+/* nccl: gives a message in GPU memory to a stream (a cudaStream_t) of the group's GPU and returns without waiting for the
+ * other rank. The stream may wait for it, since NCCL need not buffer a message. Ranks whose streams have the messages in
+ * one order cannot deadlock: both ranks of the first message that has not been exchanged have reached it. One thread. */
+remat_status rm_group_give_send(rm_group *group, void *stream, int32_t to, const void *data, uint64_t bytes);
+remat_status rm_group_give_receive(rm_group *group, void *stream, int32_t from, void *data, uint64_t bytes);
+
+/* Call it repeatedly while the host waits for such a stream. PEER if a message cannot be exchanged, or the group has failed:
+ * then its messages are given up, and the stream goes on. */
+remat_status rm_group_attend(rm_group *group);
+
 /* GPU memory that opening the group took: NCCL's buffers and channels. 0: the engine works in host memory. */
 uint64_t rm_group_device_bytes(const rm_group *group);
 
@@ -199,6 +210,9 @@ typedef struct {
     remat_status (*run)(void *engine, uint64_t call, const rm_collective *what);
     remat_status (*send)(void *engine, int32_t to, const void *data, uint64_t bytes); /* optional; NULL: MISSING */
     remat_status (*receive)(void *engine, int32_t from, void *data, uint64_t bytes);
+    /* Optional; NULL: MISSING. give: `sending` is false for a message to receive. attend: as rm_group_attend. */
+    remat_status (*give)(void *engine, void *stream, int32_t peer, bool sending, void *data, uint64_t bytes);
+    remat_status (*attend)(void *engine);
     uint64_t (*device_bytes)(const void *engine);           /* optional; NULL: 0 */
     remat_status (*poll)(void *engine);                     /* optional; NULL: OK */
     bool (*notice)(void *engine, rm_notice *out);           /* optional; NULL: false */

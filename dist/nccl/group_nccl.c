@@ -20,6 +20,7 @@
 #include "dist/group/failure.h"
 #include "dist/group/joining.h"
 #include "dist/nccl/nccl_buffers.h"
+#include "dist/nccl/nccl_messages.h"
 #include "dist/nccl/nccl_tree.h"
 #include "dist/group/reduce.h"
 #include "memory/clock.h"
@@ -47,9 +48,11 @@ typedef struct {
     const rm_fingerprint *now; /* NULL: between collectives */
     int32_t partner;           /* of the message that is exchanged; -1: none */
     bool sending;
-    bool complete;      /* the failure's message already says who and where */
-    bool told;          /* the other ranks have been told */
-    atomic_flag ending; /* rm_group_abort has been called; `reason` is complete once `ended` is true */
+    rm_nccl_messages messages; /* of streams of this GPU */
+    uint64_t waits_for;        /* number of the message that the store may know this rank to wait for; 0: none */
+    bool complete;             /* the failure's message already says who and where */
+    bool told;                 /* the other ranks have been told */
+    atomic_flag ending;        /* rm_group_abort has been called; `reason` is complete once `ended` is true */
     _Atomic bool ended;
     char reason[600];
     rm_nccl_buffers buffers;
@@ -314,6 +317,95 @@ static remat_status talk(nccl_group *g, int32_t partner, bool sending, void *dat
     return status;
 }
 
+/* ---- Messages of streams ----------------------------------------------------------------------------------------- */
+
+static const char *exchange_text(const nccl_group *g, const rm_nccl_message *m, char text[64]) {
+    snprintf(text, 64, "%s rank %d", m->sending ? "sending to" : "receiving from",
+             rm_group_number(&g->config, m->peer));
+    return text;
+}
+
+/* Lets the other ranks know whom this one waits for, so that the rank that keeps all waiting is named. */
+static remat_status tell_of_wait(nccl_group *g, const rm_nccl_message *m) {
+    if (g->waits_for == (m ? m->number : 0)) return REMAT_OK;
+    rm_failure_waited(&g->failure);
+    g->waits_for = m ? m->number : 0;
+    return m ? rm_failure_wait(&g->failure, m->peer) : REMAT_OK;
+}
+
+/* NCCL reports here that a message cannot be exchanged. */
+static remat_status check_communicator(nccl_group *g) {
+    ncclResult_t state = ncclSuccess, asked = g->nccl.lib->ncclCommGetAsyncError(g->world, &state);
+    if (!asked && (!state || state == ncclInProgress)) return REMAT_OK;
+    g->nccl.result = asked ? asked : state;
+    return rm_nccl_fail(g->nccl.lib, g->world, g->nccl.result);
+}
+
+/* Looks after the messages that streams have. The time that a stream needs to reach a message does not count. */
+static remat_status look_after_messages(nccl_group *g) {
+    uint64_t waited_ns;
+    const rm_nccl_message *m = rm_nccl_messages_first(&g->nccl, &g->messages, &waited_ns);
+    g->partner = m ? m->peer : -1;
+    g->sending = m && m->sending;
+    TRY(tell_of_wait(g, m));
+    TRY(check_communicator(g));
+    return look(g, waited_ns);
+}
+
+static remat_status attend_now(nccl_group *g) {
+    char doing[64] = "exchanging messages";
+    if (!g->world) return REMAT_OK; /* it has been given up */
+    remat_status status = look_after_messages(g);
+    const rm_nccl_message *m = status ? rm_nccl_messages_oldest(&g->messages) : NULL;
+    if (status) status = give_up(g, status, m ? exchange_text(g, m, doing) : doing);
+    g->partner = -1;
+    return status;
+}
+
+static remat_status attend(void *engine) {
+    nccl_group *g = engine;
+    if (!g->messages.given) return REMAT_OK;
+    pthread_mutex_lock(&g->lock);
+    remat_status status = attend_now(g);
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* Waits until there is room to keep one more in mind. */
+static remat_status need_room(nccl_group *g) {
+    while (rm_nccl_messages_full(&g->nccl, &g->messages)) {
+        TRY(attend_now(g));
+        usleep(50);
+    }
+    return REMAT_OK;
+}
+
+static remat_status give_now(nccl_group *g, cudaStream_t stream, rm_nccl_message *m, void *data, uint64_t bytes) {
+    const rm_nccl_library *lib = g->nccl.lib;
+    TRY(rm_cuda_check(lib, lib->cudaSetDevice(g->nccl.device), "choosing the GPU"));
+    TRY(check_memory(g, data, "message"));
+    TRY(check_communicator(g)); /* an earlier message may have failed since the host last waited */
+    TRY(rm_nccl_messages_begin(&g->nccl, &g->messages, m, stream));
+    TRY(rm_nccl_issued(&g->nccl, g->world,
+                       m->sending ? lib->ncclSend(data, bytes, ncclUint8, m->peer, g->world, stream)
+                                  : lib->ncclRecv(data, bytes, ncclUint8, m->peer, g->world, stream)));
+    return rm_nccl_messages_end(&g->nccl, &g->messages, m, stream);
+}
+
+static remat_status give(void *engine, void *stream, int32_t peer, bool sending, void *data, uint64_t bytes) {
+    nccl_group *g = engine;
+    char doing[64];
+    rm_nccl_message m = {.peer = peer, .sending = sending};
+    if (!bytes) return REMAT_OK;
+    pthread_mutex_lock(&g->lock);
+    remat_status status = need_room(g);
+    if (!status && !g->world) status = rm_fail(REMAT_PEER, "the group has ended");
+    if (!status) status = give_now(g, stream, &m, data, bytes);
+    if (status && g->world) status = give_up(g, status, exchange_text(g, &m, doing));
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
 static remat_status send_to(void *engine, int32_t to, const void *data, uint64_t bytes) {
     return talk(engine, to, true, (void *)(uintptr_t)data, bytes);
 }
@@ -397,6 +489,21 @@ static remat_status free_memory(const nccl_group *g, uint64_t *bytes) {
  * no plan accounts for. */
 static void connect_at_once(void) { setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
 
+/* Two ranks of NCCL connect in their first message. Every two exchange one, in an order that is the same on all ranks. */
+static remat_status connect_all(nccl_group *g) {
+    const int32_t rank = g->config.rank;
+    TRY(rm_nccl_messages_make(&g->nccl, &g->messages));
+    for (int32_t i = 0; i < 2 * g->config.size * g->config.size; i++) {
+        int32_t from = i / 2 / g->config.size, to = i / 2 % g->config.size;
+        if (from >= to || (rank != from && rank != to)) continue;
+        g->partner = rank == from ? to : from;
+        g->sending = (rank == from) == !(i % 2);
+        TRY(exchange(g, g->number, sizeof *g->number));
+    }
+    g->partner = -1;
+    return REMAT_OK;
+}
+
 static remat_status enter(nccl_group *g) {
     ncclUniqueId id;
     uint64_t before, after;
@@ -412,6 +519,7 @@ static remat_status enter(nccl_group *g) {
     rm_joining_step(g->config.joining, CONNECTING);
     TRY(rm_nccl_open(&g->nccl, g->config.rank, g->config.size, &id, &g->world));
     TRY(make_means(g));
+    if (g->config.messages) TRY(connect_all(g));
     TRY(free_memory(g, &after));
     g->device_bytes = before > after ? before - after : 0;
     return REMAT_OK;
@@ -419,7 +527,9 @@ static remat_status enter(nccl_group *g) {
 
 static void free_group(nccl_group *g) {
     const rm_nccl_library *lib = g->nccl.lib;
+    rm_failure_end(&g->failure);
     if (lib && !g->nccl.stuck) {
+        rm_nccl_messages_free(&g->nccl, &g->messages);
         if (g->number) (void)lib->cudaFree(g->number);
         if (g->scratch) (void)lib->cudaFree(g->scratch);
         if (g->number_host) (void)lib->cudaFreeHost(g->number_host);
@@ -515,6 +625,8 @@ const rm_group_api rm_group_nccl = {
     .run = run,
     .send = send_to,
     .receive = receive_from,
+    .give = give,
+    .attend = attend,
     .device_bytes = device_bytes,
     .poll = poll_group,
     .abort = abort_group,

@@ -52,7 +52,10 @@
     X(cudaStreamQuery)                                                                                                 \
     X(cudaStreamWaitEvent)                                                                                             \
     X(cudaStreamDestroy)                                                                                               \
-    X(cudaEventQuery)
+    X(cudaEventCreateWithFlags)                                                                                        \
+    X(cudaEventRecord)                                                                                                 \
+    X(cudaEventQuery)                                                                                                  \
+    X(cudaEventDestroy)
 
 /* Members have the names of the functions that they point to: lib->ncclAllReduce(...). */
 typedef struct {

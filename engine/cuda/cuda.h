@@ -85,6 +85,8 @@ struct rm_queue {
     uint64_t running[2]; /* op and pass of the running launcher: part of the key of its recordings */
     rm_cuda_stage stage[RM_CUDA_STAGES];
     int next_stage;
+    remat_status (*poll)(void *context); /* while the host waits for the stream (rm_device_api.stream); NULL: nothing */
+    void *poller;
 };
 
 struct rm_event {
@@ -147,6 +149,7 @@ uint64_t rm_cuda_between_ns(rm_event *from, rm_event *to);
 void rm_cuda_event_free(rm_event *event);
 void rm_cuda_event_record(rm_queue *queue, rm_event *event);
 void rm_cuda_event_wait(rm_queue *queue, rm_event *event);
+void *rm_cuda_stream(rm_queue *queue, remat_status (*poll)(void *context), void *context);
 void rm_cuda_note(rm_queue *queue, int64_t step);
 void rm_cuda_copy_in(rm_queue *queue, void *device, const void *host, uint64_t bytes);
 void rm_cuda_copy_out(rm_queue *queue, void *host, const void *device, uint64_t bytes);

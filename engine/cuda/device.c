@@ -362,6 +362,7 @@ const rm_device_api rm_device_cuda = {
     .event_wait = rm_cuda_event_wait,
     .synchronize = cuda_synchronize,
     .hand_over = cuda_hand_over,
+    .stream = rm_cuda_stream,
     .note = rm_cuda_note,
     .copy_in = rm_cuda_copy_in,
     .copy_out = rm_cuda_copy_out,

@@ -45,6 +45,7 @@
     X(cudaMemsetAsync)                                                                                                 \
     X(cudaStreamCreateWithFlags)                                                                                       \
     X(cudaStreamSynchronize)                                                                                           \
+    X(cudaStreamQuery)                                                                                                 \
     X(cudaStreamWaitEvent)                                                                                             \
     X(cudaStreamDestroy)                                                                                               \
     X(cudaStreamBeginCapture)                                                                                          \
@@ -58,6 +59,7 @@
     X(cudaEventCreateWithFlags)                                                                                        \
     X(cudaEventRecord)                                                                                                 \
     X(cudaEventSynchronize)                                                                                            \
+    X(cudaEventQuery)                                                                                                  \
     X(cudaEventElapsedTime)                                                                                            \
     X(cudaEventDestroy)
 

@@ -1,12 +1,15 @@
 /* queue.c: the CUDA device's queue: one stream, which orders all work, its cuBLAS handle, and page-locked staging
  * memory for copies of pageable host memory. Nothing is allocated after the queue has been made. */
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/cuda/cuda.h"
 #include "memory/bytes.h"
+#include "memory/clock.h"
 #include "memory/host.h"
 
 /* ---- Life ----------------------------------------------------------------------------------------------------- */
@@ -101,6 +104,7 @@ void rm_cuda_queue_free(rm_queue *q) {
     rm_device *device = q->device;
     (void)device->lib->cudaSetDevice(device->number);
     rm_cuda_queue_settle(q);
+    q->poll = NULL;
     device->failed = REMAT_OK;
     if (device->spare) {
         rm_cuda_queue_destroy(q);
@@ -148,6 +152,48 @@ void rm_cuda_event_wait(rm_queue *q, rm_event *event) {
                        "waiting for an event");
 }
 
+/* ---- Waiting --------------------------------------------------------------------------------------------------- */
+
+/* While another process may be the reason for the wait: sleeps between polls after a while. */
+enum { AWAKE_NS = 1000000, NAP_NS = 50000 };
+
+/* Waits for the event, or for all work if it is NULL. After a poll has failed, the wait continues until the queue is
+ * empty, because the caller may free memory that its work uses. */
+static bool wait_and_poll(rm_queue *q, cudaEvent_t event, const char *doing) {
+    rm_device *device = q->device;
+    const rm_cuda_library *lib = device->lib;
+    for (uint64_t start = rm_now_ns();;) {
+        cudaError_t state = event && !device->failed ? lib->cudaEventQuery(event) : lib->cudaStreamQuery(q->stream);
+        if (state == cudaErrorNotReady) (void)lib->cudaGetLastError(); /* CUDA remembers it as if it were an error */
+        remat_status lost = q->poll(q->poller);
+        if (lost && !device->failed) {
+            device->failed = lost;
+            snprintf(device->sentence, sizeof device->sentence, "%s", remat_last_error());
+        }
+        if (state != cudaErrorNotReady) return rm_cuda_went(device, state, doing) && !device->failed;
+        if (rm_now_ns() - start < AWAKE_NS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}
+
+static bool wait_for_event(rm_queue *q, cudaEvent_t event, const char *doing) {
+    if (q->poll) return wait_and_poll(q, event, doing);
+    return rm_cuda_went(q->device, q->device->lib->cudaEventSynchronize(event), doing);
+}
+
+static bool wait_for_all(rm_queue *q, const char *doing) {
+    if (q->poll) return wait_and_poll(q, NULL, doing);
+    return rm_cuda_went(q->device, q->device->lib->cudaStreamSynchronize(q->stream), doing);
+}
+
+void *rm_cuda_stream(rm_queue *q, remat_status (*poll)(void *context), void *context) {
+    q->poll = poll;
+    q->poller = context;
+    return q->stream;
+}
+
 /* ---- Copies ---------------------------------------------------------------------------------------------------- */
 
 /* Copies data that have arrived from the GPU to their destination. */
@@ -158,7 +204,7 @@ static void unload(rm_cuda_stage *stage) {
 
 void rm_cuda_queue_settle(rm_queue *q) {
     rm_device *device = q->device;
-    bool well = rm_cuda_went(device, device->lib->cudaStreamSynchronize(q->stream), "waiting for the GPU");
+    bool well = wait_for_all(q, "waiting for the GPU");
     for (int i = 0; i < RM_CUDA_STAGES; i++) {
         rm_cuda_stage *stage = &q->stage[(q->next_stage + i) % RM_CUDA_STAGES]; /* the oldest first */
         if (!well || device->failed) stage->to = NULL;
@@ -169,9 +215,7 @@ void rm_cuda_queue_settle(rm_queue *q) {
 /* The least recently used stage, emptied; NULL after a failure. */
 static rm_cuda_stage *take_stage(rm_queue *q) {
     rm_cuda_stage *stage = &q->stage[q->next_stage];
-    if (stage->travels &&
-        !rm_cuda_went(q->device, q->device->lib->cudaEventSynchronize(stage->done), "waiting for a copy"))
-        return NULL;
+    if (stage->travels && !wait_for_event(q, stage->done, "waiting for a copy")) return NULL;
     unload(stage);
     q->next_stage = (q->next_stage + 1) % RM_CUDA_STAGES;
     return stage;

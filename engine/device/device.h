@@ -101,6 +101,9 @@ typedef struct rm_device_api {
     /* For libraries with their own queues on the device: *native is an event that is reached when all work given to this queue so far
      * is done. It does not wait, and reports failures known by then. NULL: use synchronize. */
     remat_status (*hand_over)(rm_queue *, rm_event *, void **native);
+    /* For libraries that put messages to other processes on this queue: returns its native stream. From then on the host calls `poll`
+     * again and again while it waits for the queue; if poll fails, so does the wait, once the queue is empty. NULL: no such stream. */
+    void *(*stream)(rm_queue *, remat_status (*poll)(void *context), void *context);
     void (*note)(rm_queue *, int64_t step); /* the plan's next step, for error messages; -1: none */
 
     void (*copy_in)(rm_queue *, void *device, const void *host, uint64_t bytes);

@@ -174,9 +174,12 @@ typedef struct remat_ranks {
  * Arrays of other ranks have count 0: remat_write ignores them, so that each rank can load a whole file; remat_read
  * refuses them. Losses and norms are the same on all ranks.
  *
- * send and receive move `bytes` bytes to or from another rank, in the order of the calls. They return a status, with
- * its message recorded. send may return before the other rank has received; both may block. Both are NULL with
- * plan_only. They are called by the thread that calls the session, also in remat_session_create if `cut` is NULL. */
+ * send and receive move `bytes` bytes of host memory to or from another rank, in the order of the calls. They return a
+ * status, with its message recorded. send may return before the other rank has received; both may block. Both are NULL
+ * with plan_only. They are called by the thread that calls the session, also in remat_session_create if `cut` is NULL.
+ *
+ * A session on a GPU sends its layers' results and gradients by give_send and give_receive, and uses send and receive for
+ * losses, norms and arrays that the program reads. */
 typedef struct remat_pipeline {
     size_t struct_bytes; /* sizeof(remat_pipeline) */
     int rank, size;
@@ -186,6 +189,16 @@ typedef struct remat_pipeline {
     void *context;
     remat_status (*send)(void *context, int to, const void *data, uint64_t bytes);
     remat_status (*receive)(void *context, int from, void *data, uint64_t bytes);
+
+    /* For sessions on a GPU; NULL and 0 for others. give_send and give_receive give a message in GPU memory to `stream`, a
+     * cudaStream_t, and return without waiting for the other rank. The stream may wait for it: a message is sent or
+     * received after all earlier work of the stream, and before all later work. poll is called while the host waits for
+     * the stream. It fails if a message cannot be exchanged, and then the stream continues without it. */
+    const char *device;    /* whose memory they take: "cuda" */
+    uint64_t device_bytes; /* device memory that messages use outside the session: part of the budget */
+    remat_status (*give_send)(void *context, void *stream, int to, const void *data, uint64_t bytes);
+    remat_status (*give_receive)(void *context, void *stream, int from, void *data, uint64_t bytes);
+    remat_status (*poll)(void *context);
 } remat_pipeline;
 
 int64_t remat_bucket_count(const remat_session *session); /* works without other ranks, too; 0: no parameters */

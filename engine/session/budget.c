@@ -36,7 +36,7 @@ uint64_t rm_session_network_bytes(const remat_session *s, const rm_chain *chain)
 
 uint64_t rm_session_workspace_bytes(const remat_session *s) {
     uint64_t device = s->api->overhead_bytes ? s->api->overhead_bytes(s->device) : 0;
-    return wire_bytes(s, &s->chain) + device + s->ranks.device_bytes;
+    return wire_bytes(s, &s->chain) + device + s->ranks.device_bytes + s->pipeline.device_bytes;
 }
 
 uint64_t rm_session_tables_bytes(const remat_session *s) {

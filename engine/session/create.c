@@ -330,6 +330,7 @@ static remat_status allocate(remat_session *s, uint64_t seed) {
     if (s->plan_only) return make_buckets(s);
     TRY(s->api->block_create(s->device, s->lender ? s->chain.at.bytes : s->arena_bytes, &s->block));
     TRY(s->api->queue_create(s->device, &r->queue));
+    if (s->pipeline.device) r->stream = s->api->stream(r->queue, s->pipeline.poll, s->pipeline.context);
     r->resident = rm_resident_begin(s->api->claim(s->block, 0, s->chain.at.bytes));
     r->block = s->block;
     if (s->lender) TRY(rm_session_share_arena(s));
@@ -473,6 +474,8 @@ void remat_session_free(remat_session *s) {
     rm_free(s->runner.end);
     rm_free(s->runner.external);
     rm_verify_free(s->runner.verify);
+    /* Here a lost rank ends the wait for its messages. */
+    if (s->runner.stream) (void)s->api->synchronize(s->runner.queue);
     if (s->runner.tier) s->api->tier_close(s->runner.tier);
     if (s->runner.queue) s->api->queue_free(s->runner.queue);
     if (s->block) unshare_pages(s);

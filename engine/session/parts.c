@@ -25,7 +25,7 @@ void rm_parts_choose(remat_session *s) {
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
 
 /* Calls `work` for the resident arrays that differ from part to part: inputs and the tables that count in them, once
- * results, losses and outputs. */
+ * results, losses, hashes of states on the device, and outputs. */
 typedef void array_work(void *context, uint64_t offset, uint64_t bytes);
 
 static void on_value(const rm_chain *chain, int32_t v, const rm_where *where, array_work *work, void *context) {
@@ -55,6 +55,7 @@ static void on_other_arrays(const rm_chain *chain, array_work *work, void *conte
         if (at->once_bytes[n]) work(context, at->once[n], at->once_bytes[n] * (uint64_t)stages);
     }
     work(context, at->loss_offset, at->loss_bytes);
+    if (at->hashes_bytes) work(context, at->hashes_offset, at->hashes_bytes);
 }
 
 static void on_arrays(const rm_chain *chain, array_work *work, void *context) {

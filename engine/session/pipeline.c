@@ -13,6 +13,22 @@
 
 /* ---- As configured ---------------------------------------------------------------------------------------------- */
 
+/* A session that only plans needs nobody to talk to. */
+static remat_status check_device(const remat_session *s) {
+    const remat_pipeline *p = &s->pipeline;
+    if (s->plan_only) return REMAT_OK;
+    const char *own = s->api->reachable || !rm_session_is_real(s) ? "cpu" : s->api->name, *theirs = p->device;
+    REQUIRE(
+        !strcmp(theirs ? theirs : "cpu", own), MISSING,
+        "remat_pipeline sends from memory of the device \"%s\", but this session's is on the device \"%s\"; use the "
+        "same device for both",
+        theirs ? theirs : "cpu", s->api->name);
+    REQUIRE(!theirs || (p->give_send && p->give_receive && p->poll && s->api->stream), INVALID,
+            "remat_pipeline lacks give_send, give_receive or poll, which a session on the device \"%s\" needs",
+            s->api->name);
+    return REMAT_OK;
+}
+
 remat_status rm_session_set_up_pipeline(remat_session *s, const remat_config *config) {
     remat_pipeline *p = &s->pipeline;
     *p = (remat_pipeline){.size = 1};
@@ -23,10 +39,7 @@ remat_status rm_session_set_up_pipeline(remat_session *s, const remat_config *co
             RM_MOST_PIPELINE_RANKS);
     if (p->size == 1) return REMAT_OK;
     REQUIRE(s->plan_only || (p->send && p->receive), INVALID, "remat_pipeline lacks send or receive");
-    REQUIRE(s->api->reachable || !rm_session_is_real(s), MISSING,
-            "a pipeline needs arrays in host memory, but this session's are on the device \"%s\"; use the "
-            "device cpu",
-            s->api->name);
+    TRY(check_device(s));
     REQUIRE(!config->n_differentiated, MISSING,
             "a pipeline does not support differentiated outputs; set n_differentiated to 0, or use one rank");
     REQUIRE(!config->n_external, MISSING,

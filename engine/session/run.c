@@ -88,15 +88,25 @@ static void build_call(const rm_frame *f, const rm_instruction *i, remat_call *c
     }
 }
 
+/* On a GPU the queue does it, and the host goes on. */
+static remat_status give_message(const rm_runner *r, const rm_instruction *i, void *data, uint64_t bytes) {
+    const remat_pipeline *p = r->pipeline;
+    return i->what == RM_DO_SEND ? p->give_send(p->context, r->stream, i->peer, data, bytes)
+                                 : p->give_receive(p->context, r->stream, i->peer, data, bytes);
+}
+
+static remat_status exchange_now(const rm_runner *r, const rm_instruction *i, void *data, uint64_t bytes) {
+    const remat_pipeline *p = r->pipeline;
+    TRY(r->api->synchronize(r->queue));
+    return i->what == RM_DO_SEND ? p->send(p->context, i->peer, data, bytes)
+                                 : p->receive(p->context, i->peer, data, bytes);
+}
+
 /* After a failure the rest of the program is skipped: nobody uses its results, and other ranks do not wait for it.
  */
 static void exchange(rm_runner *r, const rm_instruction *i, void *data, uint64_t bytes) {
-    const remat_pipeline *p = r->pipeline;
-    if (!p || !p->send || r->talk_status) return;
-    r->talk_status = r->api->synchronize(r->queue);
-    if (r->talk_status) return;
-    r->talk_status = i->what == RM_DO_SEND ? p->send(p->context, i->peer, data, bytes)
-                                           : p->receive(p->context, i->peer, data, bytes);
+    if (!r->pipeline || !r->pipeline->send || r->talk_status) return;
+    r->talk_status = r->stream ? give_message(r, i, data, bytes) : exchange_now(r, i, data, bytes);
 }
 
 static void run_instruction(const rm_frame *f, const rm_instruction *i) {

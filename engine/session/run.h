@@ -27,6 +27,7 @@ typedef struct rm_runner {
     uint64_t seed, updates;
     uint32_t shard;                 /* of the batch; selects the dropout mask */
     const remat_pipeline *pipeline; /* called by SEND and RECEIVE; without functions these do nothing */
+    void *stream;                   /* the queue's, which gets the messages; NULL: the host exchanges them */
     const remat_ranks *ranks;       /* polled before each run of a stage, to notice lost ranks */
     rm_talk talk;                   /* the collective for kernels; owner NULL: there are no other ranks */
     remat_status talk_status;       /* first failure of a kernel's collective or of a message in this run */

@@ -378,6 +378,11 @@ class remat_pipeline(c.Structure):
     context: _Address
     send: _Address
     receive: _Address
+    device: _Text
+    device_bytes: int
+    give_send: _Address
+    give_receive: _Address
+    poll: _Address
     _fields_ = [
         ("struct_bytes", c.c_size_t),
         ("rank", c.c_int),
@@ -386,6 +391,11 @@ class remat_pipeline(c.Structure):
         ("context", c.c_void_p),
         ("send", c.c_void_p),
         ("receive", c.c_void_p),
+        ("device", c.c_char_p),
+        ("device_bytes", c.c_uint64),
+        ("give_send", c.c_void_p),
+        ("give_receive", c.c_void_p),
+        ("poll", c.c_void_p),
     ]
 
 

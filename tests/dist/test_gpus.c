@@ -8,6 +8,7 @@
 #ifdef HAVE_CUDA_HEADERS
 
 #include "dist/ddp/ddp_state.h"
+#include "dist/group/pipe.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
 #include "tests/suite.h"
@@ -37,7 +38,7 @@ static rm_group *open_one(const char *engine, int rank, int size, rm_kv *store, 
 }
 
 static void use_fakes(int rank, uint64_t seed) {
-    char number[8];
+    char number[16];
     stand_in_reset(seed);
     fake_cuda_machine(2, 13000, (size_t)1 << 30);
     snprintf(number, sizeof number, "%d", rank);
@@ -202,6 +203,158 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 START_TEST(ranks_on_gpus_give_the_bits_of_ranks_on_cpus) { run_ranks(2, train_twice, (void *)(uintptr_t)&jobs[_i]); }
 END_TEST
 
+/* ---- Pipelines --------------------------------------------------------------------------------------------------- */
+
+/* NCCL's messages of the fake wait for their receivers, so a wrong order would block all ranks. */
+typedef struct {
+    uint64_t seed;
+    int parts, replicas, micro_steps;
+    bool timed, verify, deterministic_world, random_plan;
+} pipe_job;
+
+typedef struct {
+    rm_group *world, *same, *gpus;
+    rm_pipe *pipe;
+    rm_ddp *ddp[2]; /* of sessions on the CPU and on GPUs */
+} pipe_member;
+
+static void join_pipe(pipe_member *m, int rank, int size, rm_kv *store, int parts, int64_t timeout_ms) {
+    rm_group_config like = {.timeout_ms = timeout_ms, .join_ms = 60000, .store = store};
+    *m = (pipe_member){.world = open_one("local", rank, size, store, 0)};
+    fake_cuda_machine(size, 13000, (size_t)1 << 30);
+    need_ok(rm_pipe_open(m->world, parts, &like, &m->pipe, &m->same));
+    like.gpu = 1 + rank;
+    need_ok(rm_pipe_open_gpus(m->pipe, like, store));
+    if (!m->same) return;
+    like.engine = "nccl";
+    like.name = rank % parts ? "second" : "first";
+    like.rank = rank / parts;
+    like.size = size / parts;
+    need_ok(rm_group_open(&like, &m->gpus));
+    need_ok(rm_ddp_open(&(rm_ddp_config){.group = m->same, .rows = 3, .bucket_bytes = 300}, &m->ddp[0]));
+    need_ok(
+        rm_ddp_open(&(rm_ddp_config){.group = m->same, .gpus = m->gpus, .rows = 3, .bucket_bytes = 300}, &m->ddp[1]));
+}
+
+static void leave_pipe(pipe_member *m) {
+    for (int i = 0; i < 2; i++) rm_ddp_close(m->ddp[i]);
+    rm_group_close(m->gpus);
+    rm_group_close(m->same);
+    rm_pipe_close(m->pipe);
+    rm_group_close(m->world);
+}
+
+static remat_config pipe_config(const pipe_job *j, uint64_t seed, const net *n) {
+    remat_config config = REMAT_CONFIG_INIT;
+    ask_for_outputs(&config, n);
+    config.threads = 1;
+    config.tile = 2;
+    config.seed = seed;
+    config.optimizer = "adam";
+    config.clip_grad_norm = 0.5;
+    config.micro_steps = j->micro_steps;
+    config.deterministic_world = j->deterministic_world;
+    config.verify_recompute = j->verify;
+    config.strategy = "sqrt";
+    return config;
+}
+
+static void pipe_steps(remat_session *s, const pipe_job *j, uint64_t seed, int replica, double *number) {
+    remat_step_result r;
+    for (int step = 0; step < STEPS; step++) {
+        for (int k = 0; k < j->micro_steps; k++) {
+            fill_inputs(s, seed + (uint64_t)(100 * step + 10 * k + replica));
+            need_ok(remat_gradients(s, &r));
+        }
+        number[3 * step] = r.loss;
+        need_ok(remat_update(s, 0.01, &r));
+        number[3 * step + 1] = r.grad_norm;
+        need_ok(remat_evaluate(s, &r));
+        number[3 * step + 2] = r.loss;
+    }
+}
+
+/* The arrays of this rank. */
+static void need_same_arrays(remat_session *part, remat_session *whole, remat_kind kind) {
+    for (int64_t i = 0; i < remat_count(part, kind); i++) {
+        remat_array info;
+        need_ok(remat_array_info(part, kind, i, &info));
+        if (!info.count) continue;
+        char *x = malloc(info.bytes), *y = malloc(info.bytes);
+        need_ok(remat_read(part, kind, i, x, info.bytes));
+        need_ok(remat_read(whole, kind, i, y, info.bytes));
+        need(!memcmp(x, y, info.bytes), "%s (kind %d) has other bits", info.name, (int)kind);
+        free(x);
+        free(y);
+    }
+}
+
+/* Every rank trains the whole network on the CPU, and then its part of it on its GPU. False: it cannot be cut. */
+static bool train_in_parts(pipe_member *m, int rank, const pipe_job *j, uint64_t seed) {
+    net n;
+    remat_session *whole, *part;
+    double expected[3 * STEPS], number[3 * STEPS];
+    int replica = rank / j->parts;
+    rng_state = seed * 7919 + 1;
+    remat_value loss = random_net_with(&n, j->timed, seed % 2);
+    remat_config config = pipe_config(j, seed, &n);
+    config.ranks = m->ddp[0] ? rm_ddp_ranks(m->ddp[0]) : NULL;
+    need_ok(remat_session_create(n.graph, loss, &config, &whole));
+    rng_state = seed + 12345;
+    char *steps = j->random_plan ? random_plan(whole) : NULL;
+    config.plan_steps = steps;
+    config.device = "cuda";
+    config.pipeline = rm_pipe_table(m->pipe);
+    config.ranks = m->ddp[1] ? rm_ddp_ranks(m->ddp[1]) : NULL;
+    remat_status status = remat_session_create(n.graph, loss, &config, &part);
+    if (!status) {
+        pipe_steps(whole, j, seed, replica, expected);
+        pipe_steps(part, j, seed, replica, number);
+        need(!memcmp(expected, number, sizeof number), "seed %d: other bits: %.9g, %.9g", (int)seed, expected[0],
+             number[0]);
+        need_same_arrays(part, whole, REMAT_PARAM);
+        need_same_arrays(part, whole, REMAT_OUTPUT);
+        need_same_arrays(part, whole, REMAT_OPTIMIZER);
+        remat_session_free(part);
+    }
+    need(!status || strstr(remat_last_error(), "can be cut into at most"), "%s", remat_last_error());
+    remat_session_free(whole);
+    remat_graph_free(n.graph);
+    free(steps);
+    return !status;
+}
+
+static void train_pipelines(int rank, int size, rm_kv *store, void *context) {
+    enum { TRIED = 4 };
+    const pipe_job *j = context;
+    pipe_member m;
+    int cut = 0;
+    use_fakes(rank, j->seed + (uint64_t)rank);
+    join_pipe(&m, rank, size, store, j->parts, 60000);
+    need(rm_pipe_table(m.pipe)->device_bytes > 0, "NCCL's buffers are not counted");
+    for (uint64_t i = 0; i < TRIED; i++) cut += train_in_parts(&m, rank, j, j->seed + i);
+    need(2 * cut >= TRIED, "only %d networks could be cut", cut);
+    leave_pipe(&m);
+    need_nothing_wrong();
+}
+
+static const pipe_job pipe_jobs[] = {
+    {.seed = 10, .parts = 2, .replicas = 1, .micro_steps = 1, .timed = true},
+    {.seed = 20, .parts = 2, .replicas = 1, .micro_steps = 1, .timed = true, .random_plan = true, .verify = true},
+    {.seed = 30, .parts = 3, .replicas = 1, .micro_steps = 1, .timed = true, .random_plan = true},
+    {.seed = 40, .parts = 2, .replicas = 1, .micro_steps = 4, .verify = true, .deterministic_world = true},
+    {.seed = 50, .parts = 3, .replicas = 1, .micro_steps = 4},
+    {.seed = 60, .parts = 2, .replicas = 2, .micro_steps = 1, .timed = true},
+    {.seed = 70, .parts = 2, .replicas = 2, .micro_steps = 2},
+};
+enum { PIPE_JOBS = sizeof pipe_jobs / sizeof *pipe_jobs };
+
+START_TEST(pipelines_on_gpus_have_the_bits_of_one_rank) {
+    const pipe_job *j = &pipe_jobs[_i];
+    run_ranks(j->parts * j->replicas, train_pipelines, (void *)(uintptr_t)j);
+}
+END_TEST
+
 /* ---- What fails -------------------------------------------------------------------------------------------------- */
 
 /* A GPU breaks in the second step, when the host may already have issued gradients that will never be computed. (With
@@ -228,6 +381,47 @@ static void breaks(int rank, int size, rm_kv *store, void *context) {
 START_TEST(broken_gpu_is_an_error) {
     static const int work[] = {1, 7, 20, 40};
     run_ranks(1, breaks, (void *)&work[_i]);
+}
+END_TEST
+
+/* Rank 1 dies, or does nothing, in the second step, when the stream of rank 0 already waits for it, or for its gradient. */
+static void loses_rank_1(int rank, int size, rm_kv *store, void *context) {
+    enum { TIMEOUT_MS = 2500 };
+    const bool dies = context != NULL;
+    static const pipe_job job = {.seed = 10, .parts = 2, .micro_steps = 1};
+    net n;
+    pipe_member m;
+    remat_session *s;
+    remat_step_result r;
+    use_fakes(rank, 1);
+    join_pipe(&m, rank, size, store, 2, dies ? 60000 : TIMEOUT_MS);
+    rng_state = 10 * 7919 + 1;
+    remat_value loss = random_net_with(&n, true, false);
+    remat_config config = pipe_config(&job, 10, &n);
+    config.device = "cuda";
+    config.pipeline = rm_pipe_table(m.pipe);
+    need_ok(remat_session_create(n.graph, loss, &config, &s));
+    fill_inputs(s, 10);
+    need_ok(remat_step(s, 0.01, &r));
+    if (rank == 1 && dies) raise(SIGKILL);
+    const double start = seconds();
+    remat_status given_up = REMAT_OK;
+    while (rank == 1 && !given_up) {
+        nap_ms(50);
+        given_up = config.pipeline->poll(config.pipeline->context);
+    }
+    need_peer(remat_step(s, 0.01, &r), "rank 1");
+    need(seconds() - start < 20, "only after %.1f s", seconds() - start);
+    remat_session_free(s);
+    remat_graph_free(n.graph);
+    leave_pipe(&m);
+    need_nothing_wrong();
+}
+START_TEST(lost_rank_of_a_pipeline_is_named) {
+    pid_t pid[MOST_RANKS];
+    start_ranks(2, loses_rank_1, _i ? "dies" : NULL, pid);
+    ck_assert_int_eq(end_of(pid[0]), 0);
+    ck_assert_int_eq(end_of(pid[1]), _i ? 128 + SIGKILL : 0);
 }
 END_TEST
 
@@ -276,13 +470,47 @@ static void does_not_match(int rank, int size, rm_kv *store, void *context) {
 START_TEST(mismatched_memory_is_refused) { run_ranks(2, does_not_match, NULL); }
 END_TEST
 
+/* A pipeline whose messages are in host memory, for a session on a GPU, and the other way round. */
+static void sends_from_elsewhere(int rank, int size, rm_kv *store, void *context) {
+    net n;
+    pipe_member m;
+    remat_session *s;
+    static const pipe_job job = {.seed = 10, .parts = 2, .micro_steps = 1};
+    (void)context;
+    use_fakes(rank, 1);
+    join_pipe(&m, rank, size, store, 2, 60000);
+    rng_state = 10 * 7919 + 1;
+    remat_value loss = random_net_with(&n, true, false);
+    remat_config config = pipe_config(&job, 10, &n);
+    remat_pipeline pipeline = *rm_pipe_table(m.pipe);
+    config.pipeline = &pipeline;
+    need(remat_session_create(n.graph, loss, &config, &s) == REMAT_MISSING, "it is accepted");
+    need(strstr(remat_last_error(), "memory of the device \"cuda\""), "%s", remat_last_error());
+    config.device = "cuda";
+    pipeline.give_send = NULL;
+    need(remat_session_create(n.graph, loss, &config, &s) == REMAT_INVALID, "it is accepted");
+    need(strstr(remat_last_error(), "lacks give_send"), "%s", remat_last_error());
+    pipeline.device = NULL;
+    need(remat_session_create(n.graph, loss, &config, &s) == REMAT_MISSING, "it is accepted");
+    need(strstr(remat_last_error(), "memory of the device \"cpu\""), "%s", remat_last_error());
+    remat_graph_free(n.graph);
+    leave_pipe(&m);
+    need_nothing_wrong();
+}
+START_TEST(pipeline_on_another_device_is_refused) { run_ranks(2, sends_from_elsewhere, NULL); }
+END_TEST
+
 int main(void) {
     TCase *all = tcase_create("gpus");
     tcase_add_loop_test(all, ranks_on_gpus_give_the_bits_of_ranks_on_cpus, 0, JOBS);
     tcase_add_loop_test(all, broken_gpu_is_an_error, 0, 4);
     tcase_add_test(all, unsupported_settings_are_refused);
     tcase_add_test(all, mismatched_memory_is_refused);
-    return run_cases("dist/gpus", all);
+    TCase *pipelines = tcase_create("pipelines");
+    tcase_add_loop_test(pipelines, pipelines_on_gpus_have_the_bits_of_one_rank, 0, PIPE_JOBS);
+    tcase_add_loop_test(pipelines, lost_rank_of_a_pipeline_is_named, 0, 2);
+    tcase_add_test(pipelines, pipeline_on_another_device_is_refused);
+    return run_cases("dist/gpus", all, pipelines);
 }
 
 #else

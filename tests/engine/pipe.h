@@ -1,5 +1,6 @@
 /* pipe.h: the ranks of a pipeline as threads of one process. Messages are copied into a queue for each pair of ranks,
- * which holds a few of them, so that a rank that sends waits for room as in a real job. Main entry: pipe_run. */
+ * which holds a few of them, so that a rank that sends waits for room as in a real job; or a rank that sends waits until its
+ * message is received, as NCCL may. Main entry: pipe_run. */
 #ifndef PIPE_H
 #define PIPE_H
 
@@ -25,6 +26,7 @@ typedef struct pipe_line {
     pthread_cond_t changed;
     pipe_queue queue[PIPE_MOST][PIPE_MOST]; /* from, to */
     int64_t messages;
+    bool unbuffered; /* a rank that sends waits until its message is received */
     bool stuck;
 } pipe_line;
 
@@ -54,9 +56,10 @@ static inline remat_status pipe_send(void *context, int to, const void *data, ui
     q->data[at] = malloc(bytes);
     memcpy(q->data[at], data, bytes);
     q->bytes[at] = bytes;
-    q->n_sent++;
+    int64_t number = ++q->n_sent;
     line->messages++;
     pthread_cond_broadcast(&line->changed);
+    while (line->unbuffered && q->n_received < number && pipe_wait(line)) continue;
     pthread_mutex_unlock(&line->mutex);
     return line->stuck ? REMAT_PEER : REMAT_OK;
 }

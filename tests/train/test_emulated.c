@@ -197,6 +197,70 @@ START_TEST(ranks_on_gpus_match_ranks_on_cpus) {
 }
 END_TEST
 
+/* Training states after step 4, byte by byte. */
+static void expect_same_states(const char *a, const char *b) {
+    char command[300];
+    snprintf(command, sizeof command,
+             "cd %s && cmp %s/step-00000004/model.safetensors %s/step-00000004/model.safetensors", folder, a, b);
+    ck_assert_msg(system(command) == 0, "%s and %s differ", a, b);
+}
+
+#define DEEP "train --hidden=8 --layers=3 --seq-len=24 --batch=4 --seed=3 --lr=0.01 --calibration=off --steps=4 "
+#define COPY DEEP "--task=copy --tile=6 --samples=40 "
+#define TEXT DEEP "--task=lm --data=text --model=gpt2 --heads=2 --no-tie "
+
+static const struct {
+    const char *flags, *one, *ranks;
+} pipelines[] = {
+    {COPY "--checkpoint=sqrt --verify-recompute", "--device=cuda", "--devices=0,1,2 --pipeline=3"},
+    {TEXT "--accumulate-steps=4 --dropout=0.1 --checkpoint=sqrt --verify-recompute", "--device=cuda",
+     "--devices=0,1 --pipeline=2"},
+    {TEXT "--deterministic-world=4", "--device=cuda", "--devices=0,1 --pipeline=2"},
+    {COPY "--checkpoint-segments=2 --zero=1", "--devices=0,1", "--devices=0,1,2,3 --pipeline=2"},
+};
+enum { PIPELINES = sizeof pipelines / sizeof *pipelines };
+
+START_TEST(pipelines_on_gpus_have_the_bits_of_one_gpu) {
+    char flags[600], path[100];
+    snprintf(path, sizeof path, "%s/text", folder);
+    FILE *text = fopen(path, "w");
+    for (int i = 0; i < 3000; i++) fputc("abcde fgh\n"[i * i / 7 % 10], text);
+    fclose(text);
+    snprintf(flags, sizeof flags, "%s --save=one %s", pipelines[_i].flags, pipelines[_i].one);
+    expect(0, flags);
+    snprintf(flags, sizeof flags, "%s --save=parts %s", pipelines[_i].flags, pipelines[_i].ranks);
+    expect(0, flags);
+    expect_words("device cuda|pipeline");
+    expect_same_states("one", "parts");
+}
+END_TEST
+
+/* A training state moves between one GPU and a pipeline. */
+START_TEST(states_of_pipelines_on_gpus_are_resumed) {
+    expect(0, COPY "--device=cuda --save=one");
+    expect(0, COPY "--steps=2 --devices=0,1 --pipeline=2 --save=parts");
+    expect(0, "train --resume=parts --steps=3 --device=cuda --save=parts");
+    expect(0, "train --resume=parts --steps=4 --devices=0,1 --pipeline=2 --save=parts");
+    expect_same_states("one", "parts");
+}
+END_TEST
+
+/* NCCL's memory counts, and so does CUDA's context on every rank. */
+START_TEST(pipelines_on_gpus_are_planned) {
+    char total[2][20];
+    expect(0, "plan --task=copy --hidden=64 --layers=4 --seq-len=24 --pipeline=2 --device=cuda");
+    const char *table = strstr(printed(), "activations        total");
+    ck_assert_msg(table &&
+                      sscanf(table, "%*[^\n]\n 0 %*f %*s %19s %*s %*[^\n]\n 1 %*f %*s %19s", total[0], total[1]) == 2,
+                  "%s", printed());
+    ck_assert_msg(atof(total[0]) > 300 && atof(total[1]) > 300, "%s", printed());
+    expect(2, COPY "--device=cuda --pipeline=2");
+    expect_words("--pipeline=2|2 ranks|--devices=0,1");
+    expect(2, COPY "--devices=0,1,2,3 --pipeline=2 --deterministic-world=4");
+    expect_words("--deterministic-world|GPU");
+}
+END_TEST
+
 START_TEST(unsupported_gpu_settings_are_refused) {
     expect(2, "train " NET "--steps=4 --devices=0,1 --grad-compress=bf16");
     expect_words("gradients|host");
@@ -221,6 +285,9 @@ int main(void) {
     tcase_add_test(c, gpu_statistics_are_reported);
     tcase_add_test(c, products_in_fp32_are_reported);
     tcase_add_test(c, ranks_on_gpus_match_ranks_on_cpus);
+    tcase_add_loop_test(c, pipelines_on_gpus_have_the_bits_of_one_gpu, 0, PIPELINES);
+    tcase_add_test(c, states_of_pipelines_on_gpus_are_resumed);
+    tcase_add_test(c, pipelines_on_gpus_are_planned);
     tcase_add_test(c, unsupported_gpu_settings_are_refused);
     return run_cases("train/emulated", c);
 }

@@ -8,6 +8,7 @@
 #include "train/text.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static remat_status create_ranks(const rm_model *model, remat_config config, rm_plan_pipeline *p) {
     remat_pipeline of_rank = *config.pipeline;
@@ -17,6 +18,17 @@ static remat_status create_ranks(const rm_model *model, remat_config config, rm_
         TRY(rm_setup_session(model, &config, &p->session[r]));
     }
     return REMAT_OK;
+}
+
+/* Each rank has a GPU, but of this process's sessions only the first counts CUDA's context. */
+static uint64_t first_only(const rm_plan_pipeline *p) {
+    uint64_t first = rm_plan_summary_of(p->session[0]).workspace_bytes;
+    uint64_t next = rm_plan_summary_of(p->session[1]).workspace_bytes;
+    return first > next ? first - next : 0;
+}
+
+static uint64_t total_bytes(const rm_plan_pipeline *p, int rank) {
+    return rm_plan_summary_of(p->session[rank]).budgeted_bytes + (rank ? p->context_bytes : 0);
 }
 
 remat_status rm_plan_pipeline_make(const rm_model *model, const remat_config *config, remat_session *first,
@@ -35,6 +47,7 @@ remat_status rm_plan_pipeline_make(const rm_model *model, const remat_config *co
     ours.calibration = NULL;
     remat_status status = create_ranks(model, ours, out);
     remat_text_free(steps);
+    if (!status && config->device && !strcmp(config->device, "cuda")) out->context_bytes = first_only(out);
     return status ? status : rm_pipeline_times(out->session, n, RM_MESSAGE_ROOM, cut->node_ns, out->time);
 }
 
@@ -81,7 +94,7 @@ void rm_plan_pipeline_print(const rm_plan_pipeline *p) {
     for (int r = 0; r < p->n; r++) {
         const remat_plan_summary plan = rm_plan_summary_of(p->session[r]);
         printf("  %-5d %12s %12s %13.1f %7.1f %% %10s\n", r, rm_bytes_text(plan.activations_peak_bytes, activations),
-               rm_bytes_text(plan.budgeted_bytes, total), 1e-6 * (double)p->time[r].compute_ns,
+               rm_bytes_text(total_bytes(p, r), total), 1e-6 * (double)p->time[r].compute_ns,
                100 * (double)p->time[r].wait_ns / step_ns(p), rm_bytes_text(p->time[r].sent_bytes, sent));
     }
     printf("\nA step takes %.1f ms, %.2f times as fast as one rank (%.1f ms); ranks wait for %.1f %% of it. Times are\n"
@@ -94,10 +107,10 @@ json_t *rm_plan_pipeline_json(const rm_plan_pipeline *p) {
     for (int r = 0; r < p->n; r++) {
         const remat_plan_summary plan = rm_plan_summary_of(p->session[r]);
         json_array_append_new(
-            ranks, json_pack("{s:I, s:I, s:I, s:I, s:I}", "activations_peak_bytes",
-                             (json_int_t)plan.activations_peak_bytes, "budgeted_bytes", (json_int_t)plan.budgeted_bytes,
-                             "compute_ns", (json_int_t)p->time[r].compute_ns, "wait_ns", (json_int_t)p->time[r].wait_ns,
-                             "sent_bytes", (json_int_t)p->time[r].sent_bytes));
+            ranks,
+            json_pack("{s:I, s:I, s:I, s:I, s:I}", "activations_peak_bytes", (json_int_t)plan.activations_peak_bytes,
+                      "budgeted_bytes", (json_int_t)total_bytes(p, r), "compute_ns", (json_int_t)p->time[r].compute_ns,
+                      "wait_ns", (json_int_t)p->time[r].wait_ns, "sent_bytes", (json_int_t)p->time[r].sent_bytes));
     }
     return json_pack("{s:s, s:b, s:i, s:f, s:f, s:o}", "cut", p->cut->cut, "cut_by_measured_times", p->cut->measured,
                      "cuts_ruled_out", p->cut->n_ruled_out, "step_ns", step_ns(p), "bubble", bubble(p), "ranks", ranks);

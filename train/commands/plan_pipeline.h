@@ -12,6 +12,7 @@ typedef struct {
     int n; /* ranks; 0: no pipeline */
     remat_session **session; /* the first is the caller's */
     rm_pipeline_rank *time;
+    uint64_t context_bytes; /* of GPUs, which the sessions of ranks after the first do not count */
     const rm_cut_choice *cut; /* the caller's */
 } rm_plan_pipeline;
 

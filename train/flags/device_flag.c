@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/run/setup.h"
+
 static const char *list_of(const char *devices) {
     return !strncmp(devices, "cuda", 4) ? devices + (devices[4] == ':' ? 5 : 4) : devices;
 }
@@ -26,7 +28,8 @@ int rm_device_count_gpus(const char *devices) {
 /* Refuses flags that GPUs do not support yet. */
 static remat_status check_flags(const rm_options *o) {
     if (o->world_size <= 1) return REMAT_OK;
-    REQUIRE(!o->ddp.compress && !o->order.shards, MISSING,
+    bool adds = o->world_size > rm_setup_parts(o); /* gradients of replicas */
+    REQUIRE(!o->ddp.compress && !(o->order.shards && adds), MISSING,
             "--grad-compress and --deterministic-world need gradients in host memory, and --device=cuda keeps them on "
             "the GPU: remove the flag, or use --device=cpu");
 #ifdef REMAT_HAVE_NCCL

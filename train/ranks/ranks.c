@@ -237,10 +237,12 @@ remat_status rm_ranks_open(rm_options *o, const remat_observer *observer, rm_ran
     *out = (rm_ranks){.size = 1, .replicas = 1, .parts = 1};
     TRY(rm_rendezvous_resolve(&flags, rm_environment_of_process, NULL, &where));
     TRY(rm_setup_pipeline(o, &asked));
+    const bool gpus = !strcmp(o->session.device, "cuda");
     REQUIRE(where.size > 1 || asked.size == 1, INVALID,
-            "--pipeline=%s needs %d ranks, and this process is the only one: add --devices=cpu:%d, or start it with "
+            "--pipeline=%s needs %d ranks, and this process is the only one: add --devices=%s%d%s, or start it with "
             "`remat launch --nproc-per-node=%d`",
-            o->pipeline, asked.size, asked.size, asked.size);
+            o->pipeline, asked.size, gpus ? "" : "cpu:", gpus ? 0 : asked.size, gpus ? ",1 (a GPU for each rank)" : "",
+            asked.size);
     o->world_size = where.size;
     o->rank = where.rank;
     /* The engine that "auto" selects is not known before ranks have met. */
@@ -404,19 +406,35 @@ static void describe_buckets(const rm_options *o, uint64_t *first, uint64_t *oth
     *first = *others < 1048576 ? *others : 1048576;
 }
 
-/* NCCL sends gradients on GPUs; its ranks find each other through the same store. */
+/* A pipeline's messages. The cut stays. */
+static remat_status open_gpus_of_pipe(rm_ranks *ranks, const rm_group_config *config) {
+    if (!ranks->pipe) return REMAT_OK;
+    const char *cut = ranks->pipeline.cut;
+    TRY(rm_pipe_open_gpus(ranks->pipe, *config, ranks->store));
+    ranks->pipeline = *rm_pipe_table(ranks->pipe);
+    ranks->pipeline.cut = cut;
+    return REMAT_OK;
+}
+
+/* NCCL sends gradients on GPUs, among the ranks with the same layers, and a pipeline's messages; its ranks find each other
+ * through the same store. */
 static remat_status open_gpus(rm_ranks *ranks, const rm_options *o) {
     int number;
+    char name[32];
     if (strcmp(o->session.device, "cuda")) return REMAT_OK;
     TRY(rm_device_number(o->session.device, &number));
-    rm_group_config config = {.engine = "nccl",
-                              .rank = ranks->rank,
-                              .size = ranks->size,
-                              .store = ranks->store,
-                              .name = "gpus",
-                              .observer = rm_group_observer(ranks->group),
-                              .gpu = 1 + number};
+    rm_group_config config = {.observer = rm_group_observer(ranks->group), .gpu = 1 + number};
     set_time_outs(ranks, o, &config);
+    TRY(open_gpus_of_pipe(ranks, &config));
+    if (!ranks->same) return REMAT_OK;
+    snprintf(name, sizeof name, "gpus%d", ranks->part);
+    config.engine = "nccl";
+    config.rank = ranks->replica;
+    config.size = ranks->replicas;
+    config.first = ranks->part;
+    config.stride = ranks->parts;
+    config.store = ranks->store;
+    config.name = name;
     return rm_group_open(&config, &ranks->gpus);
 }
 

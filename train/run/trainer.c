@@ -151,8 +151,6 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     REQUIRE(t->ranks.size == 1 || strcmp(o->session.device, "null"), INVALID,
             "--device=null does not compute gradients for %d ranks: use --device=cpu, or `remat plan --world-size=%d`",
             t->ranks.size, t->ranks.size);
-    REQUIRE(t->ranks.parts == 1 || strcmp(o->session.device, "cuda"), MISSING,
-            "--pipeline sends from the host's memory, and --device=cuda keeps values on the GPU: use --device=cpu");
     if (speaks) TRY(rm_dump_try(o->dump_grads));
     if (speaks) rm_setup_warn_of_calibration(o);
     TRY(open_data(t, spec));

@@ -18,6 +18,7 @@ typedef struct {
 void fake_push_collective(cudaStream_t stream, cudaError_t (*work)(void *), void *context, fake_touched touched);
 long fake_fault(const char *name, long otherwise);
 void fake_violation(const char *format, ...);
+bool fake_streams_go_on(void);
 int fake_stream_device(cudaStream_t stream);
 int fake_current_device(void);
 void fake_need_device_memory(const void *start, size_t bytes, const char *who);
@@ -27,15 +28,22 @@ typedef struct {
     void *context;
 } collective;
 
-static void run(void *context) {
+static bool run(void *context) {
     const collective *c = context;
-    if (c->work(c->context)) fake_broken = true;
+    cudaError_t error = c->work(c->context);
+    if (error && error != cudaErrorNotReady) fake_broken = true;
+    return error != cudaErrorNotReady;
 }
 
 void fake_push_collective(cudaStream_t stream, cudaError_t (*work)(void *), void *context, fake_touched touched) {
     collective c = {work, context};
     fake_range range[] = {{touched.in, touched.in_bytes, false}, {touched.out, touched.out_bytes, true}};
-    fake_push(stream, run, &c, sizeof c, range, 2);
+    fake_push_patient(stream, run, &c, sizeof c, range, 2);
+}
+
+bool fake_streams_go_on(void) {
+    fake_take_turns();
+    return !fake_broken;
 }
 
 /* Only the fake of CUDA is asked for faults. */

@@ -31,14 +31,16 @@ long fake_fault(const char *name, long otherwise);
 /* Ends the process: the caller has broken a rule. */
 void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Runs work(context) on the stream after everything queued there. It returns 0, or the error that the stream then has.
- * It reads `in` and writes `out`. */
+/* Runs work(context) on the stream after everything queued there. It returns 0, the error that the stream then has, or
+ * cudaErrorNotReady: it waits for another process, and is called again. It reads `in` and writes `out`. */
 typedef struct {
     const void *in;
     void *out;
     size_t in_bytes, out_bytes;
 } fake_touched;
 void fake_push(cudaStream_t stream, cudaError_t (*work)(void *context), void *context, fake_touched touched);
+/* Whoever waits for work of streams calls it again and again. False: the GPU has failed, and no work runs any more. */
+bool fake_streams_go_on(void);
 int fake_stream_device(cudaStream_t stream);
 int fake_current_device(void);
 void fake_need_device_memory(const void *start, size_t bytes, const char *who);
@@ -58,7 +60,7 @@ enum { FAKE_RANKS = 8, FAKE_SLOT = 1 << 18 };
 
 typedef struct fake_ring fake_ring;
 
-typedef enum { FAKE_DONE, FAKE_STOPPED, FAKE_PEER_GONE, FAKE_SAME_GPU } fake_end;
+typedef enum { FAKE_DONE, FAKE_STOPPED, FAKE_PEER_GONE, FAKE_SAME_GPU, FAKE_NOT_YET } fake_end;
 
 typedef enum { FAKE_ALL_REDUCE, FAKE_BROADCAST, FAKE_ALL_GATHER, FAKE_REDUCE_SCATTER, FAKE_SEND, FAKE_RECEIVE } fake_kind;
 
@@ -71,13 +73,16 @@ typedef struct {
     size_t count;
     const void *in;
     void *out;
+    size_t at;      /* messages: bytes exchanged so far */
+    bool offered;   /* a part of this message to send is in the box */
 } fake_collective;
 
 /* `stop` becomes true when the caller no longer wants to wait. */
 fake_ring *fake_ring_open(const char *path, int rank, int size, const _Atomic bool *stop);
 fake_end fake_ring_meet(fake_ring *ring, int device, int same[2]); /* same: ranks with the same GPU */
 fake_end fake_ring_tell(fake_ring *ring, int mine, int *all);
-fake_end fake_ring_run(fake_ring *ring, const fake_collective *what);
+/* Collectives wait in there; messages return NOT_YET while they would have to. */
+fake_end fake_ring_run(fake_ring *ring, fake_collective *what);
 void fake_ring_close(fake_ring *ring); /* the other ranks then see this rank as gone */
 size_t fake_type_bytes(ncclDataType_t type);
 

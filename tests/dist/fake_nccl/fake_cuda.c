@@ -4,10 +4,12 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct task {
     struct task *next;
@@ -217,7 +219,8 @@ static void *run_stream(void *context) {
         if (!(s->first = t->next)) s->last = &s->first;
         s->busy = true;
         pthread_mutex_unlock(&lock);
-        cudaError_t error = t->work(t->context);
+        cudaError_t error;
+        while ((error = t->work(t->context)) == cudaErrorNotReady) usleep(20);
         free(t);
         pthread_mutex_lock(&lock);
         s->busy = false;
@@ -263,6 +266,9 @@ void fake_push(cudaStream_t stream, cudaError_t (*work)(void *context), void *co
     pthread_mutex_unlock(&lock);
 }
 
+/* They have threads of their own. */
+bool fake_streams_go_on(void) { return true; }
+
 int fake_stream_device(cudaStream_t stream) {
     pthread_mutex_lock(&lock);
     int device = (*known(stream))->device;
@@ -307,25 +313,59 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 struct CUevent_st {
-    bool reached;
+    uint64_t recorded, reached; /* how often */
 };
 static pthread_cond_t some_event = PTHREAD_COND_INITIALIZER;
 
-cudaEvent_t fake_event(void) {
-    static struct CUevent_st all[8];
-    static int n;
-    return &all[n++ % 8];
-}
-void fake_event_reach(cudaEvent_t event) {
+static void reach(cudaEvent_t event) {
     pthread_mutex_lock(&lock);
-    event->reached = true;
+    event->reached++;
     pthread_cond_broadcast(&some_event);
     pthread_mutex_unlock(&lock);
 }
 
-static cudaError_t wait_for_event(void *event) {
+cudaEvent_t fake_event(void) {
+    static struct CUevent_st all[8];
+    static int n;
+    cudaEvent_t event = &all[n++ % 8];
+    *event = (struct CUevent_st){.recorded = 1};
+    return event;
+}
+void fake_event_reach(cudaEvent_t event) { reach(event); }
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    if (flags != cudaEventDisableTiming) fake_violation("an event that keeps time");
+    *event = calloc(1, sizeof **event);
     pthread_mutex_lock(&lock);
-    while (!((cudaEvent_t)event)->reached) pthread_cond_wait(&some_event, &lock);
+    live++;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    pthread_mutex_lock(&lock);
+    if (event->reached < event->recorded) fake_violation("an event is destroyed that has not been reached");
+    live--;
+    pthread_mutex_unlock(&lock);
+    free(event);
+    return cudaSuccess;
+}
+
+static cudaError_t reach_event(void *event) {
+    reach(event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    pthread_mutex_lock(&lock);
+    event->recorded++;
+    pthread_mutex_unlock(&lock);
+    fake_push(stream, reach_event, event, (fake_touched){.in = NULL});
+    return cudaSuccess;
+}
+
+static cudaError_t wait_for_event(void *event) {
+    cudaEvent_t e = event;
+    pthread_mutex_lock(&lock);
+    while (e->reached < e->recorded) pthread_cond_wait(&some_event, &lock);
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -336,7 +376,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     pthread_mutex_lock(&lock);
-    bool reached = event->reached;
+    bool reached = event->reached >= event->recorded;
     pthread_mutex_unlock(&lock);
     return reached ? cudaSuccess : remember(cudaErrorNotReady);
 }

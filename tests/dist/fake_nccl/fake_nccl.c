@@ -19,6 +19,7 @@ typedef struct operation {
     struct ncclComm *comm;
     fake_collective what;
     long number;
+    bool broken; /* a message whose other rank is gone */
 } operation;
 
 /* Never freed, so that a call on a communicator that has ended is detected. */
@@ -218,9 +219,18 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
 /* ---- Collectives ------------------------------------------------------------------------------------------------- */
 
 /* After a failure the GPU waits until the communicator is aborted. */
-static cudaError_t operate(ncclComm_t comm, const operation *op) {
+static cudaError_t exchange(ncclComm_t comm, operation *op) {
+    if (comm->stop) return cudaSuccess;
+    fake_end end = op->broken ? FAKE_NOT_YET : fake_ring_run(comm->ring, &op->what);
+    op->broken |= end == FAKE_PEER_GONE;
+    if (end == FAKE_PEER_GONE) fail(comm, ncclRemoteError, "socketProgress: Connection closed by remote peer\n");
+    return end == FAKE_NOT_YET || end == FAKE_PEER_GONE ? cudaErrorNotReady : cudaSuccess;
+}
+
+static cudaError_t operate(ncclComm_t comm, operation *op) {
     if (op->number == fake_fault("cuda_at", 0)) return cudaErrorLaunchFailure;
     if (op->number == fake_fault(comm->parent ? "pair_hang_at" : "hang_at", 0)) wait_for_ever(&comm->stop);
+    if (op->what.kind >= FAKE_SEND) return exchange(comm, op);
     if (comm->stop) return cudaSuccess;
     fake_end end = op->number == fake_fault(comm->parent ? "pair_remote_at" : "remote_at", 0)
                        ? FAKE_PEER_GONE
@@ -234,9 +244,9 @@ static cudaError_t operate(ncclComm_t comm, const operation *op) {
 }
 
 static cudaError_t run(void *context) {
-    const operation *op = context;
+    operation *op = context;
     cudaError_t error = operate(op->comm, op);
-    op->comm->running--;
+    if (error != cudaErrorNotReady) op->comm->running--;
     return error;
 }
 
@@ -374,7 +384,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 static void end(ncclComm_t comm) {
     comm->stop = true;
     if (comm->parent && comm->stage == STARTING) comm->parent->stop = true; /* the start waits there */
-    while (comm->running) usleep(100);
+    while (comm->running && fake_streams_go_on()) usleep(100);
     if (comm->ring) fake_ring_close(comm->ring);
     free(comm->held);
     comm->held = NULL;

@@ -272,37 +272,45 @@ static fake_end part(fake_ring *ring, const fake_collective *what, size_t at, si
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
-/* Ends when the message has been received: the real NCCL need not buffer it. */
-static fake_end send_message(fake_ring *ring, int to, const unsigned char *data, size_t bytes) {
-    mailbox *box = &ring->all->box[ring->rank][to];
-    fake_end end = FAKE_DONE;
-    for (size_t at = 0; at < bytes && !end; at += FAKE_SLOT) {
-        box->bytes = bytes - at;
-        memcpy(box->part, data + at, bytes - at < FAKE_SLOT ? bytes - at : FAKE_SLOT);
-        uint32_t number = ++box->put;
-        end = wait_until(ring, to, &box->taken, number);
-    }
-    return end;
+static fake_end not_yet(const fake_ring *ring, int other) {
+    if (*ring->stop) return FAKE_STOPPED;
+    return ring->all->gone[other] || is_dead(ring->all->pid[other]) ? FAKE_PEER_GONE : FAKE_NOT_YET;
 }
 
-static fake_end receive_message(fake_ring *ring, int from, unsigned char *data, size_t bytes) {
-    mailbox *box = &ring->all->box[from][ring->rank];
-    fake_end end = FAKE_DONE;
-    for (size_t at = 0; at < bytes && !end; at += FAKE_SLOT) {
-        end = wait_until(ring, from, &box->put, box->taken + 1);
-        if (end) return end;
-        if (box->bytes != bytes - at)
-            fake_violation("rank %d sends other bytes than rank %d receives", from, ring->rank);
-        memcpy(data + at, box->part, bytes - at < FAKE_SLOT ? bytes - at : FAKE_SLOT);
+static size_t size_of_part(size_t left) { return left < FAKE_SLOT ? left : FAKE_SLOT; }
+
+/* Ends when the message has been received: the real NCCL need not buffer it. */
+static fake_end send_message(fake_ring *ring, fake_collective *what, size_t bytes) {
+    mailbox *box = &ring->all->box[ring->rank][what->root];
+    for (; what->at < bytes; what->at += FAKE_SLOT) {
+        if (!what->offered) {
+            box->bytes = bytes - what->at;
+            memcpy(box->part, (const char *)what->in + what->at, size_of_part(bytes - what->at));
+            box->put++;
+            what->offered = true;
+        }
+        if (box->taken != box->put) return not_yet(ring, what->root);
+        what->offered = false;
+    }
+    return FAKE_DONE;
+}
+
+static fake_end receive_message(fake_ring *ring, fake_collective *what, size_t bytes) {
+    mailbox *box = &ring->all->box[what->root][ring->rank];
+    for (; what->at < bytes; what->at += FAKE_SLOT) {
+        if (box->put == box->taken) return not_yet(ring, what->root);
+        if (box->bytes != bytes - what->at)
+            fake_violation("rank %d sends other bytes than rank %d receives", what->root, ring->rank);
+        memcpy((char *)what->out + what->at, box->part, size_of_part(bytes - what->at));
         box->taken++;
     }
-    return end;
+    return FAKE_DONE;
 }
 
-fake_end fake_ring_run(fake_ring *ring, const fake_collective *what) {
+fake_end fake_ring_run(fake_ring *ring, fake_collective *what) {
     const size_t width = fake_type_bytes(what->type), most = FAKE_SLOT / width;
-    if (what->kind == FAKE_SEND) return send_message(ring, what->root, what->in, what->count * width);
-    if (what->kind == FAKE_RECEIVE) return receive_message(ring, what->root, what->out, what->count * width);
+    if (what->kind == FAKE_SEND) return send_message(ring, what, what->count * width);
+    if (what->kind == FAKE_RECEIVE) return receive_message(ring, what, what->count * width);
     fake_end end = compare(ring, what);
     const int rows = what->kind == FAKE_REDUCE_SCATTER ? ring->size : 1;
     for (int row = 0; row < rows; row++)

@@ -80,6 +80,12 @@ typedef struct {
 void fake_push(cudaStream_t stream, void (*work)(void *context), const void *context, size_t bytes,
                const fake_range *range, int n);
 
+/* The same for work that may have to wait for another process: it returns false, and is called again. No graph records
+ * it. */
+void fake_push_patient(cudaStream_t stream, bool (*work)(void *context), const void *context, size_t bytes,
+                       const fake_range *range, int n);
+void fake_take_turns(void); /* some work runs, if any can */
+
 /* ---- Between the files ----------------------------------------------------------------------------------------- */
 
 cublasStatus_t fake_blas_answer(void); /* the status of a valid call of cuBLAS or cuBLASLt */
@@ -115,7 +121,7 @@ void fake_wait(cudaStream_t stream, cudaEvent_t event);
 void fake_finish_stream(cudaStream_t stream);
 void fake_finish_event(cudaEvent_t event);
 bool fake_query_stream(cudaStream_t stream); /* is it empty? If not, runs some work */
-bool fake_query_event(cudaEvent_t event);    /* was it reached? Runs no work */
+bool fake_query_event(cudaEvent_t event);    /* was it reached? If not, runs some work */
 bool fake_stream_lives(cudaStream_t stream);
 bool fake_records(void); /* does a stream record for this thread? */
 bool fake_record_begin(cudaStream_t stream);

@@ -18,7 +18,8 @@ typedef struct task {
     struct task *next;
     enum { WORK, RECORD, WAIT } what;
     void (*work)(void *context);
-    void *context; /* owned copy */
+    bool (*patient)(void *context); /* instead of it: false while it waits for another process */
+    void *context;                  /* owned copy */
     cudaEvent_t event;
     uint64_t version;
 } task;
@@ -27,6 +28,7 @@ typedef struct task {
 typedef struct recorded {
     struct recorded *next;
     void (*work)(void *context);
+    bool (*patient)(void *context);
     void *context;
     size_t bytes;
     fake_range range[MOST_RANGES];
@@ -175,32 +177,64 @@ static bool can_go_on(cudaStream_t s) {
     return s->first && !s->busy && !(s->first->what == WAIT && s->first->event->reached < s->first->version);
 }
 
-static void go_on(cudaStream_t s) {
+/* False: it waits for another process. */
+static bool work_on(task *t) {
+    if (fake_broken) return true;
+    if (t->patient) return t->patient(t->context);
+    t->work(t->context);
+    return true;
+}
+
+/* False: the first piece of its work waits for another process, and stays the first. */
+static bool go_on(cudaStream_t s) {
     task *t = s->first;
-    s->first = t->next;
-    if (!s->first) s->last = &s->first;
+    bool done = true;
     if (t->what == RECORD) clock_gettime(CLOCK_MONOTONIC, &t->event->at);
     if (t->what == RECORD && t->event->reached < t->version) t->event->reached = t->version;
     if (t->what == WORK) {
-        if (fake_break && !--fake_break) fake_broken = true;
+        if (!t->patient && fake_break && !--fake_break) fake_broken = true;
         s->busy = true;
         int was = step_outside();
-        if (!fake_broken) t->work(t->context);
+        done = work_on(t);
         step_inside(was);
         s->busy = false;
     }
+    if (!done) return false;
+    s->first = t->next;
+    if (!s->first) s->last = &s->first;
     free(t->context);
     free(t);
+    return true;
 }
 
-/* Runs one piece of work of some stream. False: no stream can continue. */
-static bool take_a_turn(void) {
+/* Runs one piece of work of some stream, and tries those that wait for another process. False: no stream has gone on. *waits:
+ * one may later. */
+static bool take_a_turn(bool *waits) {
     cudaStream_t able[MOST_STREAMS];
     uint32_t n = 0;
+    *waits = false;
     for (cudaStream_t s = streams; s; s = s->next)
         if (can_go_on(s)) able[n++] = s;
-    if (n) go_on(able[draw(n)]);
-    return n;
+    while (n) {
+        uint32_t i = draw(n);
+        bool able_still = can_go_on(able[i]); /* other threads may have had their turns meanwhile */
+        if (able_still && go_on(able[i])) return true;
+        *waits |= able_still;
+        able[i] = able[--n];
+    }
+    return false;
+}
+
+static void take_some_turns(void) {
+    bool waits;
+    fake_unlock(true);
+    for (uint32_t turns = 1 + draw(24); turns && take_a_turn(&waits);) turns--;
+    fake_unlock(false);
+}
+
+void fake_take_turns(void) {
+    FAKE_INSIDE;
+    take_some_turns();
 }
 
 static bool is_empty(cudaStream_t s) { return !s->first && !s->busy; }
@@ -214,8 +248,9 @@ static bool somebody_works(void) {
 static void run_until(cudaStream_t stream, cudaEvent_t event, uint64_t version) {
     fake_unlock(true);
     while (stream ? !is_empty(stream) : event->reached < version) {
-        if (take_a_turn()) continue;
-        if (!somebody_works()) {
+        bool waits;
+        if (take_a_turn(&waits)) continue;
+        if (!waits && !somebody_works()) {
             fake_violate("streams wait for each other, or for an event that is never recorded");
             break;
         }
@@ -229,9 +264,7 @@ static void run_until(cudaStream_t stream, cudaEvent_t event, uint64_t version) 
 bool fake_query_stream(cudaStream_t stream) {
     FAKE_INSIDE;
     if (stream->records) fake_violate("a stream is queried while it records");
-    fake_unlock(true);
-    if (!is_empty(stream)) (void)take_a_turn();
-    fake_unlock(false);
+    if (!is_empty(stream)) fake_take_turns();
     if (!is_empty(stream)) return false;
     join(&host, &stream->now);
     forget_accesses();
@@ -240,6 +273,7 @@ bool fake_query_stream(cudaStream_t stream) {
 
 bool fake_query_event(cudaEvent_t event) {
     FAKE_INSIDE;
+    if (event->reached < event->recorded) fake_take_turns();
     if (event->reached < event->recorded) return false;
     join(&host, &event->when);
     forget_accesses();
@@ -274,10 +308,7 @@ static task *append(cudaStream_t stream) {
 
 /* Sometimes work runs at once: a real GPU does not need a wait. */
 static void perhaps_go_on(void) {
-    if (draw(32)) return;
-    fake_unlock(true);
-    for (uint32_t turns = 1 + draw(24); turns && take_a_turn();) turns--;
-    fake_unlock(false);
+    if (!draw(32)) take_some_turns();
 }
 
 static void *copy_of(const void *context, size_t bytes) {
@@ -288,6 +319,7 @@ static void *copy_of(const void *context, size_t bytes) {
 static void push(cudaStream_t stream, const recorded *r) {
     task *t = append(stream);
     t->work = r->work;
+    t->patient = r->patient;
     t->context = copy_of(r->context, r->bytes);
     for (int i = 0; i < r->n; i++) {
         const fake_range *range = &r->range[i];
@@ -307,19 +339,29 @@ static void keep_recorded(cudaGraph_t graph, const recorded *r) {
     graph->last = &copy->next;
 }
 
-void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes, const fake_range *range,
-               int n) {
+static void give(cudaStream_t stream, recorded r, const fake_range *range) {
     FAKE_INSIDE;
-    recorded r = {.work = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n};
-    if (n) memcpy(r.range, range, (size_t)n * sizeof *range);
+    if (r.n) memcpy(r.range, range, (size_t)r.n * sizeof *range);
     if (!fake_stream_lives(stream))
         fake_violate("work is given to a stream that does not exist");
+    else if (stream->records && r.patient)
+        fake_violate("a graph records work that waits for another process");
     else if (stream->records)
         keep_recorded(stream->records, &r);
     else {
         push(stream, &r);
         perhaps_go_on();
     }
+}
+
+void fake_push(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes, const fake_range *range,
+               int n) {
+    give(stream, (recorded){.work = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n}, range);
+}
+
+void fake_push_patient(cudaStream_t stream, bool (*work)(void *), const void *context, size_t bytes,
+                       const fake_range *range, int n) {
+    give(stream, (recorded){.patient = work, .context = (void *)(uintptr_t)context, .bytes = bytes, .n = n}, range);
 }
 
 void fake_record(cudaEvent_t event, cudaStream_t stream) {
