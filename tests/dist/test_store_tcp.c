@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
+#include "memory/clock.h"
 #include "tests/dist/stores.h"
 
 /* ---- Ports and addresses ----------------------------------------------------------------------------------------- */
@@ -438,6 +439,34 @@ START_TEST(rank_reconnects_after_a_silent_close) {
 }
 END_TEST
 
+static void *cut_soon(void *store) {
+    usleep(100000);
+    rm_kv_cut(store);
+    return NULL;
+}
+
+/* The request waits for a key that nobody sets. */
+START_TEST(cut_store_ends_a_request) {
+    int port;
+    uint32_t bytes;
+    char value[8];
+    pthread_t thread;
+    rm_kv *store, *other;
+    close(free_port(&port));
+    ck_ok(rm_kv_open(&(rm_kv_config){.host = "127.0.0.1", .port = port, .size = 2}, &store));
+    ck_ok(rm_kv_open(&(rm_kv_config){.host = "127.0.0.1", .port = port, .rank = 1, .size = 2}, &other));
+    pthread_create(&thread, NULL, cut_soon, other);
+    int64_t start = rm_now_ms();
+    ck_fails(rm_kv_get(other, "key", value, sizeof value, &bytes, 60000), PEER, "is gone");
+    ck_assert_int_lt(rm_now_ms() - start, 30000);
+    pthread_join(thread, NULL);
+    ck_fails(rm_kv_set(other, "key", "", 0), PEER, "store");
+    ck_ok(rm_kv_set(store, "key", "", 0));
+    rm_kv_close(other);
+    rm_kv_close(store);
+}
+END_TEST
+
 /* Connections that send garbage, half a request, a header that promises gigabytes, or nothing: the server keeps
  * working. */
 START_TEST(garbage_is_dropped) {
@@ -613,6 +642,7 @@ int main(void) {
     tcase_add_test(cases, client_of_another_version_gets_an_error);
     tcase_add_test(cases, rank_0_of_another_version_is_recognised);
     tcase_add_test(cases, control_characters_in_names_are_removed);
+    tcase_add_test(cases, cut_store_ends_a_request);
     tcase_add_test(cases, garbage_is_dropped);
     tcase_add_test(cases, malformed_messages_are_dropped);
     tcase_add_test(cases, late_reply_is_not_taken_for_the_next);
