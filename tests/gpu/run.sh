@@ -13,7 +13,8 @@
 #   bench       bench/gpu.sh: steps, memory and the longest sequence compared with PyTorch on the same GPU
 #   offload     training under a cap that its activations exceed: they move to the host and back, the losses do not change
 #   ranks       two ranks on two GPUs over NCCL: each has the same gradients, twice the same bits, and the losses of one rank
-#               with both batches; also with a sharded optimizer state. Skipped with fewer GPUs
+#               with both batches; also with a sharded optimizer state; and as a pipeline, with the bits of one rank. Skipped
+#               with fewer GPUs
 #   memcheck, racecheck   compute-sanitizer on small cases of ops and plans
 #   networks    bench/gpu.sh --networks: ResNet-50, a GPT-2 and a U-Net compared with PyTorch, in the time that is left
 # A failing kernel makes the GPU unusable for its process. So products, ops, plans and cells run one process for each line of their
@@ -179,6 +180,10 @@ part_ranks() {
         { echo "two ranks with a sharded optimizer state did not train" && return 1; }
     limited "$build/remat" train "${flags[@]}" --batch=32 "$one" --metrics="$work/alone" ||
         { echo "one rank did not train" && return 1; }
+    limited "$build/remat" train "${flags[@]}" --batch=32 "$two" --pipeline=2 --metrics="$work/parts" ||
+        { echo "two ranks did not train as a pipeline" && return 1; }
+    cmp <(losses_and_norms "$work/alone") <(losses_and_norms "$work/parts") ||
+        { echo "losses or gradient norms of a pipeline are not those of one rank" && return 1; }
     for run in first.rank1 again.rank0 again.rank1; do
         cmp <(losses_and_norms "$work/first.rank0") <(losses_and_norms "$work/$run") ||
             { echo "losses or gradient norms of $run are not those of first.rank0" && return 1; }
@@ -189,7 +194,7 @@ part_ranks() {
         loss=$(last_loss "$work/$run")
         near "$loss" "$alone" || { echo "the loss of $run ends at $loss, that of one rank at $alone" && return 1; }
     done
-    echo "both ranks have the same bits, twice; losses end at $loss, one rank's at $alone"
+    echo "both ranks have the same bits, twice, and a pipeline those of one rank; losses end at $loss, one rank's at $alone"
 }
 
 # Failing queries of CUDA's own runtime are not errors of Remat, and kernels of libraries are not checked for races. A racecheck of
