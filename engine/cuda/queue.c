@@ -44,14 +44,14 @@ int rm_cuda_clusters(void) {
 static remat_status make(rm_queue *q) {
     const rm_device *device = q->device;
     const rm_cuda_library *lib = device->lib;
-    uint64_t partials = RM_CUDA_PARTIALS * sizeof(double), sums = RM_MAX_OPTIMIZER_SUMS * sizeof(double);
+    uint64_t partials = RM_CUDA_PARTIAL_BYTES, sums = RM_MAX_OPTIMIZER_SUMS * sizeof(double);
     void *own;
     TRY(rm_cuda_status(lib, lib->cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "making a stream"));
     TRY(rm_cuda_status(lib, lib->cudaMalloc(&own, device->blas_bytes + partials + sums),
                        "taking the GPU's memory for cuBLAS's workspace"));
     q->own = own;
     double *partial = (double *)(q->own + device->blas_bytes);
-    q->sums = partial + RM_CUDA_PARTIALS;
+    q->sums = partial + RM_CUDA_PARTIAL_BYTES / sizeof *partial;
     TRY(make_blas(q));
     TRY(make_stages(q));
     TRY(rm_cuda_graphs_make(q));

@@ -14,6 +14,8 @@
 /* Long arrays are summed in two launches: first at most this many partial sums, each over a part whose length depends
  * on the array's length alone; then the sum of these in order. */
 #define RM_CUDA_PARTIALS 1024
+/* For partial sums of all kinds. */
+#define RM_CUDA_PARTIAL_BYTES (256 << 10)
 
 /* C (m,n) = A B, or with `add` C += A B: row-major, in device memory; rows of a matrix start ld numbers
  * apart. A is (m,k), stored (k,m) if transpose_a; B is (k,n), stored (n,k) if transpose_b.
@@ -38,7 +40,7 @@ typedef struct {
 
 typedef struct rm_cuda_queue {
     void *stream;    /* cudaStream_t: launches go here, in order */
-    double *partial; /* RM_CUDA_PARTIALS doubles of device memory, for work on this queue alone */
+    double *partial; /* RM_CUDA_PARTIAL_BYTES of device memory, for work on this queue alone */
     int clusters; /* clusters of 16 blocks (cluster.cuh), one block per multiprocessor, that run at once; 0: launchers must
                      not use clusters */
 

@@ -1,9 +1,10 @@
 /* broadcast.cuh: the CUDA kernels of the ops add, sub and mul (broadcast.h): a thread per element of y, and of the gradient
- * of an operand that is not repeated; a block per element of a gradient that is a sum. */
+ * of an operand that is not repeated, or for four if both operands have the shape of y; a block per element of a gradient that is a
+ * sum. */
 #ifndef RM_BROADCAST_CUH
 #define RM_BROADCAST_CUH
 
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/fours.cuh"
 
 extern "C" {
 #include "ops/elementwise/broadcast.h"
@@ -11,8 +12,14 @@ extern "C" {
 
 enum { A, B, SHARED };
 
+/* Whether element i of y meets element i of both operands. */
+static inline bool is_plain(const rm_broadcast &s) { return s.axes == 1 && s.stride[A][0] == 1 && s.stride[B][0] == 1; }
+
 /* y = FORMULA of a and b, and the op's launcher. */
 #define RM_BROADCAST_FORWARD_CUDA(op, FORMULA)                                                                         \
+    static __global__ void forward_plain(int64_t n, const float *all_a, const float *all_b, float *y) {                \
+        rm_map_two(n, all_a, all_b, y, [](int64_t, float a, float b) { return FORMULA; });                             \
+    }                                                                                                                  \
     static __global__ void forward(rm_broadcast s, const float *all_a, const float *all_b, float *y) {                 \
         RM_EACH(i, s.count) {                                                                                          \
             int64_t at[2];                                                                                             \
@@ -23,8 +30,11 @@ enum { A, B, SHARED };
     }                                                                                                                  \
     void rm_##op##_forward_cuda(const remat_call *call) {                                                              \
         const rm_broadcast s = broadcast_of(call, &call->y.desc);                                                      \
-        RM_LAUNCH_EACH(forward, s.count, call->queue, s, (const float *)call->x[A].data,                               \
-                       (const float *)call->x[second_of(call)].data, (float *)call->y.data);                           \
+        const float *a = (const float *)call->x[A].data, *b = (const float *)call->x[second_of(call)].data;            \
+        if (is_plain(s))                                                                                               \
+            RM_LAUNCH_FOURS(forward_plain, s.count, call->queue, s.count, a, b, (float *)call->y.data);                \
+        else                                                                                                           \
+            RM_LAUNCH_EACH(forward, s.count, call->queue, s, a, b, (float *)call->y.data);                             \
     }
 
 static inline int second_of(const remat_call *call) { return call->x[B].desc.rank >= 0 ? B : SHARED; }
@@ -44,6 +54,13 @@ static __device__ float factor_of(const rm_broadcast &s, int operand, int64_t e,
 static __global__ void gradient(rm_broadcast s, int operand, const float *dy, const float *factor, float sign,
                                 float *dx) {
     RM_EACH(i, s.count) dx[i] = sign * dy[i] * factor_of(s, operand, i, factor);
+}
+
+static __global__ void gradient_plain(int64_t n, const float *dy, const float *factor, float sign, float *dx) {
+    if (factor)
+        rm_map_two(n, dy, factor, dx, [&](int64_t, float d, float f) { return sign * d * f; });
+    else
+        rm_map(n, dy, dx, [&](int64_t, float d) { return sign * d; });
 }
 
 /* Block e sums the terms of element e of the operand: those with its place along the axes that it has, and any along the
@@ -73,6 +90,8 @@ static inline void launch_gradient(const remat_call *call, int operand, const vo
     if (rm_broadcast_repeats(&s, operand) || input == SHARED)
         RM_LAUNCH_TOGETHER(summed_gradient, count, RM_SUM_THREADS, call->queue, s, operand, s.count / count, dy, other,
                            sign, input == SHARED, dx);
+    else if (is_plain(s))
+        RM_LAUNCH_FOURS(gradient_plain, s.count, call->queue, s.count, dy, other, sign, dx);
     else
         RM_LAUNCH_EACH(gradient, s.count, call->queue, s, operand, dy, other, sign, dx);
 }

@@ -1,6 +1,6 @@
 /* dropout.cu: the CUDA kernels of the op `dropout` (dropout.c). The mask is a function of (seed, step, node, timestep,
  * element) alone, so it equals the CPU's, bit for bit. Both passes are the same function. */
-#include "ops/cuda/kernel.cuh"
+#include "ops/cuda/fours.cuh"
 
 #include "engine/rng.h"
 #include "ops/elementwise/activation.h"
@@ -18,19 +18,22 @@ static __global__ void drop(int64_t n, map m, const float *in, float *out) {
     RM_EACH(job, n) {
         int64_t t = job / m.quads, quad = job % m.quads, at = t * m.width, from = 4 * quad;
         rm_philox draw = rm_random4(m.key.seed, m.key.step, m.key.node, (uint32_t)(m.t0 + t), (uint32_t)quad);
-        for (int k = 0; k < 4 && from + k < m.width; k++)
-            out[at + from + k] = rm_dropout(in[at + from + k], draw.word[k], m.threshold, m.scale);
+        rm_four x = rm_load_four(in + at + from, m.width - from);
+        RM_UNROLL for (int k = 0; k < 4; k++) x.v[k] = rm_dropout(x.v[k], draw.word[k], m.threshold, m.scale);
+        rm_store_four(out + at + from, m.width - from, x);
     }
 }
 
-static __global__ void copy(int64_t n, const float *in, float *out) { RM_EACH(i, n) out[i] = in[i]; }
+static __global__ void copy(int64_t n, const float *in, float *out) {
+    rm_map(n, in, out, [](int64_t, float x) { return x; });
+}
 
 static void launch(const remat_call *call, const remat_desc *shape, const void *in, void *out) {
     double p = ((const rm_dropout_attr *)call->attr)->probability;
     int64_t count = rm_desc_count(shape), steps = rm_call_steps(call, shape), width = count / steps;
     if (!out) return;
     if (!call->training) {
-        RM_LAUNCH_EACH(copy, count, call->queue, count, (const float *)in, (float *)out);
+        RM_LAUNCH_FOURS(copy, count, call->queue, count, (const float *)in, (float *)out);
         return;
     }
     map m = {call->key, call->t0, width, (width + 3) / 4, rm_dropout_threshold(p), rm_dropout_scale(p)};

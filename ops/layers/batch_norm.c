@@ -54,6 +54,15 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
         pass == REMAT_FORWARD ? 0 : (uint64_t)(2 * layout_of(&x[X], attr).channels + 1) * sizeof(double);
 }
 
+#ifndef RM_REAL_DOUBLE
+/* Besides the sums, each rank's own means: ranks join their statistics after one pass over x. */
+static uint64_t scratch_bytes_cuda(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+    const uint64_t channels = (uint64_t)layout_of(&x[X], attr).channels;
+    (void)aux;
+    return pass == REMAT_FORWARD ? 0 : ((pass == REMAT_ONCE ? 3 : 2) * channels + 1) * sizeof(double);
+}
+#endif
+
 static uint64_t once_bytes(const remat_desc *x, const void *attr) {
     return sizeof(head) + 2 * (uint64_t)layout_of(&x[X], attr).channels * sizeof(real);
 }
@@ -287,7 +296,8 @@ const remat_op RM_OP(batch_norm) = {
     .on = {{.forward = forward, .backward = backward, .once = once},
            {.forward = RM_CUDA(batch_norm, forward),
             .backward = RM_CUDA(batch_norm, backward),
-            .once = RM_CUDA(batch_norm, once)}},
+            .once = RM_CUDA(batch_norm, once),
+            .scratch_bytes = RM_FAST(scratch_bytes_cuda, NULL)}},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

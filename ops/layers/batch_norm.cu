@@ -1,6 +1,6 @@
-/* batch_norm.cu: the CUDA kernels of the op `batch_norm` (batch_norm.c). A block sums a channel; each thread normalises
- * elements. */
-#include "ops/cuda/reduce.cuh"
+/* batch_norm.cu: the CUDA kernels of the op `batch_norm` (batch_norm.c). Statistics and sums of gradients read their
+ * arrays once (channels.cuh); each thread normalises four elements at a time. */
+#include "ops/cuda/channels.cuh"
 
 enum { X, RUNNING_MEAN, RUNNING_VAR, GAIN, BIAS };
 
@@ -27,35 +27,28 @@ static layout layout_of(const remat_desc *x, const void *attr) {
     return l;
 }
 
-/* The index of element i of channel c. */
-static __device__ int64_t place(layout l, int64_t c, int64_t i) {
-    int64_t outer = rm_row_of(i, l.inner);
-    return (outer * l.channels + c) * l.inner + i - outer * l.inner;
-}
-
-static void sum_over_ranks(const remat_call *call, double *values, int64_t count) {
-    if (((const rm_batch_norm_attr *)call->attr)->sync) remat_sum_over_ranks(call, values, count);
-}
-
 /* ---- Once -------------------------------------------------------------------------------------------------------- */
 
-/* sums[c], followed by the number of elements per channel. */
-static __global__ void add_sums(layout l, const float *x, double *sums) {
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < l.each; i += blockDim.x) sum += x[place(l, blockIdx.x, i)];
-    sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-    if (threadIdx.x == 0 && blockIdx.x == 0) sums[l.channels] = (double)l.each;
-}
-
-static __global__ void add_squares(layout l, const float *x, const double *sums, double *squares) {
-    double sum = 0, mean = sums[blockIdx.x] / sums[l.channels];
-    for (int64_t i = threadIdx.x; i < l.each; i += blockDim.x) {
-        double d = x[place(l, blockIdx.x, i)] - mean;
-        sum += d * d;
+/* This rank's part: sums[c], followed by the number of elements per channel; squared distances from its own means. */
+struct batch_moments {
+    typedef rm_moments sum;
+    int64_t channels;
+    const float *x;
+    double *sums, *squares, *means;
+    __device__ void take(sum *m, int64_t, const rm_place &p) const { rm_moments_add(m, rm_load_place(x, p), p.count); }
+    __device__ sum end(const sum &m) const { return rm_moments_of(m); }
+    __device__ void conclude(int64_t c, const sum &m) const {
+        sums[c] = m.mean * m.n, squares[c] = m.m2, means[c] = m.mean;
+        if (c == 0) sums[channels] = m.n;
     }
-    sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+};
+
+/* Squared distances from the mean over all ranks, instead of from this rank's own. */
+static __global__ void move_to_common_mean(layout l, const double *sums, const double *means, double *squares) {
+    RM_EACH(c, l.channels) {
+        double apart = means[c] - sums[c] / sums[l.channels];
+        squares[c] += (double)l.each * apart * apart;
+    }
 }
 
 static __global__ void conclude(int64_t channels, double momentum, double epsilon, const double *sums,
@@ -86,62 +79,96 @@ void rm_batch_norm_once_cuda(const remat_call *call) {
     batch_statistics f = parts_of(call, l.channels);
     const float *x = (const float *)call->x[X].data;
     float *mean = (float *)call->x[RUNNING_MEAN].data, *var = (float *)call->x[RUNNING_VAR].data;
-    double *sums = (double *)call->scratch, *squares = sums + l.channels + 1;
+    double *sums = (double *)call->scratch, *squares = sums + l.channels + 1, *means = squares + l.channels;
     if (!call->training) {
         RM_LAUNCH_EACH(take_running, l.channels, call->queue, l.channels, a->epsilon, (const float *)mean,
                        (const float *)var, f);
         return;
     }
-    RM_LAUNCH_TOGETHER(add_sums, l.channels, RM_SUM_THREADS, call->queue, l, x, sums);
-    sum_over_ranks(call, sums, l.channels + 1);
-    RM_LAUNCH_TOGETHER(add_squares, l.channels, RM_SUM_THREADS, call->queue, l, x, (const double *)sums, squares);
-    sum_over_ranks(call, squares, l.channels);
+    rm_launch_channels(call->queue, batch_moments{l.channels, x, sums, squares, means}, l.each / l.inner, l.channels,
+                       l.inner, l.channels * l.inner);
+    if (a->sync) {
+        remat_sum_over_ranks(call, sums, l.channels + 1);
+        RM_LAUNCH_EACH(move_to_common_mean, l.channels, call->queue, l, (const double *)sums, (const double *)means,
+                       squares);
+        remat_sum_over_ranks(call, squares, l.channels);
+    }
     RM_LAUNCH_EACH(conclude, l.channels, call->queue, l.channels, a->momentum, a->epsilon, (const double *)sums,
                    (const double *)squares, f, mean, var);
 }
 
 /* ---- Forward and backward ---------------------------------------------------------------------------------------- */
 
+/* f(k, channel, starts) for each of the four elements from i on; starts: the channel is another than the last one's. */
+template <typename F> static __device__ inline void each_of_four(const layout &l, int64_t i, F f) {
+    int64_t row = rm_row_of(i, l.inner), rest = i - row * l.inner, c = row - rm_row_of(row, l.channels) * l.channels;
+    bool starts = true;
+    RM_UNROLL for (int k = 0; k < 4; k++) {
+        f(k, c, starts);
+        starts = ++rest == l.inner;
+        if (starts) rest = 0, c = c + 1 < l.channels ? c + 1 : 0;
+    }
+}
+
 static __global__ void normalise(layout l, const float *x, batch_statistics f, const float *gain, const float *bias,
                                  float *y) {
-    RM_EACH(i, l.each * l.channels) {
-        int64_t row = rm_row_of(i, l.inner), c = row - rm_row_of(row, l.channels) * l.channels;
-        float scale = f.rstd[c] * (gain ? gain[c] : 1), shift = bias ? bias[c] : 0;
-        y[i] = (x[i] - f.mean[c]) * scale + shift;
+    const int64_t n = l.each * l.channels;
+    RM_EACH_FOUR(i, n) {
+        rm_four four = rm_load_four(x + i, n - i);
+        float mean = 0, scale = 0, shift = 0;
+        each_of_four(l, i, [&](int k, int64_t c, bool starts) {
+            if (starts) mean = f.mean[c], scale = f.rstd[c] * (gain ? gain[c] : 1), shift = bias ? bias[c] : 0;
+            four.v[k] = (four.v[k] - mean) * scale + shift;
+        });
+        rm_store_four(y + i, n - i, four);
     }
 }
 
 void rm_batch_norm_forward_cuda(const remat_call *call) {
     layout l = layout_of(&call->x[X].desc, call->attr);
-    RM_LAUNCH_EACH(normalise, l.each * l.channels, call->queue, l, (const float *)call->x[X].data,
-                   parts_of(call, l.channels), (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data,
-                   (float *)call->y.data);
+    RM_LAUNCH_FOURS(normalise, l.each * l.channels, call->queue, l, (const float *)call->x[X].data,
+                    parts_of(call, l.channels), (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data,
+                    (float *)call->y.data);
 }
 
-static __global__ void add_gradients(layout l, const float *x, const float *dy, batch_statistics f, double *of_dy,
-                                     double *of_products, float *dgain, float *dbias) {
-    double sum = 0, products = 0;
-    float mean = f.mean[blockIdx.x], rstd = f.rstd[blockIdx.x];
-    for (int64_t i = threadIdx.x; i < l.each; i += blockDim.x) {
-        int64_t at = place(l, blockIdx.x, i);
-        sum += dy[at];
-        products += (double)dy[at] * ((x[at] - mean) * rstd);
+struct batch_gradients {
+    typedef rm_sums<2> sum;
+    const float *x, *dy;
+    batch_statistics f;
+    double *of_dy, *of_products;
+    float *dgain, *dbias;
+    __device__ void take(sum *s, int64_t c, const rm_place &p) const {
+        const rm_four v = rm_load_place(x, p), d = rm_load_place(dy, p);
+        const float mean = f.mean[c], rstd = f.rstd[c];
+        RM_UNROLL for (int k = 0; k < 4; k++) if (k < p.count) {
+            s->v[0] += d.v[k];
+            s->v[1] += (double)d.v[k] * ((v.v[k] - mean) * rstd);
+        }
     }
-    sum = rm_block_sum(sum), products = rm_block_sum(products);
-    if (threadIdx.x > 0) return;
-    of_dy[blockIdx.x] = sum, of_products[blockIdx.x] = products;
-    if (dgain) dgain[blockIdx.x] += (float)products;
-    if (dbias) dbias[blockIdx.x] += (float)sum;
-}
+    __device__ sum end(const sum &s) const { return s; }
+    __device__ void conclude(int64_t c, const sum &s) const {
+        of_dy[c] = s.v[0], of_products[c] = s.v[1];
+        if (dgain) dgain[c] += (float)s.v[1];
+        if (dbias) dbias[c] += (float)s.v[0];
+    }
+};
 
 static __global__ void differentiate(layout l, const float *x, const float *dy, batch_statistics f, const float *gain,
                                      const double *of_dy, const double *of_products, float *dx) {
-    double share = *f.count > 0 ? 1 / *f.count : 0;
-    RM_EACH(i, l.each * l.channels) {
-        int64_t row = rm_row_of(i, l.inner), c = row - rm_row_of(row, l.channels) * l.channels;
-        float rstd = f.rstd[c], scale = rstd * (gain ? gain[c] : 1);
-        float mean_dy = (float)(of_dy[c] * share), mean_products = (float)(of_products[c] * share);
-        dx[i] = scale * (dy[i] - mean_dy - (x[i] - f.mean[c]) * rstd * mean_products);
+    const int64_t n = l.each * l.channels;
+    const double share = *f.count > 0 ? 1 / *f.count : 0;
+    RM_EACH_FOUR(i, n) {
+        const rm_four v = rm_load_four(x + i, n - i);
+        rm_four d = rm_load_four(dy + i, n - i);
+        float mean = 0, rstd = 0, scale = 0, mean_dy = 0, mean_products = 0;
+        each_of_four(l, i, [&](int k, int64_t c, bool starts) {
+            if (starts) {
+                mean = f.mean[c], rstd = f.rstd[c], scale = rstd * (gain ? gain[c] : 1);
+                mean_dy = (float)(of_dy[c] * share), mean_products = (float)(of_products[c] * share);
+            }
+            d.v[k] = scale * (d.v[k] - mean_dy - (v.v[k] - mean) * rstd * mean_products);
+        });
+        rm_store_four(dx + i, n - i, d);
     }
 }
 
@@ -150,10 +177,11 @@ void rm_batch_norm_backward_cuda(const remat_call *call) {
     batch_statistics f = parts_of(call, l.channels);
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
     double *of_dy = (double *)call->scratch, *of_products = of_dy + l.channels;
-    RM_LAUNCH_TOGETHER(add_gradients, l.channels, RM_SUM_THREADS, call->queue, l, x, dy, f, of_dy, of_products,
-                       (float *)call->dx[GAIN].data, (float *)call->dx[BIAS].data);
-    sum_over_ranks(call, of_dy, 2 * l.channels);
+    float *dgain = (float *)call->dx[GAIN].data, *dbias = (float *)call->dx[BIAS].data;
+    rm_launch_channels(call->queue, batch_gradients{x, dy, f, of_dy, of_products, dgain, dbias}, l.each / l.inner,
+                       l.channels, l.inner, l.channels * l.inner);
+    if (((const rm_batch_norm_attr *)call->attr)->sync) remat_sum_over_ranks(call, of_dy, 2 * l.channels);
     if (call->dx[X].data)
-        RM_LAUNCH_EACH(differentiate, l.each * l.channels, call->queue, l, x, dy, f, (const float *)call->x[GAIN].data,
-                       (const double *)of_dy, (const double *)of_products, (float *)call->dx[X].data);
+        RM_LAUNCH_FOURS(differentiate, l.each * l.channels, call->queue, l, x, dy, f, (const float *)call->x[GAIN].data,
+                        (const double *)of_dy, (const double *)of_products, (float *)call->dx[X].data);
 }

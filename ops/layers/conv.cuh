@@ -16,7 +16,7 @@
 #ifndef RM_CONV_CUH
 #define RM_CONV_CUH
 
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/channels.cuh"
 
 extern "C" {
 #include "ops/layers/conv.h"
@@ -291,16 +291,6 @@ static inline void rm_conv_by_products(const remat_call *call, bool to_pixels, c
 
 /* ---- Launchers ---------------------------------------------------------------------------------------------------- */
 
-static __global__ void bias_gradient(int64_t images, int64_t channels, int64_t plane, const float *dy, float *db) {
-    double sum = 0;
-    for (int64_t k = threadIdx.x; k < images * plane; k += blockDim.x) {
-        int64_t n = rm_row_of(k, plane);
-        sum += dy[(n * channels + blockIdx.x) * plane + k - n * plane];
-    }
-    sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) db[blockIdx.x] += (float)sum;
-}
-
 static inline void rm_convolve_cuda(const remat_call *call) {
     rm_conv_shape s = rm_conv_shape_of(&call->x[X].desc, &call->x[W].desc, call->attr);
     const float *x = (const float *)call->x[X].data, *w = (const float *)call->x[W].data;
@@ -344,7 +334,8 @@ static inline void rm_convolve_back_cuda(const remat_call *call) {
             RM_LAUNCH_TOGETHER(weight_gradient, filters, RM_SUM_THREADS, call->queue, s, s.transposed ? dy : x,
                                s.transposed ? x : dy, dw);
     }
-    if (db) RM_LAUNCH_TOGETHER(bias_gradient, channels, RM_SUM_THREADS, call->queue, s.images, channels, plane, dy, db);
+    if (db)
+        rm_launch_channels(call->queue, rm_channel_sums{dy, db}, s.images, channels, plane, channels * plane);
 }
 
 #endif

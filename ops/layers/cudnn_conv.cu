@@ -54,7 +54,7 @@ static void launch_add(const rm_cuda_queue *queue, int64_t n, const uint16_t *fr
 
 static void launch_bias_gradient(const rm_cuda_queue *queue, int64_t images, int64_t channels, int64_t plane,
                                  const float *dy, float *db) {
-    RM_LAUNCH_TOGETHER(bias_gradient, channels, RM_SUM_THREADS, queue, images, channels, plane, dy, db);
+    rm_launch_channels(queue, rm_channel_sums{dy, db}, images, channels, plane, channels * plane);
 }
 
 extern "C" {

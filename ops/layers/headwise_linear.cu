@@ -1,5 +1,5 @@
 /* headwise_linear.cu: the op `headwise_linear` (headwise_linear.c) on CUDA: the queue's `multiply` for each head. */
-#include "ops/cuda/columns.cuh"
+#include "ops/cuda/channels.cuh"
 
 enum { X, W, B };
 

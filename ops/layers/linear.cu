@@ -1,5 +1,5 @@
 /* linear.cu: the op `linear` (linear.c) on CUDA: products by the queue's `multiply`, and kernels for the bias. */
-#include "ops/cuda/columns.cuh"
+#include "ops/cuda/channels.cuh"
 
 enum { X, W, B };
 

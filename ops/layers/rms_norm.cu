@@ -1,53 +1,73 @@
-/* rms_norm.cu: the CUDA kernels of the op `rms_norm` (rms_norm.c). A warp handles a row; gradients of gain are summed
- * over rows by blocks of columns. */
-#include "ops/cuda/reduce.cuh"
+/* rms_norm.cu: the CUDA kernels of the op `rms_norm` (rms_norm.c). A warp or a block handles a row (fours.cuh); gradients
+ * of gain are sums down the columns (channels.cuh). */
+#include "ops/cuda/channels.cuh"
 
-enum { X, GAIN, ROWS = 4 /* per block */, PARTS = 8 /* parts of the rows, for gain */ };
+enum { X, GAIN };
 
-static __global__ void forward(int64_t rows, int64_t c, double epsilon, const float *x, const float *gain, float *y,
-                               float *rstd) {
-    int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
+template <int W>
+RM_ROW_KERNEL forward(int64_t rows, int64_t c, double epsilon, const float *all_x, const float *gain, float *y,
+                      float *rstd) {
+    enum { HELD = RM_ROW_FOURS };
+    const int64_t r = rm_row<W>();
     if (r >= rows) return; /* whole warps */
+    const float *x = all_x + r * c;
+    const rm_held<HELD> held = rm_hold<W, HELD>(x, c);
     double sum = 0;
-    for (int64_t i = lane; i < c; i += RM_WARP) sum += (double)x[r * c + i] * (double)x[r * c + i];
-    float factor = (float)(1 / sqrt(rm_warp_sum(sum) / (double)c + epsilon));
-    for (int64_t i = lane; i < c; i += RM_WARP) y[r * c + i] = x[r * c + i] * factor * gain[i];
-    if (rstd && lane == 0) rstd[r] = factor;
+    rm_each_of_row<W>(held, x, c, [&](int64_t, float v) { sum += (double)v * (double)v; });
+    const float factor = (float)(1 / sqrt(rm_row_sum<W>(sum) / (double)c + epsilon));
+    rm_each_four<W, HELD>(c, [&](int64_t i, int h) {
+        rm_four v = rm_four_of(held, x, c, i, h);
+        const rm_four g = rm_load_four(gain + i, c - i);
+        RM_UNROLL for (int k = 0; k < 4; k++) v.v[k] = v.v[k] * factor * g.v[k];
+        rm_store_four(y + r * c + i, c - i, v);
+    });
+    if (rstd && threadIdx.x % W == 0) rstd[r] = factor;
 }
 
 /* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). */
-static __global__ void backward_rows(int64_t rows, int64_t c, const float *x, const float *gain, const float *dy,
-                                     const float *rstd, float *dx) {
-    int64_t lane = threadIdx.x % RM_WARP, r = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
+template <int W>
+RM_ROW_KERNEL backward_rows(int64_t rows, int64_t c, const float *all_x, const float *gain, const float *all_dy,
+                            const float *rstd, float *dx) {
+    enum { HELD = W == RM_ROW_MOST ? RM_ROW_FOURS / 2 : RM_ROW_FOURS }; /* two rows have to fit */
+    const int64_t r = rm_row<W>();
     if (r >= rows) return;
+    const float *x = all_x + r * c, *dy = all_dy + r * c, factor = rstd[r];
+    const rm_held<HELD> held_x = rm_hold<W, HELD>(x, c), held_dy = rm_hold<W, HELD>(dy, c);
     double sum = 0;
-    for (int64_t i = lane; i < c; i += RM_WARP) sum += (double)(dy[r * c + i] * gain[i]) * (double)x[r * c + i];
-    float mean = (float)(rm_warp_sum(sum) * rstd[r] / (double)c);
-    for (int64_t i = lane; i < c; i += RM_WARP)
-        dx[r * c + i] = rstd[r] * (dy[r * c + i] * gain[i] - x[r * c + i] * rstd[r] * mean);
+    rm_each_four<W, HELD>(c, [&](int64_t i, int h) {
+        const rm_four v = rm_four_of(held_x, x, c, i, h), d = rm_four_of(held_dy, dy, c, i, h);
+        const rm_four g = rm_load_four(gain + i, c - i);
+        RM_UNROLL for (int k = 0; k < 4; k++) sum += (double)(d.v[k] * g.v[k]) * (double)v.v[k];
+    });
+    const float mean = (float)(rm_row_sum<W>(sum) * factor / (double)c);
+    rm_each_four<W, HELD>(c, [&](int64_t i, int h) {
+        const rm_four v = rm_four_of(held_x, x, c, i, h), g = rm_load_four(gain + i, c - i);
+        rm_four d = rm_four_of(held_dy, dy, c, i, h);
+        RM_UNROLL for (int k = 0; k < 4; k++) d.v[k] = factor * (d.v[k] * g.v[k] - v.v[k] * factor * mean);
+        rm_store_four(dx + r * c + i, c - i, d);
+    });
 }
 
-/* dgain += sum of dy xhat. A block handles 32 columns; its warp p sums every PARTS-th row from row p on, and the parts
- * are added in order. */
-static __global__ void backward_columns(int64_t rows, int64_t c, const float *x, const float *dy, const float *rstd,
-                                        float *dgain) {
-    __shared__ float of_part[PARTS][RM_WARP];
-    int64_t lane = threadIdx.x % RM_WARP, part = threadIdx.x / RM_WARP, i = (int64_t)blockIdx.x * RM_WARP + lane;
-    float sum = 0;
-    for (int64_t r = part; r < rows && i < c; r += PARTS) sum += dy[r * c + i] * (x[r * c + i] * rstd[r]);
-    of_part[part][lane] = sum;
-    __syncthreads();
-    if (part > 0 || i >= c) return;
-    for (int p = 1; p < PARTS; p++) sum += of_part[p][lane];
-    dgain[i] += sum;
-}
+/* dgain += sum of dy xhat */
+struct gain_gradient {
+    typedef rm_sums<1> sum;
+    const float *x, *dy, *rstd;
+    float *dgain;
+    __device__ void take(sum *s, int64_t, const rm_place &p) const {
+        const rm_four v = rm_load_place(x, p), d = rm_load_place(dy, p);
+        RM_UNROLL for (int k = 0; k < 4; k++) if (k < p.count) s->v[0] +=
+            d.v[k] * (v.v[k] * rstd[p.outer + k * p.outer_step]);
+    }
+    __device__ sum end(const sum &s) const { return s; }
+    __device__ void conclude(int64_t c, const sum &s) const { dgain[c] += (float)s.v[0]; }
+};
 
 void rm_rms_norm_forward_cuda(const remat_call *call) {
     const remat_desc *shape = &call->x[X].desc;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
-    RM_LAUNCH_TOGETHER(forward, rm_blocks_of(rows, ROWS), ROWS * RM_WARP, call->queue, rows, c,
-                       ((const rm_rms_norm_attr *)call->attr)->epsilon, (const float *)call->x[X].data,
-                       (const float *)call->x[GAIN].data, (float *)call->y.data, (float *)call->aux);
+    RM_LAUNCH_ROWS(forward, rows, c, call->queue, rows, c, ((const rm_rms_norm_attr *)call->attr)->epsilon,
+                   (const float *)call->x[X].data, (const float *)call->x[GAIN].data, (float *)call->y.data,
+                   (float *)call->aux);
 }
 
 void rm_rms_norm_backward_cuda(const remat_call *call) {
@@ -57,9 +77,7 @@ void rm_rms_norm_backward_cuda(const remat_call *call) {
     float *dx = (float *)call->dx[X].data, *dgain = (float *)call->dx[GAIN].data;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
     if (dx)
-        RM_LAUNCH_TOGETHER(backward_rows, rm_blocks_of(rows, ROWS), ROWS * RM_WARP, call->queue, rows, c, x,
-                           (const float *)call->x[GAIN].data, dy, rstd, dx);
-    if (dgain)
-        RM_LAUNCH_TOGETHER(backward_columns, rm_blocks_of(c, RM_WARP), PARTS * RM_WARP, call->queue, rows, c, x, dy,
-                           rstd, dgain);
+        RM_LAUNCH_ROWS(backward_rows, rows, c, call->queue, rows, c, x, (const float *)call->x[GAIN].data, dy, rstd,
+                       dx);
+    if (dgain) rm_launch_channels(call->queue, gain_gradient{x, dy, rstd, dgain}, rows, c, 1, c);
 }

@@ -1,7 +1,7 @@
 /* element_loss.cuh: CUDA kernels of the losses of element_loss.h. The including file selects the loss by VALUE,
  * SLOPE and TARGET_SLOPE. A block sums BLOCK elements in double; then the sums of the blocks are added in an order that
  * depends on the shape alone. */
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/fours.cuh"
 
 #include "ops/loss/element_loss_math.h"
 
@@ -15,7 +15,9 @@ typedef struct {
     double elements;
 } counting;
 
-static __device__ inline bool counts(const counting &c, int64_t i) { return !c.padding || !c.padding[i / c.v]; }
+static __device__ inline bool counts(const counting &c, int64_t i) {
+    return !c.padding || !c.padding[rm_row_of(i, c.v)];
+}
 static __device__ inline double divided(const counting &c, double sum) {
     if (!c.total) return sum / c.elements;
     return *c.total != 0 ? sum / (*c.total * (double)c.v) : 0;
@@ -25,8 +27,11 @@ static __global__ void forward(int64_t n, counting c, double delta, const float 
                                double *partial) {
     int64_t from = (int64_t)blockIdx.x * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
     double sum = 0;
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
-        if (counts(c, i)) sum += VALUE((double)x[i], (double)target[i], delta);
+    for (int64_t i = from + 4 * threadIdx.x; i < to; i += 4 * RM_SUM_THREADS) {
+        const rm_four a = rm_load_four(x + i, to - i), b = rm_load_four(target + i, to - i);
+        RM_UNROLL for (int k = 0; k < 4; k++) if (i + k < to && counts(c, i + k)) sum +=
+            VALUE((double)a.v[k], (double)b.v[k], delta);
+    }
     sum = rm_block_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = divided(c, sum);
 }
@@ -34,10 +39,15 @@ static __global__ void forward(int64_t n, counting c, double delta, const float 
 static __global__ void backward(int64_t n, counting c, float delta, const float *x, const float *target,
                                 const float *dy, float *dx, float *dtarget) {
     float factor = (float)divided(c, *dy);
-    RM_EACH(i, n) { /* y = sum over i that count of value(x[i], target[i]) / their number */
-        bool there = counts(c, i);
-        if (dx) dx[i] = there ? SLOPE(x[i], target[i], delta) * factor : 0;
-        if (dtarget) dtarget[i] = there ? TARGET_SLOPE(x[i], target[i], delta) * factor : 0;
+    RM_EACH_FOUR(i, n) { /* y = sum over i that count of value(x[i], target[i]) / their number */
+        const rm_four a = rm_load_four(x + i, n - i), b = rm_load_four(target + i, n - i);
+        rm_four da = {}, db = {};
+        RM_UNROLL for (int k = 0; k < 4; k++) if (i + k < n && counts(c, i + k)) {
+            if (dx) da.v[k] = SLOPE(a.v[k], b.v[k], delta) * factor;
+            if (dtarget) db.v[k] = TARGET_SLOPE(a.v[k], b.v[k], delta) * factor;
+        }
+        if (dx) rm_store_four(dx + i, n - i, da);
+        if (dtarget) rm_store_four(dtarget + i, n - i, db);
     }
 }
 
@@ -75,6 +85,6 @@ static void launch_backward(const remat_call *call) {
     if (dtotal)
         RM_LAUNCH_TOGETHER(total_gradient, 1, RM_SUM_THREADS, call->queue, n, counting_of(call), delta_of(call), x,
                            target, dy, dtotal);
-    RM_LAUNCH_EACH(backward, n, call->queue, n, counting_of(call), (float)delta_of(call), x, target, dy,
-                   (float *)call->dx[X].data, (float *)call->dx[TARGET].data);
+    RM_LAUNCH_FOURS(backward, n, call->queue, n, counting_of(call), (float)delta_of(call), x, target, dy,
+                    (float *)call->dx[X].data, (float *)call->dx[TARGET].data);
 }

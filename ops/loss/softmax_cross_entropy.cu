@@ -1,7 +1,6 @@
 /* softmax_cross_entropy.cu: the CUDA kernels of the op `softmax_cross_entropy` (softmax_cross_entropy.c), with the same
- * exp (exp.h). Forward: a warp per row and BLOCK rows per block; losses are added in order. Logits are read three times
- * and not copied. */
-#include "ops/cuda/reduce.cuh"
+ * exp (exp.h). Forward: a warp or a block per row (fours.cuh); the losses of BLOCK rows are added in order. */
+#include "ops/cuda/fours.cuh"
 
 #include "ops/loss/class_weight.h"
 #include "ops/math/exp.h"
@@ -27,20 +26,21 @@ static __device__ inline bool counts(const weighing &w, int32_t target) {
 }
 static __device__ inline double weight_at(const weighing &w, int64_t i) { return w.weight ? w.weight[i] : 1; }
 
-/* The loss of one row in nats, valid in all lanes of the warp; x (V). */
+/* The loss of one row in nats, valid in all W threads; x (V). */
+template <int W>
 static __device__ double row_loss(const float *x, int64_t v, int32_t target, const weighing &w, row_facts *facts) {
-    int64_t lane = threadIdx.x % RM_WARP;
+    const rm_held<RM_ROW_FOURS> held = rm_hold<W, RM_ROW_FOURS>(x, v);
     float largest = x[0];
     double sum = 0, each = 0;
-    for (int64_t i = lane; i < v; i += RM_WARP) largest = x[i] > largest ? x[i] : largest;
-    largest = rm_warp_largest(largest);
-    for (int64_t i = lane; i < v; i += RM_WARP) sum += rm_exp_nonpositive(x[i] - largest);
-    sum = rm_warp_sum(sum);
-    if (facts && lane == 0) *facts = {largest, (float)(1 / sum)};
+    rm_each_of_row<W>(held, x, v, [&](int64_t, float a) { largest = a > largest ? a : largest; });
+    largest = rm_row_largest<W>(largest);
+    rm_each_of_row<W>(held, x, v, [&](int64_t, float a) { sum += rm_exp_nonpositive(a - largest); });
+    sum = rm_row_sum<W>(sum);
+    if (facts && threadIdx.x % W == 0) *facts = {largest, (float)(1 / sum)};
     double log_sum = log(sum), loss = w.to_target * weight_at(w, target) * (log_sum + ((double)largest - x[target]));
     if (w.to_each > 0) { /* largest - x is never negative, so there is no cancellation */
-        for (int64_t i = lane; i < v; i += RM_WARP) each += weight_at(w, i) * (log_sum + (largest - x[i]));
-        loss += w.to_each * rm_warp_sum(each);
+        rm_each_of_row<W>(held, x, v, [&](int64_t i, float a) { each += weight_at(w, i) * (log_sum + (largest - a)); });
+        loss += w.to_each * rm_row_sum<W>(each);
     }
     return loss;
 }
@@ -50,17 +50,24 @@ static __device__ double divided(weighing w, double sum) {
     return *w.total != 0 ? sum / *w.total : 0;
 }
 
-static __global__ void forward(int64_t rows, int64_t v, weighing w, const float *x, const int32_t *target,
-                               row_facts *facts, double *partial) {
+/* BLOCK rows a block: a warp for each, or all threads for one after the other. */
+template <int W>
+static __global__ void __launch_bounds__(W == RM_WARP ? BLOCK * RM_WARP : W)
+    forward(int64_t rows, int64_t v, weighing w, const float *x, const int32_t *target, row_facts *facts,
+            double *partial) {
     __shared__ double loss[BLOCK];
-    int64_t warp = threadIdx.x / RM_WARP, r = (int64_t)blockIdx.x * BLOCK + warp;
-    double mine = 0, sum = 0;
-    if (r < rows) {
-        bool counted = counts(w, target[r]);
-        mine = row_loss(x + r * v, v, counted ? target[r] : 0, w, facts ? facts + r : NULL);
-        mine = counted ? mine : 0;
+    const int64_t first = W == RM_WARP ? threadIdx.x / RM_WARP : 0, last = W == RM_WARP ? first : BLOCK - 1;
+    double sum = 0;
+    for (int64_t k = first; k <= last; k++) {
+        const int64_t r = (int64_t)blockIdx.x * BLOCK + k;
+        double mine = 0;
+        if (r < rows) {
+            bool counted = counts(w, target[r]);
+            mine = row_loss<W>(x + r * v, v, counted ? target[r] : 0, w, facts ? facts + r : NULL);
+            mine = counted ? mine : 0;
+        }
+        if (threadIdx.x % W == 0) loss[k] = mine;
     }
-    if (threadIdx.x % RM_WARP == 0) loss[warp] = mine;
     __syncthreads();
     if (threadIdx.x > 0) return;
     for (int k = 0; k < BLOCK; k++) sum += loss[k];
@@ -89,16 +96,21 @@ static __global__ void backward(int64_t n, int64_t v, shares s, weighing w, cons
     float one = w.total ? (float)divided(w, *dy) : *dy, all = one * s.p, to_target = one * s.to_target,
           to_each = one * s.to_each, together = 0;
     for (int64_t i = 0; i < v && w.weight && s.to_each > 0; i++) together += w.weight[i];
-    RM_EACH(i, n) {
-        int64_t r = rm_row_of(i, v);
-        row_facts row = facts[r];
-        bool counted = counts(w, target[r]);
-        float of_target = counted ? to_target * (float)weight_at(w, target[r]) : 0;
-        float of_p = w.weight ? of_target + to_each * together : all;
-        float slope = rm_exp_nonpositive(x[i] - row.largest) * (of_p * row.inverse) -
-                      to_each * (float)weight_at(w, i - r * v);
-        slope = i - r * v == target[r] ? slope - of_target : slope;
-        dx[i] = counted ? slope : 0;
+    RM_EACH_FOUR(i, n) {
+        rm_four four = rm_load_four(x + i, n - i);
+        int64_t r = rm_row_of(i, v), class_at = i - r * v;
+        RM_UNROLL for (int k = 0; k < 4; k++) if (i + k < n) {
+            row_facts row = facts[r];
+            bool counted = counts(w, target[r]);
+            float of_target = counted ? to_target * (float)weight_at(w, target[r]) : 0;
+            float of_p = w.weight ? of_target + to_each * together : all;
+            float slope = rm_exp_nonpositive(four.v[k] - row.largest) * (of_p * row.inverse) -
+                          to_each * (float)weight_at(w, class_at);
+            slope = class_at == target[r] ? slope - of_target : slope;
+            four.v[k] = counted ? slope : 0;
+            if (++class_at == v) class_at = 0, r++;
+        }
+        rm_store_four(dx + i, n - i, four);
     }
 }
 
@@ -149,9 +161,15 @@ void rm_softmax_cross_entropy_forward_cuda(const remat_call *call) {
     int64_t rows = rm_desc_rows(shape), v = rm_desc_last(shape), blocks = rm_blocks_of(rows, BLOCK);
     double *partial = (double *)call->scratch; /* (blocks) */
     weighing w = weighing_of(call);
-    RM_LAUNCH_TOGETHER(forward, blocks, BLOCK * RM_WARP, call->queue, rows, v, w,
-                       (const float *)call->x[LOGITS].data, (const int32_t *)call->x[TARGETS].data,
-                       (row_facts *)call->aux, partial);
+    const float *x = (const float *)call->x[LOGITS].data;
+    const int32_t *target = (const int32_t *)call->x[TARGETS].data;
+    row_facts *facts = (row_facts *)call->aux;
+    if (v <= 4 * RM_ROW_FOURS * RM_WARP)
+        RM_LAUNCH_TOGETHER(forward<RM_WARP>, blocks, BLOCK * RM_WARP, call->queue, rows, v, w, x, target, facts,
+                           partial);
+    else
+        RM_LAUNCH_TOGETHER(forward<RM_ROW_MOST>, blocks, RM_ROW_MOST, call->queue, rows, v, w, x, target, facts,
+                           partial);
     RM_LAUNCH_TOGETHER(add_up, 1, RM_SUM_THREADS, call->queue, partial, blocks, w, (float *)call->y.data);
 }
 
@@ -168,5 +186,5 @@ void rm_softmax_cross_entropy_backward_cuda(const remat_call *call) {
     if (dweight || dtotal)
         RM_LAUNCH_EACH(shared_gradients, v + 1, call->queue, rows, v, w, x, target, facts, dy, dweight, dtotal);
     if (!call->dx[LOGITS].data) return;
-    RM_LAUNCH_EACH(backward, n, call->queue, n, v, s, w, x, target, facts, dy, (float *)call->dx[LOGITS].data);
+    RM_LAUNCH_FOURS(backward, n, call->queue, n, v, s, w, x, target, facts, dy, (float *)call->dx[LOGITS].data);
 }

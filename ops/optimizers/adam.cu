@@ -1,14 +1,13 @@
 /* adam.cu: the CUDA kernel of the optimizer `adam` (adam.c). */
-#include "ops/cuda/kernel.cuh"
-
-#include "ops/optimizers/optimizer_steps.h"
+#include "ops/optimizers/optimizer.cuh"
 
 static __global__ void step(int64_t n, rm_adam a, float *parameter, const float *gradient, float *mean, float *square) {
-    RM_EACH(i, n) rm_adam_step(&a, &parameter[i], gradient[i], &mean[i], &square[i]);
+    rm_each_update(n, parameter, gradient, mean, square,
+                   [&](float *p, float g, float *m, float *s) { rm_adam_step(&a, p, g, m, s); });
 }
 
 void rm_adam_update_cuda(const rm_cuda_queue *queue, const rm_update *u, int64_t n, float *parameter,
                          const float *gradient, float *const *state) {
     rm_adam a = rm_adam_of(u, true);
-    RM_LAUNCH_EACH(step, n, queue, n, a, parameter, gradient, state[0], state[1]);
+    RM_LAUNCH_FOURS(step, n, queue, n, a, parameter, gradient, state[0], state[1]);
 }

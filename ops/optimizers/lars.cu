@@ -1,10 +1,9 @@
 /* lars.cu: the CUDA kernel of the optimizer `lars` (lars.c), and its norms. */
-#include "ops/cuda/reduce.cuh"
-
-#include "ops/optimizers/optimizer_steps.h"
+#include "ops/optimizers/optimizer.cuh"
 
 static __global__ void step(int64_t n, rm_lars l, float *parameter, const float *gradient, float *velocity) {
-    RM_EACH(i, n) rm_lars_step(&l, &parameter[i], gradient[i], velocity ? &velocity[i] : NULL);
+    rm_each_update(n, parameter, gradient, velocity, NULL,
+                   [&](float *p, float g, float *v, float *) { rm_lars_step(&l, p, g, velocity ? v : NULL); });
 }
 
 void rm_lars_measure_cuda(const rm_cuda_queue *queue, const rm_update *u, int64_t n, const float *parameter,
@@ -19,5 +18,5 @@ void rm_lars_update_cuda(const rm_cuda_queue *queue, const rm_update *u, int64_t
                          const float *gradient, float *const *state) {
     rm_lars l = rm_lars_of(u);
     float *velocity = u->momentum != 0 ? state[0] : NULL;
-    RM_LAUNCH_EACH(step, n, queue, n, l, parameter, gradient, velocity);
+    RM_LAUNCH_FOURS(step, n, queue, n, l, parameter, gradient, velocity);
 }

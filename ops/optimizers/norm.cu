@@ -1,9 +1,12 @@
 /* norm.cu: rm_sum_of_squares (norm.c) on CUDA, for the norm of the gradients and for lars and lamb. */
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/fours.cuh"
 
 static __global__ void squares(int64_t n, const float *x, double *partial) {
     double sum = 0;
-    RM_EACH(i, n) sum += (double)x[i] * (double)x[i];
+    RM_EACH_FOUR(i, n) {
+        const rm_four four = rm_load_four(x + i, n - i);
+        RM_UNROLL for (int k = 0; k < 4; k++) sum += (double)four.v[k] * (double)four.v[k];
+    }
     sum = rm_block_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }

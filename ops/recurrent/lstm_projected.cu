@@ -2,7 +2,7 @@
  * kernel and a product, launched one by one. Gates (rows,4H) in the order i f g o; c (rows,H) follows them in aux. */
 #include <string.h>
 
-#include "ops/cuda/columns.cuh"
+#include "ops/cuda/channels.cuh"
 #include "ops/recurrent/cell_math.h"
 
 enum { X, W_IH, W_HH, B_IH, B_HH, W_HR, RESET };

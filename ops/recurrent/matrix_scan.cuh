@@ -6,7 +6,7 @@
 #ifndef RM_MATRIX_SCAN_CUH
 #define RM_MATRIX_SCAN_CUH
 
-#include "ops/cuda/columns.cuh"
+#include "ops/cuda/channels.cuh"
 
 extern "C" {
 #include "ops/recurrent/matrix_scan.h"

@@ -17,13 +17,8 @@
 #define RM_PERSISTENT_CUH
 
 #include "ops/cuda/cluster.cuh"
+#include "ops/cuda/fours.cuh"
 #include "ops/recurrent/recurrent.cuh"
-
-#ifdef RM_CUDA_EMULATED
-#define RM_UNROLL
-#else
-#define RM_UNROLL _Pragma("unroll")
-#endif
 
 /* On GPUs without clusters these kernels are never launched, so they are empty. */
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
@@ -64,10 +59,6 @@ typedef struct {
     const float *dy, *dh_out, *dc_out; /* (tau*B,H), (B,H) */
     float *dh_in, *dc_in;
 } rm_persistent;
-
-struct alignas(16) rm_four {
-    float v[4];
-};
 
 /* ---- Sums over h ---------------------------------------------------------------------------------------------------- */
 

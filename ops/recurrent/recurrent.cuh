@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "ops/recurrent/cell_math.h"
-#include "ops/cuda/columns.cuh"
+#include "ops/cuda/channels.cuh"
 #include "ops/cuda/scatter.cuh"
 
 enum { RM_X, RM_W_IH, RM_W_HH, RM_B_IH, RM_B_HH, RM_RESET };

@@ -1,7 +1,7 @@
 /* slstm.cu: the CUDA kernels of the op `slstm` (slstm.c). Forward launches a kernel for each timestep, with a thread for each
  * unit of a row of the batch. Backward knows y, so it first makes all pre-activations and states again; then it launches two
  * kernels for each timestep, and adds up the gradients of weights over all rows, in order. */
-#include "ops/cuda/columns.cuh"
+#include "ops/cuda/channels.cuh"
 
 enum { X, R, BIAS, RESET };
 enum { I, F, Z, O, GATES };

@@ -73,6 +73,6 @@ static void multiply(const rm_cuda_queue *queue, const rm_cuda_product *p) {
     }
 }
 
-static double partial[RM_CUDA_PARTIALS];
+static double partial[RM_CUDA_PARTIAL_BYTES / sizeof(double)];
 const rm_cuda_queue rm_emulated_queue = {.partial = partial, .multiply = multiply};
 const rm_cuda_queue rm_emulated_clusters_queue = {.partial = partial, .multiply = multiply, .clusters = 2};

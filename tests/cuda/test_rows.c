@@ -1,0 +1,279 @@
+/* test_rows.c: kernels whose rows and channels are longer than those of the ops' samples (ops/cuda/fours.cuh,
+ * channels.cuh), in emulation: rows of a warp, of a block, and longer than its registers; channels that several blocks
+ * sum; addresses that are no multiples of 16; and batch norm's statistics where a difference of large sums would lose
+ * them. */
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/check/op_run.h"
+#include "ops/op.h"
+#include "tests/cuda/emulated_op.h"
+#include "tests/cuda/emulation.h"
+#include "tests/suite.h"
+
+/* ---- Long rows and channels ------------------------------------------------------------------------------------- */
+
+static const rm_layer_norm_attr layer = {1e-5};
+static const rm_rms_norm_attr rms = {1e-5};
+static const rm_group_norm_attr groups = {1e-5, 2, 1};
+static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0};
+static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
+static const rm_mean_attr all_of_row = {1};
+
+typedef struct {
+    const char *op;
+    const void *attr;
+    int64_t rank, dim[4]; /* of x */
+    int vectors;          /* inputs after it with one number for each element of axis 1 */
+    int targets;          /* 1: an input after it with an integer for each row */
+} long_shape;
+
+/* Rows are held by a warp up to 1,024 floats, by a block up to 8,192, then by the largest block up to 32,768. */
+static const long_shape shapes[] = {
+    {"layer_norm", &layer, 2, {5, 1024}, 2, 0},
+    {"layer_norm", &layer, 2, {3, 1027}, 2, 0},
+    {"layer_norm", &layer, 2, {2, 8195}, 2, 0},
+    {"layer_norm", &layer, 2, {1, 33001}, 2, 0},
+    {"layer_norm", &layer, 2, {1201, 35}, 2, 0},
+    {"rms_norm", &rms, 2, {5, 1022}, 1, 0},
+    {"rms_norm", &rms, 2, {2, 8194}, 1, 0},
+    {"rms_norm", &rms, 2, {1, 33002}, 1, 0},
+    {"group_norm", &groups, 3, {2, 6, 350}, 2, 0},
+    {"group_norm", &groups, 3, {1, 4, 4101}, 2, 0},
+    {"group_norm", &groups, 3, {1, 4, 16503}, 2, 0},
+    {"softmax", NULL, 2, {3, 1030}, 0, 0},
+    {"softmax", NULL, 2, {1, 33001}, 0, 0},
+    {"log_softmax", NULL, 2, {3, 8193}, 0, 0},
+    {"log_softmax", NULL, 2, {1, 33001}, 0, 0},
+    {"softmax_cross_entropy", NULL, 2, {17, 1029}, 0, 1},
+    {"softmax_cross_entropy", &smoothed, 2, {2, 33001}, 0, 1},
+    {"batch_norm", &batch, 4, {2, 3, 70, 71}, 4, 0},
+    {"batch_norm", &batch, 3, {3, 5, 4099}, 4, 0},
+    {"batch_norm", &batch, 2, {3001, 34}, 4, 0},
+    {"mean", &all_of_row, 2, {3, 5001}, 0, 0},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static remat_sample sample_of(const long_shape *s) {
+    remat_sample sample = {.name = "long", .attr = s->attr};
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) sample.x[i].rank = -1;
+    sample.x[0] = rm_desc_make(REMAT_F32, (int)s->rank, s->dim);
+    for (int i = 1; i <= s->vectors; i++) sample.x[i] = rm_desc_make(REMAT_F32, 1, &s->dim[1]);
+    if (s->targets) sample.x[1] = rm_desc_make(REMAT_I32, 1, s->dim);
+    return sample;
+}
+
+static void run(const remat_op *op, rm_op_outputs *out) {
+    rm_op_setup setup = {.op = op, .threads = 1};
+    rm_op_inputs in;
+    rm_op_inputs_make(&setup, 21, &in);
+    const char *wrong = rm_op_run(&setup, &in, out);
+    rm_op_inputs_free(&in);
+    ck_assert_msg(!wrong, "%s: %s", op->name, wrong);
+}
+
+/* Both sides add in double, and then round a few times: by `unit` of the largest number each time. */
+static void expect_near(const rm_op_array *here, const rm_op_array *there, const char *op, const char *what) {
+    double largest = 0;
+    ck_assert_int_eq(here->count, there->count);
+    for (int64_t i = 0; i < here->count; i++) largest = fmax(largest, fabs(here->value[i]));
+    for (int64_t i = 0; i < here->count; i++)
+        ck_assert_msg(fabs(here->value[i] - there->value[i]) <= 16 * FLT_EPSILON * largest,
+                      "%s: element %lld of %s is %.9g, not %.9g", op, (long long)i, what, there->value[i],
+                      here->value[i]);
+}
+
+static void expect_same(const rm_op_array *a, const rm_op_array *b, const char *op, int order) {
+    ck_assert_msg(!a->count || !memcmp(a->value, b->value, (size_t)a->count * sizeof *a->value),
+                  "%s: order %d has other bits", op, order);
+}
+
+START_TEST(long_rows_match_the_cpu_in_any_order) {
+    const remat_sample sample = sample_of(&shapes[_i]);
+    remat_op cpu = *rm_op_find(shapes[_i].op), cuda = emulated(&cpu);
+    rm_op_outputs here, there, other;
+    cpu.samples = cuda.samples = &sample, cpu.n_samples = cuda.n_samples = 1;
+    run(&cpu, &here), run(&cuda, &there);
+    expect_near(&here.y, &there.y, cpu.name, "y");
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+        expect_near(&here.dx[i], &there.dx[i], cpu.name, rm_op_dx_name[i]);
+        expect_near(&here.buffer[i], &there.buffer[i], cpu.name, "a buffer");
+    }
+    for (int order = 1; order < RM_ORDERS; order++) {
+        rm_emulate_in((rm_emulated_order)order);
+        run(&cuda, &other);
+        expect_same(&there.y, &other.y, cpu.name, order);
+        for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
+            expect_same(&there.dx[i], &other.dx[i], cpu.name, order);
+            expect_same(&there.buffer[i], &other.buffer[i], cpu.name, order);
+        }
+        rm_op_outputs_free(&other);
+    }
+    rm_emulate_in(RM_IN_ORDER);
+    rm_op_outputs_free(&here), rm_op_outputs_free(&there);
+}
+END_TEST
+
+/* ---- Addresses -------------------------------------------------------------------------------------------------- */
+
+static float noise(int64_t i) { return (float)((i * 2654435761u) % 20011) / 20011 - 0.5f; }
+
+/* A row has the same bits wherever it starts: at multiples of 16 bytes, where fours are read at once, and elsewhere. */
+START_TEST(bits_do_not_depend_on_addresses) {
+    enum { C = 1026, MOST = 2 * C + 16 };
+    static _Alignas(64) float x[MOST], y[MOST], first[C];
+    const remat_op *op = rm_op_find("softmax");
+    remat_call call = {.t_total = 1, .queue = (void *)(uintptr_t)&rm_emulated_queue, .training = true};
+    call.x[0].desc = call.y.desc = rm_desc_make(REMAT_F32, 2, (int64_t[]){1, C});
+    for (int in = 0; in < 5; in++)
+        for (int out = 0; out < 5; out++) {
+            for (int64_t i = 0; i < C; i++) x[in + i] = noise(i);
+            for (int64_t i = 0; i < MOST; i++) y[i] = 7;
+            call.x[0].data = x + in, call.y.data = y + out;
+            op->on[REMAT_ON_CUDA].forward(&call);
+            if (!in && !out) memcpy(first, y, sizeof first);
+            ck_assert_msg(!memcmp(first, y + out, sizeof first), "from %d to %d floats past a multiple of 64 bytes", in,
+                          out);
+            for (int64_t i = 0; i < MOST; i++) ck_assert((y[i] != 7) == (i >= out && i < out + C));
+        }
+    double sum = 0, other = 0;
+    rm_sum_of_squares_cuda(&rm_emulated_queue, first, C, &sum);
+    for (int at = 1; at < 4; at++) {
+        memcpy(x + at, first, sizeof first);
+        rm_sum_of_squares_cuda(&rm_emulated_queue, x + at, C, &other);
+        ck_assert_mem_eq(&sum, &other, sizeof sum);
+    }
+}
+END_TEST
+
+/* ---- The statistics of batch norm ------------------------------------------------------------------------------- */
+
+enum { CHANNELS = 3, EACH = 9001, FLOATS = CHANNELS * EACH };
+
+/* A batch of (EACH,CHANNELS), or of one image (CHANNELS,EACH), and its statistics. */
+typedef struct {
+    bool columns;
+    float x[2 * FLOATS];
+    float running_mean[CHANNELS], running_var[CHANNELS];
+} batch_of;
+
+static float *element(batch_of *b, int64_t i, int64_t c, int64_t from) {
+    return &b->x[from * CHANNELS + (b->columns ? i * CHANNELS + c : c * EACH + i)];
+}
+
+/* Numbers far from 0 with a small variance. The first of each channel is far from all others. */
+static void fill(batch_of *b, bool columns, double mean) {
+    b->columns = columns;
+    for (int64_t from = 0; from <= EACH; from += EACH)
+        for (int64_t c = 0; c < CHANNELS; c++)
+            for (int64_t i = 0; i < EACH; i++)
+                *element(b, i, c, from) = (float)(mean * (double)(c + 1)) + (from ? 3 : 1) * noise(i + 7 * c);
+    for (int64_t c = 0; c < CHANNELS; c++) *element(b, 0, c, 0) += 1000;
+}
+
+/* Of `many` batches, in long double. */
+static void expect_statistics(batch_of *b, int64_t many) {
+    for (int64_t c = 0; c < CHANNELS; c++) {
+        long double sum = 0, squares = 0, n = (long double)(many * EACH);
+        for (int64_t k = 0; k < many * EACH; k++) sum += *element(b, k % EACH, c, k / EACH * EACH);
+        for (int64_t k = 0; k < many * EACH; k++) {
+            long double d = *element(b, k % EACH, c, k / EACH * EACH) - sum / n;
+            squares += d * d;
+        }
+        const double mean = (double)(sum / n), variance = (double)(squares / (n - 1));
+        ck_assert_msg(fabs(b->running_mean[c] - mean) <= FLT_EPSILON * fabs(mean), "the mean is %.9g, not %.9g",
+                      (double)b->running_mean[c], mean);
+        ck_assert_msg(fabs(b->running_var[c] - variance) <= FLT_EPSILON * variance, "the variance is %.9g, not %.9g",
+                      (double)b->running_var[c], variance);
+    }
+}
+
+/* momentum 1: the running statistics are those of the batch, rounded once. */
+static void once(batch_of *b, int64_t from, const void *talk, float *mean, float *variance) {
+    const rm_batch_norm_attr attr = {1, 1e-5, 1, talk != NULL};
+    const remat_op *op = rm_op_find("batch_norm");
+    remat_call call = {.attr = &attr, .t_total = 1, .training = true, .ranks = talk};
+    call.queue = (void *)(uintptr_t)&rm_emulated_queue;
+    call.x[0] = (remat_tensor){
+        .desc = rm_desc_make(REMAT_F32, 3, (int64_t[]){b->columns ? EACH : 1, CHANNELS, b->columns ? 1 : EACH}),
+        .data = b->x + from * CHANNELS};
+    for (int i = 1; i < 5; i++) call.x[i].desc = rm_desc_make(REMAT_F32, 1, (int64_t[]){CHANNELS});
+    for (int c = 0; c < CHANNELS; c++) mean[c] = variance[c] = 0;
+    call.x[1].data = mean, call.x[2].data = variance;
+    remat_desc x[REMAT_MAX_INPUTS];
+    for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call.x[i].desc;
+    call.scratch = malloc(op->on[REMAT_ON_CUDA].scratch_bytes(x, &attr, REMAT_ONCE, false));
+    call.once = malloc(op->once_bytes(x, &attr));
+    ck_assert(call.scratch && call.once);
+    op->on[REMAT_ON_CUDA].once(&call);
+    free(call.scratch), free(call.once);
+}
+
+START_TEST(statistics_far_from_zero_are_exact) {
+    static batch_of b;
+    static const double means[] = {0, 1000, 1e6, -1e5};
+    for (int columns = 0; columns < 2; columns++) {
+        fill(&b, columns, means[_i]);
+        once(&b, 0, NULL, b.running_mean, b.running_var);
+        expect_statistics(&b, 1);
+    }
+}
+END_TEST
+
+/* Two ranks, each in a thread. Only one of them runs at a time: the emulation has one GPU. */
+static pthread_mutex_t gpu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
+static double *waiting;
+static int sums;
+
+static void sum_of_two(void *owner, double *values, int64_t count) {
+    (void)owner;
+    if (!waiting) {
+        waiting = values;
+        for (int before = sums; sums == before;) pthread_cond_wait(&arrived, &gpu);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) waiting[i] = values[i] += waiting[i];
+    waiting = NULL;
+    sums++;
+    pthread_cond_signal(&arrived);
+}
+static const rm_talk talk = {.sum = sum_of_two};
+
+static void *second_rank(void *batches) {
+    float mean[CHANNELS], variance[CHANNELS];
+    batch_of *b = batches;
+    pthread_mutex_lock(&gpu);
+    once(b, EACH, &talk, mean, variance);
+    ck_assert_mem_eq(mean, b->running_mean, sizeof mean);
+    ck_assert_mem_eq(variance, b->running_var, sizeof variance);
+    pthread_mutex_unlock(&gpu);
+    return NULL;
+}
+
+START_TEST(statistics_of_two_ranks_are_those_of_both_batches) {
+    static batch_of b;
+    pthread_t other;
+    fill(&b, _i, 1e5);
+    pthread_mutex_lock(&gpu);
+    ck_assert_int_eq(pthread_create(&other, NULL, second_rank, &b), 0);
+    once(&b, 0, &talk, b.running_mean, b.running_var);
+    pthread_mutex_unlock(&gpu);
+    pthread_join(other, NULL);
+    expect_statistics(&b, 2);
+}
+END_TEST
+
+int main(void) {
+    rm_op_queue = &rm_emulated_queue;
+    TCase *rows = tcase_create("rows"), *statistics = tcase_create("statistics");
+    tcase_add_loop_test(rows, long_rows_match_the_cpu_in_any_order, 0, SHAPES);
+    tcase_add_test(rows, bits_do_not_depend_on_addresses);
+    tcase_add_loop_test(statistics, statistics_far_from_zero_are_exact, 0, 4);
+    tcase_add_loop_test(statistics, statistics_of_two_ranks_are_those_of_both_batches, 0, 2);
+    return run_cases("rows", rows, statistics);
+}
