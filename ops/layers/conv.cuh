@@ -1,18 +1,19 @@
 /* conv.cuh: the CUDA kernels of the ops conv and conv_transpose.
  *
- * An ungrouped convolution is a product of matrices. A part of all positions is computed at a time (conv.h):
+ * A convolution is a product of matrices for each group, one batch for all groups. A part of all positions is computed
+ * at a time (conv.h):
  *
- *     taps    (channels filter, positions)   the pixels under the filter at each position; 0: padding
- *     planes  (outputs, positions)           the values at the positions, by output channel
+ *     taps    (groups, channels filter, positions)   the pixels under the filter at each position; 0: padding
+ *     planes  (groups, outputs, positions)           the values at the positions, by output channel
  *
  *     at the positions   planes  = w taps       then planes are copied to their images
  *     at the pixels      taps    = w' planes    then each pixel adds up the taps that read it
  *     weights            dw     += planes taps'
  *
- * With filters of one pixel the images are these matrices, so y and dx are a batch of products without copies.
+ * With ungrouped filters of one pixel the images are these matrices, so y and dx are a batch of products without copies.
  *
- * Grouped convolutions use plain loops: a thread per element of y and dx, a block per element of dw, or, if filters
- * read a single channel, per some elements. */
+ * Depthwise convolutions, whose filters read a single channel, have kernels of their own: a thread per element of y and
+ * dx, a block per some elements of dw. */
 #ifndef RM_CONV_CUH
 #define RM_CONV_CUH
 
@@ -36,66 +37,10 @@ static __device__ int64_t pixel_under(const rm_conv_shape &s, int64_t p, int64_t
                     q * s.stride[1] - s.padding[1] + j * s.dilation[1]);
 }
 
-/* At each position, the sum of the products with the pixels under the filter. */
-static __global__ void sum_at_positions(rm_conv_shape s, int64_t count, const float *x, const float *w, const float *b,
-                                        float *y) {
-    int64_t outputs = s.groups * s.outputs;
-    RM_EACH(e, count) {
-        int64_t row = rm_row_of(e, s.positions), p = e - row * s.positions, n = rm_row_of(row, outputs),
-                o = row - n * outputs;
-        const float *image = x + (n * s.groups + o / s.outputs) * s.channels * s.pixels;
-        const float *filter = w + o * s.channels * s.filter[0] * s.filter[1];
-        float sum = b ? b[o] : 0;
-        for (int64_t c = 0; c < s.channels; c++, image += s.pixels)
-            for (int64_t i = 0; i < s.filter[0]; i++)
-                for (int64_t j = 0; j < s.filter[1]; j++, filter++) {
-                    int64_t pixel = pixel_under(s, p, i, j);
-                    if (pixel >= 0) sum += image[pixel] * *filter;
-                }
-        y[e] = sum;
-    }
-}
-
 /* The position from which element i of the filter reads pixel y, along one axis; -1: none. */
 static __device__ int64_t position_over(const rm_conv_shape &s, int axis, int64_t y, int64_t i) {
     int64_t from = y + s.padding[axis] - i * s.dilation[axis], position = from / s.stride[axis];
     return from >= 0 && position * s.stride[axis] == from && position < s.out[axis] ? position : -1;
-}
-
-/* At each pixel, the sum of the products with the positions whose filters read it. */
-static __global__ void sum_at_pixels(rm_conv_shape s, int64_t count, const float *y, const float *w, const float *b,
-                                     float *x) {
-    int64_t channels = s.groups * s.channels, each = s.filter[0] * s.filter[1];
-    RM_EACH(e, count) {
-        int64_t row = rm_row_of(e, s.pixels), pixel = e - row * s.pixels, n = rm_row_of(row, channels),
-                channel = row - n * channels, group = channel / s.channels;
-        int64_t row_at = rm_row_of(pixel, s.in[1]), column = pixel - row_at * s.in[1];
-        float sum = b ? b[channel] : 0;
-        for (int64_t i = 0; i < s.filter[0]; i++)
-            for (int64_t j = 0; j < s.filter[1]; j++) {
-                int64_t r = position_over(s, 0, row_at, i), q = position_over(s, 1, column, j);
-                if (r < 0 || q < 0) continue;
-                const float *filter =
-                    w + (group * s.outputs * s.channels + channel % s.channels) * each + i * s.filter[1] + j;
-                const float *above = y + (n * s.groups + group) * s.outputs * s.positions + r * s.out[1] + q;
-                for (int64_t o = 0; o < s.outputs; o++) sum += above[o * s.positions] * filter[o * s.channels * each];
-            }
-        x[e] = sum;
-    }
-}
-
-/* Block e computes element e of the filters, over all images and positions: x is at the pixels, y at the positions. */
-static __global__ void weight_gradient(rm_conv_shape s, const float *x, const float *y, float *dw) {
-    int64_t each = s.filter[0] * s.filter[1], e = blockIdx.x, o = e / (s.channels * each), c = e / each % s.channels,
-            i = e % each / s.filter[1], j = e % s.filter[1];
-    double sum = 0;
-    for (int64_t k = threadIdx.x; k < s.images * s.positions; k += blockDim.x) {
-        int64_t n = rm_row_of(k, s.positions), p = k - n * s.positions, pixel = pixel_under(s, p, i, j);
-        const float *image = x + ((n * s.groups + o / s.outputs) * s.channels + c) * s.pixels;
-        if (pixel >= 0) sum += (double)image[pixel] * y[(n * s.groups * s.outputs + o) * s.positions + p];
-    }
-    sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) dw[e] += (float)sum;
 }
 
 /* ---- Depthwise: filters read a single channel -------------------------------------------------------------------- */
@@ -179,13 +124,13 @@ struct rm_conv_part {
 
 static __global__ void copy_to_taps(rm_conv_part part, int64_t n, const float *image) {
     const rm_conv_shape &s = part.s;
-    int64_t each = s.filter[0] * s.filter[1];
+    int64_t each = s.filter[0] * s.filter[1], channels = s.groups * s.channels;
     RM_EACH(e, n) {
         int64_t row = rm_row_of(e, part.count), at = part.from + e - row * part.count;
         int64_t i = rm_row_of(at, s.positions), c = rm_row_of(row, each), tap = row - c * each;
         int64_t down = rm_row_of(tap, s.filter[1]);
         int64_t pixel = pixel_under(s, at - i * s.positions, down, tap - down * s.filter[1]);
-        part.taps[e] = pixel < 0 ? 0 : image[(i * s.channels + c) * s.pixels + pixel];
+        part.taps[e] = pixel < 0 ? 0 : image[(i * channels + c) * s.pixels + pixel];
     }
 }
 
@@ -194,7 +139,7 @@ static __device__ int64_t element_of_plane(const rm_conv_part &part, int64_t e, 
     const rm_conv_shape &s = part.s;
     *plane = rm_row_of(e, part.count);
     int64_t at = part.from + e - *plane * part.count, i = rm_row_of(at, s.positions);
-    return (i * s.outputs + *plane) * s.positions + at - i * s.positions;
+    return (i * s.groups * s.outputs + *plane) * s.positions + at - i * s.positions;
 }
 
 static __global__ void copy_to_planes(rm_conv_part part, int64_t n, const float *y) {
@@ -213,11 +158,12 @@ static __global__ void copy_from_planes(rm_conv_part part, int64_t n, const floa
 /* Adds up the taps at pixels of `count` elements, from image `first` on. The first part of an image starts its sums. */
 static __global__ void sum_taps(rm_conv_part part, int64_t first, int64_t n, const float *b, float *x) {
     const rm_conv_shape &s = part.s;
+    const int64_t channels = s.groups * s.channels;
     RM_EACH(e, n) {
-        int64_t row = rm_row_of(e, s.pixels), pixel = e - row * s.pixels, i = rm_row_of(row, s.channels),
-                c = row - i * s.channels, y_at = rm_row_of(pixel, s.in[1]), x_at = pixel - y_at * s.in[1];
+        int64_t row = rm_row_of(e, s.pixels), pixel = e - row * s.pixels, i = rm_row_of(row, channels),
+                c = row - i * channels, y_at = rm_row_of(pixel, s.in[1]), x_at = pixel - y_at * s.in[1];
         int64_t start = (first + i) * s.positions - part.from;
-        float *to = x + first * s.channels * s.pixels + e, sum = start < 0 ? *to : b ? b[c] : 0;
+        float *to = x + first * channels * s.pixels + e, sum = start < 0 ? *to : b ? b[c] : 0;
         const float *taps = part.taps + c * s.filter[0] * s.filter[1] * part.count;
         for (int64_t down = 0; down < s.filter[0]; down++)
             for (int64_t along = 0; along < s.filter[1]; along++, taps += part.count) {
@@ -231,14 +177,17 @@ static __global__ void sum_taps(rm_conv_part part, int64_t first, int64_t n, con
 
 static inline void rm_conv_sum_taps(const rm_conv_part &part, const rm_cuda_queue *queue, const float *b, float *x) {
     int64_t first = part.from / part.s.positions, end = (part.from + part.count - 1) / part.s.positions + 1;
-    int64_t n = (end - first) * part.s.channels * part.s.pixels;
+    int64_t n = (end - first) * part.s.groups * part.s.channels * part.s.pixels;
     RM_LAUNCH_EACH(sum_taps, n, queue, part, first, n, b, x);
 }
 
-static inline void rm_conv_multiply(const rm_cuda_queue *queue, int64_t m, int64_t n, int64_t k, const float *a,
-                                    bool transpose_a, const float *b, bool transpose_b, float *c, bool add) {
+/* A product for each group, whose matrices follow one another. */
+static inline void rm_conv_multiply(const rm_cuda_queue *queue, int64_t groups, int64_t m, int64_t n, int64_t k,
+                                    const float *a, bool transpose_a, const float *b, bool transpose_b, float *c,
+                                    bool add) {
     rm_cuda_product product = {
-        a, b, c, m, n, k, transpose_a ? m : k, transpose_b ? k : n, n, 0, transpose_a, transpose_b, add, 1, 0, 0, 0};
+        a,           b,   c,      m,     n,     k,    transpose_a ? m : k, transpose_b ? k : n, n, 0, transpose_a,
+        transpose_b, add, groups, m * k, k * n, m * n};
     queue->multiply(queue, &product);
 }
 
@@ -273,17 +222,19 @@ static inline void rm_conv_by_products(const remat_call *call, bool to_pixels, c
         to = NULL;
     }
     for (int64_t at = 0; at < all && (to || dw); at += most) {
-        int64_t count = all - at < most ? all - at : most, n_taps = taps * count, n_planes = s.outputs * count;
+        int64_t count = all - at < most ? all - at : most, n_taps = s.groups * taps * count,
+                n_planes = s.groups * s.outputs * count;
         float *scratch = (float *)call->scratch;
         rm_conv_part part = {s, at, count, scratch, scratch + rm_conv_planes_at(&s)};
         if (dw || !to_pixels) RM_LAUNCH_EACH(copy_to_taps, n_taps, queue, part, n_taps, to_pixels ? other : from);
         if (dw || to_pixels) RM_LAUNCH_EACH(copy_to_planes, n_planes, queue, part, n_planes, to_pixels ? from : other);
-        if (dw) rm_conv_multiply(queue, s.outputs, taps, count, part.planes, false, part.taps, true, dw, true);
+        if (dw)
+            rm_conv_multiply(queue, s.groups, s.outputs, taps, count, part.planes, false, part.taps, true, dw, true);
         if (to && to_pixels) {
-            rm_conv_multiply(queue, taps, count, s.outputs, w, true, part.planes, false, part.taps, false);
+            rm_conv_multiply(queue, s.groups, taps, count, s.outputs, w, true, part.planes, false, part.taps, false);
             rm_conv_sum_taps(part, queue, b, to);
         } else if (to) {
-            rm_conv_multiply(queue, s.outputs, count, taps, w, false, part.taps, false, part.planes, false);
+            rm_conv_multiply(queue, s.groups, s.outputs, count, taps, w, false, part.taps, false, part.planes, false);
             RM_LAUNCH_EACH(copy_from_planes, n_planes, queue, part, n_planes, b, to);
         }
     }
@@ -297,17 +248,12 @@ static inline void rm_convolve_cuda(const remat_call *call) {
     const float *b = (const float *)call->x[B].data;
     float *y = (float *)call->y.data;
     int64_t count = rm_desc_count(&call->y.desc);
-    const bool depthwise = s.channels == 1;
-    if (s.groups == 1)
+    if (!rm_conv_is_depthwise(&s))
         rm_conv_by_products(call, s.transposed, x, b, y, NULL, NULL);
-    else if (depthwise && s.transposed)
-        RM_LAUNCH_EACH(depthwise_at_pixels, count, call->queue, s, count, x, w, b, y);
-    else if (depthwise)
-        RM_LAUNCH_EACH(depthwise_at_positions, count, call->queue, s, count, x, w, b, y);
     else if (s.transposed)
-        RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, x, w, b, y);
+        RM_LAUNCH_EACH(depthwise_at_pixels, count, call->queue, s, count, x, w, b, y);
     else
-        RM_LAUNCH_EACH(sum_at_positions, count, call->queue, s, count, x, w, b, y);
+        RM_LAUNCH_EACH(depthwise_at_positions, count, call->queue, s, count, x, w, b, y);
 }
 
 static inline void rm_convolve_back_cuda(const remat_call *call) {
@@ -315,27 +261,20 @@ static inline void rm_convolve_back_cuda(const remat_call *call) {
     const float *x = (const float *)call->x[X].data, *w = (const float *)call->x[W].data;
     const float *dy = (const float *)call->dy.data, *none = NULL;
     float *dx = (float *)call->dx[X].data, *dw = (float *)call->dx[W].data, *db = (float *)call->dx[B].data;
-    int64_t count = rm_desc_count(&call->x[X].desc), filters = rm_desc_count(&call->x[W].desc);
+    int64_t count = rm_desc_count(&call->x[X].desc);
     int64_t channels = s.groups * (s.transposed ? s.channels : s.outputs),
             plane = s.transposed ? s.pixels : s.positions;
-    if (s.groups == 1) {
+    if (!rm_conv_is_depthwise(&s)) {
         if (dx || dw) rm_conv_by_products(call, !s.transposed, dy, none, dx, x, dw);
-    } else if (s.channels == 1) {
+    } else {
         int64_t parts = rm_blocks_of(s.filter[0] * s.filter[1], DEPTHWISE_TAPS);
         if (dx && s.transposed) RM_LAUNCH_EACH(depthwise_at_positions, count, call->queue, s, count, dy, w, none, dx);
         if (dx && !s.transposed) RM_LAUNCH_EACH(depthwise_at_pixels, count, call->queue, s, count, dy, w, none, dx);
         if (dw)
             RM_LAUNCH_TOGETHER(depthwise_weights, s.groups * s.outputs * parts, RM_SUM_THREADS, call->queue, s, parts,
                                s.transposed ? dy : x, s.transposed ? x : dy, dw);
-    } else {
-        if (dx && s.transposed) RM_LAUNCH_EACH(sum_at_positions, count, call->queue, s, count, dy, w, none, dx);
-        if (dx && !s.transposed) RM_LAUNCH_EACH(sum_at_pixels, count, call->queue, s, count, dy, w, none, dx);
-        if (dw)
-            RM_LAUNCH_TOGETHER(weight_gradient, filters, RM_SUM_THREADS, call->queue, s, s.transposed ? dy : x,
-                               s.transposed ? x : dy, dw);
     }
-    if (db)
-        rm_launch_channels(call->queue, rm_channel_sums{dy, db}, s.images, channels, plane, channels * plane);
+    if (db) rm_launch_channels(call->queue, rm_channel_sums{dy, db}, s.images, channels, plane, channels * plane);
 }
 
 #endif

@@ -39,16 +39,17 @@ static inline rm_conv_shape rm_conv_shape_of(const remat_desc *x, const remat_de
 
 /* ---- conv.cuh: convolutions on CUDA as matrix products --------------------------------------------------------------------- */
 
-/* Ungrouped convolutions are products with a matrix that has a column for each position, the pixels under the filter;
- * scratch holds that matrix and one of all outputs, for a part of all positions at a time: at most these many, and no
+/* Convolutions are products with a matrix that has a column for each position, the pixels under the filter; scratch holds
+ * that matrix and one of all outputs, for each group, and for a part of all positions at a time: at most these many, and no
  * more floats than these. The first is in conv.c; tests reduce it. */
 extern int64_t rm_conv_most_columns;
 enum { RM_CONV_MOST_FLOATS = 1 << 24 };
 
+/* Of one group. */
 static inline int64_t rm_conv_taps(const rm_conv_shape *s) { return s->channels * s->filter[0] * s->filter[1]; }
 
 static inline int64_t rm_conv_columns(const rm_conv_shape *s) {
-    int64_t all = s->images * s->positions, most = RM_CONV_MOST_FLOATS / (rm_conv_taps(s) + s->outputs);
+    int64_t all = s->images * s->positions, most = RM_CONV_MOST_FLOATS / s->groups / (rm_conv_taps(s) + s->outputs);
     if (most > rm_conv_most_columns) most = rm_conv_most_columns;
     if (most < 1) most = 1;
     return all < most ? all : most;
@@ -56,7 +57,7 @@ static inline int64_t rm_conv_columns(const rm_conv_shape *s) {
 
 /* Where the second matrix starts in scratch: aligned, as cuBLAS likes it. */
 static inline int64_t rm_conv_planes_at(const rm_conv_shape *s) {
-    return (rm_conv_taps(s) * rm_conv_columns(s) + 3) / 4 * 4;
+    return (s->groups * rm_conv_taps(s) * rm_conv_columns(s) + 3) / 4 * 4;
 }
 
 /* Filters of one pixel that read every pixel once: y is a product of w and the image as it lies. */
@@ -67,10 +68,13 @@ static inline bool rm_conv_is_pointwise(const rm_conv_shape *s) {
     return is;
 }
 
-/* Floats of scratch; 0: no matrices. Grouped convolutions use plain loops. */
+/* Filters that read a single channel of several; they have kernels of their own. */
+static inline bool rm_conv_is_depthwise(const rm_conv_shape *s) { return s->groups > 1 && s->channels == 1; }
+
+/* Floats of scratch; 0: no matrices. */
 static inline int64_t rm_conv_scratch_cuda(const rm_conv_shape *s, remat_pass pass) {
-    const bool none = s->groups > 1 || (pass == REMAT_FORWARD && rm_conv_is_pointwise(s));
-    return none ? 0 : rm_conv_planes_at(s) + s->outputs * rm_conv_columns(s);
+    const bool none = rm_conv_is_depthwise(s) || (pass == REMAT_FORWARD && rm_conv_is_pointwise(s));
+    return none ? 0 : rm_conv_planes_at(s) + s->groups * s->outputs * rm_conv_columns(s);
 }
 
 /* ---- convolve.c: float convolutions on the CPU with the kernels of this machine's instruction set ------------------------ */
