@@ -15,6 +15,7 @@
  * algorithms that are not deterministic: CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, _BWD_FILTER_ALGO_0 and _3. */
 #include "engine/cuda/conv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -378,6 +379,20 @@ remat_status rm_cuda_conv_variant(rm_device *device, const remat_op *op, const v
     return REMAT_OK;
 }
 
+static bool cudnn_method(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x, rm_method *out) {
+    static const char *const forward[] = {[CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM] = "IMPLICIT_GEMM",
+                                          [CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM] = "IMPLICIT_PRECOMP_GEMM"};
+    const rm_cuda_convs *convs = device->convs;
+    if (!convs || (op != &convs->op[CONV] && op != &convs->op[CONV_TRANSPOSE])) return false;
+    const rm_conv_shape s = rm_conv_shape_of(&x[X], &x[W], attr);
+    const convolution *c = find(convs, &s);
+    if (!c) return false;
+    out->work_bytes = c->work_bytes;
+    snprintf(out->by, sizeof out->by, "by cuDNN: FWD %s, BWD_DATA ALGO_%d, BWD_FILTER ALGO_%d",
+             forward[c->algorithm[TO_POSITIONS]], c->algorithm[TO_PIXELS], c->algorithm[TO_WEIGHTS]);
+    return true;
+}
+
 void rm_cuda_convs_free(rm_cuda_convs *convs) {
     if (!convs) return;
     for (convolution *c = convs->known, *next; c; c = next) {
@@ -389,6 +404,11 @@ void rm_cuda_convs_free(rm_cuda_convs *convs) {
 
 #else
 
+static bool cudnn_method(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x, rm_method *out) {
+    (void)device, (void)op, (void)attr, (void)x, (void)out;
+    return false;
+}
+
 void rm_cuda_convs_free(rm_cuda_convs *convs) { (void)convs; }
 remat_status rm_cuda_conv_variant(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x,
                                   const int64_t tau[2], rm_variant *out) {
@@ -398,3 +418,13 @@ remat_status rm_cuda_conv_variant(rm_device *device, const remat_op *op, const v
 }
 
 #endif
+
+bool rm_cuda_conv_method(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x, rm_method *out) {
+    if (cudnn_method(device, op, attr, x, out)) return true;
+    if (strcmp(op->name, "conv") && strcmp(op->name, "conv_transpose")) return false;
+    const rm_conv_shape s = rm_conv_shape_of(&x[0], &x[1], attr);
+    const char *by = rm_conv_is_depthwise(&s) ? "by kernels for filters of one channel" : "by matrix products";
+    out->work_bytes = (uint64_t)rm_conv_scratch_cuda(&s, REMAT_BACKWARD) * sizeof(float);
+    snprintf(out->by, sizeof out->by, "%s", by);
+    return true;
+}

@@ -19,4 +19,7 @@ void rm_cuda_convs_free(rm_cuda_convs *convs); /* NULL allowed; no call may be p
 remat_status rm_cuda_conv_variant(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x,
                                   const int64_t tau[2], rm_variant *out);
 
+/* rm_device_api.method: cuDNN's algorithms and work space, or those of the op's own kernels. */
+bool rm_cuda_conv_method(rm_device *device, const remat_op *op, const void *attr, const remat_desc *x, rm_method *out);
+
 #endif

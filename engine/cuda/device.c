@@ -347,6 +347,7 @@ const rm_device_api rm_device_cuda = {
     .recordings = rm_cuda_graphs_known,
     .use_cudnn = cuda_use_cudnn,
     .variant = cuda_variant,
+    .method = rm_cuda_conv_method,
     .rates = cuda_rates,
     .block_create = cuda_block_create,
     .block_free = cuda_block_free,

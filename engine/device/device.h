@@ -61,6 +61,12 @@ typedef struct {
     size_t attr_bytes;
 } rm_variant;
 
+/* How a device computes a node: words for people, and the memory of one call besides its arrays. */
+typedef struct {
+    char by[96];
+    uint64_t work_bytes;
+} rm_method;
+
 typedef struct rm_device_api {
     const char *name, *doc;
     remat_device_kind kernels; /* the column of an op's kernel table */
@@ -80,6 +86,9 @@ typedef struct rm_device_api {
     /* Chooses the descriptor for a node with these attributes and inputs, and with tiles of tau[0] and tau[1] timesteps (0: not a
      * sequence). Called once for each node, before the chain is built. NULL: ops run as they are. */
     remat_status (*variant)(rm_device *, const remat_op *, const void *attr, const remat_desc *x, const int64_t tau[2], rm_variant *out);
+    /* How a node with this descriptor and a tile's inputs is computed, for the plan's text. Returns false if the op has only one
+     * way. NULL: all ops have. */
+    bool (*method)(rm_device *, const remat_op *, const void *attr, const remat_desc *x, rm_method *out);
     const char *rounded; /* layers whose variants round products to a precision other than fp32; NULL: all products are rounded */
     remat_status (*rates)(rm_device *, rm_rates *out); /* measured once, in milliseconds */
 

@@ -68,6 +68,39 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
     if (s->n_folded) fprintf(out, "  the embedding is folded into the input projection that follows it\n");
 }
 
+static bool method_of(const remat_session *s, int32_t n, int64_t tile, rm_method *out) {
+    const rm_node *node = &s->graph->node[n];
+    remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
+    if (!s->api->method || !s->device) return false;
+    rm_node_descs(s->graph, node, s->graph->value[node->x[0]].sequence ? tile : 0, x, &y, state);
+    return s->api->method(s->device, node->op, node->attr, x, out);
+}
+
+/* A line for each way in which the device computes some layers: how many, which is the first and the last, and their
+ * memory. */
+static void print_methods(FILE *out, const remat_session *s, const remat_plan_summary *plan) {
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) {
+        char first[RM_LAYER_TEXT], last[RM_LAYER_TEXT], bytes[32];
+        rm_method here, other;
+        bool seen = false;
+        int count = 1;
+        if (!method_of(s, n, plan->tile, &here)) continue;
+        for (int32_t i = 0; i < n && !seen; i++)
+            seen = method_of(s, i, plan->tile, &other) && !strcmp(here.by, other.by);
+        if (seen) continue;
+        rm_node_layer(s, &s->graph->node[n], first);
+        strcpy(last, first);
+        for (int32_t i = n + 1; i < s->graph->n_nodes; i++) {
+            if (!method_of(s, i, plan->tile, &other) || strcmp(here.by, other.by)) continue;
+            if (other.work_bytes > here.work_bytes) here.work_bytes = other.work_bytes;
+            rm_node_layer(s, &s->graph->node[i], last);
+            count++;
+        }
+        fprintf(out, "  %d convolution%s %s; work space up to %s: %s%s%s\n", count, count == 1 ? "" : "s", here.by,
+                size_text(here.work_bytes, bytes), first, count > 1 ? " .. " : "", count > 1 ? last : "");
+    }
+}
+
 /* The end of the row of the table that starts at stage i: the next checkpoint, sweep or change of option. */
 static int64_t end_of_row(const remat_session *s, const rm_stage_report *reports, int64_t i) {
     const rm_sweep *sweep = rm_stage_sweep(&s->chain, i);
@@ -288,6 +321,7 @@ static void write_description(FILE *out, const remat_session *s) {
     rm_stage_report *reports = rm_session_stage_reports(s);
     if (!reports) return;
     print_head(out, s, &plan);
+    print_methods(out, s, &plan);
     print_rows(out, s, reports);
     print_totals(out, s, reports);
     print_buckets(out, s);

@@ -128,15 +128,24 @@ static const char *parameter_of_stage(const rm_chain *chain, int64_t stage) {
     return name;
 }
 
-const char *rm_session_layer(const remat_session *s, int64_t first, int64_t end, bool backwards,
-                             char text[RM_LAYER_TEXT]) {
-    const char *name = NULL;
-    *text = 0;
-    for (int64_t i = first; !name && !s->chain.timed && (backwards ? i >= end : i < end); i += backwards ? -1 : 1)
-        name = parameter_of_stage(&s->chain, i);
+/* The name without its last part. */
+static const char *layer_of(const char *name, char text[RM_LAYER_TEXT]) {
     const char *dot = name ? strrchr(name, '.') : NULL;
+    *text = 0;
     if (name) snprintf(text, RM_LAYER_TEXT, "%.*s", dot ? (int)(dot - name) : (int)strlen(name), name);
     for (char *c = rm_printable(text); *c; c++)
         if (*c == '"' || *c == '\\') *c = '?'; /* the name goes into JSON */
     return text;
+}
+
+const char *rm_node_layer(const remat_session *s, const rm_node *node, char text[RM_LAYER_TEXT]) {
+    return layer_of(parameter_of(s->graph, node), text);
+}
+
+const char *rm_session_layer(const remat_session *s, int64_t first, int64_t end, bool backwards,
+                             char text[RM_LAYER_TEXT]) {
+    const char *name = NULL;
+    for (int64_t i = first; !name && !s->chain.timed && (backwards ? i >= end : i < end); i += backwards ? -1 : 1)
+        name = parameter_of_stage(&s->chain, i);
+    return layer_of(name, text);
 }

@@ -25,6 +25,9 @@ enum { RM_LAYER_TEXT = 48 };
 const char *rm_session_layer(const remat_session *session, int64_t first, int64_t end, bool backwards,
                              char text[RM_LAYER_TEXT]);
 
+/* The same name for a node of the session's graph; "": it reads no parameter. */
+const char *rm_node_layer(const remat_session *session, const rm_node *node, char text[RM_LAYER_TEXT]);
+
 /* Buffers of one kind and size that are alive at the peak */
 typedef struct {
     uint8_t kind; /* remat_live */

@@ -247,6 +247,40 @@ END_TEST
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------ */
 
+/* The text of the plan of such a session. The caller frees it. */
+static char *text_of(const model *m) {
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_graph *g;
+    remat_session *s;
+    config.device = "cuda", config.plan_only = true, config.tile = m->timed ? 2 : 0;
+    CHECKED(remat_graph_create(&g));
+    CHECKED(remat_session_create(g, build(g, m), &config, &s));
+    char *text = remat_plan_describe(s);
+    remat_session_free(s);
+    remat_graph_free(g);
+    ck_assert_ptr_nonnull(text);
+    return text;
+}
+
+static void expect_text(const model *m, const char *says) {
+    char *text = text_of(m);
+    ck_says_all(text, says);
+    free(text);
+}
+
+START_TEST(plan_names_the_algorithms) {
+    const model m = {.timed = _i};
+    reset(0);
+    expect_text(&m, "4 convolutions by cuDNN: FWD IMPLICIT_PRECOMP_GEMM, BWD_DATA ALGO_1, BWD_FILTER ALGO_1; work space "
+                    "up to |: w1 .. w4\n|  1 convolution by matrix products; work space up to |: w5\n");
+    fake_conv_refuses_groups();
+    expect_text(&m, "3 convolutions by cuDNN: FWD |  2 convolutions by matrix products; work space up to |: w2 .. w5\n");
+    setenv("REMAT_CUDA_CUDNN", "OFF", 1);
+    expect_text(&m, "  5 convolutions by matrix products; work space up to |: w1 .. w5\n");
+    reset(0);
+}
+END_TEST
+
 START_TEST(work_spaces_are_planned) {
     model m = {.timed = _i % 2};
     way w = {"cuda", _i / 2 ? "bf16" : "fp32", "none", 0, 0, false};
@@ -311,6 +345,7 @@ int main(void) {
     tcase_add_loop_test(results, products_take_over_without_cudnn, 0, 2);
     tcase_add_test(results, missing_library_is_no_error);
     tcase_add_test(results, refused_shapes_use_products);
+    tcase_add_loop_test(plans, plan_names_the_algorithms, 0, 2);
     tcase_add_loop_test(plans, work_spaces_are_planned, 0, 4);
     tcase_add_loop_test(plans, smallest_budget_works, 0, 4);
     tcase_add_loop_test(faults, a_fault_at_any_call_gives_one_message, 0, rm_cases(4, 1));
