@@ -137,6 +137,7 @@ def model_steps(row, budget, divide):
     import torch
     import torchvision  # noqa: F401  # part of what is not counted
 
+    networks.set_sizes("cpu")
     before = networks.resident_kib("VmRSS")
     torch.manual_seed(0)
     if row == "gpt2":
