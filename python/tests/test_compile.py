@@ -176,6 +176,22 @@ def test_one_timestep(name):
     check(model, loss_fn, *(x[:, :1] if x.dim() > 1 else x.clamp(max=1) if "padded" in name else x for x in batch), slack=4)
 
 
+@pytest.mark.parametrize(("rows", "sources", "steps"), [(1, 1, 1), (4, 1, 1), (4, 1, 3), (1, 1, 3), (4, 3, 1)])
+def test_attention_over_one_key_or_query(rows, sources, steps):
+    target = torch.randint(1, V, (rows, steps))
+    source = torch.randint(0, V - 1, (rows, sources))  # V - 1 is padding
+    check(MultiheadTranslator(), per_token, source, target, target, slack=4)
+
+
+def test_wrong_lengths_of_a_batch_are_named():
+    step = remat.compile(LanguageModel(), per_token, (tokens(4, 9), tokens(4, 9)))
+    for make in (lambda *batch: remat.compile(LanguageModel(), per_token, batch), step):
+        with pytest.raises(remat.Error, match=r"\(4, 9\).*\(4, 8\).*36.*32"):
+            make(tokens(4, 9), tokens(4, 8))
+    with pytest.raises(remat.Error, match="position 69 .* 64 positions"):
+        remat.compile(GPT(), None, (tokens(2, 70), tokens(2, 70)))
+
+
 @pytest.mark.parametrize("length", [0, 11])
 def test_lengths_outside_the_batch_are_refused(length):
     model, (x, lengths, y) = Tagger(), padded()
@@ -726,13 +742,11 @@ def test_training_follows_the_models_mode():
     assert float(step(x, y)) != pytest.approx(F.mse_loss(model.eval()(x), y).item(), rel=1e-5)
 
 
-def test_single_rows_work_and_untranslated_single_timesteps_are_refused():
+def test_single_rows_and_single_timesteps_work():
     model, loss_fn, *batch = MODELS["encoder and decoder, masked"]()
     step = remat.compile(model, loss_fn, tuple(batch))
-    row = [x[:1] for x in batch]
-    assert float(step(*row)) == pytest.approx(loss_fn(model(*row[:-1]), row[-1]).item(), rel=1e-5)
-    with pytest.raises(remat.Error, match="drop_last"):
-        step(*(x[:, :1] for x in batch))
+    for part in ([x[:1] for x in batch], [x[:, :1] for x in batch]):
+        assert float(step(*part)) == pytest.approx(loss_fn(model(*part[:-1]), part[-1]).item(), rel=1e-5)
 
 
 def test_captured_shapes_are_bounded(monkeypatch):

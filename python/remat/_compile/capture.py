@@ -14,6 +14,7 @@ import numpy as np
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
 
 from .. import nn as layers
@@ -293,11 +294,33 @@ def export(
     of = [{axis: torch.export.Dim.AUTO for i, axis in axes if i == number} or None for number in range(len(batch) + len(named))]
     parts = {"batch": tuple(of[: len(batch)]), "named": dict(zip(named, of[len(batch) :], strict=True))}
     dynamic = {name: part for name, part in parts.items() if part} if axes else None
+    whole = _Whole(model, loss_fn)
     with _swapped(), _kept(model):
-        program = torch.export.export(_Whole(model, loss_fn), batch, named, dynamic_shapes=dynamic, strict=False)
+        try:
+            program = torch.export.export(whole, batch, named, dynamic_shapes=dynamic, strict=False)
+        except (ValueError, RuntimeError, IndexError) as error:
+            if dynamic or (found := _shape_error(whole, batch, named)) is None or type(found) is not type(error):
+                raise
+            raise invalid(f"the model and its loss cannot compute a batch of shapes {_shapes(batch, named)}: {found}") from error
     _name_layers(program.graph)
     program.graph.eliminate_dead_code()
     return program
+
+
+def _shapes(batch: tuple[Any, ...], named: dict[str, Any]) -> str:
+    given = {str(i): x for i, x in enumerate(batch, 1)} | named
+    return ", ".join(f"{n}: {tuple(x.shape)}" for n, x in given.items() if isinstance(x, torch.Tensor))
+
+
+def _shape_error(whole: nn.Module, batch: tuple[Any, ...], named: dict[str, Any]) -> Exception | None:
+    """PyTorch's own error for a batch of these shapes, with numbers where torch.export may write symbols. Computes nothing."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        given = [mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else x for x in (*batch, *named.values())]
+        try:
+            whole(*given[: len(batch)], **dict(zip(named, given[len(batch) :], strict=True)))
+        except Exception as error:
+            return error
+    return None
 
 
 Sizes = dict[Any, Any]  # of torch.export's symbols

@@ -14,6 +14,7 @@ from .._library import invalid
 from ..graph import Value
 from .capture import op_name
 from .tensors import (
+    TIME,
     Atom,
     Axis,
     Data,
@@ -434,6 +435,8 @@ def constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Any:
     last, width = indices.shape[-1] if indices.dim() else 1, weight.shape[1]
     rows = indices.reshape(-1, last)[0]
     first, leading = int(rows[0]), indices.shape[:-1]
+    if indices.numel() and int(indices.max()) >= weight.shape[0]:
+        raise Refused(f"position {int(indices.max())} is read of a table of {weight.shape[0]} positions; give shorter sequences")
     if indices.dim() and bool((indices == first).all()) and (indices.numel() > 1 or first):
         row = part(t, t.tensor(weight), 0, first, 1)
         return with_dims(t, row, [*((Atom(n, repeats=n > 1),) for n in indices.shape), row.dims[1]])
@@ -557,9 +560,9 @@ def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Val
     """The mask of keys, i32 (S,B), 1 where they are padding."""
     atoms = set(real(a for d in mask.dims for a in leaves(d)))
     for d in mask.dims[-1:]:
-        for a, b in zip(real(d) or leaves(d), [keys], strict=False):
-            a.unite(b)
-    if batch is not None and len(atoms) > 1:
+        for a, b in zip(real(d) or leaves(d) or leaves(mask.source[-1]), [keys], strict=False):
+            a.unite(b)  # views of a single key may leave its axis without an atom
+    if batch is not None and len(atoms) > (keys.size > 1):
         for a in real(mask.dims[0])[:1]:
             a.unite(batch)
     if len(atoms) > 2:
@@ -1271,12 +1274,22 @@ def cross_entropy(
     unite_all(x.dims, y.dims)
     classes = real(x.dims[-1])
     unite(tuple(a for d in x.dims for a in leaves(d) if a not in classes), tuple(a for d in y.dims for a in d))
+    if isinstance(target, Data) and x.sequence and length(x.axes[0]) == 1:
+        unite_single(x, target)
     p, q = t.plain(x), t.plain(t.tensor(target))
     if x.sequence != q.x.sequence:
         raise Refused("scores and targets do not agree about time")
     w = None if weight is None else t.tensor(weight).value
     value = t.graph.softmax_cross_entropy_weighted(p.value, q.value, w, ignore_index, label_smoothing)
     return scalar(value)
+
+
+def unite_single(x: Tensor, target: Data) -> None:
+    """Of one timestep, whose axis the views of scores and targets may have lost: the targets' last axis of size 1 is time."""
+    atoms = [a for axis in target.source for a in leaves(axis) if a.size == 1]
+    if not any(a.role == TIME for a in atoms):
+        for atom, time in zip(atoms[-1:], x.axes[0], strict=False):
+            atom.unite(time)
 
 
 @op("nll_loss", "nll_loss_nd", "nll_loss2d")

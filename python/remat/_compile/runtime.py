@@ -246,7 +246,6 @@ class Step:
         self.first = self.first or made.session
         return made
 
-
     def _captured(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         """The second shape opens the axes in which it differs from the first, so that later ones need no export."""
         tensors = [*batch, *named.values()]
@@ -257,7 +256,8 @@ class Step:
                 return _Shape(self, capture, sizes, tensors)
         axes = _open_axes(_sizes(tensors), [capture.shapes for capture in captures])
         if axes and not any(capture.axes >= axes for capture in captures):
-            with contextlib.suppress(Exception):  # what torch.export or the translation cannot leave open is captured as it is
+            # What torch.export or the translation cannot leave open is captured as it is.
+            with contextlib.suppress(errors.Error, RuntimeError, ValueError):
                 capture = _Capture(self, batch, named, axes)
                 made = _Shape(self, capture, capture.sizes(tensors) or {}, tensors)
                 captures.append(capture)
