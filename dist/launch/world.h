@@ -8,7 +8,7 @@
  *                          ◄──────   note TEXT, spare: why it waits; a spare waits as long as the job runs
  *                          ◄──────   wait: others are still in the step, so its time-out starts anew
  *   (trains)               ◄──────   call: join again after this step
- *                          ◄──────   lost RANK: it does not respond; do not wait for it
+ *                          ◄──────   lost RANK: it has left, or does not respond; do not wait for it
  *   alive                  ──────►   a sign of life, from a thread, so that slow steps do not look like lost ranks
  *   again                  ──────►   it has left this world and will join: wait for it
  *   done                   ──────►   the job has ended
@@ -48,8 +48,8 @@ remat_status rm_world_join(const rm_world_request *request, bool *over);
 
 /* Whether to join again after this step. Costs one system call. Any thread may ask. */
 bool rm_world_called(void);
-/* Whether a rank of this world is lost, although its connections may still exist: its host is down, or it is stopped.
- * *rank becomes its number. Any thread may ask. */
+/* Whether a rank of this world is lost, although its connections or its process may still exist: it loads its program
+ * again, its host is down, or it is stopped. *rank becomes its number. Any thread may ask. */
 bool rm_world_lost(int32_t *rank);
 /* Tells the host that this process runs. Call it about every RM_WORLD_SIGN_S seconds while the process trains, from any
  * thread. A rank without signs is excluded after RM_WORLD_SILENT_S seconds. */

@@ -111,12 +111,17 @@ static void drop(world *w, int i) {
     if (!count(w, TRAINS, true) && !count(w, LEAVES, true)) begin(w);
 }
 
+static void tell_lost(const world *w, int32_t rank) {
+    char line[RM_WORLD_LINE];
+    snprintf(line, sizeof line, "lost %d\n", rank);
+    tell_members(w, line);
+}
+
 /* It may not have closed its connections, so the others would wait for it. It joins as a new one when it wakes. */
 static void exclude(world *w, int i) {
-    char line[RM_WORLD_LINE];
-    snprintf(line, sizeof line, "lost %d\n", w->all[i].rank);
+    int32_t rank = w->all[i].rank;
     drop(w, i);
-    tell_members(w, line);
+    tell_lost(w, rank);
 }
 
 /* ---- Lines --------------------------------------------------------------------------------------------------------- */
@@ -172,7 +177,9 @@ static bool hear(world *w, process *p, const char *line) {
     if (!strcmp(line, "done")) return end_job(w);
     if (strcmp(line, "again")) return hear_join(w, p, line);
     enter(p, LEAVES);
-    if (p->member) begin(w);
+    if (!p->member) return true;
+    if (!w->began_ms) tell_lost(w, p->rank); /* it may have heard a call before the others had all met */
+    begin(w);
     return true;
 }
 

@@ -75,7 +75,7 @@ static void give_signs(int ms) {
 }
 
 /* Joins, writes "RANK/SIZE GENERATION JOB", and then does as the letters say: a: joins again when called; s: the same,
- * after a slow step; l: gives signs of life, and joins again when it hears of a lost rank; d: ends the job; q: gives one
+ * after a slow step; l: gives signs of life, and joins again when it hears of a lost rank; g: joins again without a call; d: ends the job; q: gives one
  * sign; others wait for the end of the test. */
 static process start(host h, int slot, int64_t step, int64_t units, const char *letters) {
     int ends[2];
@@ -103,11 +103,11 @@ static process start(host h, int slot, int64_t step, int64_t units, const char *
         fflush(out);
         if (*letters == 'd') rm_world_done();
         if (*letters == 'q') rm_world_alive();
-        if (!strchr("asl", *letters) || !*letters) break;
+        if (!strchr("aslg", *letters) || !*letters) break;
         int32_t lost = -1;
         while (*letters == 'l' && !rm_world_lost(&lost)) give_signs(100);
         if (lost >= 0) say(out, lost == 1 ? "lost 1" : "lost another");
-        while (!rm_world_called()) usleep(1000);
+        while (*letters != 'g' && !rm_world_called()) usleep(1000);
         if (*letters == 's') give_signs(2100);
         rm_world_again();
         request.step++;
@@ -203,6 +203,20 @@ START_TEST(silent_rank_is_lost) {
 }
 END_TEST
 
+/* It may do so while the others wait for it: without a call, none of them would. */
+START_TEST(rank_that_leaves_is_lost) {
+    host h = start_world(1);
+    process a = start(h, 0, 0, 0, "l"), b = start(h, 1, 0, 0, "g"), c = start(h, 2, 0, 0, "l"),
+            d = start(h, 3, 0, 0, "l");
+    next_line(a, "0/4 0 job");
+    next_line(b, "1/4 0 job");
+    next_line(a, "lost 1");
+    next_line(a, "0/4 1 job");
+    end(a), end(b), end(c), end(d);
+    end_world(h);
+}
+END_TEST
+
 START_TEST(too_few_wait_and_say_so) {
     host h = start_world(2);
     process a = start(h, 0, 0, 0, "");
@@ -244,6 +258,7 @@ int main(void) {
     tcase_add_test(tests, rank_is_called_when_another_is_lost);
     tcase_add_test(tests, slow_rank_is_waited_for);
     tcase_add_test(tests, silent_rank_is_lost);
+    tcase_add_test(tests, rank_that_leaves_is_lost);
     tcase_add_test(tests, too_few_wait_and_say_so);
     tcase_add_test(tests, ended_job_takes_no_process_in);
     tcase_add_test(tests, strangers_get_no_place);

@@ -114,7 +114,7 @@ static void heed_world(rm_ranks_watch *w) {
     if (w->lost_s == 0) w->lost_s = now;
     if (now < w->lost_s + LOST_S) return;
     char reason[128];
-    snprintf(reason, sizeof reason, "rank %d does not respond to the launcher of host 0", rank);
+    snprintf(reason, sizeof reason, "rank %d has left, or does not respond to the launcher of host 0", rank);
     if (rank == 0 && w->store) rm_kv_cut(w->store);
     abort_with(w, reason);
 }
