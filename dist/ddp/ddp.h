@@ -42,6 +42,8 @@ typedef struct {
 
 typedef struct rm_ddp rm_ddp;
 
+extern const char *rm_ddp_version; /* of this library; tests set another one */
+
 /* Collective. Compares the versions of Remat and the configs (PEER if they differ), and adds up the rows. */
 remat_status rm_ddp_open(const rm_ddp_config *config, rm_ddp **out);
 /* Accepts NULL. Later calls from sessions that still exist fail with INVALID; their pages stay until they are freed. */

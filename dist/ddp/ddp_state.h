@@ -47,7 +47,6 @@ remat_status rm_ddp_run(rm_ddp *ddp, rm_collective what);
 /* Collective. PEER, with the same message on all ranks, unless all ranks run the same version of Remat. The message
  * names two ranks, their hosts and both versions. */
 remat_status rm_ddp_compare_versions(rm_ddp *ddp);
-extern const char *rm_ddp_version; /* of this library; tests set another one */
 
 /* Registers bucket `index` with its name for messages. NULL: out of memory, with a message. */
 rm_ddp_bucket *rm_ddp_know(rm_ddp *ddp, int32_t index, const char *first);

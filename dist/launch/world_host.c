@@ -52,6 +52,7 @@ typedef struct {
     struct pollfd *poll;
     int n, most;
     int64_t generation, size; /* of the last world; -1, 0: none yet */
+    int64_t units;            /* of its rank 0 */
     int64_t looked_ms;        /* last turn of the loop */
     int64_t told_ms;          /* when those that wait were last told that others will come */
     int64_t began_ms;         /* when a rank of it left, or the last one came before the first world; 0: none */
@@ -78,8 +79,8 @@ static int64_t count(const world *w, stage s, bool members) {
 
 /* The largest number of ranks, of at most n, that divides the batch. 0: too few. */
 static int64_t fitting(const world *w, int64_t n) {
-    int64_t units = 0;
-    for (int i = 0; i < w->n; i++)
+    int64_t units = w->units;
+    for (int i = 0; i < w->n && w->generation < 0; i++)
         if (w->all[i].stage == WAITS) units = w->all[i].units;
     if (n < w->config.least) return 0;
     if (n > w->config.most) n = w->config.most;
@@ -200,12 +201,13 @@ static bool receive(world *w, process *p) {
 
 /* ---- The next world ------------------------------------------------------------------------------------------------- */
 
-/* The latest step first: rank 0 gives its state to the others. */
+/* The latest step first: rank 0 gives its state to the others, which must have its settings. */
 static int compare_processes(const void *a, const void *b) {
     const process *p = a, *q = b;
     bool p_waits = p->stage == WAITS, q_waits = q->stage == WAITS;
     if (p_waits != q_waits) return p_waits ? -1 : 1;
     if (p->step != q->step) return p->step > q->step ? -1 : 1;
+    if (p->member != q->member) return p->member ? -1 : 1;
     return p->slot < q->slot ? -1 : p->slot > q->slot;
 }
 
@@ -235,24 +237,44 @@ static void give_place(world *w, int i, int64_t size) {
     (void)tell(p, line); /* if it is gone, the next poll reports it */
 }
 
+/* Of those that are here, `there` ranks and spares, `size` train. */
+static void tell_spares(world *w, int64_t there, int64_t size) {
+    char line[RM_WORLD_LINE] = "note all places are taken; waiting as a spare\nspare\n";
+    if (there > w->config.most) there = w->config.most;
+    if (there > size)
+        snprintf(line, sizeof line,
+                 "note the %" PRId64 " samples (or shards) of an update do not divide by %" PRId64 " ranks, so %" PRId64
+                 " train%s; waiting as a spare\nspare\n",
+                 w->units, there, size, size == 1 ? "s" : "");
+    for (int i = 0; i < w->n; i++) {
+        process *p = &w->all[i];
+        if (p->stage != WAITS || p->noted) continue;
+        p->noted = true;
+        (void)tell(p, line);
+    }
+}
+
 static void form(world *w, int64_t size) {
+    const int64_t there = count(w, WAITS, false);
     w->generation++;
     w->size = size;
     w->began_ms = 0;
     w->called = false;
     qsort(w->all, (size_t)w->n, sizeof *w->all, compare_processes);
-    for (int i = 0; i < w->n; i++) {
-        process *p = &w->all[i];
-        p->member = false;
-        if (i >= size && p->stage == WAITS) (void)tell(p, "note all places are taken; waiting as a spare\nspare\n");
-    }
+    w->units = w->all[0].units;
+    for (int i = 0; i < w->n; i++) w->all[i].member = w->all[i].noted = false;
     for (int i = 0; i < size; i++) give_place(w, i, size);
+    tell_spares(w, there, size);
 }
 
 /* While a world trains: calls its ranks if it would be larger with those that wait. */
 static void consider_growth(world *w) {
-    int64_t waiting = count(w, WAITS, false);
-    if (waiting && !w->called && fitting(w, w->size + waiting) > w->size) call(w);
+    int64_t there = w->size + count(w, WAITS, false);
+    if (there == w->size || w->called) return;
+    if (fitting(w, there) > w->size)
+        call(w);
+    else
+        tell_spares(w, there, w->size);
 }
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -135,13 +135,52 @@ START_TEST(latest_step_is_rank_0_and_spares_wait) {
     process a = start(h, 0, 5, 16, "a"), b = start(h, 1, 7, 16, "a"), c = start(h, 2, -1, 16, "");
     next_line(b, "0/2 0 job");
     next_line(a, "1/2 0 job");
-    next_line(c, "spare");
+    next_line(c, "the 16 samples (or shards) of an update do not divide by 3 ranks, so 2 train; waiting as a spare");
     process d = start(h, 3, -1, 16, "");
     next_line(b, "0/4 1 job");
     next_line(a, "1/4 1 job");
     next_line(c, "2/4 1 job");
     next_line(d, "3/4 1 job");
     end(a), end(b), end(c), end(d);
+    end_world(h);
+}
+END_TEST
+
+/* A process that comes while others train is told so, too, and then waits longer than its time-out. */
+START_TEST(late_process_hears_why_it_is_a_spare) {
+    host h = start_world(1);
+    process a = start(h, 0, 0, 9, "");
+    next_line(a, "0/1 0 job");
+    process b = start(h, 1, -1, 9, "");
+    next_line(b, "the 9 samples (or shards) of an update do not divide by 2 ranks, so 1 trains; waiting as a spare");
+    end(a), end(b);
+    end_world(h);
+}
+END_TEST
+
+START_TEST(more_than_most_are_spares) {
+    host h = start_world(1);
+    process p[MOST + 1];
+    for (int i = 0; i < MOST; i++) p[i] = start(h, i, 0, 0, "");
+    for (int i = 0; i < MOST; i++) next_line(p[i], "/4 0 job");
+    p[MOST] = start(h, MOST, -1, 0, "");
+    next_line(p[MOST], "all places are taken; waiting as a spare");
+    for (int i = 0; i <= MOST; i++) end(p[i]);
+    end_world(h);
+}
+END_TEST
+
+/* No rank holds a step. The others have the settings of rank 0, which are those of the job. */
+START_TEST(newcomer_is_not_rank_0) {
+    host h = start_world(2);
+    process a = start(h, 1, -2, 12, "a"), b = start(h, 2, -2, 12, "a");
+    next_line(a, "0/2 0 job");
+    next_line(b, "1/2 0 job");
+    process c = start(h, 0, -1, 2, "");
+    next_line(a, "0/3 1 job");
+    next_line(b, "1/3 1 job");
+    next_line(c, "2/3 1 job");
+    end(a), end(b), end(c);
     end_world(h);
 }
 END_TEST
@@ -254,6 +293,9 @@ int main(void) {
     TCase *tests = tcase_create("world");
     tcase_set_timeout(tests, 10);
     tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
+    tcase_add_test(tests, late_process_hears_why_it_is_a_spare);
+    tcase_add_test(tests, more_than_most_are_spares);
+    tcase_add_test(tests, newcomer_is_not_rank_0);
     tcase_add_test(tests, lost_rank_is_replaced);
     tcase_add_test(tests, rank_is_called_when_another_is_lost);
     tcase_add_test(tests, slow_rank_is_waited_for);

@@ -182,6 +182,38 @@ START_TEST(returning_host_is_taken_in) {
 }
 END_TEST
 
+/* Processes that return with another command line, or without the data. The same host then returns as it was. */
+static const struct {
+    const char *flag, *words;
+    int code;
+} misfits[] = {
+    {"--lr=0.5", "'--lr=0.01' on rank 0, but '--lr=0.5' on rank|the job goes on without the ranks that differ", 2},
+    {"--batch=3", "'--batch=4' on rank 0, but '--batch=3' on rank|the job goes on without the ranks that differ", 2},
+    {"--data=missing.txt", "cannot take part, and the others go on without it: missing.txt does not exist", 1}};
+
+START_TEST(misfits_do_not_end_the_job) {
+    job j = start_job("0", "--steps=1000000");
+    kill(j.launcher[2], SIGKILL);
+    (void)end_of_host(&j, 2);
+    wait_for_words(&j, "2 ranks go on");
+    for (size_t i = 0; i < sizeof misfits / sizeof *misfits; i++) {
+        char flags[100];
+        snprintf(flags, sizeof flags, "--steps=1000000 %s", misfits[i].flag);
+        j.flags = flags;
+        start_host(&j, 2);
+        ck_assert_int_eq(end_of_host(&j, 2), misfits[i].code);
+        read_output(&j);
+        ck_says_all(program_errors, misfits[i].words);
+        wait_for_progress("job");
+    }
+    j.flags = "--steps=1000000";
+    start_host(&j, 2);
+    wait_for_words(&j, "4 ranks go on");
+    wait_for_progress("job");
+    stop_job(&j);
+}
+END_TEST
+
 /* Rank 0, which saves, is stopped; it wakes in another world. On one host the others do not wait for --hang-timeout. */
 START_TEST(stopped_rank_is_left_out_and_returns) {
     job j = start_job("0", "--steps=1000000 --hang-timeout=60");
@@ -338,6 +370,7 @@ int main(void) {
     tcase_add_test(tests, killed_ranks_are_replaced);
     tcase_add_test(tests, others_go_on_without_a_lost_rank);
     tcase_add_test(tests, returning_host_is_taken_in);
+    tcase_add_test(tests, misfits_do_not_end_the_job);
     tcase_add_test(tests, stopped_rank_is_left_out_and_returns);
 #ifdef REMAT_HAVE_GLOO
     tcase_add_test(tests, stopped_rank_is_left_out_over_gloo);

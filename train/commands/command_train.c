@@ -423,7 +423,8 @@ static remat_status save_first(rm_trainer *t, remat_status status) {
 }
 
 static remat_status step_by_step(rm_trainer *t) {
-    while (t->step < t->last_step && !t->stop && !t->again) {
+    /* At least one step, so that a rank that joins and fails again and again does not stop the others */
+    while (t->step < t->last_step && !t->stop && !(t->again && t->step > t->start.step)) {
         TRY(make_step(t));
         TRY(after_step(t));
         if (t->again && !rm_held_possible(t->session, t->options)) TRY(save(t));

@@ -287,18 +287,28 @@ typedef struct {
     char sentence[1020];
 } verdict;
 
+/* For a rank that can take part: the first of them says which rank cannot. */
+static remat_status go_on_without(rm_ranks *ranks, const verdict *all, int32_t other) {
+    int32_t first = 0;
+    while (all[first].status) first++;
+    if (ranks->rank != first) return silently(REMAT_PEER);
+    return rm_fail(REMAT_PEER, "rank %d cannot take part, and the others go on without it%s%.900s", other,
+                   *all[other].sentence ? ": " : "", all[other].sentence);
+}
+
 static remat_status judge(rm_ranks *ranks, const verdict *all) {
     const verdict *mine = &all[ranks->rank];
     int32_t first = 0;
     while (first < ranks->size && !all[first].status) first++;
     if (first == ranks->size) return REMAT_OK;
     ranks->over = true;
+    if (ranks->selective && !mine->status) return go_on_without(ranks, all, first);
     bool said = !mine->status;
     for (int32_t r = 0; r < ranks->rank; r++) {
         bool printed = !*all[r].sentence && all[r].status == mine->status; /* such as a budget, with advice */
         said |= all[r].status && (printed || !strcmp(all[r].sentence, mine->sentence));
     }
-    remat_status status = (remat_status)all[first].status;
+    remat_status status = (remat_status)(ranks->selective ? mine->status : all[first].status);
     return said ? silently(status) : rm_fail(status, "%s", mine->sentence);
 }
 
@@ -369,21 +379,34 @@ static remat_status write_same(const rm_options *o, const char *facts, char **te
     return REMAT_OK;
 }
 
-/* After a comparison. The group stays usable: a difference is a mistake of the user, not a failure of a rank. */
-static remat_status compared(rm_ranks *ranks, remat_status status) {
+/* Ranks whose text is not rank 0's leave with the message. */
+static remat_status part_with_others(rm_ranks *ranks, const char *text) {
+    const uint64_t mine = rm_hash(text, strlen(text), 0);
+    uint64_t first = mine;
+    rm_reason why = rm_reason_kept();
+    TRY(rm_ranks_tell(ranks, &first, sizeof first));
+    ranks->over = true;
+    if (mine == first && ranks->rank) return silently(REMAT_PEER);
+    return rm_fail(mine == first ? REMAT_PEER : REMAT_INVALID,
+                   "%.900s; the job goes on without the ranks that differ from rank 0", why.text);
+}
+
+/* After a comparison of `text`. The group stays usable: a difference is a mistake of the user, not a failure of a rank. */
+static remat_status compared(rm_ranks *ranks, remat_status status, const char *text) {
     rm_reason why = rm_reason_kept();
     bool differ = status == REMAT_PEER && !rm_group_poll(ranks->group);
     (void)rm_reason_again(status, &why);
-    return differ ? rm_ranks_fail_alike(ranks, REMAT_INVALID) : status;
+    if (!differ) return status;
+    return ranks->selective ? part_with_others(ranks, text) : rm_ranks_fail_alike(ranks, REMAT_INVALID);
 }
 
 remat_status rm_ranks_compare(rm_ranks *ranks, const char *what, const char *text) {
-    return ranks->all ? compared(ranks, rm_ddp_compare(ranks->all, what, text)) : REMAT_OK;
+    return ranks->all ? compared(ranks, rm_ddp_compare(ranks->all, what, text), text) : REMAT_OK;
 }
 
 /* Compares flags first, because later checks would report the same difference without naming the flags. */
 static remat_status compare_first(rm_ranks *ranks, const char *text) {
-    TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->all)));
+    TRY(compared(ranks, rm_ddp_open(&(rm_ddp_config){.group = ranks->group, .rows = 1}, &ranks->all), rm_ddp_version));
     return rm_ranks_compare(ranks, "the run", text);
 }
 

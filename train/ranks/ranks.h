@@ -51,6 +51,9 @@ typedef struct {
     uint64_t blocked_ns; /* in collectives, until the last rm_ranks_heed */
     bool over;           /* all ranks know that the job has failed, and the reason */
     bool alike;          /* ... and have failed with the same status */
+    /* While ranks get ready in a job that goes on: those that cannot take part, or differ from rank 0, end, and the others get
+     * PEER, so that they join again without them. */
+    bool selective;
 } rm_ranks;
 
 /* Joins the other ranks, if there are any. Sets options->world_size to the number of ranks. If neither --threads

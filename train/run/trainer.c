@@ -274,6 +274,7 @@ static remat_status set_up(rm_trainer *t) {
     if (t->over) return REMAT_OK;
     TRY(meet(t));
     TRY(rm_trainer_take_up(t));
+    t->ranks.selective = rm_trainer_is_chosen(t);
     if (!t->goes_on) TRY(rm_start_again(&t->ranks, o));
     TRY(rm_ranks_agree(&t->ranks, prepare(t, &spec)));
     TRY(connect_ranks(t));
@@ -284,6 +285,7 @@ static remat_status set_up(rm_trainer *t) {
     TRY(open_evaluator(t, &spec));
     TRY(open_session(t, &spec));
     TRY(rm_ranks_agree(&t->ranks, open_metrics(t)));
+    t->ranks.selective = false;
     t->loss = NAN;
     return REMAT_OK;
 }

@@ -108,7 +108,7 @@ bool rm_trainer_can_go_on(const rm_trainer *t) {
 
 void rm_trainer_join_again(rm_trainer *t) {
     rm_reason why = rm_reason_kept();
-    bool goes_on = count_vain(t);
+    bool goes_on = t->ranks.selective || count_vain(t); /* not its own failure: another rank has left */
     if (goes_on) hold(t);
     if (goes_on) rm_ranks_hurry(&t->ranks);
     rm_trainer_close(t);
@@ -182,6 +182,10 @@ remat_status rm_trainer_take_up(rm_trainer *t) {
     t->goes_on = told.held;
     t->held = told.point;
     return REMAT_OK;
+}
+
+bool rm_trainer_is_chosen(const rm_trainer *t) {
+    return rm_world_exists() && (t->goes_on || rm_state_restarted());
 }
 
 remat_status rm_trainer_share_step(rm_trainer *t) {

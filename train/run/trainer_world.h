@@ -17,6 +17,8 @@ void rm_trainer_end_meeting(rm_trainer_meeting *meeting); /* NULL allowed; keeps
 /* Collective. Sets trainer->goes_on, and trainer->start on all ranks, if rank 0 holds a step later than the last training
  * state of the job. */
 remat_status rm_trainer_take_up(rm_trainer *trainer);
+/* Whether ranks take part only if they fit a job that has begun (rm_ranks.selective). */
+bool rm_trainer_is_chosen(const rm_trainer *trainer);
 /* Collective, after the parameters are rank 0's on all ranks. */
 remat_status rm_trainer_share_step(rm_trainer *trainer);
 
