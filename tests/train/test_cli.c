@@ -266,8 +266,40 @@ START_TEST(existing_files_are_not_overwritten) {
     ck_refuses(2, "--data=", "train --resume=%s --steps=3 --metrics=%s", st, text);
     ck_refuses(2, "--data=", "eval --resume=%1$s --data=%2$s --metrics=%2$s", st, text);
     ck_refuses(2, "--resume=", "eval --resume=%1$s --data=%2$s --metrics=%1$s", st, text);
+    ck_refuses(2, "--out=|overwrite --data=|step-00000003", "export --resume=%s --out=%s", st, text);
+    ck_refuses(2, "--out=|overwrite --data=|step-00000003", "export --resume=%s --out=%s", st, link);
+    ck_refuses(2, "notes.txt exists and is not a .safetensors file|--out", "export --resume=%s --out=%s", st, notes);
     need_text(text, 4096);
     need_text(notes, 3000);
+}
+END_TEST
+
+/* A state is not usable without one of its files, and what it was trained on is needed to resume it. */
+START_TEST(files_of_states_are_not_overwritten) {
+    static const char *const inside[] = {"step-00000002/optimizer.safetensors", "step-00000002/new.safetensors",
+                                         "best/model.safetensors"};
+    static char st[300], text[300], labels[300];
+    snprintf(st, sizeof st, "%s", in_scratch("st"));
+    snprintf(text, sizeof text, "%s", make_text("text", 4096));
+    ck_runs("train --data=%s " SMALL "--eval-split=0.2 --eval-every=1 --keep-best=loss --steps=2 --save=%s", text, st);
+    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
+        ck_refuses(2, "--out=|in a training state", "export --resume=%s --out=%s/%s", st, st, inside[i]);
+        ck_refuses(2, "--dump-grads=|in a training state", "train --data=%s " SMALL "--steps=1 --dump-grads=%s/%s",
+                   text, st, inside[i]);
+    }
+    ck_runs("export --resume=%s --out=%s/weights.safetensors", st, st);
+    ck_runs("export --resume=%s --out=%s/weights.safetensors", st, st);
+    ck_runs("train --resume=%s --steps=3", st);
+
+    static const float x[4 * 3 * 2] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static const int32_t y[4] = {0, 1, 1, 0};
+    snprintf(labels, sizeof labels, "%s", make_npy("y.npy", "<i4", "(4,)", y, sizeof y));
+    const char *data = make_npy("x.npy", "<f4", "(4, 3, 2)", x, sizeof x);
+    snprintf(st, sizeof st, "%s", in_scratch("classes"));
+    ck_runs("train --task=classify --data=%s --labels=%s --layers=1 --hidden=4 --batch=2 --steps=1 --save=%s", data,
+            labels, st);
+    ck_refuses(2, "--out=|overwrite --labels=", "predict --resume=%s --out=%s", st, labels);
+    ck_refuses(2, "--out=|in a training state", "predict --resume=%1$s --out=%1$s/step-00000001/p.csv", st);
 }
 END_TEST
 
@@ -429,6 +461,7 @@ int main(void) {
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_gradients);
     tcase_add_test(tests, outputs_do_not_follow_planted_links);
     tcase_add_test(tests, existing_files_are_not_overwritten);
+    tcase_add_test(tests, files_of_states_are_not_overwritten);
     tcase_add_test(tests, parameters_are_counted);
     tcase_add_test(tests, s5_is_evaluated_at_other_lengths);
     tcase_add_test(tests, resumed_command_lines_are_checked);

@@ -30,9 +30,11 @@ static remat_status find_file(const rm_options *o, char path[RM_PATH_BYTES]) {
     bool found;
     REQUIRE(o->out, INVALID, "there is no file to write: give --out=FILE.safetensors");
     REQUIRE(!o->resume != !o->init, INVALID, "give the weights: either --resume=DIR (a training state) or --init=FILE");
+    TRY(rm_options_check(o, RM_EXPORT));
     if (o->init) return (void)snprintf(path, RM_PATH_BYTES, "%s", o->init), REMAT_OK;
     TRY(rm_state_find(o->resume, state, &found));
     REQUIRE(found, IO, "%s holds no training state: give the directory of --save", o->resume);
+    TRY(rm_state_spare_files(state, RM_EXPORT, o));
     return rm_path_join(path, RM_PATH_BYTES, state, RM_STATE_MODEL);
 }
 
@@ -96,6 +98,7 @@ static remat_status write_all(export *e, const char *path) {
 static remat_status run(export *e, const rm_options *o) {
     char path[RM_PATH_BYTES];
     TRY(find_file(o, path));
+    TRY(rm_safetensors_spare(o->out, "out"));
     TRY(rm_safetensors_open(path, &e->file));
     e->was_nanogpt = rm_nanogpt_wrote(&e->file);
     e->nanogpt = !strcmp(o->names, "nanogpt");

@@ -103,6 +103,9 @@ void rm_options_free(rm_options *options);
  * each other, and flags of the user that have no effect. Flags from a state or a preset may have no effect. */
 remat_status rm_options_check_said(const rm_options *options);
 remat_status rm_options_check(const rm_options *options, rm_command command);
+/* INVALID: `command` would overwrite a file that the flags `saved` of a training state name. */
+remat_status rm_options_check_saved_files(const rm_options *options, rm_command command, const rm_options *saved,
+                                          const char *state);
 
 /* The parts, for tests and fuzzers. */
 remat_status rm_options_defaults(rm_options *options);

@@ -85,7 +85,8 @@ typedef struct {
     const char *before, *between; /* "--" and "=", or "FILE:3: " and " = " */
 } rm_option_place;
 
-/* Part of rm_options_check (options_files.c). INVALID: two flags name the same file, and one of them writes it. */
+/* Part of rm_options_check (options_files.c). INVALID: two flags name the same file, and one of them writes it, or one
+ * writes into a training state. */
 remat_status rm_option_check_files(const rm_options *options, rm_command command);
 
 /* Reads a value and marks the flag as given; INVALID says what is wrong, and where. */

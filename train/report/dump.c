@@ -13,25 +13,11 @@ static remat_status beside_path(const char *path, char beside[RM_PATH_BYTES]) {
     return REMAT_OK;
 }
 
-/* Overwrites only empty files and .safetensors files: these start with the length of the header, in 8 bytes, and the
- * header starts with a brace. */
-static remat_status spare_others(const char *path) {
-    uint8_t begin[9] = {0};
-    FILE *file = fopen(path, "re");
-    size_t n = file ? fread(begin, 1, sizeof begin, file) : 0;
-    if (file) fclose(file);
-    REQUIRE(!n || (n == sizeof begin && !begin[7] && begin[8] == '{'), INVALID,
-            "%s exists and is not a .safetensors file, so it was not changed: choose another name for "
-            "--dump-grads",
-            path);
-    return REMAT_OK;
-}
-
 remat_status rm_dump_try(const char *path) {
     rm_file_writer writer;
     char beside[RM_PATH_BYTES];
     if (!path || (rm_path_exists(path) && !rm_path_is_file(path))) return REMAT_OK;
-    TRY(spare_others(path));
+    TRY(rm_safetensors_spare(path, "dump-grads"));
     TRY(beside_path(path, beside));
     remat_status status = rm_file_create(beside, &writer);
     if (status) return rm_fail(status, "%s: give a writable file with --dump-grads", remat_last_error());

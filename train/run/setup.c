@@ -26,7 +26,8 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
     TRY(rm_state_find(options->resume, state, &found));
     REQUIRE(found, IO, "%s holds no training state: give the directory of --save", options->resume);
     TRY(rm_state_advise(options->resume, state, rm_state_read(state, command, options, point)));
-    return rm_options_check(options, command);
+    TRY(rm_options_check(options, command));
+    return rm_state_spare_files(state, command, options);
 }
 
 remat_status rm_setup_check_classes(const char *state, const rm_dataset *dataset, const char *data) {

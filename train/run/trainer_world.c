@@ -184,9 +184,7 @@ remat_status rm_trainer_take_up(rm_trainer *t) {
     return REMAT_OK;
 }
 
-bool rm_trainer_is_chosen(const rm_trainer *t) {
-    return rm_world_exists() && (t->goes_on || rm_state_restarted());
-}
+bool rm_trainer_is_chosen(const rm_trainer *t) { return rm_world_exists() && (t->goes_on || rm_state_restarted()); }
 
 remat_status rm_trainer_share_step(rm_trainer *t) {
     if (t->goes_on) {

@@ -3,6 +3,7 @@
 
 #include "memory/host.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,6 +76,18 @@ remat_status rm_safetensors_parse(const uint8_t *data, size_t size, const char *
     REQUIRE(text, MEMORY, "no memory for the %zu bytes of the header of %s", header, name);
     memcpy(text, data + 8, header);
     return read_header(text, header, out);
+}
+
+/* They start with the length of the header, in 8 bytes, and the header starts with a brace. */
+remat_status rm_safetensors_spare(const char *path, const char *flag) {
+    uint8_t begin[9] = {0};
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(begin, 1, sizeof begin, file) : 0;
+    if (file) fclose(file);
+    REQUIRE(!n || (n == sizeof begin && !begin[7] && begin[8] == '{'), INVALID,
+            "%s exists and is not a .safetensors file, so it was not changed: choose another name for --%s", path,
+            flag);
+    return REMAT_OK;
 }
 
 remat_status rm_safetensors_open(const char *path, rm_safetensors *out) {

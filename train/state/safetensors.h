@@ -20,6 +20,8 @@ typedef struct {
 
 /* Parses a file in memory. IO: invalid. Free *out even on errors. */
 remat_status rm_safetensors_parse(const uint8_t *data, size_t size, const char *name, rm_safetensors *out);
+/* Before `path`, the value of --FLAG, is overwritten. INVALID: the file exists, is not empty, and is not a .safetensors file. */
+remat_status rm_safetensors_spare(const char *path, const char *flag);
 /* Opens a file and reads its header. IO: unreadable or invalid. Free *out even on errors. */
 remat_status rm_safetensors_open(const char *path, rm_safetensors *out);
 void rm_safetensors_free(rm_safetensors *file);

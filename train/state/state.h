@@ -92,6 +92,10 @@ remat_status rm_state_find(const char *directory, char state[RM_PATH_BYTES], boo
  * lists is missing or has another size. The state's tokenizer becomes --tokenizer; INVALID: another one was given. */
 remat_status rm_state_read(const char *state, rm_command command, rm_options *options, rm_state_point *out);
 
+/* INVALID: a flag of `command` would overwrite a file that the state's run read, such as its --data. A state that cannot be read is left
+ * to those who need it. */
+remat_status rm_state_spare_files(const char *state, rm_command command, const rm_options *options);
+
 /* The names of the classes; empty if they had none, or in older states. Free *out even on errors. */
 remat_status rm_state_class_names(const char *state, rm_class_names *out);
 

@@ -381,6 +381,17 @@ remat_status rm_state_read(const char *state, rm_command command, rm_options *op
     return status;
 }
 
+remat_status rm_state_spare_files(const char *state, rm_command command, const rm_options *options) {
+    rm_options saved;
+    rm_state_point point;
+    TRY(rm_options_defaults(&saved));
+    remat_status status = rm_state_read(state, RM_TRAIN, &saved, &point)
+                              ? REMAT_OK
+                              : rm_options_check_saved_files(options, command, &saved, state);
+    rm_options_free(&saved);
+    return status;
+}
+
 static remat_status read_class_names(const json_t *classes, const char *path, rm_class_names *out) {
     size_t i;
     json_t *value;
