@@ -7,12 +7,12 @@
 
 #include "tests/cuda/gpu_program.h"
 
-/* One cell at a time, because the fake CUDA limits the number of streams. */
+/* One network at a time, because the fake CUDA limits the number of streams. */
 int main(void) {
     char *flags[] = {"test_plans", "--small", NULL, NULL};
-    static char *const cell[] = {"--cell=lstm", "--cell=gru", "--cell=rnn"};
-    for (int i = 0; i < 3; i++) {
-        flags[2] = cell[i];
+    static char *const net[] = {"--net=lstm", "--net=gru", "--net=rnn", "--net=resnet", "--net=unet", "--net=gpt"};
+    for (size_t i = 0; i < sizeof net / sizeof *net; i++) {
+        flags[2] = net[i];
         if (run_gpu_program(program, flags)) return EXIT_FAILURE;
     }
     return EXIT_SUCCESS;

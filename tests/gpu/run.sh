@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # run.sh: all tests of CUDA that need a GPU, in one command and under ten minutes; ends with a short table.
 #
-#   tests/gpu/run.sh [--parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck,networks]
+#   tests/gpu/run.sh [--parts=versions,products,ops,plans,nccl,networks,bench,cells,offload,ranks,memcheck,racecheck]
 #                    [--build=DIR] [--minutes=10]
 # The most informative parts come first:
 #   versions    driver, runtime and libraries, and their opened files (test_versions.c); PyTorch
 #   products    matrix products in every precision: near those in double, rows that keep their bits, speeds (test_products.c)
 #   ops         every op and optimizer on the GPU against its definition on the CPU (test_ops.c)
-#   plans       the same bits for every plan (test_plans.c)
+#   plans       the same bits for every plan: recurrent networks, a ResNet, a U-Net and a GPT (test_plans.c)
 #   nccl        every collective of a group of one rank, through the real library (test_nccl.c)
+#   networks    bench/gpu.sh --networks: ResNet-50, a GPT-2 and a U-Net compared with PyTorch on the same GPU
+#   bench       bench/gpu.sh: LSTMs' steps, memory and the longest sequence, likewise
 #   cells       the parts of a recurrent layer's time, in microseconds per timestep (test_cells.c)
-#   bench       bench/gpu.sh: steps, memory and the longest sequence compared with PyTorch on the same GPU
 #   offload     training under a cap that its activations exceed: they move to the host and back, the losses do not change
 #   ranks       two ranks on two GPUs over NCCL: each has the same gradients, twice the same bits, and the losses of one rank
 #               with both batches; also with a sharded optimizer state; and as a pipeline, with the bits of one rank. Skipped
 #               with fewer GPUs
 #   memcheck, racecheck   compute-sanitizer on small cases of ops and plans
-#   networks    bench/gpu.sh --networks: ResNet-50, a GPT-2 and a U-Net compared with PyTorch, in the time that is left
+# The two benches leave time for the parts after them. If a GPU is there for a quarter of an hour only, two calls see the most:
+# --parts=versions,products,ops,plans,networks first, then what failed, racecheck and bench. All output goes to stdout, too.
 # A failing kernel makes the GPU unusable for its process. So products, ops, plans and cells run one process for each line of their
 # program's --list, each limited to two minutes: a failure does not hide others. The table lists for each part the failed and the
 # unreached lines.
@@ -29,7 +31,7 @@ shopt -s extglob
 start=$SECONDS
 cd "$(dirname "$0")/../.." || exit 1
 
-all_parts=versions,products,ops,plans,nccl,cells,bench,offload,ranks,memcheck,racecheck,networks
+all_parts=versions,products,ops,plans,nccl,networks,bench,cells,offload,ranks,memcheck,racecheck
 parts=$all_parts build='' minutes=10 device=cuda small=''
 for argument in "$@"; do
     case $argument in
@@ -59,10 +61,11 @@ fi
 
 wants() { [[ ,$parts, == *,$1,* ]]; }
 
-# Seconds that parts leave for the bench and the parts after it.
-behind_s=0 bench_s=0 each_s=120
-for part in offload ranks memcheck racecheck; do wants $part && ((behind_s += 25)); done
-wants bench && bench_s=150
+# Seconds that parts leave for the benches and the parts after them.
+behind_s=0 networks_s=0 bench_s=0 each_s=120
+for part in cells offload ranks memcheck racecheck; do wants $part && ((behind_s += 25)); done
+wants networks && networks_s=120
+wants bench && bench_s=90
 
 left() { echo $((60 * minutes - (SECONDS - start))); }
 
@@ -84,7 +87,7 @@ each() {
     list=$("$program" --list "$@") || { echo "$list" && return 1; }
     while read -r flags; do
         ((all += 1))
-        name=${flags//--+([a-z])=/} limit=$(($(left) - bench_s - behind_s))
+        name=${flags//--+([a-z])=/} limit=$(($(left) - networks_s - bench_s - behind_s))
         ((limit > 0)) || { unreached+=" $name," && continue; }
         echo "-- $name"
         # shellcheck disable=SC2086 # several flags per line
@@ -241,7 +244,7 @@ part_bench() {
 }
 
 part_networks() {
-    local seconds=$(($(left) - 30)) small_sizes=()
+    local seconds=$(($(left) - bench_s - behind_s - 30)) small_sizes=()
     ((seconds > 30)) || { echo "no time is left for it: bench/gpu.sh --networks runs it alone" && return 77; }
     [[ ! $small ]] || small_sizes=(--tiny)
     bench/gpu.sh "--build=$build" --networks "--device=$device" --rounds=1 "--seconds=$seconds" "${small_sizes[@]}" \
@@ -296,6 +299,11 @@ build=$(realpath "$build")
 mkdir -p "$build/gpu_logs"
 out_of_time() { echo 'not reached: no time was left' && return 77; }
 for part in ${parts//,/ }; do
+    case $part in # a part that begins needs no more time left for it
+    networks) networks_s=0 ;;
+    bench) bench_s=0 ;;
+    cells) ((behind_s -= 25)) ;;
+    esac
     if (($(left) > 0)); then run_part "$part" "part_$part"; else run_part "$part" out_of_time; fi
 done
 card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
