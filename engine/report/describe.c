@@ -63,8 +63,9 @@ static void print_head(FILE *out, const remat_session *s, const remat_plan_summa
     fprintf(out, "\n");
     if (plan->segments_requested > plan->segments)
         fprintf(out,
-                "  %" PRId64 " segments were requested, but a segment is at least one %s and there are %" PRId64 "\n",
-                plan->segments_requested, s->chain.timed ? "tile" : "stage", plan->n_stages);
+                "  %" PRId64 " segments were requested, but a segment is at least one %s and there %s %" PRId64 "\n",
+                plan->segments_requested, s->chain.timed ? "tile" : "stage", plan->n_stages == 1 ? "is" : "are",
+                plan->n_stages);
     if (s->n_folded) fprintf(out, "  the embedding is folded into the input projection that follows it\n");
 }
 

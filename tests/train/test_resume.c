@@ -110,6 +110,19 @@ START_TEST(resumed_runs_continue_to_save) {
     ck_runs("train --resume=%s --steps=4", in_scratch("st"));
     ck_says_all(program_output, "step 4|nothing is left to do|--steps");
     ck_assert_msg(!strstr(program_output, "saved in"), "it has saved nothing: %s", program_output);
+    ck_runs("train --resume=%s --steps=4 --save=%s", in_scratch("st"), in_scratch("copy"));
+    ck_says_all(program_output, "step 4|nothing is left to do|saved in");
+    ck_runs("train --resume=%s --steps=6 --save=%s", in_scratch("copy"), in_scratch("copy"));
+    ck_runs("train --resume=%s --steps=6", in_scratch("st"));
+    char command[600];
+    snprintf(command, sizeof command,
+             "cd %s/step-00000006 && for f in *.safetensors; do cmp $f %s/step-00000006/$f || exit 1; done",
+             in_scratch("copy"), in_scratch("st"));
+    ck_assert_int_eq(system(command), 0);
+    ck_runs(
+        "train --task=adding --samples=20 --layers=1 --hidden=4 --seq-len=8 --batch=4 --steps=1 --checkpoint=segments "
+        "--checkpoint-segments=4");
+    ck_says_all(program_output, "note: 4 segments were requested, but there is 1 tile of 8");
     ck_runs("train --data=%s " FLAGS "--epochs=1 --save=%s", text, in_scratch("epoch"));
     ck_runs("train --resume=%s --epochs=1", in_scratch("epoch"));
     ck_says_all(program_output, "nothing is left to do|--epochs");

@@ -440,6 +440,20 @@ static remat_status make_up_save(rm_trainer *t) {
     return due ? save(t) : REMAT_OK;
 }
 
+/* A run with nothing left to do: --save=DIR may be another directory than that of --resume, and should have the state. */
+static remat_status say_nothing_left(rm_trainer *t) {
+    char state[RM_PATH_BYTES], missing = 0;
+    const rm_options *o = t->options;
+    if (t->step < t->last_step || rm_watch_ends(&t->watch, o)) return REMAT_OK;
+    rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to continue",
+                    (long long)t->step, (long long)t->last_step, rm_options_given(o, "epochs") ? "epochs" : "steps");
+    if (!o->save || !t->step || t->saved || t->stop) return REMAT_OK;
+    TRY(rm_state_path(o->save, "", t->step, state));
+    missing = !rm_path_exists(state);
+    TRY(rm_ranks_tell(&t->ranks, &missing, sizeof missing));
+    return missing ? save(t) : REMAT_OK;
+}
+
 static remat_status train(rm_trainer *t) {
     TRY(rm_metrics_plan(&t->metrics, &t->plan, t->options, &t->run));
     t->started_s = rm_now_s();
@@ -450,10 +464,7 @@ static remat_status train(rm_trainer *t) {
     TRY(make_up_evaluation(t));
     TRY(make_up_save(t));
     stop_early(t);
-    if (t->step >= t->last_step && !rm_watch_ends(&t->watch, t->options))
-        rm_progress_say(&t->progress, "step %lld of %lld: nothing is left to do; give a larger --%s to continue",
-                        (long long)t->step, (long long)t->last_step,
-                        rm_options_given(t->options, "epochs") ? "epochs" : "steps");
+    TRY(say_nothing_left(t));
     remat_status status = step_by_step(t);
     if (!status && t->again && t->step < t->last_step && !t->stop) return REMAT_OK;
     return status ? save_first(t, status) : finish(t);

@@ -175,7 +175,8 @@ static remat_status cut_network(rm_trainer *t, const rm_model_spec *spec) {
     rm_cut_choice choice = {0};
     remat_status status = REMAT_OK;
     if (t->ranks.parts == 1) return REMAT_OK;
-    if (t->ranks.rank == 0) status = rm_cutting_choose(t->options, spec, t->options->session.pipeline, t->dataset, -1, &choice);
+    if (t->ranks.rank == 0)
+        status = rm_cutting_choose(t->options, spec, t->options->session.pipeline, t->dataset, -1, &choice);
     status = rm_ranks_agree(&t->ranks, status);
     if (!status) status = rm_ranks_set_cut(&t->ranks, choice.cut);
     rm_cut_choice_free(&choice);
@@ -301,7 +302,7 @@ rm_state_point rm_trainer_point(const rm_trainer *t) {
                             .consumed = t->consumed,
                             .samples = t->dataset->count,
                             .data_crc32 = t->data_crc32,
-                            .last_lr = t->lr,
+                            .last_lr = t->step > t->start.step ? t->lr : remat_last_lr(t->session),
                             .watch = t->watch,
                             .evaluation_due = t->evaluation_due,
                             .shards = t->loader.config.shards};

@@ -62,7 +62,7 @@ static const char *sample_text(const rm_data_shape *shape, char *text, size_t by
 static const char *stages_text(const rm_trainer *t, char text[64]) {
     const remat_plan_summary *plan = &t->plan;
     if (t->dataset->shape.channels)
-        snprintf(text, 64, "%lld stages", (long long)plan->n_stages);
+        snprintf(text, 64, "%lld stage%s", (long long)plan->n_stages, plan->n_stages == 1 ? "" : "s");
     else
         snprintf(text, 64, "%lld tile%s of %lld", (long long)plan->n_tiles, plan->n_tiles == 1 ? "" : "s",
                  (long long)plan->tile);
@@ -140,9 +140,9 @@ void rm_trainer_introduce(rm_trainer *t) {
     introduce_states(t);
     if (*rm_lr_schedule_text(&t->rate, rate)) rm_progress_say(&t->progress, "%s", rate);
     if (plan.segments_requested > plan.segments)
-        rm_progress_say(&t->progress, "note: %lld segments were requested, but there are %s%s",
-                        (long long)plan.segments_requested, stages_text(t, stages),
-                        t->dataset->shape.channels ? "" : " (give a smaller --tile for more)");
+        rm_progress_say(&t->progress, "note: %lld segments were requested, but there %s %s%s",
+                        (long long)plan.segments_requested, strncmp(stages_text(t, stages), "1 ", 2) ? "are" : "is",
+                        stages, t->dataset->shape.channels ? "" : " (give a smaller --tile for more)");
     if (plan.memory_budget)
         rm_progress_say(&t->progress, "budget: %s of %s for the session, %s for data%s",
                         rm_bytes_text(plan.budgeted_bytes, a), rm_bytes_text(plan.memory_budget, b),
