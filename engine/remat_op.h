@@ -145,8 +145,9 @@ typedef struct {
  * NULL. */
 typedef struct {
     remat_kernel *forward, *backward, *rebuild; /* NULL: not on this device; sessions on it say so */
-    /* Scratch of a call if it differs from cost's scratch_bytes (NULL: it does not). `aux`: the call has aux. */
-    uint64_t (*scratch_bytes)(const remat_desc *x, const void *attr, remat_pass pass, bool aux);
+    /* Scratch of a call if it differs from cost's scratch_bytes (NULL: it does not). `aux`: the call has aux; `threads`:
+     * those of the session, and at least the call's. */
+    uint64_t (*scratch_bytes)(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads);
     /* Memory that has the same address in all calls of a session, whatever the node, tile or pass. A CUDA graph of
      * work on this memory and other constant addresses can be recorded once and replayed for every tile. NULL: none. */
     uint64_t (*fixed_bytes)(const remat_desc *x, const void *attr);

@@ -162,7 +162,7 @@ remat_status rm_op_check_demands(const remat_op *op, const remat_desc *x, const 
                 name[pass], cost.flops, cost.moved_bytes);
         TRY(check_bytes(op, "cost's scratch_bytes", cost.scratch_bytes));
         for (int aux = 0; on->scratch_bytes && aux <= !!op->aux_bytes; aux++)
-            TRY(check_bytes(op, "scratch_bytes", on->scratch_bytes(x, attr, (remat_pass)pass, aux)));
+            TRY(check_bytes(op, "scratch_bytes", on->scratch_bytes(x, attr, (remat_pass)pass, aux, 1)));
     }
     return REMAT_OK;
 }

@@ -55,7 +55,7 @@ static remat_status account(builder *b, const rm_node *node, remat_pass pass, bo
     b->flops = cost.flops;
     b->moved_bytes = cost.moved_bytes;
     const remat_op_device *on = &node->op->on[b->config->kernels];
-    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, node->attr, pass, aux);
+    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, node->attr, pass, aux, b->config->threads);
     return new_buffer(b, cost.scratch_bytes, scratch);
 }
 /* ---- Small queries --------------------------------------------------------------------------------------------- */

@@ -87,9 +87,9 @@ static uint64_t scratch_of(const rm_device *device, const convolution *c, remat_
     return bytes + rm_larger(half_bytes(s->transposed ? positions_of(s) : pixels_of(s)), half_bytes(weights_of(s)));
 }
 
-static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
     const attributes *a = attr;
-    (void)aux;
+    (void)aux, (void)threads;
     return a->scratch_bytes[a->tau && x[X].dim[0] != a->tau][pass == REMAT_BACKWARD];
 }
 

@@ -82,7 +82,8 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
     return s->reserve_bytes[which_tile(s, x)] + RM_CUDA_SPACE_MORE;
 }
 
-static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    (void)threads;
     const shape *s = attr;
     int tile = which_tile(s, x);
     uint64_t bytes = RM_CUDA_SPACE_MORE + rm_cuda_space_bytes(s->work_bytes[tile]);

@@ -253,7 +253,7 @@ static void tile_scratch(runner *r, remat_call *call, remat_pass pass) {
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
     const remat_op_device *on = &r->s->op->on[REMAT_ON_CPU];
     bool defined = is_defined(r->s);
-    if (!defined && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux);
+    if (!defined && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux, call->threads);
     call->scratch = rm_guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
     if (!defined && on->fixed_bytes)
         call->fixed = rm_guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed memory");

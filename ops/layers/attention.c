@@ -15,9 +15,8 @@
 #include "engine/rng.h"
 #include "ops/elementwise/activation.h"
 #include "ops/layers/attention.h"
-#include "ops/math/exp.h"
+#include "ops/layers/attention_row.h"
 #include "ops/math/gemm.h"
-#include "ops/math/row.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -72,16 +71,15 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 
 static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass) {
     const shape s = rm_attention_shape_of(x, attr);
-    int64_t rows = s.steps < RM_ATTENTION_ROWS ? s.steps : RM_ATTENTION_ROWS, near = rows + s.window + 3, keys = s.keys;
-    if (s.causal && near < keys) keys = near;
-    return (uint64_t)(rows * keys) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
+    int64_t rows = s.steps < RM_ATTENTION_ROWS ? s.steps : RM_ATTENTION_ROWS;
+    return (uint64_t)(rows * rm_attention_columns(&s, rows)) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
 }
 
-static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
     const shape s = rm_attention_shape_of(x, attr);
     int64_t rows = s.steps < RM_ATTENTION_ROWS_CUDA ? s.steps : RM_ATTENTION_ROWS_CUDA;
-    (void)aux; /* a window saves no scratch here: the scores of a block have a column for every key */
-    return (uint64_t)(rows * s.keys * rm_attention_together(&s)) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
+    (void)aux, (void)threads;
+    return (uint64_t)(rows * rm_attention_columns(&s, rows) * rm_attention_together(&s)) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
 }
 
 /* Pairs of a timestep and a key that it sees, in each head. */
@@ -239,20 +237,6 @@ static bool leave_out(const shape *s, block b, int64_t from, int64_t n, real *x)
     return left;
 }
 
-/* In place, over the first n of `keys` numbers; the others become 0. */
-static void softmax(real *x, int64_t n, int64_t keys) {
-    real largest = rm_row_largest(x, n), lane[RM_ROW_LANES] = {0};
-    double sum = 0;
-    int64_t whole = n / RM_ROW_LANES * RM_ROW_LANES;
-    for (int64_t from = 0; from < whole; from += RM_ROW_LANES)
-        for (int i = 0; i < RM_ROW_LANES; i++) lane[i] += x[from + i] = rm_exp_nonpositive(x[from + i] - largest);
-    for (int64_t i = whole; i < n; i++) sum += x[i] = rm_exp_nonpositive(x[i] - largest);
-    for (int i = 0; i < RM_ROW_LANES; i++) sum += lane[i];
-    real inverse = (real)(1 / sum);
-    for (int64_t i = 0; i < n; i++) x[i] *= inverse;
-    memset(x + n, 0, (size_t)(keys - n) * sizeof *x);
-}
-
 /* Computes p (rows,keys). Forward and backward get the same bits. */
 static void probabilities(const remat_call *call, const shape *s, block b, real *p) {
     const real *q = (const real *)call->x[Q].data + b.at + b.from * s->ld, *k = (const real *)call->x[K].data + b.kv;
@@ -265,7 +249,7 @@ static void probabilities(const remat_call *call, const shape *s, block b, real 
             real *row = p + r * b.keys;
             bool any = near < n && leave_out(s, b, near, n, row);
             memset(row, 0, (size_t)(any ? near : b.keys) * sizeof *row);
-            if (any) softmax(row + near, n - near, b.keys - near);
+            if (any) rm_attention_softmax(row + near, n - near, b.keys - near);
         });
 }
 
@@ -313,20 +297,11 @@ static void clear(real *d, int64_t ld, int64_t width, int64_t from, int64_t end)
     for (int64_t t = from; d && t < end; t++) memset(d + t * ld, 0, (size_t)width * sizeof *d);
 }
 
-/* Turns `rows` rows of dp into gradients of the products of q and k: p (dp - sum over the row of p dp) scale. */
+/* Turns `rows` rows of dp into gradients of the products of q and k. */
 static void score_gradients(const remat_call *call, const shape *s, block b, int64_t rows, const real *p, real *dp) {
-    RM_PARALLEL_FOR(
-        call->threads, rows * b.keys > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
-            const real *row = p + r * b.keys;
-            real *d = dp + r * b.keys, lane[RM_ROW_LANES] = {0};
-            double sum = 0;
-            int64_t whole = b.keys / RM_ROW_LANES * RM_ROW_LANES;
-            for (int64_t from = 0; from < whole; from += RM_ROW_LANES)
-                for (int i = 0; i < RM_ROW_LANES; i++) lane[i] += row[from + i] * d[from + i];
-            for (int64_t i = whole; i < b.keys; i++) sum += row[i] * d[i];
-            for (int i = 0; i < RM_ROW_LANES; i++) sum += lane[i];
-            for (int64_t i = 0; i < b.keys; i++) d[i] = row[i] * (d[i] - (real)sum) * (real)s->scale;
-        });
+    RM_PARALLEL_FOR(call->threads, rows * b.keys > RM_PARALLEL_MIN,
+                    for (int64_t r = 0; r < rows; r++)
+                        rm_attention_score_gradients(p + r * b.keys, dp + r * b.keys, b.keys, (real)s->scale););
 }
 
 /* Gradients from the first `rows` rows of a block; the other rows have none. Computes all of its dq and its share of dk
@@ -395,7 +370,7 @@ static const remat_sample samples[] = {
     {.name = "a window", .sequence = true, .x = GROUPED(9, 2, 8, 4), .attr = &(rm_attention_attr){4, 1, 0.3, 3}},
     {.name = "a window and several blocks",
      .sequence = true,
-     .x = SHAPES(300, 1, 2),
+     .x = SHAPES(600, 1, 2), /* also of CUDA's blocks */
      .attr = &(rm_attention_attr){1, 1, 0, 7}},
     {.name = "one timestep", .sequence = true, .x = SHAPES(1, 3, 2), .attr = &(rm_attention_attr){1, 1, 0, 0}},
     {.name = "several blocks", .sequence = true, .x = SHAPES(515, 1, 1), .attr = &(rm_attention_attr){1, 1, 0, 0}},

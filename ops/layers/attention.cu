@@ -22,11 +22,11 @@ enum {
 };
 typedef rm_attention_shape shape;
 
-/* Rows from .. from + rows - 1 of the scores of some heads, and the first `keys` columns: all keys that they attend to.
+/* Rows from .. from + rows - 1 of the scores of some heads, and `keys` columns from key `first` on: all keys that they attend to.
  * The heads have different k and v: those of k and v are group .. group + count - 1, and of the heads of q that share
  * one, `member` is meant. */
 typedef struct {
-    int64_t group, count, member, from, rows, keys;
+    int64_t group, count, member, from, rows, first, keys;
 } block;
 
 /* The number of head i of a block. */
@@ -39,17 +39,17 @@ static __device__ float score_of(const int32_t *padding, int64_t batch, int64_t 
     return padding && padding[i * batch] ? -INFINITY : score;
 }
 
-/* Turns scores into probabilities, in place. Row r of a head attends to `first` + r keys, but at most to all of them; with a
- * window to the last of these. */
-static __global__ void softmax(shape s, block b, int64_t first, const int32_t *padding, float *p) {
+/* Turns scores into probabilities, in place. Row r of a head attends to the columns up to `ends` + r, but at most to all of
+ * them; with a window to the last of these. */
+static __global__ void softmax(shape s, block b, int64_t ends, const int32_t *padding, float *p) {
     int64_t lane = threadIdx.x % RM_WARP, row = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
     if (row >= b.count * b.rows) return; /* whole warps */
     int64_t i_head = rm_row_of(row, b.rows), r = row - i_head * b.rows, keys = b.keys;
     const float scale = (float)s.scale;
-    if (padding) padding += head_of(s, b, i_head) / s.heads;
-    int64_t near = s.causal && first + r > s.window ? first + r - s.window : 0;
+    if (padding) padding += b.first * s.batch + head_of(s, b, i_head) / s.heads;
+    int64_t near = s.causal && ends + r > s.window ? ends + r - s.window : 0;
     float *x = p + row * keys, largest = score_of(padding, s.batch, near, x[near] * scale);
-    int64_t n = first + r < keys ? first + r : keys;
+    int64_t n = ends + r < keys ? ends + r : keys;
     double sum = 0;
     for (int64_t i = near + lane; i < n; i += RM_WARP) {
         float score = score_of(padding, s.batch, i, x[i] * scale);
@@ -78,7 +78,7 @@ static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, 
 /* The draws of a block's rows, which are the CPU's. */
 typedef struct {
     remat_key key;
-    int64_t groups, all; /* of four keys: of this block, and of a whole row */
+    int64_t groups, before, all; /* of four keys: of this block, before it, and of a whole row */
     uint32_t threshold;
     float scale;
 } mask;
@@ -88,11 +88,13 @@ static __global__ void drop(int64_t jobs, shape s, block b, mask m, const float 
     RM_EACH(job, jobs) {
         int64_t row = job / m.groups, group = job % m.groups, at = row * b.keys, i_head = row / b.rows;
         rm_philox draw = rm_random4(m.key.seed, m.key.step, m.key.node, (uint32_t)(b.from + row - i_head * b.rows),
-                                    (uint32_t)(head_of(s, b, i_head) * m.all + group));
+                                    (uint32_t)(head_of(s, b, i_head) * m.all + m.before + group));
         for (int64_t i = 0, j = 4 * group; i < 4 && j + i < b.keys; i++)
             out[at + j + i] = rm_dropout(in[at + j + i], draw.word[i], m.threshold, m.scale);
     }
 }
+
+static __global__ void clear(int64_t n, float *to) { RM_EACH(i, n) to[i] = 0; }
 
 static shape shape_of(const remat_call *call) {
     const remat_desc x[] = {call->x[Q].desc, call->x[K].desc, call->x[V].desc};
@@ -114,7 +116,7 @@ static matrix of_queries(const remat_tensor *t, const shape *s, block b) {
 }
 
 static matrix of_keys(const remat_tensor *t, const shape *s, block b) {
-    matrix m = {(float *)t->data + b.group * s->width, s->kv_ld, s->width};
+    matrix m = {(float *)t->data + b.group * s->width + b.first * s->kv_ld, s->kv_ld, s->width};
     return m;
 }
 
@@ -133,15 +135,19 @@ static void multiply(const remat_call *call, block block, int64_t m, int64_t n, 
 }
 
 static void probabilities(const remat_call *call, const shape *s, block b, matrix p) {
-    int64_t first = s->causal ? b.from + 1 : b.keys;
+    int64_t ends = s->causal ? b.from + 1 - b.first : b.keys;
     multiply(call, b, b.rows, b.keys, s->width, of_queries(&call->x[Q], s, b), false, of_keys(&call->x[K], s, b), true,
              false, p);
-    RM_LAUNCH_TOGETHER(softmax, rm_blocks_of(b.count * b.rows, ROWS), ROWS * RM_WARP, call->queue, *s, b, first,
+    RM_LAUNCH_TOGETHER(softmax, rm_blocks_of(b.count * b.rows, ROWS), ROWS * RM_WARP, call->queue, *s, b, ends,
                        (const int32_t *)call->x[PADDING].data, p.data);
 }
 
 static void launch_drop(const remat_call *call, const shape *s, block b, const float *in, float *out) {
-    mask m = {call->key, (b.keys + 3) / 4, rm_attention_groups(s), rm_dropout_threshold(s->dropout),
+    mask m = {call->key,
+              (b.keys + 3) / 4,
+              b.first / 4,
+              rm_attention_groups(s),
+              rm_dropout_threshold(s->dropout),
               rm_dropout_scale(s->dropout)};
     int64_t jobs = b.count * b.rows * m.groups;
     RM_LAUNCH_EACH(drop, jobs, call->queue, jobs, *s, b, m, in, out);
@@ -155,11 +161,14 @@ static void forward_block(const remat_call *call, const shape *s, block b) {
              of_queries(&call->y, s, b));
 }
 
+/* With a window no block attends to every key. */
+static bool has_window(const shape *s) { return s->causal && s->window < s->keys; }
+
 /* Gradients from one block: all of its dq, and its share of dk and dv, which the first call for a head of k overwrites
- * and later calls add to. */
+ * and later calls add to; with a window all calls add, to zeros. */
 static void backward_block(const remat_call *call, const shape *s, block b) {
     const remat_tensor *dq = &call->dx[Q], *dk = &call->dx[K], *dv = &call->dx[V];
-    const bool add = b.member > 0 || b.from + b.rows < s->steps;
+    const bool add = has_window(s) || b.member > 0 || b.from + b.rows < s->steps;
     matrix p = of_scores((float *)call->scratch, b), dp = of_scores(p.data + b.count * p.stride, b);
     matrix dy = of_queries(&call->dy, s, b);
     probabilities(call, s, b, p);
@@ -189,10 +198,17 @@ static void each_block(const remat_call *call, void (*visit)(const remat_call *,
             for (int64_t from = last; from >= 0; from -= RM_ATTENTION_ROWS_CUDA) {
                 int64_t end = from + RM_ATTENTION_ROWS_CUDA < s.steps ? from + RM_ATTENTION_ROWS_CUDA : s.steps;
                 int64_t count = groups - group < together ? groups - group : together;
-                block b = {group, count, member, from, end - from, rm_attention_keys(&s, end)};
+                int64_t first = rm_attention_block_first(&s, from);
+                block b = {group, count, member, from, end - from, first, rm_attention_keys(&s, end) - first};
                 visit(call, &s, b);
             }
 }
 
 void rm_attention_forward_cuda(const remat_call *call) { each_block(call, forward_block); }
-void rm_attention_backward_cuda(const remat_call *call) { each_block(call, backward_block); }
+void rm_attention_backward_cuda(const remat_call *call) {
+    const shape s = shape_of(call);
+    const int64_t count = s.keys * s.kv_ld;
+    for (int i = K; has_window(&s) && i <= V; i++)
+        if (call->dx[i].data) RM_LAUNCH_EACH(clear, count, call->queue, count, (float *)call->dx[i].data);
+    each_block(call, backward_block);
+}

@@ -63,10 +63,16 @@ static inline int64_t rm_attention_block_first(const rm_attention_shape *s, int6
 /* Keys visible to the first `end` timesteps, including padding. */
 static inline int64_t rm_attention_keys(const rm_attention_shape *s, int64_t end) { return s->causal ? end : s->keys; }
 
+/* The most columns of a block of `rows` timesteps: the keys that they see, from a multiple of four on. */
+static inline int64_t rm_attention_columns(const rm_attention_shape *s, int64_t rows) {
+    int64_t near = rows + s->window + 3;
+    return s->causal && near < s->keys ? near : s->keys;
+}
+
 /* Heads of k and v whose scores are computed together on CUDA, for one head of q of each at a time. */
 static inline int64_t rm_attention_together(const rm_attention_shape *s) {
     int64_t most_rows = RM_ATTENTION_ROWS_CUDA, rows = s->steps < most_rows ? s->steps : most_rows;
-    int64_t most = rm_attention_most_floats / (rows * s->keys), all = s->batch * s->heads / s->share;
+    int64_t most = rm_attention_most_floats / (rows * rm_attention_columns(s, rows)), all = s->batch * s->heads / s->share;
     return most < 1 ? 1 : most < all ? most : all;
 }
 

@@ -137,9 +137,9 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
 #ifdef RM_REAL_DOUBLE
 #define FAST(pass) define_##pass
 #else
-static uint64_t scratch_bytes_cuda(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t scratch_bytes_cuda(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
     const rm_conv_shape s = rm_conv_shape_of(&x[X], &x[W], attr);
-    (void)aux;
+    (void)aux, (void)threads;
     return (uint64_t)rm_conv_scratch_cuda(&s, pass) * sizeof(float);
 }
 

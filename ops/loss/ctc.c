@@ -64,7 +64,8 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
 }
 
 /* Forward-only calls use scratch in place of aux. Backward needs two numbers per position and one per sample. */
-static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    (void)threads;
     if (pass == REMAT_BACKWARD) return (uint64_t)(x[LOGITS].dim[1] * (2 * rm_ctc_width(x) + 1)) * sizeof(real);
     return aux ? 0 : aux_bytes(x, attr);
 }
@@ -77,7 +78,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     *out = rm_cost_streaming(&x[LOGITS], 20, pass == REMAT_BACKWARD ? 2 : 1);
     out->flops += positions * (pass == REMAT_BACKWARD ? 130 : 70);
     out->moved_bytes += positions * sizeof(real) * (pass == REMAT_BACKWARD ? 3 : 2);
-    out->scratch_bytes = scratch_bytes(x, attr, pass, false);
+    out->scratch_bytes = scratch_bytes(x, attr, pass, false, 1);
 }
 
 static int64_t bound(const remat_desc *x, const void *attr, int input) {

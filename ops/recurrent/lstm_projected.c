@@ -63,8 +63,8 @@ static uint64_t aux_bytes(const remat_desc *x, const void *attr) {
 
 /* Forward: the gates, unless they are kept, and m of a timestep. Backward: dh and m of all timesteps, dm and dc of
  * a timestep. With resets also h before a timestep, including zeros; in backward that of all timesteps. */
-static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
-    (void)attr;
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    (void)attr, (void)threads;
     int64_t batch = x[X].dim[1], rows = x[X].dim[0] * batch, width = x[W_HR].dim[0], hidden = x[W_HR].dim[1];
     int64_t before = x[RESET].rank < 0 ? 0 : width;
     int64_t forward = (aux ? 0 : rows * GATES * hidden) + batch * (hidden + before);
@@ -79,7 +79,7 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
         .flops = passes * 2 * rows * weights + (pass == REMAT_BACKWARD ? 50 : 95) * rows * (double)x[W_HR].dim[1],
         .moved_bytes = passes * (weights * sizeof(real) + (double)rm_desc_bytes(&x[X])) + (double)aux_bytes(x, attr) +
                        2 * (double)rm_desc_bytes(y),
-        .scratch_bytes = scratch_bytes(x, attr, pass, false),
+        .scratch_bytes = scratch_bytes(x, attr, pass, false, 1),
     };
 }
 

@@ -59,8 +59,8 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     return REMAT_OK;
 }
 
-enum { MOST_WORKERS = 32 }; /* workers have room of their own */
-static int64_t workers_at_most(const sizes *s) { return s->heads < MOST_WORKERS ? s->heads : MOST_WORKERS; }
+/* Workers have room of their own. */
+static int64_t workers_of(const sizes *s, int threads) { return s->heads < threads ? s->heads : threads; }
 
 /* A worker's scratch. Forward: Z. Backward: H before the tile and after every timestep, every Z, the
  * gradient of H, dP. */
@@ -74,7 +74,20 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     double bytes = (double)(2 * rm_desc_bytes(&x[Q]) + 2 * rm_desc_bytes(y) + rm_desc_bytes(&x[W]));
     *out = (remat_cost){.flops = all * (backward ? 6 * (double)s.values + 60 : 2 * (double)s.values + 30),
                         .moved_bytes = bytes * (backward ? 2 : 1),
-                        .scratch_bytes = (uint64_t)(workers_at_most(&s) * room_reals(&s, backward)) * sizeof(real)};
+                        .scratch_bytes = (uint64_t)room_reals(&s, backward) * sizeof(real)};
+}
+
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    sizes s = sizes_of(&x[Q], &x[W]);
+    (void)attr, (void)aux;
+    return (uint64_t)(workers_of(&s, threads) * room_reals(&s, pass == REMAT_BACKWARD)) * sizeof(real);
+}
+
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    sizes s = sizes_of(&x[Q], &x[W]);
+    (void)attr, (void)aux, (void)threads;
+    int64_t each = pass == REMAT_BACKWARD ? rm_m2rnn_cuda_floats(s.tau, s.keys, s.values) : s.matrix;
+    return (uint64_t)(s.batch * s.heads * each) * sizeof(float);
 }
 
 /* ---- A head of a row of the batch ---------------------------------------------------------------------------------- */
@@ -229,8 +242,7 @@ static void backward_head(const work *w, real *room) {
 
 static void run(const remat_call *call, bool backward) {
     const sizes n = sizes_of(&call->x[Q].desc, &call->x[W].desc);
-    int64_t workers = workers_at_most(&n), room = room_reals(&n, backward);
-    if (workers > call->threads) workers = call->threads;
+    int64_t workers = workers_of(&n, call->threads), room = room_reals(&n, backward);
     RM_PARALLEL_EVEN(
         call->threads, n.tau * n.batch * n.heads * n.matrix > RM_PARALLEL_MIN, for (int64_t i = 0; i < workers; i++) {
             for (int64_t head = n.heads * i / workers; head < n.heads * (i + 1) / workers; head++)
@@ -247,6 +259,15 @@ static void run(const remat_call *call, bool backward) {
 
 static void forward(const remat_call *call) { run(call, false); }
 static void backward(const remat_call *call) { run(call, true); }
+
+/* On one thread, whose scratch cost has. */
+static void on_one_thread(const remat_call *call, bool backward) {
+    remat_call alone = *call;
+    alone.threads = 1;
+    run(&alone, backward);
+}
+static void define_forward(const remat_call *call) { on_one_thread(call, false); }
+static void define_backward(const remat_call *call) { on_one_thread(call, true); }
 
 #define SHAPES(t, b, qk, v, h)                                                                                         \
     RM_SHAPE3(RM_REAL, t, b, qk), RM_SHAPE3(RM_REAL, t, b, qk), RM_SHAPE3(RM_REAL, t, b, v),                           \
@@ -272,9 +293,12 @@ const remat_op RM_OP(m2rnn) = {
     .saves = {.in = (1u << INPUTS) - 1, .state = true},
     .infer = infer,
     .cost = cost,
-    .define_forward = forward,
-    .define_backward = backward,
-    .on = {{.forward = forward, .backward = backward}},
+    .define_forward = define_forward,
+    .define_backward = define_backward,
+    .on = {{.forward = forward, .backward = backward, .scratch_bytes = scratch_bytes},
+           {.forward = RM_CUDA(m2rnn, forward),
+            .backward = RM_CUDA(m2rnn, backward),
+            .scratch_bytes = cuda_scratch_bytes}},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
 };

@@ -1,9 +1,11 @@
 /* m2rnn.h: one timestep of a head of the op `m2rnn`, for its fast loops (ops/cpu/m2rnn.c). The products with W are not
- * among them. */
+ * among them. And the scratch of the CUDA kernels. */
 #ifndef RM_M2RNN_H
 #define RM_M2RNN_H
 
 #include <stdint.h>
+
+#include "engine/host_device.h"
 
 /* The precision of the op file that includes this (ops/real.h, which kernels need not include). */
 #ifdef RM_REAL_DOUBLE
@@ -30,5 +32,10 @@ typedef struct {
     /* G: the gradient of H', then what H gets of it without W; dp: that of tanh's argument. */
     void (*back)(const rm_m2rnn_step *s, rm_m2rnn_real *G, rm_m2rnn_real *dp);
 } rm_m2rnn_rows;
+
+/* Floats of backward's scratch on CUDA, for a head of a row of the batch (m2rnn.cu). */
+RM_HD int64_t rm_m2rnn_cuda_floats(int64_t tau, int64_t keys, int64_t values) {
+    return (2 * tau + 3) * keys * values + values * values;
+}
 
 #endif

@@ -200,21 +200,19 @@ static inline uint64_t rm_matrix_define_bytes(int64_t tau, int64_t keys, int64_t
 }
 
 #ifndef RM_REAL_DOUBLE
-enum { RM_MATRIX_WORKERS = 32 }; /* at most; each has its own room */
+/* Each worker has its own room. */
+static inline int64_t rm_matrix_workers(int64_t units, int threads) { return units < threads ? units : threads; }
 
-static inline int64_t rm_matrix_workers(int64_t units) { return units < RM_MATRIX_WORKERS ? units : RM_MATRIX_WORKERS; }
-
-static inline uint64_t rm_matrix_fast_bytes(int64_t tau, int64_t units, int64_t keys, remat_pass pass) {
+static inline uint64_t rm_matrix_fast_bytes(int64_t tau, int64_t units, int64_t keys, remat_pass pass, int threads) {
     int64_t room = rm_matrix_room(tau, keys, pass == REMAT_BACKWARD);
-    return (uint64_t)(rm_matrix_workers(units) * room) * sizeof(real);
+    return (uint64_t)(rm_matrix_workers(units, threads) * room) * sizeof(real);
 }
 
 static inline void rm_matrix_fast(const rm_matrix_job *job, bool backward, real *room, int threads) {
     const rm_matrix_rows *rows = &rm_cell_kernels_get()->matrix[job->rule];
     rm_matrix_kernel *kernel = backward ? rows->backward : rows->forward;
-    int64_t units = job->batch * job->heads, workers = rm_matrix_workers(units);
+    int64_t units = job->batch * job->heads, workers = rm_matrix_workers(units, threads);
     int64_t each = rm_matrix_room(job->tau, job->keys, backward);
-    if (workers > threads) workers = threads;
     RM_PARALLEL_EVEN(
         threads, job->tau * units * job->keys * job->values > RM_PARALLEL_MIN, for (int64_t w = 0; w < workers; w++) {
             for (int64_t i = units * w / workers; i < units * (w + 1) / workers; i++)
@@ -230,14 +228,15 @@ static inline void rm_matrix_fast(const rm_matrix_job *job, bool backward, real 
 #define RM_MATRIX_FAST_KERNELS                                                                                         \
     static void forward(const remat_call *call) { forward_by(call, rm_matrix_fast); }                                  \
     static void backward(const remat_call *call) { backward_by(call, rm_matrix_fast); }                                \
-    static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {                  \
+    static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {     \
         (void)aux;                                                                                                     \
         rm_matrix_job n = job_of(x, attr);                                                                             \
         return (uint64_t)part_reals(&n, pass) * sizeof(real) +                                                         \
-               rm_matrix_fast_bytes(n.tau, n.batch * n.heads, n.keys, pass);                                           \
+               rm_matrix_fast_bytes(n.tau, n.batch * n.heads, n.keys, pass, threads);                                  \
     }                                                                                                                  \
-    static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {             \
-        (void)aux;                                                                                                     \
+    static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux,               \
+                                       int threads) {                                                                  \
+        (void)aux, (void)threads;                                                                                      \
         rm_matrix_job n = job_of(x, attr);                                                                             \
         int64_t room = rm_matrix_cuda_room(n.tau, n.batch * n.heads, n.keys, n.values);                                \
         return (uint64_t)(part_reals(&n, pass) + (pass == REMAT_BACKWARD ? room : 0)) * sizeof(real);                  \

@@ -156,8 +156,9 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
         (void)attr, (void)threads;                                                                                     \
         return rm_recurrent_packed_bytes(rm_cell_kernels_get(), RM_CELL_##op, x);                                      \
     }                                                                                                                  \
-    static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {             \
-        (void)attr;                                                                                                    \
+    static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux,               \
+                                       int threads) {                                                                  \
+        (void)attr, (void)threads;                                                                                     \
         return rm_recurrent_cuda_scratch_bytes(RM_CELL_##op, x, pass, aux);                                            \
     }                                                                                                                  \
     static uint64_t cuda_fixed_bytes(const remat_desc *x, const void *attr) {                                          \

@@ -187,11 +187,9 @@ static void define_backward(const remat_call *call) {
 
 #ifndef RM_REAL_DOUBLE
 /* Each worker has its own scratch and computes the units (row of the batch, span of channels) from..to. */
-enum { MOST_WORKERS = 32 };
-
-static int64_t workers_at_most(int64_t batch, int64_t channels) {
+static int64_t workers_of(int64_t batch, int64_t channels, int threads) {
     int64_t units = batch * rm_selective_spans(channels);
-    return units < MOST_WORKERS ? units : MOST_WORKERS;
+    return units < threads ? units : threads;
 }
 
 /* Floats of partial gradients: one per span for B and C, one per row of the batch for A_log, D and dt_bias. */
@@ -200,17 +198,17 @@ static int64_t parts(int64_t tau, int64_t batch, int64_t channels, int64_t state
     return rm_cell_whole_vectors(2 * rows + batch * channels * (states + 2));
 }
 
-static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
     (void)attr, (void)aux;
     int64_t tau = x[U].dim[0], batch = x[U].dim[1], channels = x[U].dim[2], states = x[A_LOG].dim[1];
     bool backward = pass == REMAT_BACKWARD;
-    int64_t floats = workers_at_most(batch, channels) * rm_selective_room(tau, states, backward);
+    int64_t floats = workers_of(batch, channels, threads) * rm_selective_room(tau, states, backward);
     if (backward) floats += parts(tau, batch, channels, states);
     return (uint64_t)floats * sizeof(float);
 }
 
-static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
-    (void)attr, (void)aux;
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    (void)attr, (void)aux, (void)threads;
     const remat_desc *u = &x[U];
     if (pass != REMAT_BACKWARD) return 0;
     return sizeof(float) * (uint64_t)rm_selective_cuda_floats(u->dim[0], u->dim[1], u->dim[2], x[A_LOG].dim[1]);
@@ -235,8 +233,7 @@ static rm_selective_job job_of(const remat_call *call, const tile *s) {
 
 static void run(rm_selective_kernel *kernel, const rm_selective_job *job, int threads, float *room, int64_t room_each) {
     int64_t spans = rm_selective_spans(job->channels), units = job->batch * spans;
-    int64_t workers = workers_at_most(job->batch, job->channels);
-    if (workers > threads) workers = threads;
+    int64_t workers = workers_of(job->batch, job->channels, threads);
     RM_PARALLEL_EVEN(
         threads, job->tau * job->batch * job->channels * job->states > RM_PARALLEL_MIN_HEAVY,
         for (int64_t w = 0; w < workers; w++) {

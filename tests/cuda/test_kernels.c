@@ -14,7 +14,6 @@
 #include "ops/layers/attention.h"
 #include "ops/layers/conv.h"
 #include "tests/cases.h"
-#include "tests/cpu_only.h"
 #include "tests/cuda/emulated_op.h"
 #include "tests/cuda/emulation.h"
 #include "tests/cuda/mutants.h"
@@ -25,10 +24,6 @@
 
 START_TEST(every_op_has_kernels) {
     const remat_op *op = rm_ops[_i];
-    if (is_cpu_only(op)) {
-        ck_assert_msg(!op->on[REMAT_ON_CUDA].forward, "%s has CUDA kernels: it is no longer CPU only", op->name);
-        return;
-    }
     ck_assert_msg(op->on[REMAT_ON_CUDA].forward && op->on[REMAT_ON_CUDA].backward, "%s lacks CUDA kernels", op->name);
     ck_assert_msg(!op->on[REMAT_ON_CUDA].rebuild == !op->on[REMAT_ON_CPU].rebuild, "%s has no rebuild kernel",
                   op->name);
@@ -37,7 +32,7 @@ END_TEST
 
 /* Under AddressSanitizer, the tests of orders and shapes call the same kernels. */
 START_TEST(kernels_pass_the_op_check) {
-    if (is_cpu_only(rm_ops[_i]) || SANITIZED) return;
+    if (SANITIZED) return;
     remat_op op = emulated(rm_ops[_i]);
     remat_op_report report;
     int64_t launches = rm_emulated_launches();
@@ -95,7 +90,6 @@ static void run(const remat_op *op, int sample, int64_t tau, rm_op_outputs *out)
 }
 
 START_TEST(bits_do_not_depend_on_the_order_of_threads) {
-    if (is_cpu_only(rm_ops[_i])) return;
     remat_op op = emulated(rm_ops[_i]);
     for (int sample = 0; sample < op.n_samples; sample++) {
         rm_op_outputs first, other;

@@ -259,7 +259,7 @@ static float *call_tile(tile *t, remat_kernel *kernel, remat_pass pass, bool fil
     if (aux && fill) memcpy(aux, at(t, GATES), bytes_of(t, GATES));
     if (at(t, C) && fill) memcpy(aux + t->tau * t->n * l->width, at(t, C), bytes_of(t, C));
     call->aux = aux;
-    call->scratch = room((int64_t)l->op->on[REMAT_ON_CUDA].scratch_bytes(x, NULL, pass, aux) / 4);
+    call->scratch = room((int64_t)l->op->on[REMAT_ON_CUDA].scratch_bytes(x, NULL, pass, aux, 1) / 4);
     call->fixed = room((int64_t)l->op->on[REMAT_ON_CUDA].fixed_bytes(x, NULL) / 4);
     kernel(call);
     free(call->fixed);

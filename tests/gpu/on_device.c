@@ -103,7 +103,7 @@ static void add_tensor(image *im, remat_tensor *t) {
 static uint64_t scratch_bytes(const remat_op *op, remat_pass pass, const remat_call *call, const remat_desc *x) {
     remat_cost cost = {0};
     const remat_op_device *on = &op->on[now.api->kernels];
-    if (on->scratch_bytes) return on->scratch_bytes(x, call->attr, pass, call->aux != NULL);
+    if (on->scratch_bytes) return on->scratch_bytes(x, call->attr, pass, call->aux != NULL, 1);
     op->cost(x, &call->y.desc, call->attr, pass, &cost);
     return cost.scratch_bytes;
 }

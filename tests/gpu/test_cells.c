@@ -60,7 +60,7 @@ static remat_call make_call(const remat_op *op, int64_t gates, int64_t batch, in
         c.dstate_out[k] = tensor(state), c.dstate_in[k] = tensor(state);
     }
     if (op->aux_bytes) c.aux = take(op->aux_bytes(x, c.attr));
-    c.scratch = take(op->on[REMAT_ON_CUDA].scratch_bytes(x, c.attr, REMAT_BACKWARD, true) + 256);
+    c.scratch = take(op->on[REMAT_ON_CUDA].scratch_bytes(x, c.attr, REMAT_BACKWARD, true, 1) + 256);
     c.fixed = take(op->on[REMAT_ON_CUDA].fixed_bytes(x, c.attr));
     return c;
 }

@@ -63,7 +63,7 @@ static void find_ranges(const launch *l, const remat_call *c, ranges *r) {
     }
     const remat_op_device *on = &l->op->on[REMAT_ON_CPU];
     if (l->op->cost) l->op->cost(x, &c->y.desc, c->attr, l->pass, &cost);
-    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, c->attr, l->pass, c->aux);
+    if (on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, c->attr, l->pass, c->aux, c->threads);
     if (l->op->aux_bytes) add(r, c->aux, l->op->aux_bytes(x, c->attr), true);
     if (l->op->once_bytes) add(r, c->once, l->op->once_bytes(x, c->attr), once);
     add(r, c->scratch, cost.scratch_bytes, true);
