@@ -138,14 +138,18 @@ remat_value remat_input(remat_graph *graph, const char *name, remat_dtype dtype,
 }
 
 /* Deviations and bounds must not be negative. A parameter initialised to NaN would always remain NaN. */
-static remat_status check_init(const char *name, remat_init init) {
-    static const char *const what[] = {"zero",           "constant", "deviation", "bound",       "count",   "step",
-                                       "largest number", "ring",     "width",     "last number", "identity"};
-    REQUIRE((unsigned)init.kind <= REMAT_INIT_IDENTITY, INVALID,
+static remat_status check_init(const char *name, int rank, remat_init init) {
+    static const char *const what[] = {"zero",           "constant", "deviation", "bound",       "count",    "step",
+                                       "largest number", "ring",     "width",     "last number", "identity", "gain",
+                                       "power",          "width",    "width",     "scale",       "scale"};
+    REQUIRE((unsigned)init.kind <= REMAT_INIT_RWKV7_KEY, INVALID,
             "parameter %s: %d is not a kind of initial values; use 0 to %d", name, (int)init.kind,
-            (int)REMAT_INIT_IDENTITY);
+            (int)REMAT_INIT_RWKV7_KEY);
+    REQUIRE(init.kind != REMAT_INIT_ORTHOGONAL || rank == 2, INVALID,
+            "parameter %s: only a matrix has orthogonal initial values, and it has rank %d", name, rank);
     bool above_zero = init.kind == REMAT_INIT_TIME_STEP || init.kind == REMAT_INIT_LOG_UNIFORM;
-    above_zero |= init.kind == REMAT_INIT_FORGET_GATES;
+    above_zero |= init.kind == REMAT_INIT_FORGET_GATES || init.kind == REMAT_INIT_RWKV7_DECAY;
+    above_zero |= init.kind == REMAT_INIT_RWKV7_MIX || init.kind == REMAT_INIT_RWKV7_RATE;
     bool positive = init.kind == REMAT_INIT_NORMAL || init.kind == REMAT_INIT_UNIFORM;
     REQUIRE(fabs(init.scale) <= FLT_MAX && (init.scale >= 0 || !positive), INVALID,
             "parameter %s: the %s of its initial values is %g; use a finite number%s", name, what[init.kind],
@@ -163,7 +167,7 @@ static remat_status add_stored(remat_graph *graph, rm_origin origin, const char 
     TRY(check_dimensions(name, rank, dim));
     remat_desc desc = rm_desc_make(REMAT_F32, rank, dim);
     TRY(rm_desc_check(&desc, name));
-    TRY(check_init(name, init));
+    TRY(check_init(name, rank, init));
     return rm_graph_add_value(
         graph, name,
         (rm_value){.origin = origin, .desc = desc, .needs_gradient = origin == RM_VALUE_PARAM, .init = init}, id);

@@ -78,6 +78,15 @@ typedef enum {
                                 in the second quarter, the forget gates; 0 elsewhere */
     REMAT_INIT_EVENLY, /* from scale/2 to scale in equal steps: the biases of mLSTM's forget gates, scale 6 */
     REMAT_INIT_IDENTITY, /* 1 where the indices along the last two axes are equal, else 0: M2RNN's state_weight */
+    REMAT_INIT_ORTHOGONAL, /* a matrix with orthogonal rows of length scale (columns, if it has more rows): PyTorch's
+                              orthogonal_ with this gain */
+    /* RWKV-LM's values for channel i of C = the last axis, with l = i/(C-1) - 1/2 and, in heads of N channels,
+     * z = u |u|, u = 2 (i mod N)/(N-1) - 1. */
+    REMAT_INIT_RWKV7_MIX,   /* x_r, x_w, ..: 1 - (i/C)^scale */
+    REMAT_INIT_RWKV7_DECAY, /* w0: -5.5 + 6 (i/(C-1))^(1 + depth^0.3) + 2.5 z; scale = N + depth/2, as above */
+    REMAT_INIT_RWKV7_RATE,  /* a0: -0.19 + 0.3 z + 0.4 l; scale = N */
+    REMAT_INIT_RWKV7_VALUE, /* v0: 0.73 - 0.4 l */
+    REMAT_INIT_RWKV7_KEY,   /* k_k: 0.71 - 0.1 l */
 } remat_init_kind;
 typedef struct {
     remat_init_kind kind;

@@ -412,6 +412,19 @@ static double forget_gate(double scale, int64_t at, int64_t biases) {
     return 5 - 12 * pow(width > 1 ? unit / (double)(width - 1) : 0, 0.3 + 1.3 * depth);
 }
 
+/* Of channel `at` of RWKV-7's arrays (REMAT_INIT_RWKV7_MIX, ..). */
+static double rwkv7_channel(remat_init init, int64_t at, int64_t channels) {
+    int64_t width = (int64_t)init.scale > 0 ? (int64_t)init.scale : 1;
+    double place = channels > 1 ? (double)at / (double)(channels - 1) : 0, line = place - 0.5;
+    double u = width > 1 ? 2 * (double)(at % width) / (double)(width - 1) - 1 : 0, zigzag = u * fabs(u);
+    if (init.kind == REMAT_INIT_RWKV7_MIX) return 1 - pow((double)at / (double)channels, init.scale);
+    if (init.kind == REMAT_INIT_RWKV7_RATE) return -0.19 + 0.3 * zigzag + 0.4 * line;
+    if (init.kind == REMAT_INIT_RWKV7_VALUE) return 0.73 - 0.4 * line;
+    if (init.kind == REMAT_INIT_RWKV7_KEY) return 0.71 - 0.1 * line;
+    double depth = 2 * (init.scale - (double)width);
+    return -5.5 + 6 * pow(place, 1 + pow(depth, 0.3)) + 2.5 * zigzag;
+}
+
 /* Draws elements first to first + n - 1. */
 static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, float *out) {
     double scale = value->init.scale;
@@ -455,8 +468,53 @@ static void draw(const rm_value *value, uint64_t key, int64_t first, int64_t n, 
         case REMAT_INIT_IDENTITY:
             out[i] = rank > 1 && at / last_axis % value->desc.dim[rank - 2] == at % last_axis;
             break;
+        case REMAT_INIT_ORTHOGONAL: /* of which draw_orthogonal makes the matrix */
+            out[i] = (float)normal(r.word[0], r.word[1]);
+            break;
+        case REMAT_INIT_RWKV7_MIX:
+        case REMAT_INIT_RWKV7_DECAY:
+        case REMAT_INIT_RWKV7_RATE:
+        case REMAT_INIT_RWKV7_VALUE:
+        case REMAT_INIT_RWKV7_KEY:
+            out[i] = (float)rwkv7_channel(value->init, at % last_axis, last_axis);
+            break;
         }
     }
+}
+
+/* Makes `count` vectors of `n` numbers orthogonal and of length `gain`, by Gram and Schmidt; numbers of a vector are `by`
+ * apart, vectors `apart`. A second pass removes what rounding leaves of the first. */
+static void make_orthogonal(float *x, int64_t count, int64_t n, int64_t apart, int64_t by, double gain) {
+    for (int64_t v = 0; v < count; v++) {
+        float *own = x + v * apart;
+        for (int64_t before = 0; before < 2 * v; before++) {
+            const float *other = x + before % v * apart;
+            double product = 0;
+            for (int64_t i = 0; i < n; i++) product += (double)own[i * by] * other[i * by];
+            for (int64_t i = 0; i < n; i++) own[i * by] -= (float)(product * other[i * by]);
+        }
+        double square = 0;
+        for (int64_t i = 0; i < n; i++) square += (double)own[i * by] * own[i * by];
+        for (int64_t i = 0; i < n; i++) own[i * by] = (float)(own[i * by] / sqrt(square));
+    }
+    for (int64_t i = 0; i < count * n; i++) x[i] = (float)(gain * x[i]);
+}
+
+/* Needs memory for the whole matrix, until it is drawn. */
+static remat_status draw_orthogonal(remat_session *s, remat_kind kind, const rm_value *value, uint64_t key,
+                                    int64_t index) {
+    const int64_t rows = value->desc.dim[0], columns = value->desc.dim[1];
+    const uint64_t bytes = rm_desc_bytes(&value->desc);
+    float *x = rm_malloc(bytes);
+    REQUIRE(x, MEMORY, "out of memory for drawing %s (%llu bytes)", value->name, (unsigned long long)bytes);
+    draw(value, key, 0, rows * columns, x);
+    if (rows <= columns)
+        make_orthogonal(x, rows, columns, columns, 1, value->init.scale);
+    else
+        make_orthogonal(x, columns, rows, 1, columns, value->init.scale);
+    remat_status status = remat_write_part(s, kind, index, 0, x, bytes);
+    rm_free(x);
+    return status;
 }
 
 /* The key is the name, not the index: C does not say in which order a call's arguments create parameters. */
@@ -464,6 +522,7 @@ static remat_status draw_array(remat_session *s, remat_kind kind, const rm_value
     uint64_t key = rm_hash(value->name, strlen(value->name), s->runner.seed);
     int64_t n = rm_desc_count(&value->desc);
     if (s->array[kind][index].where.space == RM_EXTERNAL) return REMAT_OK; /* the program has initialised it */
+    if (value->init.kind == REMAT_INIT_ORTHOGONAL) return draw_orthogonal(s, kind, value, key, index);
     for (int64_t first = 0, some; first < n; first += some) {
         some = n - first < DRAW_AT_ONCE ? n - first : DRAW_AT_ONCE;
         draw(value, key, first, some, room);

@@ -17,6 +17,8 @@ static const struct {
     {{REMAT_INIT_UNIFORM, -0.1}, "parameter p|bound|-0.1"},
     {{(remat_init_kind)99, 1}, "parameter p|99"},
     {{REMAT_INIT_LOG_UNIFORM, 0}, "parameter p|0"},
+    {{REMAT_INIT_RWKV7_MIX, 0}, "parameter p|power|0"},
+    {{REMAT_INIT_ORTHOGONAL, 1}, "parameter p|matrix|rank 1"},
     {{REMAT_INIT_CONSTANT, -2}, NULL},
     {{REMAT_INIT_NORMAL, 0}, NULL},
 };
@@ -115,6 +117,56 @@ START_TEST(identities_are_drawn_for_every_matrix) {
 }
 END_TEST
 
+/* Two heads of 4 channels, in a block at a depth of 0.3: RWKV-LM's formulas, in double. */
+START_TEST(rwkv7_initial_values_follow_rwkv_lm) {
+    enum { C = 8, N = 4 };
+    static const struct {
+        remat_init init;
+        double values[C];
+    } kind[] = {
+        {{REMAT_INIT_RWKV7_MIX, 0.27},
+         {1, 0.4296181421, 0.3122290909, 0.2326589319, 0.1706804542, 0.1191791127, 0.0747341335, 0.0354112903}},
+        {{REMAT_INIT_RWKV7_DECAY, 4.15},
+         {-8, -5.5569007185, -4.5061580488, -1.5752076618, -5.6785823651, -2.3878177324, -0.6031696534, 3}},
+        {{REMAT_INIT_RWKV7_RATE, 4},
+         {-0.69, -0.3661904762, -0.2423809524, 0.0814285714, -0.4614285714, -0.1376190476, -0.0138095238, 0.31}},
+        {{REMAT_INIT_RWKV7_VALUE, 0},
+         {0.93, 0.8728571429, 0.8157142857, 0.7585714286, 0.7014285714, 0.6442857143, 0.5871428571, 0.53}},
+        {{REMAT_INIT_RWKV7_KEY, 0},
+         {0.76, 0.7457142857, 0.7314285714, 0.7171428571, 0.7028571429, 0.6885714286, 0.6742857143, 0.66}}};
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float drawn[C];
+    remat_value p = remat_param(graph, "p", 3, (int64_t[]){1, 1, C}, kind[_i].init);
+    ck_assert_int_eq(remat_session_create(graph, remat_mean(graph, p, 3), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, drawn, sizeof drawn), REMAT_OK);
+    for (int i = 0; i < C; i++)
+        ck_assert_msg(fabs(drawn[i] - kind[_i].values[i]) < 1e-6, "channel %d is %.8f", i, (double)drawn[i]);
+    remat_session_free(s);
+}
+END_TEST
+
+/* A wide matrix and a high one. The products of floats of about 1/3 are exact to about 1e-7. */
+START_TEST(orthogonal_initial_values_are_orthogonal) {
+    enum { FEW = 5, MANY = 9 };
+    const int64_t rows = _i ? MANY : FEW, columns = _i ? FEW : MANY;
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    float x[FEW * MANY];
+    remat_value p = remat_param(graph, "p", 2, (int64_t[]){rows, columns}, remat_init_of(REMAT_INIT_ORTHOGONAL, 0.1));
+    ck_assert_int_eq(remat_session_create(graph, remat_mean(graph, p, 2), &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, x, sizeof x), REMAT_OK);
+    for (int64_t a = 0; a < FEW; a++)
+        for (int64_t b = 0; b <= a; b++) {
+            double product = 0;
+            for (int64_t i = 0; i < MANY; i++)
+                product += _i ? (double)x[i * FEW + a] * x[i * FEW + b] : (double)x[a * MANY + i] * x[b * MANY + i];
+            ck_assert_msg(fabs(product - (a == b) * 0.01) < 1e-8, "vectors %d and %d: %g", (int)a, (int)b, product);
+        }
+    remat_session_free(s);
+}
+END_TEST
+
 /* C does not say in which order a call's arguments create parameters, and compilers differ. */
 START_TEST(initial_values_depend_on_seed_and_name_alone) {
     static const float anywhere[4] = {0x1.8cc7fp-3f, 0x1.e9efc4p-1f, 0x1.362aep-1f, -0x1.c41ep-6f};
@@ -136,5 +188,7 @@ int main(void) {
     tcase_add_test(tests, forget_gates_follow_xlstms_power_law);
     tcase_add_test(tests, even_initial_values_are_a_linspace);
     tcase_add_test(tests, identities_are_drawn_for_every_matrix);
+    tcase_add_loop_test(tests, rwkv7_initial_values_follow_rwkv_lm, 0, 5);
+    tcase_add_loop_test(tests, orthogonal_initial_values_are_orthogonal, 0, 2);
     return run_cases("initial_values", tests);
 }
