@@ -135,6 +135,11 @@ typedef struct {
     int64_t heads;
 } rm_rotary_attr;
 typedef struct {
+    int64_t heads, window; /* window: timesteps that each one sees, itself included */
+    int64_t rotary;        /* features of each head that are rotated, the first ones */
+    double base;           /* of the rotation */
+} rm_local_attention_attr;
+typedef struct {
     double smoothing;
     int64_t ignores, ignored; /* ignores: 1 if rows whose target is `ignored` do not count, else 0 */
 } rm_cross_entropy_attr;      /* default: 0 */

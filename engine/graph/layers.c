@@ -208,6 +208,11 @@ remat_value remat_window_attention(remat_graph *graph, remat_value q, remat_valu
     rm_attention_attr attr = {heads, true, 0, window};
     return BUILD_WITH(attr, "attention", q.id, k.id, v.id);
 }
+remat_value remat_local_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  int64_t window, int64_t rotary, double base) {
+    rm_local_attention_attr attr = {heads, window, rotary, base};
+    return BUILD_WITH(attr, "local_attention", q.id, k.id, v.id);
+}
 remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                   remat_value padding) {
     rm_attention_attr attr = {heads, false, 0, 0};

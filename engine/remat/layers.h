@@ -70,7 +70,7 @@ remat_value remat_selective_scan(remat_graph *graph, remat_value u, remat_value 
  * heads a matrix S (N,P), with delta = softplus(dt + dt_bias):
  *     S = exp(-delta exp(A_log)) S + B (delta x)^T;  y = S^T C + D x.
  * Heads lie side by side: x (T,B,HP), dt (T,B,H), A_log, D, dt_bias (H), B, C (T,B,groups N) -> (T,B,HP). groups divides
- * H: H/groups neighbouring heads share B and C. Its carried state is S (B,H,N,P). CPU only. */
+ * H: H/groups neighbouring heads share B and C. Its carried state is S (B,H,N,P). */
 remat_value remat_ssd(remat_graph *graph, remat_value x, remat_value dt, remat_value a_log, remat_value b,
                       remat_value c, REMAT_OPTIONAL remat_value d, REMAT_OPTIONAL remat_value dt_bias, int64_t groups);
 
@@ -78,14 +78,14 @@ remat_value remat_ssd(remat_graph *graph, remat_value x, remat_value dt, remat_v
  *     m' = max(log sigmoid(f) + m, i);  decay = exp(log sigmoid(f) + m - m');  take = exp(i - m');
  *     C = decay C + take k v^T;  n = decay n + take k;  y = C^T q / (max(|n.q|, exp(-m') sqrt(K)) + 1e-6 sqrt(K)).
  * Heads lie side by side: q, k (T,B,HK), v (T,B,HV), i, f (T,B,H) -> (T,B,HV). Its carried states are C (B,H,K,V), n
- * (B,H,K), m (B,H). CPU only. */
+ * (B,H,K), m (B,H). */
 remat_value remat_mlstm(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value i, remat_value f);
 
 /* RWKV-7's recurrence (Peng et al. 2025): for each head a matrix S (K,V), the transpose of RWKV's:
  *     u = kappa / max(|kappa|, 1e-12);  decay = exp(-exp(-1/2) sigmoid(w));
  *     S = decay S - (u sigmoid(a)) (S^T u)^T + k v^T;  y = S^T r.
  * Heads lie side by side: r, w, k, kappa, a (T,B,heads K), v (T,B,heads V) -> (T,B,heads V). Its carried state is S
- * (B,heads,K,V). CPU only. */
+ * (B,heads,K,V). */
 remat_value remat_rwkv7(remat_graph *graph, remat_value r, remat_value w, remat_value k, remat_value v,
                         remat_value kappa, remat_value a, int64_t heads);
 
@@ -100,13 +100,13 @@ remat_value remat_rg_lru(remat_graph *graph, remat_value x, remat_value input_ga
 
 /* M2RNN (2026): for each of H heads a state S (K,V) and a square matrix w. Heads lie side by side:
  *     Z = tanh(S w + k v^T);  S = f S + (1 - f) Z;  y = S^T q.
- * q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is S (B,H,K,V). CPU
- * only. */
+ * q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is S
+ * (B,H,K,V). */
 remat_value remat_m2rnn(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value f, remat_value w);
 
 /* xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
  * rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's
- * "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. CPU only. */
+ * "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. */
 remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, REMAT_OPTIONAL remat_value bias);
 
 /* Gated DeltaNet (Yang et al. 2024), or Kimi Delta Attention: for each of H heads a matrix S (K,V), with q and k
@@ -115,13 +115,13 @@ remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, REMAT_
  * Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); A_log (H); a (T,B,H) and dt_bias (H), or for
  * KDA, whose decay differs by key feature, (T,B,HK) and (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring
  * heads share q and k.
- * Its carried state is S (B,H,K,V). CPU only. */
+ * Its carried state is S (B,H,K,V). */
 remat_value remat_delta_scan(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value a,
                              remat_value b, REMAT_OPTIONAL remat_value a_log, REMAT_OPTIONAL remat_value dt_bias,
                              int64_t key_heads);
 
 /* Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
- * sLSTM are 0: y, 1: c, 2: n, 3: m; other layers have one state, h.
+ * sLSTM are 0: y, 1: c, 2: n, 3: m; those of local attention are 0: k, 1: v, 2: their number; other layers have one state, h.
  * initial_state: state number `state` starts with `initial` (B,H) instead of zeros; returns y. Create `initial` before
  * the layer. It gets a gradient if it depends on a parameter.
  * final_state: the state after the last timestep. It may be an output, also a differentiated one. An encoder's final
@@ -220,10 +220,17 @@ remat_value remat_batch_norm(remat_graph *graph, remat_value x, REMAT_OPTIONAL r
  * then share one of them (PyTorch's enable_gqa). */
 remat_value remat_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                             bool causal);
-/* Causal attention to the last `window` timesteps, t itself included (transformers' sliding_window); 0: to all. On the CPU
+/* Causal attention to the last `window` timesteps, t itself included (transformers' sliding_window); 0: to all. The
  * compute and scratch of a timestep depend on the window, not on the length of the sequence. */
 remat_value remat_window_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                    int64_t window);
+/* remat_window_attention with rotary positions, as a recurrent layer: tiles carry the keys and values of the last window - 1
+ * timesteps, so that memory depends on the window and the plan instead of T, and a session of single timesteps with
+ * config.stateful continues a sequence (RecurrentGemma's attention). window >= 2. The first `rotary` features of each
+ * head of q and k, an even number, are rotated as by remat_rotary; 0: none. Its carried states are k and v
+ * (B,window-1,C of k), with k before the rotation, and the number of timesteps that they hold (B). */
+remat_value remat_local_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                  int64_t window, int64_t rotary, double base);
 /* Attention over another sequence of any length: q (T,B,C), k and v (S,B,C), such as a decoder over its encoder. Keys
  * where `padding`, i32 (S,B), is 1 are masked (PyTorch's key_padding_mask); if all keys of a row are masked, y is 0. */
 remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,

@@ -51,6 +51,12 @@ class InitKind(enum.IntEnum):
     FORGET_GATES = 8
     EVENLY = 9
     IDENTITY = 10
+    ORTHOGONAL = 11
+    RWKV7_MIX = 12
+    RWKV7_DECAY = 13
+    RWKV7_RATE = 14
+    RWKV7_VALUE = 15
+    RWKV7_KEY = 16
 
 
 class Upsample(enum.IntEnum):
@@ -1039,6 +1045,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_batch_norm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_double, c.c_double, c.c_bool]),
     "remat_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_bool]),
     "remat_window_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_int64]),
+    "remat_local_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_int64, c.c_int64, c.c_double]),
     "remat_cross_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, remat_value]),
     "remat_attention_dropout": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_bool, remat_value, c.c_double]),
     "remat_softmax": (remat_value, [c.c_void_p, remat_value]),

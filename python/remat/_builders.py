@@ -119,7 +119,7 @@ class Builders:
         heads a matrix S (N,P), with delta = softplus(dt + dt_bias):
             S = exp(-delta exp(A_log)) S + B (delta x)^T;  y = S^T C + D x.
         Heads lie side by side: x (T,B,HP), dt (T,B,H), A_log, D, dt_bias (H), B, C (T,B,groups N) -> (T,B,HP). groups divides
-        H: H/groups neighbouring heads share B and C. Its carried state is S (B,H,N,P). CPU only."""
+        H: H/groups neighbouring heads share B and C. Its carried state is S (B,H,N,P)."""
         return self._build("ssd", x, dt, a_log, b, c, d, dt_bias, groups)
 
     def mlstm(self, q: Value, k: Value, v: Value, i: Value, f: Value) -> Value:
@@ -127,7 +127,7 @@ class Builders:
             m' = max(log sigmoid(f) + m, i);  decay = exp(log sigmoid(f) + m - m');  take = exp(i - m');
             C = decay C + take k v^T;  n = decay n + take k;  y = C^T q / (max(|n.q|, exp(-m') sqrt(K)) + 1e-6 sqrt(K)).
         Heads lie side by side: q, k (T,B,HK), v (T,B,HV), i, f (T,B,H) -> (T,B,HV). Its carried states are C (B,H,K,V), n
-        (B,H,K), m (B,H). CPU only."""
+        (B,H,K), m (B,H)."""
         return self._build("mlstm", q, k, v, i, f)
 
     def rwkv7(self, r: Value, w: Value, k: Value, v: Value, kappa: Value, a: Value, heads: int) -> Value:
@@ -135,7 +135,7 @@ class Builders:
             u = kappa / max(|kappa|, 1e-12);  decay = exp(-exp(-1/2) sigmoid(w));
             S = decay S - (u sigmoid(a)) (S^T u)^T + k v^T;  y = S^T r.
         Heads lie side by side: r, w, k, kappa, a (T,B,heads K), v (T,B,heads V) -> (T,B,heads V). Its carried state is S
-        (B,heads,K,V). CPU only."""
+        (B,heads,K,V)."""
         return self._build("rwkv7", r, w, k, v, kappa, a, heads)
 
     def rg_lru(self, x: Value, input_gate: Value, recurrent_gate: Value, a_param: Value, reset: Value | None = None) -> Value:
@@ -150,14 +150,14 @@ class Builders:
     def m2rnn(self, q: Value, k: Value, v: Value, f: Value, w: Value) -> Value:
         """M2RNN (2026): for each of H heads a state S (K,V) and a square matrix w. Heads lie side by side:
             Z = tanh(S w + k v^T);  S = f S + (1 - f) Z;  y = S^T q.
-        q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is S (B,H,K,V). CPU
-        only."""
+        q, k (T,B,HK), v (T,B,HV), f (T,B,H), usually a sigmoid, w (H,V,V) -> (T,B,HV). Its carried state is S
+        (B,H,K,V)."""
         return self._build("m2rnn", q, k, v, f, w)
 
     def slstm(self, x: Value, r: Value, bias: Value | None = None) -> Value:
         """xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
         rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's
-        "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. CPU only."""
+        "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep."""
         return self._build("slstm", x, r, bias)
 
     def delta_scan(self, q: Value, k: Value, v: Value, a: Value, b: Value, a_log: Value | None, dt_bias: Value | None, key_heads: int) -> Value:
@@ -167,12 +167,12 @@ class Builders:
         Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); A_log (H); a (T,B,H) and dt_bias (H), or for
         KDA, whose decay differs by key feature, (T,B,HK) and (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring
         heads share q and k.
-        Its carried state is S (B,H,K,V). CPU only."""
+        Its carried state is S (B,H,K,V)."""
         return self._build("delta_scan", q, k, v, a, b, a_log, dt_bias, key_heads)
 
     def initial_state(self, y: Value, state: int, initial: Value) -> Value:
         """Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
-        sLSTM are 0: y, 1: c, 2: n, 3: m; other layers have one state, h.
+        sLSTM are 0: y, 1: c, 2: n, 3: m; those of local attention are 0: k, 1: v, 2: their number; other layers have one state, h.
         initial_state: state number `state` starts with `initial` (B,H) instead of zeros; returns y. Create `initial` before
         the layer. It gets a gradient if it depends on a parameter.
         final_state: the state after the last timestep. It may be an output, also a differentiated one. An encoder's final
@@ -183,7 +183,7 @@ class Builders:
 
     def final_state(self, y: Value, state: int) -> Value:
         """Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
-        sLSTM are 0: y, 1: c, 2: n, 3: m; other layers have one state, h.
+        sLSTM are 0: y, 1: c, 2: n, 3: m; those of local attention are 0: k, 1: v, 2: their number; other layers have one state, h.
         initial_state: state number `state` starts with `initial` (B,H) instead of zeros; returns y. Create `initial` before
         the layer. It gets a gradient if it depends on a parameter.
         final_state: the state after the last timestep. It may be an output, also a differentiated one. An encoder's final
@@ -282,9 +282,17 @@ class Builders:
         return self._build("attention", q, k, v, heads, causal)
 
     def window_attention(self, q: Value, k: Value, v: Value, heads: int, window: int) -> Value:
-        """Causal attention to the last `window` timesteps, t itself included (transformers' sliding_window); 0: to all. On the CPU
+        """Causal attention to the last `window` timesteps, t itself included (transformers' sliding_window); 0: to all. The
         compute and scratch of a timestep depend on the window, not on the length of the sequence."""
         return self._build("window_attention", q, k, v, heads, window)
+
+    def local_attention(self, q: Value, k: Value, v: Value, heads: int, window: int, rotary: int, base: float = 10000.0) -> Value:
+        """window_attention with rotary positions, as a recurrent layer: tiles carry the keys and values of the last window - 1
+        timesteps, so that memory depends on the window and the plan instead of T, and a session of single timesteps with
+        config.stateful continues a sequence (RecurrentGemma's attention). window >= 2. The first `rotary` features of each
+        head of q and k, an even number, are rotated as by rotary; 0: none. Its carried states are k and v
+        (B,window-1,C of k), with k before the rotation, and the number of timesteps that they hold (B)."""
+        return self._build("local_attention", q, k, v, heads, window, rotary, base)
 
     def cross_attention(self, q: Value, k: Value, v: Value, heads: int, padding: Value | None = None) -> Value:
         """Attention over another sequence of any length: q (T,B,C), k and v (S,B,C), such as a decoder over its encoder. Keys

@@ -211,6 +211,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_concat_axis(graph, NULL, 2, 0).id == 0)                                                                    \
     X(remat_sub(NULL, none, none).id == 0)                                                                             \
     X(remat_window_attention(NULL, none, none, none, 1, 2).id == 0)                                                    \
+    X(remat_local_attention(NULL, none, none, none, 1, 2, 0, 1).id == 0)                                               \
     X(remat_attention_dropout(NULL, none, none, none, 1, false, none, 0.1).id == 0)                                    \
     X(remat_exp(NULL, none).id == 0)                                                                                   \
     X(remat_softplus(NULL, none).id == 0)                                                                              \

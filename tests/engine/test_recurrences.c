@@ -60,13 +60,20 @@ static remat_value rwkv7(remat_graph *g, remat_value x) {
                        projected(g, "v", x, H), projected(g, "kappa", x, 8), projected(g, "a", x, 8), 2);
 }
 
+/* Two heads of 5 numbers, 4 of them rotated, which share one k and v. */
+static remat_value local_attention(remat_graph *g, remat_value x) {
+    return remat_local_attention(g, projected(g, "q", x, H), projected(g, "k", x, H / 2), projected(g, "v", x, H / 2),
+                                 2, H + 1, 4, 100);
+}
+
 static const struct {
     remat_value (*build)(remat_graph *, remat_value x);
     int states, rank;
     int64_t state[4];
-} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}},     {delta_scan, 1, 4, {B, 2, 4, 5}},
-              {m2rnn, 1, 4, {B, 2, 4, 5}},       {ssd, 1, 4, {B, 2, 4, 5}}, {mlstm, 3, 4, {B, 2, 4, 5}},
-              {rwkv7, 1, 4, {B, 2, 4, 5}}};
+} layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}},
+              {delta_scan, 1, 4, {B, 2, 4, 5}},  {m2rnn, 1, 4, {B, 2, 4, 5}},
+              {ssd, 1, 4, {B, 2, 4, 5}},         {mlstm, 3, 4, {B, 2, 4, 5}},
+              {rwkv7, 1, 4, {B, 2, 4, 5}},       {local_attention, 2, 3, {B, H, H / 2}}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
 /* A final state of the layer starts a second one, which makes the loss. Both may read time backwards. */
@@ -83,8 +90,12 @@ static remat_value describe(remat_graph *g, int layer, bool backwards) {
                                remat_init_constant(1 + 0.1 * k));
         start[k] = remat_tanh(g, start[k]);
     }
+    bool counts = layers[layer].build == local_attention; /* the state after these: how many timesteps they hold */
+    remat_value held = REMAT_NONE;
+    if (counts) held = remat_input(g, "held", REMAT_F32, REMAT_STATIC, 1, (int64_t[]){B});
     remat_value first = remat_reset_states(g, layers[layer].build(g, x), reset);
     for (int k = 0; k < layers[layer].states; k++) remat_initial_state(g, first, k, start[k]);
+    if (counts) remat_initial_state(g, first, layers[layer].states, held);
     remat_value last = remat_final_state(g, first, layers[layer].rank == 2 ? 1 : 0);
     if (layers[layer].rank == 3) last = remat_mean(g, last, 1); /* (B,H) */
     if (layers[layer].rank == 4) last = remat_slice(g, remat_reshape(g, last, 2, (int64_t[]){B, 40}), 7, H);
@@ -148,6 +159,30 @@ START_TEST(every_plan_has_the_same_bits) {
             ck_assert_msg(!memcmp(kept, other, bytes), "%s %ld, %d threads", plans[p].strategy, (long)plans[p].segments,
                           threads);
         }
+}
+END_TEST
+
+/* Each thread needs room of its own; there are 6 heads of rows, so at most 6 work. */
+START_TEST(scratch_is_planned_for_the_threads_of_the_session) {
+    static const int layer_of[] = {0, 2, 4}, threads[] = {1, 2, 8, 64};
+    const int layer = layer_of[_i];
+    uint64_t peak[4];
+    for (int k = 0; k < 4; k++) {
+        remat_graph *g;
+        remat_session *s;
+        remat_plan_summary plan;
+        remat_config config = REMAT_CONFIG_INIT;
+        OK(remat_graph_create(&g));
+        remat_value loss = describe(g, layer, false);
+        config.threads = threads[k], config.tile = T, config.device = "null";
+        OK(remat_session_create(g, loss, &config, &s));
+        OK(remat_session_plan(s, &plan));
+        peak[k] = plan.planned_peak_bytes;
+        remat_session_free(s);
+        remat_graph_free(g);
+    }
+    ck_assert_uint_lt(peak[0], peak[1]);
+    ck_assert_uint_eq(peak[2], peak[3]);
 }
 END_TEST
 
@@ -217,6 +252,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("recurrences");
     tcase_add_loop_test(tests, every_plan_has_the_same_bits, 0, 2 * LAYERS);
+    tcase_add_loop_test(tests, scratch_is_planned_for_the_threads_of_the_session, 0, 3);
     tcase_add_test(tests, rg_lru_matches_transformers);
     return run_cases("recurrences", tests);
 }

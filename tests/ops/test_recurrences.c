@@ -1,7 +1,7 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
  * all published digits: transformers' Mamba, Mamba-2 and Gated DeltaNet,
- * xLSTM's sLSTM and mLSTM, the equations of M2RNN and RWKV-7; and attention with a window, which RecurrentGemma has between its
- * recurrences, PyTorch's scaled_dot_product_attention with a mask.
+ * xLSTM's sLSTM and mLSTM, the equations of M2RNN and RWKV-7; and attention with a window, also with its
+ * keys as states and rotary positions as in RecurrentGemma: PyTorch's scaled_dot_product_attention with a mask.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
  * fill(shape of y, 9, 1/2). An array is compared by its 2-norm, and y by the loss, too. */
@@ -71,6 +71,7 @@ static bool is_squashed(const char *name) { return !strcmp(name, SQUASHED); }
 static const rm_ssd_attr groups = {2};
 static const rm_rwkv7_attr heads = {2};
 static const rm_attention_attr near = {2, 1, 0, 3};
+static const rm_local_attention_attr near_and_rotated = {2, 3, 4, 100};
 static const reference references[] = {
     {"selective_scan",
      {{"u", CHANNELS, 3, {7, 2, 5}, 1, 0.5, 0.255685758988},
@@ -144,6 +145,14 @@ static const reference references[] = {
      0.933600816933,
      0.837914212169,
      &near},
+    {"local_attention", /* with transformers' apply_rotary_pos_emb of RecurrentGemma */
+     {{"q", {3, {7, 2, 12}, {0, 1, 2}}, 3, {7, 2, 12}, 1, 0.5, 0.601149959080},
+      {"k", {3, {7, 2, 6}, {0, 1, 2}}, 3, {7, 2, 6}, 2, 0.5, 0.792691355702},
+      {"v", {3, {7, 2, 6}, {0, 1, 2}}, 3, {7, 2, 6}, 3, 0.5, 1.097873141779}},
+     {3, {7, 2, 12}, {0, 1, 2}},
+     0.649273193087,
+     1.995959670636,
+     &near_and_rotated},
     {"m2rnn", /* the equations in double, by PyTorch's autograd: xma itself rounds to float, and differs by 4e-9 */
      {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 0.520564968008},
       {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 0.547983315463},
@@ -225,9 +234,23 @@ START_TEST(mlstm_gradients_of_closed_gates_are_finite) {
 }
 END_TEST
 
+/* A thread has heads of its own; the sample has 3. */
+START_TEST(m2rnn_has_room_for_the_threads_that_work) {
+    const remat_op *op = rm_op_find("m2rnn");
+    const remat_desc *x = op->samples[0].x;
+    for (int pass = REMAT_FORWARD; pass <= REMAT_BACKWARD; pass++) {
+        uint64_t one = op->on[REMAT_ON_CPU].scratch_bytes(x, NULL, (remat_pass)pass, false, 1);
+        for (int threads = 2; threads <= 5; threads++)
+            ck_assert_uint_eq(op->on[REMAT_ON_CPU].scratch_bytes(x, NULL, (remat_pass)pass, false, threads),
+                              one * (threads < 3 ? (uint64_t)threads : 3));
+    }
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("recurrences");
     tcase_add_loop_test(tests, recurrences_match_their_references, 0, sizeof references / sizeof *references);
     tcase_add_test(tests, mlstm_gradients_of_closed_gates_are_finite);
+    tcase_add_test(tests, m2rnn_has_room_for_the_threads_that_work);
     return run_cases("recurrences", tests);
 }

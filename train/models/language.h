@@ -1,4 +1,4 @@
-/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, mamba2.c, gdn.c, m2rnn.c, xlstm.c, recurrentgemma.c. Tokens
+/* language.h: what the models of recurrent blocks with an RMS or layer norm have in common: minimal.c, mamba.c, mamba2.c, gdn.c, m2rnn.c, xlstm.c, xlstm_large.c, recurrentgemma.c. Tokens
  * pass through an embedding as wide as the blocks, numeric inputs through a linear layer, `input`; the head reads all
  * timesteps or the last. */
 #ifndef RM_MODELS_LANGUAGE_H
@@ -40,6 +40,15 @@ static inline remat_value rm_language_view(remat_graph *g, const rm_model_spec *
 /* The first block's x. Tokens: a new parameter `embedding` is looked up; *table is it (NULL: not wanted). */
 remat_value rm_language_input(remat_graph *g, const rm_model_spec *spec, remat_value x, const char *embedding,
                               remat_init init, remat_value *table);
+/* Lists of blocks in flags, such as "1,3". Whether a list has a block; INVALID: it is neither "none" nor a list of blocks below
+ * `layers` (`also`: another word that the flag takes). */
+bool rm_blocks_name(const char *list, int64_t block);
+remat_status rm_blocks_check(const char *flag, const char *list, const char *also, int64_t layers);
+/* Lists the blocks of a file that have an array BEFOREnAFTER: "none" without any, "" if the list is too long. Returns their
+ * number. */
+int64_t rm_blocks_found(const rm_safetensors *file, const char *before, const char *after, int64_t layers, char *list,
+                        size_t bytes);
+
 /* All timesteps, or the last one. */
 remat_value rm_language_answer(remat_graph *g, const rm_model_spec *spec, remat_value x);
 

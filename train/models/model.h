@@ -33,6 +33,8 @@ typedef struct {
     const char *loss;   /* a name of losses.def; NULL: the first */
     int64_t window;     /* timesteps of one call; 0: all of data's */
     const char *slstm_at; /* of xlstm: "all", "none", or a list of blocks; NULL: all */
+    const char *attention_at; /* of recurrentgemma: "third", "none", or a list of blocks; NULL: third */
+    int64_t attention_window, kv_heads; /* of recurrentgemma's attention; 0: 2048, 1 */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool transposed;    /* of a unet: --up=transposed */
     bool no_conv;       /* of mingru and minlstm: minGRU-pytorch's enable_conv=False */

@@ -15,7 +15,6 @@
  * 1 + weight and have no bias. */
 #include "train/models/language.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { FILTER = 4, GATES = 4, ROUND = 64, EXPAND = 2, BLOCK = 4 /* q_proj, k_proj and v_proj are block-diagonal */ };
@@ -27,21 +26,8 @@ static int64_t feed_forward_width(int64_t hidden) { return (13 * hidden + 10 * R
 /* Of an mLSTM block: 2 D, rounded up. */
 static int64_t inner_width(int64_t hidden) { return (EXPAND * hidden + ROUND - 1) / ROUND * ROUND; }
 
-/* Reads the next number of a list "1,3" and moves *list past it; -1: there is none, or something else. */
-static int64_t next_block(const char **list) {
-    char *end;
-    if (**list < '0' || **list > '9') return -1;
-    int64_t block = strtoll(*list, &end, 10);
-    *list = end + (*end == ',');
-    return block;
-}
-
 static bool is_slstm(const rm_model_spec *spec, int64_t layer) {
-    const char *list = spec->slstm_at;
-    if (!list || !strcmp(list, "all")) return true;
-    for (int64_t block; (block = next_block(&list)) >= 0;)
-        if (block == layer) return true;
-    return false;
+    return !spec->slstm_at || !strcmp(spec->slstm_at, "all") || rm_blocks_name(spec->slstm_at, layer);
 }
 
 static remat_status check(const rm_model_spec *spec) {
@@ -52,13 +38,7 @@ static remat_status check(const rm_model_spec *spec) {
         "--hidden=%lld: the %lld channels of an mLSTM block are not divisible by %lld heads; give --heads=N with an N "
         "that divides them",
         (long long)spec->hidden, (long long)inner_width(spec->hidden), (long long)heads);
-    if (!list || !strcmp(list, "all") || !strcmp(list, "none")) return REMAT_OK;
-    for (int64_t block; (block = next_block(&list)) >= 0;)
-        REQUIRE(block < spec->layers, INVALID, "--slstm-at=%s: there is no block %lld; name blocks 0 to %lld",
-                spec->slstm_at, (long long)block, (long long)spec->layers - 1);
-    REQUIRE(*spec->slstm_at && !*list, INVALID,
-            "--slstm-at=%s is not a list of blocks; give numbers such as 1,3, or all, or none", spec->slstm_at);
-    return REMAT_OK;
+    return !list || !strcmp(list, "all") ? REMAT_OK : rm_blocks_check("slstm-at", list, "all", spec->layers);
 }
 
 static remat_init small(int64_t hidden) { return remat_init_normal(sqrt(2 / (5 * (double)hidden))); }
@@ -161,20 +141,6 @@ static remat_value logits(remat_graph *g, const rm_model_spec *spec, remat_value
     return rm_place_linear(&at, "lm_head.weight", x, spec->hidden, rm_data_outputs(&spec->data), small(spec->hidden));
 }
 
-/* Writes --slstm-at of a file to `out`. False: the list does not fit. */
-static bool list_slstm(const rm_safetensors *file, int64_t layers, char *out, size_t bytes) {
-    int64_t count = 0;
-    size_t length = 0;
-    for (int64_t layer = 0; layer < layers && length < bytes; layer++) {
-        char full[96];
-        snprintf(full, sizeof full, "xlstm_block_stack.blocks.%lld.xlstm.slstm_cell._bias_", (long long)layer);
-        if (!rm_weights_named(file, full)) continue;
-        length += (size_t)snprintf(out + length, bytes - length, "%s%lld", count++ ? "," : "", (long long)layer);
-    }
-    if (!count || count == layers) snprintf(out, bytes, "%s", count ? "all" : "none");
-    return !count || count == layers || length < bytes;
-}
-
 static bool recognise(const char *name, const rm_safetensors *file, rm_model_found *out) {
     static const char norms[] = ".xlstm_norm.weight", blocks[] = "xlstm_block_stack.blocks.";
     const rm_st_array *width = rm_weights_named(file, "xlstm_block_stack.blocks.0.xlstm_norm.weight");
@@ -195,7 +161,9 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     rm_found_number(out, "layers", layers);
     rm_found_number(out, "hidden", width->dim[0]);
     rm_found_number(out, "heads", heads);
-    if (list_slstm(file, layers, slstm, sizeof slstm)) rm_found_text(out, "slstm-at", slstm);
+    int64_t count = rm_blocks_found(file, blocks, ".xlstm.slstm_cell._bias_", layers, slstm, sizeof slstm);
+    if (count == layers) snprintf(slstm, sizeof slstm, "all");
+    if (*slstm) rm_found_text(out, "slstm-at", slstm);
     return true;
 }
 
