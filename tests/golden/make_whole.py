@@ -58,6 +58,13 @@ def xlstm(slstm_at="all"):
     return model
 
 
+def xlstm_large():
+    from transformers import xLSTMConfig, xLSTMForCausalLM
+
+    return xLSTMForCausalLM(xLSTMConfig(vocab_size=V, hidden_size=H, num_hidden_layers=L, num_heads=2, chunk_size=8,
+                                        autocast_kernel_dtype="float32"))
+
+
 def xlstm_both():
     return xlstm([1])
 
@@ -183,16 +190,21 @@ class RWKV7(nn.Module):
         return self.head(self.ln_out(x))
 
 
-def recurrentgemma():
+def recurrentgemma(layers=L, block_types=("recurrent",), **attention):
     from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
-    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(vocab_size=V, hidden_size=H, num_hidden_layers=L, num_attention_heads=2,
-                                                          intermediate_size=3 * H, block_types=["recurrent"],
-                                                          pad_token_id=None))  # whose embedding would get no gradient
+    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(vocab_size=V, hidden_size=H, num_hidden_layers=layers, num_attention_heads=2,
+                                                          intermediate_size=3 * H, block_types=list(block_types),
+                                                          pad_token_id=None,  # whose embedding would get no gradient
+                                                          attn_implementation="eager", **attention))
 
 
-MODELS = {"recurrentgemma": recurrentgemma, "mamba": mamba, "mamba2": mamba2, "mamba2_groups": mamba2_groups, "m2rnn": M2RNNModel, "rwkv7": RWKV7, "gdn": gdn,
-          "xlstm": xlstm, "xlstm_both": xlstm_both}
+def griffin():
+    return recurrentgemma(3, ("recurrent", "recurrent", "attention"), attention_window_size=4, num_key_value_heads=1)
+
+
+MODELS = {"recurrentgemma": recurrentgemma, "griffin": griffin, "mamba": mamba, "mamba2": mamba2, "mamba2_groups": mamba2_groups, "m2rnn": M2RNNModel, "rwkv7": RWKV7, "gdn": gdn,
+          "xlstm_large": xlstm_large, "xlstm": xlstm, "xlstm_both": xlstm_both}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 
 
@@ -207,7 +219,7 @@ def in_double(compute):
 
 def loss_of(name, model):
     ids = (7 * torch.arange(T) % V)[None]
-    logits = model(ids) if name.startswith(("xlstm", "m2rnn", "rwkv7")) else model(ids, use_cache=False).logits
+    logits = model(ids) if name in ("xlstm", "xlstm_both", "m2rnn", "rwkv7") else model(ids, use_cache=False).logits
     loss = nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
     loss.backward()
     return loss
@@ -233,7 +245,7 @@ def whole(name):
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
-    for name in sys.argv[1:] or [name for name in MODELS if not name.startswith("xlstm")]:
+    for name in sys.argv[1:] or [name for name in MODELS if name not in ("xlstm", "xlstm_both")]:
         write(os.path.join(here, name + "_whole.golden"), whole(name))
 
 

@@ -247,7 +247,9 @@ static const char *const models[] = {"lstm",
                                      "xlstm",
                                      "xlstm --slstm-at=none --heads=2",
                                      "recurrentgemma",
+                                     "recurrentgemma --hidden=8 --attention-at=0,1 --attention-window=5",
                                      "mamba2",
+                                     "xlstm_large",
                                      "m2rnn",
                                      "rwkv7",
                                      "lstm --proj-size=4"};
@@ -258,7 +260,7 @@ START_TEST(packed_documents_match_separate_documents) {
     char flags[256];
     const char *path = make_documents();
     snprintf(flags, sizeof flags,
-             "--model=%s --hidden=6 --threads=1 --batch=1 --steps=20 --no-shuffle --lr=0.05 --tile=3", models[_i]);
+             "--hidden=6 --threads=1 --batch=1 --steps=20 --no-shuffle --lr=0.05 --tile=3 --model=%s", models[_i]);
     ck_runs("train --data=%s %s --seq-len=8 --metrics=%s", path, flags, in_scratch("a.jsonl"));
     ck_runs("train --data=%s %s --seq-len=8 --stateful --document-end=124 --metrics=%s", path, flags,
             in_scratch("b.jsonl"));
@@ -277,7 +279,7 @@ static const char *continuation(const char *from, const char *prompt) {
  * not. */
 START_TEST(sampling_restarts_after_a_document_end) {
     char state[300], weights[300];
-    ck_runs("train --data=%s --model=%s --hidden=24 --threads=1 --batch=2 --steps=20 --lr=0.1 --seq-len=8 --save=%s "
+    ck_runs("train --data=%s --hidden=24 --model=%s --threads=1 --batch=2 --steps=20 --lr=0.1 --seq-len=8 --save=%s "
             "--document-end=124",
             make_documents(), models[_i], in_scratch("st"));
     snprintf(state, sizeof state, "--resume=%s", in_scratch("st"));

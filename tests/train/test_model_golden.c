@@ -180,7 +180,9 @@ static const struct {
     {"rwkv7", {.name = "rwkv7", .layers = 2, .heads = 2}},
     {"xlstm", {.name = "xlstm", .layers = 2, .heads = 2}},
     {"xlstm_both", {.name = "xlstm", .layers = 2, .heads = 2, .slstm_at = "1"}},
+    {"xlstm_large", {.name = "xlstm_large", .layers = 2, .heads = 2}},
     {"recurrentgemma", {.name = "recurrentgemma", .layers = 2, .heads = 2}},
+    {"griffin", {.name = "recurrentgemma", .layers = 3, .heads = 2, .attention_window = 4}},
 };
 START_TEST(whole_models_match_their_libraries) {
     enum { STEPS = 8, SYMBOLS = 64 };
@@ -241,16 +243,17 @@ static void logits_of(const rm_model_spec *spec, int64_t steps, bool stateful, c
 }
 
 START_TEST(single_timesteps_with_states_compute_the_logits_of_a_sequence) {
-    static const char *const slstm_at[] = {"all", "1", "none"};
+    static const char *const slstm_at[] = {"all", "1", "none"}, *const attention_at[] = {"none", "1", "0,1"};
     int32_t id[T];
     char names[160];
     for (int t = 0; t < T; t++) id[t] = 3 * t % V;
     rm_model_list("states", names, sizeof names);
-    ck_says_all(names, "lstm|mamba|mamba2|gdn|xlstm|m2rnn|rwkv7|recurrentgemma");
+    ck_says_all(names, "lstm|mamba|mamba2|gdn|xlstm|xlstm_large|m2rnn|rwkv7|recurrentgemma");
     for (char *rest = names, *name; (name = strsep(&rest, "|"));)
         for (int k = 0; k < 3; k++) {
             static float all[T * V], single[T * V];
             rm_model_spec spec = {.name = name, .layers = 2, .hidden = 8, .embed = 8, .slstm_at = slstm_at[k]};
+            spec.attention_at = attention_at[k], spec.attention_window = 3;
             spec.heads = rm_model_is(name, "heads") ? 2 : 0, spec.data = rm_text_shape(T, 0);
             spec.data.vocabulary = spec.data.classes = V;
             logits_of(&spec, T, false, id, all), logits_of(&spec, 1, true, id, single);
@@ -292,26 +295,30 @@ START_TEST(unsupported_model_settings_are_refused) {
     static const struct {
         rm_model_spec spec;
         const char *says;
-    } wrong[] = {{{.name = "mingru", .embed = 8}, "--embed"},
-                 {{.name = "mingru", .embed = H, .bidirectional = true}, "--bidirectional"},
-                 {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias|lstm|gru|rnn"},
-                 {{.name = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
-                 {{.name = "mamba", .embed = 8}, "--embed"},
-                 {{.name = "mamba", .embed = H, .bidirectional = true}, "--bidirectional"},
-                 {{.name = "mamba", .embed = H, .no_bias = true}, "--no-bias"},
-                 {{.name = "gdn", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
-                 {{.name = "xlstm", .embed = 8, .heads = 2}, "--embed"},
-                 {{.name = "xlstm", .embed = H, .heads = 2, .bidirectional = true}, "--bidirectional"},
-                 {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "1"}, "--slstm-at=1|block 1"},
-                 {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "0;"}, "--slstm-at=0;|list"},
-                 {{.name = "mamba2", .embed = H, .heads = 5}, "--hidden=6|5 heads"},
-                 {{.name = "mamba2", .embed = H, .heads = 3, .n_groups = 2}, "--n-groups=2|3 heads|12 channels"},
-                 {{.name = "gpt2", .embed = 8}, "--embed"},
-                 {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
-                 {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
-                 {{.name = "gpt2", .embed = H, .positions = T - 1}, "7 timesteps"},
-                 {{.name = "gru", .projection = 3}, "--proj-size|lstm"},
-                 {{.name = "lstm", .projection = H}, "--proj-size=6|--hidden=6"}};
+    } wrong[] = {
+        {{.name = "mingru", .embed = 8}, "--embed"},
+        {{.name = "mingru", .embed = H, .bidirectional = true}, "--bidirectional"},
+        {{.name = "mingru", .embed = H, .no_bias = true}, "--no-bias|lstm|gru|rnn"},
+        {{.name = "lstm", .embed = 8, .tie_embeddings = true}, "--embed=8 is not --hidden=6"},
+        {{.name = "mamba", .embed = 8}, "--embed"},
+        {{.name = "mamba", .embed = H, .bidirectional = true}, "--bidirectional"},
+        {{.name = "mamba", .embed = H, .no_bias = true}, "--no-bias"},
+        {{.name = "gdn", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
+        {{.name = "xlstm", .embed = 8, .heads = 2}, "--embed"},
+        {{.name = "xlstm", .embed = H, .heads = 2, .bidirectional = true}, "--bidirectional"},
+        {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "1"}, "--slstm-at=1|block 1"},
+        {{.name = "xlstm", .embed = H, .heads = 2, .slstm_at = "0;"}, "--slstm-at=0;|list"},
+        {{.name = "recurrentgemma", .embed = H, .heads = 2, .attention_at = "0"}, "--hidden=6|3 numbers|--heads"},
+        {{.name = "recurrentgemma", .embed = H, .heads = 2, .attention_at = "1"}, "--attention-at=1|block 1"},
+        {{.name = "recurrentgemma", .embed = H, .heads = 3, .attention_at = "0", .kv_heads = 2}, "--kv-heads=2|3"},
+        {{.name = "mamba2", .embed = H, .heads = 5}, "--hidden=6|5 heads"},
+        {{.name = "mamba2", .embed = H, .heads = 3, .n_groups = 2}, "--n-groups=2|3 heads|12 channels"},
+        {{.name = "gpt2", .embed = 8}, "--embed"},
+        {{.name = "gpt2", .embed = H, .bidirectional = true}, "--bidirectional"},
+        {{.name = "gpt2", .embed = H, .heads = 4}, "--hidden=6|4 heads"},
+        {{.name = "gpt2", .embed = H, .positions = T - 1}, "7 timesteps"},
+        {{.name = "gru", .projection = 3}, "--proj-size|lstm"},
+        {{.name = "lstm", .projection = H}, "--proj-size=6|--hidden=6"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         rm_model_spec spec = wrong[i].spec;
         rm_model model;

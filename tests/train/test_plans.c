@@ -52,7 +52,9 @@ static const rm_model_spec models[] = {
     {.name = "rwkv7", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "gdn", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "xlstm", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .slstm_at = "1", .data = TEXT},
+    {.name = "xlstm_large", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
     {.name = "recurrentgemma", .layers = 2, .hidden = 8, .embed = 8, .heads = 2, .data = TEXT},
+    {.name = "recurrentgemma", .layers = 3, .hidden = 8, .embed = 8, .heads = 2, .attention_window = 3, .data = TEXT},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -132,9 +132,18 @@ START_TEST(non_finite_weights_are_not_used) {
 END_TEST
 
 START_TEST(language_models_are_saved_resumed_and_read) {
-    static const char *const models[] = {"mingru", "minlstm",       "mamba --state-size=5", "mamba2",
-                                         "gdn",    "xlstm",         "xlstm --slstm-at=0",   "m2rnn",
-                                         "rwkv7",  "recurrentgemma"};
+    static const char *const models[] = {"mingru",
+                                         "minlstm",
+                                         "mamba --state-size=5",
+                                         "mamba2",
+                                         "gdn",
+                                         "xlstm",
+                                         "xlstm --slstm-at=0",
+                                         "m2rnn",
+                                         "rwkv7",
+                                         "recurrentgemma",
+                                         "recurrentgemma --layers=2 --heads=2 --attention-at=1 --kv-heads=2",
+                                         "xlstm_large"};
     const char *model = models[_i], *text = make_text("text", 4096), *st = in_scratch("st");
     char init[300];
     snprintf(init, sizeof init, "--init=%s/step-00000002/model.safetensors", st);
@@ -153,6 +162,8 @@ START_TEST(flags_follow_from_config_json) {
         const char *model, *config, *wrong, *says;
     } of[] = {{"mamba2 --heads=4 --state-size=6 --n-groups=2", "{\"num_heads\": 4, \"state_size\": 6, \"n_groups\": 2}",
                "--n-groups=1", "--n-groups=1|n-groups=2"},
+              {"recurrentgemma --layers=3 --attention-window=5", "{\"attention_window_size\": 5}",
+               "--attention-window=6", "--attention-window=6|attention-window=5"},
               {"gpt2 --heads=2", "{\"n_head\": 2, \"n_inner\": null}", "--heads=4", "--heads=4|heads=2"}};
     const char *text = make_text("text", 4096), *st = in_scratch("st");
     char init[300];
@@ -160,9 +171,26 @@ START_TEST(flags_follow_from_config_json) {
     ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, of[_i].model, st);
     make_file("st/step-00000001/config.json", of[_i].config, strlen(of[_i].config));
     ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
     ck_refuses(2, of[_i].says, "eval --data=%s --seq-len=16 --batch=2 %s %s", text, init, of[_i].wrong);
     make_file("st/step-00000001/config.json", "{", 1);
     ck_refuses(1, "config.json|line 1", "eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+}
+END_TEST
+
+/* Without a config.json, a note says which flags are guessed; not if they are given. */
+START_TEST(guessed_flags_are_named) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", st);
+    ck_runs("train --data=%s " SMALL "--model=mamba2 --heads=4 --state-size=64 --n-groups=2 --steps=1 --save=%s", text,
+            st);
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* 1 group of 128 states has the same shapes */
+    ck_says_all(program_errors, "note|no config.json|--state-size or --n-groups|defaults");
+    ck_refuses(2, "tell --n-groups: the defaults|in_proj",
+               "train --data=%s --seq-len=16 --batch=2 --steps=1 %s --state-size=64", text, init);
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s --state-size=64 --n-groups=2", text, init);
+    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
 }
 END_TEST
 
@@ -215,8 +243,9 @@ int main(void) {
     tcase_add_test(tests, weights_identify_their_model);
     tcase_add_loop_test(tests, weights_identify_their_image_model, 0, 4);
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
-    tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 10);
-    tcase_add_loop_test(tests, flags_follow_from_config_json, 0, 2);
+    tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 12);
+    tcase_add_loop_test(tests, flags_follow_from_config_json, 0, 3);
+    tcase_add_test(tests, guessed_flags_are_named);
     tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, diverging_run_stops_before_saving);
     tcase_add_loop_test(tests, non_finite_weights_are_not_saved, 0, 2);
