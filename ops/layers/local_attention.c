@@ -447,8 +447,8 @@ static const remat_sample samples[] = {
      .attr = &(rm_local_attention_attr){2, 8, 0, 0}},
     {.name = "several blocks",
      .sequence = true,
-     .x = {SHAPES(300, 1, 4, 4), RM_ABSENT},
-     .attr = &(rm_local_attention_attr){1, 70, 2, 10}},
+     .x = {SHAPES(140, 1, 4, 4), RM_ABSENT},
+     .attr = &(rm_local_attention_attr){1, 20, 2, 10}},
 };
 
 const remat_op RM_OP(local_attention) = {
