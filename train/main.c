@@ -93,7 +93,7 @@ static remat_status run_command(int i, rm_options *options, int *exit_status) {
     note_idle(i, options);
     bool alone = commands[i].command & (RM_PLAN | RM_EVAL | RM_PREDICT | RM_EXPORT | RM_SAMPLE);
     if (alone) TRY(rm_device_choose(options, true));
-    if (alone) TRY(rm_setup_init(options, true));
+    if (alone) TRY(rm_setup_init(options));
     if (alone && options->init && !options->resume) TRY(rm_options_check(options, commands[i].command));
     return commands[i].run(options, exit_status);
 }

@@ -171,26 +171,9 @@ START_TEST(flags_follow_from_config_json) {
     ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, of[_i].model, st);
     make_file("st/step-00000001/config.json", of[_i].config, strlen(of[_i].config));
     ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
-    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
     ck_refuses(2, of[_i].says, "eval --data=%s --seq-len=16 --batch=2 %s %s", text, init, of[_i].wrong);
     make_file("st/step-00000001/config.json", "{", 1);
     ck_refuses(1, "config.json|line 1", "eval --data=%s --seq-len=16 --batch=2 %s", text, init);
-}
-END_TEST
-
-/* Without a config.json, a note says which flags are guessed; not if they are given. */
-START_TEST(guessed_flags_are_named) {
-    const char *text = make_text("text", 4096), *st = in_scratch("st");
-    char init[300];
-    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", st);
-    ck_runs("train --data=%s " SMALL "--model=mamba2 --heads=4 --state-size=64 --n-groups=2 --steps=1 --save=%s", text,
-            st);
-    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* 1 group of 128 states has the same shapes */
-    ck_says_all(program_errors, "note|no config.json|--state-size or --n-groups|defaults");
-    ck_refuses(2, "tell --n-groups: the defaults|in_proj",
-               "train --data=%s --seq-len=16 --batch=2 --steps=1 %s --state-size=64", text, init);
-    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s --state-size=64 --n-groups=2", text, init);
-    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
 }
 END_TEST
 
@@ -245,7 +228,6 @@ int main(void) {
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
     tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 12);
     tcase_add_loop_test(tests, flags_follow_from_config_json, 0, 3);
-    tcase_add_test(tests, guessed_flags_are_named);
     tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, diverging_run_stops_before_saving);
     tcase_add_loop_test(tests, non_finite_weights_are_not_saved, 0, 2);

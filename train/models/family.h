@@ -8,10 +8,6 @@
 
 #include <stdio.h>
 
-typedef struct {
-    const char *key, *flag;
-} rm_hub_key;
-
 /* The model and flags that a weight file implies. */
 struct rm_model_found {
     const char *model; /* --model's name; NULL: not recognised */
@@ -19,7 +15,6 @@ struct rm_model_found {
     bool symbols;      /* has an embedding */
     bool both_ways;    /* is bidirectional */
     int64_t outputs;   /* width of the output; 0: unknown */
-    const rm_hub_key *untold; /* flags that a config.json would tell, and there is none; NULL: none */
     int n;
     struct {
         const char *flag;
@@ -66,6 +61,10 @@ static inline bool rm_model_is_tied(const rm_model_spec *spec) {
 static inline remat_value rm_reset_at_begins(remat_graph *g, const rm_model_spec *spec, remat_value y) {
     return spec->field[RM_BEGINS].id ? remat_reset_states(g, y, spec->field[RM_BEGINS]) : y;
 }
+
+typedef struct {
+    const char *key, *flag;
+} rm_hub_key;
 
 typedef struct {
     remat_status (*check)(

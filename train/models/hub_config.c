@@ -25,8 +25,7 @@ remat_status rm_found_by_hub_config(rm_model_found *found, const rm_hub_key *key
     json_t *root;
     snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     TRY(rm_path_join(config, sizeof config, directory, "config.json"));
-    if (!rm_path_is_file(config)) found->untold = keys;
-    if (!keys || found->untold) return REMAT_OK;
+    if (!keys || !rm_path_is_file(config)) return REMAT_OK;
     TRY(read_config(config, &root));
     for (; keys->key; keys++) {
         const json_t *value = json_object_get(root, keys->key);

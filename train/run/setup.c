@@ -67,21 +67,8 @@ static remat_status learn_answers(rm_options *o, int64_t outputs) {
     return rm_options_learn(o, classes ? "classes" : "values", text, o->init);
 }
 
-/* Says which flags are guessed: other values may give arrays of the same shapes, and another network. */
-static void note_untold(const rm_options *o, const rm_hub_key *keys) {
-    char list[120] = "";
-    for (size_t at = 0; keys && keys->key && at < sizeof list; keys++)
-        if (!rm_options_given(o, keys->flag))
-            at += (size_t)snprintf(list + at, sizeof list - at, "%s--%s", at ? " or " : "", keys->flag);
-    if (*list)
-        fprintf(stderr,
-                "remat: note: %s has no config.json beside it, and its arrays do not tell %s: the defaults are used; "
-                "give what the model was made with if that was something else\n",
-                o->init, list);
-}
-
 /* Other mismatches between the file and the model are found when its arrays are matched with the session's. */
-remat_status rm_setup_init(rm_options *o, bool speaks) {
+remat_status rm_setup_init(rm_options *o) {
     rm_model_found found;
     if (!o->init) return REMAT_OK;
     TRY(rm_model_recognise(o->init, &found));
@@ -89,7 +76,6 @@ remat_status rm_setup_init(rm_options *o, bool speaks) {
     TRY(rm_options_learn(o, "model", found.model, o->init));
     TRY(learn_task(o, &found));
     for (int i = 0; i < found.n; i++) TRY(rm_options_learn(o, found.flag[i].flag, found.flag[i].value, o->init));
-    if (speaks) note_untold(o, found.untold);
     bool as_hidden = o->model.embed == o->model.hidden && !rm_options_said(o, "embed");
     if (as_hidden) TRY(rm_options_reset(o, "embed")); /* the default is --hidden */
     return learn_answers(o, found.outputs);

@@ -13,7 +13,7 @@ remat_status rm_setup_resume(rm_options *options, rm_command command, char state
 
 /* Adopts layers, hidden, embed, classes and the cell from the shapes in --init's file. INVALID when given flags contradict it.
  * Does nothing without --init. */
-remat_status rm_setup_init(rm_options *options, bool speaks);
+remat_status rm_setup_init(rm_options *options);
 
 /* Describes the data, and opens it. Held-out data are those of --eval-data or --eval-split, or other samples of a generated task;
  * with --eval-split they lie in the memory of `training`, which must outlive them. */

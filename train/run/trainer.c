@@ -141,7 +141,7 @@ static remat_status prepare(rm_trainer *t, rm_model_spec *spec) {
     TRY(rm_plot_check(o->plot));
     TRY(rm_start_find(o, t->state, &t->start));
     if (t->goes_on) t->start = t->held, *t->state = 0; /* with the flags of the state that the job resumed */
-    if (!*t->state) TRY(rm_setup_init(o, speaks)); /* a state has weights of its own */
+    if (!*t->state) TRY(rm_setup_init(o));             /* a state has weights of its own */
     TRY(rm_device_choose(o, speaks));
     TRY(rm_options_check(o, RM_TRAIN)); /* including the state's flags */
     TRY(rm_preset_share_batch(o));
