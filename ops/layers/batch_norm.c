@@ -56,9 +56,9 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
 
 #ifndef RM_REAL_DOUBLE
 /* Besides the sums, each rank's own means: ranks join their statistics after one pass over x. */
-static uint64_t scratch_bytes_cuda(const remat_desc *x, const void *attr, remat_pass pass, bool aux) {
+static uint64_t scratch_bytes_cuda(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
     const uint64_t channels = (uint64_t)layout_of(&x[X], attr).channels;
-    (void)aux;
+    (void)aux, (void)threads;
     return pass == REMAT_FORWARD ? 0 : ((pass == REMAT_ONCE ? 3 : 2) * channels + 1) * sizeof(double);
 }
 #endif

@@ -206,7 +206,7 @@ static void once(batch_of *b, int64_t from, const void *talk, float *mean, float
     call.x[1].data = mean, call.x[2].data = variance;
     remat_desc x[REMAT_MAX_INPUTS];
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) x[i] = call.x[i].desc;
-    call.scratch = malloc(op->on[REMAT_ON_CUDA].scratch_bytes(x, &attr, REMAT_ONCE, false));
+    call.scratch = malloc(op->on[REMAT_ON_CUDA].scratch_bytes(x, &attr, REMAT_ONCE, false, 1));
     call.once = malloc(op->once_bytes(x, &attr));
     ck_assert(call.scratch && call.once);
     op->on[REMAT_ON_CUDA].once(&call);
