@@ -330,6 +330,75 @@ def test_layers_have_pytorchs_gradients(name):
     check(model, cross_entropy, x, torch.tensor([0, 2, 1, 1]), slack=5 if name == "where" else 2)
 
 
+CORNERS = {
+    "relu": F.relu, "relu6": F.relu6, "gelu": F.gelu, "elu": F.elu, "selu": F.selu, "abs": torch.abs, "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish, "hardtanh": lambda x: F.hardtanh(x, -3, 6), "mish": F.mish,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.3), "negative slope": lambda x: F.leaky_relu(x, -0.3),
+    "PReLU": nn.PReLU(init=0.3), "PReLUs": nn.PReLU(5), "clamp": lambda x: x.clamp(-3, 6), "clamp_min": lambda x: x.clamp(min=0),
+    "clamp_max": lambda x: x.clamp(max=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_gradients_at_corners_are_pytorchs(name):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.activation = nn.Linear(2, 5), CORNERS[name]
+            with torch.no_grad():
+                self.first.weight.zero_()
+                self.first.bias[:] = torch.tensor([0.0, -3, 3, 6, -0.0])
+
+        def forward(self, x):
+            return self.activation(self.first(x))
+
+    check(Model(), nn.MSELoss(), torch.randn(3, 2), torch.randn(3, 5))
+
+
+def test_infinite_activations_stay_infinite():
+    model = nn.Sequential(nn.Linear(1, 1), nn.LeakyReLU())
+    step = remat.compile(model, lambda out, y: (out * y).mean(), (torch.ones(1, 1), torch.ones(1, 1)))
+    with torch.no_grad():
+        model[0].bias.fill_(3e38)
+        model[0].weight.fill_(3e38)
+    assert float(step.evaluate(torch.ones(1, 1), torch.ones(1, 1))) == float("inf")
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 4), (2, 3, 4), (3, 4)])
+def test_T_reverses_all_axes(shape):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(shape[-1], shape[-1])
+
+        def forward(self, x):
+            return self.first(x).T
+
+    check(Model(), nn.MSELoss(), torch.randn(shape), torch.randn(shape[::-1]))
+
+
+@pytest.mark.parametrize("threshold", [1.0, 16.0])
+def test_thresholds_of_softplus_that_matter_are_refused(threshold):
+    with pytest.raises(remat.Error, match=rf"threshold={threshold}; only one of at least 17"):
+        remat.compile(nn.Sequential(nn.Linear(2, 2), nn.Softplus(3, threshold)), nn.MSELoss(), (torch.randn(3, 2), torch.randn(3, 2)))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_factors_that_resize_to_whole_multiples_are_refused(mode):
+    """3 x 2.3 is rounded down to 6, but PyTorch takes neighbours at steps of 1 / 2.3."""
+
+    def compiled(layer):
+        model = nn.Sequential(nn.Conv2d(1, 1, 1), layer)
+        return check(model, nn.MSELoss(), torch.randn(2, 1, 3, 3), torch.randn(2, 1, 6, 6), slack=8)
+
+    with pytest.raises(remat.Error, match=r"factor 2\.3; give size"):
+        compiled(nn.Upsample(scale_factor=2.3, mode=mode))
+    compiled(nn.Upsample(scale_factor=2.3, mode=mode, recompute_scale_factor=True))
+    compiled(nn.Upsample(scale_factor=2.0, mode=mode))
+    if mode == "bilinear":
+        compiled(nn.Upsample(scale_factor=2.3, mode=mode, align_corners=True))
+
+
 def test_losses_are_scaled_added_and_shifted():
     model, x, y = nn.Linear(4, 3), torch.randn(5, 4), torch.tensor([0, 2, 1, 1, 0])
     check(model, lambda out, t: 2 * cross_entropy(out, t) / 3 + 0.1 * out.pow(2).sum() + 0.5, x, y, slack=4)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -109,9 +109,14 @@ def transpose(t: Translator, self: Any, dim0: int, dim1: int) -> Any:
     return with_dims(t, self, dims)
 
 
-@view("t", "numpy_T", "mT")
+@view("t", "mT")
 def matrix_transpose(t: Translator, self: Any) -> Any:
     return transpose(t, self, -1, -2) if len(dims_of(self)) > 1 else self
+
+
+@view("numpy_T")
+def reversed_axes(t: Translator, self: Any) -> Any:
+    return permute(t, self, range(len(dims_of(self)))[::-1])
 
 
 @view("unsqueeze")
@@ -315,6 +320,8 @@ def gelu(t: Translator, self: Any, approximate: str = "none") -> Any:
 
 @op("softplus")
 def softplus(t: Translator, self: Any, beta: float = 1, threshold: float = 20) -> Any:
+    if threshold < 17:  # from there on softplus and its gradient round to those of the identity
+        raise Refused(f"threshold={threshold}; only one of at least 17, such as the default 20, is supported")
     return scaled(t, unary(t, scaled(t, self, beta), t.graph.softplus), 1 / beta)
 
 
@@ -325,12 +332,17 @@ def hardtanh(t: Translator, self: Any, min_val: float = -1, max_val: float = 1) 
 
 @op("leaky_relu")
 def leaky_relu(t: Translator, self: Any, negative_slope: float = 0.01) -> Any:
-    return sub(t, relu(t, self), scaled(t, relu(t, neg(t, self)), negative_slope))
+    return add(t, relu(t, self), scaled(t, negative_part(t, self), negative_slope))
+
+
+def negative_part(t: Translator, x: Any) -> Tensor:
+    """min(x, 0), whose gradient at 0 is 1: there PyTorch's activations have the slope of their negative side."""
+    return unary(t, x, t.graph.clamp, -math.inf, 0)
 
 
 @op("elu")
 def elu(t: Translator, self: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
-    below = exp(t, scaled(t, clamp(t, self, max=0), input_scale))
+    below = exp(t, scaled(t, negative_part(t, self), input_scale))
     return scaled(t, add(t, relu(t, self), scaled(t, add(t, below, -1), alpha)), scale)
 
 
@@ -348,7 +360,7 @@ def selu(t: Translator, self: Any) -> Any:
 def prelu(t: Translator, self: Any, weight: Any) -> Any:
     w = t.tensor(weight)
     slope = with_dims(t, w, [*w.dims, *[()] * (len(dims_of(self)) - 2)]) if length(w.dims[0]) > 1 else w
-    return sub(t, relu(t, self), mul(t, relu(t, neg(t, self)), slope))
+    return add(t, relu(t, self), mul(t, negative_part(t, self), slope))
 
 
 @op("hardsigmoid")
@@ -384,7 +396,16 @@ def relu6(t: Translator, self: Any) -> Any:
 
 @op("clamp")
 def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
-    return unary(t, self, t.graph.clamp, -math.inf if min is None else min, math.inf if max is None else max)
+    bounds = (-math.inf if min is None else min, math.inf if max is None else max)
+    return unary(t, self, t.graph.clamp if clamp_passes_at_its_bounds() else t.graph.hardtanh, *bounds)
+
+
+@functools.cache
+def clamp_passes_at_its_bounds() -> bool:
+    """Whether the gradient passes where x equals a bound: it does in older versions of PyTorch."""
+    with torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True)
+        return bool(torch.autograd.grad(x.clamp(min=0), x)[0])
 
 
 @op("feature_dropout")
@@ -619,7 +640,7 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     if not s.softmax:
         raise Refused("q k^T is multiplied without a softmax")
     q, k, v = s.q, s.k, t.tensor(value)
-    together(*(partial(t.mark, x, x.dims[-2], lead_of(x)) for x in (q, k, v)))
+    together(*(functools.partial(t.mark, x, x.dims[-2], lead_of(x)) for x in (q, k, v)))
     q, k, v = (t.as_sequence(x, x.dims[-2], lead_of(x)) for x in (q, k, v))
     flat = []
     heads = []
@@ -1141,6 +1162,10 @@ def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: A
     if [s * h for s, h in zip(scale, have, strict=True)] != list(made[-2:]):
         raise Refused(f"planes of {have} are resized to {list(made[-2:])}; only whole factors are supported")
     bilinear = "bilinear_corners" if rest and rest[0] is True else "bilinear"
+    factors = [f for x in (*rest, *named.values()) if x is not None for f in (x if isinstance(x, list | tuple) else [x])]
+    own = [f for f in factors if isinstance(f, float) and f not in scale]
+    if own and bilinear != "bilinear_corners":  # PyTorch finds neighbours by the factor, although sizes are rounded
+        raise Refused(f"planes of {have} become {list(made[-2:])} by the factor {own[0]}; give size=.. or recompute_scale_factor=True")
     mode: Any = bilinear if "bilinear" in str(t.node.target) else "nearest"
     return planes(p, t.graph.upsample2d(p.value, scale, mode), channels=False)
 
