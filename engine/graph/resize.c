@@ -108,9 +108,10 @@ remat_status remat_graph_resized(const remat_graph *graph, int64_t timesteps, in
                                  int64_t new_rows, remat_graph **out) {
     NEED(graph, "a graph");
     NEED(out, "a place for the result");
-    REQUIRE(timesteps >= 0 && rows >= 0 && (new_timesteps > 0 || !timesteps) && (new_rows > 0 || !rows), INVALID,
-            "%lld timesteps cannot become %lld, or %lld rows %lld; use numbers above 0", (long long)timesteps,
-            (long long)new_timesteps, (long long)rows, (long long)new_rows);
+    REQUIRE(timesteps >= 0 && (new_timesteps > 0 || !timesteps), INVALID,
+            "%lld timesteps cannot become %lld; use numbers above 0", (long long)timesteps, (long long)new_timesteps);
+    REQUIRE(rows >= 0 && (new_rows > 0 || !rows), INVALID, "%lld rows cannot become %lld; use numbers above 0",
+            (long long)rows, (long long)new_rows);
     remat_graph *copy = NULL;
     TRY(rm_graph_clone(graph, &copy));
     remat_status status = resize(graph, copy, &(sizes){timesteps, new_timesteps, rows, new_rows});

@@ -262,7 +262,9 @@ typedef struct {
  * parameters that the loss does not depend on, on any rank. Like PyTorch for parameters without a gradient, it does not
  * decay their weights either.
  * If the loss is not finite because an f32 input is not, remat_gradients and remat_step return INVALID and name the
- * first such element. Parameters are then not updated (except with fused_update), but buffers may be: write them again.
+ * first such element. If the norm of the gradients is not finite, remat_step and remat_update return INVALID; the result
+ * has loss and norm. In both cases parameters and the optimizer's state keep their values (except with fused_update), but
+ * buffers and carried states may have changed: write them again.
  * Elements that no layer reads, such as padding, may be NaN. remat_evaluate returns such a loss as it is, calls no
  * collective, and changes nothing that training continues from. */
 remat_status remat_gradients(remat_session *session, REMAT_OPTIONAL remat_step_result *result); /* forward, backward */

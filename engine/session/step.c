@@ -462,9 +462,9 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
             "this session's updates have %d micro steps; call %s for each, then remat_update", s->micro_steps,
             rm_session_pass_text(s));
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
-    TRY(step(s, lr, &made));
+    remat_status status = step(s, lr, &made);
     if (result) *result = made;
-    return REMAT_OK;
+    return status;
 }
 
 remat_status remat_evaluate(remat_session *s, remat_step_result *result) {

@@ -192,13 +192,12 @@ bool rm_session_is_fused(const remat_session *s) {
            !(s->optimizer->measure && is_sharded(s));
 }
 
-/* The scale of PyTorch's clip_grad_norm_. A NaN norm makes all parameters NaN, so it does not go unnoticed. */
+/* The scale of PyTorch's clip_grad_norm_. */
 void rm_session_begin_update(remat_session *s, double lr) {
     rm_session_read_counters(s);
     rm_session_find_shared(s);
     double scale = s->clip_grad_norm > 0 ? s->clip_grad_norm / (s->grad_norm + 1e-6) : 1;
     s->update.gradient_scale = scale < 1 ? scale : 1;
-    if (isnan(scale)) s->update.gradient_scale = scale;
     s->update.lr = lr;
     s->update.step = (int64_t)s->runner.updates + 1;
     s->update.momentum_factor = s->momentum_correction && s->last_lr > 0 ? lr / s->last_lr : 1;
@@ -215,7 +214,19 @@ remat_status rm_session_end_update(remat_session *s, double lr) {
     return REMAT_OK;
 }
 
+/* The norm is the same on all ranks, and so is the answer. Squares of floats cannot overflow it. */
+static remat_status check_norm(remat_session *s) {
+    if (isfinite(s->grad_norm)) return REMAT_OK;
+    s->n_made = 0;
+    FAIL(INVALID,
+         "the norm of the gradients is %g, so no parameter was updated: training has diverged, or there are huge "
+         "numbers "
+         "in the inputs; reduce the learning rate, set {clip_grad_norm}, or check the data",
+         s->grad_norm);
+}
+
 remat_status rm_session_update(remat_session *s, double lr) {
+    TRY(check_norm(s));
     uint64_t begin_ns = rm_observe(&s->runner.observer);
     s->n_made = 0;
     rm_session_begin_update(s, lr);
@@ -237,7 +248,6 @@ remat_status remat_update(remat_session *s, double lr, remat_step_result *result
             rm_session_pass_text(s), s->micro_steps - s->n_made);
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
     TRY(rm_session_check_fork(s));
-    TRY(rm_session_update(s, lr));
     if (result) result->grad_norm = s->grad_norm;
-    return REMAT_OK;
+    return rm_session_update(s, lr);
 }

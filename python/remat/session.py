@@ -167,7 +167,13 @@ class _Array:
             wrong = lowest if lowest < limits.min else highest
             if wrong < limits.min or wrong > limits.max:
                 raise invalid(f"{self.name} is {self.dtype}, which cannot hold {wrong}")
-        return array.astype(self.dtype)
+        with np.errstate(over="ignore"):
+            cast = array.astype(self.dtype)
+        if self.dtype.kind == "f" and not np.isfinite(cast).all():
+            wrong = array[np.isinf(cast) & np.isfinite(array)]
+            if wrong.size:
+                raise invalid(f"{self.name} is {self.dtype}, which cannot hold {wrong[0]}")
+        return cast
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
@@ -513,6 +519,8 @@ def _set(struct: _abi.remat_config, name: str, value: Any) -> None:
         elif isinstance(value, np.generic):
             value = value.item()
         setattr(struct, name, value)
+        if isinstance(value, int) and getattr(struct, name) != value:  # ctypes cuts off bits
+            raise invalid(f"{name} is {value}, which is out of range")
     except TypeError as error:
         raise TypeError(f"{name} cannot be {value!r}: {error}") from None
 

@@ -835,6 +835,11 @@ def test_learning_rates_that_are_no_rates_are_refused(lr):
         step(x, y)
 
 
+def test_no_micro_steps_are_refused():
+    with pytest.raises(remat.Error, match="micro_steps is 0"):
+        linear_step(micro_steps=0)
+
+
 def test_micro_steps_with_an_optimizer_are_refused():
     with pytest.raises(remat.Error, match="micro_steps"):
         linear_step(optimizer="sgd", lr=0.1, micro_steps=2)

@@ -115,6 +115,7 @@ def test_torch_tensors_go_in_and_views_become_tensors():
         ({"y": np.zeros((T, B))}, ["y", "int32", "float64"]),
         ({"y": np.full((T, B), 1 << 40)}, ["y", "int32", str(1 << 40)]),
         ({"y": np.full((T, B), V)}, ["y", str(V)]),
+        ({"x": np.full((T, B, C), -1e300)}, ["x", "float32", "-1e+300"]),
     ],
 )
 def test_wrong_arrays_are_refused_with_both_sides(given, words):
@@ -124,6 +125,37 @@ def test_wrong_arrays_are_refused_with_both_sides(given, words):
         s.evaluate(**given)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("setting", [{"seed": -1}, {"seed": 1 << 64}, {"threads": 1 << 32}])
+def test_settings_out_of_range_are_refused(setting):
+    g, _, loss = lstm_inputs()
+    with pytest.raises(remat.Error, match=f"{next(iter(setting))} is .*out of range"):
+        remat.Session(g, loss, **setting)
+
+
+def test_sizes_of_nothing_are_refused():
+    g, _, loss = lstm_inputs()
+    s = remat.Session(g, loss)
+    with pytest.raises(remat.Error, match=f"{T} timesteps cannot become 0; use"):
+        s.resized(timesteps=0)
+    with pytest.raises(remat.Error, match=f"{B} rows cannot become -1; use"):
+        s.resized(rows=-1)
+
+
+def test_parameters_stay_where_gradients_are_not_finite():
+    """The loss is finite: the LSTM saturates."""
+    g, _, loss = lstm_inputs()
+    s, data = remat.Session(g, loss, optimizer="adam"), batch()
+    s.step(lr=0.1, **data)
+    before = {name: np.array(value) for name, value in [*s.parameters.items(), *s.optimizer_state.items()]}
+    x = data["x"].copy()
+    x[0, 0, 0] = np.inf
+    with pytest.raises(remat.Error, match="norm of the gradients is .*no parameter was updated"):
+        s.step(lr=0.1, **{**data, "x": x})
+    for name, value in [*s.parameters.items(), *s.optimizer_state.items()]:
+        np.testing.assert_array_equal(value, before[name])
+    assert s.step_count == 1 and s.step(lr=0.1, **data).loss > 0
 
 
 def test_parameter_that_changes_between_forward_and_backward_is_refused():

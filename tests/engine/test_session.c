@@ -128,6 +128,37 @@ END_TEST
 
 /* ---- Inputs, weights, outputs -------------------------------------------------------------------------------------------- */
 
+/* The loss is finite, but its gradient is too large for a float. */
+START_TEST(updates_by_infinite_gradients_are_refused) {
+    const int64_t dim[] = {1, 2};
+    remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, dim);
+    remat_value loss = remat_mae(graph, remat_scale(graph, remat_linear(graph, x, matrix("w", 2, 2), REMAT_NONE), 1e10),
+                                 remat_input(graph, "y", REMAT_F32, REMAT_STATIC, 2, dim));
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    remat_step_result result;
+    float before[4], after[4], gradient[4];
+    config.optimizer = "sgd";
+    config.clip_grad_norm = _i;
+    ck_assert_int_eq(remat_session_create(graph, loss, &config, &s), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 0, (float[]){3e38f, -3e38f}, 2 * sizeof(float)), REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_PARAM, 0, (float[]){1e-20f, 1e-20f, 2e-20f, 2e-20f}, sizeof before),
+                     REMAT_OK);
+    ck_assert_int_eq(remat_write(s, REMAT_INPUT, 1, (float[]){1, 1}, 2 * sizeof(float)), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, before, sizeof before), REMAT_OK);
+    expect_invalid(remat_step(s, 0.1, &result), "norm of the gradients is inf|no parameter was updated");
+    ck_assert(isfinite(result.loss) && isinf(result.grad_norm));
+    ck_assert_int_eq(remat_gradients(s, &result), REMAT_OK);
+    ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, 0, gradient, sizeof gradient), REMAT_OK);
+    ck_assert(isinf(gradient[0]));
+    expect_invalid(remat_update(s, 0.1, &result), "norm of the gradients is inf");
+    ck_assert_int_eq(remat_read(s, REMAT_PARAM, 0, after, sizeof after), REMAT_OK);
+    ck_assert_mem_eq(before, after, sizeof before);
+    ck_assert_int_eq(remat_step_count(s), 0);
+    remat_session_free(s);
+}
+END_TEST
+
 /* y of row 1 is padding, so it may be NaN; x is read. */
 START_TEST(nan_in_an_input_is_named_before_the_update) {
     const int64_t dim[] = {2, 3};
@@ -333,6 +364,7 @@ int main(void) {
     tcase_add_test(tests, invalid_session_configs_are_refused);
     tcase_add_test(tests, null_device_plans_a_million_timesteps);
     tcase_add_test(tests, largest_object_is_reported_at_the_peak);
+    tcase_add_loop_test(tests, updates_by_infinite_gradients_are_refused, 0, 2); /* without and with clip_grad_norm */
     tcase_add_test(tests, nan_in_an_input_is_named_before_the_update);
     tcase_add_test(tests, any_layer_name_gives_valid_json);
     tcase_add_test(tests, unwritten_inputs_are_refused);

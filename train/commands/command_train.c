@@ -43,19 +43,25 @@ static void ends(const rm_trainer *t, uint64_t begin_ns, const char *name) {
 /* Calls of the session per update: each window of each micro step. */
 static int64_t calls_of(const rm_trainer *t) { return t->loader.config.micro_steps * rm_setup_windows(t->options); }
 
+/* The session refuses an update whose norm is not finite. The step is then reported like any other before the run ends
+ * (must_be_finite). */
+static remat_status unless_diverged(const remat_step_result *result, remat_status status) {
+    return isfinite(result->grad_norm) ? status : REMAT_OK;
+}
+
 /* The last call, and the update. With --dump-grads the first update is split into backward and update, with the same bits; all ranks
  * split it, so that their collectives match. An elastic job may split all updates. */
 static remat_status finish_update(rm_trainer *t, remat_step_result *result) {
     const char *dump = t->step == t->start.step ? t->options->dump_grads : NULL;
     bool keeps = rm_trainer_keeps_early(t);
-    if (calls_of(t) == 1 && !dump && !keeps) return remat_step(t->session, t->lr, result);
+    if (calls_of(t) == 1 && !dump && !keeps) return unless_diverged(result, remat_step(t->session, t->lr, result));
     TRY(remat_gradients(t->session, result));
     if (keeps) TRY(rm_trainer_keep_early(t, t->step + 1));
     if (dump && t->ranks.rank == 0) do_without(t, "its gradients", rm_dump_gradients(t->session, dump));
     double loss = result->loss;
-    TRY(remat_update(t->session, t->lr, result));
+    remat_status status = remat_update(t->session, t->lr, result);
     result->loss = loss;
-    return REMAT_OK;
+    return unless_diverged(result, status);
 }
 
 static bool computes(const rm_trainer *t) { return strcmp(t->options->session.device, "null") != 0; }

@@ -122,6 +122,8 @@ class Step:
             raise invalid("lr is given without an optimizer; give optimizer, or leave the update to PyTorch's")
         if self.updates and (config.get("micro_steps") or 1) > 1:
             raise invalid("micro_steps works without optimizer; leave optimizer out, and call PyTorch's after each K-th call")
+        if config.get("micro_steps", 1) == 0:
+            raise invalid("micro_steps is 0; give the number of calls for each update, at least 1")
         config.setdefault("seed", torch.initial_seed() % 2**63)
         self.lr = lr
         self._gradients: dict[torch.Tensor, torch.Tensor] = {}
