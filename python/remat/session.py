@@ -41,6 +41,8 @@ _CALLS = {
     "call remat_write for it": "give its values",
     "remat_gradients": "forward_backward",
 }
+# PyTorch's defaults that are not remat_config's; the program `remat` has the same.
+_USUAL: dict[str, dict[str, Any]] = {"adagrad": {"epsilon": 1e-10}, "adadelta": {"epsilon": 1e-6, "alpha": 0.9}}
 Values = Mapping[str, Value] | Sequence[Value] | Value
 Inputs = Mapping[str, ArrayLike]
 
@@ -313,7 +315,7 @@ class Session:
         if "strategy" not in config and "plan_steps" not in config:
             wanted = "segments" if config.get("segments") else "optimal" if config.get("memory_budget") else "none"
             struct.strategy = wanted.encode()
-        for name, value in config.items():
+        for name, value in {**_USUAL.get(config.get("optimizer") or "", {}), **config}.items():
             if name not in Config.__annotations__:
                 raise TypeError(f"a session has no setting {name!r}; it has {', '.join(Config.__annotations__)}")
             _set(struct, name, value)

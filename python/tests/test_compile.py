@@ -110,6 +110,23 @@ def test_update_inside_the_step():
     assert model.head.weight.grad is None
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adagrad", "Adadelta"])
+def test_defaults_of_optimizers_are_pytorchs(name):
+    """Gradients are so small that epsilon counts; Adadelta's has a share in any step. AdamW's decay has no default here."""
+    scale = 1 if name == "Adadelta" else 1e-7
+    model, x, y = nn.Linear(4, 3), torch.randn(5, 4), torch.randn(5, 3)
+    other = copy.deepcopy(model)
+    optimizer = getattr(torch.optim, name)(other.parameters(), lr=0.5)
+    step = remat.compile(model, lambda out, t: scale * F.mse_loss(out, t), (x, y), optimizer=name.lower(), lr=0.5)
+    for _ in range(3):
+        step(x, y)
+        optimizer.zero_grad()
+        (scale * F.mse_loss(other(x), y)).backward()
+        optimizer.step()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
 def test_other_shapes_share_memory():
     model, x, y = LanguageModel(), tokens(B, T), tokens(B, T)
     step = remat.compile(model, per_token, (x, y), memory_budget="1MiB")
