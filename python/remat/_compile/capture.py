@@ -163,6 +163,25 @@ def _refuse_inference_mode(self: Any) -> None:
     raise invalid("torch.inference_mode() in forward is not supported; compute this part outside of the model")
 
 
+def _functions(of: Any = torch.autograd.Function) -> Iterator[Any]:
+    """The torch.autograd.Functions that are not PyTorch's own, as those of custom ops and checkpoints are."""
+    for cls in of.__subclasses__():
+        yield from _functions(cls)
+        if cls.__module__.partition(".")[0] != "torch" and "forward" in vars(cls):
+            yield cls
+
+
+def _refusal(cls: Any) -> Any:
+    def forward(*args: Any, **kwargs: Any) -> None:
+        raise invalid(f"the torch.autograd.Function {cls.__name__} in forward: its backward is not in an exported program")
+
+    return staticmethod(forward)
+
+
+def _refuse_hook(self: Any, hook: Any) -> None:
+    raise invalid("Tensor.register_hook() in forward: hooks are not in an exported program")
+
+
 @contextlib.contextmanager
 def _swapped() -> Iterator[None]:
     """Recurrent layers become one op: torch.export takes milliseconds a timestep for them, and would fix the length.
@@ -175,8 +194,10 @@ def _swapped() -> Iterator[None]:
         (nn.utils.rnn.pad_packed_sequence, "__code__", _pad_code.__code__),
         (nn.functional.ctc_loss, "__code__", _ctc_code.__code__),
         (torch.inference_mode, "__enter__", _refuse_inference_mode),
+        (torch.Tensor, "register_hook", _refuse_hook),
     ]
-    before = [getattr(owner, name) for owner, name, _ in changes]
+    changes += [(cls, "forward", _refusal(cls)) for cls in _functions()]
+    before = [vars(owner).get(name, getattr(owner, name)) for owner, name, _ in changes]
     try:
         for owner, name, new in changes:
             setattr(owner, name, new)

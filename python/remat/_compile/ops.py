@@ -53,7 +53,8 @@ def with_dims(t: Translator, x: Any, dims: list[Axis]) -> Any:
     if isinstance(x, Data):
         return Data(x.name, x.dtype, x.source, x.compute, dims, x.integers)
     x = t.tensor(x)
-    return Tensor(x.value, x.axes, dims, x.sequence)
+    source = with_dims(t, x.log_softmax_of, dims) if x.log_softmax_of else None
+    return Tensor(x.value, x.axes, dims, x.sequence, x.normalized, source)
 
 
 # ---- Views: axes change, memory does not ----------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def mul(t: Translator, self: Any, other: Any) -> Any:
         self, other = other, self
     n = number(other)
     if isinstance(self, Scores) and n is not None:
-        return replace(self, scale=self.scale * n)
+        return self if n == 1 else replace(self.before_softmax("a multiple"), scale=self.scale * n, fill=self.fill * n)
     if n is not None:
         return scaled(t, self, n)
     return t.broadcast(t.graph.mul, self, other)
@@ -428,6 +429,8 @@ def dropout(t: Translator, input: Any, p: float, train: bool = True) -> Any:
     if not train or p == 0:
         return input
     if isinstance(input, Scores):
+        if not input.softmax or input.dropout:
+            raise Refused("attention's dropout is before the softmax, or there are two")
         return replace(input, dropout=p)
     return unary(t, input, t.graph.dropout, p)
 
@@ -518,42 +521,50 @@ def attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     q, k = t.tensor(query), t.tensor(key)
-    made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], scale or 1 / math.sqrt(length(q.dims[-1])), is_causal)
+    made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale, is_causal)
     if attn_mask is not None:
         made = masked(made, attn_mask)
     return attend(t, replace(made, softmax=True, dropout=dropout_p), value)
 
 
-def masked(scores: Scores, mask: Any) -> Scores:
-    """Scores + mask, or masked where a Boolean mask is False."""
+FILL = 1e4  # masked scores are at least this far below the others: their probabilities round to zero
+
+
+def masked(scores: Scores, mask: Any, fill: float = math.inf) -> Scores:
+    """Scores + mask, or masked by -fill where a Boolean mask is False."""
+    scores = scores.before_softmax("a mask")
     if isinstance(mask, Data):
-        return replace(scores, padding=mask)
+        if scores.padding:
+            raise Refused("attention with two masks of the batch; combine them, as in mask | other_mask")
+        return replace(scores, padding=mask, fill=min(scores.fill, fill if mask.dtype == torch.bool else FILL))
     if not isinstance(mask, torch.Tensor):
         raise Refused("a mask that is computed from parameters or data")
-    kept = mask if mask.dtype == torch.bool else mask > -1e4
+    kept = mask if mask.dtype == torch.bool else mask > -FILL
     if mask.dtype != torch.bool and not bool((mask[kept] == 0).all()):
         raise Refused("a bias of attention; masks are 0 or at most -1e4")
     kept = kept.expand(*kept.shape[:-2], *(length(d) for d in scores.dims[-2:]))
     one = kept.reshape(-1, *kept.shape[-2:])
     if bool(kept.all()):
         return scores
+    if mask.dtype != torch.bool:
+        fill = -float(mask[mask <= -FILL].max())
     if not torch.equal(one, torch.ones_like(one).tril()):
         raise Refused("a constant mask that is not causal")
-    return replace(scores, causal=True)
+    return replace(scores, causal=True, fill=min(scores.fill, fill))
 
 
 @op("masked_fill")
 def masked_fill(t: Translator, self: Any, mask: Any, value: Any) -> Any:
-    if isinstance(self, Scores) and (number(value) or 0) <= -1e4:
-        return masked(self, inverted(mask))
+    if isinstance(self, Scores) and (fill := -(number(value) or 0)) >= FILL:
+        return masked(self, inverted(mask), fill)
     return where(t, mask, value, self)
 
 
 @op("where")
 def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
     """condition is a mask of the batch, or constant: one * mask + other * (1 - mask)."""
-    if isinstance(self, Scores) and (number(other) or 0) <= -1e4:
-        return masked(self, condition)
+    if isinstance(self, Scores) and (fill := -(number(other) or 0)) >= FILL:
+        return masked(self, condition, fill)
     for x in (self, other):
         if (n := number(x)) is not None and not math.isfinite(n):
             raise Refused(f"a mask that writes {n} outside attention; write a finite number")
@@ -598,7 +609,7 @@ def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Val
 def kept_keys(mask: torch.Tensor) -> torch.Tensor:
     if mask.dtype == torch.bool:
         return mask
-    kept = mask > -1e4
+    kept = mask > -FILL
     if bool((mask[kept] != 0).any()):
         raise invalid("attention has a mask with other numbers than 0 and at most -1e4; a bias of attention is not supported")
     return kept
@@ -698,6 +709,8 @@ def softmax(t: Translator, self: Any, dim: int, *rest: Any) -> Any:
     if isinstance(self, Scores):
         if dim not in (-1, len(self.dims) - 1):
             raise Refused("a softmax over queries")
+        if self.before_softmax("a second softmax").fill < FILL:
+            raise Refused("scores of attention that are masked and then scaled down; scale them before they are masked")
         return replace(self, softmax=True)
     return last_axis(t, self, dim, t.graph.softmax)
 
@@ -706,8 +719,7 @@ def softmax(t: Translator, self: Any, dim: int, *rest: Any) -> Any:
 def log_softmax(t: Translator, self: Any, dim: int, *rest: Any) -> Any:
     x = t.tensor(self)
     made = last_axis(t, x, dim, t.graph.log_softmax)
-    made.log_softmax_of = x
-    return made
+    return replace(made, normalized=made.dims[dim], log_softmax_of=x)
 
 
 def last_axis(t: Translator, x: Any, dim: int, builder: Any) -> Tensor:
@@ -751,6 +763,8 @@ def recurrent(
             y = cell(t, mode, source, own, bias, projection)
             for k in range(kinds if first else 0):
                 if (initial := first[k][layer * directions + side]) is not None:
+                    if side and reset is not None:
+                        raise Refused("initial states of both directions for packed sequences; use remat.nn, or learn the states")
                     t.graph.initial_state(y, k, initial)
             if side and reset is not None:
                 y = t.graph.reset_states(y, reset)
@@ -857,7 +871,7 @@ def one_step(t: Translator, x: Tensor, dim: int, index: int) -> Tensor:
     if index not in (0, steps - 1) or len(p.axes) != 3:
         raise Refused(f"timestep {index} of {steps} is read; only the first and the last of (T,B,C) can be")
     value = t.graph.last_step(t.graph.reverse(p.value) if index == 0 and steps > 1 else p.value)
-    return Tensor(value, p.axes[1:], [*x.dims[:dim], *x.dims[dim + 1 :]])
+    return Tensor(value, p.axes[1:], [*x.dims[:dim], *x.dims[dim + 1 :]], normalized=x.normalized)
 
 
 def part(t: Translator, x: Tensor, dim: int, first: int, count: int) -> Tensor:
@@ -1319,13 +1333,15 @@ def unite_single(x: Tensor, target: Data) -> None:
 
 @op("nll_loss", "nll_loss_nd", "nll_loss2d")
 def nll_loss(t: Translator, self: Any, target: Any, weight: Any = None, reduction: Any = 1, ignore_index: int = -100) -> Any:
-    x = t.tensor(self)
-    source = x.log_softmax_of
-    if source is None:
-        x = x  # log probabilities from elsewhere: log_softmax leaves normalised ones as they are
-    else:
-        x = with_dims(t, source, x.dims)
-    return cross_entropy(t, x, target, weight, reduction, ignore_index)
+    return cross_entropy(t, logits_of(t.tensor(self), min(1, len(dims_of(self)) - 1), "nll_loss"), target, weight, reduction, ignore_index)
+
+
+def logits_of(x: Tensor, classes: int, loss: str) -> Tensor:
+    """The argument of log_softmax, whose normalization these losses contain; after a selection, x itself: log_softmax leaves
+    it as it is."""
+    if x.normalized is None or real(x.normalized) != real(x.dims[classes]):
+        raise Refused(f"{loss} of something else than log_softmax over the classes; apply log_softmax last")
+    return x.log_softmax_of or x
 
 
 def element_loss(t: Translator, builder: Any, x: Any, y: Any, *args: Any) -> Tensor:
@@ -1382,7 +1398,7 @@ def ctc(
     x = t.tensor(log_probs)
     if len(x.dims) != 3 or len(dims_of(targets)) != 2:
         raise Refused("scores must be (T,B,V) and targets (B,S)")
-    x = with_dims(t, x.log_softmax_of, x.dims) if x.log_softmax_of else x
+    x = logits_of(x, 2, "ctc_loss")
     t.mark(x, x.dims[0], x.dims[1])
     p = t.plain(t.as_sequence(x, x.dims[0], x.dims[1]))
     inputs = whole_lengths(t, input_lengths, p.axes[0])

@@ -177,7 +177,8 @@ class Tensor:
     axes: list[Axis]
     dims: list[Axis]
     sequence: bool = False
-    log_softmax_of: Tensor | None = None
+    normalized: Axis | None = None  # of log_softmax: the axis along which it normalizes
+    log_softmax_of: Tensor | None = None  # its argument, seen through the same views
 
     def time(self) -> Atom | None:
         return leaves(self.axes[0])[0] if self.sequence else None
@@ -234,5 +235,11 @@ class Scores:
     scale: float = 1.0
     causal: bool = False
     padding: Data | None = None
+    fill: float = math.inf  # how far masked scores are below others, at least
     softmax: bool = False
     dropout: float = 0.0
+
+    def before_softmax(self, what: str) -> Scores:
+        if self.softmax:
+            raise Refused(f"{what} of attention's probabilities; after the softmax only dropout and the product with the values")
+        return self

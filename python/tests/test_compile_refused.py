@@ -1,0 +1,177 @@
+"""remat.compile: models that resemble supported ones, and would have other gradients if they were taken for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch cannot be imported; name a Python that has it in REMAT_TORCH_PYTHON")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
+
+import remat  # noqa: E402
+from test_compile import check  # noqa: E402
+
+B, T, C, V = 3, 7, 4, 5
+
+
+class Attention(nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(C, C) for _ in range(3))
+        self.weights = weights
+
+    def forward(self, x, *masks):
+        return self.weights(self.q(x) @ self.k(x).mT, *masks) @ self.v(x)
+
+
+CAUSAL = torch.ones(T, T).tril().bool()
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        lambda s: s.softmax(-1) * 0.5,
+        lambda s: -s.softmax(-1),
+        lambda s: s.softmax(-1).softmax(-1),
+        lambda s: s.softmax(-1).masked_fill(~CAUSAL, -1e9),
+        lambda s: s.softmax(-1) + torch.zeros(T, T).masked_fill(~CAUSAL, -1e9),
+        lambda s: F.dropout(s, 0.5).softmax(-1),
+        lambda s: F.dropout(F.dropout(s.softmax(-1), 0.5), 0.5),
+        lambda s: (s.masked_fill(~CAUSAL, -1e4) * 1e-4).softmax(-1),
+        lambda s: ((s + torch.zeros(T, T).masked_fill(~CAUSAL, -2e4)) / 10).softmax(-1),
+    ],
+)
+def test_what_follows_the_softmax_of_attention_is_refused(weights):
+    with pytest.raises(remat.Error, match="softmax|masked"):
+        remat.compile(Attention(weights), nn.MSELoss(), (torch.randn(B, T, C), torch.randn(B, T, C)))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        lambda s: (s.masked_fill(~CAUSAL, -math.inf) * 0.25).softmax(-1) * 1,
+        lambda s: (s.masked_fill(~CAUSAL, -1e9) / 8).softmax(-1),
+        lambda s: (s * 0.5 + torch.zeros(T, T).masked_fill(~CAUSAL, -1e9)).softmax(-1),
+    ],
+)
+def test_masks_before_the_scale_are_translated(weights):
+    check(Attention(weights), nn.MSELoss(), torch.randn(B, T, C), torch.randn(B, T, C))
+
+
+def test_a_scale_of_zero_is_no_default():
+    class Model(Attention):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x), scale=0.0)
+
+    check(Model(None), nn.MSELoss(), torch.randn(B, T, C), torch.randn(B, T, C))
+
+
+def test_two_masks_of_the_batch_are_refused_and_their_union_works():
+    def both(s, one, other):
+        return s.masked_fill(one[:, None], -1e9).masked_fill(other[:, None], -1e9).softmax(-1)
+
+    def union(s, one, other):
+        return s.masked_fill((one | other)[:, None], -1e9).softmax(-1)
+
+    masks = [torch.arange(T)[None] == torch.tensor(at)[:, None] for at in ((1, 2, 6), (0, 4, 5))]
+    x, y = torch.randn(B, T, C), torch.randn(B, T, C)
+    with pytest.raises(remat.Error, match="two masks"):
+        remat.compile(Attention(both), nn.MSELoss(), (x, *masks, y))
+    check(Attention(union), nn.MSELoss(), x, *masks, y)
+
+
+class Scored(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.linear, self.function = nn.Linear(C, V), function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda x: x,
+        F.logsigmoid,
+        lambda x: x.log_softmax(0),
+        lambda x: 2 * x.log_softmax(1),
+        lambda x: x.log_softmax(1) + torch.linspace(0, 1, V),
+        lambda x: (x.log_softmax(1) + (2 * x).log_softmax(1)) / 2,
+        lambda x: torch.cat([x, x], 1).log_softmax(1)[:, :V],
+    ],
+)
+def test_nll_loss_of_something_else_than_log_softmax_is_refused(scores):
+    with pytest.raises(remat.Error, match="log_softmax"):
+        remat.compile(Scored(scores), nn.NLLLoss(), (torch.randn(6, C), torch.randint(V, (6,))))
+
+
+def test_nll_loss_follows_views_and_the_last_timestep():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.linear = nn.GRU(C, C), nn.Linear(C, V)
+
+        def forward(self, x):
+            return self.linear(self.rnn(x)[0]).log_softmax(-1)[-1]
+
+    check(Last(), nn.NLLLoss(), torch.randn(T, B, C), torch.randint(V, (B,)))
+    planes = Scored(lambda x: x.log_softmax(-1).permute(0, 2, 1))
+    check(planes, nn.NLLLoss(), torch.randn(B, T, C), torch.randint(V, (B, T)))
+    rows = Scored(lambda x: x.log_softmax(-1).flatten(0, 1))
+    check(rows, nn.NLLLoss(), torch.randn(B, T, C), torch.randint(V, (B * T,)))
+
+
+def test_ctc_loss_of_scores_without_log_softmax_is_refused():
+    def loss(scores, targets):
+        return F.ctc_loss(scores, targets, torch.full((B,), T), torch.full((B,), 2))
+
+    batch = torch.randn(T, B, C), torch.randint(1, V, (B, 2))
+    check(Scored(lambda x: x.log_softmax(-1)), loss, *batch)
+    with pytest.raises(remat.Error, match="log_softmax"):
+        remat.compile(Scored(lambda x: x), loss, batch)
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.RNN])
+def test_initial_states_of_packed_bidirectional_layers_are_refused(layer):
+    class Model(nn.Module):
+        def __init__(self, bidirectional):
+            super().__init__()
+            self.rnn, self.linear = layer(C, C, bidirectional=bidirectional), nn.Linear(C * (1 + bidirectional), V)
+
+        def forward(self, x, lengths, h):
+            y, _ = self.rnn(pack_padded_sequence(x, lengths, enforce_sorted=False), h)
+            return self.linear(pad_packed_sequence(y, total_length=T)[0]).flatten(0, 1)
+
+    x, lengths, y = torch.randn(T, B, C), torch.tensor([7, 1, 4]), torch.randint(V, (T * B,))
+    with pytest.raises(remat.Error, match="initial states"):
+        remat.compile(Model(True), nn.CrossEntropyLoss(), (x, lengths, torch.randn(2, B, C), y))
+    check(Model(False), nn.CrossEntropyLoss(), x, lengths, torch.randn(1, B, C), y)
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clamp(0, 1)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+def scales_gradient(x):
+    x.register_hook(lambda gradient: 5 * gradient)
+    return x
+
+
+@pytest.mark.parametrize(("function", "words"), [(Straight.apply, "Straight"), (scales_gradient, "register_hook")])
+def test_backwards_of_ones_own_are_refused(function, words):
+    model, x, y = Scored(function), torch.randn(6, C), torch.randint(V, (6,))
+    with pytest.raises(remat.Error, match=words):
+        remat.compile(model, nn.CrossEntropyLoss(), (x, y))
+    F.cross_entropy(model(x), y).backward()  # both still work outside
+    assert model.linear.weight.grad.any()
