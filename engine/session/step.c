@@ -448,10 +448,13 @@ static remat_status fused_step(remat_session *s, double lr, remat_step_result *r
     return status ? status : rm_session_explain_loss(s, result->loss);
 }
 
+/* An update that is refused leaves a result, but no step whose loss or gradients failed. */
 static remat_status step(remat_session *s, double lr, remat_step_result *result) {
-    if (rm_session_is_fused(s)) return fused_step(s, lr, result);
-    TRY(gradients(s, lr, result));
-    return rm_session_update(s, lr);
+    remat_step_result made = {0};
+    bool fused = rm_session_is_fused(s);
+    TRY(fused ? fused_step(s, lr, &made) : gradients(s, lr, &made));
+    *result = made;
+    return fused ? REMAT_OK : rm_session_update(s, lr);
 }
 
 remat_status remat_step(remat_session *s, double lr, remat_step_result *result) {
@@ -462,9 +465,7 @@ remat_status remat_step(remat_session *s, double lr, remat_step_result *result) 
             "this session's updates have %d micro steps; call %s for each, then remat_update", s->micro_steps,
             rm_session_pass_text(s));
     REQUIRE(lr >= 0 && isfinite(lr), INVALID, "the learning rate is %g; use a finite number of at least 0", lr);
-    remat_status status = step(s, lr, &made);
-    if (result) *result = made;
-    return status;
+    return step(s, lr, result ? result : &made);
 }
 
 remat_status remat_evaluate(remat_session *s, remat_step_result *result) {

@@ -218,7 +218,7 @@ static void tell_gpu(rm_trainer *t) {
 
 static remat_status make_step(rm_trainer *t) {
     double seconds, accuracy;
-    remat_step_result result;
+    remat_step_result result = {0};
     bool drawn = is_drawn(t);
     if (drawn) TRY(remat_trace_next(t->session));
     t->rate.reductions = t->watch.reductions;
