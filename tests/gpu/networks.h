@@ -62,7 +62,7 @@ static inline remat_value network_residual(remat_graph *g, bool large) {
     x = network_batch_norm(g, "bn0", network_conv(g, "conv0", x, 3, c, 7, 2, 1), c);
     x = remat_max_pool2d(g, remat_relu(g, x), two, NULL, NULL);
     for (int i = 0; i < (large ? 3 : 2); i++) {
-        char name[3][16];
+        char name[3][32];
         for (int k = 0; k < 3; k++) snprintf(name[k], sizeof name[k], "b%d.conv%d", i, k);
         remat_value y = network_conv(g, name[0], x, c, c, 1, 1, 1);
         y = network_conv(g, name[1], remat_relu(g, network_batch_norm(g, name[0], y, c)), c, c, 3, 1, 2);
