@@ -1,13 +1,8 @@
-/* group_norm.cu: the CUDA kernels of the op `group_norm` (group_norm.c). A warp or a block handles a group of a sample
- * (fours.cuh); gradients of gain and bias are sums over channels (channels.cuh). */
-#include "ops/cuda/channels.cuh"
+/* group_norm.cu: the CUDA kernels of the op `group_norm` (group_norm.c): norm.cuh's, whose row is a group of a sample, with a
+ * gain and a bias for each channel. */
+#include "ops/layers/norm.cuh"
 
 enum { X, GAIN, BIAS };
-
-/* Statistics of a group of a sample, in aux: xhat[i] = (x[i] - mean) rstd. */
-typedef struct {
-    float mean, rstd;
-} group_statistics;
 
 /* x is (samples,channels,inner), split into samples * groups rows of `each` channels. */
 typedef struct {
@@ -37,102 +32,35 @@ static __device__ inline rm_four by_channel(const shape &s, const float *of_chan
     return four;
 }
 
-template <int W>
-RM_ROW_KERNEL forward(shape s, double epsilon, const float *x, const float *gain, const float *bias, float *y,
-                      group_statistics *facts) {
-    enum { HELD = RM_ROW_FOURS };
-    const int64_t r = rm_row<W>(), n = s.each * s.inner, first = r % s.groups * s.each;
-    if (r >= s.samples * s.groups) return; /* whole warps */
-    const float *row = x + r * n;
-    const rm_held<HELD> held = rm_hold<W, HELD>(row, n);
-    double mean = 0, variance = 0; /* two sums: the difference of two large ones would lose the variance */
-    rm_each_of_row<W>(held, row, n, [&](int64_t, float v) { mean += v; });
-    mean = rm_row_sum<W>(mean) / (double)n;
-    rm_each_of_row<W>(held, row, n, [&](int64_t, float v) { variance += (v - mean) * (v - mean); });
-    variance = rm_row_sum<W>(variance) / (double)n;
-    const group_statistics f = {(float)mean, (float)(1 / sqrt(variance + epsilon))};
-    rm_each_four<W, HELD>(n, [&](int64_t i, int h) {
-        rm_four v = rm_four_of(held, row, n, i, h);
-        const rm_four g = by_channel(s, gain, first, i), b = by_channel(s, bias, first, i);
-        RM_UNROLL for (int k = 0; k < 4; k++) v.v[k] = (v.v[k] - f.mean) * f.rstd * g.v[k] + b.v[k];
-        rm_store_four(y + r * n + i, n - i, v);
-    });
-    if (facts && threadIdx.x % W == 0) facts[r] = f;
-}
-
-/* With g = dy gain, dx = rstd (g - mean(g) - xhat mean(g xhat)). */
-template <int W>
-RM_ROW_KERNEL backward_row(shape s, const float *all_x, const float *gain, const float *all_dy,
-                           const group_statistics *facts, float *dx) {
-    enum { HELD = W == RM_ROW_MOST ? RM_ROW_FOURS / 2 : RM_ROW_FOURS }; /* two rows have to fit */
-    const int64_t r = rm_row<W>(), n = s.each * s.inner, first = r % s.groups * s.each;
-    if (r >= s.samples * s.groups) return;
-    const float *x = all_x + r * n, *dy = all_dy + r * n;
-    const group_statistics f = facts[r];
-    const rm_held<HELD> held_x = rm_hold<W, HELD>(x, n), held_dy = rm_hold<W, HELD>(dy, n);
-    double mean_g = 0, mean_gx = 0;
-    rm_each_four<W, HELD>(n, [&](int64_t i, int h) { /* past the row's end g is 0 */
-                                                     const rm_four v = rm_four_of(held_x, x, n, i, h),
-                                                                   d = rm_four_of(held_dy, dy, n, i, h);
-                                                     const rm_four of_gain = by_channel(s, gain, first, i);
-                                                     RM_UNROLL for (int k = 0; k < 4; k++) {
-                                                         double g = d.v[k] * of_gain.v[k];
-                                                         mean_g += g;
-                                                         mean_gx += g * ((v.v[k] - f.mean) * f.rstd);
-                                                     }
-    });
-    mean_g = rm_row_sum<W>(mean_g) / (double)n;
-    mean_gx = rm_row_sum<W>(mean_gx) / (double)n;
-    rm_each_four<W, HELD>(n, [&](int64_t i, int h) {
-        const rm_four v = rm_four_of(held_x, x, n, i, h), of_gain = by_channel(s, gain, first, i);
-        rm_four d = rm_four_of(held_dy, dy, n, i, h);
-        RM_UNROLL for (int k = 0; k < 4; k++) {
-            float xhat = (v.v[k] - f.mean) * f.rstd;
-            d.v[k] = f.rstd * (d.v[k] * of_gain.v[k] - (float)mean_g - xhat * (float)mean_gx);
-        }
-        rm_store_four(dx + r * n + i, n - i, d);
-    });
-}
-
-/* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy. Either may be NULL. */
-struct vector_gradients {
-    typedef rm_sums<2> sum;
+struct vectors_of_group {
     shape s;
-    const float *x, *dy;
-    const group_statistics *facts;
-    float *dgain, *dbias;
-    __device__ void take(sum *to, int64_t c, const rm_place &p) const {
-        const rm_four v = rm_load_place(x, p), d = rm_load_place(dy, p);
-        RM_UNROLL for (int k = 0; k < 4; k++) if (k < p.count) {
-            const group_statistics f = facts[(p.outer + k * p.outer_step) * s.groups + c / s.each];
-            to->v[0] += d.v[k] * ((v.v[k] - f.mean) * f.rstd);
-            to->v[1] += d.v[k];
-        }
-    }
-    __device__ sum end(const sum &of) const { return of; }
-    __device__ void conclude(int64_t c, const sum &of) const {
-        if (dgain) dgain[c] += (float)of.v[0];
-        if (dbias) dbias[c] += (float)of.v[1];
-    }
+    const float *gains, *biases;
+    __device__ rm_four gain(int64_t row, int64_t i) const { return by_channel(s, gains, row % s.groups * s.each, i); }
+    __device__ rm_four bias(int64_t row, int64_t i) const { return by_channel(s, biases, row % s.groups * s.each, i); }
+    __device__ int64_t row_of(int64_t outer, int64_t c) const { return outer * s.groups + c / s.each; }
 };
 
+static vectors_of_group vectors_of(const remat_call *call) {
+    return {shape_of(&call->x[X].desc, call->attr), (const float *)call->x[GAIN].data,
+            (const float *)call->x[BIAS].data};
+}
+
 void rm_group_norm_forward_cuda(const remat_call *call) {
-    shape s = shape_of(&call->x[X].desc, call->attr);
-    RM_LAUNCH_ROWS(forward, s.samples * s.groups, s.each * s.inner, call->queue, s,
+    const vectors_of_group v = vectors_of(call);
+    const int64_t rows = v.s.samples * v.s.groups, n = v.s.each * v.s.inner;
+    RM_LAUNCH_ROWS(rm_norm_forward, rows, n, call->queue, v, rows, n,
                    ((const rm_group_norm_attr *)call->attr)->epsilon, (const float *)call->x[X].data,
-                   (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data, (float *)call->y.data,
-                   (group_statistics *)call->aux);
+                   (float *)call->y.data, (rm_norm_facts *)call->aux);
 }
 
 void rm_group_norm_backward_cuda(const remat_call *call) {
-    shape s = shape_of(&call->x[X].desc, call->attr);
+    const vectors_of_group v = vectors_of(call);
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
-    const group_statistics *facts = (const group_statistics *)call->aux;
+    const rm_norm_facts *facts = (const rm_norm_facts *)call->aux;
     float *dx = (float *)call->dx[X].data, *dgain = (float *)call->dx[GAIN].data, *dbias = (float *)call->dx[BIAS].data;
-    if (dx)
-        RM_LAUNCH_ROWS(backward_row, s.samples * s.groups, s.each * s.inner, call->queue, s, x,
-                       (const float *)call->x[GAIN].data, dy, facts, dx);
+    const int64_t rows = v.s.samples * v.s.groups, n = v.s.each * v.s.inner;
+    if (dx) RM_LAUNCH_ROWS(rm_norm_backward, rows, n, call->queue, v, rows, n, x, dy, facts, dx);
     if (dgain || dbias)
-        rm_launch_channels(call->queue, vector_gradients{s, x, dy, facts, dgain, dbias}, s.samples, s.channels, s.inner,
-                           s.channels * s.inner);
+        rm_launch_channels(call->queue, rm_norm_vector_gradients<vectors_of_group>{v, x, dy, facts, dgain, dbias},
+                           v.s.samples, v.s.channels, v.s.inner, v.s.channels * v.s.inner);
 }

@@ -1,9 +1,8 @@
 /* test_nccl.c: the engine nccl on a machine without a GPU, with a libnccl and a libcudart that compute on the CPU and
- * check the rules (fake_nccl/fake.h): results, every fault that the fakes can produce, and that nothing is leaked. If
+ * check the rules (fake_nccl/fake.h): results of collectives, every fault that the fakes can produce, and that nothing is leaked. If
  * the real libraries are installed, they must have the functions that Remat calls, and the lack of a GPU must be one
  * clear error. */
 #include "tests/dist/collectives.h"
-#include "tests/dist/messages.h"
 #include "tests/suite.h"
 
 #ifndef REMAT_HAVE_NCCL
@@ -17,49 +16,7 @@ int main(void) {
 
 #include "dist/nccl/nccl_library.h"
 #include "memory/host.h"
-
-static void use_fakes(const char *faults) {
-    setenv("REMAT_NCCL_LIBRARY", FAKE_NCCL, 1);
-    setenv("REMAT_CUDART_LIBRARY", FAKE_CUDART, 1);
-    setenv("FAKE_NCCL", faults ? faults : "", 1);
-}
-
-static bool is_loaded(const char *library) {
-    void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
-    if (handle) dlclose(handle);
-    return handle;
-}
-
-static int count_of(const char *library, const char *function) {
-    void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
-    int (*count)(void);
-    need(handle, "%s is not loaded", library);
-    *(void **)&count = dlsym(handle, function);
-    dlclose(handle);
-    return count();
-}
-
-static void need_nothing_left(void) {
-    need(count_of(FAKE_NCCL, "fake_nccl_live") == 0, "communicators are left");
-    need(count_of(FAKE_CUDART, "fake_cuda_live") == 0, "memory or streams of the GPU are left");
-}
-
-static const char *bucket_name(void *context, uint32_t tag) {
-    static _Thread_local char text[32];
-    (void)context;
-    snprintf(text, sizeof text, "bucket %u", tag);
-    return text;
-}
-
-static rm_group_config config_of(int rank, int size, rm_kv *store) {
-    return (rm_group_config){.engine = "nccl",
-                             .rank = rank,
-                             .size = size,
-                             .store = store,
-                             .gpu = rank + 1,
-                             .timeout_ms = 60000,
-                             .tag_name = bucket_name};
-}
+#include "tests/dist/nccl_fakes.h"
 
 /* ---- Results ----------------------------------------------------------------------------------------------------- */
 
@@ -289,133 +246,6 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
     need_nothing_left();
 }
 START_TEST(abort_ends_the_group_on_all_ranks) { run_ranks(3, gives_up, NULL); }
-END_TEST
-
-/* ---- Messages ---------------------------------------------------------------------------------------------------- */
-
-static void send_messages(int rank, int size, rm_kv *store, void *context) {
-    rm_group *group;
-    rm_group_config config = config_of(rank, size, store);
-    char here[64];
-    use_fakes(context);
-    need_ok(rm_group_open(&config, &group));
-    go_round(group);
-    if (rank == 0) {
-        need(rm_group_send(group, 1, here, 1) == REMAT_INVALID, "host memory");
-        need(strstr(remat_last_error(), "message is host memory"), "%s", remat_last_error());
-    }
-    rm_group_close(group);
-    need_nothing_left();
-}
-START_TEST(messages_arrive_whole_and_in_order) { run_ranks(3, send_messages, _i ? (void *)"in_progress=3" : NULL); }
-END_TEST
-
-static void sends_nothing(int rank, int size, rm_kv *store, void *context) {
-    rm_group *group;
-    rm_group_config config = config_of(rank, size, store);
-    (void)context;
-    config.timeout_ms = 500;
-    use_fakes(NULL);
-    need_ok(rm_group_open(&config, &group));
-    wait_in_vain(group, "rank 1 (", "0");
-    rm_group_close(group);
-    need_nothing_left();
-}
-START_TEST(rank_that_sends_nothing_is_named) { run_ranks(2, sends_nothing, NULL); }
-END_TEST
-
-/* ---- Messages of streams ----------------------------------------------------------------------------------------- */
-
-static rm_group *open_with_stream(int rank, int size, rm_kv *store, int64_t timeout_ms, const rm_nccl_library **lib,
-                                  cudaStream_t *stream) {
-    rm_group *group;
-    rm_group_config config = config_of(rank, size, store);
-    config.messages = true;
-    config.timeout_ms = timeout_ms;
-    config.join_ms = 60000;
-    need_ok(rm_group_open(&config, &group));
-    need_ok(rm_nccl_library_open(lib));
-    need(!(*lib)->cudaSetDevice(rank) && !(*lib)->cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "a stream");
-    return group;
-}
-
-static remat_status wait_for_stream(rm_group *group, const rm_nccl_library *lib, cudaStream_t stream) {
-    remat_status status = REMAT_OK;
-    while (lib->cudaStreamQuery(stream) == cudaErrorNotReady) {
-        status = rm_group_attend(group);
-        nap_ms(1);
-    }
-    return status ? status : rm_group_attend(group);
-}
-
-/* Each rank adds one to a number and sends it on, more often than messages are kept in mind; the host never waits for the
- * stream meanwhile. */
-static void send_by_streams(int rank, int size, rm_kv *store, void *context) {
-    enum { ROUNDS = 150 };
-    const rm_nccl_library *lib;
-    cudaStream_t stream;
-    use_fakes(context);
-    rm_group *group = open_with_stream(rank, size, store, 60000, &lib, &stream);
-    need(rm_group_device_bytes(group) > 0, "no memory is counted");
-    int *number = rm_group_alloc(group, ROUNDS * sizeof *number), next = (rank + 1) % size;
-    for (int i = 0; i < ROUNDS; i++) number[i] = i * (rank == 0);
-    for (int i = 0; i < ROUNDS; i++) {
-        if (rank == 0) need_ok(rm_group_give_send(group, stream, next, &number[i], sizeof *number));
-        need_ok(rm_group_give_receive(group, stream, (rank + size - 1) % size, &number[i], sizeof *number));
-        if (rank != 0) need_ok(rm_group_give_send(group, stream, next, &number[i], sizeof *number));
-    }
-    need_ok(wait_for_stream(group, lib, stream));
-    for (int i = 0; i < ROUNDS; i++) need(number[i] == i, "number %d is %d", i, number[i]);
-    need(!lib->cudaStreamDestroy(stream), "the stream");
-    rm_group_free(group, number);
-    rm_group_close(group);
-    need_nothing_left();
-}
-START_TEST(messages_of_streams_arrive) { run_ranks(3, send_by_streams, _i ? (void *)"in_progress=2" : NULL); }
-END_TEST
-
-/* Both send before they receive, and NCCL does not buffer: their streams wait for each other for ever. */
-static void send_first(int rank, int size, rm_kv *store, void *context) {
-    const rm_nccl_library *lib;
-    cudaStream_t stream;
-    (void)context;
-    use_fakes(NULL);
-    rm_group *group = open_with_stream(rank, size, store, 400, &lib, &stream);
-    char *byte = rm_group_alloc(group, 2);
-    need_ok(rm_group_give_send(group, stream, 1 - rank, byte, 1));
-    need_ok(rm_group_give_receive(group, stream, 1 - rank, byte + 1, 1));
-    need_peer(wait_for_stream(group, lib, stream), "did not receive what it was sent by");
-    need_peer(rm_group_give_send(group, stream, 1 - rank, byte, 1), "did not receive");
-    need(!lib->cudaStreamDestroy(stream), "the stream");
-    rm_group_free(group, byte);
-    rm_group_close(group);
-    need_nothing_left();
-}
-START_TEST(streams_that_wait_for_each_other_are_freed) { run_ranks(2, send_first, NULL); }
-END_TEST
-
-/* Rank 2 dies. Rank 1 waits for it, and rank 0 for rank 1. */
-static void loses_a_rank(int rank, int size, rm_kv *store, void *context) {
-    const rm_nccl_library *lib;
-    cudaStream_t stream;
-    (void)context;
-    use_fakes(NULL);
-    rm_group *group = open_with_stream(rank, size, store, 60000, &lib, &stream);
-    char *byte = rm_group_alloc(group, 1);
-    if (rank == 2) raise(SIGKILL);
-    need_ok(rm_group_give_receive(group, stream, rank + 1, byte, 1));
-    need_peer(wait_for_stream(group, lib, stream), "rank 2");
-    need(!lib->cudaStreamDestroy(stream), "the stream");
-    rm_group_free(group, byte);
-    rm_group_close(group);
-    need_nothing_left();
-}
-START_TEST(rank_that_a_stream_waits_for_is_named) {
-    pid_t pid[MOST_RANKS];
-    start_ranks(3, loses_a_rank, NULL, pid);
-    ck_assert_int_eq(end_of(pid[0]) + end_of(pid[1]), 0);
-    ck_assert_int_eq(end_of(pid[2]), 128 + SIGKILL);
-}
 END_TEST
 
 /* ---- Buffers that the GPU has not finished ----------------------------------------------------------------------- */
@@ -706,11 +536,6 @@ int main(void) {
     tcase_add_loop_test(all, fault_in_a_collective_is_explained, 0, IN_A_CALL);
     tcase_add_loop_test(all, rank_that_ends_is_named, 0, 2);
     tcase_add_test(all, abort_ends_the_group_on_all_ranks);
-    tcase_add_loop_test(all, messages_arrive_whole_and_in_order, 0, 2);
-    tcase_add_test(all, rank_that_sends_nothing_is_named);
-    tcase_add_loop_test(all, messages_of_streams_arrive, 0, 2);
-    tcase_add_test(all, streams_that_wait_for_each_other_are_freed);
-    tcase_add_test(all, rank_that_a_stream_waits_for_is_named);
     tcase_add_loop_test(all, buffers_are_read_after_their_event, 0, 2);
     tcase_add_loop_test(all, disagreeing_ranks_are_named, 0, DISPUTES);
     tcase_add_loop_test(all, fault_while_opening_is_explained, 0, AT_THE_START);

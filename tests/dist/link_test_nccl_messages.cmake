@@ -1,0 +1,1 @@
+include(${folder}/link_test_nccl.cmake)
