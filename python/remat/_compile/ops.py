@@ -764,7 +764,10 @@ def recurrent(
             for k in range(kinds if first else 0):
                 if (initial := first[k][layer * directions + side]) is not None:
                     if side and reset is not None:
-                        raise Refused("initial states of both directions for packed sequences; use remat.nn, or learn the states")
+                        raise Refused(
+                            "initial states of a bidirectional layer whose sequences are packed; leave them out, or give "
+                            "sequences of one length without packing"
+                        )
                     t.graph.initial_state(y, k, initial)
             if side and reset is not None:
                 y = t.graph.reset_states(y, reset)
