@@ -127,4 +127,15 @@ static inline uint64_t next_random(uint64_t *state) { /* splitmix64 */
     return x ^ x >> 31;
 }
 
+/* Rank `who` returns when all others have called this, and they return at once. What `who` then does to the group, such as
+ * dying, cannot interrupt what they did before. Once for each store. */
+static inline void let_others_finish(rm_kv *store, int rank, int size, int who) {
+    char key[64];
+    for (int r = 0; r < size; r++) {
+        snprintf(key, sizeof key, "finished/%d", r);
+        if (r != who && rank == r) need_ok(rm_kv_set(store, key, "", 0));
+        if (r != who && rank == who) need_ok(rm_kv_wait(store, key, 60000));
+    }
+}
+
 #endif

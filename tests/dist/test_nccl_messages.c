@@ -21,6 +21,7 @@ static void send_messages(int rank, int size, rm_kv *store, void *context) {
     use_fakes(context);
     need_ok(rm_group_open(&config, &group));
     go_round(group);
+    let_others_finish(store, rank, size, 0);
     if (rank == 0) {
         need(rm_group_send(group, 1, here, 1) == REMAT_INVALID, "host memory");
         need(strstr(remat_last_error(), "message is host memory"), "%s", remat_last_error());
@@ -123,6 +124,7 @@ static void waits_in_a_chain(int rank, int size, rm_kv *store, void *dies) {
     rm_group *group = open_with_stream(rank, size, store, dies ? 60000 : 500, &lib, &stream);
     char *byte = rm_group_alloc(group, 1);
     remat_status status = REMAT_OK;
+    let_others_finish(store, rank, size, 2);
     if (rank == 2 && dies) raise(SIGKILL);
     if (rank == 2)
         for (int i = 0; i < 600 && !status; i++, nap_ms(50)) status = rm_group_poll(group);
