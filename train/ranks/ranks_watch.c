@@ -4,6 +4,7 @@
 
 #include "memory/host.h"
 #include "train/ranks/heartbeat.h"
+#include "train/run/again.h"
 #include "dist/launch/world.h"
 #include "dist/group/side_thread.h"
 #include "train/text.h"
@@ -62,11 +63,12 @@ static void say_quiet(rm_ranks_watch *w, const char *who, double silence) {
 }
 
 /* Ends the process: a library that waits for a stopped rank blocks the main thread, and without the store the failure cannot be
- * reported to others. */
+ * reported to others. A rank of an elastic job joins again, without the step that it was in. */
 static void give_up(rm_ranks_watch *w, const char *why) {
     rm_side_thread_lock(&w->side);
     if (!w->hushed)
         fprintf(stderr, "remat train: rank %d of %d: %s\n", rm_group_rank(w->group), rm_group_size(w->group), why);
+    if (w->elastic && !w->hushed && rm_again_counts(false)) rm_again_load();
     _exit(w->exit_status);
 }
 

@@ -6,7 +6,7 @@
 #include "dist/launch/world.h"
 #include "memory/host.h"
 #include "train/ranks/patient_barrier.h"
-#include "train/run/interrupt.h"
+#include "train/run/again.h"
 #include "train/state/held.h"
 #include "train/state/state_directory.h"
 #include "train/text.h"
@@ -17,9 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How many worlds in a row this process has left without a step of its own. The next failure would be the same one. */
-#define VAIN "REMAT_WORLDS_IN_VAIN"
-enum { MOST_IN_VAIN = 20 };
 #define LOOK_S 0.05
 
 /* ---- The place ------------------------------------------------------------------------------------------------------ */
@@ -59,16 +56,6 @@ remat_status rm_trainer_enter_world(rm_trainer *t) {
 
 /* ---- Joining again -------------------------------------------------------------------------------------------------- */
 
-static void load_program_again(void) {
-    char **argv;
-    if (rm_program_words(&argv)) return;
-    rm_world_again();
-    rm_interrupt_defer();
-    fflush(NULL);
-    execv("/proc/self/exe", argv);
-    rm_free(argv);
-}
-
 /* The step after the last may be finished, too, if a rank was lost after the update. */
 static bool is_finished(rm_trainer *t) {
     int64_t made = t->session && t->filled ? remat_step_count(t->session) : -1;
@@ -92,27 +79,17 @@ static void hold(rm_trainer *t) {
         fprintf(stderr, "remat train: %s; the last training state is used instead\n", remat_last_error());
 }
 
-/* Without progress, the same failure may return for ever. */
-static bool count_vain(const rm_trainer *t) {
-    char number[16];
-    const char *before = getenv(VAIN);
-    int vain = t->step > t->start.step ? 0 : 1 + (before ? atoi(before) : 0);
-    snprintf(number, sizeof number, "%d", vain);
-    setenv(VAIN, number, 1);
-    return vain <= MOST_IN_VAIN;
-}
-
 bool rm_trainer_can_go_on(const rm_trainer *t) {
     return rm_world_exists() && (rm_held_possible(t->session, t->options) || t->options->save);
 }
 
 void rm_trainer_join_again(rm_trainer *t) {
     rm_reason why = rm_reason_kept();
-    bool goes_on = t->ranks.selective || count_vain(t); /* not its own failure: another rank has left */
+    bool goes_on = t->ranks.selective || rm_again_counts(t->step > t->start.step); /* not its own failure: another rank has left */
     if (goes_on) hold(t);
     if (goes_on) rm_ranks_hurry(&t->ranks);
     rm_trainer_close(t);
-    if (goes_on) load_program_again();
+    if (goes_on) rm_again_load();
     (void)rm_reason_again(REMAT_PEER, &why);
 }
 
@@ -137,7 +114,7 @@ static void *heed_calls(void *context) {
     rm_trainer_meeting *m = context;
     rm_side_thread_lock(&m->side);
     while (rm_side_thread_doze(&m->side, rm_now_s() + LOOK_S))
-        if (rm_world_called()) load_program_again();
+        if (rm_world_called()) rm_again_load();
     rm_side_thread_unlock(&m->side);
     return NULL;
 }
