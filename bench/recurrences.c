@@ -78,7 +78,7 @@ static remat_value gdn(remat_graph *g, remat_value x, const int64_t *shape) {
     remat_value b = remat_linear(g, x, param(g, "b", heads, D), REMAT_NONE);
     remat_value y = remat_delta_scan(g, remat_slice(g, qkv, 0, keys), remat_slice(g, qkv, keys, keys),
                                      remat_slice(g, qkv, 2 * keys, values), a, b, param(g, "A_log", heads, 0),
-                                     remat_param(g, "dt_bias", 1, &heads, remat_init_constant(1)), shared);
+                                     remat_param(g, "dt_bias", 1, &heads, remat_init_constant(1)), shared, false);
     y = remat_rms_norm(g, remat_reshape(g, y, 4, split), param(g, "norm", size, 0), 1e-6);
     y = remat_mul(g, remat_reshape(g, y, 3, joined), remat_silu(g, remat_linear(g, x, z, REMAT_NONE)));
     return remat_linear(g, y, param(g, "out", D, values), REMAT_NONE);

@@ -158,6 +158,7 @@ typedef struct {
 
 typedef struct {
     int64_t key_heads; /* heads of q and k; 0: as many as of v */
+    int64_t negative;  /* 1: beta = 2 sigmoid(b), so that eigenvalues may be negative; 0: sigmoid(b) */
 } rm_delta_scan_attr;  /* default: 0 */
 typedef struct {
     int64_t groups; /* of heads that share B and C */

@@ -32,7 +32,7 @@ SCALARS = {
 
 # Arguments at the end of a builder's list that PyTorch has defaults for.
 DEFAULTS = {
-    "base": "10000.0", "blank": "0", "causal": "False", "delta": "1.0", "dilation": "1", "epsilon": "1e-5",
+    "allow_neg_eigval": "False", "base": "10000.0", "blank": "0", "causal": "False", "delta": "1.0", "dilation": "1", "epsilon": "1e-5",
     "groups": "1", "ignored": "-100", "joint": "False", "momentum": "0.1", "padding": "0", "smoothing": "0.0", "stride": "1",
     "sync": "False", "zero_infinity": "False",
 }  # fmt: skip

@@ -92,8 +92,9 @@ remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, remat_
     return BUILD("slstm", x.id, r.id, bias.id);
 }
 remat_value remat_delta_scan(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value a,
-                             remat_value b, remat_value a_log, remat_value dt_bias, int64_t key_heads) {
-    rm_delta_scan_attr attr = {key_heads};
+                             remat_value b, remat_value a_log, remat_value dt_bias, int64_t key_heads,
+                             bool allow_neg_eigval) {
+    rm_delta_scan_attr attr = {key_heads, allow_neg_eigval};
     return BUILD_WITH(attr, "delta_scan", q.id, k.id, v.id, a.id, b.id, a_log.id, dt_bias.id);
 }
 remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,

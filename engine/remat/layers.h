@@ -114,11 +114,12 @@ remat_value remat_slstm(remat_graph *graph, remat_value x, remat_value r, REMAT_
  *     S = decay S;  S = S + k (sigmoid(b) (v - S^T k))^T;  y = S^T q;  decay = exp(-exp(A_log) softplus(a + dt_bias)).
  * Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); A_log (H); a (T,B,H) and dt_bias (H), or for
  * KDA, whose decay differs by key feature, (T,B,HK) and (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring
- * heads share q and k.
+ * heads share q and k. allow_neg_eigval takes 2 sigmoid(b) instead, so that S can change its sign along k (Grazzi et al.
+ * 2024).
  * Its carried state is S (B,H,K,V). */
 remat_value remat_delta_scan(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value a,
                              remat_value b, REMAT_OPTIONAL remat_value a_log, REMAT_OPTIONAL remat_value dt_bias,
-                             int64_t key_heads);
+                             int64_t key_heads, bool allow_neg_eigval);
 
 /* Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an
  * sLSTM are 0: y, 1: c, 2: n, 3: m; those of local attention are 0: k, 1: v, 2: their number; other layers have one state, h.

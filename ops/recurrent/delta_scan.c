@@ -2,13 +2,17 @@
  * the other. Each head has a matrix S (K,V). At each timestep it decays and is corrected so that its answer to k moves
  * towards v:
  *
- *   q, k = x / sqrt(sum x^2 + 1e-6) for each head, q / sqrt(K)       beta = sigmoid(b)
+ *   q, k = x / sqrt(sum x^2 + 1e-6) for each head, q / sqrt(K)       beta = sigmoid(b), or twice that
  *   decay = exp(-exp(A_log) softplus(a + dt_bias))                   for each head, or for each of its keys (KDA)
  *   D = decay S;  S' = D + k (beta (v - D^T k))^T;  y = S'^T q       S is 0 where reset[t,b] > 0
  *
  *   inputs   q, k (tau,B,Hk K); v (tau,B,H V); a (tau,B,H), or (tau,B,H K); b (tau,B,H); A_log (H) optional: 0; dt_bias, as
  *            wide as a, optional: 0; reset (tau,B) optional. Hk divides H: H/Hk neighbouring heads share q and k
  *   output   y (tau,B,H V); state S (B,H,K,V)
+ *
+ * A transition decay (1 - beta k k^T) has an eigenvalue decay (1 - beta): with beta up to 2 it may be negative, and the
+ * state can then count in turns (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs Through Negative
+ * Eigenvalues"; `negative` of the attribute, flash-linear-attention's allow_neg_eigval).
  *
  * No aux: only the state before the tile is saved. */
 #include "ops/recurrent/matrix_op.h"
@@ -97,6 +101,12 @@ static real rate_of(const remat_call *call, const rm_matrix_job *n, int64_t i) {
     return a_log ? real_exp(a_log[i / n->rates % n->heads]) : 1;
 }
 
+/* beta is at most this. */
+static real most_of(const remat_call *call) {
+    const rm_delta_scan_attr *a = call->attr;
+    return a && a->negative ? 2 : 1;
+}
+
 static rm_matrix_job prepare(const remat_call *call) {
     remat_desc x[INPUTS];
     for (int i = 0; i < INPUTS; i++) x[i] = call->x[i].desc;
@@ -108,7 +118,7 @@ static rm_matrix_job prepare(const remat_call *call) {
     normalise(call->x[K].data, shared, job.keys, 1, k);
     for (int64_t i = 0; i < heads * job.rates; i++)
         decay[i] = real_exp(-rate_of(call, &job, i) * rm_matrix_softplus(raw_of(call, &job, i)));
-    for (int64_t i = 0; i < heads; i++) beta[i] = rm_matrix_sigmoid(((const real *)call->x[B].data)[i]);
+    for (int64_t i = 0; i < heads; i++) beta[i] = most_of(call) * rm_matrix_sigmoid(((const real *)call->x[B].data)[i]);
     job.q = q, job.k = k, job.v = call->x[V].data, job.decay = decay, job.beta = beta;
     job.reset = call->x[RESET].data, job.s_in = call->state_in[0].data;
     return job;
@@ -138,7 +148,7 @@ static void finish(const remat_call *call, const rm_matrix_job *job) {
         if (dbias) dbias[i % (job->heads * job->rates)] += by_rate * rm_matrix_sigmoid(raw);
         if (da_log) da_log[i / job->rates % job->heads] += by_rate * rm_matrix_softplus(raw);
     }
-    for (int64_t i = 0; db && i < heads; i++) db[i] = job->dbeta[i] * job->beta[i] * (1 - job->beta[i]);
+    for (int64_t i = 0; db && i < heads; i++) db[i] = job->dbeta[i] * job->beta[i] * (1 - job->beta[i] / most_of(call));
     rm_matrix_clear_reset(call, RESET, job);
 }
 
@@ -161,7 +171,7 @@ static void backward_by(const remat_call *call, rm_matrix_runner *run) {
 
 RM_MATRIX_KERNELS
 
-static const rm_delta_scan_attr two = {2};
+static const rm_delta_scan_attr two = {.key_heads = 2}, negative = {.negative = 1};
 #define SHAPES(t, b, qk, v, a, h)                                                                                      \
     RM_SHAPE3(RM_REAL, t, b, qk), RM_SHAPE3(RM_REAL, t, b, qk), RM_SHAPE3(RM_REAL, t, b, v),                           \
         RM_SHAPE3(RM_REAL, t, b, a), RM_SHAPE3(RM_REAL, t, b, h)
@@ -173,6 +183,10 @@ static const remat_sample samples[] = {
      .sequence = true,
      .attr = &two,
      .x = {SHAPES(4, 2, 10, 12, 20, 4), RM_SHAPE1(RM_REAL, 4), RM_SHAPE1(RM_REAL, 20), RM_ABSENT}},
+    {.name = "negative eigenvalues",
+     .sequence = true,
+     .attr = &negative,
+     .x = {SHAPES(6, 2, 6, 4, 2, 2), RM_SHAPE1(RM_REAL, 2), RM_ABSENT, RM_SHAPE2(RM_REAL, 6, 2)}},
     {.name = "several chunks", .sequence = true, .x = {SHAPES(19, 1, 3, 4, 1, 1), RM_ABSENT, RM_ABSENT, RM_ABSENT}},
     {.name = "spans and threads",
      .sequence = true,

@@ -33,6 +33,7 @@ typedef struct {
     float *decay, *beta; /* forward: these; backward: terms of the gradients of dt_bias and of A_log */
     const float *dlog, *dbeta;
     float *da, *db;
+    float most; /* of beta */
 } gates;
 
 /* The terms of decay i: a + dt_bias, and e^A_log. */
@@ -47,7 +48,7 @@ static __global__ void open_gates(rm_matrix_job s, gates g) {
     RM_EACH(head, s.tau * s.batch * s.heads) {
         for (int64_t i = head * s.rates; i < (head + 1) * s.rates; i++)
             g.decay[i] = expf(-rate_of(s, g, head) * rm_matrix_softplus(raw_of(s, g, i)));
-        g.beta[head] = rm_matrix_sigmoid(g.b[head]);
+        g.beta[head] = g.most * rm_matrix_sigmoid(g.b[head]);
     }
 }
 
@@ -61,7 +62,7 @@ static __global__ void gates_back(rm_matrix_job s, gates g) {
             if (g.da) g.da[i] = draw;
             by_a_log += by_rate * rm_matrix_softplus(raw);
         }
-        if (g.db) g.db[head] = g.dbeta[head] * beta * (1 - beta);
+        if (g.db) g.db[head] = g.dbeta[head] * beta * (1 - beta / g.most);
         g.beta[head] = by_a_log;
     }
 }
@@ -78,6 +79,7 @@ static rm_matrix_job prepare(const remat_call *call, gates *g) {
     int64_t heads = s.tau * s.batch * s.heads, rows = heads / s.repeat;
     float *q = (float *)call->scratch, *k = q + rows * s.keys;
     *g = {};
+    g->most = attr && attr->negative ? 2 : 1;
     g->a = (const float *)call->x[A].data, g->b = (const float *)call->x[B].data;
     g->a_log = (const float *)call->x[A_LOG].data, g->bias = (const float *)call->x[DT_BIAS].data;
     g->decay = k + rows * s.keys, g->beta = k + rows * s.keys + heads * s.rates;

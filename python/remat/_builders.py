@@ -160,15 +160,16 @@ class Builders:
         "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep."""
         return self._build("slstm", x, r, bias)
 
-    def delta_scan(self, q: Value, k: Value, v: Value, a: Value, b: Value, a_log: Value | None, dt_bias: Value | None, key_heads: int) -> Value:
+    def delta_scan(self, q: Value, k: Value, v: Value, a: Value, b: Value, a_log: Value | None, dt_bias: Value | None, key_heads: int, allow_neg_eigval: bool = False) -> Value:
         """Gated DeltaNet (Yang et al. 2024), or Kimi Delta Attention: for each of H heads a matrix S (K,V), with q and k
         normalised (x / sqrt(sum x^2 + 1e-6)), q divided by sqrt(K):
             S = decay S;  S = S + k (sigmoid(b) (v - S^T k))^T;  y = S^T q;  decay = exp(-exp(A_log) softplus(a + dt_bias)).
         Heads lie side by side: q, k (T,B,key_heads K), v (T,B,HV), b (T,B,H); A_log (H); a (T,B,H) and dt_bias (H), or for
         KDA, whose decay differs by key feature, (T,B,HK) and (HK) -> (T,B,HV). key_heads divides H; H/key_heads neighbouring
-        heads share q and k.
+        heads share q and k. allow_neg_eigval takes 2 sigmoid(b) instead, so that S can change its sign along k (Grazzi et al.
+        2024).
         Its carried state is S (B,H,K,V)."""
-        return self._build("delta_scan", q, k, v, a, b, a_log, dt_bias, key_heads)
+        return self._build("delta_scan", q, k, v, a, b, a_log, dt_bias, key_heads, allow_neg_eigval)
 
     def initial_state(self, y: Value, state: int, initial: Value) -> Value:
         """Carried states as values. `y` is the result of a recurrent layer. The states of an LSTM are 0: h, 1: c; those of an

@@ -179,7 +179,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_transpose(NULL, none, 0, 1).id == 0)                                                                       \
     X(remat_group_norm(NULL, none, 1, none, none, 1e-5).id == 0)                                                       \
     X(remat_min_gru(NULL, none).id == 0)                                                                               \
-    X(remat_delta_scan(NULL, none, none, none, none, none, none, none, 0).id == 0)                                     \
+    X(remat_delta_scan(NULL, none, none, none, none, none, none, none, 0, false).id == 0)                              \
     X(remat_headwise_linear(NULL, none, none, none).id == 0)                                                           \
     X(remat_shift(NULL, none, 1).id == 0)                                                                              \
     X(remat_ssd(NULL, none, none, none, none, none, none, none, 1).id == 0)                                            \

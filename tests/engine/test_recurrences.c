@@ -34,7 +34,7 @@ static remat_value slstm(remat_graph *g, remat_value x) {
 static remat_value delta_scan(remat_graph *g, remat_value x) {
     return remat_delta_scan(g, projected(g, "q", x, 4), projected(g, "k", x, 4), projected(g, "v", x, H),
                             projected(g, "a", x, 8), projected(g, "b", x, 2), param(g, "A_log", 1, 2, 0, 0),
-                            param(g, "dt_bias", 1, 8, 0, 0), 1);
+                            param(g, "dt_bias", 1, 8, 0, 0), 1, true);
 }
 
 /* Two heads of 4 keys and 5 values. */

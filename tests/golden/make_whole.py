@@ -45,6 +45,23 @@ def gdn():
                                                 num_experts=0, layer_types=["linear_attention"] * L, **heads))
 
 
+def gdn_negative():
+    """With flash-linear-attention's allow_neg_eigval, which transformers lacks: beta is twice the sigmoid."""
+    model = gdn()
+    for layer in model.model.layers:
+        layer.linear_attn.forward = lambda *args, forward=layer.linear_attn.forward, **named: doubled(lambda: forward(*args, **named))
+    return model
+
+
+def doubled(compute):
+    sigmoid = torch.Tensor.sigmoid
+    torch.Tensor.sigmoid = lambda self: 2 * sigmoid(self)
+    try:
+        return compute()
+    finally:
+        torch.Tensor.sigmoid = sigmoid
+
+
 def xlstm(slstm_at="all"):
     from xlstm import (FeedForwardConfig, mLSTMBlockConfig, mLSTMLayerConfig, sLSTMBlockConfig, sLSTMLayerConfig, xLSTMLMModel,
                        xLSTMLMModelConfig)
@@ -204,6 +221,7 @@ def griffin():
 
 
 MODELS = {"recurrentgemma": recurrentgemma, "griffin": griffin, "mamba": mamba, "mamba2": mamba2, "mamba2_groups": mamba2_groups, "m2rnn": M2RNNModel, "rwkv7": RWKV7, "gdn": gdn,
+          "gdn_negative": gdn_negative,
           "xlstm_large": xlstm_large, "xlstm": xlstm, "xlstm_both": xlstm_both}
 IN_THE_FILE = ("norm", "A_log", "dt", "recurrent_param")  # and names that end in .D
 

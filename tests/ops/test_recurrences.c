@@ -70,6 +70,7 @@ static bool is_squashed(const char *name) { return !strcmp(name, SQUASHED); }
     { 3, {2, 4, 7}, TIME_LAST }
 static const rm_ssd_attr groups = {2};
 static const rm_rwkv7_attr heads = {2};
+static const rm_delta_scan_attr negative = {.negative = 1};
 static const rm_attention_attr near = {2, 1, 0, 3};
 static const rm_local_attention_attr near_and_rotated = {2, 3, 4, 100};
 static const reference references[] = {
@@ -104,6 +105,16 @@ static const reference references[] = {
      1.604772804383,
      0.525024024856,
      NULL},
+    {"delta_scan", /* with beta 2 sigmoid(b) */
+     {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 1.051449508463},
+      {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 1.016163638802},
+      {"v", {4, {2, 7, 2, 3}, {1, 0, 2, 3}}, 3, {7, 2, 6}, 3, 0.5, 1.148311049805},
+      {"a", {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 4, 0.5, 0.088859488389},
+      {"b", {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 5, 0.5, 0.408311853397}},
+     {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
+     3.571272181554,
+     1.142004645602,
+     &negative},
     {"ssd",
      {{"x", {4, {2, 7, 4, 3}, {1, 0, 2, 3}}, 3, {7, 2, 12}, 1, 0.5, 2.894830273519},
       {"dt", {3, {2, 7, 4}, {1, 0, 2}}, 3, {7, 2, 4}, 2, 0.5, 0.222310787207},

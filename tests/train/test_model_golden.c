@@ -176,6 +176,7 @@ static const struct {
     {"mamba2", {.name = "mamba2", .layers = 2, .heads = 4, .no_tie = true}},
     {"mamba2_groups", {.name = "mamba2", .layers = 2, .heads = 4, .state_size = 5, .n_groups = 2, .no_tie = true}},
     {"gdn", {.name = "gdn", .layers = 2, .heads = 2}},
+    {"gdn_negative", {.name = "gdn", .layers = 2, .heads = 2, .allow_neg_eigval = true}},
     {"m2rnn", {.name = "m2rnn", .layers = 2, .heads = 2}},
     {"rwkv7", {.name = "rwkv7", .layers = 2, .heads = 2}},
     {"xlstm", {.name = "xlstm", .layers = 2, .heads = 2}},

@@ -165,6 +165,8 @@ const rm_option rm_option_table[] = {
         .needs = "model:up"),
     YES("no-conv", model.no_conv, WEIGHTS, RM_OF_MODEL, "omit the convolutions (minGRU-pytorch's enable_conv=False); --init detects it",
         .needs = "model:no-conv"),
+    YES("allow-neg-eigval", model.allow_neg_eigval, WEIGHTS, RM_OF_MODEL, "scale writes by 2 sigmoid(b) instead of sigmoid(b), so that transitions may have negative eigenvalues (gdn; flash-linear-attention's allow_neg_eigval)",
+        .needs = "model:allow-neg-eigval"),
     YES("sync-batchnorm", model.sync_batchnorm, FIT, RM_OF_RUN, "compute batch-norm statistics over all ranks (PyTorch's SyncBatchNorm)",
         .needs = "model:sync-batchnorm"),
 

@@ -9,7 +9,8 @@
  *              x += down_proj (silu(gate_proj norm(x)) up_proj norm(x))
  *
  * The rows of in_proj_qkvz and in_proj_ba are interleaved: those of a head of keys lie together. The norms around the two
- * halves multiply by 1 + weight, the one inside by weight. */
+ * halves multiply by 1 + weight, the one inside by weight. --allow-neg-eigval is flash-linear-attention's: beta is at most
+ * 2 instead of 1. */
 #include "train/models/language.h"
 
 enum { FILTER = 4, VALUES_PER_KEY = 2 /* heads of values for a head of keys */ };
@@ -51,7 +52,7 @@ static remat_value mixer(const rm_place *at, const rm_model_spec *spec, remat_va
     remat_value a_log = rm_place_param(at, "linear_attn.A_log", 1, heads, 0, 0, rates);
     remat_value dt_bias = rm_place_param(at, "linear_attn.dt_bias", 1, heads, 0, 0, remat_init_constant(1));
     remat_value y = remat_delta_scan(g, remat_slice(g, u, 0, D), remat_slice(g, u, D, D), remat_slice(g, u, 2 * D, E),
-                                     a, b, a_log, dt_bias, keys);
+                                     a, b, a_log, dt_bias, keys, spec->allow_neg_eigval);
     y = rm_language_view(g, spec, rm_reset_at_begins(g, spec, y), heads, K);
     y = remat_rms_norm(g, y, rm_place_param(at, "linear_attn.norm.weight", 1, K, 0, 0, remat_init_constant(1)),
                        EPSILON);

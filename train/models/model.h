@@ -37,6 +37,7 @@ typedef struct {
     int64_t attention_window, kv_heads; /* of recurrentgemma's attention; 0: 2048, 1 */
     bool small_stem;    /* of a resnet: --stem=cifar */
     bool transposed;    /* of a unet: --up=transposed */
+    bool allow_neg_eigval; /* of gdn: its transitions may have negative eigenvalues */
     bool no_conv;       /* of mingru and minlstm: minGRU-pytorch's enable_conv=False */
     bool sync_batchnorm;
     int64_t projection; /* lstm: PyTorch's proj_size; 0: none */
