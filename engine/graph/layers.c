@@ -66,6 +66,9 @@ remat_value remat_rg_lru(remat_graph *graph, remat_value x, remat_value input_ga
 remat_value remat_m2rnn(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value f, remat_value w) {
     return BUILD("m2rnn", q.id, k.id, v.id, f.id, w.id);
 }
+remat_value remat_ndm(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value g) {
+    return BUILD("ndm", q.id, k.id, v.id, g.id);
+}
 remat_value remat_min_gru(remat_graph *graph, remat_value x) { return BUILD("min_gru", x.id); }
 remat_value remat_min_lstm(remat_graph *graph, remat_value x) { return BUILD("min_lstm", x.id); }
 remat_value remat_causal_conv(remat_graph *graph, remat_value x, remat_value w, remat_value b) {

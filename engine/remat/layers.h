@@ -104,6 +104,12 @@ remat_value remat_rg_lru(remat_graph *graph, remat_value x, remat_value input_ga
  * (B,H,K,V). */
 remat_value remat_m2rnn(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value f, remat_value w);
 
+/* NDM (E88, 2026): for each of H heads a state S (K,V), a delta rule inside a tanh. Heads lie side by side:
+ *     S = tanh(exp(g) S + k (v - S^T k)^T);  y = S^T q.
+ * q, k (T,B,HK), v (T,B,HV), g (T,B,H) -> (T,B,HV). NDM divides q and k of each head by their norms before, and g is
+ * -exp(A_log) softplus(a + dt_bias). Its carried state is S (B,H,K,V). */
+remat_value remat_ndm(remat_graph *graph, remat_value q, remat_value k, remat_value v, remat_value g);
+
 /* xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
  * rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's
  * "vanilla" kernel. Its carried states are y, c, n, m (B,H) each; n is at least 1 after a timestep. */

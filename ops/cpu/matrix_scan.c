@@ -16,9 +16,10 @@ typedef struct {
     const rm_matrix_job *job;
     int64_t row, head, column, keys, matrix; /* keys: padded; matrix: floats of a span of S */
     int columns;                             /* of the span; the others are zeros */
-    float *q, *k, *decay, *read, *b;         /* of a timestep (load_step); read: DELTA: decay k, RANK1: a */
+    float *q, *k, *decay, *read, *b;         /* of a timestep (load_step); read: DELTA: decay k, TANH: k, RANK1: a */
     float *s, *zeros, *ds, *states, *at_start;
-    float *delta, *error; /* of a chunk. S' = .. + k delta^T; error: ADD: v; DELTA: v - D^T k; RANK1: S^T a */
+    float *delta, *error; /* of a chunk. S' = .. + k delta^T; error: ADD: v; DELTA: v - D^T k; TANH: v - S^T k;
+                           * RANK1: S^T a */
 } work;
 
 RM_INLINE int64_t row_at(const work *w, int64_t t) { return t * w->job->batch + w->row; }
@@ -63,6 +64,7 @@ RM_INLINE void load_step(rm_matrix_rule rule, const work *w, int64_t t) {
         w->q[k] = job->q[shared + k], w->k[k] = job->k[shared + k];
         w->decay[k] = decay[job->rates > 1 ? k : 0];
         if (rule == RM_MATRIX_DELTA) w->read[k] = w->k[k] * w->decay[k];
+        if (rule == RM_MATRIX_TANH) w->read[k] = w->k[k];
         if (rule == RM_MATRIX_RANK1) w->read[k] = job->a[own + k], w->b[k] = job->b[own + k];
     }
 }
@@ -79,6 +81,8 @@ static work start_work(const rm_matrix_job *job, int64_t row, int64_t head, floa
     return w;
 }
 
+RM_INLINE bool has_beta(rm_matrix_rule rule) { return rule == RM_MATRIX_ADD || rule == RM_MATRIX_DELTA; }
+
 RM_INLINE void sum_groups(rm_vec sum[GROUP][WIDE], rm_vec out[WIDE]) {
     for (int i = 0; i < WIDE; i++) out[i] = (sum[0][i] + sum[1][i]) + (sum[2][i] + sum[3][i]);
 }
@@ -86,7 +90,7 @@ RM_INLINE void sum_groups(rm_vec sum[GROUP][WIDE], rm_vec out[WIDE]) {
 /* `to`: S after the timestep, from S before it; returns S^T q in y. delta_to and error_to: see work, or NULL. */
 RM_INLINE void advance(rm_matrix_rule rule, const work *w, int64_t t, const float *from, float *to, float *delta_to,
                        float *error_to, rm_vec y[WIDE]) {
-    const rm_vec beta = rm_splat(rule == RM_MATRIX_RANK1 ? 1 : w->job->beta[head_at(w, t)]);
+    const rm_vec beta = rm_splat(has_beta(rule) ? w->job->beta[head_at(w, t)] : 1);
     rm_vec sum[GROUP][WIDE] = {{{0}}}, read[GROUP][WIDE] = {{{0}}}, v[WIDE], delta[WIDE], answer[WIDE];
     load_columns(w, w->job->v, t, v);
     for (int64_t k = 0; rule != RM_MATRIX_ADD && k < w->keys; k += GROUP)
@@ -95,7 +99,7 @@ RM_INLINE void advance(rm_matrix_rule rule, const work *w, int64_t t, const floa
                 sum[g][i] = rm_fma(rm_splat(w->read[k + g]), rm_load(from + (k + g) * SPAN + i * LANES), sum[g][i]);
     sum_groups(sum, answer);
     for (int i = 0; i < WIDE; i++) {
-        rm_vec error = rule == RM_MATRIX_ADD ? v[i] : rule == RM_MATRIX_DELTA ? v[i] - answer[i] : answer[i];
+        rm_vec error = rule == RM_MATRIX_ADD ? v[i] : rule == RM_MATRIX_RANK1 ? answer[i] : v[i] - answer[i];
         delta[i] = rule == RM_MATRIX_RANK1 ? v[i] : beta * error;
         if (error_to) rm_store(error_to + i * LANES, error), rm_store(delta_to + i * LANES, delta[i]);
     }
@@ -105,6 +109,7 @@ RM_INLINE void advance(rm_matrix_rule rule, const work *w, int64_t t, const floa
                 int64_t at = (k + g) * SPAN + i * LANES;
                 rm_vec s = rm_fma(rm_splat(w->k[k + g]), delta[i], rm_splat(w->decay[k + g]) * rm_load(from + at));
                 if (rule == RM_MATRIX_RANK1) s = rm_fma(rm_splat(w->b[k + g]), answer[i], s);
+                if (rule == RM_MATRIX_TANH) s = rm_vec_tanh(s);
                 rm_store(to + at, s);
                 read[g][i] = rm_fma(rm_splat(w->q[k + g]), s, read[g][i]);
             }
@@ -156,7 +161,8 @@ RM_INLINE void add_sums(const work *w, float (*lanes)[LANES], int64_t key, float
     for (int g = 0; g < GROUP && key + g < w->job->keys; g++) to[key + g] = w->column ? to[key + g] + sum[g] : sum[g];
 }
 
-/* y = S'^T q, S' = .. + k delta^T (+ b answer^T): the gradient of S', of q, and, as `ddelta` and `danswer`, of these. */
+/* y = S'^T q, S' = .. + k delta^T (+ b answer^T): the gradient of S' (TANH: of its argument), of q, and, as `ddelta` and
+ * `danswer`, of these. */
 RM_INLINE void back_to_write(rm_matrix_rule rule, const work *w, int64_t t, const float *after, rm_vec ddelta[WIDE],
                              rm_vec danswer[WIDE]) {
     rm_vec dy[WIDE], sum[GROUP][WIDE] = {{{0}}}, by_b[GROUP][WIDE] = {{{0}}};
@@ -167,11 +173,12 @@ RM_INLINE void back_to_write(rm_matrix_rule rule, const work *w, int64_t t, cons
             rm_vec dq = rm_splat(0);
             for (int i = 0; i < WIDE; i++) {
                 int64_t at = (k + g) * SPAN + i * LANES;
-                rm_vec ds = rm_fma(rm_splat(w->q[k + g]), dy[i], rm_load(w->ds + at));
+                rm_vec ds = rm_fma(rm_splat(w->q[k + g]), dy[i], rm_load(w->ds + at)), s = rm_load(after + at);
+                if (rule == RM_MATRIX_TANH) ds = ds * (1 - s * s);
                 rm_store(w->ds + at, ds);
                 sum[g][i] = rm_fma(rm_splat(w->k[k + g]), ds, sum[g][i]);
                 if (rule == RM_MATRIX_RANK1) by_b[g][i] = rm_fma(rm_splat(w->b[k + g]), ds, by_b[g][i]);
-                dq = rm_fma(rm_load(after + at), dy[i], dq);
+                dq = rm_fma(s, dy[i], dq);
             }
             rm_store(lanes[g], dq);
         }
@@ -208,6 +215,9 @@ RM_INLINE void back_to_decay(rm_matrix_rule rule, const work *w, int64_t t, int6
                     by_b = rm_fma(ds, rm_load(error + i * LANES), by_b);
                     by_a = rm_fma(s, danswer[i], by_a);
                     ds = rm_fma(rm_splat(w->read[k + g]), danswer[i], decay * ds);
+                } else if (rule == RM_MATRIX_TANH) {
+                    by_k = by_k - s * danswer[i];
+                    ds = rm_fma(rm_splat(-w->read[k + g]), danswer[i], decay * ds);
                 } else {
                     ds = decay * ds;
                 }
@@ -234,10 +244,10 @@ RM_INLINE void step_back(rm_matrix_rule rule, const work *w, int64_t t, int64_t 
     back_to_write(rule, w, t, w->states + (j + 1) * w->matrix, ddelta, danswer);
     for (int i = 0; i < WIDE && rule != RM_MATRIX_RANK1; i++) { /* delta = beta error */
         by_beta = rm_fma(ddelta[i], rm_load(w->error + j * SPAN + i * LANES), by_beta);
-        danswer[i] = rm_splat(job->beta[head_at(w, t)]) * ddelta[i];
+        danswer[i] = has_beta(rule) ? rm_splat(job->beta[head_at(w, t)]) * ddelta[i] : ddelta[i];
     }
     if (job->dv) store_columns(w, job->dv, t, rule == RM_MATRIX_RANK1 ? ddelta : danswer);
-    if (rule != RM_MATRIX_RANK1) {
+    if (has_beta(rule)) {
         float *dbeta = job->dbeta + head_at(w, t);
         rm_store(lanes[0], by_beta);
         *dbeta = (w->column ? *dbeta : 0) + rm_sum_lanes(1, lanes)[0];
@@ -272,10 +282,11 @@ RM_INLINE void backward(rm_matrix_rule rule, const rm_matrix_job *job, int64_t r
     static void name##_backward(const rm_matrix_job *job, int64_t row, int64_t head, float *room) {                    \
         backward(rule, job, row, head, room);                                                                          \
     }
-RULE(add, RM_MATRIX_ADD) RULE(delta, RM_MATRIX_DELTA) RULE(rank1, RM_MATRIX_RANK1)
+RULE(add, RM_MATRIX_ADD) RULE(delta, RM_MATRIX_DELTA) RULE(rank1, RM_MATRIX_RANK1) RULE(tanh, RM_MATRIX_TANH)
 
     const rm_matrix_rows rm_cell_matrix[RM_MATRIX_RULES] = {
         [RM_MATRIX_ADD] = {add_forward, add_backward},
         [RM_MATRIX_DELTA] = {delta_forward, delta_backward},
         [RM_MATRIX_RANK1] = {rank1_forward, rank1_backward},
+        [RM_MATRIX_TANH] = {tanh_forward, tanh_backward},
 };

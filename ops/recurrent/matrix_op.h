@@ -1,4 +1,4 @@
-/* matrix_op.h: code shared by the ops whose state is a matrix for each head (matrix_scan.h): delta_scan, ssd, mlstm, rwkv7. An
+/* matrix_op.h: code shared by the ops whose state is a matrix for each head (matrix_scan.h): delta_scan, ssd, mlstm, rwkv7, ndm. An
  * op's file computes decays and gates in scratch, fills in a job and has it run; afterwards it turns the gradients of
  * what it has computed into those of its inputs. `real` is the precision of the file that includes this (real.h).
  *
@@ -84,13 +84,14 @@ static inline real rm_matrix_decayed(const rm_matrix_step *p, const real *S, int
     return p->decay[p->job->rates > 1 ? k : 0] * rm_matrix_old(p, S, k, j);
 }
 
-/* Column j of v - D^T k (DELTA), of S^T a (RANK1), or of v (ADD). */
+/* Column j of v - D^T k (DELTA), of v - S^T k (TANH), of S^T a (RANK1), or of v (ADD). */
 static inline real rm_matrix_error(const rm_matrix_step *p, const real *S, int64_t j) {
     const rm_matrix_rule rule = p->job->rule;
     real error = rule == RM_MATRIX_RANK1 ? 0 : p->v[j];
     for (int64_t k = 0; rule != RM_MATRIX_ADD && k < p->job->keys; k++)
-        error +=
-            rule == RM_MATRIX_RANK1 ? p->a[k] * rm_matrix_old(p, S, k, j) : -p->k[k] * rm_matrix_decayed(p, S, k, j);
+        error += rule == RM_MATRIX_RANK1  ? p->a[k] * rm_matrix_old(p, S, k, j)
+                 : rule == RM_MATRIX_TANH ? -p->k[k] * rm_matrix_old(p, S, k, j)
+                                          : -p->k[k] * rm_matrix_decayed(p, S, k, j);
     return error;
 }
 
@@ -103,8 +104,10 @@ static inline real rm_matrix_write(const rm_matrix_step *p, real error, int64_t 
 static inline void rm_matrix_advance(const rm_matrix_step *p, const real *S, real *to) {
     for (int64_t j = 0; j < p->job->values; j++) {
         real error = rm_matrix_error(p, S, j), delta = rm_matrix_write(p, error, j);
-        for (int64_t k = 0; k < p->job->keys; k++)
-            to[k * p->job->values + j] = rm_matrix_decayed(p, S, k, j) + p->k[k] * delta + (p->b ? p->b[k] * error : 0);
+        for (int64_t k = 0; k < p->job->keys; k++) {
+            real after = rm_matrix_decayed(p, S, k, j) + p->k[k] * delta + (p->b ? p->b[k] * error : 0);
+            to[k * p->job->values + j] = p->job->rule == RM_MATRIX_TANH ? real_tanh(after) : after;
+        }
     }
 }
 
@@ -129,18 +132,19 @@ static inline void rm_matrix_define_forward(const rm_matrix_job *job) {
 static inline void rm_matrix_column_back(const rm_matrix_step *p, const real *S, const real *after, int64_t j,
                                          real *G) {
     const rm_matrix_job *job = p->job;
-    const bool rank1 = job->rule == RM_MATRIX_RANK1;
+    const bool rank1 = job->rule == RM_MATRIX_RANK1, squashed = job->rule == RM_MATRIX_TANH;
     real error = rm_matrix_error(p, S, j), delta = rm_matrix_write(p, error, j), ddelta = 0, danswer = 0;
     real dy = job->dy[p->at * job->values + j];
     for (int64_t k = 0; k < job->keys; k++) {
         int64_t at = k * job->values + j;
         job->dq[p->at * job->keys + k] += after[at] * dy;
         G[at] += p->q[k] * dy;
+        if (squashed) G[at] *= 1 - after[at] * after[at]; /* from here on, that of tanh's argument */
         ddelta += p->k[k] * G[at];
         if (rank1) danswer += p->b[k] * G[at];
     }
     real derror = p->beta * ddelta;
-    if (!rank1) job->dbeta[p->at] += ddelta * error;
+    if (job->dbeta) job->dbeta[p->at] += ddelta * error;
     if (job->dv) job->dv[p->at * job->values + j] = derror;
     for (int64_t k = 0; k < job->keys; k++) {
         int64_t at = k * job->values + j, own = p->at * job->keys + k;
@@ -148,8 +152,9 @@ static inline void rm_matrix_column_back(const rm_matrix_step *p, const real *S,
         job->dk[own] += G[at] * delta;
         if (rank1) job->db[own] += G[at] * error, job->da[own] += rm_matrix_old(p, S, k, j) * danswer;
         if (job->rule == RM_MATRIX_DELTA) job->dk[own] -= d * derror, G[at] -= p->k[k] * derror;
+        if (squashed) job->dk[own] -= rm_matrix_old(p, S, k, j) * derror;
         job->dlog_decay[p->at * job->rates + (job->rates > 1 ? k : 0)] += G[at] * d;
-        G[at] = p->anew ? 0 : decay * G[at] + (rank1 ? p->a[k] * danswer : 0);
+        G[at] = p->anew ? 0 : decay * G[at] + (rank1 ? p->a[k] * danswer : 0) - (squashed ? p->k[k] * derror : 0);
     }
 }
 
@@ -180,8 +185,10 @@ static inline void rm_matrix_define_backward(const rm_matrix_job *job, real *roo
 
 /* Of all heads, through the recurrence alone. */
 static inline double rm_matrix_flops(rm_matrix_rule rule, const rm_matrix_job *n, remat_pass pass) {
-    static const double flops[RM_MATRIX_RULES][2] = {
-        [RM_MATRIX_ADD] = {5, 22}, [RM_MATRIX_DELTA] = {9, 34}, [RM_MATRIX_RANK1] = {11, 42}};
+    static const double flops[RM_MATRIX_RULES][2] = {[RM_MATRIX_ADD] = {5, 22},
+                                                     [RM_MATRIX_DELTA] = {9, 34},
+                                                     [RM_MATRIX_RANK1] = {11, 42},
+                                                     [RM_MATRIX_TANH] = {29, 77}};
     return (double)(n->tau * n->batch * n->heads) * (double)(n->keys * n->values) * flops[rule][pass == REMAT_BACKWARD];
 }
 

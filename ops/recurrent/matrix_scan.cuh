@@ -1,5 +1,5 @@
-/* matrix_scan.cuh: recurrences of matrices on CUDA (matrix_scan.h says which): the kernels that delta_scan.cu, ssd.cu, mlstm.cu
- * and rwkv7.cu share. An op's launcher computes decays and gates, runs a job, and turns the gradients into those of its inputs.
+/* matrix_scan.cuh: recurrences of matrices on CUDA (matrix_scan.h says which): the kernels that delta_scan.cu, ssd.cu, mlstm.cu,
+ * rwkv7.cu and ndm.cu share. An op's launcher computes decays and gates, runs a job, and turns the gradients into those of its inputs.
  *
  * Columns of S are independent, so a thread computes one. Backward keeps the states and their gradients of a few timesteps
  * in scratch; then a thread for each timestep and key adds up over the columns, in order. */
@@ -38,17 +38,21 @@ static __device__ inline float rm_matrix_decay(const rm_matrix_job &s, const rm_
     return p.decay[s.rates > 1 ? k : 0];
 }
 
-/* Column j of S' from that of S; to may be from. Returns y[j]. *error: v (ADD), v - D^T k (DELTA), S^T a (RANK1). */
+/* Column j of S' from that of S; to may be from. Returns y[j]. *error: v (ADD), v - D^T k (DELTA), v - S^T k (TANH),
+ * S^T a (RANK1). */
 static __device__ inline float rm_matrix_advance(const rm_matrix_job &s, const rm_matrix_place &p, int64_t j,
                                                  const float *from, float *to, float *error) {
-    const bool rank1 = s.rule == RM_MATRIX_RANK1;
+    const bool rank1 = s.rule == RM_MATRIX_RANK1, squashed = s.rule == RM_MATRIX_TANH;
     float sum = rank1 ? 0 : p.v[j], y = 0;
     for (int64_t k = 0; s.rule != RM_MATRIX_ADD && !p.anew && k < s.keys; k++)
-        sum += rank1 ? p.a[k] * from[k * s.values] : -p.k[k] * (rm_matrix_decay(s, p, k) * from[k * s.values]);
+        sum += rank1      ? p.a[k] * from[k * s.values]
+               : squashed ? -p.k[k] * from[k * s.values]
+                          : -p.k[k] * (rm_matrix_decay(s, p, k) * from[k * s.values]);
     float write = rank1 ? p.v[j] : p.beta * sum;
     for (int64_t k = 0; k < s.keys; k++) {
         float before = p.anew ? 0 : from[k * s.values];
         float after = rm_matrix_decay(s, p, k) * before + p.k[k] * write + (rank1 ? p.b[k] * sum : 0);
+        if (squashed) after = tanhf(after);
         to[k * s.values] = after;
         y += p.q[k] * after;
     }
@@ -81,7 +85,7 @@ static __global__ void rm_matrix_forward(rm_matrix_job s) {
 /* Scratch of backward. M: the numbers of all matrices; N: those of one row of each. */
 typedef struct {
     float *starts;         /* (chunks,M): S at the chunks' starts */
-    float *states, *ds;    /* (CHUNK,M) each, of a chunk: S after a timestep, and its gradient */
+    float *states, *ds;    /* (CHUNK,M) each, of a chunk: S after a timestep, and its gradient (TANH: its argument's) */
     float *carried;        /* (M): the gradient of S before the timestep */
     float *error, *dwrite; /* (CHUNK,N): `error` above; the gradient of what k is multiplied with, RANK1: of S^T a */
     float *dlog;           /* (CHUNK,B,heads,K): the gradient of log decay by each key */
@@ -105,7 +109,8 @@ static __global__ void rm_matrix_start_chunks(rm_matrix_job s, float *starts, fl
 
 /* The chunk of `count` timesteps from t0 on, forward and back. */
 static __global__ void rm_matrix_columns_back(rm_matrix_job s, rm_matrix_scratch r, int64_t t0, int64_t count) {
-    const bool rank1 = s.rule == RM_MATRIX_RANK1, delta = s.rule == RM_MATRIX_DELTA;
+    const bool rank1 = s.rule == RM_MATRIX_RANK1, delta = s.rule == RM_MATRIX_DELTA,
+               squashed = s.rule == RM_MATRIX_TANH;
     int64_t all = s.batch * s.heads * s.keys * s.values, row = s.batch * s.heads * s.values;
     RM_MATRIX_EACH_COLUMN(s) {
         for (int64_t c = 0; c < count; c++)
@@ -116,8 +121,10 @@ static __global__ void rm_matrix_columns_back(rm_matrix_job s, rm_matrix_scratch
         for (int64_t c = count - 1; c >= 0; c--) {
             rm_matrix_place p = rm_matrix_place_of(s, t0 + c, unit);
             float *ds = r.ds + c * all + first, dwrite = 0, danswer = 0;
+            const float *after = r.states + c * all + first;
             for (int64_t k = 0; k < s.keys; k++) {
-                float d = carried[k * s.values] + p.q[k] * p.dy[j];
+                float d = carried[k * s.values] + p.q[k] * p.dy[j], h = after[k * s.values];
+                if (squashed) d *= 1 - h * h;
                 ds[k * s.values] = d;
                 dwrite += p.k[k] * d;
                 if (rank1) danswer += p.b[k] * d;
@@ -127,7 +134,8 @@ static __global__ void rm_matrix_columns_back(rm_matrix_job s, rm_matrix_scratch
             r.dwrite[c * row + i] = rank1 ? danswer : dwrite;
             for (int64_t k = 0; k < s.keys; k++) {
                 float d = ds[k * s.values] - (delta ? p.k[k] * derror : 0);
-                carried[k * s.values] = p.anew ? 0 : rm_matrix_decay(s, p, k) * d + (rank1 ? p.a[k] * danswer : 0);
+                float other = rank1 ? p.a[k] * danswer : squashed ? -p.k[k] * derror : 0;
+                carried[k * s.values] = p.anew ? 0 : rm_matrix_decay(s, p, k) * d + other;
             }
         }
     }
@@ -135,7 +143,8 @@ static __global__ void rm_matrix_columns_back(rm_matrix_job s, rm_matrix_scratch
 
 /* Sums over the columns, for each timestep of the chunk, head and key. */
 static __global__ void rm_matrix_keys_back(rm_matrix_job s, rm_matrix_scratch r, int64_t t0, int64_t count) {
-    const bool rank1 = s.rule == RM_MATRIX_RANK1, delta = s.rule == RM_MATRIX_DELTA;
+    const bool rank1 = s.rule == RM_MATRIX_RANK1, delta = s.rule == RM_MATRIX_DELTA,
+               squashed = s.rule == RM_MATRIX_TANH;
     int64_t units = s.batch * s.heads, all = units * s.keys * s.values;
     RM_EACH(i, count * units * s.keys) {
         int64_t head = rm_row_of(i, s.keys), k = i - head * s.keys, c = rm_row_of(head, units), unit = head - c * units;
@@ -149,7 +158,8 @@ static __global__ void rm_matrix_keys_back(rm_matrix_job s, rm_matrix_scratch r,
         for (int64_t j = 0; j < s.values; j++) {
             float old = p.anew ? 0 : before[j], derror = delta ? p.beta * dwrite[j] : 0;
             dq += after[j] * p.dy[j];
-            dk += ds[j] * (rank1 ? p.v[j] : p.beta * error[j]) - decay * old * derror;
+            dk +=
+                ds[j] * (rank1 ? p.v[j] : p.beta * error[j]) - decay * old * derror - (squashed ? old * dwrite[j] : 0);
             dlog += (ds[j] - p.k[k] * derror) * decay * old;
             da += old * dwrite[j], db += ds[j] * error[j];
         }
@@ -169,7 +179,7 @@ static __global__ void rm_matrix_heads_back(rm_matrix_job s, rm_matrix_scratch r
         for (int64_t k = 0; k < s.keys; k++) dlog += r.dlog[i * s.keys + k];
         for (int64_t j = 0; j < s.values; j++) dbeta += r.dwrite[i * s.values + j] * r.error[i * s.values + j];
         if (s.rates == 1) s.dlog_decay[t0 * units + i] = dlog;
-        if (s.rule != RM_MATRIX_RANK1) s.dbeta[t0 * units + i] = dbeta;
+        if (s.dbeta) s.dbeta[t0 * units + i] = dbeta;
     }
 }
 

@@ -1,9 +1,10 @@
-/* matrix_scan.h: one tile of a recurrence of matrices, for the ops delta_scan, ssd, mlstm and rwkv7 (matrix_op.h) and their
+/* matrix_scan.h: one tile of a recurrence of matrices, for the ops delta_scan, ssd, mlstm, rwkv7 and ndm (matrix_op.h) and their
  * fast kernels (ops/cpu/matrix_scan.c). Each head has a matrix S (K,V). At each timestep
  *
  *   ADD     S' = decay S + k (beta v)^T                                    Mamba-2's SSD, mLSTM
  *   DELTA   S' = D + k (beta (v - D^T k))^T,  D = decay S                  Gated DeltaNet, KDA
  *   RANK1   S' = decay S + b (S^T a)^T + k v^T                             RWKV-7
+ *   TANH    S' = tanh(decay S + k (v - S^T k)^T)                           NDM
  *
  * and y = S'^T q. decay is one number for each head, or for each of its keys. */
 #ifndef RM_MATRIX_SCAN_H
@@ -18,7 +19,7 @@ typedef double rm_matrix_real;
 typedef float rm_matrix_real;
 #endif
 
-typedef enum { RM_MATRIX_ADD, RM_MATRIX_DELTA, RM_MATRIX_RANK1, RM_MATRIX_RULES } rm_matrix_rule;
+typedef enum { RM_MATRIX_ADD, RM_MATRIX_DELTA, RM_MATRIX_RANK1, RM_MATRIX_TANH, RM_MATRIX_RULES } rm_matrix_rule;
 
 /* A unit of work is one head of one row of the batch, through all timesteps. Columns of S are independent, so SPAN
  * of them are computed at a time, which stay in the caches. Backward recomputes the states of CHUNK timesteps at a

@@ -1025,6 +1025,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_rwkv7": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_int64]),
     "remat_rg_lru": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_m2rnn": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
+    "remat_ndm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value]),
     "remat_slstm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_delta_scan": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value, c.c_int64, c.c_bool]),
     "remat_initial_state": (remat_value, [c.c_void_p, remat_value, c.c_int, remat_value]),

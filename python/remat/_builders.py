@@ -154,6 +154,13 @@ class Builders:
         (B,H,K,V)."""
         return self._build("m2rnn", q, k, v, f, w)
 
+    def ndm(self, q: Value, k: Value, v: Value, g: Value) -> Value:
+        """NDM (E88, 2026): for each of H heads a state S (K,V), a delta rule inside a tanh. Heads lie side by side:
+            S = tanh(exp(g) S + k (v - S^T k)^T);  y = S^T q.
+        q, k (T,B,HK), v (T,B,HV), g (T,B,H) -> (T,B,HV). NDM divides q and k of each head by their norms before, and g is
+        -exp(A_log) softplus(a + dt_bias). Its carried state is S (B,H,K,V)."""
+        return self._build("ndm", q, k, v, g)
+
     def slstm(self, x: Value, r: Value, bias: Value | None = None) -> Value:
         """xLSTM's sLSTM (Beck et al. 2024), after linear layers: x (T,B,4H) = i, f, z, o side by side, r (heads,4d,d) with the
         rows i, f, z, o of each head of d = H/heads units, bias (4H) -> (T,B,H). x, r and bias are ordered as in xlstm's

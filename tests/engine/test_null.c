@@ -187,6 +187,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_rwkv7(NULL, none, none, none, none, none, none, 1).id == 0)                                                \
     X(remat_rg_lru(NULL, none, none, none, none, none).id == 0)                                                        \
     X(remat_m2rnn(NULL, none, none, none, none, none).id == 0)                                                         \
+    X(remat_ndm(NULL, none, none, none, none).id == 0)                                                                 \
     X(remat_slstm(NULL, none, none, none).id == 0)                                                                     \
     X(remat_min_lstm(NULL, none).id == 0)                                                                              \
     X(remat_selective_scan(NULL, none, none, none, none, none, none, none, none).id == 0)                              \

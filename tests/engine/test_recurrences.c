@@ -43,6 +43,11 @@ static remat_value m2rnn(remat_graph *g, remat_value x) {
                        remat_sigmoid(g, projected(g, "f", x, 2)), param(g, "w", 3, 2, 5, 5));
 }
 
+static remat_value ndm(remat_graph *g, remat_value x) {
+    return remat_ndm(g, projected(g, "q", x, 8), projected(g, "k", x, 8), projected(g, "v", x, H),
+                     projected(g, "g", x, 2));
+}
+
 /* Two heads of 5 numbers and 4 states. */
 static remat_value ssd(remat_graph *g, remat_value x) {
     return remat_ssd(g, projected(g, "inner", x, H), projected(g, "dt", x, 2), param(g, "A_log", 1, 2, 0, 0),
@@ -73,7 +78,8 @@ static const struct {
 } layers[] = {{selective_scan, 1, 3, {B, H, 4}}, {slstm, 4, 2, {B, H}},
               {delta_scan, 1, 4, {B, 2, 4, 5}},  {m2rnn, 1, 4, {B, 2, 4, 5}},
               {ssd, 1, 4, {B, 2, 4, 5}},         {mlstm, 3, 4, {B, 2, 4, 5}},
-              {rwkv7, 1, 4, {B, 2, 4, 5}},       {local_attention, 2, 3, {B, H, H / 2}}};
+              {rwkv7, 1, 4, {B, 2, 4, 5}},       {local_attention, 2, 3, {B, H, H / 2}},
+              {ndm, 1, 4, {B, 2, 4, 5}}};
 enum { LAYERS = sizeof layers / sizeof *layers };
 
 /* A final state of the layer starts a second one, which makes the loss. Both may read time backwards. */

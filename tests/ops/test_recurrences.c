@@ -1,6 +1,6 @@
 /* test_recurrences.c: the recurrences of language models of 2024 to 2026 match their references in double precision, to
  * all published digits: transformers' Mamba, Mamba-2 and Gated DeltaNet,
- * xLSTM's sLSTM and mLSTM, the equations of M2RNN and RWKV-7; and attention with a window, also with its
+ * xLSTM's sLSTM and mLSTM, the equations of M2RNN, NDM and RWKV-7; and attention with a window, also with its
  * keys as states and rotary positions as in RecurrentGemma: PyTorch's scaled_dot_product_attention with a mask.
  *
  * Inputs are fill(shape, s, a) = a sin(s + 0.7 n), n the index in the reference's layout; the loss is the sum of y
@@ -173,6 +173,15 @@ static const reference references[] = {
      {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
      1.263066604957,
      0.439592157091,
+     NULL},
+    {"ndm", /* the equations in double, by PyTorch's autograd */
+     {{"q", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 1, 0.5, 1.209051862860},
+      {"k", {4, {2, 7, 2, 4}, {1, 0, 2, 3}}, 3, {7, 2, 8}, 2, 0.5, 1.852898898110},
+      {"v", {4, {2, 7, 2, 3}, {1, 0, 2, 3}}, 3, {7, 2, 6}, 3, 0.5, 1.256875574456},
+      {"g", {3, {2, 7, 2}, {1, 0, 2}}, 3, {7, 2, 2}, 4, 0.5, 0.653721889256}},
+     {4, {2, 7, 2, 3}, {1, 0, 2, 3}},
+     3.016892352972,
+     1.263287146484,
      NULL},
 };
 
