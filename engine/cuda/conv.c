@@ -388,7 +388,7 @@ static bool cudnn_method(rm_device *device, const remat_op *op, const void *attr
     const convolution *c = find(convs, &s);
     if (!c) return false;
     out->work_bytes = c->work_bytes;
-    snprintf(out->by, sizeof out->by, "by cuDNN: FWD %s, BWD_DATA ALGO_%d, BWD_FILTER ALGO_%d",
+    snprintf(out->by, sizeof out->by, "cuDNN: FWD %s, BWD_DATA ALGO_%d, BWD_FILTER ALGO_%d",
              forward[c->algorithm[TO_POSITIONS]], c->algorithm[TO_PIXELS], c->algorithm[TO_WEIGHTS]);
     return true;
 }
@@ -423,7 +423,7 @@ bool rm_cuda_conv_method(rm_device *device, const remat_op *op, const void *attr
     if (cudnn_method(device, op, attr, x, out)) return true;
     if (strcmp(op->name, "conv") && strcmp(op->name, "conv_transpose")) return false;
     const rm_conv_shape s = rm_conv_shape_of(&x[0], &x[1], attr);
-    const char *by = rm_conv_is_depthwise(&s) ? "by kernels for filters of one channel" : "by matrix products";
+    const char *by = rm_conv_is_depthwise(&s) ? "kernels for filters of one channel" : "matrix products";
     out->work_bytes = (uint64_t)rm_conv_scratch_cuda(&s, REMAT_BACKWARD) * sizeof(float);
     snprintf(out->by, sizeof out->by, "%s", by);
     return true;

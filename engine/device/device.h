@@ -61,7 +61,7 @@ typedef struct {
     size_t attr_bytes;
 } rm_variant;
 
-/* How a device computes a node: words for people, and the memory of one call besides its arrays. */
+/* How a device computes a node: words for people that continue "computed by", and the memory of one call besides its arrays. */
 typedef struct {
     char by[96];
     uint64_t work_bytes;

@@ -71,6 +71,9 @@ remat_status remat_session_recordings(const remat_session *session, remat_record
 char *remat_plan_describe(const remat_session *session);     /* a table: what each stage keeps, its bytes, the peak */
 char *remat_plan_stages_json(const remat_session *session);  /* the same as a JSON array */
 char *remat_plan_peak_json(const remat_session *session);    /* the objects alive at the peak, as a JSON object */
+/* How a GPU computes each convolution, as a JSON array: layer, by (cuDNN with its algorithms, or products), bytes of work space. Empty on
+ * other devices. */
+char *remat_plan_convolutions_json(const remat_session *session);
 char *remat_plan_steps_text(const remat_session *session);   /* the plan's program, one RUN or FREE per line */
 char *remat_plan_problem_text(const remat_session *session); /* the input of the strategy */
 void remat_text_free(REMAT_OPTIONAL char *text);

@@ -97,7 +97,7 @@ static void print_methods(FILE *out, const remat_session *s, const remat_plan_su
             rm_node_layer(s, &s->graph->node[i], last);
             count++;
         }
-        fprintf(out, "  %d convolution%s %s; work space up to %s: %s%s%s\n", count, count == 1 ? "" : "s", here.by,
+        fprintf(out, "  %d convolution%s by %s; work space up to %s: %s%s%s\n", count, count == 1 ? "" : "s", here.by,
                 size_text(here.work_bytes, bytes), first, count > 1 ? " .. " : "", count > 1 ? last : "");
     }
 }
@@ -355,6 +355,20 @@ static void write_stages(FILE *out, const remat_session *s) {
     rm_free(reports);
 }
 
+static void write_convolutions(FILE *out, const remat_session *s) {
+    const char *between = "";
+    fprintf(out, "[");
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) {
+        char layer[RM_LAYER_TEXT];
+        rm_method method;
+        if (!method_of(s, n, s->chain.tile, &method)) continue;
+        fprintf(out, "%s\n  {\"layer\": \"%s\", \"by\": \"%s\", \"work_bytes\": %" PRIu64 "}", between,
+                rm_node_layer(s, &s->graph->node[n], layer), method.by, method.work_bytes);
+        between = ",";
+    }
+    fprintf(out, "%s]\n", *between ? "\n" : "");
+}
+
 static void write_peak(FILE *out, const remat_session *s) {
     char step[RM_STEP_TEXT];
     rm_peak p;
@@ -385,5 +399,6 @@ static void write_problem(FILE *out, const remat_session *s) { rm_problem_write(
 char *remat_plan_describe(const remat_session *s) { return write_text(s, write_description); }
 char *remat_plan_stages_json(const remat_session *s) { return write_text(s, write_stages); }
 char *remat_plan_peak_json(const remat_session *s) { return write_text(s, write_peak); }
+char *remat_plan_convolutions_json(const remat_session *s) { return write_text(s, write_convolutions); }
 char *remat_plan_steps_text(const remat_session *s) { return write_text(s, write_steps); }
 char *remat_plan_problem_text(const remat_session *s) { return write_text(s, write_problem); }

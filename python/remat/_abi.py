@@ -1117,6 +1117,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_plan_describe": (c.c_void_p, [c.c_void_p]),
     "remat_plan_stages_json": (c.c_void_p, [c.c_void_p]),
     "remat_plan_peak_json": (c.c_void_p, [c.c_void_p]),
+    "remat_plan_convolutions_json": (c.c_void_p, [c.c_void_p]),
     "remat_plan_steps_text": (c.c_void_p, [c.c_void_p]),
     "remat_plan_problem_text": (c.c_void_p, [c.c_void_p]),
     "remat_text_free": (None, [c.c_void_p]),

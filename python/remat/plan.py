@@ -54,6 +54,11 @@ class Plan:
         return dict(json.loads(text(lib.remat_plan_peak_json(self._session._pointer))))
 
     @property
+    def convolutions(self) -> list[dict[str, Any]]:
+        """How the GPU computes each convolution; empty on other devices."""
+        return list(json.loads(text(lib.remat_plan_convolutions_json(self._session._pointer))))
+
+    @property
     def steps(self) -> str:
         """The plan's program, one RUN, FREE, SAVE or LOAD a line: a config's plan_steps."""
         return text(lib.remat_plan_steps_text(self._session._pointer))

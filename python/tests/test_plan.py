@@ -36,7 +36,7 @@ def test_numbers_agree_with_the_timeline():
     assert len(live) == plan.n_steps and live.max() <= plan.activations_peak_bytes
     assert plan.recompute_factor > 1 and plan.strategy == "segments" and plan.segments == 5
     assert plan.peak["saved_bytes"] == line["saved"][plan.peak["step"]]
-    assert len(plan.stages) == plan.n_stages
+    assert len(plan.stages) == plan.n_stages and plan.convolutions == []
     with pytest.raises(AttributeError, match="n_steps"):
         plan.nothing
 

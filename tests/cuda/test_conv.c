@@ -247,15 +247,15 @@ END_TEST
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------ */
 
-/* The text of the plan of such a session. The caller frees it. */
-static char *text_of(const model *m) {
+/* A text about the plan of such a session. The caller frees it. */
+static char *text_of(const model *m, char *(*write)(const remat_session *)) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_graph *g;
     remat_session *s;
     config.device = "cuda", config.plan_only = true, config.tile = m->timed ? 2 : 0;
     CHECKED(remat_graph_create(&g));
     CHECKED(remat_session_create(g, build(g, m), &config, &s));
-    char *text = remat_plan_describe(s);
+    char *text = write(s);
     remat_session_free(s);
     remat_graph_free(g);
     ck_assert_ptr_nonnull(text);
@@ -263,7 +263,7 @@ static char *text_of(const model *m) {
 }
 
 static void expect_text(const model *m, const char *says) {
-    char *text = text_of(m);
+    char *text = text_of(m, remat_plan_describe);
     ck_says_all(text, says);
     free(text);
 }
@@ -277,6 +277,27 @@ START_TEST(plan_names_the_algorithms) {
     expect_text(&m, "3 convolutions by cuDNN: FWD |  2 convolutions by matrix products; work space up to |: w2 .. w5\n");
     setenv("REMAT_CUDA_CUDNN", "OFF", 1);
     expect_text(&m, "  5 convolutions by matrix products; work space up to |: w1 .. w5\n");
+    reset(0);
+}
+END_TEST
+
+/* An object for each convolution, in the order of the network. */
+START_TEST(plan_as_json_names_each_algorithm) {
+    const model m = {.timed = _i};
+    reset(0);
+    fake_conv_wants(4096);
+    char *text = text_of(&m, remat_plan_convolutions_json), *at = text;
+    ck_assert(!strncmp(text, "[\n", 2) && !strcmp(text + strlen(text) - 4, "}\n]\n"));
+    for (int i = 1; i <= 5; i++) {
+        char want[160];
+        snprintf(want, sizeof want, "{\"layer\": \"w%d\", \"by\": \"%s\", \"work_bytes\": ", i,
+                 i < 5 ? "cuDNN: FWD IMPLICIT_PRECOMP_GEMM, BWD_DATA ALGO_1, BWD_FILTER ALGO_1" : "matrix products");
+        ck_assert_msg((at = strstr(at, want)), "no %s in %s", want, text);
+        const long long work = atoll(at + strlen(want));
+        ck_assert_msg(work > (i < 5 ? 4096 : 0), "w%d: %lld bytes", i, work);
+    }
+    ck_assert_ptr_null(strstr(at + 3, "layer"));
+    free(text);
     reset(0);
 }
 END_TEST
@@ -346,6 +367,7 @@ int main(void) {
     tcase_add_test(results, missing_library_is_no_error);
     tcase_add_test(results, refused_shapes_use_products);
     tcase_add_loop_test(plans, plan_names_the_algorithms, 0, 2);
+    tcase_add_loop_test(plans, plan_as_json_names_each_algorithm, 0, 2);
     tcase_add_loop_test(plans, work_spaces_are_planned, 0, 4);
     tcase_add_loop_test(plans, smallest_budget_works, 0, 4);
     tcase_add_loop_test(faults, a_fault_at_any_call_gives_one_message, 0, rm_cases(4, 1));

@@ -243,6 +243,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_plan_describe(NULL) == NULL)                                                                               \
     X(remat_plan_stages_json(NULL) == NULL)                                                                            \
     X(remat_plan_peak_json(NULL) == NULL)                                                                              \
+    X(remat_plan_convolutions_json(NULL) == NULL)                                                                      \
     X(remat_plan_steps_text(NULL) == NULL)                                                                             \
     X(remat_plan_problem_text(NULL) == NULL)                                                                           \
     X(remat_settings_text(NULL) == NULL)                                                                               \

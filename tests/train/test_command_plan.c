@@ -194,7 +194,8 @@ START_TEST(plans_describe_their_steps) {
     ck_runs("plan " LONGER "--json --checkpoint=lean");
     static const char *const names[] = {
         "workspace_bytes", "tables_bytes",   "budgeted_bytes", "memory_budget", "spill_bytes", "transfer_ns", "wait_ns",
-        "step_ns",         "measured_times", "peak",           "largest",       "rebuilt",     "spilled",     "option"};
+        "step_ns",         "measured_times", "peak",           "largest",       "rebuilt",     "spilled",     "option",
+        "convolutions"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) ck_says_all(program_output, names[i]);
     ck_runs("plan " LONGER "--checkpoint=lean");
     ck_says_all(program_output, "kept lean");

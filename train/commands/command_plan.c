@@ -70,6 +70,7 @@ static remat_status print_json(const remat_session *session, const rm_options *o
     if (pipeline->n) json_object_set_new(plan, "pipeline", rm_plan_pipeline_json(pipeline));
     bool bad = add_parsed(plan, "peak", remat_plan_peak_json(session));
     bad = add_parsed(plan, "stages", remat_plan_stages_json(session)) || bad;
+    bad = add_parsed(plan, "convolutions", remat_plan_convolutions_json(session)) || bad;
     return print_object(plan, bad);
 }
 
