@@ -40,6 +40,12 @@ if(REMAT_SHARED OR REMAT_TESTS)
   set_target_properties(remat_shared PROPERTIES OUTPUT_NAME remat VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME shared LINK_DEPENDS ${version_script})
   target_link_options(remat_shared PRIVATE -Wl,--version-script=${version_script})
+  find_library(REMAT_LIBPTHREAD NAMES libpthread.so.0) # empty since glibc 2.34, which has its functions in libc
+  find_library(REMAT_LIBDL NAMES libdl.so.2)
+  if(SKBUILD AND REMAT_LIBPTHREAD AND REMAT_LIBDL) # a wheel
+    target_sources(remat_shared PRIVATE ${CMAKE_SOURCE_DIR}/python/glibc_2_28.c)
+    target_link_libraries(remat_shared PRIVATE -Wl,--no-as-needed ${REMAT_LIBPTHREAD} ${REMAT_LIBDL})
+  endif()
   list(APPEND remat_public remat_shared)
 endif()
 foreach(library ${remat_public})

@@ -20,6 +20,10 @@ wheel=$(echo "$work"/repaired/*.whl)
 bytes=$(stat -c %s "$wheel")
 ((bytes <= 5 << 20)) || fail "the wheel has $bytes bytes; the limit is 5 MiB"
 "$python" -m zipfile -e "$wheel" "$work/unpacked"
+if [[ $wheel != *manylinux_2_28_$(uname -m)* ]]; then
+  newer=$(objdump -T "$work/unpacked/remat/lib/libremat.so.0" | grep -oE 'GLIBC_2\.(29|[3-9][0-9])\)? .*' | tr -s ') ' ' ' | paste -sd,)
+  fail "$(basename "$wheel") is not for manylinux_2_28; add to glibc_2_28.c: $newer"
+fi
 mapfile -t libraries < <(find "$work/unpacked" -name '*.so*' -printf '%P\n')
 [[ ${libraries[*]} == remat/lib/libremat.so.0 ]] || fail "the wheel has libraries of others: ${libraries[*]}"
 needed=$(readelf -d "$work/unpacked/remat/lib/libremat.so.0" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort | tr '\n' ' ')
